@@ -1,73 +1,73 @@
-//! What an agent found. Travels as JSON inside the messages of the agents' protocol and
-//! is spooled in the same form.
+//! Reports of agents. They are sent as JSON inside messages of the agent protocol, and spooled in the same
+//! form.
 
 use crate::service::ServiceResult;
 use netstage_core::tcp::history::Bin;
 use netstage_core::traffic::application::Quality;
 use serde::{Deserialize, Serialize};
 
-/// Everything one agent found in one run.
+/// Results of one agent in one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Name of the node it stands for.
+    /// Name of the node the agent represents.
     pub node: String,
-    /// Its flows, in the order of the assignment.
+    /// Flows, in the order of the assignment.
     pub flows: Vec<FlowResult>,
-    /// The VPN flows that enter at it, where it is a provider edge router.
+    /// VPN flows that enter the network here, if this is a provider edge router.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vpns: Vec<VpnResult>,
-    /// What the agent's process took up to the start, and to the end of each bin, where it is a router.
+    /// Resources the agent's process had used at the start and at the end of each bin, if this is a router.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usage: Vec<Usage>,
-    /// What happened to the windows of the flows it sends, where that was asked for.
+    /// Window changes of the watched flows sent by the agent.
     #[serde(default, skip_serializing_if = "Watched::is_empty")]
     pub watched: Watched,
-    /// The services whose client it is.
+    /// Services of which it is the client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceResult>,
-    /// What a reader must know before trusting the figures.
+    /// Warnings that limit the validity of the figures.
     pub warnings: Vec<String>,
-    /// Why the measurement is void: the agent itself fell short.
+    /// Reasons why the measurement is invalid: the agent itself fell short.
     pub void: Vec<String>,
-    /// Somebody ended the run before its time: what is here, is of its beginning.
+    /// Set if the run was stopped early, so that the results cover only its beginning.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
 }
 
-/// A VPN flow, at the provider edge router where it enters.
+/// VPN flow at the provider edge router where it enters the network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct VpnResult {
     /// Name of the VPN.
     pub vpn: String,
-    /// Packets that waited, mean of each bin.
+    /// Mean queue length in each bin, packets.
     pub queue: Vec<f64>,
-    /// Packets the queue refused in each bin.
+    /// Packets dropped by the queue in each bin.
     pub queue_drops: Vec<u64>,
-    /// Its window at the end of each bin; empty where it has none.
+    /// Window at the end of each bin; empty where the flow has none.
     pub window: Vec<WindowSample>,
 }
 
-/// What a process has taken so far.
+/// Resources used by a process so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Processor time of its own code, nanoseconds.
+    /// CPU time in user mode, nanoseconds.
     pub user_ns: u64,
-    /// Processor time of the kernel on its behalf, nanoseconds.
+    /// CPU time in kernel mode, nanoseconds.
     pub system_ns: u64,
     /// Resident memory, bytes.
     pub resident: u64,
 }
 
-/// The window of a VPN flow at one moment.
+/// Window of a VPN flow at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WindowSample {
-    /// Packets.
+    /// Window, packets.
     pub window: f64,
     /// Additive increase a, packets per round trip.
     pub increase: f64,
     /// Multiplicative decrease b.
     pub decrease: f64,
-    /// Measured loss, as the control uses it.
+    /// Measured loss ratio used by the control algorithm.
     pub loss: f64,
     /// Smoothed round trip, nanoseconds; zero before the first reply.
     pub round_trip_ns: u64,
@@ -75,74 +75,74 @@ pub struct WindowSample {
     pub lost: u64,
 }
 
-/// One side of one flow.
+/// Results of one side of one flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FlowResult {
     /// Name of the flow.
     pub name: String,
-    /// Whether this is the sending side.
+    /// Set on the sending side.
     pub sends: bool,
-    /// Counts of each bin.
+    /// Counters of each bin.
     pub bins: Vec<Counts>,
-    /// Sender's TCP at the end of each bin; empty without detail and for other transports.
+    /// Sender's TCP state at the end of each bin; empty without detail and for other transports.
     pub tcp: Vec<TcpSample>,
-    /// Travel times of each bin, where this side sees them; empty without detail.
+    /// Delays in each bin, where this side measures them; empty without detail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub travel: Vec<Travel>,
-    /// One-way delay, nanoseconds, where this side sees it.
+    /// One-way delay, nanoseconds, where this side measures it.
     pub delay: Buckets,
-    /// One-way delay of answers, nanoseconds, where the sender sees it (STAMP); `delay` is then that
-    /// of what they answer.
+    /// One-way delay of STAMP replies, nanoseconds, where the sender measures it; `delay` is then that of the
+    /// packets they answer.
     #[serde(default)]
     pub answer_delay: Buckets,
-    /// Variation of the delay between packets sent one after the other (RFC 3393), magnitude, nanoseconds.
+    /// Magnitude of the delay variation between consecutive packets (RFC 3393), nanoseconds.
     pub delay_variation: Buckets,
-    /// Round trip, nanoseconds, where the sender sees it.
+    /// Round trip, nanoseconds, where the sender measures it.
     pub round_trip: Buckets,
     /// Gaps between packets as sent, nanoseconds.
     pub gaps: Buckets,
-    /// How well the sender kept its schedule.
+    /// Accuracy of the sender's schedule.
     pub schedule: Option<Schedule>,
-    /// What the user at this end noticed in each bin; empty where the flow's traffic is a
-    /// pattern. Both ends of an application count what they send and receive.
+    /// Quality experienced by the user at this end in each bin; empty where the traffic is a pattern. Both ends
+    /// of an application count what they send and receive.
     #[serde(default)]
     pub quality: Vec<Quality>,
-    /// Packets the receiver's own socket lost because nobody read them in time.
+    /// Packets dropped by the receiver's own socket because its buffer was full.
     pub socket_drops: u64,
-    /// When the last bytes came, nanoseconds since the start of the run (receiver of a stream).
+    /// Arrival of the last bytes, nanoseconds since the start of the run (receiver of a stream).
     #[serde(default)]
     pub last_bytes_ns: Option<u64>,
-    /// Why it ended early.
+    /// Reason why the flow ended early, if it did.
     pub error: Option<String>,
 }
 
-/// What was counted in one bin.
+/// Counters of one bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Packets sent (sender).
     pub sent: u64,
     /// Payload bytes handed to the transport (sender).
     pub sent_bytes: u64,
-    /// Payload bytes the pattern asked for (sender).
+    /// Payload bytes requested by the pattern (sender).
     pub offered_bytes: u64,
-    /// Packets received, duplicates not counted (receiver).
+    /// Packets received, without duplicates (receiver).
     pub received: u64,
-    /// Payload bytes delivered to the application, duplicates not counted (receiver).
+    /// Payload bytes delivered to the application, without duplicates (receiver).
     pub received_bytes: u64,
-    /// Packets lost, in the bin in which the loss was seen (receiver).
+    /// Packets lost, counted in the bin in which the loss was detected (receiver).
     pub lost: u64,
-    /// Packets received more than once (receiver).
+    /// Duplicate packets received (receiver).
     pub duplicated: u64,
     /// Packets that arrived after one sent later (receiver; RFC 4737).
     pub reordered: u64,
-    /// Packets whose payload differs from what was sent (receiver).
+    /// Packets whose payload differs from the one sent (receiver).
     pub corrupted: u64,
     /// Bits that differ (receiver).
     pub bit_errors: u64,
 }
 
 impl Counts {
-    /// Adds what else was counted. Another host may tell anything: sums stop at the largest number.
+    /// Adds other counters. Sums saturate, because a remote host may report any number.
     pub fn add(&mut self, more: &Counts) {
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
         add(&mut self.sent, more.sent);
@@ -158,7 +158,7 @@ impl Counts {
     }
 }
 
-/// A sender's TCP at one moment (TCP_INFO).
+/// Sender's TCP state at one moment (TCP_INFO).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TcpSample {
     /// Congestion window, segments.
@@ -167,9 +167,9 @@ pub struct TcpSample {
     pub slow_start_threshold: u32,
     /// Smoothed round trip, nanoseconds.
     pub round_trip_ns: u64,
-    /// Smallest round trip, nanoseconds.
+    /// Minimum round trip, nanoseconds.
     pub min_round_trip_ns: u64,
-    /// Segments sent again so far.
+    /// Segments retransmitted so far.
     pub retransmissions: u64,
     /// Window the peer advertises, bytes.
     pub peer_window: u64,
@@ -184,103 +184,103 @@ pub struct TcpSample {
 }
 
 impl TcpSample {
-    /// Whether there was a connection to ask.
+    /// Reports whether a connection was sampled.
     pub fn is_known(&self) -> bool {
         self.round_trip_ns > 0
     }
 }
 
-/// Travel times of the packets of one bin: one way at a receiver, there and back at a
-/// one-ended sender.
+/// Delays of the packets of one bin: one-way at a receiver, round trip at a one-ended sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Travel {
-    /// Packets whose travel time is known.
+    /// Packets whose delay is known.
     pub count: u64,
-    /// Sum of theirs, nanoseconds.
+    /// Sum of the delays, nanoseconds.
     pub sum_ns: u64,
-    /// The least, nanoseconds; zero where there are none.
+    /// Minimum delay, nanoseconds; zero without packets.
     pub min_ns: u64,
-    /// The largest, nanoseconds.
+    /// Maximum delay, nanoseconds.
     pub max_ns: u64,
-    /// Differences between packets sent one after the other (RFC 3393).
+    /// Number of delay differences between consecutive packets (RFC 3393).
     pub variation_count: u64,
-    /// Sum of their magnitudes, nanoseconds.
+    /// Sum of the magnitudes of the differences, nanoseconds.
     pub variation_sum_ns: u64,
-    /// The differences smoothed, at the end of the bin (RFC 3550 section 6.4.1), nanoseconds.
+    /// Smoothed jitter at the end of the bin (RFC 3550 section 6.4.1), nanoseconds.
     pub jitter_ns: u64,
 }
 
-/// How well a sender kept its schedule.
+/// Accuracy of a sender's schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
-    /// Packets the pattern asked for.
+    /// Packets requested by the pattern.
     pub asked: u64,
     /// Packets sent.
     pub sent: u64,
-    /// Rate over asked rate, less one.
+    /// Sent rate over requested rate, minus one.
     pub rate_error: f64,
-    /// Share of gaps within 5 % of those asked.
+    /// Share of gaps within 5 % of the requested ones.
     pub gaps_within_5_percent: f64,
-    /// Lateness of sending, nanoseconds: median, 99th percentile, largest.
+    /// Lateness of sending, nanoseconds: median, 99th percentile, maximum.
     pub late_ns: (u64, u64, u64),
 }
 
-/// A bin that has ended on one side of a flow, told while the run goes on.
+/// Completed bin of one side of a flow, reported during the run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndedBin {
     /// Number of the flow.
     pub flow: u32,
-    /// Whether this is the sending side.
+    /// Set on the sending side.
     pub sends: bool,
     /// Number of the bin.
     pub bin: u32,
-    /// What was counted in it so far.
+    /// Counters at the end of the bin; the report may add to them.
     pub counts: Counts,
-    /// The sender's TCP at its end, where asked for.
+    /// Sender's TCP state at the end of the bin, where requested.
     pub tcp: Option<TcpSample>,
-    /// Travel times of its packets, where this side sees them.
+    /// Delays of its packets, where this side measures them.
     pub travel: Option<Travel>,
 }
 
-/// What happened to a flow's TCP window in a bin that has ended, told while the run goes on.
+/// Window changes of a TCP flow in a completed bin, reported during the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndedWindow {
-    /// The flow, or one direction of it.
+    /// Flow, or one direction of it.
     pub subject: String,
     /// Number of the bin.
     pub bin: u32,
-    /// What happened in it so far.
+    /// Window changes counted so far.
     pub window: Bin,
 }
 
-/// A VPN flow at the provider edge router where it enters, at the end of a bin, told while the run goes on.
+/// VPN flow at its ingress provider edge router at the end of a completed bin, reported while the run goes
+/// on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EndedVpn {
     /// Name of the VPN.
     pub vpn: String,
     /// Number of the bin.
     pub bin: u32,
-    /// Packets that waited, mean of the bin.
+    /// Mean queue length in the bin, packets.
     pub queue: f64,
-    /// Packets the queue refused in it.
+    /// Packets dropped by the queue in the bin.
     pub queue_drops: u64,
-    /// Its window at the end; none where it has none.
+    /// Window at the end of the bin, or `None` where the flow has none.
     pub window: Option<WindowSample>,
 }
 
-/// What has ended since it was told of before.
+/// Bins completed since the previous message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
-    /// Of sides of flows.
+    /// Bins of flow sides.
     pub bins: Vec<EndedBin>,
-    /// Of watched windows.
+    /// Bins of watched windows.
     pub windows: Vec<EndedWindow>,
-    /// Of VPN flows.
+    /// Bins of VPN flows.
     pub vpns: Vec<EndedVpn>,
 }
 
 impl Ended {
-    /// Adds what ended after it.
+    /// Appends bins completed later.
     pub fn extend(&mut self, later: Ended) {
         self.bins.extend(later.bins);
         self.windows.extend(later.windows);
@@ -288,26 +288,26 @@ impl Ended {
     }
 }
 
-/// What happened to the windows of TCP flows that were watched.
+/// Window changes of the watched TCP flows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Watched {
-    /// Of each flow, by its subject.
+    /// Bins of each flow, with the subject of the flow.
     pub flows: Vec<(String, Vec<Bin>)>,
-    /// What the kernel had no room to tell.
+    /// Events the kernel dropped because its buffer was full.
     pub lost: u64,
-    /// What this kernel does not tell.
+    /// Event types this kernel does not report.
     pub missing: Vec<String>,
 }
 
 impl Watched {
-    /// Whether nothing was watched.
+    /// Reports whether nothing was watched.
     pub fn is_empty(&self) -> bool {
         *self == Watched::default()
     }
 }
 
-/// A histogram: values and how often each occurred, ascending. Values are rounded as an HDR
-/// histogram of three significant digits rounds them.
+/// Histogram: values in ascending order, each with its number of occurrences. Values are rounded like those
+/// of an HDR histogram with three significant digits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Buckets(pub Vec<(u64, u64)>);

@@ -1,4 +1,4 @@
-//! Services: what other people's programs at the two ends of a flow are asked to do, and what they did.
+//! Services: third-party programs at the two ends of a flow, their workload and their results.
 
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Application;
@@ -6,36 +6,36 @@ use netstage_scenario::plan::{FlowGroup, Program};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// An end of a service.
+/// End of a service at which a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// Its program listens, and sends what is asked for.
+    /// Listens, and sends the requested data.
     Server,
-    /// Its program connects, and asks.
+    /// Connects and requests data.
     Client,
 }
 
-/// What the programs of a service do.
+/// Workload of a service's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Task {
-    /// FTP: one file.
+    /// FTP download of one file.
     Ftp {
-        /// Bytes of the file.
+        /// Size of the file, bytes.
         size: u64,
     },
-    /// iSCSI: reads to the end of the run.
+    /// iSCSI reads until the end of the run.
     Iscsi {
-        /// Bytes of a read.
+        /// Size of a read, bytes.
         block: u32,
-        /// Reads under way at once.
+        /// Outstanding reads.
         queue_depth: u32,
     },
 }
 
 impl Task {
-    /// What a flow asks of the programs of a service; `None` where it is no service.
+    /// Returns the workload of a flow group, or `None` when it has no third-party program.
     pub fn new(group: &FlowGroup) -> Option<Task> {
         match (group.program?, group.traffic.application()?) {
             (Program::Ftp, Application::Transfers(transfers)) => {
@@ -48,7 +48,7 @@ impl Task {
         }
     }
 
-    /// Whose programs do it.
+    /// Returns the program that carries out this workload.
     pub fn program(&self) -> Program {
         match self {
             Task::Ftp { .. } => Program::Ftp,
@@ -56,27 +56,27 @@ impl Task {
         }
     }
 
-    /// The port at a server of the connection that carries what is asked for.
+    /// Returns the server port of the data connection.
     pub fn data_port(&self, server: SocketAddr) -> u16 {
-        // FTP's first connection is for commands alone.
+        // FTP uses its first connection for commands only.
         server.port().saturating_add(u16::from(matches!(self, Task::Ftp { .. })))
     }
 }
 
-/// What came of a service.
+/// Result of a service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServiceResult {
-    /// Its name.
+    /// Name of the service.
     pub name: String,
-    /// Bytes of the file that came to the client in each bin.
+    /// Payload bytes the client received in each bin.
     pub received: Vec<u64>,
-    /// Reads that were answered in each bin, and the time they took together; of iSCSI.
+    /// iSCSI reads completed in each bin, and the sum of their latencies.
     pub reads: Vec<(u64, Duration)>,
-    /// When the file was there, and how long it took since the client asked for it; none
-    /// where it was not there by the end of the run.
+    /// Time at which the file was complete, and the time since the client's request; `None` where it was
+    /// incomplete at the end of the run.
     pub finished: Option<(Instant, Duration)>,
-    /// Why it failed.
+    /// Reason of the failure, if any.
     pub error: Option<String>,
-    /// What its programs said; empty where it did not fail.
+    /// Output of the programs; empty where the service did not fail.
     pub log: String,
 }

@@ -1,5 +1,5 @@
-//! What an agent is asked to do. Travels as JSON inside the messages of the agents'
-//! protocol; [`VERSION`] grows with every change that an older agent would misread.
+//! Assignments for agents. They are sent as JSON inside messages of the agent protocol; [`VERSION`] is
+//! incremented by every change that an older agent would misread.
 
 use crate::service::{Role, Task};
 use crate::watch::FlowSpec;
@@ -10,14 +10,14 @@ use netstage_scenario::plan::Plan;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
-/// Version of tasks and results.
+/// Version of the JSON encoding of tasks and results.
 pub const VERSION: u32 = 1;
 
-/// Everything one agent does in one run.
+/// Complete task of one agent in one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Assignment {
-    /// Name of the node it stands for.
+    /// Name of the node the agent represents.
     pub node: String,
     /// Seed of the run.
     pub seed: u64,
@@ -25,30 +25,30 @@ pub struct Assignment {
     pub duration: Duration,
     /// Width of a bin.
     pub interval: Duration,
-    /// Flows it sends or receives.
+    /// Flows the agent sends or receives.
     pub flows: Vec<FlowTask>,
-    /// What it does as a provider edge router, if it is one.
+    /// Provider edge router to run, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge: Option<EdgeTask>,
-    /// TCP it sends of whose windows it tells.
+    /// TCP flows sent by the agent whose windows it records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch: Vec<FlowSpec>,
-    /// Ends of services: programs of others.
+    /// Ends of services, whose programs are third-party.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceTask>,
-    /// Its part in comparing the clocks of hosts that send to each other.
+    /// Clock comparison with the hosts that exchange flows with the agent, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<ClockTask>,
 }
 
 impl Assignment {
-    /// That of a node of a plan, with nothing to do yet.
+    /// Returns an empty assignment for a node of a plan.
     pub fn new(plan: &Plan, node: usize, seed: u64) -> Assignment {
         let (duration, interval) = (plan.duration, plan.measure.interval);
         Assignment { seed, ..Assignment::of_flows(&plan.nodes[node].name, duration, interval, Vec::new()) }
     }
 
-    /// That of flows which no plan has, with the seed 1.
+    /// Returns an assignment for flows that belong to no plan, with seed 1.
     pub fn of_flows(node: &str, duration: Duration, interval: Duration, flows: Vec<FlowTask>) -> Assignment {
         Assignment {
             node: node.into(),
@@ -63,84 +63,85 @@ impl Assignment {
         }
     }
 
-    /// Number of each flow and service by which it is sent to, and where. A client's port is not known before.
+    /// Returns the number and local endpoint of each received flow and of each service. A client's port is not
+    /// known in advance, and is zero.
     pub fn received(&self) -> impl Iterator<Item = (u32, SocketAddr)> {
         let flows = self.flows.iter().filter(|flow| flow.side == Side::Receive);
         let services = self.services.iter().map(|service| (service.id, service.own()));
         flows.map(|flow| (flow.id, flow.destination)).chain(services)
     }
 
-    /// Numbers of the flows and services by which it sends to others.
+    /// Returns the numbers of the sent flows and of the services.
     pub fn sent(&self) -> impl Iterator<Item = u32> {
         let flows = self.flows.iter().filter(|flow| flow.side == Side::Send).map(|flow| flow.id);
         flows.chain(self.services.iter().map(|service| service.id))
     }
 }
 
-/// Most hosts whose clocks one host asks.
+/// Maximum number of hosts with which one host compares clocks.
 pub const MOST_ASKED: usize = 64;
 
-/// Comparing clocks by STAMP (RFC 8762, authenticated, the monotonic clocks for timestamps), from when the run is
-/// prepared until the next one, or its controller is gone.
+/// Clock comparison by STAMP (RFC 8762, authenticated, with monotonic clocks as timestamps). It is available
+/// from the preparation of the run until the next run is prepared or the controller is gone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClockTask {
-    /// The run's key, hexadecimal.
+    /// Key of the run, hexadecimal.
     pub key: String,
-    /// Where it answers: addresses it receives flows at.
+    /// Addresses at which the agent answers; it receives flows at them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<SocketAddr>,
-    /// Whom it asks, with its own end first: hosts it sends flows to.
+    /// Local and remote address of each host to ask; the agent sends flows to these hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asks: Vec<(SocketAddr, SocketAddr)>,
 }
 
-/// One end of a service, from when the run is prepared until it is over.
+/// One end of a service, from the preparation of the run until its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceTask {
     /// Name of the service in the scenario.
     pub name: String,
-    /// Its number among the run's flows.
+    /// Number of the service among the flows of the run.
     pub id: u32,
-    /// Which end this is.
+    /// Local role.
     pub role: Role,
-    /// What its programs do.
+    /// Workload of the programs.
     pub task: Task,
-    /// The client's address.
+    /// Address of the client.
     pub source: IpAddr,
-    /// Where the server listens.
+    /// Address and port at which the server listens.
     pub destination: SocketAddr,
-    /// When the client begins.
+    /// Time at which the client starts.
     pub start: Instant,
 }
 
 impl ServiceTask {
-    /// Where this end is sent to: the server's port, or the client's address with port zero.
+    /// Returns the local endpoint: the server's address and port, or the client's address with port zero.
     pub fn own(&self) -> SocketAddr {
-        self.end(self.role == Role::Server)
+        self.endpoint(self.role == Role::Server)
     }
 
-    /// Where it sends to, likewise.
+    /// Returns the remote endpoint, in the same form.
     pub fn other(&self) -> SocketAddr {
-        self.end(self.role == Role::Client)
+        self.endpoint(self.role == Role::Client)
     }
 
-    /// The port at the server of the connection that carries what is asked for.
+    /// Returns the server port of the data connection.
     pub fn data_port(&self) -> u16 {
         self.task.data_port(self.destination)
     }
 
-    fn end(&self, is_server: bool) -> SocketAddr {
+    fn endpoint(&self, is_server: bool) -> SocketAddr {
         if is_server { self.destination } else { SocketAddr::new(self.source, 0) }
     }
 }
 
-/// A provider edge router, from when the run is prepared until it is over.
+/// Provider edge router, from the preparation of the run until its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EdgeTask {
-    /// Its configuration file.
+    /// Content of its configuration file.
     pub configuration: String,
 }
 
@@ -148,37 +149,37 @@ pub struct EdgeTask {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowTask {
-    /// Name of the flow in the scenario: `bulk[3]`. Its random stream is that of
-    /// `flow.NAME`, as in the simulator.
+    /// Name of the flow in the scenario, as in `bulk[3]`. Its random stream is that of `flow.NAME`, as in the
+    /// simulator.
     pub name: String,
-    /// Number of the flow, unique in the run; its packets carry it.
+    /// Number of the flow, unique in the run and carried in its packets.
     pub id: u32,
-    /// Which side this is.
+    /// Local side.
     pub side: Side,
-    /// How bytes are carried.
+    /// Transport and its options.
     pub transport: Transport,
-    /// Address and port on the sender's side; port 0 lets the system choose.
+    /// Address and port of the sender; port 0 lets the system choose.
     pub source: SocketAddr,
-    /// Address and port on the receiver's side; a multicast flow's group.
+    /// Address and port of the receiver, or the group of a multicast flow.
     pub destination: SocketAddr,
-    /// When bytes are handed over.
+    /// Pattern by which bytes are handed to the transport.
     pub traffic: Traffic,
-    /// When it starts, from the start of the run.
+    /// Start of the flow, relative to the start of the run.
     pub start: Duration,
-    /// When its application stops sending.
+    /// Time at which the application stops sending.
     pub stop: Duration,
-    /// Record window, round trip and retransmissions, or travel times, per bin.
+    /// Record per bin the window, round trip and retransmissions, or the delays.
     pub detail: bool,
-    /// Travel times count from then on: what comes before is the flow settling.
+    /// Time from which delays are recorded; earlier ones belong to the flow's start-up.
     #[serde(default)]
     pub settled: Duration,
-    /// The IP header's octet of DSCP and ECN (RFC 2474) the sender asks for.
+    /// DSCP and ECN octet of the IP header (RFC 2474), set by the sender.
     #[serde(default)]
     pub traffic_class: u8,
 }
 
 impl FlowTask {
-    /// A flow over UDP between two ends, without details and from the start of the run on; its number is 1.
+    /// Returns a UDP flow with number 1 that begins at the start of the run and records no details.
     pub fn udp(
         name: &str,
         side: Side,
@@ -203,55 +204,55 @@ impl FlowTask {
     }
 }
 
-/// A side of a flow. One-ended transports have a sender only.
+/// Side of a flow. One-ended transports have a sender only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
-    /// Sends.
+    /// Sender.
     Send,
-    /// Receives.
+    /// Receiver.
     Receive,
 }
 
-/// How bytes are carried.
+/// Transport of a flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Transport {
-    /// TCP, as the system's kernel speaks it.
+    /// TCP of the host's kernel.
     Tcp(TcpOptions),
     /// UDP.
     Udp(UdpOptions),
     /// UDP to a multicast group.
     Multicast {
-        /// The only source listened to (source-specific multicast), or any.
+        /// Only source accepted (source-specific multicast); any source where absent.
         source: Option<IpAddr>,
-        /// Hops a packet may live.
+        /// Hop limit of the packets.
         ttl: u8,
-        /// The receiver's address: it joins on that interface. Left out: on every one.
+        /// Address of the interface on which the receiver joins; every interface where absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         receiver: Option<IpAddr>,
     },
-    /// ICMP echo: one-ended, any host answers.
+    /// One-ended ICMP echo, which any host answers.
     IcmpEcho(OneEnded),
-    /// UDP to a closed port: one-ended, the host answers port-unreachable.
+    /// One-ended UDP to a closed port, which the host answers with port unreachable.
     UdpUnreachable(OneEnded),
-    /// QUIC, one stream.
+    /// QUIC with one stream.
     Quic,
-    /// STAMP (RFC 8762): the receiving side answers each packet. The pattern has the gap, too, and
-    /// says how large packets are.
+    /// STAMP (RFC 8762), in which the receiver answers each packet. The traffic pattern determines the packet
+    /// size, and contains the interval as well.
     Stamp {
-        /// From packet to packet.
+        /// Time between packets.
         interval: Duration,
     },
 }
 
-/// What a socket is told of TCP. Left out: the system's own.
+/// TCP socket options. The system's defaults apply to absent ones.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TcpOptions {
-    /// Congestion control by the kernel's name for it: `reno`, `cubic`, `bbr`.
+    /// Congestion control by its kernel name: `reno`, `cubic`, `bbr`.
     pub congestion_control: Option<String>,
-    /// Largest payload of a segment, bytes.
+    /// Maximum segment size, bytes.
     pub max_segment_size: Option<u32>,
     /// Window the receiver advertises, bytes.
     pub window: Option<u64>,
@@ -259,25 +260,24 @@ pub struct TcpOptions {
     pub no_delay: bool,
 }
 
-/// What is done to UDP packets.
+/// UDP options.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UdpOptions {
-    /// Send with checksum zero, so that packets with flipped bits reach the receiver and
-    /// can be compared (IPv4).
+    /// Send with checksum zero, so that packets with flipped bits reach the receiver and can be compared
+    /// (IPv4).
     pub checksum_zero: bool,
     /// Fill payloads with a pseudo-random bit sequence and count differing bits.
     pub compare_payload: bool,
-    /// Packets the kernel may split from one buffer (UDP GSO); above 1 there is no timing
-    /// per packet.
+    /// Packets the kernel may split from one buffer (UDP GSO). Above 1, packets have no individual timing.
     pub batch: u16,
 }
 
-/// What holds for a sender to whom no receiver has agreed.
+/// Restriction on a sender to which no receiver has consented.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OneEnded {
-    /// Most it may send, payload bits per second on average; left out: [`ONE_ENDED_LIMIT`].
+    /// Maximum average rate, payload bits per second; [`ONE_ENDED_LIMIT`] where absent.
     pub limit: Option<BitRate>,
 }
 
@@ -296,5 +296,5 @@ impl From<&tcp::Config> for TcpOptions {
     }
 }
 
-/// Most a one-ended sender sends where nobody said otherwise: nobody agreed to receive it.
+/// Default rate limit of a one-ended sender, which sends without the receiver's consent.
 pub const ONE_ENDED_LIMIT: BitRate = BitRate(10_000_000);

@@ -1,60 +1,60 @@
-//! TCP flows whose windows are watched, known by their ends before they begin.
+//! TCP flows whose windows are watched, identified by their endpoints before the connections exist.
 
 use netstage_core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
-/// Flows to watch.
+/// Flows to watch during a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WatchSpec {
-    /// Each flow.
+    /// Watched flows.
     pub flows: Vec<FlowSpec>,
     /// Width of a bin.
     pub interval: Duration,
-    /// Their number.
+    /// Number of bins.
     pub bins: usize,
 }
 
 impl WatchSpec {
-    /// Of a run; none where there is nothing to watch.
+    /// Returns the specification for a run of this duration, or `None` when no flow is watched.
     pub fn new(flows: Vec<FlowSpec>, duration: Duration, interval: Duration) -> Option<WatchSpec> {
         let bins = (duration.0 / interval.0) as usize;
         (!flows.is_empty()).then_some(WatchSpec { flows, interval, bins })
     }
 }
 
-/// What one end of a flow sends: to watch.
+/// One watched flow, in one direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowSpec {
-    /// The subject of what is seen.
+    /// Subject under which the observations are recorded.
     pub subject: String,
-    /// The sender's end.
+    /// Sender.
     pub source: End,
-    /// The receiver's.
+    /// Receiver.
     pub destination: End,
 }
 
-/// One end of connections.
+/// Endpoint of the connections to watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct End {
-    /// Its address.
+    /// IP address.
     pub address: IpAddr,
-    /// Its port; none where programs choose.
+    /// Port, or `None` where the program chooses it.
     pub port: Option<u16>,
 }
 
 impl End {
-    /// Of any port.
+    /// Returns the endpoint that matches any port of an address.
     pub fn any(address: IpAddr) -> End {
         End { address, port: None }
     }
 
-    /// At one.
+    /// Returns the endpoint that matches one address and port.
     pub fn at(address: SocketAddr) -> End {
         End { address: address.ip(), port: Some(address.port()) }
     }
 
-    /// Whether a connection's end is this one.
+    /// Reports whether a socket address belongs to this endpoint.
     pub fn is(&self, end: SocketAddr) -> bool {
         self.address == end.ip() && self.port.is_none_or(|port| port == end.port())
     }

@@ -1,6 +1,7 @@
-//! An agent that serves one controller of this machine, by a socket or a pair of sockets.
+//! Agent that serves one controller of this machine through a socket or a socket pair.
 //!
-//! It ends when it is told to, when its controller is gone, or when its process is asked to; what it measured is then in its spool.
+//! It ends when the controller finishes it, when the controller is gone, or when its process is interrupted.
+//! Its reports are then in its spool.
 
 use super::end::{EndReason, end};
 use super::{Spool, Worker};
@@ -22,29 +23,28 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::server::Connected;
 
-/// How long a run that was told to stop may take to do so, and a controller to fetch what
-/// an interrupted agent found.
-const DRAIN: Duration = Duration::from_secs(5);
-/// How long the last answers may take to leave.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Time a stopped run may take to end, and a controller to fetch the report of an interrupted agent.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time allowed for sending the last replies.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An agent that listens, but does not serve yet.
+/// Agent that listens but does not serve yet.
 pub struct Agent {
     listener: Listener,
     spool: Spool,
     ender: Ender,
 }
 
-/// Why an agent cannot start.
+/// Error that prevents an agent from starting.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StartError {
-    /// It cannot listen.
+    /// The agent cannot listen.
     Socket(BindError),
-    /// Its spool cannot be opened.
+    /// The spool cannot be opened.
     Spool {
-        /// The folder.
+        /// Folder of the spool.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system.
         reason: String,
     },
 }
@@ -60,28 +60,28 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Where a controller comes from.
+/// Source of the controller's connection.
 enum Listener {
-    /// A socket in the file system.
+    /// Socket in the file system.
     Socket(Socket),
-    /// The other end of a pair.
+    /// Agent's end of a socket pair.
     Pair(UnixStream),
 }
 
-/// How an agent ended.
+/// Result of an agent's lifetime.
 #[derive(Debug)]
 pub struct Ended {
-    /// Why.
+    /// Reason why it ended.
     pub reason: EndReason,
-    /// Reports no controller has confirmed to have.
+    /// Reports that no controller has released.
     pub kept: Vec<PathBuf>,
-    /// What went wrong at the end, such as a report that could not be written.
+    /// Problems at the end, such as a report that could not be written.
     pub problems: Vec<String>,
 }
 
 impl Agent {
-    /// Listens on `socket`, which is made, and removed at the end; only this user may
-    /// connect. Reports are kept in the folder `spool`.
+    /// Listens on `socket`, which is created here and removed at the end. Only this user may connect. Reports
+    /// are stored in the folder `spool`.
     pub fn bind(socket: &Path, spool: &Path) -> Result<Agent, StartError> {
         let spool = Spool::open(spool)
             .map_err(|error| StartError::Spool { path: spool.to_owned(), reason: error.to_string() })?;
@@ -89,20 +89,21 @@ impl Agent {
         Ok(Agent { listener, spool, ender: Ender::default() })
     }
 
-    /// An agent within the controller's own process, and the controller's end of the
-    /// connection. Its reports are not kept.
+    /// Returns an agent within the controller's own process, and the controller's end of the connection. Its
+    /// reports are not spooled.
     pub fn pair() -> io::Result<(Agent, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         let listener = Listener::Pair(ours);
         Ok((Agent { listener, spool: Spool::none(), ender: Ender::default() }, theirs))
     }
 
-    /// What ends it from outside: the traffic stops, and a controller that is there may still fetch the report.
+    /// Returns the handle that interrupts the agent: traffic stops, and a connected controller may still
+    /// fetch the report.
     pub fn ender(&self) -> Ender {
         self.ender.clone()
     }
 
-    /// Serves until the end, on this thread; runs have threads of their own.
+    /// Serves on this thread until the agent ends. Runs have threads of their own.
     pub fn serve(self, worker: impl Worker) -> io::Result<Ended> {
         let Agent { listener, spool, ender } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -118,20 +119,20 @@ impl Agent {
                 Listener::Pair(stream) => {
                     stream.set_nonblocking(true)?;
                     let stream = tokio::net::UnixStream::from_std(stream)?;
-                    // After it nobody comes, and the agent waits for its end.
+                    // No other connection can follow: the agent then waits until it ends.
                     let incoming = tokio_stream::once(Ok(stream)).chain(tokio_stream::pending());
                     serve(incoming, Arc::clone(&shared)).await
                 }
             }
         });
-        // A worker that hangs must not keep the agent.
+        // A worker that hangs must not keep the agent from ending.
         runtime.shutdown_background();
         let (kept, problems) = shared.leftovers();
         reason.map(|reason| Ended { reason, kept, problems })
     }
 }
 
-/// Tells a controller's time that its agent is asked to end.
+/// Ends a controller session when the agent is interrupted.
 pub async fn pass_on(mut interrupted: watch::Receiver<bool>, shared: Arc<Shared>) {
     if interrupted.wait_for(|interrupted| *interrupted).await.is_ok() {
         end(&shared.end, EndReason::Interrupted);
@@ -156,29 +157,30 @@ where
     ));
     let reason = until_over(&shared).await;
     shared.closing.send_replace(true);
-    match timeout(FAREWELL, server).await {
+    match timeout(FLUSH_TIMEOUT, server).await {
         Ok(Ok(Err(error))) => Err(io::Error::other(error)),
         _ => Ok(reason),
     }
 }
 
-/// Waits until a controller's time is over and its run has stopped.
+/// Waits until a controller session is over and its run has stopped.
 pub async fn until_over(shared: &Shared) -> EndReason {
     let mut end = shared.end.subscribe();
-    let reason = awaited(&mut end, |reason| reason.is_some()).await;
+    let reason = wait_for_reason(&mut end, |reason| reason.is_some()).await;
     shared.stop();
-    let _ = timeout(DRAIN, shared.idle()).await;
+    let _ = timeout(DRAIN_TIMEOUT, shared.idle()).await;
     if reason == EndReason::Interrupted && shared.is_attended() {
-        let last = awaited(&mut end, |reason| reason != Some(EndReason::Interrupted));
-        return timeout(DRAIN, last).await.unwrap_or(reason);
+        let last = wait_for_reason(&mut end, |reason| reason != Some(EndReason::Interrupted));
+        return timeout(DRAIN_TIMEOUT, last).await.unwrap_or(reason);
     }
     reason
 }
 
-async fn awaited(
+async fn wait_for_reason(
     end: &mut watch::Receiver<Option<EndReason>>,
     enough: impl Fn(Option<EndReason>) -> bool,
 ) -> EndReason {
-    let reason = end.wait_for(|reason| enough(*reason)).await.expect("its sender lives as long");
-    reason.expect("waited for")
+    let reason =
+        end.wait_for(|reason| enough(*reason)).await.expect("the sender lives as long as the receiver");
+    reason.expect("the condition implies a reason")
 }

@@ -1,6 +1,6 @@
-//! The clocks of two hosts beside each other, by STAMP between them: whoever receives in a run answers while
-//! it is prepared and goes on, and whoever sends to it asks when the controller wants to know. Packets carry
-//! the monotonic clocks, and the digest of a key that only agents of the run have.
+//! Clock comparison between two hosts by STAMP. A host that receives flows answers from the preparation of
+//! the run on; a host that sends to it asks when the controller requests the comparison. Packets carry the
+//! monotonic clocks, and are authenticated by a key that only the agents of the run have.
 
 use netstage_agent_api::task::ClockTask;
 use netstage_core::measure::ClockOffset;
@@ -13,23 +13,23 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle};
 
-/// Packets to each of whom is asked: the one that is there and back soonest counts.
+/// Packets sent to each host. The exchange with the shortest round trip determines the result.
 const EXCHANGES: u32 = 16;
 const INTERVAL: Duration = Duration::from_millis(3);
-/// How long an answer may take. Nobody is asked who is farther away.
-const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
+/// Time limit of an answer; hosts with a longer round trip are not compared.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// A run's part in comparing clocks: others are answered until this is dropped.
+/// Clock comparison of one run. It answers other hosts until it is dropped.
 pub struct Clocks {
     task: ClockTask,
     key: HmacKey,
-    /// Closed, it ends the thread that answers.
+    /// Pipe whose closing ends the answering thread.
     end: Option<PipeWriter>,
     answering: Option<JoinHandle<()>>,
 }
 
 impl Clocks {
-    /// Begins to answer. Where it cannot listen, whoever asks finds out.
+    /// Starts to answer. An address that cannot be bound is skipped; the hosts that ask there get no answer.
     pub fn begin(task: &ClockTask) -> Option<Clocks> {
         let key = HmacKey::new(Key::parse(&task.key).ok()?.bytes());
         let bind = |at: &SocketAddr| Reflector::bind(*at, Some(key.clone()), Timescale::Monotonic).ok();
@@ -40,9 +40,9 @@ impl Clocks {
         Some(Clocks { task: task.clone(), key, end: Some(end), answering: Some(answering) })
     }
 
-    /// What asks the others.
+    /// Returns the prober for the other hosts.
     pub fn asker(&self) -> Asker {
-        Asker { task: self.task.clone(), key: self.key.clone(), within: ANSWER_WITHIN }
+        Asker { task: self.task.clone(), key: self.key.clone(), timeout: ANSWER_TIMEOUT }
     }
 }
 
@@ -55,16 +55,16 @@ impl Drop for Clocks {
     }
 }
 
-/// Asks the other hosts of a run.
+/// Probes the clocks of the other hosts of a run.
 pub struct Asker {
     task: ClockTask,
     key: HmacKey,
-    /// How long answers are waited for.
-    within: Duration,
+    /// Time limit of an answer.
+    timeout: Duration,
 }
 
 impl Asker {
-    /// Asks all at once, and waits for the answers: those clocks less ours, of those that answer.
+    /// Probes all hosts at once. Returns the offset of each clock that answers, relative to the local clock.
     pub fn ask(&self) -> Vec<(SocketAddr, ClockOffset)> {
         let one = |(source, target): (SocketAddr, SocketAddr)| {
             let sending = Sending {
@@ -75,7 +75,7 @@ impl Asker {
                 traffic_class: 0,
                 interval: INTERVAL,
                 count: EXCHANGES,
-                timeout: self.within,
+                timeout: self.timeout,
                 session: 0,
                 padding: None,
                 reflector_is_stateful: false,
@@ -119,9 +119,9 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_beside_itself_is_none_ahead_and_strangers_are_not_answered() {
+    fn a_clock_has_no_offset_to_itself_and_requests_with_another_key_are_not_answered() {
         let at: SocketAddr = "127.86.0.1:47041".parse().unwrap();
-        let nobody: SocketAddr = "127.86.0.2:47041".parse().unwrap();
+        let unbound: SocketAddr = "127.86.0.2:47041".parse().unwrap();
         let (key, other) = (Key::generate().unwrap(), Key::generate().unwrap());
         let answers = Clocks::begin(&task(&key, &[at], &[])).unwrap();
         let asker = |key, asked| Clocks::begin(&task(key, &[], &[asked])).unwrap().asker();
@@ -129,13 +129,13 @@ mod tests {
         let [(answered, offset)] = asks[..] else { panic!("{asks:?}") };
         assert_eq!(answered, at);
         assert!(offset.may_be_none() && !offset.same_clock, "{offset:?}");
-        // These do not answer, however long they are waited for.
-        for (key, asked) in [(&key, nobody), (&other, at)] {
-            let asker = Asker { within: Duration::from_millis(100), ..asker(key, asked) };
+        // These do not answer, whatever the timeout.
+        for (key, asked) in [(&key, unbound), (&other, at)] {
+            let asker = Asker { timeout: Duration::from_millis(100), ..asker(key, asked) };
             assert_eq!(asker.ask(), []);
         }
         drop(answers);
-        // The address is free at once: the next run answers there.
+        // The address is free immediately, so that the next run can answer there.
         Reflector::bind(at, None, Timescale::Monotonic).unwrap();
     }
 }

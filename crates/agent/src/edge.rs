@@ -1,5 +1,5 @@
-//! A provider edge router as part of an agent's work: forwards from when the run is prepared,
-//! and is looked at while it lasts.
+//! Provider edge router as part of an agent's work. It forwards from the preparation of the run on, and is
+//! sampled while the run lasts.
 
 use super::work::{Totals, wait};
 use netstage_agent_api::protocol::{Refusal, RefusalKind};
@@ -16,34 +16,34 @@ use std::fs;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Looks at the queues in one bin.
-const LOOKS: u64 = 10;
+/// Samples of the queues per bin.
+const SAMPLES_PER_BIN: u64 = 10;
 
-/// A router that forwards.
+/// Forwarding router.
 ///
-/// It ends with this value, too: what is prepared need not begin.
+/// Dropping it stops the router, because a prepared run may never start.
 pub struct Edge {
-    /// There until the end.
+    /// Present until the router is shut down.
     daemon: Option<Daemon>,
     alarms: Arc<Mutex<Vec<String>>>,
 }
 
 impl Edge {
-    /// Begins to forward.
+    /// Starts to forward.
     pub fn begin(task: &EdgeTask) -> Result<Edge, Refusal> {
         let alarms = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&alarms);
+        let logged = Arc::clone(&alarms);
         let log = move |level, line: &str| {
             if level == Level::Alarm {
-                heard.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
+                logged.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
             }
         };
         let daemon = Daemon::begin_text(&task.configuration, Arc::new(log)).map_err(refusal)?;
         Ok(Edge { daemon: Some(daemon), alarms })
     }
 
-    /// Looks at it from `epoch` until the assignment is over or `stop` becomes true, and tells of bins as
-    /// they end.
+    /// Samples the router from `epoch` until the assignment is over or `stop` becomes true, and reports
+    /// completed bins.
     pub fn watch(
         &self,
         assignment: &Assignment,
@@ -57,21 +57,21 @@ impl Edge {
         if wait(epoch, Instant::ZERO, stop) {
             watched.usage.push(usage());
         }
-        for look in 1..=bins * LOOKS {
-            if !wait(epoch, Instant(assignment.interval.0 / LOOKS * look), stop) {
+        for sample in 1..=bins * SAMPLES_PER_BIN {
+            if !wait(epoch, Instant(assignment.interval.0 / SAMPLES_PER_BIN * sample), stop) {
                 break;
             }
             let Some(snapshot) = self.daemon.as_ref().and_then(Daemon::show) else { break };
             if seen.is_empty() {
                 seen.extend(snapshot.flows.iter().map(Seen::new));
             }
-            let ends_bin = look % LOOKS == 0;
+            let ends_bin = sample % SAMPLES_PER_BIN == 0;
             for (seen, flow) in seen.iter_mut().zip(&snapshot.flows) {
                 seen.look(flow, ends_bin);
             }
             if ends_bin {
                 watched.usage.push(usage());
-                let bin = (look / LOOKS - 1) as u32;
+                let bin = (sample / SAMPLES_PER_BIN - 1) as u32;
                 seen.iter().for_each(|seen| totals.end_vpn(seen.ended(bin)));
             }
         }
@@ -79,7 +79,7 @@ impl Edge {
         watched
     }
 
-    /// Ends it; gives what it had to complain of.
+    /// Stops the router and returns its alarms.
     pub fn end(mut self) -> Vec<String> {
         self.daemon.take().map(Daemon::end);
         std::mem::take(&mut *self.alarms.lock().unwrap_or_else(PoisonError::into_inner))
@@ -92,16 +92,16 @@ impl Drop for Edge {
     }
 }
 
-/// What was seen of a router in a run.
+/// Observations of a router during a run.
 #[derive(Default)]
 pub struct Watched {
-    /// Its VPN flows.
+    /// VPN flows.
     pub vpns: Vec<VpnResult>,
-    /// What it took: at the start, and at the end of each bin.
+    /// Resources used by the process at the start and at the end of each bin.
     pub usage: Vec<Usage>,
 }
 
-/// What has been seen of a VPN flow.
+/// Accumulated observations of one VPN flow.
 struct Seen {
     result: VpnResult,
     waiting: u64,
@@ -120,7 +120,7 @@ impl Seen {
             return;
         }
         let drops = flow.counters.get("queue_full").copied().unwrap_or_default();
-        self.result.queue.push(self.waiting as f64 / LOOKS as f64);
+        self.result.queue.push(self.waiting as f64 / SAMPLES_PER_BIN as f64);
         self.result.queue_drops.push(drops - self.drops);
         (self.waiting, self.drops) = (0, drops);
         self.result.window.extend(flow.window.as_ref().map(|window| WindowSample {
@@ -133,7 +133,7 @@ impl Seen {
         }));
     }
 
-    /// The bin that ended last.
+    /// Returns the last completed bin.
     fn ended(&self, bin: u32) -> EndedVpn {
         let VpnResult { vpn, queue, queue_drops, window } = &self.result;
         EndedVpn {
@@ -146,7 +146,7 @@ impl Seen {
     }
 }
 
-/// What this process has taken so far.
+/// Returns the resources this process has used so far.
 fn usage() -> Usage {
     let nanoseconds = |time: TimeVal| time.tv_sec() as u64 * 1_000_000_000 + time.tv_usec() as u64 * 1000;
     let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096) as u64;

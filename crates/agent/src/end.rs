@@ -1,20 +1,20 @@
-//! Why an agent ends.
+//! Reasons why an agent ends.
 
 use tokio::sync::watch;
 
-/// Why an agent ended.
+/// Reason why an agent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// Its controller wanted nothing more.
+    /// The controller finished it.
     Finished,
-    /// Its controller went away without a word.
+    /// The connection to the controller was lost.
     ControllerGone,
-    /// Somebody asked its process to end.
+    /// The process was interrupted.
     Interrupted,
 }
 
-/// The first reason to end counts, apart from an interruption, after which the controller
-/// may still be waited for.
+/// Records the reason to end. The first one counts, except that a later one replaces an interruption, after
+/// which the agent may still wait for its controller.
 pub fn end(sender: &watch::Sender<Option<EndReason>>, reason: EndReason) {
     sender.send_if_modified(|current| {
         let new = matches!(*current, None | Some(EndReason::Interrupted)) && *current != Some(reason);

@@ -1,4 +1,4 @@
-//! The traffic engine as an agent's [`Worker`].
+//! Traffic engine as an agent's [`Worker`].
 
 use super::edge::{self, Edge};
 use super::work::{Totals, Work, Worker, refusal};
@@ -17,7 +17,7 @@ pub struct Engine;
 impl Worker for Engine {
     fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal> {
         if let Some(service) = assignment.services.first() {
-            let reason = "this agent starts no programs of services";
+            let reason = "this agent does not run services";
             return Err(Refusal::new(RefusalKind::Assignment, reason).service(&service.name));
         }
         let traffic = netstage_traffic::Engine::prepare(assignment)?;
@@ -32,7 +32,7 @@ impl Worker for Engine {
     }
 }
 
-/// Flows beside a provider edge router, and their windows watched, where either is asked for.
+/// Flows together with a provider edge router or a window watch, where the assignment requests them.
 struct Attended {
     traffic: netstage_traffic::Engine,
     edge: Option<Edge>,
@@ -76,7 +76,7 @@ impl Work for netstage_traffic::Engine {
     }
 
     fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report {
-        self.run_when(&mut || Some(epoch), stop, totals).expect("it has a start")
+        self.run_when(&mut || Some(epoch), stop, totals).expect("the start is given")
     }
 
     fn run_when(

@@ -1,4 +1,4 @@
-//! Who decides what an agent does for controllers of other hosts.
+//! Admission control for controllers of other hosts.
 
 use netstage_agent_api::protocol::generated::Consent;
 use netstage_agent_api::protocol::{Refusal, RefusalKind};
@@ -6,12 +6,12 @@ use netstage_agent_api::task::Assignment;
 use netstage_host::keyed::Peer;
 use std::net::IpAddr;
 
-/// Decides, and keeps account of what was asked; called from any thread.
+/// Decides what an agent does for a controller, and keeps account of its requests. Called from any thread.
 pub trait Guard: Send + Sync {
-    /// A controller has the agent now.
+    /// Notes that a controller now owns the agent.
     fn taken(&self, peer: Peer);
 
-    /// A run is asked for: agrees, or refuses. Fills in addresses that are left open.
+    /// Admits or refuses a run. Fills in the addresses that the assignment leaves open.
     fn prepare(
         &self,
         run: u64,
@@ -20,20 +20,21 @@ pub trait Guard: Send + Sync {
         peer: Peer,
     ) -> Result<(), Refusal>;
 
-    /// A run it agreed to could not be prepared after all.
+    /// Notes that an admitted run could not be prepared.
     fn could_not_prepare(&self, _run: u64, _refusal: &Refusal) {}
 
-    /// Gives its word for what the assignment has the agent receive.
+    /// Returns signed consent to the flows that the assignment has the agent receive.
     fn agree(&self, _run: u64, _assignment: &Assignment) -> Result<Vec<Consent>, Refusal> {
-        Err(Refusal::new(RefusalKind::Policy, "this agent gives no word on what it receives"))
+        Err(Refusal::new(RefusalKind::Policy, "this agent does not issue consents"))
     }
 
-    /// What this host can do beyond its version, as [`HelloReply`](netstage_agent_api::protocol::generated::HelloReply) tells it.
+    /// Returns the capabilities announced in
+    /// [`HelloReply`](netstage_agent_api::protocol::generated::HelloReply).
     fn capabilities(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Addresses of this host that flows may use.
+    /// Returns the addresses of this host that flows may use.
     fn addresses(&self) -> Vec<IpAddr> {
         Vec::new()
     }

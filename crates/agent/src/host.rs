@@ -1,5 +1,5 @@
-//! An agent that listens to other hosts: for whoever has its key, one controller after the
-//! other. A second one is told that the agent is taken; one that vanishes leaves it free.
+//! Agent that serves controllers of other hosts that have its key, one at a time. A second controller
+//! is refused as busy; the loss of a controller releases the agent.
 
 use super::agent::{pass_on, serve};
 use super::end::EndReason;
@@ -21,44 +21,45 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
-/// How long a handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Handshakes at a time; further ones wait. Each is somebody who has not shown a key yet.
-const HANDSHAKES: usize = 16;
-/// Connections that wait for the controller before to leave.
-const WAITING: usize = 8;
+/// Time limit of a handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of concurrent handshakes, all with peers that are not authenticated yet. Further
+/// connections wait.
+const MAX_HANDSHAKES: usize = 16;
+/// Maximum number of connections that wait until the current controller is done.
+const MAX_WAITING: usize = 8;
 
-/// What happens at a host's agent, for those who watch.
+/// Event at an agent that serves other hosts.
 #[derive(Clone, Debug)]
 pub enum Happening {
-    /// Someone connected without the key, or spoke something else.
+    /// A connection was rejected: wrong key, or another protocol.
     TurnedAway {
-        /// From where.
+        /// Remote address.
         from: SocketAddr,
-        /// What went wrong.
+        /// Reason of the rejection.
         reason: String,
     },
-    /// A controller has the agent now.
+    /// A controller now owns the agent.
     Taken {
         /// Both ends of its connection.
         peer: Peer,
     },
-    /// It has asked for this run, within the limits.
+    /// The controller has requested a run, which is within the limits.
     Asked {
-        /// Its part of the run.
+        /// Assignment of the agent.
         assignment: Assignment,
     },
-    /// The controller is done or gone: the agent is free again.
+    /// The controller is done or gone, and the agent is free again.
     Free {
-        /// How it ended.
+        /// Reason why the controller session ended.
         reason: EndReason,
     },
 }
 
-/// Told of what happens; called from any thread.
+/// Event handler, called from any thread.
 pub type Watcher = Arc<dyn Fn(Happening) + Send + Sync>;
 
-/// An agent for other hosts that listens, but does not serve yet.
+/// Agent for controllers of other hosts that listens but does not serve yet.
 pub struct Host {
     listener: TcpListener,
     acceptor: Acceptor,
@@ -66,7 +67,7 @@ pub struct Host {
     ender: Ender,
 }
 
-/// Keeps controllers within limits, and has them watched.
+/// Admission control that enforces limits and reports events.
 struct Limited {
     limits: Limits,
     watcher: Watcher,
@@ -90,7 +91,8 @@ impl Guard for Limited {
     }
 }
 
-/// Where the acceptor puts connections: the present controller's time, or the next one's.
+/// Sender to which the acceptor passes connections: that of the current controller session or of the next
+/// one.
 type Gate = Arc<Mutex<mpsc::Sender<io::Result<Stream>>>>;
 
 impl Host {
@@ -101,23 +103,24 @@ impl Host {
         Ok(Host { listener, acceptor: Acceptor::new(key), limits, ender: Ender::default() })
     }
 
-    /// Where it listens.
+    /// Returns the address at which the agent listens.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// What ends it from outside: a run under way stops, and its controller may still fetch the report.
+    /// Returns the handle that interrupts the agent: a run in progress stops, and its controller may still
+    /// fetch the report.
     pub fn ender(&self) -> Ender {
         self.ender.clone()
     }
 
-    /// Serves one controller after the other, or the first only, on this thread; runs have
-    /// threads of their own. Returns how the last one's time ended.
+    /// Serves controllers one at a time on this thread, or only the first one if `once` is set. Runs have
+    /// threads of their own. Returns the reason why the last controller session ended.
     pub fn serve(self, worker: Arc<dyn Worker>, once: bool, watcher: Watcher) -> io::Result<EndReason> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
-            let (first, mut incoming) = mpsc::channel(WAITING);
+            let (first, mut incoming) = mpsc::channel(MAX_WAITING);
             let gate = Arc::new(Mutex::new(first));
             let accepting = accept(listener, self.acceptor, Arc::clone(&gate), Arc::clone(&watcher));
             let accepting = tokio::spawn(accepting);
@@ -133,7 +136,7 @@ impl Host {
                 let next = next_turn(Arc::clone(&shared), Arc::clone(&gate));
                 let stopper = tokio::spawn(pass_on(self.ender.subscribe(), Arc::clone(&shared)));
                 let stream = ReceiverStream::new(incoming);
-                let (reason, following) = tokio::join!(serve(stream, Arc::clone(&shared)), next);
+                let (reason, next) = tokio::join!(serve(stream, Arc::clone(&shared)), next);
                 stopper.abort();
                 let reason = reason?;
                 if shared.is_attended() {
@@ -143,49 +146,49 @@ impl Host {
                     accepting.abort();
                     return Ok(reason);
                 }
-                incoming = following;
+                incoming = next;
             }
         });
-        // A worker that hangs must not keep the process.
+        // A worker that hangs must not keep the process from ending.
         runtime.shutdown_background();
         ended
     }
 }
 
-/// When the present controller's time is over, those who connect wait for the next turn.
+/// Diverts new connections to the next controller session once the current one ends.
 async fn next_turn(shared: Arc<Shared>, gate: Gate) -> mpsc::Receiver<io::Result<Stream>> {
     let mut end = shared.end.subscribe();
-    // Its sender lives as long as `shared`.
+    // The sender lives as long as `shared`.
     let _ = end.wait_for(Option::is_some).await;
-    let (next, incoming) = mpsc::channel(WAITING);
+    let (next, incoming) = mpsc::channel(MAX_WAITING);
     *gate.lock().unwrap_or_else(PoisonError::into_inner) = next;
     incoming
 }
 
-/// Takes connections, and passes on those of holders of the key.
+/// Accepts connections, and passes on those of holders of the key.
 async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, gate: Gate, watcher: Watcher) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     loop {
-        let turn = Arc::clone(&handshakes).acquire_owned().await.expect("never closed");
+        let permit = Arc::clone(&handshakes).acquire_owned().await.expect("never closed");
         let Ok((stream, from)) = listener.accept().await else {
-            // Out of descriptors, mostly: others have to close theirs first.
+            // Usually out of file descriptors: other connections have to close first.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
         let (acceptor, gate, watcher) = (acceptor.clone(), Arc::clone(&gate), Arc::clone(&watcher));
         tokio::spawn(async move {
-            let shaken = timeout(HANDSHAKE, acceptor.accept(stream)).await;
-            drop(turn);
-            let turned_away = |reason| watcher(Happening::TurnedAway { from, reason });
-            match shaken {
+            let handshake = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+            drop(permit);
+            let reject = |reason| watcher(Happening::TurnedAway { from, reason });
+            match handshake {
                 Ok(Ok(stream)) => {
                     let gate = gate.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                    // Full: so many wait already. Closed: the server is ending.
+                    // Full: the maximum number of connections waits already. Closed: the server is ending.
                     let _ = gate.try_send(Ok(stream));
                 }
-                Ok(Err(error)) => turned_away(without_key(&error)),
-                Err(_) => turned_away(format!("no handshake within {HANDSHAKE:.0?}")),
+                Ok(Err(error)) => reject(without_key(&error)),
+                Err(_) => reject(format!("no handshake within {HANDSHAKE_TIMEOUT:.0?}")),
             }
         });
     }

@@ -1,15 +1,16 @@
-//! Agents and their controller: one node's part of each run, carried out for one controller at a time. Where an agent runs, in a
-//! namespace or on a host, is the business of whoever started it.
+//! Agents and their controller. An agent carries out one node's part of each run, for one controller at a
+//! time. The program that starts the agent decides whether it runs in a namespace or on a host.
 //!
-//! [`Session`](netstage_core::fleet::Session) decides what may happen when, `service` speaks gRPC, `run` is the
-//! thread of a run, `clocks` compares this host's with others', `spool` keeps reports on disk, and [`Worker`] is the traffic engine.
-//! [`Agent`] serves one controller of this machine, [`Host`] controllers of other hosts that
-//! have its key, one after the other, within [`Limits`]; [`Turns`] is an agent of a fleet, which may start other
-//! people's programs, too ([`Serving`]).
+//! [`Session`](netstage_core::fleet::Session) is the state machine of an agent, `service` implements the gRPC
+//! service, `run` is the thread of a run, `clocks` compares the clocks of hosts, `spool` stores reports on
+//! disk, and [`Worker`] is the interface to the traffic engine. [`Agent`] serves one controller of this
+//! machine. [`NetworkAgent`] serves controllers of other hosts that have its key, one at a time, within
+//! [`Limits`]. [`SequentialAgent`] is the core of a fleet's agent, which may also run third-party programs
+//! ([`ServiceWorker`]).
 //!
-//! - [`controller`]: has agents work together; [`fleet`]: agents on other hosts under one controller.
-//! - [`measure`]: one measurement between two hosts.
-//! - [`services`]: other people's programs at an agent.
+//! - [`controller`]: coordination of several agents; [`fleet`]: agents on other hosts under one controller.
+//! - [`measure`]: a measurement between two hosts.
+//! - [`services`]: third-party programs run by an agent.
 //!
 //! ```
 //! use netstage_agent::{Agent, EndReason, Engine};
@@ -19,7 +20,8 @@
 //! assert_eq!(agent.serve(Engine).unwrap().reason, EndReason::Interrupted);
 //! ```
 //!
-//! Invariant: no result is lost or counted twice; what an agent measured is in its spool until a controller has it.
+//! Invariant: no result is lost or counted twice; the agent's spool keeps each report until a controller has
+//! it.
 
 mod agent;
 mod clocks;

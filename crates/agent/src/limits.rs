@@ -1,5 +1,5 @@
-//! What an agent does for a controller on another host: no more than both hosts have agreed
-//! to. Traffic passes between the two of them only, and within limits.
+//! Limits on the requests of a controller on another host. Traffic flows only between the two hosts of the
+//! control connection, and within the limits of the agent.
 
 use netstage_agent_api::protocol::{Refusal, RefusalKind};
 use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport};
@@ -8,99 +8,98 @@ use netstage_core::time::Duration;
 use netstage_host::keyed::Peer;
 use std::net::{IpAddr, SocketAddr};
 
-/// Most flows of one run.
-const MOST_FLOWS: usize = 256;
-/// Ports below belong to the system's services.
+/// Maximum number of flows in one run.
+const MAX_FLOWS: usize = 256;
+/// First port that flows may use; lower ones are reserved for the system's services.
 pub const FIRST_PORT: u16 = 1024;
 
-/// Limits of an agent that listens to other hosts.
+/// Limits of an agent that serves other hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Most payload bits per second, all flows together; none where any rate will do.
+    /// Maximum total rate of all flows, payload bits per second; `None` is unlimited.
     pub rate: Option<BitRate>,
-    /// Longest run; none where any will do.
+    /// Maximum length of a run; `None` is unlimited.
     pub time: Option<Duration>,
 }
 
 impl Limits {
-    /// Refuses what is beyond the limits or concerns another host than the controller's;
-    /// fills in addresses that are left open: the agent's own, and the controller's.
+    /// Refuses an assignment that exceeds the limits, or involves another host than the controller's. Fills
+    /// in the addresses that are left open with the agent's own and the controller's.
     pub fn apply(&self, assignment: &mut Assignment, peer: Peer) -> Result<(), Refusal> {
-        if let Some(most) = self.time.filter(|most| assignment.duration > *most) {
+        if let Some(max) = self.time.filter(|max| assignment.duration > *max) {
             return Err(refuse(format!(
-                "the run would take {:.0} s, and this server allows {:.0} s",
+                "the run would take {:.0} s; this server allows {:.0} s",
                 assignment.duration.as_secs_f64(),
-                most.as_secs_f64()
+                max.as_secs_f64()
             ))
-            .remedy("ask for less with -t, or start the server with a higher --max-time"));
+            .remedy("reduce -t, or start the server with a higher --max-time"));
         }
         if assignment.edge.is_some() || !assignment.watch.is_empty() {
-            return Err(refuse("this server is no provider edge router, and watches no TCP"));
+            return Err(refuse("this server runs no provider edge router and watches no TCP windows"));
         }
         if !assignment.services.is_empty() {
-            return Err(refuse("this server starts no programs of services"));
+            return Err(refuse("this server does not run services"));
         }
         if assignment.clocks.is_some() {
-            return Err(refuse("this server's clock is compared by whoever asks it, and with no other"));
+            return Err(refuse("this server does not compare clocks with third hosts"));
         }
-        if assignment.flows.len() > MOST_FLOWS {
-            return Err(refuse(format!(
-                "{} flows, and this server allows {MOST_FLOWS}",
-                assignment.flows.len()
-            )));
+        if assignment.flows.len() > MAX_FLOWS {
+            return Err(refuse(format!("{} flows; this server allows {MAX_FLOWS}", assignment.flows.len())));
         }
         let mut rate = 0.0;
         for flow in &mut assignment.flows {
             rate += self.flow(flow, peer).map_err(|refusal| refusal.flow(&flow.name))?;
         }
-        if let Some(most) = self.rate.filter(|most| rate > most.as_f64()) {
+        if let Some(max) = self.rate.filter(|max| rate > max.as_f64()) {
             return Err(refuse(format!(
-                "{rate:.0} bit/s are asked for, and this server allows {} bit/s of payload, all flows together",
-                most.0
+                "the flows need {rate:.0} bit/s of payload in total; this server allows {} bit/s",
+                max.0
             ))
-            .remedy("ask for less with -b, or start the server with a higher --max-rate"));
+            .remedy("reduce -b, or start the server with a higher --max-rate"));
         }
         Ok(())
     }
 
-    /// Checks one flow; returns its mean rate, bits per second.
+    /// Checks one flow. Returns its mean rate, bits per second.
     fn flow(&self, flow: &mut FlowTask, peer: Peer) -> Result<f64, Refusal> {
         if !matches!(flow.transport, Transport::Tcp(_) | Transport::Udp(_) | Transport::Quic) {
-            return Err(refuse("this server takes part in TCP, UDP and QUIC only"));
+            return Err(refuse("this server supports only TCP, UDP and QUIC"));
         }
         let Some(pattern) = flow.traffic.pattern() else {
-            return Err(refuse("this server carries patterns, not applications"));
+            return Err(refuse("this server supports traffic patterns, not applications"));
         };
         let rate = pattern.mean_rate();
         if self.rate.is_some() && rate.is_none() {
-            return Err(refuse("it has no rate, and this server limits rates").remedy("name one with -b"));
+            return Err(
+                refuse("the flow has no rate, and this server limits rates").remedy("set a rate with -b")
+            );
         }
         let (own, other) = match flow.side {
             Side::Send => (&mut flow.source, &mut flow.destination),
             Side::Receive => (&mut flow.destination, &mut flow.source),
         };
         settle(own, peer.local, "this server")?;
-        settle(other, peer.remote, "the host that asks")?;
+        settle(other, peer.remote, "the client")?;
         if (1..FIRST_PORT).contains(&own.port()) {
-            return Err(refuse(format!("port {} belongs to the system", own.port()))
-                .remedy(format!("use one of {FIRST_PORT} or above")));
+            return Err(refuse(format!("port {} is reserved for the system", own.port()))
+                .remedy(format!("use port {FIRST_PORT} or above")));
         }
         Ok(rate.unwrap_or(0.0))
     }
 }
 
-/// Takes the address of a connection for one that is left open, and no other.
-fn settle(address: &mut SocketAddr, of: SocketAddr, whose: &str) -> Result<(), Refusal> {
+/// Fills in an unspecified address with that of the connection, and refuses any other address.
+fn settle(address: &mut SocketAddr, connection: SocketAddr, whose: &str) -> Result<(), Refusal> {
     let canonical: IpAddr = address.ip().to_canonical();
-    if canonical.is_unspecified() || canonical == of.ip() {
+    if canonical.is_unspecified() || canonical == connection.ip() {
         let port = address.port();
-        // With its scope, where it is a link's own address.
-        *address = of;
+        // Including the scope of a link-local address.
+        *address = connection;
         address.set_port(port);
         return Ok(());
     }
-    Err(refuse(format!("{canonical} is not {whose}, which is {}", of.ip()))
-        .remedy("traffic passes between the two hosts of the control connection only"))
+    Err(refuse(format!("{canonical} is not the address of {whose}, which is {}", connection.ip()))
+        .remedy("use only the addresses of the two hosts of the control connection"))
 }
 
 fn refuse(reason: impl Into<String>) -> Refusal {
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_goes_to_the_controllers_host_only() {
+    fn traffic_goes_only_to_the_controllers_host() {
         let open = [
             flow(Side::Send, "0.0.0.0:0", "0.0.0.0:5000", udp(), CBR),
             flow(Side::Receive, "0.0.0.0:0", "0.0.0.0:0", udp(), CBR),
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_a_receiver_that_agreed() {
+    fn transports_without_an_agreed_receiver_are_refused() {
         let echo = Transport::IcmpEcho(OneEnded::default());
         let multicast = Transport::Multicast { source: None, ttl: 1, receiver: None };
         for transport in [echo, multicast] {
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn no_third_host_is_asked_for_its_clock() {
+    fn clocks_are_not_compared_with_third_hosts() {
         let mut assignment =
             Assignment::of_flows("far", Duration::from_secs(10), Duration::from_secs(1), Vec::new());
         let asks = vec![("192.0.2.1:0".parse().unwrap(), "192.0.2.9:4704".parse().unwrap())];
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold_for_all_flows_together() {
+    fn limits_apply_to_the_sum_of_all_flows() {
         let sends = || flow(Side::Send, "0.0.0.0:0", "0.0.0.0:5000", udp(), CBR);
         let limits = Limits { rate: Some(BitRate(2_000_000)), time: Some(Duration::from_secs(10)) };
         assert!(applied(limits, vec![sends(), sends()]).is_ok());
@@ -198,6 +197,6 @@ mod tests {
         assert!(applied(Limits::default(), vec![tcp]).is_ok());
         let brief = Limits { time: Some(Duration::from_secs(9)), ..limits };
         assert!(applied(brief, vec![]).unwrap_err().remedy.contains("--max-time"));
-        assert!(applied(limits, vec![sends(); MOST_FLOWS + 1]).is_err());
+        assert!(applied(limits, vec![sends(); MAX_FLOWS + 1]).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! One run: a thread that prepares it, waits for the start, carries it out, and keeps the
-//! report. What was opened for the run is closed where it was opened.
+//! Thread of one run: it prepares the run, waits for the start, carries it out, and stores the report.
+//! Resources opened for the run are closed by the same thread.
 
 use super::clocks::Clocks;
 use super::spool::Journal;
@@ -17,48 +17,51 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-/// A run, seen from outside.
+/// Handle of a run.
 pub struct Run {
-    /// Where its start is told, and later ones until it begins; without it the run ends before it begins.
+    /// Sender of the start time, and of later ones until the run begins; dropping it ends the run before it
+    /// begins.
     pub start: Option<mpsc::Sender<Epoch>>,
-    /// Ends the run early.
+    /// Set to end the run early.
     pub stop: Arc<AtomicBool>,
-    /// Counts so far.
+    /// Counters so far.
     pub totals: Arc<Totals>,
-    /// What it found, once it is over.
+    /// Report, once the run is over.
     pub outcome: Option<Arc<Outcome>>,
-    /// Its part in comparing clocks, once it is prepared.
+    /// Clock comparison, once the run is prepared.
     pub clocks: Option<Clocks>,
-    /// Its thread.
+    /// Thread of the run.
     pub thread: JoinHandle<()>,
 }
 
-/// What a run found.
+/// Report of a run, and its copy in the spool.
 pub struct Outcome {
-    /// The report, as JSON.
+    /// Report as JSON.
     pub report: Vec<u8>,
-    /// Where it is kept, if it is, or why it could not be.
+    /// Path of the spooled copy, or `None` without a spool; an error if it could not be written.
     pub spooled: Result<Option<PathBuf>, String>,
 }
 
-/// What the thread of a run needs.
+/// Input of the thread of a run.
 pub struct Orders {
-    /// What to do.
+    /// Assignment to carry out.
     pub assignment: Assignment,
-    /// Its start; a closed channel means there will be none.
+    /// Receiver of the start time; the channel is closed when the run is not to start.
     pub start: mpsc::Receiver<Epoch>,
-    /// Becomes true when it is to end early.
+    /// Set when the run is to end early.
     pub stop: Arc<AtomicBool>,
-    /// Where it counts.
+    /// Counters of the run.
     pub totals: Arc<Totals>,
-    /// The thread of the run before, whose sockets must be closed first.
+    /// Thread of the previous run, whose sockets must be closed first.
     pub before: Option<JoinHandle<()>>,
 }
 
-/// Prepares, says so through `prepared` with where it receives, and, unless that says that nobody wants it
-/// any more, carries out on the start; `begin` says whether the start stands, `journal` opens where bins are
-/// written down, if they are, which takes its time and so is done once a start is told. None if there was nothing
-/// to carry out.
+/// Prepares a run, waits for its start and carries it out. Returns the report, or `None` if the run did not
+/// begin.
+///
+/// `prepared` receives the ports of the received flows, or the refusal, and returns whether the run is still
+/// wanted. `journal` opens the journal of completed bins, if there is one; this takes time, and is therefore
+/// done once a start time is known. `begin` confirms a start time.
 pub fn carry_out(
     worker: &dyn Worker,
     orders: Orders,
@@ -77,7 +80,7 @@ pub fn carry_out(
             return None;
         }
         Err(panic) => {
-            let reason = format!("preparing panicked: {}", words(panic.as_ref()));
+            let reason = format!("panic during preparation: {}", panic_message(panic.as_ref()));
             prepared(Err(Refusal::new(RefusalKind::System, reason)));
             return None;
         }
@@ -103,14 +106,14 @@ pub fn carry_out(
             wait()?;
         }
         Some(Report {
-            void: vec![format!("the traffic engine panicked: {}", words(panic.as_ref()))],
+            void: vec![format!("the traffic engine panicked: {}", panic_message(panic.as_ref()))],
             node: assignment.node.clone(),
             ..Report::default()
         })
     })
 }
 
-/// The last start that is told before the run has to begin for it; none where there will be none.
+/// Returns the last start time received before the run has to begin, or `None` when the run is not to start.
 fn last_start(
     mut epoch: Epoch,
     start: &mpsc::Receiver<Epoch>,
@@ -122,13 +125,13 @@ fn last_start(
         match start.recv_timeout(left) {
             Ok(later) => epoch = epoch.max(later),
             Err(_) if begin(epoch) => return Some(epoch),
-            // A later one is on its way here.
+            // A later start time is in transit.
             Err(_) => epoch = start.recv().ok()?,
         }
     }
 }
 
-fn words(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

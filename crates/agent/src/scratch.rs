@@ -1,5 +1,5 @@
-//! Where an agent's programs of services have their files: a folder that goes with the run. What a killed agent
-//! left there goes when the next one begins, or by `netstage clean`.
+//! Folder for the files of service programs, removed after each run. Files left by a killed agent are removed
+//! when the next agent starts, or by `netstage clean`.
 
 use netstage_host::lock::Lock;
 use std::fs::{self, DirBuilder};
@@ -7,12 +7,12 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// Name of the folder in that of the agent.
+/// Name of the folder inside the agent's state folder.
 const NAME: &str = "services";
-/// Tells that an agent has it.
+/// File locked by the agent that uses the folder.
 const LOCK: &str = "lock";
 
-/// The folder, for one agent at a time.
+/// Scratch folder, used by one agent at a time.
 #[derive(Debug)]
 pub struct Scratch {
     folder: PathBuf,
@@ -20,7 +20,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// That of the agent whose state is in this folder. What an agent before left in it, goes.
+    /// Opens the scratch folder inside an agent's state folder, and removes the files an earlier agent left
+    /// in it.
     pub fn open(state: &Path) -> io::Result<Scratch> {
         let folder = state.join(NAME);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -30,28 +31,28 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Removes the folder of an agent that is gone; whether there was anything in it.
+    /// Removes the scratch folder of an agent that is gone. Returns whether it contained anything.
     pub fn clean(state: &Path) -> io::Result<bool> {
         if !state.join(NAME).exists() {
             return Ok(false);
         }
-        match Scratch::left(state) {
-            Ok(was_left) => {
+        match Scratch::clear_leftovers(state) {
+            Ok(had_leftovers) => {
                 fs::remove_dir_all(state.join(NAME))?;
-                Ok(was_left)
+                Ok(had_leftovers)
             }
-            // An agent that is there has it.
+            // A running agent uses the folder.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    fn left(state: &Path) -> io::Result<bool> {
-        let was_left = fs::read_dir(state.join(NAME))?.flatten().any(|entry| entry.file_name() != LOCK);
-        Scratch::open(state).map(|_| was_left)
+    fn clear_leftovers(state: &Path) -> io::Result<bool> {
+        let had_leftovers = fs::read_dir(state.join(NAME))?.flatten().any(|entry| entry.file_name() != LOCK);
+        Scratch::open(state).map(|_| had_leftovers)
     }
 
-    /// An empty folder.
+    /// Creates an empty folder.
     pub fn folder(&self, name: &str) -> io::Result<Folder> {
         let folder = Folder(self.folder.join(name));
         DirBuilder::new().mode(0o700).create(&folder.0)?;
@@ -68,12 +69,12 @@ impl Scratch {
     }
 }
 
-/// A folder that goes with this value.
+/// Folder that is removed on drop.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_left_goes_unless_an_agent_has_it() {
+    fn leftover_files_are_removed_unless_an_agent_uses_the_folder() {
         let state = netstage_harness::Folder::new("scratch");
         assert!(!Scratch::clean(&state).unwrap());
         let scratch = Scratch::open(&state).unwrap();

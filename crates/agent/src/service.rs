@@ -1,4 +1,5 @@
-//! The agent's side of the protocol: gRPC in, decisions by the session, runs as threads.
+//! Agent's side of the protocol. Requests arrive by gRPC, the session state machine decides on them, and runs
+//! are carried out by threads.
 
 use super::clocks::{Asker, Clocks};
 use super::end::{EndReason, end};
@@ -33,20 +34,20 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// What all connections and the threads of runs share.
+/// State shared by all connections and the threads of runs.
 pub struct Shared {
     spool: Arc<Spool>,
     worker: Arc<dyn Worker>,
-    /// For an agent that serves controllers of other hosts: who decides what it does for them.
+    /// Admission control, for an agent that serves controllers of other hosts.
     guard: Option<Arc<dyn Guard>>,
-    /// What all runs of the agent have counted.
+    /// Totals of all runs of the agent.
     sums: Arc<Sums>,
     state: Mutex<State>,
-    /// Told whenever the phase changes.
+    /// Notified whenever the phase changes.
     changed: watch::Sender<()>,
-    /// Why the agent is to end.
+    /// Reason why the agent is to end.
     pub end: watch::Sender<Option<EndReason>>,
-    /// The last answers are leaving.
+    /// Set when the last replies are being sent.
     pub closing: watch::Sender<bool>,
 }
 
@@ -54,7 +55,7 @@ pub struct Shared {
 struct State {
     session: Session,
     run: Option<Run>,
-    /// Reports nobody has confirmed to have.
+    /// Numbers and paths of the reports that no controller has released.
     kept: Vec<(u64, PathBuf)>,
     problems: Vec<String>,
 }
@@ -73,45 +74,45 @@ impl Shared {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No invariant spans more than one of its fields.
+        // No invariant spans several of its fields.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a run that is under way, and forgets one that is ready.
+    /// Stops a run in progress, and discards one that is ready.
     pub fn stop(&self) {
         let mut state = self.state();
         state.session.forget();
         if let Some(run) = &mut state.run {
             run.stop.store(true, Ordering::Relaxed);
-            // One that waits for its start has nothing to wait for; one that has a start ends at once.
+            // A run without a start time need not wait for one; a run with a start time ends at once.
             run.start = None;
             run.clocks = None;
         }
     }
 
-    /// Waits until no run is under way.
+    /// Waits until no run is in progress.
     pub async fn idle(&self) {
         let mut changed = self.changed.subscribe();
         while self.state().session.phase() == Phase::Running && changed.changed().await.is_ok() {}
     }
 
-    /// Whether a controller has this agent.
+    /// Reports whether a controller owns this agent.
     pub fn is_attended(&self) -> bool {
         self.state().session.is_attended()
     }
 
-    /// Reports kept that nobody has confirmed to have, and what went wrong.
+    /// Returns the reports that no controller has released, and the problems that occurred.
     pub fn leftovers(&self) -> (Vec<PathBuf>, Vec<String>) {
         let mut state = self.state();
         let mut problems = std::mem::take(&mut state.problems);
         if state.session.phase() == Phase::Running {
-            problems.push("the run did not stop in time: its report is lost".into());
+            problems.push("the run did not stop in time; its report is lost".into());
         }
         (state.kept.iter().map(|(_, path)| path.clone()).collect(), problems)
     }
 
-    /// The report of a run that is not under way.
-    fn kept_of_before(&self, state: &State, run: u64) -> Option<PathBuf> {
+    /// Returns the spooled report of an earlier run, or of the current one when that is over.
+    fn earlier_report(&self, state: &State, run: u64) -> Option<PathBuf> {
         if state.session.run() == run && state.session.phase() != Phase::Done {
             return None;
         }
@@ -134,44 +135,44 @@ impl Shared {
         }
     }
 
-    /// Bins that have ended and were not told yet.
+    /// Returns the bins completed since the previous call.
     fn take_ended(&self) -> Ended {
         self.state().run.as_ref().map(|run| run.totals.take_ended()).unwrap_or_default()
     }
 
-    /// The thread of a run, from beginning to end.
+    /// Carries out a run from its preparation to its report. This is the body of the run's thread.
     fn carry_out(&self, number: u64, orders: Orders, ready: oneshot::Sender<Prepared>) {
         let node = orders.assignment.node.clone();
         let clocks = orders.assignment.clocks.clone();
         let stop = Arc::clone(&orders.stop);
         let prepared = |result: Prepared| {
             let mut state = self.state();
-            // Whoever asked for it may be gone by now: nobody would tell it to end.
+            // The controller may be gone by now. It could then no longer stop the run.
             let result = match stop.load(Ordering::Relaxed) {
-                true => Err(Refusal::new(RefusalKind::Order, "it was told to end while it was prepared")),
+                true => Err(Refusal::new(RefusalKind::Order, "the run was stopped during its preparation")),
                 false => result,
             };
-            let goes_on = result.is_ok();
+            let is_ready = result.is_ok();
             if let (Some(guard), Err(refusal)) = (&self.guard, &result) {
                 guard.could_not_prepare(number, refusal);
             }
-            state.session.prepared(number, goes_on);
-            if let Some(run) = state.run.as_mut().filter(|_| goes_on) {
+            state.session.prepared(number, is_ready);
+            if let Some(run) = state.run.as_mut().filter(|_| is_ready) {
                 run.clocks = clocks.as_ref().and_then(Clocks::begin);
             }
             drop(state);
             self.changed.send_replace(());
             let _ = ready.send(result);
-            goes_on
+            is_ready
         };
         let journal = |assignment: &Assignment| self.spool.journal(number, assignment);
         let begin = |epoch: Epoch| self.state().session.begin(epoch.0);
         let report = run::carry_out(self.worker.as_ref(), orders, prepared, journal, begin);
         let Some(mut report) = report else { return };
-        // Its worker cannot know why it was stopped.
+        // The worker cannot know why it was stopped.
         report.void.extend(match *self.end.borrow() {
-            Some(EndReason::Interrupted) => Some(format!("agent {node} was told to end during the run")),
-            Some(EndReason::ControllerGone) => Some(format!("the controller of agent {node} went away")),
+            Some(EndReason::Interrupted) => Some(format!("agent {node} was interrupted during the run")),
+            Some(EndReason::ControllerGone) => Some(format!("agent {node} lost its controller")),
             Some(EndReason::Finished) | None => None,
         });
         let report = serde_json::to_vec(&report).expect("reports have string keys only");
@@ -190,14 +191,14 @@ impl Shared {
     }
 }
 
-/// How preparing went: where flows are received, or why not.
+/// Result of a preparation: number and port of each received flow, or the refusal.
 type Prepared = Result<Vec<(u32, u16)>, Refusal>;
 
-/// The service; every connection has a copy.
+/// gRPC service of the agent; each connection has a copy.
 pub struct Service(pub Arc<Shared>);
 
 impl Service {
-    /// Begins to prepare; the answer comes through what is returned.
+    /// Starts to prepare a run. The result is sent through the returned channel.
     fn prepare_run(
         &self,
         request: &PrepareRequest,
@@ -207,7 +208,7 @@ impl Service {
         let mut state = self.0.state();
         state.session.prepare(request.controller, request.run)?;
         let allowed = match &self.0.guard {
-            Some(guard) => known(peer)
+            Some(guard) => require_peer(peer)
                 .and_then(|peer| guard.prepare(request.run, &mut assignment, &request.consents, peer)),
             None => Ok(()),
         };
@@ -238,18 +239,18 @@ impl Service {
         Ok(answer)
     }
 
-    /// Its word for what it is to receive.
-    fn word(&self, request: &AgreeRequest) -> Result<Vec<wire::Consent>, Refusal> {
+    /// Returns the agent's signed consent to the flows it is to receive.
+    fn consents(&self, request: &AgreeRequest) -> Result<Vec<wire::Consent>, Refusal> {
         self.0.state().session.belongs(request.controller)?;
         let assignment = read_assignment(request.task_version, &request.assignment)?;
         match &self.0.guard {
             Some(guard) => guard.agree(request.run, &assignment),
-            // Whoever may connect here may do anything; nobody asks for a word.
+            // Clients of this socket are fully trusted, and need no consents.
             None => Ok(Vec::new()),
         }
     }
 
-    /// Who asks other hosts for their clocks, if the run has any to ask.
+    /// Returns the prober of other hosts' clocks, or `None` if the run compares none.
     fn asker(&self, request: CompareClocksRequest) -> Result<Option<Asker>, Refusal> {
         let state = self.0.state();
         state.session.belongs(request.controller)?;
@@ -262,7 +263,7 @@ impl Service {
         let mut state = self.0.state();
         state.session.start(request.controller, request.run, request.at_ns, monotonic_ns())?;
         if let Some(start) = state.run.as_ref().and_then(|run| run.start.as_ref()) {
-            // Told the same start again, it has begun, and does not listen any more.
+            // If the same start is repeated, the run has begun, and its receiver is closed.
             let _ = start.send(Epoch(request.at_ns));
         }
         Ok(())
@@ -274,17 +275,17 @@ impl Service {
         Ok(())
     }
 
-    /// What a run found: the present one, or one of before whose report is kept.
+    /// Returns the report of the current run, or the spooled one of an earlier run.
     fn outcome(&self, request: CollectRequest) -> Result<Arc<Outcome>, Refusal> {
         let state = self.0.state();
         match state.session.collect(request.controller, request.run) {
             Ok(()) => {
                 let outcome = state.run.as_ref().and_then(|run| run.outcome.clone());
-                Ok(outcome.expect("a run that is over has one"))
+                Ok(outcome.expect("a completed run has a report"))
             }
             Err(refusal) => {
                 state.session.belongs(request.controller)?;
-                let path = self.0.kept_of_before(&state, request.run).ok_or(refusal)?;
+                let path = self.0.earlier_report(&state, request.run).ok_or(refusal)?;
                 let report = std::fs::read(&path).map_err(|error| {
                     Refusal::new(RefusalKind::System, format!("cannot read {}: {error}", path.display()))
                 })?;
@@ -297,7 +298,7 @@ impl Service {
         let mut state = self.0.state();
         if let Err(refusal) = state.session.release(request.controller, request.run) {
             state.session.belongs(request.controller)?;
-            let path = self.0.kept_of_before(&state, request.run).ok_or(refusal)?;
+            let path = self.0.earlier_report(&state, request.run).ok_or(refusal)?;
             let _ = std::fs::remove_file(path);
             return Ok(());
         }
@@ -306,13 +307,13 @@ impl Service {
         }
         let released = state.kept.extract_if(.., |(run, _)| *run == request.run);
         for (_, path) in released {
-            // The controller has it: a copy that stays does no harm.
+            // The controller has the report: a copy that cannot be removed does no harm.
             let _ = std::fs::remove_file(path);
         }
         Ok(())
     }
 
-    /// Tells that something changed, and gives the refusal as the messages carry it.
+    /// Notifies of a state change, and converts a refusal into its wire form.
     fn answer(&self, result: Result<(), Refusal>) -> Option<wire::Refusal> {
         self.0.changed.send_replace(());
         result.err().map(Into::into)
@@ -371,7 +372,7 @@ impl agent_server::Agent for Service {
         let mut heartbeats = request.into_inner();
         let first = timeout(HEARTBEAT_LOOK * CONTROLLER_LOOKS, heartbeats.message()).await;
         let Ok(Ok(Some(first))) = first else {
-            return Err(Status::invalid_argument("an Attend stream begins with a heartbeat"));
+            return Err(Status::invalid_argument("an Attend stream must begin with a heartbeat"));
         };
         let (progress, out) = channel::channel(16);
         let attended = self.0.state().session.attend(first.controller);
@@ -384,7 +385,7 @@ impl agent_server::Agent for Service {
                 if let (Some(guard), Some(peer)) = (&self.0.guard, peer) {
                     guard.taken(peer);
                 }
-                tokio::spawn(attended_until_gone(Arc::clone(&self.0), heartbeats, progress));
+                tokio::spawn(send_progress_until_gone(Arc::clone(&self.0), heartbeats, progress));
             }
         }
         Ok(Response::new(ReceiverStream::new(out)))
@@ -440,7 +441,7 @@ impl agent_server::Agent for Service {
     }
 
     async fn agree(&self, request: Request<AgreeRequest>) -> Result<Response<AgreeReply>, Status> {
-        let (consents, refusal) = match self.word(request.get_ref()) {
+        let (consents, refusal) = match self.consents(request.get_ref()) {
             Ok(consents) => (consents, None),
             Err(refusal) => (Vec::new(), Some(refusal.into())),
         };
@@ -461,16 +462,16 @@ impl agent_server::Agent for Service {
     }
 }
 
-/// The other end of a connection between hosts.
-fn known(peer: Option<Peer>) -> Result<Peer, Refusal> {
-    let unknown = || Refusal::new(RefusalKind::System, "the connection does not tell where it comes from");
+/// Returns the endpoints of a connection between hosts, or refuses a connection without them.
+fn require_peer(peer: Option<Peer>) -> Result<Peer, Refusal> {
+    let unknown = || Refusal::new(RefusalKind::System, "the remote address of the connection is unknown");
     peer.ok_or_else(unknown)
 }
 
-/// Tells how it goes, as an answer to each sign of life and when something changes, until the controller ends
-/// its stream or falls silent. Silence is counted in ticks, not in time: an agent that was itself held up has
-/// not seen them.
-async fn attended_until_gone(
+/// Sends progress in answer to each heartbeat and after each change, until the controller ends its stream or
+/// its heartbeats stop. Missing heartbeats are counted in ticks instead of time, because an agent that was
+/// itself delayed could not receive them.
+async fn send_progress_until_gone(
     shared: Arc<Shared>,
     mut heartbeats: Streaming<Heartbeat>,
     progress: channel::Sender<Result<Progress, Status>>,
@@ -479,17 +480,17 @@ async fn attended_until_gone(
     let mut tick = interval(HEARTBEAT_LOOK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut lease = Lease::new(CONTROLLER_LOOKS);
-    let tell = || {
-        // A controller that does not read misses some: the next one tells as much.
+    let send_progress = || {
+        // Progress for a slow reader is skipped: the next message contains the same bins and later ones.
         if let Ok(room) = progress.try_reserve() {
             let mut progress = shared.progress();
             shared.take_ended().put(&mut progress);
             room.send(Ok(progress));
         }
     };
-    tell();
+    send_progress();
     loop {
-        let has_news = tokio::select! {
+        let has_changed = tokio::select! {
             biased;
             message = heartbeats.message() => match message {
                 Ok(Some(_)) => {
@@ -505,8 +506,8 @@ async fn attended_until_gone(
                 false => break,
             },
         };
-        if has_news {
-            tell();
+        if has_changed {
+            send_progress();
         }
     }
     end(&shared.end, EndReason::ControllerGone);

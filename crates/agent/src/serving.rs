@@ -1,5 +1,6 @@
-//! Ends of services beside an agent's flows: programs of others, on a host that is not ours. Servers listen from
-//! when the run is prepared; all of it ends with the run, and with the agent however that ends.
+//! Service programs that run next to an agent's flows: third-party programs on a host that netstage does not
+//! own. Servers listen from the preparation of the run on. All programs end with the run, and with the agent,
+//! however it ends.
 
 use super::engine::Engine;
 use super::scratch::{Folder, Scratch};
@@ -19,21 +20,21 @@ use std::net::TcpListener;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-/// Ports below belong to the system's own services.
+/// First port that services may use; lower ones are reserved for the system.
 const FIRST_PORT: u16 = 1024;
-/// Largest file, and largest read; a file is a hole and takes no room.
-const MOST_BYTES: u64 = 1 << 40;
-const MOST_BLOCK: u32 = 1 << 24;
-/// Most reads under way.
-const MOST_READS: u32 = 1024;
-/// Most services at one agent.
-const MOST_SERVICES: usize = 64;
+/// Maximum size of a file, and of a read, bytes. A file is sparse and takes no disk space.
+const MAX_FILE_BYTES: u64 = 1 << 40;
+const MAX_READ_BYTES: u32 = 1 << 24;
+/// Maximum number of outstanding reads.
+const MAX_OUTSTANDING_READS: u32 = 1024;
+/// Maximum number of services at one agent.
+const MAX_SERVICES: usize = 64;
 
-/// The traffic engine, and services beside it.
+/// Traffic engine with services.
 pub struct Serving(Scratch);
 
 impl Serving {
-    /// Services have their files there.
+    /// Returns a worker whose services keep their files in `scratch`.
     pub fn new(scratch: Scratch) -> Serving {
         Serving(scratch)
     }
@@ -46,8 +47,8 @@ impl Worker for Serving {
         if tasks.is_empty() {
             return Engine.prepare(&flows);
         }
-        if tasks.len() > MOST_SERVICES {
-            let reason = format!("more than {MOST_SERVICES} services at one agent");
+        if tasks.len() > MAX_SERVICES {
+            let reason = format!("more than {MAX_SERVICES} services at one agent");
             return Err(Refusal::new(RefusalKind::Assignment, reason));
         }
         tasks.iter().try_for_each(|task| check(task).map_err(|refusal| refusal.service(&task.name)))?;
@@ -59,26 +60,28 @@ impl Worker for Serving {
     }
 }
 
-/// Whether this host can be an end of the service at all.
+/// Checks whether this host can run this end of the service.
 fn check(task: &ServiceTask) -> Result<(), Refusal> {
     let refused = |reason: String| Err(Refusal::new(RefusalKind::Assignment, reason));
     match task.task {
-        Task::Ftp { size } if size > MOST_BYTES => {
-            return refused(format!("a file of {size} bytes; an agent serves {MOST_BYTES} at most"));
+        Task::Ftp { size } if size > MAX_FILE_BYTES => {
+            return refused(format!("file size {size} bytes exceeds the limit of {MAX_FILE_BYTES}"));
         }
-        Task::Iscsi { block, queue_depth } if block > MOST_BLOCK || queue_depth > MOST_READS => {
+        Task::Iscsi { block, queue_depth }
+            if block > MAX_READ_BYTES || queue_depth > MAX_OUTSTANDING_READS =>
+        {
             return refused(format!(
-                "{queue_depth} reads of {block} bytes; an agent does {MOST_READS} of {MOST_BLOCK} at most"
+                "{queue_depth} reads of {block} bytes exceed the limit of {MAX_OUTSTANDING_READS} reads of {MAX_READ_BYTES} bytes"
             ));
         }
         Task::Ftp { .. } | Task::Iscsi { .. } => {}
     }
     if !(FIRST_PORT..u16::MAX).contains(&task.destination.port()) {
-        return refused(format!("port {} belongs to the system", task.destination.port()));
+        return refused(format!("port {} is reserved for the system", task.destination.port()));
     }
     if let Some((program, package)) = missing_at(task.role, task.task.program()) {
         return Err(Refusal::new(RefusalKind::Missing, format!("{program} is not installed"))
-            .remedy(format!("there: apt-get install {package}")));
+            .remedy(format!("on that host: apt-get install {package}")));
     }
     if task.role == Role::Server {
         for port in [task.destination.port(), task.data_port()] {
@@ -100,7 +103,7 @@ fn check(task: &ServiceTask) -> Result<(), Refusal> {
 struct End {
     spec: ServiceSpec,
     site: Site,
-    /// Ends before its folder goes.
+    /// Declared before the folder, so that the server ends before its folder is removed.
     server: Option<Server>,
     _folder: Folder,
 }
@@ -137,7 +140,7 @@ impl End {
     }
 }
 
-/// Flows, and services beside them.
+/// Flows together with services.
 struct Beside {
     flows: Box<dyn Work>,
     ends: Vec<End>,
@@ -154,20 +157,20 @@ impl Work for Beside {
         let (servers, clients): (Vec<&mut End>, Vec<&mut End>) =
             ends.iter_mut().partition(|end| end.server.is_some());
         let mut report = thread::scope(|scope| {
-            let attended: Vec<_> =
+            let clients: Vec<_> =
                 clients.into_iter().map(|end| scope.spawn(|| end.attend(epoch, stop))).collect();
             let mut report = flows.run(epoch, stop, totals);
-            // A server lasts as long as the run, whose flows may be over before.
+            // A server lasts until the end of the run, even if the flows are over earlier.
             if let Some(end) = servers.first() {
                 wait(epoch, Instant(end.spec.duration.0), stop);
             }
-            report.services = attended.into_iter().filter_map(|thread| thread.join().ok()).collect();
+            report.services = clients.into_iter().filter_map(|thread| thread.join().ok()).collect();
             report
         });
         for end in servers {
-            if let Some(words) = end.server.as_mut().and_then(Server::ended) {
+            if let Some(message) = end.server.as_mut().and_then(Server::ended) {
                 report.warnings.push(format!(
-                    "node.{node}: the server of service.{} ended before the run: {words}",
+                    "node.{node}: the server of service.{} ended before the end of the run: {message}",
                     end.spec.name
                 ));
             }

@@ -1,9 +1,9 @@
-//! The spool: reports on the agent's own disk, so that a lost controller loses no results.
-//! A report is written aside, synced and renamed: under its name it is complete.
+//! Spool: reports on the agent's own disk, so that the loss of a controller loses no results. A report is
+//! written to a temporary file, synced and renamed, so that a file under its final name is complete.
 //!
-//! A lasting spool outlives its agent. It knows the last run that was taken, and has the
-//! bins of a run written down as they end: what a killed agent had counted until then is a
-//! report all the same, once the agent is back.
+//! A persistent spool is used again by the next agent. It records the number of the last accepted run, and
+//! keeps a journal of completed bins. If the agent is killed, the journal becomes a report when the agent
+//! returns.
 
 use netstage_agent_api::results::{Counts, EndedBin, FlowResult, Report, TcpSample, Travel};
 use netstage_agent_api::task::{Assignment, Side};
@@ -12,42 +12,42 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// A folder that keeps reports until the controller has them.
+/// Folder that stores reports until a controller has them.
 #[derive(Debug)]
 pub struct Spool {
     folder: Option<PathBuf>,
-    lasts: bool,
+    is_persistent: bool,
 }
 
-/// Ending of a report's file, and of that of bins.
+/// File name extension of a report, and of a journal of bins.
 const REPORT: &str = "json";
 const BINS: &str = "bins";
-/// File of the last run that was taken.
+/// Name of the file that holds the number of the last accepted run.
 const LAST_RUN: &str = "last-run";
 
-/// The first line of a file of bins.
+/// First line of a journal.
 #[derive(Serialize, Deserialize)]
 struct Head {
     node: String,
     bins: usize,
-    /// Number, name, and whether this side sends.
+    /// Number and name of each flow, and whether this is its sending side.
     flows: Vec<(u32, String, bool)>,
 }
 
 impl Spool {
-    /// Opens the folder, making it where it is missing.
+    /// Opens the folder, and creates it if it is missing.
     pub fn open(folder: &Path) -> io::Result<Spool> {
         fs::create_dir_all(folder)?;
-        Ok(Spool { folder: Some(folder.to_owned()), lasts: false })
+        Ok(Spool { folder: Some(folder.to_owned()), is_persistent: false })
     }
 
-    /// Opens the folder of an agent that comes back to it. What it was counting when it was
-    /// killed becomes a report.
+    /// Opens the persistent spool of an agent. The journal of a run during which the agent was killed becomes
+    /// a report.
     pub fn lasting(folder: &Path) -> io::Result<Spool> {
-        let spool = Spool { lasts: true, ..Spool::open(folder)? };
+        let spool = Spool { is_persistent: true, ..Spool::open(folder)? };
         for entry in fs::read_dir(folder)?.flatten() {
             let path = entry.path();
-            if path.extension().is_some_and(|ending| ending == BINS) {
+            if path.extension().is_some_and(|extension| extension == BINS) {
                 if let Some(report) = report_of_bins(&fs::read_to_string(&path)?)
                     && let Ok(report) = serde_json::to_vec(&report)
                 {
@@ -59,41 +59,41 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Keeps nothing: what no controller fetches is lost.
+    /// Returns a spool that stores nothing: a report that no controller fetches is lost.
     pub fn none() -> Spool {
-        Spool { folder: None, lasts: false }
+        Spool { folder: None, is_persistent: false }
     }
 
-    /// Keeps a report, if it is one that does; the error names the file.
+    /// Stores a report and returns its path, or `None` without a folder. The error names the file.
     pub fn keep(&self, node: &str, run: u64, report: &[u8]) -> Result<Option<PathBuf>, String> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let path = folder.join(file_name(node, run, REPORT));
         write_whole(folder, &path, report)
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-        if self.lasts {
-            // The report holds all of it.
+        if self.is_persistent {
+            // The report contains the whole journal.
             let _ = fs::remove_file(path.with_extension(BINS));
         }
         Ok(Some(path))
     }
 
-    /// A run is taken: none up to it ever will be again.
+    /// Records the number of an accepted run. No run up to this number will be accepted again.
     pub fn take(&self, run: u64) -> Result<(), String> {
-        let Some(folder) = self.folder.as_ref().filter(|_| self.lasts) else { return Ok(()) };
+        let Some(folder) = self.folder.as_ref().filter(|_| self.is_persistent) else { return Ok(()) };
         let path = folder.join(LAST_RUN);
         let written = write_whole(folder, &path, run.to_string().as_bytes());
         written.map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
-    /// The last run that was taken; zero before the first.
+    /// Returns the number of the last accepted run; zero before the first.
     pub fn last_run(&self) -> u64 {
         let text = self.folder.as_ref().and_then(|folder| fs::read_to_string(folder.join(LAST_RUN)).ok());
         text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Where bins of a run are written down as they end; none where that is not asked for.
+    /// Opens the journal of a run, or returns `None` if this spool keeps none.
     pub fn journal(&self, run: u64, assignment: &Assignment) -> Option<Journal> {
-        let folder = self.folder.as_ref().filter(|_| self.lasts)?;
+        let folder = self.folder.as_ref().filter(|_| self.is_persistent)?;
         let flows = assignment.flows.iter();
         let head = Head {
             node: assignment.node.clone(),
@@ -106,7 +106,7 @@ impl Spool {
         Some(journal)
     }
 
-    /// Runs whose reports are kept, and where.
+    /// Returns the runs with stored reports, and the paths of the reports.
     pub fn kept(&self) -> Vec<(u64, PathBuf)> {
         let Some(folder) = &self.folder else { return Vec::new() };
         let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
@@ -121,8 +121,8 @@ impl Spool {
     }
 }
 
-/// The bins of a run as they end, a line each. Not synced: what is written outlives the
-/// agent, though not its machine.
+/// Journal of the completed bins of a run, one line per bin. It is not synced: it survives the agent, but not
+/// a crash of the machine.
 #[derive(Debug)]
 pub struct Journal {
     file: File,
@@ -130,7 +130,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Writes a bin down. Without room for it, the report still may have it.
+    /// Appends a bin. A failure is ignored, since the report may still contain the bin.
     pub fn write(&mut self, ended: &EndedBin) {
         self.line(ended);
     }
@@ -142,13 +142,13 @@ impl Journal {
         }
     }
 
-    /// The run did not begin.
+    /// Removes the journal of a run that did not begin.
     pub fn discard(self) {
         let _ = fs::remove_file(self.path);
     }
 }
 
-/// What a killed agent had counted. The last line may be half a line.
+/// Restores the report of a killed agent from its journal. The last line may be incomplete.
 fn report_of_bins(text: &str) -> Option<Report> {
     let mut lines = text.lines();
     let head: Head = serde_json::from_str(lines.next()?).ok()?;
@@ -175,18 +175,18 @@ fn report_of_bins(text: &str) -> Option<Report> {
             flow.travel.push(travel);
         }
     }
-    let void = vec![format!("agent {} was killed during the run: this is what it had counted", head.node)];
+    let void = vec![format!("agent {} was killed during the run; the counters end there", head.node)];
     Some(Report { node: head.node, flows, void, ..Report::default() })
 }
 
 fn write_whole(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let aside = path.with_extension("part");
-    let written = write_synced(&aside, bytes)
-        .and_then(|()| fs::rename(&aside, path))
+    let temporary = path.with_extension("part");
+    let written = write_synced(&temporary, bytes)
+        .and_then(|()| fs::rename(&temporary, path))
         .and_then(|()| File::open(folder)?.sync_all());
     if written.is_err() {
-        // What could not be completed only takes the room someone else may need.
-        let _ = fs::remove_file(&aside);
+        // An incomplete file only wastes disk space.
+        let _ = fs::remove_file(&temporary);
     }
     written
 }
@@ -197,11 +197,11 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A name of letters and digits, whatever the node is called.
-fn file_name(node: &str, run: u64, ending: &str) -> String {
+/// Returns a file name without special characters, whatever the name of the node is.
+fn file_name(node: &str, run: u64, extension: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     let node: String = node.chars().take(64).map(plain).collect();
-    format!("{node}-{run}.{ending}")
+    format!("{node}-{run}.{extension}")
 }
 
 #[cfg(test)]
@@ -214,14 +214,14 @@ mod tests {
     use netstage_harness::Folder;
 
     #[test]
-    fn a_node_cannot_choose_the_folder() {
+    fn a_nodes_name_cannot_choose_the_folder() {
         assert_eq!(file_name("pe1", 3, REPORT), "pe1-3.json");
         assert_eq!(file_name("../../etc/x[2]", 1, REPORT), "______etc_x_2_-1.json");
         assert!(file_name(&"é".repeat(500), u64::MAX, BINS).len() < 100);
     }
 
     #[test]
-    fn a_report_is_kept_whole_and_nothing_beside_it() {
+    fn a_report_is_stored_without_temporary_files() {
         let folder = Folder::new("spool");
         let spool = Spool::open(&folder).unwrap();
         let path = spool.keep("a", 1, b"{}").unwrap().unwrap();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_agent_had_counted_is_a_report() {
+    fn the_journal_of_a_killed_agent_becomes_a_report() {
         let folder = Folder::new("journal");
         let spool = Spool::lasting(&folder).unwrap();
         assert_eq!(spool.last_run(), 0);
@@ -265,10 +265,10 @@ mod tests {
         let sent: Vec<u64> = report.flows[0].bins.iter().map(|bin| bin.sent).collect();
         assert_eq!(sent, [5, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert!(report.void[0].contains("killed"));
-        // A run that ended well leaves its report alone.
+        // A completed run keeps its report.
         let _journal = spool.journal(5, &assignment).unwrap();
         spool.keep("a", 5, b"{}").unwrap();
-        // Nor does one that did not begin become any.
+        // A run that did not begin leaves no report.
         spool.journal(6, &assignment).unwrap().discard();
         assert_eq!(Spool::lasting(&folder).unwrap().kept().len(), 2);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);

@@ -1,6 +1,5 @@
-//! An agent that serves one controller after the other over connections somebody else
-//! makes. What a controller leaves behind is stopped before the next one's turn; reports it
-//! did not release stay.
+//! Agent that serves controllers one at a time, over connections made by its caller. The run of a
+//! controller is stopped before the next controller session begins; reports that it did not release are kept.
 
 use super::agent::until_over;
 use super::end::{EndReason, end};
@@ -23,36 +22,38 @@ use tokio_stream::StreamExt as _;
 use tonic::transport::server::Connected;
 use tower::Service as _;
 
-/// How often a silent connection is asked whether it is still there, and how long it may take to answer.
+/// Interval after which a silent connection is probed, and the time allowed for the answer.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
 
-/// The agent.
+/// Agent that serves controllers one at a time.
 pub struct Turns {
     spool: Arc<Spool>,
     worker: Arc<dyn Worker>,
     guard: Arc<dyn Guard>,
-    /// What all its runs have counted, whichever controller had it.
+    /// Totals of all runs, for any controller.
     sums: Arc<Sums>,
     present: Mutex<Arc<Shared>>,
 }
 
-/// How an agent is at one moment.
+/// State of an agent at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// A controller has it.
+    /// Set while a controller owns the agent.
     pub is_taken: bool,
-    /// The run it is in; zero for none.
+    /// Number of the current run; zero for none.
     pub run: u64,
-    /// That run has a start, and is not over.
+    /// Set while that run has a start time and is not over.
     pub is_running: bool,
-    /// Packets and bytes sent, received, packets lost, in all runs since it began.
+    /// Packets sent, bytes sent, packets received, bytes received and packets lost in all runs since the
+    /// agent started.
     pub totals: [u64; 5],
-    /// Reports no controller has confirmed to have.
+    /// Number of reports that no controller has released.
     pub kept: usize,
 }
 
 impl Turns {
-    /// An agent that keeps reports in this spool. It takes no run up to the last the spool knows.
+    /// Returns an agent with this spool. It accepts only runs with a greater number than the last one
+    /// recorded in the spool.
     pub fn new(spool: Spool, worker: Arc<dyn Worker>, guard: Arc<dyn Guard>) -> Turns {
         let spool = Arc::new(spool);
         let sums = Arc::default();
@@ -60,7 +61,7 @@ impl Turns {
         Turns { spool, worker, guard, sums, present }
     }
 
-    /// How the agent is now.
+    /// Returns the current state of the agent.
     pub fn snapshot(&self) -> Snapshot {
         let (kept, present) = (self.spool.kept().len(), self.present());
         let progress = present.progress();
@@ -73,8 +74,9 @@ impl Turns {
         }
     }
 
-    /// Gives one controller its turn after the other, until interrupted; `tell` hears how each ended.
-    pub async fn go_round(&self, mut interrupted: watch::Receiver<bool>, tell: impl Fn(EndReason)) {
+    /// Runs controller sessions one after another until interrupted. Calls `report` with the reason why each
+    /// ended.
+    pub async fn go_round(&self, mut interrupted: watch::Receiver<bool>, report: impl Fn(EndReason)) {
         loop {
             let shared = self.present();
             let reason = {
@@ -89,7 +91,7 @@ impl Turns {
                 }
             };
             if shared.is_attended() {
-                tell(reason);
+                report(reason);
             }
             shared.closing.send_replace(true);
             if *interrupted.borrow() {
@@ -100,7 +102,7 @@ impl Turns {
         }
     }
 
-    /// Serves whoever is at the other end of a connection, until it ends.
+    /// Serves the client of a connection until the connection ends.
     pub async fn serve<S>(self: &Arc<Self>, stream: S) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
@@ -118,7 +120,7 @@ impl Turns {
             .http2_keepalive_interval(Some(interval))
             .http2_keepalive_timeout(Some(patience))
             .serve_with_incoming_shutdown(service, incoming.chain(tokio_stream::pending()), async move {
-                // Nobody sends: it resolves when the connection is dropped.
+                // Nothing is ever sent: the receiver resolves when the connection is dropped.
                 let _: Result<(), _> = gone.await;
             })
             .await
@@ -141,7 +143,7 @@ fn turn(
     Arc::new(Shared::new(Arc::clone(spool), Arc::clone(worker), end, guard, Arc::clone(sums)))
 }
 
-/// A connection whose end is noticed.
+/// Connection whose end is detected by the drop of its sender.
 struct Watched<S> {
     stream: S,
     _alive: oneshot::Sender<()>,

@@ -1,4 +1,4 @@
-//! What an agent has done for it: the traffic engine, seen from outside.
+//! Interface between an agent and its traffic engine.
 
 use super::spool::Journal;
 use netstage_agent_api::protocol::{Refusal, RefusalKind};
@@ -10,28 +10,29 @@ use netstage_host::obstacle::Obstacle;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Longest sleep between two looks at whether the run is stopped.
-const NAP: std::time::Duration = std::time::Duration::from_millis(100);
+/// Maximum sleep before the stop flag is checked again.
+const MAX_SLEEP: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Carries out assignments.
 pub trait Worker: Send + Sync + 'static {
-    /// Opens everything the assignment needs, so that only the start is missing.
+    /// Opens all resources of an assignment, so that it is ready to start.
     fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal>;
 }
 
-/// A prepared run. Dropping it closes what was opened.
+/// Prepared run. Dropping it closes its resources.
 pub trait Work: Send {
-    /// Number and port of each flow it receives.
+    /// Returns the number and port of each received flow.
     fn receiving_ports(&self) -> Vec<(u32, u16)> {
         Vec::new()
     }
 
-    /// Carries it out from `epoch` on, on the calling thread and others of its own, until it
-    /// is over or `stop` becomes true; the latter is looked at several times a second.
+    /// Carries out the run from `epoch` on, on the calling thread and threads of its own, until it is over or
+    /// `stop` becomes true. `stop` is checked several times per second.
     fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report;
 
-    /// As [`run`](Work::run), once `start` has told the epoch, which blocks until shortly before it. What
-    /// takes its time can be done before. None where there is no start.
+    /// Carries out the run like [`run`](PreparedRun::run), with the epoch returned by `start`, which blocks
+    /// until shortly before it. Lengthy work can be done before the call of `start`. Returns `None` if the
+    /// run is not to start.
     fn run_when(
         self: Box<Self>,
         start: &mut dyn FnMut() -> Option<Epoch>,
@@ -42,7 +43,7 @@ pub trait Work: Send {
     }
 }
 
-/// Packets and bytes sent, received, packets lost; any thread may add.
+/// Packets sent, bytes sent, packets received, bytes received and packets lost. Any thread may add to them.
 #[derive(Debug, Default)]
 pub struct Sums([AtomicU64; 5]);
 
@@ -54,48 +55,49 @@ impl Sums {
         }
     }
 
-    /// What has been counted so far: packets and bytes sent, received, packets lost.
+    /// Returns the current values: packets sent, bytes sent, packets received, bytes received, packets lost.
     pub fn read(&self) -> [u64; 5] {
         self.0.each_ref().map(|sum| sum.load(Ordering::Relaxed))
     }
 }
 
-/// Counts since the start of the run, for those who watch it; any thread may add.
+/// Totals of a run, readable during the run. Any thread may add to them.
 #[derive(Debug, Default)]
 pub struct Totals {
     run: Sums,
-    /// Over all runs of the agent.
+    /// Totals of all runs of the agent.
     agent: Arc<Sums>,
-    /// Whether somebody wants to be told of every bin.
+    /// Report each completed bin to the controller.
     tell_bins: bool,
     ended: Mutex<Ended>,
-    /// Where bins are written down as they end.
+    /// Journal of completed bins.
     journal: Mutex<Option<Journal>>,
 }
 
 impl Totals {
-    /// Of a run of the agent that counts there, and tells of every bin if somebody wants to be told.
+    /// Returns empty totals of a run that also count toward `agent`, and collect completed bins if
+    /// `tell_bins` is set.
     pub fn new(agent: Arc<Sums>, tell_bins: bool) -> Totals {
         Totals { agent, tell_bins, ..Totals::default() }
     }
 
-    /// What has been counted so far: packets and bytes sent, received, packets lost.
+    /// Returns the current values: packets sent, bytes sent, packets received, bytes received, packets lost.
     pub fn read(&self) -> [u64; 5] {
         self.run.read()
     }
 
-    /// Bins are written down there, too, as they end.
+    /// Sets the journal to which completed bins are also written.
     pub fn write_down(&self, journal: Option<Journal>) {
         *self.journal.lock().unwrap_or_else(PoisonError::into_inner) = journal;
     }
 
-    /// Adds what was counted.
+    /// Adds the counters of some packets.
     pub fn count(&self, counts: &Counts) {
         self.run.add(counts);
         self.agent.add(counts);
     }
 
-    /// Counts what a bin saw, and tells of it, if anybody listens.
+    /// Adds the counters of a completed bin, and reports the bin if requested.
     pub fn end_bin(&self, ended: EndedBin) {
         if let Some(journal) = &mut *self.journal.lock().unwrap_or_else(PoisonError::into_inner) {
             journal.write(&ended);
@@ -106,21 +108,21 @@ impl Totals {
         }
     }
 
-    /// Tells of a watched window's bin, if anybody listens.
+    /// Reports a completed bin of a watched window if requested.
     pub fn end_window(&self, ended: EndedWindow) {
         if self.tell_bins {
             self.ended().windows.push(ended);
         }
     }
 
-    /// Tells of a VPN flow's bin, if anybody listens.
+    /// Reports a completed bin of a VPN flow if requested.
     pub fn end_vpn(&self, ended: EndedVpn) {
         if self.tell_bins {
             self.ended().vpns.push(ended);
         }
     }
 
-    /// What was told of since this was called before.
+    /// Returns the bins completed since the previous call.
     pub fn take_ended(&self) -> Ended {
         std::mem::take(&mut *self.ended())
     }
@@ -130,19 +132,19 @@ impl Totals {
     }
 }
 
-/// Waits for a moment of the run; false where the run is stopped before.
+/// Waits until a time of the run. Returns false if the run is stopped earlier.
 pub(super) fn wait(epoch: Epoch, at: Instant, stop: &AtomicBool) -> bool {
     while epoch.now() < at {
         if stop.load(Ordering::Relaxed) {
             return false;
         }
         let left = at.since(epoch.now());
-        std::thread::sleep(std::time::Duration::from_nanos(left.0).min(NAP));
+        std::thread::sleep(std::time::Duration::from_nanos(left.0).min(MAX_SLEEP));
     }
     !stop.load(Ordering::Relaxed)
 }
 
-/// The refusal of a run that this host keeps from starting.
+/// Converts an error of this host into a refusal of the run.
 pub(crate) fn refusal(obstacle: Obstacle) -> Refusal {
     let kind = if obstacle.is_missing { RefusalKind::Missing } else { RefusalKind::System };
     Refusal::new(kind, obstacle.message).remedy(obstacle.remedy)

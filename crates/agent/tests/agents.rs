@@ -1,7 +1,7 @@
-//! Agents and their controller, as processes: whole runs, and everything that goes wrong.
+//! Agents and their controller as separate processes: complete runs, and failures.
 //!
-//! The processes are this test program itself, started again with one test chosen; the
-//! traffic is pretended, so that only agents and controller are tested here.
+//! The processes are instances of this test program, each started with one test selected. The traffic is
+//! simulated by a stub, so that only agents and controller are tested.
 
 #[path = "support/pretender.rs"]
 mod pretender;
@@ -26,12 +26,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
-/// Far longer than anything here takes, on any machine.
+/// Far longer than any step takes, on any machine.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 const ROLE: &str = "NETSTAGE_TEST_ROLE";
 const PLACE: &str = "NETSTAGE_TEST_PLACE";
 
-/// A folder that goes when the test does.
+/// Temporary folder, removed on drop.
 struct Place(PathBuf);
 
 impl Place {
@@ -76,7 +76,7 @@ impl Drop for Place {
     }
 }
 
-/// A process that does not outlive its test.
+/// Process that ends with its test.
 struct Process(Child);
 
 impl Process {
@@ -90,7 +90,7 @@ impl Process {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status;
             }
-            assert!(began.elapsed() < LIMIT, "it does not end");
+            assert!(began.elapsed() < LIMIT, "the process does not end");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
     }
@@ -113,23 +113,24 @@ fn start(agents: &mut Agents, assignments: Vec<(String, Assignment)>) {
     agents.start(epoch).unwrap();
 }
 
-/// Waits until something was sent.
+/// Waits until something has been sent.
 fn under_way(agents: &mut Agents) {
-    assert!(within(LIMIT, || agents.overview().sent.0 > 0), "nothing is sent");
+    assert!(within(LIMIT, || agents.overview().sent.0 > 0), "no packets are sent");
 }
 
 fn nodes(collected: &Collected) -> Vec<&str> {
     collected.reports.iter().map(|report| report.node.as_str()).collect()
 }
 
-// Roles: nothing to do, unless the process was started for it.
+// Roles. They do nothing unless the process was started for them.
 
 fn an_agent() {
     let (Ok(name), Ok(place)) = (std::env::var(ROLE), std::env::var(PLACE)) else { return };
     set_pdeathsig(Signal::SIGTERM).unwrap();
     let place = std::mem::ManuallyDrop::new(Place(place.into()));
     if name == "full" {
-        // One page: no report fits. The namespace, and with it the mount, goes with the process.
+        // A file system of one page, in which no report fits. The namespace, and with it the mount, ends with
+        // the process.
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
         fs::create_dir_all(place.spool()).unwrap();
         let none: Option<&str> = None;
@@ -156,25 +157,25 @@ fn a_controller() {
     agents.watch(|_| ControlFlow::Continue(()));
 }
 
-fn runs_follow_one_another_and_nothing_is_left() {
+fn several_runs_complete_and_leave_no_files() {
     needs::time(2);
     let place = Place::new("whole");
     let mut processes = ["a", "b"].map(|name| place.agent(name));
     let mut agents = place.connect(&["a", "b"]).unwrap();
     for length in [300, 200] {
         start(&mut agents, assignments(&["a", "b"], length));
-        let mut told = 0;
+        let mut overviews = 0;
         agents.watch(|overview| {
-            told += 1;
+            overviews += 1;
             assert!(overview.running <= 2 && overview.lost_agents.is_empty());
             ControlFlow::Continue(())
         });
-        assert!(told > 0);
+        assert!(overviews > 0);
         let collected = agents.collect();
         assert_eq!(nodes(&collected), ["a", "b"]);
         assert!(collected.reports.iter().all(|report| report.flows[0].bins[0].sent > 0));
         assert!(collected.lost.is_empty() && collected.warnings.is_empty(), "{collected:?}");
-        // Two processes of one machine read one clock.
+        // Processes of one machine read the same clock.
         assert!(agents.clocks().iter().all(|(_, clock)| clock == ClockOffset::SAME_CLOCK));
         assert!(place.spooled().is_empty());
     }
@@ -185,7 +186,7 @@ fn runs_follow_one_another_and_nothing_is_left() {
     assert!(!place.socket("a").exists() && !place.socket("b").exists());
 }
 
-fn a_killed_agent_is_named_and_the_others_results_are_kept() {
+fn a_killed_agent_is_named_and_the_results_of_the_others_are_kept() {
     needs::time(2);
     let place = Place::new("killed");
     let processes = ["a", "b", "c"].map(|name| place.agent(name));
@@ -201,7 +202,7 @@ fn a_killed_agent_is_named_and_the_others_results_are_kept() {
     agents.finish();
 }
 
-fn agents_end_when_their_controller_is_killed_and_keep_what_they_found() {
+fn agents_end_when_their_controller_is_killed_and_keep_their_reports() {
     let place = Place::new("orphans");
     let mut processes = ["a", "b"].map(|name| place.agent(name));
     let controller = place.start("a_controller", "controller");
@@ -221,7 +222,7 @@ fn agents_end_when_their_controller_is_killed_and_keep_what_they_found() {
     assert!(!place.socket("a").exists() && !place.socket("b").exists());
 }
 
-fn agents_end_when_their_controller_falls_silent() {
+fn agents_end_when_their_controller_stops_sending_heartbeats() {
     needs::time(4);
     let place = Place::new("silent");
     let mut agent = ["a", "b"].map(|name| place.agent(name));
@@ -233,7 +234,7 @@ fn agents_end_when_their_controller_falls_silent() {
     assert_eq!(place.spooled().len(), 2);
 }
 
-fn a_full_disk_is_told_and_the_report_arrives_all_the_same() {
+fn a_full_disk_is_reported_and_the_report_still_arrives() {
     needs::root();
     let place = Place::new("full");
     let _process = place.agent("full");
@@ -248,16 +249,16 @@ fn a_full_disk_is_told_and_the_report_arrives_all_the_same() {
     agents.finish();
 }
 
-fn a_refusal_says_which_flow_why_and_what_would_help() {
+fn a_refusal_names_flow_reason_and_remedy() {
     let place = Place::new("refusal");
     let _processes = ["a", "b"].map(|name| place.agent(name));
     let mut agents = place.connect(&["a", "b"]).unwrap();
-    let asked = vec![assignment("a", "bulk", 100), assignment("b", "port-in-use", 100)];
-    let error = agents.prepare(asked).unwrap_err();
-    let expected = "agent b refuses: flow port-in-use: port 7 is in use (choose another port)";
+    let refused = vec![assignment("a", "bulk", 100), assignment("b", "port-in-use", 100)];
+    let error = agents.prepare(refused).unwrap_err();
+    let expected = "agent b refused: flow port-in-use: port 7 is in use (choose another port)";
     assert_eq!(error.to_string(), expected);
     assert!(matches!(error, Error::Refused(refusals) if refusals[0].1.kind == RefusalKind::InUse));
-    // Neither is stuck.
+    // Both agents can be used for another run.
     start(&mut agents, assignments(&["a", "b"], 100));
     assert_eq!(nodes(&agents.collect()), ["a", "b"]);
     let error = agents.prepare(assignments(&["nobody"], 1)).unwrap_err();
@@ -271,19 +272,19 @@ fn a_start_in_the_past_is_refused() {
     let mut agents = place.connect(&["a"]).unwrap();
     agents.prepare(assignments(&["a"], 100)).unwrap();
     let error = agents.start(Epoch(monotonic_ns() - 5_000_000)).unwrap_err();
-    assert!(error.to_string().contains("ms ago"), "{error}");
+    assert!(error.to_string().contains("ms late"), "{error}");
     start(&mut agents, assignments(&["a"], 100));
     assert_eq!(nodes(&agents.collect()), ["a"]);
 }
 
-fn a_panic_voids_the_run_and_spares_the_agent() {
+fn a_panic_invalidates_the_run_and_the_agent_continues() {
     needs::time(2);
     let place = Place::new("panic");
     let _process = place.agent("a");
     let mut agents = place.connect(&["a"]).unwrap();
     start(&mut agents, vec![assignment("a", "panics", 100)]);
     let collected = agents.collect();
-    assert!(collected.reports[0].void[0].contains("panicked: as it was asked to"), "{collected:?}");
+    assert!(collected.reports[0].void[0].contains("panicked: as requested by the test"), "{collected:?}");
     start(&mut agents, assignments(&["a"], 100));
     assert!(agents.collect().reports[0].void.is_empty());
 }
@@ -305,24 +306,24 @@ fn a_second_controller_is_refused() {
     let place = Place::new("second");
     let _process = place.agent("a");
     let first = place.connect(&["a"]).unwrap();
-    let error = place.connect(&["a"]).err().expect("refused");
+    let error = place.connect(&["a"]).err().expect("the second controller is refused");
     assert!(matches!(&error, Error::Refused(refusals) if refusals[0].1.kind == RefusalKind::Busy), "{error}");
     first.finish();
 }
 
-fn who_does_not_answer_is_named() {
+fn an_agent_that_does_not_answer_is_named() {
     needs::time(2);
     let place = Place::new("mute");
     let limit = std::time::Duration::from_millis(500);
     let connect = |name: &str| {
         let agents = vec![(name.to_owned(), place.socket(name))];
-        Agents::connect_within(agents, limit).err().expect("nobody there").to_string()
+        Agents::connect_within(agents, limit).err().expect("no agent answers").to_string()
     };
     let _mute = UnixListener::bind(place.socket("mute")).unwrap();
     let error = connect("mute");
-    assert!(error.contains("agent mute at") && error.contains("does not answer"), "{error}");
+    assert!(error.contains("agent mute at") && error.contains("no answer"), "{error}");
     let error = connect("absent");
-    assert!(error.contains("nobody listens"), "{error}");
+    assert!(error.contains("no agent listens"), "{error}");
     fs::write(place.socket("file"), "").unwrap();
     assert!(connect("file").contains("agent file at"));
 }
@@ -355,17 +356,17 @@ fn an_agent_that_does_not_stop_is_given_up() {
 netstage_harness::tests![
     an_agent,
     a_controller,
-    runs_follow_one_another_and_nothing_is_left,
-    a_killed_agent_is_named_and_the_others_results_are_kept,
-    agents_end_when_their_controller_is_killed_and_keep_what_they_found,
-    agents_end_when_their_controller_falls_silent,
-    a_full_disk_is_told_and_the_report_arrives_all_the_same,
-    a_refusal_says_which_flow_why_and_what_would_help,
+    several_runs_complete_and_leave_no_files,
+    a_killed_agent_is_named_and_the_results_of_the_others_are_kept,
+    agents_end_when_their_controller_is_killed_and_keep_their_reports,
+    agents_end_when_their_controller_stops_sending_heartbeats,
+    a_full_disk_is_reported_and_the_report_still_arrives,
+    a_refusal_names_flow_reason_and_remedy,
     a_start_in_the_past_is_refused,
-    a_panic_voids_the_run_and_spares_the_agent,
+    a_panic_invalidates_the_run_and_the_agent_continues,
     a_run_can_be_stopped,
     a_second_controller_is_refused,
-    who_does_not_answer_is_named,
+    an_agent_that_does_not_answer_is_named,
     twenty_agents_at_once,
     #[ignore = "waits 10 s until the agent is given up"]
     an_agent_that_does_not_stop_is_given_up,

@@ -1,5 +1,6 @@
-//! A fleet with an enemy in it. The hub, honest agents and the enemy's are real and speak mutual TLS on the
-//! loopback interface; the traffic is pretended. Whatever one agent does, the others' runs go on.
+//! Fleet with a hostile member. The hub, the honest agents and the hostile one are real, and use mutual TLS
+//! on the loopback interface; the traffic is simulated by a stub. Whatever one agent does, the runs of the
+//! others continue.
 
 #[path = "support/liar.rs"]
 mod liar;
@@ -32,23 +33,23 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Far longer than anything here takes, on any machine.
+/// Far longer than any step takes, on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const HONEST: [&str; 2] = ["ber-1", "fra-1"];
 const ENEMY: &str = "eve";
 
-/// A fleet of two honest agents, whose hub listens on the loopback interface.
+/// Fleet of two honest agents, whose hub listens on the loopback interface.
 struct Stage {
     folder: PathBuf,
     fleet: Fleet,
     address: SocketAddr,
-    said: Arc<Mutex<String>>,
+    log: Arc<Mutex<String>>,
     running: Vec<(Ender, JoinHandle<()>)>,
     run: u64,
 }
 
-/// A file system of half a megabyte, in a mount namespace of this thread and those it starts from now on.
+/// File system of half a megabyte, in a mount namespace of this thread and of those it starts later.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -74,7 +75,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         let _ = umount2(&self.0, MntFlags::MNT_DETACH);
-        // The stage, which goes before it, could not remove what was mounted on.
+        // The stage is dropped first, and cannot remove the mount point.
         let stage = self.0.ancestors().find(|folder| folder.parent() == Some(&std::env::temp_dir()));
         let _ = stage.map(fs::remove_dir_all);
     }
@@ -93,15 +94,15 @@ impl Stage {
 
     fn at(folder: PathBuf) -> Stage {
         let fleet = Fleet::create(&folder.join("fleet"), "lab").unwrap();
-        let said = Arc::new(Mutex::new(String::new()));
+        let lines = Arc::new(Mutex::new(String::new()));
         let log: Log = {
-            let said = Arc::clone(&said);
-            Arc::new(move |_, line| *said.lock().unwrap() += &format!("{line}\n"))
+            let lines = Arc::clone(&lines);
+            Arc::new(move |_, line| *lines.lock().unwrap() += &format!("{line}\n"))
         };
         let hub = Hub::bind(fleet.clone(), "127.0.0.1:0".parse().unwrap(), log).unwrap();
         let (address, ender) = (hub.address().unwrap(), hub.ender());
         let serving = std::thread::spawn(move || hub.serve().unwrap());
-        let mut stage = Stage { folder, fleet, address, said, running: vec![(ender, serving)], run: 0 };
+        let mut stage = Stage { folder, fleet, address, log: lines, running: vec![(ender, serving)], run: 0 };
         for name in HONEST {
             stage.join(name);
             let policy = Policy::default();
@@ -121,7 +122,7 @@ impl Stage {
         member::join(&self.folder.join(name), &self.address.to_string(), &token).unwrap();
     }
 
-    /// The enemy joins as any other, and then lies.
+    /// Lets the hostile agent join like any other, and then misbehave.
     fn enemy(&mut self, lie: Lie) {
         self.join(ENEMY);
         self.running.push(connect(self.address, self.folder.join(ENEMY), lie));
@@ -134,14 +135,14 @@ impl Stage {
 
     fn wait_for(&self, names: &[&str], state: State) {
         let are = || names.iter().all(|name| self.state_of(name) == Some(state));
-        assert!(within(LIMIT, are), "{:?}\n{}", self.fleet.agents(), self.said());
+        assert!(within(LIMIT, are), "{:?}\n{}", self.fleet.agents(), self.log());
     }
 
-    fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
+    fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
     }
 
-    /// A run of these agents, which begins at all of them.
+    /// Starts a run on these agents.
     fn begin(&mut self, names: &[&str], milliseconds: u64) -> Result<Agents, Error> {
         let at = |name: &&str| (name.to_string(), Place::Fleet(self.fleet.socket()));
         let places: Vec<(String, Place)> = names.iter().map(at).collect();
@@ -158,14 +159,14 @@ impl Stage {
         Ok(agents)
     }
 
-    /// The honest agents carry out a run as if nothing were wrong.
+    /// Completes a run on the honest agents.
     fn honest_run(&mut self) {
         self.wait_for(&HONEST, State::Idle);
         let end = Instant::now() + LIMIT;
         let mut agents = loop {
             match self.begin(&HONEST, 100) {
-                // They were seen idle before the run that they are just being let go from.
-                Err(error) if error.is_busy() && Instant::now() < end => std::thread::sleep(LOOK),
+                // The status may still be that before the end of the previous run.
+                Err(error) if error.is_busy() && Instant::now() < end => std::thread::sleep(POLL_INTERVAL),
                 begun => break begun.unwrap(),
             }
         };
@@ -175,7 +176,7 @@ impl Stage {
         assert!(collected.lost.is_empty(), "{collected:?}");
     }
 
-    /// A run with the enemy in it; why the enemy was lost.
+    /// Completes a run with the hostile agent. Returns the reason of its loss.
     fn run_with_enemy(&mut self) -> String {
         self.wait_for(&[ENEMY], State::Idle);
         let mut agents = self.begin(&[HONEST[0], ENEMY, HONEST[1]], 1_000).unwrap();
@@ -214,23 +215,23 @@ fn assert_honest(collected: &Collected) {
     assert!(collected.reports.iter().all(|report| report.void.is_empty()), "{collected:?}");
 }
 
-fn sums_and_bins_that_cannot_be_harm_nobody() {
+fn impossible_counters_and_bins_do_not_harm_other_agents() {
     needs::time(8);
     let mut stage = Stage::new("sums");
     stage.enemy(Lie::Numbers);
     let reason = stage.run_with_enemy();
-    assert!(reason.contains("bins its run does not have"), "{reason}");
+    assert!(reason.contains("more bins reported than the run has"), "{reason}");
     stage.honest_run();
 }
 
-fn a_flood_is_cut_off() {
+fn an_agent_that_floods_is_lost() {
     needs::time(3);
     let mut stage = Stage::new("flood");
     stage.enemy(Lie::Flood);
     stage.wait_for(&[ENEMY], State::Idle);
     let why = stage.begin(&[HONEST[0], ENEMY], 1_000).err().map(|error| error.to_string());
-    let why = why.unwrap_or_else(|| panic!("the flood was borne"));
-    assert!(why.contains("agent eve was lost") && why.contains("it told of more than"), "{why}");
+    let why = why.unwrap_or_else(|| panic!("the flood was accepted"));
+    assert!(why.contains("agent eve was lost") && why.contains("more than"), "{why}");
     stage.honest_run();
 }
 
@@ -239,12 +240,12 @@ fn giant_messages_are_not_read() {
     let mut stage = Stage::new("giant");
     stage.enemy(Lie::GiantReport);
     let reason = stage.run_with_enemy();
-    assert!(reason.contains("its report is longer than"), "{reason}");
+    assert!(reason.contains("report exceeds"), "{reason}");
     stage.honest_run();
     let mut stage = Stage::new("endless");
     stage.enemy(Lie::EndlessReport);
     let reason = stage.run_with_enemy();
-    assert!(reason.contains("its report is longer than"), "{reason}");
+    assert!(reason.contains("report exceeds"), "{reason}");
     let mut stage = Stage::new("giant-word");
     stage.enemy(Lie::GiantWord);
     stage.wait_for(&[ENEMY], State::Idle);
@@ -252,7 +253,7 @@ fn giant_messages_are_not_read() {
     stage.honest_run();
 }
 
-fn who_answers_before_it_is_asked_or_of_another_run_is_not_believed() {
+fn progress_sent_too_early_or_for_another_run_is_ignored() {
     needs::time(6);
     let mut stage = Stage::new("early");
     stage.enemy(Lie::Early);
@@ -261,12 +262,12 @@ fn who_answers_before_it_is_asked_or_of_another_run_is_not_believed() {
     stage.honest_run();
 }
 
-fn who_does_not_answer_is_named() {
+fn an_agent_that_does_not_answer_is_named() {
     needs::time(15);
     let mut stage = Stage::new("mute");
     stage.enemy(Lie::Mute);
     stage.wait_for(&[ENEMY], State::Idle);
-    let error = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 1_000).err().expect("it never answers");
+    let error = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 1_000).err().expect("the agent never answers");
     assert!(
         matches!(&error, Error::Lost(losses) if losses.len() == 1 && losses[0].agent == ENEMY),
         "{error}"
@@ -274,7 +275,7 @@ fn who_does_not_answer_is_named() {
     stage.honest_run();
 }
 
-fn an_agent_speaks_for_itself_only() {
+fn a_report_in_the_name_of_another_node_can_be_rejected() {
     needs::time(3);
     let mut stage = Stage::new("others");
     stage.enemy(Lie::OthersNames);
@@ -286,14 +287,14 @@ fn an_agent_speaks_for_itself_only() {
             kept.push(agent.to_owned());
             Ok(())
         }
-        false => Err(format!("it is of node {}", report.node)),
+        false => Err(format!("it belongs to node {}", report.node)),
     });
     agents.finish();
     assert_eq!(kept, HONEST);
-    assert!(collected.warnings[0].contains("the report of agent eve cannot be kept"), "{collected:?}");
+    assert!(collected.warnings[0].contains("cannot store the report of agent eve"), "{collected:?}");
 }
 
-fn nobody_is_believed_of_anothers_clock_what_that_one_contradicts() {
+fn clock_offsets_that_contradict_the_controllers_are_rejected() {
     needs::time(3);
     let mut stage = Stage::new("clocks");
     stage.enemy(Lie::Early);
@@ -301,7 +302,7 @@ fn nobody_is_believed_of_anothers_clock_what_that_one_contradicts() {
     let mut agents = stage.begin(&[HONEST[0], ENEMY], 300).unwrap();
     let at =
         |address: &str| Comparison { from: ENEMY.into(), to: HONEST[0].into(), at: address.parse().unwrap() };
-    // It tells of three: one that was asked, and is asked for again under an address nobody told of.
+    // It reports three comparisons, of which only the first address was requested.
     let asked = [at("192.0.2.1:4704"), at("192.0.2.2:4704")];
     agents.compare_clocks(&asked);
     assert_eq!((agents.clocks().compared(), agents.clocks().doubted()), (0, &asked[..1]));
@@ -310,34 +311,34 @@ fn nobody_is_believed_of_anothers_clock_what_that_one_contradicts() {
     stage.honest_run();
 }
 
-fn another_version_is_shown_and_not_used() {
+fn an_agent_of_another_version_is_shown_but_not_used() {
     needs::time(3);
     let mut stage = Stage::new("version");
     stage.enemy(Lie::Version);
-    let told = || stage.said().contains("speaks versions 9 to 12 of the agents' protocol");
-    assert!(within(LIMIT, told), "{}", stage.said());
-    let error = stage.begin(&[HONEST[0], ENEMY], 100).err().expect("not there").to_string();
-    assert!(error.contains("agent eve is not there"), "{error}");
-    // Nor does what it calls itself command a terminal, nor fill it.
-    assert!(!stage.said().contains('\u{1b}'));
+    let logged = || stage.log().contains("supports agent protocol versions 9 to 12");
+    assert!(within(LIMIT, logged), "{}", stage.log());
+    let error = stage.begin(&[HONEST[0], ENEMY], 100).err().expect("the agent is not connected").to_string();
+    assert!(error.contains("agent eve is not connected"), "{error}");
+    // Text from the agent contains no control characters, and is truncated.
+    assert!(!stage.log().contains('\u{1b}'));
     let there =
         || stage.fleet.agents().unwrap().iter().any(|agent| agent.name == ENEMY && !agent.version.is_empty());
     assert!(within(LIMIT, there));
     let agents = stage.fleet.agents().unwrap();
     let enemy = agents.iter().find(|agent| agent.name == ENEMY).unwrap();
-    assert_eq!(enemy.version, "9[2J", "without what clears the screen");
+    assert_eq!(enemy.version, "9[2J", "control characters are removed");
     assert_eq!(enemy.host.len(), 64);
     stage.honest_run();
 }
 
-fn what_cannot_be_kept_here_stays_with_its_agents() {
+fn reports_that_cannot_be_stored_stay_with_their_agents() {
     needs::time(2);
     let mut stage = Stage::new("kept");
     let mut agents = stage.begin(&HONEST, 100).unwrap();
     let collected = agents.collect_keeping(|_, _| Err("No space left on device".into()));
     agents.finish();
     assert_eq!(collected.warnings.len(), 2, "{collected:?}");
-    assert!(collected.warnings[0].contains("stays there: No space left"), "{collected:?}");
+    assert!(collected.warnings[0].contains("it stays with the agent: No space left"), "{collected:?}");
     stage.wait_for(&HONEST, State::Idle);
     let at = |name: &&str| (name.to_string(), Place::Fleet(stage.fleet.socket()));
     let agents = Agents::connect(HONEST.iter().map(at).collect::<Vec<(String, Place)>>()).unwrap();
@@ -354,7 +355,7 @@ fn what_cannot_be_kept_here_stays_with_its_agents() {
     agents.finish();
 }
 
-fn who_hesitates_has_the_start_moved_for_all() {
+fn a_slow_agent_postpones_the_start_of_all() {
     needs::time(6);
     let mut stage = Stage::new("hesitant");
     stage.enemy(Lie::Hesitant);
@@ -363,19 +364,20 @@ fn who_hesitates_has_the_start_moved_for_all() {
     let collected = agents.collect();
     agents.finish();
     assert_honest(&collected);
-    let remark = collected.slow_start.expect("the record says so");
+    let remark = collected.slow_start.expect("the record mentions the postponement");
     assert!(
-        remark.starts_with("the start was moved ") && remark.contains(" times, since some of 3"),
+        remark.starts_with("the start was postponed ") && remark.contains(" times, because some of 3"),
         "{remark}"
     );
     stage.honest_run();
 }
 
-fn who_never_prepares_is_given_up_and_the_others_let_go() {
+fn an_agent_that_never_prepares_is_given_up_and_the_others_are_released() {
     let mut stage = Stage::new("unprepared");
     stage.enemy(Lie::Unprepared);
     stage.wait_for(&[ENEMY], State::Idle);
-    let error = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 300).err().expect("it never answers").to_string();
+    let error =
+        stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 300).err().expect("the agent never answers").to_string();
     assert_eq!(error, "agent eve was lost: no answer within 60s");
     stage.honest_run();
 }
@@ -406,15 +408,15 @@ fn a_full_disk_of_the_controller_loses_no_report() {
     };
     let collected = agents.collect_keeping(&mut keep);
     agents.finish();
-    // The run is whole; what cannot be kept here is safe with the agents.
+    // The run is complete. Reports that cannot be stored here stay with the agents.
     assert_honest(&collected);
     assert_eq!(collected.warnings.len(), 2, "{collected:?}");
-    assert!(collected.warnings[0].contains("stays there: No space left"), "{collected:?}");
-    // The hub says what it cannot do, and goes on.
+    assert!(collected.warnings[0].contains("it stays with the agent: No space left"), "{collected:?}");
+    // The hub reports the error and continues.
     assert!(
-        within(LIMIT, || stage.said().contains("cannot write down how the agents are")),
+        within(LIMIT, || stage.log().contains("cannot write the status of the agents")),
         "{}",
-        stage.said()
+        stage.log()
     );
     let again = stage.fleet.token(&Grant { agent: "later".into(), ..late }).unwrap_err().to_string();
     assert!(again.contains("tokens") && again.contains("No space left"), "{again}");
@@ -431,14 +433,15 @@ fn a_full_disk_of_the_controller_loses_no_report() {
     member::join(&stage.folder.join("late"), &stage.address.to_string(), &token).unwrap();
 }
 
-fn a_full_disk_of_an_agent_keeps_nobody_from_its_report() {
+fn a_full_disk_of_an_agent_loses_no_report() {
     needs::root();
     let folder = place("full-agent");
     let disk = Disk::mount(&folder.join(HONEST[0]).join("spool"));
     let mut stage = Stage::at(folder);
     disk.fill();
-    let refused = stage.begin(&HONEST, 100).err().expect("there is no room for its number").to_string();
-    assert!(refused.contains("agent ber-1 refuses") && refused.contains("last-run"), "{refused}");
+    let refused =
+        stage.begin(&HONEST, 100).err().expect("the disk has no space for the run number").to_string();
+    assert!(refused.contains("agent ber-1 refused") && refused.contains("last-run"), "{refused}");
     disk.free();
     stage.wait_for(&HONEST, State::Idle);
     let mut agents = stage.begin(&HONEST, 500).unwrap();
@@ -452,24 +455,24 @@ fn a_full_disk_of_an_agent_keeps_nobody_from_its_report() {
     stage.honest_run();
 }
 
-fn connections_that_say_nothing_keep_nobody_out() {
+fn idle_connections_do_not_lock_out_agents() {
     needs::time(2);
     let mut stage = Stage::new("half-open");
-    // More than were ever dealt with at a time.
+    // Many half-open connections.
     let mut silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(stage.address).unwrap()).collect();
-    // Half a handshake, and something that is none.
+    // Half a handshake, and bytes that are not TLS.
     silent[0].write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).unwrap();
     silent[1].write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     stage.enemy(Lie::Version);
-    assert!(within(LIMIT, || stage.said().contains("agent eve joined")), "{}", stage.said());
+    assert!(within(LIMIT, || stage.log().contains("agent eve joined")), "{}", stage.log());
     stage.honest_run();
     let mut answer = Vec::new();
     silent[1].set_read_timeout(Some(LIMIT)).unwrap();
-    silent[1].read_to_end(&mut answer).expect("it is turned away");
-    assert!(stage.said().contains("it speaks something else"), "{}", stage.said());
+    silent[1].read_to_end(&mut answer).expect("the connection is closed");
+    assert!(stage.log().contains("TLS error"), "{}", stage.log());
 }
 
-fn after_its_handshake_too_who_speaks_no_protocol_is_let_go() {
+fn connections_with_invalid_data_after_the_handshake_are_closed() {
     needs::time(2);
     let stage = Stage::new("garbage");
     stage.join(ENEMY);
@@ -481,32 +484,32 @@ fn after_its_handshake_too_who_speaks_no_protocol_is_let_go() {
         stream.write_all(&[0xff; 4096]).await.unwrap();
         let mut answer = Vec::new();
         let ended = tokio::time::timeout(LIMIT, stream.read_to_end(&mut answer)).await;
-        assert!(ended.is_ok(), "it is let go");
-        // Without a certificate, nothing is commanded and nobody is an agent.
+        assert!(ended.is_ok(), "the connection is closed");
+        // A client without a certificate cannot use the agent protocol.
         let mut stranger = dial(address, &folder, false).await.unwrap();
         let ended = tokio::time::timeout(LIMIT, stranger.read_to_end(&mut answer)).await;
-        assert!(ended.is_ok(), "it is turned away");
+        assert!(ended.is_ok(), "the connection is rejected");
     });
-    assert!(within(LIMIT, || stage.said().contains("it shows no certificate")), "{}", stage.said());
-    assert!(within(LIMIT, || stage.said().contains("agent eve")), "{}", stage.said());
+    assert!(within(LIMIT, || stage.log().contains("no client certificate")), "{}", stage.log());
+    assert!(within(LIMIT, || stage.log().contains("agent eve")), "{}", stage.log());
 }
 
 netstage_harness::tests![
-    sums_and_bins_that_cannot_be_harm_nobody,
-    a_flood_is_cut_off,
+    impossible_counters_and_bins_do_not_harm_other_agents,
+    an_agent_that_floods_is_lost,
     giant_messages_are_not_read,
-    who_answers_before_it_is_asked_or_of_another_run_is_not_believed,
-    who_does_not_answer_is_named,
-    an_agent_speaks_for_itself_only,
-    nobody_is_believed_of_anothers_clock_what_that_one_contradicts,
-    another_version_is_shown_and_not_used,
-    what_cannot_be_kept_here_stays_with_its_agents,
-    who_hesitates_has_the_start_moved_for_all,
+    progress_sent_too_early_or_for_another_run_is_ignored,
+    an_agent_that_does_not_answer_is_named,
+    a_report_in_the_name_of_another_node_can_be_rejected,
+    clock_offsets_that_contradict_the_controllers_are_rejected,
+    an_agent_of_another_version_is_shown_but_not_used,
+    reports_that_cannot_be_stored_stay_with_their_agents,
+    a_slow_agent_postpones_the_start_of_all,
     #[ignore = "waits a minute until the agent is given up"]
-    who_never_prepares_is_given_up_and_the_others_let_go,
+    an_agent_that_never_prepares_is_given_up_and_the_others_are_released,
     a_full_disk_of_the_controller_loses_no_report,
-    a_full_disk_of_an_agent_keeps_nobody_from_its_report,
-    connections_that_say_nothing_keep_nobody_out,
-    after_its_handshake_too_who_speaks_no_protocol_is_let_go,
+    a_full_disk_of_an_agent_loses_no_report,
+    idle_connections_do_not_lock_out_agents,
+    connections_with_invalid_data_after_the_handshake_are_closed,
 ];
 netstage_harness::main![self];

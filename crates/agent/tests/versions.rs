@@ -1,4 +1,4 @@
-//! An agent of another time: its version is told, and nothing is asked of it.
+//! Agent of another version: the controller names the versions, and sends no other request.
 
 use netstage_agent::controller::{Agents, Error};
 use netstage_agent_api::protocol::generated::agent_server::{Agent, AgentServer};
@@ -29,52 +29,52 @@ impl Agent for Newer {
     }
 
     async fn read_clock(&self, _: Request<ReadClockRequest>) -> Answer<ReadClockReply> {
-        unreachable!("nothing more is asked")
+        unreachable!("no other request is sent")
     }
 
     async fn compare_clocks(&self, _: Request<CompareClocksRequest>) -> Answer<CompareClocksReply> {
-        unreachable!("nothing more is asked")
+        unreachable!("no other request is sent")
     }
 
     async fn attend(&self, _: Request<Streaming<Heartbeat>>) -> Answer<Self::AttendStream> {
-        unreachable!("nothing more is asked")
+        unreachable!("no other request is sent")
     }
 
     async fn prepare(&self, _: Request<PrepareRequest>) -> Answer<PrepareReply> {
-        unreachable!("nothing more is asked")
+        unreachable!("no other request is sent")
     }
 
     async fn start(&self, _: Request<StartRequest>) -> Answer<StartReply> {
-        unreachable!("nothing more is asked")
+        unreachable!("no other request is sent")
     }
 
     async fn stop(&self, _: Request<StopRequest>) -> Answer<StopReply> {
-        unreachable!("nothing more is asked")
+        unreachable!("no other request is sent")
     }
 
     async fn collect(&self, _: Request<CollectRequest>) -> Answer<Self::CollectStream> {
-        unreachable!("nothing more is asked")
+        unreachable!("no other request is sent")
     }
 
     async fn release(&self, _: Request<ReleaseRequest>) -> Answer<ReleaseReply> {
-        unreachable!("nothing more is asked")
+        unreachable!("no other request is sent")
     }
 
     async fn kept(&self, _: Request<KeptRequest>) -> Answer<KeptReply> {
-        unreachable!("nothing more is asked")
+        unreachable!("no other request is sent")
     }
 
     async fn agree(&self, _: Request<AgreeRequest>) -> Answer<AgreeReply> {
-        unreachable!("nothing more is asked")
+        unreachable!("no other request is sent")
     }
 
     async fn finish(&self, _: Request<FinishRequest>) -> Answer<FinishReply> {
-        unreachable!("nothing more is asked")
+        unreachable!("no other request is sent")
     }
 }
 
 #[test]
-fn versions_that_do_not_meet_are_told() {
+fn unsupported_versions_are_named() {
     let socket = std::env::temp_dir().join(format!("netstage-versions-{}.sock", std::process::id()));
     let _ = std::fs::remove_file(&socket);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -82,10 +82,11 @@ fn versions_that_do_not_meet_are_told() {
     let server = tonic::transport::Server::builder();
     runtime.spawn(server.serve_with_incoming(AgentServer::new(Newer), UnixListenerStream::new(listener)));
 
-    let error = Agents::connect(vec![("new".into(), socket.clone())]).err().expect("they do not meet");
+    let error = Agents::connect(vec![("new".into(), socket.clone())])
+        .err()
+        .expect("the versions have nothing in common");
     std::fs::remove_file(&socket).unwrap();
     assert_eq!(error, Error::Version { agent: "new".into(), tool: "7.0".into(), speaks: (8, 9) });
-    let expected =
-        "agent new (netstage 7.0) speaks versions 8 to 9 of the agents' protocol, this program 1 to 1";
+    let expected = "agent new (netstage 7.0) supports agent protocol versions 8 to 9, this program 1 to 1";
     assert!(error.to_string().starts_with(expected), "{error}");
 }

@@ -1,12 +1,12 @@
-//! Bins as the messages carry them.
+//! Conversion of completed bins to and from protocol messages.
 
 use super::generated as wire;
 use crate::results::{Counts, Ended, EndedBin, EndedVpn, EndedWindow, TcpSample, Travel, WindowSample};
 use netstage_core::tcp::history;
 use netstage_core::time::Duration;
 
-/// The same fields in a message and in what it tells, both ways.
-macro_rules! alike {
+/// Converts field by field between a message and the type of the same meaning, in both directions.
+macro_rules! convert {
     ($($wire:ident = $own:ty { $($field:ident),* $(,)? })*) => {$(
         impl From<$own> for wire::$wire {
             fn from(own: $own) -> wire::$wire {
@@ -15,14 +15,14 @@ macro_rules! alike {
         }
 
         impl From<wire::$wire> for $own {
-            fn from(told: wire::$wire) -> $own {
-                Self { $($field: told.$field),* }
+            fn from(message: wire::$wire) -> $own {
+                Self { $($field: message.$field),* }
             }
         }
     )*};
 }
 
-alike! {
+convert! {
     TcpState = TcpSample {
         window, slow_start_threshold, round_trip_ns, min_round_trip_ns, retransmissions, peer_window,
         delivery_rate_bps, peer_window_limited_ns, send_buffer_limited_ns, busy_ns,
@@ -55,25 +55,25 @@ impl From<EndedBin> for wire::FinishedBin {
 }
 
 impl From<wire::FinishedBin> for EndedBin {
-    fn from(told: wire::FinishedBin) -> EndedBin {
+    fn from(message: wire::FinishedBin) -> EndedBin {
         EndedBin {
-            flow: told.flow,
-            sends: told.sends,
-            bin: told.bin,
+            flow: message.flow,
+            sends: message.sends,
+            bin: message.bin,
             counts: Counts {
-                sent: told.sent,
-                sent_bytes: told.sent_bytes,
-                offered_bytes: told.offered_bytes,
-                received: told.received,
-                received_bytes: told.received_bytes,
-                lost: told.lost,
-                duplicated: told.duplicated,
-                reordered: told.reordered,
-                corrupted: told.corrupted,
-                bit_errors: told.bit_errors,
+                sent: message.sent,
+                sent_bytes: message.sent_bytes,
+                offered_bytes: message.offered_bytes,
+                received: message.received,
+                received_bytes: message.received_bytes,
+                lost: message.lost,
+                duplicated: message.duplicated,
+                reordered: message.reordered,
+                corrupted: message.corrupted,
+                bit_errors: message.bit_errors,
             },
-            tcp: told.tcp.map(Into::into),
-            travel: told.travel.map(Into::into),
+            tcp: message.tcp.map(Into::into),
+            travel: message.travel.map(Into::into),
         }
     }
 }
@@ -93,12 +93,13 @@ impl From<EndedWindow> for wire::FinishedWindow {
 }
 
 impl From<wire::FinishedWindow> for EndedWindow {
-    fn from(told: wire::FinishedWindow) -> EndedWindow {
-        let mut window = history::Bin { peak: told.peak, usable: told.usable, ..history::Bin::default() };
-        // Another version may know of more, or of fewer.
-        window.causes.iter_mut().zip(told.causes).for_each(|(own, told)| *own = told);
-        window.limited.iter_mut().zip(told.limited_ns).for_each(|(own, told)| *own = Duration(told));
-        EndedWindow { subject: told.subject, bin: told.bin, window }
+    fn from(message: wire::FinishedWindow) -> EndedWindow {
+        let mut window =
+            history::Bin { peak: message.peak, usable: message.usable, ..history::Bin::default() };
+        // Another version may send more or fewer elements.
+        window.causes.iter_mut().zip(message.causes).for_each(|(own, message)| *own = message);
+        window.limited.iter_mut().zip(message.limited_ns).for_each(|(own, message)| *own = Duration(message));
+        EndedWindow { subject: message.subject, bin: message.bin, window }
     }
 }
 
@@ -110,21 +111,21 @@ impl From<EndedVpn> for wire::FinishedVpn {
 }
 
 impl From<wire::FinishedVpn> for EndedVpn {
-    fn from(told: wire::FinishedVpn) -> EndedVpn {
-        let wire::FinishedVpn { vpn, bin, queue, queue_drops, window } = told;
+    fn from(message: wire::FinishedVpn) -> EndedVpn {
+        let wire::FinishedVpn { vpn, bin, queue, queue_drops, window } = message;
         EndedVpn { vpn, bin, queue, queue_drops, window: window.map(Into::into) }
     }
 }
 
 impl Ended {
-    /// Puts it into a message.
+    /// Moves the bins into a message.
     pub fn put(self, progress: &mut wire::Progress) {
         progress.bins = self.bins.into_iter().map(Into::into).collect();
         progress.windows = self.windows.into_iter().map(Into::into).collect();
         progress.vpns = self.vpns.into_iter().map(Into::into).collect();
     }
 
-    /// Takes it out of a message.
+    /// Takes the bins out of a message.
     pub fn take(progress: &mut wire::Progress) -> Ended {
         Ended {
             bins: std::mem::take(&mut progress.bins).into_iter().map(Into::into).collect(),
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_ended_travels_unchanged() {
+    fn completed_bins_survive_the_conversion() {
         let counts = Counts {
             sent: 1,
             sent_bytes: 2,

@@ -1,7 +1,8 @@
-//! The agents' protocol: `proto/agent.proto` as Rust, what both sides must agree on beside
-//! it, and the checks on what comes in. No transport, no state.
+//! Agent protocol: Rust generated from `proto/agent.proto`, the constants both sides share, and the
+//! validation of
+//! received messages. No transport, no state.
 //!
-//! Whatever the bytes, reading them gives a message or a reason, never a panic.
+//! Decoding any bytes yields a message or an error, never a panic.
 
 mod bins;
 #[rustfmt::skip]
@@ -18,27 +19,28 @@ use netstage_core::time::Duration;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-/// Versions of the protocol this program speaks.
+/// Protocol versions this program supports.
 pub const VERSIONS: RangeInclusive<u32> = 1..=1;
-/// Largest message an agent reads: an assignment with long traces fits.
+/// Maximum size of a message to an agent, bytes. An assignment with long traces fits.
 pub const MAX_REQUEST_BYTES: usize = 64 << 20;
-/// Largest report a controller reads.
+/// Maximum size of a report that a controller accepts, bytes.
 pub const MAX_REPORT_BYTES: u64 = 1 << 30;
 /// Bytes of a report in one message.
 pub const CHUNK_BYTES: usize = 256 << 10;
-/// A controller gives a sign of life this often, and the agent answers it. Each costs an agent a tenth of a
-/// millisecond of processor, of which a thousand on one machine have little.
+/// Interval between a controller's heartbeats, each of which the agent answers. A heartbeat costs an agent
+/// 0.1 ms of CPU time, which matters with a thousand agents on one machine.
 pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(500);
-/// An agent looks this often whether there was one.
+/// Interval at which an agent checks for heartbeats.
 pub const HEARTBEAT_LOOK: std::time::Duration = std::time::Duration::from_millis(250);
-/// So many looks in a row without, and an agent takes its controller to be gone: within 2 s of its last.
+/// Consecutive checks without a heartbeat after which an agent considers its controller gone: within 2 s of
+/// the last one.
 pub const CONTROLLER_LOOKS: u32 = 7;
-/// So many in a row missing, and a controller takes an agent to be gone (6 s).
+/// Consecutive unanswered heartbeats after which a controller considers an agent lost (6 s).
 pub const AGENT_BEATS: u32 = 12;
 
-/// Most bins a run may have: a receiver keeps them all in memory.
+/// Maximum number of bins in a run. A receiver keeps all of them in memory.
 const MAX_BINS: u64 = 10_000_000;
-/// Longest run: a year.
+/// Maximum length of a run: one year.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 86_400);
 
 impl From<Phase> for generated::Phase {
@@ -60,60 +62,61 @@ impl From<generated::Phase> for Phase {
             generated::Phase::Ready => Phase::Ready,
             generated::Phase::Running => Phase::Running,
             generated::Phase::Done => Phase::Done,
-            // One this program does not know yet is none it waits for.
+            // The controller does not wait for a phase it does not know.
             generated::Phase::Idle | generated::Phase::Unknown => Phase::Idle,
         }
     }
 }
 
-/// The newest version both sides speak, given the other's oldest and newest.
+/// Returns the newest version both sides support, given the oldest and newest version of the other side.
 pub fn common_version(oldest: u32, newest: u32) -> Option<u32> {
     let version = newest.min(*VERSIONS.end());
     (version >= oldest.max(*VERSIONS.start())).then_some(version)
 }
 
-/// Reads an assignment and checks what could harm whoever carries it out.
+/// Decodes an assignment and rejects values that could exhaust the agent.
 pub fn read_assignment(version: u32, bytes: &[u8]) -> Result<Assignment, Refusal> {
     if version != task::VERSION {
         return Err(Refusal::new(
             RefusalKind::Version,
-            format!("the assignment has version {version}, this agent reads {}", task::VERSION),
+            format!("assignment has version {version}, this agent supports {}", task::VERSION),
         )
-        .remedy("use the same netstage for agents and controller"));
+        .remedy("run the same netstage version on agents and controller"));
     }
-    let unreadable = |error: &dyn Display| {
-        Refusal::new(RefusalKind::Assignment, format!("the assignment cannot be read: {error}"))
-    };
+    let unreadable =
+        |error: &dyn Display| Refusal::new(RefusalKind::Assignment, format!("invalid assignment: {error}"));
     let assignment: Assignment = serde_json::from_slice(bytes).map_err(|error| unreadable(&error))?;
     if assignment.interval.0 == 0 || assignment.duration.0 / assignment.interval.0 > MAX_BINS {
-        return Err(unreadable(&format!("more than {MAX_BINS} intervals in the run")));
+        return Err(unreadable(&format!("more than {MAX_BINS} intervals")));
     }
     if assignment.duration > MAX_DURATION {
-        return Err(unreadable(&"the run is longer than a year"));
+        return Err(unreadable(&"the run is longer than one year"));
     }
     for flow in &assignment.flows {
         if flow.start > MAX_DURATION || flow.stop > MAX_DURATION {
-            return Err(unreadable(&"it starts or stops after more than a year").flow(&flow.name));
+            return Err(unreadable(&"start or stop is more than one year after the start of the run")
+                .flow(&flow.name));
         }
     }
     Ok(assignment)
 }
 
-/// Longest text of the other side that is shown, characters.
-const MOST_SHOWN: usize = 2000;
+/// Maximum length of displayed text from the other side, characters.
+const MAX_DISPLAYED: usize = 2000;
 
-/// What the other side says, as it can be shown: a terminal obeys control characters.
+/// Returns text from the other side in displayable form: truncated, and without control characters, which a
+/// terminal would interpret.
 pub fn plain(text: &str) -> String {
     let shown = text.chars().filter(|c| !c.is_control() || *c == '\n');
-    shown.take(MOST_SHOWN).collect()
+    shown.take(MAX_DISPLAYED).collect()
 }
 
-/// Reads a report.
+/// Decodes a report.
 pub fn read_report(version: u32, bytes: &[u8]) -> Result<Report, String> {
     if version != task::VERSION {
-        return Err(format!("its report has version {version}, this program reads {}", task::VERSION));
+        return Err(format!("report has version {version}, this program supports {}", task::VERSION));
     }
-    serde_json::from_slice(bytes).map_err(|error| format!("its report cannot be read: {error}"))
+    serde_json::from_slice(bytes).map_err(|error| format!("invalid report: {error}"))
 }
 
 #[cfg(test)]
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_meet_where_the_ranges_do() {
+    fn common_version_is_the_newest_in_both_ranges() {
         assert_eq!(common_version(1, 1), Some(1));
         assert_eq!(common_version(0, 7), Some(1));
         assert_eq!(common_version(2, 7), None);
@@ -138,18 +141,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_commands_no_terminal() {
+    fn displayed_text_has_no_control_characters() {
         assert_eq!(plain("port 7\u{1b}[2J\r is\nin use"), "port 7[2J is\nin use");
-        assert_eq!(plain(&"x".repeat(1 << 20)).len(), MOST_SHOWN);
+        assert_eq!(plain(&"x".repeat(1 << 20)).len(), MAX_DISPLAYED);
     }
 
     #[test]
-    fn an_assignment_is_read_as_it_was_written() {
+    fn an_assignment_survives_a_json_round_trip() {
         assert_eq!(read(&assignment()), Ok(assignment()));
     }
 
     #[test]
-    fn what_would_exhaust_an_agent_is_refused() {
+    fn an_assignment_that_would_exhaust_an_agent_is_refused() {
         let none = Assignment { interval: Duration(0), ..assignment() };
         let many = Assignment { interval: Duration(1), ..assignment() };
         let long = Assignment { duration: Duration(u64::MAX), interval: Duration(u64::MAX), ..assignment() };

@@ -1,4 +1,4 @@
-//! Refusals as the messages carry them.
+//! Conversion of refusals to and from protocol messages.
 
 use super::generated as wire;
 use super::plain;
@@ -37,7 +37,7 @@ impl From<wire::Refusal> for Refusal {
             wire::RefusalKind::RefusalVersion => RefusalKind::Version,
             wire::RefusalKind::RefusalPolicy => RefusalKind::Policy,
             wire::RefusalKind::RefusalLate => RefusalKind::Late,
-            // A kind this program does not know yet is still a refusal.
+            // A kind unknown to this program is still a refusal.
             wire::RefusalKind::RefusalSystem | wire::RefusalKind::RefusalUnknown => RefusalKind::System,
         };
         Refusal {

@@ -1,5 +1,6 @@
-//! What is known of the agents' clocks: each beside the controller's, by the connection to it, and those of hosts
-//! that send to each other, by packets between them. Where these are the surer ones, they count ([`ClockTree`]).
+//! Offsets among the clocks of controller and agents. Each agent's clock is compared with the controller's
+//! over its connection, and the clocks of hosts that send to each other are compared by packets between them.
+//! The result combines the most precise comparisons ([`ClockTree`]).
 
 use super::member::{ANSWER_WITHIN, Member};
 use super::round::ask;
@@ -9,63 +10,64 @@ use netstage_core::measure::{ClockOffset, ClockTree, Known};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// Two agents whose clocks are compared by packets between their hosts, as their assignments say.
+/// Comparison of the clocks of two agents by packets between their hosts, as requested in their assignments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comparison {
-    /// Who asks.
+    /// Agent that asks.
     pub from: String,
-    /// Who answers.
+    /// Agent that answers.
     pub to: String,
-    /// Where.
+    /// Address at which it answers.
     pub at: SocketAddr,
 }
 
-/// The clocks at one time.
+/// Offsets of the agents' clocks at one time.
 #[derive(Clone, Debug)]
 pub struct Clocks {
-    /// Of each agent, its place in the tree; the controller's is zero.
+    /// Index of each agent in the tree; the controller's is zero.
     places: BTreeMap<String, usize>,
     tree: ClockTree,
-    /// Comparisons that came to something, and those that cannot be true.
+    /// Number of successful comparisons, and the contradictory ones.
     compared: usize,
     doubted: Vec<Comparison>,
 }
 
 impl Clocks {
-    /// Of these agents, each beside the controller's clock, if that is known.
+    /// Returns the offsets known from the connections between controller and agents.
     pub(super) fn new(members: &[Member], clocks: &[Option<ClockOffset>]) -> Clocks {
         let places = members.iter().zip(1..).map(|(member, place)| (member.name.clone(), place)).collect();
         let known = beside_us(members, clocks);
         Clocks { places, tree: ClockTree::new(members.len() + 1, &known), compared: 0, doubted: Vec::new() }
     }
 
-    /// An agent's clock less ours.
+    /// Returns the offset of an agent's clock, relative to the controller's.
     pub fn of(&self, agent: &str) -> Option<ClockOffset> {
         Some(self.tree.offset(*self.places.get(agent)?))
     }
 
-    /// One agent's clock less another's.
+    /// Returns the offset of the clock of `to`, relative to that of `from`.
     pub fn between(&self, from: &str, to: &str) -> Option<ClockOffset> {
         Some(self.tree.between(*self.places.get(from)?, *self.places.get(to)?))
     }
 
-    /// Each agent's clock less ours.
+    /// Returns the offset of each agent's clock, relative to the controller's.
     pub fn iter(&self) -> impl Iterator<Item = (&str, ClockOffset)> {
         self.places.iter().map(|(name, &place)| (name.as_str(), self.tree.offset(place)))
     }
 
-    /// Of how many pairs of hosts the clocks were compared between them.
+    /// Returns the number of successful comparisons between hosts.
     pub fn compared(&self) -> usize {
         self.compared
     }
 
-    /// Comparisons that contradict what both agents had told the controller.
+    /// Returns the comparisons that contradict the offsets measured by the controller.
     pub fn doubted(&self) -> &[Comparison] {
         &self.doubted
     }
 }
 
-/// Beside the controller's clock, and those that say they read one clock beside each other.
+/// Returns the offsets relative to the controller's clock, and zero offsets between agents that announce the
+/// same clock.
 fn beside_us(members: &[Member], clocks: &[Option<ClockOffset>]) -> Vec<Known> {
     let mut known = Vec::new();
     let mut first: BTreeMap<&str, (usize, ClockOffset)> = BTreeMap::new();
@@ -85,19 +87,19 @@ fn beside_us(members: &[Member], clocks: &[Option<ClockOffset>]) -> Vec<Known> {
 }
 
 impl Agents {
-    /// The clocks as the present run counts by them.
+    /// Returns the offsets used for the current run.
     pub fn clocks(&self) -> &Clocks {
         &self.clocks
     }
 
-    /// Has prepared agents compare their clocks, and counts by what they find from now on.
+    /// Has prepared agents compare their clocks, and uses the new offsets for the run.
     pub fn compare_clocks(&mut self, comparisons: &[Comparison]) {
         let known: Vec<_> = self.members.iter().map(|member| Some(member.clock)).collect();
         self.clocks = self.compared(&known, comparisons);
     }
 
-    /// Looks at all clocks again: against those of before, this shows how they drift. Agents that do not
-    /// answer are left out.
+    /// Measures all clocks again. The difference from the earlier offsets shows the drift. Agents that do not
+    /// answer are omitted.
     pub fn read_clocks(&self, comparisons: &[Comparison]) -> Clocks {
         let calls = self.members.iter().map(|member| {
             let member = member.clone();
@@ -116,15 +118,18 @@ impl Agents {
             asked.keys().filter_map(|from| self.member(from).ok().cloned()).map(|member| async move {
                 let mut client = member.client.clone();
                 let request = CompareClocksRequest { controller, run };
-                // One that does not say is known by its connection alone.
+                // An agent that does not answer is compared only over its connection.
                 let answer = member.answer(ANSWER_WITHIN, client.compare_clocks(request)).await;
                 (member.name, answer.unwrap_or_default())
             });
         for answered in ask(&self.runtime, AT_A_TIME, calls, |_| true).answers {
             let Some((from, reply)) = answered else { continue };
-            for (one, offset) in own_words(&reply, asked.get(from.as_str()).map_or(&[], Vec::as_slice)) {
+            for (one, offset) in
+                requested_comparisons(&reply, asked.get(from.as_str()).map_or(&[], Vec::as_slice))
+            {
                 let (Ok(from), Ok(to)) = (self.index(&one.from), self.index(&one.to)) else { continue };
-                // From here on it is a matter of trust: what they told us before, is the bound.
+                // Agents could report any offset; it is accepted only within the bounds measured by the
+                // controller.
                 if found.tree.between(from + 1, to + 1).agrees_with(offset) {
                     known.push(Known { from: from + 1, to: to + 1, offset });
                     found.compared += 1;
@@ -138,8 +143,8 @@ impl Agents {
     }
 }
 
-/// Of what an agent says it compared, what it was asked.
-fn own_words<'a>(
+/// Returns the reported comparisons that were requested from the agent.
+fn requested_comparisons<'a>(
     reply: &CompareClocksReply,
     asked: &[&'a Comparison],
 ) -> impl Iterator<Item = (&'a Comparison, ClockOffset)> {

@@ -1,49 +1,49 @@
-//! Why a controller cannot go on: named by agent, so that someone can act.
+//! Errors of a controller. They name the agent, so that the operator can act.
 
 use netstage_agent_api::protocol::{Refusal, RefusalKind, VERSIONS};
 use netstage_scenario::outcome::Stopped;
 use std::fmt;
 
-/// Why a run cannot begin.
+/// Error that prevents a run from beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// An agent cannot be reached, or does not answer.
     Unreachable {
-        /// The agent's name.
+        /// Name of the agent.
         agent: String,
-        /// Where it was expected.
+        /// Address of the agent.
         place: String,
-        /// What happened.
+        /// Reason of the failure.
         reason: String,
     },
-    /// An agent speaks no version of the protocol this program does.
+    /// An agent has no protocol version in common with this program.
     Version {
-        /// The agent's name.
+        /// Name of the agent.
         agent: String,
         /// Version of its program.
         tool: String,
-        /// Oldest and newest version of the protocol it speaks.
+        /// Oldest and newest protocol version it supports.
         speaks: (u32, u32),
     },
-    /// An agent on another host has another key.
+    /// An agent on another host has a different key.
     OtherKey {
-        /// The agent's name.
+        /// Name of the agent.
         agent: String,
-        /// Where it listens.
+        /// Address of the agent.
         place: String,
     },
-    /// Agents refuse.
+    /// Agents refused.
     Refused(Vec<(String, Refusal)>),
     /// Agents were lost before the start.
     Lost(Vec<Loss>),
-    /// There is no agent of this name.
+    /// No agent has this name.
     Unknown(String),
-    /// This machine cannot do what a controller needs.
+    /// This machine lacks a resource the controller needs.
     System(String),
 }
 
 impl Error {
-    /// Whether others have the agents, and nothing else is in the way.
+    /// Reports whether the only reason is that other controllers own the agents.
     pub fn is_busy(&self) -> bool {
         match self {
             Error::Refused(refusals) => refusals.iter().all(|(_, r)| r.kind == RefusalKind::Busy),
@@ -51,7 +51,7 @@ impl Error {
         }
     }
 
-    /// Whether a privilege or kernel feature is missing, and nothing else.
+    /// Reports whether the only reason is a missing privilege or kernel feature.
     pub fn is_missing_feature(&self) -> bool {
         match self {
             Error::Refused(refusals) => refusals.iter().all(|(_, r)| r.kind == RefusalKind::Missing),
@@ -60,12 +60,12 @@ impl Error {
     }
 }
 
-/// An agent that was lost, and what is known of it.
+/// Loss of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// The agent's name.
+    /// Name of the agent.
     pub agent: String,
-    /// What happened, when in the run, and what it had done until then.
+    /// Reason, time in the run, and packets counted until then.
     pub reason: String,
 }
 
@@ -81,34 +81,34 @@ impl fmt::Display for Error {
             Error::Unreachable { agent, place, reason } => write!(f, "agent {agent} at {place}: {reason}"),
             Error::Version { agent, tool, speaks: (oldest, newest) } => write!(
                 f,
-                "agent {agent} (netstage {tool}) speaks versions {oldest} to {newest} of the agents' protocol, \
-                 this program {} to {}; use the same netstage on both sides",
+                "agent {agent} (netstage {tool}) supports agent protocol versions {oldest} to {newest}, \
+                 this program {} to {}; run the same netstage version on both sides",
                 VERSIONS.start(),
                 VERSIONS.end()
             ),
             Error::OtherKey { agent, place } => {
-                write!(f, "agent {agent} at {place} has another key: give both sides the same one")
+                write!(f, "agent {agent} at {place} has another key; use the same key on both sides")
             }
             Error::Refused(refusals) => {
-                list(f, refusals.iter().map(|(agent, refusal)| format!("agent {agent} refuses: {refusal}")))
+                list(f, refusals.iter().map(|(agent, refusal)| format!("agent {agent} refused: {refusal}")))
             }
             Error::Lost(losses) => list(f, losses.iter().map(Loss::to_string)),
             Error::Unknown(agent) => write!(f, "there is no agent {agent}"),
-            Error::System(reason) => write!(f, "the controller cannot work: {reason}"),
+            Error::System(reason) => write!(f, "controller error: {reason}"),
         }
     }
 }
 
-/// So many agents are told of one by one: of a thousand, nobody reads more.
-const MOST_TOLD: usize = 10;
+/// Maximum number of agents listed in a message.
+const MAX_LISTED: usize = 10;
 
 fn list(f: &mut fmt::Formatter<'_>, mut lines: impl ExactSizeIterator<Item = String>) -> fmt::Result {
-    for (index, line) in lines.by_ref().take(MOST_TOLD).enumerate() {
+    for (index, line) in lines.by_ref().take(MAX_LISTED).enumerate() {
         write!(f, "{}{line}", if index == 0 { "" } else { "\n" })?;
     }
     match lines.len() {
         0 => Ok(()),
-        more => write!(f, "\nand {more} agents more"),
+        more => write!(f, "\nand {more} more agents"),
     }
 }
 
@@ -118,7 +118,10 @@ impl From<Error> for Stopped {
     fn from(error: Error) -> Stopped {
         let message = error.to_string();
         match error.is_missing_feature() {
-            true => Stopped::Missing { message, remedy: "see what each agent's host lacks".into() },
+            true => Stopped::Missing {
+                message,
+                remedy: "install the missing features on each agent's host".into(),
+            },
             false => Stopped::Failed(message),
         }
     }
@@ -129,11 +132,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_thousand_agents_the_first_are_named() {
-        let loss = |number: usize| Loss { agent: format!("agent-{number}"), reason: "it is gone".into() };
-        let few = Error::Lost((0..MOST_TOLD).map(loss).collect()).to_string();
-        assert!(few.ends_with("agent agent-9 was lost: it is gone"), "{few}");
+    fn only_the_first_of_many_agents_are_listed() {
+        let loss = |number: usize| Loss { agent: format!("agent-{number}"), reason: "no answer".into() };
+        let few = Error::Lost((0..MAX_LISTED).map(loss).collect()).to_string();
+        assert!(few.ends_with("agent agent-9 was lost: no answer"), "{few}");
         let many = Error::Lost((0..1000).map(loss).collect()).to_string();
-        assert_eq!(many, format!("{few}\nand 990 agents more"));
+        assert_eq!(many, format!("{few}\nand 990 more agents"));
     }
 }

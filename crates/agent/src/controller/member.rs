@@ -1,4 +1,4 @@
-//! One agent, seen from the controller: connecting, its clock, its signs of life, its report.
+//! Connection of the controller to one agent: version, clock offset, heartbeats and report.
 
 use super::error::Error;
 use super::place::Place;
@@ -28,47 +28,48 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
-/// How long an answer may take that needs no work.
+/// Time limit of a call that needs no work at the agent.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Times the clock is asked: the fastest exchange counts.
+/// Number of clock exchanges. The one with the shortest round trip determines the offset.
 const CLOCK_EXCHANGES: u32 = 8;
-/// Most messages of an agent from one sign of life to the next: it tells of each change, and of ten bins.
-const MOST_MESSAGES: u32 = 100;
-/// Most bytes of a report: of the agent and of each flow with its histograms, of each bin of a flow, and of
-/// each bin of a router with all its VPNs.
+/// Maximum number of messages from an agent between two heartbeats. It reports each change, and ten bins.
+const MAX_MESSAGES: u32 = 100;
+/// Maximum size of the parts of a report, bytes: of the agent and of each flow with its histograms, of each
+/// bin of a flow, and of each bin of a router with all its VPNs.
 const REPORT_BYTES: u64 = 16 << 20;
 const BIN_BYTES: u64 = 4 << 10;
 const VPN_BYTES: u64 = 256 << 10;
 
-/// An agent that is connected and attended.
+/// Connection to an agent that this controller owns.
 #[derive(Clone)]
 pub struct Member {
-    /// Its name.
+    /// Name of the agent.
     pub name: String,
-    /// The way to it.
+    /// gRPC client.
     pub client: AgentClient<Channel>,
-    /// Its clock against ours.
+    /// Offset of the agent's clock from the controller's.
     pub clock: ClockOffset,
-    /// Addresses of its host that flows may use, where it tells.
+    /// Addresses of the agent's host that flows may use, where the agent announces them.
     pub addresses: Vec<IpAddr>,
-    /// Name of that clock.
+    /// Identifier of the agent's clock.
     identity: String,
-    /// What it may tell of the run, and the bins it has told of.
-    told: Arc<Mutex<Told>>,
+    /// Bins the agent may report, and those it has reported.
+    reported: Arc<Mutex<Told>>,
     seen: watch::Receiver<Seen>,
 }
 
-/// What was last seen of an agent.
+/// Last state of an agent.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// How far it is.
+    /// Last progress message.
     pub progress: Progress,
-    /// When it was lost (nanoseconds of our monotonic clock), and how.
+    /// Time of the loss (nanoseconds of the controller's monotonic clock), and its reason.
     pub lost: Option<(u64, String)>,
 }
 
 impl Member {
-    /// Connects, agrees on a version, estimates the clock and attends, all before `deadline`.
+    /// Connects, negotiates the version, acquires the agent and estimates its clock offset, all before
+    /// `deadline`.
     pub async fn connect(
         name: String,
         place: Place,
@@ -79,62 +80,64 @@ impl Member {
         let unreachable =
             |reason: String| Error::Unreachable { agent: name.clone(), place: at.clone(), reason };
         let within = deadline.duration_since(Instant::now());
-        let silent = || unreachable(format!("it listens, but does not answer within {within:.1?}"));
+        let no_answer = || unreachable(format!("connected, but no answer within {within:.1?}"));
 
         let channel = place.dial(&name, deadline).await?;
         let mut client = AgentClient::new(channel);
-        let hello = timeout_at(deadline, greet(&mut client)).await.map_err(|_| silent())?;
+        let hello = timeout_at(deadline, greet(&mut client)).await.map_err(|_| no_answer())?;
         let hello = hello.map_err(|status| unreachable(describe(&status)))?;
         if common_version(hello.oldest_version, hello.newest_version).is_none() {
             let speaks = (hello.oldest_version, hello.newest_version);
             return Err(Error::Version { agent: name, tool: plain(&hello.tool), speaks });
         }
-        let attended = timeout_at(deadline, attend(&mut client, controller)).await.map_err(|_| silent())?;
+        let attended =
+            timeout_at(deadline, attend(&mut client, controller)).await.map_err(|_| no_answer())?;
         let (heartbeats, mut progress) = attended.map_err(|status| unreachable(describe(&status)))?;
-        let first = timeout_at(deadline, progress.message()).await.map_err(|_| silent())?;
+        let first = timeout_at(deadline, progress.message()).await.map_err(|_| no_answer())?;
         let first = match first {
             Ok(Some(first)) => first,
-            Ok(None) => return Err(unreachable("it ended".into())),
+            Ok(None) => return Err(unreachable("the agent ended".into())),
             Err(status) => return Err(unreachable(describe(&status))),
         };
         if let Some(refusal) = first.refusal {
             return Err(Error::Refused(vec![(name, refusal.into())]));
         }
-        // From here on it wants signs of life, also while a thousand others have their clocks read.
+        // From here on the agent needs heartbeats, even while the clocks of many other agents are read.
         let (watched, seen) = watch::channel(Seen { progress: first, lost: None });
-        let told = Arc::default();
-        let kept = tokio::spawn(keep(controller, heartbeats, progress, watched, Arc::clone(&told)));
+        let reported = Arc::default();
+        let kept = tokio::spawn(keep(controller, heartbeats, progress, watched, Arc::clone(&reported)));
         let read = timeout_at(deadline, offset(&mut client, &hello.clock)).await;
-        let clock = read.map_err(|_| silent()).and_then(|clock| clock.map_err(unreachable));
+        let clock = read.map_err(|_| no_answer()).and_then(|clock| clock.map_err(unreachable));
         let clock = clock.inspect_err(|_| kept.abort())?;
         let addresses = hello.addresses.iter().filter_map(|address| address.parse().ok()).collect();
-        Ok(Member { name, client, clock, addresses, identity: hello.clock, told, seen })
+        Ok(Member { name, client, clock, addresses, identity: hello.clock, reported, seen })
     }
 
-    /// It is about to be asked for this part of a run: no more than that may it tell of.
+    /// Sets the run for which the agent may report bins. Called before the agent prepares the run.
     pub fn expect(&self, run: u64, assignment: &Assignment, tell_bins: bool) {
-        *lock(&self.told) = Told::of(run, assignment, tell_bins);
+        *lock(&self.reported) = Told::of(run, assignment, tell_bins);
     }
 
-    /// Longest report its part of the run can have, bytes.
+    /// Returns the maximum size of the agent's report for the run, bytes.
     pub fn longest_report(&self) -> u64 {
-        lock(&self.told).longest_report
+        lock(&self.reported).longest_report
     }
 
-    /// Bins told of since the last call.
+    /// Returns the bins reported since the previous call.
     pub fn take_ended(&self) -> Ended {
-        std::mem::take(&mut lock(&self.told).ended)
+        std::mem::take(&mut lock(&self.reported).ended)
     }
 
-    /// Name of its clock: the same of all that read it. Empty where it does not tell.
+    /// Returns the identifier of its clock, equal for all agents that read the same clock. Empty if the agent
+    /// does not announce it.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// Asks the clock again.
+    /// Measures the clock offset again.
     pub async fn read_clock(&self) -> Result<ClockOffset, String> {
-        if let Some((_, how)) = self.seen().lost {
-            return Err(how);
+        if let Some((_, reason)) = self.seen().lost {
+            return Err(reason);
         }
         let mut client = self.client.clone();
         timeout(ANSWER_WITHIN, offset(&mut client, &self.identity))
@@ -142,12 +145,12 @@ impl Member {
             .map_err(|_| format!("no answer within {ANSWER_WITHIN:.0?}"))?
     }
 
-    /// What was last seen of it.
+    /// Returns the last state of the agent.
     pub fn seen(&self) -> Seen {
         self.seen.borrow().clone()
     }
 
-    /// What it answers, or why it does not. An agent that is lost does not keep us waiting.
+    /// Waits for the answer to a call, until the timeout or the loss of the agent.
     pub async fn answer<T>(
         &self,
         within: Duration,
@@ -162,15 +165,20 @@ impl Member {
                 Err(_) => Err(format!("no answer within {within:.0?}")),
             },
             lost = seen.wait_for(|seen| seen.lost.is_some()) => Err(match lost {
-                Ok(seen) => seen.lost.clone().expect("waited for").1,
+                Ok(seen) => seen.lost.clone().expect("the condition implies a loss").1,
                 Err(_) => "the connection is closed".into(),
             }),
         }
     }
 
-    /// Fetches the report of a run that is over, of so many bytes at most, and why it could not be
-    /// spooled.
-    pub async fn collect(&self, controller: u64, run: u64, most: u64) -> Result<(Report, String), String> {
+    /// Fetches the report of a completed run, with at most `max_bytes` bytes. Also returns the reason why the
+    /// agent could not spool the report, or an empty string.
+    pub async fn collect(
+        &self,
+        controller: u64,
+        run: u64,
+        max_bytes: u64,
+    ) -> Result<(Report, String), String> {
         let mut client = self.client.clone();
         let request = CollectRequest { controller, run };
         let mut chunks = self.answer(ANSWER_WITHIN, client.collect(request)).await?;
@@ -178,7 +186,7 @@ impl Member {
         let mut bytes = Vec::new();
         loop {
             let next = timeout(ANSWER_WITHIN, chunks.message());
-            let next = next.await.map_err(|_| format!("its report stalled for {ANSWER_WITHIN:.0?}"))?;
+            let next = next.await.map_err(|_| format!("report transfer stalled for {ANSWER_WITHIN:.0?}"))?;
             match next.map_err(|status| describe(&status))?.map(|chunk| chunk.content) {
                 None => break,
                 Some(Some(Content::Head(first))) => head = Some(first),
@@ -186,36 +194,36 @@ impl Member {
                 Some(None) => {}
             }
             let length = head.as_ref().map_or(0, |head: &ReportHead| head.length);
-            if (bytes.len() as u64).max(length) > most {
-                return Err(format!("its report is longer than {most} bytes"));
+            if (bytes.len() as u64).max(length) > max_bytes {
+                return Err(format!("report exceeds {max_bytes} bytes"));
             }
         }
-        let head = head.ok_or("it sent no report")?;
+        let head = head.ok_or("no report received")?;
         if let Some(refusal) = head.refusal {
             return Err(Refusal::from(refusal).to_string());
         }
         if bytes.len() as u64 != head.length {
-            return Err(format!("its report ended after {} of {} bytes", bytes.len(), head.length));
+            return Err(format!("report truncated after {} of {} bytes", bytes.len(), head.length));
         }
-        // Long ones take their time to be read, which others' signs of life do not have.
+        // A long report takes time to decode, during which heartbeats of other agents have to continue.
         let version = head.task_version;
         let read = spawn_blocking(move || read_report(version, &bytes)).await;
         Ok((read.map_err(|error| error.to_string())??, plain(&head.spool_error)))
     }
 }
 
-/// Most VPN flows of a router that are told of while a run goes on.
-const MOST_VPNS: u64 = 4096;
+/// Maximum number of VPN flows of a router that are reported during a run.
+const MAX_VPNS: u64 = 4096;
 
-/// What an agent may tell while its run goes on, and what it has told.
+/// Bins an agent may report during its run, and those it has reported.
 #[derive(Debug, Default)]
 struct Told {
     run: u64,
     flows: BTreeSet<u32>,
-    /// Subjects of watched windows.
+    /// Subjects of the watched windows.
     windows: BTreeSet<String>,
     bins_each: u32,
-    /// So many more bins can there be: of flows, of windows, of VPN flows.
+    /// Numbers of bins that may still be reported: of flows, of windows, of VPN flows.
     left: [u64; 3],
     ended: Ended,
     longest_report: u64,
@@ -225,7 +233,7 @@ impl Told {
     fn of(run: u64, assignment: &Assignment, tell_bins: bool) -> Told {
         let bins_each = assignment.duration.0.div_ceil(assignment.interval.0.max(1));
         let all = assignment.flows.len() as u64 * bins_each;
-        let vpns = if assignment.edge.is_some() { MOST_VPNS * bins_each } else { 0 };
+        let vpns = if assignment.edge.is_some() { MAX_VPNS * bins_each } else { 0 };
         let routed = if assignment.edge.is_some() { VPN_BYTES * bins_each } else { 0 };
         let windows = assignment.watch.len() as u64 * bins_each;
         let longest =
@@ -236,7 +244,7 @@ impl Told {
             bins_each: u32::try_from(bins_each).unwrap_or(u32::MAX),
             windows: assignment.watch.iter().map(|flow| flow.subject.clone()).collect(),
             left: match tell_bins {
-                // Both halves of a one-ended flow tell of each.
+                // Both halves of a one-ended flow report each bin.
                 true => [2 * (all + assignment.flows.len() as u64), windows, vpns],
                 false => [0; 3],
             },
@@ -245,16 +253,16 @@ impl Told {
         }
     }
 
-    /// Takes bins of the run; false where there are more than it has.
+    /// Records reported bins. Returns false if there are more than the run has.
     fn take(&mut self, run: u64, mut ended: Ended) -> bool {
         let counts = [ended.bins.len(), ended.windows.len(), ended.vpns.len()];
         if run != self.run {
-            // Those of the run before may be under way still.
+            // Bins of the previous run may still be in transit.
             return counts == [0; 3] || run < self.run;
         }
         for (left, count) in self.left.iter_mut().zip(counts) {
-            let Some(fewer) = left.checked_sub(count as u64) else { return false };
-            *left = fewer;
+            let Some(remaining) = left.checked_sub(count as u64) else { return false };
+            *left = remaining;
         }
         ended.bins.retain(|bin| self.flows.contains(&bin.flow) && bin.bin < self.bins_each);
         ended.windows.retain(|window| self.windows.contains(&window.subject) && window.bin < self.bins_each);
@@ -264,11 +272,11 @@ impl Told {
     }
 }
 
-fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
-    told.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(reported: &Mutex<Told>) -> MutexGuard<'_, Told> {
+    reported.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks an agent who it is.
+/// Asks an agent for its identity and versions.
 pub(crate) async fn greet(client: &mut AgentClient<Channel>) -> Result<HelloReply, Status> {
     let request = HelloRequest {
         oldest_version: *VERSIONS.start(),
@@ -283,12 +291,12 @@ async fn attend(
     controller: u64,
 ) -> Result<(mpsc::Sender<Heartbeat>, Streaming<Progress>), Status> {
     let (heartbeats, out) = mpsc::channel(4);
-    heartbeats.try_send(Heartbeat { controller }).expect("there is room for one");
+    heartbeats.try_send(Heartbeat { controller }).expect("the channel is empty");
     Ok((heartbeats, client.attend(ReceiverStream::new(out)).await?.into_inner()))
 }
 
-/// Asks the clock. Where both sides read one clock, and what was seen does not contradict
-/// it, nothing needs estimating.
+/// Measures the clock offset. If both sides announce the same clock and the first exchanges do not contradict
+/// this, no estimate is needed.
 async fn offset(client: &mut AgentClient<Channel>, identity: &str) -> Result<ClockOffset, String> {
     let mut estimator = OffsetEstimator::default();
     let same = clock::is_ours(identity);
@@ -298,10 +306,10 @@ async fn offset(client: &mut AgentClient<Channel>, identity: &str) -> Result<Clo
             return Ok(ClockOffset::SAME_CLOCK);
         }
     }
-    estimator.offset().ok_or_else(|| "its clock runs backwards".into())
+    estimator.offset().ok_or_else(|| "the agent's clock runs backward".into())
 }
 
-/// Asks the clock once; gives what the kernel there says of its wall clock.
+/// Performs one clock exchange. Returns the synchronization state of the agent's wall clock.
 pub(crate) async fn exchange_clocks(
     client: &mut AgentClient<Channel>,
     estimator: &mut OffsetEstimator,
@@ -314,56 +322,56 @@ pub(crate) async fn exchange_clocks(
     Ok(state)
 }
 
-/// Gives and takes signs of life until the agent is gone. Its silence is counted in our
-/// ticks: had we been held up, we could not have heard it.
+/// Sends heartbeats and receives progress until the agent is lost. Missing answers are counted in ticks of
+/// the controller instead of time, because a delayed controller could not have received them.
 async fn keep(
     controller: u64,
     heartbeats: mpsc::Sender<Heartbeat>,
     mut progress: Streaming<Progress>,
     watched: watch::Sender<Seen>,
-    told: Arc<Mutex<Told>>,
+    reported: Arc<Mutex<Told>>,
 ) {
     let mut tick = interval(HEARTBEAT);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut lease = Lease::new(AGENT_BEATS);
     let mut messages = 0;
-    let how = loop {
+    let reason = loop {
         tokio::select! {
             biased;
             _ = tick.tick() => {
                 if !lease.tick() {
-                    break format!("no sign of life for {:.0?}", HEARTBEAT * AGENT_BEATS);
+                    break format!("no answer to heartbeats for {:.0?}", HEARTBEAT * AGENT_BEATS);
                 }
                 messages = 0;
-                // A full channel means that it does not read; its own silence will tell.
+                // A full channel means that the agent does not read; its missing answers will show that.
                 let _ = heartbeats.try_send(Heartbeat { controller });
             }
             message = progress.message() => match message {
                 Ok(Some(mut progress)) => {
                     lease.renew();
                     messages += 1;
-                    if messages > MOST_MESSAGES {
-                        break format!("it told of more than {MOST_MESSAGES} things within {HEARTBEAT:.2?}");
+                    if messages > MAX_MESSAGES {
+                        break format!("more than {MAX_MESSAGES} messages within {HEARTBEAT:.2?}");
                     }
                     let ended = Ended::take(&mut progress);
-                    if !lock(&told).take(progress.run, ended) {
-                        break "it told of bins its run does not have".into();
+                    if !lock(&reported).take(progress.run, ended) {
+                        break "more bins reported than the run has".into();
                     }
                     watched.send_modify(|seen| seen.progress = progress);
                 }
-                Ok(None) => break "it ended by itself".into(),
+                Ok(None) => break "the agent ended".into(),
                 Err(status) => break describe(&status),
             },
         }
     };
-    watched.send_modify(|seen| seen.lost = Some((monotonic_ns(), how)));
+    watched.send_modify(|seen| seen.lost = Some((monotonic_ns(), reason)));
 }
 
-/// A failed call in words.
+/// Describes a failed call.
 fn describe(status: &Status) -> String {
     match status.source() {
-        Some(_) => format!("its process ended or the connection broke ({})", deepest(status)),
-        None if status.message().is_empty() => format!("it answers {:?}", status.code()),
+        Some(_) => format!("the agent's process ended or the connection broke ({})", deepest(status)),
+        None if status.message().is_empty() => format!("gRPC status {:?}", status.code()),
         None => plain(status.message()),
     }
 }

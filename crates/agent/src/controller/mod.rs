@@ -1,16 +1,16 @@
-//! The controller: has agents prepare, start together, measure, and report. Whether an
-//! agent runs in a namespace of this machine or on another host, it cannot tell.
+//! Controller of agents: it has them prepare a run, start together, measure, and report. It treats agents in
+//! namespaces of this machine and on other hosts alike.
 //!
-//! Callers are synchronous; connections are kept alive by a thread of the controller's own.
-//! Nothing here waits without a deadline. Before the start a lost agent is an error, after
-//! it a [`Loss`] beside the others' results.
+//! Its functions are synchronous; a thread of the controller keeps the connections alive. Every wait has a
+//! deadline. The loss of an agent is an error before the start, and afterwards an [`AgentLoss`] among the
+//! results.
 //!
-//! - [`member`]: one agent, and its signs of life; [`place`]: where it is.
-//! - [`clocks`]: theirs beside ours, and beside each other.
-//! - [`opening`]: receivers agree, and all open what the run needs.
-//! - [`start`]: all start at one moment, of which each has heard before.
-//! - [`reports`]: what a run found, kept before its agents may forget it.
-//! - [`round`]: a question to many.
+//! - [`connection`]: connection to one agent, and its heartbeats; [`address`]: its address.
+//! - [`clocks`]: offsets among the clocks of agents and controller.
+//! - [`preparation`]: consents of the receivers, and preparation of the run.
+//! - [`start`]: simultaneous start, announced to all agents in advance.
+//! - [`reports`]: collection of reports, each stored before the agent may delete it.
+//! - [`round`]: concurrent calls to many agents.
 
 mod clocks;
 mod error;
@@ -49,66 +49,66 @@ use std::ops::ControlFlow;
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
 
-/// How long an agent may take to answer for the first time.
+/// Time limit for connecting to an agent.
 pub const CONNECT_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
-/// So many agents at a time are connected to, asked to prepare, or send their reports: those that are
-/// attended want signs of life meanwhile.
+/// Maximum number of concurrent calls, such as those for connecting, preparing and collecting reports. The
+/// remaining capacity is needed for heartbeats.
 const AT_A_TIME: usize = 64;
-/// How long opening everything a run needs may take.
+/// Time limit for preparing a run.
 const PREPARE_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
-/// The start of a run that has none yet.
+/// Start of a run that has no start time yet.
 const NOT_STARTED: Epoch = Epoch(u64::MAX);
-/// How often watchers are told.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+/// Interval at which observers of a run are called.
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// Agents under one control. Dropped, they end by themselves.
+/// Agents under one controller. When this value is dropped, the agents end on their own.
 pub struct Agents {
     runtime: Runtime,
     controller: u64,
     members: Vec<Member>,
-    /// Which of them has a name.
+    /// Index of each agent by name.
     by_name: BTreeMap<String, usize>,
     run: u64,
     tell_bins: bool,
-    /// Indices of the members that take part in the run.
+    /// Indices of the agents that take part in the run.
     taking_part: Vec<usize>,
     length: Duration,
     epoch: Epoch,
-    /// How the run goes, once it has a start.
+    /// State of the run, once it has a start time.
     conduct: Option<Conduct>,
-    /// What receivers have agreed to.
+    /// Consents of the receivers.
     consents: Vec<Consent>,
-    /// How the start was told.
+    /// Announcement of the start.
     lead: Cell<Lead>,
     clocks: Clocks,
 }
 
-/// How a run goes.
+/// State of a run at one moment.
 #[derive(Clone, Debug)]
 pub struct Overview {
     /// Time of the run; zero before the start.
     pub now: Instant,
-    /// Agents that are not over yet.
+    /// Agents that have not completed the run yet.
     pub running: usize,
-    /// Packets sent, and payload bytes.
+    /// Packets and payload bytes sent.
     pub sent: (u64, u64),
-    /// Packets received, and payload bytes.
+    /// Packets and payload bytes received.
     pub received: (u64, u64),
     /// Packets lost.
     pub lost: u64,
-    /// Names of agents that are lost.
+    /// Names of the lost agents.
     pub lost_agents: Vec<String>,
-    /// Bins that have ended since watchers were told before, where asked for.
+    /// Bins completed since the previous overview, where requested.
     pub ended: Ended,
 }
 
 impl Agents {
-    /// Takes the agents of these names that are, or soon will be, at these places.
+    /// Connects to agents, given by name and address. An agent on a socket may start to listen later.
     pub fn connect(agents: Vec<(String, impl Into<Place>)>) -> Result<Agents, Error> {
         Agents::connect_within(agents, CONNECT_WITHIN)
     }
 
-    /// As [`connect`](Agents::connect), with another limit.
+    /// Connects like [`connect`](Agents::connect), with the given timeout.
     pub fn connect_within(
         agents: Vec<(String, impl Into<Place>)>,
         limit: std::time::Duration,
@@ -148,19 +148,19 @@ impl Agents {
         })
     }
 
-    /// Has each agent open what its part needs. On an error nothing remains prepared.
+    /// Prepares a run on all agents. After an error, no agent has the run prepared.
     pub fn prepare(&mut self, assignments: Vec<(String, Assignment)>) -> Result<(), Error> {
         self.new_run(false);
         self.add(assignments).map(drop)
     }
 
-    /// Begins another run, in which nobody takes part yet; bins are told as they end where
-    /// asked for.
+    /// Creates another run, without agents. Completed bins are reported during the run if `tell_bins` is set.
     pub fn new_run(&mut self, tell_bins: bool) {
         self.new_run_numbered(self.run + 1, tell_bins);
     }
 
-    /// As [`new_run`](Agents::new_run), under a number that is greater than any the agents had.
+    /// Creates a run like [`new_run`](Agents::new_run), with a number greater than that of any earlier run of
+    /// the agents.
     pub fn new_run_numbered(&mut self, run: u64, tell_bins: bool) {
         self.run = run;
         self.tell_bins = tell_bins;
@@ -180,37 +180,37 @@ impl Agents {
         self.by_name.get(name).copied().ok_or_else(|| Error::Unknown(name.to_owned()))
     }
 
-    /// Addresses of an agent's host that flows may use, where it tells.
+    /// Returns the addresses of an agent's host that flows may use, if the agent announces them.
     pub fn addresses(&self, name: &str) -> &[IpAddr] {
         self.member(name).map_or(&[], |member| &member.addresses)
     }
 
-    /// Bins that ended since the last call.
+    /// Returns the bins completed since the previous call.
     pub fn take_ended(&self) -> Ended {
         let mut ended = Ended::default();
         self.members.iter().for_each(|member| ended.extend(member.take_ended()));
         ended
     }
 
-    /// Waits until every agent is over or lost, telling how it goes about 20 times a second;
-    /// `Break` stops the run. Agents that go on too long are given up.
-    pub fn watch(&mut self, mut tell: impl FnMut(&Overview) -> ControlFlow<()>) {
+    /// Waits until all agents have completed the run or are lost. Calls `observe` about 20 times per second;
+    /// `Break` stops the run. Agents that continue too long after the end are given up.
+    pub fn watch(&mut self, mut observe: impl FnMut(&Overview) -> ControlFlow<()>) {
         while self.conduct.is_some() {
             let overview = Overview { ended: self.take_ended(), ..self.overview() };
-            let told_to_stop = tell(&overview).is_break();
+            let stop_requested = observe(&overview).is_break();
             let now = Instant(monotonic_ns());
             let Some(conduct) = &mut self.conduct else { return };
             conduct.handle_timeout(now);
-            if told_to_stop && conduct.stop(now) {
+            if stop_requested && conduct.stop(now) {
                 self.stop();
             } else if conduct.poll_timeout().is_none() {
                 return;
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// How the run goes.
+    /// Returns the current state of the run.
     pub fn overview(&mut self) -> Overview {
         let mut overview = Overview {
             now: self.epoch.now(),
@@ -221,8 +221,8 @@ impl Agents {
             lost_agents: Vec::new(),
             ended: Ended::default(),
         };
-        // What agents tell may be anything: the sums stop at the largest number.
-        let add = |sum: &mut u64, told: u64| *sum = sum.saturating_add(told);
+        // Agents may report any number, so that the sums saturate.
+        let add = |sum: &mut u64, reported: u64| *sum = sum.saturating_add(reported);
         for (place, &index) in self.taking_part.iter().enumerate() {
             let member = &self.members[index];
             let seen = member.seen();
@@ -245,21 +245,21 @@ impl Agents {
         overview
     }
 
-    /// Ends the run early; what was measured can be collected.
+    /// Stops the run early. The reports can be collected.
     pub fn stop(&mut self) {
         let (controller, run) = (self.controller, self.run);
         let calls = self.taking_part.iter().map(|&index| {
             let member = self.members[index].clone();
             async move {
                 let mut client = member.client.clone();
-                // One that does not hear it is noticed by its silence.
+                // An agent that does not receive it is detected by its missing heartbeat answers.
                 let _ = member.answer(ANSWER_WITHIN, client.stop(StopRequest { controller, run })).await;
             }
         });
         ask(&self.runtime, usize::MAX, calls, |()| true);
     }
 
-    /// Ends the agents. Those that do not answer end by themselves.
+    /// Ends the agents. Those that do not answer end on their own.
     pub fn finish(self) {
         let controller = self.controller;
         let calls = self.members.iter().map(|member| {
@@ -272,7 +272,7 @@ impl Agents {
         self.ask_all(calls);
     }
 
-    /// Asks everybody, so many at a time; their answers in order.
+    /// Calls all agents, a limited number at a time. Returns their answers in order.
     fn ask_all<F>(&self, calls: impl IntoIterator<Item = F>) -> Vec<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
@@ -281,8 +281,8 @@ impl Agents {
         answers.into_iter().flatten().collect()
     }
 
-    /// Nothing, where all from the `first` on agreed; else the run is called off. Some may not
-    /// have been asked, because others had refused.
+    /// Checks the answers of the agents from index `first` on, and cancels the run unless all of them
+    /// accepted. Agents that were not called, because another one had refused, count as accepting.
     fn all_agreed(
         &mut self,
         first: usize,
@@ -307,7 +307,7 @@ impl Agents {
         Err(error)
     }
 
-    /// Stops the run, and waits until no agent is in it.
+    /// Stops the run, and waits until no agent takes part in it.
     fn call_off(&mut self) {
         self.stop();
         self.epoch = NOT_STARTED;
@@ -319,11 +319,11 @@ impl Agents {
             seen.lost.is_none() && matches!(phase, Phase::Preparing | Phase::Ready | Phase::Running)
         };
         while self.taking_part.iter().any(busy) && monotonic_ns() < deadline.0 {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// What is known of an agent that was lost.
+    /// Describes the loss of an agent.
     fn loss(&self, index: usize, why: String) -> Loss {
         let member = &self.members[index];
         let seen = member.seen();

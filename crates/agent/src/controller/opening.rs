@@ -1,5 +1,4 @@
-//! Before the start: receivers give their word for what they are to receive, and every agent opens what its
-//! part needs.
+//! Preparation of a run: receivers consent to their flows, and every agent opens the resources of its part.
 
 use super::member::ANSWER_WITHIN;
 use super::round::ask;
@@ -12,8 +11,8 @@ use netstage_agent_api::task::{self, Assignment};
 use std::collections::BTreeSet;
 
 impl Agents {
-    /// Has the agents of these assignments give their word for what they are to receive. It is
-    /// handed to those that send: agents of a fleet send to nobody without.
+    /// Collects the receivers' consents to the flows of these assignments. Senders need them: agents of a
+    /// fleet send to no receiver without its consent.
     pub fn agree(&mut self, assignments: &[(String, Assignment)]) -> Result<(), Error> {
         let (controller, run) = (self.controller, self.run);
         let receives = |(_, part): &&(String, Assignment)| part.received().next().is_some();
@@ -41,7 +40,7 @@ impl Agents {
                 Some(Err(reason)) => lost.push(Loss { agent: agent.clone(), reason }),
                 Some(Ok(reply)) => match reply.refusal {
                     Some(refusal) => refused.push((agent.clone(), Refusal::from(refusal))),
-                    None => self.consents.extend(own_words(reply.consents, assignment)),
+                    None => self.consents.extend(requested_consents(reply.consents, assignment)),
                 },
             }
         }
@@ -52,12 +51,16 @@ impl Agents {
         }
     }
 
-    /// Has further agents open what their part of the run needs; returns where each receives:
-    /// number and port of each flow. On an error nothing of the run remains prepared.
+    /// Prepares the run on further agents. Returns for each agent the number and port of each received flow.
+    /// After an error, no agent has the run prepared.
     pub fn add(&mut self, assignments: Vec<(String, Assignment)>) -> Result<Vec<Vec<(u32, u16)>>, Error> {
         let first = self.taking_part.len();
-        self.length =
-            assignments.iter().map(|(_, a)| a.duration).chain([self.length]).max().expect("not none");
+        self.length = assignments
+            .iter()
+            .map(|(_, a)| a.duration)
+            .chain([self.length])
+            .max()
+            .expect("the iterator is not empty");
         let indices = assignments.iter().map(|(name, _)| self.index(name)).collect::<Result<Vec<_>, _>>()?;
         let mut calls = Vec::new();
         for (&index, (_, assignment)) in indices.iter().zip(&assignments) {
@@ -84,7 +87,7 @@ impl Agents {
         let answers = answers.into_iter().zip(&assignments).map(|(answer, (_, assignment))| {
             answer.map(|answer| {
                 let reply = answer?;
-                ports.push(own_ports(&reply, assignment));
+                ports.push(requested_ports(&reply, assignment));
                 Ok(reply.refusal)
             })
         });
@@ -93,24 +96,24 @@ impl Agents {
         Ok(ports)
     }
 
-    /// What was agreed to of the flows an assignment sends.
+    /// Returns the consents to the flows that an assignment sends.
     fn consents_for(&self, assignment: &Assignment) -> Vec<Consent> {
         let ids: BTreeSet<u32> = assignment.sent().collect();
         self.consents.iter().filter(|consent| ids.contains(&consent.flow)).cloned().collect()
     }
 }
 
-/// Of what an agent says it agreed to, what it was asked: where it receives itself.
-fn own_words(consents: Vec<Consent>, assignment: &Assignment) -> impl Iterator<Item = Consent> {
+/// Returns the requested consents among those of an answer: only for flows that the agent itself receives.
+fn requested_consents(consents: Vec<Consent>, assignment: &Assignment) -> impl Iterator<Item = Consent> {
     let mut asked: BTreeSet<(u32, String)> =
         assignment.received().map(|(number, at)| (number, at.to_string())).collect();
-    // Removed as it is found: a word given twice is one.
-    consents.into_iter().filter(move |word| asked.remove(&(word.flow, word.destination.clone())))
+    // A requested consent is removed once found, so that duplicates are ignored.
+    consents.into_iter().filter(move |consent| asked.remove(&(consent.flow, consent.destination.clone())))
 }
 
-/// Where an agent says it receives, of the flows it was asked to.
-fn own_ports(reply: &PrepareReply, assignment: &Assignment) -> Vec<(u32, u16)> {
+/// Returns the ports of requested flows among those of an answer.
+fn requested_ports(reply: &PrepareReply, assignment: &Assignment) -> Vec<(u32, u16)> {
     let asked: BTreeSet<u32> = assignment.flows.iter().map(|flow| flow.id).collect();
-    let told = reply.ports.iter().filter(|at| asked.contains(&at.flow));
-    told.filter_map(|at| Some((at.flow, u16::try_from(at.port).ok()?))).take(asked.len()).collect()
+    let requested = reply.ports.iter().filter(|at| asked.contains(&at.flow));
+    requested.filter_map(|at| Some((at.flow, u16::try_from(at.port).ok()?))).take(asked.len()).collect()
 }

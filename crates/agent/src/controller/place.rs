@@ -1,4 +1,4 @@
-//! Where an agent is, and the way to it.
+//! Addresses of agents, and connections to them.
 
 use super::error::Error;
 use hyper_util::rt::TokioIo;
@@ -16,16 +16,16 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-/// Where an agent is.
+/// Address of an agent.
 #[derive(Debug)]
 pub enum Place {
-    /// It listens, or soon will, on this socket.
+    /// Unix socket on which the agent listens, or will listen soon.
     Socket(PathBuf),
-    /// It is at the other end of this connection.
+    /// Established connection to the agent.
     Connection(UnixStream),
-    /// It listens on another host, to whoever has the key.
+    /// Address of an agent on another host, and the key it requires.
     Host(SocketAddr, Key),
-    /// It is of the fleet whose hub listens on this socket.
+    /// Unix socket of the hub of the agent's fleet.
     Fleet(PathBuf),
 }
 
@@ -41,13 +41,13 @@ impl fmt::Display for Place {
             Place::Socket(path) => write!(f, "{}", path.display()),
             Place::Connection(_) => f.write_str("this process"),
             Place::Host(address, _) => write!(f, "{address}"),
-            Place::Fleet(_) => f.write_str("its host"),
+            Place::Fleet(_) => f.write_str("its fleet host"),
         }
     }
 }
 
 impl Place {
-    /// Connects to the agent called `name`, by the deadline.
+    /// Connects to the agent called `name` before the deadline.
     pub async fn dial(self, name: &str, deadline: Instant) -> Result<Channel, Error> {
         let place = self.to_string();
         let unreachable =
@@ -67,23 +67,23 @@ impl Place {
                 let connected = timeout_at(deadline, TcpStream::connect(address)).await;
                 let stream = connected
                     .map_err(|_| unreachable("no answer to the connection request".into()))?
-                    .map_err(|error| unreachable(format!("nobody listens ({error})")))?;
-                let shaken = timeout_at(deadline, Dialler::new(&key).dial(stream)).await;
-                let stream = shaken
-                    .map_err(|_| unreachable("it listens, but does not answer".into()))?
-                    .map_err(|error| match error {
+                    .map_err(|error| unreachable(format!("no agent listens ({error})")))?;
+                let handshake = timeout_at(deadline, Dialler::new(&key).dial(stream)).await;
+                let stream = handshake.map_err(|_| unreachable("connected, but no answer".into()))?.map_err(
+                    |error| match error {
                         DialError::OtherKey => {
                             Error::OtherKey { agent: name.to_owned(), place: place.clone() }
                         }
                         DialError::Foreign(_) => unreachable(error.to_string()),
-                    })?;
+                    },
+                )?;
                 channel_over(stream, name, deadline).await.map_err(unreachable)
             }
         }
     }
 }
 
-/// Connects as soon as something listens: an agent just spawned takes a moment.
+/// Connects as soon as the socket accepts connections. An agent that has just been started takes a moment.
 async fn dial_socket(socket: &Path, name: &str, deadline: Instant) -> Result<Channel, String> {
     let stream = loop {
         let error = match tokio::net::UnixStream::connect(socket).await {
@@ -92,15 +92,15 @@ async fn dial_socket(socket: &Path, name: &str, deadline: Instant) -> Result<Cha
         };
         let soon = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
         if !soon || Instant::now() >= deadline {
-            return Err(format!("nobody listens ({error}); is the agent running?"));
+            return Err(format!("no agent listens ({error}); is the agent running?"));
         }
         sleep(Duration::from_millis(10)).await;
     };
     channel_over(stream, name, deadline).await
 }
 
-/// A channel over one connection, which is not opened again once it breaks. Its requests
-/// bear a name, by which a hub knows whom they are for.
+/// Creates a channel over one connection, which is not re-established once it breaks. Requests carry the
+/// agent's name as their authority, by which a hub selects the agent.
 pub(crate) async fn channel_over<S>(stream: S, name: &str, deadline: Instant) -> Result<Channel, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -108,9 +108,12 @@ where
     let mut stream = Some(TokioIo::new(stream));
     let once =
         service_fn(move |_| ready(stream.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))));
-    // The authority is in the requests' headers only; nodes of one machine may be called anything.
+    // The authority is used only in request headers. Nodes of one machine may have names that are no valid
+    // host names.
     let endpoint = Endpoint::from_shared(format!("http://{name}"));
     let endpoint = endpoint.unwrap_or_else(|_| Endpoint::from_static("http://agent"));
     let connected = timeout_at(deadline, endpoint.connect_with_connector(once)).await;
-    connected.map_err(|_| "it does not accept connections")?.map_err(|error| super::member::deepest(&error))
+    connected
+        .map_err(|_| "the agent does not accept connections")?
+        .map_err(|error| super::member::deepest(&error))
 }

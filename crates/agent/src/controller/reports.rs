@@ -1,4 +1,4 @@
-//! What a run found: reports are fetched, and kept before their agents may forget them.
+//! Collection of reports. Each report is stored before its agent may delete it.
 
 use super::member::{ANSWER_WITHIN, Member};
 use super::{Agents, Loss};
@@ -8,22 +8,22 @@ use netstage_agent_api::results::Report;
 use netstage_core::fleet::{SETTLE, Standing};
 use std::ops::ControlFlow;
 
-/// What a run found.
+/// Reports of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Collected {
     /// Reports, in the order of the agents.
     pub reports: Vec<Report>,
     /// Agents whose reports are missing.
     pub lost: Vec<Loss>,
-    /// What a reader should know.
+    /// Warnings.
     pub warnings: Vec<String>,
-    /// Where agents were slow to answer: how far ahead they were told of the start, and how often it was moved.
+    /// Remark on a slow start: time between announcement and start, and number of postponements.
     pub slow_start: Option<String>,
 }
 
 impl Agents {
-    /// Fetches reports the agents keep of runs before, whose controllers never released them. Those
-    /// for which `keep` returns true, agents forget.
+    /// Fetches the reports of earlier runs that no controller has released. Releases those for which `keep`
+    /// returns true, so that their agents delete them.
     pub fn fetch_kept(&self, mut keep: impl FnMut(&str, u64, &Report) -> bool) -> Vec<Loss> {
         let controller = self.controller;
         let calls = self.members.iter().map(|member| {
@@ -60,13 +60,13 @@ impl Agents {
         losses
     }
 
-    /// Waits as [`watch`](Agents::watch) does, and fetches the reports.
+    /// Waits like [`watch`](Agents::watch), and fetches the reports.
     pub fn collect(&mut self) -> Collected {
         self.collect_keeping(|_, _| Ok(()))
     }
 
-    /// As [`collect`](Agents::collect): each report is handed to `keep` before its agent may
-    /// forget it. One that cannot be kept stays with the agent.
+    /// Collects reports like [`collect`](Agents::collect), and passes each one to `keep` before its agent may
+    /// delete it. A report for which `keep` fails stays with the agent.
     pub fn collect_keeping(
         &mut self,
         mut keep: impl FnMut(&str, &Report) -> Result<(), String>,
@@ -84,8 +84,8 @@ impl Agents {
                     let seconds = SETTLE.0 / 1_000_000_000;
                     return Err(format!("still {} {seconds} s after the end of the run", phase.name()));
                 }
-                let most = member.longest_report();
-                member.collect(controller, run, most).await
+                let max_bytes = member.longest_report();
+                member.collect(controller, run, max_bytes).await
             }
         });
         let mut collected = Collected::default();
@@ -103,7 +103,7 @@ impl Agents {
                     match keep(&member.name, &report) {
                         Ok(()) => released.push(member.clone()),
                         Err(why) => collected.warnings.push(format!(
-                            "the report of agent {} cannot be kept here, and stays there: {why}",
+                            "cannot store the report of agent {}; it stays with the agent: {why}",
                             member.name
                         )),
                     }
@@ -119,7 +119,8 @@ impl Agents {
     }
 }
 
-/// Lets an agent forget a report. One that does not hear it keeps it, which does no harm.
+/// Lets an agent delete a report. An agent that does not receive the request keeps the report, which is
+/// harmless.
 async fn release(member: Member, controller: u64, run: u64) {
     let mut client = member.client.clone();
     let _ = member.answer(ANSWER_WITHIN, client.release(ReleaseRequest { controller, run })).await;

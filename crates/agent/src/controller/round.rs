@@ -1,4 +1,4 @@
-//! Rounds of calls to agents, as [`Round`] has them asked.
+//! Rounds of concurrent calls to agents, scheduled by [`Round`].
 
 use netstage_core::fleet::Round;
 use netstage_core::time::{Duration, Instant};
@@ -8,39 +8,40 @@ use std::thread::available_parallelism;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// What a round found.
+/// Answers of a round.
 pub struct Answers<T> {
-    /// In the order of the calls; none from those that were not asked any more.
+    /// Answers in the order of the calls; `None` for calls that were not made after a failure.
     pub answers: Vec<Option<T>>,
-    /// How long the slowest took.
+    /// Duration of the slowest call.
     pub slowest: Duration,
 }
 
-/// Makes the calls, so many at a time. After an answer that is not `well`, nobody else is asked.
+/// Makes the calls, at most `max_concurrent` concurrently. Makes no further calls after an answer that does not
+/// satisfy `is_success`.
 pub fn ask<F>(
     runtime: &Runtime,
-    at_a_time: usize,
+    max_concurrent: usize,
     calls: impl IntoIterator<Item = F>,
-    well: impl Fn(&F::Output) -> bool,
+    is_success: impl Fn(&F::Output) -> bool,
 ) -> Answers<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     let mut calls: Vec<Option<F>> = calls.into_iter().map(Some).collect();
     let mut answers: Vec<Option<F::Output>> = calls.iter().map(|_| None).collect();
-    let mut round = Round::new(calls.len(), at_a_time);
+    let mut round = Round::new(calls.len(), max_concurrent);
     let now = || Instant(monotonic_ns());
     runtime.block_on(async {
-        let mut under_way = JoinSet::new();
+        let mut pending = JoinSet::new();
         loop {
             while let Some(agent) = round.poll_ask(now()) {
-                let call = calls[agent].take().expect("everybody is asked once");
-                under_way.spawn(async move { (agent, call.await) });
+                let call = calls[agent].take().expect("each call is made once");
+                pending.spawn(async move { (agent, call.await) });
             }
-            let Some(answered) = under_way.join_next().await else { break };
+            let Some(answered) = pending.join_next().await else { break };
             let (agent, answer) = answered.expect("calls do not panic");
             round.handle_answer(agent, now());
-            if !well(&answer) {
+            if !is_success(&answer) {
                 round.call_off();
             }
             answers[agent] = Some(answer);
@@ -49,7 +50,7 @@ where
     Answers { answers, slowest: round.slowest() }
 }
 
-/// How many threads attend to agents.
+/// Returns the number of threads for the connections to agents.
 pub fn cores() -> usize {
     available_parallelism().map_or(1, usize::from)
 }

@@ -1,5 +1,5 @@
-//! The start: all agents at one moment, of which each has heard before. [`Kickoff`] says when, and what follows
-//! where one has not.
+//! Simultaneous start of all agents, announced to each of them in advance. [`Kickoff`] chooses the start
+//! time, and postpones it if an agent did not confirm it in time.
 
 use super::member::{ANSWER_WITHIN, Member};
 use super::round::ask;
@@ -12,63 +12,65 @@ use netstage_host::clock::{Epoch, monotonic_ns};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// An agent that takes so long to answer is worth a word in the record: the machine or the network is busy.
+/// Answer time of an agent from which the record mentions it, because the machine or the network is busy.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// What an agent says of a start.
+/// Answer of an agent to a start request.
 type Answer = Result<Option<wire::Refusal>, String>;
 
-/// How a start was told.
+/// Announcement of a start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lead {
-    /// How long telling everybody takes.
+    /// Time until the slowest agent has answered.
     slowest: Duration,
-    /// How long before the start the order went out.
+    /// Time between the announcement and the start.
     ahead: Duration,
-    /// How often the start was moved because some had not answered in time.
+    /// Number of postponements because agents had not answered in time.
     moves: u32,
 }
 
 impl Lead {
-    /// What a reader of the record should know of the start at so many agents.
+    /// Returns the remark for the record, or `None` if the start was neither slow nor postponed.
     pub fn remark(&self, agents: usize) -> Option<String> {
         let (ahead, slowest) = (self.ahead.as_secs_f64(), self.slowest.as_secs_f64());
-        let moved = match self.moves {
+        let postponed = match self.moves {
             0 if self.slowest < SLOW => return None,
             0 => {
                 return Some(format!(
-                    "the start was told {ahead:.1} s ahead: the slowest of {agents} agents took {slowest:.1} s to answer"
+                    "the start was announced {ahead:.1} s in advance: the slowest of {agents} agents took {slowest:.1} s \
+                     to answer"
                 ));
             }
             1 => "once".into(),
             moves => format!("{moves} times"),
         };
         Some(format!(
-            "the start was moved {moved}, since some of {agents} agents had not answered in time; the one that \
-             stands was told {ahead:.1} s ahead"
+            "the start was postponed {postponed}, because some of {agents} agents had not answered in time; \
+             the final start was announced {ahead:.1} s in advance"
         ))
     }
 }
 
 impl Agents {
-    /// When a start can be that every agent hears of in time: all are asked for their clocks at
-    /// once, as they will be told of the start, and the slowest shows how long that takes.
+    /// Returns the earliest start time that can be announced to every agent in advance. All agents are asked
+    /// for their clocks at once, as in an announcement; the slowest answer determines the time needed.
     pub fn soonest_start(&self) -> Epoch {
-        let slowest = self.rehearse();
+        let slowest = self.measure_answer_time();
         let ahead = start_lead(slowest, self.clock_error());
         self.lead.set(Lead { slowest, ahead, moves: 0 });
         Epoch(monotonic_ns()).later(ahead)
     }
 
-    /// Starts the prepared run as soon as every agent can hear of it; returns when that is. Where some have
-    /// not answered in time, all are told a later start, which the record says. On an error the run is
-    /// called off; it can be prepared again.
+    /// Starts the prepared run at the earliest start time that every agent confirms, and returns this time.
+    /// If some agents do not answer in time, the start is postponed and announced again, which the record
+    /// mentions. After an error the run is canceled, and can be prepared again.
     pub fn start_together(&mut self) -> Result<Epoch, Error> {
-        let mut kickoff = Kickoff::new(self.taking_part.len(), self.rehearse(), self.clock_error());
+        let mut kickoff =
+            Kickoff::new(self.taking_part.len(), self.measure_answer_time(), self.clock_error());
         loop {
             let start = kickoff.propose(Instant(monotonic_ns()));
             self.begin(Epoch(start.0));
-            let (step, mut answers) = self.tell(&mut kickoff, start);
+            let (step, mut answers) = self.announce(&mut kickoff, start);
             let (slowest, ahead) = (kickoff.slowest(), kickoff.lead());
             self.lead.set(Lead { slowest, ahead, moves: kickoff.moves() });
             match step {
@@ -76,8 +78,8 @@ impl Agents {
                 Step::Move | Step::Wait(_) => {}
                 Step::GiveUp => {
                     if answers.iter().flatten().all(|answer| matches!(answer, Ok(None))) {
-                        let silent = || Err("it did not say whether it starts in time".to_owned());
-                        answers.iter_mut().for_each(|answer| _ = answer.get_or_insert_with(silent));
+                        let no_answer = || Err("no answer to the start request".to_owned());
+                        answers.iter_mut().for_each(|answer| _ = answer.get_or_insert_with(no_answer));
                     }
                     return self.all_agreed(0, answers).map(|()| Epoch(start.0));
                 }
@@ -85,11 +87,11 @@ impl Agents {
         }
     }
 
-    /// Starts the prepared run at one moment, told each agent in time of its own clock. On
-    /// an error the run is called off; it can be prepared again.
+    /// Starts the prepared run at the given time, announced to each agent in terms of its own clock. After an
+    /// error the run is canceled, and can be prepared again.
     pub fn start(&mut self, epoch: Epoch) -> Result<(), Error> {
         self.begin(epoch);
-        let answers = ask(&self.runtime, usize::MAX, self.orders(epoch), |_| true).answers;
+        let answers = ask(&self.runtime, usize::MAX, self.start_requests(epoch), |_| true).answers;
         self.all_agreed(0, answers)
     }
 
@@ -99,13 +101,13 @@ impl Agents {
         self.conduct = Some(Conduct::new(self.run, self.taking_part.len(), end));
     }
 
-    /// How long the slowest takes to answer when all are asked at once.
-    fn rehearse(&self) -> Duration {
+    /// Returns the time in which all agents answer when they are asked at once.
+    fn measure_answer_time(&self) -> Duration {
         let calls = self.taking_part.iter().map(|&index| {
             let member = self.members[index].clone();
             async move {
                 let mut client = member.client.clone();
-                // One that does not answer is noticed when it is told of the start.
+                // An agent that does not answer is detected by the start request.
                 let _ = member.answer(ANSWER_WITHIN, client.read_clock(ReadClockRequest {})).await;
             }
         });
@@ -118,29 +120,31 @@ impl Agents {
     }
 
     fn clock(&self, index: usize) -> ClockOffset {
-        self.clocks.of(&self.members[index].name).expect("it is of these agents")
+        self.clocks.of(&self.members[index].name).expect("the clocks are those of these agents")
     }
 
-    /// The order for a start, to each agent.
-    fn orders(&self, epoch: Epoch) -> impl Iterator<Item = impl Future<Output = Answer> + use<>> {
+    /// Returns the start requests, one for each agent.
+    fn start_requests(&self, epoch: Epoch) -> impl Iterator<Item = impl Future<Output = Answer> + use<>> {
         let (controller, run) = (self.controller, self.run);
-        let order = move |(member, at_ns): (Member, u64)| async move {
+        let request = move |(member, at_ns): (Member, u64)| async move {
             let mut client = member.client.clone();
             let request = StartRequest { controller, run, at_ns };
             member.answer(ANSWER_WITHIN, client.start(request)).await.map(|reply| reply.refusal)
         };
-        let told = |&index: &usize| (self.members[index].clone(), self.clock(index).theirs(epoch.0));
-        self.taking_part.iter().map(told).collect::<Vec<_>>().into_iter().map(order)
+        let target = |&index: &usize| (self.members[index].clone(), self.clock(index).theirs(epoch.0));
+        self.taking_part.iter().map(target).collect::<Vec<_>>().into_iter().map(request)
     }
 
-    /// Tells all agents of a start, until it is known what follows; what they have said by then.
-    fn tell(&self, kickoff: &mut Kickoff, start: Instant) -> (Step, Vec<Option<Answer>>) {
+    /// Announces a start to all agents until the next step is known. Returns this step, and the answers
+    /// received so far.
+    fn announce(&self, kickoff: &mut Kickoff, start: Instant) -> (Step, Vec<Option<Answer>>) {
         let mut answers: Vec<Option<Answer>> = vec![None; self.taking_part.len()];
         let step = self.runtime.block_on(async {
-            // What is still under way when it is dropped, does not matter any more: a later order follows, or the run's end.
-            let mut under_way = JoinSet::new();
-            for (place, order) in self.orders(Epoch(start.0)).enumerate() {
-                under_way.spawn(async move { (place, order.await) });
+            // Pending calls are aborted on return, because a later announcement or the end of the run
+            // follows.
+            let mut pending = JoinSet::new();
+            for (place, request) in self.start_requests(Epoch(start.0)).enumerate() {
+                pending.spawn(async move { (place, request.await) });
             }
             loop {
                 let now = Instant(monotonic_ns());
@@ -149,7 +153,7 @@ impl Agents {
                     step => return step,
                 };
                 tokio::select! {
-                    Some(answered) = under_way.join_next() => {
+                    Some(answered) = pending.join_next() => {
                         let (place, answer) = answered.expect("calls do not panic");
                         match &answer {
                             Ok(None) => kickoff.handle_agreed(place, start),

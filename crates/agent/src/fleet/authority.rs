@@ -1,8 +1,7 @@
-//! The controller's own certificate authority (X.509, ECDSA P-256).
+//! Certificate authority of the controller (X.509, ECDSA P-256).
 //!
-//! The name in a certificate is who its holder is: an agent's is `NAME.agent.netstage`, the
-//! controller's `controller.netstage`. An agent asks with a key alone: whatever else its
-//! request says is not looked at.
+//! The name in a certificate identifies its holder: `NAME.agent.netstage` for an agent, `controller.netstage`
+//! for the controller. Only the key of an agent's certificate request is used; its other fields are ignored.
 
 use super::private;
 use super::token::sha256;
@@ -17,40 +16,40 @@ use std::path::Path;
 use std::time::Duration;
 use webpki::EndEntityCert;
 
-/// The name in the controller's certificate.
+/// Name in the controller's certificate.
 pub const CONTROLLER: &str = "controller.netstage";
-/// What the name in an agent's certificate ends with.
+/// Suffix of the name in an agent's certificate.
 const AGENT: &str = ".agent.netstage";
-/// How long the authority lasts.
-const LIFE: Duration = Duration::from_secs(20 * 366 * 86_400);
-/// Certificates begin so much before they are given, for clocks that are behind.
-const EARLIER: Duration = Duration::from_secs(300);
+/// Validity of the authority's certificate.
+const AUTHORITY_VALIDITY: Duration = Duration::from_secs(20 * 366 * 86_400);
+/// Time by which a certificate's validity begins early, for hosts whose clocks are behind.
+const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 const KEY_FILE: &str = "authority.key";
 const CERTIFICATE_FILE: &str = "authority.pem";
 
-/// The authority.
+/// Certificate authority of a fleet.
 pub struct Authority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// What a side shows, and the key to it.
+/// Certificate chain and private key of one side of a connection.
 pub struct Identity {
-    /// Its certificate, and the authority's.
+    /// Certificate, followed by the authority's on the controller's side.
     pub chain: Vec<CertificateDer<'static>>,
-    /// Its key.
+    /// Private key.
     pub key: PrivateKeyDer<'static>,
 }
 
 impl Authority {
-    /// Makes one in this folder, which has none.
+    /// Creates an authority in a folder that has none.
     pub fn create(folder: &Path, fleet: &str) -> io::Result<Authority> {
         let mut params = CertificateParams::new(Vec::new()).map_err(io::Error::other)?;
         params.distinguished_name.push(DnType::CommonName, format!("netstage fleet {fleet}"));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        lasting(&mut params, super::folder::now_s() + LIFE.as_secs());
+        set_validity(&mut params, super::folder::now_s() + AUTHORITY_VALIDITY.as_secs());
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let certificate = params.self_signed(&key).map_err(io::Error::other)?;
         private::write(&folder.join(KEY_FILE), key.serialize_pem().as_bytes())?;
@@ -58,7 +57,7 @@ impl Authority {
         Authority::open(folder)
     }
 
-    /// That of this folder.
+    /// Opens the authority of a folder.
     pub fn open(folder: &Path) -> io::Result<Authority> {
         let key = std::fs::read_to_string(folder.join(KEY_FILE))?;
         let key = KeyPair::from_pem(&key).map_err(io::Error::other)?;
@@ -67,22 +66,22 @@ impl Authority {
         Ok(Authority { certificate, issuer })
     }
 
-    /// Its certificate.
+    /// Returns the authority's certificate.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// SHA-256 of its certificate.
+    /// Returns the SHA-256 fingerprint of the authority's certificate.
     pub fn fingerprint(&self) -> String {
         sha256(&self.certificate)
     }
 
-    /// A fresh identity for the controller, for as long as its process lasts.
+    /// Creates an identity for the controller, used until its process ends.
     pub fn controller(&self) -> io::Result<Identity> {
         let mut params = CertificateParams::new([CONTROLLER.to_owned()]).map_err(io::Error::other)?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        lasting(&mut params, super::folder::now_s() + LIFE.as_secs());
+        set_validity(&mut params, super::folder::now_s() + AUTHORITY_VALIDITY.as_secs());
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(io::Error::other)?;
         let chain = vec![certificate.der().clone(), self.certificate.clone()];
@@ -90,45 +89,47 @@ impl Authority {
         Ok(Identity { chain, key })
     }
 
-    /// A certificate for the agent of this name, until then, for the key that the request proves to have.
+    /// Signs a certificate for an agent, valid until `expires_s`, for the key of the request. The request's
+    /// signature proves possession of the key.
     pub fn sign(
         &self,
         agent: &str,
         request: &[u8],
         expires_s: u64,
     ) -> Result<rcgen::Certificate, rcgen::Error> {
-        let asked = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))?;
+        let request =
+            CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))?;
         let mut params = CertificateParams::new([agent_name(agent)])?;
         params.distinguished_name.push(DnType::CommonName, agent);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        lasting(&mut params, expires_s);
-        params.signed_by(&asked.public_key, &self.issuer)
+        set_validity(&mut params, expires_s);
+        params.signed_by(&request.public_key, &self.issuer)
     }
 }
 
-/// The name in the certificate of an agent.
+/// Returns the name in the certificate of an agent.
 pub fn agent_name(agent: &str) -> String {
     format!("{agent}{AGENT}")
 }
 
-/// The name of the agent whose certificate this is.
+/// Returns the name of the agent that a certificate identifies.
 pub fn name_in(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
     let mut names = certificate.valid_dns_names();
     names.find_map(|name| name.strip_suffix(AGENT).filter(|name| is_agent_name(name)).map(str::to_owned))
 }
 
-/// Whether an agent may have this name: it stands in certificates, files and scenarios.
+/// Reports whether an agent may have this name, which is used in certificates, file names and scenarios.
 pub fn is_agent_name(name: &str) -> bool {
-    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&name.len())
-        && name.bytes().all(plain)
+        && name.bytes().all(is_allowed)
         && !name.starts_with('-')
         && !name.ends_with('-')
 }
 
-/// A key and the request for its certificate, DER.
+/// Creates a key and the request for its certificate (DER).
 pub fn request() -> Result<(KeyPair, Vec<u8>), rcgen::Error> {
     let key = KeyPair::generate()?;
     let params = CertificateParams::new(Vec::new())?;
@@ -136,16 +137,16 @@ pub fn request() -> Result<(KeyPair, Vec<u8>), rcgen::Error> {
     Ok((key, request.der().to_vec()))
 }
 
-/// Reads a certificate, PEM.
+/// Reads a certificate (PEM).
 pub fn read_certificate(path: &Path) -> io::Result<CertificateDer<'static>> {
     let wrong = |error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()));
     CertificateDer::from_pem_slice(&std::fs::read(path)?).map_err(wrong)
 }
 
-fn lasting(params: &mut CertificateParams, expires_s: u64) {
+fn set_validity(params: &mut CertificateParams, expires_s: u64) {
     let epoch = date_time_ymd(1970, 1, 1);
     let now = Duration::from_secs(super::folder::now_s());
-    params.not_before = epoch + now.saturating_sub(EARLIER).min(Duration::from_secs(expires_s));
+    params.not_before = epoch + now.saturating_sub(CLOCK_SKEW).min(Duration::from_secs(expires_s));
     params.not_after = epoch + Duration::from_secs(expires_s);
 }
 
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_what_a_certificate_a_file_and_a_scenario_can_have() {
+    fn agent_names_are_valid_in_certificates_file_names_and_scenarios() {
         for good in ["a", "ber-1", "7", &"x".repeat(63)] {
             assert!(is_agent_name(good), "{good}");
         }

@@ -1,8 +1,8 @@
-//! A receiver's word that it wants to be sent to. The sender looks at it itself: a
-//! controller that mistakes an address, cannot have somebody flooded who never agreed.
+//! Signed consent of a receiver to being sent to. The sender verifies it itself, so that a controller with a
+//! wrong address cannot make agents flood a host that did not consent.
 //!
-//! It is a signature by the receiver's key over run, flow and address, together with the
-//! certificate of that key.
+//! The consent consists of a signature by the receiver's key over run, flow and address, and the certificate
+//! of that key.
 
 use super::authority::Identity;
 use netstage_agent_api::protocol::generated::Consent;
@@ -13,14 +13,14 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use std::net::SocketAddr;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert, ring::ECDSA_P256_SHA256};
 
-/// Signs for the flows an agent receives.
+/// Signs consents to the flows an agent receives.
 pub struct Signer {
     key: EcdsaKeyPair,
     certificate: Vec<u8>,
 }
 
 impl Signer {
-    /// With an agent's identity.
+    /// Returns a signer with an agent's identity, or `None` if its key is unusable.
     pub fn new(identity: &Identity) -> Option<Signer> {
         let algorithm = &ECDSA_P256_SHA256_ASN1_SIGNING;
         let key =
@@ -28,7 +28,7 @@ impl Signer {
         Some(Signer { key, certificate: identity.chain.first()?.to_vec() })
     }
 
-    /// One for each flow and service of the assignment by which the agent is sent to.
+    /// Signs one consent for each flow that the assignment sends to the agent, and for each service.
     pub fn consents(&self, run: u64, assignment: &Assignment) -> Vec<Consent> {
         let sign = |flow: u32, destination: SocketAddr| {
             let signature = self.key.sign(&SystemRandom::new(), &statement(run, flow, destination)).ok()?;
@@ -44,7 +44,8 @@ impl Signer {
     }
 }
 
-/// Whether this consent, of an agent of the authority's fleet, is to be sent to there.
+/// Reports whether a consent was signed by an agent of the authority's fleet and permits sending this flow to
+/// this destination.
 pub fn covers(
     consent: &Consent,
     authority: &CertificateDer<'_>,
@@ -79,7 +80,7 @@ mod tests {
     use rustls::pki_types::PrivateKeyDer;
 
     #[test]
-    fn a_word_is_good_for_its_run_flow_and_address_and_from_the_fleet_only() {
+    fn a_consent_is_valid_only_for_its_run_flow_address_and_fleet() {
         let folder = netstage_harness::Folder::new("consent");
         let ours = Authority::create(&folder, "ours").unwrap();
         let identity = |authority: &Authority, expires_s| {

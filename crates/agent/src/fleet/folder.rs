@@ -1,8 +1,9 @@
-//! What the controller knows of its fleet, in a folder for its user alone: the authority,
-//! the agents, the tokens that were given and not used.
+//! Folder of a fleet, readable only by the controller's user: certificate authority, agents, and unused
+//! tokens.
 //!
-//! One file per agent and per token: a token is used by removing its file, which succeeds
-//! once, however many try. An agent without a file is none, whatever certificate it shows.
+//! Each agent and each token has a file of its own. A token is used by removing its file, which succeeds only
+//! once, however many hosts try. A host without an agent file is not an agent, whatever certificate it
+//! presents.
 
 use super::authority::{Authority, is_agent_name};
 use super::private;
@@ -17,22 +18,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What the hub wrote down longer ago than this is no longer so: there is no hub.
-const FRESH: Duration = Duration::from_secs(5);
-/// Certificates an agent may have at a time: the one it dials with, and the next.
-const CERTIFICATES: usize = 2;
+/// Age from which the hub's status file is stale, which means that no hub is running.
+const STALE_AFTER: Duration = Duration::from_secs(5);
+/// Certificates an agent may have at a time: the current one and the next.
+const MAX_CERTIFICATES: usize = 2;
 
-/// A fleet's folder.
+/// Folder of a fleet.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     folder: PathBuf,
-    /// The controller's name.
+    /// Name of the controller.
     pub name: String,
 }
 
-/// A file of the fleet that cannot be read or written.
+/// Error of a file in the fleet's folder.
 pub(super) fn file_error(path: &Path, error: &io::Error) -> Obstacle {
-    Obstacle::new(format!("{}: {error}", path.display()), "see who owns the fleet's folder")
+    Obstacle::new(
+        format!("{}: {error}", path.display()),
+        "check the owner and permissions of the fleet's folder",
+    )
 }
 
 #[derive(Serialize, Deserialize)]
@@ -40,18 +44,18 @@ struct Settings {
     name: String,
 }
 
-/// What the file of an agent says.
+/// Content of an agent's file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Registered {
-    /// Its labels.
+    /// Labels of the agent.
     pub labels: Vec<String>,
-    /// How long its certificates last, seconds.
+    /// Validity of its certificates, seconds.
     pub lasting_s: u64,
-    /// Its certificates: SHA-256 of each, and when it ends, seconds since 1970.
+    /// SHA-256 fingerprint and expiry (seconds since 1970) of each certificate.
     pub certificates: Vec<(String, u64)>,
 }
 
-/// What the file of a token says.
+/// Content of a token's file.
 #[derive(Serialize, Deserialize)]
 struct Given {
     agent: String,
@@ -60,43 +64,43 @@ struct Given {
     lasting_s: u64,
 }
 
-/// What a token is to give.
+/// Parameters of a new token.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// The agent's name.
+    /// Name of the agent.
     pub agent: String,
-    /// Its labels.
+    /// Labels of the agent.
     pub labels: Vec<String>,
-    /// How long the token is good.
+    /// Validity of the token.
     pub valid: Duration,
-    /// How long the agent's certificates last.
+    /// Validity of the agent's certificates.
     pub lasting: Duration,
 }
 
-/// A certificate that was given.
+/// Certificate that has been issued to an agent.
 pub struct Signed {
-    /// The agent's name.
+    /// Name of the agent.
     pub agent: String,
-    /// PEM.
+    /// Certificate (PEM).
     pub certificate: String,
-    /// When it ends, seconds since 1970.
+    /// Expiry, seconds since 1970.
     pub expires_s: u64,
 }
 
 impl Fleet {
-    /// Makes a fleet where there is none.
+    /// Creates a fleet in a folder that has none.
     pub fn create(folder: &Path, name: &str) -> Result<Fleet, Obstacle> {
         let file = |error: io::Error| file_error(folder, &error);
         if !is_agent_name(name) {
             return Err(Obstacle::new(
-                format!("`{name}` cannot be the name of a fleet"),
-                "use up to 63 small letters, digits and hyphens",
+                format!("invalid fleet name `{name}`"),
+                "use up to 63 lower-case letters, digits and hyphens",
             ));
         }
         if folder.join(SETTINGS).exists() {
             return Err(Obstacle::new(
-                format!("{} holds a fleet already", folder.display()),
-                "use it as it is, or name another folder with --fleet",
+                format!("{} already contains a fleet", folder.display()),
+                "use this fleet, or give another folder with --fleet",
             ));
         }
         for part in
@@ -105,67 +109,70 @@ impl Fleet {
             private::folder(&part).map_err(file)?;
         }
         Authority::create(folder, name).map_err(file)?;
-        // Last: with it the folder is complete.
+        // Written last: its presence means that the folder is complete.
         private::write_json(&folder.join(SETTINGS), &Settings { name: name.into() }).map_err(file)?;
         Fleet::open(folder)
     }
 
-    /// The fleet of a folder.
+    /// Opens the fleet of a folder.
     pub fn open(folder: &Path) -> Result<Fleet, Obstacle> {
         let path = folder.join(SETTINGS);
         match private::read_json::<Settings>(&path) {
             Ok(settings) => Ok(Fleet { folder: folder.to_owned(), name: settings.name }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Obstacle::new(
                 format!("there is no fleet in {}", folder.display()),
-                "make one with `netstage fleet init`, or name its folder with --fleet",
+                "create one with `netstage fleet init`, or give its folder with --fleet",
             )),
             Err(error) => Err(file_error(&path, &error)),
         }
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where the hub listens to commands.
+    /// Returns the path of the socket at which the hub listens for commands.
     pub fn socket(&self) -> PathBuf {
         self.folder.join("hub.sock")
     }
 
-    /// Makes this process the fleet's only hub, as long as what is returned lives.
+    /// Makes this process the only hub of the fleet, until the returned lock is dropped.
     pub fn lock(&self) -> Result<Lock, Obstacle> {
         let path = self.folder.join("hub.lock");
         Lock::take(&path).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => Obstacle::new(
                 format!("another controller serves the fleet in {}", self.folder.display()),
-                "a fleet has one: use it, or end it first",
+                "use that controller, or stop it first",
             ),
             _ => file_error(&path, &error),
         })
     }
 
-    /// Its authority.
+    /// Opens the certificate authority of the fleet.
     pub fn authority(&self) -> Result<Authority, Obstacle> {
         Authority::open(&self.folder).map_err(|error| file_error(&self.folder, &error))
     }
 
-    /// A token that lets one host join as this agent.
+    /// Creates a token with which one host can join as the given agent.
     pub fn token(&self, grant: &Grant) -> Result<Token, Obstacle> {
         let Grant { agent, labels, .. } = grant;
         let usable = |label: &String| !label.is_empty() && !label.contains(['"', ',', '\n', '=']);
         if !is_agent_name(agent) {
             return Err(Obstacle::new(
-                format!("`{agent}` cannot be the name of an agent"),
-                "use up to 63 small letters, digits and hyphens",
+                format!("invalid agent name `{agent}`"),
+                "use up to 63 lower-case letters, digits and hyphens",
             ));
         }
         if let Some(label) = labels.iter().find(|label| !usable(label)) {
-            return Err(Obstacle::new(format!("`{label}` cannot be a label"), "use one plain word"));
+            return Err(Obstacle::new(
+                format!("invalid label `{label}`"),
+                "use a word without quotes, commas and equals signs",
+            ));
         }
         if self.agent_file(agent).exists() {
             return Err(Obstacle::new(
-                format!("there is an agent {agent} already"),
+                format!("agent {agent} already exists"),
                 format!("choose another name, or remove it first: netstage fleet remove {agent}"),
             ));
         }
@@ -182,24 +189,24 @@ impl Fleet {
         Ok(token)
     }
 
-    /// Takes a token's secret for a certificate. It is used up, whatever comes of it.
+    /// Exchanges a token's secret for a certificate. The token is used up even if this fails.
     pub fn join(&self, authority: &Authority, secret: &[u8], request: &[u8]) -> Result<Signed, String> {
         let path = self.token_file(&token::id(secret));
-        let given: Given = private::read_json(&path).map_err(|_| "this token was used, or never given")?;
-        fs::remove_file(&path).map_err(|_| "this token was used")?;
+        let given: Given = private::read_json(&path).map_err(|_| "the token was used, or is unknown")?;
+        fs::remove_file(&path).map_err(|_| "the token was used")?;
         if given.expires_s < now_s() {
-            return Err("this token has expired".into());
+            return Err("the token has expired".into());
         }
         let agent = Registered { labels: given.labels, lasting_s: given.lasting_s, certificates: Vec::new() };
         if self.agent_file(&given.agent).exists() {
-            return Err(format!("there is an agent {} already", given.agent));
+            return Err(format!("agent {} already exists", given.agent));
         }
         self.sign(authority, &given.agent, agent, request)
     }
 
-    /// The next certificate of an agent.
+    /// Issues the next certificate of an agent.
     pub fn renew(&self, authority: &Authority, agent: &str, request: &[u8]) -> Result<Signed, String> {
-        let registered = self.registered(agent).ok_or("this agent was removed")?;
+        let registered = self.registered(agent).ok_or("the agent was removed")?;
         self.sign(authority, agent, registered, request)
     }
 
@@ -213,27 +220,27 @@ impl Fleet {
         let expires_s = now_s() + registered.lasting_s;
         let certificate = authority
             .sign(agent, request, expires_s)
-            .map_err(|error| format!("the request for a certificate is none: {error}"))?;
+            .map_err(|error| format!("invalid certificate request: {error}"))?;
         registered.certificates.push((sha256(certificate.der()), expires_s));
-        let surplus = registered.certificates.len().saturating_sub(CERTIFICATES);
+        let surplus = registered.certificates.len().saturating_sub(MAX_CERTIFICATES);
         registered.certificates.drain(..surplus);
         let path = self.agent_file(agent);
         private::write_json(&path, &registered)
-            .map_err(|error| format!("the controller cannot keep it: {error}"))?;
+            .map_err(|error| format!("the controller cannot store the certificate: {error}"))?;
         Ok(Signed { agent: agent.into(), certificate: certificate.pem(), expires_s })
     }
 
-    /// Forgets an agent: its certificates, and tokens that were given for it, are worth nothing from now on.
+    /// Removes an agent. Its certificates, and unused tokens for its name, become invalid.
     pub fn remove(&self, agent: &str) -> Result<(), Obstacle> {
         let path = self.agent_file(agent);
         let known = is_agent_name(agent) && path.exists();
-        let tokens = self.tokens_of(agent)?;
+        let tokens = self.unused_tokens(agent)?;
         for token in &tokens {
             fs::remove_file(token).map_err(|error| file_error(token, &error))?;
         }
         if !known && tokens.is_empty() {
             let help = netstage_scenario::did_you_mean(agent, self.names()?.iter().map(String::as_str));
-            let help = help.unwrap_or_else(|| "`netstage fleet ls` lists them".into());
+            let help = help.unwrap_or_else(|| "list the agents with `netstage fleet ls`".into());
             return Err(Obstacle::new(format!("there is no agent {agent}"), help));
         }
         if known {
@@ -242,16 +249,16 @@ impl Fleet {
         Ok(())
     }
 
-    /// Files of tokens that were given for an agent of this name and not used.
-    fn tokens_of(&self, agent: &str) -> Result<Vec<PathBuf>, Obstacle> {
+    /// Returns the files of unused tokens for an agent of this name.
+    fn unused_tokens(&self, agent: &str) -> Result<Vec<PathBuf>, Obstacle> {
         let folder = self.folder.join(TOKENS);
         let entries = fs::read_dir(&folder).map_err(|error| file_error(&folder, &error))?;
-        let is_of =
+        let is_for_agent =
             |path: &PathBuf| private::read_json::<Given>(path).is_ok_and(|given| given.agent == agent);
-        Ok(entries.flatten().map(|entry| entry.path()).filter(is_of).collect())
+        Ok(entries.flatten().map(|entry| entry.path()).filter(is_for_agent).collect())
     }
 
-    /// Names of its agents.
+    /// Returns the names of all agents.
     pub fn names(&self) -> Result<Vec<String>, Obstacle> {
         let folder = self.folder.join(AGENTS);
         let entries = fs::read_dir(&folder).map_err(|error| file_error(&folder, &error))?;
@@ -262,26 +269,26 @@ impl Fleet {
         Ok(names)
     }
 
-    /// What is known of an agent.
+    /// Reads the file of an agent.
     pub fn registered(&self, agent: &str) -> Option<Registered> {
         private::read_json(&self.agent_file(agent)).ok()
     }
 
-    /// Every agent.
+    /// Reads the files of all agents.
     pub fn all_registered(&self) -> Result<BTreeMap<String, Registered>, Obstacle> {
         let names = self.names()?.into_iter();
         Ok(names.filter_map(|name| self.registered(&name).map(|agent| (name, agent))).collect())
     }
 
-    /// Changes whenever an agent joins, renews its certificate or is removed.
+    /// Returns a time that changes whenever an agent joins, renews its certificate or is removed.
     pub fn changed_at(&self) -> Option<SystemTime> {
         fs::metadata(self.folder.join(AGENTS)).and_then(|metadata| metadata.modified()).ok()
     }
 
-    /// How every agent is, in the order of their names.
+    /// Returns the status of every agent, in the order of their names.
     pub fn agents(&self) -> Result<Vec<AgentStatus>, Obstacle> {
         let written = private::read_json::<Written>(&self.status_file()).unwrap_or_default();
-        let fresh = now_ns().saturating_sub(written.at_ns) < FRESH.as_nanos() as u64;
+        let fresh = now_ns().saturating_sub(written.at_ns) < STALE_AFTER.as_nanos() as u64;
         let mut seen: BTreeMap<String, AgentStatus> =
             written.agents.into_iter().map(|agent| (agent.name.clone(), agent)).collect();
         let status = |(name, registered): (String, Registered)| {
@@ -309,24 +316,24 @@ impl Fleet {
         Ok(self.all_registered()?.into_iter().map(status).collect())
     }
 
-    /// Whether the hub is at work.
+    /// Reports whether a hub is running.
     pub fn is_served(&self) -> bool {
         let written = private::read_json::<Written>(&self.status_file()).unwrap_or_default();
-        now_ns().saturating_sub(written.at_ns) < FRESH.as_nanos() as u64
+        now_ns().saturating_sub(written.at_ns) < STALE_AFTER.as_nanos() as u64
     }
 
     pub(super) fn write_status(&self, agents: Vec<AgentStatus>) -> io::Result<()> {
-        // Not synced: it is worth nothing after a crash.
+        // Not synced, because it is useless after a crash.
         let path = self.status_file();
-        let aside = path.with_extension("part");
+        let temporary = path.with_extension("part");
         fs::write(
-            &aside,
+            &temporary,
             serde_json::to_vec(&Written { at_ns: now_ns(), agents }).map_err(io::Error::other)?,
         )?;
-        fs::rename(aside, path)
+        fs::rename(temporary, path)
     }
 
-    /// What was seen of agents before this hub began.
+    /// Returns the status of the agents written by the previous hub.
     pub(super) fn last_status(&self) -> Vec<AgentStatus> {
         private::read_json::<Written>(&self.status_file()).unwrap_or_default().agents
     }
@@ -344,8 +351,8 @@ impl Fleet {
     }
 }
 
-/// Where a user keeps what belongs to `what`, unless another folder is named: root for the
-/// whole machine, others below their home.
+/// Returns the default folder for state called `what`: below /var/lib for root, otherwise below the user's
+/// state folder.
 pub fn of_user(what: &str) -> PathBuf {
     let home = std::env::var_os("HOME").filter(|_| !nix::unistd::geteuid().is_root());
     let state = match (std::env::var_os("XDG_STATE_HOME"), home) {
@@ -356,7 +363,7 @@ pub fn of_user(what: &str) -> PathBuf {
     state.join("netstage").join(what)
 }
 
-/// The fleet's folder, where no other is named: that of `NETSTAGE_FLEET`, or the user's own.
+/// Returns the default folder of the fleet: that of `NETSTAGE_FLEET`, or the user's own.
 pub fn of_here() -> PathBuf {
     std::env::var_os("NETSTAGE_FLEET").map_or_else(|| of_user("fleet"), PathBuf::from)
 }
@@ -365,12 +372,12 @@ const SETTINGS: &str = "fleet.json";
 const AGENTS: &str = "agents";
 const TOKENS: &str = "tokens";
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub(super) fn now_s() -> u64 {
     now_ns() / 1_000_000_000
 }
 
-/// Nanoseconds since 1970.
+/// Returns the nanoseconds since 1970.
 pub(super) fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
@@ -392,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_good_once_and_a_removed_agent_gets_no_certificate() {
+    fn a_token_can_be_used_once_and_a_removed_agent_gets_no_certificate() {
         let (_place, fleet) = fleet("once");
         let authority = fleet.authority().unwrap();
         let token = fleet.token(&grant("ber-1", 60)).unwrap();
@@ -404,7 +411,7 @@ mod tests {
         for _ in 0..3 {
             fleet.renew(&authority, "ber-1", &request).unwrap();
         }
-        assert_eq!(fleet.registered("ber-1").unwrap().certificates.len(), CERTIFICATES);
+        assert_eq!(fleet.registered("ber-1").unwrap().certificates.len(), MAX_CERTIFICATES);
         let [agent] = &fleet.agents().unwrap()[..] else { panic!() };
         assert_eq!((agent.state, &agent.labels[..]), (State::NeverSeen, &["berlin".to_owned()][..]));
         assert!(fleet.token(&grant("ber-1", 60)).unwrap_err().remedy.contains("fleet remove ber-1"));
@@ -414,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_goes_with_the_agent_it_was_given_for() {
+    fn removing_an_agent_revokes_its_tokens() {
         let (_place, fleet) = fleet("tokens");
         let authority = fleet.authority().unwrap();
         let (_, request) = authority::request().unwrap();
@@ -422,14 +429,14 @@ mod tests {
         fleet.join(&authority, used.secret(), &request).unwrap();
         fleet.remove("a").unwrap();
         assert!(fleet.join(&authority, left.secret(), &request).is_err());
-        // An agent that has not joined yet is called back alike.
+        // Tokens for an agent that has not joined yet are revoked as well.
         fleet.remove("b").unwrap();
         assert!(fleet.join(&authority, other.secret(), &request).is_err());
         assert!(fleet.remove("b").is_err());
     }
 
     #[test]
-    fn what_is_no_token_or_late_or_no_request_gives_nothing() {
+    fn invalid_tokens_expired_tokens_and_invalid_requests_are_refused() {
         let (_place, fleet) = fleet("nothing");
         let authority = fleet.authority().unwrap();
         let (_, request) = authority::request().unwrap();
@@ -448,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_has_one_controller_and_a_folder_one_fleet() {
+    fn a_fleet_has_one_controller_and_a_folder_has_one_fleet() {
         let (place, fleet) = fleet("one");
         let _lock = fleet.lock().unwrap();
         assert!(fleet.lock().unwrap_err().message.contains("another controller"));

@@ -1,9 +1,9 @@
-//! The controller's process: agents dial it, and stay. Commands come by a socket in the
-//! fleet's folder, as the agents' protocol with the agent's name for an authority, and are
-//! passed on as they are; so whoever commands, has the agent until his connection ends.
+//! Controller's process. Agents dial it and stay connected. Commands arrive on a socket in the fleet's
+//! folder. They use the agent protocol, with the agent's name as the HTTP/2 authority, and are forwarded
+//! unchanged. An agent is locked until its client closes the connection.
 //!
-//! Every connection is looked at once a second: an agent that was removed, or whose
-//! certificate has ended, is cut off at once, whatever it is doing.
+//! Every connection is checked once a second: an agent that was removed, or whose certificate has expired, is
+//! disconnected at once, even during a run.
 
 use super::authority::{Authority, name_in};
 use super::enrolment::Service as Enrolment;
@@ -45,27 +45,28 @@ use tonic::codegen::http;
 use tonic::transport::Channel;
 use tower::Service as _;
 
-/// How long a handshake may take, and joining after it.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Strangers at a time: a fleet of a thousand may dial at once.
-const STRANGERS: usize = 2048;
-/// Longest message of one who joins: a token and the request for a certificate.
-const MOST_ASKED: usize = 16 << 10;
-/// Letters of an agent's host and version that are shown.
-const MOST_LETTERS: usize = 64;
-/// Most capabilities of an agent that are shown.
-const MOST_CAPABILITIES: usize = 64;
-/// How often an agent is asked how it is, and how long it may take to answer.
-const LOOK: Duration = Duration::from_secs(2);
-/// Of more agents than this, each is asked less often, so that looking takes no more of the machine.
-const LOOKED_AT: usize = 200;
-const PATIENCE: Duration = Duration::from_secs(6);
-/// Looks from which the best tells the clock: a minute of them or a few, so that drift shows.
-const CLOCK_LOOKS: usize = 30;
-/// How long an agent that is there may take to show it where another comes by its name.
-const STILL_THERE: Duration = Duration::from_secs(1);
+/// Time limit of a handshake, and of joining after it.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of connections in the handshake. A fleet of a thousand agents may dial at once.
+const MAX_PENDING_HANDSHAKES: usize = 2048;
+/// Maximum size of an enrollment message, bytes: a token and a certificate request.
+const MAX_ENROLLMENT_BYTES: usize = 16 << 10;
+/// Maximum displayed length of an agent's host name and version, characters.
+const MAX_TEXT_CHARACTERS: usize = 64;
+/// Maximum number of displayed capabilities of an agent.
+const MAX_CAPABILITIES: usize = 64;
+/// Interval at which an agent is polled, and the time it may take to answer.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Number of agents above which each is polled less often, so that the load of polling stays constant.
+const UNTHROTTLED_AGENTS: usize = 200;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
+/// Number of polls from which the best clock exchange is selected. They cover a minute, or a few minutes in a
+/// large fleet, so that the offset follows the drift.
+const POLLS_PER_CLOCK_WINDOW: usize = 30;
+/// Time limit for an agent to show that it is still connected, when another one presents its name.
+const PRESENCE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A hub that listens, but does not serve yet.
+/// Hub that listens but does not serve yet.
 pub struct Hub {
     fleet: Fleet,
     authority: Authority,
@@ -75,13 +76,13 @@ pub struct Hub {
     ender: Ender,
     metrics: Option<SocketAddr>,
     log: Log,
-    /// How agents were when last seen.
+    /// Last status of each agent.
     seen: BTreeMap<String, AgentStatus>,
-    /// Held as long as the hub.
+    /// Held during the lifetime of the hub.
     _lock: Lock,
 }
 
-/// What its tasks share.
+/// State shared by the hub's tasks.
 struct Shared {
     fleet: Fleet,
     authority: Arc<Authority>,
@@ -93,18 +94,18 @@ struct Shared {
 
 #[derive(Default)]
 struct Present {
-    /// Whose a certificate is, by its fingerprint, and when it ends.
+    /// Agent name and expiry of each certificate, by its fingerprint.
     certificates: BTreeMap<String, (String, u64)>,
     read_at: Option<SystemTime>,
-    /// Agents that are there.
+    /// Connected agents.
     agents: BTreeMap<String, Agent>,
-    /// Those of which there is a second one, which has been told once.
-    doubled: BTreeSet<String>,
-    /// How agents were when last seen.
+    /// Names for which the rejection of a second agent has been logged.
+    duplicates: BTreeSet<String>,
+    /// Last status of each agent.
     seen: BTreeMap<String, AgentStatus>,
 }
 
-/// An agent that is there.
+/// Connected agent.
 struct Agent {
     channel: Channel,
     certificate: String,
@@ -119,7 +120,7 @@ impl Hub {
         let system = |error: io::Error| file_error(fleet.folder(), &error);
         let identity = authority.controller().map_err(system)?;
         let acceptor = Acceptor::new(identity, authority.certificate()).map_err(|error| {
-            Obstacle::new(format!("the fleet's authority: {error}"), "make another fleet")
+            Obstacle::new(format!("certificate authority of the fleet: {error}"), "create another fleet")
         })?;
         let listener = TcpListener::bind(address).and_then(|listener| {
             listener.set_nonblocking(true)?;
@@ -128,9 +129,10 @@ impl Hub {
         let listener = listener.map_err(|error| {
             Obstacle::new(format!("cannot listen at {address}: {error}"), "choose another --listen")
         })?;
-        let commands = Socket::bind(&fleet.socket())
-            .map_err(|error| Obstacle::new(error.to_string(), "name a shorter folder with --fleet"))?;
-        // A hub that was killed a moment ago left word of agents that are not there any more.
+        let commands = Socket::bind(&fleet.socket()).map_err(|error| {
+            Obstacle::new(error.to_string(), "give a folder with a shorter path with --fleet")
+        })?;
+        // The status of a killed hub may still show agents as connected.
         let mut seen = fleet.last_status();
         seen.iter_mut().for_each(|agent| agent.state = State::Offline);
         fleet.write_status(seen.clone()).map_err(system)?;
@@ -148,24 +150,24 @@ impl Hub {
         })
     }
 
-    /// Where it listens for agents.
+    /// Returns the address at which the hub listens for agents.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// What ends it from outside: every agent is let go.
+    /// Returns the handle that stops the hub: it disconnects all agents.
     pub fn ender(&self) -> Ender {
         self.ender.clone()
     }
 
-    /// Tells metrics there.
+    /// Serves metrics at this address.
     pub fn tell_metrics(&mut self, address: SocketAddr) {
         self.metrics = Some(address);
     }
 
-    /// Serves until it is ended.
+    /// Serves until the hub is stopped.
     pub fn serve(self) -> io::Result<()> {
-        // An agent takes two, and who commands it one.
+        // Each agent takes two descriptors, and each client that commands it takes one.
         descriptors::allow_many();
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.on_thread_start(|| _ = go_ahead()).enable_all().build()?;
@@ -190,12 +192,12 @@ impl Hub {
             }
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
             tokio::spawn(accept(listener, self.acceptor, Arc::clone(&shared)));
-            tokio::spawn(look_after(Arc::clone(&shared)));
+            tokio::spawn(maintain(Arc::clone(&shared)));
             let incoming = UnixListenerStream::new(commands.listener()?);
             let until = async move {
                 let _ = ended.wait_for(|ended| *ended).await;
             };
-            pass_on(incoming, Arc::clone(&shared), until).await
+            forward_requests(incoming, Arc::clone(&shared), until).await
         });
         runtime.shutdown_background();
         let _ = shared.fleet.write_status(shared.statuses(true));
@@ -208,7 +210,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads who is an agent, where that has changed.
+    /// Reads the registered agents if they have changed.
     fn read_registry(&self) {
         let changed_at = self.fleet.changed_at();
         if self.state().read_at == changed_at && changed_at.is_some() {
@@ -223,7 +225,8 @@ impl Shared {
         state.read_at = changed_at;
     }
 
-    /// Whose connection this is: who is an agent, has a file that names its certificate.
+    /// Identifies the agent of a connection. Its file has to contain the fingerprint of the presented
+    /// certificate. Returns the agent's name and this fingerprint.
     fn agent_of(&self, stream: &Stream) -> Option<(String, String)> {
         let certificate = stream.shown().first()?;
         let name = name_in(certificate)?;
@@ -233,14 +236,15 @@ impl Shared {
         Some((name, print))
     }
 
-    /// When this certificate of an agent ends; none where it is not its.
+    /// Returns the expiry of an agent's certificate, or `None` if the certificate is not that of the agent.
     fn certificate_of(&self, name: &str, print: &str) -> Option<u64> {
         let certificates = self.fleet.registered(name)?.certificates;
         certificates.into_iter().find(|(one, _)| one == print).map(|(_, expires_s)| expires_s)
     }
 
-    /// Cuts off whoever is no agent any more. One that has renewed its certificate goes on as its holder.
-    fn cut_off(&self) {
+    /// Disconnects agents that are no longer valid. An agent that has renewed its certificate stays connected
+    /// as the holder of the new one.
+    fn disconnect_invalid(&self) {
         let now = now_s();
         let mut state = self.state();
         let Present { certificates, agents, .. } = &mut *state;
@@ -256,29 +260,31 @@ impl Shared {
                     agent.certificate = (*print).to_owned();
                     Some(*expires_s)
                 }
-                // One that joined a moment ago may be missing there.
+                // An agent that has just joined may be missing from the table.
                 None => self.certificate_of(name, &agent.certificate),
             };
             let reason = match expires_s {
                 Some(expires_s) if expires_s > now => continue,
-                Some(_) => "its certificate has ended",
-                None => "it was removed, or has another certificate now",
+                Some(_) => "its certificate has expired",
+                None => "it was removed, or its certificate was replaced",
             };
             count(&self.counts.cut_off);
-            (self.log)(Level::Note, &format!("agent {name} is cut off: {reason}"));
+            (self.log)(Level::Note, &format!("disconnecting agent {name}: {reason}"));
             let _ = agent.connection.shutdown(Shutdown::Both);
         }
     }
 
-    /// Whether an agent of this name is there and answers.
+    /// Reports whether an agent of this name is connected and answers.
     async fn is_answering(&self, name: &str) -> bool {
         let Some(channel) = self.state().agents.get(name).map(|agent| agent.channel.clone()) else {
             return false;
         };
-        timeout(STILL_THERE, greet(&mut AgentClient::new(channel))).await.is_ok_and(|hello| hello.is_ok())
+        timeout(PRESENCE_TIMEOUT, greet(&mut AgentClient::new(channel)))
+            .await
+            .is_ok_and(|hello| hello.is_ok())
     }
 
-    /// How every agent is that was ever seen.
+    /// Returns the status of every agent that has ever connected.
     fn statuses(&self, ending: bool) -> Vec<AgentStatus> {
         let state = self.state();
         let status = |seen: &AgentStatus| {
@@ -292,47 +298,52 @@ impl Shared {
     }
 }
 
-/// Takes connections of agents, and of hosts that join.
+/// Accepts connections of agents, and of hosts that join.
 async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, shared: Arc<Shared>) {
-    let strangers = Strangers::new(STRANGERS);
+    let strangers = Strangers::new(MAX_PENDING_HANDSHAKES);
     loop {
         let Ok((stream, from)) = listener.accept().await else {
-            // Out of descriptors, mostly: others have to close theirs first.
+            // Usually out of file descriptors: other connections have to close first.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
         count(&shared.counts.connections);
-        let task = tokio::spawn(meet(acceptor.clone(), stream, from, Arc::clone(&shared)));
+        let task = tokio::spawn(identify_client(acceptor.clone(), stream, from, Arc::clone(&shared)));
         strangers.admit(task.abort_handle());
     }
 }
 
-/// Finds out who has connected, and what he wants.
-async fn meet(acceptor: Acceptor, stream: tokio::net::TcpStream, from: SocketAddr, shared: Arc<Shared>) {
-    let shaken = timeout(HANDSHAKE, acceptor.accept(stream)).await;
-    let turned_away = |why: &str| {
+/// Performs the handshake, identifies the client, and serves the application protocol it requests.
+async fn identify_client(
+    acceptor: Acceptor,
+    stream: tokio::net::TcpStream,
+    from: SocketAddr,
+    shared: Arc<Shared>,
+) {
+    let handshake = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+    let reject = |why: &str| {
         count(&shared.counts.turned_away);
-        (shared.log)(Level::Alarm, &format!("{from} is turned away: {why}"));
+        (shared.log)(Level::Alarm, &format!("{from} rejected: {why}"));
     };
-    let stream = match shaken {
-        Err(_) => return turned_away("it does not speak"),
-        Ok(Err(error)) => return turned_away(&tls::describe(&error)),
+    let stream = match handshake {
+        Err(_) => return reject("no handshake before the timeout"),
+        Ok(Err(error)) => return reject(&tls::describe(&error)),
         Ok(Ok(stream)) => stream,
     };
-    let who = shared.agent_of(&stream);
-    match (stream.application(), who, stream.shown().is_empty()) {
-        (_, None, false) => turned_away("its certificate is no agent's: it was removed, or replaced"),
-        // No stranger any more: whom it is, does not give way to others.
+    let agent = shared.agent_of(&stream);
+    match (stream.application(), agent, stream.shown().is_empty()) {
+        (_, None, false) => reject("unknown certificate: the agent was removed, or its certificate replaced"),
+        // Identified agents have a task of their own, which does not count as a pending handshake.
         (Some(tls::COMMANDS), Some((name, print)), _) => {
-            drop(tokio::spawn(attend(shared, stream, name, print)))
+            drop(tokio::spawn(serve_agent(shared, stream, name, print)))
         }
-        (Some(tls::ENROLMENT), who, _) => enrol(shared, stream, who.map(|(name, _)| name)).await,
-        (Some(tls::COMMANDS), None, true) => turned_away("it shows no certificate"),
-        _ => turned_away("it does not say what it wants"),
+        (Some(tls::ENROLMENT), agent, _) => enrol(shared, stream, agent.map(|(name, _)| name)).await,
+        (Some(tls::COMMANDS), None, true) => reject("no client certificate"),
+        _ => reject("no application protocol"),
     }
 }
 
-/// Lets a host join, or an agent renew its certificate.
+/// Serves a host that joins, or an agent that renews its certificate.
 async fn enrol(shared: Arc<Shared>, stream: Stream, agent: Option<String>) {
     let from = stream.peer().remote;
     let service = Enrolment {
@@ -344,71 +355,72 @@ async fn enrol(shared: Arc<Shared>, stream: Stream, agent: Option<String>) {
         log: Arc::clone(&shared.log),
     };
     let incoming = tokio_stream::once(Ok::<_, io::Error>(stream)).chain(tokio_stream::pending());
-    let service = EnrolmentServer::new(service).max_decoding_message_size(MOST_ASKED);
+    let service = EnrolmentServer::new(service).max_decoding_message_size(MAX_ENROLLMENT_BYTES);
     let server = tonic::transport::Server::builder().serve_with_incoming(service, incoming);
-    // Who is slower, starts again.
-    let _ = timeout(HANDSHAKE, server).await;
+    // A client that takes longer has to start again.
+    let _ = timeout(HANDSHAKE_TIMEOUT, server).await;
 }
 
-/// Keeps an agent's connection, and asks every now and then how it is.
-async fn attend(shared: Arc<Shared>, stream: Stream, name: String, certificate: String) {
+/// Keeps the connection of an agent, and polls the agent.
+async fn serve_agent(shared: Arc<Shared>, stream: Stream, name: String, certificate: String) {
     let peer = stream.peer();
-    let gone =
-        |why: &str| (shared.log)(Level::Note, &format!("agent {name} at {} is gone: {why}", peer.remote));
+    let disconnected = |why: &str| {
+        (shared.log)(Level::Note, &format!("agent {name} at {} disconnected: {why}", peer.remote))
+    };
     let connection = stream.socket().as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
-    let Ok(connection) = connection.map(Arc::new) else { return gone("no more file descriptors") };
-    // A copy of an agent would end the other's run, again and again.
+    let Ok(connection) = connection.map(Arc::new) else { return disconnected("no more file descriptors") };
+    // Two copies of an agent would take turns at ending each other's runs.
     if shared.is_answering(&name).await {
-        if shared.state().doubled.insert(name.clone()) {
+        if shared.state().duplicates.insert(name.clone()) {
             let what = format!(
-                "a second agent {name}, at {}, is turned away: the first is there; was its folder copied?",
+                "second agent {name} at {} rejected: the first one is connected; was its folder copied?",
                 peer.remote
             );
             (shared.log)(Level::Alarm, &what);
         }
         return;
     }
-    let channel = match channel_over(stream, &name, Instant::now() + HANDSHAKE).await {
+    let channel = match channel_over(stream, &name, Instant::now() + HANDSHAKE_TIMEOUT).await {
         Ok(channel) => channel,
-        Err(why) => return gone(&why),
+        Err(why) => return disconnected(&why),
     };
     let mut client = AgentClient::new(channel.clone());
-    let hello = match timeout(PATIENCE, greet(&mut client)).await {
+    let hello = match timeout(ANSWER_TIMEOUT, greet(&mut client)).await {
         Ok(Ok(hello)) => hello,
-        Ok(Err(status)) => return gone(&plain(status.message())),
-        Err(_) => return gone("it does not answer"),
+        Ok(Err(status)) => return disconnected(&plain(status.message())),
+        Err(_) => return disconnected("no answer"),
     };
     let mut status = describe(&shared, &name, peer, &hello);
     if common_version(hello.oldest_version, hello.newest_version).is_none() {
         shared.state().seen.insert(name.clone(), status);
         let why = format!(
-            "netstage {} there speaks versions {} to {} of the agents' protocol, which this one does not",
-            word(&hello.tool),
+            "its netstage {} supports agent protocol versions {} to {}, which this program does not support",
+            display_text(&hello.tool),
             hello.oldest_version,
             hello.newest_version
         );
-        return gone(&why);
+        return disconnected(&why);
     }
     let agent = Agent { channel, certificate, connection: Arc::clone(&connection) };
     let before = shared.state().agents.insert(name.clone(), agent);
     if let Some(before) = before {
-        // It dialled again, and has lost that one.
+        // The agent dialed again after losing the previous connection.
         let _ = before.connection.shutdown(Shutdown::Both);
     }
     shared.state().seen.insert(name.clone(), status.clone());
-    (shared.log)(Level::Note, &format!("agent {name} is there, from {}", peer.remote));
-    let why = look_at(&shared, &mut client, &hello, &mut status).await;
+    (shared.log)(Level::Note, &format!("agent {name} connected from {}", peer.remote));
+    let why = poll_agent(&shared, &mut client, &hello, &mut status).await;
     let mut state = shared.state();
     if state.agents.get(&name).is_some_and(|agent| Arc::ptr_eq(&agent.connection, &connection)) {
         state.agents.remove(&name);
-        state.doubled.remove(&name);
+        state.duplicates.remove(&name);
     }
     drop(state);
-    gone(&why);
+    disconnected(&why);
 }
 
-/// Asks an agent how it is until it does not answer; returns why.
-async fn look_at(
+/// Polls an agent until it does not answer. Returns the reason.
+async fn poll_agent(
     shared: &Shared,
     client: &mut AgentClient<Channel>,
     hello: &HelloReply,
@@ -416,19 +428,19 @@ async fn look_at(
 ) -> String {
     let same = clock::is_ours(&hello.clock);
     let mut best = [None::<ClockOffset>; 2];
-    for look in 0.. {
+    for poll in 0.. {
         let mut estimator = OffsetEstimator::default();
         let asked = async {
             let hello = greet(client).await?;
             let state = exchange_clocks(client, &mut estimator).await?;
             Ok::<_, tonic::Status>((hello, state))
         };
-        let (hello, state) = match timeout(PATIENCE, asked).await {
-            Err(_) => return "it does not answer".into(),
+        let (hello, state) = match timeout(ANSWER_TIMEOUT, asked).await {
+            Err(_) => return "no answer".into(),
             Ok(Err(error)) => return plain(error.message()),
             Ok(Ok(answer)) => answer,
         };
-        if look % CLOCK_LOOKS == 0 {
+        if poll % POLLS_PER_CLOCK_WINDOW == 0 {
             best = [None, best[0]];
         }
         if let Some(offset) = estimator.offset() {
@@ -446,18 +458,19 @@ async fn look_at(
             state.seen.insert(status.name.clone(), status.clone());
             state.agents.len()
         };
-        sleep(LOOK * agents.div_ceil(LOOKED_AT).max(1) as u32).await;
+        sleep(POLL_INTERVAL * agents.div_ceil(UNTHROTTLED_AGENTS).max(1) as u32).await;
     }
-    unreachable!("it looks for ever")
+    unreachable!("the loop has no end")
 }
 
-/// A word of the other side's, as it can be shown in a table.
-fn word(text: &str) -> String {
-    plain(text).lines().next().unwrap_or_default().chars().take(MOST_LETTERS).collect()
+/// Returns the first line of a text from the other side, truncated and without control characters, for
+/// display in a table.
+fn display_text(text: &str) -> String {
+    plain(text).lines().next().unwrap_or_default().chars().take(MAX_TEXT_CHARACTERS).collect()
 }
 
 fn capabilities(hello: &HelloReply) -> Vec<String> {
-    hello.capabilities.iter().take(MOST_CAPABILITIES).map(|one| word(one)).collect()
+    hello.capabilities.iter().take(MAX_CAPABILITIES).map(|one| display_text(one)).collect()
 }
 
 fn describe(shared: &Shared, name: &str, peer: Peer, hello: &HelloReply) -> AgentStatus {
@@ -466,8 +479,8 @@ fn describe(shared: &Shared, name: &str, peer: Peer, hello: &HelloReply) -> Agen
         name: name.into(),
         labels: registered.as_ref().map(|agent| agent.labels.clone()).unwrap_or_default(),
         address: Some(peer.remote),
-        host: word(&hello.host),
-        version: word(&hello.tool),
+        host: display_text(&hello.host),
+        version: display_text(&hello.tool),
         state: if hello.taken { State::Taken } else { State::Idle },
         last_seen_ns: Some(now_ns()),
         clock: None,
@@ -479,26 +492,26 @@ fn describe(shared: &Shared, name: &str, peer: Peer, hello: &HelloReply) -> Agen
     }
 }
 
-/// Once a second: who is an agent still, and how all are.
-async fn look_after(shared: Arc<Shared>) {
+/// Updates the registered agents, disconnects invalid ones and writes the status, once a second.
+async fn maintain(shared: Arc<Shared>) {
     let mut second = interval(Duration::from_secs(1));
     loop {
         second.tick().await;
         let shared = Arc::clone(&shared);
-        // The files of a thousand agents take their time, which others' signs of life do not have.
-        let looked = spawn_blocking(move || {
+        // Reading the files of a thousand agents takes time, during which heartbeats have to continue.
+        let maintained = spawn_blocking(move || {
             shared.read_registry();
-            shared.cut_off();
+            shared.disconnect_invalid();
             if let Err(error) = shared.fleet.write_status(shared.statuses(false)) {
-                (shared.log)(Level::Alarm, &format!("cannot write down how the agents are: {error}"));
+                (shared.log)(Level::Alarm, &format!("cannot write the status of the agents: {error}"));
             }
         });
-        let _ = looked.await;
+        let _ = maintained.await;
     }
 }
 
-/// Passes commands on to the agents they name.
-async fn pass_on(
+/// Forwards commands to the agents they address.
+async fn forward_requests(
     incoming: UnixListenerStream,
     shared: Arc<Shared>,
     until: impl Future<Output = ()>,
@@ -510,7 +523,7 @@ async fn pass_on(
         async move {
             let absent = |why: String| tonic::Status::unavailable(why).into_http::<tonic::body::Body>();
             let Some(mut channel) = channel else {
-                return Ok::<_, Infallible>(absent(format!("agent {name} is not there")));
+                return Ok::<_, Infallible>(absent(format!("agent {name} is not connected")));
             };
             let ready = std::future::poll_fn(|cx| channel.poll_ready(cx)).await;
             let answer = match ready {
@@ -535,15 +548,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_there_before_he_has_dialled_this_hub() {
-        let above = netstage_harness::Folder::new("hub");
-        let folder = above.join("fleet");
+    fn agents_are_offline_until_they_connect_to_this_hub() {
+        let temporary = netstage_harness::Folder::new("hub");
+        let folder = temporary.join("fleet");
         let fleet = Fleet::create(&folder, "lab").unwrap();
         let expires_s = now_s() + 3600;
         let site =
             Registered { labels: Vec::new(), lasting_s: 3600, certificates: vec![("00".into(), expires_s)] };
         private::write_json(&folder.join("agents/site.json"), &site).unwrap();
-        // As a hub leaves it that is killed while the agent is there.
+        // State left behind by a hub that is killed while the agent is connected.
         let mut seen = fleet.agents().unwrap();
         seen[0].state = State::Idle;
         fleet.write_status(seen).unwrap();

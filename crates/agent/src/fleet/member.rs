@@ -1,5 +1,5 @@
-//! The agent's process: joined once, it dials its controller for as long as it lives, and
-//! serves whoever commands there, one after the other. It listens nowhere.
+//! Agent's process. Once it has joined a fleet, it dials its controller for as long as it runs, and serves
+//! the controller's clients one at a time. It listens nowhere.
 
 use super::authority::{Identity, read_certificate, request};
 use super::consent::Signer;
@@ -35,60 +35,61 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long dialling and the handshake may take.
-const DIAL: Duration = Duration::from_secs(10);
-/// Waits between attempts, the shortest and the longest.
-const WAITS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
-/// Whom a controller does not take, it lets go at once after the handshake, without a word on why.
-const WELCOME: Duration = Duration::from_secs(1);
-const TURNED_AWAY: &str = "it ends the connection at once: this agent was removed or replaced there, and has to join anew, or \
-                           another one of its name is there, with a copy of its folder, or the controller had just begun \
-                           to end";
-const HAS_ENDED: &str = "this agent's certificate has ended, and it has to join anew: remove it there, and join with a new token \
-                         and an empty folder here";
-/// So many times in its life, and once a minute at least, a certificate is looked at: is it to be renewed?
-const LOOKS: u64 = 24;
-const LOOK: Duration = Duration::from_secs(60);
+/// Time limit of dialing, and of the handshake.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Minimum and maximum wait between connection attempts.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// Time within which a controller that rejects this agent closes the connection. It does so after the
+/// handshake, without giving a reason.
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
+const REJECTED: &str = "the controller closed the connection at once: this agent was removed or replaced there and has to \
+                        join again, or another agent of its name, with a copy of its folder, is connected, or the \
+                        controller was about to stop";
+const EXPIRED: &str = "this agent's certificate has expired, so it has to join again: remove it at the controller, and join \
+                       with a new token and an empty state folder";
+/// Number of renewal checks during the life of a certificate, and the maximum time between two of them.
+const RENEWAL_CHECKS: u64 = 24;
+const MAX_RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 const MEMBERSHIP: &str = "membership.json";
 const KEY: &str = "agent.key";
 const CERTIFICATE: &str = "agent.pem";
 const AUTHORITY: &str = "authority.pem";
 
-/// What an agent knows of its fleet.
+/// Membership of an agent in its fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
-    /// Its own name.
+    /// Name of the agent.
     pub name: String,
-    /// Its controller's.
+    /// Name of the controller.
     pub controller: String,
-    /// Where that listens: host and port.
+    /// Host and port of the controller.
     pub address: String,
-    /// When its certificate was given and when it ends, seconds since 1970.
+    /// Issue time and expiry of the agent's certificate, seconds since 1970.
     pub certificate_s: (u64, u64),
 }
 
-/// Joins the fleet of a controller, and keeps what it gave in this folder.
+/// Joins the fleet of a controller, and stores the membership in this folder.
 pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, Obstacle> {
     let error =
         |why: String, remedy: &str| Obstacle::new(format!("the controller at {address}: {why}"), remedy);
-    let unreached = |why: String| {
+    let unreachable = |why: String| {
         error(
             why,
-            "see that `netstage fleet serve --listen` runs there, on this port, and that this host may reach it",
+            "check that `netstage fleet serve --listen` runs there on this port, and that this host can reach it",
         )
     };
-    let failed = |why: String| error(why, "ask there for a token: netstage fleet token NAME");
+    let failed = |why: String| error(why, "create a token there: netstage fleet token NAME");
     if address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
         return Err(Obstacle::new(
-            format!("`{address}` is not where a controller listens"),
-            "name host and port, as in control.example.net:4700 or [2001:db8::1]:4700",
+            format!("`{address}` is not the address of a controller"),
+            "give host and port, as in control.example.net:4700 or [2001:db8::1]:4700",
         ));
     }
     if folder.join(MEMBERSHIP).exists() {
         return Err(Obstacle::new(
-            format!("{} is a fleet's agent already", folder.display()),
-            "end the agent and empty the folder to join another, or name another with --state",
+            format!("{} already belongs to an agent of a fleet", folder.display()),
+            "to join another fleet, stop the agent and empty the folder, or give another folder with --state",
         ));
     }
     private::folder(folder).map_err(|error| file_error(folder, &error))?;
@@ -96,18 +97,21 @@ pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, O
     runtime.block_on(async {
         let dialler = Dialler::joining(&token.authority).map_err(|error| failed(error.to_string()))?;
         let stream = dial(&dialler, address).await.map_err(|why| match why {
-            Undialled::Nobody(why) => unreached(why),
+            Undialled::Nobody(why) => unreachable(why),
             Undialled::NotOurs(why) => failed(why),
         })?;
         let authority = stream.shown().iter().find(|certificate| sha256(certificate) == token.authority);
-        let authority = authority.cloned().ok_or_else(|| failed("it does not show its authority".into()))?;
+        let authority = authority
+            .cloned()
+            .ok_or_else(|| failed("it does not present its certificate authority".into()))?;
         let (key, request) = request().map_err(|error| failed(error.to_string()))?;
-        let channel = channel_over(stream, "controller", Instant::now() + DIAL).await.map_err(failed)?;
-        let asked =
+        let channel =
+            channel_over(stream, "controller", Instant::now() + DIAL_TIMEOUT).await.map_err(failed)?;
+        let request =
             JoinRequest { secret: token.secret().to_vec(), request, tool: env!("CARGO_PKG_VERSION").into() };
         let mut client = EnrolmentClient::new(channel);
         let reply =
-            timeout(DIAL, client.join(asked)).await.map_err(|_| failed("it does not answer".into()))?;
+            timeout(DIAL_TIMEOUT, client.join(request)).await.map_err(|_| failed("no answer".into()))?;
         let reply = reply.map_err(|status| failed(status.message().to_owned()))?.into_inner();
         if !reply.refusal.is_empty() {
             return Err(failed(reply.refusal));
@@ -129,14 +133,14 @@ pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, O
     })
 }
 
-/// Keeps an identity. The membership comes last: with it the folder is complete.
+/// Stores an identity. The membership is written last: its presence means that the folder is complete.
 fn keep(folder: &Path, key: &KeyPair, certificate: &str, membership: &Membership) -> io::Result<()> {
     private::write(&folder.join(KEY), key.serialize_pem().as_bytes())?;
     private::write(&folder.join(CERTIFICATE), certificate.as_bytes())?;
     private::write_json(&folder.join(MEMBERSHIP), membership)
 }
 
-/// An agent of a fleet.
+/// Agent of a fleet.
 pub struct Member {
     folder: PathBuf,
     membership: Membership,
@@ -146,18 +150,18 @@ pub struct Member {
     ender: Ender,
     metrics: Option<SocketAddr>,
     log: Log,
-    /// Held as long as the agent.
+    /// Held during the lifetime of the agent.
     _lock: Lock,
 }
 
 impl Member {
-    /// The agent whose membership is kept in this folder.
+    /// Opens the agent whose membership is stored in this folder.
     pub fn open(folder: &Path, policy: Policy, log: Log) -> Result<Member, Obstacle> {
         let membership: Membership =
             private::read_json(&folder.join(MEMBERSHIP)).map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => Obstacle::new(
-                    format!("{} has joined no fleet", folder.display()),
-                    "netstage fleet join ADDRESS TOKEN",
+                    format!("{}: the agent has not joined a fleet", folder.display()),
+                    "join a fleet: netstage fleet join ADDRESS TOKEN",
                 ),
                 _ => file_error(folder, &error),
             })?;
@@ -165,8 +169,8 @@ impl Member {
         let authority = read_certificate(&folder.join(AUTHORITY)).map_err(file)?;
         let lock = Lock::take(&folder.join("agent.lock")).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => Obstacle::new(
-                format!("another agent is at work in {}", folder.display()),
-                "end it first; a second agent of this host joins on its own, with another --state",
+                format!("another agent uses {}", folder.display()),
+                "stop it first; a second agent on this host has to join with another --state",
             ),
             _ => file(error),
         })?;
@@ -187,39 +191,39 @@ impl Member {
         })
     }
 
-    /// What it knows of its fleet.
+    /// Returns the agent's membership.
     pub fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// What ends it from outside: its traffic stops, and a controller that is there may still fetch
-    /// the report.
+    /// Returns the handle that stops the agent: traffic stops, and a connected controller may still fetch the
+    /// report.
     pub fn ender(&self) -> Ender {
         self.ender.clone()
     }
 
-    /// Tells metrics there.
+    /// Serves metrics at this address.
     pub fn tell_metrics(&mut self, address: SocketAddr) {
         self.metrics = Some(address);
     }
 
-    /// Serves until it is ended, on this thread; runs have threads of their own.
+    /// Serves on this thread until the agent is stopped. Runs have threads of their own.
     pub fn serve(self, worker: Arc<dyn Worker>) -> io::Result<()> {
         let runtime = runtime()?;
         let Member { folder, membership, authority, guard, spool, ender, metrics, log, _lock } = self;
         let turns = Arc::new(Turns::new(spool, worker, Arc::clone(&guard) as Arc<dyn Guard>));
-        let over = Arc::clone(&log);
-        let tell = move |reason| match reason {
-            EndReason::Finished => over(Level::Note, "the controller is done with this agent"),
+        let session_log = Arc::clone(&log);
+        let report = move |reason| match reason {
+            EndReason::Finished => session_log(Level::Note, "the controller released this agent"),
             EndReason::ControllerGone => {
-                over(Level::Alarm, "the controller is gone: traffic has stopped, reports stay here")
+                session_log(Level::Alarm, "lost the controller; traffic stopped, reports are kept")
             }
-            EndReason::Interrupted => over(Level::Note, "told to end"),
+            EndReason::Interrupted => session_log(Level::Note, "interrupted"),
         };
         let expires_s = Arc::new(AtomicU64::new(membership.certificate_s.1));
-        let told = (Arc::clone(&turns), Arc::clone(&guard), Arc::clone(&expires_s), Instant::now());
+        let sources = (Arc::clone(&turns), Arc::clone(&guard), Arc::clone(&expires_s), Instant::now());
         let page: Source = Arc::new(move || {
-            let (turns, guard, expires_s, since) = &told;
+            let (turns, guard, expires_s, since) = &sources;
             let expires_s = expires_s.load(Ordering::Relaxed);
             Some(metrics::of_agent(&guard.counts, &turns.snapshot(), expires_s, since.elapsed()))
         });
@@ -229,12 +233,12 @@ impl Member {
             if let Some(address) = metrics {
                 prometheus::listen(address, page, ender.subscribe()).await.map_err(io::Error::other)?;
             }
-            let dialling = tokio::spawn(dialling.go_on());
-            turns.go_round(ender.subscribe(), tell).await;
+            let dialling = tokio::spawn(dialling.keep_connected());
+            turns.go_round(ender.subscribe(), report).await;
             dialling.abort();
             Ok::<_, io::Error>(())
         })?;
-        // A worker that hangs must not keep the process.
+        // A worker that hangs must not keep the process from ending.
         runtime.shutdown_background();
         Ok(())
     }
@@ -243,7 +247,7 @@ impl Member {
 struct Dialling {
     folder: PathBuf,
     membership: Membership,
-    /// When its certificate ends, for those who look.
+    /// Expiry of the certificate, for the metrics.
     expires_s: Arc<AtomicU64>,
     authority: CertificateDer<'static>,
     guard: Arc<PolicyGuard>,
@@ -252,14 +256,14 @@ struct Dialling {
 }
 
 impl Dialling {
-    /// Dials again and again.
-    async fn go_on(mut self) {
-        let mut wait = WAITS.0;
-        // Said once, not every few seconds.
-        let mut told = String::new();
+    /// Connects to the controller again and again.
+    async fn keep_connected(mut self) {
+        let mut wait = RETRY_DELAYS.0;
+        // A repeated failure is logged once, instead of every few seconds.
+        let mut logged = String::new();
         let log = Arc::clone(&self.log);
         loop {
-            if self.is_to_renew()
+            if self.needs_renewal()
                 && let Err(why) = self.renew().await
             {
                 (self.log)(Level::Alarm, &format!("cannot renew the certificate: {why}"));
@@ -271,29 +275,29 @@ impl Dialling {
                     count(&self.guard.counts.connections);
                     let serving = self.serve(stream);
                     tokio::pin!(serving);
-                    match timeout(WELCOME, &mut serving).await {
-                        Ok(()) => TURNED_AWAY.to_owned(),
+                    match timeout(REJECTION_TIMEOUT, &mut serving).await {
+                        Ok(()) => REJECTED.to_owned(),
                         Err(_) => {
                             log(Level::Note, &format!("connected to {controller}"));
                             serving.await;
-                            log(Level::Note, &format!("the connection to {controller} has ended"));
+                            log(Level::Note, &format!("connection to {controller} ended"));
                             String::new()
                         }
                     }
                 }
                 Err(why) => why,
             };
-            if !why.is_empty() && why != told {
-                log(Level::Alarm, &format!("no way to {controller}: {why}"));
+            if !why.is_empty() && why != logged {
+                log(Level::Alarm, &format!("cannot connect to {controller}: {why}"));
             }
-            told = why;
-            if began.elapsed() > WAITS.1 * 2 {
-                wait = WAITS.0;
+            logged = why;
+            if began.elapsed() > RETRY_DELAYS.1 * 2 {
+                wait = RETRY_DELAYS.0;
             }
-            // Not all of a thousand agents at once.
+            // A random part keeps a thousand agents from dialing at once.
             let share = RandomState::new().hash_one(began) % 512 + 512;
             sleep(wait * share as u32 / 1024).await;
-            wait = (wait * 2).min(WAITS.1);
+            wait = (wait * 2).min(RETRY_DELAYS.1);
         }
     }
 
@@ -304,12 +308,13 @@ impl Dialling {
             Dialler::member(identity, &self.authority, tls::COMMANDS).map_err(|error| error.to_string())?;
         let has_ended = self.membership.certificate_s.1 <= now_s();
         dial(&dialler, &self.membership.address).await.map_err(|why| match why {
-            Undialled::NotOurs(_) if has_ended => HAS_ENDED.into(),
+            Undialled::NotOurs(_) if has_ended => EXPIRED.into(),
             why => why.into(),
         })
     }
 
-    /// Serves a connection until it ends. It stays good while the certificate is renewed beside it, run or no run.
+    /// Serves a connection until it ends. The connection stays valid while the certificate is renewed, also
+    /// during a run.
     async fn serve(&mut self, stream: Stream) {
         let turns = Arc::clone(&self.turns);
         let serving = turns.serve(stream);
@@ -318,12 +323,12 @@ impl Dialling {
             tokio::select! {
                 result = &mut serving => {
                     if let Err(error) = result {
-                        (self.log)(Level::Note, &format!("the connection broke: {error}"));
+                        (self.log)(Level::Note, &format!("connection broke: {error}"));
                     }
                     return;
                 }
-                () = sleep(self.look()) => {
-                    if self.is_to_renew()
+                () = sleep(self.renewal_check_interval()) => {
+                    if self.needs_renewal()
                         && let Err(why) = self.renew().await
                     {
                         (self.log)(Level::Alarm, &format!("cannot renew the certificate: {why}"));
@@ -333,13 +338,14 @@ impl Dialling {
         }
     }
 
-    fn look(&self) -> Duration {
+    fn renewal_check_interval(&self) -> Duration {
         let (given, ends) = self.membership.certificate_s;
-        Duration::from_millis(ends.saturating_sub(given) * 1000 / LOOKS).clamp(WAITS.0, LOOK)
+        Duration::from_millis(ends.saturating_sub(given) * 1000 / RENEWAL_CHECKS)
+            .clamp(RETRY_DELAYS.0, MAX_RENEWAL_CHECK_INTERVAL)
     }
 
-    /// In the last third of its certificate's life, before it ends.
-    fn is_to_renew(&self) -> bool {
+    /// Reports whether the certificate is in the last third of its validity.
+    fn needs_renewal(&self) -> bool {
         let (given, ends) = self.membership.certificate_s;
         let now = now_s();
         now < ends && now > ends - (ends - given.min(ends)) / 3
@@ -350,11 +356,11 @@ impl Dialling {
         let dialler =
             Dialler::member(identity, &self.authority, tls::ENROLMENT).map_err(|error| error.to_string())?;
         let stream = dial(&dialler, &self.membership.address).await?;
-        let channel = channel_over(stream, "controller", Instant::now() + DIAL).await?;
+        let channel = channel_over(stream, "controller", Instant::now() + DIAL_TIMEOUT).await?;
         let (key, request) = request().map_err(|error| error.to_string())?;
         let mut client = EnrolmentClient::new(channel);
         let reply =
-            timeout(DIAL, client.renew(RenewRequest { request })).await.map_err(|_| "it does not answer")?;
+            timeout(DIAL_TIMEOUT, client.renew(RenewRequest { request })).await.map_err(|_| "no answer")?;
         let reply = reply.map_err(|status| status.message().to_owned())?.into_inner();
         if !reply.refusal.is_empty() {
             return Err(reply.refusal);
@@ -363,7 +369,7 @@ impl Dialling {
         self.expires_s.store(reply.expires_s, Ordering::Relaxed);
         keep(&self.folder, &key, &reply.certificate, &self.membership).map_err(|error| error.to_string())?;
         self.guard.sign_with(Signer::new(&self.identity()?));
-        (self.log)(Level::Note, "has a new certificate");
+        (self.log)(Level::Note, "certificate renewed");
         Ok(())
     }
 
@@ -376,11 +382,11 @@ impl Dialling {
     }
 }
 
-/// Why there is no connection.
+/// Reason why there is no connection to the controller.
 enum Undialled {
-    /// Nobody was reached who could have taken it.
+    /// No host answered that could be the controller.
     Nobody(String),
-    /// Whoever was, is not the controller, or does not take this agent.
+    /// The host that answered is not the controller, or rejected this agent.
     NotOurs(String),
 }
 
@@ -392,14 +398,15 @@ impl From<Undialled> for String {
 }
 
 async fn dial(dialler: &Dialler, address: &str) -> Result<Stream, Undialled> {
-    let nobody = |why: &str| Undialled::Nobody(why.to_owned());
-    let connected = timeout(DIAL, TcpStream::connect(address)).await;
+    let unreachable = |why: &str| Undialled::Nobody(why.to_owned());
+    let connected = timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await;
     let stream = connected
-        .map_err(|_| nobody("no answer to the connection request"))?
-        .map_err(|error| nobody(&format!("nobody listens ({error})")))?;
-    let shaken =
-        timeout(DIAL, dialler.dial(stream)).await.map_err(|_| nobody("it listens, but does not answer"))?;
-    shaken.map_err(|error| Undialled::NotOurs(tls::describe(&error)))
+        .map_err(|_| unreachable("no answer to the connection request"))?
+        .map_err(|error| unreachable(&format!("no controller listens ({error})")))?;
+    let handshake = timeout(DIAL_TIMEOUT, dialler.dial(stream))
+        .await
+        .map_err(|_| unreachable("connected, but no answer"))?;
+    handshake.map_err(|error| Undialled::NotOurs(tls::describe(&error)))
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {

@@ -1,4 +1,4 @@
-//! What the hub of a fleet and an agent of one tell Prometheus.
+//! Prometheus metrics of a fleet's hub and agents.
 
 use super::status::{AgentStatus, State};
 use crate::Snapshot;
@@ -6,35 +6,35 @@ use netstage_host::prometheus::Page;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a hub has counted since it began.
+/// Counters of a hub since its start.
 #[derive(Debug, Default)]
 pub struct HubCounts {
-    /// Connections, of whomever.
+    /// Connections, including those rejected.
     pub connections: AtomicU64,
-    /// Those who were turned away.
+    /// Rejected connections.
     pub turned_away: AtomicU64,
     /// Hosts that have joined.
     pub joined: AtomicU64,
-    /// Certificates that were renewed.
+    /// Renewed certificates.
     pub renewed: AtomicU64,
-    /// Agents that were cut off: removed, or their certificates ended.
+    /// Agents disconnected because they were removed or their certificates expired.
     pub cut_off: AtomicU64,
-    /// Requests passed on to agents.
+    /// Requests forwarded to agents.
     pub requests: AtomicU64,
 }
 
-/// What an agent has counted since it began.
+/// Counters of an agent since its start.
 #[derive(Debug, Default)]
 pub struct AgentCounts {
     /// Connections to its controller.
     pub connections: AtomicU64,
-    /// Requests its policy agreed to.
+    /// Requests accepted by the agent's policy.
     pub agreed: AtomicU64,
-    /// Requests it refused.
+    /// Requests refused by the agent's policy.
     pub refused: AtomicU64,
 }
 
-/// Counts one more.
+/// Increments a counter.
 pub fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
@@ -43,21 +43,25 @@ fn read(counter: &AtomicU64) -> f64 {
     counter.load(Ordering::Relaxed) as f64
 }
 
-/// Of the hub.
+/// Returns the metrics page of a hub.
 pub fn of_hub(counts: &HubCounts, agents: &[AgentStatus], uptime: Duration) -> String {
     let mut page = Page::new("fleet", uptime);
-    page.head("netstage_fleet_agents", "gauge", "Agents, by what they do.");
+    page.head("netstage_fleet_agents", "gauge", "Agents by state.");
     for state in [State::NeverSeen, State::Offline, State::Idle, State::Taken] {
-        let are = agents.iter().filter(|agent| agent.state == state).count();
-        page.sample("netstage_fleet_agents", &[("state", &state.to_string())], are as f64);
+        let count = agents.iter().filter(|agent| agent.state == state).count();
+        page.sample("netstage_fleet_agents", &[("state", &state.to_string())], count as f64);
     }
     for (what, help, counter) in [
-        ("connections", "Connections to it.", &counts.connections),
-        ("turned_away", "Connections turned away.", &counts.turned_away),
+        ("connections", "Connections to the hub.", &counts.connections),
+        ("turned_away", "Connections rejected.", &counts.turned_away),
         ("joined", "Hosts that have joined.", &counts.joined),
         ("renewed", "Certificates renewed.", &counts.renewed),
-        ("cut_off", "Agents cut off: removed, or their certificates ended.", &counts.cut_off),
-        ("requests", "Requests passed on to agents.", &counts.requests),
+        (
+            "cut_off",
+            "Agents disconnected because they were removed or their certificates expired.",
+            &counts.cut_off,
+        ),
+        ("requests", "Requests forwarded to agents.", &counts.requests),
     ] {
         page.one(&format!("netstage_fleet_{what}_total"), "counter", help, read(counter));
     }
@@ -70,29 +74,36 @@ pub fn of_hub(counts: &HubCounts, agents: &[AgentStatus], uptime: Duration) -> S
             }
         }
     };
-    of_agents("up", "1 while the agent is there.", &|agent| {
+    of_agents("up", "1 while the agent is connected.", &|agent| {
         Some(f64::from(u8::from(matches!(agent.state, State::Idle | State::Taken))))
     });
-    of_agents("clock_error_seconds", "Bound of the error with which its clock is known.", &|agent| {
+    of_agents("clock_error_seconds", "Error bound of the agent's clock offset.", &|agent| {
         agent.clock.map(|clock| clock.error_ns as f64 / 1e9)
     });
-    of_agents("certificate_expires_timestamp_seconds", "When its certificate ends, since 1970.", &|agent| {
-        Some(agent.certificate_expires_s as f64)
-    });
+    of_agents(
+        "certificate_expires_timestamp_seconds",
+        "Expiry of the agent's certificate, since 1970.",
+        &|agent| Some(agent.certificate_expires_s as f64),
+    );
     page.text()
 }
 
-/// Of an agent, whose certificate ends at this second since 1970.
+/// Returns the metrics page of an agent, whose certificate expires at `expires_s`, seconds since 1970.
 pub fn of_agent(counts: &AgentCounts, now: &Snapshot, expires_s: u64, uptime: Duration) -> String {
     let mut page = Page::new("agent", uptime);
-    let is = |what: bool| f64::from(u8::from(what));
-    page.one("netstage_agent_taken", "gauge", "1 while a controller has it.", is(now.is_taken));
-    page.one("netstage_agent_run_number", "gauge", "The run it is in; zero for none.", now.run as f64);
+    let flag = |is_set: bool| f64::from(u8::from(is_set));
+    page.one("netstage_agent_taken", "gauge", "1 while a controller owns the agent.", flag(now.is_taken));
+    page.one(
+        "netstage_agent_run_number",
+        "gauge",
+        "Number of the current run; zero for none.",
+        now.run as f64,
+    );
     page.one(
         "netstage_agent_running",
         "gauge",
-        "1 while a run has a start and is not over.",
-        is(now.is_running),
+        "1 while a run has a start time and is not over.",
+        flag(now.is_running),
     );
     let [sent, sent_bytes, received, received_bytes, lost] = now.totals.map(|total| total as f64);
     for (what, help, value) in [
@@ -104,16 +115,16 @@ pub fn of_agent(counts: &AgentCounts, now: &Snapshot, expires_s: u64, uptime: Du
     ] {
         page.one(&format!("netstage_agent_{what}_total"), "counter", help, value);
     }
-    let help = "Reports no controller has confirmed to have.";
+    let help = "Reports that no controller has released.";
     page.one("netstage_agent_kept_reports", "gauge", help, now.kept as f64);
     for (what, help, counter) in [
         ("connections", "Connections to its controller.", &counts.connections),
-        ("agreed", "Requests its policy agreed to.", &counts.agreed),
-        ("refused", "Requests it refused.", &counts.refused),
+        ("agreed", "Requests accepted by the agent's policy.", &counts.agreed),
+        ("refused", "Requests refused by the agent's policy.", &counts.refused),
     ] {
         page.one(&format!("netstage_agent_{what}_total"), "counter", help, read(counter));
     }
-    let help = "When its certificate ends, since 1970.";
+    let help = "Expiry of the agent's certificate, since 1970.";
     page.one("netstage_agent_certificate_expires_timestamp_seconds", "gauge", help, expires_s as f64);
     page.text()
 }
@@ -124,7 +135,7 @@ mod tests {
     use netstage_host::prometheus::scheme;
 
     #[test]
-    fn names_keep_to_the_scheme() {
+    fn metric_names_follow_the_scheme() {
         let second = Duration::from_secs(1);
         let hub = of_hub(&HubCounts::default(), &[], second);
         let names = scheme::check(&hub, "fleet");

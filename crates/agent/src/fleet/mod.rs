@@ -1,17 +1,16 @@
-//! A fleet: agents on other hosts under one controller.
+//! Fleet: agents on other hosts under one controller.
 //!
-//! Agents dial, so that they work behind NAT and listen nowhere; the controller listens at
-//! one address. A connection is mutual TLS 1.3 under the controller's own certificate
-//! [`authority`]; over it the agent is the *server* of the agents' protocol.
+//! Agents dial the controller, which listens at one address. They listen nowhere, and therefore work behind
+//! NAT. A connection uses mutual TLS 1.3 under the controller's own certificate [`authority`]; over it the
+//! agent is the *server* of the agent protocol.
 //!
-//! - [`token`]: what lets a host join, once; [`enrolment`]: how it does, and renews its
-//!   certificate.
-//! - [`folder`]: what the controller knows of its fleet, on disk; [`runs`], of its runs.
-//! - [`hub`]: the controller's process, to which agents dial and through which commands reach
-//!   them.
-//! - [`member`]: the agent's process; [`policy`]: what it may be asked.
-//! - [`consent`]: a receiver's word, which the sender looks at.
-//! - [`status`]: how the fleet is, for those who look; `metrics`, for Prometheus.
+//! - [`token`]: single-use secret with which a host joins; [`enrolment`]: joining, and renewal of
+//!   certificates.
+//! - [`folder`]: the controller's files about its fleet; [`runs`]: its files about runs.
+//! - [`hub`]: the controller's process, which accepts agents and forwards requests to them.
+//! - [`member`]: the agent's process; [`policy`]: enforcement of its policy.
+//! - [`consent`]: a receiver's signed consent, which the sender verifies.
+//! - [`status`]: status of the agents; `metrics`: metrics for Prometheus.
 
 pub mod authority;
 pub mod consent;

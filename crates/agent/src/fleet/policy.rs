@@ -1,6 +1,5 @@
-//! What an agent of a fleet does for its controller: what its policy allows, and to send
-//! only where the receiver's word is at hand. Everything that is commanded, and what became
-//! of it, is told to the log.
+//! Admission control of an agent of a fleet. It enforces the agent's policy, allows sending only with the
+//! receiver's consent, and logs every request and its outcome.
 
 use super::consent::{self, Signer};
 use super::metrics::{AgentCounts, count};
@@ -25,19 +24,19 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Keeps a controller within the agent's policy.
+/// Enforces the agent's policy on requests of the controller.
 pub struct PolicyGuard {
     policy: Policy,
     controller: String,
     authority: CertificateDer<'static>,
     signer: Mutex<Option<Arc<Signer>>>,
-    /// What it has agreed to and refused, beside its connections.
+    /// Counters of accepted and refused requests, and of connections.
     pub counts: AgentCounts,
     log: Log,
 }
 
 impl PolicyGuard {
-    /// For commands of this controller, of the fleet of this authority.
+    /// Returns the admission control for requests of this controller, in the fleet of this authority.
     pub fn new(
         policy: Policy,
         controller: &str,
@@ -54,12 +53,13 @@ impl PolicyGuard {
         }
     }
 
-    /// Signs with this key from now on.
+    /// Sets the signer of consents.
     pub fn sign_with(&self, signer: Option<Signer>) {
         *self.signer.lock().unwrap_or_else(PoisonError::into_inner) = signer.map(Arc::new);
     }
 
-    /// `consents` are those of whom it sends to; without, it is asked for its own.
+    /// Checks an assignment against the policy. `consents` are those of the receivers it sends to; without
+    /// them, the agent itself is request for its consents.
     fn check(
         &self,
         run: u64,
@@ -70,7 +70,7 @@ impl PolicyGuard {
         let here = interfaces();
         let interface_of =
             |own: IpAddr| here.iter().find(|(_, address)| *address == own).map(|(name, _)| name.as_str());
-        let ways = Ways::here(&self.policy);
+        let outgoing = Ways::here(&self.policy);
         let flows = assignment.flows.iter().map(|task| {
             let (own, other) = match (task.side, &task.transport) {
                 (Side::Send, _) => (task.source.ip(), task.destination.ip()),
@@ -83,37 +83,37 @@ impl PolicyGuard {
             let sends = answers || task.side == Side::Send || task.traffic.application().is_some();
             FlowRequest {
                 name: &task.name,
-                means: self.means(task, run, consents.unwrap_or_default()),
+                means: self.direction(task, run, consents.unwrap_or_default()),
                 other,
                 interface: interface_of(own),
-                leaves_by: ways.interface(own, other).filter(|_| sends),
+                leaves_by: outgoing.interface(own, other).filter(|_| sends),
             }
         });
         let services = assignment.services.iter().map(|task| {
             let (own, other) = (task.own().ip(), task.other());
-            let agrees = |word: &Consent| consent::covers(word, &self.authority, run, task.id, other);
+            let agrees = |consent: &Consent| consent::covers(consent, &self.authority, run, task.id, other);
             ServiceRequest {
                 name: &task.name,
                 kind: task.task.program().name(),
                 serves: task.role == Role::Server,
-                agreed: consents.is_none_or(|words| words.iter().any(agrees)),
+                agreed: consents.is_none_or(|consents| consents.iter().any(agrees)),
                 other: other.ip(),
                 interface: interface_of(own),
-                leaves_by: ways.interface(own, other.ip()),
+                leaves_by: outgoing.interface(own, other.ip()),
             }
         });
         let router = router.as_ref().map_err(Clone::clone)?;
-        if let Some(other) = assignment.watch.iter().find(|watched| !is_of_flow(watched, assignment)) {
-            let reason = format!("{} is not TCP that this agent sends in the run", other.subject);
+        if let Some(other) = assignment.watch.iter().find(|watched| !is_own_connection(watched, assignment)) {
+            let reason = format!("{} is not a TCP flow that this agent sends in the run", other.subject);
             return Err(Refusal::new(RefusalKind::Assignment, reason));
         }
-        if let Some(why) = assignment.clocks.as_ref().and_then(|clocks| strays(clocks, assignment)) {
+        if let Some(why) = assignment.clocks.as_ref().and_then(|clocks| clock_violation(clocks, assignment)) {
             return Err(Refusal::new(RefusalKind::Assignment, why));
         }
         let request = Request {
             controller: &self.controller,
             duration: assignment.duration,
-            router: router.as_ref().map(asked_for),
+            router: router.as_ref().map(router_request),
             tcp_events: !assignment.watch.is_empty(),
             flows: flows.collect(),
             services: services.collect(),
@@ -121,12 +121,13 @@ impl PolicyGuard {
         self.policy.check(&request).map_err(|(subject, refusal)| refusal.of(subject.unwrap_or_default()))
     }
 
-    fn means(&self, flow: &FlowTask, run: u64, consents: &[Consent]) -> Means {
+    fn direction(&self, flow: &FlowTask, run: u64, consents: &[Consent]) -> Means {
         if flow.side == Side::Receive {
             return Means::Receive;
         }
         let one_ended = matches!(flow.transport, Transport::IcmpEcho(_) | Transport::UdpUnreachable(_));
-        let covers = |word: &Consent| consent::covers(word, &self.authority, run, flow.id, flow.destination);
+        let covers =
+            |consent: &Consent| consent::covers(consent, &self.authority, run, flow.id, flow.destination);
         Means::Send {
             rate: flow.traffic.pattern().and_then(|pattern| pattern.mean_rate()),
             agreed: !one_ended && consents.iter().any(covers),
@@ -134,8 +135,8 @@ impl PolicyGuard {
         }
     }
 
-    /// Checks what is asked, and tells the log.
-    fn decide(
+    /// Checks a request, and logs the outcome.
+    fn check_and_log(
         &self,
         what: &str,
         run: u64,
@@ -144,11 +145,11 @@ impl PolicyGuard {
     ) -> Result<(), Refusal> {
         let router = assignment.edge.as_ref().map(router).transpose();
         let result = self.check(run, assignment, &router, consents);
-        self.tell(what, run, assignment, router.ok().flatten().as_ref(), result.as_ref().err());
+        self.log_decision(what, run, assignment, router.ok().flatten().as_ref(), result.as_ref().err());
         result
     }
 
-    fn tell(
+    fn log_decision(
         &self,
         what: &str,
         run: u64,
@@ -158,26 +159,26 @@ impl PolicyGuard {
     ) {
         let (flows, duration) = (assignment.flows.len(), assignment.duration.as_secs_f64());
         let router = router.map_or(String::new(), |router| {
-            format!(", a router of {}", asked_for(router).interfaces.join(", "))
+            format!(", router on {}", router_request(router).interfaces.join(", "))
         });
-        let events = if !assignment.watch.is_empty() { ", its TCP windows watched" } else { "" };
+        let events = if !assignment.watch.is_empty() { ", TCP window watch" } else { "" };
         let services = assignment.services.iter().map(|task| {
-            let what = if task.role == Role::Server { "the server" } else { "a client" };
-            format!(", {what} of {}", task.task.program().name())
+            let what = if task.role == Role::Server { "server" } else { "client" };
+            format!(", {} {what}", task.task.program().name())
         });
         let services: String = services.collect();
-        let asked = format!(
-            "controller {} asks {what} run {run} as {}: {flows} flows{services}{router}{events}, {duration} s",
+        let request = format!(
+            "controller {} requests {what} run {run} as {}: {flows} flows{services}{router}{events}, {duration} s",
             self.controller, assignment.node
         );
         match refusal {
             None => {
                 count(&self.counts.agreed);
-                (self.log)(Level::Note, &format!("{asked}; agreed"));
+                (self.log)(Level::Note, &format!("{request}; accepted"));
             }
             Some(refusal) => {
                 count(&self.counts.refused);
-                (self.log)(Level::Alarm, &format!("{asked}; refused: {refusal}"));
+                (self.log)(Level::Alarm, &format!("{request}; refused: {refusal}"));
             }
         }
     }
@@ -185,7 +186,7 @@ impl PolicyGuard {
 
 impl Guard for PolicyGuard {
     fn taken(&self, peer: Peer) {
-        (self.log)(Level::Note, &format!("controller {} at {} has this agent", self.controller, peer.remote));
+        (self.log)(Level::Note, &format!("acquired by controller {} at {}", self.controller, peer.remote));
     }
 
     fn prepare(
@@ -195,17 +196,17 @@ impl Guard for PolicyGuard {
         consents: &[Consent],
         _peer: Peer,
     ) -> Result<(), Refusal> {
-        self.decide("to prepare", run, assignment, Some(consents))
+        self.check_and_log("preparation of", run, assignment, Some(consents))
     }
 
     fn could_not_prepare(&self, run: u64, refusal: &Refusal) {
-        (self.log)(Level::Alarm, &format!("run {run} could not be prepared: {refusal}"));
+        (self.log)(Level::Alarm, &format!("cannot prepare run {run}: {refusal}"));
     }
 
     fn agree(&self, run: u64, assignment: &Assignment) -> Result<Vec<Consent>, Refusal> {
         let received = assignment.flows.iter().filter(|flow| flow.side == Side::Receive).cloned();
         let received = Assignment { flows: received.collect(), clocks: None, ..assignment.clone() };
-        self.decide("a word for", run, &received, None)?;
+        self.check_and_log("consent to", run, &received, None)?;
         let signer = self.signer.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(signer.map(|signer| signer.consents(run, &received)).unwrap_or_default())
     }
@@ -222,19 +223,21 @@ impl Guard for PolicyGuard {
     }
 }
 
-/// The router that is asked for. What else its file could make of this host, a run has no use for.
+/// Parses the configuration of the requested router. Features that a run does not need, but that affect this
+/// host, are refused.
 fn router(task: &EdgeTask) -> Result<Router, Refusal> {
     let refused = |reason: String| Refusal::new(RefusalKind::Assignment, reason);
     let router = pe::parse("pe.toml", &task.configuration).map_err(|errors| refused(errors.to_string()))?;
     let reads_files = router.peers.iter().any(|peer| !peer.keys.is_empty());
     if reads_files || router.metrics.is_some() {
-        return Err(refused("a run's router neither reads keys nor serves metrics".into()));
+        return Err(refused("keys and metrics are not supported in the router of a run".into()));
     }
     Ok(router)
 }
 
-/// Whether what is to be watched is one of the flows' own connections: others' are nobody's business.
-fn is_of_flow(watched: &FlowSpec, assignment: &Assignment) -> bool {
+/// Reports whether the watched connection belongs to the assignment. Connections of other programs must not
+/// be observed.
+fn is_own_connection(watched: &FlowSpec, assignment: &Assignment) -> bool {
     let is_service = assignment.services.iter().any(|task| {
         let server = SocketAddr::new(task.destination.ip(), task.data_port());
         let (client, server) = (End::any(task.source), End::at(server));
@@ -252,8 +255,9 @@ fn is_of_flow(watched: &FlowSpec, assignment: &Assignment) -> bool {
     is_flow || is_service
 }
 
-/// What of a comparison of clocks goes beyond the flows: packets pass between hosts that have agreed to theirs only.
-fn strays(clocks: &ClockTask, assignment: &Assignment) -> Option<String> {
+/// Returns an error if a clock comparison involves addresses without flows. Packets are sent only between
+/// hosts that have consented to flows.
+fn clock_violation(clocks: &ClockTask, assignment: &Assignment) -> Option<String> {
     let flows = |side: Side| assignment.flows.iter().filter(move |flow| flow.side == side);
     let is_received = |at: &&SocketAddr| flows(Side::Receive).any(|flow| flow.destination.ip() == at.ip());
     let is_sent = |(from, to): &&(SocketAddr, SocketAddr)| {
@@ -261,19 +265,19 @@ fn strays(clocks: &ClockTask, assignment: &Assignment) -> Option<String> {
     };
     let mut all = clocks.answers.iter().chain(clocks.asks.iter().map(|(_, to)| to));
     if let Some(at) = clocks.answers.iter().find(|at| !is_received(at)) {
-        Some(format!("clocks are to be compared at {at}, where no flow is received"))
+        Some(format!("clock comparison at {at}, where this agent receives no flow"))
     } else if let Some((_, to)) = clocks.asks.iter().find(|ends| !is_sent(ends)) {
-        Some(format!("the clock at {to} is to be asked, where no flow is sent to"))
+        Some(format!("clock comparison with {to}, to which this agent sends no flow"))
     } else if clocks.asks.len() > MOST_ASKED {
-        Some(format!("{} clocks are to be asked; an agent asks {MOST_ASKED}", clocks.asks.len()))
+        Some(format!("{} clock comparisons exceed the limit of {MOST_ASKED}", clocks.asks.len()))
     } else {
         let reserved = all.find(|at| at.port() < FIRST_PORT);
-        reserved.map(|at| format!("clocks are not compared at {at}, a port of the system's"))
+        reserved.map(|at| format!("clock comparison at {at}, whose port is reserved for the system"))
     }
 }
 
-/// The interfaces and peers of a router.
-fn asked_for(router: &Router) -> RouterRequest<'_> {
+/// Returns the interfaces and peers of a router.
+fn router_request(router: &Router) -> RouterRequest<'_> {
     let circuits = router.circuits.iter().map(|circuit| &circuit.interface);
     let peers = router.peers.iter().map(|peer| match peer.tunnel {
         Tunnel::MplsInUdp { to, .. } => to,
@@ -285,10 +289,10 @@ fn asked_for(router: &Router) -> RouterRequest<'_> {
     }
 }
 
-/// Interfaces that are up, and their addresses that reach beyond their link; loopback's last.
+/// Returns the addresses of the interfaces that are up, without link-local ones; those of loopback last.
 fn interfaces() -> Vec<(String, IpAddr)> {
     let Ok(all) = getifaddrs() else { return Vec::new() };
-    let beyond = |address: &IpAddr| match address {
+    let is_routable = |address: &IpAddr| match address {
         IpAddr::V4(address) => !address.is_link_local(),
         IpAddr::V6(address) => !address.is_unicast_link_local(),
     };
@@ -298,17 +302,17 @@ fn interfaces() -> Vec<(String, IpAddr)> {
             .as_sockaddr_in()
             .map(|v4| IpAddr::from(v4.ip()))
             .or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))?;
-        beyond(&address).then_some((one.interface_name, address))
+        is_routable(&address).then_some((one.interface_name, address))
     });
     let mut found: Vec<(String, IpAddr)> = found.collect();
     found.sort_by_key(|(_, address)| address.is_loopback());
     found
 }
 
-/// The interfaces by which packets leave, as the kernel's routes have it now; none where no policy asks.
+/// Outgoing interfaces according to the kernel's routes. Empty if the policy does not restrict interfaces.
 struct Ways {
     routes: Option<RefCell<Netlink>>,
-    /// Names of interfaces, by their numbers.
+    /// Names of interfaces, by index.
     names: BTreeMap<u32, String>,
 }
 
@@ -334,7 +338,7 @@ mod tests {
     use netstage_core::time::Duration;
     use netstage_core::traffic::Pattern;
 
-    /// 10.0.0.1 sends to 10.0.0.2, and receives from it.
+    /// Returns an assignment in which 10.0.0.1 sends to 10.0.0.2 and receives from it.
     fn assignment() -> Assignment {
         let flow = |side, source: &str, destination: &str| {
             FlowTask::udp(
@@ -353,25 +357,25 @@ mod tests {
     }
 
     #[test]
-    fn clocks_are_compared_where_flows_go_and_nowhere_else() {
+    fn clocks_are_compared_only_between_hosts_with_flows() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let strays = |answers: &[&str], asks: &[(&str, &str)]| {
+        let clock_violation = |answers: &[&str], asks: &[(&str, &str)]| {
             let answers = answers.iter().map(|address| at(address)).collect();
             let asks = asks.iter().map(|(from, to)| (at(from), at(to))).collect();
-            super::strays(&ClockTask { key: String::new(), answers, asks }, &assignment())
+            super::clock_violation(&ClockTask { key: String::new(), answers, asks }, &assignment())
         };
         let own = ("10.0.0.1:0", "10.0.0.2:4704");
-        assert_eq!(strays(&["10.0.0.1:4704"], &[own]), None);
+        assert_eq!(clock_violation(&["10.0.0.1:4704"], &[own]), None);
         for (answers, asks, why) in [
-            (&["10.0.0.2:4704"][..], &[][..], "where no flow is received"),
-            (&[], &[("10.0.0.1:0", "10.0.0.9:4704")], "where no flow is sent to"),
-            (&[], &[("10.0.0.7:0", "10.0.0.2:4704")], "where no flow is sent to"),
-            (&[], &[("10.0.0.1:0", "10.0.0.2:53")], "a port of the system's"),
-            (&["10.0.0.1:22"], &[], "a port of the system's"),
-            (&[], &[own; MOST_ASKED + 1], "65 clocks are to be asked"),
+            (&["10.0.0.2:4704"][..], &[][..], "where this agent receives no flow"),
+            (&[], &[("10.0.0.1:0", "10.0.0.9:4704")], "to which this agent sends no flow"),
+            (&[], &[("10.0.0.7:0", "10.0.0.2:4704")], "to which this agent sends no flow"),
+            (&[], &[("10.0.0.1:0", "10.0.0.2:53")], "reserved for the system"),
+            (&["10.0.0.1:22"], &[], "reserved for the system"),
+            (&[], &[own; MOST_ASKED + 1], "65 clock comparisons exceed"),
         ] {
-            let said = strays(answers, asks).expect("it is refused");
-            assert!(said.contains(why), "{said}");
+            let reason = clock_violation(answers, asks).expect("the comparison is refused");
+            assert!(reason.contains(why), "{reason}");
         }
     }
 }

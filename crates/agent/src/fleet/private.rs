@@ -1,5 +1,5 @@
-//! Files and folders for their owner alone. A file is written aside and renamed: under its
-//! name it is complete.
+//! Files and folders readable only by their owner. A file is written to a temporary file and renamed, so that
+//! a file under its final name is complete.
 
 use nix::unistd::geteuid;
 use serde::Serialize;
@@ -9,32 +9,33 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::Path;
 
-/// Makes a folder, and those above it: others may pass these, as the service's user must, to whom
-/// systemd gives the folder that root has made.
+/// Creates a folder for the owner alone. Missing parent folders are created with the default mode, so that
+/// the user of a systemd service, which becomes the owner of the folder, can reach it.
 pub fn folder(path: &Path) -> io::Result<()> {
-    if let Some(above) = path.parent() {
-        fs::create_dir_all(above)?;
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
     }
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Writes a file. Nobody but its owner may read it, at no moment: by root, for whose the folder is.
+/// Writes a file that only its owner can read, at any time. A file written by root belongs to the owner of
+/// its folder.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let aside = path.with_extension(format!("{}.part", std::process::id()));
-    // What is left of that name, or was put there to lead elsewhere, is not written to.
-    let _ = fs::remove_file(&aside);
+    let temporary = path.with_extension(format!("{}.part", std::process::id()));
+    // A leftover temporary file, or a symbolic link in its place, must not be written to.
+    let _ = fs::remove_file(&temporary);
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         if geteuid().is_root() {
-            let folder = fs::metadata(aside.parent().expect("a file is in a folder"))?;
+            let folder = fs::metadata(temporary.parent().expect("the path of a file has a parent"))?;
             fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
         }
         file.write_all(bytes)?;
         file.sync_data()?;
-        fs::rename(&aside, path)
+        fs::rename(&temporary, path)
     })();
     if written.is_err() {
-        let _ = fs::remove_file(&aside);
+        let _ = fs::remove_file(&temporary);
     }
     written
 }
@@ -46,7 +47,7 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     write(path, &text)
 }
 
-/// Reads a value that was written as JSON.
+/// Reads a value written as JSON.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
     let wrong = |error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()));
     serde_json::from_slice(&fs::read(path)?).map_err(wrong)
@@ -58,9 +59,9 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn only_the_owner_reads_and_nothing_is_left_aside() {
-        let above = netstage_harness::Folder::new("private");
-        let path = above.join("agent");
+    fn only_the_owner_can_read_files_and_no_temporary_file_remains() {
+        let parent = netstage_harness::Folder::new("private");
+        let path = parent.join("agent");
         folder(&path).unwrap();
         for text in ["one", "two"] {
             write_json(&path.join("x.json"), &text).unwrap();
@@ -68,8 +69,8 @@ mod tests {
         }
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&path.join("x.json"))), (0o700, 0o600));
-        assert_ne!(mode(&above), 0o700);
-        // As systemd leaves the folder of a service with a user of its own.
+        assert_ne!(mode(&parent), 0o700);
+        // State left by systemd in the folder of a service with a user of its own.
         if geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(61_234), Some(61_234)).unwrap();
             write_json(&path.join("x.json"), &"three").unwrap();

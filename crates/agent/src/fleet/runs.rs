@@ -1,6 +1,6 @@
-//! The runs of a fleet, on the controller's disk: their numbers, whose results are expected,
-//! and what came in. A folder per run: `run.json`, and a file per report, which is written
-//! before the agent may forget it.
+//! Runs of a fleet on the controller's disk: their numbers, the missing reports and the received ones. Each
+//! run has a folder with `run.json` and a file per report. A report is written before the agent may delete
+//! it.
 
 use super::folder::file_error;
 use super::folder::{Fleet, now_s};
@@ -15,34 +15,34 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// Name of the folder.
+/// Name of the folder of all runs.
 pub(super) const RUNS: &str = "runs";
-/// The file of the largest number that was ever given and whose folder may be gone.
+/// File with the greatest run number used so far, whose folder may have been removed.
 const LAST: &str = "last";
 const RUN: &str = "run.json";
 
-/// A run, as its file says.
+/// Content of a run's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// The scenario's title.
+    /// Title of the scenario.
     pub title: String,
-    /// When it was opened, seconds since 1970.
+    /// Creation time of the run, seconds since 1970.
     pub opened_s: u64,
-    /// Its agents, and the node each stands for.
+    /// Nodes represented by the agents, by agent name.
     pub agents: BTreeMap<String, String>,
-    /// Nothing more is expected of it.
+    /// Set when no more reports are expected.
     #[serde(default)]
     pub closed: bool,
 }
 
-/// The runs.
+/// Runs of a fleet.
 pub struct Runs {
     folder: PathBuf,
     ledger: Ledger,
 }
 
 impl Runs {
-    /// Those of a fleet.
+    /// Reads the runs of a fleet.
     pub fn of(fleet: &Fleet) -> Result<Runs, Obstacle> {
         let folder = fleet.folder().join(RUNS);
         let file = |error: io::Error| file_error(&folder, &error);
@@ -55,18 +55,19 @@ impl Runs {
             };
             ledger.skip(run);
             let path = entry.path();
-            // Without its file it is being opened by another process, or was never opened.
+            // A folder without this file is being created by another process, or is incomplete.
             let Ok(opened) = private::read_json::<Opened>(&path.join(RUN)) else { continue };
             if !opened.closed {
-                let had = |agent: String| (path.join(report_file(&agent)).exists(), agent);
-                let agents = opened.agents.into_keys().map(had).map(|(had, agent)| (agent, had));
+                let is_stored = |agent: String| (path.join(report_file(&agent)).exists(), agent);
+                let agents =
+                    opened.agents.into_keys().map(is_stored).map(|(is_stored, agent)| (agent, is_stored));
                 ledger.restore(run, agents);
             }
         }
         Ok(Runs { folder, ledger })
     }
 
-    /// Opens a run under a number nobody had, and nobody else gets.
+    /// Creates a run with a number that no other run has or gets.
     pub fn open(&mut self, title: &str, agents: BTreeMap<String, String>) -> Result<u64, Obstacle> {
         loop {
             let run = self.ledger.open(agents.keys().cloned());
@@ -84,7 +85,7 @@ impl Runs {
         }
     }
 
-    /// Keeps a report. Once this is done, its agent may forget it, unless it was not expected.
+    /// Stores a report, if it is expected. The agent may delete its copy afterwards.
     pub fn receive(&mut self, run: u64, agent: &str, report: &Report) -> io::Result<Receipt> {
         let expected = self.ledger.missing(run).any(|missing| missing == agent);
         if expected {
@@ -93,25 +94,25 @@ impl Runs {
         Ok(self.ledger.receive(run, agent))
     }
 
-    /// Agents whose reports of this run are not here.
+    /// Returns the agents whose reports of this run are missing.
     pub fn missing(&self, run: u64) -> Vec<String> {
         self.ledger.missing(run).map(str::to_owned).collect()
     }
 
-    /// Open runs, oldest first.
+    /// Returns the open runs, oldest first.
     pub fn open_runs(&self) -> Vec<(u64, Opened)> {
         let read = |run| Some((run, private::read_json(&self.path(run).join(RUN)).ok()?));
         self.ledger.open_runs().filter_map(read).collect()
     }
 
-    /// Reports that are here, in the order of their agents.
+    /// Returns the stored reports of a run, in the order of its agents.
     pub fn reports(&self, run: u64) -> Vec<Report> {
         let Ok(opened) = private::read_json::<Opened>(&self.path(run).join(RUN)) else { return Vec::new() };
         let read = |agent: &String| private::read_json(&self.path(run).join(report_file(agent))).ok();
         opened.agents.keys().filter_map(read).collect()
     }
 
-    /// Expects nothing more of a run. Its reports stay.
+    /// Closes a run, so that no more reports are expected. Its stored reports are kept.
     pub fn close(&mut self, run: u64) -> io::Result<()> {
         let path = self.path(run).join(RUN);
         let mut opened: Opened = private::read_json(&path)?;
@@ -121,13 +122,13 @@ impl Runs {
         Ok(())
     }
 
-    /// Closes a run and removes what is here of it.
+    /// Closes a run and removes its stored reports.
     pub fn forget(&mut self, run: u64) -> io::Result<()> {
         self.close(run)?;
         fs::remove_dir_all(self.path(run))
     }
 
-    /// The folder of a run.
+    /// Returns the folder of a run.
     pub fn path(&self, run: u64) -> PathBuf {
         self.folder.join(run.to_string())
     }
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_kept_once_and_numbers_go_on_after_a_restart() {
+    fn a_report_is_stored_once_and_run_numbers_continue_after_a_restart() {
         let folder = netstage_harness::Folder::new("runs");
         let fleet = Fleet::create(&folder.join("fleet"), "lab").unwrap();
         let agents: BTreeMap<_, _> = [("a".into(), "n1".into()), ("b".into(), "n2".into())].into();

@@ -1,5 +1,5 @@
-//! How the agents of a fleet are. The hub writes it down once a second; whoever may read
-//! the controller's folder, can look: [`Fleet::agents`](super::Fleet::agents).
+//! Status of the agents of a fleet. The hub writes it once a second; any process that can read the
+//! controller's folder can query it with [`Fleet::agents`](super::Fleet::agents).
 
 use crate::services;
 use netstage_core::measure::ClockOffset;
@@ -7,53 +7,53 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 
-/// One agent, as the controller last saw it.
+/// Last known status of an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentStatus {
-    /// Its name, which its certificate bears.
+    /// Name of the agent, as in its certificate.
     pub name: String,
-    /// Its labels.
+    /// Labels of the agent.
     pub labels: Vec<String>,
-    /// Where it dials from.
+    /// Remote address of its connection.
     pub address: Option<SocketAddr>,
-    /// Name of its host; empty before it was seen.
+    /// Name of its host; empty before the first connection.
     pub host: String,
-    /// Version of its program; empty before it was seen.
+    /// Version of its program; empty before the first connection.
     pub version: String,
-    /// What it does.
+    /// State of the agent.
     pub state: State,
-    /// When it was last heard, nanoseconds since 1970.
+    /// Time of its last answer, nanoseconds since 1970.
     pub last_seen_ns: Option<u64>,
-    /// Its monotonic clock against the controller's.
+    /// Offset of its monotonic clock from the controller's.
     pub clock: Option<ClockOffset>,
-    /// What its kernel says of its wall clock: whether something (NTP, PTP) keeps it right,
-    /// and the bound of its error, nanoseconds.
+    /// State of its wall clock according to its kernel: whether it is synchronized (NTP, PTP), and the error
+    /// bound, nanoseconds.
     pub wall_clock: Option<(bool, u64)>,
-    /// What it can do beyond its version.
+    /// Optional capabilities.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// When its certificate ends, seconds since 1970.
+    /// Expiry of its certificate, seconds since 1970.
     pub certificate_expires_s: u64,
 }
 
 impl AgentStatus {
-    /// The kinds of services whose programs its policy allows, each with the Debian packages that it lacks, if any.
+    /// Returns the services whose programs its policy allows, each with the missing Debian packages, if any.
     pub fn services(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.capabilities.iter().filter_map(|capability| services::of_capability(capability))
     }
 }
 
-/// What an agent does.
+/// State of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// It has joined, and never dialled since.
+    /// Joined, but never connected.
     NeverSeen,
-    /// It is not there.
+    /// Not connected.
     Offline,
-    /// It is there, and free.
+    /// Connected and free.
     Idle,
-    /// A controller has it, in the phase of a run or between runs.
+    /// Owned by a controller, during a run or between runs.
     Taken,
 }
 
@@ -68,11 +68,11 @@ impl fmt::Display for State {
     }
 }
 
-/// What the hub writes down.
+/// Content of the hub's status file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Written {
-    /// When, nanoseconds since 1970.
+    /// Time of writing, nanoseconds since 1970.
     pub at_ns: u64,
-    /// Of every agent it has seen.
+    /// Status of every agent that has ever connected.
     pub agents: Vec<AgentStatus>,
 }

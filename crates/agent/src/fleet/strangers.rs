@@ -1,32 +1,32 @@
-//! Those who have connected, and not shown yet whom they are.
+//! Connections whose client has not been identified yet.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use tokio::task::AbortHandle;
 
-/// So many strangers at a time: one too many, and the one who has been silent longest gives way.
+/// Limited set of pending connections. One connection too many aborts the oldest one.
 ///
-/// Who means it, is through its handshake in milliseconds; who opens connections and says
-/// nothing, pushes out those of his own kind.
+/// A legitimate client completes its handshake within milliseconds. Idle connections of an attacker therefore
+/// mostly displace one another.
 pub struct Strangers {
-    most: usize,
+    max: usize,
     tasks: Mutex<VecDeque<AbortHandle>>,
 }
 
 impl Strangers {
-    /// So many at most.
-    pub fn new(most: usize) -> Strangers {
-        Strangers { most, tasks: Mutex::default() }
+    /// Creates a set with at most `max` connections.
+    pub fn new(max: usize) -> Strangers {
+        Strangers { max, tasks: Mutex::default() }
     }
 
-    /// Another one, whom this task attends to.
+    /// Adds the connection served by this task.
     pub fn admit(&self, task: AbortHandle) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.push_back(task);
-        if tasks.len() > self.most {
+        if tasks.len() > self.max {
             tasks.retain(|task| !task.is_finished());
         }
-        while tasks.len() > self.most
+        while tasks.len() > self.max
             && let Some(oldest) = tasks.pop_front()
         {
             oldest.abort();
@@ -40,7 +40,7 @@ mod tests {
     use std::future::{pending, ready};
 
     #[tokio::test]
-    async fn the_oldest_silent_one_gives_way() {
+    async fn the_oldest_pending_connection_is_aborted() {
         let strangers = Strangers::new(2);
         let silent = || tokio::spawn(pending::<()>());
         let first = silent();
@@ -49,7 +49,7 @@ mod tests {
         strangers.admit(second.abort_handle());
         let through = tokio::spawn(ready(()));
         strangers.admit(through.abort_handle());
-        // Either the third was through by then, or the first gave way to it.
+        // Either the third task had finished by then, or the first one was aborted for it.
         let last = silent();
         strangers.admit(last.abort_handle());
         strangers.admit(silent().abort_handle());

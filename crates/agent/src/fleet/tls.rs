@@ -1,6 +1,6 @@
-//! Mutual TLS 1.3 under the authority of a fleet. The application protocol says what a
-//! connection is for; whoever joins has no certificate yet, and trusts by the fingerprint
-//! in its token.
+//! Mutual TLS 1.3 under the authority of a fleet. The application protocol selects the purpose of a
+//! connection. A host that joins has no certificate yet, and trusts the authority whose fingerprint is in its
+//! token.
 
 use super::authority::{CONTROLLER, Identity};
 use super::token::sha256;
@@ -18,9 +18,9 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// The agents' protocol, the one who dials being its server.
+/// Application protocol of the agent protocol, in which the dialing side is the gRPC server.
 pub const COMMANDS: &[u8] = b"netstage-agent";
-/// Joining and renewal.
+/// Application protocol of enrollment and renewal.
 pub const ENROLMENT: &[u8] = b"h2";
 
 fn provider() -> Arc<CryptoProvider> {
@@ -33,12 +33,13 @@ fn roots(authority: &CertificateDer<'static>) -> Result<Arc<RootCertStore>, Erro
     Ok(Arc::new(roots))
 }
 
-/// The controller's side.
+/// Controller's side of the handshake.
 #[derive(Clone)]
 pub struct Acceptor(TlsAcceptor);
 
 impl Acceptor {
-    /// With the controller's identity. One who shows no certificate gets in, to join.
+    /// Returns an acceptor with the controller's identity. Clients without a certificate are accepted, so
+    /// that they can join.
     pub fn new(identity: Identity, authority: &CertificateDer<'static>) -> Result<Acceptor, Error> {
         let verifier = WebPkiClientVerifier::builder_with_provider(roots(authority)?, provider())
             .allow_unauthenticated()
@@ -53,20 +54,20 @@ impl Acceptor {
         Ok(Acceptor(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// The handshake with one who connected. The caller limits the time.
+    /// Performs the handshake on an accepted connection. The caller limits its time.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
         stream.set_nodelay(true)?;
         Stream::new(self.0.accept(stream).await?)
     }
 }
 
-/// An agent's side.
+/// Agent's side of the handshake.
 pub struct Dialler {
     connector: TlsConnector,
 }
 
 impl Dialler {
-    /// Without a certificate: trusts the authority of this fingerprint.
+    /// Returns a dialer without a certificate, which trusts the authority with this fingerprint.
     pub fn joining(fingerprint: &str) -> Result<Dialler, Error> {
         let verifier = Arc::new(Verifier::new(Pinned(fingerprint.into())));
         let config = ClientConfig::builder_with_provider(provider())
@@ -77,7 +78,7 @@ impl Dialler {
         Ok(Dialler::with(config, ENROLMENT))
     }
 
-    /// With an identity, for this application protocol.
+    /// Returns a dialer with an identity, for the given application protocol.
     pub fn member(
         identity: Identity,
         authority: &CertificateDer<'static>,
@@ -97,15 +98,15 @@ impl Dialler {
         Dialler { connector: TlsConnector::from(Arc::new(config)) }
     }
 
-    /// The handshake over a connection. The caller limits the time.
+    /// Performs the handshake on a connection. The caller limits its time.
     pub async fn dial(&self, stream: TcpStream) -> io::Result<Stream> {
         stream.set_nodelay(true)?;
-        let name = ServerName::try_from(CONTROLLER).expect("a name of letters and dots");
+        let name = ServerName::try_from(CONTROLLER).expect("the name is valid");
         Stream::new(self.connector.connect(name, stream).await?)
     }
 }
 
-/// Trusts the one authority whose fingerprint it has, which the other side has to show.
+/// Trusts the one authority with this fingerprint, whose certificate the other side has to present.
 #[derive(Debug)]
 struct Pinned(String);
 
@@ -126,20 +127,22 @@ impl Trust for Pinned {
     }
 }
 
-/// What went wrong between the two, in words.
+/// Describes an error of a handshake or connection.
 pub fn describe(error: &io::Error) -> String {
     use rustls::AlertDescription as Alert;
     match error.get_ref().and_then(|error| error.downcast_ref::<Error>()) {
         Some(Error::InvalidCertificate(
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
-        )) => "its certificate has expired".into(),
-        Some(Error::AlertReceived(Alert::CertificateExpired)) => "our certificate has expired".into(),
+        )) => "the peer's certificate has expired".into(),
+        Some(Error::AlertReceived(Alert::CertificateExpired)) => {
+            "the certificate of this host has expired".into()
+        }
         Some(Error::InvalidCertificate(
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
-        )) => "its certificate is not valid yet: compare both clocks".into(),
-        Some(Error::InvalidCertificate(_)) => "its certificate is of another fleet".into(),
-        Some(Error::AlertReceived(_)) => "it does not accept our certificate".into(),
-        Some(other) => format!("it speaks something else ({other})"),
-        None => format!("the connection broke ({error})"),
+        )) => "the peer's certificate is not valid yet; check both clocks".into(),
+        Some(Error::InvalidCertificate(_)) => "the peer's certificate belongs to another fleet".into(),
+        Some(Error::AlertReceived(_)) => "the peer does not accept the certificate of this host".into(),
+        Some(other) => format!("TLS error ({other})"),
+        None => format!("connection broke ({error})"),
     }
 }

@@ -1,54 +1,54 @@
-//! What lets a host join: a secret, good once and for a while, and the fingerprint of the
-//! controller's authority, by which the host knows the controller before it trusts anybody.
+//! Token with which a host joins a fleet: a secret, valid once and for a limited time, and the fingerprint of
+//! the controller's authority, by which the host verifies the controller before it has a certificate.
 
 use netstage_host::keyed::Key;
 use ring::digest::{SHA256, digest};
 use std::fmt;
 use std::str::FromStr;
 
-/// A token as its holder has it. The controller keeps its [`id`](Token::id) alone.
+/// Token of a joining host. The controller stores only its [`id`](Token::id).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     secret: Key,
-    /// SHA-256 of the authority's certificate.
+    /// SHA-256 fingerprint of the authority's certificate.
     pub authority: String,
 }
 
-/// The text is no token.
+/// Error of a text that is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAToken;
 
 impl fmt::Display for NotAToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this is no token: it has 32 and 64 hexadecimal digits with a dot between, as `netstage fleet token` prints them")
+        f.write_str("invalid token: expected 32 and 64 hexadecimal digits separated by a dot, as printed by `netstage fleet token`")
     }
 }
 
 impl std::error::Error for NotAToken {}
 
 impl Token {
-    /// A fresh one, for the authority of this fingerprint.
+    /// Generates a token for the authority with this fingerprint.
     pub fn generate(authority: &str) -> Result<Token, netstage_host::keyed::KeyError> {
         Ok(Token { secret: Key::generate()?, authority: authority.to_owned() })
     }
 
-    /// The secret, as it travels to the controller.
+    /// Returns the secret part, which is sent to the controller.
     pub fn secret(&self) -> &[u8] {
         self.secret.bytes()
     }
 
-    /// What the controller knows it by, which does not let anybody join.
+    /// Returns the identifier under which the controller stores the token. It does not suffice to join.
     pub fn id(&self) -> String {
         id(self.secret())
     }
 }
 
-/// What the controller knows a token by, from its secret.
+/// Returns the identifier of the token with this secret.
 pub fn id(secret: &[u8]) -> String {
     sha256(secret)
 }
 
-/// SHA-256 in hexadecimal digits.
+/// Returns the SHA-256 digest as hexadecimal digits.
 pub fn sha256(bytes: &[u8]) -> String {
     digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -85,10 +85,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_as_it_was_printed() {
+    fn a_token_survives_printing_and_parsing() {
         let token = Token::generate(&sha256(b"authority")).unwrap();
         assert_eq!(token.to_string().parse(), Ok(token.clone()));
-        assert!(!format!("{token:?}").contains(&token.secret.to_hexadecimal()), "logs do not tell it");
+        assert!(
+            !format!("{token:?}").contains(&token.secret.to_hexadecimal()),
+            "the debug output does not contain the secret"
+        );
         for text in ["", ".", "00.00", &token.to_string()[1..], &format!("{token}0")] {
             assert_eq!(text.parse::<Token>(), Err(NotAToken), "{text}");
         }

@@ -1,9 +1,8 @@
-//! One measurement between this host and another, without a scenario: two agents, one here
-//! and one there, under a controller in this process. A sender without a receiver
-//! (one-ended) has the agent here only.
+//! Measurement between this host and another, without a scenario. It uses two agents, a local and a remote
+//! one, under a controller in this process. A sender without a receiver (one-ended) has only the local agent.
 //!
-//! [`Session::open`] connects and prepares, [`Session::run`] measures. An [`Upload`] needs no agent: its
-//! server is anybody's.
+//! [`MeasurementSession::open`] connects and prepares, [`MeasurementSession::run`] measures. An [`Upload`]
+//! needs no agent, since its server is a third-party program.
 
 mod order;
 mod outcome;

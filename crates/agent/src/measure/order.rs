@@ -1,4 +1,4 @@
-//! What to measure, and what each of the two agents has to do for it.
+//! Parameters of a measurement, and the assignments of its two agents.
 
 use netstage_agent_api::task::{Assignment, FlowTask, OneEnded, Side, TcpOptions, Transport, UdpOptions};
 use netstage_core::quantity::BitRate;
@@ -6,77 +6,78 @@ use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// A measurement.
+/// Parameters of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Order {
-    /// How bytes are carried.
+    /// Transport.
     pub method: Method,
-    /// Which way they go.
+    /// Direction of the flows.
     pub ways: Ways,
-    /// Flows each way.
+    /// Number of flows in each direction.
     pub parallel: u32,
-    /// When each flow hands over how much.
+    /// Traffic pattern of each flow.
     pub traffic: Pattern,
-    /// Length, without what is omitted.
+    /// Length, without the omitted beginning.
     pub time: Duration,
-    /// What the beginning leaves out; a whole number of intervals.
+    /// Length of the omitted beginning; a whole number of intervals.
     pub omit: Duration,
     /// Width of an interval.
     pub interval: Duration,
-    /// Octet of DSCP and ECN.
+    /// DSCP and ECN octet.
     pub traffic_class: u8,
-    /// First port at the receiver, one for each flow; or the receiver's system chooses.
+    /// First port at the receiver, with consecutive ports for further flows; chosen by the receiver's system
+    /// where absent.
     pub first_port: Option<u16>,
     /// Seed of the pattern.
     pub seed: u64,
 }
 
-/// How bytes are carried.
+/// Transport of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Method {
-    /// TCP of the system's kernel.
+    /// TCP of the host's kernel.
     Tcp(TcpOptions),
     /// UDP.
     Udp(UdpOptions),
-    /// QUIC, a stream per flow.
+    /// QUIC, with one stream per flow.
     Quic,
-    /// ICMP echo, one-ended.
+    /// One-ended ICMP echo.
     IcmpEcho {
-        /// Most payload bits per second.
+        /// Maximum rate, payload bits per second.
         limit: Option<BitRate>,
     },
-    /// UDP to a closed port, one-ended.
+    /// One-ended UDP to a closed port.
     UdpUnreachable {
-        /// Most payload bits per second.
+        /// Maximum rate, payload bits per second.
         limit: Option<BitRate>,
-        /// The port.
+        /// Destination port.
         port: u16,
     },
 }
 
-/// Which way bytes go.
+/// Direction of the flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ways {
-    /// From here to there.
+    /// From the local to the remote host.
     Forward,
-    /// From there to here.
+    /// From the remote to the local host.
     Reverse,
-    /// Both at once.
+    /// Both directions at once.
     Both,
 }
 
 impl Order {
-    /// Whether nobody at the other end takes part.
+    /// Reports whether there is no agent at the remote end.
     pub fn is_one_ended(&self) -> bool {
         matches!(self.method, Method::IcmpEcho { .. } | Method::UdpUnreachable { .. })
     }
 
-    /// Length with what is omitted.
+    /// Returns the length including the omitted beginning.
     pub fn duration(&self) -> Duration {
         self.omit + self.time
     }
 
-    /// Number of a flow, and whether it comes from there: forward ones first.
+    /// Returns the number of each flow and whether it is a reverse flow, forward flows first.
     pub fn flows(&self) -> impl Iterator<Item = (u32, bool)> + use<> {
         let parallel = self.parallel;
         let ways: &[bool] = match self.ways {
@@ -89,13 +90,13 @@ impl Order {
         })
     }
 
-    /// Name of a flow.
+    /// Returns the name of a flow.
     pub fn name(&self, id: u32) -> String {
         if id > self.parallel { format!("{}R", id - self.parallel) } else { id.to_string() }
     }
 
-    /// The part of the agent there. It fills in the addresses itself: what it sees of us need
-    /// not be what we see (NAT).
+    /// Returns the assignment of the remote agent, which fills in the addresses itself: with NAT, the two
+    /// hosts see different addresses.
     pub fn there(&self, ports_here: &[(u32, u16)], target: IpAddr) -> Assignment {
         let open = match target {
             IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -109,7 +110,7 @@ impl Order {
         self.assignment("there", flows.collect())
     }
 
-    /// The part of the agent here.
+    /// Returns the assignment of the local agent.
     pub fn here(
         &self,
         own: SocketAddr,
@@ -132,8 +133,8 @@ impl Order {
         self.assignment("here", flows.collect())
     }
 
-    /// Where a flow is received: a fixed port, or zero. Flows the other way come after
-    /// those of this one.
+    /// Returns the fixed port at which a flow is received, or zero if the system chooses. Reverse flows use
+    /// the ports after those of forward flows.
     pub fn receiving_port(&self, id: u32, first_id: u32) -> u16 {
         self.first_port.map_or(0, |first| first.wrapping_add((id - first_id) as u16))
     }
@@ -171,7 +172,7 @@ impl Order {
     }
 }
 
-/// The port of a flow; zero where it is not told.
+/// Returns the port of a flow, or zero if it is unknown.
 pub fn port_of(ports: &[(u32, u16)], id: u32) -> u16 {
     ports.iter().find(|(flow, _)| *flow == id).map_or(0, |&(_, port)| port)
 }

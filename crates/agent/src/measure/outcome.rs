@@ -1,4 +1,4 @@
-//! What a measurement found.
+//! Results of a measurement.
 
 use super::order::Order;
 use super::timeline::{Cell, Interval, Timeline};
@@ -7,77 +7,76 @@ use netstage_agent_api::results::{Counts, FlowResult};
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::Duration;
 
-/// A UDP sender that missed its packets by more than this did not offer what was asked for.
+/// Maximum share of packets that a UDP sender may fail to send.
 const LOAD_TOLERANCE: f64 = 0.01;
 
-/// What a measurement found.
+/// Result of a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Each flow, forward ones first.
+    /// Flows, forward ones first.
     pub flows: Vec<FlowOutcome>,
-    /// The intervals, those omitted too.
+    /// Intervals, including omitted ones.
     pub intervals: Vec<Interval>,
-    /// What was measured over: from the end of what is omitted to the end of the run.
+    /// Measured time: from the end of the omitted beginning to the end of the run.
     pub measured: Duration,
-    /// The clock there against the one here, before the run; none without an agent there.
+    /// Offset of the remote clock from the local one before the run; `None` without a remote agent.
     pub clock: Option<ClockOffset>,
-    /// By how much one-way delays may be off, nanoseconds: the error of the comparison, and
-    /// the drift during the run.
+    /// Error bound of one-way delays, nanoseconds: error of the clock comparison, and drift during the run.
     pub clock_error_ns: Option<u64>,
-    /// What a reader must know before trusting the figures.
+    /// Warnings that limit the validity of the figures.
     pub warnings: Vec<String>,
-    /// Why the figures are void: this program itself fell short.
+    /// Reasons why the figures are invalid: this program itself fell short.
     pub void: Vec<String>,
-    /// Agents that were lost during the run.
+    /// Agents lost during the run.
     pub lost: Vec<Loss>,
-    /// Whether it was stopped before its end.
+    /// Set if the measurement was stopped before its end.
     pub interrupted: bool,
 }
 
-/// What one flow did.
+/// Result of one flow.
 #[derive(Clone, Debug, Default)]
 pub struct FlowOutcome {
-    /// Its number.
+    /// Number of the flow.
     pub id: u32,
-    /// Its name: a number, and R where bytes come from there.
+    /// Name of the flow: a number, followed by R for a reverse flow.
     pub name: String,
-    /// Whether bytes come from there.
+    /// Set for a flow from the remote to the local host.
     pub reverse: bool,
-    /// What its sending side found; none where that side was lost before it told anything.
+    /// Results of the sender; `None` if it was lost before it reported anything.
     pub sent: Option<FlowResult>,
-    /// What its receiving side found; a one-ended sender's own.
+    /// Results of the receiver, or those of a one-ended sender.
     pub received: Option<FlowResult>,
-    /// Counts of both sides after what is omitted.
+    /// Counters of both sides after the omitted beginning.
     pub counts: Counts,
-    /// Packets lost on the way, after what is omitted; those that the receiver's own socket
-    /// dropped are not among them. None where packets are not counted.
+    /// Packets lost on the path after the omitted beginning, without those dropped by the receiver's own
+    /// socket. `None` for transports that do not count packets.
     pub lost: Option<u64>,
-    /// Segments sent again after what is omitted (TCP).
+    /// Segments retransmitted after the omitted beginning (TCP).
     pub retransmissions: Option<u64>,
 }
 
 impl FlowOutcome {
-    /// Packets the receiver's socket dropped: not lost on the path.
+    /// Returns the packets dropped by the receiver's socket, which were not lost on the path.
     pub fn socket_drops(&self) -> u64 {
         self.received.as_ref().map_or(0, |result| result.socket_drops)
     }
 
-    /// What ended each of its sides early.
+    /// Returns the errors that ended its sides early.
     pub fn errors(&self) -> impl Iterator<Item = &str> {
         let sides = [&self.sent, &self.received];
         let errors: Vec<&str> =
             sides.into_iter().flatten().filter_map(|result| result.error.as_deref()).collect();
-        // A one-ended flow's sides are the same.
+        // Both sides of a one-ended flow are the same.
         let same = errors.len() == 2 && errors[0] == errors[1];
         errors.into_iter().take(if same { 1 } else { 2 })
     }
 }
 
 impl Outcome {
-    /// Puts together what the agents reported; of an agent that was lost, what it had told
-    /// by then. `end` is when the run ended.
+    /// Combines the reports of the agents, or the intervals reported by an agent that was lost. `end` is the
+    /// end of the run.
     pub fn of(
-        order: &Order,
+        parameters: &Order,
         here: Option<Vec<FlowResult>>,
         there: Option<Vec<FlowResult>>,
         timeline: &Timeline,
@@ -88,35 +87,37 @@ impl Outcome {
         let find = |side: &Option<Vec<FlowResult>>, name: &str| {
             side.as_ref().and_then(|flows| flows.iter().find(|flow| flow.name == name)).cloned()
         };
-        let first_bin = (order.omit.0 / order.interval.0.max(1)) as usize;
+        let first_bin = (parameters.omit.0 / parameters.interval.0.max(1)) as usize;
         let mut outcome = Outcome { interrupted, ..Outcome::default() };
-        for (id, reverse) in order.flows() {
-            let name = order.name(id);
+        for (id, reverse) in parameters.flows() {
+            let name = parameters.name(id);
             let (sender, receiver) = if reverse { (reports.1, reports.0) } else { (reports.0, reports.1) };
-            let sent = find(sender, &name).or_else(|| told(timeline, id, true, &name));
-            let received = if order.is_one_ended() {
+            let sent = find(sender, &name).or_else(|| from_timeline(timeline, id, true, &name));
+            let received = if parameters.is_one_ended() {
                 sent.clone()
             } else {
-                find(receiver, &name).or_else(|| told(timeline, id, false, &name))
+                find(receiver, &name).or_else(|| from_timeline(timeline, id, false, &name))
             };
-            outcome.flows.push(flow(order, (id, name, reverse), sent, received, first_bin, interrupted));
+            outcome.flows.push(flow(parameters, (id, name, reverse), sent, received, first_bin, interrupted));
         }
         let transferred = outcome.flows.iter().filter_map(|f| f.received.as_ref()?.last_bytes_ns).max();
         let end = match transferred {
-            // A transfer of a given size is over when its last byte is there.
-            Some(last) if order.transfers() && !interrupted => Duration(last),
+            // A transfer of a given size ends with its last byte.
+            Some(last) if parameters.transfers() && !interrupted => Duration(last),
             _ => end,
         };
-        let end = end.min(order.duration());
-        outcome.measured = Duration(end.0.saturating_sub(order.omit.0));
-        outcome.intervals = intervals(order, timeline, &outcome.flows, end);
-        outcome.void.extend(outcome.flows.iter().filter_map(|flow| short(order, flow, interrupted)));
+        let end = end.min(parameters.duration());
+        outcome.measured = Duration(end.0.saturating_sub(parameters.omit.0));
+        outcome.intervals = intervals(parameters, timeline, &outcome.flows, end);
+        outcome
+            .void
+            .extend(outcome.flows.iter().filter_map(|flow| load_shortfall(parameters, flow, interrupted)));
         outcome
     }
 }
 
 impl Order {
-    /// Whether the run is over when so many bytes are there, not after a time.
+    /// Reports whether the run ends after a number of bytes instead of a time.
     fn transfers(&self) -> bool {
         use netstage_core::traffic::Pattern;
         matches!(self.traffic, Pattern::Bulk { size: Some(_) })
@@ -124,7 +125,7 @@ impl Order {
 }
 
 fn flow(
-    order: &Order,
+    parameters: &Order,
     (id, name, reverse): (u32, String, bool),
     sent: Option<FlowResult>,
     received: Option<FlowResult>,
@@ -146,9 +147,9 @@ fn flow(
         ..of_receiver
     };
     let drops = received.as_ref().map_or(0, |result| result.socket_drops);
-    let counts_packets = !matches!(order.method, super::Method::Tcp(_) | super::Method::Quic);
-    // What is lost after the last packet that came is seen only by comparing with the sender.
-    // Where both sides did not count the same packets, the receiver's gaps have to do.
+    let counts_packets = !matches!(parameters.method, super::Method::Tcp(_) | super::Method::Quic);
+    // Losses after the last received packet are visible only in the comparison with the sender. Where the two
+    // sides did not count the same packets, only the gaps seen by the receiver are known.
     let comparable = first_bin == 0 && !interrupted && sent.is_some() && received.is_some();
     let lost = counts_packets.then(|| {
         if comparable {
@@ -167,15 +168,15 @@ fn flow(
     FlowOutcome { id, name, reverse, sent, received, counts, lost, retransmissions }
 }
 
-/// What was told of a side while the run went on.
-fn told(timeline: &Timeline, id: u32, sends: bool, name: &str) -> Option<FlowResult> {
+/// Builds the result of one side from the intervals it reported during the run.
+fn from_timeline(timeline: &Timeline, id: u32, sends: bool, name: &str) -> Option<FlowResult> {
     let mut result = FlowResult { name: name.to_owned(), sends, ..FlowResult::default() };
     let mut any = false;
     for interval in timeline.told() {
         let cell = interval.flows.get(&id).copied().unwrap_or_default();
         let counts = if sends { cell.sent } else { cell.received };
         any |= counts.is_some();
-        // An interval of which nothing was told counts as empty: later ones keep their place.
+        // A missing interval counts as empty, so that later ones keep their index.
         result.bins.resize(interval.number as usize, Counts::default());
         result.bins.push(counts.unwrap_or_default());
         if sends {
@@ -187,9 +188,9 @@ fn told(timeline: &Timeline, id: u32, sends: bool, name: &str) -> Option<FlowRes
     any.then_some(result)
 }
 
-/// The intervals up to the end of the run, as the reports have them.
-fn intervals(order: &Order, timeline: &Timeline, flows: &[FlowOutcome], end: Duration) -> Vec<Interval> {
-    let count = end.0.div_ceil(order.interval.0.max(1)) as u32;
+/// Returns the intervals up to the end of the run, with the figures of the reports.
+fn intervals(parameters: &Order, timeline: &Timeline, flows: &[FlowOutcome], end: Duration) -> Vec<Interval> {
+    let count = end.0.div_ceil(parameters.interval.0.max(1)) as u32;
     let interval = |number: u32| {
         let mut interval = timeline.blank(number);
         interval.to = interval.to.min(end);
@@ -207,17 +208,17 @@ fn intervals(order: &Order, timeline: &Timeline, flows: &[FlowOutcome], end: Dur
     (0..count).map(interval).collect()
 }
 
-/// Says so where a sender with a schedule did not offer what was asked for.
-fn short(order: &Order, flow: &FlowOutcome, interrupted: bool) -> Option<String> {
-    // A stream's sender may be held back by the network: that is a finding.
-    if matches!(order.method, super::Method::Tcp(_) | super::Method::Quic) || interrupted {
+/// Returns a message if a sender with a schedule did not offer the requested load.
+fn load_shortfall(parameters: &Order, flow: &FlowOutcome, interrupted: bool) -> Option<String> {
+    // The network may hold back the sender of a stream, which is a valid result.
+    if matches!(parameters.method, super::Method::Tcp(_) | super::Method::Quic) || interrupted {
         return None;
     }
     let schedule = flow.sent.as_ref()?.schedule?;
     let missed = 1.0 - schedule.sent as f64 / schedule.asked.max(1) as f64;
     (missed > LOAD_TOLERANCE).then(|| {
         format!(
-            "flow {}: the sender sent {} of {} packets: the load was not the one asked for",
+            "flow {}: the sender sent only {} of {} packets, so the requested load was not offered",
             flow.name, schedule.sent, schedule.asked
         )
     })

@@ -1,46 +1,48 @@
-//! Puts together what the agents tell of each interval while the run goes on.
+//! Assembly of the intervals that agents report during a measurement.
 
 use netstage_agent_api::results::{Counts, EndedBin, TcpSample, Travel};
 use netstage_core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long an interval is waited for after its end: agents tell four times a second.
-const PATIENCE: Duration = Duration::from_millis(1500);
+/// Time after the end of an interval at which missing reports are no longer awaited. Agents report four times
+/// per second.
+const REPORT_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// What each flow did in an interval.
+/// Figures of all flows in one interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interval {
-    /// Its number, from zero.
+    /// Number of the interval, from zero.
     pub number: u32,
-    /// Its beginning and end in the run.
+    /// Start of the interval, relative to the start of the run.
     pub from: Duration,
-    /// Its end; of the last one, the end of the run.
+    /// End of the interval, at most the end of the run.
     pub to: Duration,
-    /// Whether it belongs to what is omitted.
+    /// Set if the interval belongs to the omitted beginning.
     pub omitted: bool,
-    /// What each flow did, by its number.
+    /// Figures of each flow, by its number.
     pub flows: BTreeMap<u32, Cell>,
 }
 
-/// What one flow did in an interval; sides that did not tell are missing.
+/// Figures of one flow in one interval. Sides that have not reported are missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// Counts of the sending side.
+    /// Counters of the sender.
     pub sent: Option<Counts>,
-    /// Counts of the receiving side; a one-ended sender's own.
+    /// Counters of the receiver, or those of a one-ended sender.
     pub received: Option<Counts>,
-    /// The sender's TCP at the end.
+    /// Sender's TCP state at the end of the interval.
     pub tcp: Option<TcpSample>,
-    /// Segments it sent again in the interval.
+    /// Segments retransmitted in the interval.
     pub retransmitted: Option<u64>,
-    /// Travel times.
+    /// Delays.
     pub travel: Option<Travel>,
-    /// Pieces of it that have come.
+    /// Number of reports received for this interval and flow.
     pieces: u32,
 }
 
 impl Cell {
-    /// What both sides say; `before` is the sender's TCP an interval earlier.
+    /// Combines the figures of both sides. `before` is the sender's TCP state at the end of the previous
+    /// interval.
     pub fn new(
         sent: Option<Counts>,
         received: Option<Counts>,
@@ -55,7 +57,7 @@ impl Cell {
     }
 }
 
-/// Intervals as they are told.
+/// Intervals of a measurement, assembled from the reports of both sides.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     interval: Duration,
@@ -64,13 +66,13 @@ pub struct Timeline {
     one_ended: bool,
     /// Numbers of the flows.
     flows: BTreeSet<u32>,
-    told: BTreeMap<u32, Interval>,
-    /// The interval to hand out next.
+    reported: BTreeMap<u32, Interval>,
+    /// Number of the next interval that `pop` returns.
     next: u32,
 }
 
 impl Timeline {
-    /// Nothing told yet of so many flows.
+    /// Returns an empty timeline for these flows.
     pub fn new(
         interval: Duration,
         omit: Duration,
@@ -79,18 +81,18 @@ impl Timeline {
         one_ended: bool,
     ) -> Timeline {
         let flows = flows.into_iter().collect();
-        Timeline { interval, end, omit, one_ended, flows, told: BTreeMap::new(), next: 0 }
+        Timeline { interval, end, omit, one_ended, flows, reported: BTreeMap::new(), next: 0 }
     }
 
-    /// An agent tells of one side of a flow. What cannot be of this run is passed over: the
-    /// other host may send anything.
+    /// Adds a bin reported by an agent. Bins that cannot belong to the measurement are ignored, because a
+    /// remote host may send anything.
     pub fn push(&mut self, ended: EndedBin) {
-        let begins = self.interval.0.saturating_mul(ended.bin.into());
-        if begins >= self.end.0 || !self.flows.contains(&ended.flow) {
+        let start = self.interval.0.saturating_mul(ended.bin.into());
+        if start >= self.end.0 || !self.flows.contains(&ended.flow) {
             return;
         }
         let blank = self.blank(ended.bin);
-        let interval = self.told.entry(ended.bin).or_insert(blank);
+        let interval = self.reported.entry(ended.bin).or_insert(blank);
         let cell = interval.flows.entry(ended.flow).or_default();
         cell.pieces += 1;
         if ended.sends {
@@ -103,17 +105,17 @@ impl Timeline {
         cell.travel = cell.travel.or(ended.travel);
     }
 
-    /// The next interval, if all has been told of it, or it is too late to wait.
+    /// Returns the next interval once its reports are complete, or the time to wait for them is over.
     pub fn pop(&mut self, now: Duration) -> Option<Interval> {
-        let interval = self.told.get(&self.next)?;
-        // Both sides of a flow tell, and both halves of a one-ended sender.
+        let interval = self.reported.get(&self.next)?;
+        // Complete means one report from each side of a flow, or from each half of a one-ended sender.
         let complete =
             interval.flows.len() == self.flows.len() && interval.flows.values().all(|c| c.pieces >= 2);
-        if !complete && now < interval.to + PATIENCE {
+        if !complete && now < interval.to + REPORT_TIMEOUT {
             return None;
         }
         let mut interval = interval.clone();
-        let before = self.next.checked_sub(1).and_then(|number| self.told.get(&number));
+        let before = self.next.checked_sub(1).and_then(|number| self.reported.get(&number));
         for (id, cell) in &mut interval.flows {
             let before = before.and_then(|before| before.flows.get(id)?.tcp);
             *cell = Cell::new(cell.sent, cell.received, cell.tcp, before, cell.travel);
@@ -122,17 +124,17 @@ impl Timeline {
         Some(interval)
     }
 
-    /// All that was told.
+    /// Returns all intervals for which a report was received.
     pub fn told(&self) -> impl Iterator<Item = &Interval> {
-        self.told.values()
+        self.reported.values()
     }
 
-    /// The interval to hand out next.
+    /// Returns the number of the next interval that [`pop`](Timeline::pop) returns.
     pub fn next(&self) -> u32 {
         self.next
     }
 
-    /// An interval in which nothing has been told.
+    /// Returns an interval without figures.
     pub fn blank(&self, number: u32) -> Interval {
         let from = Duration(self.interval.0.saturating_mul(number.into())).min(self.end);
         let to = Duration(from.0.saturating_add(self.interval.0)).min(self.end);
@@ -166,15 +168,15 @@ mod tests {
         assert_eq!((first.from, first.to, first.flows.len()), (seconds(0), seconds(1), 2));
         assert_eq!(first.flows[&2].sent.unwrap().sent, 1);
         assert_eq!(first.flows[&2].received.unwrap().received, 1);
-        assert_eq!(timeline.pop(seconds(9)), None, "nothing told of the second");
+        assert_eq!(timeline.pop(seconds(9)), None, "no report of the second interval");
         timeline.push(ended(3, true, 1));
         timeline.push(ended(1, true, 10));
         timeline.push(ended(1, true, u32::MAX));
-        assert_eq!(timeline.told().count(), 1, "no such flow, and nothing after the end");
+        assert_eq!(timeline.told().count(), 1, "unknown flows and intervals after the end are ignored");
     }
 
     #[test]
-    fn a_side_that_is_gone_does_not_hold_the_others_up() {
+    fn a_missing_side_does_not_delay_the_others() {
         let mut timeline = Timeline::new(seconds(1), seconds(0), seconds(10), [1], false);
         timeline.push(ended(1, true, 0));
         assert_eq!(timeline.pop(seconds(2)), None);
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn both_halves_of_a_one_ended_sender_make_one_flow() {
+    fn both_halves_of_a_one_ended_sender_form_one_flow() {
         let mut timeline = Timeline::new(seconds(1), seconds(0), seconds(10), [1], true);
         timeline.push(ended(1, true, 0));
         let mut answers = ended(1, true, 0);

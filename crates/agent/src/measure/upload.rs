@@ -1,5 +1,5 @@
-//! A transfer to a server that only reads what it is sent, whoever's it is: what arrived is what it acknowledged. The
-//! window is limited here, at the sender ([`netstage_tcp_watch::limit`]).
+//! Transfer to a third-party server that reads what it receives. The result is the payload the server
+//! acknowledged. The window is limited at the sender ([`netstage_tcp_watch::limit`]).
 
 use netstage_agent_api::results::TcpSample;
 use netstage_core::time::Duration;
@@ -18,84 +18,84 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Longest wait for an answer, and between two looks at the clock.
+/// Maximum wait for an answer, and maximum time between two checks of the clock.
 const ANSWER: std::time::Duration = std::time::Duration::from_secs(5);
 const WAIT: std::time::Duration = std::time::Duration::from_millis(20);
-/// Bytes written at once; nobody looks at them.
+/// Bytes written at once; their content does not matter.
 const CHUNK: usize = 128 << 10;
 static PAYLOAD: [u8; CHUNK] = [0; CHUNK];
 
-/// Who reads.
+/// Receiving server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sink {
-    /// Whatever reads without a word, as the discard service (RFC 863).
+    /// Discard server (RFC 863), or any other server that only reads.
     Discard,
     /// `iperf3 -s`.
     Iperf3,
-    /// A web server, by POST.
+    /// Web server that accepts POST.
     Http {
-        /// As the URL has it.
+        /// Host, as in the URL.
         host: String,
-        /// What is posted to.
+        /// Path to which data is posted.
         path: String,
     },
 }
 
-/// A transfer.
+/// Parameters of a transfer.
 #[derive(Clone, Debug)]
 pub struct Upload<'a> {
-    /// Where the server listens.
+    /// Address and port of the server.
     pub target: SocketAddr,
-    /// What it speaks.
+    /// Protocol of the server.
     pub sink: &'a Sink,
-    /// By the kernel's name; or the system's choice.
+    /// Congestion control by its kernel name; the system's default where absent.
     pub congestion_control: Option<&'a str>,
-    /// Bytes; or as much as the system likes.
+    /// Limit of the window, bytes; unlimited where absent.
     pub window: Option<u64>,
-    /// Length, without what is omitted.
+    /// Length, without the omitted beginning.
     pub time: Duration,
-    /// What the beginning leaves out.
+    /// Length of the omitted beginning.
     pub omit: Duration,
-    /// How often the sender's TCP is looked at.
+    /// Interval at which the sender's TCP state is sampled.
     pub interval: Duration,
 }
 
-/// What a transfer came to.
+/// Result of a transfer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Uploaded {
-    /// Our address.
+    /// Local address.
     pub own: SocketAddr,
-    /// Payload acknowledged, without the beginning.
+    /// Payload bytes acknowledged after the omitted beginning.
     pub acknowledged: u64,
-    /// In this time.
+    /// Time in which these bytes were acknowledged.
     pub measured: Duration,
-    /// How the sender's TCP stood, look by look from the beginning on.
+    /// Samples of the sender's TCP state, from the beginning on.
     pub looks: Vec<TcpSample>,
 }
 
-/// Why there is no transfer.
+/// Error of a transfer.
 #[derive(Debug)]
 pub enum UploadError {
-    /// The window cannot be limited here.
+    /// The window cannot be limited on this host.
     Limit(Obstacle),
-    /// The kernel has no such congestion control.
+    /// The kernel does not have the requested congestion control.
     CongestionControl(String),
-    /// The server, or the way there, fails.
+    /// The server or the path to it failed.
     Failed(String),
 }
 
 impl Upload<'_> {
-    /// Makes it; `None` if it was interrupted.
+    /// Runs the transfer. Returns `None` if it was interrupted.
     pub fn run(&self, interrupted: &AtomicBool) -> Result<Option<Uploaded>, UploadError> {
         let failed =
             |what: &str, error: io::Error| UploadError::Failed(format!("{what} {}: {error}", self.target));
-        // Whoever holds it has the server wait.
+        // The iperf3 server waits as long as its control connection is open.
         let mut control = None;
         let mut stream = match self.sink {
             Sink::Iperf3 => {
                 let conversation = iperf3::Conversation::begin(self.target).map_err(UploadError::Failed)?;
                 let mut stream = self.connect()?;
-                stream.write_all(&conversation.cookie).map_err(|error| failed("no way to", error))?;
+                stream.write_all(&conversation.cookie).map_err(|error| failed("cannot send to", error))?;
                 control = Some(conversation);
                 stream
             }
@@ -107,7 +107,7 @@ impl Upload<'_> {
                      \r\n",
                     1_u64 << 40
                 );
-                stream.write_all(head.as_bytes()).map_err(|error| failed("no way to", error))?;
+                stream.write_all(head.as_bytes()).map_err(|error| failed("cannot send to", error))?;
                 stream
             }
         };
@@ -116,15 +116,15 @@ impl Upload<'_> {
             conversation.wait_for_start().map_err(UploadError::Failed)?;
         }
         let sent = self.send(&mut stream, interrupted).map_err(|error| match refusal(&stream) {
-            Some(words) => UploadError::Failed(format!("{} does not take it: {words}", self.target)),
-            None => failed("the transfer to", error),
+            Some(status) => UploadError::Failed(format!("{} rejected the upload: {status}", self.target)),
+            None => failed("transfer to", error),
         })?;
-        if let (Sink::Http { .. }, Some(words)) = (self.sink, refusal(&stream)) {
-            return Err(UploadError::Failed(format!("{} does not take it: {words}", self.target)));
+        if let (Sink::Http { .. }, Some(status)) = (self.sink, refusal(&stream)) {
+            return Err(UploadError::Failed(format!("{} rejected the upload: {status}", self.target)));
         }
         match sent {
             Some(sent) if sent.acknowledged == 0 => Err(UploadError::Failed(format!(
-                "{} acknowledged nothing: does it read what it is sent?",
+                "{} acknowledged no data; check that the server reads what it receives",
                 self.target
             ))),
             sent => Ok(sent),
@@ -141,17 +141,17 @@ impl Upload<'_> {
             })?;
         }
         socket.connect_timeout(&self.target.into(), ANSWER).map_err(failed)?;
-        // What was not sent at the end is of no use to anybody.
+        // Unsent data is discarded at the end.
         socket.set_linger(Some(std::time::Duration::ZERO)).map_err(failed)?;
         socket.set_write_timeout(Some(WAIT)).map_err(failed)?;
         Ok(socket.into())
     }
 
-    /// Limits the connection before anything is sent; it ends with the connection at the latest.
+    /// Limits the window before anything is sent. The limit ends with the connection at the latest.
     fn limit(&self, stream: &TcpStream) -> Result<Option<Limiter>, UploadError> {
         let Some(window) = self.window else { return Ok(None) };
         let system =
-            |error: io::Error| UploadError::Failed(format!("the connection to {}: {error}", self.target));
+            |error: io::Error| UploadError::Failed(format!("connection to {}: {error}", self.target));
         let segment = tcp_info(stream.as_fd()).map_err(system)?.segment().max(1);
         let cwnd = u32::try_from(window / u64::from(segment)).unwrap_or(u32::MAX).clamp(2, 1 << 29);
         let port = stream.local_addr().map_err(system)?.port();
@@ -205,19 +205,19 @@ impl Upload<'_> {
     }
 }
 
-/// The first line of what a web server said against it, where it said something.
+/// Returns the status line of a web server's error response, if one was received.
 fn refusal(stream: &TcpStream) -> Option<String> {
     stream.set_nonblocking(true).ok()?;
-    let mut said = [0; 256];
-    let count = (&mut &*stream).read(&mut said).ok()?;
-    let text = String::from_utf8_lossy(&said[..count]);
+    let mut response = [0; 256];
+    let count = (&mut &*stream).read(&mut response).ok()?;
+    let text = String::from_utf8_lossy(&response[..count]);
     let line = text.lines().next()?.trim();
     let code = line.strip_prefix("HTTP/")?.split(' ').nth(1)?;
     (!code.starts_with(['1', '2'])).then(|| line.to_owned())
 }
 
 mod iperf3 {
-    //! As much of what `iperf3 -s` speaks as it takes for it to read.
+    //! Part of the iperf3 protocol needed to make `iperf3 -s` read data.
 
     use super::*;
 
@@ -230,36 +230,36 @@ mod iperf3 {
     const ACCESS_DENIED: u8 = 0xff;
     const PARAMETERS: &str = r#"{"tcp":true,"omit":0,"time":86400,"num":0,"blockcount":0,"parallel":1,"len":131072,"client_version":"3.0"}"#;
 
-    /// What controls a test: the server ends it when this does.
+    /// Control connection of a test. The server ends the test when it closes.
     pub struct Conversation {
         stream: TcpStream,
         target: SocketAddr,
-        /// By which it knows connections of one test.
+        /// Cookie that identifies the connections of one test.
         pub cookie: [u8; COOKIE],
     }
 
     impl Conversation {
-        /// Asks for a test, until the server waits for its connection. It takes one test at a time, and is away for a
-        /// moment after each.
+        /// Requests a test, and returns when the server waits for its data connection. The server runs one
+        /// test at a time, and is unreachable for a moment after each.
         pub fn begin(target: SocketAddr) -> Result<Conversation, String> {
             let began = Instant::now();
             loop {
                 match Conversation::ask(target) {
                     Ok(conversation) => return Ok(conversation),
-                    Err((words, patience)) if began.elapsed() >= patience => return Err(words),
+                    Err((error, retry_time)) if began.elapsed() >= retry_time => return Err(error),
                     Err(_) => std::thread::sleep(WAIT),
                 }
             }
         }
 
-        /// Asks once. Where that fails, for how long it may be tried again.
+        /// Requests a test once. An error contains the time during which the request may be retried.
         fn ask(target: SocketAddr) -> Result<Conversation, (String, std::time::Duration)> {
-            const AWAY: std::time::Duration = std::time::Duration::from_secs(1);
-            const NEVER: std::time::Duration = std::time::Duration::ZERO;
-            let mut conversation = Conversation::open(target).map_err(|words| (words, AWAY))?;
+            const RESTART_TIME: std::time::Duration = std::time::Duration::from_secs(1);
+            const NO_RETRY: std::time::Duration = std::time::Duration::ZERO;
+            let mut conversation = Conversation::open(target).map_err(|error| (error, RESTART_TIME))?;
             let broken = |error: io::Error| {
-                let patience = if error.kind() == io::ErrorKind::WouldBlock { NEVER } else { ANSWER };
-                (format!("{target} does not speak as iperf3 -s does: {error}"), patience)
+                let retry_time = if error.kind() == io::ErrorKind::WouldBlock { NO_RETRY } else { ANSWER };
+                (format!("{target} is not an iperf3 server: {error}"), retry_time)
             };
             conversation.stream.write_all(&conversation.cookie).map_err(broken)?;
             match conversation.state().map_err(broken)? {
@@ -268,12 +268,15 @@ mod iperf3 {
                     return Err((format!("iperf3 at {target} is busy with another test"), ANSWER));
                 }
                 other => {
-                    return Err((format!("{target} does not speak as iperf3 -s does: state {other}"), NEVER));
+                    return Err((
+                        format!("{target} is not an iperf3 server: unexpected state {other}"),
+                        NO_RETRY,
+                    ));
                 }
             }
             let length = (PARAMETERS.len() as u32).to_be_bytes();
             conversation.stream.write_all(&[&length, PARAMETERS.as_bytes()].concat()).map_err(broken)?;
-            conversation.expect(CREATE_STREAMS).map_err(|words| (words, NEVER))?;
+            conversation.expect(CREATE_STREAMS).map_err(|error| (error, NO_RETRY))?;
             Ok(conversation)
         }
 
@@ -282,14 +285,14 @@ mod iperf3 {
             let stream = TcpStream::connect_timeout(&target, ANSWER).map_err(no_server)?;
             stream.set_read_timeout(Some(ANSWER)).map_err(no_server)?;
             stream.set_nodelay(true).map_err(no_server)?;
-            // Text that ends with a zero.
+            // The cookie is a zero-terminated text.
             let mut cookie = [0; COOKIE];
             let number = format!("{:0width$}", monotonic_ns(), width = COOKIE - 1);
             cookie[..COOKIE - 1].copy_from_slice(number.as_bytes());
             Ok(Conversation { stream, target, cookie })
         }
 
-        /// Until it reads.
+        /// Waits until the server reads.
         pub fn wait_for_start(&mut self) -> Result<(), String> {
             self.expect(TEST_START)?;
             self.expect(TEST_RUNNING)
@@ -297,9 +300,9 @@ mod iperf3 {
 
         fn expect(&mut self, state: u8) -> Result<(), String> {
             match self.state() {
-                Ok(told) if told == state => Ok(()),
-                Ok(told) => Err(format!("iperf3 at {} refuses the test: state {told}", self.target)),
-                Err(error) => Err(format!("iperf3 at {} refuses the test: {error}", self.target)),
+                Ok(received) if received == state => Ok(()),
+                Ok(received) => Err(format!("iperf3 at {} refused the test: state {received}", self.target)),
+                Err(error) => Err(format!("iperf3 at {} refused the test: {error}", self.target)),
             }
         }
 

@@ -1,5 +1,5 @@
-//! FTP (RFC 959) by vsftpd and curl: both run without privileges, in the foreground, and keep
-//! to the addresses and files they are given.
+//! FTP (RFC 959) by vsftpd and curl. Both run without privileges and in the foreground, and use only the
+//! addresses and files given to them.
 
 use super::ServiceSpec;
 use netstage_agent_api::service::Task;
@@ -10,34 +10,36 @@ use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The server.
+/// Program of the server.
 pub const SERVER: &str = "vsftpd";
-/// The client.
+/// Program of the client.
 pub const CLIENT: &str = "curl";
 
-/// Name of the file that is transferred.
+/// Name of the transferred file.
 const FILE: &str = "file";
 const CONFIGURATION: &str = "vsftpd.conf";
-/// What vsftpd cannot say over a connection, it writes to its standard input.
-const SERVER_WORDS: &str = "server.words";
+/// File connected to vsftpd's standard input and output; vsftpd writes errors that concern no connection to
+/// its standard input.
+const SERVER_OUTPUT: &str = "server.out";
 const SERVER_LOG: &str = "server.log";
-const CLIENT_WORDS: &str = "client.words";
+const CLIENT_OUTPUT: &str = "client.out";
 
-/// Writes what the server reads, and gives its command the arguments.
+/// Creates the server's files, and sets the arguments of its command.
 pub fn dress_server(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
     let files = spec.folder.join("files");
     std::fs::create_dir_all(&files)?;
-    // All of it is a hole: it takes no room, and no disk is read.
-    let Task::Ftp { size } = spec.task else { unreachable!("FTP's programs have a file") };
+    // The file is sparse: it takes no disk space, and no disk is read.
+    let Task::Ftp { size } = spec.task else { unreachable!("the service is FTP") };
     File::create(files.join(FILE))?.set_len(size)?;
     std::fs::write(spec.folder.join(CONFIGURATION), configure(spec))?;
-    let words = File::options().create(true).append(true).read(true).open(spec.folder.join(SERVER_WORDS))?;
+    let output =
+        File::options().create(true).append(true).read(true).open(spec.folder.join(SERVER_OUTPUT))?;
     command.arg(CONFIGURATION).current_dir(&spec.folder);
-    command.stdin(words.try_clone()?).stdout(words.try_clone()?).stderr(words);
+    command.stdin(output.try_clone()?).stdout(output.try_clone()?).stderr(output);
     Ok(())
 }
 
-/// vsftpd.conf(5). Files are named from the server's own folder.
+/// Returns the content of vsftpd.conf(5). File names are relative to the server's own folder.
 fn configure(spec: &ServiceSpec) -> String {
     let (address, port) = (spec.destination.ip(), spec.destination.port());
     let (v4, v6, version) = if address.is_ipv4() { ("YES", "NO", "") } else { ("NO", "YES", "6") };
@@ -74,20 +76,19 @@ fn configure(spec: &ServiceSpec) -> String {
     )
 }
 
-/// Gives the client's command its arguments: the file to its standard output, what it has to
-/// say to a file.
+/// Sets the arguments of the client's command. The file goes to standard output, messages go to a file.
 pub fn dress_client(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
-    // `--disable` first: the user's own settings are left alone.
+    // `--disable` has to be first. It keeps curl from reading the user's configuration.
     command.args(["--disable", "--silent", "--show-error", "--globoff", "--noproxy", "*"]);
     command.arg("--interface").arg(spec.source.to_string());
     command.args(["--write-out", "%{stderr}%{json}", "--output", "-"]);
     command.arg(format!("ftp://{}/{FILE}", spec.destination));
-    let words = File::create(spec.folder.join(CLIENT_WORDS))?;
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(words);
+    let output = File::create(spec.folder.join(CLIENT_OUTPUT))?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(output);
     Ok(())
 }
 
-/// What curl writes at its end.
+/// Summary that curl writes at its end.
 #[derive(Deserialize)]
 struct Written {
     errormsg: Option<String>,
@@ -95,12 +96,12 @@ struct Written {
     time_total: f64,
 }
 
-/// What the client said: how long the file took since it was asked for, or what went wrong.
+/// Parses the client's output. Returns the time from the request to the complete file, or the error.
 pub fn took(spec: &ServiceSpec) -> Result<Duration, String> {
-    let text = std::fs::read_to_string(spec.folder.join(CLIENT_WORDS)).unwrap_or_default();
+    let text = std::fs::read_to_string(spec.folder.join(CLIENT_OUTPUT)).unwrap_or_default();
     let last = text.lines().last().unwrap_or_default();
     let Ok(written) = serde_json::from_str::<Written>(last) else {
-        return Err(if last.is_empty() { "curl ended without a word".into() } else { last.to_owned() });
+        return Err(if last.is_empty() { "curl ended without output".into() } else { last.to_owned() });
     };
     match written.errormsg {
         Some(error) => Err(error),
@@ -108,9 +109,9 @@ pub fn took(spec: &ServiceSpec) -> Result<Duration, String> {
     }
 }
 
-/// The files in which its programs left their words.
+/// Returns the files that contain the output of the programs.
 pub fn logs(spec: &ServiceSpec) -> Vec<PathBuf> {
-    [SERVER_WORDS, SERVER_LOG, CLIENT_WORDS].map(|name| spec.folder.join(name)).into()
+    [SERVER_OUTPUT, SERVER_LOG, CLIENT_OUTPUT].map(|name| spec.folder.join(name)).into()
 }
 
 #[cfg(test)]
@@ -120,8 +121,8 @@ mod tests {
     use netstage_harness::Folder;
 
     #[test]
-    fn the_clients_words_are_understood() {
-        let folder = Folder::new("ftp-words");
+    fn the_clients_output_is_parsed() {
+        let folder = Folder::new("ftp-output");
         let spec = ServiceSpec {
             name: "ftp".into(),
             task: Task::Ftp { size: 3_000_000 },
@@ -132,20 +133,20 @@ mod tests {
             interval: Duration::from_secs(1),
             folder: folder.to_path_buf(),
         };
-        let told = |text: &str| {
-            std::fs::write(folder.join(CLIENT_WORDS), text).unwrap();
+        let parsed = |text: &str| {
+            std::fs::write(folder.join(CLIENT_OUTPUT), text).unwrap();
             took(&spec)
         };
         let json = r#"{"errormsg":null,"exitcode":0,"time_pretransfer":0.9,"time_total":13.4,"url":"x"}"#;
-        assert_eq!(told(json), Ok(Duration::from_millis(12_500)));
+        assert_eq!(parsed(json), Ok(Duration::from_millis(12_500)));
         let refused =
             "curl: (7) Failed\n{\"errormsg\":\"Failed to connect\",\"time_pretransfer\":0,\"time_total\":0}";
-        assert_eq!(told(refused), Err("Failed to connect".into()));
+        assert_eq!(parsed(refused), Err("Failed to connect".into()));
         assert_eq!(
-            told("curl: option --write-out: is unknown"),
+            parsed("curl: option --write-out: is unknown"),
             Err("curl: option --write-out: is unknown".into())
         );
-        assert_eq!(told(""), Err("curl ended without a word".into()));
+        assert_eq!(parsed(""), Err("curl ended without output".into()));
         assert!(configure(&spec).contains("listen_address=10.0.1.2\nlisten_port=5001\n"));
         let v6 = ServiceSpec { destination: "[fd00::1]:5001".parse().unwrap(), ..spec };
         assert!(configure(&v6).contains("listen_ipv6=YES\nlisten_address6=fd00::1\nlisten_port=5001\n"));

@@ -1,8 +1,8 @@
-//! Services at an agent: other people's programs, started, watched and ended.
+//! Services at an agent: third-party programs that it starts, watches and stops.
 //!
-//! - here: which programs there are, and which of them this host has;
-//! - [`ftp`], [`iscsi`]: the arguments of their programs, and the meaning of their output;
-//! - [`run`]: their processes; [`site`]: on whose host these are.
+//! - this module: the programs of each service, and their presence on this host;
+//! - [`ftp`], [`iscsi`]: arguments and output of the programs;
+//! - [`run`]: processes; [`site`]: namespace or host in which they run.
 
 mod ftp;
 mod iscsi;
@@ -16,39 +16,39 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-/// What capabilities of services begin with, and what goes before the packages.
-const SERVICE: &str = "service.";
-const LACKS: &str = " lacks ";
+/// Prefix of a service capability, and separator in front of the missing packages.
+const CAPABILITY_PREFIX: &str = "service.";
+const LACKS_SEPARATOR: &str = " lacks ";
 
-/// A service to run.
+/// Service to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServiceSpec {
-    /// Its name.
+    /// Name of the service.
     pub name: String,
-    /// Which programs, and what they do.
+    /// Workload of its programs.
     pub task: Task,
-    /// The client's address.
+    /// Address of the client.
     pub source: IpAddr,
-    /// Where the server listens.
+    /// Address and port at which the server listens.
     pub destination: SocketAddr,
-    /// When the client begins.
+    /// Time at which the client starts.
     pub start: Instant,
-    /// How long the run lasts.
+    /// Length of the run.
     pub duration: Duration,
     /// Width of a bin.
     pub interval: Duration,
-    /// A folder of its own, which is there and goes after the run.
+    /// Existing folder for the service alone, removed after the run.
     pub folder: PathBuf,
 }
 
 impl ServiceSpec {
-    /// The port at the server of the connection that carries what is asked for.
+    /// Returns the server port of the data connection.
     pub fn data_port(&self) -> u16 {
         self.task.data_port(self.destination)
     }
 }
 
-/// The programs a service runs, each with its Debian package; the client's last.
+/// Returns the programs of a service, each with its Debian package. The client's program is the last one.
 pub fn programs(program: Program) -> &'static [(&'static str, &'static str)] {
     match program {
         Program::Ftp => &[(ftp::SERVER, "vsftpd"), (ftp::CLIENT, "curl")],
@@ -56,7 +56,7 @@ pub fn programs(program: Program) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// The Debian packages a host lacks for the services of a kind, each once.
+/// Returns the Debian packages that this host lacks for a service, each once.
 pub fn lacking(program: Program) -> Vec<&'static str> {
     let absent = programs(program).iter().filter(|(program, _)| find(program).is_none());
     let mut packages: Vec<&str> = absent.map(|(_, package)| *package).collect();
@@ -64,21 +64,25 @@ pub fn lacking(program: Program) -> Vec<&'static str> {
     packages
 }
 
-/// What an agent that may start the programs of a kind tells of that: `service.ftp`, and the packages it lacks,
+/// Returns the capability by which an agent announces a service: `service.ftp`, or, if packages are missing,
 /// `service.iscsi lacks tgt libiscsi-bin`.
 pub fn capability(program: Program) -> String {
     let lacking = lacking(program);
-    let lacks = if lacking.is_empty() { "" } else { LACKS };
-    format!("{SERVICE}{}{lacks}{}", program.name(), lacking.join(" "))
+    let lacks = if lacking.is_empty() { "" } else { LACKS_SEPARATOR };
+    format!("{CAPABILITY_PREFIX}{}{lacks}{}", program.name(), lacking.join(" "))
 }
 
-/// The service a capability is of, and the packages that are lacking.
+/// Parses a service capability. Returns the service, and the missing packages, if any.
 pub fn of_capability(capability: &str) -> Option<(&str, Option<&str>)> {
-    let service = capability.strip_prefix(SERVICE)?;
-    Some(service.split_once(LACKS).map_or((service, None), |(name, packages)| (name, Some(packages))))
+    let service = capability.strip_prefix(CAPABILITY_PREFIX)?;
+    Some(
+        service
+            .split_once(LACKS_SEPARATOR)
+            .map_or((service, None), |(name, packages)| (name, Some(packages))),
+    )
 }
 
-/// The first program that one end of a service needs and a host lacks, with its Debian package.
+/// Returns the first program that one end of a service needs and this host lacks, with its Debian package.
 pub fn missing_at(role: Role, program: Program) -> Option<(&'static str, &'static str)> {
     let all = programs(program);
     let (client, server) = all.split_last().expect("a service has a client");
@@ -89,10 +93,10 @@ pub fn missing_at(role: Role, program: Program) -> Option<(&'static str, &'stati
     needed.find(|(program, _)| find(program).is_none()).copied()
 }
 
-/// Where a program is: in PATH, or where Debian keeps those of administrators and strongSwan's.
+/// Finds a program in PATH, or in the folders where Debian installs administration programs and strongSwan.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let also = ["/usr/sbin", "/sbin", "/usr/lib/ipsec"].map(PathBuf::from);
-    let folders = std::env::split_paths(&path).chain(also);
+    let additional = ["/usr/sbin", "/sbin", "/usr/lib/ipsec"].map(PathBuf::from);
+    let folders = std::env::split_paths(&path).chain(additional);
     folders.map(|folder| folder.join(program)).find(|path| path.is_file())
 }

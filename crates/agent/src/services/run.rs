@@ -1,4 +1,4 @@
-//! The processes of services: servers before the run, clients during it.
+//! Processes of services: servers start before the run, clients during it.
 
 use super::site::{Program, Site};
 use super::{ServiceSpec, find, ftp, iscsi};
@@ -13,85 +13,82 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Longest a server may take until it listens.
-const LISTEN_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
-/// How often the end of something is looked for.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(5);
-/// Bytes read from a client at once.
-const READ: usize = 1 << 16;
-/// Most that is kept of each log.
-const LOG: usize = 1 << 16;
+/// Time limit for a server to start listening.
+const LISTEN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+/// Interval at which the state of a program is polled.
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
+/// Size of a read from a client's output, bytes.
+const READ_BYTES: usize = 1 << 16;
+/// Maximum part of each log that is returned, bytes.
+const MAX_LOG_BYTES: usize = 1 << 16;
 
-/// The server of a service, which listens. It ends with this value.
+/// Listening server of a service. Dropping it ends the server.
 pub struct Server {
     spec: ServiceSpec,
     program: Program,
 }
 
 impl Server {
-    /// The service it serves.
+    /// Returns the service it serves.
     pub fn spec(&self) -> &ServiceSpec {
         &self.spec
     }
 
-    /// Starts it, and waits until it listens.
+    /// Starts the server, and waits until it listens.
     pub fn start(spec: ServiceSpec, site: &Site) -> Result<Server, Obstacle> {
         let program = launch(site, Role::Server, &spec);
         let program = program
-            .map_err(|e| Obstacle::broken(format!("service.{}: cannot start its server: {e}", spec.name)))?;
+            .map_err(|e| Obstacle::broken(format!("service.{}: cannot start the server: {e}", spec.name)))?;
         let mut server = Server { spec, program };
         server.wait_until_it_listens(site)?;
-        server.tell(site)?;
+        server.configure(site)?;
         Ok(server)
     }
 
-    /// Tells it what it serves, where that is not said when it starts.
-    fn tell(&self, site: &Site) -> Result<(), Obstacle> {
+    /// Configures the server, where that takes commands to the running server.
+    fn configure(&self, site: &Site) -> Result<(), Obstacle> {
         let Task::Iscsi { .. } = self.spec.task else { return Ok(()) };
         let name = &self.spec.name;
         let cannot =
             |e: io::Error| Obstacle::broken(format!("service.{name}: cannot run {}: {e}", iscsi::TELLER));
         for order in iscsi::orders(&self.spec) {
-            let program = located(iscsi::TELLER).map_err(cannot)?;
-            let teller = site.start(&program, |command| iscsi::dress_teller(&self.spec, &order, command));
-            let output = teller.and_then(Program::wait).map_err(cannot)?;
+            let program = locate(iscsi::TELLER).map_err(cannot)?;
+            let process = site.start(&program, |command| iscsi::dress_teller(&self.spec, &order, command));
+            let output = process.and_then(Program::wait).map_err(cannot)?;
             if !output.status.success() {
-                let said = String::from_utf8_lossy(&output.stderr);
-                let words = said.trim();
-                return Err(Obstacle::broken(format!(
-                    "service.{name}: {} has failed: {words}",
-                    iscsi::TELLER
-                )));
+                let output_text = String::from_utf8_lossy(&output.stderr);
+                let message = output_text.trim();
+                return Err(Obstacle::broken(format!("service.{name}: {} failed: {message}", iscsi::TELLER)));
             }
         }
         Ok(())
     }
 
     fn wait_until_it_listens(&mut self, site: &Site) -> Result<(), Obstacle> {
-        let limit = std::time::Instant::now() + LISTEN_LIMIT;
+        let limit = std::time::Instant::now() + LISTEN_TIMEOUT;
         let address = self.spec.destination;
         loop {
-            // It answers somebody; whether that is it, is seen by its still being there.
+            // The listener might be another program; if so, this server ends, because it cannot bind.
             let ended = self.ended();
-            // From its own host, so that no link carries anything.
+            // The connection comes from the server's own host, so that no link carries it.
             if ended.is_none() && matches!(site.run(|| TcpStream::connect(address)), Ok(Ok(_))) {
                 return Ok(());
             }
             if ended.is_some() || std::time::Instant::now() > limit {
-                let what = if ended.is_some() { "ended at once" } else { "does not listen" };
-                let words = ended.unwrap_or_else(|| last_words(&self.spec));
+                let what = if ended.is_some() { "ended immediately" } else { "does not listen" };
+                let message = ended.unwrap_or_else(|| last_line(&self.spec));
                 return Err(Obstacle::broken(format!(
-                    "service.{}: its server {what}: {words}",
+                    "service.{}: server {what}: {message}",
                     self.spec.name
                 )));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// What it said last, if it has ended.
+    /// Returns the last line of output if the server has ended.
     pub fn ended(&mut self) -> Option<String> {
-        matches!(self.program.ended(), Ok(Some(_))).then(|| last_words(&self.spec))
+        matches!(self.program.ended(), Ok(Some(_))).then(|| last_line(&self.spec))
     }
 }
 
@@ -103,38 +100,38 @@ fn launch(site: &Site, role: Role, spec: &ServiceSpec) -> io::Result<Program> {
         (Task::Iscsi { .. }, Role::Client) => (iscsi::CLIENT, iscsi::dress_client),
     };
     let mut dressed = Ok(());
-    let started = site.start(&located(program)?, |command| dressed = dress(spec, command));
+    let started = site.start(&locate(program)?, |command| dressed = dress(spec, command));
     dressed.and(started)
 }
 
-/// Where a program is.
-fn located(name: &str) -> io::Result<PathBuf> {
-    find(name).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{name} is not there")))
+/// Finds a program, or returns an error that names it.
+fn locate(name: &str) -> io::Result<PathBuf> {
+    find(name).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{name} is not installed")))
 }
 
-/// A client from its start to its end.
+/// Runs a client from its start to its end.
 pub fn attend(spec: &ServiceSpec, site: &Site, epoch: Epoch, stop: &AtomicBool) -> ServiceResult {
     let mut result = ServiceResult { name: spec.name.clone(), ..ServiceResult::default() };
     let over = || stop.load(Ordering::Relaxed) || epoch.now() >= Instant(spec.duration.0);
-    // The run's own clock stands still before the run begins.
+    // `Epoch::now` stays at zero until the run begins, so that the wait uses the monotonic clock.
     let start = epoch.monotonic_ns(spec.start);
     while let left @ 1.. = start.saturating_sub(monotonic_ns()) {
         if over() {
             return result;
         }
-        thread::sleep(LOOK.min(std::time::Duration::from_nanos(left)));
+        thread::sleep(POLL_INTERVAL.min(std::time::Duration::from_nanos(left)));
     }
     let mut program = match launch(site, Role::Client, spec) {
         Ok(program) => program,
         Err(error) => {
-            return ServiceResult { error: Some(format!("cannot start its client: {error}")), ..result };
+            return ServiceResult { error: Some(format!("cannot start the client: {error}")), ..result };
         }
     };
-    let mut output = program.output().expect("it is piped");
+    let mut output = program.output().expect("standard output is piped");
     let (interval, bins) = (spec.interval, (spec.duration.0 / spec.interval.0) as usize);
     let task = spec.task;
     let reader = thread::spawn(move || {
-        let (mut received, mut buffer) = (vec![0; bins], vec![0; READ]);
+        let (mut received, mut buffer) = (vec![0; bins], vec![0; READ_BYTES]);
         let (mut reads, mut progress) = (Vec::new(), iscsi::Progress::default());
         if let Task::Iscsi { .. } = task {
             reads.resize(bins, (0, Duration::ZERO));
@@ -148,7 +145,7 @@ pub fn attend(spec: &ServiceSpec, site: &Site, epoch: Epoch, stop: &AtomicBool) 
                 Task::Ftp { .. } => received[bin] += count as u64,
                 Task::Iscsi { block, queue_depth } => progress.take(&buffer[..count], |answered| {
                     received[bin] += answered * u64::from(block);
-                    // As many are always under way: Little's law.
+                    // The number of outstanding reads is constant: Little's law.
                     let took =
                         Duration::from_secs(u64::from(queue_depth).min(answered * u64::from(queue_depth)));
                     reads[bin] = (reads[bin].0 + answered, reads[bin].1 + took);
@@ -160,7 +157,7 @@ pub fn attend(spec: &ServiceSpec, site: &Site, epoch: Epoch, stop: &AtomicBool) 
     let status = loop {
         match program.ended() {
             Ok(Some(status)) => break Some(status),
-            Ok(None) if !over() => thread::sleep(LOOK),
+            Ok(None) if !over() => thread::sleep(POLL_INTERVAL),
             Ok(None) | Err(_) => break None,
         }
     };
@@ -173,21 +170,21 @@ pub fn attend(spec: &ServiceSpec, site: &Site, epoch: Epoch, stop: &AtomicBool) 
             Err(error) => result.error = Some(error),
         },
         (Some(status), Task::Iscsi { .. }) => {
-            result.error = Some(format!("{} has ended before the run: {status}", iscsi::CLIENT));
+            result.error = Some(format!("{} ended before the end of the run: {status}", iscsi::CLIENT));
         }
         (None, _) => {}
     }
     result
 }
 
-/// The last line of what the programs of a service said.
-fn last_words(spec: &ServiceSpec) -> String {
+/// Returns the last line of the programs' output.
+fn last_line(spec: &ServiceSpec) -> String {
     let log = log(spec);
     let last = log.lines().rev().find(|line| !line.trim().is_empty());
-    last.unwrap_or("it said nothing").trim().to_owned()
+    last.unwrap_or("no output").trim().to_owned()
 }
 
-/// What the programs of a service said, one after the other.
+/// Returns the output of all programs of a service, concatenated.
 pub fn log(spec: &ServiceSpec) -> String {
     let mut text = String::new();
     let logs = match spec.task {
@@ -196,7 +193,7 @@ pub fn log(spec: &ServiceSpec) -> String {
     };
     for path in logs {
         let Ok(bytes) = std::fs::read(&path) else { continue };
-        let kept = &bytes[bytes.len().saturating_sub(LOG)..];
+        let kept = &bytes[bytes.len().saturating_sub(MAX_LOG_BYTES)..];
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         text.push_str(&format!("== {name}\n{}\n", String::from_utf8_lossy(kept).trim_end()));
     }

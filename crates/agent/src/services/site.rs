@@ -1,4 +1,4 @@
-//! Where programs of services run: in a namespace of ours, or on a host that is not.
+//! Site of service programs: a namespace that netstage owns, or a host that it does not own.
 
 use netstage_host::netns::Namespace;
 use netstage_host::netns::custody::spawn_kept;
@@ -7,37 +7,37 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output};
 
-/// A place for programs.
+/// Site where programs run.
 #[derive(Debug)]
 pub struct Site {
-    /// This program's own file.
+    /// Path of the netstage program.
     netstage: PathBuf,
-    /// The namespace; none where it is the host of this process, and somebody else's.
+    /// Namespace of the programs, or `None` for the host of this process, which netstage does not own.
     namespace: Option<Namespace>,
 }
 
 impl Site {
-    /// In a namespace.
+    /// Returns the site of a namespace.
     pub fn inside(namespace: &Namespace, netstage: &Path) -> io::Result<Site> {
         Ok(Site { netstage: netstage.to_owned(), namespace: Some(namespace.try_clone()?) })
     }
 
-    /// Where this process is.
+    /// Returns the site of this process.
     pub fn here() -> io::Result<Site> {
         Ok(Site { netstage: std::env::current_exe()?, namespace: None })
     }
 
-    /// Starts a program there.
+    /// Starts a program at the site.
     pub fn start(&self, program: &Path, dress: impl FnOnce(&mut Command)) -> io::Result<Program> {
         let mut child = match &self.namespace {
             Some(namespace) => spawn_held(namespace, &self.netstage, program, dress)?,
             None => spawn_kept(&self.netstage, program, dress)?,
         };
-        let life = child.stdin.take();
-        Ok(Program { child, life })
+        let lifeline = child.stdin.take();
+        Ok(Program { child, lifeline })
     }
 
-    /// Runs a task there.
+    /// Runs a task at the site.
     pub fn run<T: Send>(&self, task: impl FnOnce() -> T + Send) -> io::Result<T> {
         match &self.namespace {
             Some(namespace) => namespace.run(task),
@@ -46,30 +46,30 @@ impl Site {
     }
 }
 
-/// A program, which ends with this value, and with it all it has started.
+/// Running program. Dropping it ends the program and all its descendants.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
-    /// While it is open, the program lives; none where it is killed instead.
-    life: Option<ChildStdin>,
+    /// Pipe that keeps the program alive while it is open; without one, the program is killed on drop.
+    lifeline: Option<ChildStdin>,
 }
 
 impl Program {
-    /// What it writes, where that was piped.
+    /// Returns the standard output, if it is piped.
     pub fn output(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the program has ended.
     pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
-    /// Waits for its end, and gives what it said on its standard error, where that was piped.
+    /// Waits for the end of the program, and returns its standard error, if that is piped.
     pub fn wait(mut self) -> io::Result<Output> {
         let mut stderr = Vec::new();
-        if let Some(mut said) = self.child.stderr.take() {
-            io::Read::read_to_end(&mut said, &mut stderr)?;
+        if let Some(mut pipe) = self.child.stderr.take() {
+            io::Read::read_to_end(&mut pipe, &mut stderr)?;
         }
         Ok(Output { status: self.child.wait()?, stdout: Vec::new(), stderr })
     }
@@ -77,7 +77,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        if self.life.take().is_none() {
+        if self.lifeline.take().is_none() {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! An agent of a fleet that lies: a member by its certificate, and an enemy by what it says.
+//! Hostile agent of a fleet: a member by its certificate, which sends false or excessive data.
 
 use netstage_agent_api::protocol::generated::agent_server::{Agent, AgentServer};
 use netstage_agent_api::protocol::generated::*;
@@ -22,34 +22,34 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// What is wrong with an agent that is otherwise as others.
+/// Misbehavior of an agent that is otherwise like others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// It has counted more than there is, of flows and bins that are none of its.
+    /// Reports impossible counters, flows and bins.
     Numbers,
-    /// It tells how it goes as fast as it can.
+    /// Sends progress as fast as it can.
     Flood,
-    /// It announces a report of a terabyte.
+    /// Announces a report of one terabyte.
     GiantReport,
-    /// Its report does not end.
+    /// Sends a report without end.
     EndlessReport,
-    /// It refuses with ten million letters.
+    /// Refuses with a reason of ten million characters.
     GiantWord,
-    /// It is done before it was asked, now with this run and now with others.
+    /// Reports the end of runs before their start, and of other runs.
     Early,
-    /// It takes the order to start, and says nothing.
+    /// Does not answer the start request.
     Mute,
-    /// It takes two of them before it answers.
+    /// Does not answer the first two start requests.
     Hesitant,
-    /// It is asked to prepare, and says nothing.
+    /// Does not answer the request to prepare.
     Unprepared,
-    /// Its report is another's; and it agrees to what others were asked.
+    /// Sends another agent's report, and consents to flows that were not requested from it.
     OthersNames,
-    /// It speaks a version nobody knows, and calls itself what terminals obey.
+    /// Supports only unknown versions, and sends terminal control characters in its texts.
     Version,
 }
 
-/// Dials the hub over TLS as an agent, whose folder this is, and shows its certificate or none.
+/// Dials the hub over TLS as the agent of this folder, with or without its certificate.
 pub async fn dial(
     address: SocketAddr,
     folder: &Path,
@@ -73,7 +73,8 @@ pub async fn dial(
     TlsConnector::from(Arc::new(config)).connect(name, TcpStream::connect(address).await?).await
 }
 
-/// Begins to lie, on a thread of its own, until it is ended; dials again whenever it was cut off.
+/// Starts the hostile agent on a thread of its own, until it is shut down. It dials again whenever it is
+/// disconnected.
 pub fn connect(address: SocketAddr, folder: PathBuf, lie: Lie) -> (Ender, JoinHandle<()>) {
     let ender = Ender::default();
     let mut ended = ender.subscribe();
@@ -82,7 +83,7 @@ pub fn connect(address: SocketAddr, folder: PathBuf, lie: Lie) -> (Ender, JoinHa
         runtime.block_on(async {
             tokio::select! {
                 _ = ended.wait_for(|ended| *ended) => {}
-                () = lie_again_and_again(address, folder, lie) => {}
+                () = misbehave(address, folder, lie) => {}
             }
         });
         runtime.shutdown_background();
@@ -90,7 +91,7 @@ pub fn connect(address: SocketAddr, folder: PathBuf, lie: Lie) -> (Ender, JoinHa
     (ender, thread)
 }
 
-async fn lie_again_and_again(address: SocketAddr, folder: PathBuf, lie: Lie) {
+async fn misbehave(address: SocketAddr, folder: PathBuf, lie: Lie) {
     loop {
         if let Ok(mut stream) = dial(address, &folder, true).await {
             let (near, mut far) = tokio::io::duplex(64 << 10);
@@ -109,9 +110,9 @@ async fn lie_again_and_again(address: SocketAddr, folder: PathBuf, lie: Lie) {
 
 struct Liar {
     lie: Lie,
-    /// The last it was asked to prepare.
+    /// Number of the last run it was asked to prepare.
     run: Arc<AtomicU64>,
-    /// So many orders to start it has had.
+    /// Number of start requests it has received.
     starts: Arc<AtomicU64>,
 }
 
@@ -154,13 +155,13 @@ type Answer<T> = Result<Response<T>, Status>;
 #[tonic::async_trait]
 impl Agent for Liar {
     async fn hello(&self, _: Request<HelloRequest>) -> Answer<HelloReply> {
-        let strange = self.lie == Lie::Version;
-        let (oldest_version, newest_version) = if strange { (9, 12) } else { (1, 1) };
+        let is_unknown = self.lie == Lie::Version;
+        let (oldest_version, newest_version) = if is_unknown { (9, 12) } else { (1, 1) };
         Ok(Response::new(HelloReply {
             oldest_version,
             newest_version,
             task_version: task::VERSION,
-            tool: if strange { "9\u{1b}[2J\nagent root: idle".into() } else { "1".into() },
+            tool: if is_unknown { "9\u{1b}[2J\nagent root: idle".into() } else { "1".into() },
             host: "h".repeat(10_000),
             clock: clock::identity(),
             ..HelloReply::default()
@@ -257,14 +258,14 @@ impl Agent for Liar {
     }
 
     async fn agree(&self, request: Request<AgreeRequest>) -> Answer<AgreeReply> {
-        let word = |flow, destination: &str| Consent {
+        let consent = |flow, destination: &str| Consent {
             run: request.get_ref().run,
             flow,
             destination: destination.into(),
             signature: vec![0; 64],
             certificate: vec![0; 100],
         };
-        let consents = (0..1000).map(|flow| word(flow, "127.0.0.1:9")).collect();
+        let consents = (0..1000).map(|flow| consent(flow, "127.0.0.1:9")).collect();
         Ok(Response::new(AgreeReply { refusal: None, consents }))
     }
 

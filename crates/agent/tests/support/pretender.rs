@@ -1,4 +1,4 @@
-//! An agent's worker that sends nothing, for tests of agents and controllers.
+//! Worker of an agent that sends nothing, for tests of agents and controllers.
 
 use netstage_agent::{Totals, Work, Worker};
 use netstage_agent_api::protocol::{Refusal, RefusalKind};
@@ -9,7 +9,7 @@ use netstage_core::traffic::Pattern;
 use netstage_host::clock::{Epoch, monotonic_ns};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Pretends to send a packet a millisecond for each flow; flows of some names misbehave.
+/// Simulates sending a packet per millisecond for each flow. Flows with certain names misbehave.
 pub struct Pretender;
 
 struct Pretence(Assignment);
@@ -30,7 +30,7 @@ impl Work for Pretence {
         let Assignment { node, duration, flows, .. } = self.0;
         let named = |name: &str| flows.iter().any(|flow| flow.name == name);
         let (stubborn, large) = (named("stubborn"), named("large"));
-        assert!(!named("panics"), "as it was asked to");
+        assert!(!named("panics"), "as requested by the test");
         while (epoch.now() < netstage_core::time::Instant(duration.0) && !stop.load(Ordering::Relaxed))
             || stubborn
         {
@@ -51,7 +51,7 @@ impl Work for Pretence {
     }
 }
 
-/// A part of a run: one flow of this name.
+/// Returns the assignment of one flow with this name.
 pub fn assignment(node: &str, flow: &str, milliseconds: u64) -> (String, Assignment) {
     let duration = Duration::from_millis(milliseconds);
     let flow = FlowTask::udp(

@@ -1,4 +1,4 @@
-//! How a host joins a fleet, and how its agent renews its certificate.
+//! Enrollment of hosts in a fleet, and renewal of agents' certificates.
 
 #[rustfmt::skip]
 #[allow(missing_docs, clippy::all)]
@@ -15,30 +15,30 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use tonic::{Request, Response, Status};
 
-/// The controller's side of one connection.
+/// Controller's side of one connection.
 pub struct Service {
-    /// The fleet.
+    /// Fleet.
     pub fleet: Fleet,
-    /// Its authority.
+    /// Certificate authority of the fleet.
     pub authority: Arc<Authority>,
-    /// The agent whose certificate was shown.
+    /// Agent whose certificate was presented, if any.
     pub agent: Option<String>,
-    /// Where it connected from.
+    /// Remote address.
     pub from: SocketAddr,
-    /// Where it is counted.
+    /// Counters of the hub.
     pub counts: Arc<HubCounts>,
-    /// Where it is told.
+    /// Log of the hub.
     pub log: Log,
 }
 
 impl Service {
-    fn tell(&self, what: &str, counter: &AtomicU64, result: &Result<Signed, String>) {
+    fn log_result(&self, what: &str, counter: &AtomicU64, result: &Result<Signed, String>) {
         match result {
             Ok(signed) => {
                 count(counter);
-                (self.log)(Level::Note, &format!("agent {} {what}, from {}", signed.agent, self.from))
+                (self.log)(Level::Note, &format!("agent {} {what} from {}", signed.agent, self.from))
             }
-            Err(why) => (self.log)(Level::Alarm, &format!("{} is not let in: {why}", self.from)),
+            Err(why) => (self.log)(Level::Alarm, &format!("{} rejected: {why}", self.from)),
         }
     }
 }
@@ -48,7 +48,7 @@ impl enrolment_server::Enrolment for Service {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinReply>, Status> {
         let request = request.into_inner();
         let result = self.fleet.join(&self.authority, &request.secret, &request.request);
-        self.tell("joined", &self.counts.joined, &result);
+        self.log_result("joined", &self.counts.joined, &result);
         Ok(Response::new(match result {
             Err(refusal) => JoinReply { refusal, ..JoinReply::default() },
             Ok(Signed { agent, certificate, expires_s }) => JoinReply {
@@ -65,9 +65,9 @@ impl enrolment_server::Enrolment for Service {
         let request = request.into_inner().request;
         let result = match &self.agent {
             Some(agent) => self.fleet.renew(&self.authority, agent, &request),
-            None => Err("it has shown no certificate".into()),
+            None => Err("no client certificate".into()),
         };
-        self.tell("has renewed its certificate", &self.counts.renewed, &result);
+        self.log_result("renewed its certificate", &self.counts.renewed, &result);
         Ok(Response::new(match result {
             Err(refusal) => RenewReply { refusal, ..RenewReply::default() },
             Ok(Signed { certificate, expires_s, .. }) => {
