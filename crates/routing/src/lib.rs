@@ -1,8 +1,9 @@
-//! Control-plane sessions over real sockets, and the sources of routes.
+//! BGP and LDP sessions over sockets, and the route sources of the MPLS router.
 //!
-//! - [`bgp`]: BGP-4 for testing routers; [`ldp`]: label distribution.
-//! - [`source`]: where routes and labels come from: a file, the kernel, a routing daemon's forwarding plane manager.
-//! - `peering`: TCP connections between routers, opened, protected and closed.
+//! - [`bgp`]: BGP-4 for router tests; [`ldp`]: label distribution.
+//! - [`source`]: routes and labels from a file, from the kernel, or from a routing daemon's forwarding plane
+//!   manager.
+//! - `peering`: TCP connections between routers.
 //!
 //! ```
 //! use netstage_routing::bgp::nlri::Prefix;
@@ -11,7 +12,7 @@
 //! assert_eq!(prefix.to_string(), "10.0.0.0/8");
 //! ```
 //!
-//! Invariant: whatever a peer sends, a session ends with a reason or goes on; it never ends the process.
+//! Invariant: whatever a peer sends, its session continues or ends with a reason; the process never ends.
 
 pub mod bgp;
 pub mod ldp;

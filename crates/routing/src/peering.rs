@@ -1,5 +1,4 @@
-//! TCP connections between routers, for the protocols that have sessions over them: how sockets are opened
-//! and protected, read, written and closed.
+//! TCP connections of routing protocols: opening, protection (MD5, TTL), reading, writing and closing.
 
 use netstage_host::ports::tcp_protection::{require_ttl, sign_with_md5};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -12,23 +11,23 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// How long a peer has to take the last message.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// Connections that wait to be taken.
+/// Time limit for sending the last message of a connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Limit on connections waiting to be accepted.
 const BACKLOG: i32 = 16;
-/// What a packet starts with where distance counts (RFC 5082 section 3).
+/// TTL of packets sent with GTSM (RFC 5082 section 3).
 const HIGHEST_TTL: u8 = 255;
 
-/// What protects connections to and from peers.
+/// Protection of the connections to and from peers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Protection {
-    /// The keys by which we and these peers sign (RFC 2385).
+    /// Keys of the TCP MD5 signatures, by peer address (RFC 2385).
     pub md5_keys: Vec<(IpAddr, Vec<u8>)>,
-    /// How many hops away peers may be (RFC 5082).
+    /// Maximum distance of peers in hops (GTSM, RFC 5082); `None` accepts any.
     pub security_hops: Option<u8>,
 }
 
-/// A socket at an address of ours, in the namespace of the calling thread.
+/// Opens a socket bound to a local address, in the network namespace of the calling thread.
 pub(crate) fn bind(address: SocketAddr, protection: &Protection) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
@@ -40,9 +39,9 @@ pub(crate) fn bind(address: SocketAddr, protection: &Protection) -> io::Result<S
         sign_with_md5(socket.as_fd(), *peer, key)?;
     }
     if let Some(hops) = protection.security_hops {
-        // Connections that are accepted inherit it.
-        let least = HIGHEST_TTL - hops.saturating_sub(1);
-        require_ttl(socket.as_fd(), address.is_ipv4(), least)?;
+        // Accepted connections inherit the option.
+        let min_ttl = HIGHEST_TTL - hops.saturating_sub(1);
+        require_ttl(socket.as_fd(), address.is_ipv4(), min_ttl)?;
         match address {
             SocketAddr::V4(_) => socket.set_ttl_v4(u32::from(HIGHEST_TTL))?,
             SocketAddr::V6(_) => socket.set_unicast_hops_v6(u32::from(HIGHEST_TTL))?,
@@ -52,7 +51,7 @@ pub(crate) fn bind(address: SocketAddr, protection: &Protection) -> io::Result<S
     Ok(socket)
 }
 
-/// Where peers may connect to.
+/// Starts to listen for connections from peers.
 pub(crate) fn listen(socket: Socket) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
@@ -63,7 +62,7 @@ pub(crate) async fn connect(socket: Socket, peer: SocketAddr) -> io::Result<TcpS
     TcpSocket::from_std_stream(socket.into()).connect(peer).await
 }
 
-/// An open connection, and what is to be written to it.
+/// Open connection with a send queue.
 pub(crate) struct Connection {
     stream: TcpStream,
     queue: Vec<u8>,
@@ -76,7 +75,7 @@ impl Connection {
         Ok(Connection { stream, queue: Vec::new(), written: 0 })
     }
 
-    /// Whether it can be read, or written where there is something to write.
+    /// Completes when the connection is readable, or writable while the queue has data.
     pub(crate) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.stream.poll_read_ready(context).is_ready() {
             return Poll::Ready(());
@@ -87,17 +86,18 @@ impl Connection {
         Poll::Pending
     }
 
-    /// What is to be written; only appended to.
+    /// Returns the send queue; callers only append to it.
     pub(crate) fn queue(&mut self) -> &mut Vec<u8> {
         &mut self.queue
     }
 
-    /// How many bytes were read: zero at the end, none where nothing is there.
+    /// Reads available bytes and returns their number: 0 at the end of the stream, `None` if no data is
+    /// available.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         taken(self.stream.try_read(buffer))
     }
 
-    /// Writes as much as goes. Whether all went.
+    /// Writes queued bytes without blocking. Returns `true` if the queue is empty afterwards.
     pub(crate) fn write(&mut self) -> io::Result<bool> {
         while self.written < self.queue.len() {
             match taken(self.stream.try_write(&self.queue[self.written..]))? {
@@ -110,22 +110,23 @@ impl Connection {
         Ok(true)
     }
 
-    /// Sends what is left and closes. What the peer still says is read: a socket closed before
-    /// would make its system throw away our last message.
+    /// Sends the rest of the queue and closes the connection. Data from the peer is read until the peer
+    /// closes: closing a socket with unread data would send a reset, and the peer's system could discard our
+    /// last message.
     pub(crate) async fn close(mut self) {
-        let farewell = async {
+        let send_rest = async {
             self.stream.write_all(&self.queue[self.written..]).await?;
             self.stream.shutdown().await?;
             let mut rest = [0; 4096];
             while self.stream.read(&mut rest).await? > 0 {}
             io::Result::Ok(())
         };
-        // The session has ended, however this goes.
-        let _ = timeout(FAREWELL, farewell).await;
+        // A failure does not matter: the session has ended.
+        let _ = timeout(CLOSE_TIMEOUT, send_rest).await;
     }
 }
 
-/// What came of an attempt that does not wait: none where it would have to.
+/// Converts the result of a non-blocking operation: `None` if it would block.
 pub(crate) fn taken<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,4 +1,4 @@
-//! Two speakers on this machine, over TCP.
+//! Two BGP speakers on this host, over TCP.
 
 use netstage_core::time::Duration;
 use netstage_harness::skip;
@@ -32,7 +32,7 @@ fn settings(number: u8, connects: bool) -> Settings {
     }
 }
 
-/// The second listens, the first connects.
+/// The second speaker listens, the first one connects.
 fn endpoints() -> [Endpoint; 2] {
     // A port that was free a moment ago.
     let port = StdListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).unwrap().port();
@@ -50,7 +50,7 @@ fn endpoints() -> [Endpoint; 2] {
 
 type Reports = tokio::sync::mpsc::UnboundedReceiver<Report>;
 
-/// Starts a speaker; its reports and its commands.
+/// Starts a speaker; returns its command sender and its reports.
 fn start(settings: Settings, endpoint: Endpoint) -> (UnboundedSender<Command>, Reports) {
     let (commands, receiver) = unbounded_channel();
     let (sender, reports) = unbounded_channel();
@@ -61,20 +61,20 @@ fn start(settings: Settings, endpoint: Endpoint) -> (UnboundedSender<Command>, R
     (commands, reports)
 }
 
-/// The first thing told that `is_it` takes.
-async fn told<T>(reports: &mut Reports, mut is_it: impl FnMut(Report) -> Option<T>) -> T {
+/// Returns the first value that `select` extracts from a report.
+async fn wait_for<T>(reports: &mut Reports, mut select: impl FnMut(Report) -> Option<T>) -> T {
     let search = async {
         loop {
-            if let Some(found) = is_it(reports.recv().await.expect("the speaker runs")) {
+            if let Some(found) = select(reports.recv().await.expect("the speaker is running")) {
                 return found;
             }
         }
     };
-    tokio::time::timeout(PATIENCE, search).await.expect("told in time")
+    tokio::time::timeout(PATIENCE, search).await.expect("no such report in time")
 }
 
 async fn established(reports: &mut Reports) {
-    told(reports, |report| matches!(report, Report::Session(Event::Established(_))).then_some(())).await
+    wait_for(reports, |report| matches!(report, Report::Session(Event::Established(_))).then_some(())).await
 }
 
 fn table(count: u32) -> Arc<Table> {
@@ -91,14 +91,14 @@ fn table(count: u32) -> Arc<Table> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn routes_are_announced_refreshed_and_withdrawn() {
-    let [ours, theirs] = endpoints();
-    let (collect, mut there) = start(settings(2, false), theirs);
-    let (inject, mut here) = start(settings(1, true), ours);
+    let [connecting, listening] = endpoints();
+    let (collect, mut there) = start(settings(2, false), listening);
+    let (inject, mut here) = start(settings(1, true), connecting);
     let table = table(30_000);
     inject.send(Command::Announce(table.clone(), Order::Packed)).unwrap();
     let mut received = Received::new();
-    // The mark comes behind the routes, announced before or after the session came up.
-    told(&mut there, |report| match report {
+    // The routes arrive, whether announced before or after the session was established.
+    wait_for(&mut there, |report| match report {
         Report::Session(Event::Update(update)) => {
             received.take(&update);
             (received.len() == table.len()).then_some(())
@@ -108,7 +108,7 @@ async fn routes_are_announced_refreshed_and_withdrawn() {
     .await;
     let families = [Family::Ipv4Unicast];
     assert!(received.differences(&table, &families, ExpectedNextHop::AsListed).is_empty());
-    let sent = told(&mut here, |report| match report {
+    let sent = wait_for(&mut here, |report| match report {
         Report::Sent(written) if written.routes > 0 => Some(written),
         _ => None,
     })
@@ -117,7 +117,7 @@ async fn routes_are_announced_refreshed_and_withdrawn() {
 
     collect.send(Command::Refresh(Family::Ipv4Unicast)).unwrap();
     let mut again = Received::new();
-    told(&mut there, |report| match report {
+    wait_for(&mut there, |report| match report {
         Report::Session(Event::Update(update)) => {
             again.take(&update);
             (again.len() == table.len()).then_some(())
@@ -127,7 +127,7 @@ async fn routes_are_announced_refreshed_and_withdrawn() {
     .await;
 
     inject.send(Command::Withdraw(table.clone(), Order::Packed)).unwrap();
-    told(&mut there, |report| match report {
+    wait_for(&mut there, |report| match report {
         Report::Session(Event::Update(update)) => {
             again.take(&update);
             again.is_empty().then_some(())
@@ -137,7 +137,7 @@ async fn routes_are_announced_refreshed_and_withdrawn() {
     .await;
 
     inject.send(Command::Stop).unwrap();
-    let down = told(&mut there, |report| match report {
+    let down = wait_for(&mut there, |report| match report {
         Report::Session(Event::Down(down)) => Some(down),
         _ => None,
     })
@@ -146,9 +146,9 @@ async fn routes_are_announced_refreshed_and_withdrawn() {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn only_who_signs_with_the_key_comes_up() {
-    let keyed = |endpoint: Endpoint, key: &[u8]| Endpoint { md5_key: Some(key.to_vec()), ..endpoint };
-    let [ours, theirs] = endpoints();
+async fn a_session_needs_the_same_md5_key() {
+    let with_key = |endpoint: Endpoint, key: &[u8]| Endpoint { md5_key: Some(key.to_vec()), ..endpoint };
+    let [connecting, listening] = endpoints();
     let probe = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let signed = netstage_host::ports::tcp_protection::sign_with_md5(
         std::os::fd::AsFd::as_fd(&probe),
@@ -158,34 +158,34 @@ async fn only_who_signs_with_the_key_comes_up() {
     if let Err(error) = signed {
         skip(format!("this kernel has no TCP_MD5SIG: {error}"));
     }
-    let (_commands, mut there) = start(settings(2, false), keyed(theirs, b"secret"));
-    let (_other, mut other) = start(settings(1, true), keyed(ours.clone(), b"wrong"));
+    let (_commands, mut there) = start(settings(2, false), with_key(listening, b"secret"));
+    let (_other, mut other) = start(settings(1, true), with_key(connecting.clone(), b"wrong"));
     let attempt = Duration::from_millis(500);
     let nothing = tokio::time::timeout(std::time::Duration::from_nanos(attempt.0), established(&mut other));
-    assert!(nothing.await.is_err(), "another key is none");
-    let (_commands, mut here) = start(settings(1, true), keyed(ours, b"secret"));
+    assert!(nothing.await.is_err(), "a different key prevents the session");
+    let (_commands, mut here) = start(settings(1, true), with_key(connecting, b"secret"));
     established(&mut here).await;
     established(&mut there).await;
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn neighbours_send_and_demand_the_highest_ttl() {
-    let near = |endpoint: Endpoint| Endpoint { security_hops: Some(1), ..endpoint };
-    let [ours, theirs] = endpoints();
-    let (_there, mut there) = start(settings(2, false), near(theirs.clone()));
-    // Packets of a usual socket start with 64 hops, and are not heard.
-    let (far, mut reports) = start(settings(1, true), ours.clone());
+async fn ttl_security_rejects_packets_with_a_lower_ttl() {
+    let adjacent = |endpoint: Endpoint| Endpoint { security_hops: Some(1), ..endpoint };
+    let [connecting, listening] = endpoints();
+    let (_there, mut there) = start(settings(2, false), adjacent(listening.clone()));
+    // Packets of the default TTL, 64, are dropped.
+    let (far, mut reports) = start(settings(1, true), connecting.clone());
     let nothing = tokio::time::timeout(std::time::Duration::from_millis(500), established(&mut reports));
     assert!(nothing.await.is_err());
     far.send(Command::Stop).unwrap();
-    let (_here, mut here) = start(settings(1, true), near(ours));
+    let (_here, mut here) = start(settings(1, true), adjacent(connecting));
     established(&mut here).await;
     established(&mut there).await;
 }
 
 netstage_harness::tests![
     routes_are_announced_refreshed_and_withdrawn,
-    only_who_signs_with_the_key_comes_up,
-    neighbours_send_and_demand_the_highest_ttl,
+    a_session_needs_the_same_md5_key,
+    ttl_security_rejects_packets_with_a_lower_ttl,
 ];
 netstage_harness::main![self];

@@ -1,8 +1,8 @@
-//! Path attributes as they stand in a message or a dump: reading, with the error handling of
-//! RFC 7606, and writing.
+//! Path attributes in UPDATE messages and table dumps: parsing with the error handling of RFC 7606, and
+//! writing.
 //!
-//! An attribute that is malformed makes its routes be treated as withdrawn (RFC 7606 section 2)
-//! or is left out; a session ends only where the destinations themselves cannot be told.
+//! A malformed attribute is discarded, or its routes are treated as withdrawn (RFC 7606 section 2). The
+//! session ends only if the destinations themselves cannot be parsed.
 
 use super::nlri::{Family, count};
 use super::notification::{Notification, code, subcode};
@@ -34,7 +34,7 @@ pub(super) mod flag {
     pub(crate) const EXTENDED_LENGTH: u8 = 0x10;
 }
 
-/// An attribute within its message.
+/// Attribute in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attribute<'a> {
     pub flags: u8,
@@ -43,7 +43,7 @@ pub(super) struct Attribute<'a> {
 }
 
 impl Attribute<'_> {
-    /// To be kept, and told to others as one that was not looked into.
+    /// Copies the attribute, to be propagated without interpretation.
     pub(super) fn kept(&self) -> RawAttribute {
         RawAttribute {
             flags: self.flags & !flag::EXTENDED_LENGTH,
@@ -53,18 +53,18 @@ impl Attribute<'_> {
     }
 }
 
-/// Why routes are treated as withdrawn.
+/// Reason why routes are treated as withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// The attribute of this type has the wrong flags, length or value.
+    /// Wrong flags, length or value in the attribute of this type.
     Attribute(u8),
-    /// The attribute of this type is mandatory and missing.
+    /// Missing mandatory attribute of this type.
     Missing(u8),
-    /// The attributes end within one.
+    /// Attribute truncated by the end of the list.
     Cut,
 }
 
-/// MP_REACH_NLRI (RFC 4760 section 3) of a family that is known.
+/// MP_REACH_NLRI (RFC 4760 section 3) of a supported family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reach<'a> {
     pub family: Family,
@@ -72,14 +72,14 @@ pub(super) struct Reach<'a> {
     pub nlri: &'a [u8],
 }
 
-/// MP_UNREACH_NLRI (RFC 4760 section 4) of a family that is known.
+/// MP_UNREACH_NLRI (RFC 4760 section 4) of a supported family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unreach<'a> {
     pub family: Family,
     pub nlri: &'a [u8],
 }
 
-/// What a list of attributes says.
+/// Parsed list of attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Attributes<'a> {
     pub origin: Option<Origin>,
@@ -90,50 +90,51 @@ pub(super) struct Attributes<'a> {
     pub local_preference: Option<u32>,
     pub reach: Option<Reach<'a>>,
     pub unreach: Option<Unreach<'a>>,
-    /// The others that may be told to somebody else, as they came.
+    /// Other attributes that may be propagated, uninterpreted.
     pub others: Vec<Attribute<'a>>,
-    /// The first error that makes the routes be treated as withdrawn.
+    /// First error for which the routes are treated as withdrawn.
     pub malformed: Option<Malformed>,
-    /// Whether there was any attribute.
+    /// The list has at least one attribute.
     pub any: bool,
-    /// AS numbers have four bytes.
+    /// AS numbers have four octets.
     pub four_octet_as: bool,
 }
 
-/// Where attributes come from.
+/// Context in which attributes are parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source {
-    /// AS numbers have four bytes.
+    /// AS numbers have four octets.
     pub four_octet_as: bool,
-    /// LOCAL_PREF, ORIGINATOR_ID and CLUSTER_LIST count only from within (RFC 7606 section 7.5).
+    /// Internal peer. LOCAL_PREF, ORIGINATOR_ID and CLUSTER_LIST are used only from internal peers (RFC 7606
+    /// section 7.5).
     pub is_internal: bool,
-    /// MP_REACH_NLRI has but the next hop, and of this family (RFC 6396 section 4.3.4).
+    /// Family of a table dump entry, whose MP_REACH_NLRI has only the next hop (RFC 6396 section 4.3.4).
     pub dump: Option<Family>,
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads a list. An error ends the session.
+    /// Parses a list. An error ends the session.
     pub(super) fn read(mut bytes: &'a [u8], source: Source) -> Result<Attributes<'a>, Notification> {
         let mut found = Attributes { four_octet_as: source.four_octet_as, ..Attributes::default() };
         let mut seen = [0_u64; 4];
         while !bytes.is_empty() {
             found.any = true;
             let Some((attribute, rest)) = split(bytes) else {
-                // RFC 7606 section 4: the destinations are found all the same.
+                // RFC 7606 section 4: the destinations can still be parsed.
                 found.fail(Malformed::Cut);
                 break;
             };
             bytes = rest;
             let (word, bit) = (usize::from(attribute.code / 64), 1 << (attribute.code % 64));
             if seen[word] & bit != 0 {
-                // RFC 7606 section 3 (g): the first one counts.
+                // RFC 7606 section 3 (g): duplicates after the first are discarded.
                 if matches!(attribute.code, MP_REACH_NLRI | MP_UNREACH_NLRI) {
                     return Err(Notification::new(code::UPDATE, subcode::MALFORMED_ATTRIBUTES));
                 }
                 continue;
             }
             seen[word] |= bit;
-            found.take(attribute, source)?;
+            found.apply(attribute, source)?;
         }
         Ok(found)
     }
@@ -142,7 +143,7 @@ impl<'a> Attributes<'a> {
         self.malformed.get_or_insert(malformed);
     }
 
-    fn take(&mut self, attribute: Attribute<'a>, source: Source) -> Result<(), Notification> {
+    fn apply(&mut self, attribute: Attribute<'a>, source: Source) -> Result<(), Notification> {
         let Attribute { flags, code, value } = attribute;
         let number = || value.try_into().ok().map(u32::from_be_bytes);
         let is_destinations = matches!(code, MP_REACH_NLRI | MP_UNREACH_NLRI);
@@ -151,7 +152,7 @@ impl<'a> Attributes<'a> {
             self.fail(Malformed::Attribute(code));
             return Ok(());
         }
-        let is_right = match code {
+        let is_valid = match code {
             ORIGIN => {
                 self.origin = origin(value);
                 self.origin.is_some()
@@ -181,13 +182,13 @@ impl<'a> Attributes<'a> {
                 self.unreach = unreach(value)?;
                 true
             }
-            // RFC 6793 section 6: from peers of four bytes, and where malformed, left out.
+            // RFC 6793 section 6: discarded if malformed or from a peer with four-octet AS numbers.
             AS4_PATH => {
                 self.as4_path = Some(value).filter(|value| !source.four_octet_as && is_as_path(value, true));
                 true
             }
             AS4_AGGREGATOR => true,
-            // RFC 7606 sections 7.6 and 7.7: left out where malformed.
+            // RFC 7606 sections 7.6 and 7.7: discarded if malformed.
             ATOMIC_AGGREGATE | AGGREGATOR => {
                 let length = if code == ATOMIC_AGGREGATE { 0 } else { 8 };
                 if value.len() == length && (code == ATOMIC_AGGREGATE || source.four_octet_as) {
@@ -207,7 +208,8 @@ impl<'a> Attributes<'a> {
                 let subcode = subcode::UNRECOGNIZED_WELL_KNOWN;
                 return Err(Notification::with(code::UPDATE, subcode, &whole));
             }
-            // RFC 4271 section 5: what is not known is passed on, marked, or kept from others.
+            // RFC 4271 section 5: unknown transitive attributes are propagated with the Partial bit, others
+            // discarded.
             _ => {
                 if flags & flag::TRANSITIVE != 0 {
                     self.others.push(Attribute { flags: flags | flag::PARTIAL, ..attribute });
@@ -215,22 +217,23 @@ impl<'a> Attributes<'a> {
                 true
             }
         };
-        if !is_right {
+        if !is_valid {
             self.fail(Malformed::Attribute(code));
         }
         Ok(())
     }
 
-    /// Keeps a list of `width` bytes each, which is not empty.
+    /// Keeps an attribute whose value is a nonempty list of items of `width` bytes. Returns `false` if it is
+    /// malformed.
     fn list(&mut self, attribute: Attribute<'a>, width: usize) -> bool {
-        let is_right = is_list(attribute.value, width);
-        if is_right {
+        let is_valid = is_list(attribute.value, width);
+        if is_valid {
             self.others.push(attribute);
         }
-        is_right
+        is_valid
     }
 
-    /// The AS path, its two forms put together.
+    /// Returns the AS path, merged from AS_PATH and AS4_PATH.
     pub(super) fn as_path(&self) -> AsPath {
         let old = read_as_path(self.as_path.unwrap_or_default(), self.four_octet_as).unwrap_or_default();
         match self.as4_path.and_then(|value| read_as_path(value, true)) {
@@ -240,7 +243,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// The flags of a well-known or a known optional attribute, of which only the upper two are fixed.
+/// Returns the Optional and Transitive flags that a known attribute must have.
 fn expected_flags(code: u8) -> Option<u8> {
     match code {
         ORIGIN | AS_PATH | NEXT_HOP | LOCAL_PREF | ATOMIC_AGGREGATE => Some(flag::TRANSITIVE),
@@ -252,7 +255,7 @@ fn expected_flags(code: u8) -> Option<u8> {
     }
 }
 
-/// The first attribute and what follows it.
+/// Splits off the first attribute.
 fn split(bytes: &[u8]) -> Option<(Attribute<'_>, &[u8])> {
     let (&[flags, code], rest) = bytes.split_first_chunk()?;
     let (length, rest) = if flags & flag::EXTENDED_LENGTH != 0 {
@@ -266,7 +269,7 @@ fn split(bytes: &[u8]) -> Option<(Attribute<'_>, &[u8])> {
     Some((Attribute { flags, code, value }, rest))
 }
 
-/// Appends an attribute, its length in two bytes where one does not hold it.
+/// Appends an attribute, with an extended length if necessary.
 pub(super) fn write(flags: u8, code: u8, value: &[u8], out: &mut Vec<u8>) {
     let flags = flags & !flag::EXTENDED_LENGTH;
     match u8::try_from(value.len()) {
@@ -323,7 +326,8 @@ fn optional_error() -> Notification {
     Notification::new(code::UPDATE, subcode::OPTIONAL_ATTRIBUTE)
 }
 
-/// None for a family that is not known: its routes are of no interest (RFC 4760 section 7).
+/// Parses MP_REACH_NLRI. Returns `None` for an unsupported family, whose routes are ignored (RFC 4760
+/// section 7).
 fn reach(value: &[u8], dump: Option<Family>) -> Result<Option<Reach<'_>>, Notification> {
     let is_abbreviated = value.first().is_some_and(|&first| first != 0);
     let (family, rest) = match dump {
@@ -340,14 +344,14 @@ fn reach(value: &[u8], dump: Option<Family>) -> Result<Option<Reach<'_>>, Notifi
     if dump.is_some() {
         return Ok(Some(Reach { family, next_hop, nlri: &[] }));
     }
-    // A byte that is reserved stands ahead of the destinations.
+    // A reserved byte precedes the destinations.
     let nlri = rest.get(1..).ok_or_else(optional_error)?;
     count(family, nlri).ok_or_else(optional_error)?;
     Ok(Some(Reach { family, next_hop, nlri }))
 }
 
-/// An address, or two for IPv6, of which the second is link-local (RFC 2545 section 3); of VPNs
-/// with a distinguisher ahead (RFC 4364 section 4.3.2).
+/// Parses a next hop. IPv6 may add a second, link-local address (RFC 2545 section 3); VPN families have a
+/// route distinguisher first (RFC 4364 section 4.3.2).
 fn next_hop(family: Family, bytes: &[u8]) -> Option<IpAddr> {
     let bytes = if family == Family::Vpnv4 { bytes.get(8..)? } else { bytes };
     match bytes.len() {

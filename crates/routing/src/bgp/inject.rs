@@ -1,7 +1,7 @@
-//! UPDATE messages for the routes of a table: those with equal attributes share messages of up
-//! to 4,096 bytes (RFC 4271 section 4.3), written one after the other into a large buffer.
+//! UPDATE messages for the routes of a table. Routes with equal attributes share messages of up to 4,096
+//! bytes (RFC 4271 section 4.3), which are written one after the other into a large buffer.
 //!
-//! The table holds destinations as messages do, so most of the work is to copy them.
+//! The table stores destinations as encoded in messages, so that most of the work is copying.
 
 use super::attributes::{MP_REACH_NLRI, MP_UNREACH_NLRI, flag};
 use super::message::{self, HEADER, LONGEST, UPDATE};
@@ -10,76 +10,82 @@ use super::path::Encoding;
 use super::table::{Group, Table};
 use std::net::IpAddr;
 
-/// What is done with the routes.
+/// Action on the routes of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// They are announced.
+    /// Announce the routes.
     Announce,
-    /// They are withdrawn.
+    /// Withdraw the routes.
     Withdraw,
 }
 
-/// In which order routes are sent.
+/// Order in which routes are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// All routes with equal attributes together, in as few messages as can be; groups in the
-    /// order of their first routes, routes within them in the table's.
+    /// All routes with equal attributes together, in as few messages as possible. Groups are sent in the
+    /// order of their first routes, and the routes of a group in the order of the table.
     Packed,
-    /// As in the table: only neighbours share messages.
+    /// Order of the table; only adjacent routes share messages.
     AsListed,
 }
 
-/// A way through a table, to be gone in steps of a buffer each.
+/// Progress through a table, in steps of one buffer each.
 #[derive(Clone, Debug)]
 pub struct Injection {
     action: Action,
     order: Order,
     families: Vec<Family>,
-    /// The next run, or group where packed.
+    /// Index of the next run, or of the next group if packed.
     next: usize,
-    /// Bytes of each group that were written, and where its part in hand ends.
-    places: Vec<usize>,
+    /// Bytes written of each group, and the end of the current run in its group.
+    offsets: Vec<usize>,
     end: Option<usize>,
 }
 
-/// What was written.
+/// Numbers of messages and routes written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Messages.
+    /// Number of messages.
     pub messages: usize,
-    /// Routes in them.
+    /// Number of routes in them.
     pub routes: usize,
 }
 
 impl Injection {
-    /// Through the routes of these families.
+    /// Starts at the first route of these families.
     pub fn new(table: &Table, action: Action, order: Order, families: &[Family]) -> Injection {
-        let places = vec![0; table.all_groups().len()];
-        Injection { action, order, families: families.to_vec(), next: 0, places, end: None }
+        let offsets = vec![0; table.all_groups().len()];
+        Injection { action, order, families: families.to_vec(), next: 0, offsets, end: None }
     }
 
-    /// Appends whole messages until the buffer has `enough` bytes or all routes are written; the
-    /// latter once nothing is written. The table must be the same each time.
-    pub fn fill(&mut self, table: &Table, encoding: &Encoding, enough: usize, out: &mut Vec<u8>) -> Written {
+    /// Appends complete messages until the buffer has at least `min_length` bytes or all routes are written.
+    /// Returns zero counts once all routes are written. Every call must pass the same table.
+    pub fn fill(
+        &mut self,
+        table: &Table,
+        encoding: &Encoding,
+        min_length: usize,
+        out: &mut Vec<u8>,
+    ) -> Written {
         let mut written = Written::default();
         let mut scratch = Vec::new();
-        while out.len() < enough {
+        while out.len() < min_length {
             let Some((group_index, count)) = self.step(table) else { break };
             let group = &table.all_groups()[group_index];
-            let start = self.places[group_index];
+            let start = self.offsets[group_index];
             let end = self.end.unwrap_or_else(|| group.after(start, count));
             let frame = Frame::new(group, self.action, encoding, &mut scratch);
-            let mut place = start;
-            while place < end && out.len() < enough {
-                let part = group.fitting(place, end, frame.room);
-                debug_assert!(part > place, "a destination fits");
-                self.write(group, &frame, &group.nlri[place..part], &scratch, out);
-                written.routes += group.count_in(place, part);
+            let mut offset = start;
+            while offset < end && out.len() < min_length {
+                let part = group.fitting(offset, end, frame.room);
+                debug_assert!(part > offset, "at least one destination fits");
+                self.write(group, &frame, &group.nlri[offset..part], &scratch, out);
+                written.routes += group.count_in(offset, part);
                 written.messages += 1;
-                place = part;
+                offset = part;
             }
-            self.places[group_index] = place;
-            self.end = (place < end).then_some(end);
+            self.offsets[group_index] = offset;
+            self.end = (offset < end).then_some(end);
             if self.end.is_none() {
                 self.next += 1;
             }
@@ -87,7 +93,7 @@ impl Injection {
         written
     }
 
-    /// The group in hand and how many of its routes come next.
+    /// Returns the current group and the number of its routes to send next.
     fn step(&mut self, table: &Table) -> Option<(usize, usize)> {
         loop {
             let (index, count) = match self.order {
@@ -120,14 +126,14 @@ impl Injection {
                 out.extend_from_slice(nlri);
             }
             (family, action) => {
-                // RFC 7606 section 5.1: the destinations stand first.
-                let value = frame.ahead.len() + nlri.len();
+                // RFC 7606 section 5.1: the destinations come first.
+                let value = frame.prelude.len() + nlri.len();
                 let code = if action == Action::Announce { MP_REACH_NLRI } else { MP_UNREACH_NLRI };
                 out.extend_from_slice(&[0; 2]);
                 out.extend_from_slice(&((4 + value + attributes.len()) as u16).to_be_bytes());
                 out.extend_from_slice(&[flag::OPTIONAL | flag::EXTENDED_LENGTH, code]);
                 out.extend_from_slice(&(value as u16).to_be_bytes());
-                out.extend_from_slice(&frame.ahead);
+                out.extend_from_slice(&frame.prelude);
                 if family.is_labelled() && action == Action::Withdraw {
                     withdraw_labels(family, nlri, out);
                 } else {
@@ -143,39 +149,39 @@ impl Injection {
     }
 }
 
-/// What the messages of a group have in common, beside the attributes.
+/// Parts shared by all messages of a group, apart from the attributes.
 struct Frame {
-    /// What MP_REACH_NLRI and MP_UNREACH_NLRI have ahead of the destinations.
-    ahead: Vec<u8>,
-    /// What is left for destinations.
+    /// Fields before the destinations in MP_REACH_NLRI or MP_UNREACH_NLRI.
+    prelude: Vec<u8>,
+    /// Bytes available for destinations.
     room: usize,
 }
 
 impl Frame {
-    /// Puts the attributes into `scratch`.
+    /// Writes the attributes into `scratch`.
     fn new(group: &Group, action: Action, encoding: &Encoding, scratch: &mut Vec<u8>) -> Frame {
         scratch.clear();
-        let mut ahead = Vec::new();
+        let mut prelude = Vec::new();
         if action == Action::Announce {
             group.path.write(group.family, encoding, scratch);
         }
-        // Two lengths, and the header of the attribute that holds the destinations.
-        let mut taken = HEADER + 4 + scratch.len();
+        // Two length fields, and the header of the attribute with the destinations.
+        let mut used = HEADER + 4 + scratch.len();
         if group.family != Family::Ipv4Unicast {
             let (afi, safi) = group.family.codes();
-            ahead.extend(afi.to_be_bytes());
-            ahead.push(safi);
+            prelude.extend(afi.to_be_bytes());
+            prelude.push(safi);
             if action == Action::Announce {
-                write_next_hop(group.family, group.path.next_hop, &mut ahead);
-                ahead.push(0);
+                write_next_hop(group.family, group.path.next_hop, &mut prelude);
+                prelude.push(0);
             }
-            taken += 4 + ahead.len();
+            used += 4 + prelude.len();
         }
-        Frame { ahead, room: LONGEST - taken }
+        Frame { prelude, room: LONGEST - used }
     }
 }
 
-/// Length and next hop (RFC 4760 section 3, RFC 4364 section 4.3.2).
+/// Appends length and next hop (RFC 4760 section 3, RFC 4364 section 4.3.2).
 fn write_next_hop(family: Family, next_hop: IpAddr, out: &mut Vec<u8>) {
     let distinguisher: &[u8] = if family == Family::Vpnv4 { &[0; 8] } else { &[] };
     let address = match next_hop {
@@ -187,7 +193,7 @@ fn write_next_hop(family: Family, next_hop: IpAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(&address);
 }
 
-/// The destinations without their labels (RFC 8277 section 2.4): as many bytes.
+/// Appends the destinations as withdrawn, without labels (RFC 8277 section 2.4); the length does not change.
 fn withdraw_labels(family: Family, nlri: &[u8], out: &mut Vec<u8>) {
     for mut nlri in Destinations::new(family, nlri) {
         nlri.label = None;
@@ -195,7 +201,7 @@ fn withdraw_labels(family: Family, nlri: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the ends of the initial routes of families (RFC 4724 section 2).
+/// Appends the End-of-RIB markers of families (RFC 4724 section 2).
 pub fn write_ends(families: &[Family], out: &mut Vec<u8>) {
     families.iter().for_each(|family| message::write_end_of_rib(*family, out));
 }

@@ -1,12 +1,12 @@
-//! Messages within the bytes of a connection: the header (RFC 4271 section 4.1), its checks
-//! (section 6.1), and the messages that are little more than it.
+//! Framing of messages in a TCP stream: header (RFC 4271 section 4.1), its validation (section 6.1), and
+//! short messages.
 
 use super::nlri::Family;
 use super::notification::{Notification, code, subcode};
 
-/// Marker, length and type.
+/// Length of the message header, bytes: marker, length and type.
 pub const HEADER: usize = 19;
-/// The longest message (RFC 4271 section 4.1).
+/// Maximum message length, bytes (RFC 4271 section 4.1).
 pub const LONGEST: usize = 4096;
 
 /// OPEN.
@@ -20,23 +20,23 @@ pub(super) const KEEPALIVE: u8 = 4;
 /// ROUTE-REFRESH (RFC 2918 section 3).
 pub(super) const ROUTE_REFRESH: u8 = 5;
 
-/// A message without its header.
+/// Message split into type and body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
-    /// Its type, one of those above.
+    /// Message type.
     pub kind: u8,
-    /// What follows the header.
+    /// Message body.
     pub body: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// Bytes of the whole message.
+    /// Returns the length of the whole message, bytes.
     pub(super) fn length(&self) -> usize {
         HEADER + self.body.len()
     }
 }
 
-/// The message `bytes` start with; none as long as it is not whole.
+/// Parses the first message in `bytes`. Returns `None` if it is incomplete.
 pub(super) fn first(bytes: &[u8]) -> Result<Option<Frame<'_>>, Notification> {
     let marker = &bytes[..bytes.len().min(16)];
     if marker.iter().any(|&byte| byte != 0xff) {
@@ -54,7 +54,7 @@ pub(super) fn first(bytes: &[u8]) -> Result<Option<Frame<'_>>, Notification> {
         UPDATE => length >= HEADER + 4,
         NOTIFICATION => length >= HEADER + 2,
         KEEPALIVE => length == HEADER,
-        // RFC 7313 section 5 has an error of its own for a wrong length where ours is fixed.
+        // RFC 7313 section 5 defines a separate error for a wrong ROUTE-REFRESH length.
         ROUTE_REFRESH => true,
         _ => return Err(Notification::with(code::HEADER, subcode::BAD_TYPE, &[kind])),
     };
@@ -74,7 +74,7 @@ pub(super) fn write(kind: u8, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(body);
 }
 
-/// Appends a NOTIFICATION, its data cut to what fits.
+/// Appends a NOTIFICATION with its data truncated to the maximum message length.
 pub(super) fn write_notification(notification: &Notification, out: &mut Vec<u8>) {
     let mut body = vec![notification.code, notification.subcode];
     body.extend(notification.data.iter().take(LONGEST - HEADER - 2));
@@ -88,7 +88,7 @@ pub(super) fn write_route_refresh(family: Family, out: &mut Vec<u8>) {
     write(ROUTE_REFRESH, &[high, low, 0, safi], out);
 }
 
-/// Appends the UPDATE that ends the initial routes of a family (RFC 4724 section 2).
+/// Appends the End-of-RIB marker of a family (RFC 4724 section 2).
 pub(super) fn write_end_of_rib(family: Family, out: &mut Vec<u8>) {
     match family {
         Family::Ipv4Unicast => write(UPDATE, &[0; 4], out),
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_taken_when_it_is_whole() {
+    fn a_message_is_parsed_once_complete() {
         let mut bytes = Vec::new();
         write_route_refresh(Family::Vpnv4, &mut bytes);
         write(KEEPALIVE, &[], &mut bytes);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_headers_are_told_by_code_and_data() {
+    fn invalid_headers_are_reported_by_code_and_data() {
         // RFC 4271 section 6.1.
         let header = |length: u16, kind: u8| {
             let mut bytes = vec![0xff; 16];

@@ -1,14 +1,15 @@
-//! BGP-4 for testing routers: sessions, routes to announce by the million, and what came back.
+//! BGP-4 for router tests: sessions, announcement of millions of routes, and the routes received from the
+//! peer.
 //!
-//! - [`machine`]: one session (RFC 4271), without sockets.
-//! - [`speaker`]: drives it over TCP.
-//! - [`table`]: routes to announce; [`inject`]: their UPDATE messages.
-//! - [`receive`]: what a peer announces.
-//! - [`open`], [`update`], [`notification`], [`nlri`], [`path`]: messages and what they consist of.
+//! - [`machine`]: state machine of a session (RFC 4271), without sockets.
+//! - [`speaker`]: session over TCP.
+//! - [`table`]: routes to announce; [`inject`]: UPDATE messages for them.
+//! - [`receive`]: routes received from a peer.
+//! - [`open`], [`update`], [`notification`], [`nlri`], [`path`]: messages and their parts.
 //!
-//! OPEN messages and capabilities are read and written by `netgauze-bgp-pkt`. UPDATE messages are
-//! our own: errors in them are handled attribute by attribute (RFC 7606), and a million routes
-//! pass without an allocation each. Tests compare them with netgauze's.
+//! OPEN messages and capabilities are parsed and written by `netgauze-bgp-pkt`. UPDATE messages have their
+//! own implementation, which handles errors per attribute (RFC 7606) and does not allocate memory per route.
+//! Tests compare both implementations.
 
 mod attributes;
 pub mod inject;

@@ -1,42 +1,40 @@
-//! Network layer reachability information: address families, prefixes, and how they stand in
-//! an UPDATE message (RFC 4271 section 4.3, RFC 4760 section 5, RFC 8277 section 2, RFC 4364
-//! section 4.3.4).
+//! Network layer reachability information (NLRI): address families, prefixes, and their encoding in UPDATE
+//! messages (RFC 4271 section 4.3, RFC 4760 section 5, RFC 8277 section 2, RFC 4364 section 4.3.4).
 //!
-//! One label belongs to a labelled prefix: the capability for more (RFC 8277 section 2.1) is
-//! not offered.
+//! A labeled prefix has one label: the capability for multiple labels (RFC 8277 section 2.1) is not offered.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Label and its lower nibble, in bytes.
+/// Length of a label field, bytes.
 const LABEL: usize = 3;
-/// A route distinguisher, in bytes.
+/// Length of a route distinguisher, bytes.
 const DISTINGUISHER: usize = 8;
-/// What stands in place of a label that is withdrawn (RFC 8277 section 2.4).
+/// Label field of a withdrawn prefix (RFC 8277 section 2.4).
 const WITHDRAWN_LABEL: [u8; LABEL] = [0x80, 0, 0];
 
-/// The address families and what is told about them.
+/// Address family with its subsequent address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4 unicast (AFI 1, SAFI 1).
     Ipv4Unicast,
     /// IPv6 unicast (AFI 2, SAFI 1).
     Ipv6Unicast,
-    /// IPv4 with a label (AFI 1, SAFI 4).
+    /// Labeled IPv4 unicast (AFI 1, SAFI 4).
     Ipv4Labelled,
-    /// IPv6 with a label (AFI 2, SAFI 4).
+    /// Labeled IPv6 unicast (AFI 2, SAFI 4).
     Ipv6Labelled,
-    /// IPv4 within a VPN (AFI 1, SAFI 128).
+    /// VPN-IPv4 (AFI 1, SAFI 128).
     Vpnv4,
 }
 
 impl Family {
-    /// All of them.
+    /// All families.
     pub const ALL: [Family; 5] =
         [Family::Ipv4Unicast, Family::Ipv6Unicast, Family::Ipv4Labelled, Family::Ipv6Labelled, Family::Vpnv4];
 
-    /// AFI and SAFI.
+    /// Returns the AFI and SAFI.
     pub const fn codes(self) -> (u16, u8) {
         match self {
             Family::Ipv4Unicast => (1, 1),
@@ -47,23 +45,23 @@ impl Family {
         }
     }
 
-    /// The family of an AFI and a SAFI, if it is one of these.
+    /// Returns the family of an AFI and SAFI, or `None` if it is not supported.
     pub fn from_codes(afi: u16, safi: u8) -> Option<Family> {
         Family::ALL.into_iter().find(|family| family.codes() == (afi, safi))
     }
 
-    /// Whether its prefixes are of IPv4.
+    /// Returns `true` for families with IPv4 prefixes.
     pub const fn is_ipv4(self) -> bool {
         self.codes().0 == 1
     }
 
-    /// Whether its prefixes have labels.
+    /// Returns `true` for families with labels.
     pub const fn is_labelled(self) -> bool {
         matches!(self, Family::Ipv4Labelled | Family::Ipv6Labelled | Family::Vpnv4)
     }
 
-    /// Bytes between the length and the prefix.
-    const fn ahead(self) -> usize {
+    /// Returns the length of the fields between length and prefix, bytes.
+    const fn overhead(self) -> usize {
         match self {
             Family::Ipv4Unicast | Family::Ipv6Unicast => 0,
             Family::Ipv4Labelled | Family::Ipv6Labelled => LABEL,
@@ -81,14 +79,14 @@ impl fmt::Display for Family {
         f.write_str(match self {
             Family::Ipv4Unicast => "IPv4 unicast",
             Family::Ipv6Unicast => "IPv6 unicast",
-            Family::Ipv4Labelled => "labelled IPv4",
-            Family::Ipv6Labelled => "labelled IPv6",
+            Family::Ipv4Labelled => "labeled IPv4",
+            Family::Ipv6Labelled => "labeled IPv6",
             Family::Vpnv4 => "VPN-IPv4",
         })
     }
 }
 
-/// An address and how many of its bits count; the others are zero.
+/// IP prefix; the address bits beyond the length are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     address: IpAddr,
@@ -96,7 +94,8 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Clears the bits beyond `length`; none where that is more than the address has.
+    /// Creates a prefix and clears the bits beyond `length`. Returns `None` if `length` exceeds the address
+    /// length.
     pub fn new(address: IpAddr, length: u8) -> Option<Prefix> {
         let address = match address {
             IpAddr::V4(address) if length <= 32 => {
@@ -112,17 +111,18 @@ impl Prefix {
         Some(Prefix { address, length })
     }
 
-    /// Its first address.
+    /// Returns the first address.
     pub fn address(self) -> IpAddr {
         self.address
     }
 
-    /// How many bits count.
+    /// Returns the prefix length, bits.
     pub fn length(self) -> u8 {
         self.length
     }
 
-    /// The prefix of the same length `steps` further on; none beyond the last one.
+    /// Returns the prefix `steps` positions further on, of the same length, or `None` beyond the last
+    /// address.
     pub fn further(self, steps: u32) -> Option<Prefix> {
         let steps = u128::from(steps);
         let address = match self.address {
@@ -147,7 +147,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The text is not an address, a slash and a length.
+/// Error for a text that is not an address, a slash and a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAPrefix;
 
@@ -161,7 +161,7 @@ impl FromStr for Prefix {
     }
 }
 
-/// What makes prefixes of different VPNs differ (RFC 4364 section 4.2).
+/// Route distinguisher: makes prefixes of different VPNs unique (RFC 4364 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteDistinguisher(pub [u8; DISTINGUISHER]);
 
@@ -177,33 +177,33 @@ impl fmt::Display for RouteDistinguisher {
     }
 }
 
-/// One destination.
+/// Destination in an UPDATE message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nlri {
-    /// Of which family it is; the prefix is of its kind of address.
+    /// Address family.
     pub family: Family,
-    /// Whose VPN it belongs to; there for [`Family::Vpnv4`] and no other.
+    /// Route distinguisher; present only for [`AddressFamily::Vpnv4`].
     pub distinguisher: Option<RouteDistinguisher>,
-    /// Where to.
+    /// Destination prefix.
     pub prefix: Prefix,
-    /// Its label, where the family has labels; none where it is withdrawn.
+    /// Label, for families with labels; `None` if withdrawn.
     pub label: Option<u32>,
 }
 
 impl Nlri {
-    /// Of one of the two families without labels.
+    /// Creates an IPv4 or IPv6 unicast destination.
     pub fn unicast(prefix: Prefix) -> Nlri {
         let family = if prefix.address.is_ipv4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast };
         Nlri { family, distinguisher: None, prefix, label: None }
     }
 
-    /// Of one of the two families with labels and without VPNs.
+    /// Creates a labeled IPv4 or IPv6 unicast destination.
     pub fn labelled(prefix: Prefix, label: u32) -> Nlri {
         let family = if prefix.address.is_ipv4() { Family::Ipv4Labelled } else { Family::Ipv6Labelled };
         Nlri { family, distinguisher: None, prefix, label: Some(label) }
     }
 
-    /// Whether its parts are those its family has.
+    /// Returns `true` if address, route distinguisher and label match the family.
     pub fn is_consistent(&self) -> bool {
         self.prefix.address.is_ipv4() == self.family.is_ipv4()
             && self.distinguisher.is_some() == (self.family == Family::Vpnv4)
@@ -211,11 +211,11 @@ impl Nlri {
             && self.label.is_none_or(|label| label < 1 << 20)
     }
 
-    /// Appends it as it stands in a message; without a label, as what is withdrawn.
+    /// Appends the encoded destination; a missing label is encoded as withdrawn.
     pub fn write(&self, out: &mut Vec<u8>) {
         debug_assert!(self.is_consistent());
-        let ahead = self.family.ahead();
-        out.push(self.prefix.length + 8 * ahead as u8);
+        let overhead = self.family.overhead();
+        out.push(self.prefix.length + 8 * overhead as u8);
         if self.family.is_labelled() {
             match self.label {
                 Some(label) => out.extend_from_slice(&(label << 4 | 1).to_be_bytes()[1..]),
@@ -233,18 +233,18 @@ impl Nlri {
     }
 }
 
-/// How many bytes the destination that starts `bytes` takes there.
+/// Returns the encoded length of the first destination in `bytes`.
 pub(super) fn encoded_length(bytes: &[u8]) -> usize {
     1 + usize::from(bytes[0]).div_ceil(8)
 }
 
-/// How many destinations `bytes` are; none where they are malformed.
+/// Returns the number of destinations in `bytes`, or `None` if they are malformed.
 pub(super) fn count(family: Family, bytes: &[u8]) -> Option<usize> {
-    let (least, most) = (8 * family.ahead(), 8 * (family.ahead() + family.width()));
+    let (min_bits, max_bits) = (8 * family.overhead(), 8 * (family.overhead() + family.width()));
     let (mut rest, mut count) = (bytes, 0);
     while let Some((&bits, after)) = rest.split_first() {
         let bits = usize::from(bits);
-        if bits < least || bits > most {
+        if bits < min_bits || bits > max_bits {
             return None;
         }
         rest = after.get(bits.div_ceil(8)..)?;
@@ -253,7 +253,7 @@ pub(super) fn count(family: Family, bytes: &[u8]) -> Option<usize> {
     Some(count)
 }
 
-/// The destinations in bytes that [`count`] has found to be well formed.
+/// Iterator over destinations validated by [`count`].
 #[derive(Clone, Debug)]
 pub struct Destinations<'a> {
     family: Family,
@@ -265,7 +265,7 @@ impl<'a> Destinations<'a> {
         Destinations { family, rest }
     }
 
-    /// Of which family they are.
+    /// Returns the address family.
     pub fn family(&self) -> Family {
         self.family
     }
@@ -277,12 +277,12 @@ impl Iterator for Destinations<'_> {
     #[inline]
     fn next(&mut self) -> Option<Nlri> {
         let (&bits, after) = self.rest.split_first()?;
-        let (here, rest) = after.split_at(usize::from(bits).div_ceil(8));
+        let (encoded, rest) = after.split_at(usize::from(bits).div_ceil(8));
         self.rest = rest;
-        let (ahead, prefix) = here.split_at(self.family.ahead());
-        let length = bits - 8 * ahead.len() as u8;
+        let (fields, prefix) = encoded.split_at(self.family.overhead());
+        let length = bits - 8 * fields.len() as u8;
         let (label, distinguisher) =
-            if ahead.is_empty() { (&[][..], &[][..]) } else { ahead.split_at(LABEL) };
+            if fields.is_empty() { (&[][..], &[][..]) } else { fields.split_at(LABEL) };
         let label = match *label {
             [a, b, c] if label != WITHDRAWN_LABEL => Some(u32::from_be_bytes([0, a, b, c]) >> 4),
             _ => None,
@@ -299,7 +299,7 @@ impl Iterator for Destinations<'_> {
         Some(Nlri {
             family: self.family,
             distinguisher: distinguisher.first_chunk().map(|bytes| RouteDistinguisher(*bytes)),
-            prefix: Prefix::new(address, length).expect("the length was checked"),
+            prefix: Prefix::new(address, length).expect("the length was validated"),
             label,
         })
     }
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_are_read_masked_and_stepped() {
+    fn prefixes_are_parsed_masked_and_stepped() {
         let prefix: Prefix = "192.0.2.77/26".parse().unwrap();
         assert_eq!(prefix.to_string(), "192.0.2.64/26");
         assert_eq!(prefix.further(3).unwrap().to_string(), "192.0.3.0/26");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn destinations_round_trip() {
         let prefix = "10.1.0.0/17".parse().unwrap();
         let distinguisher = RouteDistinguisher([0, 0, 0xfd, 0xe9, 0, 0, 0, 7]);
         assert_eq!(distinguisher.to_string(), "65001:7");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_no_prefix_has_are_malformed() {
+    fn invalid_prefix_lengths_are_malformed() {
         assert_eq!(count(Family::Ipv4Unicast, &[33, 1, 2, 3, 4, 5]), None);
         assert_eq!(count(Family::Ipv4Labelled, &[23, 0, 0, 0]), None);
         assert_eq!(count(Family::Vpnv4, &[24, 0, 0, 1]), None);

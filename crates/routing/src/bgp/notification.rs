@@ -1,19 +1,19 @@
-//! NOTIFICATION messages (RFC 4271 section 4.5): why a session ends.
+//! NOTIFICATION messages (RFC 4271 section 4.5).
 
 use std::fmt;
 
-/// Error code, subcode and data.
+/// Content of a NOTIFICATION message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
-    /// The error code.
+    /// Error code.
     pub code: u8,
-    /// What precisely, by code.
+    /// Error subcode; its meaning depends on the code.
     pub subcode: u8,
-    /// What it is about.
+    /// Data about the error.
     pub data: Vec<u8>,
 }
 
-/// The error codes of RFC 4271 section 4.5.
+/// Error codes of RFC 4271 section 4.5.
 pub mod code {
     /// Message header error.
     pub const HEADER: u8 = 1;
@@ -31,60 +31,58 @@ pub mod code {
     pub const ROUTE_REFRESH: u8 = 7;
 }
 
-/// Subcodes by which sessions here end.
+/// Error subcodes sent by netstage.
 pub mod subcode {
-    /// Header: no marker.
+    /// Message header: invalid marker.
     pub const NOT_SYNCHRONIZED: u8 = 1;
-    /// Header: a length its type cannot have.
+    /// Message header: length not valid for the message type.
     pub const BAD_LENGTH: u8 = 2;
-    /// Header: no such type.
+    /// Message header: unknown type.
     pub const BAD_TYPE: u8 = 3;
-    /// OPEN: not version 4.
+    /// OPEN: version other than 4.
     pub const UNSUPPORTED_VERSION: u8 = 1;
-    /// OPEN: another autonomous system than expected.
+    /// OPEN: unexpected AS number.
     pub const BAD_PEER_AS: u8 = 2;
-    /// OPEN: no valid identifier, or our own.
+    /// OPEN: invalid identifier, or the same as the local one.
     pub const BAD_IDENTIFIER: u8 = 3;
-    /// OPEN: a parameter that is not known.
+    /// OPEN: unknown optional parameter.
     pub const UNSUPPORTED_PARAMETER: u8 = 4;
-    /// OPEN: one or two seconds.
+    /// OPEN: hold time of one or two seconds.
     pub const UNACCEPTABLE_HOLD_TIME: u8 = 6;
-    /// OPEN: no family in common (RFC 5492 section 5).
+    /// OPEN: no common address family (RFC 5492 section 5).
     pub const UNSUPPORTED_CAPABILITY: u8 = 7;
-    /// UPDATE: the attributes do not fit their length, or one that may stand once stands twice.
+    /// UPDATE: attribute length mismatch, or duplicate of an attribute that must be unique.
     pub const MALFORMED_ATTRIBUTES: u8 = 1;
-    /// UPDATE: a well-known attribute that is not known.
+    /// UPDATE: unknown well-known attribute.
     pub const UNRECOGNIZED_WELL_KNOWN: u8 = 2;
-    /// UPDATE: an optional attribute with an error no withdrawal mends.
+    /// UPDATE: error in an optional attribute that cannot be handled as a withdrawal.
     pub const OPTIONAL_ATTRIBUTE: u8 = 9;
-    /// UPDATE: no prefixes.
+    /// UPDATE: malformed prefixes.
     pub const INVALID_NETWORK: u8 = 10;
-    /// State machine: unexpected in OpenSent (RFC 6608 section 3), and one more each in
-    /// OpenConfirm and Established.
+    /// State machine: unexpected message in OpenSent (RFC 6608 section 3).
     pub const IN_OPEN_SENT: u8 = 1;
-    /// State machine: unexpected in OpenConfirm.
+    /// State machine: unexpected message in OpenConfirm.
     pub const IN_OPEN_CONFIRM: u8 = 2;
-    /// State machine: unexpected in Established.
+    /// State machine: unexpected message in Established.
     pub const IN_ESTABLISHED: u8 = 3;
-    /// Cease: by the administrator (RFC 4486 section 4).
+    /// Cease: administrative shutdown (RFC 4486 section 4).
     pub const ADMINISTRATIVE_SHUTDOWN: u8 = 2;
-    /// Cease: one session of two (RFC 4486 section 4).
+    /// Cease: connection collision resolution (RFC 4486 section 4).
     pub const CONNECTION_COLLISION: u8 = 7;
 }
 
 impl Notification {
-    /// Without data.
+    /// Creates a notification without data.
     pub fn new(code: u8, subcode: u8) -> Notification {
         Notification { code, subcode, data: Vec::new() }
     }
 
-    /// With data.
+    /// Creates a notification with data.
     pub fn with(code: u8, subcode: u8, data: &[u8]) -> Notification {
         Notification { code, subcode, data: data.to_vec() }
     }
 
-    /// What the body of a message says, codes that are not known included; none where it is
-    /// too short.
+    /// Parses the body of a message; unknown codes are accepted. Returns `None` if the body is too short.
     pub fn read(body: &[u8]) -> Option<Notification> {
         let [code, subcode, data @ ..] = body else { return None };
         Some(Notification::with(*code, *subcode, data))

@@ -1,8 +1,8 @@
-//! OPEN messages (RFC 4271 section 4.2) with their capabilities (RFC 5492), and what two of them
-//! agree on.
+//! OPEN messages (RFC 4271 section 4.2), their capabilities (RFC 5492), and the negotiation between two
+//! peers.
 //!
-//! Capabilities are read one by one, so that one that is unknown or malformed does not hide the
-//! others (RFC 5492 section 3).
+//! Capabilities are parsed one by one, so that an unknown or malformed one does not invalidate the others
+//! (RFC 5492 section 3).
 
 use super::nlri::Family;
 use super::notification::{Notification, code, subcode};
@@ -19,27 +19,27 @@ use netgauze_parse_utils::traits::ParseFrom;
 use netstage_core::time::Duration;
 use std::net::Ipv4Addr;
 
-/// LOCAL_PREF of routes that have none.
+/// LOCAL_PREF of routes without a value.
 const LOCAL_PREFERENCE: u32 = 100;
 
-/// Who we are to the peer, and who it should be.
+/// Local parameters of a session, and expectations on the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Our autonomous system.
+    /// Local AS number.
     pub local_as: u32,
-    /// The peer's; none where any will do.
+    /// Peer's AS number; `None` accepts any.
     pub peer_as: Option<u32>,
-    /// Our BGP identifier.
+    /// Local BGP identifier.
     pub identifier: Ipv4Addr,
-    /// The hold time we propose: none at all, or three seconds and more.
+    /// Proposed hold time: zero for none, or at least three seconds.
     pub hold_time: Duration,
-    /// The families we offer.
+    /// Offered address families.
     pub families: Vec<Family>,
-    /// Whether AS numbers of four bytes are offered.
+    /// Offer of four-octet AS numbers.
     pub four_octet_as: bool,
 }
 
-/// What a peer's OPEN says.
+/// Parsed OPEN message of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Open {
     pub peer_as: u32,
@@ -51,29 +51,29 @@ pub(super) struct Open {
     end_of_rib: bool,
 }
 
-/// What both sides agree on.
+/// Session parameters negotiated by both peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// The peer's autonomous system.
+    /// Peer's AS number.
     pub peer_as: u32,
-    /// Its BGP identifier.
+    /// Peer's BGP identifier.
     pub peer_identifier: Ipv4Addr,
-    /// Whether it is in our autonomous system.
+    /// `true` for an internal session (IBGP).
     pub is_internal: bool,
-    /// The shorter hold time; zero for none at all.
+    /// Smaller of both hold times; zero for none.
     pub hold_time: Duration,
-    /// The families both offer.
+    /// Address families offered by both peers.
     pub families: Vec<Family>,
-    /// Whether AS numbers have four bytes.
+    /// AS numbers have four octets.
     pub four_octet_as: bool,
-    /// Whether the peer takes ROUTE-REFRESH.
+    /// The peer supports ROUTE-REFRESH.
     pub route_refresh: bool,
-    /// Whether the peer marks the end of its initial routes (RFC 4724 section 3).
+    /// The peer sends End-of-RIB markers (RFC 4724 section 3).
     pub end_of_rib: bool,
 }
 
 impl Identity {
-    /// Appends our OPEN.
+    /// Appends the local OPEN message.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let mut capabilities: Vec<BgpCapability> = self
             .families
@@ -85,39 +85,39 @@ impl Identity {
         if self.four_octet_as {
             capabilities.push(BgpCapability::FourOctetAs(FourOctetAsCapability::new(self.local_as)));
         }
-        // Without families: we keep no state over a restart, but mark the end of routes (RFC 4724
+        // Without families: no state is kept over a restart, but End-of-RIB markers are sent (RFC 4724
         // section 3).
         let restart = GracefulRestartCapability::new(false, false, 0, []);
         capabilities.push(BgpCapability::GracefulRestartCapability(restart));
         let short_as = u16::try_from(self.local_as).unwrap_or(AS_TRANS);
         let parameters = [BgpOpenMessageParameter::new_capabilities(capabilities)];
         let open = BgpOpenMessage::new(short_as, self.hold_time_s(), self.identifier, parameters);
-        BgpMessage::Open(open).write(out).expect("a vector takes it, and it is short");
+        BgpMessage::Open(open).write(out).expect("writing a short message to a vector cannot fail");
     }
 
     fn hold_time_s(&self) -> u16 {
         u16::try_from(self.hold_time.0 / 1_000_000_000).unwrap_or(u16::MAX)
     }
 
-    /// What we agree on with a peer, or why we do not.
+    /// Returns the negotiated parameters, or the NOTIFICATION that rejects the peer.
     pub(super) fn negotiate(&self, peer: &Open) -> Result<Negotiated, Notification> {
-        let refused = |subcode| Err(Notification::new(code::OPEN, subcode));
+        let reject = |subcode| Err(Notification::new(code::OPEN, subcode));
         let is_internal = peer.peer_as == self.local_as;
         if self.peer_as.is_some_and(|expected| expected != peer.peer_as) || peer.peer_as == 0 {
-            return refused(subcode::BAD_PEER_AS);
+            return reject(subcode::BAD_PEER_AS);
         }
-        // RFC 6286 section 2.2: identifiers differ within an autonomous system.
+        // RFC 6286 section 2.2: identifiers are unique within an AS.
         if peer.identifier.is_unspecified() || (is_internal && peer.identifier == self.identifier) {
-            return refused(subcode::BAD_IDENTIFIER);
+            return reject(subcode::BAD_IDENTIFIER);
         }
         let families: Vec<Family> =
             self.families.iter().copied().filter(|family| peer.families.contains(family)).collect();
         if families.is_empty() {
-            let mut wanted = Vec::new();
+            let mut offered = Vec::new();
             for (afi, safi) in self.families.iter().map(|family| family.codes()) {
-                wanted.extend([1, 4, (afi >> 8) as u8, afi as u8, 0, safi]);
+                offered.extend([1, 4, (afi >> 8) as u8, afi as u8, 0, safi]);
             }
-            return Err(Notification::with(code::OPEN, subcode::UNSUPPORTED_CAPABILITY, &wanted));
+            return Err(Notification::with(code::OPEN, subcode::UNSUPPORTED_CAPABILITY, &offered));
         }
         Ok(Negotiated {
             peer_as: peer.peer_as,
@@ -131,7 +131,7 @@ impl Identity {
         })
     }
 
-    /// How routes are written to such a peer.
+    /// Returns the encoding of routes for a peer.
     pub fn encoding(&self, negotiated: &Negotiated) -> Encoding {
         Encoding {
             four_octet_as: negotiated.four_octet_as,
@@ -142,10 +142,10 @@ impl Identity {
 }
 
 impl Open {
-    /// What the body of a message says (RFC 4271 section 6.2).
+    /// Parses the body of a message (RFC 4271 section 6.2).
     pub(super) fn read(body: &[u8]) -> Result<Open, Notification> {
-        let refused = |subcode| Notification::new(code::OPEN, subcode);
-        let (fixed, parameters) = body.split_first_chunk::<10>().ok_or_else(|| refused(0))?;
+        let reject = |subcode| Notification::new(code::OPEN, subcode);
+        let (fixed, parameters) = body.split_first_chunk::<10>().ok_or_else(|| reject(0))?;
         let [version, a, b, c, d, identifier @ .., length] = *fixed;
         if version != 4 {
             return Err(Notification::with(code::OPEN, subcode::UNSUPPORTED_VERSION, &[0, 4]));
@@ -164,23 +164,23 @@ impl Open {
             end_of_rib: false,
         };
         let mut has_families = false;
-        for (kind, value) in parameter_list(length, parameters).ok_or_else(|| refused(0))? {
+        for (kind, value) in parameter_list(length, parameters).ok_or_else(|| reject(0))? {
             if kind != 2 {
-                return Err(refused(subcode::UNSUPPORTED_PARAMETER));
+                return Err(reject(subcode::UNSUPPORTED_PARAMETER));
             }
-            for capability in short_list(value).ok_or_else(|| refused(0))? {
+            for capability in capability_list(value).ok_or_else(|| reject(0))? {
                 has_families |= capability[0] == 1;
-                open.take(capability);
+                open.apply(capability);
             }
         }
-        // Who speaks of no families speaks of IPv4 unicast (RFC 4760 section 8).
+        // Without multiprotocol capability the peer supports IPv4 unicast only (RFC 4760 section 8).
         if !has_families {
             open.families.push(Family::Ipv4Unicast);
         }
         Ok(open)
     }
 
-    fn take(&mut self, capability: &[u8]) {
+    fn apply(&mut self, capability: &[u8]) {
         match BgpCapability::parse(&mut SliceReader::new(capability)) {
             Ok(BgpCapability::MultiProtocolExtensions(found)) => {
                 let family =
@@ -208,7 +208,7 @@ fn address_type(family: Family) -> AddressType {
     }
 }
 
-/// Parameters by type and value, with lengths of one byte or of two (RFC 9072 section 2).
+/// Splits the optional parameters into type and value; lengths have one or two octets (RFC 9072 section 2).
 fn parameter_list(length: u8, bytes: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     let (width, mut rest) = match *bytes {
         [255, high, low, ref rest @ ..] if length != 0 => {
@@ -228,8 +228,8 @@ fn parameter_list(length: u8, bytes: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     Some(parameters)
 }
 
-/// Capabilities with their codes and lengths.
-fn short_list(mut rest: &[u8]) -> Option<Vec<&[u8]>> {
+/// Splits a parameter into capabilities, each with code and length.
+fn capability_list(mut rest: &[u8]) -> Option<Vec<&[u8]>> {
     let mut capabilities = Vec::new();
     while !rest.is_empty() {
         let (capability, after) = rest.split_at_checked(2 + usize::from(*rest.get(1)?))?;

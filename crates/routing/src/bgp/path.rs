@@ -1,37 +1,36 @@
-//! What a route is announced with: the path attributes (RFC 4271 section 5) a table keeps, and
-//! how they are written to a peer.
+//! Path attributes of routes (RFC 4271 section 5) as stored in tables, and their encoding for a peer.
 
 use super::attributes::{self, Attributes, flag};
 use super::nlri::Family;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Stands for an AS number of more than two bytes (RFC 6793 sections 4.2.2 and 9).
+/// Placeholder for four-octet AS numbers in two-octet fields (RFC 6793 sections 4.2.2 and 9).
 pub(super) const AS_TRANS: u16 = 23_456;
-/// AS numbers a segment can have.
+/// Maximum number of AS numbers in a segment.
 const LONGEST_SEGMENT: usize = 255;
 
 /// ORIGIN (RFC 4271 section 5.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// By an interior protocol.
+    /// Interior routing protocol (IGP).
     Igp,
-    /// By EGP.
+    /// EGP.
     Egp,
-    /// By other means.
+    /// Other source (incomplete).
     Incomplete,
 }
 
-/// What the AS numbers of a segment are (RFC 4271 section 4.3, RFC 5065 section 3).
+/// Type of an AS path segment (RFC 4271 section 4.3, RFC 5065 section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SegmentKind {
-    /// In no order.
+    /// Unordered set.
     Set,
-    /// In the order of the path, the latest first.
+    /// Sequence, most recent AS first.
     Sequence,
-    /// A sequence within a confederation.
+    /// Sequence within a confederation.
     ConfederationSequence,
-    /// A set within a confederation.
+    /// Set within a confederation.
     ConfederationSet,
 }
 
@@ -56,24 +55,24 @@ impl SegmentKind {
     }
 }
 
-/// A part of an AS path.
+/// Segment of an AS path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Segment {
-    /// What it is.
+    /// Type of the segment.
     pub kind: SegmentKind,
-    /// Its AS numbers, at least one.
+    /// AS numbers, at least one.
     pub numbers: Vec<u32>,
 }
 
-/// The autonomous systems a route has passed, the latest first.
+/// AS path of a route, most recent AS first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AsPath {
-    /// Its parts.
+    /// Segments.
     pub segments: Vec<Segment>,
 }
 
 impl AsPath {
-    /// A sequence; empty for a route of the own autonomous system.
+    /// Returns a path of a sequence; empty for routes of the local AS.
     pub fn sequence(numbers: &[u32]) -> AsPath {
         let segments = numbers.chunks(LONGEST_SEGMENT);
         AsPath {
@@ -83,8 +82,8 @@ impl AsPath {
         }
     }
 
-    /// How long it counts: a set as one, a confederation's segments as nothing (RFC 4271 section
-    /// 9.1.2.2, RFC 5065 section 5.3).
+    /// Returns the path length for route selection: a set counts as one, confederation segments as zero (RFC
+    /// 4271 section 9.1.2.2, RFC 5065 section 5.3).
     pub fn length(&self) -> usize {
         let count = |segment: &Segment| match segment.kind {
             SegmentKind::Sequence => segment.numbers.len(),
@@ -94,7 +93,7 @@ impl AsPath {
         self.segments.iter().map(count).sum()
     }
 
-    /// With another AS number ahead (RFC 4271 section 5.1.2).
+    /// Returns the path with an AS number prepended (RFC 4271 section 5.1.2).
     fn prepended(&self, number: u32) -> AsPath {
         let mut segments = self.segments.clone();
         match segments.first_mut() {
@@ -106,23 +105,23 @@ impl AsPath {
         AsPath { segments }
     }
 
-    /// From the two forms a peer with AS numbers of two bytes sends (RFC 6793 section 4.2.3).
-    pub(super) fn merged(old: AsPath, new: AsPath) -> AsPath {
-        let Some(mut missing) = old.length().checked_sub(new.length()) else { return old };
+    /// Merges AS_PATH and AS4_PATH of a peer with two-octet AS numbers (RFC 6793 section 4.2.3).
+    pub(super) fn merged(as_path: AsPath, as4_path: AsPath) -> AsPath {
+        let Some(mut missing) = as_path.length().checked_sub(as4_path.length()) else { return as_path };
         let mut segments = Vec::new();
-        for segment in old.segments {
-            let taken = match segment.kind {
+        for segment in as_path.segments {
+            let kept = match segment.kind {
                 SegmentKind::Sequence => segment.numbers.len().min(missing),
                 SegmentKind::Set if missing > 0 => segment.numbers.len(),
                 SegmentKind::Set => 0,
                 _ => segment.numbers.len(),
             };
-            missing -= if segment.kind == SegmentKind::Set { missing.min(1) } else { taken.min(missing) };
-            if taken > 0 {
-                segments.push(Segment { kind: segment.kind, numbers: segment.numbers[..taken].to_vec() });
+            missing -= if segment.kind == SegmentKind::Set { missing.min(1) } else { kept.min(missing) };
+            if kept > 0 {
+                segments.push(Segment { kind: segment.kind, numbers: segment.numbers[..kept].to_vec() });
             }
         }
-        segments.extend(new.segments);
+        segments.extend(as4_path.segments);
         AsPath { segments }
     }
 
@@ -162,47 +161,47 @@ impl fmt::Display for AsPath {
     }
 }
 
-/// An attribute kept as it came.
+/// Uninterpreted attribute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RawAttribute {
-    /// Its flags (RFC 4271 section 4.3).
+    /// Flags (RFC 4271 section 4.3).
     pub flags: u8,
-    /// Its type.
+    /// Type code.
     pub code: u8,
-    /// Its value.
+    /// Value.
     pub value: Vec<u8>,
 }
 
-/// The attributes that routes have in common.
+/// Path attributes shared by routes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path {
-    /// How the route came into BGP.
+    /// ORIGIN.
     pub origin: Origin,
-    /// The autonomous systems it passed.
+    /// AS_PATH.
     pub as_path: AsPath,
-    /// Where its packets go.
+    /// Next hop.
     pub next_hop: IpAddr,
     /// MULTI_EXIT_DISC.
     pub multi_exit_discriminator: Option<u32>,
-    /// LOCAL_PREF, which goes to internal peers only.
+    /// LOCAL_PREF; sent to internal peers only.
     pub local_preference: Option<u32>,
-    /// Others that go to any peer, such as communities, as they came.
+    /// Other attributes that may be sent to any peer, such as communities, uninterpreted.
     pub others: Vec<RawAttribute>,
 }
 
-/// How attributes are written to a peer.
+/// Encoding of attributes for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoding {
-    /// AS numbers have four bytes (RFC 6793).
+    /// AS numbers have four octets (RFC 6793).
     pub four_octet_as: bool,
-    /// The own AS number goes ahead of the path, as it does to an external peer.
+    /// Local AS number to prepend, for an external peer.
     pub prepend: Option<u32>,
-    /// LOCAL_PREF of paths that have none, to an internal peer; an external one gets none at all.
+    /// Default LOCAL_PREF for an internal peer; `None` omits LOCAL_PREF.
     pub local_preference: Option<u32>,
 }
 
 impl Path {
-    /// A path with nothing but what is mandatory.
+    /// Creates a path with the mandatory attributes only.
     pub fn new(next_hop: IpAddr, as_path: AsPath) -> Path {
         Path {
             origin: Origin::Igp,
@@ -214,7 +213,7 @@ impl Path {
         }
     }
 
-    /// From attributes that were read, with the next hop that goes with the destination.
+    /// Creates a path from parsed attributes and the next hop of the destinations.
     pub(super) fn read(found: &Attributes<'_>, next_hop: IpAddr) -> Path {
         Path {
             origin: found.origin.unwrap_or(Origin::Incomplete),
@@ -226,8 +225,8 @@ impl Path {
         }
     }
 
-    /// Appends the attributes for a family, those that carry its destinations left out: NEXT_HOP
-    /// is there for IPv4 unicast only.
+    /// Appends the attributes for a family, without MP_REACH_NLRI. NEXT_HOP is written for IPv4 unicast
+    /// only.
     pub(super) fn write(&self, family: Family, encoding: &Encoding, out: &mut Vec<u8>) {
         attributes::write(flag::TRANSITIVE, attributes::ORIGIN, &[self.origin as u8], out);
         let as_path = match encoding.prepend {
@@ -246,11 +245,11 @@ impl Path {
             let preference = self.local_preference.unwrap_or(default);
             attributes::write(flag::TRANSITIVE, attributes::LOCAL_PREF, &preference.to_be_bytes(), out);
         }
-        let is_old = !encoding.four_octet_as && as_path.has_large_numbers();
+        let needs_as4_path = !encoding.four_octet_as && as_path.has_large_numbers();
         for raw in &self.others {
             attributes::write(raw.flags, raw.code, &raw.value, out);
         }
-        if is_old {
+        if needs_as4_path {
             let flags = flag::OPTIONAL | flag::TRANSITIVE;
             attributes::write(flags, attributes::AS4_PATH, &as_path.write(true), out);
         }
@@ -262,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lengths_of_paths_count_sets_once() {
+    fn a_set_adds_one_to_the_path_length() {
         let mut path = AsPath::sequence(&[1, 2, 3]);
         path.segments.push(Segment { kind: SegmentKind::Set, numbers: vec![7, 8] });
         assert_eq!((path.length(), path.to_string()), (4, "1 2 3 {7 8}".to_string()));
@@ -272,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn two_forms_of_a_path_become_one() {
-        // RFC 6793 section 4.2.3: what the longer old form has ahead is kept.
-        let old = AsPath::sequence(&[100, 23_456, 23_456, 300]);
-        let new = AsPath::sequence(&[70_000, 70_001, 300]);
-        assert_eq!(AsPath::merged(old.clone(), new).to_string(), "100 70000 70001 300");
-        // A new form that is longer than the old one is not believed.
+    fn as_path_and_as4_path_are_merged() {
+        // RFC 6793 section 4.2.3: the leading AS numbers of the longer AS_PATH are kept.
+        let as_path = AsPath::sequence(&[100, 23_456, 23_456, 300]);
+        let as4_path = AsPath::sequence(&[70_000, 70_001, 300]);
+        assert_eq!(AsPath::merged(as_path.clone(), as4_path).to_string(), "100 70000 70001 300");
+        // An AS4_PATH longer than the AS_PATH is ignored.
         let longer = AsPath::sequence(&[1, 2, 3, 4, 5]);
-        assert_eq!(AsPath::merged(old.clone(), longer), old);
+        assert_eq!(AsPath::merged(as_path.clone(), longer), as_path);
     }
 }

@@ -1,4 +1,4 @@
-//! What is written and read, beside netgauze's parser.
+//! Written and parsed UPDATE messages, compared with netgauze's parser.
 
 use super::attributes::Source;
 use super::inject::{Action, Injection, Order, Written};
@@ -21,7 +21,7 @@ fn family() -> impl Strategy<Value = Family> {
     prop::sample::select(&Family::ALL[..])
 }
 
-/// Destinations whose addresses are unicast, since netgauze refuses others.
+/// Destinations with unicast addresses, since netgauze rejects others.
 fn nlri(family: Family) -> impl Strategy<Value = Nlri> {
     (any::<u128>(), any::<u8>(), 0..1_048_576_u32, any::<[u8; 6]>()).prop_map(
         move |(bits, length, label, rd)| {
@@ -77,7 +77,7 @@ fn table() -> impl Strategy<Value = Table> {
                 Some((table.group(nlri[0].family, path).ok()?, nlri.into_iter().peekable()))
             })
             .collect();
-        // Groups take turns of uneven length.
+        // Groups alternate with varying numbers of routes.
         let mut turn = order;
         while sources.iter_mut().any(|(_, rest)| rest.peek().is_some()) {
             turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -89,7 +89,7 @@ fn table() -> impl Strategy<Value = Table> {
     })
 }
 
-/// All messages, filled in steps of this many bytes.
+/// Returns all messages, written in steps of `step` bytes.
 fn inject(
     table: &Table,
     action: Action,
@@ -121,14 +121,14 @@ fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
     all
 }
 
-/// A destination as text, and its label.
+/// Destination as text, and its label.
 type Told = (String, Option<u32>);
 
-/// The destinations and the AS path as netgauze reads them.
-fn theirs(message: &[u8], four_octet_as: bool) -> (Vec<Told>, Option<Vec<u32>>) {
+/// Destinations and AS path as parsed by netgauze.
+fn parsed_by_netgauze(message: &[u8], four_octet_as: bool) -> (Vec<Told>, Option<Vec<u32>>) {
     let mut context = BgpParsingContext::default();
     context.set_asn4(four_octet_as);
-    let parsed = BgpMessage::parse(&mut SliceReader::new(message), &mut context).expect("netgauze takes it");
+    let parsed = BgpMessage::parse(&mut SliceReader::new(message), &mut context).expect("netgauze parses it");
     let BgpMessage::Update(update) = parsed else { panic!("no UPDATE") };
     let label = |stack: &[netgauze_bgp_pkt::nlri::MplsLabel]| {
         let [a, b, c] = *stack[0].value();
@@ -179,15 +179,15 @@ fn theirs(message: &[u8], four_octet_as: bool) -> (Vec<Told>, Option<Vec<u32>>) 
 
 const EXTERNAL: Encoding = Encoding { four_octet_as: true, prepend: Some(65_001), local_preference: None };
 const INTERNAL: Encoding = Encoding { four_octet_as: true, prepend: None, local_preference: Some(100) };
-const OLD: Encoding = Encoding { four_octet_as: false, prepend: Some(65_001), local_preference: None };
+const TWO_OCTET: Encoding = Encoding { four_octet_as: false, prepend: Some(65_001), local_preference: None };
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(needs::cases(64)))]
 
     #[test]
-    fn injected_messages_say_what_the_table_says(
+    fn injected_messages_match_the_table(
         table in table(),
-        encoding in prop::sample::select(&[EXTERNAL, INTERNAL, OLD][..]),
+        encoding in prop::sample::select(&[EXTERNAL, INTERNAL, TWO_OCTET][..]),
         order in prop::sample::select(&[Order::Packed, Order::AsListed][..]),
         action in prop::sample::select(&[Action::Announce, Action::Withdraw][..]),
         step in 1..20_000_usize,
@@ -205,7 +205,7 @@ proptest! {
             prop_assert!(frame.len() <= message::LONGEST);
             let update = Update::read(&frame[message::HEADER..], source, |_| true).unwrap();
             prop_assert_eq!(update.malformed(), None);
-            let (expected, as_path) = theirs(frame, encoding.four_octet_as);
+            let (expected, as_path) = parsed_by_netgauze(frame, encoding.four_octet_as);
             let mut found = Vec::new();
             for (next_hop, destinations) in update.reachable() {
                 let mut path = update.path(next_hop);
@@ -237,7 +237,7 @@ proptest! {
             listed.sort();
             ours.sort();
         }
-        // An old path whose segments were cut at other places is the same path.
+        // AS paths may be split into segments differently and still be equal.
         let flat = |(nlri, path): (Nlri, Option<Path>)| {
             (nlri, path.map(|path| (path.as_path.to_string(), Path { as_path: AsPath::default(), ..path })))
         };
@@ -251,7 +251,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_received_is_the_table(table in table()) {
+    fn received_routes_match_the_table(table in table()) {
         let (bytes, _) = inject(&table, Action::Announce, Order::AsListed, &INTERNAL, 100_000);
         let source = Source { four_octet_as: true, is_internal: true, dump: None };
         let mut received = Received::new();
@@ -279,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn any_body_is_read_or_refused(body in prop::collection::vec(any::<u8>(), 0..300), four_octet_as: bool) {
+    fn arbitrary_bodies_never_panic(body in prop::collection::vec(any::<u8>(), 0..300), four_octet_as: bool) {
         let source = Source { four_octet_as, is_internal: true, dump: None };
         if let Ok(update) = Update::read(&body, source, |_| true) {
             prop_assert!(update.unreachable().all(|destinations| destinations.count() > 0));

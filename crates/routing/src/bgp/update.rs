@@ -1,8 +1,8 @@
-//! UPDATE messages as they are received (RFC 4271 section 4.3): a view over the bytes, checked
-//! once, so that a message of a thousand destinations is one allocation.
+//! Received UPDATE messages (RFC 4271 section 4.3): a validated view of the bytes, so that a message with a
+//! thousand destinations needs one allocation.
 //!
-//! Errors are handled by RFC 7606: [`Update::malformed`] says why routes that were announced
-//! count as withdrawn.
+//! Errors are handled according to RFC 7606: [`Update::malformed`] returns the reason for which announced
+//! routes are treated as withdrawn.
 
 use super::attributes::{AS_PATH, Attributes, Malformed, NEXT_HOP, ORIGIN, Source};
 use super::nlri::{Destinations, Family, count};
@@ -11,7 +11,7 @@ use super::path::Path;
 use std::net::IpAddr;
 use std::ops::Range;
 
-/// Destinations within the message.
+/// Range of destinations in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     family: Family,
@@ -19,20 +19,20 @@ struct Part {
     next_hop: Option<IpAddr>,
 }
 
-/// An UPDATE.
+/// Received UPDATE message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
     body: Box<[u8]>,
     attributes: Range<usize>,
-    /// Without next hop where they are withdrawn. IPv4 unicast has a place of its own in the
-    /// message, the other families are in attributes.
+    /// Destinations, without a next hop if withdrawn. IPv4 unicast has its own fields in the message; other
+    /// families are in attributes.
     parts: [Option<Part>; 4],
     source: Source,
     malformed: Option<Malformed>,
 }
 
 impl Update {
-    /// Reads the body of a message; destinations of families that `is_wanted` denies are left out.
+    /// Parses the body of a message. Destinations of families rejected by `is_wanted` are left out.
     pub(super) fn read(
         body: &[u8],
         source: Source,
@@ -47,17 +47,21 @@ impl Update {
                 .ok_or_else(|| Notification::new(code::UPDATE, subcode::INVALID_NETWORK))?;
         }
         let found = Attributes::read(&body[attributes.clone()], source)?;
-        let place = |part: &[u8]| {
+        let range_of = |part: &[u8]| {
             let start = part.as_ptr() as usize - body.as_ptr() as usize;
             start..start + part.len()
         };
         let malformed = found.malformed.or_else(|| missing(&found, !announced.is_empty()));
         let mut parts = [
             Some(Part { family: Family::Ipv4Unicast, bytes: withdrawn, next_hop: None }),
-            found.unreach.map(|part| Part { family: part.family, bytes: place(part.nlri), next_hop: None }),
+            found.unreach.map(|part| Part {
+                family: part.family,
+                bytes: range_of(part.nlri),
+                next_hop: None,
+            }),
             found.reach.map(|part| Part {
                 family: part.family,
-                bytes: place(part.nlri),
+                bytes: range_of(part.nlri),
                 next_hop: Some(part.next_hop),
             }),
             Some(Part {
@@ -75,12 +79,12 @@ impl Update {
         Ok(Update { body: body.into(), attributes, parts, source, malformed })
     }
 
-    /// What is announced, by family, with the next hop.
+    /// Iterates over the announced destinations, by family, with their next hops.
     pub fn reachable(&self) -> impl Iterator<Item = (IpAddr, Destinations<'_>)> {
         self.parts.iter().flatten().filter_map(|part| Some((part.next_hop?, self.destinations(part))))
     }
 
-    /// What is withdrawn, by family. It comes before what is announced.
+    /// Iterates over the withdrawn destinations, by family. Apply them before the announced ones.
     pub fn unreachable(&self) -> impl Iterator<Item = Destinations<'_>> {
         self.parts.iter().flatten().filter(|part| part.next_hop.is_none()).map(|part| self.destinations(part))
     }
@@ -89,19 +93,19 @@ impl Update {
         Destinations::new(part.family, &self.body[part.bytes.clone()])
     }
 
-    /// The attributes of what is announced, with this next hop.
+    /// Returns the path attributes of the announced destinations with this next hop.
     pub fn path(&self, next_hop: IpAddr) -> Path {
         let found = Attributes::read(&self.body[self.attributes.clone()], self.source);
-        Path::read(&found.expect("it was read before"), next_hop)
+        Path::read(&found.expect("the attributes were parsed before"), next_hop)
     }
 
-    /// Why what was announced is treated as withdrawn, if it is.
+    /// Returns the reason for treating the announced routes as withdrawn, or `None`.
     pub fn malformed(&self) -> Option<Malformed> {
         self.malformed
     }
 }
 
-/// The family whose initial routes a message ends (RFC 4724 section 2), if it is that.
+/// Returns the family of an End-of-RIB marker (RFC 4724 section 2), or `None` for other messages.
 pub(super) fn end_of_rib(body: &[u8]) -> Option<Family> {
     match *body {
         [0, 0, 0, 0] => Some(Family::Ipv4Unicast),
@@ -112,14 +116,14 @@ pub(super) fn end_of_rib(body: &[u8]) -> Option<Family> {
     }
 }
 
-/// What follows a length of two bytes at `start`.
+/// Returns the range of a field with a two-byte length at `start`.
 fn span(body: &[u8], start: usize) -> Option<Range<usize>> {
     let length: [u8; 2] = body.get(start..start + 2)?.try_into().ok()?;
     let range = start + 2..start + 2 + usize::from(u16::from_be_bytes(length));
     (range.end <= body.len()).then_some(range)
 }
 
-/// A mandatory attribute that is not there (RFC 4271 section 5, RFC 7606 section 3 (d)).
+/// Returns the first missing mandatory attribute (RFC 4271 section 5, RFC 7606 section 3 (d)).
 fn missing(found: &Attributes<'_>, has_ipv4: bool) -> Option<Malformed> {
     let is_announcement = has_ipv4 || found.reach.is_some_and(|reach| !reach.nlri.is_empty());
     let code = if !is_announcement {
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announcement_is_read_with_its_path() {
+    fn an_announcement_is_parsed_with_its_path() {
         let update = read(&[&IGP, &PATH, &HOP], &[24, 10, 1, 2, 0]).unwrap();
         let (next_hop, destinations) = update.reachable().next().unwrap();
         assert_eq!(next_hop.to_string(), "192.0.2.1");
@@ -172,7 +176,7 @@ mod tests {
 
     #[test]
     fn malformed_attributes_withdraw_their_routes() {
-        // RFC 7606 section 7, one by one.
+        // RFC 7606 section 7.
         let wrong: &[(u8, &[u8])] = &[
             (1, &[0x40, 1, 1, 3]),
             (1, &[0xc0, 1, 1, 0]),
@@ -200,38 +204,39 @@ mod tests {
     }
 
     #[test]
-    fn attributes_nobody_knows_are_tolerated() {
+    fn unknown_attributes_are_tolerated() {
         let unknown: &[u8] = &[0xc0, 200, 2, 7, 8];
-        let secret: &[u8] = &[0x80, 201, 0];
+        let non_transitive: &[u8] = &[0x80, 201, 0];
         let aggregator: &[u8] = &[0xc0, 7, 1, 9];
         let preference: &[u8] = &[0x40, 5, 1, 9];
         let update =
-            read(&[&IGP, unknown, secret, aggregator, preference, &PATH, &HOP, &IGP], &[8, 10]).unwrap();
+            read(&[&IGP, unknown, non_transitive, aggregator, preference, &PATH, &HOP, &IGP], &[8, 10])
+                .unwrap();
         assert_eq!(update.malformed(), None);
         let others = update.path("192.0.2.1".parse().unwrap()).others;
         assert_eq!(others.iter().map(|raw| (raw.flags, raw.code)).collect::<Vec<_>>(), [(0xe0, 200)]);
-        // Well-known means that everybody has to know it (RFC 4271 section 6.3).
+        // Every implementation must support the well-known attributes (RFC 4271 section 6.3).
         let well_known = read(&[&[0x40, 99, 1, 5]], &[]).unwrap_err();
         assert_eq!(well_known, Notification::with(3, 2, &[0x40, 99, 1, 5]));
     }
 
     #[test]
-    fn what_cannot_be_told_apart_ends_the_session() {
+    fn unparsable_destinations_end_the_session() {
         let subcode = |result: Result<Update, Notification>| result.unwrap_err().subcode;
         assert_eq!(subcode(read(&[&IGP, &PATH, &HOP], &[33, 1, 2, 3, 4, 5])), subcode::INVALID_NETWORK);
         assert_eq!(subcode(read(&[&[0x80, 14, 3, 0, 2, 1]], &[])), subcode::OPTIONAL_ATTRIBUTE);
         let unreach: &[u8] = &[0x80, 15, 3, 0, 2, 1];
         assert_eq!(subcode(read(&[unreach, unreach], &[])), subcode::MALFORMED_ATTRIBUTES);
         assert_eq!(subcode(Update::read(&[0, 9, 0, 0], SOURCE, |_| true)), subcode::MALFORMED_ATTRIBUTES);
-        // A family nobody asked for is left out.
+        // An unsupported family is ignored.
         assert!(read(&[&[0x80, 15, 4, 0, 25, 70, 1]], &[]).is_ok());
         let withdrawn = Update::read(&[0, 2, 8, 10, 0, 0], SOURCE, |_| false).unwrap();
         assert_eq!(withdrawn.unreachable().count(), 0);
     }
 
     #[test]
-    fn labels_and_distinguishers_are_read() {
-        // RFC 4364 section 4.3.4, the next hop with a distinguisher of zero.
+    fn labels_and_distinguishers_are_parsed() {
+        // RFC 4364 section 4.3.4, with a zero route distinguisher in the next hop.
         let reach: &[u8] = &[
             0x80, 14, 32, 0, 1, 128, 12, 0, 0, 0, 0, 0, 0, 0, 0, 192, 0, 2, 9, 0, 112, 0, 1, 1, 0, 0, 0, 1,
             0, 0, 0, 2, 10, 1, 2,
@@ -245,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_initial_routes_is_seen() {
+    fn end_of_rib_markers_are_recognized() {
         for family in Family::ALL {
             let mut bytes = Vec::new();
             crate::bgp::message::write_end_of_rib(family, &mut bytes);

@@ -1,21 +1,21 @@
-//! What a speaker counts.
+//! Counters of an LDP speaker.
 
 use netstage_host::counters;
 
 counters! {
-    /// What a speaker counts.
-    HellosSent "hellos-sent" Info "Hellos that were sent."
-    HellosFailed "hellos-failed" Warning "Hellos that an interface or a route did not take."
-    HellosReceived "hellos-received" Info "Datagrams that came to the port of discovery."
-    Connected "connected" Info "Connections that this end opened."
-    ConnectFailed "connect-failed" Warning "Connections that this end could not open."
-    Accepted "accepted" Info "Connections that a peer opened."
-    Up "up" Info "Sessions that came up."
-    Refused "refused" Warning "Sessions that did not come up after a connection was there."
-    Down "down" Warning "Sessions that were up and ended."
-    BytesReceived "bytes-received" Info "Bytes that came by connections."
-    BytesSent "bytes-sent" Info "Bytes that were given to connections."
-    Mappings "mappings" Info "Labels that peers told of."
-    Withdrawals "withdrawals" Info "Labels that peers withdrew."
-    WrongSignatures "wrong-signatures" Error "TCP segments in the namespace without the MD5 signature that was to be there, or with another, while a peer had no session."
+    /// Counters of an LDP speaker.
+    HellosSent "hellos-sent" Info "Hellos sent."
+    HellosFailed "hellos-failed" Warning "Hellos that could not be sent."
+    HellosReceived "hellos-received" Info "Datagrams received at the discovery port."
+    Connected "connected" Info "TCP connections opened by this end."
+    ConnectFailed "connect-failed" Warning "TCP connections that this end failed to open."
+    Accepted "accepted" Info "TCP connections opened by peers."
+    Up "up" Info "Sessions established."
+    Refused "refused" Warning "Connections closed before a session was established."
+    Down "down" Warning "Established sessions that ended."
+    BytesReceived "bytes-received" Info "Bytes received over TCP."
+    BytesSent "bytes-sent" Info "Bytes queued for sending over TCP."
+    Mappings "mappings" Info "Label mappings received."
+    Withdrawals "withdrawals" Info "Label withdrawals received."
+    WrongSignatures "wrong-signatures" Error "TCP segments dropped in the namespace for a missing, unexpected or wrong MD5 signature while a peer had no session."
 }

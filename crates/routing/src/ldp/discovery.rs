@@ -1,5 +1,5 @@
-//! Sockets of discovery: one for each interface, which hears what is sent to all routers there, and one at the
-//! transport address for targeted hellos.
+//! Discovery sockets: one for each interface, which receives multicast hellos, and one at the transport
+//! address for targeted hellos.
 
 use super::{Interface, Place};
 use crate::peering::taken;
@@ -12,13 +12,13 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::task::{Context, Poll};
 use tokio::net::UdpSocket;
 
-/// Hellos are for the link alone.
+/// TTL of link hellos, which routers must not forward.
 const LINK_TTL: u32 = 1;
-/// Targeted ones go as far as they have to.
+/// TTL of targeted hellos.
 const TARGETED_TTL: u32 = 255;
 
 pub(super) struct Discovery {
-    /// In the order of the place's interfaces.
+    /// Sockets of the interfaces, in the order of the configuration.
     links: Vec<UdpSocket>,
     targeted: Option<UdpSocket>,
 }
@@ -26,22 +26,22 @@ pub(super) struct Discovery {
 impl Discovery {
     pub(super) fn open(config: &Config, place: &Place) -> io::Result<Discovery> {
         let links = place.interfaces.iter().map(|interface| {
-            let opened = place.namespace.run(|| on_link(interface)).flatten();
+            let opened = place.namespace.run(|| link_socket(interface)).flatten();
             opened.and_then(register).map_err(|error| {
                 let Interface { name, address } = interface;
-                let remedy = "is the interface there, and is this an address of it?";
+                let remedy = "check that the interface exists and has this address";
                 io::Error::new(
                     error.kind(),
-                    format!("cannot say hello on {name} from {address}: {error}; {remedy}"),
+                    format!("cannot send hellos on {name} from {address}: {error}; {remedy}"),
                 )
             })
         });
         let links = links.collect::<io::Result<_>>()?;
         let is_targeted = config.accepts_targeted || !place.targets.is_empty();
         let targeted = is_targeted.then(|| {
-            let opened = place.namespace.run(|| targeted(config.transport)).flatten();
+            let opened = place.namespace.run(|| targeted_socket(config.transport)).flatten();
             opened.and_then(register).map_err(|error| {
-                let message = format!("cannot take targeted hellos at {}: {error}", config.transport);
+                let message = format!("cannot receive targeted hellos at {}: {error}", config.transport);
                 io::Error::new(error.kind(), message)
             })
         });
@@ -54,11 +54,12 @@ impl Discovery {
             Scope::Targeted(router) => (self.targeted.as_ref(), router),
         };
         let socket = socket.ok_or(io::ErrorKind::NotFound)?;
-        // The first hello is sent before the runtime has found out that the socket takes one.
+        // Sent without readiness check: the first hello precedes the first poll of the socket by the
+        // runtime.
         SockRef::from(socket).send_to(bytes, &SocketAddrV4::new(to, PORT).into()).map(drop)
     }
 
-    /// Whether there is a datagram somewhere.
+    /// Completes when a socket has a datagram.
     pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut sockets = self.links.iter().chain(&self.targeted);
         match sockets.any(|socket| socket.poll_recv_ready(context).is_ready()) {
@@ -67,12 +68,12 @@ impl Discovery {
         }
     }
 
-    /// The next datagram: where it came, from whom, and its length.
+    /// Receives a datagram and returns its scope, source address and length.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> Option<(Scope, Ipv4Addr, usize)> {
         let links = self.links.iter().enumerate().map(|(number, socket)| (Some(number), socket));
         let all = links.chain(self.targeted.iter().map(|socket| (None, socket)));
         for (interface, socket) in all {
-            // What an interface that is down has to say is not a datagram.
+            // Skip errors such as those of an interface that is down.
             if let Ok(Some((length, SocketAddr::V4(source)))) = taken(socket.try_recv_from(buffer)) {
                 let scope = interface.map_or(Scope::Targeted(*source.ip()), Scope::Link);
                 return Some((scope, *source.ip(), length));
@@ -82,28 +83,28 @@ impl Discovery {
     }
 }
 
-fn datagrams() -> io::Result<Socket> {
+fn udp_socket() -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
     socket.set_reuse_address(true)?;
     Ok(socket)
 }
 
-fn on_link(interface: &Interface) -> io::Result<Socket> {
-    let socket = datagrams()?;
+fn link_socket(interface: &Interface) -> io::Result<Socket> {
+    let socket = udp_socket()?;
     let index = if_nametoindex(interface.name.as_str())?;
     socket.bind_device(Some(interface.name.as_bytes()))?;
     socket.join_multicast_v4_n(&ALL_ROUTERS, &InterfaceIndexOrAddress::Index(index))?;
     socket.set_multicast_if_v4(&interface.address)?;
     socket.set_multicast_ttl_v4(LINK_TTL)?;
-    // Other speakers here are not on the link.
+    // Do not receive hellos of other speakers in the same namespace.
     socket.set_multicast_loop_v4(false)?;
     socket.bind(&SocketAddrV4::new(ALL_ROUTERS, PORT).into())?;
     Ok(socket)
 }
 
-fn targeted(transport: Ipv4Addr) -> io::Result<Socket> {
-    let socket = datagrams()?;
+fn targeted_socket(transport: Ipv4Addr) -> io::Result<Socket> {
+    let socket = udp_socket()?;
     socket.set_ttl_v4(TARGETED_TTL)?;
     socket.bind(&SocketAddrV4::new(transport, PORT).into())?;
     Ok(socket)

@@ -1,4 +1,4 @@
-//! One speaker's sockets and timers.
+//! Sockets and timers of a speaker.
 
 use super::counter::{Counter, Counters};
 use super::discovery::Discovery;
@@ -19,18 +19,18 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep_until, timeout};
 
-/// Read at once from a connection, and from the port of discovery.
-const READ: usize = 64 << 10;
-/// Reads before others have their turn.
+/// Buffer size for one read from a connection or discovery socket, bytes.
+const READ_BUFFER: usize = 64 << 10;
+/// Limit on consecutive reads from one socket.
 const READS_AT_ONCE: usize = 8;
-/// Bytes after which a connection takes no more before they are written.
-const FULL: usize = 256 << 10;
-/// How long a peer has to take a connection: a system that drops segments for their signatures never answers.
-const CONNECT: std::time::Duration = std::time::Duration::from_secs(4);
-/// How often signatures are looked at while a peer has no session.
-const WATCH: Duration = Duration::from_secs(1);
-/// How far away "never" is for a timer of tokio's.
-const FAR: Duration = Duration::from_secs(3600);
+/// Queue length above which the speaker must not send on a connection until it is written, bytes.
+const MAX_QUEUE: usize = 256 << 10;
+/// Timeout for connecting to a peer. A host that drops segments for their MD5 signatures never answers.
+const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(4);
+/// Interval between checks of the signature counters while a peer has no session.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest sleep of the timer, for deadlines that are never reached.
+const MAX_SLEEP: Duration = Duration::from_secs(3600);
 
 type Attempt = (Identifier, Ipv4Addr, io::Result<TcpStream>);
 
@@ -43,22 +43,22 @@ pub(super) struct Driver<H> {
     discovery: Discovery,
     listener: TcpListener,
     connections: BTreeMap<Number, Connection>,
-    /// What the last connection was numbered.
-    last: u64,
+    /// Number of the last connection.
+    last_number: u64,
     attempts: JoinSet<Attempt>,
-    /// Connections that have their last message to send.
+    /// Connections being closed.
     farewells: JoinSet<()>,
     signatures: Watch,
-    /// When signatures are looked at again; none: no peer is without a session.
+    /// Time of the next check of the signature counters; `None` if every peer has a session.
     next_watch: Option<Instant>,
-    /// Where hellos cannot be sent, which the owner knows.
-    mute: BTreeSet<Scope>,
+    /// Destinations to which hellos cannot be sent, already reported.
+    failed_hellos: BTreeSet<Scope>,
     counters: Counters,
     buffer: Vec<u8>,
     handle: H,
 }
 
-/// Why the task runs again.
+/// Reason why the task was woken.
 enum Wake {
     Command(Option<Command>),
     Accepted(io::Result<(TcpStream, SocketAddr)>),
@@ -81,8 +81,8 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         let discovery = Discovery::open(&config, &place)?;
         let bound = place.namespace.run(|| peering::bind((transport, PORT).into(), &protection)).flatten();
         let listener = bound.and_then(peering::listen).map_err(|error| {
-            let remedy = "it must be an address of the namespace, and nobody else listen there";
-            let message = format!("cannot take sessions at {transport}, TCP port {PORT}: {error}; {remedy}");
+            let remedy = "use an address of the namespace on which no other program listens";
+            let message = format!("cannot listen on {transport}, TCP port {PORT}: {error}; {remedy}");
             io::Error::new(error.kind(), message)
         })?;
         let signatures = Watch::new(&place.namespace)?;
@@ -95,14 +95,14 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
             discovery,
             listener,
             connections: BTreeMap::new(),
-            last: 0,
+            last_number: 0,
             attempts: JoinSet::new(),
             farewells: JoinSet::new(),
             signatures,
             next_watch: None,
-            mute: BTreeSet::new(),
+            failed_hellos: BTreeSet::new(),
             counters: Counters::default(),
-            buffer: vec![0; READ],
+            buffer: vec![0; READ_BUFFER],
             handle,
         };
         let now = driver.now();
@@ -122,15 +122,15 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
             match poll_fn(|context| self.poll(context, timer.as_mut(), &mut commands)).await {
                 Wake::Command(Some(Command::Stop) | None) => break,
                 Wake::Command(Some(command)) => self.handle_command(command),
-                // A failure is that of the one who called.
+                // The peer's attempt failed.
                 Wake::Accepted(Err(_)) => {}
                 Wake::Accepted(Ok((stream, remote))) => self.handle_accepted(stream, remote),
                 Wake::Attempted(attempt) => self.handle_attempt(attempt),
-                Wake::Datagrams => self.take_datagrams(),
-                Wake::Connections => self.take_bytes(),
+                Wake::Datagrams => self.read_datagrams(),
+                Wake::Connections => self.read_connections(),
                 Wake::Timer => {}
             }
-            // What has arrived counts before the time that has passed.
+            // Received data is handled before timers that expired in the meantime.
             let now = self.now();
             if self.speaker.poll_timeout() <= now {
                 self.speaker.handle_timeout(now);
@@ -150,8 +150,8 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
 
     fn deadline(&self) -> tokio::time::Instant {
         let watch = self.next_watch.unwrap_or(Instant::NEVER);
-        let left = self.speaker.poll_timeout().min(watch).since(self.now()).min(FAR);
-        // A timer of tokio's counts whole milliseconds, and rounds up.
+        let left = self.speaker.poll_timeout().min(watch).since(self.now()).min(MAX_SLEEP);
+        // Tokio rounds timers up to whole milliseconds.
         tokio::time::Instant::now() + std::time::Duration::from_nanos(left.0)
     }
 
@@ -189,14 +189,14 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
             Command::SetAddresses(addresses) => self.speaker.set_addresses(addresses),
             Command::Bind(bindings) => {
                 for (fec, binding) in bindings {
-                    if let Err(why) = self.speaker.bind(fec, binding) {
-                        self.report(Report::Fault(Fault::Binding { fec, why }));
+                    if let Err(error) = self.speaker.bind(fec, binding) {
+                        self.report(Report::Fault(Fault::Binding { fec, why: error }));
                     }
                 }
             }
             Command::Unbind(fecs) => fecs.into_iter().for_each(|fec| self.speaker.unbind(fec)),
             Command::Show(answer) => {
-                // Who no longer waits has no use for it.
+                // The requester may have stopped waiting.
                 let _ = answer.send(Snapshot {
                     identifier: self.speaker.identifier(),
                     neighbours: self.speaker.neighbours().collect(),
@@ -209,7 +209,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
 
     fn handle_accepted(&mut self, stream: TcpStream, remote: SocketAddr) {
         let IpAddr::V4(remote) = remote.ip() else { return };
-        if let Some(number) = self.keep(stream) {
+        if let Some(number) = self.add_connection(stream) {
             self.counters.add(Counter::Accepted, 1);
             self.speaker.handle_accepted(self.now(), number, remote);
         }
@@ -217,7 +217,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
 
     fn handle_attempt(&mut self, (peer, address, outcome): Attempt) {
         let now = self.now();
-        let why = match outcome.map(|stream| self.keep(stream)) {
+        let error = match outcome.map(|stream| self.add_connection(stream)) {
             Ok(Some(number)) => {
                 self.counters.add(Counter::Connected, 1);
                 return self.speaker.handle_connected(now, peer, number);
@@ -227,18 +227,18 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         };
         self.counters.add(Counter::ConnectFailed, 1);
         self.speaker.handle_refused(now, peer);
-        self.report(Report::Fault(Fault::Connect { peer, address, why }));
+        self.report(Report::Fault(Fault::Connect { peer, address, why: error }));
     }
 
-    /// Numbers a connection, unless it has ended already.
-    fn keep(&mut self, stream: TcpStream) -> Option<Number> {
+    /// Stores a connection under a new number, unless it has already failed.
+    fn add_connection(&mut self, stream: TcpStream) -> Option<Number> {
         let connection = Connection::new(stream).ok()?;
-        self.last += 1;
-        self.connections.insert(Number(self.last), connection);
-        Some(Number(self.last))
+        self.last_number += 1;
+        self.connections.insert(Number(self.last_number), connection);
+        Some(Number(self.last_number))
     }
 
-    fn take_datagrams(&mut self) {
+    fn read_datagrams(&mut self) {
         for _ in 0..READS_AT_ONCE {
             let Some((scope, source, length)) = self.discovery.receive(&mut self.buffer) else { return };
             self.counters.add(Counter::HellosReceived, 1);
@@ -250,7 +250,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         }
     }
 
-    fn take_bytes(&mut self) {
+    fn read_connections(&mut self) {
         let numbers: Vec<Number> = self.connections.keys().copied().collect();
         for number in numbers {
             for _ in 0..READS_AT_ONCE {
@@ -273,7 +273,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         }
     }
 
-    /// Does what the speaker wants done, tells what it has to tell, and writes.
+    /// Executes the speaker's requests, reports its events, and writes queued data.
     fn settle(&mut self) {
         loop {
             while let Some(transmit) = self.speaker.poll_transmit(self.now()) {
@@ -287,7 +287,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
                 break;
             }
         }
-        // Those that are done are forgotten.
+        // Discard the results of closed connections.
         while self.farewells.try_join_next().is_some() {}
     }
 
@@ -310,7 +310,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
                 let Some(connection) = self.connections.get_mut(&number) else { return };
                 connection.queue().extend_from_slice(&bytes);
                 self.counters.add(Counter::BytesSent, bytes.len() as u64);
-                if connection.queue().len() >= FULL {
+                if connection.queue().len() >= MAX_QUEUE {
                     self.speaker.set_writable(number, false);
                 }
             }
@@ -320,7 +320,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
                 let socket = self.place.namespace.run(bind).flatten();
                 self.attempts.spawn(async move {
                     let connected = async { peering::connect(socket?, (address, PORT).into()).await };
-                    let outcome = timeout(CONNECT, connected).await;
+                    let outcome = timeout(CONNECT_TIMEOUT, connected).await;
                     (peer, address, outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())))
                 });
             }
@@ -336,11 +336,11 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         match self.discovery.send(scope, bytes) {
             Ok(()) => {
                 self.counters.add(Counter::HellosSent, 1);
-                self.mute.remove(&scope);
+                self.failed_hellos.remove(&scope);
             }
             Err(error) => {
                 self.counters.add(Counter::HellosFailed, 1);
-                if self.mute.insert(scope) {
+                if self.failed_hellos.insert(scope) {
                     let to = match scope {
                         Scope::Link(interface) => self.place.interfaces[interface].name.clone(),
                         Scope::Targeted(router) => router.to_string(),
@@ -351,20 +351,20 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         }
     }
 
-    /// Writes what is queued. Whether a connection takes more that took none.
+    /// Writes queued data. Returns `true` if a connection whose queue was full is writable again.
     fn write(&mut self) -> bool {
-        let mut takes_more = false;
+        let mut has_room_again = false;
         for (number, connection) in &mut self.connections {
-            let was_full = connection.queue().len() >= FULL;
-            // Reading will tell that a connection is lost.
+            let was_full = connection.queue().len() >= MAX_QUEUE;
+            // A lost connection is detected by the next read.
             let is_written = matches!(connection.write(), Ok(true));
             self.speaker.set_writable(*number, is_written);
-            takes_more |= was_full && is_written;
+            has_room_again |= was_full && is_written;
         }
-        takes_more
+        has_room_again
     }
 
-    /// Peers that are heard and not connected with.
+    /// Returns the neighbors whose hellos are received but who have no connection.
     fn waiting(&self) -> impl Iterator<Item = Neighbour> + '_ {
         self.speaker.neighbours().filter(|neighbour| neighbour.phase.is_none())
     }
@@ -372,17 +372,17 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
     fn watch_signatures(&mut self, now: Instant) {
         let is_waiting = self.waiting().next().is_some();
         let Some(due) = self.next_watch.filter(|_| is_waiting) else {
-            // What was dropped before anybody waited is not to blame.
+            // Ignore segments dropped before the peer was waiting for a session.
             if is_waiting {
                 self.signatures.take();
             }
-            self.next_watch = is_waiting.then(|| now + WATCH);
+            self.next_watch = is_waiting.then(|| now + WATCH_INTERVAL);
             return;
         };
         if now < due {
             return;
         }
-        self.next_watch = Some(now + WATCH);
+        self.next_watch = Some(now + WATCH_INTERVAL);
         let dropped = self.signatures.take();
         if dropped.count() > 0 {
             self.counters.add(Counter::WrongSignatures, dropped.count());

@@ -1,4 +1,4 @@
-//! What keeps sessions from coming up and commands from being carried out, in words.
+//! Problems that prevent sessions and commands, with their messages.
 
 use super::Signatures;
 use netstage_core::ldp::Refused;
@@ -8,37 +8,37 @@ use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
 
-/// What is in the way.
+/// Problem reported by a speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A peer whose hellos arrive cannot be connected to; it is tried again.
+    /// Connection to a peer whose hellos are received failed; the speaker tries again.
     Connect {
-        /// The peer.
+        /// Identifier of the peer.
         peer: Identifier,
-        /// Its transport address.
+        /// Transport address of the peer.
         address: Ipv4Addr,
-        /// Why.
+        /// Reason for the failure.
         why: io::ErrorKind,
     },
-    /// Segments are dropped for their signatures, while these peers are heard and have no session.
+    /// Segments with wrong MD5 signatures were dropped while peers had no session.
     Signatures {
-        /// How many, since this was told last.
+        /// Segments dropped since the last report.
         dropped: Signatures,
-        /// The peers.
+        /// Peers without a session.
         peers: Vec<Identifier>,
     },
-    /// Hellos cannot be sent; told once until they can be again.
+    /// Hellos cannot be sent; reported once until a hello is sent again.
     Hello {
-        /// The interface's name, or the router's address.
+        /// Name of the interface, or address of the router.
         to: String,
-        /// Why.
+        /// Reason for the failure.
         why: io::ErrorKind,
     },
-    /// Something cannot be bound.
+    /// A FEC cannot be bound.
     Binding {
-        /// What.
+        /// FEC of the binding.
         fec: Fec,
-        /// Why.
+        /// Reason for the refusal.
         why: Refused,
     },
 }
@@ -48,14 +48,14 @@ impl fmt::Display for Fault {
         match self {
             Fault::Connect { peer, address, why: io::ErrorKind::TimedOut } => write!(
                 f,
-                "{}: hellos arrive, but {address} does not answer at TCP port {PORT}: its MD5 key must be the same as \
-                 here, or none at both ends, and {address} reachable",
+                "{}: hellos received, but {address} does not answer on TCP port {PORT}; check that both ends have \
+                 the same MD5 key, or none, and that {address} is reachable",
                 peer.router
             ),
-            Fault::Connect { peer, address, why } => {
+            Fault::Connect { peer, address, why: error } => {
                 write!(
                     f,
-                    "{}: hellos arrive, but {address} at TCP port {PORT} cannot be connected to: {why}",
+                    "{}: hellos received, but cannot connect to {address}, TCP port {PORT}: {error}",
                     peer.router
                 )
             }
@@ -64,27 +64,27 @@ impl fmt::Display for Fault {
                 write!(f, "no session with {}:", peers.join(", "))?;
                 let Signatures { missing, unexpected, wrong } = dropped;
                 for (count, what) in [
-                    (wrong, "signed with another MD5 key than here"),
-                    (missing, "not signed, though here is an MD5 key"),
-                    (unexpected, "signed, though here is no MD5 key"),
+                    (wrong, "signed with a different MD5 key"),
+                    (missing, "not signed, although an MD5 key is configured here"),
+                    (unexpected, "signed, although no MD5 key is configured here"),
                 ] {
                     if *count > 0 {
                         write!(f, " {count} TCP segments {what};")?;
                     }
                 }
-                write!(f, " both ends must have the same key")
+                write!(f, " configure the same MD5 key at both ends")
             }
-            Fault::Hello { to, why } => {
-                write!(f, "{to}: hellos cannot be sent: {why}; is the interface up, and is there a route?")
+            Fault::Hello { to, why: error } => {
+                write!(f, "{to}: cannot send hellos: {error}; check that the interface is up and has a route")
             }
-            Fault::Binding { fec, why } => {
-                let why = match why {
-                    Refused::NotAPrefix => "a prefix is an address and a length that it may have",
-                    Refused::ReservedLabel => "labels below 16 have meanings of their own (RFC 7274)",
+            Fault::Binding { fec, why: error } => {
+                let reason = match error {
+                    Refused::NotAPrefix => "not a valid prefix",
+                    Refused::ReservedLabel => "labels below 16 are reserved (RFC 7274)",
                 };
                 match fec {
-                    Fec::Wildcard => write!(f, "everything cannot be bound: {why}"),
-                    Fec::Prefix { address, length } => write!(f, "{address}/{length} cannot be bound: {why}"),
+                    Fec::Wildcard => write!(f, "cannot bind the wildcard FEC: {reason}"),
+                    Fec::Prefix { address, length } => write!(f, "cannot bind {address}/{length}: {reason}"),
                 }
             }
         }

@@ -1,15 +1,16 @@
-//! Label distribution (RFC 5036) over sockets: one task drives one
-//! [`Speaker`](netstage_core::ldp::Speaker), with hellos over UDP on interfaces of a namespace and to single
-//! routers, and sessions over TCP which either end opens.
+//! LDP sessions (RFC 5036) over sockets. One task drives one [`Speaker`](netstage_core::ldp::Speaker):
+//! hellos over UDP, on interfaces of a namespace and to single routers (targeted), and sessions over TCP
+//! that either end may open.
 //!
 //! ```text
 //! owner ── Command ──▶ run ◀──▶ UDP 646, TCP 646 of one namespace
 //!       ◀── Report ───
 //! ```
-//! Many speakers may run in one process, in one namespace and on one interface: each has a transport address of
-//! its own, and an address on the interface from which its hellos come. They do not hear each other there.
+//! Many speakers can run in one process, in one namespace and on one interface. Each has its own transport
+//! address, and its own address on the interface as the source of its hellos. They do not receive each
+//! other's hellos there.
 //!
-//! What peers are told and what their labels mean is the speaker's to decide; here are sockets and time.
+//! The protocol is implemented by the speaker; this module provides sockets and timers.
 
 pub mod counter;
 mod discovery;
@@ -18,7 +19,7 @@ mod fault;
 mod signatures;
 
 pub use fault::Fault;
-/// What owners say of prefixes and labels.
+/// Prefixes and labels in commands and reports.
 pub use netstage_wire::{ldp::message::Fec, mpls::Label};
 pub use signatures::Signatures;
 
@@ -32,67 +33,67 @@ use std::net::{IpAddr, Ipv4Addr};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
-/// Where a speaker is. Its sessions are at [`Config::transport`], which is an address of this namespace.
+/// Sockets and peers of a speaker. Its transport address, [`Config::transport`], must be an address of the namespace.
 #[derive(Debug)]
 pub struct Place {
-    /// The namespace its sockets are opened in.
+    /// Network namespace for its sockets.
     pub namespace: Namespace,
-    /// Where it looks for peers on the link.
+    /// Interfaces for link hellos.
     pub interfaces: Vec<Interface>,
-    /// Routers it looks for wherever they are, by the addresses their hellos come from (section 2.4.2).
+    /// Routers to send targeted hellos to, by the source addresses of their hellos (section 2.4.2).
     pub targets: Vec<Ipv4Addr>,
-    /// The keys by which sessions with the peers at these transport addresses are signed (RFC 2385).
+    /// Keys of the TCP MD5 signatures, by the peers' transport addresses (RFC 2385).
     pub md5_keys: Vec<(Ipv4Addr, Vec<u8>)>,
 }
 
-/// An interface with hellos.
+/// Interface with link hellos.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The address on it from which hellos come.
+    /// Source address of the hellos, an address of the interface.
     pub address: Ipv4Addr,
 }
 
-/// What a speaker is asked to do.
+/// Command to a speaker.
 #[derive(Debug)]
 pub enum Command {
-    /// To say which addresses are its router's, in place of those it said before.
+    /// Replaces the interface addresses that the router advertises.
     SetAddresses(Vec<IpAddr>),
-    /// To bind prefixes, in place of what they were bound to, and tell all peers.
+    /// Binds prefixes, replacing earlier bindings, and advertises them to all peers.
     Bind(Vec<(Fec, Binding)>),
-    /// To bind prefixes to nothing.
+    /// Removes the bindings of prefixes.
     Unbind(Vec<Fec>),
-    /// To show how it is.
+    /// Requests the state of the speaker.
     Show(oneshot::Sender<Snapshot>),
-    /// To end its sessions, and with them the task.
+    /// Closes all sessions and ends the task.
     Stop,
 }
 
-/// What happened.
+/// Report from a speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// To sessions, labels and addresses.
+    /// Event of sessions, labels and addresses.
     Event(Event),
-    /// Something that keeps a session from coming up, or a command from being carried out.
+    /// Problem that prevents a session or the execution of a command.
     Fault(Fault),
 }
 
-/// How a speaker is.
+/// State of a speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Who it is.
+    /// LDP identifier of the speaker.
     pub identifier: Identifier,
-    /// Peers that it hears, and how far their sessions are.
+    /// Neighbors whose hellos are received, with the states of their sessions.
     pub neighbours: Vec<Neighbour>,
-    /// What it has counted.
+    /// Counters of the speaker.
     pub counters: Counters,
 }
 
-/// Runs a speaker until it is told to stop, or nobody is left to tell; then its sessions are shut down. `handle`
-/// is given what happens with its time since `epoch`; while it runs nothing else is read.
+/// Runs a speaker until it is stopped or the command channel is closed, then closes its sessions. `handle`
+/// is called for each report with the time since `epoch`, and must not block: it runs in the speaker's task.
 ///
-/// Fails where a socket cannot be opened, and says which.
+/// Fails if a socket cannot be opened; the error names the interface or address.
 pub async fn run(
     config: Config,
     place: Place,

@@ -1,23 +1,24 @@
-//! Segments without the signature that they were to have: the kernel drops them and tells nobody, so an end
-//! with another key is only seen to be silent. What a namespace counts of them gives it away.
+//! Counts of TCP segments with missing or wrong MD5 signatures. The kernel drops them silently, so that a
+//! peer with a different key only appears not to answer. The kernel's counters of the namespace reveal the
+//! cause.
 
 use netstage_host::netns::Namespace;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 
-/// Segments that were dropped for their signatures (RFC 2385).
+/// TCP segments dropped for their MD5 signatures (RFC 2385).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signatures {
-    /// They had none, and ours have a key.
+    /// Unsigned segments, although a key is configured.
     pub missing: u64,
-    /// They had one, and ours have no key.
+    /// Signed segments, although no key is configured.
     pub unexpected: u64,
-    /// They were signed with another key.
+    /// Segments signed with a different key.
     pub wrong: u64,
 }
 
 impl Signatures {
-    /// All of them.
+    /// Returns the total number of segments.
     pub fn count(self) -> u64 {
         self.missing + self.unexpected + self.wrong
     }
@@ -31,23 +32,23 @@ impl Signatures {
     }
 }
 
-/// The kernel's counts of a namespace.
+/// Reader of the kernel's counters of a namespace.
 pub(super) struct Watch {
     file: File,
     before: Signatures,
 }
 
 impl Watch {
-    /// Counts from now on.
+    /// Starts to count.
     pub(super) fn new(namespace: &Namespace) -> io::Result<Watch> {
-        // An open file stays that of its namespace, whoever reads it.
+        // An open file keeps referring to the namespace it was opened in.
         let file = namespace.run(|| File::open("/proc/thread-self/net/netstat")).flatten()?;
         let mut watch = Watch { file, before: Signatures::default() };
         watch.take();
         Ok(watch)
     }
 
-    /// Those since it was last asked.
+    /// Returns the segments dropped since the last call.
     pub(super) fn take(&mut self) -> Signatures {
         let mut text = String::new();
         let read = self.file.seek(SeekFrom::Start(0)).and_then(|_| self.file.read_to_string(&mut text));
@@ -57,7 +58,7 @@ impl Watch {
     }
 }
 
-/// What the lines of names and values say; a kernel that counts none of these says nothing.
+/// Parses the lines of names and values; counters that the kernel lacks are zero.
 fn in_netstat(text: &str) -> Signatures {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return Signatures::default() };
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_found_by_their_names() {
+    fn counters_are_found_by_name() {
         let text = "TcpExt: SyncookiesSent TCPMD5NotFound TCPMD5Unexpected X TCPMD5Failure\n\
                     TcpExt: 1 2 3 4 5\nIpExt: InNoRoutes TCPMD5Failure\nIpExt: 0 9\n";
         assert_eq!(in_netstat(text), Signatures { missing: 2, unexpected: 3, wrong: 5 });

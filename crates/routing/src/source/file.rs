@@ -1,7 +1,7 @@
-//! Routes and labels as lines of a text file, much as iproute2 writes them:
+//! Routes and labels from a text file with lines similar to iproute2:
 //!
 //! ```text
-//! # prefix, or a label, and where it leads
+//! # prefix or label, and its destination
 //! 10.0.0.0/8      via 192.0.2.1 dev eth1
 //! 10.1.0.0/16     via 192.0.2.1 dev eth1 push 100/200
 //! 10.2.0.0/16     via 192.0.2.1 dev eth1 or via 192.0.2.5 dev eth2 push 17
@@ -14,8 +14,8 @@
 //! label 303       pop table red
 //! ```
 //!
-//! A label that leads somewhere without `swap` is taken off (penultimate hop popping); `pop` looks up what
-//! is beneath.
+//! A label without `swap` is popped before forwarding (penultimate hop popping). `pop` forwards the packet
+//! by its inner header or next label.
 
 use crate::source::path::{Change, Destination, Meaning, Path};
 use netstage_wire::mpls::Label;
@@ -23,12 +23,12 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::SplitWhitespace;
 
-/// What is wrong, and in which line, from one on.
+/// Syntax error with its line number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// The line.
+    /// Line number, starting at 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Description of the error.
     pub message: String,
 }
 
@@ -40,16 +40,16 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// How names in a file are the router's numbers.
+/// Names in the file and the indexes they stand for.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
-    /// Interfaces, in order.
+    /// Interfaces of the router, by index.
     pub interfaces: &'a [String],
-    /// Tables, in order; the first is the one meant where none is named.
+    /// Routing tables, by index; table 0 is used for routes without a table name.
     pub tables: &'a [String],
 }
 
-/// Reads all lines, or tells of the first that is wrong.
+/// Parses all lines. Fails at the first invalid line.
 pub fn read(text: &str, names: Names<'_>) -> Result<Vec<Change>, Error> {
     let mut changes = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -84,7 +84,9 @@ fn meaning(words: &mut SplitWhitespace<'_>, names: Names<'_>) -> Result<Meaning,
         return match words.next() {
             None => Ok(Meaning::Pop { table: 0 }),
             Some("table") => Ok(Meaning::Pop { table: table(words, names)? }),
-            Some(word) => Err(format!("`{word}` after `pop`: expected `table` and its name, or nothing")),
+            Some(word) => {
+                Err(format!("unexpected `{word}` after `pop`; expected `table` and its name, or nothing"))
+            }
         };
     }
     let mut swapped = Vec::new();
@@ -108,7 +110,7 @@ fn destination<'a>(
     };
     match words.next() {
         None => Ok(destination),
-        Some(word) => Err(format!("`{word}` after all that can be said")),
+        Some(word) => Err(format!("unexpected `{word}`; expected the end of the line")),
     }
 }
 
@@ -123,18 +125,18 @@ fn paths<'a>(
         let mut via = None;
         if next == Some("via") {
             let word = words.next().unwrap_or_default();
-            via = Some(word.parse().map_err(|_| format!("`{word}` is no address"))?);
+            via = Some(word.parse().map_err(|_| format!("`{word}` is not an IP address"))?);
             next = words.next();
         }
         if next != Some("dev") {
-            let found = next.map_or("the end of the line".into(), |word| format!("`{word}`"));
+            let found = next.map_or("end of line".into(), |word| format!("`{word}`"));
             return Err(format!(
-                "{found} instead of `via` and an address, `dev` and an interface, `local` or `discard`"
+                "unexpected {found}; expected `via` and an address, `dev` and an interface, `local` or `discard`"
             ));
         }
         let name = words.next().unwrap_or_default();
         let interface = names.interfaces.iter().position(|known| known == name);
-        let interface = interface.ok_or_else(|| format!("`{name}` is no interface of the router"))? as u32;
+        let interface = interface.ok_or_else(|| format!("the router has no interface `{name}`"))? as u32;
         let mut own = swapped.to_vec();
         next = words.next();
         if next == Some("push") {
@@ -147,7 +149,9 @@ fn paths<'a>(
         match next {
             None => return Ok(paths),
             Some("or") => next = words.next(),
-            Some(word) => return Err(format!("`{word}` instead of `push`, `or` or the end of the line")),
+            Some(word) => {
+                return Err(format!("unexpected `{word}`; expected `push`, `or` or the end of the line"));
+            }
         }
     }
 }
@@ -155,21 +159,22 @@ fn paths<'a>(
 fn table(words: &mut SplitWhitespace<'_>, names: Names<'_>) -> Result<u32, String> {
     let name = words.next().unwrap_or_default();
     let table = names.tables.iter().position(|known| known == name);
-    table.map(|table| table as u32).ok_or_else(|| format!("`{name}` is no table"))
+    table.map(|table| table as u32).ok_or_else(|| format!("the router has no table `{name}`"))
 }
 
 fn prefix(word: &str) -> Result<(IpAddr, u8), String> {
-    let wrong = || format!("`{word}` is no prefix such as 10.0.0.0/8 or 2001:db8::/32, nor `label`");
-    let (address, length) = word.split_once('/').ok_or_else(wrong)?;
+    let not_a_prefix =
+        || format!("`{word}` is neither a prefix such as 10.0.0.0/8 or 2001:db8::/32 nor `label`");
+    let (address, length) = word.split_once('/').ok_or_else(not_a_prefix)?;
     let (address, length): (IpAddr, u8) =
-        (address.parse().map_err(|_| wrong())?, length.parse().map_err(|_| wrong())?);
+        (address.parse().map_err(|_| not_a_prefix())?, length.parse().map_err(|_| not_a_prefix())?);
     let (bits, free) = match address {
         IpAddr::V4(address) => (u128::from(u32::from(address)), 32_u32.checked_sub(length.into())),
         IpAddr::V6(address) => (address.into(), 128_u32.checked_sub(length.into())),
     };
-    let free = free.ok_or_else(wrong)?;
+    let free = free.ok_or_else(not_a_prefix)?;
     if free > 0 && bits & (u128::MAX >> (128 - free)) != 0 {
-        return Err(format!("`{word}` has bits beyond its length"));
+        return Err(format!("`{word}` has bits set beyond its length"));
     }
     Ok((address, length))
 }
@@ -180,7 +185,7 @@ fn labels(word: &str) -> Result<Vec<Label>, String> {
 
 fn label(word: &str) -> Result<Label, String> {
     let number = word.parse().ok().and_then(Label::new);
-    number.ok_or_else(|| format!("`{word}` is no label: a number up to 1048575"))
+    number.ok_or_else(|| format!("`{word}` is not a label; give a number from 0 to 1048575"))
 }
 
 #[cfg(test)]
@@ -199,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_changes() {
+    fn each_line_becomes_a_change() {
         let text = "# a comment\n\n10.1.0.0/16 via 192.0.2.1 dev eth1 push 100/200 # another\n\
             10.2.0.0/16 via 192.0.2.1 dev eth1 or via 192.0.2.5 dev eth2 push 17\n\
             2001:db8::/32 discard\n0.0.0.0/0 table red local\n10.9.0.0/24 dev eth2\n\
@@ -230,29 +235,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn errors_carry_their_line_number() {
         for (line, message) in [
             (
                 "10.0.0.0 via 192.0.2.1 dev eth1",
-                "`10.0.0.0` is no prefix such as 10.0.0.0/8 or 2001:db8::/32, nor `label`",
+                "`10.0.0.0` is neither a prefix such as 10.0.0.0/8 or 2001:db8::/32 nor `label`",
             ),
-            ("10.0.0.1/8 local", "`10.0.0.1/8` has bits beyond its length"),
+            ("10.0.0.1/8 local", "`10.0.0.1/8` has bits set beyond its length"),
             (
                 "10.0.0.0/33 local",
-                "`10.0.0.0/33` is no prefix such as 10.0.0.0/8 or 2001:db8::/32, nor `label`",
+                "`10.0.0.0/33` is neither a prefix such as 10.0.0.0/8 or 2001:db8::/32 nor `label`",
             ),
-            ("10.0.0.0/8 via eth1", "`eth1` is no address"),
-            ("10.0.0.0/8 dev eth9", "`eth9` is no interface of the router"),
-            ("10.0.0.0/8 dev eth1 push 1048576", "`1048576` is no label: a number up to 1048575"),
-            ("10.0.0.0/8 dev eth1 and more", "`and` instead of `push`, `or` or the end of the line"),
-            ("10.0.0.0/8 table blue local", "`blue` is no table"),
-            ("10.0.0.0/8 discard now", "`now` after all that can be said"),
+            ("10.0.0.0/8 via eth1", "`eth1` is not an IP address"),
+            ("10.0.0.0/8 dev eth9", "the router has no interface `eth9`"),
+            ("10.0.0.0/8 dev eth1 push 1048576", "`1048576` is not a label; give a number from 0 to 1048575"),
+            (
+                "10.0.0.0/8 dev eth1 and more",
+                "unexpected `and`; expected `push`, `or` or the end of the line",
+            ),
+            ("10.0.0.0/8 table blue local", "the router has no table `blue`"),
+            ("10.0.0.0/8 discard now", "unexpected `now`; expected the end of the line"),
             (
                 "10.0.0.0/8",
-                "the end of the line instead of `via` and an address, `dev` and an interface, `local` or `discard`",
+                "unexpected end of line; expected `via` and an address, `dev` and an interface, `local` or `discard`",
             ),
-            ("label x pop", "`x` is no label: a number up to 1048575"),
-            ("label 20 pop red", "`red` after `pop`: expected `table` and its name, or nothing"),
+            ("label x pop", "`x` is not a label; give a number from 0 to 1048575"),
+            ("label 20 pop red", "unexpected `red` after `pop`; expected `table` and its name, or nothing"),
         ] {
             let error = read(&format!("0.0.0.0/0 local\n{line}\n")).unwrap_err();
             assert_eq!(error, Error { line: 2, message: message.into() });

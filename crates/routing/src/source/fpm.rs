@@ -1,8 +1,9 @@
-//! The stream by which FRR's forwarding plane manager tells of routes and labels (module `dplane_fpm_nl`):
-//! frames of a header and one or more messages as the kernel has them, which [`route`](super::route) reads.
+//! Routes and labels from FRR's forwarding plane manager (module `dplane_fpm_nl`). Each frame has a header
+//! and one or more netlink messages, which [`route`](super::route) parses.
 //!
-//! A session that ends, or is opened anew, moves no packet: what was told holds for [`HOLD`], and what has
-//! not been told again by then goes. Nothing in the stream says that all has been told.
+//! The end of a session or the start of a new one does not change any route. Routes of the old session
+//! remain for [`HOLD_TIME`] and are removed if the new session has not sent them again by then. The protocol
+//! has no mark for the end of the initial routes.
 
 use super::Ranked;
 use super::route::{Names, Subject, Told, subject, told};
@@ -15,36 +16,37 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 
-/// How long what a session told holds after it, and after the next one has begun: as long as BGP speakers
-/// wait for one that restarts (RFC 4724).
+/// Time for which routes remain after their session has ended, and after the next one has begun. Equal to
+/// the restart time BGP speakers usually grant a restarting peer (RFC 4724).
 pub const HOLD: Duration = Duration::from_secs(120);
 
-/// A route is told to have gone, and then how it is now; in between it is as it was.
-const CHANGING: Duration = Duration::from_millis(100);
+/// Delay before a removal takes effect. FRR changes a route by removing and adding it; within this time the
+/// old route stays in use.
+const REPLACE_DELAY: Duration = Duration::from_millis(100);
 
-/// Version, kind, and the length of all of it.
+/// Length of the frame header, bytes: version, message type, and length of the frame.
 const HEADER: usize = 4;
 const VERSION: u8 = 1;
 const NETLINK: u8 = 1;
-/// Length, type, flags, sequence number and sender.
+/// Length of the netlink message header, bytes: length, type, flags, sequence number and port ID.
 const MESSAGE_HEADER: usize = 16;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
 const RTM_NEWNEXTHOP: u16 = 104;
 
-/// Why a session is of no use.
+/// Reasons to close a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Of a version or kind that is not known.
+    /// Unsupported version or message type.
     Unknown {
-        /// The version told.
+        /// Version in the frame header.
         version: u8,
-        /// The kind of message told.
+        /// Message type in the frame header.
         kind: u8,
     },
-    /// A frame that is shorter than its header.
+    /// Frame length below the length of the header.
     TooShort,
-    /// Next hops are told apart from routes.
+    /// Next hops sent separately from routes (next-hop groups).
     NextHopGroups,
 }
 
@@ -53,64 +55,65 @@ impl fmt::Display for Fault {
         match self {
             Fault::Unknown { version, kind } => write!(
                 f,
-                "version {version}, messages of kind {kind}: load zebra's module dplane_fpm_nl, which sends netlink"
+                "unsupported FPM version {version}, message type {kind}; load zebra's module dplane_fpm_nl"
             ),
-            Fault::TooShort => f.write_str("a frame that is shorter than its own header"),
-            Fault::NextHopGroups => {
-                f.write_str("next hops apart from routes: tell zebra `no fpm use-next-hop-groups`")
-            }
+            Fault::TooShort => f.write_str("frame shorter than its header"),
+            Fault::NextHopGroups => f.write_str(
+                "next-hop groups are not supported; configure `no fpm use-next-hop-groups` in zebra",
+            ),
         }
     }
 }
 
-/// What a manager has told. Call [`handle_connected`](Manager::handle_connected) for each session, then
-/// [`handle_bytes`](Manager::handle_bytes), at last [`handle_closed`](Manager::handle_closed); take what
-/// changes by [`poll_change`](Manager::poll_change) after each of them and after
-/// [`handle_timeout`](Manager::handle_timeout).
+/// Routes and labels received from a forwarding plane manager. Call
+/// [`handle_connected`](FpmRoutes::handle_connected) when a session begins, then
+/// [`handle_bytes`](FpmRoutes::handle_bytes), and [`handle_closed`](FpmRoutes::handle_closed) when it ends.
+/// After each of these and after [`handle_timeout`](FpmRoutes::handle_timeout), take the changes from
+/// [`poll_change`](FpmRoutes::poll_change).
 #[derive(Debug)]
 pub struct Manager {
     names: Names,
     ranked: Ranked,
-    /// What goes unless it is told again, and when.
-    leaving: BTreeMap<Subject, Instant>,
-    due: BTreeSet<(Instant, Subject)>,
-    /// What has come of a frame that is not complete.
+    /// Routes and labels to be removed unless they are sent again, with their deadlines.
+    expiring: BTreeMap<Subject, Instant>,
+    deadlines: BTreeSet<(Instant, Subject)>,
+    /// Bytes of an incomplete frame.
     partial: Vec<u8>,
-    /// The next routers of LSPs, by interface and outermost label.
+    /// Next hops of LSPs, by interface and outermost label.
     lsps: BTreeMap<(u32, Label), IpAddr>,
-    /// Routes that wait for one of them.
-    waiting: BTreeMap<(Prefix, u32), Vec<Path>>,
+    /// Routes whose paths lack the next hop of an LSP.
+    incomplete: BTreeMap<(Prefix, u32), Vec<Path>>,
     changes: VecDeque<Change>,
     unreadable: u64,
 }
 
 impl Manager {
-    /// Nothing is told yet; the kernel's numbers are these.
+    /// Creates an empty set of routes with the kernel's IDs of interfaces and tables.
     pub fn new(names: Names) -> Manager {
         Manager {
             names,
             ranked: Ranked::default(),
-            leaving: BTreeMap::new(),
-            due: BTreeSet::new(),
+            expiring: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
             partial: Vec::new(),
             lsps: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            incomplete: BTreeMap::new(),
             changes: VecDeque::new(),
             unreadable: 0,
         }
     }
 
-    /// A session begins; one before it is over.
+    /// Starts a new session and ends the previous one, if any.
     pub fn handle_connected(&mut self, now: Instant) {
         self.hold(now);
     }
 
-    /// The session is over.
+    /// Ends the session.
     pub fn handle_closed(&mut self, now: Instant) {
         self.hold(now);
     }
 
-    /// What has come next. After a fault the session is to be closed.
+    /// Handles received bytes. After an error the session must be closed.
     pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) -> Result<(), Fault> {
         let partial = std::mem::take(&mut self.partial);
         let joined = [&partial, bytes].concat();
@@ -123,44 +126,45 @@ impl Manager {
             if length < HEADER {
                 return Err(Fault::TooShort);
             }
-            let Some((frame, behind)) = rest.split_at_checked(length) else { break };
+            let Some((frame, after)) = rest.split_at_checked(length) else { break };
             self.handle_frame(now, &frame[HEADER..])?;
-            rest = behind;
+            rest = after;
         }
         self.partial = rest.to_vec();
         Ok(())
     }
 
-    /// What was not told again in time goes.
+    /// Removes routes and labels whose deadline has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(&(due, subject)) = self.due.first().filter(|(due, _)| *due <= now) {
-            self.due.remove(&(due, subject));
-            self.leaving.remove(&subject);
+        while let Some(&(deadline, subject)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now)
+        {
+            self.deadlines.remove(&(deadline, subject));
+            self.expiring.remove(&subject);
             self.changes.extend(self.ranked.remove(subject));
         }
     }
 
-    /// When to call [`handle_timeout`](Manager::handle_timeout).
+    /// Returns the time at which to call [`handle_timeout`](FpmRoutes::handle_timeout).
     pub fn poll_timeout(&self) -> Instant {
-        self.due.first().map_or(Instant::NEVER, |(due, _)| *due)
+        self.deadlines.first().map_or(Instant::NEVER, |(deadline, _)| *deadline)
     }
 
-    /// What routes and labels lead to from now on.
+    /// Returns the next change of a route or label.
     pub fn poll_change(&mut self) -> Option<Change> {
         self.changes.pop_front()
     }
 
-    /// What it has told, and not taken back.
+    /// Returns the current routes and labels.
     pub fn ranked(&self) -> &Ranked {
         &self.ranked
     }
 
-    /// The kernel's numbers are these from now on: of what was told by others nothing changes.
+    /// Sets the kernel's IDs for later messages. Existing routes stay unchanged.
     pub fn set_names(&mut self, names: Names) {
         self.names = names;
     }
 
-    /// Messages of routes that could not be read.
+    /// Returns the number of route messages that could not be parsed.
     pub fn unreadable(&self) -> u64 {
         self.unreadable
     }
@@ -169,19 +173,19 @@ impl Manager {
         self.partial.clear();
         let subjects: Vec<Subject> = self.ranked.subjects().collect();
         for subject in subjects {
-            self.stay(subject);
-            self.leave(subject, now + HOLD);
+            self.cancel_expiry(subject);
+            self.expire_at(subject, now + HOLD);
         }
     }
 
-    fn leave(&mut self, subject: Subject, due: Instant) {
-        self.leaving.insert(subject, due);
-        self.due.insert((due, subject));
+    fn expire_at(&mut self, subject: Subject, deadline: Instant) {
+        self.expiring.insert(subject, deadline);
+        self.deadlines.insert((deadline, subject));
     }
 
-    fn stay(&mut self, subject: Subject) {
-        if let Some(due) = self.leaving.remove(&subject) {
-            self.due.remove(&(due, subject));
+    fn cancel_expiry(&mut self, subject: Subject) {
+        if let Some(deadline) = self.expiring.remove(&subject) {
+            self.deadlines.remove(&(deadline, subject));
         }
     }
 
@@ -189,7 +193,7 @@ impl Manager {
         while rest.len() >= MESSAGE_HEADER {
             let length = u32::from_ne_bytes([rest[0], rest[1], rest[2], rest[3]]) as usize;
             let kind = u16::from_ne_bytes([rest[4], rest[5]]);
-            // What is cut off, or too short to be a message, ends the frame, not the session.
+            // A truncated or too short message ends the frame, but not the session.
             let message = rest.get(..length).filter(|message| message.len() >= MESSAGE_HEADER);
             let Some(message) = message else {
                 self.unreadable += 1;
@@ -216,11 +220,12 @@ impl Manager {
             }
         };
         let Some(subject) = subject(&route, &self.names) else { return };
-        self.stay(subject);
+        self.cancel_expiry(subject);
         if let Subject::Route(prefix, rank) = subject {
-            self.waiting.remove(&(prefix, rank));
+            self.incomplete.remove(&(prefix, rank));
         }
-        // What goes need not be told with where it led, and what leads elsewhere leads nowhere here.
+        // Removals do not carry a destination. A route that no longer leads to a known interface is removed,
+        // too.
         let change = match told(&route, &self.names).filter(|_| is_new) {
             Some(Told::Route(prefix, rank, Some(Destination::Paths(paths)))) => {
                 return self.handle_paths(prefix, rank, paths);
@@ -228,15 +233,15 @@ impl Manager {
             Some(Told::Route(prefix, rank, to)) => self.ranked.route(prefix, rank, to),
             Some(Told::Label(label, meaning)) => self.ranked.label(label, Some(meaning)),
             None => {
-                self.leave(subject, now + CHANGING);
+                self.expire_at(subject, now + REPLACE_DELAY);
                 None
             }
         };
         self.changes.extend(change);
     }
 
-    /// FRR leaves out the next router of IPv6 that goes by an LSP of IPv4 (RFC 4798): it is the LSP's own, by
-    /// the label that leads into it.
+    /// Adds routes with missing next hops. FRR omits the next hop of an IPv6 route over an IPv4 LSP (RFC
+    /// 4798). It is the next hop of the LSP, which is known from the outermost label.
     fn handle_paths(&mut self, prefix: Prefix, rank: u32, mut paths: Vec<Path>) {
         let mut new_lsps = false;
         for path in &mut paths {
@@ -251,10 +256,10 @@ impl Manager {
         if paths.iter().all(|path| path.via.is_some() || path.labels.is_empty()) {
             self.changes.extend(self.ranked.route(prefix, rank, Some(Destination::Paths(paths))));
         } else {
-            self.waiting.insert((prefix, rank), paths);
+            self.incomplete.insert((prefix, rank), paths);
         }
         if new_lsps {
-            for ((prefix, rank), paths) in std::mem::take(&mut self.waiting) {
+            for ((prefix, rank), paths) in std::mem::take(&mut self.incomplete) {
                 self.handle_paths(prefix, rank, paths);
             }
         }

@@ -1,4 +1,4 @@
-//! Sessions of a forwarding plane manager: whole, in pieces, cut off, opened anew and hostile.
+//! FPM sessions: in whole frames, in pieces, truncated, reconnected and malformed.
 
 use super::*;
 use crate::source::path::{Destination, Meaning, Path};
@@ -37,12 +37,12 @@ fn message(family: AddressFamily, length: u8, attributes: Vec<RouteAttribute>) -
     message
 }
 
-fn route(last: u8, way: bool) -> RouteMessage {
+fn route(last: u8, has_next_hop: bool) -> RouteMessage {
     let mut attributes = vec![
         RouteAttribute::Destination(RouteAddress::Inet([10, 0, last, 0].into())),
         RouteAttribute::Priority(20),
     ];
-    if way {
+    if has_next_hop {
         attributes.push(RouteAttribute::Gateway(RouteAddress::Inet([192, 0, 2, 1].into())));
         attributes.push(RouteAttribute::Oif(3));
     }
@@ -53,7 +53,7 @@ fn new(last: u8) -> Vec<u8> {
     frame(RouteNetlinkMessage::NewRoute(route(last, true)))
 }
 
-/// FRR takes a route back without saying where it led.
+/// FRR removes a route without its destination.
 fn gone(last: u8) -> Vec<u8> {
     frame(RouteNetlinkMessage::DelRoute(route(last, false)))
 }
@@ -93,7 +93,7 @@ fn seconds(seconds: u64) -> Instant {
 }
 
 #[test]
-fn what_comes_in_pieces_is_read_as_if_it_came_at_once() {
+fn frames_are_reassembled_from_pieces() {
     let mut manager = Manager::new(names());
     manager.handle_connected(seconds(0));
     for byte in [new(1), swap(300, 301), new(2)].concat() {
@@ -104,22 +104,22 @@ fn what_comes_in_pieces_is_read_as_if_it_came_at_once() {
 }
 
 #[test]
-fn a_route_that_changes_does_not_go_in_between() {
+fn a_changed_route_is_not_removed_in_between() {
     let mut manager = Manager::new(names());
     manager.handle_connected(seconds(0));
     manager.handle_bytes(seconds(1), &[new(1), new(2)].concat()).unwrap();
     changes(&mut manager);
     manager.handle_bytes(seconds(2), &[gone(1), new(1), gone(2)].concat()).unwrap();
     assert_eq!(changes(&mut manager), []);
-    let due = manager.poll_timeout();
-    assert!(due <= seconds(2) + CHANGING);
-    manager.handle_timeout(due);
+    let deadline = manager.poll_timeout();
+    assert!(deadline <= seconds(2) + REPLACE_DELAY);
+    manager.handle_timeout(deadline);
     assert_eq!(changes(&mut manager), [leads(2, false)]);
     assert_eq!(manager.poll_timeout(), Instant::NEVER);
 }
 
 #[test]
-fn a_route_that_now_leads_elsewhere_goes() {
+fn a_route_to_an_unknown_interface_is_removed() {
     let mut manager = Manager::new(names());
     manager.handle_connected(seconds(0));
     manager.handle_bytes(seconds(1), &new(1)).unwrap();
@@ -133,19 +133,19 @@ fn a_route_that_now_leads_elsewhere_goes() {
 }
 
 #[test]
-fn a_new_session_moves_nothing_but_what_it_does_not_tell_again() {
+fn a_new_session_removes_only_routes_it_does_not_send_again() {
     let mut manager = Manager::new(names());
     manager.handle_connected(seconds(0));
     manager.handle_bytes(seconds(1), &[new(1), new(2), swap(300, 301), swap(302, 303)].concat()).unwrap();
     changes(&mut manager);
-    // It ends in the middle of a message.
+    // The session ends in the middle of a message.
     manager.handle_bytes(seconds(9), &new(3)[..20]).unwrap();
     manager.handle_closed(seconds(10));
     manager.handle_connected(seconds(20));
     manager.handle_bytes(seconds(21), &[new(2), swap(300, 304)].concat()).unwrap();
     assert_eq!(changes(&mut manager), [swaps(300, Some(304))]);
     manager.handle_timeout(seconds(130));
-    assert_eq!(changes(&mut manager), [], "the new session has its own time");
+    assert_eq!(changes(&mut manager), [], "the hold time starts again with the new session");
     assert_eq!(manager.poll_timeout(), seconds(20) + HOLD);
     manager.handle_timeout(seconds(20) + HOLD);
     assert_eq!(changes(&mut manager), [leads(1, false), swaps(302, None)]);
@@ -153,7 +153,7 @@ fn a_new_session_moves_nothing_but_what_it_does_not_tell_again() {
 }
 
 #[test]
-fn ipv6_goes_to_the_next_router_of_the_lsp_of_ipv4_it_is_in() {
+fn ipv6_routes_take_the_next_hop_of_their_ipv4_lsp() {
     let label = MplsLabel { label: 17, traffic_class: 0, bottom_of_stack: true, ttl: 0 };
     let labelled = |family, destination, length, via: Option<[u8; 4]>| {
         let mut attributes = vec![
@@ -167,28 +167,28 @@ fn ipv6_goes_to_the_next_router_of_the_lsp_of_ipv4_it_is_in() {
         attributes.extend(via.map(|via| RouteAttribute::Gateway(RouteAddress::Inet(via.into()))));
         frame(RouteNetlinkMessage::NewRoute(message(family, length, attributes)))
     };
-    let six: std::net::Ipv6Addr = "fd02::".parse().unwrap();
-    let of_ipv6 = labelled(AddressFamily::Inet6, RouteAddress::Inet6(six), 64, None);
+    let ipv6_prefix: std::net::Ipv6Addr = "fd02::".parse().unwrap();
+    let of_ipv6 = labelled(AddressFamily::Inet6, RouteAddress::Inet6(ipv6_prefix), 64, None);
     let of_ipv4 =
         labelled(AddressFamily::Inet, RouteAddress::Inet([10, 0, 2, 1].into()), 32, Some([192, 0, 2, 1]));
     let labels = vec![Label::new(17).unwrap()];
     let path = Path { interface: 0, via: Some([192, 0, 2, 1].into()), labels };
     let to = Some(Destination::Paths(vec![path]));
     let expected = |address: IpAddr, length| Change::Route((0, (address, length)), to.clone());
-    let (four, six) = (expected([10, 0, 2, 1].into(), 32), expected(six.into(), 64));
-    for (told, changed) in [
-        ([&of_ipv4[..], &of_ipv6].concat(), [four.clone(), six.clone()]),
-        ([&of_ipv6[..], &of_ipv4].concat(), [four, six]),
+    let (ipv4_route, ipv6_route) = (expected([10, 0, 2, 1].into(), 32), expected(ipv6_prefix.into(), 64));
+    for (sent, changed) in [
+        ([&of_ipv4[..], &of_ipv6].concat(), [ipv4_route.clone(), ipv6_route.clone()]),
+        ([&of_ipv6[..], &of_ipv4].concat(), [ipv4_route, ipv6_route]),
     ] {
         let mut manager = Manager::new(names());
         manager.handle_connected(seconds(0));
-        manager.handle_bytes(seconds(1), &told).unwrap();
+        manager.handle_bytes(seconds(1), &sent).unwrap();
         assert_eq!(changes(&mut manager), changed);
     }
 }
 
 #[test]
-fn what_is_none_of_it_ends_the_session_and_moves_nothing() {
+fn malformed_frames_end_the_session_and_change_no_route() {
     let mut manager = Manager::new(names());
     manager.handle_connected(seconds(0));
     manager.handle_bytes(seconds(1), &new(1)).unwrap();
@@ -204,7 +204,7 @@ fn what_is_none_of_it_ends_the_session_and_moves_nothing() {
         assert_eq!(manager.handle_bytes(seconds(2), &bytes), Err(fault));
         assert_eq!(changes(&mut manager), []);
     }
-    // A message that contradicts its frame is skipped.
+    // A malformed message is skipped.
     manager.handle_connected(seconds(3));
     let mut wrong = new(4);
     wrong[4] = 0xff;
@@ -214,7 +214,7 @@ fn what_is_none_of_it_ends_the_session_and_moves_nothing() {
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_are_refused_or_read(
+    fn arbitrary_bytes_are_rejected_or_parsed(
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
         at in 0..60_usize,
         value in any::<u8>(),
@@ -229,7 +229,7 @@ proptest! {
         let _ = manager.handle_bytes(seconds(1), &[&[VERSION, NETLINK][..], &length, &bytes].concat());
         manager.handle_closed(seconds(2));
         manager.handle_timeout(seconds(2) + HOLD);
-        // What has been held is gone, once.
+        // Every route and label that was added is removed exactly once.
         let mut known = std::collections::BTreeSet::new();
         for change in changes(&mut manager) {
             match change {

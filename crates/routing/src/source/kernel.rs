@@ -1,5 +1,5 @@
-//! The kernel's own routes, labels and neighbours: whatever sets them (a routing daemon, `ip route`), the
-//! router forwards by them.
+//! Routes, labels and neighbors of the kernel. The router forwards by them, whether a routing daemon or `ip
+//! route` set them.
 
 use super::Ranked;
 use super::route::{Names, Told, told};
@@ -14,30 +14,31 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// What is new.
+/// Changes since the last poll.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// What routes and labels lead to.
+    /// Changed routes and labels.
     pub changes: Vec<Change>,
-    /// Neighbours, and their stations.
+    /// Changed neighbors with their MAC addresses; `None` if unresolved.
     pub neighbours: Vec<(Neighbour, Option<Mac>)>,
-    /// Interfaces or their addresses may have changed.
+    /// `true` if interfaces or their addresses may have changed.
     pub links: bool,
 }
 
-/// The kernel's tables, followed.
+/// Mirror of the kernel's routing tables.
 #[derive(Debug)]
 pub struct Kernel {
     feed: Feed,
     netlink: Netlink,
     names: Names,
     ranked: Ranked,
-    /// Whose station was known when it was told last.
-    known: BTreeSet<Neighbour>,
+    /// Neighbors whose MAC address was known at the last update.
+    resolved: BTreeSet<Neighbour>,
 }
 
 impl Kernel {
-    /// Begins to follow a namespace's. Nothing is known before it is [`load`](Kernel::load)ed.
+    /// Opens the netlink sockets in a namespace. The mirror is empty until [`load`](KernelRoutes::load) is
+    /// called.
     pub fn open(namespace: &Namespace) -> io::Result<Kernel> {
         let feed = Feed::open(namespace)?;
         Ok(Kernel {
@@ -45,11 +46,11 @@ impl Kernel {
             netlink: Netlink::open(namespace)?,
             names: Names::default(),
             ranked: Ranked::default(),
-            known: BTreeSet::new(),
+            resolved: BTreeSet::new(),
         })
     }
 
-    /// Everything as it is now, by these names: what has to change for it.
+    /// Reads all routes and neighbors anew with these IDs, and returns the differences.
     pub fn load(&mut self, names: Names) -> Result<News, Error> {
         self.names = names;
         let mut fresh = Ranked::default();
@@ -61,22 +62,22 @@ impl Kernel {
             }
         }
         let mut news = News { changes: self.ranked.replace(fresh), ..News::default() };
-        // Neighbours of an interface that is gone are not told to be.
-        let mut gone = std::mem::take(&mut self.known);
+        // The kernel does not report neighbors of a removed interface as gone.
+        let mut gone = std::mem::take(&mut self.resolved);
         for (link, address, station) in self.netlink.neighbours()? {
             news.neighbours.extend(self.neighbour(link, address, station));
         }
-        gone.retain(|neighbour| !self.known.contains(neighbour));
+        gone.retain(|neighbour| !self.resolved.contains(neighbour));
         news.neighbours.extend(gone.into_iter().map(|neighbour| (neighbour, None)));
         Ok(news)
     }
 
-    /// What has changed since it was asked last, some of it at least.
+    /// Returns changes since the last call; further changes may remain for the next call.
     pub fn poll(&mut self) -> Result<News, Error> {
-        const MOST: usize = 4096;
+        const MAX_MESSAGES: usize = 4096;
         let (mut news, mut is_overrun) = (News::default(), false);
         let failed = |source| Error { action: "follow routes".into(), source };
-        for _ in 0..MOST {
+        for _ in 0..MAX_MESSAGES {
             match self.feed.poll().map_err(failed)? {
                 None => break,
                 Some(Heard::Route(route, is_new)) => news.changes.extend(match told(&route, &self.names) {
@@ -93,7 +94,7 @@ impl Kernel {
                 Some(Heard::Overrun) => is_overrun = true,
             }
         }
-        // With a link that goes down routes go of which the kernel does not tell.
+        // The kernel does not report the routes that disappear with a link.
         if is_overrun || news.links {
             let names = std::mem::take(&mut self.names);
             let all = self.load(names)?;
@@ -103,16 +104,17 @@ impl Kernel {
         Ok(news)
     }
 
-    /// Has the kernel find a neighbour's station; what it finds is news.
+    /// Asks the kernel to resolve a neighbor's MAC address; the result arrives by
+    /// [`poll`](KernelRoutes::poll).
     pub fn find(&mut self, (interface, address): Neighbour) {
         let link = self.names.interfaces.iter().find(|(_, number)| **number == interface);
         if let Some((link, _)) = link {
-            // Where it cannot even ask, packets wait in vain, which is counted.
+            // If the request fails, the packets keep waiting and are counted.
             let _ = self.netlink.resolve(*link, address);
         }
     }
 
-    /// What it knows of routes and labels.
+    /// Returns the kernel's routes and labels.
     pub fn ranked(&self) -> &Ranked {
         &self.ranked
     }
@@ -129,15 +131,15 @@ impl Kernel {
             Station::Unknown => None,
         };
         match mac {
-            Some(_) => self.known.insert((interface, address)),
-            None => self.known.remove(&(interface, address)),
+            Some(_) => self.resolved.insert((interface, address)),
+            None => self.resolved.remove(&(interface, address)),
         };
         Some(((interface, address), mac))
     }
 }
 
 impl AsFd for Kernel {
-    /// Readable when there is news.
+    /// Returns the netlink socket, readable when changes are pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.feed.as_fd()
     }

@@ -1,9 +1,9 @@
-//! Where routes and labels come from.
+//! Route sources of the MPLS router.
 //!
-//! - [`path`]: where routes and labels lead.
-//! - [`file`]: lines of a text file.
-//! - [`route`]: messages about routes, as the kernel has them; [`kernel`]: the kernel's own; [`fpm`]: those
-//!   of a routing daemon, told to the router itself.
+//! - [`path`]: destinations of routes and labels.
+//! - [`file`]: routes from a text file.
+//! - [`route`]: netlink messages about routes; [`kernel`]: routes of the kernel; [`fpm`]: routes that a
+//!   routing daemon sends to the router itself.
 
 pub mod file;
 pub mod fpm;
@@ -17,12 +17,12 @@ use route::Subject;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What a source tells of.
+/// Object of a change: a prefix or a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
-    /// Where a prefix leads.
+    /// Route to a prefix.
     Route(Prefix),
-    /// What a label means.
+    /// Label.
     Label(Label),
 }
 
@@ -44,29 +44,29 @@ impl fmt::Display for Key {
     }
 }
 
-/// Routes to the same prefix by how much they are preferred, the least first (the kernel's metric), of
-/// which one counts; and labels, of which there is one each.
+/// Routes and labels of one source. Of several routes to a prefix, the one with the lowest rank (the
+/// kernel's metric) is used. Each label exists once.
 #[derive(Debug, Default)]
 pub struct Ranked {
     routes: BTreeMap<(Prefix, u32), Destination>,
     labels: BTreeMap<Label, Meaning>,
 }
 
-/// What the router's sources have told; those that count.
+/// Current routes and labels of all sources.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
-    /// The file of routes.
+    /// Routes from the file.
     pub file: &'a Ranked,
-    /// A routing daemon, by its forwarding plane manager.
+    /// Routes from a routing daemon (forwarding plane manager), if one is configured.
     pub manager: Option<&'a Ranked>,
-    /// The kernel.
+    /// Routes from the kernel, if they are used.
     pub kernel: Option<&'a Ranked>,
 }
 
 impl Sources<'_> {
-    /// What a prefix or label leads to where several may have told of it. The file counts first. A routing
-    /// daemon knows labels that the kernel may not, so what it tells counts before what the kernel does, but
-    /// for this machine's own addresses.
+    /// Selects the destination of a prefix or label from the sources. The file takes precedence, then this
+    /// host's own addresses in the kernel, then the routing daemon, then the other routes of the kernel. The
+    /// daemon precedes the kernel because it may know labels that the kernel does not.
     pub fn settled(self, key: Key) -> Change {
         let Sources { file, manager, kernel } = self;
         let is_own = |source: &&Ranked| match key {
@@ -86,7 +86,8 @@ impl Sources<'_> {
 }
 
 impl Ranked {
-    /// A source that tells everything at once, each prefix and label as it is told last.
+    /// Builds a source from a list of changes; later changes to the same prefix or label replace earlier
+    /// ones.
     pub fn of(changes: Vec<Change>) -> Ranked {
         let mut ranked = Ranked::default();
         for change in changes {
@@ -100,25 +101,25 @@ impl Ranked {
         ranked
     }
 
-    /// Where a prefix leads.
+    /// Returns the best route to a prefix.
     fn best(&self, prefix: &Prefix) -> Option<&Destination> {
         self.routes.range((*prefix, 0)..=(*prefix, u32::MAX)).next().map(|(_, to)| to)
     }
 
-    /// Where each prefix leads.
-    fn bests(&self) -> impl Iterator<Item = (Prefix, &Destination)> {
+    /// Iterates over the best route to each prefix.
+    fn best_routes(&self) -> impl Iterator<Item = (Prefix, &Destination)> {
         let mut last = None;
         let is_first = move |(prefix, _): &(Prefix, &Destination)| last.replace(*prefix) != Some(*prefix);
         self.routes.iter().map(|((prefix, _), to)| (*prefix, to)).filter(is_first)
     }
 
-    /// All it tells of.
+    /// Returns all prefixes and labels of the source.
     pub fn keys(&self) -> Vec<Key> {
-        let routes = self.bests().map(|(prefix, _)| Key::Route(prefix));
+        let routes = self.best_routes().map(|(prefix, _)| Key::Route(prefix));
         routes.chain(self.labels.keys().map(|label| Key::Label(*label))).collect()
     }
 
-    /// A source tells of a route of some rank; what that changes, if anything.
+    /// Sets or removes (`None`) a route of some rank, and returns the resulting change, if any.
     pub fn route(&mut self, prefix: Prefix, rank: u32, to: Option<Destination>) -> Option<Change> {
         let before = self.best(&prefix).cloned();
         match to {
@@ -129,7 +130,7 @@ impl Ranked {
         (before.as_ref() != after).then(|| Change::Route(prefix, after.cloned()))
     }
 
-    /// A source tells of a label; what that changes, if anything.
+    /// Sets or removes (`None`) a label, and returns the resulting change, if any.
     pub fn label(&mut self, label: Label, meaning: Option<Meaning>) -> Option<Change> {
         let before = match meaning.clone() {
             Some(meaning) => self.labels.insert(label, meaning),
@@ -138,13 +139,13 @@ impl Ranked {
         (before != meaning).then_some(Change::Label(label, meaning))
     }
 
-    /// All of them, in order: routes first.
+    /// Iterates over all routes, then over all labels, in order.
     pub fn subjects(&self) -> impl Iterator<Item = Subject> {
         let routes = self.routes.keys().map(|(prefix, rank)| Subject::Route(*prefix, *rank));
         routes.chain(self.labels.keys().copied().map(Subject::Label))
     }
 
-    /// A source takes back what it told of something; what that changes, if anything.
+    /// Removes a route or label, and returns the resulting change, if any.
     pub fn remove(&mut self, subject: Subject) -> Option<Change> {
         match subject {
             Subject::Route(prefix, rank) => self.route(prefix, rank, None),
@@ -152,11 +153,11 @@ impl Ranked {
         }
     }
 
-    /// What is to be changed where a source tells everything anew: `fresh` is all it has.
+    /// Replaces everything with `fresh` and returns the changes.
     pub fn replace(&mut self, fresh: Ranked) -> Vec<Change> {
         let before = std::mem::replace(self, fresh);
         let mut changes = Vec::new();
-        for (prefix, to) in self.bests() {
+        for (prefix, to) in self.best_routes() {
             if before.best(&prefix) != Some(to) {
                 changes.push(Change::Route(prefix, Some(to.clone())));
             }
@@ -166,8 +167,8 @@ impl Ranked {
                 changes.push(Change::Label(*label, Some(meaning.clone())));
             }
         }
-        // What is gone goes last: meanwhile packets find what holds them less closely.
-        let gone = before.bests().filter(|(prefix, _)| self.best(prefix).is_none());
+        // Removals come last, so that new, less specific routes are in place before.
+        let gone = before.best_routes().filter(|(prefix, _)| self.best(prefix).is_none());
         changes.extend(gone.map(|(prefix, _)| Change::Route(prefix, None)));
         let gone = before.labels.keys().filter(|label| !self.labels.contains_key(label));
         changes.extend(gone.map(|label| Change::Label(*label, None)));
@@ -185,28 +186,29 @@ mod tests {
     const DISCARD: Option<Destination> = Some(Destination::Discard);
 
     #[test]
-    fn the_route_of_least_rank_counts() {
+    fn the_route_of_lowest_rank_is_used() {
         let mut ranked = Ranked::default();
         assert_eq!(ranked.route(PREFIX, 20, LOCAL), Some(Change::Route(PREFIX, LOCAL)));
         assert_eq!(ranked.route(PREFIX, 30, DISCARD), None);
         assert_eq!(ranked.route(PREFIX, 10, DISCARD), Some(Change::Route(PREFIX, DISCARD)));
         assert_eq!(ranked.route(PREFIX, 20, None), None);
-        assert_eq!(ranked.route(PREFIX, 10, None), None, "the next one is the same");
+        assert_eq!(ranked.route(PREFIX, 10, None), None, "the next route has the same destination");
         assert_eq!(ranked.route(PREFIX, 30, None), Some(Change::Route(PREFIX, None)));
         assert_eq!(ranked.route(PREFIX, 30, None), None);
         assert!(ranked.routes.is_empty());
     }
 
     #[test]
-    fn a_routing_daemon_counts_before_the_kernel_but_for_own_addresses() {
+    fn the_routing_daemon_precedes_the_kernel_except_for_own_addresses() {
         let label = Label::new(300).unwrap();
-        let told = |to: &Option<Destination>, table| {
+        let source_of = |to: &Option<Destination>, table| {
             let meaning = Some(Meaning::Pop { table });
             Ranked::of(vec![Change::Route(PREFIX, to.clone()), Change::Label(label, meaning)])
         };
         let away = Some(Destination::Paths(vec![]));
         let nothing = Ranked::default();
-        let (local, discard, leads_away) = (told(&LOCAL, 0), told(&DISCARD, 1), told(&away, 2));
+        let (local, discard, leads_away) =
+            (source_of(&LOCAL, 0), source_of(&DISCARD, 1), source_of(&away, 2));
         for (file, manager, kernel, to, table) in [
             (&nothing, None, None, None, None),
             (&nothing, None, Some(&discard), DISCARD, Some(1)),
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_told_anew_replaces_what_was() {
+    fn a_full_reload_replaces_the_previous_routes() {
         let label = Label::new(300).unwrap();
         let other = (0, (std::net::IpAddr::V4(Ipv4Addr::new(11, 0, 0, 0)), 8));
         let pop = Meaning::Pop { table: 0 };

@@ -1,53 +1,54 @@
-//! What routes and labels lead to, as sources of routes report it.
+//! Destinations of routes and labels, as reported by route sources.
 
 use netstage_wire::mpls::Label;
 use std::net::IpAddr;
 
-/// A table and a prefix in it.
+/// Routing table and prefix.
 pub type Prefix = (u32, (IpAddr, u8));
 
-/// By what packets leave.
+/// Path of packets to a next hop.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path {
-    /// The interface.
+    /// Index of the outgoing interface.
     pub interface: u32,
-    /// The next router; none where the destination itself is on the link.
+    /// Address of the next hop; `None` if the destination is on the link itself.
     pub via: Option<IpAddr>,
-    /// What is to be on top, the outermost first.
+    /// Labels to push, outermost first.
     pub labels: Vec<Label>,
 }
 
-/// Where a route or label leads.
+/// Destination of a route or label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Destination {
-    /// One of these, which the flow decides.
+    /// Paths to choose from, by flow.
     Paths(Vec<Path>),
-    /// This router itself.
+    /// This router.
     Local,
-    /// Nowhere, and nobody is told.
+    /// Discarded without an ICMP error.
     Discard,
 }
 
-/// What a label of this router's means.
+/// Action for packets with an incoming label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// The labels of a path take its place, or nothing does (penultimate hop popping).
+    /// The label is replaced with the labels of a path, or popped if there are none (penultimate hop
+    /// popping).
     Forward(Destination),
-    /// What is beneath is looked up in a table.
+    /// The label is popped and the packet looked up in a table.
     Pop {
-        /// The table.
+        /// Index of the table.
         table: u32,
     },
 }
 
-/// What a source tells.
+/// Change reported by a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Where a prefix leads from now on; none: it is no longer there.
+    /// New destination of a prefix, or `None` if the route was removed.
     Route(Prefix, Option<Destination>),
-    /// What a label means from now on; none: it was taken back.
+    /// New action of a label, or `None` if the label was removed.
     Label(Label, Option<Meaning>),
 }
 
-/// Somebody on an interface's link, by address.
+/// Neighbor by interface and address.
 pub type Neighbour = (u32, IpAddr);

@@ -1,5 +1,5 @@
-//! Messages about routes as the kernel has them (rtnetlink(7)), and as FRR's forwarding plane manager
-//! sends them: IPv4 and IPv6, with labels to push, and what incoming labels mean.
+//! Netlink messages about routes (rtnetlink(7)), from the kernel or from FRR's forwarding plane manager:
+//! IPv4 and IPv6 routes with labels to push, and incoming labels.
 
 use crate::source::path::{Destination, Meaning, Path, Prefix};
 use netlink_packet_core::{DefaultNla, Nla as _};
@@ -11,44 +11,45 @@ use netlink_packet_route::route::{
 use netstage_wire::mpls::Label;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Of linux/mpls_iptunnel.h.
+/// Attribute type from linux/mpls_iptunnel.h.
 const MPLS_IPTUNNEL_DST: u16 = 1;
 
-/// How the kernel's numbers are the router's.
+/// Kernel IDs of interfaces and tables, and the router's own indexes for them.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// Interfaces, by the kernel's number: ours.
+    /// Router interfaces by kernel interface index.
     pub interfaces: std::collections::BTreeMap<u32, u32>,
-    /// The loopback interface, by the kernel's number: what a label leads to there is looked up here.
+    /// Kernel index of the loopback interface. A label with a path over it is popped and the packet is
+    /// looked up again.
     pub loopback: Option<u32>,
-    /// Tables, by the kernel's number: ours.
+    /// Router tables by kernel table ID.
     pub tables: std::collections::BTreeMap<u32, u32>,
 }
 
-/// What a message tells of.
+/// Content of a route message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// A route of some rank. No destination: packets there are not to be sent anywhere, and their senders told.
+    /// Route with a rank and a destination. `None` stands for "unreachable": packets get an ICMP error.
     Route(Prefix, u32, Option<Destination>),
-    /// What a label means.
+    /// Incoming label and its action.
     Label(Label, Meaning),
 }
 
-/// Of what a message tells.
+/// Object of a route message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// A route of some rank.
+    /// Route with a rank.
     Route(Prefix, u32),
-    /// A label.
+    /// Incoming label.
     Label(Label),
 }
 
-/// Of what a message tells; none where it is of no table of this router.
+/// Returns the object of a message, or `None` if it belongs to no table of this router.
 pub fn subject(message: &RouteMessage, names: &Names) -> Option<Subject> {
     Parts::of(message).subject(message, names)
 }
 
-/// What a message tells; none where it is of nothing this router forwards by.
+/// Parses a message. Returns `None` if this router does not forward by it.
 pub fn told(message: &RouteMessage, names: &Names) -> Option<Told> {
     let route = Parts::of(message);
     let (prefix, rank) = match route.subject(message, names)? {
@@ -65,7 +66,7 @@ pub fn told(message: &RouteMessage, names: &Names) -> Option<Told> {
     Some(Told::Route(prefix, rank, to))
 }
 
-/// What the attributes of a route, or of one of its next hops, say.
+/// Attributes of a route, or of one of its next hops.
 #[derive(Default)]
 struct Parts<'a> {
     table: u32,
@@ -74,7 +75,7 @@ struct Parts<'a> {
     link: Option<u32>,
     via: Option<IpAddr>,
     labels: Vec<Label>,
-    /// What a tunnel says that was read without knowing its kind: of one of several next hops.
+    /// Raw tunnel attribute of one of several next hops, which is parsed before its type is known.
     tunnel: Option<&'a DefaultNla>,
     is_labelled: bool,
     next_hops: &'a [RouteNextHop],
@@ -115,12 +116,12 @@ impl<'a> Parts<'a> {
             RouteAttribute::Gateway(address) => self.via = ip(address),
             RouteAttribute::Via(RouteVia::Inet(address)) => self.via = Some((*address).into()),
             RouteAttribute::Via(RouteVia::Inet6(address)) => self.via = Some((*address).into()),
-            RouteAttribute::NewDestination(labels) => self.labels = pushed(labels),
+            RouteAttribute::NewDestination(labels) => self.labels = labels_to_push(labels),
             RouteAttribute::Encap(parts) => {
                 for part in parts {
                     match part {
                         RouteLwTunnelEncap::Mpls(RouteMplsIpTunnel::Destination(labels)) => {
-                            self.labels = pushed(labels);
+                            self.labels = labels_to_push(labels);
                         }
                         RouteLwTunnelEncap::Other(part) if part.kind() == MPLS_IPTUNNEL_DST => {
                             self.tunnel = Some(part);
@@ -135,25 +136,25 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The ways by interfaces of this router; none where there is no such way at all.
+    /// Returns the paths over interfaces of this router, or `None` if there are none.
     fn paths(self, names: &Names) -> Option<Vec<Path>> {
-        let gone = RouteNextHopFlags::Dead | RouteNextHopFlags::Linkdown;
-        let one = |parts: Parts<'_>| {
+        let down_flags = RouteNextHopFlags::Dead | RouteNextHopFlags::Linkdown;
+        let path_of = |parts: Parts<'_>| {
             let interface = *names.interfaces.get(&parts.link?)?;
             Some(Path { interface, via: parts.via, labels: parts.labels })
         };
         let paths: Vec<Path> = match self.next_hops {
-            [] => one(self).into_iter().collect(),
+            [] => path_of(self).into_iter().collect(),
             next_hops => next_hops
                 .iter()
-                .filter(|next_hop| !next_hop.flags.intersects(gone))
+                .filter(|next_hop| !next_hop.flags.intersects(down_flags))
                 .filter_map(|next_hop| {
                     let mut parts = Parts { link: Some(next_hop.interface_index), ..Parts::default() };
                     next_hop.attributes.iter().for_each(|attribute| parts.add(attribute));
                     if let Some(tunnel) = parts.tunnel.filter(|_| parts.is_labelled) {
-                        parts.labels = pushed(&stack(tunnel));
+                        parts.labels = labels_to_push(&stack(tunnel));
                     }
-                    one(parts)
+                    path_of(parts)
                 })
                 .collect(),
         };
@@ -162,7 +163,7 @@ impl<'a> Parts<'a> {
 
     fn meaning(self, names: &Names) -> Option<Meaning> {
         if self.next_hops.is_empty() && self.via.is_none() && self.labels.is_empty() {
-            // Taken off, and looked up again.
+            // The label is popped and the packet is looked up again.
             return (self.link.is_none() || self.link == names.loopback).then_some(Meaning::Pop { table: 0 });
         }
         Some(Meaning::Forward(Destination::Paths(self.paths(names)?)))
@@ -177,7 +178,8 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Whether an address is of that version's length and has no bits beyond: the kernel's are, others' may not.
+/// Returns `true` if the length is valid for the address and no bits are set beyond it. The kernel ensures
+/// this, other senders may not.
 fn is_prefix(address: IpAddr, length: u8) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -189,7 +191,7 @@ fn is_prefix(address: IpAddr, length: u8) -> bool {
     }
 }
 
-/// The labels of a stack as it is sent.
+/// Returns the label stack entries of a tunnel attribute.
 fn stack(tunnel: &DefaultNla) -> Vec<MplsLabel> {
     let mut bytes = vec![0; tunnel.value_len()];
     tunnel.emit_value(&mut bytes);
@@ -197,8 +199,8 @@ fn stack(tunnel: &DefaultNla) -> Vec<MplsLabel> {
     entries.iter().map(|entry| MplsLabel::from(u32::from_be_bytes(*entry))).collect()
 }
 
-/// Labels to push; implicit null is the next router's wish that none is (RFC 3032 section 2.1).
-fn pushed(labels: &[MplsLabel]) -> Vec<Label> {
+/// Returns the labels to push. Implicit null requests that no label be pushed (RFC 3032 section 2.1).
+fn labels_to_push(labels: &[MplsLabel]) -> Vec<Label> {
     labels
         .iter()
         .filter_map(|label| Label::new(label.label))
@@ -228,7 +230,7 @@ mod tests {
         numbers.iter().map(|number| Label::new(*number).unwrap()).collect()
     }
 
-    /// A message as it comes by the socket.
+    /// Parses a message after a round trip through its wire format.
     fn received(
         family: AddressFamily,
         length: u8,
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_tells_its_way_its_labels_and_its_rank() {
+    fn a_route_has_a_path_labels_and_a_rank() {
         let attributes = vec![
             RouteAttribute::Destination(RouteAddress::Inet([10, 0, 0, 0].into())),
             RouteAttribute::Priority(20),
@@ -268,7 +270,7 @@ mod tests {
         let expected = Told::Route((0, (IpAddr::from([10, 0, 0, 0]), 8)), 20, to);
         assert_eq!(received(AddressFamily::Inet, 8, RouteType::Unicast, attributes), Some(expected));
 
-        // Of another table, or by an interface that is not the router's.
+        // In a table of a VPN, in an unknown table, and over an unknown interface.
         let of_vpn = vec![RouteAttribute::Table(10), RouteAttribute::Oif(3)];
         let path = Path { interface: 0, via: None, labels: vec![] };
         let to = Some(Destination::Paths(vec![path]));
@@ -280,8 +282,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_prefix_is_not_taken() {
-        for (address, length, is_taken) in [
+    fn invalid_prefixes_are_ignored() {
+        for (address, length, is_accepted) in [
             ([10, 0, 0, 0], 8, true),
             ([10, 0, 0, 1], 8, false),
             ([10, 0, 0, 1], 32, true),
@@ -289,10 +291,10 @@ mod tests {
         ] {
             let attributes =
                 vec![RouteAttribute::Destination(RouteAddress::Inet(address.into())), RouteAttribute::Oif(3)];
-            let told = received(AddressFamily::Inet, length, RouteType::Unicast, attributes);
-            assert_eq!(told.is_some(), is_taken, "{address:?}/{length}");
+            let parsed = received(AddressFamily::Inet, length, RouteType::Unicast, attributes);
+            assert_eq!(parsed.is_some(), is_accepted, "{address:?}/{length}");
         }
-        // An address of the other version than the message says.
+        // IPv6 address with an invalid prefix length.
         let v6 = vec![
             RouteAttribute::Destination(RouteAddress::Inet6(Ipv6Addr::LOCALHOST)),
             RouteAttribute::Oif(3),
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn several_next_hops_are_several_paths() {
+    fn each_next_hop_is_a_path() {
         let next_hop = |index, last, flags| {
             let mut next_hop = RouteNextHop::default();
             next_hop.interface_index = index;
@@ -337,20 +339,20 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_routes_are_kinds_of_destinations() {
-        let of = |kind| match received(AddressFamily::Inet, 0, kind, vec![RouteAttribute::Oif(3)]) {
+    fn route_types_select_the_destination() {
+        let parsed = |kind| match received(AddressFamily::Inet, 0, kind, vec![RouteAttribute::Oif(3)]) {
             Some(Told::Route(_, _, to)) => Some(to),
             _ => None,
         };
-        assert_eq!(of(RouteType::Local), Some(Some(Destination::Local)));
-        assert_eq!(of(RouteType::BlackHole), Some(Some(Destination::Discard)));
-        assert_eq!(of(RouteType::Unreachable), Some(None));
-        assert_eq!(of(RouteType::Multicast), None);
+        assert_eq!(parsed(RouteType::Local), Some(Some(Destination::Local)));
+        assert_eq!(parsed(RouteType::BlackHole), Some(Some(Destination::Discard)));
+        assert_eq!(parsed(RouteType::Unreachable), Some(None));
+        assert_eq!(parsed(RouteType::Multicast), None);
     }
 
     #[test]
-    fn a_label_is_swapped_uncovered_or_popped() {
-        let of = |mut attributes: Vec<RouteAttribute>| {
+    fn labels_are_swapped_removed_or_popped() {
+        let parsed = |mut attributes: Vec<RouteAttribute>| {
             attributes.push(RouteAttribute::Destination(RouteAddress::Mpls(label(300))));
             match received(AddressFamily::Mpls, 20, RouteType::Unicast, attributes) {
                 Some(Told::Label(label, meaning)) if label.number() == 300 => Some(meaning),
@@ -364,11 +366,11 @@ mod tests {
             Some(Meaning::Forward(Destination::Paths(vec![path])))
         };
         let swap = [via(), vec![RouteAttribute::NewDestination(vec![label(301)])]].concat();
-        assert_eq!(of(swap), forward(&[301]));
-        assert_eq!(of(via()), forward(&[]));
+        assert_eq!(parsed(swap), forward(&[301]));
+        assert_eq!(parsed(via()), forward(&[]));
         let implicit = [via(), vec![RouteAttribute::NewDestination(vec![label(3)])]].concat();
-        assert_eq!(of(implicit), forward(&[]));
-        assert_eq!(of(vec![RouteAttribute::Oif(1)]), Some(Meaning::Pop { table: 0 }));
-        assert_eq!(of(vec![RouteAttribute::Oif(9)]), None);
+        assert_eq!(parsed(implicit), forward(&[]));
+        assert_eq!(parsed(vec![RouteAttribute::Oif(1)]), Some(Meaning::Pop { table: 0 }));
+        assert_eq!(parsed(vec![RouteAttribute::Oif(9)]), None);
     }
 }

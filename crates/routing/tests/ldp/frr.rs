@@ -1,5 +1,5 @@
-//! Sessions with FRR's ldpd, which runs unchanged. It needs no MPLS in the kernel for what is looked at here:
-//! what it is told, tells and releases.
+//! Sessions with an unmodified ldpd of FRR. These tests need no MPLS in the kernel: they check advertised,
+//! received and released labels.
 
 use crate::pair::Pair;
 use crate::running::{LEFT, RIGHT, Running, config, fec, identifier, link, start};
@@ -7,7 +7,7 @@ use netstage_core::ldp::{Binding, Event, NextHop};
 use netstage_harness::{Folder, needs};
 use netstage_host::netns::netlink::VethOptions;
 use netstage_host::netns::{Namespace, spawn_in};
-use netstage_routing::ldp::Command as Order;
+use netstage_routing::ldp;
 use netstage_routing::ldp::counter::Counter;
 use netstage_wire::ldp::message::Fec;
 use netstage_wire::mpls::Label;
@@ -17,11 +17,11 @@ use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What each end tells the other.
+/// Number of prefixes that each end advertises.
 const MAPPINGS: u32 = 10_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A prefix that FRR tells of.
+/// Returns a prefix that FRR advertises.
 fn theirs(number: u32) -> Fec {
     Fec::prefix(Ipv4Addr::from(0x0c00_0000 | number << 8).into(), 24).unwrap()
 }
@@ -47,7 +47,7 @@ impl Frr {
              interface {link}\n exit-address-family\n"
         );
         std::fs::write(folder.join("ldpd.conf"), configuration).unwrap();
-        // FRR's daemons stay root, which has to be of the group of its sockets.
+        // FRR's daemons run as root, which must be a member of the group that owns their sockets.
         let common = format!("-d -u root -g root -z {here}/zserv.api --vty_socket {here} -A 127.0.0.1 -P 0");
         let script = format!(
             "ip -batch {here}/routes
@@ -57,17 +57,17 @@ impl Frr {
              /usr/lib/frr/ldpd {common} -f {here}/ldpd.conf -i {here}/ldpd.pid --ctl_socket {here}
              exec sleep infinity"
         );
-        // Daemons end with the first process of their namespace.
+        // The daemons end with the first process of their PID namespace.
         let mut command = Command::new("unshare");
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec", &script]);
-        // What its daemons lack here, kernel MPLS for one, they say at length.
+        // The daemons log many errors about missing features such as MPLS in the kernel.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let process = spawn_in(namespace, command).unwrap();
         Frr { process, folder }
     }
 
-    /// What a command of its says.
-    async fn says(&self, command: &str) -> String {
+    /// Returns the output of a vtysh command.
+    async fn vtysh(&self, command: &str) -> String {
         let (folder, command) = (self.folder.to_path_buf(), command.to_string());
         tokio::task::spawn_blocking(move || {
             let mut vtysh = Command::new("vtysh");
@@ -78,10 +78,10 @@ impl Frr {
         .unwrap()
     }
 
-    /// Until its bindings are as they ought to be.
-    async fn binds(&self, what: &str, is_so: impl Fn(&str) -> bool) {
+    /// Waits until FRR's bindings fulfill a condition.
+    async fn wait_for_bindings(&self, what: &str, is_fulfilled: impl Fn(&str) -> bool) {
         let begin = Instant::now();
-        while !is_so(&self.says("show mpls ldp binding json").await) {
+        while !is_fulfilled(&self.vtysh("show mpls ldp binding json").await) {
             assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
         }
     }
@@ -99,7 +99,7 @@ fn prefix(fec: Fec) -> String {
     format!("{address}/{length}")
 }
 
-/// The labels FRR has from this end, by prefix.
+/// Returns the labels FRR received from this end, by prefix.
 fn bindings(json: &str) -> BTreeMap<String, String> {
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
     let json: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
@@ -112,12 +112,12 @@ async fn session(own: (&Namespace, &str, Ipv4Addr), its: (&Namespace, &str, Ipv4
     let frr = Frr::start(its.0, its.1, its.2, own.2);
     let peer = identifier(its.2);
     let mut here = start(config(own.2), link(own.0, own.1, own.2));
-    here.tell(Order::SetAddresses(vec![own.2.into()]));
+    here.tell(ldp::Command::SetAddresses(vec![own.2.into()]));
     let transit = |number, label| {
         (number, Binding::Transit { label: Label::new(label).unwrap(), next_hops: vec![its.2.into()] })
     };
     let ours = (0..MAPPINGS).map(|number| transit(fec(number), 1000 + number));
-    here.tell(Order::Bind(ours.chain([transit(theirs(5), 500)]).collect()));
+    here.tell(ldp::Command::Bind(ours.chain([transit(theirs(5), 500)]).collect()));
 
     assert_eq!(here.up().await, peer);
     let begin = Instant::now();
@@ -135,29 +135,29 @@ async fn session(own: (&Namespace, &str, Ipv4Addr), its: (&Namespace, &str, Ipv4
     .await;
     since("all of FRR's mappings here");
     let [NextHop { address, peer: next, .. }] = outgoing[..] else {
-        panic!("no label of FRR for its prefix")
+        panic!("no label from FRR for its prefix")
     };
     assert_eq!((address, next), (its.2.into(), peer));
     let expected: BTreeMap<String, String> =
         (0..MAPPINGS).map(|number| (prefix(fec(number)), (1000 + number).to_string())).collect();
-    frr.binds("all mappings of this end", |known| bindings(known) == expected).await;
+    frr.wait_for_bindings("all mappings of this end", |known| bindings(known) == expected).await;
     since("all of this end's mappings in what FRR shows");
 
-    here.tell(Order::Unbind((0..MAPPINGS).map(fec).collect()));
+    here.tell(ldp::Command::Unbind((0..MAPPINGS).map(fec).collect()));
     let mut free = 0;
     here.event("all releases", |event| {
         free += u32::from(matches!(event, Event::Free { .. }));
         (free == MAPPINGS).then_some(())
     })
     .await;
-    frr.binds("none any more", |known| bindings(known).is_empty()).await;
-    here.tell(Order::Bind(vec![(fec(7), Binding::Egress { label: None })]));
-    frr.binds("penultimate-hop popping", |known| {
+    frr.wait_for_bindings("no bindings", |known| bindings(known).is_empty()).await;
+    here.tell(ldp::Command::Bind(vec![(fec(7), Binding::Egress { label: None })]));
+    frr.wait_for_bindings("penultimate-hop popping", |known| {
         bindings(known) == [(prefix(fec(7)), "imp-null".to_string())].into()
     })
     .await;
 
-    frr.says("clear mpls ldp neighbor").await;
+    frr.vtysh("clear mpls ldp neighbor").await;
     here.down().await;
     assert_eq!(here.up().await, peer);
     here

@@ -1,5 +1,5 @@
-//! Label distribution over sockets, in namespaces joined by a link: two of our speakers, a peer in a process
-//! of its own, and FRR's.
+//! LDP over sockets in namespaces joined by a link: two netstage speakers, a peer in its own process, and
+//! FRR.
 
 mod frr;
 #[path = "../../../../tests/support/pair.rs"]

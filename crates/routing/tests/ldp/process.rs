@@ -1,4 +1,4 @@
-//! A peer in a process of its own, which may be killed or stopped.
+//! Peer in its own process, which may be killed or stopped.
 
 use crate::pair::Pair;
 use crate::running::{LEFT, PATIENCE, RIGHT, Running, config, left, link, start, transit};
@@ -14,11 +14,11 @@ use nix::unistd::Pid;
 use std::process::{Child, Stdio};
 use std::time::Instant as Clock;
 
-/// Asks this program to be the peer of another one.
+/// Environment variable that makes this program the peer of another one.
 const PEER: &str = "NETSTAGE_LDP_PEER";
 
-/// The other end of the tests below, in a process of its own.
-fn a_peer_in_a_process() {
+/// Remote end of the tests below, in its own process.
+fn peer_process_main() {
     if std::env::var_os(PEER).is_none() {
         skip("a part of other tests");
     }
@@ -34,15 +34,12 @@ fn a_peer_in_a_process() {
 
 fn peer_process(pair: &Pair) -> Child {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", "process::a_peer_in_a_process", "--ignored"])
-        .env(PEER, "1")
-        .stdout(Stdio::null());
+    command.args(["--exact", "process::peer_process_main", "--ignored"]).env(PEER, "1").stdout(Stdio::null());
     spawn_in(&pair.right, command).unwrap()
 }
 
-/// Until no hello of anybody holds any more.
-async fn silence(here: &Running) -> std::time::Duration {
+/// Waits until no neighbor's hello is valid any more, and returns the time this took.
+async fn wait_for_expiry(here: &Running) -> std::time::Duration {
     let start = Clock::now();
     while !here.snapshot().await.neighbours.is_empty() {
         assert!(start.elapsed() < PATIENCE);
@@ -52,18 +49,18 @@ async fn silence(here: &Running) -> std::time::Duration {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_is_too_old() {
+async fn a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_expires() {
     let pair = Pair::new(VethOptions::default());
     let mut here = start(config(LEFT), left(&pair));
     let mut peer = peer_process(&pair);
     here.up().await;
     peer.kill().unwrap();
     peer.wait().unwrap();
-    // Its system closes the connection.
+    // The kernel closes the connection.
     assert_eq!(here.down().await, End::Lost);
-    let took = silence(&here).await;
-    assert!(took <= std::time::Duration::from_millis(3500), "the peer's hellos hold 3 s: {took:?}");
-    // It comes back with its labels.
+    let took = wait_for_expiry(&here).await;
+    assert!(took <= std::time::Duration::from_millis(3500), "the peer's hold time is 3 s: {took:?}");
+    // The peer advertises its labels again.
     let mut peer = peer_process(&pair);
     here.up().await;
     let label = here.event("a mapping", |event| match event {
@@ -77,7 +74,7 @@ async fn a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_is_too_
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn a_peer_that_stands_still_is_given_up_after_the_hold_time() {
+async fn a_stopped_peer_is_dropped_after_the_hold_time() {
     let pair = Pair::new(VethOptions::default());
     let mut here = start(config(LEFT), left(&pair));
     let mut peer = peer_process(&pair);
@@ -88,7 +85,7 @@ async fn a_peer_that_stands_still_is_given_up_after_the_hold_time() {
     let took = start.elapsed();
     assert!(
         (1.5..4.0).contains(&took.as_secs_f64()),
-        "hellos hold 3 s, and one comes every second: {took:?}"
+        "the hold time is 3 s, with a hello every second: {took:?}"
     );
     here.stop().await;
     peer.kill().unwrap();
@@ -97,7 +94,7 @@ async fn a_peer_that_stands_still_is_given_up_after_the_hold_time() {
 
 netstage_harness::tests![
     #[ignore = "a part of other tests"]
-    a_peer_in_a_process,
-    a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_is_too_old,
-    a_peer_that_stands_still_is_given_up_after_the_hold_time,
+    peer_process_main,
+    a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_expires,
+    a_stopped_peer_is_dropped_after_the_hold_time,
 ];

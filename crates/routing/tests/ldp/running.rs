@@ -1,4 +1,4 @@
-//! A speaker that runs, and what it tells.
+//! Running speaker and its reports.
 
 use crate::pair::Pair;
 use netstage_core::ldp::{Binding, Config, End, Event};
@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// Addresses of a pair's ends.
+/// Addresses of the ends of the link.
 pub const LEFT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
 pub const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
@@ -36,15 +36,15 @@ pub fn start(config: Config, place: Place) -> Running {
 
 impl Running {
     pub fn tell(&self, command: Command) {
-        self.commands.send(command).expect("the speaker runs");
+        self.commands.send(command).expect("the speaker is running");
     }
 
-    /// The first thing told that `is_it` takes.
-    pub async fn told<T>(&mut self, what: &str, mut is_it: impl FnMut(Report) -> Option<T>) -> T {
+    /// Returns the first value that `select` extracts from a report.
+    pub async fn told<T>(&mut self, what: &str, mut select: impl FnMut(Report) -> Option<T>) -> T {
         let search = async {
             loop {
-                let (_, report) = self.reports.recv().await.expect("the speaker runs");
-                if let Some(found) = is_it(report) {
+                let (_, report) = self.reports.recv().await.expect("the speaker is running");
+                if let Some(found) = select(report) {
                     return found;
                 }
             }
@@ -54,9 +54,9 @@ impl Running {
             .unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
     }
 
-    pub async fn event<T>(&mut self, what: &str, mut is_it: impl FnMut(Event) -> Option<T>) -> T {
+    pub async fn event<T>(&mut self, what: &str, mut select: impl FnMut(Event) -> Option<T>) -> T {
         self.told(what, |report| match report {
-            Report::Event(event) => is_it(event),
+            Report::Event(event) => select(event),
             Report::Fault(fault) => panic!("{fault}"),
         })
         .await
@@ -81,7 +81,7 @@ impl Running {
     pub async fn snapshot(&self) -> Snapshot {
         let (ask, answer) = oneshot::channel();
         self.tell(Command::Show(ask));
-        answer.await.expect("the speaker runs")
+        answer.await.expect("the speaker is running")
     }
 
     pub async fn stop(self) {

@@ -1,4 +1,4 @@
-//! Our speakers with each other.
+//! Two or more netstage speakers with each other.
 
 use crate::pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use crate::running::{LEFT, RIGHT, Running, config, fec, identifier, left, link, right, start, transit};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 #[tokio::main(flavor = "current_thread")]
-async fn ten_thousand_labels_are_told_and_withdrawn_and_sessions_end_with_a_word() {
+async fn ten_thousand_labels_are_advertised_and_withdrawn_and_sessions_shut_down() {
     needs::namespaces();
     const MAPPINGS: u32 = 10_000;
     let pair = Pair::new(VethOptions::default());
@@ -45,7 +45,7 @@ async fn ten_thousand_labels_are_told_and_withdrawn_and_sessions_end_with_a_word
     let [Neighbour { peer, transport, phase, mappings, addresses }] = neighbours[..] else { panic!() };
     assert_eq!((peer, transport, phase), (identifier(LEFT), LEFT, Some(Phase::Operational)));
     assert_eq!((mappings, addresses), (MAPPINGS as usize, 2));
-    // The one of both with the higher address connects.
+    // The speaker with the higher address connects.
     assert_eq!((counters.get(Counter::Connected), counters.get(Counter::Accepted)), (1, 0));
     assert_eq!(counters.get(Counter::Mappings), u64::from(MAPPINGS));
 
@@ -69,23 +69,23 @@ async fn ten_thousand_labels_are_told_and_withdrawn_and_sessions_end_with_a_word
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn what_cannot_be_bound_or_opened_is_told() {
+async fn failed_bindings_and_sockets_are_reported() {
     let pair = Pair::new(VethOptions::default());
     let mut here = start(config(LEFT), left(&pair));
     let (fec, _) = transit(0, RIGHT);
     let reserved = Binding::Egress { label: Label::new(15) };
     here.tell(Command::Bind(vec![(fec, reserved)]));
-    let told = here.told("a fault", |report| match report {
+    let fault = here.told("a fault", |report| match report {
         Report::Fault(fault) => Some(fault.to_string()),
         Report::Event(_) => None,
     });
-    let expected = "11.0.0.0/24 cannot be bound: labels below 16 have meanings of their own (RFC 7274)";
-    assert_eq!(told.await, expected);
+    let expected = "cannot bind 11.0.0.0/24: labels below 16 are reserved (RFC 7274)";
+    assert_eq!(fault.await, expected);
     for (place, transport, expected) in [
-        (link(&pair.left, "left1", LEFT), LEFT, "cannot say hello on left1 from 10.1.0.0"),
-        (link(&pair.left, "left0", RIGHT), LEFT, "cannot say hello on left0 from 10.1.0.1"),
-        (left(&pair), RIGHT, "cannot take sessions at 10.1.0.1, TCP port 646"),
-        (left(&pair), LEFT, "cannot take sessions at 10.1.0.0, TCP port 646: Address already in use"),
+        (link(&pair.left, "left1", LEFT), LEFT, "cannot send hellos on left1 from 10.1.0.0"),
+        (link(&pair.left, "left0", RIGHT), LEFT, "cannot send hellos on left0 from 10.1.0.1"),
+        (left(&pair), RIGHT, "cannot listen on 10.1.0.1, TCP port 646"),
+        (left(&pair), LEFT, "cannot listen on 10.1.0.0, TCP port 646: Address already in use"),
     ] {
         let error = start(config(transport), place).task.await.unwrap().unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
@@ -115,22 +115,22 @@ async fn many_speakers_share_an_interface() {
         speaker.tell(Command::SetAddresses(vec![inside(number).into()]));
         speaker.tell(Command::Bind(vec![transit(number.into(), inside(254))]));
     }
-    let mut told = BTreeMap::new();
+    let mut labels = BTreeMap::new();
     there
         .event("a label of each", |event| {
             if let Event::Mapping { peer, fec, label } = event {
-                told.insert(peer.router, (fec, label.number()));
+                labels.insert(peer.router, (fec, label.number()));
             }
-            (told.len() == usize::from(SPEAKERS)).then_some(())
+            (labels.len() == usize::from(SPEAKERS)).then_some(())
         })
         .await;
     for number in 1..=SPEAKERS {
-        assert_eq!(told[&inside(number)], (fec(number.into()), 1000 + u32::from(number)));
+        assert_eq!(labels[&inside(number)], (fec(number.into()), 1000 + u32::from(number)));
     }
     for speaker in &mut speakers {
         assert_eq!(speaker.up().await, identifier(inside(254)));
-        let heard = speaker.snapshot().await.neighbours;
-        assert_eq!(heard.len(), 1, "speakers of one host do not hear each other");
+        let neighbors = speaker.snapshot().await.neighbours;
+        assert_eq!(neighbors.len(), 1, "speakers of one host do not receive each other's hellos");
     }
     for speaker in speakers {
         speaker.stop().await;
@@ -141,7 +141,7 @@ async fn many_speakers_share_an_interface() {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn routers_beyond_the_link_are_found_by_targeted_hellos() {
+async fn remote_routers_are_found_by_targeted_hellos() {
     let pair = Pair::new(VethOptions::default());
     let [near, far] = [1, 2].map(|number| Ipv4Addr::new(192, 0, 2, number));
     for (namespace, link, own, other, via) in
@@ -180,29 +180,29 @@ async fn routers_beyond_the_link_are_found_by_targeted_hellos() {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn another_key_is_told_at_both_ends_and_the_same_one_makes_a_session() {
+async fn different_keys_are_reported_at_both_ends_and_equal_keys_allow_a_session() {
     let pair = Pair::new(VethOptions::default());
-    let keyed = |place: Place, peer, key: &[u8]| Place { md5_keys: vec![(peer, key.to_vec())], ..place };
-    let mut here = start(config(LEFT), keyed(left(&pair), RIGHT, b"secret"));
-    let mut there = start(config(RIGHT), keyed(right(&pair), LEFT, b"wrong"));
+    let with_key = |place: Place, peer, key: &[u8]| Place { md5_keys: vec![(peer, key.to_vec())], ..place };
+    let mut here = start(config(LEFT), with_key(left(&pair), RIGHT, b"secret"));
+    let mut there = start(config(RIGHT), with_key(right(&pair), LEFT, b"wrong"));
     let fault = |report| match report {
         Report::Fault(fault) => Some(fault),
         Report::Event(event) => panic!("{event:?}"),
     };
-    let told = here.told("segments with another key", fault).await;
-    let Fault::Signatures { dropped, peers } = &told else { panic!("{told:?}") };
+    let report = here.told("segments with a different key", fault).await;
+    let Fault::Signatures { dropped, peers } = &report else { panic!("{report:?}") };
     assert!(dropped.wrong > 0 && dropped.missing == 0 && dropped.unexpected == 0, "{dropped:?}");
     assert_eq!(peers[..], [identifier(RIGHT)]);
-    let text = told.to_string();
-    assert!(text.starts_with("no session with 10.1.0.1: ") && text.contains("another MD5 key"), "{text}");
+    let text = report.to_string();
+    assert!(text.starts_with("no session with 10.1.0.1: ") && text.contains("a different MD5 key"), "{text}");
     let text = there.told("no answer", fault).await.to_string();
     assert!(
-        text.contains("10.1.0.0 does not answer at TCP port 646: its MD5 key must be the same"),
+        text.contains("10.1.0.0 does not answer on TCP port 646; check that both ends have the same MD5 key"),
         "{text}"
     );
     there.stop().await;
 
-    let mut there = start(config(RIGHT), keyed(right(&pair), LEFT, b"secret"));
+    let mut there = start(config(RIGHT), with_key(right(&pair), LEFT, b"secret"));
     assert_eq!(there.up().await, identifier(LEFT));
     let up = here.told("a session", |report| match report {
         Report::Event(Event::Up { peer }) => Some(peer),
@@ -213,9 +213,9 @@ async fn another_key_is_told_at_both_ends_and_the_same_one_makes_a_session() {
 }
 
 netstage_harness::tests![
-    ten_thousand_labels_are_told_and_withdrawn_and_sessions_end_with_a_word,
-    what_cannot_be_bound_or_opened_is_told,
+    ten_thousand_labels_are_advertised_and_withdrawn_and_sessions_shut_down,
+    failed_bindings_and_sockets_are_reported,
     many_speakers_share_an_interface,
-    routers_beyond_the_link_are_found_by_targeted_hellos,
-    another_key_is_told_at_both_ends_and_the_same_one_makes_a_session,
+    remote_routers_are_found_by_targeted_hellos,
+    different_keys_are_reported_at_both_ends_and_equal_keys_allow_a_session,
 ];

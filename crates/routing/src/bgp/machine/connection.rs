@@ -1,5 +1,5 @@
-//! One connection of a session: which messages are expected, and the hold and keepalive timers
-//! (RFC 4271 sections 8.2.2 and 10).
+//! Connection of a session: expected messages, and the hold and keepalive timers (RFC 4271 sections 8.2.2
+//! and 10).
 
 use super::{Event, State};
 use crate::bgp::attributes::Source;
@@ -11,12 +11,12 @@ use crate::bgp::update::{self, Update};
 use netstage_core::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// The hold time until the peer's OPEN is there (RFC 4271 section 8.2.2 suggests it).
+/// Hold time until the peer's OPEN arrives, as suggested by RFC 4271 section 8.2.2.
 const FIRST_HOLD: Duration = Duration::from_secs(240);
-/// Keepalives in a hold time (RFC 4271 section 10).
+/// Number of keepalives per hold time (RFC 4271 section 10).
 const KEEPALIVES: u64 = 3;
 
-/// How far a connection has come.
+/// Progress of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     OpenSent,
@@ -24,29 +24,29 @@ pub(super) enum Phase {
     Established(Negotiated),
 }
 
-/// What a message leads to.
+/// Result of handling a message.
 #[derive(Debug)]
 pub(super) enum Step {
     Stay,
     Opened(Negotiated),
     Established(Negotiated),
-    /// An error, to be told to the peer.
+    /// Local error, to be sent to the peer.
     Failed(Notification),
-    /// The peer's last word.
+    /// NOTIFICATION received from the peer.
     Ended(Notification),
 }
 
 #[derive(Debug)]
 pub(super) struct Connection {
     phase: Phase,
-    /// The start of a message.
+    /// Bytes of an incomplete message.
     input: Vec<u8>,
     hold_at: Instant,
     keepalive_at: Instant,
 }
 
 impl Connection {
-    /// Its OPEN is sent.
+    /// Creates a connection whose OPEN has been sent.
     pub(super) fn new(now: Instant) -> Connection {
         Connection {
             phase: Phase::OpenSent,
@@ -68,14 +68,14 @@ impl Connection {
         }
     }
 
-    /// What is left of earlier bytes, and these.
+    /// Takes the bytes left over from earlier, extended by these.
     pub(super) fn take_input(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut input = std::mem::take(&mut self.input);
         input.extend_from_slice(bytes);
         input
     }
 
-    /// Keeps what follows `offset` for later.
+    /// Stores the bytes from `offset` on for later.
     pub(super) fn keep_input(&mut self, mut input: Vec<u8>, offset: usize) {
         input.drain(..offset);
         self.input = input;
@@ -89,15 +89,15 @@ impl Connection {
         self.hold_at.min(self.keepalive_at)
     }
 
-    /// The peer's OPEN is accepted; returns the KEEPALIVE that says so.
+    /// Accepts the peer's OPEN and returns the KEEPALIVE that confirms it.
     pub(super) fn confirm(&mut self, now: Instant, negotiated: Negotiated) -> Vec<u8> {
         self.phase = Phase::OpenConfirm(negotiated);
-        self.alive(now);
+        self.restart_hold_timer(now);
         self.handle_sent(now);
         keepalive()
     }
 
-    /// Something was sent.
+    /// Restarts the keepalive timer after a message was sent.
     pub(super) fn handle_sent(&mut self, now: Instant) {
         self.keepalive_at = match self.hold_time() {
             Some(hold_time) => now + hold_time / KEEPALIVES,
@@ -105,7 +105,7 @@ impl Connection {
         };
     }
 
-    /// A KEEPALIVE, if it is time for one.
+    /// Returns a KEEPALIVE if one is due.
     pub(super) fn keepalive(&mut self, now: Instant) -> Option<Vec<u8>> {
         if self.keepalive_at > now {
             return None;
@@ -137,7 +137,7 @@ impl Connection {
             (Phase::OpenConfirm(negotiated), message::KEEPALIVE) => {
                 let negotiated = negotiated.clone();
                 self.phase = Phase::Established(negotiated.clone());
-                self.alive(now);
+                self.restart_hold_timer(now);
                 Step::Established(negotiated)
             }
             (Phase::OpenConfirm(_), _) => unexpected(subcode::IN_OPEN_CONFIRM),
@@ -148,14 +148,14 @@ impl Connection {
                     message::ROUTE_REFRESH => handle_route_refresh(frame.body, negotiated, events),
                     _ => Ok(()),
                 };
-                self.alive(now);
+                self.restart_hold_timer(now);
                 read.map_or_else(Step::Failed, |()| Step::Stay)
             }
         }
     }
 
-    /// The peer has shown that it is there.
-    fn alive(&mut self, now: Instant) {
+    /// Restarts the hold timer after a message from the peer.
+    fn restart_hold_timer(&mut self, now: Instant) {
         self.hold_at = self.hold_time().map_or(Instant::NEVER, |hold_time| now + hold_time);
     }
 
@@ -199,11 +199,11 @@ fn handle_route_refresh(
     events: &mut VecDeque<Event>,
 ) -> Result<(), Notification> {
     let [high, low, subtype, safi] = *body else {
-        // RFC 7313 section 5; longer ones belong to filters nobody was offered.
+        // RFC 7313 section 5. Longer messages carry outbound route filters, which were not offered.
         return Err(Notification::with(code::ROUTE_REFRESH, 1, body));
     };
     let family = Family::from_codes(u16::from_be_bytes([high, low]), safi);
-    // The marks of enhanced refresh (RFC 7313 section 3.2) were not offered either.
+    // The markers of enhanced route refresh (RFC 7313 section 3.2) were not offered either.
     if let Some(family) = family.filter(|family| subtype == 0 && negotiated.families.contains(family)) {
         events.push_back(Event::RefreshAsked(family));
     }

@@ -1,8 +1,8 @@
-//! One session with a peer as RFC 4271 section 8 describes it, without sockets and clocks.
+//! State machine of a session (RFC 4271 section 8), without sockets and clocks.
 //!
-//! While both sides connect to each other there may be two connections, one opened by each; which
-//! is kept is settled as soon as both peers are known (section 6.8). DelayOpen, damping of
-//! oscillation and jitter are left out: a tester wants to know when a session comes up.
+//! While both peers connect to each other there may be two connections. The collision is resolved as soon as
+//! both OPEN messages are known (section 6.8). DelayOpen, damping of oscillations and jitter are left out,
+//! since a tester needs to know when a session comes up.
 
 mod connection;
 #[cfg(test)]
@@ -17,12 +17,12 @@ use connection::{Connection, Phase, Step};
 use netstage_core::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Who opened a connection.
+/// Opener of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// We connected.
+    /// Connection opened by this end.
     Ours,
-    /// The peer connected.
+    /// Connection opened by the peer.
     Theirs,
 }
 
@@ -34,72 +34,72 @@ impl Side {
     }
 }
 
-/// The states of RFC 4271 section 8.2.2.
+/// States of RFC 4271 section 8.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Nothing is tried, and no connection taken.
+    /// Not connecting, and rejecting connections.
     Idle,
-    /// Our connection is on its way.
+    /// Connecting to the peer.
     Connect,
-    /// Waiting for the peer to connect, or for the time to try again.
+    /// Waiting for a connection from the peer, or for the next attempt.
     Active,
     /// Waiting for the peer's OPEN.
     OpenSent,
-    /// Waiting for the KEEPALIVE that confirms ours.
+    /// Waiting for the KEEPALIVE that confirms the local OPEN.
     OpenConfirm,
-    /// Routes may be told.
+    /// Exchanging routes.
     Established,
 }
 
-/// How a session behaves.
+/// Configuration of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Who we are, and what we offer.
+    /// Local parameters and expectations on the peer.
     pub identity: Identity,
-    /// Whether we connect; otherwise the peer has to.
+    /// Connects to the peer; otherwise the peer must connect.
     pub connects: bool,
-    /// After what time without success we connect again: ConnectRetryTime.
+    /// Time between connection attempts (ConnectRetryTime).
     pub connect_retry: Duration,
-    /// After what time a session that ended is started again: IdleHoldTime; none for never.
+    /// Time until an ended session is started again (IdleHoldTime); `None` for never.
     pub restart: Option<Duration>,
 }
 
-/// What the driver has to do, in this order.
+/// Request to the driver of a session, to be executed in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transmit {
-    /// To connect, giving up an attempt that is still on its way.
+    /// Connect to the peer; cancels a pending attempt.
     Connect,
-    /// To give up an attempt that is still on its way.
+    /// Cancel a pending connection attempt.
     Abandon,
-    /// To send whole messages.
+    /// Send complete messages.
     Bytes(Side, Vec<u8>),
-    /// To close once everything is sent.
+    /// Close after sending everything.
     Close(Side),
 }
 
-/// What happened.
+/// Event of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The session is up.
+    /// The session is established.
     Established(Negotiated),
-    /// The peer announces and withdraws routes.
+    /// The peer announces or withdraws routes.
     Update(Update),
-    /// The peer has announced its initial routes of a family (RFC 4724 section 2).
+    /// The peer has sent its initial routes of a family (RFC 4724 section 2).
     EndOfRib(Family),
-    /// The peer wants our routes of a family again (RFC 2918 section 4).
+    /// The peer requests the routes of a family again (RFC 2918 section 4).
     RefreshAsked(Family),
-    /// The session ended, or did not come up.
+    /// The session ended or could not be established.
     Down(Down),
 }
 
-/// Why a session ended.
+/// Reason for the end of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Down {
-    /// We found an error, and said so.
+    /// Error found locally; NOTIFICATION sent.
     Sent(Notification),
-    /// The peer did.
+    /// NOTIFICATION received from the peer.
     Received(Notification),
-    /// The connection was lost.
+    /// Connection lost.
     Lost,
 }
 
@@ -113,7 +113,7 @@ impl std::fmt::Display for Down {
     }
 }
 
-/// What goes on beside the connections.
+/// State of connecting, independent of existing connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Base {
     Idle { restart_at: Instant },
@@ -121,14 +121,14 @@ enum Base {
     Active { retry_at: Instant },
 }
 
-/// A session.
+/// BGP session.
 ///
-/// Call [`handle_start`](Machine::handle_start) first. After every `handle_…` take what
-/// [`poll_transmit`](Machine::poll_transmit) and [`poll_event`](Machine::poll_event) have, and
-/// call [`handle_timeout`](Machine::handle_timeout) when [`poll_timeout`](Machine::poll_timeout)
-/// has come. Once established, UPDATE messages may be sent on the connection of
-/// [`established`](Machine::established) between the machine's own; tell of them by
-/// [`handle_sent`](Machine::handle_sent).
+/// Call [`handle_start`](BgpSession::handle_start) first. After every `handle_…` call, drain
+/// [`poll_transmit`](BgpSession::poll_transmit) and [`poll_event`](BgpSession::poll_event), and call
+/// [`handle_timeout`](BgpSession::handle_timeout) at the time returned by
+/// [`poll_timeout`](BgpSession::poll_timeout). In an established session the driver may send UPDATE messages
+/// on the connection returned by [`established`](BgpSession::established), between the messages of the
+/// session itself, and reports them with [`handle_sent`](BgpSession::handle_sent).
 #[derive(Debug)]
 pub struct Machine {
     settings: Settings,
@@ -139,7 +139,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// In [`State::Idle`].
+    /// Creates a session in [`BgpState::Idle`].
     pub fn new(settings: Settings) -> Machine {
         let base = Base::Idle { restart_at: Instant::NEVER };
         Machine {
@@ -151,7 +151,7 @@ impl Machine {
         }
     }
 
-    /// The state, of the connection that has come further.
+    /// Returns the state; of two connections, that of the more advanced one.
     pub fn state(&self) -> State {
         let connections = self.connections.iter().flatten().map(Connection::state).max();
         connections.unwrap_or(match self.base {
@@ -161,7 +161,7 @@ impl Machine {
         })
     }
 
-    /// The connection that is established, and what was agreed on.
+    /// Returns the established connection and its negotiated parameters.
     pub fn established(&self) -> Option<(Side, &Negotiated)> {
         Side::BOTH.into_iter().find_map(|side| match self.connections[side as usize].as_ref()?.phase() {
             Phase::Established(negotiated) => Some((side, negotiated)),
@@ -169,27 +169,27 @@ impl Machine {
         })
     }
 
-    /// Begins to connect, or to wait for the peer (events 1 and 4).
+    /// Starts to connect, or to wait for the peer (events 1 and 4).
     pub fn handle_start(&mut self, now: Instant) {
         if matches!(self.base, Base::Idle { .. }) {
             self.open(now);
         }
     }
 
-    /// Ends the session for good, telling the peer (event 2).
+    /// Ends the session permanently and notifies the peer (event 2).
     pub fn handle_stop(&mut self) {
         let cease = Notification::new(code::CEASE, subcode::ADMINISTRATIVE_SHUTDOWN);
         if matches!(self.base, Base::Connect { .. }) {
             self.transmits.push_back(Transmit::Abandon);
         }
         self.base = Base::Idle { restart_at: Instant::NEVER };
-        let had = Side::BOTH.map(|side| self.drop_connection(side, Some(&cease))).contains(&true);
-        if had {
+        let was_connected = Side::BOTH.map(|side| self.drop_connection(side, Some(&cease))).contains(&true);
+        if was_connected {
             self.events.push_back(Event::Down(Down::Sent(cease)));
         }
     }
 
-    /// A connection is open. False where none is wanted: it has to be closed at once.
+    /// Handles an open connection. Returns `false` if it is not wanted and must be closed.
     pub fn handle_connected(&mut self, now: Instant, side: Side) -> bool {
         let is_wanted = match (side, self.base) {
             (_, Base::Idle { .. }) | (Side::Ours, Base::Active { .. }) => false,
@@ -208,25 +208,25 @@ impl Machine {
         true
     }
 
-    /// Our connection did not come about (event 18 in Connect).
+    /// Handles a failed connection attempt (event 18 in Connect).
     pub fn handle_connect_failed(&mut self, now: Instant) {
         if matches!(self.base, Base::Connect { .. }) {
             self.base = Base::Active { retry_at: now + self.settings.connect_retry };
         }
     }
 
-    /// A connection was closed by the peer or lost (event 18).
+    /// Handles a connection closed by the peer or lost (event 18).
     pub fn handle_closed(&mut self, now: Instant, side: Side) {
         let Some(connection) = self.connections[side as usize].take() else { return };
         if connection.state() == State::OpenSent {
-            // RFC 4271 section 8.2.2: back to Active, without giving up.
-            self.wait(now);
+            // RFC 4271 section 8.2.2: back to Active; the session does not end.
+            self.schedule_retry(now);
         } else {
-            self.ended(now, Down::Lost);
+            self.end_session(now, Down::Lost);
         }
     }
 
-    /// Bytes arrived, cut anywhere.
+    /// Handles received bytes, with messages split at any point.
     pub fn handle_bytes(&mut self, now: Instant, side: Side, bytes: &[u8]) {
         let Some(connection) = &mut self.connections[side as usize] else { return };
         let input = connection.take_input(bytes);
@@ -249,12 +249,12 @@ impl Machine {
         }
     }
 
-    /// UPDATE messages were sent: they count as signs of life (RFC 4271 section 4.4).
+    /// Notes that UPDATE messages were sent: they replace KEEPALIVEs (RFC 4271 section 4.4).
     pub fn handle_sent(&mut self, now: Instant) {
         self.connections.iter_mut().flatten().for_each(|connection| connection.handle_sent(now));
     }
 
-    /// The time of [`poll_timeout`](Machine::poll_timeout) has come.
+    /// Handles expired timers.
     pub fn handle_timeout(&mut self, now: Instant) {
         for side in Side::BOTH {
             let Some(connection) = &mut self.connections[side as usize] else { continue };
@@ -271,8 +271,8 @@ impl Machine {
         }
     }
 
-    /// Asks the peer for its routes of a family again. False where the session is not up, or the
-    /// peer knows no ROUTE-REFRESH.
+    /// Requests the peer's routes of a family again. Returns `false` if the session is not established or
+    /// the peer does not support ROUTE-REFRESH.
     pub fn refresh(&mut self, family: Family) -> bool {
         let Some((side, negotiated)) = self.established() else { return false };
         if !negotiated.route_refresh || !negotiated.families.contains(&family) {
@@ -284,22 +284,22 @@ impl Machine {
         true
     }
 
-    /// What to do next.
+    /// Returns the next request to the driver.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.transmits.pop_front()
     }
 
-    /// What happened.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Whether there is nothing to do and nothing to tell.
+    /// Returns `true` if no requests and events are pending.
     pub fn is_settled(&self) -> bool {
         self.transmits.is_empty() && self.events.is_empty()
     }
 
-    /// When [`handle_timeout`](Machine::handle_timeout) is due.
+    /// Returns the time at which to call [`handle_timeout`](BgpSession::handle_timeout).
     pub fn poll_timeout(&self) -> Instant {
         let base = match self.base {
             Base::Idle { restart_at } => restart_at,
@@ -322,13 +322,14 @@ impl Machine {
             Step::Failed(notification) => self.fail(now, side, notification),
             Step::Ended(notification) => {
                 self.drop_connection(side, None);
-                self.ended(now, Down::Received(notification));
+                self.end_session(now, Down::Received(notification));
             }
         }
     }
 
-    /// RFC 4271 section 6.8: of two connections, the one opened by the higher identifier stays;
-    /// with equal ones, by the higher AS number (RFC 6286 section 2.3).
+    /// Resolves a collision (RFC 4271 section 6.8): the connection opened by the end with the higher
+    /// identifier stays; with equal identifiers, the one with the higher AS number decides (RFC 6286 section
+    /// 2.3).
     fn handle_open(&mut self, now: Instant, side: Side, negotiated: Negotiated) {
         let collision = Notification::new(code::CEASE, subcode::CONNECTION_COLLISION);
         let collides = self.connections[side.other() as usize]
@@ -350,13 +351,13 @@ impl Machine {
         }
     }
 
-    /// Closes a connection over an error found here.
+    /// Closes a connection because of a local error.
     fn fail(&mut self, now: Instant, side: Side, notification: Notification) {
         self.drop_connection(side, Some(&notification));
-        self.ended(now, Down::Sent(notification));
+        self.end_session(now, Down::Sent(notification));
     }
 
-    /// Whether there was such a connection.
+    /// Closes a connection, if it exists. Returns `true` if it did.
     fn drop_connection(&mut self, side: Side, notification: Option<&Notification>) -> bool {
         if self.connections[side as usize].take().is_none() {
             return false;
@@ -370,8 +371,8 @@ impl Machine {
         true
     }
 
-    /// A connection has ended: the session has, unless another one is left.
-    fn ended(&mut self, now: Instant, down: Down) {
+    /// Ends the session after a connection has ended, unless another connection remains.
+    fn end_session(&mut self, now: Instant, down: Down) {
         if self.connections.iter().any(Option::is_some) {
             return;
         }
@@ -394,7 +395,7 @@ impl Machine {
         self.transmits.push_back(Transmit::Connect);
     }
 
-    fn wait(&mut self, now: Instant) {
+    fn schedule_retry(&mut self, now: Instant) {
         if let Base::Active { retry_at } = &mut self.base
             && self.settings.connects
             && self.connections.iter().all(Option::is_none)

@@ -1,5 +1,5 @@
-//! The machine against itself in virtual time, over connections that carry bytes in both
-//! directions without delay, and against messages made by hand.
+//! Two machines against each other in virtual time, over connections without delay, and one machine against
+//! messages written by hand.
 
 use super::*;
 use crate::bgp::inject::{Action, Injection, Order};
@@ -23,16 +23,16 @@ fn settings(number: u8) -> Settings {
     }
 }
 
-/// Two machines, and what is open between them.
+/// Two machines and the connections between them.
 struct Pair {
     now: Instant,
     machines: [Machine; 2],
-    /// Whether the connection opened by each is there.
+    /// Open connections, by opener.
     open: [bool; 2],
-    /// Attempts that are on their way.
+    /// Pending connection attempts.
     attempts: [bool; 2],
     events: [Vec<Event>; 2],
-    /// Bytes on their way, by connection and receiver, while they are held up.
+    /// Held-back bytes, by connection and receiver.
     held: Vec<(usize, usize, Vec<u8>)>,
     hold: bool,
 }
@@ -54,7 +54,7 @@ impl Pair {
         pair
     }
 
-    /// By whom a connection was opened, as `machine` sees it.
+    /// Returns the side that opened a connection, as seen by `machine`.
     fn side(opener: usize, machine: usize) -> Side {
         if opener == machine { Side::Ours } else { Side::Theirs }
     }
@@ -82,7 +82,7 @@ impl Pair {
     }
 
     fn deliver(&mut self, opener: usize, to: usize, bytes: &[u8]) {
-        // In two pieces, as TCP may.
+        // In two pieces, as TCP may deliver them.
         let (one, two) = bytes.split_at(bytes.len() / 2);
         for piece in [one, two] {
             self.machines[to].handle_bytes(self.now, Pair::side(opener, to), piece);
@@ -97,7 +97,7 @@ impl Pair {
         self.carry();
     }
 
-    /// Lets the attempt of one succeed.
+    /// Completes the pending attempt of `opener`.
     fn connect(&mut self, opener: usize) {
         assert!(std::mem::take(&mut self.attempts[opener]));
         self.open[opener] = true;
@@ -136,7 +136,7 @@ fn passive(number: u8) -> Settings {
     Settings { connects: false, ..settings(number) }
 }
 
-/// An established machine without a peer, and its clock.
+/// Returns an established machine without a peer.
 fn established(settings: Settings) -> Machine {
     let mut pair = Pair::new([settings, passive(9)]);
     pair.connect(0);
@@ -144,7 +144,7 @@ fn established(settings: Settings) -> Machine {
     machine
 }
 
-/// The NOTIFICATION a machine sends in answer to bytes, and that it closes.
+/// Returns the NOTIFICATION that a machine sends in answer to bytes. Asserts that it closes the connection.
 fn notification(machine: &mut Machine, bytes: &[u8]) -> Notification {
     while machine.poll_transmit().is_some() {}
     machine.handle_bytes(Instant(1), Side::Ours, bytes);
@@ -165,7 +165,7 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_session_comes_up_step_by_step() {
+fn a_session_passes_through_all_states() {
     let mut pair = Pair::new([settings(1), passive(2)]);
     assert_eq!(pair.states(), [State::Connect, State::Active]);
     pair.hold = true;
@@ -190,14 +190,14 @@ fn a_session_comes_up_step_by_step() {
         end_of_rib: true,
     };
     assert_eq!(*negotiated, expected);
-    // Keepalives hold it up.
+    // Keepalives keep it up.
     pair.run_until(Instant::ZERO + Duration::from_secs(1000));
     assert_eq!((pair.states(), pair.downs(0)), ([State::Established; 2], vec![]));
 }
 
 #[test]
-fn of_two_connections_the_one_of_the_higher_identifier_stays() {
-    // RFC 4271 section 6.8; with equal identifiers by AS number (RFC 6286 section 2.3).
+fn a_collision_keeps_the_connection_of_the_higher_identifier() {
+    // RFC 4271 section 6.8; with equal identifiers the AS number decides (RFC 6286 section 2.3).
     let equal = Settings {
         identity: Identity { identifier: [192, 0, 2, 1].into(), ..settings(2).identity },
         ..settings(2)
@@ -212,22 +212,22 @@ fn of_two_connections_the_one_of_the_higher_identifier_stays() {
         assert_eq!(pair.open, [false, true]);
         assert_eq!(pair.machines[0].established().unwrap().0, Side::Theirs);
         assert_eq!(pair.machines[1].established().unwrap().0, Side::Ours);
-        // The loser of a collision is no end of the session.
+        // Closing the other connection does not end the session.
         assert_eq!((pair.downs(0), pair.downs(1)), (vec![], vec![]));
     }
 }
 
 #[test]
-fn a_second_connection_is_refused_once_established() {
+fn a_second_connection_is_rejected_once_established() {
     let mut pair = Pair::new([settings(1), settings(2)]);
     pair.connect(0);
     assert_eq!(pair.states(), [State::Established; 2]);
-    assert_eq!(pair.attempts, [false; 2], "the other attempt was given up");
+    assert_eq!(pair.attempts, [false; 2], "the other attempt was canceled");
     assert!(!pair.machines[0].handle_connected(pair.now, Side::Theirs));
 }
 
 #[test]
-fn silence_ends_a_session_after_the_hold_time() {
+fn a_silent_peer_is_dropped_after_the_hold_time() {
     let mut pair = Pair::new([settings(1), passive(2)]);
     pair.connect(0);
     let start = pair.now;
@@ -240,7 +240,7 @@ fn silence_ends_a_session_after_the_hold_time() {
 }
 
 #[test]
-fn without_a_hold_time_nothing_is_sent_and_silence_is_fine() {
+fn without_a_hold_time_there_are_no_keepalives() {
     let silent = |mut settings: Settings| {
         settings.identity.hold_time = Duration::ZERO;
         settings
@@ -252,7 +252,7 @@ fn without_a_hold_time_nothing_is_sent_and_silence_is_fine() {
 }
 
 #[test]
-fn a_peer_that_says_nothing_is_given_four_minutes() {
+fn a_silent_peer_is_dropped_after_four_minutes() {
     let mut machine = Machine::new(settings(1));
     machine.handle_start(Instant::ZERO);
     assert!(machine.handle_connected(Instant::ZERO, Side::Ours));
@@ -262,14 +262,14 @@ fn a_peer_that_says_nothing_is_given_four_minutes() {
 }
 
 #[test]
-fn connecting_is_tried_again() {
+fn connecting_is_retried() {
     let mut pair = Pair::new([settings(1), passive(2)]);
     pair.machines[0].handle_connect_failed(pair.now);
     pair.attempts[0] = false;
     assert_eq!(pair.states()[0], State::Active);
     pair.run_until(Instant::ZERO + Duration::from_secs(121));
     assert_eq!((pair.states()[0], pair.attempts[0]), (State::Connect, true));
-    // Lost before the peer's OPEN: back to Active (RFC 4271 section 8.2.2).
+    // Connection lost before the peer's OPEN: back to Active (RFC 4271 section 8.2.2).
     let mut machine = Machine::new(settings(1));
     machine.handle_start(Instant::ZERO);
     machine.handle_connected(Instant::ZERO, Side::Ours);
@@ -279,9 +279,9 @@ fn connecting_is_tried_again() {
 }
 
 #[test]
-fn a_session_that_ended_is_started_again_where_asked() {
-    let again = Settings { restart: Some(Duration::from_secs(5)), ..settings(1) };
-    let mut pair = Pair::new([again, passive(2)]);
+fn an_ended_session_restarts_if_configured() {
+    let restarting = Settings { restart: Some(Duration::from_secs(5)), ..settings(1) };
+    let mut pair = Pair::new([restarting, passive(2)]);
     pair.connect(0);
     pair.machines[0].handle_closed(pair.now, Side::Ours);
     pair.carry();
@@ -291,7 +291,7 @@ fn a_session_that_ended_is_started_again_where_asked() {
 }
 
 #[test]
-fn a_stop_tells_the_peer() {
+fn a_stop_notifies_the_peer() {
     let mut pair = Pair::new([settings(1), passive(2)]);
     pair.connect(0);
     pair.machines[0].handle_stop();
@@ -300,11 +300,11 @@ fn a_stop_tells_the_peer() {
     assert_eq!(pair.downs(0), [Down::Sent(shutdown.clone())]);
     assert_eq!(pair.downs(1), [Down::Received(shutdown)]);
     assert_eq!((pair.states(), pair.open), ([State::Idle; 2], [false; 2]));
-    assert!(!pair.machines[0].handle_connected(pair.now, Side::Theirs), "Idle takes none");
+    assert!(!pair.machines[0].handle_connected(pair.now, Side::Theirs), "Idle accepts no connection");
 }
 
 #[test]
-fn errors_are_told_by_the_codes_of_the_rfc() {
+fn errors_are_reported_with_the_codes_of_the_rfc() {
     let open = |edit: &dyn Fn(&mut Settings)| {
         let mut settings = settings(9);
         edit(&mut settings);
@@ -339,10 +339,10 @@ fn errors_are_told_by_the_codes_of_the_rfc() {
     assert_eq!(codes(&mut waiting(), &edited(29, &[7])), (2, 4, vec![]));
     assert_eq!(codes(&mut waiting(), &edited(22, &[0, 2])), (2, 6, vec![0, 2]));
     assert_eq!(codes(&mut waiting(), &edited(28, &[0])), (2, 0, vec![]));
-    let mut lonely = waiting();
-    lonely.settings.identity.families = vec![Family::Vpnv4];
+    let mut without_common_family = waiting();
+    without_common_family.settings.identity.families = vec![Family::Vpnv4];
     let other = open(&|settings| settings.identity.families = vec![Family::Ipv6Unicast]);
-    assert_eq!(codes(&mut lonely, &other), (2, 7, vec![1, 4, 0, 1, 0, 128]));
+    assert_eq!(codes(&mut without_common_family, &other), (2, 7, vec![1, 4, 0, 1, 0, 128]));
     assert_eq!(codes(&mut waiting(), &frame(message::KEEPALIVE, &[])), (5, 1, vec![4]));
     // In OpenConfirm (RFC 6608 section 4).
     let confirmed = || {
@@ -363,8 +363,8 @@ fn errors_are_told_by_the_codes_of_the_rfc() {
 }
 
 #[test]
-fn capabilities_nobody_knows_are_tolerated() {
-    // One of an unknown family, one cut short and one unknown, each in a parameter of its own.
+fn unknown_capabilities_are_tolerated() {
+    // A capability of an unknown family, a truncated one and an unknown one, each in its own parameter.
     let mut body = vec![4, 0xfd, 0xf1, 0, 90, 192, 0, 2, 9, 0];
     for capability in [&[1, 4, 0x40, 9, 0, 99][..], &[65, 2, 1, 2], &[77, 1, 0], &[1, 4, 0, 1, 0, 1]] {
         body.extend([2, capability.len() as u8]);
@@ -378,15 +378,15 @@ fn capabilities_nobody_knows_are_tolerated() {
         machine.handle_connected(Instant::ZERO, Side::Ours);
         machine.handle_bytes(Instant::ZERO, Side::Ours, &frame(message::OPEN, &body));
         machine.handle_bytes(Instant::ZERO, Side::Ours, &frame(message::KEEPALIVE, &[]));
-        let (_, negotiated) = machine.established().expect("it came up");
+        let (_, negotiated) = machine.established().expect("the session is established");
         assert_eq!((negotiated.peer_as, negotiated.four_octet_as), (65_009, false));
         assert_eq!(negotiated.families, [Family::Ipv4Unicast]);
-        assert!(!machine.refresh(Family::Ipv4Unicast), "the peer knows no refresh");
+        assert!(!machine.refresh(Family::Ipv4Unicast), "the peer does not support route refresh");
     }
 }
 
 #[test]
-fn routes_ends_and_refreshes_arrive() {
+fn routes_end_of_rib_and_refresh_requests_arrive() {
     let mut pair = Pair::new([settings(1), passive(2)]);
     pair.connect(0);
     pair.events = [vec![], vec![]];

@@ -1,5 +1,5 @@
-//! What a peer has announced and not withdrawn, compactly, and how it differs from what was
-//! expected of it.
+//! Routes received from a peer and not withdrawn, in compact form, and their differences from the expected
+//! routes.
 
 mod ipv4;
 
@@ -11,15 +11,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// A destination of another family than IPv4 unicast, without its label.
+/// Destination outside IPv4 unicast, without its label.
 type Key = (Family, Option<RouteDistinguisher>, Prefix);
 
 fn key(nlri: &Nlri) -> Key {
     (nlri.family, nlri.distinguisher, nlri.prefix)
 }
 
-/// The address of an IPv4 unicast prefix: tables of these are the largest, and have a place of
-/// their own.
+/// Returns the address of an IPv4 unicast destination. IPv4 tables are the largest and have their own data
+/// structure.
 #[inline]
 fn ipv4(nlri: &Nlri) -> Option<Ipv4Addr> {
     match (nlri.family, nlri.prefix.address()) {
@@ -28,7 +28,8 @@ fn ipv4(nlri: &Nlri) -> Option<Ipv4Addr> {
     }
 }
 
-/// Multiplies and folds: a peer under test may be trusted not to search for collisions.
+/// Hasher that multiplies and folds. It does not resist deliberate collisions, which a device under test
+/// does not produce.
 #[derive(Clone, Copy, Debug, Default)]
 struct Folded(u64);
 
@@ -57,7 +58,7 @@ struct Entry {
     label: Option<u32>,
 }
 
-/// The routes of a peer.
+/// Routes received from a peer.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
     ipv4: Ipv4Routes,
@@ -68,71 +69,72 @@ pub struct Received {
     tally: Tally,
 }
 
-/// What updates have said so far.
+/// Counters of received UPDATE messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// UPDATE messages.
     pub updates: u64,
-    /// Destinations announced, repetitions included.
+    /// Announced destinations, including repetitions.
     pub announced: u64,
-    /// Destinations withdrawn, ones that were not there included.
+    /// Withdrawn destinations, including unknown ones.
     pub withdrawn: u64,
     /// Messages whose routes were treated as withdrawn (RFC 7606).
     pub malformed: u64,
 }
 
-/// Which next hops routes should have.
+/// Next hop expected in received routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpectedNextHop {
-    /// That of the table, as a route server or reflector leaves it.
+    /// Next hop of the table, for a route server or route reflector.
     AsListed,
-    /// This one, as a router that sets itself does.
+    /// This next hop, for a router that sets next-hop-self.
     Itself(IpAddr),
-    /// Any.
+    /// Any next hop.
     Any,
 }
 
-/// How routes differ from a table; at most [`Differences::SHOWN`] of each kind, in order.
+/// Differences between received routes and a table; at most [`RouteDifferences::MAX_LISTED`] of each kind are
+/// listed, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// Listed but not there.
+    /// Routes in the table that were not received.
     pub missing: Vec<Nlri>,
-    /// There but not listed, in the families the table has.
+    /// Received routes that are not in the table, in the families of the table.
     pub unexpected: Vec<Nlri>,
-    /// There, with another next hop.
+    /// Received routes with a different next hop.
     pub next_hop: Vec<(Nlri, IpAddr)>,
-    /// How many there are: missing, unexpected, and with another next hop.
+    /// Total numbers of missing routes, unexpected routes, and routes with a different next hop.
     pub counts: [usize; 3],
 }
 
 impl Differences {
-    /// How many of a kind are listed by name.
+    /// Maximum number of listed routes of each kind.
     pub const SHOWN: usize = 20;
 
-    /// Whether there are none.
+    /// Returns `true` if there are no differences.
     pub fn is_empty(&self) -> bool {
         self.counts == [0; 3]
     }
 }
 
 impl Received {
-    /// Nothing yet.
+    /// Creates an empty set of routes.
     pub fn new() -> Received {
         Received::default()
     }
 
-    /// Takes in a message.
+    /// Applies an UPDATE message.
     pub fn take(&mut self, update: &Update) {
         self.tally.updates += 1;
         self.tally.malformed += u64::from(update.malformed().is_some());
         for destinations in update.unreachable() {
             for nlri in destinations {
                 self.tally.withdrawn += 1;
-                let was = match ipv4(&nlri) {
+                let was_present = match ipv4(&nlri) {
                     Some(address) => self.ipv4.remove(address, nlri.prefix.length()),
                     None => self.others.remove(&key(&nlri)).is_some(),
                 };
-                if was {
+                if was_present {
                     *self.by_family.entry(nlri.family).or_default() -= 1;
                 }
             }
@@ -159,36 +161,36 @@ impl Received {
     fn index_of(&mut self, next_hop: IpAddr) -> u32 {
         *self.next_hop_index.entry(next_hop).or_insert_with(|| {
             self.next_hops.push(next_hop);
-            u32::try_from(self.next_hops.len() - 1).expect("more next hops than memory holds")
+            u32::try_from(self.next_hops.len() - 1).expect("fewer than 2^32 next hops")
         })
     }
 
-    /// Forgets the routes, as at the end of a session.
+    /// Removes all routes, as at the end of a session.
     pub fn clear(&mut self) {
         *self = Received::default();
     }
 
-    /// How many routes there are.
+    /// Returns the number of routes.
     pub fn len(&self) -> usize {
         self.ipv4.len() + self.others.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no routes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many routes of a family there are.
+    /// Returns the number of routes of a family.
     pub fn count(&self, family: Family) -> usize {
         self.by_family.get(&family).copied().unwrap_or(0)
     }
 
-    /// What was said.
+    /// Returns the counters of UPDATE messages.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// The next hop and label of a destination; the label of `nlri` does not count.
+    /// Returns the next hop and label of a destination. The label of `nlri` is ignored.
     pub fn find(&self, nlri: &Nlri) -> Option<(IpAddr, Option<u32>)> {
         let (next_hop, label) = match ipv4(nlri) {
             Some(address) => (self.ipv4.get(address, nlri.prefix.length())?, None),
@@ -197,7 +199,7 @@ impl Received {
         Some((self.next_hops[next_hop as usize], label))
     }
 
-    /// All routes with the numbers of their next hops, in no order.
+    /// Iterates over all routes and their next-hop indexes, in no particular order.
     fn all(&self) -> impl Iterator<Item = (Nlri, u32)> {
         let others = self.others.iter().map(|(&(family, distinguisher, prefix), entry)| {
             (Nlri { family, distinguisher, prefix, label: entry.label }, entry.next_hop)
@@ -205,7 +207,7 @@ impl Received {
         self.ipv4.iter().map(|(prefix, next_hop)| (Nlri::unicast(prefix), next_hop)).chain(others)
     }
 
-    /// All routes by family, VPN and prefix, with their next hops.
+    /// Returns all routes with their next hops, sorted by family, VPN and prefix.
     pub fn routes(&self) -> Vec<(Nlri, IpAddr)> {
         let mut all: Vec<_> =
             self.all().map(|(nlri, next_hop)| (nlri, self.next_hops[next_hop as usize])).collect();
@@ -213,15 +215,15 @@ impl Received {
         all
     }
 
-    /// How many routes each next hop has.
+    /// Returns the number of routes of each next hop.
     pub fn next_hops(&self) -> BTreeMap<IpAddr, usize> {
         let mut counts = vec![0; self.next_hops.len()];
         self.all().for_each(|(_, next_hop)| counts[next_hop as usize] += 1);
         self.next_hops.iter().copied().zip(counts).filter(|(_, count)| *count > 0).collect()
     }
 
-    /// How the routes of these families differ from those of a table. Labels are not compared:
-    /// a router that sets itself as next hop assigns its own.
+    /// Compares the routes of these families with a table. Labels are not compared: a router that sets
+    /// next-hop-self assigns its own.
     pub fn differences(&self, table: &Table, families: &[Family], next_hop: ExpectedNextHop) -> Differences {
         let mut found = Differences::default();
         let mut listed = Ipv4Routes::default();
@@ -240,9 +242,9 @@ impl Received {
                 ExpectedNextHop::Any => None,
             };
             match self.find(&nlri).map(|(hop, _)| hop) {
-                None => note(&mut found.missing, &mut found.counts[0], nlri),
+                None => add_difference(&mut found.missing, &mut found.counts[0], nlri),
                 Some(hop) if expected.is_some_and(|expected| expected != hop) => {
-                    note(&mut found.next_hop, &mut found.counts[2], (nlri, hop))
+                    add_difference(&mut found.next_hop, &mut found.counts[2], (nlri, hop))
                 }
                 Some(_) => {}
             }
@@ -251,17 +253,17 @@ impl Received {
             Some(address) => listed.get(address, nlri.prefix.length()).is_some(),
             None => listed_others.contains(&key(nlri)),
         };
-        let here = self.all().map(|(nlri, _)| nlri).filter(|nlri| families.contains(&nlri.family));
-        let mut unexpected: Vec<Nlri> = here.filter(|nlri| !is_listed(nlri)).collect();
+        let in_families = self.all().map(|(nlri, _)| nlri).filter(|nlri| families.contains(&nlri.family));
+        let mut unexpected: Vec<Nlri> = in_families.filter(|nlri| !is_listed(nlri)).collect();
         unexpected.sort_unstable();
         for nlri in unexpected {
-            note(&mut found.unexpected, &mut found.counts[1], nlri);
+            add_difference(&mut found.unexpected, &mut found.counts[1], nlri);
         }
         found
     }
 }
 
-fn note<T>(shown: &mut Vec<T>, count: &mut usize, item: T) {
+fn add_difference<T>(shown: &mut Vec<T>, count: &mut usize, item: T) {
     *count += 1;
     if shown.len() < Differences::SHOWN {
         shown.push(item);

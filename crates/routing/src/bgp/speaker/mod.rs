@@ -1,8 +1,7 @@
-//! A session over TCP: one task drives one [`Machine`], writes tables and reads what the peer
-//! announces.
+//! BGP session over TCP. One task drives one [`BgpSession`], sends tables and receives the peer's routes.
 //!
-//! What is announced is announced again when the session comes up anew, and where the peer asks
-//! for it (RFC 2918); the end of the initial routes is marked (RFC 4724).
+//! Announced tables are sent again when the session is re-established and when the peer requests it (RFC
+//! 2918). The End-of-RIB marker follows the initial routes (RFC 4724).
 
 mod outbox;
 
@@ -26,27 +25,28 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep_until};
 
-/// Read at once.
-const READ: usize = 256 << 10;
-/// Reads before others have their turn.
+/// Buffer size for one read from a connection, bytes.
+const READ_BUFFER: usize = 256 << 10;
+/// Limit on consecutive reads from one connection.
 const READS_AT_ONCE: usize = 8;
-/// How far away "never" is for a timer of tokio's.
-const FAR: Duration = Duration::from_secs(3600);
+/// Longest sleep of the timer, for deadlines that are never reached.
+const MAX_SLEEP: Duration = Duration::from_secs(3600);
 
-/// The two ends of a session.
+/// Local and remote endpoints of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Our address.
+    /// Local address.
     pub local: IpAddr,
-    /// The peer's.
+    /// Peer address.
     pub peer: IpAddr,
-    /// Where the peer listens; 179, save in tests.
+    /// TCP port of the peer; 179 except in tests.
     pub peer_port: u16,
-    /// Where we listen, if we do. Sessions that share this address and port cannot both listen.
+    /// Local port to listen on, or `None`. Only one of the sessions with the same address and port can
+    /// listen.
     pub listen_port: Option<u16>,
-    /// The key by which both sign (RFC 2385).
+    /// Key of the TCP MD5 signatures (RFC 2385).
     pub md5_key: Option<Vec<u8>>,
-    /// How many hops away the peer may be (RFC 5082); one for a neighbour.
+    /// Maximum distance of the peer in hops (GTSM, RFC 5082); 1 for a directly connected neighbor.
     pub security_hops: Option<u8>,
 }
 
@@ -57,7 +57,7 @@ impl Endpoint {
         peering::bind(SocketAddr::new(self.local, port), &protection)
     }
 
-    /// Where the peer may connect to, if it may.
+    /// Starts to listen for the peer, if configured.
     fn listen(&self) -> io::Result<Option<TcpListener>> {
         self.listen_port.map(|port| peering::listen(self.socket(port)?)).transpose()
     }
@@ -67,32 +67,32 @@ impl Endpoint {
     }
 }
 
-/// What a session is asked to do.
+/// Command to a session.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// To announce a table, now and whenever the session comes up.
+    /// Announces a table, now and each time the session is established.
     Announce(Arc<Table>, Order),
-    /// To withdraw what a table lists; the very same table is no longer announced.
+    /// Withdraws the routes of a table. If it is the same table, it is not announced again.
     Withdraw(Arc<Table>, Order),
-    /// To ask for the peer's routes again.
+    /// Requests the peer's routes of a family again.
     Refresh(Family),
-    /// To end the session, and with it the task.
+    /// Closes the session and ends the task.
     Stop,
 }
 
-/// What happened.
+/// Report from a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// To the session.
+    /// Event of the session.
     Session(Event),
-    /// The system has taken all messages of a command, or of an answer to the peer.
+    /// All messages of a command, or of a route refresh, were passed to the operating system.
     Sent(Written),
-    /// We could not connect.
+    /// Connecting to the peer failed.
     ConnectFailed(io::ErrorKind),
 }
 
-/// Runs a session until it is told to stop, or nobody is left to tell. `handle` is given what
-/// happens with its time since `epoch`; while it runs nothing else is read.
+/// Runs a session until it is stopped or the command channel is closed. `handle` is called for each report
+/// with the time since `epoch`, and must not block: it runs in the session's task.
 pub async fn run(
     settings: Settings,
     endpoint: Endpoint,
@@ -110,7 +110,7 @@ pub async fn run(
         listener,
         attempt: None,
         farewells: JoinSet::new(),
-        buffer: vec![0; READ],
+        buffer: vec![0; READ_BUFFER],
         handle,
     };
     driver.machine.handle_start(driver.now());
@@ -129,7 +129,7 @@ pub async fn run(
             }
             Wake::Ready => driver.transfer(),
         }
-        // What has arrived counts before the time that has passed.
+        // Received data is handled before timers that expired in the meantime.
         let now = driver.now();
         if driver.machine.poll_timeout() <= now {
             driver.machine.handle_timeout(now);
@@ -142,12 +142,12 @@ pub async fn run(
     Ok(())
 }
 
-/// Why the task runs again.
+/// Reason why the task was woken.
 enum Wake {
     Command(Option<Command>),
     Accepted(TcpStream),
     Connected(io::Result<TcpStream>),
-    /// A connection can be read or written, or a timer has run out.
+    /// A connection is readable or writable, or a timer has expired.
     Ready,
 }
 
@@ -161,7 +161,7 @@ struct Driver<H> {
     connections: [Option<Connection>; 2],
     listener: Option<TcpListener>,
     attempt: Option<Attempt>,
-    /// Connections that have their last message to send.
+    /// Connections being closed.
     farewells: JoinSet<()>,
     buffer: Vec<u8>,
     handle: H,
@@ -174,8 +174,8 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
 
     fn deadline(&self) -> tokio::time::Instant {
         let left = Duration::from_nanos(self.machine.poll_timeout().since(self.now()).0);
-        // A timer of tokio's counts whole milliseconds, and rounds up.
-        tokio::time::Instant::now() + left.min(FAR)
+        // Tokio rounds timers up to whole milliseconds.
+        tokio::time::Instant::now() + left.min(MAX_SLEEP)
     }
 
     fn poll(
@@ -195,7 +195,8 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         if let Some(listener) = &self.listener
             && let Poll::Ready(accepted) = listener.poll_accept(context)
         {
-            // One from elsewhere is closed by being dropped; a failure is that of the one who called.
+            // Dropping closes a connection from an address other than the peer's. A failed accept is the
+            // remote side's problem.
             let accepted = accepted.ok().filter(|(_, from)| from.ip() == self.endpoint.peer);
             return Poll::Ready(accepted.map_or(Wake::Ready, |(stream, _)| Wake::Accepted(stream)));
         }
@@ -224,7 +225,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
 
     fn handle_stream(&mut self, side: Side, stream: TcpStream) {
         let now = self.now();
-        // One that is not wanted is closed by being dropped.
+        // Dropping closes an unwanted connection.
         if let Ok(connection) = Connection::new(stream)
             && self.machine.handle_connected(now, side)
         {
@@ -234,7 +235,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         }
     }
 
-    /// Reads what is there.
+    /// Reads available data from both connections.
     fn transfer(&mut self) {
         for side in [Side::Ours, Side::Theirs] {
             for _ in 0..READS_AT_ONCE {
@@ -256,7 +257,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         }
     }
 
-    /// Does what the machine wants done, tells what it has to tell, and writes.
+    /// Executes the session's requests, reports its events, and writes queued data.
     fn settle(&mut self) {
         loop {
             while let Some(transmit) = self.machine.poll_transmit() {
@@ -265,7 +266,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
             while let Some(event) = self.machine.poll_event() {
                 match &event {
                     Event::Established(negotiated) => self.outbox.begin(negotiated),
-                    Event::RefreshAsked(family) => self.outbox.answer(*family),
+                    Event::RefreshAsked(family) => self.outbox.resend(*family),
                     Event::Down(_) => self.outbox.end(),
                     Event::Update(_) | Event::EndOfRib(_) => {}
                 }
@@ -293,7 +294,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
                 }
             }
         }
-        // Those that are done are forgotten.
+        // Discard the results of closed connections.
         while self.farewells.try_join_next().is_some() {}
     }
 
@@ -304,12 +305,13 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         }
     }
 
-    /// Writes what is queued, and where routes may be told, some of them. Whether more may go.
+    /// Writes queued data, and fills the queue with routes if the session is established. Returns `true` if
+    /// more routes can be written.
     fn write_to(&mut self, side: Side, is_established: bool) -> bool {
         let now = self.now();
         let Some(connection) = &mut self.connections[side as usize] else { return false };
         let is_filled = is_established && self.outbox.fill(connection.queue());
-        // Reading will tell that a connection is lost.
+        // A lost connection is detected by the next read.
         let is_written = matches!(connection.write(), Ok(true));
         if is_filled {
             self.machine.handle_sent(now);

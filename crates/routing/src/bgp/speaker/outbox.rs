@@ -1,4 +1,4 @@
-//! What a session has to announce: tables on their way to the peer, and those to be told again.
+//! Routes a session has to send: tables being sent to the peer, and tables to send again later.
 
 use crate::bgp::inject::{Action, Injection, Order, Written, write_ends};
 use crate::bgp::machine::Side;
@@ -9,29 +9,35 @@ use crate::bgp::table::Table;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A buffer is filled as far as this at once.
-const FULL: usize = 1 << 20;
+/// Limit up to which the send queue is filled with UPDATE messages, bytes.
+const MAX_QUEUE: usize = 1 << 20;
 
 pub(super) struct Outbox {
     identity: Identity,
     announced: Vec<(Arc<Table>, Order)>,
     jobs: VecDeque<Job>,
-    /// Done, but not yet taken by the system.
-    filled: Vec<Written>,
+    /// Jobs whose messages are queued but not yet written to the socket.
+    queued_jobs: Vec<Written>,
     encoding: Option<Encoding>,
 }
 
 struct Job {
-    /// One after the other.
-    parts: VecDeque<(Arc<Table>, Injection)>,
-    /// Families whose end is marked behind them.
+    /// Tables to send, one after the other.
+    injections: VecDeque<(Arc<Table>, Injection)>,
+    /// Families with an End-of-RIB marker after the routes.
     ends: Vec<Family>,
     written: Written,
 }
 
 impl Outbox {
     pub(super) fn new(identity: Identity) -> Outbox {
-        Outbox { identity, announced: Vec::new(), jobs: VecDeque::new(), filled: Vec::new(), encoding: None }
+        Outbox {
+            identity,
+            announced: Vec::new(),
+            jobs: VecDeque::new(),
+            queued_jobs: Vec::new(),
+            encoding: None,
+        }
     }
 
     pub(super) fn announce(&mut self, table: Arc<Table>, order: Order, session: Option<(Side, &Negotiated)>) {
@@ -48,7 +54,7 @@ impl Outbox {
         }
     }
 
-    /// A session is up: everything is announced, and its end marked where the peer wants that.
+    /// A session was established: sends all tables, then the End-of-RIB markers if the peer supports them.
     pub(super) fn begin(&mut self, negotiated: &Negotiated) {
         self.end();
         self.encoding = Some(self.identity.encoding(negotiated));
@@ -56,16 +62,16 @@ impl Outbox {
         self.push(self.announced.clone(), Action::Announce, &negotiated.families, ends);
     }
 
-    /// The peer wants everything of a family again.
-    pub(super) fn answer(&mut self, family: Family) {
+    /// Sends all routes of a family again, on request of the peer.
+    pub(super) fn resend(&mut self, family: Family) {
         self.push(self.announced.clone(), Action::Announce, &[family], vec![]);
     }
 
-    /// The session is down.
+    /// The session ended.
     pub(super) fn end(&mut self) {
         self.encoding = None;
         self.jobs.clear();
-        self.filled.clear();
+        self.queued_jobs.clear();
     }
 
     fn push(
@@ -75,28 +81,28 @@ impl Outbox {
         families: &[Family],
         ends: Vec<Family>,
     ) {
-        let part = |(table, order): (Arc<Table>, Order)| {
+        let to_injection = |(table, order): (Arc<Table>, Order)| {
             let injection = Injection::new(&table, action, order, families);
             (table, injection)
         };
-        let parts = tables.into_iter().map(part).collect();
-        self.jobs.push_back(Job { parts, ends, written: Written::default() });
+        let injections = tables.into_iter().map(to_injection).collect();
+        self.jobs.push_back(Job { injections, ends, written: Written::default() });
     }
 
-    /// Appends messages to what is on its way. Whether there were any.
+    /// Appends messages to the send queue. Returns `true` if any were appended.
     pub(super) fn fill(&mut self, queue: &mut Vec<u8>) -> bool {
         let Some(encoding) = self.encoding else { return false };
         let before = queue.len();
-        while queue.len() < FULL {
+        while queue.len() < MAX_QUEUE {
             let Some(job) = self.jobs.front_mut() else { break };
-            let Some((table, injection)) = job.parts.front_mut() else {
+            let Some((table, injection)) = job.injections.front_mut() else {
                 write_ends(&job.ends, queue);
-                self.filled.extend(self.jobs.pop_front().map(|job| job.written));
+                self.queued_jobs.extend(self.jobs.pop_front().map(|job| job.written));
                 continue;
             };
-            let written = injection.fill(table, &encoding, FULL, queue);
+            let written = injection.fill(table, &encoding, MAX_QUEUE, queue);
             if written == Written::default() {
-                job.parts.pop_front();
+                job.injections.pop_front();
             }
             job.written.messages += written.messages;
             job.written.routes += written.routes;
@@ -104,8 +110,8 @@ impl Outbox {
         queue.len() > before
     }
 
-    /// What the system has taken, now that everything filled is written.
+    /// Returns the counts of the finished jobs, once everything queued is written to the socket.
     pub(super) fn take_sent(&mut self) -> Vec<Written> {
-        std::mem::take(&mut self.filled)
+        std::mem::take(&mut self.queued_jobs)
     }
 }

@@ -1,8 +1,8 @@
-//! Routes to announce, in order, in little more memory than they take in messages.
+//! Routes to announce, in order, stored nearly as compactly as in messages.
 //!
-//! Routes with equal attributes form a group, whose destinations stand as they do in an UPDATE;
-//! the order over all groups is kept in runs. Tables come from [`Pattern`]s, from text
-//! ([`read_text`]) and from MRT files ([`read_mrt`]).
+//! Routes with equal attributes form a group, which stores its destinations as encoded in UPDATE messages.
+//! Runs record the order across groups. Tables are filled from [`RoutePattern`]s, from text ([`read_text`])
+//! and from MRT files ([`read_mrt`]).
 
 mod mrt;
 mod pattern;
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// A group of a table.
+/// Identifier of a group in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupId(u32);
 
@@ -27,41 +27,43 @@ pub struct GroupId(u32);
 pub(super) struct Group {
     pub family: Family,
     pub path: Path,
-    /// The destinations as in a message.
+    /// Destinations as encoded in a message.
     pub nlri: Vec<u8>,
     pub count: usize,
-    /// Bytes of each destination, where all take the same.
+    /// Encoded length of each destination in bytes, if all are equally long.
     pub stride: Option<usize>,
 }
 
-/// Successive routes of one group.
+/// Consecutive routes of one group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub group: u32,
     pub count: u32,
 }
 
-/// Why a route cannot be in a table.
+/// Reason why a route cannot be added to a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The next hop is of the other kind of address than the family's.
+    /// Next hop of the wrong IP version for the family.
     NextHop(Family, IpAddr),
-    /// Attributes alone would fill a message.
+    /// Attributes too long for a message with a destination.
     TooLong,
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::NextHop(family, next_hop) => write!(f, "{next_hop} is no next hop for {family}"),
-            Refused::TooLong => f.write_str("the attributes do not fit into a message"),
+            Refused::NextHop(family, next_hop) => {
+                write!(f, "{next_hop} is not a valid next hop for {family}")
+            }
+            Refused::TooLong => f.write_str("attributes too long for an UPDATE message"),
         }
     }
 }
 
 impl std::error::Error for Refused {}
 
-/// Routes, in order.
+/// Routes to announce, in order.
 #[derive(Clone, Default)]
 pub struct Table {
     groups: Vec<Group>,
@@ -70,7 +72,7 @@ pub struct Table {
     count: usize,
 }
 
-/// What attributes may take, so that a destination of any family fits beside them.
+/// Maximum length of the attributes, bytes; leaves room for a destination of any family.
 const LONGEST_ATTRIBUTES: usize = 3800;
 
 impl fmt::Debug for Table {
@@ -80,22 +82,22 @@ impl fmt::Debug for Table {
 }
 
 impl Table {
-    /// Without routes.
+    /// Creates an empty table.
     pub fn new() -> Table {
         Table::default()
     }
 
-    /// How many routes it has.
+    /// Returns the number of routes.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether it has none.
+    /// Returns `true` if there are no routes.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The families it has routes of.
+    /// Returns the address families of the routes.
     pub fn families(&self) -> Vec<Family> {
         Family::ALL
             .into_iter()
@@ -103,14 +105,14 @@ impl Table {
             .collect()
     }
 
-    /// The group of routes with this path, to [`push`](Table::push) to.
+    /// Returns the group for routes with these attributes, to be passed to [`push`](BgpTable::push).
     pub fn group(&mut self, family: Family, path: Path) -> Result<GroupId, Refused> {
         if family.is_ipv4() != path.next_hop.is_ipv4() {
             return Err(Refused::NextHop(family, path.next_hop));
         }
         let attributes: usize = path.others.iter().map(|raw| raw.value.len() + 4).sum();
         let numbers: usize = path.as_path.segments.iter().map(|segment| 2 + 4 * segment.numbers.len()).sum();
-        // The path may be written in both forms (RFC 6793 section 4.2.2).
+        // The AS path may be written as both AS_PATH and AS4_PATH (RFC 6793 section 4.2.2).
         if attributes + 2 * numbers > LONGEST_ATTRIBUTES {
             return Err(Refused::TooLong);
         }
@@ -118,7 +120,7 @@ impl Table {
         if let Some(&group) = self.index.get(&key) {
             return Ok(GroupId(group));
         }
-        let group = u32::try_from(self.groups.len()).expect("more groups than memory holds");
+        let group = u32::try_from(self.groups.len()).expect("fewer than 2^32 groups");
         let path = key.1.clone();
         self.groups.push(Group { family, path, nlri: Vec::new(), count: 0, stride: None });
         self.index.insert(key, group);
@@ -127,7 +129,7 @@ impl Table {
 
     /// Appends a route.
     ///
-    /// Panics where the destination is of another family than the group.
+    /// Panics if the destination is of a different family than the group.
     #[inline]
     pub fn push(&mut self, GroupId(id): GroupId, nlri: &Nlri) {
         let group = &mut self.groups[id as usize];
@@ -145,15 +147,15 @@ impl Table {
         }
     }
 
-    /// All routes in their order.
+    /// Iterates over all routes in order.
     pub fn iter(&self) -> impl Iterator<Item = (Nlri, &Path)> {
-        let mut places = vec![0; self.groups.len()];
+        let mut offsets = vec![0; self.groups.len()];
         self.runs.iter().flat_map(move |run| {
             let group = &self.groups[run.group as usize];
-            let place = &mut places[run.group as usize];
-            let start = *place;
-            *place = group.after(start, run.count as usize);
-            Destinations::new(group.family, &group.nlri[start..*place]).map(|nlri| (nlri, &group.path))
+            let offset = &mut offsets[run.group as usize];
+            let start = *offset;
+            *offset = group.after(start, run.count as usize);
+            Destinations::new(group.family, &group.nlri[start..*offset]).map(|nlri| (nlri, &group.path))
         })
     }
 
@@ -167,37 +169,37 @@ impl Table {
 }
 
 impl Group {
-    /// Where the `count` destinations from `start` on end.
+    /// Returns the end of the `count` destinations that start at `start`.
     pub(super) fn after(&self, start: usize, count: usize) -> usize {
         match self.stride {
             Some(stride) => start + stride * count,
-            None => (0..count).fold(start, |place, _| place + encoded_length(&self.nlri[place..])),
+            None => (0..count).fold(start, |offset, _| offset + encoded_length(&self.nlri[offset..])),
         }
     }
 
-    /// Where those of the destinations in `start..end` end that fit into `room` bytes.
+    /// Returns the end of the destinations in `start..end` that fit into `room` bytes.
     pub(super) fn fitting(&self, start: usize, end: usize, room: usize) -> usize {
         let limit = end.min(start + room);
         match self.stride {
             Some(stride) => start + (limit - start) / stride * stride,
             None => {
-                let mut place = start;
-                while place < limit && place + encoded_length(&self.nlri[place..]) <= limit {
-                    place += encoded_length(&self.nlri[place..]);
+                let mut offset = start;
+                while offset < limit && offset + encoded_length(&self.nlri[offset..]) <= limit {
+                    offset += encoded_length(&self.nlri[offset..]);
                 }
-                place
+                offset
             }
         }
     }
 
-    /// How many destinations `start..end` are.
+    /// Returns the number of destinations in `start..end`.
     pub(super) fn count_in(&self, start: usize, end: usize) -> usize {
         match self.stride {
             Some(stride) => (end - start) / stride,
             None => {
-                let (mut place, mut count) = (start, 0);
-                while place < end {
-                    place += encoded_length(&self.nlri[place..]);
+                let (mut offset, mut count) = (start, 0);
+                while offset < end {
+                    offset += encoded_length(&self.nlri[offset..]);
                     count += 1;
                 }
                 count
@@ -212,7 +214,7 @@ mod tests {
     use crate::bgp::path::AsPath;
 
     #[test]
-    fn the_order_holds_over_groups() {
+    fn the_order_is_kept_across_groups() {
         let mut table = Table::new();
         let hops = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|hop| hop.parse::<IpAddr>().unwrap());
         let expected: Vec<(Nlri, IpAddr)> = (0..1000_u32)
@@ -232,11 +234,11 @@ mod tests {
     }
 
     #[test]
-    fn a_next_hop_fits_its_family_and_attributes_a_message() {
+    fn next_hops_and_attribute_lengths_are_checked() {
         let mut table = Table::new();
         let path = Path::new("2001:db8::1".parse().unwrap(), AsPath::default());
-        let refused = table.group(Family::Ipv4Unicast, path.clone()).unwrap_err();
-        assert_eq!(refused.to_string(), "2001:db8::1 is no next hop for IPv4 unicast");
+        let error = table.group(Family::Ipv4Unicast, path.clone()).unwrap_err();
+        assert_eq!(error.to_string(), "2001:db8::1 is not a valid next hop for IPv4 unicast");
         let long = Path { as_path: AsPath::sequence(&[1; 600]), ..path };
         assert_eq!(table.group(Family::Ipv6Unicast, long), Err(Refused::TooLong));
     }

@@ -1,7 +1,7 @@
-//! Routes from MRT files (RFC 6396): the tables of TABLE_DUMP_V2, and what was announced in
-//! BGP4MP messages, in the order of the file. Files may be compressed by gzip.
+//! Routes from MRT files (RFC 6396): tables of TABLE_DUMP_V2, and announcements in BGP4MP messages, in the
+//! order of the file. Files may be compressed with gzip.
 //!
-//! What a file withdraws is counted, not taken out of the table: a table says what to announce.
+//! Withdrawals in a file are counted, but do not remove routes from the table.
 
 use super::{Refused, Table};
 use crate::bgp::attributes::{Attributes, Source};
@@ -14,36 +14,36 @@ use std::fmt;
 use std::io::{self, Read};
 use std::net::IpAddr;
 
-/// Timestamp, type, subtype and length.
+/// Length of the record header, bytes: timestamp, type, subtype and length.
 const HEADER: usize = 12;
-/// A record that claims to be longer is none: the longest holds a route of every peer.
+/// Maximum record length, bytes. The longest valid record has a route of every peer.
 const LONGEST_RECORD: usize = 64 << 20;
 
 const TABLE_DUMP_V2: u16 = 13;
 const BGP4MP: u16 = 16;
 const BGP4MP_ET: u16 = 17;
 
-/// What was in a file beside the routes taken.
+/// Statistics about a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dump {
-    /// Records.
+    /// Number of records.
     pub records: usize,
-    /// Records of kinds that hold no routes for us.
+    /// Records without usable routes.
     pub ignored: usize,
-    /// Routes whose attributes are malformed, or that no table takes.
+    /// Routes with malformed attributes, or rejected by the table.
     pub refused: usize,
-    /// Destinations withdrawn.
+    /// Number of withdrawn destinations.
     pub withdrawn: usize,
 }
 
-/// Why a file is not read to its end.
+/// Reason why a file cannot be read to its end.
 #[derive(Debug)]
 pub enum MrtError {
-    /// It could not be read or decompressed.
+    /// Error while reading or decompressing.
     Io(io::Error),
-    /// It is compressed by bzip2.
+    /// File compressed with bzip2.
     Bzip2,
-    /// The record that starts at this byte, after decompression, is not well formed.
+    /// Malformed record at this offset after decompression, bytes.
     Malformed(u64),
 }
 
@@ -51,8 +51,8 @@ impl fmt::Display for MrtError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MrtError::Io(error) => error.fmt(f),
-            MrtError::Bzip2 => f.write_str("compressed by bzip2: decompress it with bunzip2 first"),
-            MrtError::Malformed(offset) => write!(f, "no whole MRT record at byte {offset}"),
+            MrtError::Bzip2 => f.write_str("compressed with bzip2; decompress it with bunzip2 first"),
+            MrtError::Malformed(offset) => write!(f, "truncated or malformed MRT record at byte {offset}"),
         }
     }
 }
@@ -65,8 +65,8 @@ impl From<io::Error> for MrtError {
     }
 }
 
-/// Appends the routes of a file, at most `limit`: of each destination of a table dump the route
-/// of the first peer it lists.
+/// Appends at most `limit` routes of a file. From a table dump, only the route of the first peer is used for
+/// each destination.
 pub fn read_mrt(mut file: impl Read, limit: usize, table: &mut Table) -> Result<Dump, MrtError> {
     let mut start = [0; 3];
     let length = fill(&mut file, &mut start)?;
@@ -79,9 +79,9 @@ pub fn read_mrt(mut file: impl Read, limit: usize, table: &mut Table) -> Result<
 }
 
 fn records(mut file: impl Read, limit: usize, table: &mut Table) -> Result<Dump, MrtError> {
-    let most = table.len().saturating_add(limit);
+    let max_routes = table.len().saturating_add(limit);
     let (mut dump, mut offset, mut body) = (Dump::default(), 0, Vec::new());
-    while table.len() < most {
+    while table.len() < max_routes {
         let mut header = [0; HEADER];
         match fill(&mut file, &mut header)? {
             0 => break,
@@ -98,9 +98,9 @@ fn records(mut file: impl Read, limit: usize, table: &mut Table) -> Result<Dump,
         dump.records += 1;
         let read = match kind {
             TABLE_DUMP_V2 => table_dump(subtype, &body, table, &mut dump),
-            BGP4MP => bgp4mp(subtype, &body, most, table, &mut dump),
-            // Microseconds stand ahead (RFC 6396 section 3).
-            BGP4MP_ET => body.get(4..).and_then(|body| bgp4mp(subtype, body, most, table, &mut dump)),
+            BGP4MP => bgp4mp(subtype, &body, max_routes, table, &mut dump),
+            // Microseconds precede the message (RFC 6396 section 3).
+            BGP4MP_ET => body.get(4..).and_then(|body| bgp4mp(subtype, body, max_routes, table, &mut dump)),
             _ => {
                 dump.ignored += 1;
                 Some(())
@@ -112,9 +112,9 @@ fn records(mut file: impl Read, limit: usize, table: &mut Table) -> Result<Dump,
     Ok(dump)
 }
 
-/// RFC 6396 section 4.3, and RFC 8050 section 4 for the subtypes with path identifiers.
+/// Reads a record of RFC 6396 section 4.3, or of RFC 8050 section 4 with path identifiers.
 fn table_dump(subtype: u16, body: &[u8], table: &mut Table, dump: &mut Dump) -> Option<()> {
-    let (family, with_path) = match subtype {
+    let (family, has_path_id) = match subtype {
         2 => (Family::Ipv4Unicast, false),
         4 => (Family::Ipv6Unicast, false),
         8 => (Family::Ipv4Unicast, true),
@@ -132,7 +132,7 @@ fn table_dump(subtype: u16, body: &[u8], table: &mut Table, dump: &mut Dump) -> 
     if u16::from_be_bytes(*entries) == 0 {
         return Some(());
     }
-    let rest = rest.get(if with_path { 10 } else { 6 }..)?;
+    let rest = rest.get(if has_path_id { 10 } else { 6 }..)?;
     let (length, rest) = rest.split_first_chunk::<2>()?;
     let attributes = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
     let source = Source { four_octet_as: true, is_internal: true, dump: Some(family) };
@@ -148,8 +148,8 @@ fn table_dump(subtype: u16, body: &[u8], table: &mut Table, dump: &mut Dump) -> 
     Some(())
 }
 
-/// RFC 6396 section 4.4.
-fn bgp4mp(subtype: u16, body: &[u8], most: usize, table: &mut Table, dump: &mut Dump) -> Option<()> {
+/// Reads a record of RFC 6396 section 4.4.
+fn bgp4mp(subtype: u16, body: &[u8], max_routes: usize, table: &mut Table, dump: &mut Dump) -> Option<()> {
     let four_octet_as = match subtype {
         1 | 6 => false,
         4 | 7 => true,
@@ -159,7 +159,7 @@ fn bgp4mp(subtype: u16, body: &[u8], most: usize, table: &mut Table, dump: &mut 
         }
     };
     let rest = body.get(if four_octet_as { 8 } else { 4 }..)?;
-    // The index of an interface, then two addresses.
+    // Interface index, then two addresses.
     let addresses = match rest.get(2..4)? {
         [0, 1] => 8,
         [0, 2] => 32,
@@ -187,7 +187,7 @@ fn bgp4mp(subtype: u16, body: &[u8], most: usize, table: &mut Table, dump: &mut 
     for (next_hop, destinations) in update.reachable() {
         let path = update.path(next_hop);
         let group = table.group(destinations.family(), path).ok();
-        for nlri in destinations.take(most - table.len()) {
+        for nlri in destinations.take(max_routes - table.len()) {
             match group {
                 Some(group) => table.push(group, &nlri),
                 None => dump.refused += 1,
@@ -204,7 +204,7 @@ fn push(nlri: Nlri, path: Path, table: &mut Table, dump: &mut Dump) {
     }
 }
 
-/// Reads until `bytes` are full or the file ends; how many were read.
+/// Reads until `bytes` is full or the file ends, and returns the number of bytes read.
 fn fill(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while length < bytes.len() {
@@ -232,7 +232,7 @@ mod tests {
         bytes
     }
 
-    /// Origin, AS path 70000, and a next hop: of IPv6 in the abbreviated form.
+    /// ORIGIN, the AS path 70000, and a next hop: in abbreviated MP_REACH_NLRI for IPv6.
     fn attributes(is_ipv4: bool) -> Vec<u8> {
         let mut bytes = vec![0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 1, 0x11, 0x70];
         if is_ipv4 {
@@ -261,9 +261,9 @@ mod tests {
         message::write(message::UPDATE, &update, &mut message);
         let mut body = vec![0, 1, 0x11, 0x70, 0, 1, 0x11, 0x71, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8];
         body.extend(message);
-        let four = rib(2, &[24, 10, 1, 2], &attributes(true));
-        let six = rib(4, &[32, 0x20, 1, 0xd, 0xb8], &attributes(false));
-        [peers, four, six, record(16, 4, &body), rib(2, &[8, 9], &[0x40, 1, 1, 9])].concat()
+        let ipv4 = rib(2, &[24, 10, 1, 2], &attributes(true));
+        let ipv6 = rib(4, &[32, 0x20, 1, 0xd, 0xb8], &attributes(false));
+        [peers, ipv4, ipv6, record(16, 4, &body), rib(2, &[8, 9], &[0x40, 1, 1, 9])].concat()
     }
 
     fn routes(file: &[u8], limit: usize) -> (Vec<String>, Dump) {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_and_messages_become_routes() {
+    fn table_dumps_and_messages_become_routes() {
         let all = [
             "10.1.2.0/24 192.0.2.1 70000",
             "2001:db8::/32 2001:db8::1 70000",
@@ -290,14 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_off_says_where() {
+    fn a_truncated_file_is_reported_with_its_offset() {
         let first = record(13, 1, &[192, 0, 2, 9, 0, 0, 0, 0]).len();
         for cut in 1..first {
             let error = read_mrt(&file()[..cut], 10, &mut Table::new()).unwrap_err();
-            assert_eq!(error.to_string(), "no whole MRT record at byte 0");
+            assert_eq!(error.to_string(), "truncated or malformed MRT record at byte 0");
         }
         let error = read_mrt(&file()[..first + 20], 10, &mut Table::new()).unwrap_err();
-        assert_eq!(error.to_string(), format!("no whole MRT record at byte {first}"));
+        assert_eq!(error.to_string(), format!("truncated or malformed MRT record at byte {first}"));
         let error = read_mrt(&b"BZh91AY"[..], 10, &mut Table::new()).unwrap_err();
         assert!(matches!(error, MrtError::Bzip2));
         assert_eq!(routes(&[], 10).0.len(), 0);

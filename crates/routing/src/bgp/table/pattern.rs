@@ -1,4 +1,4 @@
-//! Routes by rule: successive prefixes, their next hops taken in turn or in blocks.
+//! Generated routes: consecutive prefixes, with next hops assigned round-robin or in blocks.
 
 use super::{Refused, Table};
 use crate::bgp::nlri::{Family, Nlri, Prefix, RouteDistinguisher};
@@ -6,60 +6,60 @@ use crate::bgp::path::{AsPath, Path};
 use std::fmt;
 use std::net::IpAddr;
 
-/// How next hops are dealt out.
+/// Assignment of next hops to prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// To one prefix after the other in turn.
+    /// Round-robin, one prefix after the other.
     InTurn,
-    /// To blocks of successive prefixes, equal but for one prefix.
+    /// Blocks of consecutive prefixes, with sizes that differ by at most one.
     InBlocks,
 }
 
-/// Successive prefixes of one length.
+/// Consecutive prefixes of one length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// The family; the prefixes are of its kind of address.
+    /// Address family of the prefixes.
     pub family: Family,
-    /// The first prefix.
+    /// First prefix.
     pub first: Prefix,
-    /// How many.
+    /// Number of prefixes.
     pub count: u32,
-    /// Where they lead, at least one.
+    /// Next hops, at least one.
     pub next_hops: Vec<IpAddr>,
-    /// Which prefix leads where.
+    /// Assignment of next hops to prefixes.
     pub spread: Spread,
-    /// The path behind the own autonomous system.
+    /// AS path behind the local AS.
     pub as_path: AsPath,
-    /// The first prefix's label, where the family has labels; the next one's is one more.
+    /// Label of the first prefix, for families with labels; each further prefix has the next label.
     pub first_label: Option<u32>,
-    /// The VPN, for [`Family::Vpnv4`].
+    /// Route distinguisher, for [`AddressFamily::Vpnv4`].
     pub distinguisher: Option<RouteDistinguisher>,
 }
 
-/// Why a pattern yields no routes.
+/// Reason why a pattern yields no routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatternError {
-    /// It has no next hops.
+    /// No next hops.
     NoNextHop,
-    /// Prefix, label and distinguisher are not those of the family, the label's last one included.
+    /// Prefix, labels (including the last one) or route distinguisher do not fit the family.
     OtherFamily(Family),
-    /// There are no more prefixes of this length.
+    /// Fewer prefixes of this length than requested.
     TooMany,
-    /// The table refused a route.
+    /// Route that cannot be added to the table.
     Refused(Refused),
 }
 
 impl fmt::Display for PatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PatternError::NoNextHop => f.write_str("a pattern needs a next hop"),
+            PatternError::NoNextHop => f.write_str("no next hop; give at least one"),
             PatternError::OtherFamily(family) => {
-                write!(f, "prefix, labels (up to 1048575) and distinguisher must be those of {family}")
+                write!(f, "prefix, labels (up to 1048575) or route distinguisher do not fit {family}")
             }
             PatternError::TooMany => {
-                f.write_str("the address family has fewer prefixes from the first one on")
+                f.write_str("too many prefixes: the last one lies beyond the address space")
             }
-            PatternError::Refused(refused) => refused.fmt(f),
+            PatternError::Refused(error) => error.fmt(f),
         }
     }
 }
@@ -67,12 +67,12 @@ impl fmt::Display for PatternError {
 impl std::error::Error for PatternError {}
 
 impl Pattern {
-    /// Appends its routes to a table, all of them or none.
+    /// Appends the routes to a table, all of them or none.
     pub fn append_to(&self, table: &mut Table) -> Result<(), PatternError> {
-        let hops = u64::try_from(self.next_hops.len()).expect("a count");
+        let hops = u64::try_from(self.next_hops.len()).expect("a length fits 64 bits");
         let (Some(last), Some(last_prefix)) = (hops.checked_sub(1), self.last_prefix()) else {
-            let is_without = self.next_hops.is_empty();
-            return Err(if is_without { PatternError::NoNextHop } else { PatternError::TooMany });
+            let has_no_next_hop = self.next_hops.is_empty();
+            return Err(if has_no_next_hop { PatternError::NoNextHop } else { PatternError::TooMany });
         };
         let label = |number: u32| self.first_label.and_then(|first| first.checked_add(number));
         let nlri = |prefix, number| Nlri {
@@ -95,7 +95,7 @@ impl Pattern {
                 Spread::InTurn => u64::from(number) % hops,
                 Spread::InBlocks => (u64::from(number) * hops / u64::from(self.count)).min(last),
             };
-            let prefix = self.first.further(number).expect("the last one is there");
+            let prefix = self.first.further(number).expect("the last prefix is valid");
             table.push(groups[hop as usize], &nlri(prefix, number));
         }
         Ok(())
@@ -130,36 +130,36 @@ mod tests {
     }
 
     #[test]
-    fn next_hops_are_dealt_out_in_turn_or_in_blocks() {
+    fn next_hops_are_assigned_round_robin_or_in_blocks() {
         assert_eq!(hops(&pattern()), "12121");
         assert_eq!(hops(&Pattern { spread: Spread::InBlocks, ..pattern() }), "11122");
         assert_eq!(hops(&Pattern { count: 0, ..pattern() }), "");
     }
 
     #[test]
-    fn labels_count_up_from_the_first_one() {
+    fn labels_increase_from_the_first_one() {
         let labelled = Pattern { family: Family::Ipv4Labelled, first_label: Some(1_048_571), ..pattern() };
         let mut table = Table::new();
         labelled.append_to(&mut table).unwrap();
         assert_eq!(table.iter().last().unwrap().0.label, Some(1_048_575));
-        let refused = Pattern { first_label: Some(1_048_572), ..labelled }.append_to(&mut table);
-        assert_eq!(refused, Err(PatternError::OtherFamily(Family::Ipv4Labelled)));
+        let result = Pattern { first_label: Some(1_048_572), ..labelled }.append_to(&mut table);
+        assert_eq!(result, Err(PatternError::OtherFamily(Family::Ipv4Labelled)));
     }
 
     #[test]
-    fn what_a_pattern_cannot_yield_is_refused() {
-        let refused = |pattern: Pattern| {
+    fn invalid_patterns_are_rejected() {
+        let error_of = |pattern: Pattern| {
             let mut table = Table::new();
             let error = pattern.append_to(&mut table).unwrap_err();
             assert!(table.is_empty());
             error
         };
         let first = "255.255.255.0/24".parse().unwrap();
-        assert_eq!(refused(Pattern { first, ..pattern() }), PatternError::TooMany);
-        assert_eq!(refused(Pattern { next_hops: vec![], ..pattern() }), PatternError::NoNextHop);
+        assert_eq!(error_of(Pattern { first, ..pattern() }), PatternError::TooMany);
+        assert_eq!(error_of(Pattern { next_hops: vec![], ..pattern() }), PatternError::NoNextHop);
         let other = Pattern { first: "2001:db8::/48".parse().unwrap(), ..pattern() };
-        assert_eq!(refused(other), PatternError::OtherFamily(Family::Ipv4Unicast));
+        assert_eq!(error_of(other), PatternError::OtherFamily(Family::Ipv4Unicast));
         let vpn = Pattern { family: Family::Vpnv4, first_label: Some(16), ..pattern() };
-        assert_eq!(refused(vpn), PatternError::OtherFamily(Family::Vpnv4));
+        assert_eq!(error_of(vpn), PatternError::OtherFamily(Family::Vpnv4));
     }
 }

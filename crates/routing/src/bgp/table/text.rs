@@ -1,5 +1,5 @@
-//! Routes from text, one on a line: prefix, next hop and, for the families with labels, a label.
-//! What follows `#` is a remark.
+//! Routes from text, one per line: prefix, next hop and, for families with labels, a label. `#` starts a
+//! comment.
 
 use super::{Refused, Table};
 use crate::bgp::nlri::Nlri;
@@ -7,12 +7,12 @@ use crate::bgp::path::{AsPath, Path};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Where and why text holds no routes.
+/// Syntax error with its line number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextError {
-    /// The line, from one on.
+    /// Line number, starting at 1.
     pub line: usize,
-    /// What was expected there.
+    /// Description of the error.
     pub expected: String,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for TextError {
 
 impl std::error::Error for TextError {}
 
-/// Appends the routes that text lists, with this path.
+/// Appends the routes listed in a text, with this AS path.
 pub fn read_text(text: &str, as_path: &AsPath, table: &mut Table) -> Result<(), TextError> {
     for (number, line) in text.lines().enumerate() {
         let error = |expected: &str| TextError { line: number + 1, expected: expected.to_string() };
@@ -35,14 +35,14 @@ pub fn read_text(text: &str, as_path: &AsPath, table: &mut Table) -> Result<(), 
         let next_hop: IpAddr = words
             .next()
             .and_then(|word| word.parse().ok())
-            .ok_or_else(|| error("expected an address as next hop behind the prefix"))?;
+            .ok_or_else(|| error("expected the address of a next hop after the prefix"))?;
         let label = words
             .next()
             .map(|word| word.parse().ok().filter(|label| *label < 1 << 20))
             .map(|label| label.ok_or_else(|| error("expected a label from 0 to 1048575")))
             .transpose()?;
         if words.next().is_some() {
-            return Err(error("expected no more than prefix, next hop and label"));
+            return Err(error("expected the end of the line after prefix, next hop and label"));
         }
         let nlri = label.map_or(Nlri::unicast(prefix), |label| Nlri::labelled(prefix, label));
         let group = table.group(nlri.family, Path::new(next_hop, as_path.clone()));
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_become_routes_in_their_order() {
+    fn lines_become_routes_in_order() {
         let text =
             "# routes\n10.0.0.0/8 192.0.2.1\n\n2001:db8::/32 2001:db8::1 # six\n10.1.0.0/16\t192.0.2.1 77\n";
         let mut table = Table::new();
@@ -71,19 +71,22 @@ mod tests {
             [
                 "IPv4 unicast 10.0.0.0/8 192.0.2.1 None",
                 "IPv6 unicast 2001:db8::/32 2001:db8::1 None",
-                "labelled IPv4 10.1.0.0/16 192.0.2.1 Some(77)",
+                "labeled IPv4 10.1.0.0/16 192.0.2.1 Some(77)",
             ]
         );
     }
 
     #[test]
-    fn an_error_tells_its_line() {
+    fn errors_carry_their_line_number() {
         for (text, message) in [
             ("\n10.0.0.0/40 192.0.2.1", "line 2: expected a prefix such as 192.0.2.0/24"),
-            ("10.0.0.0/8", "line 1: expected an address as next hop behind the prefix"),
+            ("10.0.0.0/8", "line 1: expected the address of a next hop after the prefix"),
             ("10.0.0.0/8 192.0.2.1 1048576", "line 1: expected a label from 0 to 1048575"),
-            ("10.0.0.0/8 192.0.2.1 1 2", "line 1: expected no more than prefix, next hop and label"),
-            ("10.0.0.0/8 ::1", "line 1: ::1 is no next hop for IPv4 unicast"),
+            (
+                "10.0.0.0/8 192.0.2.1 1 2",
+                "line 1: expected the end of the line after prefix, next hop and label",
+            ),
+            ("10.0.0.0/8 ::1", "line 1: ::1 is not a valid next hop for IPv4 unicast"),
         ] {
             let error = read_text(text, &AsPath::default(), &mut Table::new()).unwrap_err();
             assert_eq!(error.to_string(), message);
