@@ -1,13 +1,13 @@
-//! What is counted, declared once with name, severity and meaning.
+//! Counters of the slow path, declared once with name, severity and meaning.
 
 pub use netstage_host::counter::Severity;
 
-/// Packets and their bytes from the Ethernet header on.
+/// Packets and their bytes, including the Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -27,24 +27,24 @@ impl std::ops::Add for Count {
 }
 
 netstage_host::counters! {
-    /// What was done with a packet, or noticed about it.
-    Forwarded "forwarded" Info "A packet sent on."
-    Delivered "delivered" Info "A packet for this router that came in an LSP, handed to the system."
-    Local "local" Info "A packet for this router, which the system has from the interface."
-    Divided "divided" Info "An IPv4 packet larger than the next link takes, sent on in fragments."
-    Answered "answered" Info "A sender was told what became of its packet."
-    NotAnswered "not_answered" Info "A sender was to be told and was not: too many, none may be told, or no address to tell it from."
-    TtlExceeded "ttl_exceeded" Info "The time to live ended here."
-    TooBig "too_big" Info "Larger than the next link takes, and not to be divided."
-    NoRoute "no_route" Warning "No route holds the destination."
-    Malformed "malformed" Error "An IP header that contradicts itself or the frame's length, or whose checksum is wrong."
-    UnknownLabel "unknown_label" Error "A label that was not given out."
-    UnexpectedLabel "unexpected_label" Error "A label by an interface it was not given to."
-    ReservedLabel "reserved_label" Error "A reserved label out of place, or without meaning here."
-    TooDeep "too_deep" Error "More labels than a stack may have, or than there is room for."
-    NoHop "no_hop" Warning "The route or label leads to no next hop at present."
-    Discarded "discarded" Info "A route discards it."
-    Unresolved "unresolved" Warning "The next hop's station was not found in time."
-    QueueFull "queue_full" Warning "The frame, or one that waited before it, found no room in its class."
-    Refused "refused" Warning "An interface did not take the frame."
+    /// Action on a packet, or a condition noticed about one.
+    Forwarded "forwarded" Info "Packet forwarded."
+    Delivered "delivered" Info "Packet to this router received in an LSP and passed to the kernel."
+    Local "local" Info "Packet to this router; the kernel receives it from the interface."
+    Divided "divided" Info "IPv4 packet larger than the next-hop MTU, forwarded in fragments."
+    Answered "answered" Info "ICMP error sent."
+    NotAnswered "not_answered" Info "ICMP error not sent: rate limit, not allowed for this packet, or no source address."
+    TtlExceeded "ttl_exceeded" Info "TTL expired."
+    TooBig "too_big" Info "Packet larger than the next-hop MTU that must not be fragmented."
+    NoRoute "no_route" Warning "No route to the destination."
+    Malformed "malformed" Error "IP header inconsistent in itself or with the frame length, or with a wrong checksum."
+    UnknownLabel "unknown_label" Error "Unknown label."
+    UnexpectedLabel "unexpected_label" Error "Label on an interface it was not assigned for."
+    ReservedLabel "reserved_label" Error "Reserved label that is misplaced or not supported."
+    TooDeep "too_deep" Error "Label stack too deep, or no room for more labels."
+    NoHop "no_hop" Warning "No next hop at present for the route or label."
+    Discarded "discarded" Info "Destination of a discard route."
+    Unresolved "unresolved" Warning "MAC address of the next hop not resolved in time."
+    QueueFull "queue_full" Warning "Queue of the traffic class full: this frame or a queued one was dropped."
+    Refused "refused" Warning "Frame rejected by the interface."
 }

@@ -1,5 +1,4 @@
-//! What senders are told of packets that go no further: ICMP errors, with the labels a packet had
-//! (RFC 4950), and not too many of them.
+//! ICMP errors about dropped packets, with the label stack of the packet (RFC 4950), and their rate limit.
 
 use netstage_core::forward::{Fault, Kind};
 use netstage_core::time::{Duration, Instant};
@@ -8,18 +7,18 @@ use netstage_wire::ip::View;
 use netstage_wire::mpls::Stack;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// One error in this time, and so many at once (RFC 1812 section 4.3.2.8).
+/// Interval and burst of ICMP errors (RFC 1812 section 4.3.2.8).
 const EVERY: Duration = Duration::from_millis(10);
 const BURST: Duration = Duration::from_millis(200);
 
-/// How many may still be told.
+/// Rate limit of ICMP errors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Budget {
     next: Instant,
 }
 
 impl Budget {
-    /// Whether one more may be.
+    /// Returns whether another error may be sent now, and counts it.
     pub fn allows(&mut self, now: Instant) -> bool {
         if self.next > now + BURST {
             return false;
@@ -29,25 +28,25 @@ impl Budget {
     }
 }
 
-/// The labels a packet came with.
-pub(super) fn labels(kind: Kind, came: &[u8]) -> &[u8] {
-    match (kind, Stack::new(came)) {
-        (Kind::Mpls, Ok(stack)) => &came[..stack.payload_offset()],
+/// Returns the label stack of a received packet.
+pub(super) fn labels(kind: Kind, received: &[u8]) -> &[u8] {
+    match (kind, Stack::new(received)) {
+        (Kind::Mpls, Ok(stack)) => &received[..stack.payload_offset()],
         _ => &[],
     }
 }
 
-/// The error for the sender of a packet that came so, from the addresses of the interface it came by. None where it
-/// has none, or the packet may not be answered.
+/// Builds the ICMP error about a received packet, from the addresses of its incoming interface. Returns
+/// `None` if the interface has no address of that version, or RFC rules forbid an error.
 pub(super) fn answer(
     v4: Option<Ipv4Addr>,
     v6: Option<Ipv6Addr>,
     kind: Kind,
     fault: Fault,
-    came: &[u8],
+    received: &[u8],
 ) -> Option<Vec<u8>> {
-    let labels = labels(kind, came);
-    let packet = View::new(&came[labels.len()..]).ok()?;
+    let labels = labels(kind, received);
+    let packet = View::new(&received[labels.len()..]).ok()?;
     let mut answer = vec![0; icmp::MAX_V6];
     let length = match packet {
         View::V4(view) => match fault {
@@ -63,7 +62,7 @@ pub(super) fn answer(
     };
     let mut length = length.ok()?;
     if !labels.is_empty() {
-        // "Packet too big" has no place for them, and goes without.
+        // "Packet too big" has no room for the label stack and is sent without it.
         length = extension::append_label_stack(&mut answer, length, labels).unwrap_or(length);
     }
     answer.truncate(length);

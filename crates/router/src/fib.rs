@@ -1,8 +1,9 @@
-//! What routes and labels lead to, as sources of routes tell it: paths by address and interface. From them
-//! the tables have hops and targets, each of which stands there once however many lead to it.
+//! Forwarding information base (FIB): routes and labels as their sources define them, with paths by interface
+//! and address. It maintains the hops and targets of the forwarding tables, each stored once regardless of
+//! the number of users.
 //!
-//! Numbers that nothing leads to any more are given again, those that have waited longest first: a packet
-//! that is under way by an old one meanwhile finds it as it was.
+//! Freed numbers are reused, least recently freed first, so that a packet being processed with an old number
+//! still finds the old entry.
 
 mod interned;
 mod links;
@@ -22,18 +23,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Why a change is not made; the tables are as they were.
+/// Reason to reject a change. The tables stay unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The table has no room for it.
+    /// The routing table is full.
     Full,
-    /// There are too many different next hops or groups of them.
+    /// The table of next hops or of targets is full.
     NoRoom,
     /// More labels than a hop can push.
     TooManyLabels,
-    /// The label has a meaning of its own.
+    /// The label is reserved.
     Reserved,
-    /// There is no such table or interface.
+    /// The routing table or interface does not exist.
     Unknown,
 }
 
@@ -43,8 +44,8 @@ impl fmt::Display for Refused {
             Refused::Full => f.write_str("the table is full"),
             Refused::NoRoom => f.write_str("too many different next hops"),
             Refused::TooManyLabels => write!(f, "more than {MOST_LABELS} labels to push"),
-            Refused::Reserved => f.write_str("the label is a reserved one"),
-            Refused::Unknown => f.write_str("no such table or interface"),
+            Refused::Reserved => f.write_str("the label is reserved"),
+            Refused::Unknown => f.write_str("unknown table or interface"),
         }
     }
 }
@@ -67,49 +68,49 @@ impl From<Reserved> for Refused {
     }
 }
 
-/// One of the router's interfaces.
+/// Interface of the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its station; [`NO_STATION`] where neighbours have none.
+    /// MAC address, or [`NO_STATION`] on links without MAC addresses.
     pub mac: Mac,
-    /// Bytes of the largest packet its link takes.
+    /// MTU of the link, bytes.
     pub mtu: u16,
-    /// Where what comes by it is looked up.
+    /// Routing table of packets from the interface.
     pub table: u32,
-    /// Labels are taken from there.
+    /// Labels are accepted from the interface.
     pub mpls: bool,
 }
 
-/// Where a label leads: to a target, or a table.
+/// Meaning of a label: a target, or a lookup in a routing table.
 #[derive(Clone, Copy, Debug)]
 enum Leads {
     To(u32),
     Into(u32),
 }
 
-/// Everything sources have told, and the neighbours that are known.
+/// Routes and labels of all sources, and the known neighbors.
 #[derive(Debug)]
 pub struct Fib {
     interfaces: Vec<Interface>,
     tables: u32,
     model: Model,
-    /// A bit for each interface from which labels are taken.
+    /// Interfaces that accept labels, one bit each.
     expected: u64,
     hops: Interned<Path>,
-    /// Of a prefix's own, where each has one: so it is counted by itself.
+    /// Keyed by prefix, too, if prefixes are counted separately.
     targets: Interned<(Destination, Option<Prefix>)>,
     counts_prefixes: bool,
-    /// A bit for each interface whose link is down: of several paths those by it do not count.
+    /// Interfaces with a link that is down, one bit each. Targets with several paths exclude paths over them.
     down: u64,
     labels: BTreeMap<Label, Leads>,
     neighbours: BTreeMap<Neighbour, Mac>,
-    /// Prefixes of links, and routes to neighbours there that no source has told.
+    /// Prefixes of links, and routes to neighbors there that no source has defined.
     on_link: BTreeMap<Prefix, u32>,
     hosts: BTreeSet<Prefix>,
 }
 
 impl Fib {
-    /// Nothing is known yet; labels belong to what they are pushed on in this model.
+    /// Creates an empty FIB. Labels pushed use the tunnel model `model`.
     pub fn new(interfaces: Vec<Interface>, tables: u32, model: Model) -> Fib {
         Fib {
             expected: links::expected(&interfaces),
@@ -127,12 +128,12 @@ impl Fib {
         }
     }
 
-    /// The same, in which every prefix has a target of its own.
+    /// Gives every prefix a target of its own, to be counted separately.
     pub fn counting_prefixes(self) -> Fib {
         Fib { counts_prefixes: true, ..self }
     }
 
-    /// Makes a change in the tables.
+    /// Applies a change to the tables.
     pub fn apply(&mut self, tables: &mut Tables, change: &Change) -> Result<(), Refused> {
         match change {
             Change::Route(prefix, Some(to)) => self.set_route(tables, *prefix, to),
@@ -146,12 +147,12 @@ impl Fib {
         }
     }
 
-    /// What a target is, by its number.
+    /// Returns the destination of a target.
     pub fn destination(&self, target: u32) -> Option<&Destination> {
         self.targets.get(target).map(|(destination, _)| destination)
     }
 
-    /// Labels from this one on, and what they mean.
+    /// Returns the labels from `first` on, and their meanings.
     pub fn labels_from(&self, first: Label) -> impl Iterator<Item = (Label, Meaning)> {
         self.labels.range(first..).filter_map(|(label, leads)| {
             let meaning = match *leads {
@@ -162,7 +163,7 @@ impl Fib {
         })
     }
 
-    /// How many labels there are.
+    /// Returns the number of labels.
     pub fn label_count(&self) -> usize {
         self.labels.len()
     }
@@ -198,7 +199,7 @@ impl Fib {
         if was_link {
             self.revise_hosts(tables, prefix);
         }
-        // What a source does not lead elsewhere any more may still be a neighbour.
+        // Without a route from a source, a known neighbor gets a route of its own.
         if prefix.1 == host(prefix.1.0) {
             self.revise_host(tables, prefix);
         }
@@ -258,7 +259,7 @@ impl Fib {
         if table < self.tables { Ok(()) } else { Err(Refused::Unknown) }
     }
 
-    /// The number of a target, to which one more leads.
+    /// Returns the number of a target and adds one user.
     fn target(&mut self, tables: &mut Tables, to: &Destination, own: Option<Prefix>) -> Result<u32, Refused> {
         let key = (to.clone(), own);
         if let Some(number) = self.targets.find(&key) {
@@ -272,7 +273,7 @@ impl Fib {
                 }
             }
         }
-        let target = self.meant(to);
+        let target = self.forwarding_target(to);
         let number = match self.targets.free() {
             Some(number) => {
                 tables.set_target(number, target);
@@ -310,7 +311,7 @@ impl Fib {
         }
     }
 
-    /// The number of a hop, to which one more leads.
+    /// Returns the number of a hop and adds one user.
     fn hop(&mut self, tables: &mut Tables, path: &Path) -> Result<u32, Refused> {
         if let Some(number) = self.hops.find(path) {
             return Ok(number);

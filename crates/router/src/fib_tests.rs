@@ -1,4 +1,4 @@
-//! What sources tell is what packets find, whatever was told before.
+//! Tests of the FIB: packets follow the latest routes and labels, regardless of earlier ones.
 
 use super::*;
 use crate::tables::Sizes;
@@ -9,7 +9,7 @@ use netstage_wire::mpls::Entry;
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
 
-const STATION: Mac = [2, 0, 0, 0, 9, 9];
+const NEIGHBOR_MAC: Mac = [2, 0, 0, 0, 9, 9];
 
 fn setup(hops: usize, targets: usize) -> (Fib, Tables) {
     let interface = |last| Interface { mac: [2, 0, 0, 0, 0, last], mtu: 1500, table: 0, mpls: last < 2 };
@@ -38,7 +38,7 @@ fn to(path: Path) -> Option<Destination> {
     Some(Destination::Paths(vec![path]))
 }
 
-/// The path of a packet to this address, with these labels, that came by an interface; or why it has none.
+/// Returns the path of a packet with this address and these labels, received on an interface, or its verdict.
 fn found(tables: &Tables, labels: &[u32], address: [u8; 4], interface: u32) -> Result<Path, Verdict> {
     const ROOM: usize = 16;
     let mut packet = vec![0; v4::HEADER];
@@ -63,12 +63,12 @@ fn found(tables: &Tables, labels: &[u32], address: [u8; 4], interface: u32) -> R
 }
 
 #[test]
-fn routes_and_labels_lead_where_they_are_said_to() {
+fn packets_follow_routes_and_labels() {
     let (mut fib, mut tables) = setup(8, 8);
     let first = path(1, Some([192, 0, 2, 1]), &[100]);
     fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), to(first.clone()))).unwrap();
     assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Ok(first.clone()));
-    // Replaced without being gone between.
+    // Replaces the route without a gap.
     let second = path(2, Some([192, 0, 2, 5]), &[]);
     fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), to(second.clone()))).unwrap();
     assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Ok(second.clone()));
@@ -87,30 +87,30 @@ fn routes_and_labels_lead_where_they_are_said_to() {
 }
 
 #[test]
-fn neighbours_are_found_by_address_and_on_their_link() {
+fn neighbors_are_resolved_as_next_hops_and_on_their_link() {
     let (mut fib, mut tables) = setup(8, 8);
     let near = (1, IpAddr::from([192, 0, 2, 1]));
     fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), to(path(1, Some([192, 0, 2, 1]), &[100]))))
         .unwrap();
     assert!(fib.neighbours().eq([(near, None)]));
-    fib.set_neighbour(&mut tables, near, Some(STATION));
+    fib.set_neighbour(&mut tables, near, Some(NEIGHBOR_MAC));
     let (_, next_hop) = tables.hop(0);
-    assert_eq!(next_hop.stations, Some(Stations { to: STATION, from: [2, 0, 0, 0, 0, 1] }));
-    // Its link's prefix comes later, and then it has a route of its own there.
+    assert_eq!(next_hop.stations, Some(Stations { to: NEIGHBOR_MAC, from: [2, 0, 0, 0, 0, 1] }));
+    // When the prefix of its link is added later, the neighbor gets a host route.
     fib.apply(&mut tables, &Change::Route(prefix("192.0.2.0/24"), to(path(1, None, &[])))).unwrap();
     assert_eq!(found(&tables, &[], [192, 0, 2, 1], 0), Ok(path(1, Some([192, 0, 2, 1]), &[])));
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(1, None, &[])));
-    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(STATION));
+    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(1, Some([192, 0, 2, 7]), &[])));
-    // What a source says of it counts more.
+    // A route from a source overrides the host route.
     let elsewhere = path(2, Some([203, 0, 113, 1]), &[]);
     fib.apply(&mut tables, &Change::Route(prefix("192.0.2.7/32"), to(elsewhere.clone()))).unwrap();
     fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), None);
-    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(STATION));
+    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(elsewhere));
     fib.apply(&mut tables, &Change::Route(prefix("192.0.2.7/32"), None)).unwrap();
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(1, Some([192, 0, 2, 7]), &[])));
-    // With the link's prefix its neighbours are gone.
+    // Removing the prefix of the link removes the host routes.
     fib.apply(&mut tables, &Change::Route(prefix("192.0.2.0/24"), None)).unwrap();
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Err(Verdict::Refuse(Fault::NoRoute)));
     fib.set_neighbour(&mut tables, near, None);
@@ -119,47 +119,48 @@ fn neighbours_are_found_by_address_and_on_their_link() {
 }
 
 #[test]
-fn what_leads_by_an_interface_changes_with_it() {
+fn paths_follow_interface_changes() {
     let (mut fib, mut tables) = setup(8, 8);
-    let ways = [path(1, Some([192, 0, 2, 1]), &[]), path(2, Some([203, 0, 113, 1]), &[])];
-    let both = Some(Destination::Paths(ways.to_vec()));
+    let paths = [path(1, Some([192, 0, 2, 1]), &[]), path(2, Some([203, 0, 113, 1]), &[])];
+    let both = Some(Destination::Paths(paths.to_vec()));
     fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), both)).unwrap();
-    fib.apply(&mut tables, &Change::Route(prefix("11.0.0.0/8"), to(ways[0].clone()))).unwrap();
+    fib.apply(&mut tables, &Change::Route(prefix("11.0.0.0/8"), to(paths[0].clone()))).unwrap();
     fib.apply(&mut tables, &Change::Label(label(300), Some(Meaning::Pop { table: 0 }))).unwrap();
-    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 1].into()), Some(STATION));
-    // Of two ways that whose link is up, and where none is, any: its packets wait.
-    let mut taken = |fib: &mut Fib, changes: &[(u32, bool)]| -> BTreeSet<u32> {
+    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 1].into()), Some(NEIGHBOR_MAC));
+    // Of two paths, the one over a link that is up is used; if both are down, both are used, and packets
+    // wait.
+    let mut interfaces_used = |fib: &mut Fib, changes: &[(u32, bool)]| -> BTreeSet<u32> {
         changes.iter().for_each(|(number, is_up)| fib.set_up(&mut tables, *number, *is_up));
         (0..64).map(|last| found(&tables, &[], [10, 1, last, 1], 0).unwrap().interface).collect()
     };
-    assert_eq!(taken(&mut fib, &[]), BTreeSet::from([1, 2]));
-    assert_eq!(taken(&mut fib, &[(1, false)]), BTreeSet::from([2]));
-    assert_eq!(taken(&mut fib, &[(2, false)]), BTreeSet::from([1, 2]));
-    assert_eq!(taken(&mut fib, &[(2, true), (1, true)]), BTreeSet::from([1, 2]));
-    assert_eq!(found(&tables, &[], [11, 0, 0, 1], 0), Ok(ways[0].clone()));
+    assert_eq!(interfaces_used(&mut fib, &[]), BTreeSet::from([1, 2]));
+    assert_eq!(interfaces_used(&mut fib, &[(1, false)]), BTreeSet::from([2]));
+    assert_eq!(interfaces_used(&mut fib, &[(2, false)]), BTreeSet::from([1, 2]));
+    assert_eq!(interfaces_used(&mut fib, &[(2, true), (1, true)]), BTreeSet::from([1, 2]));
+    assert_eq!(found(&tables, &[], [11, 0, 0, 1], 0), Ok(paths[0].clone()));
 
-    // Its link takes more, its station is another, it is in another table, and labels are taken no more.
+    // The MTU, MAC address and table change, and labels are no longer accepted.
     let changed = Interface { mac: [2, 0, 0, 0, 0, 77], mtu: 9000, table: 1, mpls: false };
-    assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 1), Ok(ways[0].clone()));
+    assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 1), Ok(paths[0].clone()));
     fib.set_interface(&mut tables, 1, changed);
     let (hop, next_hop) = tables.hop(0);
     assert_eq!(hop.mtu, 9000);
-    assert_eq!(next_hop.stations, Some(Stations { to: STATION, from: changed.mac }));
+    assert_eq!(next_hop.stations, Some(Stations { to: NEIGHBOR_MAC, from: changed.mac }));
     assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 1), Err(Verdict::Drop(Reason::Unexpected)));
     assert_eq!(found(&tables, &[], [11, 0, 0, 1], 1), Err(Verdict::Refuse(Fault::NoRoute)));
-    // One more is there at once.
+    // A new interface accepts labels at once.
     fib.set_interface(&mut tables, 3, Interface { table: 0, mpls: true, ..changed });
-    assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 3), Ok(ways[0].clone()));
+    assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 3), Ok(paths[0].clone()));
 }
 
 #[test]
-fn prefixes_that_are_counted_have_targets_of_their_own() {
+fn counted_prefixes_have_separate_targets() {
     let (fib, mut tables) = setup(8, 8);
     let mut fib = fib.counting_prefixes();
-    let way = to(path(1, Some([192, 0, 2, 1]), &[]));
+    let destination = to(path(1, Some([192, 0, 2, 1]), &[]));
     let prefixes = ["10.0.0.0/8", "11.0.0.0/8"].map(prefix);
     for prefix in prefixes {
-        fib.apply(&mut tables, &Change::Route(prefix, way.clone())).unwrap();
+        fib.apply(&mut tables, &Change::Route(prefix, destination.clone())).unwrap();
     }
     let targets = prefixes.map(|(table, prefix)| tables.route(table, prefix).unwrap());
     assert_ne!(targets[0], targets[1]);
@@ -171,23 +172,23 @@ fn prefixes_that_are_counted_have_targets_of_their_own() {
 }
 
 #[test]
-fn a_link_that_leads_elsewhere_has_no_neighbours() {
+fn a_replaced_link_prefix_has_no_host_routes() {
     let (mut fib, mut tables) = setup(8, 8);
     let apply = |fib: &mut Fib, tables: &mut Tables, text, to| {
         fib.apply(tables, &Change::Route(prefix(text), to)).unwrap();
     };
-    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(STATION));
+    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
     apply(&mut fib, &mut tables, "192.0.2.0/24", to(path(1, None, &[])));
     apply(&mut fib, &mut tables, "192.0.2.0/25", to(path(1, None, &[])));
     let near = Ok(path(1, Some([192, 0, 2, 7]), &[]));
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), near);
-    // It is still on the longer one's link, and then on none.
+    // The neighbor stays on the link of the longer prefix until that is discarded, too.
     apply(&mut fib, &mut tables, "192.0.2.0/24", Some(Destination::Discard));
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), near);
     apply(&mut fib, &mut tables, "192.0.2.0/25", Some(Destination::Discard));
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Err(Verdict::Drop(Reason::Discarded)));
-    // The same address on two links is that of the one that is left.
-    fib.set_neighbour(&mut tables, (2, [192, 0, 2, 7].into()), Some(STATION));
+    // With the same address on two links, the remaining link is used.
+    fib.set_neighbour(&mut tables, (2, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
     apply(&mut fib, &mut tables, "192.0.2.0/24", to(path(2, None, &[])));
     apply(&mut fib, &mut tables, "192.0.2.0/25", None);
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(2, Some([192, 0, 2, 7]), &[])));
@@ -196,12 +197,12 @@ fn a_link_that_leads_elsewhere_has_no_neighbours() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn a_rejected_change_has_no_effect() {
     let (mut fib, mut tables) = setup(2, 2);
-    let ways: Vec<Path> = (1..4).map(|last| path(1, Some([192, 0, 2, last]), &[])).collect();
+    let paths: Vec<Path> = (1..4).map(|last| path(1, Some([192, 0, 2, last]), &[])).collect();
     let mut apply = |tables: &mut Tables, change| fib.apply(tables, &change);
-    apply(&mut tables, Change::Route(prefix("10.0.0.0/8"), to(ways[0].clone()))).unwrap();
-    let all = Some(Destination::Paths(ways.clone()));
+    apply(&mut tables, Change::Route(prefix("10.0.0.0/8"), to(paths[0].clone()))).unwrap();
+    let all = Some(Destination::Paths(paths.clone()));
     let change = Change::Route(prefix("10.0.0.0/8"), all);
     assert_eq!(apply(&mut tables, change), Err(Refused::NoRoom));
     let change = Change::Route(prefix("10.0.0.0/8"), to(path(7, Some([192, 0, 2, 1]), &[])));
@@ -212,10 +213,10 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(apply(&mut tables, change), Err(Refused::Reserved));
     let change = Change::Label(label(300), Some(Meaning::Pop { table: 2 }));
     assert_eq!(apply(&mut tables, change), Err(Refused::Unknown));
-    assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Ok(ways[0].clone()));
-    // Nothing was used up by it.
-    apply(&mut tables, Change::Route(prefix("11.0.0.0/8"), to(ways[1].clone()))).unwrap();
-    assert_eq!(found(&tables, &[], [11, 1, 1, 1], 0), Ok(ways[1].clone()));
+    assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Ok(paths[0].clone()));
+    // The rejected changes used no entries.
+    apply(&mut tables, Change::Route(prefix("11.0.0.0/8"), to(paths[1].clone()))).unwrap();
+    assert_eq!(found(&tables, &[], [11, 1, 1, 1], 0), Ok(paths[1].clone()));
 }
 
 fn destination() -> impl Strategy<Value = Destination> {
@@ -231,28 +232,28 @@ fn destination() -> impl Strategy<Value = Destination> {
 
 proptest! {
     #[test]
-    fn after_any_changes_packets_find_what_was_said_last(
+    fn after_any_changes_packets_follow_the_latest_routes(
         changes in prop::collection::vec((0_u8..4, 8_u8..33, prop::option::of(destination())), 1..60),
         stations in prop::collection::vec((0_u32..3, 1_u8..4, any::<bool>()), 0..20),
     ) {
         let (mut fib, mut tables) = setup(200, 200);
-        let mut told: BTreeMap<(u8, u32), Destination> = BTreeMap::new();
+        let mut expected_routes: BTreeMap<(u8, u32), Destination> = BTreeMap::new();
         let mut stations = stations.into_iter();
         for (place, length, destination) in changes {
             let bits = u32::from_be_bytes([10, place, place << 6, place]) & u32::MAX << (32 - length);
             let change = Change::Route((0, (Ipv4Addr::from(bits).into(), length)), destination.clone());
             prop_assert_eq!(fib.apply(&mut tables, &change), Ok(()));
             match destination {
-                Some(destination) => told.insert((length, bits), destination),
-                None => told.remove(&(length, bits)),
+                Some(destination) => expected_routes.insert((length, bits), destination),
+                None => expected_routes.remove(&(length, bits)),
             };
             if let Some((interface, last, is_there)) = stations.next() {
                 let neighbour = (interface, IpAddr::from([192, 0, 2, last]));
-                fib.set_neighbour(&mut tables, neighbour, is_there.then_some(STATION));
+                fib.set_neighbour(&mut tables, neighbour, is_there.then_some(NEIGHBOR_MAC));
             }
             for address in [[10, 0, 0, 0], [10, 1, 64, 1], [10, 2, 128, 2], [10, 3, 192, 3], [10, 3, 0, 0]] {
                 let bits = u32::from_be_bytes(address);
-                let longest = told.iter().rev().find(|((length, prefix), _)| prefix ^ (bits & u32::MAX << (32 - length)) == 0);
+                let longest = expected_routes.iter().rev().find(|((length, prefix), _)| prefix ^ (bits & u32::MAX << (32 - length)) == 0);
                 match (found(&tables, &[], address, 0), longest.map(|(_, destination)| destination)) {
                     (Ok(path), Some(Destination::Paths(paths))) => prop_assert!(paths.contains(&path)),
                     (Err(Verdict::Local { .. }), Some(Destination::Local)) => {}
@@ -261,8 +262,8 @@ proptest! {
                     (got, expected) => prop_assert!(false, "{:?} instead of {:?}", got, expected),
                 }
             }
-            // Each thing is there once, as long as something leads to it.
-            let mut destinations: Vec<&Destination> = told.values().collect();
+            // Each target and hop is stored once, as long as it is used.
+            let mut destinations: Vec<&Destination> = expected_routes.values().collect();
             destinations.sort();
             destinations.dedup();
             prop_assert!(fib.targets.all().map(|((destination, _), _)| destination).eq(destinations.iter().copied()));

@@ -1,44 +1,44 @@
-//! How the tables lie in the maps of bpf/router.bpf.c: words in the machine's byte order, and of each
-//! record the structure of the same name there.
+//! Layout of the tables in the maps of bpf/router.bpf.c: native-endian words. Each record has the layout of
+//! the C structure of the same name.
 
 use netstage_core::forward::{Action, Hop, Incoming, MOST_LABELS, Model, Target};
 use netstage_wire::ethernet::Mac;
 
-/// Words of a row of routes, which is an element of their map.
+/// Words per row of routes, which is one element of the map.
 pub(super) const ROW: usize = 256;
-/// Hops of a target at most.
+/// Maximum number of hops per target.
 pub const MOST_HOPS: usize = 15;
-/// Interfaces at most.
+/// Maximum number of interfaces.
 pub const MOST_PORTS: usize = 64;
-/// The kernel's numbers of interfaces that can be served are below this.
+/// Upper bound (exclusive) of interface indices that can be served.
 pub const MOST_INDEX: u32 = 1 << 16;
-/// Labels there are.
+/// Number of label values.
 pub(super) const LABELS: usize = 1 << 20;
 
-/// Words of each record, as it lies in its map.
+/// Words per record of each map.
 pub(super) const TABLE: usize = 4;
 pub(super) const TARGET: usize = 1 + MOST_HOPS;
 pub(super) const HOP: usize = 10;
 pub(super) const INCOMING: usize = 4;
 pub(super) const INTERFACE: usize = 4;
 
-/// The word of a hop that says whether it can be used.
+/// Word of a hop record that is nonzero if the hop can be used.
 pub(super) const IS_READY: usize = 8;
 
-/// A target of which the slow path knows, and one that nothing reaches.
-const ELSEWHERE: u32 = 0;
+/// Targets left to the slow path, and discard targets.
+const SLOW_PATH: u32 = 0;
 const DISCARD: u32 = u32::MAX;
 
-/// A neighbour's station, and the interface's own.
+/// MAC addresses in the header of sent frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stations {
-    /// The neighbour's.
+    /// MAC address of the neighbor.
     pub to: Mac,
-    /// The interface's.
+    /// MAC address of the interface.
     pub from: Mac,
 }
 
-/// `struct hop`, which is not ready before the stations are known.
+/// Builds a `struct hop`, which is not ready until the MAC addresses are known.
 pub(super) fn hop(hop: &Hop, stations: Option<Stations>) -> [u32; HOP] {
     let depth = hop.labels().len() as u8;
     let [m0, m1] = hop.mtu.to_ne_bytes();
@@ -59,7 +59,7 @@ pub(super) fn hop(hop: &Hop, stations: Option<Stations>) -> [u32; HOP] {
     words
 }
 
-/// `struct target`. One of more hops than that is the slow path's.
+/// Builds a `struct target`. A target with more than [`MAX_HOPS`] hops is left to the slow path.
 pub(super) fn target(target: &Target) -> [u32; TARGET] {
     let mut words = [0; TARGET];
     match target {
@@ -67,13 +67,13 @@ pub(super) fn target(target: &Target) -> [u32; TARGET] {
             words[0] = hops.len() as u32;
             words[1..=hops.len()].copy_from_slice(hops);
         }
-        Target::Hops(_) | Target::Local => words[0] = ELSEWHERE,
+        Target::Hops(_) | Target::Local => words[0] = SLOW_PATH,
         Target::Discard => words[0] = DISCARD,
     }
     words
 }
 
-/// `struct incoming`; none is a label that was not given out.
+/// Builds a `struct incoming`; `None` is an unassigned label.
 pub(super) fn incoming(incoming: Option<&Incoming>) -> [u32; INCOMING] {
     const SWAP: u32 = 1;
     const POP: u32 = 2;
@@ -87,7 +87,7 @@ pub(super) fn incoming(incoming: Option<&Incoming>) -> [u32; INCOMING] {
     [action, 0, u32::from_ne_bytes([e0, e1, e2, e3]), u32::from_ne_bytes([e4, e5, e6, e7])]
 }
 
-/// `struct interface`.
+/// Builds a `struct interface`.
 pub(super) fn interface(number: u32, table: u32, mac: Mac) -> [u32; INTERFACE] {
     let [a, b, c, d, e, f] = mac;
     [number + 1, table, u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0])]

@@ -1,14 +1,15 @@
-//! An MPLS and IP router on interfaces of this machine.
+//! MPLS and IP router on interfaces of this host.
 //!
-//! What it does with a packet is [`netstage_core::forward`]'s. A program in the kernel decides the same for
-//! nearly all packets as they arrive, by the same tables; whatever else there is goes up to the slow path.
+//! Forwarding decisions are made by [`netstage_core::forward`]. An XDP program in the kernel makes the same
+//! decisions from the same tables for nearly all packets; the rest goes to the slow path.
 //!
-//! - [`daemon`]: all of it, on this machine.
-//! - [`fib`]: the routes of all sources (`netstage_routing::source`: the kernel, a file, FPM), as hops and targets.
-//! - [`tables`]: routes, labels and hops, which both read while they change.
-//! - [`fast_path`]: the program in the kernel; [`fast_path::attachment`]: it on an interface; [`layout`]: how the tables lie in its maps.
-//! - [`slow_path`]: frames from ports, one at a time; [`errors`]: what senders are told; [`shaper`]:
-//!   frames that wait for a slower line; [`counter`]: what is counted.
+//! - [`daemon`]: the complete router on this host.
+//! - [`fib`]: routes of all sources (`netstage_routing::source`: kernel, file, FPM) as hops and targets.
+//! - [`tables`]: routes, labels and hops, which both paths read while they change.
+//! - [`fast_path`]: the XDP program; [`fast_path::attachment`]: its attachment to an interface; [`layout`]:
+//!   layout of its maps.
+//! - [`slow_path`]: forwarding of single frames from ports; [`errors`]: ICMP errors; [`shaper`]: egress
+//!   queues of shaped interfaces; [`counter`]: counters.
 //!
 //! ```
 //! use netstage_router::counter::Counter;
@@ -16,7 +17,8 @@
 //! assert!(Counter::ALL.iter().all(|counter| !counter.meaning().is_empty()));
 //! ```
 //!
-//! Invariant: the program in the kernel and the slow path decide the same, byte for byte; every frame that does not leave is counted.
+//! Invariant: the XDP program and the slow path make identical decisions, byte for byte; every dropped frame
+//! is counted.
 
 pub mod counter;
 pub mod daemon;

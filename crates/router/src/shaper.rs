@@ -1,4 +1,5 @@
-//! A port that sends no faster than its line: frames wait in classes, as [`netstage_core::queue`] has them.
+//! Shaper of a port: limits the rate, and queues frames in classes with the disciplines of
+//! [`netstage_core::queue`].
 
 use netstage_core::packet::{self, Packet};
 use netstage_core::quantity::Capacity;
@@ -10,21 +11,21 @@ use netstage_wire::ethernet;
 use netstage_wire::ip::{self, Ecn, v4, v6};
 use netstage_wire::mpls::{ENTRY, Entry};
 
-/// Who looks seldom may catch up on this much.
+/// Burst that may be caught up on after a late poll.
 const BURST: Duration = Duration::from_millis(1);
 
-/// A line and what waits for it.
+/// Rate-limited line and its queue.
 #[derive(Debug)]
 pub struct Shaper {
     queue: Queue<Waiting>,
     /// Class of each DSCP.
     classes: [u8; 64],
     rate_bps: u64,
-    /// When the line is free.
+    /// Time at which the line becomes free.
     free: Instant,
 }
 
-/// A frame that waits.
+/// Queued frame.
 #[derive(Clone, Debug)]
 struct Waiting {
     frame: Vec<u8>,
@@ -47,11 +48,11 @@ impl Packet for Waiting {
     }
 
     fn mark_congestion(&mut self) {
-        let beneath = &mut self.frame[ethernet::HEADER..];
-        // What is beneath labels is not marked, and goes on unmarked.
-        if let Ok(mut header) = v4::HeaderMut::new(beneath) {
+        let packet = &mut self.frame[ethernet::HEADER..];
+        // A packet beneath labels cannot be marked and is forwarded unmarked.
+        if let Ok(mut header) = v4::HeaderMut::new(packet) {
             header.set_ecn(Ecn::CongestionExperienced);
-        } else if let Ok(mut header) = v6::HeaderMut::new(beneath) {
+        } else if let Ok(mut header) = v6::HeaderMut::new(packet) {
             header.set_ecn(Ecn::CongestionExperienced);
         }
         self.ecn = packet::Ecn::CongestionExperienced;
@@ -63,20 +64,22 @@ impl Packet for Waiting {
 }
 
 impl Shaper {
-    /// An idle line.
+    /// Creates an idle line.
+    ///
+    /// # Panics
     ///
     /// Panics if there is no class.
     pub fn new(shaping: &Shaping) -> Shaper {
         let classes = TrafficClass::table(&shaping.classes);
         let discipline = TrafficClass::discipline(&shaping.classes);
-        // The classes have buffers of their own, which stand in for this one.
+        // The limits of the classes replace this one.
         let queue = Queue::new(&discipline, Capacity::Packets(0), Stream::new(0, "port"));
         Shaper { queue, classes, rate_bps: shaping.rate.0, free: Instant::ZERO }
     }
 
-    /// A frame is to leave; how many are dropped for it.
+    /// Queues a frame. Returns the number of frames dropped.
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) -> u64 {
-        let (codepoint, flow, ecn) = looked_into(frame);
+        let (codepoint, flow, ecn) = classify(frame);
         let class = self.classes[usize::from(codepoint)];
         let mut dropped = 0;
         let waiting = Waiting { frame: frame.to_vec(), flow, class, ecn };
@@ -84,7 +87,7 @@ impl Shaper {
         dropped
     }
 
-    /// The next frame that leaves now; what is dropped instead of it is counted.
+    /// Returns the next frame to send now. Frames dropped instead are added to `dropped`.
     pub fn poll_transmit(&mut self, now: Instant, dropped: &mut u64) -> Option<Vec<u8>> {
         if self.free > now {
             return None;
@@ -96,25 +99,25 @@ impl Shaper {
         Some(next.frame)
     }
 
-    /// When to ask again.
+    /// Returns the time of the next transmission.
     pub fn poll_timeout(&self) -> Instant {
         if self.queue.is_empty() { Instant::NEVER } else { self.free }
     }
 
-    /// Frames that wait.
+    /// Returns the number of queued frames.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether none waits.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 }
 
-/// The DSCP of a frame's packet, its flow, and whether it can be marked. Of a labelled one the traffic class
-/// counts as the class selector of that number (RFC 2474 section 4.2.2).
-fn looked_into(frame: &[u8]) -> (u8, u64, packet::Ecn) {
+/// Returns the DSCP of the packet in a frame, its flow, and its ECN capability. The traffic class of a
+/// labeled packet is mapped to the class selector of the same number (RFC 2474 section 4.2.2).
+fn classify(frame: &[u8]) -> (u8, u64, packet::Ecn) {
     let packet = &frame[ethernet::HEADER..];
     if frame[ethernet::HEADER - 2..ethernet::HEADER] == ethernet::ethertype::MPLS.to_be_bytes() {
         let entry = packet.get(..ENTRY).and_then(Entry::read);
@@ -141,7 +144,7 @@ mod tests {
         TrafficClass { codepoints: codepoints.to_vec(), priority, weight: 1.0, packets, fq_codel: None }
     }
 
-    /// A frame of 1000 bytes.
+    /// Builds a frame of 1000 bytes.
     fn frame(codepoint: u8, number: u8) -> Vec<u8> {
         let mut frame = vec![0; 1000];
         frame[12..14].copy_from_slice(&ethernet::ethertype::IPV4.to_be_bytes());
@@ -154,7 +157,7 @@ mod tests {
         frame
     }
 
-    fn labelled(traffic_class: u8, number: u8) -> Vec<u8> {
+    fn labeled(traffic_class: u8, number: u8) -> Vec<u8> {
         let mut frame = frame(0, number);
         frame[12..14].copy_from_slice(&ethernet::ethertype::MPLS.to_be_bytes());
         let entry = Entry { label: Label::new(300).unwrap(), traffic_class, bottom: true, ttl: 9 };
@@ -163,8 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_sends_at_its_rate_and_urgent_classes_first() {
-        // A frame takes a millisecond.
+    fn a_line_sends_at_its_rate_and_in_order_of_priority() {
+        // At this rate a frame takes one millisecond.
         let classes = vec![class(&[40, 46], 0, 10), class(&[], 1, 3)];
         let mut shaper = Shaper::new(&Shaping { rate: BitRate(8_000_000), classes });
         let start = Instant::ZERO + Duration::from_secs(1);
@@ -174,7 +177,7 @@ mod tests {
         }
         assert_eq!((dropped, shaper.len()), (2, 3));
         assert_eq!(shaper.handle_frame(start, &frame(46, 7)), 0);
-        assert_eq!(shaper.handle_frame(start, &labelled(5, 8)), 0, "class selector 5 is DSCP 40");
+        assert_eq!(shaper.handle_frame(start, &labeled(5, 8)), 0, "class selector 5 is DSCP 40");
         let (mut now, mut order) = (start, Vec::new());
         while shaper.poll_timeout() < Instant::NEVER {
             now = now.max(shaper.poll_timeout());
@@ -182,13 +185,13 @@ mod tests {
                 order.push((frame[999], (now.0 - start.0) / 1_000_000));
             }
         }
-        // The line was idle, so the first goes at once, and the next with what may be caught up on.
+        // The line was idle, so the first frame leaves at once, and the second within the burst.
         assert_eq!(order, [(7, 0), (8, 0), (0, 1), (1, 2), (2, 3)]);
         assert!(shaper.is_empty());
     }
 
     #[test]
-    fn the_rate_holds_however_seldom_it_is_looked_at() {
+    fn the_rate_holds_with_infrequent_polls() {
         let mut shaper =
             Shaper::new(&Shaping { rate: BitRate(80_000_000), classes: vec![class(&[], 0, 10_000)] });
         let dropped: u64 = (0..5_000).map(|_| shaper.handle_frame(Instant::ZERO, &frame(0, 0))).sum();
@@ -200,7 +203,7 @@ mod tests {
                 sent += 1;
             }
         }
-        // A quarter of a second is 2500 frames.
+        // A quarter of a second carries 2500 frames.
         assert!((2_490..=2_511).contains(&sent), "{sent}");
     }
 }

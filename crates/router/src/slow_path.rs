@@ -1,5 +1,5 @@
-//! The slow path: every frame that has come up is decided by the tables, and sent, divided, answered or
-//! counted. It forwards all there is where no program in the kernel does.
+//! The slow path: looks up each frame it receives in the tables, and forwards, fragments, answers or counts
+//! it. Without an XDP program it forwards all frames.
 
 use super::counter::{Count, Counter, Counters};
 use super::errors::{self, Budget};
@@ -20,33 +20,33 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Frames read from one port in one turn.
 const BATCH: usize = 64;
-/// Room in front of a packet, for labels and its Ethernet header.
+/// Headroom before a packet, for labels and the Ethernet header.
 const ROOM: usize = 64;
-/// Packets that wait for one station, and how long.
-const WAITING: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Number of packets queued for one neighbor, and the time they wait for its MAC address.
+const MAX_WAITING: usize = 8;
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// One of the router's interfaces.
+/// Interface of the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its station.
+    /// MAC address of the interface.
     pub mac: Mac,
-    /// From where it answers senders of IPv4.
+    /// Source of ICMP errors over IPv4.
     pub v4: Option<Ipv4Addr>,
-    /// From where it answers senders of IPv6.
+    /// Source of ICMP errors over IPv6.
     pub v6: Option<Ipv6Addr>,
 }
 
-/// What one turn did.
+/// Work done in one turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Frames read from all ports.
     pub received: usize,
-    /// There may be more to do at once.
+    /// More work is pending; call again at once.
     pub more: bool,
 }
 
-/// Ports, and what is to be done with what comes by them.
+/// Slow path over ports of any kind.
 #[derive(Debug)]
 pub struct SlowPath<P> {
     ports: Vec<P>,
@@ -54,12 +54,12 @@ pub struct SlowPath<P> {
     tables: Tables,
     counters: Counters,
     budget: Budget,
-    /// Packets whose next router's station is not known.
+    /// Packets queued until the MAC address of the next hop is known.
     waiting: BTreeMap<Neighbour, Waiting>,
-    /// Packets that came in an LSP and are for the system.
+    /// Packets received in an LSP for the kernel.
     delivered: VecDeque<Vec<u8>>,
     failures: Vec<Option<io::Error>>,
-    /// By interface: what came for the router, and what left.
+    /// Frames received for the router and frames sent, per interface.
     passed: Vec<[Count; 2]>,
     shapers: BTreeMap<u32, Shaper>,
 }
@@ -71,9 +71,11 @@ struct Waiting {
 }
 
 impl<P: Port> SlowPath<P> {
-    /// One port for each interface.
+    /// Creates a slow path with one port per interface.
     ///
-    /// Panics if there are not as many ports as interfaces.
+    /// # Panics
+    ///
+    /// Panics if the numbers of ports and interfaces differ.
     pub fn new(ports: Vec<P>, interfaces: Vec<Interface>, tables: Tables) -> SlowPath<P> {
         assert_eq!(ports.len(), interfaces.len(), "a port for each interface");
         SlowPath {
@@ -90,7 +92,7 @@ impl<P: Port> SlowPath<P> {
         }
     }
 
-    /// Reads a batch from each port and does with it what is to be done.
+    /// Reads and processes a batch from each port.
     pub fn turn(&mut self, now: Instant) -> Turn {
         let mut turn = Turn::default();
         let mut frames = Vec::new();
@@ -121,36 +123,38 @@ impl<P: Port> SlowPath<P> {
         turn
     }
 
-    /// When to call [`turn`](SlowPath::turn) again at the latest.
+    /// Returns the time by which [`turn`](SlowPath::turn) must be called again.
     pub fn poll_timeout(&self) -> Instant {
         let waiting = self.waiting.values().map(|waiting| waiting.until);
         let shaped = self.shapers.values().map(Shaper::poll_timeout);
         waiting.chain(shaped).min().unwrap_or(Instant::NEVER)
     }
 
-    /// The tables, to be changed.
+    /// Returns the tables for changes.
     pub fn tables_mut(&mut self) -> &mut Tables {
         &mut self.tables
     }
 
-    /// The tables.
+    /// Returns the tables.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The ports, to wait on.
+    /// Returns the ports, to wait on.
     pub fn ports(&self) -> &[P] {
         &self.ports
     }
 
-    /// Another port in the place of one, or one more than there were; the one that was there.
+    /// Replaces a port and returns the previous one. The next unused number adds a port.
     ///
-    /// Panics if it is further beyond.
+    /// # Panics
+    ///
+    /// Panics if the number is greater than that.
     pub fn set_port(&mut self, number: u32, port: P, interface: Interface) -> Option<P> {
         let number = number as usize;
         if number == self.ports.len() {
@@ -165,22 +169,22 @@ impl<P: Port> SlowPath<P> {
         Some(std::mem::replace(&mut self.ports[number], port))
     }
 
-    /// An interface has this station and these addresses from now on.
+    /// Sets the addresses of an interface.
     pub fn set_interface(&mut self, number: u32, interface: Interface) {
         self.interfaces[number as usize] = interface;
     }
 
-    /// Frames for the router that came by an interface.
+    /// Returns the frames received for the router on an interface.
     pub fn received(&self, interface: u32) -> Count {
         self.passed[interface as usize][0]
     }
 
-    /// Frames that left by it.
+    /// Returns the frames sent to an interface.
     pub fn sent(&self, interface: u32) -> Count {
         self.passed[interface as usize][1]
     }
 
-    /// Has frames wait for an interface's line from now on, or no more; those that wait meanwhile are lost.
+    /// Sets or removes the shaper of an interface. Frames queued in the previous one are dropped.
     pub fn set_shaper(&mut self, interface: u32, shaper: Option<Shaper>) {
         match shaper {
             Some(shaper) => drop(self.shapers.insert(interface, shaper)),
@@ -188,27 +192,27 @@ impl<P: Port> SlowPath<P> {
         }
     }
 
-    /// Frames that wait for an interface's line.
+    /// Returns the number of frames queued in the shaper of an interface.
     pub fn queued(&self, interface: u32) -> usize {
         self.shapers.get(&interface).map_or(0, Shaper::len)
     }
 
-    /// Why a port is of no use at present.
+    /// Returns the last error of a port, or `None` if it works.
     pub fn failure(&self, interface: u32) -> Option<&io::Error> {
         self.failures[interface as usize].as_ref()
     }
 
-    /// An IP packet for the system, which came in an LSP.
+    /// Returns the next IP packet for the kernel, received in an LSP.
     pub fn poll_delivered(&mut self) -> Option<Vec<u8>> {
         self.delivered.pop_front()
     }
 
-    /// Neighbours for whose station packets wait.
+    /// Returns the neighbors whose MAC addresses packets wait for.
     pub fn unresolved(&self) -> impl Iterator<Item = Neighbour> {
         self.waiting.keys().copied()
     }
 
-    /// The station of a neighbour, to which packets that waited for it are sent.
+    /// Sends the packets queued for a neighbor to its MAC address.
     pub fn resolve(&mut self, now: Instant, neighbour: Neighbour, to: Mac) {
         let Some(waiting) = self.waiting.remove(&neighbour) else { return };
         let (interface, _) = neighbour;
@@ -219,14 +223,14 @@ impl<P: Port> SlowPath<P> {
         }
     }
 
-    /// A packet of the system's own, which knows no labels.
+    /// Sends a packet of the kernel, which adds no labels itself.
     pub fn send_own(&mut self, now: Instant, interface: u32, packet: &[u8]) {
         let Some(kind) = version(packet) else { return };
         let mut bytes = [&[0; ROOM], packet].concat();
         self.decide(now, interface, &mut bytes, kind, false);
     }
 
-    /// A frame whose packet is behind [`ROOM`] bytes.
+    /// Processes a frame with its packet at offset [`ROOM`].
     fn handle_frame(&mut self, now: Instant, interface: u32, bytes: &mut [u8]) {
         let Ok(view) = ethernet::View::new(&bytes[ROOM - ethernet::HEADER..]) else { return };
         if view.destination() != self.interfaces[interface as usize].mac
@@ -244,8 +248,8 @@ impl<P: Port> SlowPath<P> {
         self.decide(now, interface, bytes, kind, true);
     }
 
-    /// Decides about a packet behind [`ROOM`] bytes, and does what is to be done. Its sender is told what
-    /// is wrong with it if it may be: not that of a fragment made here, nor this router itself.
+    /// Decides about a packet at offset [`ROOM`] and executes the decision. An ICMP error is sent only if
+    /// `may_answer`: not about fragments made here or packets of this router.
     fn decide(&mut self, now: Instant, interface: u32, bytes: &mut [u8], kind: Kind, may_answer: bool) {
         let mut packet = Packet { bytes, start: ROOM, kind };
         match self.tables.forward(&mut packet, interface) {
@@ -266,24 +270,24 @@ impl<P: Port> SlowPath<P> {
             self.transmit(now, interface, bytes, start, kind, stations);
             return;
         }
-        // A hop whose address is the packet's own has no labels.
+        // A hop without a next-router address has no labels.
         let own = || ip::View::new(&bytes[start..]).ok().map(|packet| packet.destination());
         let Some(address) = next_hop.via.or_else(own) else {
             self.counters.add(Counter::Unresolved, 1);
             return;
         };
-        let until = now + PATIENCE;
+        let until = now + RESOLVE_TIMEOUT;
         let neighbour = (interface, address);
         let waiting =
             self.waiting.entry(neighbour).or_insert_with(|| Waiting { packets: VecDeque::new(), until });
-        if waiting.packets.len() == WAITING {
+        if waiting.packets.len() == MAX_WAITING {
             waiting.packets.pop_front();
             self.counters.add(Counter::Unresolved, 1);
         }
         waiting.packets.push_back((kind, bytes[start..].to_vec()));
     }
 
-    /// Hands a packet, with room in front, to a port.
+    /// Sends a packet, with headroom before it, to a port.
     fn transmit(
         &mut self,
         now: Instant,
@@ -311,7 +315,7 @@ impl<P: Port> SlowPath<P> {
         }
     }
 
-    /// Sends what lines have become free for.
+    /// Sends the frames that are due in the shapers.
     fn send_shaped(&mut self, now: Instant) {
         let mut dropped = 0;
         let mut shapers = std::mem::take(&mut self.shapers);
@@ -341,7 +345,8 @@ impl<P: Port> SlowPath<P> {
         }
     }
 
-    /// What is for this router. The system has seen it as it came; what labels hid from it is handed over.
+    /// Handles a packet to this router. The kernel has received unlabeled packets itself; packets beneath
+    /// labels are passed to it.
     fn deliver(&mut self, packet: &[u8], kind: Kind, was_hidden: bool) {
         if !was_hidden || kind == Kind::Mpls {
             self.counters.add(Counter::Local, 1);
@@ -351,7 +356,7 @@ impl<P: Port> SlowPath<P> {
         self.delivered.push_back(packet.to_vec());
     }
 
-    /// Sends a packet on in fragments, each with the labels it came with.
+    /// Sends a packet in fragments, each with the labels of the packet.
     fn divide(
         &mut self,
         now: Instant,
@@ -375,12 +380,12 @@ impl<P: Port> SlowPath<P> {
         }
     }
 
-    /// A packet, still as it came, goes no further, and its sender is told.
+    /// Drops a packet in its received form, and sends an ICMP error.
     fn refuse(
         &mut self,
         now: Instant,
         interface: u32,
-        (kind, came): (Kind, &[u8]),
+        (kind, received): (Kind, &[u8]),
         fault: Fault,
         may_answer: bool,
     ) {
@@ -397,7 +402,7 @@ impl<P: Port> SlowPath<P> {
         }
         let own = &self.interfaces[interface as usize];
         let answer = match self.budget.allows(now) {
-            true => errors::answer(own.v4, own.v6, kind, fault, came),
+            true => errors::answer(own.v4, own.v6, kind, fault, received),
             false => None,
         };
         let Some(answer) = answer else {
@@ -405,13 +410,13 @@ impl<P: Port> SlowPath<P> {
             return;
         };
         self.counters.add(Counter::Answered, 1);
-        let labels = errors::labels(kind, came);
+        let labels = errors::labels(kind, received);
         if labels.is_empty() || self.has_route(interface, &answer) {
             self.send_own(now, interface, &answer);
             return;
         }
-        // Inside an LSP routers need not know its users: the end of it sends the answer back
-        // (RFC 3032 section 2.3.2).
+        // Routers within an LSP need not have routes to its users. The end of the LSP sends the ICMP error
+        // back (RFC 3032 section 2.3.2).
         let mut bytes = [&[0; ROOM], labels, &answer].concat();
         bytes[ROOM + ENTRY - 1] = u8::MAX;
         self.decide(now, interface, &mut bytes, Kind::Mpls, false);

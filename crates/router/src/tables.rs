@@ -1,5 +1,4 @@
-//! Routes, labels and hops of a router, for both paths: whatever is changed here is changed for the
-//! program in the kernel at once.
+//! Routes, labels and hops of a router, for both paths: each change takes effect in the XDP program at once.
 
 use super::fast_path::{Capacity, FastPath};
 use super::layout::ROW;
@@ -12,39 +11,39 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// How large the tables are.
+/// Sizes of the tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Of each table of routes, IPv4 and IPv6. Their first rows take 8, 16 or 24 bits.
+    /// Shapes of the IPv4 and IPv6 parts of each routing table. The first row is indexed by 8, 16 or 24 bits.
     pub tables: Vec<(Shape, Shape)>,
-    /// Targets.
+    /// Maximum number of targets.
     pub targets: usize,
-    /// Hops.
+    /// Maximum number of hops.
     pub hops: usize,
 }
 
 impl Sizes {
-    /// What the program in the kernel has to hold.
+    /// Returns the required capacity of the XDP program's maps.
     pub fn capacity(&self) -> Capacity {
         let rows = self.tables.iter().map(|(v4, v6)| rows(*v4) + rows(*v6)).sum();
         Capacity { rows, tables: self.tables.len(), targets: self.targets, hops: self.hops }
     }
 }
 
-/// Rows a table's memory takes.
+/// Returns the number of rows a table occupies.
 fn rows(shape: Shape) -> usize {
     shape.words() / ROW
 }
 
-/// Where the routes of one table and version stand.
+/// Storage of the routes of one table and IP version.
 #[derive(Debug)]
 struct Rows(Place);
 
 #[derive(Debug)]
 enum Place {
-    /// In memory of the process's own.
+    /// Private memory of the process.
     Own(Vec<AtomicU32>),
-    /// In a map of the kernel's, so many words from there on.
+    /// Part of a kernel map: `words` words from `start` on.
     Shared { map: Arc<Mapping>, start: usize, words: usize },
 }
 
@@ -58,16 +57,16 @@ impl Memory for Rows {
     }
 }
 
-/// The router behind a hop.
+/// Next router of a hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextHop {
-    /// Its address; none where that is the packet's own destination.
+    /// Address; `None` stands for the destination of the packet.
     pub via: Option<IpAddr>,
-    /// The stations of the link, once they are known.
+    /// MAC addresses, once known.
     pub stations: Option<Stations>,
 }
 
-/// The tables.
+/// Forwarding tables.
 #[derive(Debug)]
 pub struct Tables {
     router: Router<Rows>,
@@ -75,20 +74,20 @@ pub struct Tables {
     next_hops: Vec<NextHop>,
     sizes: Sizes,
     targets: usize,
-    /// A bit for each interface by which only the slow path sends.
+    /// Interfaces to which only the slow path sends, one bit each.
     slow: u64,
 }
 
-/// There is no room for another one.
+/// Error: the table is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
 impl Tables {
-    /// Empty tables; each interface looks its addresses up in the table of that number. A fast path has to
-    /// have the capacity of these sizes and the same seed, and nothing in it yet.
+    /// Creates empty tables. `interfaces` holds the routing table of each interface. A fast path must be
+    /// empty and have the same capacity and seed.
     pub fn new(sizes: Sizes, interfaces: Vec<u32>, seed: u64, fast_path: Option<FastPath>) -> Tables {
         let mut next = 0;
-        let mut place = |shape: Shape| {
+        let mut allocate = |shape: Shape| {
             let row = next;
             next += rows(shape);
             let memory = match &fast_path {
@@ -101,7 +100,7 @@ impl Tables {
         };
         let mut tables = Vec::new();
         for (number, (v4, v6)) in sizes.tables.iter().enumerate() {
-            let ((v4_row, v4_routes), (v6_row, v6_routes)) = (place(*v4), place(*v6));
+            let ((v4_row, v4_routes), (v6_row, v6_routes)) = (allocate(*v4), allocate(*v6));
             if let Some(fast_path) = &fast_path {
                 fast_path.set_table(number as u32, (v4_row, v4.first), (v6_row, v6.first));
             }
@@ -111,45 +110,45 @@ impl Tables {
         Tables { router, fast_path, next_hops: Vec::new(), sizes, targets: 0, slow: 0 }
     }
 
-    /// The program in the kernel.
+    /// Returns the XDP program.
     pub fn fast_path(&self) -> Option<&FastPath> {
         self.fast_path.as_ref()
     }
 
-    /// The same, to be attached.
+    /// Returns the XDP program, to attach it.
     pub fn fast_path_mut(&mut self) -> Option<&mut FastPath> {
         self.fast_path.as_mut()
     }
 
-    /// What is to happen with a packet that came by an interface.
+    /// Decides about a packet received on an interface.
     pub fn forward(&self, packet: &mut Packet<'_>, interface: u32) -> Verdict {
         self.router.forward(packet, interface)
     }
 
-    /// Adds a hop; its number.
+    /// Adds a hop and returns its number.
     pub fn add_hop(&mut self, hop: Hop, next_hop: NextHop) -> Result<u32, NoRoom> {
         if self.next_hops.len() == self.sizes.hops {
             return Err(NoRoom);
         }
         let number = self.router.add_hop(hop);
         self.next_hops.push(next_hop);
-        self.show_hop(number);
+        self.publish_hop(number);
         Ok(number)
     }
 
-    /// A hop, and who is behind it.
+    /// Returns a hop and its next router.
     pub fn hop(&self, number: u32) -> (&Hop, NextHop) {
         (self.router.hop(number), self.next_hops[number as usize])
     }
 
-    /// Another hop in the place of one: all that led there leads on.
+    /// Replaces a hop; targets that use it use the new one.
     pub fn set_hop(&mut self, number: u32, hop: Hop, next_hop: NextHop) {
         self.router.set_hop(number, hop);
         self.next_hops[number as usize] = next_hop;
-        self.show_hop(number);
+        self.publish_hop(number);
     }
 
-    fn show_hop(&self, number: u32) {
+    fn publish_hop(&self, number: u32) {
         if let Some(fast_path) = &self.fast_path {
             let hop = self.router.hop(number);
             let stations = self.next_hops[number as usize].stations;
@@ -157,12 +156,12 @@ impl Tables {
         }
     }
 
-    /// Whether only the slow path sends by an interface.
+    /// Returns whether only the slow path sends to an interface.
     pub fn is_slow(&self, interface: u32) -> bool {
         self.slow >> (interface & 63) & 1 == 1
     }
 
-    /// Has only the slow path send by an interface from now on, or both.
+    /// Lets only the slow path send to an interface, or both paths.
     pub fn set_slow(&mut self, interface: u32, is_slow: bool) {
         if self.is_slow(interface) == is_slow {
             return;
@@ -170,58 +169,64 @@ impl Tables {
         self.slow ^= 1 << (interface & 63);
         for number in 0..self.next_hops.len() as u32 {
             if self.router.hop(number).interface == interface {
-                self.show_hop(number);
+                self.publish_hop(number);
             }
         }
     }
 
-    /// Has what comes by an interface looked up in a table. One more than there are is a new one.
+    /// Sets the routing table of packets from an interface. The next unused number adds an interface.
     pub fn set_interface(&mut self, interface: u32, table: u32) {
         self.router.set_interface(interface, table);
     }
 
-    /// Adds a target; its number, as routes and labels lead to it.
+    /// Adds a target and returns its number, for routes and labels.
     ///
-    /// Panics if it names a hop that is not there.
+    /// # Panics
+    ///
+    /// Panics if it contains the number of a missing hop.
     pub fn add_target(&mut self, target: Target) -> Result<u32, NoRoom> {
         if self.targets == self.sizes.targets {
             return Err(NoRoom);
         }
         self.targets += 1;
         let number = self.router.add_target(target);
-        self.show_target(number);
+        self.publish_target(number);
         Ok(number)
     }
 
-    /// Another target in the place of one: all that led there leads on.
+    /// Replaces a target; routes and labels that use it use the new one.
     ///
-    /// Panics if it names a hop that is not there.
+    /// # Panics
+    ///
+    /// Panics if it contains the number of a missing hop.
     pub fn set_target(&mut self, number: u32, target: Target) {
         self.router.set_target(number, target);
-        self.show_target(number);
+        self.publish_target(number);
     }
 
-    fn show_target(&self, number: u32) {
+    fn publish_target(&self, number: u32) {
         if let Some(fast_path) = &self.fast_path {
             fast_path.set_target(number, self.router.target(number));
         }
     }
 
-    /// Has addresses of a table lead to a target; where they led before.
+    /// Adds or replaces a route. Returns the target it replaces.
     ///
-    /// Panics if the address has bits beyond the prefix's length.
+    /// # Panics
+    ///
+    /// Panics if the address has bits beyond the prefix length.
     pub fn insert(&mut self, table: u32, prefix: (IpAddr, u8), target: u32) -> Result<Option<u32>, Full> {
         let (routes, address, length) = self.routes_mut(table, prefix);
         routes.insert(address, length, target)
     }
 
-    /// Where exactly these addresses lead.
+    /// Returns the target of exactly this prefix.
     pub fn route(&mut self, table: u32, prefix: (IpAddr, u8)) -> Option<u32> {
         let (routes, address, length) = self.routes_mut(table, prefix);
         routes.route(address, length)
     }
 
-    /// Takes a route away; where it led.
+    /// Removes a route. Returns its target.
     pub fn remove(&mut self, table: u32, prefix: (IpAddr, u8)) -> Option<u32> {
         let (routes, address, length) = self.routes_mut(table, prefix);
         routes.remove(address, length)
@@ -235,14 +240,14 @@ impl Tables {
         }
     }
 
-    /// How many routes there are, in all tables.
+    /// Returns the number of routes in all tables.
     pub fn route_count(&self) -> usize {
         let tables = (0..self.sizes.tables.len() as u32).map(|number| self.router.table(number));
         tables.map(|table| table.v4.len() + table.v6.len()).sum()
     }
 
-    /// The routes of one table and version from the one behind this one on, or from the first: by length
-    /// and address.
+    /// Returns the routes of one table and IP version, ordered by prefix length and address, from the one
+    /// after `after` on.
     pub fn routes_after(
         &self,
         table: u32,
@@ -251,7 +256,7 @@ impl Tables {
     ) -> Box<dyn Iterator<Item = ((IpAddr, u8), u32)> + '_> {
         let table = self.router.table(table);
         let routes = if is_v4 { &table.v4 } else { &table.v6 };
-        let named = move |(address, length, target): (u128, u8, u32)| {
+        let with_prefix = move |(address, length, target): (u128, u8, u32)| {
             let address = match is_v4 {
                 true => Ipv4Addr::from((address >> 96) as u32).into(),
                 false => IpAddr::from(Ipv6Addr::from(address)),
@@ -259,17 +264,17 @@ impl Tables {
             ((address, length), target)
         };
         match after {
-            None => Box::new(routes.routes().map(named)),
+            None => Box::new(routes.routes().map(with_prefix)),
             Some((IpAddr::V4(address), length)) => {
-                Box::new(routes.routes_after(u128::from(u32::from(address)) << 96, length).map(named))
+                Box::new(routes.routes_after(u128::from(u32::from(address)) << 96, length).map(with_prefix))
             }
             Some((IpAddr::V6(address), length)) => {
-                Box::new(routes.routes_after(address.into(), length).map(named))
+                Box::new(routes.routes_after(address.into(), length).map(with_prefix))
             }
         }
     }
 
-    /// Gives a label a meaning, in the place of what it meant; none of the reserved ones.
+    /// Assigns a meaning to a label. Returns the meaning it replaces, or an error for a reserved label.
     pub fn give(&mut self, label: Label, incoming: Incoming) -> Result<Option<Incoming>, Reserved> {
         let before = self.router.give(label, incoming)?;
         if let Some(fast_path) = &self.fast_path {
@@ -278,7 +283,7 @@ impl Tables {
         Ok(before)
     }
 
-    /// Takes a label back; what it meant.
+    /// Removes a label. Returns its meaning.
     pub fn take_back(&mut self, label: Label) -> Option<Incoming> {
         if let Some(fast_path) = &self.fast_path {
             fast_path.set_label(label, None);

@@ -1,5 +1,5 @@
-//! The program in the kernel and the slow path are one router: what the program decides is what
-//! [`netstage_core::forward`] decides, to the last byte, and what it does not decide it leaves alone.
+//! Equivalence of XDP program and slow path: every decision of the program equals that of
+//! [`netstage_core::forward`] to the last byte; the program passes on all other frames unchanged.
 
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
@@ -31,7 +31,7 @@ use std::os::fd::AsFd as _;
 
 const SEED: u64 = 0x5eed;
 const ETHERNET: usize = 14;
-const STATIONS: Stations = Stations { to: [2, 0, 0, 0, 1, 1], from: [2, 0, 0, 0, 1, 2] };
+const MAC_ADDRESSES: Stations = Stations { to: [2, 0, 0, 0, 1, 1], from: [2, 0, 0, 0, 1, 2] };
 
 fn label(number: u32) -> Label {
     Label::new(number).unwrap()
@@ -48,7 +48,7 @@ fn v4_prefix(text: &str) -> (IpAddr, u8) {
     (address.parse().unwrap(), length.parse().unwrap())
 }
 
-/// Tables with one of everything.
+/// Builds tables with all kinds of entries.
 fn tables(fast_path: Option<FastPath>) -> Tables {
     let mut tables = Tables::new(sizes(), vec![0, 1], SEED, fast_path);
     let mut hop = |labels: &[u32], mtu: u16, model, stations| {
@@ -56,12 +56,12 @@ fn tables(fast_path: Option<FastPath>) -> Tables {
         tables.add_hop(Hop::new(1, mtu, &labels, model).unwrap(), next_hop(stations)).unwrap()
     };
     let hops = [
-        hop(&[], 1500, Model::Uniform, Some(STATIONS)),
-        hop(&[100], 1500, Model::Uniform, Some(STATIONS)),
-        hop(&[101, 102], 1500, Model::Pipe, Some(STATIONS)),
-        hop(&[103, 104, 105], 1500, Model::Uniform, Some(STATIONS)),
-        hop(&[106], 80, Model::Uniform, Some(STATIONS)),
-        hop(&[0], 1500, Model::Uniform, Some(STATIONS)),
+        hop(&[], 1500, Model::Uniform, Some(MAC_ADDRESSES)),
+        hop(&[100], 1500, Model::Uniform, Some(MAC_ADDRESSES)),
+        hop(&[101, 102], 1500, Model::Pipe, Some(MAC_ADDRESSES)),
+        hop(&[103, 104, 105], 1500, Model::Uniform, Some(MAC_ADDRESSES)),
+        hop(&[106], 80, Model::Uniform, Some(MAC_ADDRESSES)),
+        hop(&[0], 1500, Model::Uniform, Some(MAC_ADDRESSES)),
         hop(&[107], 1500, Model::Uniform, None),
     ];
     let mut targets: Vec<u32> =
@@ -101,8 +101,8 @@ fn tables(fast_path: Option<FastPath>) -> Tables {
         let incoming = Incoming { action: Action::Pop { table }, model, expected: 0b11 };
         tables.give(label(number), incoming).unwrap();
     }
-    let gone = Incoming { action: Action::Pop { table: 0 }, model: Model::Uniform, expected: 0b11 };
-    tables.give(label(304), gone).unwrap();
+    let removed = Incoming { action: Action::Pop { table: 0 }, model: Model::Uniform, expected: 0b11 };
+    tables.give(label(304), removed).unwrap();
     tables.take_back(label(304)).unwrap();
     tables
 }
@@ -213,7 +213,7 @@ prop_compose! {
     }
 }
 
-/// What the slow path makes of a frame: the outcome of a fast path that decides it all.
+/// Returns the outcome for a fast path that decides everything like the slow path.
 fn decided(tables: &Tables, frame: &[u8], interface: u32) -> Outcome {
     const ROOM: usize = 16;
     let kind = match u16::from_be_bytes([frame[12], frame[13]]) {
@@ -237,17 +237,17 @@ fn decided(tables: &Tables, frame: &[u8], interface: u32) -> Outcome {
         Verdict::Drop(Reason::Malformed | Reason::UnknownLabel | Reason::Unexpected | Reason::Discarded) => {
             Outcome::Drop
         }
-        // The slow path counts it, divides it, or tells its sender.
+        // The slow path counts or fragments the packet, or sends an ICMP error.
         Verdict::Drop(_) | Verdict::Local { .. } | Verdict::Divide { .. } | Verdict::Refuse(_) => {
             Outcome::Pass
         }
     }
 }
 
-/// Compares both for many frames; the share that the slow path was asked about though it need not have
-/// been.
+/// Compares both paths for many frames. Returns the share of decidable frames that were passed to the slow
+/// path.
 fn compare(tables: &mut Tables, index: u32, cases: u32) -> f64 {
-    let (tables, decidable, asked) = (RefCell::new(tables), Cell::new(0), Cell::new(0));
+    let (tables, decidable, passed) = (RefCell::new(tables), Cell::new(0), Cell::new(0));
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(frame in frame(), interface in 0_u32..2)| {
         let mut tables = tables.borrow_mut();
@@ -257,31 +257,31 @@ fn compare(tables: &mut Tables, index: u32, cases: u32) -> f64 {
         let is_decidable = u32::from(expected != Outcome::Pass);
         decidable.set(decidable.get() + is_decidable);
         match got {
-            Outcome::Pass => asked.set(asked.get() + is_decidable),
+            Outcome::Pass => passed.set(passed.get() + is_decidable),
             got => prop_assert_eq!(got, expected, "frame {:02x?}", frame),
         }
     });
     assert!(decidable.get() > cases / 3, "{decidable:?} of {cases}");
-    f64::from(asked.get()) / f64::from(decidable.get())
+    f64::from(passed.get()) / f64::from(decidable.get())
 }
 
-fn loaded() -> FastPath {
+fn load_program() -> FastPath {
     FastPath::load(sizes().capacity(), SEED).unwrap_or_else(|error| skip(error.to_string()))
 }
 
-fn the_program_in_the_kernel_decides_as_the_slow_path() {
-    let fast_path = loaded();
+fn the_xdp_program_decides_like_the_slow_path() {
+    let fast_path = load_program();
     let pair = Pair::new(Default::default());
     let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
     let mut tables = tables(Some(fast_path));
     let share = pair.right.run(|| compare(&mut tables, index, 20_000)).unwrap();
-    println!("{:.1} % of what could be decided was left to the slow path", 100.0 * share);
-    // These frames are odd far more often than those of a wire.
+    println!("{:.1} % of decidable frames passed to the slow path", 100.0 * share);
+    // These frames are unusual far more often than real ones.
     assert!(share < 0.3, "{share}");
 
-    // Everything leads elsewhere now, and what was gone is back.
+    // Redirects everything, and assigns the removed label again.
     let hop = Hop::new(0, 1400, &[label(900)], Model::Pipe).unwrap();
-    tables.set_hop(0, hop, next_hop(Some(STATIONS)));
+    tables.set_hop(0, hop, next_hop(Some(MAC_ADDRESSES)));
     tables.set_hop(3, hop, next_hop(None));
     tables.set_target(8, Target::Hops(vec![1, 0, 2]));
     tables.set_target(2, Target::Discard);
@@ -294,8 +294,8 @@ fn the_program_in_the_kernel_decides_as_the_slow_path() {
     pair.right.run(|| compare(&mut tables, index, 10_000)).unwrap();
 }
 
-fn what_the_program_does_is_counted() {
-    let fast_path = loaded();
+fn the_xdp_program_counts_its_actions() {
+    let fast_path = load_program();
     let pair = Pair::new(Default::default());
     let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
     let mut tables = tables(Some(fast_path));
@@ -314,14 +314,14 @@ fn what_the_program_does_is_counted() {
     assert_eq!(fast_path.of_target(2), Some(swapped));
     assert_eq!(fast_path.total(Total::UnknownLabel).packets, 0);
     assert_eq!(fast_path.of_label(label(202)).unwrap().packets, 0);
-    // No such label, by nobody it was given to.
+    // Unassigned label.
     frame[ETHERNET..ETHERNET + 3].copy_from_slice(&[0xff, 0xff, 0xf1]);
     let run = || fast_path.try_frame(&frame, 0, 0, index, RIGHT_MAC).unwrap();
     assert_eq!(pair.right.run(run).unwrap(), Outcome::Drop);
     assert_eq!(fast_path.total(Total::UnknownLabel).packets, 1);
 }
 
-fn tables_have_room_for_so_many() {
+fn tables_have_a_limited_size() {
     let sizes = Sizes { hops: 2, targets: 1, ..sizes() };
     let mut tables = Tables::new(sizes, vec![0], SEED, None);
     let hop = Hop::new(0, 1500, &[], Model::Uniform).unwrap();
@@ -334,18 +334,18 @@ fn tables_have_room_for_so_many() {
     assert_eq!(tables.remove(0, (Ipv4Addr::LOCALHOST.into(), 32)), Some(1));
 }
 
-/// A router without a program in the kernel, and what is at the other ends of its interfaces.
+/// Returns a router without XDP program, and the far ends of its ports.
 fn slow_path() -> (SlowPath<ring::End>, Vec<ring::End>) {
     let (ports, ends) = (0..2).map(|_| ring::pair(100).unwrap()).unzip();
     let interface = |last| Interface {
-        mac: if last == 1 { RIGHT_MAC } else { STATIONS.from },
+        mac: if last == 1 { RIGHT_MAC } else { MAC_ADDRESSES.from },
         v4: Some(Ipv4Addr::new(10, 0, 0, last)),
         v6: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last))),
     };
     (SlowPath::new(ports, vec![interface(1), interface(2)], tables(None)), ends)
 }
 
-/// An IPv4 packet of so many bytes to there, from somebody behind 10.0.0.0/16.
+/// Builds an IPv4 packet of `length` bytes from a host behind 10.0.0.0/16.
 fn packet_to(destination: [u8; 4], length: u16, ttl: u8) -> Vec<u8> {
     let mut packet = vec![0; v4::HEADER];
     (packet[0], packet[8], packet[9]) = (0x45, ttl, protocol::UDP);
@@ -358,12 +358,12 @@ fn packet_to(destination: [u8; 4], length: u16, ttl: u8) -> Vec<u8> {
     packet
 }
 
-fn labelled(number: u32, ttl: u8, packet: &[u8]) -> Vec<u8> {
+fn labeled(number: u32, ttl: u8, packet: &[u8]) -> Vec<u8> {
     let entry = Entry { label: label(number), traffic_class: 5, bottom: true, ttl };
     [&entry.to_bytes()[..], packet].concat()
 }
 
-/// What leaves by interface 1 for what comes by interface 0: EtherType and packet.
+/// Sends a packet to interface 0 and returns EtherType and packet of the frames sent to interface 1.
 fn exchange(
     router: &mut SlowPath<ring::End>,
     ends: &mut [ring::End],
@@ -381,7 +381,7 @@ fn sent(end: &mut ring::End) -> Vec<(u16, Vec<u8>)> {
     let mut frames = Vec::new();
     end.receive(100, &mut |received| {
         let (header, packet) = received.frame.split_at(ETHERNET);
-        assert_eq!(header[..12], [&STATIONS.to[..], &STATIONS.from].concat());
+        assert_eq!(header[..12], [&MAC_ADDRESSES.to[..], &MAC_ADDRESSES.from].concat());
         frames.push((u16::from_be_bytes([header[12], header[13]]), packet.to_vec()));
     })
     .unwrap();
@@ -398,17 +398,17 @@ fn the_slow_path_forwards() {
     assert_eq!(left, [(ethertype::MPLS, [&pushed.to_bytes()[..], &lower].concat())]);
     assert_eq!(router.counters().get(Counter::Forwarded), 1);
 
-    // Frames to other stations, and of other protocols, are not the router's.
+    // Frames to other MAC addresses and of other protocols are ignored.
     let other = [&LEFT_MAC[..], &LEFT_MAC, &ethertype::IPV4.to_be_bytes(), &packet].concat();
     ends[0].send(&other).unwrap();
     assert_eq!(exchange(&mut router, &mut ends, 0x88b5, &packet), []);
     assert_eq!(router.counters().iter().map(|(_, count)| count).sum::<u64>(), 1);
 }
 
-fn what_is_too_large_is_divided_beneath_its_labels() {
+fn oversized_packets_are_fragmented_beneath_their_labels() {
     let (mut router, mut ends) = slow_path();
     let packet = packet_to([10, 4, 0, 9], 180, 64);
-    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &labelled(300, 9, &packet));
+    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &labeled(300, 9, &packet));
     let mut payload: Vec<u8> = Vec::new();
     for (kind, bytes) in &left {
         assert_eq!((*kind, bytes.len() <= 80), (ethertype::MPLS, true));
@@ -423,55 +423,55 @@ fn what_is_too_large_is_divided_beneath_its_labels() {
     assert_eq!(router.counters().get(Counter::Divided), 1);
 }
 
-fn a_sender_is_told_also_from_within_an_lsp() {
+fn icmp_errors_are_sent_from_within_an_lsp() {
     let (mut router, mut ends) = slow_path();
-    // The way back is the router's own: 10.0.0.0/16 leaves by interface 1, too.
+    // The ICMP error takes the route to 10.0.0.0/16, over interface 1.
     let left = exchange(&mut router, &mut ends, ethertype::IPV4, &packet_to([10, 1, 0, 9], 100, 1));
     let [(ethertype::IPV4, answer)] = &left[..] else { panic!("{left:?}") };
     let view = v4::View::new(answer).unwrap();
     assert_eq!((view.source(), view.destination()), ([10, 0, 0, 1].into(), [10, 0, 3, 3].into()));
     assert_eq!(view.transport().payload[..2], [11, 0]);
 
-    let came = labelled(201, 1, &packet_to([10, 1, 0, 9], 100, 64));
-    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &came);
+    let received = labeled(201, 1, &packet_to([10, 1, 0, 9], 100, 64));
+    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &received);
     let [(ethertype::IPV4, answer)] = &left[..] else { panic!("{left:?}") };
-    assert_eq!(answer[answer.len() - 4..], came[..4], "the labels it came with");
+    assert_eq!(answer[answer.len() - 4..], received[..4], "the label stack of the packet");
 
-    // Without a route to the sender the answer goes on in the LSP.
+    // Without a route to the sender, the ICMP error continues in the LSP.
     router.tables_mut().remove(0, v4_prefix("10.0.0.0/16")).unwrap();
-    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &came);
+    let left = exchange(&mut router, &mut ends, ethertype::MPLS, &received);
     let [(ethertype::MPLS, answer)] = &left[..] else { panic!("{left:?}") };
     assert_eq!(Entry::read(answer).unwrap().label, label(100));
     assert_eq!(Entry::read(answer).unwrap().ttl, 254);
     assert_eq!(v4::View::new(&answer[4..]).unwrap().destination(), Ipv4Addr::new(10, 0, 3, 3));
     assert_eq!(router.counters().get(Counter::TtlExceeded), 3);
 
-    // A flood is answered now and then.
+    // ICMP errors are rate-limited.
     for _ in 0..50 {
-        exchange(&mut router, &mut ends, ethertype::MPLS, &came);
+        exchange(&mut router, &mut ends, ethertype::MPLS, &received);
     }
     assert!(router.counters().get(Counter::NotAnswered) > 20);
 }
 
-fn packets_wait_for_their_next_hops_station() {
+fn packets_wait_for_the_mac_address_of_their_next_hop() {
     let (mut router, mut ends) = slow_path();
     let packet = packet_to([10, 6, 0, 9], 100, 64);
     assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet), []);
     assert!(router.unresolved().eq([(1, NEXT_HOP)]));
-    router.resolve(Instant::ZERO, (1, NEXT_HOP), STATIONS.to);
+    router.resolve(Instant::ZERO, (1, NEXT_HOP), MAC_ADDRESSES.to);
     router.turn(Instant::ZERO);
     assert_eq!(sent(&mut ends[1]).len(), 1);
     assert_eq!(router.poll_timeout(), Instant::NEVER);
     let (hop, _) = router.tables().hop(6);
     let hop = *hop;
-    router.tables_mut().set_hop(6, hop, next_hop(Some(STATIONS)));
+    router.tables_mut().set_hop(6, hop, next_hop(Some(MAC_ADDRESSES)));
     assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet).len(), 1);
 
     let (mut router, mut ends) = slow_path();
     for _ in 0..10 {
         exchange(&mut router, &mut ends, ethertype::IPV4, &packet);
     }
-    assert_eq!(router.counters().get(Counter::Unresolved), 2, "more than may wait");
+    assert_eq!(router.counters().get(Counter::Unresolved), 2, "the queue limit is exceeded");
     let due = router.poll_timeout();
     assert_eq!(due, Instant::ZERO + Duration::from_secs(3));
     router.turn(due);
@@ -479,23 +479,23 @@ fn packets_wait_for_their_next_hops_station() {
     assert_eq!((router.unresolved().count(), router.poll_timeout()), (0, Instant::NEVER));
 }
 
-fn what_an_lsp_brings_for_the_router_itself_is_handed_over() {
+fn packets_to_the_router_from_an_lsp_are_delivered() {
     let (mut router, mut ends) = slow_path();
     let packet = packet_to([10, 9, 0, 9], 100, 64);
-    assert_eq!(exchange(&mut router, &mut ends, ethertype::MPLS, &labelled(300, 9, &packet)), []);
+    assert_eq!(exchange(&mut router, &mut ends, ethertype::MPLS, &labeled(300, 9, &packet)), []);
     assert_eq!(router.poll_delivered(), Some(packet.clone()));
-    // Without labels the system has it already.
+    // The kernel receives packets without labels itself.
     assert_eq!(exchange(&mut router, &mut ends, ethertype::IPV4, &packet), []);
     assert_eq!(router.poll_delivered(), None);
     assert_eq!(router.counters().get(Counter::Local), 1);
     assert_eq!(router.counters().get(Counter::Delivered), 1);
 }
 
-/// Waits for news of the kernel's that change something.
+/// Waits for route changes of the kernel.
 fn news(kernel: &mut Kernel) -> News {
     let start = std::time::Instant::now();
     loop {
-        assert!(start.elapsed().as_secs() < 20, "nothing is told");
+        assert!(start.elapsed().as_secs() < 20, "no route change reported");
         let fd = kernel.as_fd();
         poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::from(100_u8)).unwrap();
         let news = kernel.poll().unwrap();
@@ -505,7 +505,7 @@ fn news(kernel: &mut Kernel) -> News {
     }
 }
 
-fn the_kernels_routes_are_followed() {
+fn kernel_routes_are_followed() {
     let pair = Pair::new(Default::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let index = netlink.link("left0").unwrap().index;
@@ -539,7 +539,7 @@ fn the_kernels_routes_are_followed() {
         via: Some([10, 1, 0, 1].into()),
         stations: Some(Stations { to: RIGHT_MAC, from: LEFT_MAC }),
     });
-    assert_eq!(packet(&tables, [10, 1, 0, 1]), right, "it is a neighbour that is known");
+    assert_eq!(packet(&tables, [10, 1, 0, 1]), right, "the neighbor is resolved");
     assert_eq!((packet(&tables, [10, 1, 0, 0]), packet(&tables, [10, 9, 0, 1])), (None, None));
 
     let route = Route {
@@ -559,14 +559,14 @@ fn the_kernels_routes_are_followed() {
 }
 
 netstage_harness::tests![
-    the_program_in_the_kernel_decides_as_the_slow_path,
-    what_the_program_does_is_counted,
-    tables_have_room_for_so_many,
+    the_xdp_program_decides_like_the_slow_path,
+    the_xdp_program_counts_its_actions,
+    tables_have_a_limited_size,
     the_slow_path_forwards,
-    what_is_too_large_is_divided_beneath_its_labels,
-    a_sender_is_told_also_from_within_an_lsp,
-    packets_wait_for_their_next_hops_station,
-    what_an_lsp_brings_for_the_router_itself_is_handed_over,
-    the_kernels_routes_are_followed,
+    oversized_packets_are_fragmented_beneath_their_labels,
+    icmp_errors_are_sent_from_within_an_lsp,
+    packets_wait_for_the_mac_address_of_their_next_hop,
+    packets_to_the_router_from_an_lsp_are_delivered,
+    kernel_routes_are_followed,
 ];
 netstage_harness::main![self];

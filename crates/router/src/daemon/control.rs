@@ -1,5 +1,5 @@
-//! The control socket, which only the router's user may open: one request, a line of JSON, and what it is
-//! answered, a line for each thing told. Nothing is held whole that may be large.
+//! Control socket, which only the router's user may open. A request is one line of JSON, its response one
+//! line per item. Large responses are streamed.
 
 use super::forward::Orders;
 use super::reload::Loaded;
@@ -18,43 +18,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Who does not ask for so long is not waited for, nor who does not read on: somebody may page through it.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PAGING: Duration = Duration::from_secs(600);
-/// Who are answered at once, and bytes of a request.
-const MOST_ASKING: usize = 16;
-const MOST_BYTES: u64 = 1 << 16;
+/// Read timeout of a request, and write timeout of a response. The latter is long because an operator may
+/// page through it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(600);
+/// Maximum number of concurrent requests, and of bytes in a request.
+const MAX_REQUESTS: usize = 16;
+const MAX_REQUEST_BYTES: u64 = 1 << 16;
 
-/// What can be asked.
+/// Request of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Request {
     Show,
     Routes(RouteFilter),
-    /// All, or one.
+    /// All labels, or one.
     Labels(Option<u32>),
     Reload,
 }
 
-/// A line of an answer.
+/// Line of a response.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Answer<T> {
     Told(T),
-    /// That was all.
+    /// End of the response.
     End,
-    /// Why there is no answer.
+    /// Error response, with the reason.
     Refused(String),
 }
 
-/// What the threads that answer share.
+/// State shared by the request threads.
 #[derive(Debug)]
 pub(super) struct Answering {
     pub orders: Orders,
     pub loaded: Loaded,
 }
 
-/// Serves until a signal comes, or forwarding ends by itself.
+/// Serves until a signal arrives or forwarding fails.
 pub(super) fn serve(
     socket: &mut Socket,
     signals: &Signals,
@@ -62,7 +63,7 @@ pub(super) fn serve(
     is_over: impl Fn() -> bool,
 ) -> io::Result<()> {
     let listener = socket.std_listener()?;
-    let asking = Arc::new(AtomicUsize::new(0));
+    let active = Arc::new(AtomicUsize::new(0));
     loop {
         let mut fds = [signals.as_fd(), listener.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         poll(&mut fds, PollTimeout::from(500_u16))?;
@@ -71,25 +72,25 @@ pub(super) fn serve(
             if !signals.wait()? {
                 return Ok(());
             }
-            // What it says goes to the log.
+            // The result is logged.
             let _ = answering.loaded.reload(&answering.orders);
         }
         if is_over() {
-            return Err(io::Error::other("forwarding has ended by itself"));
+            return Err(io::Error::other("forwarding has ended unexpectedly"));
         }
         if !is_ready(&fds[1]) {
             continue;
         }
         let Ok((stream, _)) = listener.accept() else { continue };
-        if asking.fetch_add(1, Ordering::Relaxed) >= MOST_ASKING {
-            asking.fetch_sub(1, Ordering::Relaxed);
+        if active.fetch_add(1, Ordering::Relaxed) >= MAX_REQUESTS {
+            active.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
-        let (answering, asked) = (Arc::clone(answering), Arc::clone(&asking));
+        let (answering, active) = (Arc::clone(answering), Arc::clone(&active));
         let answer = move || {
-            // Who has gone meanwhile needs no answer.
+            // An error means that the client has disconnected.
             let _ = answering.answer(stream);
-            asked.fetch_sub(1, Ordering::Relaxed);
+            active.fetch_sub(1, Ordering::Relaxed);
         };
         std::thread::Builder::new().name("router-control".into()).spawn(answer)?;
     }
@@ -98,36 +99,38 @@ pub(super) fn serve(
 impl Answering {
     fn answer(&self, stream: UnixStream) -> io::Result<()> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PAGING))?;
+        stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+        stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
         let mut line = String::new();
-        BufReader::new(&stream).take(MOST_BYTES).read_line(&mut line)?;
+        BufReader::new(&stream).take(MAX_REQUEST_BYTES).read_line(&mut line)?;
         let mut to = BufWriter::new(stream);
-        let told = match serde_json::from_str(&line) {
-            Ok(request) => self.tell(&request, &mut to)?,
-            Err(error) => Err(format!("the request is not understood: {error}")),
+        let result = match serde_json::from_str(&line) {
+            Ok(request) => self.respond(&request, &mut to)?,
+            Err(error) => Err(format!("invalid request: {error}")),
         };
-        write(&mut to, &told.map_or_else(Answer::<()>::Refused, |()| Answer::End))?;
+        write(&mut to, &result.map_or_else(Answer::<()>::Refused, |()| Answer::End))?;
         to.flush()
     }
 
-    fn tell(&self, request: &Request, to: &mut impl io::Write) -> io::Result<Result<(), String>> {
-        let ending = || Err("the router is ending".to_owned());
+    fn respond(&self, request: &Request, to: &mut impl io::Write) -> io::Result<Result<(), String>> {
+        let ending = || Err("the router is shutting down".to_owned());
         match request {
             Request::Show => {
                 let Some(state) = self.show() else { return Ok(ending()) };
                 write(to, &Answer::Told(state))?;
             }
             Request::Routes(RouteFilter { table: Some(table), .. }) if !self.loaded.has_table(table) => {
-                return Ok(Err(format!("the router has no table `{table}`: name a VPN, or `main`")));
+                return Ok(Err(format!(
+                    "the router has no table `{table}`; use `main` or the name of a VPN"
+                )));
             }
             Request::Routes(filter) => {
-                let told = self.each_route(filter, &mut |route| write(to, &Answer::Told(route)))?;
-                return Ok(told.map_or_else(ending, Ok));
+                let result = self.each_route(filter, &mut |route| write(to, &Answer::Told(route)))?;
+                return Ok(result.map_or_else(ending, Ok));
             }
             Request::Labels(one) => {
-                let told = self.each_label(*one, &mut |label| write(to, &Answer::Told(label)))?;
-                return Ok(told.map_or_else(ending, Ok));
+                let result = self.each_label(*one, &mut |label| write(to, &Answer::Told(label)))?;
+                return Ok(result.map_or_else(ending, Ok));
             }
             Request::Reload => match self.loaded.reload(&self.orders) {
                 Ok(changes) => changes.into_iter().try_for_each(|change| write(to, &Answer::Told(change)))?,
@@ -137,13 +140,13 @@ impl Answering {
         Ok(Ok(()))
     }
 
-    /// How it stands; none after the end.
+    /// Returns the state, or `None` after the end.
     pub fn show(&self) -> Option<State> {
         let state = self.orders.ask(super::forward::Order::Show)?;
         Some(self.loaded.complete(state))
     }
 
-    /// Gives each route that is wanted; none after the end.
+    /// Calls `each` for every matching route. Returns `None` after the end of the router.
     pub fn each_route<E>(
         &self,
         filter: &RouteFilter,
@@ -161,7 +164,7 @@ impl Answering {
         }
     }
 
-    /// Gives each label, or one; none after the end.
+    /// Calls `each` for every label, or one. Returns `None` after the end of the router.
     pub fn each_label<E>(
         &self,
         one: Option<u32>,
@@ -186,17 +189,17 @@ fn write(to: &mut impl io::Write, answer: &impl Serialize) -> io::Result<()> {
     to.write_all(b"\n")
 }
 
-/// Asks a router how it stands.
+/// Requests the state of a router.
 pub fn ask(socket: &Path) -> io::Result<State> {
     let mut state = None;
-    request(socket, &Request::Show, &mut |told: State| {
-        state = Some(told);
+    request(socket, &Request::Show, &mut |received: State| {
+        state = Some(received);
         Ok(())
     })?;
-    state.ok_or_else(|| io::Error::other("the router told nothing"))
+    state.ok_or_else(|| io::Error::other("empty response from the router"))
 }
 
-/// Asks a router for its routes, each of which is given as it comes.
+/// Requests routes of a router and calls `each` for each one as it arrives.
 pub fn routes(
     socket: &Path,
     filter: &RouteFilter,
@@ -205,7 +208,7 @@ pub fn routes(
     request(socket, &Request::Routes(filter.clone()), each)
 }
 
-/// Asks a router for its labels, or for one of them.
+/// Requests the labels of a router, or one of them.
 pub fn labels(
     socket: &Path,
     one: Option<u32>,
@@ -214,8 +217,8 @@ pub fn labels(
     request(socket, &Request::Labels(one), each)
 }
 
-/// Has a router read its configuration and its file of routes again: what has changed. What is wrong with
-/// them is an error of kind [`io::ErrorKind::InvalidInput`].
+/// Makes a router reread its configuration and its file of routes. Returns the changes. Errors in the files
+/// have the kind [`io::ErrorKind::InvalidInput`].
 pub fn reload(socket: &Path) -> io::Result<Vec<String>> {
     let mut changes = Vec::new();
     request(socket, &Request::Reload, &mut |change| {
@@ -231,14 +234,17 @@ fn request<T: DeserializeOwned>(
     each: &mut dyn FnMut(T) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE * 6))?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT * 6))?;
     write(&mut stream, request)?;
     for line in BufReader::new(stream).lines() {
         match serde_json::from_str(&line?).map_err(io::Error::other)? {
-            Answer::Told(told) => each(told)?,
+            Answer::Told(item) => each(item)?,
             Answer::End => return Ok(()),
             Answer::Refused(why) => return Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
         }
     }
-    Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the router has ended before it told all"))
+    Err(io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the router closed the connection before the end of the response",
+    ))
 }

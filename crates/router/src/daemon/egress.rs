@@ -1,8 +1,9 @@
-//! Whether frames that the program in the kernel redirects arrive.
+//! Detects whether frames redirected by the XDP program arrive.
 //!
-//! A veth takes redirected frames only where its other end has a program, or receive offload, on, and loses
-//! them without an error otherwise. What it took it counts, so a frame of our own tells, and each time
-//! frames leave and none is counted, another one does. Interfaces that lose them are the slow path's.
+//! A veth accepts redirected frames only if its other end has an XDP program or generic receive offload (GRO)
+//! enabled, and silently drops them otherwise. Since it counts accepted frames, a probe frame detects the
+//! loss. A probe is sent whenever frames leave and the counter stands still. Only the slow path sends to
+//! interfaces that lose redirected frames.
 
 use super::forward::Loop;
 use netstage_core::time::{Duration, Instant};
@@ -10,37 +11,39 @@ use netstage_host::log::Level;
 use netstage_host::netns::ethtool;
 use std::collections::BTreeMap;
 
-/// Where frames were lost is tried again this often.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// How a veth counts redirected frames it took, and those it had no room for: `tx_queue_0_xdp_xmit` and so on.
-const COUNTED_AS: [&str; 2] = ["_xdp_xmit", "_xdp_xmit_errors"];
+/// Interval between probes of an interface that loses frames.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// Suffixes of a veth's counters of redirected frames accepted and dropped for lack of room:
+/// `tx_queue_0_xdp_xmit` and so on.
+const COUNTER_SUFFIXES: [&str; 2] = ["_xdp_xmit", "_xdp_xmit_errors"];
 
-/// What is known of each interface.
+/// Result of the last check of each interface.
 #[derive(Debug, Default)]
 pub(super) struct Egress(BTreeMap<u32, Watched>);
 
 #[derive(Debug)]
 enum Watched {
-    /// So many were redirected when it had counted so many; none where it does not count.
+    /// Frames arrive. Counters of redirected and accepted frames; `None` if the interface does not count
+    /// them.
     Arrives { redirected: u64, taken: Option<u64> },
-    /// They are lost; when this is tried again.
+    /// Frames are lost; time of the next probe.
     Lost(Instant),
 }
 
 impl Egress {
-    /// An interface has changed.
+    /// Forgets the result for an interface that has changed.
     pub fn forget(&mut self, number: u32) {
         self.0.remove(&number);
     }
 
-    /// Whether frames redirected to an interface are lost.
+    /// Returns whether frames redirected to an interface are lost.
     pub fn is_lost(&self, number: u32) -> bool {
         matches!(self.0.get(&number), Some(Watched::Lost(_)))
     }
 }
 
 impl Loop {
-    /// Looks at all interfaces by which the program in the kernel sends.
+    /// Checks all interfaces the XDP program sends to.
     pub(super) fn watch(&mut self, now: Instant) {
         let Some(fast_path) = self.slow_path.tables().fast_path() else { return };
         let attached: Vec<(u32, bool)> = fast_path.attached().collect();
@@ -49,7 +52,7 @@ impl Loop {
             let mode = attached.iter().find(|(served, _)| *served == number).map(|(_, is_native)| *is_native);
             if let Some(is_native) = mode {
                 self.watch_one(now, number);
-                // A driver that cannot have a program need not take what others redirect either.
+                // A driver without native XDP may not accept frames redirected by others.
                 let is_shaped = self.router.interfaces[number as usize].shaping.is_some();
                 let is_slow = is_shaped || (any_native && !is_native) || self.egress.is_lost(number);
                 self.slow_path.tables_mut().set_slow(number, is_slow);
@@ -60,7 +63,7 @@ impl Loop {
     }
 
     fn watch_one(&mut self, now: Instant, number: u32) {
-        // Where the link is down nothing arrives in any case.
+        // Nothing arrives on a link that is down.
         if !self.seen[number as usize].as_ref().is_some_and(|seen| seen.is_up) {
             return;
         }
@@ -82,26 +85,23 @@ impl Loop {
         };
         let was_lost = self.egress.is_lost(number);
         let watched = match lost {
-            true => Watched::Lost(now + TRY_AGAIN),
+            true => Watched::Lost(now + PROBE_INTERVAL),
             false => Watched::Arrives { redirected, taken: self.taken(number) },
         };
         self.egress.0.insert(number, watched);
         let name = &self.router.interfaces[number as usize].name;
         if lost && !was_lost {
             let line = format!(
-                "{name}: frames that the program in the kernel sends there are lost, so the slow path sends them; \
+                "{name}: redirected frames are lost, so the slow path sends to it; \
                  at the other end of this veth: ethtool -K INTERFACE gro on"
             );
             (self.log)(Level::Alarm, &line);
         } else if was_lost && !lost {
-            (self.log)(
-                Level::Note,
-                &format!("{name}: frames that the program in the kernel sends there arrive"),
-            );
+            (self.log)(Level::Note, &format!("{name}: redirected frames arrive"));
         }
     }
 
-    /// Whether a frame that is redirected to an interface is lost.
+    /// Sends a probe and returns whether it is lost.
     fn probe(&mut self, number: u32) -> bool {
         let Some(mac) = self.seen[number as usize].as_ref().map(|seen| seen.mac) else { return false };
         let Some(before) = self.taken(number) else { return false };
@@ -112,12 +112,12 @@ impl Loop {
         probed.is_ok() && self.taken(number) == Some(before)
     }
 
-    /// Redirected frames an interface took; none where it does not count them.
+    /// Returns the number of redirected frames an interface accepted; `None` if it does not count them.
     fn taken(&self, number: u32) -> Option<u64> {
         let name = &self.router.interfaces[number as usize].name;
         let counts = ethtool::statistics(&self.machine.namespace, name).ok()?;
         let is_one = |name: &str| {
-            name.starts_with("tx_queue_") && COUNTED_AS.iter().any(|ending| name.ends_with(ending))
+            name.starts_with("tx_queue_") && COUNTER_SUFFIXES.iter().any(|ending| name.ends_with(ending))
         };
         let counts: Vec<u64> =
             counts.iter().filter(|(name, _)| is_one(name)).map(|(_, count)| *count).collect();

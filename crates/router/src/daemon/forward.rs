@@ -1,4 +1,4 @@
-//! The thread that forwards: frames, the kernel's news and what others want, as they come.
+//! Forwarding thread: processes frames, route changes of the kernel, and commands as they arrive.
 
 use super::egress::Egress;
 use super::fpm::Fpm;
@@ -30,34 +30,34 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// Time between turns.
+/// Minimum time between turns, nanoseconds.
 const MODERATION_NS: u64 = 250_000;
-/// A neighbour is asked for this often.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Neighbours that are next routers are looked for, and kept, this often.
+/// Interval between queries for one neighbor.
+const RESOLVE_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval at which next-hop neighbors are resolved and confirmed.
 const REFRESH: Duration = Duration::from_secs(5);
-/// Whether redirected frames arrive is looked at this often.
+/// Interval of checks whether redirected frames arrive.
 const WATCH: Duration = Duration::from_millis(250);
-/// What the waiter calls that which is no port.
+/// Waiter tokens of descriptors other than ports.
 const BELL: usize = usize::MAX;
 const KERNEL: usize = usize::MAX - 1;
-const MANAGERS: usize = usize::MAX - 2;
-const MANAGER: usize = usize::MAX - 3;
+const FPM_LISTENER: usize = usize::MAX - 2;
+const FPM_SESSION: usize = usize::MAX - 3;
 pub(super) const OWN: usize = usize::MAX - 4;
-/// Packets of the system's own taken in one turn.
+/// Maximum number of packets of the kernel read in one turn.
 const OWN_BATCH: usize = 64;
 
-/// What others want of the thread.
+/// Command to the thread.
 pub(super) enum Order {
     Show(Sender<State>),
     Routes(RouteQuery, Sender<RoutePage>),
     Labels(LabelQuery, Sender<LabelPage>),
-    /// Another configuration, whose interfaces have the numbers they had, and the routes of its file.
+    /// Applies a configuration and the routes of its file. Interfaces keep their numbers.
     Replace(Box<Router>, Ranked, Sender<Result<usize, Obstacle>>),
     End,
 }
 
-/// Gives orders to the thread, from any other.
+/// Sender of commands to the thread.
 #[derive(Clone, Debug)]
 pub(super) struct Orders {
     orders: Sender<Order>,
@@ -65,7 +65,7 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    /// Gives an order that is answered; none after the end.
+    /// Sends a command and waits for its response. Returns `None` after the end.
     pub fn ask<T>(&self, order: impl FnOnce(Sender<T>) -> Order) -> Option<T> {
         let (sender, receiver) = channel();
         self.give(order(sender));
@@ -79,7 +79,7 @@ impl Orders {
     }
 }
 
-/// The thread, from outside.
+/// Handle to the forwarding thread.
 #[derive(Debug)]
 pub(super) struct Forwarding {
     orders: Orders,
@@ -87,9 +87,9 @@ pub(super) struct Forwarding {
 }
 
 impl Forwarding {
-    /// Begins, by the routes there are.
+    /// Starts to forward with the present routes.
     pub fn begin(router: &Router, file: Ranked, log: Log) -> Result<Forwarding, Obstacle> {
-        let failed = |error: io::Error| Obstacle::system("forwarding cannot begin", &error);
+        let failed = |error: io::Error| Obstacle::system("cannot start forwarding", &error);
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
         let bell = Arc::new(bell.map_err(|error| failed(error.into()))?);
         let (orders, received) = channel();
@@ -102,12 +102,12 @@ impl Forwarding {
         self.orders.clone()
     }
 
-    /// Whether it has ended by itself.
+    /// Returns whether the thread has ended.
     pub fn is_over(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Ends it.
+    /// Stops the thread and waits for it.
     pub fn end(self) {
         self.orders.give(Order::End);
         let _ = self.thread.join();
@@ -116,9 +116,9 @@ impl Forwarding {
 
 fn remedy(refused: Refused) -> &'static str {
     match refused {
-        Refused::Full => "give [router] more `v4_rows` or `v6_rows`",
-        Refused::NoRoom => "give [router] more `next_hops`",
-        Refused::TooManyLabels | Refused::Reserved | Refused::Unknown => "see who told it",
+        Refused::Full => "increase [router] `v4_rows` or `v6_rows`",
+        Refused::NoRoom => "increase [router] `next_hops`",
+        Refused::TooManyLabels | Refused::Reserved | Refused::Unknown => "correct its source",
     }
 }
 
@@ -126,24 +126,24 @@ pub(super) struct Loop {
     pub slow_path: SlowPath<Slot>,
     pub fib: Fib,
     pub kernel: Kernel,
-    /// The routes of the file.
+    /// Routes of the file.
     pub file: Ranked,
     pub fpm: Option<Fpm>,
     pub delivery: Option<Tun>,
     pub waiter: Waiter,
     bell: Arc<EventFd>,
     orders: Receiver<Order>,
-    /// When neighbours were last asked for.
+    /// Time of the last query for each neighbor.
     asked: BTreeMap<Neighbour, Instant>,
-    /// What there was no room for, or cannot be.
+    /// Routes and labels rejected because a table is full or they are invalid.
     pub refused: BTreeSet<Key>,
     pub router: Router,
     pub machine: Machine,
-    /// The interfaces, as they are at present.
+    /// Present state of each interface.
     pub seen: Vec<Option<Seen>>,
     pub names: Names,
     pub egress: Egress,
-    /// Frames are taken by the program in the kernel from now on.
+    /// The XDP program may be attached, since the routes are loaded.
     pub has_begun: bool,
     epoch: Epoch,
     pub log: Log,
@@ -159,7 +159,7 @@ impl Loop {
         file: Ranked,
         log: Log,
     ) -> Result<Loop, Obstacle> {
-        let failed = |error: io::Error| Obstacle::system("forwarding cannot begin", &error);
+        let failed = |error: io::Error| Obstacle::system("cannot start forwarding", &error);
         let mut machine = Machine::here()?;
         let seen = machine.look(&router.interfaces).map_err(|error| refused(&error))?;
         let mut stations = seen.iter().flatten().map(|seen| seen.mac);
@@ -173,7 +173,7 @@ impl Loop {
         let mut fpm = None;
         if let Some(address) = router.fpm {
             let listening = Fpm::listen(&machine.namespace, address, names.clone())?;
-            waiter.add(MANAGERS, Some(listening.listener())).map_err(failed)?;
+            waiter.add(FPM_LISTENER, Some(listening.listener())).map_err(failed)?;
             fpm = Some(listening);
         }
         let namespace = machine.same_namespace()?;
@@ -211,7 +211,7 @@ impl Loop {
         }
     }
 
-    /// Opens interfaces, learns routes, and then has frames taken.
+    /// Opens the interfaces, loads the routes, and then attaches the XDP program.
     fn start(&mut self, seen: Vec<Option<Seen>>) -> Result<(), Obstacle> {
         self.open_all(seen)?;
         let news = self.load().map_err(|error| refused(&error))?;
@@ -219,7 +219,7 @@ impl Loop {
         self.file.keys().into_iter().for_each(|key| self.apply(key));
         self.attach_all()?;
         self.watch(Instant::ZERO);
-        // Of a file with a million routes much more is read than kept.
+        // Reading a file with a million routes allocates much more memory than is kept.
         memory::give_back();
         Ok(())
     }
@@ -251,16 +251,16 @@ impl Loop {
                 }
             }
             let now = self.epoch.now();
-            self.hear(now, &ready);
+            self.poll_fpm(now, &ready);
             if ready.contains(&OWN) {
                 self.send_own(now);
             }
             while self.slow_path.turn(now).more {}
             self.deliver();
-            self.ask(now);
+            self.resolve_neighbors(now);
             if now >= refresh {
-                self.keep();
-                self.try_again();
+                self.confirm_neighbors();
+                self.retry_rejected();
                 refresh = now + REFRESH;
             }
             if now >= watch {
@@ -271,50 +271,51 @@ impl Loop {
     }
 
     fn poll_timeout(&self) -> Instant {
-        let told = self.fpm.as_ref().map_or(Instant::NEVER, Fpm::poll_timeout);
-        self.slow_path.poll_timeout().min(told)
+        let fpm = self.fpm.as_ref().map_or(Instant::NEVER, Fpm::poll_timeout);
+        self.slow_path.poll_timeout().min(fpm)
     }
 
-    /// Hears the forwarding plane manager.
-    fn hear(&mut self, now: Instant, ready: &[usize]) {
+    /// Handles connections and messages of the forwarding plane manager.
+    fn poll_fpm(&mut self, now: Instant, ready: &[usize]) {
         let Some(fpm) = &mut self.fpm else { return };
-        if ready.contains(&MANAGERS) {
+        if ready.contains(&FPM_LISTENER) {
             if let Some(session) = fpm.session() {
-                self.waiter.remove(MANAGER, Some(session));
+                self.waiter.remove(FPM_SESSION, Some(session));
             }
             if fpm.accept(now) {
-                (self.log)(Level::Note, "a forwarding plane manager has connected");
+                (self.log)(Level::Note, "a forwarding plane manager connected");
             }
             if let Some(session) = fpm.session()
-                && let Err(error) = self.waiter.add(MANAGER, Some(session))
+                && let Err(error) = self.waiter.add(FPM_SESSION, Some(session))
             {
-                (self.log)(Level::Alarm, &format!("the forwarding plane manager cannot be heard: {error}"));
+                (self.log)(Level::Alarm, &format!("cannot read from the forwarding plane manager: {error}"));
             }
         }
-        if ready.contains(&MANAGER)
+        if ready.contains(&FPM_SESSION)
             && let Some(why) = fpm.read(now)
         {
-            let line = format!("what the forwarding plane manager told holds for a while: {why}");
+            let line =
+                format!("forwarding plane manager disconnected, its routes are kept for a while: {why}");
             (self.log)(Level::Alarm, &line);
         }
         fpm.changes(now).iter().for_each(|change| self.apply(change.into()));
     }
 
-    /// Has the system's own packets, which know no labels, go as all others do.
+    /// Forwards packets of the kernel, which cannot add labels itself.
     fn send_own(&mut self, now: Instant) {
         let Some(tun) = &mut self.delivery else { return };
         let mut packets = Vec::new();
-        // By an interface that is gone nothing comes.
+        // A removed interface delivers no packets.
         let _ = tun.receive(OWN_BATCH, &mut |received| {
             packets.extend(received.frame.get(ethernet::HEADER..).map(<[u8]>::to_vec));
         });
-        let Some(by) = self.router.interfaces.iter().position(|interface| interface.table == 0) else {
+        let Some(number) = self.router.interfaces.iter().position(|interface| interface.table == 0) else {
             return;
         };
-        packets.iter().for_each(|packet| self.slow_path.send_own(now, by as u32, packet));
+        packets.iter().for_each(|packet| self.slow_path.send_own(now, number as u32, packet));
     }
 
-    /// All the kernel knows, by the numbers interfaces have now.
+    /// Loads all routes and neighbors of the kernel, with the present interface numbers.
     pub fn load(&mut self) -> Result<News, netstage_host::netns::netlink::Error> {
         if let Some(fpm) = &mut self.fpm {
             fpm.set_names(self.names.clone());
@@ -336,7 +337,7 @@ impl Loop {
         }
     }
 
-    /// A source tells of a change.
+    /// Applies the change of a route or label in any source.
     pub fn apply(&mut self, key: Key) {
         let sources = Sources {
             file: &self.file,
@@ -348,48 +349,48 @@ impl Loop {
             self.refused.remove(&key);
             return;
         };
-        // The first tells enough; how many there are is shown.
+        // Only the first rejection is logged; the state shows their number.
         if self.refused.is_empty() {
-            let line = format!("{key} is not taken, nor may others be: {refused}; {}", remedy(refused));
+            let line = format!("{key} was rejected, as others may be: {refused}; {}", remedy(refused));
             (self.log)(Level::Alarm, &line);
         }
         self.refused.insert(key);
     }
 
-    /// Tries what was refused again, some of it each time: there may be room now.
-    fn try_again(&mut self) {
-        const SOME: usize = 1_024;
-        let some: Vec<Key> = self.refused.iter().take(SOME).copied().collect();
-        some.into_iter().for_each(|key| self.apply(key));
+    /// Retries some of the rejected routes and labels, since there may be room now.
+    fn retry_rejected(&mut self) {
+        const BATCH: usize = 1_024;
+        let batch: Vec<Key> = self.refused.iter().take(BATCH).copied().collect();
+        batch.into_iter().for_each(|key| self.apply(key));
     }
 
-    /// Hands over what came in LSPs.
+    /// Passes packets received in LSPs to the kernel.
     fn deliver(&mut self) {
         while let Some(packet) = self.slow_path.poll_delivered() {
             let Some(tun) = &mut self.delivery else { continue };
             let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
             let header = bare_header(if is_v6 { ethertype::IPV6 } else { ethertype::IPV4 });
             let frame = [&header[..], &packet].concat();
-            // What it does not take is lost, as on any interface; it counts there.
+            // The TUN interface counts packets it does not accept.
             let _ = tun.send(&frame).and_then(|_| tun.flush());
         }
     }
 
-    /// Has the kernel look for the stations packets wait for.
-    fn ask(&mut self, now: Instant) {
+    /// Makes the kernel resolve the neighbors that packets wait for.
+    fn resolve_neighbors(&mut self, now: Instant) {
         let wanted: Vec<Neighbour> = self.slow_path.unresolved().collect();
         self.asked.retain(|neighbour, _| wanted.contains(neighbour));
         for neighbour in wanted {
-            if self.asked.get(&neighbour).is_none_or(|asked| now >= *asked + ASK_AGAIN) {
+            if self.asked.get(&neighbour).is_none_or(|asked| now >= *asked + RESOLVE_INTERVAL) {
                 self.asked.insert(neighbour, now);
                 self.kernel.find(neighbour);
             }
         }
     }
 
-    /// Has the kernel look for next routers, and see whether they are still there: it forgets whom it sends
-    /// nothing itself.
-    fn keep(&mut self) {
+    /// Makes the kernel resolve and confirm next-hop neighbors. It would forget them, since it sends them no
+    /// packets itself.
+    fn confirm_neighbors(&mut self) {
         let neighbours: Vec<Neighbour> = self.fib.neighbours().map(|(neighbour, _)| neighbour).collect();
         neighbours.into_iter().for_each(|neighbour| self.kernel.find(neighbour));
     }

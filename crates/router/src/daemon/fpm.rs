@@ -1,4 +1,4 @@
-//! Where a forwarding plane manager connects: one session at a time, of which the last one counts.
+//! Listener for forwarding plane managers. There is one session at a time; a new one replaces it.
 
 use netstage_core::time::Instant;
 use netstage_host::netns::Namespace;
@@ -11,10 +11,10 @@ use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-/// Bytes read in one turn: so long a burst of routes keeps no packet waiting.
-const MOST: usize = 1 << 16;
+/// Maximum number of bytes read in one turn, so that a burst of routes delays no packet.
+const MAX_READ: usize = 1 << 16;
 
-/// The socket, the session there is, and what was told.
+/// Listening socket, present session, and received routes.
 #[derive(Debug)]
 pub(super) struct Fpm {
     listener: TcpListener,
@@ -23,27 +23,30 @@ pub(super) struct Fpm {
 }
 
 impl Fpm {
-    /// Listens in a namespace.
+    /// Starts to listen in a network namespace.
     pub fn listen(namespace: &Namespace, address: SocketAddr, names: Names) -> Result<Fpm, Obstacle> {
         let bound = namespace.run(|| TcpListener::bind(address)).and_then(|bound| bound);
         let bound = bound.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
         let listener = bound.map_err(|error| {
-            Obstacle::new(format!("{address}: {error}"), "give [router] `fpm` another port, and FRR too")
+            Obstacle::new(
+                format!("{address}: {error}"),
+                "set [router] `fpm` to another port, and FRR to the same",
+            )
         })?;
         Ok(Fpm { listener, session: None, manager: Manager::new(names) })
     }
 
-    /// Readable when a session begins.
+    /// Returns the listening socket, readable when a session is pending.
     pub fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// Readable when the session tells something.
+    /// Returns the session's socket, readable when data is pending.
     pub fn session(&self) -> Option<BorrowedFd<'_>> {
         self.session.as_ref().map(TcpStream::as_fd)
     }
 
-    /// Takes a session that begins, in place of the one there is. Whether there is a new one.
+    /// Accepts a pending session, which replaces the present one. Returns whether there is a new session.
     pub fn accept(&mut self, now: Instant) -> bool {
         let Ok((stream, _)) = self.listener.accept() else { return false };
         if stream.set_nonblocking(true).is_err() {
@@ -54,12 +57,12 @@ impl Fpm {
         true
     }
 
-    /// Reads what is there; why the session ends, if it does.
+    /// Reads pending data. Returns the reason if the session ends.
     pub fn read(&mut self, now: Instant) -> Option<String> {
         let stream = self.session.as_mut()?;
-        let mut bytes = vec![0; MOST];
-        let ended = match stream.read(&mut bytes) {
-            Ok(0) => "it has ended".into(),
+        let mut bytes = vec![0; MAX_READ];
+        let reason = match stream.read(&mut bytes) {
+            Ok(0) => "connection closed by the peer".into(),
             Ok(length) => match self.manager.handle_bytes(now, &bytes[..length]) {
                 Ok(()) => return None,
                 Err(fault) => fault.to_string(),
@@ -71,26 +74,26 @@ impl Fpm {
         };
         self.session = None;
         self.manager.handle_closed(now);
-        Some(ended)
+        Some(reason)
     }
 
-    /// What was told, and not taken back.
+    /// Returns the routes received and not withdrawn.
     pub fn ranked(&self) -> &Ranked {
         self.manager.ranked()
     }
 
-    /// The kernel's numbers are these from now on.
+    /// Sets the mapping of kernel numbers.
     pub fn set_names(&mut self, names: Names) {
         self.manager.set_names(names);
     }
 
-    /// What changes by all of it and the time there is.
+    /// Returns the changes due to received data and expired timers.
     pub fn changes(&mut self, now: Instant) -> Vec<Change> {
         self.manager.handle_timeout(now);
         std::iter::from_fn(|| self.manager.poll_change()).collect()
     }
 
-    /// When to ask for [`changes`](Fpm::changes).
+    /// Returns the time of the next call of [`changes`](Fpm::changes).
     pub fn poll_timeout(&self) -> Instant {
         self.manager.poll_timeout()
     }

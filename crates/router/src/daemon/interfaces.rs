@@ -1,5 +1,5 @@
-//! The router's interfaces while they change: addresses, MTUs and stations, links that go down and come up,
-//! interfaces that are removed and made again, or that another configuration names.
+//! Interface changes: addresses, MTUs, links that go down or up, interfaces that are removed and recreated,
+//! and interfaces added or removed by a new configuration.
 
 use super::forward::{Loop, OWN};
 use super::machine::{Seen, Slot, is_of, no_interface, not_in_the_kernel};
@@ -14,7 +14,7 @@ use netstage_scenario::router::{FastPath, WhenKilled};
 use std::path::PathBuf;
 
 impl Loop {
-    /// Opens all interfaces of the configuration, which have to be there.
+    /// Opens all configured interfaces, which must exist.
     pub(super) fn open_all(&mut self, seen: Vec<Option<Seen>>) -> Result<(), Obstacle> {
         for (number, seen) in seen.into_iter().enumerate() {
             let name = &self.router.interfaces[number].name;
@@ -25,25 +25,27 @@ impl Loop {
         self.see_to_delivery()
     }
 
-    /// Where labels are taken, what they hid from the system is to be handed to it.
+    /// Creates the TUN interface for packets received in LSPs, if any interface accepts labels.
     pub(super) fn see_to_delivery(&mut self) -> Result<(), Obstacle> {
         if self.delivery.is_none() && self.router.interfaces.iter().any(|interface| interface.mpls) {
             let tun = self.machine.delivery(&mut self.settings)?;
-            let waited_for = self.waiter.add(OWN, tun.fd());
-            waited_for.map_err(|error| Obstacle::system("what the system sends by LSPs", &error))?;
+            let added = self.waiter.add(OWN, tun.fd());
+            added.map_err(|error| {
+                Obstacle::system("cannot read packets the kernel sends into LSPs", &error)
+            })?;
             self.delivery = Some(tun);
             if self.router.fpm.is_some() {
                 self.machine.carry_own()?;
             }
         }
-        self.remember();
+        self.record_settings();
         Ok(())
     }
 
-    /// Writes down what is to be put back should the router be killed.
-    fn remember(&mut self) {
+    /// Records the settings to restore if the router is killed.
+    fn record_settings(&mut self) {
         if let Err(error) = self.remains.write(&self.settings, &self.pins()) {
-            (self.log)(Level::Note, &format!("what a killed router leaves is not written down: {error}"));
+            (self.log)(Level::Note, &format!("cannot record the settings to restore after a kill: {error}"));
         }
     }
 
@@ -54,7 +56,7 @@ impl Loop {
         }
     }
 
-    /// An interface is served from now on.
+    /// Starts to serve an interface.
     pub(super) fn open(&mut self, number: u32, seen: Seen, port: Slot) {
         let name = self.router.interfaces[number as usize].name.clone();
         if let Some(line) = self.machine.take_over(&mut self.settings, &name) {
@@ -63,7 +65,7 @@ impl Loop {
         self.names.interfaces.insert(seen.index, number);
         self.set_port(number, port, &seen);
         match self.seen.get_mut(number as usize) {
-            Some(place) => *place = Some(seen),
+            Some(known) => *known = Some(seen),
             None => self.seen.push(Some(seen)),
         }
         self.configure(number);
@@ -71,7 +73,7 @@ impl Loop {
         if self.has_begun
             && let Err(error) = self.attach(number)
         {
-            let line = format!("{name}: what comes there is decided by the program itself: {error}");
+            let line = format!("{name}: no XDP program, the slow path handles its packets: {error}");
             (self.log)(Level::Alarm, &line);
         }
     }
@@ -87,11 +89,11 @@ impl Loop {
         if port.0.is_some()
             && let Err(error) = self.waiter.add(number as usize, port.fd())
         {
-            (self.log)(Level::Alarm, &format!("a port cannot be waited for: {error}"));
+            (self.log)(Level::Alarm, &format!("cannot wait for frames of a port: {error}"));
         }
     }
 
-    /// What the configuration says of an interface that is open.
+    /// Applies the configuration of an open interface.
     pub(super) fn configure(&mut self, number: u32) {
         let Some(Some(seen)) = self.seen.get(number as usize) else { return };
         let interface = &self.router.interfaces[number as usize];
@@ -103,22 +105,22 @@ impl Loop {
         if let Some(fast_path) = tables.fast_path() {
             fast_path.change(number, table, seen.mac);
         }
-        self.doubt(number);
+        self.require_probe(number);
     }
 
-    /// Has frames wait for an interface's line, as the configuration says.
+    /// Sets the shaper of an interface as configured.
     pub(super) fn shape(&mut self, number: u32) {
         let shaping = self.router.interfaces[number as usize].shaping.as_ref();
         self.slow_path.set_shaper(number, shaping.map(Shaper::new));
     }
 
-    /// The slow path sends by an interface until it is known whether what is redirected there arrives.
-    fn doubt(&mut self, number: u32) {
+    /// Lets only the slow path send to an interface until a probe shows that redirected frames arrive.
+    fn require_probe(&mut self, number: u32) {
         self.egress.forget(number);
         self.slow_path.tables_mut().set_slow(number, true);
     }
 
-    /// An interface is served no more: it is gone, or not the router's.
+    /// Stops to serve an interface that was removed or is no longer configured.
     pub(super) fn close(&mut self, number: u32) {
         let Some(seen) = self.seen[number as usize].take() else { return };
         self.names.interfaces.remove(&seen.index);
@@ -130,12 +132,12 @@ impl Loop {
         self.fib.set_up(self.slow_path.tables_mut(), number, false);
     }
 
-    /// Puts the settings of an interface back that is the router's no more.
+    /// Restores the settings of an interface that is no longer configured.
     pub(super) fn give_back(&mut self, name: &str) {
         self.settings.put_back(|setting| is_of(setting, name));
     }
 
-    /// The program in the kernel takes the frames of all interfaces from now on: routes are there.
+    /// Attaches the XDP program to all interfaces, since the routes are loaded.
     pub(super) fn attach_all(&mut self) -> Result<(), Obstacle> {
         self.has_begun = true;
         if self.slow_path.tables().fast_path().is_none() {
@@ -150,7 +152,7 @@ impl Loop {
                     return Err(not_in_the_kernel(&error));
                 }
                 let name = &self.router.interfaces[number as usize].name;
-                let line = format!("{name}: what comes there is decided by the program itself: {error}");
+                let line = format!("{name}: no XDP program, the slow path handles its packets: {error}");
                 (self.log)(Level::Note, &line);
             }
         }
@@ -159,7 +161,7 @@ impl Loop {
 
     fn attach(&mut self, number: u32) -> Result<(), crate::fast_path::Error> {
         let Some(seen) = &self.seen[number as usize] else { return Ok(()) };
-        // The program reads headers of Ethernet.
+        // The XDP program requires Ethernet headers.
         if seen.mac == NO_STATION {
             return Ok(());
         }
@@ -174,7 +176,7 @@ impl Loop {
         }
     }
 
-    /// Something about links or addresses has changed.
+    /// Handles a change of links or addresses.
     pub(super) fn look_at_links(&mut self) {
         let seen = match self.machine.look(&self.router.interfaces) {
             Ok(seen) => seen,
@@ -192,14 +194,14 @@ impl Loop {
         if !is_renumbered {
             return;
         }
-        self.remember();
+        self.record_settings();
         match self.load() {
             Ok(news) => self.take(news),
             Err(error) => (self.log)(Level::Alarm, &error.to_string()),
         }
     }
 
-    /// An interface is otherwise than it was; whether it has another number, or none any more.
+    /// Handles the change of an interface. Returns whether its kernel index changed or it was removed.
     fn follow(&mut self, number: u32, now: Option<Seen>) -> bool {
         let name = self.router.interfaces[number as usize].name.clone();
         let before = self.seen[number as usize].clone();
@@ -218,12 +220,12 @@ impl Loop {
         }
         if now.is_up != before.is_up {
             let (level, what) = if now.is_up { (Level::Note, "up") } else { (Level::Alarm, "down") };
-            (self.log)(level, &format!("{name}: its link is {what}"));
+            (self.log)(level, &format!("{name}: link {what}"));
         }
         self.slow_path.set_interface(number, answering(now));
         if now.mtu != before.mtu {
-            (self.log)(Level::Note, &format!("{name}: it takes packets of {} bytes", now.mtu));
-            // A port takes frames as large as the interface did when it was opened.
+            (self.log)(Level::Note, &format!("{name}: MTU {} B", now.mtu));
+            // The frame size of a port is the MTU at the time of opening.
             match self.machine.open(&name) {
                 Ok(port) => self.set_port(number, port, now),
                 Err(error) => (self.log)(Level::Alarm, &error.to_string()),
@@ -237,7 +239,7 @@ impl Loop {
     fn reopen(&mut self, number: u32, name: &str, now: Seen) {
         match self.machine.open(name) {
             Ok(port) => {
-                (self.log)(Level::Note, &format!("{name}: the interface is there again"));
+                (self.log)(Level::Note, &format!("{name}: the interface is back"));
                 self.open(number, now, port);
             }
             Err(error) => (self.log)(Level::Alarm, &error.to_string()),
@@ -245,7 +247,7 @@ impl Loop {
     }
 }
 
-/// What the slow path has to know of an interface.
+/// Returns the addresses of an interface for the slow path.
 fn answering(seen: &Seen) -> slow_path::Interface {
     slow_path::Interface { mac: seen.mac, v4: seen.v4, v6: seen.v6 }
 }

@@ -1,5 +1,5 @@
-//! What a router needs of the machine: its interfaces as they are at present, a port on each, and the
-//! program in the kernel where it works.
+//! Resources of the host: the present state of the interfaces, a port on each, and the XDP program if it
+//! works.
 
 use crate::fast_path::FastPath;
 use crate::tables::{Sizes, Tables};
@@ -19,35 +19,35 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 
-/// By which the system has packets that came to it in an LSP.
+/// TUN interface through which the kernel receives packets that arrived in an LSP.
 const DELIVERY: &str = "netstage0";
-/// Bits of an address that index the first row of a table: one step for most prefixes there are.
+/// Bits of an address that index the first row of a table; most prefixes need only this lookup.
 const V4_FIRST: u32 = 24;
 const V6_FIRST: u32 = 16;
-/// A VPN's table is smaller.
+/// Tables of VPNs are smaller.
 const VPN_FIRST: u32 = 16;
-/// The kernel's table of its own addresses.
+/// Routing table of the kernel's local addresses (RT_TABLE_LOCAL).
 const LOCAL: u32 = 255;
 
-/// An interface as it is at present.
+/// Present state of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// The kernel's number of it, another one if it is removed and made again.
+    /// Interface index in the kernel; it changes if the interface is recreated.
     pub index: u32,
-    /// [`NO_STATION`] where packets have no link's header.
+    /// MAC address, or [`NO_STATION`] if packets have no link-layer header.
     pub mac: Mac,
     pub mtu: u16,
     pub v4: Option<Ipv4Addr>,
     pub v6: Option<Ipv6Addr>,
-    /// Frames pass.
+    /// The link is up.
     pub is_up: bool,
 }
 
-/// A port on an interface, while that is there.
+/// Port on an interface, while the interface exists.
 #[derive(Debug, Default)]
 pub(super) struct Slot(pub Option<Box<AfPacket>>);
 
-/// The machine, as asked through its kernel.
+/// Access to the network configuration of the host through the kernel.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub namespace: Namespace,
@@ -56,18 +56,21 @@ pub(super) struct Machine {
 
 impl Machine {
     pub fn here() -> Result<Machine, Obstacle> {
-        let failed = |error: io::Error| Obstacle::system("the network namespace", &error);
+        let failed = |error: io::Error| Obstacle::system("cannot open the network namespace", &error);
         let namespace = Namespace::of_this_thread().map_err(failed)?;
         let netlink = Netlink::open(&namespace).map_err(|error| refused(&error))?;
         Ok(Machine { namespace, netlink })
     }
 
-    /// Another handle of its namespace.
+    /// Duplicates the handle of the network namespace.
     pub fn same_namespace(&self) -> Result<Namespace, Obstacle> {
-        self.namespace.try_clone().map_err(|error| Obstacle::system("the network namespace", &error))
+        self.namespace
+            .try_clone()
+            .map_err(|error| Obstacle::system("cannot open the network namespace", &error))
     }
 
-    /// Interfaces by their names; none where there is no such interface, of Ethernet's or without a header.
+    /// Returns the present state of interfaces, by name; `None` for one that does not exist or is neither
+    /// Ethernet nor without a header.
     pub fn look(&mut self, interfaces: &[router::Interface]) -> Result<Vec<Option<Seen>>, Error> {
         let addresses = self.netlink.addresses()?;
         let links = self.netlink.links()?;
@@ -86,7 +89,7 @@ impl Machine {
         Ok(interfaces.iter().map(seen).collect())
     }
 
-    /// How the kernel's numbers are the router's, but for interfaces.
+    /// Returns the mapping of kernel numbers to those of the router, except for interfaces.
     pub fn names(&mut self, router: &Router) -> Names {
         let loopback = self.netlink.link("lo").ok().map(|link| link.index);
         let tables = router.tables.iter().enumerate();
@@ -94,33 +97,33 @@ impl Machine {
         Names { loopback, tables: tables.chain([(LOCAL, 0)]).collect(), ..Names::default() }
     }
 
-    /// Has the kernel forward nothing that comes by an interface. Gives what to tell.
+    /// Disables the kernel's forwarding of packets from an interface. Returns a warning to log on failure.
     pub fn take_over(&self, settings: &mut Settings, name: &str) -> Option<String> {
         let settings = ["ipv4", "ipv6"].map(|version| settings.set(&forwarding(version, name), "0"));
         let error = settings.into_iter().find_map(Result::err)?;
-        Some(format!("{name}: the kernel may forward beside this router: {error}"))
+        Some(format!("{name}: the kernel may still forward packets from this interface: {error}"))
     }
 
-    /// A port on an interface.
+    /// Opens a port on an interface.
     pub fn open(&self, name: &str) -> Result<Slot, Obstacle> {
         let port = AfPacket::open(&self.namespace, name, Options::default());
-        let port = port.map_err(|error| Obstacle::system(format!("{name} cannot be opened"), &error))?;
+        let port = port.map_err(|error| Obstacle::system(format!("cannot open {name}"), &error))?;
         Ok(Slot(Some(Box::new(port))))
     }
 
-    /// An interface by which the system has what came to it in an LSP.
+    /// Creates the TUN interface through which the kernel receives packets that arrived in an LSP.
     pub fn delivery(&mut self, settings: &mut Settings) -> Result<Tun, Obstacle> {
         let tun = Tun::create(&self.namespace, DELIVERY, Layer::Ip).map_err(|error| {
-            Obstacle::system("what comes in an LSP for this machine cannot be handed to it", &error)
+            Obstacle::system("cannot create the TUN interface for packets received in LSPs", &error)
         })?;
         self.netlink.set_up(DELIVERY).map_err(|error| refused(&error))?;
-        // Packets come by an interface that no route leads back to.
+        // Strict reverse-path filtering would drop the packets, since no route leads back to this interface.
         let _ = settings.set(&format!("net/ipv4/conf/{DELIVERY}/rp_filter"), "0");
         Ok(tun)
     }
 
-    /// Where the kernel knows no labels, what the system itself sends by an LSP goes to the router: it has no
-    /// other route there.
+    /// If the kernel lacks MPLS, routes its own packets to the router as a last resort, so that they can
+    /// enter an LSP.
     pub fn carry_own(&mut self) -> Result<(), Obstacle> {
         if self.namespace.sysctl_value("net/mpls/platform_labels").is_ok() {
             return Ok(());
@@ -135,7 +138,7 @@ impl Machine {
                 metrics,
             };
             match self.netlink.add_route(&last) {
-                // A system without IPv6 sends none.
+                // A kernel without IPv6 sends no IPv6 packets.
                 Err(_) if any.is_ipv6() => {}
                 added => added.map_err(|error| refused(&error))?,
             }
@@ -144,38 +147,37 @@ impl Machine {
     }
 }
 
-/// What the kernel refuses.
+/// Converts an error of the kernel.
 pub(super) fn refused(error: &Error) -> Obstacle {
     Obstacle::system(&error.action, &error.source)
 }
 
 pub(super) fn no_interface(name: &str) -> Obstacle {
     Obstacle::new(
-        format!("there is no interface {name} of Ethernet or TUN"),
-        "`ip link` lists those there are",
+        format!("there is no interface {name} of type Ethernet or TUN"),
+        "list the interfaces with: ip link",
     )
 }
 
-/// The setting by which the kernel forwards what comes by an interface. A dot would part the name from what
-/// follows.
+/// Returns the forwarding setting of an interface. The slash syntax is required because the name may contain
+/// dots.
 fn forwarding(version: &str, name: &str) -> String {
     format!("net/{version}/conf/{name}/forwarding")
 }
 
-/// Whether a setting is an interface's.
+/// Returns whether a setting belongs to an interface.
 pub(super) fn is_of(setting: &str, name: &str) -> bool {
     ["ipv4", "ipv6"].iter().any(|version| setting == forwarding(version, name))
 }
 
-/// The tables, in the kernel's memory where the program there is to find them. What keeps it from running
-/// is told.
-pub(super) fn tables(router: &Router, mac: Mac, tell: &dyn Fn(&str)) -> Result<Tables, Obstacle> {
+/// Creates the tables, in kernel memory if the XDP program can be loaded. Reports why it cannot.
+pub(super) fn tables(router: &Router, mac: Mac, report: &dyn Fn(&str)) -> Result<Tables, Obstacle> {
     let shapes = (0..router.tables.len()).map(|table| {
         let first = if table == 0 { V4_FIRST } else { VPN_FIRST };
         (Shape { first, rows: router.v4_rows }, Shape { first: V6_FIRST, rows: router.v6_rows })
     });
     let sizes = Sizes { tables: shapes.collect(), targets: router.next_hops, hops: router.next_hops };
-    // Any number does that is another one at the next router.
+    // Any number will do that differs between routers.
     let [_, _, a, b, c, d] = mac;
     let seed = u64::from_ne_bytes([a, b, c, d, 7, 0, 0, 1]);
     let loaded = match router.fast_path {
@@ -183,7 +185,7 @@ pub(super) fn tables(router: &Router, mac: Mac, tell: &dyn Fn(&str)) -> Result<T
         router::FastPath::Auto | router::FastPath::Xdp => match FastPath::load(sizes.capacity(), seed) {
             Ok(fast_path) => Some(fast_path),
             Err(error) if router.fast_path == router::FastPath::Auto => {
-                tell(&format!("packets are decided by the program itself: {error}"));
+                report(&format!("no XDP program, the slow path handles all packets: {error}"));
                 None
             }
             Err(error) => return Err(not_in_the_kernel(&error)),

@@ -1,4 +1,5 @@
-//! What a router tells Prometheus. A route has numbers of its own where prefixes are counted.
+//! Prometheus metrics of a router. Counters per prefix are included if the router is configured to count
+//! prefixes.
 
 use super::control::Answering;
 use super::state::{Interface, Label, Route, RouteFilter, State};
@@ -12,10 +13,10 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// Labels, and prefixes, of which numbers are told; there may be millions.
-const MOST: usize = 10_000;
+/// Maximum number of labels, and of prefixes, with samples; there may be millions.
+const MAX_SAMPLES: usize = 10_000;
 
-/// Serves metrics until it is dropped.
+/// Metrics endpoint; closed on drop.
 #[derive(Debug)]
 pub(super) struct Metrics {
     closing: watch::Sender<bool>,
@@ -29,10 +30,10 @@ impl Metrics {
         count: Counting,
     ) -> Result<Metrics, Obstacle> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.map_err(|error| Obstacle::system("metrics cannot be served", &error))?;
+        let runtime = runtime.map_err(|error| Obstacle::system("cannot serve metrics", &error))?;
         let closing = watch::Sender::new(false);
         let since = Instant::now();
-        let source = Arc::new(move || told(&answering, count, since.elapsed()));
+        let source = Arc::new(move || render(&answering, count, since.elapsed()));
         runtime.block_on(prometheus::listen(address, source, closing.subscribe()))?;
         Ok(Metrics { closing, runtime: Some(runtime) })
     }
@@ -47,7 +48,7 @@ impl Drop for Metrics {
     }
 }
 
-fn told(answering: &Answering, count: Counting, uptime: Duration) -> Option<String> {
+fn render(answering: &Answering, count: Counting, uptime: Duration) -> Option<String> {
     let state = answering.show()?;
     let mut labels = Few::default();
     let Ok(all) = answering.each_label::<Infallible>(None, &mut |label| {
@@ -66,7 +67,7 @@ fn told(answering: &Answering, count: Counting, uptime: Duration) -> Option<Stri
     Some(text(&state, &labels, &routes, uptime))
 }
 
-/// The first of many that count, and how many there were beyond.
+/// First items of a list, and the number of further ones.
 struct Few<T> {
     few: Vec<T>,
     beyond: usize,
@@ -81,14 +82,14 @@ impl<T> Default for Few<T> {
 impl<T> Few<T> {
     fn add(&mut self, counts: bool, one: T) {
         match counts {
-            true if self.few.len() < MOST => self.few.push(one),
+            true if self.few.len() < MAX_SAMPLES => self.few.push(one),
             true => self.beyond += 1,
             false => {}
         }
     }
 }
 
-/// How a metric of an interface is found.
+/// Function that reads a metric of an interface.
 type OfInterface<'a> = &'a dyn Fn(&Interface) -> f64;
 
 fn text(state: &State, labels: &Few<Label>, routes: &Few<Route>, uptime: Duration) -> String {
@@ -96,75 +97,78 @@ fn text(state: &State, labels: &Few<Label>, routes: &Few<Route>, uptime: Duratio
     page.one(
         "netstage_router_configurations_total",
         "counter",
-        "Configurations taken, the first included.",
+        "Configurations applied, including the first.",
         state.configurations as f64,
     );
     page.one(
         "netstage_router_configurations_refused_total",
         "counter",
-        "Configurations refused; the one before was kept.",
+        "Configurations rejected; the previous one stayed active.",
         state.refused_configurations as f64,
     );
-    page.one("netstage_router_routes", "gauge", "Routes, of all tables.", state.routes as f64);
-    page.one("netstage_router_labels", "gauge", "Labels that have a meaning.", state.labels as f64);
+    page.one("netstage_router_routes", "gauge", "Routes in all tables.", state.routes as f64);
+    page.one("netstage_router_labels", "gauge", "Assigned labels.", state.labels as f64);
     page.head(
         "netstage_router_neighbours",
         "gauge",
-        "Next routers and other neighbours, by whether their station is known.",
+        "Next-hop and other neighbors, by whether their MAC address is known.",
     );
     for (known, name) in [(true, "known"), (false, "unknown")] {
         let count = state.neighbours.iter().filter(|one| one.station.is_some() == known).count();
         page.sample("netstage_router_neighbours", &[("station", name)], count as f64);
     }
     let metrics: [(&str, &str, &str, OfInterface<'_>); 7] = [
-        ("up", "gauge", "1 while the interface can be used.", &|one| {
-            f64::from(u8::from(one.failure.is_none()))
-        }),
+        ("up", "gauge", "1 while the interface works.", &|one| f64::from(u8::from(one.failure.is_none()))),
         (
             "slow",
             "gauge",
-            "1 while the slow path sends what leaves by the interface, though packets are decided in the kernel.",
+            "1 while only the slow path sends to the interface, although an XDP program is attached.",
             &|one| f64::from(u8::from(one.slow.is_some())),
         ),
-        ("received_packets_total", "counter", "Frames for the router.", &|one| one.received.packets as f64),
-        ("received_bytes_total", "counter", "Their bytes, from the Ethernet header on.", &|one| {
-            one.received.bytes as f64
+        ("received_packets_total", "counter", "Frames received for the router.", &|one| {
+            one.received.packets as f64
         }),
-        ("sent_packets_total", "counter", "Frames that left.", &|one| one.sent.packets as f64),
-        ("sent_bytes_total", "counter", "Their bytes, from the Ethernet header on.", &|one| {
+        (
+            "received_bytes_total",
+            "counter",
+            "Bytes received for the router, including Ethernet headers.",
+            &|one| one.received.bytes as f64,
+        ),
+        ("sent_packets_total", "counter", "Frames sent.", &|one| one.sent.packets as f64),
+        ("sent_bytes_total", "counter", "Bytes sent, including Ethernet headers.", &|one| {
             one.sent.bytes as f64
         }),
-        ("queue_packets", "gauge", "Frames that wait for the interface's line.", &|one| one.queued as f64),
+        ("queue_packets", "gauge", "Frames queued in the shaper of the interface.", &|one| one.queued as f64),
     ];
     for (name, kind, help, value) in metrics {
         let name = format!("netstage_router_interface_{name}");
         page.head(&name, kind, help);
         for interface in &state.interfaces {
-            let of = [("interface", interface.name.as_str()), ("table", interface.table.as_str())];
-            page.sample(&name, &of, value(interface));
+            let labels = [("interface", interface.name.as_str()), ("table", interface.table.as_str())];
+            page.sample(&name, &labels, value(interface));
         }
     }
     page.head(
         "netstage_router_events_total",
         "counter",
-        "What became of packets, or was noticed about them, by reason; `netstage router show counters` says what each means.",
+        "Packets processed or noticed, by reason; `netstage router show counters` explains the reasons.",
     );
     for count in &state.counters {
-        let of = [
+        let labels = [
             ("path", count.path.as_str()),
             ("reason", count.name.as_str()),
             ("severity", count.severity.as_str()),
         ];
-        page.sample("netstage_router_events_total", &of, count.packets as f64);
+        page.sample("netstage_router_events_total", &labels, count.packets as f64);
     }
     let label = |label: &Label| vec![("label", label.label.to_string())];
-    of_many(&mut page, "label", "with the label", labels, label, |one| (one.packets, one.bytes));
+    write_samples(&mut page, "label", "with the label", labels, label, |one| (one.packets, one.bytes));
     let route = |route: &Route| vec![("table", route.table.clone()), ("prefix", route.prefix.clone())];
-    of_many(&mut page, "prefix", "by the prefix", routes, route, |one| (one.packets, one.bytes));
+    write_samples(&mut page, "prefix", "by the prefix", routes, route, |one| (one.packets, one.bytes));
     page.text()
 }
 
-fn of_many<T>(
+fn write_samples<T>(
     page: &mut Page,
     what: &str,
     which: &str,
@@ -175,7 +179,11 @@ fn of_many<T>(
     for (unit, is_bytes) in [("packets", false), ("bytes", true)] {
         let name = format!("netstage_router_{what}_{unit}_total");
         let thing = if is_bytes { "Bytes of packets" } else { "Packets" };
-        page.head(&name, "counter", &format!("{thing} decided in the kernel {which}; those that had any."));
+        page.head(
+            &name,
+            "counter",
+            &format!("{thing} forwarded by the XDP program {which}; nonzero counts only."),
+        );
         for one in &many.few {
             let names = named(one);
             let names: Vec<(&str, &str)> =
@@ -188,7 +196,7 @@ fn of_many<T>(
     page.one(
         &name,
         "gauge",
-        &format!("So many more than {MOST} had packets, and are not told."),
+        &format!("Number of further {what}s with packets beyond the {MAX_SAMPLES} with samples."),
         many.beyond as f64,
     );
 }
@@ -220,7 +228,7 @@ mod tests {
         let state =
             State { interfaces: vec![interface], counters: vec![count], routes: 7, ..State::default() };
         let mut labels = Few::default();
-        for number in 0..MOST as u32 + 5 {
+        for number in 0..MAX_SAMPLES as u32 + 5 {
             let label = Label { label: number, to: "pop".into(), packets: Some(1), bytes: Some(64) };
             labels.add(number != 3, label);
         }
@@ -245,10 +253,10 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in the text");
         }
-        assert!(!text.contains("label=\"3\""), "it had no packets");
-        let named = prometheus::scheme::check(&text, "router");
-        assert!(named.len() > 15);
+        assert!(!text.contains("label=\"3\""), "label 3 had no packets");
+        let names = prometheus::scheme::check(&text, "router");
+        assert!(names.len() > 15);
         let dashboard = include_str!("../../../../docs/dashboards/router.json");
-        prometheus::scheme::check_dashboard(dashboard, "router", &named);
+        prometheus::scheme::check_dashboard(dashboard, "router", &names);
     }
 }

@@ -1,12 +1,12 @@
-//! The router as a daemon: on this machine's interfaces, by the routes of the kernel, a file or a routing daemon (FPM),
-//! until it is stopped.
+//! The router as a daemon: forwards between interfaces of this host, with routes from the kernel, a file or a
+//! routing daemon (FPM), until it is stopped.
 //!
-//! - [`machine`]: what it needs of the machine; [`remains`]: what is left of it should it be killed.
-//! - [`forward`]: the thread that forwards; [`interfaces`]: interfaces while they change; [`egress`]: whether
-//!   what leaves arrives.
-//! - [`reload`]: another configuration.
-//! - [`fpm`]: where a routing daemon's forwarding plane manager connects.
-//! - [`control`]: the control socket; [`metrics`]: for Prometheus; [`state`]: what both tell.
+//! - [`machine`]: resources of the host; [`remains`]: cleanup after a killed router.
+//! - [`forward`]: forwarding thread; [`interfaces`]: interface changes; [`egress`]: detection of lost
+//!   redirected frames.
+//! - [`reload`]: configuration changes.
+//! - [`fpm`]: forwarding plane manager connections of a routing daemon.
+//! - [`control`]: control socket; [`metrics`]: Prometheus metrics; [`state`]: state reported by both.
 
 mod control;
 mod egress;
@@ -35,10 +35,10 @@ use reload::Loaded;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Why the daemon does not start, or refuses a configuration.
+/// Error on start or reload of the daemon.
 pub type Error = obstacle::Error<Errors>;
 
-/// A router that runs.
+/// Running router.
 #[derive(Debug)]
 pub struct Daemon {
     control: PathBuf,
@@ -49,12 +49,12 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Begins to forward as a file says.
+    /// Starts a router configured by a file.
     pub fn begin(path: &Path, log: Log) -> Result<Daemon, Error> {
         let router = router::load(path).map_err(Error::Configuration)?;
         let file = reload::read(&router)?;
         let socket = Socket::bind(&router.control).map_err(|error| {
-            Obstacle::new(format!("control socket: {error}"), "give [router] `control` another path")
+            Obstacle::new(format!("control socket: {error}"), "set [router] `control` to another path")
         })?;
         let forwarding = Forwarding::begin(&router, file, Arc::clone(&log))?;
         let loaded = Loaded::new(path.to_owned(), router.clone(), log);
@@ -64,16 +64,16 @@ impl Daemon {
         Ok(Daemon { control: router.control, forwarding, answering, socket, _metrics: metrics.transpose()? })
     }
 
-    /// Its control socket.
+    /// Returns the path of the control socket.
     pub fn control(&self) -> &Path {
         &self.control
     }
 
-    /// Answers who asks, until one of these signals ends it; how it stood then.
+    /// Serves control requests until a signal stops the router. Returns the last state.
     pub fn serve(mut self, signals: &Signals) -> Result<Option<State>, Error> {
         let is_over = || self.forwarding.is_over();
         let served = control::serve(&mut self.socket, signals, &self.answering, is_over);
-        served.map_err(|error| Obstacle::system("the control socket fails", &error))?;
+        served.map_err(|error| Obstacle::system("control socket", &error))?;
         let last = self.answering.show();
         self.forwarding.end();
         Ok(last)

@@ -1,4 +1,4 @@
-//! Another configuration and other routes for a router that runs: checked whole, then taken at once.
+//! Change of configuration and routes of a running router: checked completely, then applied at once.
 
 use super::Error;
 use super::forward::{Loop, Order, Orders};
@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What was loaded, and what was refused.
+/// Configuration file, present configuration, and counts of applied and rejected ones.
 pub(super) struct Loaded {
     path: PathBuf,
     log: Log,
@@ -43,12 +43,12 @@ impl Loaded {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is a table of that name.
+    /// Returns whether there is a table of that name.
     pub fn has_table(&self, name: &str) -> bool {
         self.taken().router.tables.iter().any(|table| table.name == name)
     }
 
-    /// Adds what the forwarding thread does not know.
+    /// Adds fields the forwarding thread does not know.
     pub fn complete(&self, state: State) -> State {
         let taken = self.taken();
         State {
@@ -59,7 +59,8 @@ impl Loaded {
         }
     }
 
-    /// Reads the files again and has the router take what they say, or keep what it has. What has changed.
+    /// Rereads the files and applies them, or keeps the present configuration. Returns a description of each
+    /// change.
     pub fn reload(&self, orders: &Orders) -> Result<Vec<String>, Error> {
         let mut taken = self.taken();
         match self.take(&taken.router, orders) {
@@ -70,15 +71,18 @@ impl Loaded {
                     refusal: String::new(),
                     ..*taken
                 };
-                let what = if changes.is_empty() { "nothing has changed".into() } else { changes.join("; ") };
-                (self.log)(Level::Note, &format!("configuration taken: {what}"));
+                let what = if changes.is_empty() { "no changes".into() } else { changes.join("; ") };
+                (self.log)(Level::Note, &format!("configuration applied: {what}"));
                 Ok(changes)
             }
             Err(error) => {
                 taken.refused += 1;
                 taken.refusal = error.to_string();
                 let why = taken.refusal.trim_end();
-                (self.log)(Level::Alarm, &format!("configuration refused, the old one is kept:\n{why}"));
+                (self.log)(
+                    Level::Alarm,
+                    &format!("configuration rejected, the previous one stays active:\n{why}"),
+                );
                 Err(error)
             }
         }
@@ -101,7 +105,7 @@ impl Loaded {
             ("[router] `count`", old.count == new.count),
             ("[router] `when_killed`", old.when_killed == new.when_killed),
             ("[router] `pins`", old.pins == new.pins),
-            ("which VPNs there are", tables(old) == tables(&new)),
+            ("the set of VPNs", tables(old) == tables(&new)),
         ] {
             if !is_same {
                 let message = format!("{what} cannot be changed while the router runs");
@@ -122,14 +126,14 @@ impl Loaded {
     }
 }
 
-/// The routes of the configuration's file.
+/// Reads the file of routes.
 pub(super) fn read(router: &Router) -> Result<Ranked, Obstacle> {
     let Some(path) = &router.routes else { return Ok(Ranked::default()) };
     let wrong = |why: &dyn fmt::Display| {
-        Obstacle::new(format!("{}: {why}", path.display()), "docs/router.md tells how its lines look")
+        Obstacle::new(format!("{}: {why}", path.display()), "docs/router.md describes the format")
     };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
-    // A number that no interface has at present is none's that could be named.
+    // A number without an interface gets a name that no route can contain.
     let name = |interface: &Interface| match interface.name.as_str() {
         "" => " ".to_owned(),
         name => name.to_owned(),
@@ -140,8 +144,8 @@ pub(super) fn read(router: &Router) -> Result<Ranked, Obstacle> {
     changes.map(Ranked::of).map_err(|error| wrong(&error))
 }
 
-/// Interfaces with the numbers they had. In the place of one that is left out comes a new one, or one without
-/// a name, which is none.
+/// Assigns interfaces the numbers they had. A removed interface is replaced by a new one, or by one without a
+/// name, which stands for none.
 fn numbered(old: &[Interface], new: Vec<Interface>) -> Vec<Interface> {
     let (mut known, fresh): (Vec<Interface>, Vec<Interface>) =
         new.into_iter().partition(|one| old.iter().any(|before| before.name == one.name));
@@ -161,37 +165,37 @@ fn vacant() -> Interface {
     Interface { name: String::new(), table: 0, mpls: false, shaping: None }
 }
 
-/// What has changed, in words.
+/// Returns a description of each change.
 fn differences(old: &Router, new: &Router) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut changes = Vec::new();
     let named = |router: &Router| -> Vec<Interface> {
         router.interfaces.iter().filter(|interface| !interface.name.is_empty()).cloned().collect()
     };
     let (before, after) = (named(old), named(new));
     for one in before.iter().filter(|one| !after.iter().any(|other| other.name == one.name)) {
-        told.push(format!("interface {} removed", one.name));
+        changes.push(format!("interface {} removed", one.name));
     }
     for one in &after {
         match before.iter().find(|other| other.name == one.name) {
-            None => told.push(format!("interface {} added", one.name)),
-            Some(known) if known != one => told.push(format!("interface {} changed", one.name)),
+            None => changes.push(format!("interface {} added", one.name)),
+            Some(known) if known != one => changes.push(format!("interface {} changed", one.name)),
             Some(_) => {}
         }
     }
     for (before, after) in old.tables.iter().zip(&new.tables) {
         if before != after {
-            told.push(format!("VPN {} changed", after.name));
+            changes.push(format!("VPN {} changed", after.name));
         }
     }
     if old.follow_kernel != new.follow_kernel {
-        told.push("follow_kernel changed".into());
+        changes.push("follow_kernel changed".into());
     }
-    told
+    changes
 }
 
 impl Loop {
-    /// Takes a configuration and the routes of its file, which are right; how many routes and labels of the
-    /// file are others than before.
+    /// Applies a checked configuration and the routes of its file. Returns the number of routes and labels of
+    /// the file that changed.
     pub(super) fn replace(&mut self, router: Router, file: Ranked) -> Result<usize, Obstacle> {
         let before = |number: usize| self.router.interfaces.get(number);
         let named = router.interfaces.iter().enumerate().filter(|(_, interface)| !interface.name.is_empty());
@@ -206,7 +210,7 @@ impl Loop {
             let seen = seen[number].clone().ok_or_else(|| no_interface(&name))?;
             opened.push((number, seen, self.machine.open(&name)?));
         }
-        // Nothing is refused from here on.
+        // From here on nothing can fail.
         let old = std::mem::replace(&mut self.router, router);
         let mut changes: Vec<Key> = self.file.replace(file).iter().map(Key::from).collect();
         let changed = changes.len();
@@ -270,16 +274,16 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_told_by_name() {
+    fn differences_are_named() {
         let router = |text: &str| {
             let text = format!("[router]\n{text}\n[vpn.red]\ninterfaces = [\"r\"]\n");
             router::parse("router.toml", &text).unwrap()
         };
         let old = router("interfaces = [\"a\", \"b\"]");
         let new = router("interfaces = [\"c\", \"b\"]\nmpls = [\"b\"]\nfollow_kernel = false");
-        let told =
+        let expected =
             ["interface a removed", "interface c added", "interface b changed", "follow_kernel changed"];
-        assert_eq!(differences(&old, &new), told);
+        assert_eq!(differences(&old, &new), expected);
         assert!(differences(&old, &old).is_empty());
     }
 }

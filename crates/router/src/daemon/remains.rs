@@ -1,6 +1,6 @@
-//! What a killed router leaves: settings of the kernel that nobody puts back, a socket, and, where it was
-//! told to, its program in the kernel. It is written down beside the control socket, for the router that
-//! begins next and for `netstage clean`.
+//! Cleanup after a killed router. It leaves changed kernel settings, a socket and, if so configured, its XDP
+//! program. They are recorded in a file next to the control socket, for the next router and for `netstage
+//! clean`.
 
 use netstage_host::netns::Namespace;
 use netstage_host::netns::settings::Settings;
@@ -18,45 +18,47 @@ use std::path::{Path, PathBuf};
 /// BPF_FS_MAGIC of linux/magic.h.
 const BPF_FILE_SYSTEM: FsType = FsType(0xcafe_4a11);
 
-/// The record of a router that runs; removed when it is dropped, since then all is put back.
+/// Cleanup record of a running router. Removed on drop, since everything has been restored by then.
 #[derive(Debug)]
 pub(super) struct Remains {
     path: PathBuf,
     namespace: u64,
-    /// A router before has left something.
+    /// An earlier router was killed.
     is_left: bool,
     is_kept: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
-    /// The number of its network namespace.
+    /// Inode number of the network namespace.
     namespace: u64,
-    /// Settings, and how they were.
+    /// Changed settings with their original values.
     settings: Vec<(String, String)>,
     /// Folders with pins.
     pins: Vec<PathBuf>,
 }
 
-/// What was cleaned up.
+/// Result of a cleanup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Settings that were put back.
+    /// Restored settings.
     pub settings: Vec<String>,
-    /// Programs that were ended.
+    /// Removed programs.
     pub programs: Vec<PathBuf>,
 }
 
 impl Remains {
-    /// Of the router with this control socket; the settings one before it has left changed, as they were.
+    /// Creates the record for the router with this control socket. Also returns the original settings from
+    /// the record of an earlier router.
     pub fn of(control: &Path, namespace: &Namespace) -> (Remains, Vec<(String, String)>) {
-        let (path, namespace) = (beside(control), number(namespace));
+        let (path, namespace) = (record_path(control), number(namespace));
         let before = read(&path).ok().filter(|record| record.namespace == namespace);
         let remains = Remains { path, namespace, is_left: before.is_some(), is_kept: false };
         (remains, before.map_or(Vec::new(), |record| record.settings))
     }
 
-    /// The router does not begin: what one before it left stays as it is, since its program may still forward.
+    /// Keeps the record of an earlier router when this one fails to start, because the earlier program may
+    /// still forward.
     pub fn leave(&mut self, settings: &mut Settings) {
         if self.is_left {
             self.is_kept = true;
@@ -64,21 +66,21 @@ impl Remains {
         }
     }
 
-    /// Writes down what is changed at present.
+    /// Writes the present changes to the file.
     pub fn write(&self, settings: &Settings, pins: &[PathBuf]) -> io::Result<()> {
         let (namespace, settings) = (self.namespace, settings.before().to_vec());
         let record = Record { namespace, settings, pins: pins.to_vec() };
-        let aside = PathBuf::from(format!("{}.part", self.path.display()));
-        fs::write(&aside, serde_json::to_vec(&record).map_err(io::Error::other)?)?;
-        fs::rename(&aside, &self.path)
+        let temporary = PathBuf::from(format!("{}.part", self.path.display()));
+        fs::write(&temporary, serde_json::to_vec(&record).map_err(io::Error::other)?)?;
+        fs::rename(&temporary, &self.path)
     }
 
-    /// The folder for pins of this namespace's routers.
+    /// Returns the folder for pins of routers in this network namespace.
     pub fn pins(&self, folder: &Path) -> PathBuf {
         folder.join(format!("router-{}", self.namespace))
     }
 
-    /// Makes it.
+    /// Creates the folder for pins.
     pub fn make_folder(&self, folder: &Path) -> Result<(), Obstacle> {
         let own = self.pins(folder);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&own);
@@ -87,13 +89,13 @@ impl Remains {
             Ok(BPF_FILE_SYSTEM) => return Ok(()),
             Ok(_) => {
                 let _ = fs::remove_dir(&own);
-                "it is in no bpffs".into()
+                "it is not in a bpffs".into()
             }
             Err(error) => error.to_string(),
         };
         Err(Obstacle::new(
-            format!("nothing can be pinned in {}: {wrong}", own.display()),
-            "mount one (mount -t bpf bpf /sys/fs/bpf), give `pins` a folder there, or set `when_killed` to \"stop\"",
+            format!("cannot pin programs in {}: {wrong}", own.display()),
+            "mount a bpffs (mount -t bpf bpf /sys/fs/bpf), set `pins` to a folder in it, or set `when_killed` to \"stop\"",
         ))
     }
 }
@@ -104,20 +106,20 @@ impl Drop for Remains {
             return;
         }
         if let Ok(record) = read(&self.path) {
-            // Others of this namespace may still have pins there.
+            // Other routers of the network namespace may still have pins there.
             record.pins.iter().for_each(|folder| drop(fs::remove_dir(folder)));
         }
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Puts back what the router with this control socket left when it was killed.
+/// Restores what the router with this control socket changed before it was killed.
 pub fn clean(control: &Path) -> Result<Cleaned, Obstacle> {
     if UnixStream::connect(control).is_ok() {
-        let message = format!("{}: a router answers there", control.display());
-        return Err(Obstacle::new(message, "end it first, by SIGTERM: it puts back what it changed"));
+        let message = format!("{}: a router is running", control.display());
+        return Err(Obstacle::new(message, "stop it with SIGTERM; it restores what it changed"));
     }
-    let path = beside(control);
+    let path = record_path(control);
     let record = match read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Cleaned::default()),
         record => record.map_err(|error| Obstacle::system(path.display(), &error))?,
@@ -127,7 +129,7 @@ pub fn clean(control: &Path) -> Result<Cleaned, Obstacle> {
     if number(&namespace) != record.namespace {
         return Err(Obstacle::new(
             format!("{}: the router was in network namespace {}", path.display(), record.namespace),
-            "run this there (nsenter, ip netns exec), or remove the file if the namespace is gone",
+            "run this command there (nsenter, ip netns exec), or remove the file if the namespace no longer exists",
         ));
     }
     let mut cleaned = Cleaned::default();
@@ -140,13 +142,13 @@ pub fn clean(control: &Path) -> Result<Cleaned, Obstacle> {
         let _ = fs::remove_dir(folder);
     }
     cleaned.settings = Settings::changed_before(namespace, record.settings).put_back(|_| true);
-    // What is left of it is a socket nobody listens at.
+    // No process listens on the socket any more.
     let _ = fs::remove_file(control);
     fs::remove_file(&path).map_err(|error| Obstacle::system(path.display(), &error))?;
     Ok(cleaned)
 }
 
-fn beside(control: &Path) -> PathBuf {
+fn record_path(control: &Path) -> PathBuf {
     PathBuf::from(format!("{}.left", control.display()))
 }
 
@@ -154,7 +156,7 @@ fn read(path: &Path) -> io::Result<Record> {
     serde_json::from_slice(&fs::read(path)?).map_err(io::Error::other)
 }
 
-/// The number by which a network namespace is told from others while it is there.
+/// Returns the inode number of a network namespace, unique while it exists.
 fn number(namespace: &Namespace) -> u64 {
     fstat(namespace.as_fd()).map_or(0, |stat| stat.st_ino)
 }

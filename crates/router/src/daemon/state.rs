@@ -1,4 +1,4 @@
-//! How a router stands, as it is told to who asks; routes and labels apart, since there may be millions.
+//! State of a router as reported to clients. Routes and labels are separate, since there may be millions.
 
 use super::forward::Loop;
 use crate::counter::{self, Counter};
@@ -9,59 +9,59 @@ use netstage_wire::mpls;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Routes or labels that are looked at in one go: packets wait meanwhile.
+/// Routes or labels examined at a time; packets wait meanwhile.
 const CHUNK: usize = 2_048;
 
-/// How a router stands.
+/// State of a router.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Packets are decided in the kernel.
+    /// An XDP program forwards packets.
     pub fast_path: bool,
-    /// Its interfaces.
+    /// Interfaces of the router.
     pub interfaces: Vec<Interface>,
-    /// How many routes there are, of all tables.
+    /// Number of routes in all tables.
     pub routes: usize,
-    /// How many labels.
+    /// Number of labels.
     pub labels: usize,
-    /// Next routers and other neighbours.
+    /// Next-hop and other neighbors.
     pub neighbours: Vec<Neighbour>,
-    /// What was counted.
+    /// Counters of both paths.
     pub counters: Vec<Count>,
-    /// Configurations taken, the first included.
+    /// Number of configurations applied, including the first.
     pub configurations: u64,
-    /// Configurations refused.
+    /// Number of configurations rejected.
     pub refused_configurations: u64,
-    /// Why the last one was refused, if it was.
+    /// Error of the last rejected configuration; empty after a successful one.
     pub refusal: String,
 }
 
-/// One of its interfaces.
+/// State of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// The table of what comes there.
+    /// Routing table of packets from the interface.
     pub table: String,
-    /// Labels are taken from there.
+    /// Labels are accepted from the interface.
     pub mpls: bool,
-    /// Why it is of no use at present.
+    /// Error, if the interface does not work.
     pub failure: Option<String>,
-    /// Why the slow path sends what leaves by it; none where the program in the kernel does.
+    /// Reason why only the slow path sends to the interface; `None` if the XDP program does.
     pub slow: Option<String>,
-    /// Frames for the router that came by it.
+    /// Frames received for the router.
     pub received: Traffic,
-    /// Frames that left by it.
+    /// Frames sent.
     pub sent: Traffic,
-    /// Frames that wait for its line.
+    /// Number of frames queued in the shaper.
     pub queued: usize,
 }
 
-/// Frames, and their bytes from the Ethernet header on.
+/// Frames and their bytes, including the Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Frames.
+    /// Number of frames.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -71,98 +71,98 @@ impl From<counter::Count> for Traffic {
     }
 }
 
-/// A route.
+/// Route in a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// Its table.
+    /// Name of the table.
     pub table: String,
-    /// Its prefix.
+    /// Destination prefix.
     pub prefix: String,
-    /// Where it leads, as a line of a file says it.
+    /// Destination of the packets, in the syntax of the file of routes.
     pub to: String,
-    /// Packets that took it, of those decided in the kernel; unless prefixes are counted, all routes that
-    /// lead to the same count together.
+    /// Packets forwarded by the XDP program. Unless prefixes are counted, routes with equal destinations
+    /// share one counter.
     pub packets: Option<u64>,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: Option<u64>,
 }
 
-/// A label.
+/// Assigned label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Label {
-    /// The label.
+    /// Label value.
     pub label: u32,
-    /// What it means, as a line of a file says it.
+    /// Meaning of the label, in the syntax of the file of routes.
     pub to: String,
-    /// Packets that came with it, of those decided in the kernel.
+    /// Packets received with the label by the XDP program.
     pub packets: Option<u64>,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: Option<u64>,
 }
 
-/// A neighbour.
+/// Neighbor on an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbour {
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
-    /// Its address.
+    /// IP address.
     pub address: String,
-    /// Its station, once that is known.
+    /// MAC address, once known.
     pub station: Option<String>,
 }
 
-/// A counter.
+/// Value of a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// Who counted: `kernel`, the fast path, or `program`, the slow one.
+    /// Path that counts: `kernel` (fast path) or `program` (slow path).
     pub path: String,
-    /// Its name.
+    /// Name of the counter.
     pub name: String,
-    /// How much it matters.
+    /// Severity of the event.
     pub severity: String,
-    /// What it means.
+    /// Meaning of the counter.
     pub meaning: String,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
 }
 
-/// Which routes are wanted.
+/// Filter for routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteFilter {
-    /// Of this table only.
+    /// Only routes of this table.
     pub table: Option<String>,
-    /// Within this prefix.
+    /// Only routes within this prefix.
     pub within: Option<(IpAddr, u8)>,
-    /// That hold this address.
+    /// Only routes that contain this address.
     pub holding: Option<IpAddr>,
 }
 
-/// Which routes are wanted, from where on.
+/// Request for a page of routes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RouteQuery {
     pub filter: RouteFilter,
     pub after: Option<RoutePlace>,
 }
 
-/// A table, whether it is that of IPv4, and the prefix that was looked at last.
+/// Position in the routes: table, whether IPv4, and the last prefix examined.
 pub(super) type RoutePlace = (u32, bool, Option<(IpAddr, u8)>);
 
-/// Some routes, and from where on there may be more.
+/// Page of routes, and the position of the next page.
 #[derive(Debug)]
 pub(super) struct RoutePage {
     pub routes: Vec<Route>,
     pub after: Option<RoutePlace>,
 }
 
-/// Which labels are wanted.
+/// Request for a page of labels.
 #[derive(Clone, Debug)]
 pub(super) struct LabelQuery {
     pub first: mpls::Label,
-    /// None of a greater number.
+    /// Highest label value.
     pub last: mpls::Label,
 }
 
-/// Some labels, and from where on there may be more.
+/// Page of labels, and the first label of the next page.
 #[derive(Debug)]
 pub(super) struct LabelPage {
     pub labels: Vec<Label>,
@@ -182,12 +182,12 @@ impl Loop {
                 _ => None,
             };
             let served = |path: &&FastPath| path.attached().any(|(served, _)| served == number);
-            // What the program in the kernel leaves to the slow path has come by it, too.
+            // The fast path's count includes the frames it passed to the slow path.
             let received = fast_path.filter(served).map(|path| path.received(number));
             let sent = fast_path.map_or(counter::Count::default(), |path| path.sent(number));
             let failure = match &self.seen[place] {
                 None => Some("the interface is gone".to_owned()),
-                Some(seen) if !seen.is_up => Some("its link is down".to_owned()),
+                Some(seen) if !seen.is_up => Some("the link is down".to_owned()),
                 Some(_) => self.slow_path.failure(number).map(ToString::to_string),
             };
             Interface {
@@ -219,14 +219,14 @@ impl Loop {
 
     fn why_slow(&self, number: u32) -> &'static str {
         match () {
-            () if self.router.interfaces[number as usize].shaping.is_some() => "its frames wait for its line",
+            () if self.router.interfaces[number as usize].shaping.is_some() => "the interface is shaped",
             () if self.seen[number as usize].as_ref().is_some_and(|seen| seen.mac == NO_STATION) => {
-                "its packets have no header of Ethernet"
+                "its packets have no Ethernet header"
             }
             () if self.egress.is_lost(number) => {
-                "what is redirected there is lost: ethtool -K INTERFACE gro on at the other end"
+                "redirected frames are lost; at the other end of the veth: ethtool -K INTERFACE gro on"
             }
-            () => "its driver takes no redirected frames, or that is not known yet",
+            () => "its driver does not accept redirected frames, or has not been probed yet",
         }
     }
 
@@ -249,12 +249,12 @@ impl Loop {
             let packets = self.slow_path.counters().get(*counter);
             count("program", counter.name(), counter.severity().name(), counter.meaning(), packets)
         }));
-        let meaning = "Routes and labels there is no room for at present, or that cannot be.";
+        let meaning = "Routes and labels rejected because a table is full or they are invalid.";
         counts.push(count("program", "refused_changes", "error", meaning, self.refused.len() as u64));
         counts
     }
 
-    /// Some of the routes that are wanted.
+    /// Returns a page of matching routes.
     pub(super) fn routes(&self, query: &RouteQuery) -> RoutePage {
         let tables = self.slow_path.tables();
         let (table, is_v4, mut last) = query.after.unwrap_or((0, true, None));
@@ -265,8 +265,8 @@ impl Loop {
         }
         let is_wanted = query.filter.is_of(&self.table(table), is_v4);
         let routes = tables.routes_after(table, is_v4, last).take_while(|_| is_wanted);
-        for (looked_at, (prefix, target)) in routes.enumerate() {
-            if looked_at == CHUNK {
+        for (examined, (prefix, target)) in routes.enumerate() {
+            if examined == CHUNK {
                 page.after = Some((table, is_v4, last));
                 return page;
             }
@@ -290,7 +290,7 @@ impl Loop {
         })
     }
 
-    /// Some of the labels that are wanted.
+    /// Returns a page of labels.
     pub(super) fn labels(&self, query: &LabelQuery) -> LabelPage {
         let mut page = LabelPage { labels: Vec::new(), next: None };
         for (label, meaning) in
@@ -339,7 +339,7 @@ impl Loop {
 }
 
 impl RouteFilter {
-    /// Whether any route of a table and version can be wanted.
+    /// Returns whether any route of a table and IP version can match.
     fn is_of(&self, table: &str, is_v4: bool) -> bool {
         let is_version = |address: &IpAddr| address.is_ipv4() == is_v4;
         self.table.as_ref().is_none_or(|wanted| wanted == table)

@@ -1,7 +1,8 @@
-//! The program on an interface: as long as the router holds it, or, pinned in the kernel's file system of
-//! such things (bpffs), until its pin is removed.
+//! Attachment of the XDP program to an interface. It lasts as long as the router holds it or, if pinned in a
+//! bpffs, until the pin is removed.
 //!
-//! Who begins and finds a pin takes its place over: the kernel changes the program between two frames.
+//! A new router that finds a pin takes over the attachment: the kernel replaces the program atomically
+//! between two frames.
 
 use super::Error;
 use aya::programs::links::{FdLink, PinnedLink};
@@ -10,7 +11,7 @@ use aya::programs::{ProgramError, Xdp, XdpMode};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the program of an interface is pinned, or was by a router before.
+/// Path at which the program of an interface is pinned, by this or an earlier router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
     path: PathBuf,
@@ -18,10 +19,10 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// The pin of an interface in a folder; it is kept, and the program forwards on if the router is killed,
-    /// or only looked for.
+    /// Returns the pin of an interface in a folder. If `is_kept`, the program is pinned and forwards even
+    /// after the router is killed; otherwise an earlier pin is taken over and removed.
     pub fn new(folder: &Path, interface: &str, is_kept: bool) -> Pin {
-        // Such a file system takes no dots, and an interface has no colons.
+        // bpffs allows no dots in names; interface names contain no colons.
         Pin { path: folder.join(interface.replace('.', ":")), is_kept }
     }
 
@@ -33,7 +34,7 @@ impl Pin {
     }
 }
 
-/// The program on an interface. Dropped, it is there no more.
+/// Attached program; detached on drop.
 #[derive(Debug)]
 pub(super) struct Attachment {
     _held: Held,
@@ -48,7 +49,7 @@ enum Held {
 }
 
 impl Attachment {
-    /// Puts the program on an interface, by its number in the calling thread's namespace.
+    /// Attaches the program to an interface, given by its index in the thread's network namespace.
     pub fn new(program: &mut Xdp, index: u32, pin: Option<&Pin>) -> Result<Attachment, Error> {
         let adopted = pin.and_then(|pin| adopt(program, pin));
         let (link, is_native, was_pinned) = match adopted {
@@ -74,7 +75,7 @@ impl Attachment {
         Ok(Attachment { _held: Held::Pinned(link), pin: Some(path), is_native })
     }
 
-    /// Whether frames are redirected as the driver has them, rather than as the kernel's own.
+    /// Returns whether the program runs in the driver (native mode) instead of the kernel's generic path.
     pub fn is_native(&self) -> bool {
         self.is_native
     }
@@ -89,7 +90,7 @@ impl Drop for Attachment {
 }
 
 fn remove(path: &Path) {
-    // Who else removed it wanted the same.
+    // If the file is missing, another process has removed it.
     let _ = fs::remove_file(path);
 }
 
@@ -102,14 +103,14 @@ fn attach(program: &mut Xdp, index: u32) -> Result<(XdpLink, bool), ProgramError
     Ok((program.take_link(link)?, is_native))
 }
 
-/// What a router before left, if it is still on its interface, with this program from now on.
+/// Takes over the attachment of an earlier router, if it is still on its interface, and replaces its program.
 fn adopt(program: &mut Xdp, pin: &Pin) -> Option<(XdpLink, bool)> {
     [true, false].into_iter().find_map(|is_native| {
         let path = pin.of_mode(is_native);
         let link = FdLink::from(PinnedLink::from_pin(&path).ok()?);
         let changed = XdpLink::try_from(link).ok().and_then(|link| program.attach_to_link(link).ok());
         if changed.is_none() {
-            // Its interface is gone.
+            // The interface no longer exists.
             remove(&path);
         }
         Some((program.take_link(changed?).ok()?, is_native))

@@ -1,7 +1,7 @@
-//! The program in the kernel (bpf/router.bpf.c) and its maps.
+//! The XDP program (bpf/router.bpf.c) and its maps.
 //!
-//! It is on an interface as long as this process holds its link: after kill -9 nothing is left, unless it is
-//! pinned ([`attachment`]).
+//! It stays attached to an interface as long as this process holds the link: nothing remains after kill -9,
+//! unless it is pinned ([`attachment`]).
 
 pub mod attachment;
 
@@ -25,38 +25,39 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The program, as `make bpf` made it.
+/// Object file built by `make bpf`.
 static OBJECT: &[u8] = include_bytes!("../../../../bpf/router.bpf.o");
 
-/// Counters per label or target take no more memory than this on all processors together.
+/// Limit on the memory of counters per label or per target, for all CPUs together, bytes.
 const COUNTERS: usize = 256 << 20;
 
-/// How large the maps are.
+/// Sizes of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Rows of routes, all tables together.
+    /// Rows of routes in all tables.
     pub rows: usize,
-    /// Tables.
+    /// Number of routing tables.
     pub tables: usize,
-    /// Targets, and hops.
+    /// Number of targets.
     pub targets: usize,
-    /// Hops.
+    /// Number of hops.
     pub hops: usize,
 }
 
-/// Why the fast path does not serve an interface.
+/// Reason why the fast path does not serve an interface.
 #[derive(Debug)]
 pub enum Error {
-    /// The program cannot be used there.
+    /// The kernel rejects the program.
     Kernel(kernel_program::Error),
-    /// It serves interfaces of numbers below [`MOST_INDEX`], and [`MOST_PORTS`] of them.
+    /// The interface index is not below [`INTERFACE_INDEX_LIMIT`], or there are more than [`MAX_PORTS`]
+    /// interfaces.
     Beyond {
-        /// The kernel's number of the interface.
+        /// Interface index in the kernel.
         index: u32,
     },
-    /// It cannot send by an interface.
+    /// The program cannot send to the interface.
     Port(XdpMapError),
-    /// It cannot be pinned, to forward on if the router is killed.
+    /// The program cannot be pinned, for this reason.
     Pin(String),
 }
 
@@ -66,10 +67,10 @@ impl fmt::Display for Error {
             Error::Kernel(error) => error.fmt(f),
             Error::Beyond { index } => write!(
                 f,
-                "the router's program serves {MOST_PORTS} interfaces, of numbers below {MOST_INDEX}: this is {index}"
+                "the XDP program serves {MOST_PORTS} interfaces with indices below {MOST_INDEX}; this one has index {index}"
             ),
-            Error::Port(error) => write!(f, "the router's program cannot send there: {error}"),
-            Error::Pin(error) => write!(f, "the router's program cannot be pinned: {error}"),
+            Error::Port(error) => write!(f, "the XDP program cannot send to the interface: {error}"),
+            Error::Pin(error) => write!(f, "cannot pin the XDP program: {error}"),
         }
     }
 }
@@ -91,36 +92,36 @@ impl From<ProgramError> for Error {
 }
 
 netstage_host::counted! {
-    /// What the program did with frames, in the order of its `enum total`.
+    /// Actions of the program on frames, in the order of its `enum total`.
     Total {
-        Routed "routed" Info "An IP packet was sent on."
-        Pushed "pushed" Info "An IP packet was put into an LSP."
-        Swapped "swapped" Info "A label was swapped."
-        Uncovered "uncovered" Info "A label was taken off for the next router (penultimate hop popping)."
-        Popped "popped" Info "The last label was popped, and the packet beneath sent on."
-        ToSlowPath "to_slow_path" Info "It is for the slow path to decide."
-        BadChecksum "bad_checksum" Error "The checksum of the IPv4 header was wrong."
-        UnknownLabel "unknown_label" Error "A label that was not given out."
-        UnexpectedLabel "unexpected_label" Error "A label by an interface it was not given to."
-        Discarded "discarded" Info "A route discards it."
+        Routed "routed" Info "IP packet forwarded."
+        Pushed "pushed" Info "IP packet forwarded into an LSP."
+        Swapped "swapped" Info "Label swapped."
+        Uncovered "uncovered" Info "Label removed for the next router (penultimate hop popping)."
+        Popped "popped" Info "Last label removed and the IP packet forwarded."
+        ToSlowPath "to_slow_path" Info "Frame passed to the slow path."
+        BadChecksum "bad_checksum" Error "IPv4 header with a wrong checksum."
+        UnknownLabel "unknown_label" Error "Unknown label."
+        UnexpectedLabel "unexpected_label" Error "Label on an interface it was not assigned for."
+        Discarded "discarded" Info "Destination of a discard route."
     }
 }
 
-/// What became of a frame that was given to the program by hand.
+/// Result of a test run with one frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was dropped.
+    /// The frame is dropped.
     Drop,
-    /// It goes up, as it came.
+    /// The frame is passed on unchanged.
     Pass,
-    /// It leaves so, by some interface.
+    /// This frame is sent.
     Send(Vec<u8>),
 }
 
-/// Packets and bytes, by each processor.
+/// Packets and bytes per CPU.
 type Counts = PerCpuArray<MapData, [u64; 2]>;
 
-/// The program, loaded, and its tables.
+/// Loaded program and its tables.
 pub struct FastPath {
     program: Ebpf,
     ports: DevMap<MapData>,
@@ -134,7 +135,7 @@ pub struct FastPath {
     hops: Mapping,
     labels: Mapping,
     interfaces: Mapping,
-    /// By number: where it is, and the kernel's number of the interface.
+    /// By interface number: interface index and attachment.
     attached: BTreeMap<u32, (u32, Attachment)>,
 }
 
@@ -145,7 +146,7 @@ impl fmt::Debug for FastPath {
 }
 
 impl FastPath {
-    /// Loads the program; it is on no interface yet. The seed is that of the router's decisions.
+    /// Loads the program without attaching it. `seed` is that of the router's decisions.
     pub fn load(capacity: Capacity, seed: u64) -> Result<FastPath, kernel_program::Error> {
         let counted = |wanted: usize| {
             let processors = aya::util::nr_cpus().unwrap_or(1);
@@ -161,7 +162,7 @@ impl FastPath {
             .override_global("SEED", &seed, true)
             .load(OBJECT)?;
         let shared = |name: &str, words: usize| {
-            let Some(Map::Array(map)) = program.map(name) else { panic!("{name} is an array") };
+            let Some(Map::Array(map)) = program.map(name) else { panic!("map {name} is not an array") };
             Mapping::of(map.fd().as_fd(), (words * 4).next_multiple_of(PAGE), 0)
                 .map_err(kernel_program::Error::Maps)
         };
@@ -171,9 +172,11 @@ impl FastPath {
         let hops = shared("hops", capacity.hops * HOP)?;
         let labels = shared("labels", LABELS * INCOMING)?;
         let interfaces = shared("interfaces", MOST_INDEX as usize * INTERFACE)?;
-        let xdp: &mut Xdp = program.program_mut("router").expect("it is there").try_into()?;
+        let xdp: &mut Xdp =
+            program.program_mut("router").expect("the object contains the program").try_into()?;
         xdp.load()?;
-        let xdp: &mut Xdp = program.program_mut("probe").expect("it is there").try_into()?;
+        let xdp: &mut Xdp =
+            program.program_mut("probe").expect("the object contains the program").try_into()?;
         xdp.load()?;
         let ports = DevMap::try_from(take(&mut program, "ports"))?;
         let mut counts = |name: &str| PerCpuArray::try_from(take(&mut program, name));
@@ -196,12 +199,12 @@ impl FastPath {
         })
     }
 
-    /// The memory of all routes.
+    /// Returns the memory of all routes.
     pub(super) fn routes(&self) -> Arc<Mapping> {
         Arc::clone(&self.routes)
     }
 
-    /// Where a table's rows begin, of IPv4 and IPv6, and the bits that index the first of them.
+    /// Sets the first row of a routing table and the number of bits that index it, for IPv4 and IPv6.
     pub(super) fn set_table(&self, number: u32, v4: (usize, u32), v6: (usize, u32)) {
         write::<TABLE>(&self.tables, number as usize, &[v4.0 as u32, v4.1, v6.0 as u32, v6.1]);
     }
@@ -209,11 +212,11 @@ impl FastPath {
     pub(super) fn set_target(&self, number: u32, target: &Target) {
         let record = layout::target(target);
         let hops = if let Target::Hops(hops) = target { hops.len().min(TARGET - 1) } else { 0 };
-        // Who still sees more hops than there are now finds those that were there.
+        // A CPU that still sees a greater number of hops finds the previous ones.
         write::<TARGET>(&self.targets, number as usize, &record[..=hops]);
     }
 
-    /// The slow path has its packets while it is written.
+    /// While the record is written, the slow path handles its packets.
     pub(super) fn set_hop(&self, number: u32, hop: &Hop, stations: Option<Stations>) {
         let record = layout::hop(hop, stations);
         let is_ready = &self.hops.words()[number as usize * HOP + layout::IS_READY];
@@ -226,8 +229,8 @@ impl FastPath {
         write::<INCOMING>(&self.labels, label.number() as usize, &layout::incoming(incoming));
     }
 
-    /// Begins to serve an interface of the calling thread's namespace, by its number there and here. It takes
-    /// over what is pinned, and pins itself where it is to stay.
+    /// Starts to serve an interface, given by its number in the router and its index in the thread's network
+    /// namespace. Takes over an existing pin, and pins the program if it must outlive the router.
     pub fn attach(
         &mut self,
         number: u32,
@@ -246,34 +249,33 @@ impl FastPath {
         Ok(())
     }
 
-    /// Serves an interface no more; it may be gone.
+    /// Stops to serve an interface, which may no longer exist.
     pub fn detach(&mut self, number: u32) {
         if let Some((index, _)) = self.attached.remove(&number) {
             write::<INTERFACE>(&self.interfaces, index as usize, &[0; INTERFACE]);
         }
     }
 
-    /// Another station, or another table, of an interface that is served.
+    /// Changes the MAC address or routing table of a served interface.
     pub fn change(&self, number: u32, table: u32, mac: Mac) {
         if let Some((index, _)) = self.attached.get(&number) {
             self.expect(number, table, *index, mac);
         }
     }
 
-    /// Interfaces that are served, and whether frames are redirected there as their driver has them, rather
-    /// than as the kernel's own.
+    /// Returns the served interfaces, each with whether it runs in native mode.
     pub fn attached(&self) -> impl Iterator<Item = (u32, bool)> {
         self.attached.iter().map(|(number, (_, attachment))| (*number, attachment.is_native()))
     }
 
-    /// Takes frames of an interface for the router's.
+    /// Accepts frames to this MAC address on an interface.
     fn expect(&self, number: u32, table: u32, index: u32, mac: Mac) {
         let record = layout::interface(number, table, mac);
         write::<INTERFACE>(&self.interfaces, index as usize, &record);
     }
 
-    /// What the program would do with a frame by an interface of the calling thread's namespace, which it
-    /// need not be attached to.
+    /// Runs the program on a frame as if received on an interface of the thread's network namespace. The
+    /// program need not be attached there.
     pub fn try_frame(
         &mut self,
         frame: &[u8],
@@ -285,7 +287,7 @@ impl FastPath {
         const DROP: u32 = 1;
         const PASS: u32 = 2;
         self.expect(number, table, index, mac);
-        // struct xdp_md: beginning, end, metadata, interface, queue, interface it leaves by.
+        // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
         let context = [0, frame.len() as u32, 0, index, 0, 0];
         let context: Vec<u8> = context.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
         let mut changed = vec![0; frame.len() + 64];
@@ -300,83 +302,83 @@ impl FastPath {
         Ok(match result.return_value {
             DROP => Outcome::Drop,
             PASS => {
-                assert_eq!(changed, frame, "what goes up is as it came");
+                assert_eq!(changed, frame, "a frame passed on is unchanged");
                 Outcome::Pass
             }
             _ => Outcome::Send(changed),
         })
     }
 
-    /// What was done with frames.
+    /// Returns the count of an action.
     pub fn total(&self, total: Total) -> Count {
         sum(&self.totals, total as u32).unwrap_or_default()
     }
 
-    /// Frames that came with a label; none where labels this high are not counted.
+    /// Returns the frames received with a label; `None` if labels this high are not counted.
     pub fn of_label(&self, label: Label) -> Option<Count> {
         sum(&self.label_counts, label.number())
     }
 
-    /// Frames that went to a target; none where targets this high are not counted.
+    /// Returns the frames sent to a target; `None` if targets this high are not counted.
     pub fn of_target(&self, number: u32) -> Option<Count> {
         sum(&self.target_counts, number)
     }
 
-    /// Frames for the router that came by an interface, by its number here.
+    /// Returns the frames received for the router on an interface, given by its number in the router.
     pub fn received(&self, number: u32) -> Count {
         sum(&self.port_counts, number * 2).unwrap_or_default()
     }
 
-    /// Frames that left by an interface.
+    /// Returns the frames sent to an interface.
     pub fn sent(&self, number: u32) -> Count {
         sum(&self.port_counts, number * 2 + 1).unwrap_or_default()
     }
 
-    /// Sends a frame by an interface, as the program sends its own; it has been handed over, or lost, when
-    /// this returns. The frame is to the interface itself, so nobody takes it.
+    /// Sends a frame to an interface the way the program does. The frame has been delivered or lost when this
+    /// returns. It is addressed to the interface itself, so no host accepts it.
     pub fn probe(&mut self, number: u32, mac: Mac) -> Result<(), ProgramError> {
         let mut frame = [0; PROBE];
         let header = ethernet::Header { destination: mac, source: mac, tags: &[], kind: LOCAL_EXPERIMENT };
-        header.write(&mut frame).expect("there is room");
+        header.write(&mut frame).expect("the header fits");
         frame[ethernet::HEADER] = number as u8;
         let options = TestRunOptions {
             data_in: Some(&frame),
             attrs: TestRunAttrs::new().xdp_live_frames(1),
             ..TestRunOptions::new()
         };
-        self.named("probe").test_run(options).map(drop)
+        self.xdp_program("probe").test_run(options).map(drop)
     }
 
     fn xdp(&mut self) -> &mut Xdp {
-        self.named("router")
+        self.xdp_program("router")
     }
 
-    fn named(&mut self, name: &str) -> &mut Xdp {
-        let program = self.program.program_mut(name).expect("it is there");
-        program.try_into().expect("it is an XDP program")
+    fn xdp_program(&mut self, name: &str) -> &mut Xdp {
+        let program = self.program.program_mut(name).expect("the object contains the program");
+        program.try_into().expect("the program is an XDP program")
     }
 }
 
-/// Bytes of a probe, and its EtherType (IEEE 802, local experiments).
+/// Length of a probe in bytes, and its EtherType (IEEE 802, local experiments).
 const PROBE: usize = 60;
 const LOCAL_EXPERIMENT: u16 = 0x88b5;
 
-/// Memory is shared in whole pages.
+/// Maps are shared in whole pages.
 const PAGE: usize = 4096;
 
 fn take(program: &mut Ebpf, name: &str) -> Map {
-    program.take_map(name).unwrap_or_else(|| panic!("{name} is there"))
+    program.take_map(name).unwrap_or_else(|| panic!("map {name} is missing"))
 }
 
-/// Writes the beginning of a record, its first word last: that one says whether the others count.
+/// Writes the start of a record, first word last, because the first word validates the rest.
 fn write<const WORDS: usize>(map: &Mapping, number: usize, record: &[u32]) {
-    let place = &map.words()[number * WORDS..][..record.len()];
-    for (word, value) in place.iter().zip(record).rev() {
+    let words = &map.words()[number * WORDS..][..record.len()];
+    for (word, value) in words.iter().zip(record).rev() {
         word.store(*value, Ordering::Release);
     }
 }
 
-/// What all processors have counted.
+/// Sums the counters of all CPUs.
 fn sum(counts: &Counts, number: u32) -> Option<Count> {
     let values = counts.get(&number, 0).ok()?;
     Some(values.iter().fold(Count::default(), |sum, [packets, bytes]| Count {

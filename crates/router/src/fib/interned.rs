@@ -1,12 +1,12 @@
-//! Things with numbers, each there once however many lead to it.
+//! Numbered values, each stored once with a use count.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Things of one kind.
+/// Values of one kind.
 #[derive(Debug)]
 pub(super) struct Interned<K> {
     numbers: BTreeMap<K, u32>,
-    /// By number: what it is, and how many lead there.
+    /// By number: the value and its use count.
     users: BTreeMap<u32, (K, usize)>,
     free: VecDeque<u32>,
 }
@@ -16,45 +16,45 @@ impl<K: Ord + Clone> Interned<K> {
         Interned { numbers: BTreeMap::new(), users: BTreeMap::new(), free: VecDeque::new() }
     }
 
-    /// One more leads to it, if it is there.
+    /// Returns the number of a value and adds one use, if the value is stored.
     pub fn find(&mut self, key: &K) -> Option<u32> {
         let number = *self.numbers.get(key)?;
         self.users.get_mut(&number)?.1 += 1;
         Some(number)
     }
 
-    /// Its number, if it is there.
+    /// Returns the number of a value, if it is stored.
     pub fn number(&self, key: &K) -> Option<u32> {
         self.numbers.get(key).copied()
     }
 
-    /// What has a number.
+    /// Returns the value of a number.
     pub fn get(&self, number: u32) -> Option<&K> {
         self.users.get(&number).map(|(key, _)| key)
     }
 
-    /// All of them, in order, with their numbers.
+    /// Returns all values in order, with their numbers.
     pub fn all(&self) -> impl Iterator<Item = (&K, u32)> {
         self.numbers.iter().map(|(key, number)| (key, *number))
     }
 
-    /// The same from one on.
+    /// Returns the values from `first` on, with their numbers.
     pub fn from(&self, first: &K) -> impl Iterator<Item = (&K, u32)> {
         self.numbers.range(first..).map(|(key, number)| (key, *number))
     }
 
-    /// A number that had another one, which has waited longest.
+    /// Takes the least recently freed number.
     pub fn free(&mut self) -> Option<u32> {
         self.free.pop_front()
     }
 
-    /// One leads to it from now on.
+    /// Stores a value with one use.
     pub fn add(&mut self, key: &K, number: u32) {
         self.numbers.insert(key.clone(), number);
         self.users.insert(number, (key.clone(), 1));
     }
 
-    /// One less leads to it; what it was, if nothing does now.
+    /// Removes one use. Returns the value if it was the last one.
     pub fn release(&mut self, number: u32) -> Option<K> {
         let (_, users) = self.users.get_mut(&number)?;
         *users -= 1;

@@ -1,31 +1,32 @@
-//! The router's own interfaces in what routes and labels lead to: stations and MTUs change, links go down
-//! and come up, and what leads by them does at once.
+//! Effects of interface changes on the FIB: MAC addresses, MTUs, and link state.
 
 use super::{Destination, Fib, Interface, Leads, Path};
 use crate::tables::Tables;
 use netstage_core::forward::{Action, Hop, Incoming, Target};
 
-/// A bit for each interface from which labels are taken.
+/// Returns one bit for each interface that accepts labels.
 pub(super) fn expected(interfaces: &[Interface]) -> u64 {
     let bits = interfaces.iter().enumerate().filter(|(_, interface)| interface.mpls);
     bits.fold(0, |bits, (number, _)| bits | 1 << number.min(63))
 }
 
 impl Fib {
-    /// Its interfaces.
+    /// Returns the interfaces.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// An interface is so from now on. One more than there are is a new one.
+    /// Updates an interface. The next unused number adds an interface.
     ///
-    /// Panics if it is further beyond.
+    /// # Panics
+    ///
+    /// Panics if the number is greater than that.
     pub fn set_interface(&mut self, tables: &mut Tables, number: u32, interface: Interface) {
         match self.interfaces.get_mut(number as usize) {
-            Some(place) if *place == interface => return,
-            Some(place) => *place = interface,
+            Some(known) if *known == interface => return,
+            Some(known) => *known = interface,
             None => {
-                assert_eq!(number as usize, self.interfaces.len(), "it is the next one");
+                assert_eq!(number as usize, self.interfaces.len(), "interfaces are added in order");
                 self.interfaces.push(interface);
             }
         }
@@ -45,12 +46,12 @@ impl Fib {
                     Leads::Into(table) => Action::Pop { table },
                 };
                 let given = tables.give(*label, Incoming { action, model: self.model, expected });
-                debug_assert!(given.is_ok(), "it was given before");
+                debug_assert!(given.is_ok(), "the label is not reserved");
             }
         }
     }
 
-    /// An interface's link is up or down from now on.
+    /// Sets the link state of an interface.
     pub fn set_up(&mut self, tables: &mut Tables, number: u32, is_up: bool) {
         if self.is_up(number) == is_up {
             return;
@@ -61,7 +62,7 @@ impl Fib {
                 && paths.len() > 1
                 && paths.iter().any(|path| path.interface == number)
             {
-                tables.set_target(target, self.meant(to));
+                tables.set_target(target, self.forwarding_target(to));
             }
         }
     }
@@ -70,8 +71,9 @@ impl Fib {
         self.down >> (number & 63) & 1 == 0
     }
 
-    /// A destination whose paths all have a number: of several, those count whose link is up, if any is.
-    pub(super) fn meant(&self, to: &Destination) -> Target {
+    /// Returns the target of a destination whose paths have hops. Paths over links that are down are
+    /// excluded, unless all links are down.
+    pub(super) fn forwarding_target(&self, to: &Destination) -> Target {
         let paths = match to {
             Destination::Local => return Target::Local,
             Destination::Discard => return Target::Discard,

@@ -1,5 +1,5 @@
-//! Neighbours: whose station is known, and the routes that those on a link have of their own, so that the
-//! tables lead to each by its station.
+//! Neighbors: their MAC addresses, and host routes to neighbors on a link, so that the tables contain their
+//! MAC addresses.
 
 use super::{Destination, Fib, Path, Prefix};
 use crate::tables::Tables;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 impl Fib {
-    /// A neighbour's station is known from now on, or is not any more.
+    /// Sets or removes the MAC address of a neighbor.
     pub fn set_neighbour(&mut self, tables: &mut Tables, neighbour: Neighbour, station: Option<Mac>) {
         let before = match station {
             Some(mac) => self.neighbours.insert(neighbour, mac),
@@ -28,44 +28,46 @@ impl Fib {
         }
         let links =
             self.on_link.iter().filter(|(prefix, link)| **link == interface && holds(prefix.1, address));
-        let homes: Vec<u32> = links.map(|((table, _), _)| *table).collect();
-        for table in homes {
+        let table_numbers: Vec<u32> = links.map(|((table, _), _)| *table).collect();
+        for table in table_numbers {
             self.revise_host(tables, (table, host(address)));
         }
     }
 
-    /// Which neighbours are next routers, or are known.
+    /// Returns the neighbors that are next hops or have a known MAC address.
     pub fn neighbours(&self) -> impl Iterator<Item = (Neighbour, Option<Mac>)> {
         let wanted = self.hops.all().filter_map(|(path, _)| Some((path.interface, path.via?)));
         let all: BTreeSet<Neighbour> = wanted.chain(self.neighbours.keys().copied()).collect();
         all.into_iter().map(|neighbour| (neighbour, self.neighbours.get(&neighbour).copied()))
     }
 
-    /// Neighbours within a prefix that may be on a link no more.
+    /// Updates the host routes within a prefix that may have left a link.
     pub(super) fn revise_hosts(&mut self, tables: &mut Tables, (table, within): Prefix) {
         let hosts =
-            self.hosts.iter().filter(|(home, (address, _))| *home == table && holds(within, *address));
+            self.hosts.iter().filter(|(number, (address, _))| *number == table && holds(within, *address));
         for host in hosts.copied().collect::<Vec<_>>() {
             self.revise_host(tables, host);
         }
     }
 
-    /// A neighbour that is known on a link has a route of its own, unless a source has told one.
+    /// Adds or removes the host route of a neighbor. A known neighbor on a link has one, unless a source
+    /// defines a route to the address.
     pub(super) fn revise_host(&mut self, tables: &mut Tables, prefix: Prefix) {
         let (table, (address, _)) = prefix;
         let current = tables.route(table, prefix.1);
         if current.is_some() && !self.hosts.contains(&prefix) {
             return;
         }
-        let links = self.on_link.iter().filter(|((home, link), _)| *home == table && holds(*link, address));
+        let links =
+            self.on_link.iter().filter(|((number, link), _)| *number == table && holds(*link, address));
         let mut links = links.map(|(_, interface)| *interface);
-        let home = links.find(|interface| self.neighbours.contains_key(&(*interface, address)));
-        if let Some(interface) = home {
+        let link = links.find(|interface| self.neighbours.contains_key(&(*interface, address)));
+        if let Some(interface) = link {
             let to = Destination::Paths(vec![Path { interface, via: Some(address), labels: Vec::new() }]);
             if current.and_then(|target| self.destination(target)) == Some(&to) {
                 return;
             }
-            // Without room for it the slow path finds the station each time.
+            // If the table is full, the slow path resolves the neighbor for each packet.
             if self.insert(tables, prefix, &to).is_ok() {
                 self.hosts.insert(prefix);
                 return;
@@ -79,7 +81,7 @@ impl Fib {
     }
 }
 
-/// The prefix of an address alone.
+/// Returns the host prefix of an address.
 pub(super) fn host(address: IpAddr) -> (IpAddr, u8) {
     (address, if address.is_ipv4() { 32 } else { 128 })
 }

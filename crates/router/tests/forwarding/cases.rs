@@ -1,4 +1,4 @@
-//! What a router forwards, and how: routes and labels, what comes by one interface, what leaves by the other.
+//! Forwarding cases: routes and labels, a packet received on one interface, and the packet sent on the other.
 
 use netstage_wire::checksum::checksum;
 use netstage_wire::ethernet::ethertype::{IPV4, IPV6, MPLS};
@@ -6,13 +6,13 @@ use netstage_wire::ip::protocol;
 use netstage_wire::mpls::{Entry, Label};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The next routers, both behind the interface `out`.
+/// Next-hop routers, both on the interface `out`.
 pub const NEXT: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 9)),
 ];
 
-/// As a file of routes has them.
+/// Routes in the syntax of the file of routes.
 pub const ROUTES: &str = "\
 10.1.0.0/16 via 192.0.2.9 dev out
 10.1.128.0/17 via 192.0.2.9 dev out push 100
@@ -26,25 +26,25 @@ label 305 via 192.0.2.9 dev out
 label 306 pop
 ";
 
-/// An ethertype, and a packet.
+/// EtherType and packet.
 pub type Framed = (u16, Vec<u8>);
 
-/// One packet.
+/// Forwarding of one packet.
 pub struct Case {
     pub name: &'static str,
     pub comes: Framed,
     pub leaves: Option<Framed>,
-    /// Linux counts a label that is taken off here and the packet beneath as two hops, or leaves the time to
-    /// live beneath a label that is taken off as it was: what leaves there, where that is another packet.
+    /// Packet sent by Linux, if different. Linux counts a label popped here and the packet beneath it as two
+    /// hops, or leaves the TTL beneath a popped label unchanged.
     pub leaves_linux: Option<Framed>,
 }
 
-/// All cases.
+/// Returns all cases.
 pub fn cases() -> Vec<Case> {
-    const GIANT: [u8; 4] = [10, 9, 0, 1];
+    const UNROUTED: [u8; 4] = [10, 9, 0, 1];
     let (plain, pushed, two) = ([10, 1, 0, 5], [10, 1, 200, 5], [10, 2, 0, 5]);
-    let mut spoilt = v4(plain, 64);
-    spoilt.1[11] ^= 1;
+    let mut corrupted = v4(plain, 64);
+    corrupted.1[11] ^= 1;
     let case = |name, comes, leaves| Case { name, comes, leaves, leaves_linux: None };
     let other =
         |name, comes, leaves, linux| Case { leaves_linux: Some(linux), ..case(name, comes, Some(leaves)) };
@@ -58,21 +58,21 @@ pub fn cases() -> Vec<Case> {
         case("swap over IPv6", labels(&[(300, 9)], v6(1, 64)), Some(labels(&[(301, 8)], v6(1, 64)))),
         case(
             "swap over a label",
-            labels(&[(300, 9), (77, 5)], v4(GIANT, 64)),
-            Some(labels(&[(301, 8), (77, 5)], v4(GIANT, 64))),
+            labels(&[(300, 9), (77, 5)], v4(UNROUTED, 64)),
+            Some(labels(&[(301, 8), (77, 5)], v4(UNROUTED, 64))),
         ),
         case(
             "swap to two labels",
-            labels(&[(302, 9)], v4(GIANT, 64)),
-            Some(labels(&[(303, 8), (304, 8)], v4(GIANT, 64))),
+            labels(&[(302, 9)], v4(UNROUTED, 64)),
+            Some(labels(&[(303, 8), (304, 8)], v4(UNROUTED, 64))),
         ),
-        case("penultimate hop", labels(&[(305, 9)], v4(GIANT, 64)), Some(v4(GIANT, 8))),
+        case("penultimate hop", labels(&[(305, 9)], v4(UNROUTED, 64)), Some(v4(UNROUTED, 8))),
         case("penultimate hop of IPv6", labels(&[(305, 9)], v6(7, 64)), Some(v6(7, 8))),
         other(
             "penultimate hop over a label",
-            labels(&[(305, 9), (77, 50)], v4(GIANT, 64)),
-            labels(&[(77, 8)], v4(GIANT, 64)),
-            labels(&[(77, 50)], v4(GIANT, 64)),
+            labels(&[(305, 9), (77, 50)], v4(UNROUTED, 64)),
+            labels(&[(77, 8)], v4(UNROUTED, 64)),
+            labels(&[(77, 50)], v4(UNROUTED, 64)),
         ),
         other("pop and look up", labels(&[(306, 9)], v4(plain, 64)), v4(plain, 8), v4(plain, 7)),
         other(
@@ -86,17 +86,17 @@ pub fn cases() -> Vec<Case> {
         case("the last hop", v4(plain, 1), None),
         case("the last hop of IPv6", v6(1, 1), None),
         case("the last hop in an LSP", labels(&[(300, 1)], v4(plain, 64)), None),
-        case("no route", v4(GIANT, 64), None),
-        case("a route to nowhere", v4([10, 3, 0, 1], 64), None),
+        case("no route", v4(UNROUTED, 64), None),
+        case("a discard route", v4([10, 3, 0, 1], 64), None),
         case("an unknown label", labels(&[(999, 9)], v4(plain, 64)), None),
         case("a reserved label", labels(&[(9, 9)], v4(plain, 64)), None),
-        case("a wrong checksum", spoilt, None),
+        case("a wrong checksum", corrupted, None),
         case("half a header", (IPV4, vec![0x45, 0, 0, 100, 0, 0]), None),
         case("half a label", (MPLS, vec![0, 1]), None),
     ]
 }
 
-/// A packet of UDP, from a sender no route leads back to.
+/// Builds a UDP packet from a sender without a route back.
 fn v4(to: [u8; 4], ttl: u8) -> Framed {
     const LENGTH: u8 = 100;
     let mut packet = vec![0x45, 0, 0, LENGTH, 0, 0, 0, 0, ttl, protocol::UDP, 0, 0, 203, 0, 113, 9];
@@ -107,7 +107,7 @@ fn v4(to: [u8; 4], ttl: u8) -> Framed {
     (IPV4, packet)
 }
 
-/// The same of IPv6, to 2001:db8:NETWORK::5.
+/// Builds an IPv6 packet to 2001:db8:NETWORK::5.
 fn v6(network: u16, hops: u8) -> Framed {
     let mut packet = vec![0x60, 0, 0, 0, 0, 60, protocol::UDP, hops];
     packet.extend(Ipv6Addr::new(0x2001, 0xdb8, 0xeeee, 0, 0, 0, 0, 9).octets());
@@ -116,10 +116,10 @@ fn v6(network: u16, hops: u8) -> Framed {
     (IPV6, packet)
 }
 
-/// A packet beneath labels, each with its time to live, the outermost first.
+/// Puts labels with their TTLs, outermost first, on a packet.
 fn labels(stack: &[(u32, u8)], (_, packet): Framed) -> Framed {
     let entries = stack.iter().enumerate().flat_map(|(depth, &(number, ttl))| {
-        let label = Label::new(number).expect("it has 20 bits");
+        let label = Label::new(number).expect("the label has 20 bits");
         Entry { label, traffic_class: 0, bottom: depth + 1 == stack.len(), ttl }.to_bytes()
     });
     (MPLS, entries.chain(packet).collect())

@@ -1,4 +1,4 @@
-//! The cases by the Linux kernel's own forwarding, in a namespace between two others.
+//! Runs the cases with the forwarding of the Linux kernel, in a network namespace between two others.
 
 use super::cases::{Case, Framed, NEXT, ROUTES, cases};
 use super::pair::{LEFT_MAC, RIGHT_MAC};
@@ -13,15 +13,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a packet.
+/// Time limit for a packet.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The packet behind those that are dropped: what comes later than it would not have come.
+/// Packet sent after each case without output: if only this packet arrives, the other was dropped.
 const LAST: &str = "IPv4";
 
-/// What iproute2 is told for a line of a file of routes.
+/// Converts a line of the file of routes to arguments of iproute2.
 fn command(line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let told = match words[..] {
+    let arguments = match words[..] {
         [prefix, "discard"] => format!("route add blackhole {prefix}"),
         [prefix, "via", via, "dev", dev, "push", labels] => {
             format!("route add {prefix} encap mpls {labels} via {} dev {dev}", of_family(via))
@@ -36,7 +36,7 @@ fn command(line: &str) -> Vec<String> {
         [prefix, "via", via, "dev", dev] => format!("route add {prefix} via {via} dev {dev}"),
         _ => panic!("{line}"),
     };
-    told.split(' ').map(String::from).collect()
+    arguments.split(' ').map(String::from).collect()
 }
 
 fn of_family(address: &str) -> String {
@@ -44,7 +44,7 @@ fn of_family(address: &str) -> String {
     format!("{family} {address}")
 }
 
-/// A kernel that routes, and who stands at its interfaces `in` and `out`.
+/// Kernel that forwards between its interfaces `in` and `out`, and ports at their far ends.
 struct Linux {
     _router: Namespace,
     inside: AfPacket,
@@ -55,7 +55,7 @@ struct Linux {
 impl Linux {
     fn new() -> Linux {
         let [router, left, right] = [0; 3].map(|_| Namespace::new().unwrap());
-        let joined = |end: &Namespace, far, name, mac| {
+        let connect = |end: &Namespace, far, name, mac| {
             let (near, far_end) = (
                 VethEnd { namespace: &router, name, mac },
                 VethEnd { namespace: end, name: "far", mac: far },
@@ -66,8 +66,8 @@ impl Linux {
                 Netlink::open(namespace).unwrap().set_up(link).unwrap();
             }
         };
-        joined(&left, LEFT_MAC, "in", RIGHT_MAC);
-        joined(&right, NEXT_MAC, "out", OUT_MAC);
+        connect(&left, LEFT_MAC, "in", RIGHT_MAC);
+        connect(&right, NEXT_MAC, "out", OUT_MAC);
         router.loopback_up().unwrap();
         for setting in [
             "net.ipv4.ip_forward",
@@ -101,15 +101,15 @@ impl Linux {
         assert!(self.inside.send(&frame(comes)).unwrap() && self.inside.flush().unwrap() == 0);
     }
 
-    /// The next packet that leaves.
+    /// Waits for the next packets sent.
     fn next(&mut self, name: &str) -> Vec<Framed> {
-        let give_up = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let left = received(&mut self.outside);
             if !left.is_empty() {
                 return left;
             }
-            assert!(Instant::now() < give_up, "{name}: nothing leaves");
+            assert!(Instant::now() < deadline, "{name}: no packet sent");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -132,7 +132,7 @@ fn linux_forwards() {
     }
 }
 
-/// The same in a virtual machine with a kernel that has MPLS.
+/// Runs the same test in a virtual machine with an MPLS kernel.
 fn linux_forwards_where_it_has_mpls() {
     needs::program("qemu-system-x86_64", "qemu-system-x86");
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

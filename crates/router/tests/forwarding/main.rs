@@ -1,5 +1,5 @@
-//! One set of forwarding cases, run by every engine there is: the program in the kernel, the router itself over
-//! memory and over captured files, and the Linux kernel where it has MPLS.
+//! Forwarding cases, run by every forwarding engine: the XDP program, the slow path over memory and over
+//! capture files, and the Linux kernel if it supports MPLS.
 
 mod cases;
 mod linux;
@@ -23,16 +23,16 @@ use pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use std::path::PathBuf;
 
 const SEED: u64 = 7;
-/// Of the interface `out`, and of the station of the next routers there.
+/// MAC addresses of the interface `out` and of the next routers there.
 const OUT_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
 const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 1, 2];
 
-/// What comes by the interface `in`.
+/// Builds a frame received on the interface `in`.
 fn frame((kind, packet): &Framed) -> Vec<u8> {
     [&RIGHT_MAC[..], &LEFT_MAC, &kind.to_be_bytes(), packet].concat()
 }
 
-/// What a frame that left by `out` carries.
+/// Returns the packet in a frame sent to `out`.
 fn unframed(frame: &[u8]) -> Framed {
     assert_eq!(frame[..12], [&NEXT_MAC[..], &OUT_MAC].concat());
     (u16::from_be_bytes([frame[12], frame[13]]), frame[14..].to_vec())
@@ -43,7 +43,7 @@ fn sizes() -> Sizes {
     Sizes { tables: vec![(shape(), shape())], targets: 64, hops: 64 }
 }
 
-/// The router's tables, by the cases' routes.
+/// Returns the router's tables with the routes of the cases.
 fn tables(fast_path: Option<FastPath>) -> Tables {
     let interface = |mac| fib::Interface { mac, mtu: 1500, table: 0, mpls: true };
     let mut fib = Fib::new(vec![interface(RIGHT_MAC), interface(OUT_MAC)], 1, Model::Uniform);
@@ -81,7 +81,7 @@ fn the_router_forwards_over_memory() {
     }
 }
 
-/// A port of a router over files: gives a capture, or records what leaves.
+/// Port of a router over files: replays a capture, or records the frames sent.
 enum FilePort {
     Gives(Replay),
     Records(Captured<ring::End>),
@@ -118,7 +118,7 @@ impl Port for FilePort {
     }
 }
 
-/// A file that goes with its test.
+/// File removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -160,7 +160,7 @@ fn the_router_forwards_over_files() {
     assert_eq!(left, cases.into_iter().filter_map(|case| case.leaves).collect::<Vec<Framed>>());
 }
 
-fn the_program_in_the_kernel_forwards() {
+fn the_xdp_program_forwards() {
     needs::namespaces();
     let fast_path = match FastPath::load(sizes().capacity(), SEED) {
         Ok(fast_path) => fast_path,
@@ -174,7 +174,7 @@ fn the_program_in_the_kernel_forwards() {
         let run = || fast_path.try_frame(&frame(&comes), 0, 0, index, RIGHT_MAC).unwrap();
         match (pair.right.run(run).unwrap(), leaves) {
             (Outcome::Send(frame), Some(leaves)) => assert_eq!(unframed(&frame), leaves, "{name}"),
-            // What becomes of it is the slow path's to say.
+            // The slow path decides about these frames.
             (Outcome::Pass | Outcome::Drop, None) => {}
             (outcome, leaves) => panic!("{name}: {outcome:?}, not {leaves:?}"),
         }
@@ -184,6 +184,6 @@ fn the_program_in_the_kernel_forwards() {
 netstage_harness::tests![
     the_router_forwards_over_memory,
     the_router_forwards_over_files,
-    the_program_in_the_kernel_forwards,
+    the_xdp_program_forwards,
 ];
 netstage_harness::main![self, linux];
