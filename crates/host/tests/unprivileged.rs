@@ -4,13 +4,12 @@
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
-use netstage_harness::{needs, skip};
+use netstage_harness::{Folder, needs, skip};
 use netstage_host::netns::user::{Privileges, become_privileged, privileges};
 use pair::Pair;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::process::{Command, ExitCode};
 
 /// "nobody" and "nogroup" of most systems; any without privileges do.
@@ -50,17 +49,12 @@ fn inside(mut command: Command) {
 
 fn stage_as_nobody() {
     // Where the program was built, others may not read.
-    let folder = std::env::temp_dir().join(format!("netstage-unprivileged-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
+    let folder = Folder::new("unprivileged");
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
-    let program = folder.join("inside");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let program = folder.program("inside", &std::fs::read(std::env::current_exe().unwrap()).unwrap());
     let mut command = Command::new(&program);
     command.uid(NOBODY).gid(NOBODY);
-    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| inside(command)));
-    std::fs::remove_dir_all(&folder).unwrap();
-    outcome.unwrap_or_else(|payload| resume_unwind(payload));
+    inside(command);
 }
 
 fn stage() -> ExitCode {

@@ -1,4 +1,4 @@
-//! Exit codes, and failures as people and programs read them.
+//! Exit codes, and failures as text or JSON.
 
 use netstage_scenario::Errors;
 use netstage_study::{Error, OpenError, Record};
@@ -8,26 +8,26 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// All is well.
+/// Success.
 pub const OK: u8 = 0;
-/// Failed while running.
+/// Failure during execution.
 pub const FAILED: u8 = 1;
-/// Bad usage or scenario; nothing was changed.
+/// Invalid usage or scenario; nothing was changed.
 pub const USAGE: u8 = 2;
-/// An expectation is not met.
+/// Expectation not met.
 pub const EXPECTATION: u8 = 3;
-/// A privilege or kernel feature is missing.
+/// Privilege or kernel feature missing.
 pub const MISSING: u8 = 4;
-/// Measured, but void: the tool itself fell short.
+/// Measurement void: netstage itself was too slow or lost data.
 pub const VOID: u8 = 5;
-/// Interrupted; what was finished is kept.
+/// Interrupted; finished runs are kept.
 pub const INTERRUPTED: u8 = 130;
 
-/// For the end of `--help`.
-pub const HELP: &str = "Exit codes: 0 ok; 1 failed while running; 2 bad usage or scenario; 3 an expectation not met; \
-    4 a privilege or kernel feature missing; 5 measured but void; 130 interrupted, what was finished is kept.";
+/// Exit codes as listed at the end of `--help`.
+pub const HELP: &str = "Exit codes: 0 success; 1 failure; 2 invalid usage or scenario; 3 expectation not met;
+4 privilege or kernel feature missing; 5 measurement void; 130 interrupted (finished runs are kept)";
 
-/// The exit code a record stands for.
+/// Returns the exit code for a record.
 pub fn of(record: &Record) -> u8 {
     let data = &record.data;
     match (data.failures.is_empty(), data.void.is_empty(), data.passes()) {
@@ -38,7 +38,7 @@ pub fn of(record: &Record) -> u8 {
     }
 }
 
-/// Why a command ends early.
+/// Error that ends a command: exit code, message and advice.
 #[derive(Debug)]
 pub struct Failure {
     code: u8,
@@ -53,44 +53,44 @@ impl Failure {
         Failure { code, kind, message: message.into(), help: String::new(), problems: Vec::new() }
     }
 
-    /// Bad usage.
+    /// Creates an error about invalid usage.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure::new(USAGE, "usage", message)
     }
 
-    /// Something that failed while running.
+    /// Creates an error about a failure during execution.
     pub fn run(message: impl Into<String>) -> Failure {
         Failure::new(FAILED, "run", message)
     }
 
-    /// A privilege or kernel feature that is missing.
+    /// Creates an error about a missing privilege or kernel feature.
     pub fn missing(message: impl Into<String>) -> Failure {
         Failure::new(MISSING, "unable", message)
     }
 
-    /// A file that cannot be written.
+    /// Creates an error about a file that cannot be written.
     pub fn write(path: &Path, error: &io::Error) -> Failure {
         Failure::new(FAILED, "io", format!("cannot write {}: {error}", path.display()))
     }
 
-    /// Said of something in particular.
-    pub fn prefix(mut self, of: &str) -> Failure {
-        self.message = format!("{of}: {}", self.message);
+    /// Puts a subject in front of the message.
+    pub fn prefix(mut self, subject: &str) -> Failure {
+        self.message = format!("{subject}: {}", self.message);
         self
     }
 
-    /// With advice.
+    /// Adds advice on what to do.
     pub fn help(mut self, help: impl Into<String>) -> Failure {
         self.help = help.into();
         self
     }
 
-    /// The exit code it stands for.
+    /// Returns the exit code.
     pub fn code(&self) -> u8 {
         self.code
     }
 
-    /// Says it on stderr, as text or JSON, and gives the exit code.
+    /// Prints the error to stderr, as text or JSON, and returns the exit code.
     pub fn exit(self, as_json: bool) -> ExitCode {
         let text = if as_json {
             let mut error = json!({ "code": self.code, "kind": self.kind, "message": self.message });
@@ -102,7 +102,7 @@ impl Failure {
             }
             json!({ "error": error }).to_string()
         } else {
-            // A scenario's problems and clap's messages begin with "error:" themselves.
+            // Scenario errors and clap's messages already begin with "error:".
             let prefix = if self.message.starts_with("error:") { "" } else { "error: " };
             format!("{prefix}{self}")
         };
@@ -139,18 +139,18 @@ impl From<Error> for Failure {
         let message = error.to_string();
         match error {
             Error::Occupied { .. } => {
-                Failure::new(USAGE, "occupied", message).help("name another folder with --out")
+                Failure::new(USAGE, "occupied", message).help("choose another folder with --out")
             }
             Error::InUse { .. } => {
-                Failure::new(USAGE, "in-use", message).help("name another folder with --out")
+                Failure::new(USAGE, "in-use", message).help("choose another folder with --out")
             }
             Error::Run { .. } => Failure::run(message),
             Error::Unsupported(_) => Failure::new(USAGE, "unsupported", message),
             Error::Missing { remedy, .. } => Failure::new(MISSING, "unable", message).help(remedy),
             Error::Io { .. } => Failure::new(FAILED, "io", message)
-                .help("finished runs are kept: the same command goes on with them"),
+                .help("finished runs are kept; repeat the command to resume"),
             Error::Interrupted { .. } => {
-                Failure::new(INTERRUPTED, "interrupted", message).help("the same command goes on with them")
+                Failure::new(INTERRUPTED, "interrupted", message).help("repeat the command to resume")
             }
         }
     }
@@ -167,7 +167,7 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// Writes to stdout; a reader that has gone away is no failure.
+/// Writes to stdout. A closed pipe is not an error.
 pub fn print(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {

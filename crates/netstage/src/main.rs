@@ -1,5 +1,5 @@
-//! The netstage program: one command per file in `cmd/`. What it does is in the crates
-//! below; here are its options, its messages and its exit codes.
+//! The netstage program: one command per file in `cmd/`. This crate has the options, messages and exit codes;
+//! the crates below it do the work.
 #![forbid(unsafe_code)]
 
 mod cmd;
@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Stages a network, proves how it performs, and keeps it fair.
+/// Stage networks, measure how they perform, and share them fairly among VPNs
 #[derive(Parser)]
 #[command(name = "netstage", version, after_help = exit::HELP)]
 struct Arguments {
@@ -24,77 +24,82 @@ struct Arguments {
     command: Command,
 }
 
+const COMPLETIONS_EXAMPLES: &str = "Examples:
+  netstage completions bash > /etc/bash_completion.d/netstage";
+
 #[derive(Subcommand)]
 enum Command {
-    /// Run a scenario: every cell of its sweep, under every seed
+    /// Run a scenario: each cell of its sweep with each seed
     Run(cmd::run::Arguments),
-    /// Check a scenario, and say what it would run
+    /// Check a scenario and list its runs
     Check(cmd::check::Arguments),
-    /// Show a record, or compare several
+    /// Show a record, or compare several records
     Report(cmd::report::Arguments),
-    /// Serve the web page: scenarios, runs as they happen, records
+    /// Serve the web page with scenarios, live runs and records
     Serve(cmd::serve::Arguments),
-    /// Tell what this host can do, what is missing and how to get it
+    /// Check what this host supports and how to install what is missing
     Doctor(cmd::doctor::Arguments),
-    /// Carry out one node's part of runs, for a controller
+    /// Run an agent, which executes this host's part of runs for a controller
     Agent(cmd::agent::Arguments),
-    /// Agents on other hosts, under one controller
+    /// Manage a fleet: one controller and its agents on other hosts
     #[command(subcommand)]
     Fleet(cmd::fleet::Command),
-    /// Measure towards another host, or agree to be measured with
+    /// Measure to another host, or run the server
     #[command(subcommand)]
     Measure(cmd::measure::Command),
-    /// Be a provider edge router, which shares a core fairly among VPNs, or ask one that runs
+    /// Run or query a provider edge router, which shares a core fairly among VPNs
     #[command(subcommand)]
     Pe(cmd::pe::Command),
-    /// Be a router of MPLS and IP, or ask one that runs
+    /// Run or query an MPLS and IP router
     #[command(subcommand)]
     Router(cmd::router::Command),
     /// Test a device
     #[command(subcommand)]
     Test(cmd::test::Command),
-    /// Watch the TCP connections of this machine, and limit their windows
+    /// Trace, limit or tune TCP connections of this host
     #[command(subcommand)]
     Tcp(cmd::tcp::Command),
-    /// Put back what a killed router, agent, `tcp limit` or `tcp watch` left: settings, programs, limits, files
+    /// Restore what a killed router, agent, `tcp limit` or `tcp watch` left behind
     Clean(cmd::clean::Arguments),
-    /// Hold an emulated network, for `netstage run --on emu`
+    /// Hold an emulated network for `netstage run --on emu`
     #[command(hide = true)]
     Fabric,
-    /// Run another project's program so that nothing it starts outlives us, for `fabric`
+    /// Run an external program and kill its whole process tree at the end; used by `fabric`
     #[command(name = hold::COMMAND, hide = true)]
     Held {
-        /// A folder to have in place of /run
+        /// Folder mounted over /run
         #[arg(long)]
         run: Option<PathBuf>,
-        /// On a host that is not ours: by standard input's end, not in a process namespace
+        /// Run without a PID namespace and stop when standard input closes; for hosts of a fleet
         #[arg(long = custody::HERE, conflicts_with = "run")]
         here: bool,
-        /// The program
+        /// Program to run
         program: OsString,
-        /// Its arguments
+        /// Arguments of the program
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Traffic models
+    /// Build traffic models
     #[command(subcommand)]
     Traffic(cmd::traffic::Command),
     /// Print the JSON Schema of scenario files
+    #[command(after_help = cmd::schema::EXAMPLES)]
     Schema,
-    /// Print a completion script for a shell
+    /// Print a shell completion script
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
-        /// The shell
+        /// Shell to complete in
         shell: clap_complete::Shell,
     },
-    /// Write a manual page for every command
+    /// Write a man page for every command
     Man(cmd::man::Arguments),
 }
 
 fn main() -> ExitCode {
-    let asked_for_json = std::env::args_os().any(|argument| argument == "--json");
+    let wants_json = std::env::args_os().any(|argument| argument == "--json");
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) if error.use_stderr() && asked_for_json => {
+        Err(error) if error.use_stderr() && wants_json => {
             return Failure::usage(error.render().to_string().trim().to_owned()).exit(true);
         }
         Err(error) => error.exit(),
@@ -115,7 +120,7 @@ fn main() -> ExitCode {
             true => custody::keep(&program, &arguments),
             false => hold::hold(&program, &arguments, run.as_deref()),
         }
-        .map_err(|e| Failure::run(format!("cannot hold {}: {e}", program.display()))),
+        .map_err(|e| Failure::run(format!("cannot run {}: {e}", program.display()))),
         Command::Measure(command) => cmd::measure::run(&command),
         Command::Pe(command) => cmd::pe::run(&command),
         Command::Router(command) => cmd::router::run(&command),
@@ -133,6 +138,6 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(code) => ExitCode::from(code),
-        Err(failure) => failure.exit(asked_for_json),
+        Err(failure) => failure.exit(wants_json),
     }
 }

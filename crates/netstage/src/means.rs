@@ -1,18 +1,19 @@
-//! What an emulation is run with.
+//! Execution environment of an emulation.
 
 use crate::exit::Failure;
 use netstage_study::stage::{Backend, Means};
 use std::path::{Path, PathBuf};
 
-/// Name of the folder in a record's with what programs said that failed.
+/// Subfolder of the record for the output of failed programs.
 const LOGS: &str = "logs";
 
-/// The means of an emulation whose record goes to this folder.
+/// Returns the execution environment for an emulation that records into `out`.
 pub fn means(out: &Path, backend: Backend) -> Result<Means, Failure> {
     Ok(Means { program: own_program()?, logs: out.join(LOGS), backend })
 }
 
-/// This program, whose processes hold the emulated network.
+/// Returns the path of this program; processes of it hold the emulated network.
 fn own_program() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|e| Failure::usage(format!("cannot find this program's own file: {e}")))
+    std::env::current_exe()
+        .map_err(|e| Failure::usage(format!("cannot find the path of the netstage program: {e}")))
 }

@@ -1,17 +1,17 @@
-//! A report on the terminal.
+//! Reports as text for the terminal.
 
 use netstage_study::report::ReportData;
 use netstage_study::table::{Align, Table};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Tables longer than this are left to the page.
+/// Maximum rows of a table; the HTML page has all of them.
 const MOST_ROWS: usize = 60;
 
-/// Tables shown here, by what their titles begin with.
+/// Tables to print, by the beginning of their titles.
 const WANTED: [&str; 5] = ["Results", "Tests", "What the tests say", "What throughput follows", "Comparison"];
 
-/// Title, results, verdicts and warnings; and where the page is.
+/// Formats title, results, verdicts, warnings and the path of the HTML page.
 pub fn text(data: &ReportData, page: Option<&Path>) -> String {
     let mut out = format!("{}\n", data.title);
     let wanted = |t: &&Table| WANTED.iter().any(|title| t.title.starts_with(title));
@@ -44,8 +44,7 @@ pub fn text(data: &ReportData, page: Option<&Path>) -> String {
     out
 }
 
-/// One line per expectation: how many cells hold it, the worst of those that do not, and
-/// what is claimed.
+/// Appends a line per expectation: the number of cells that meet it, up to eight that do not, and its claim.
 fn verdicts(out: &mut String, data: &ReportData) {
     let mut names: Vec<&str> = Vec::new();
     for verdict in &data.expectations {
@@ -84,7 +83,7 @@ fn verdicts(out: &mut String, data: &ReportData) {
     }
 }
 
-/// A table with aligned columns.
+/// Formats a table with aligned columns.
 pub fn table(table: &Table) -> String {
     let width = |column: usize| {
         let cells = table.rows.iter().map(|row| row[column].chars().count());
@@ -119,7 +118,7 @@ mod tests {
     use netstage_study::table::Column;
 
     #[test]
-    fn columns_stand_in_line() {
+    fn columns_are_aligned() {
         let shown = Table {
             columns: vec![Column::left("variant"), Column::right("F")],
             rows: vec![vec!["with".into(), "0.95 ± 0.01 ✓".into()], vec!["no".into(), "–".into()]],

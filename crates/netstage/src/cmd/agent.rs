@@ -1,4 +1,4 @@
-//! `netstage agent`: carries out one node's part of runs, for a controller.
+//! `netstage agent`: executes this host's part of runs for a controller.
 
 use super::fleet::{self, StateFolder};
 use crate::exit::{Failure, INTERRUPTED, OK};
@@ -11,15 +11,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+const EXAMPLES: &str = "Examples:
+  netstage agent --policy /etc/netstage/agent.toml
+  netstage agent --state /var/lib/netstage/agent --metrics";
+
 /// Options of `agent`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
     state: StateFolder,
-    /// As an agent of a fleet: do no more for its controller than this file allows
+    /// Policy file that restricts the controller's requests
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "spool"])]
     policy: Option<PathBuf>,
-    /// As an agent of a fleet: tell metrics for Prometheus there [without an address: 127.0.0.1:4703]
+    /// Serve Prometheus metrics [address if omitted: 127.0.0.1:4703]
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
@@ -28,10 +33,10 @@ pub struct Arguments {
         conflicts_with_all = ["socket", "spool"]
     )]
     metrics: Option<SocketAddr>,
-    /// Be no agent of a fleet, but listen on this Unix socket, which is made, and removed at the end
+    /// Listen on this Unix socket instead of joining a fleet; needs --spool
     #[arg(long, value_name = "PATH", requires = "spool")]
     socket: Option<PathBuf>,
-    /// Then: keep reports in this folder until the controller has them
+    /// With --socket: folder for reports until the controller fetches them
     #[arg(long, value_name = "DIR", requires = "socket")]
     spool: Option<PathBuf>,
 }
@@ -39,13 +44,13 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     match (&arguments.socket, &arguments.spool) {
-        (Some(socket), Some(spool)) => by_socket(socket, spool),
-        _ => of_fleet(arguments),
+        (Some(socket), Some(spool)) => serve_socket(socket, spool),
+        _ => serve_fleet(arguments),
     }
 }
 
-/// An agent that has joined a fleet, and dials its controller.
-fn of_fleet(arguments: &Arguments) -> Result<u8, Failure> {
+/// Runs an agent that has joined a fleet and connects to its controller.
+fn serve_fleet(arguments: &Arguments) -> Result<u8, Failure> {
     let policy = arguments.policy.as_deref().map(netstage_scenario::agent::load).transpose()?;
     let log = fleet::log("agent");
     let member = Member::open(&arguments.state.path(), policy.clone().unwrap_or_default(), Arc::clone(&log));
@@ -55,7 +60,7 @@ fn of_fleet(arguments: &Arguments) -> Result<u8, Failure> {
     }
     let membership = member.membership();
     if policy == Some(Policy::default()) || policy.is_none() {
-        log(Level::Note, "no policy limits what its controller may ask (--policy)");
+        log(Level::Note, "no policy restricts the controller's requests; set one with --policy");
     }
     log(Level::Note, &format!("{} of fleet {}", membership.name, membership.controller));
     let ender = member.ender();
@@ -69,42 +74,45 @@ fn of_fleet(arguments: &Arguments) -> Result<u8, Failure> {
     Ok(OK)
 }
 
-/// Where the programs of services have their files.
+/// Opens the folder for files of service programs.
 fn scratch(state: &Path) -> Result<Scratch, Failure> {
     Scratch::open(state).map_err(|error| {
-        let failure = Failure::run(format!("no folder for services in {}: {error}", state.display()));
+        let failure =
+            Failure::run(format!("cannot create the service folder in {}: {error}", state.display()));
         match error.kind() {
-            io::ErrorKind::WouldBlock => failure.help("another agent has it; give each a --state of its own"),
+            io::ErrorKind::WouldBlock => {
+                failure.help("another agent uses it; give each agent its own --state")
+            }
             _ => failure,
         }
     })
 }
 
-/// An agent of this machine, for one controller.
-fn by_socket(socket: &Path, spool: &Path) -> Result<u8, Failure> {
+/// Runs an agent of this host for one controller.
+fn serve_socket(socket: &Path, spool: &Path) -> Result<u8, Failure> {
     let agent = Agent::bind(socket, spool).map_err(|e| Failure::run(e.to_string()))?;
     let ender = agent.ender();
     interrupt(move || ender.end())?;
-    say(&format!("listening on {}", socket.display()));
+    print_line(&format!("listening on {}", socket.display()));
     let ended = agent.serve(Engine).map_err(|e| Failure::run(format!("the agent failed: {e}")))?;
     for problem in &ended.problems {
-        say(problem);
+        print_line(problem);
     }
     let kept: Vec<String> = ended.kept.iter().map(|path| path.display().to_string()).collect();
     if !kept.is_empty() {
-        say(&format!("not fetched by any controller: {}", kept.join(", ")));
+        print_line(&format!("reports not fetched by any controller: {}", kept.join(", ")));
     }
     match ended.reason {
         EndReason::Finished => Ok(OK),
         EndReason::Interrupted => Ok(INTERRUPTED),
-        EndReason::ControllerGone => Err(Failure::run("the controller went away without a word")),
+        EndReason::ControllerGone => Err(Failure::run("the controller disconnected unexpectedly")),
     }
 }
 
 fn interrupt(end: impl Fn() + Send + 'static) -> Result<(), Failure> {
-    ctrlc::set_handler(end).map_err(|e| Failure::run(format!("no signal handler: {e}")))
+    ctrlc::set_handler(end).map_err(|e| Failure::run(format!("cannot install a signal handler: {e}")))
 }
 
-fn say(what: &str) {
-    let _ = writeln!(io::stderr(), "netstage agent {}: {what}", env!("CARGO_PKG_VERSION"));
+fn print_line(text: &str) {
+    let _ = writeln!(io::stderr(), "netstage agent {}: {text}", env!("CARGO_PKG_VERSION"));
 }

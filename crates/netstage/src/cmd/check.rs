@@ -1,4 +1,4 @@
-//! `netstage check`: whether a scenario is sound, and what it would run.
+//! `netstage check`: validates a scenario and lists its runs.
 
 use super::Chosen;
 use crate::exit::{self, Failure, OK};
@@ -10,12 +10,17 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+const EXAMPLES: &str = "Examples:
+  netstage check scenarios/examples/two-hosts.toml
+  netstage check fair.toml --vary flow.bulk.count=2,10 --json";
+
 /// Options of `check`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
     chosen: Chosen,
-    /// Write what the routers of routing daemons would be told into this folder, one for each router
+    /// Write the configuration of each routing daemon to DIR/ROUTER
     #[arg(long, value_name = "DIR")]
     routers: Option<PathBuf>,
     /// Print the result, or the errors, as JSON
@@ -34,12 +39,12 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     Ok(OK)
 }
 
-/// The files of each router, as the first cell has them.
+/// Writes the configuration files of each router in the first cell.
 fn write_routers(scenario: &Scenario, folder: &Path) -> Result<(), Failure> {
     let Some(plan) = scenario.cells.first().map(|cell| &cell.plan).filter(|plan| plan.routing.is_some())
     else {
-        let help = "[service.NAME] program = \"frr\" has routers that daemons drive";
-        return Err(Failure::usage("this scenario has no routers that are told anything").help(help));
+        let help = "add routers with [service.NAME] program = \"frr\"";
+        return Err(Failure::usage("--routers: the scenario has no routers with routing daemons").help(help));
     };
     let routers = configurations(plan).map_err(|error| Failure::usage(error.to_string()))?;
     for (name, files) in routers {
@@ -72,18 +77,18 @@ fn as_json(scenario: &Scenario) -> Value {
 
 fn as_text(scenario: &Scenario) -> String {
     let (cells, repeat) = (scenario.cells.len(), scenario.repeat as usize);
-    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     let last = scenario.seed.wrapping_add(u64::from(scenario.repeat.max(1)) - 1);
     let seeds = if repeat > 1 {
-        format!("seeds {} to {last}", scenario.seed)
+        format!("seeds {}–{last}", scenario.seed)
     } else {
         format!("seed {}", scenario.seed)
     };
     let mut text = format!(
-        "{}: sound. {}, {seeds}: {}; {}, {}.\n",
+        "{}: OK: {} ({}, {seeds}), {}, {}\n",
         scenario.title,
-        count(cells, "cell"),
         count(cells * repeat, "run"),
+        count(cells, "cell"),
         count(scenario.expectations.len(), "expectation"),
         count(scenario.plots.len(), "figure"),
     );

@@ -1,14 +1,18 @@
-//! `netstage doctor`: what this host can do, what is missing, and how to get it.
+//! `netstage doctor`: checks what this host supports and how to install what is missing.
 
 use crate::exit::{self, Failure, MISSING, OK};
 use netstage_host::doctor::{Finding, emulation_possible, examine};
 use serde_json::json;
 use std::fmt::Write as _;
 
+const EXAMPLES: &str = "Examples:
+  netstage doctor";
+
 /// Options of `doctor`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Print what was found as JSON
+    /// Print the findings as JSON
     #[arg(long)]
     json: bool,
 }
@@ -43,10 +47,10 @@ fn as_text(findings: &[Finding], emu: bool) -> String {
         let line = format!("  {mark} {:<20} {}", finding.name, finding.detail);
         let _ = writeln!(out, "{}", line.trim_end());
         if !finding.remedy.is_empty() {
-            let _ = writeln!(out, "    {:<20} get it: {}", "", finding.remedy);
+            let _ = writeln!(out, "    {:<20} fix: {}", "", finding.remedy);
         }
     }
-    let verdict = if emu { "everything it needs is here" } else { "not here: what is marked ✗ is missing" };
+    let verdict = if emu { "supported" } else { "not supported; items marked ✗ are missing" };
     let _ = writeln!(out, "\nnetstage run --on emu: {verdict}");
     out
 }
@@ -56,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_comes_with_its_remedy() {
+    fn missing_items_are_printed_with_a_fix() {
         let finding = |name, present, required| Finding {
             group: "Network",
             name,
@@ -70,7 +74,7 @@ mod tests {
         assert!(!emulation_possible(&findings));
         let text = as_text(&findings, false);
         assert!(text.starts_with("Network\n  ✗ veth                 no such device\n"), "{text}");
-        assert_eq!(text.matches("get it: modprobe it").count(), 2);
+        assert_eq!(text.matches("fix: modprobe it").count(), 2);
         assert!(text.contains("\n  ✓ TUN\n"));
     }
 }

@@ -1,4 +1,4 @@
-//! `netstage fleet`: agents on other hosts, and the controller they dial.
+//! `netstage fleet`: agents on other hosts and the controller they connect to.
 
 use super::table::{Table, counted, time};
 use crate::exit::{FAILED, Failure, OK, print};
@@ -15,128 +15,166 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+const INIT_EXAMPLES: &str = "Examples:
+  netstage fleet init --name lab";
+const SERVE_EXAMPLES: &str = "Examples:
+  netstage fleet serve --listen 0.0.0.0:4700
+  netstage fleet serve --listen 192.0.2.1:4700 --metrics";
+const TOKEN_EXAMPLES: &str = "Examples:
+  netstage fleet token north --label edge --valid 2h";
+const JOIN_EXAMPLES: &str = "Examples:
+  netstage fleet join controller.example:4700 TOKEN
+  ssh controller netstage fleet token north | netstage fleet join controller.example:4700 -";
+const LS_EXAMPLES: &str = "Examples:
+  netstage fleet ls
+  netstage fleet ls --json";
+const REMOVE_EXAMPLES: &str = "Examples:
+  netstage fleet remove north";
+const DOCTOR_EXAMPLES: &str = "Examples:
+  netstage fleet doctor";
+const CLOCK_EXAMPLES: &str = "Examples:
+  netstage fleet clock";
+const RUNS_EXAMPLES: &str = "Examples:
+  netstage fleet runs
+  netstage fleet runs --fetch";
+const CLOSE_EXAMPLES: &str = "Examples:
+  netstage fleet close 12";
+
 /// Subcommands of `fleet`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Make a fleet: its certificate authority, and a folder for what is known of it
+    /// Create a fleet: its folder and certificate authority
+    #[command(after_help = INIT_EXAMPLES)]
     Init {
         #[command(flatten)]
         folder: Folder,
-        /// Its name, which agents' policies know it by
+        /// Name of the fleet, as in agents' policies
         #[arg(long, value_name = "NAME", default_value = "fleet")]
         name: String,
     },
-    /// Be the controller: agents dial this process
+    /// Run the controller that agents connect to
+    #[command(after_help = SERVE_EXAMPLES)]
     Serve {
         #[command(flatten)]
         folder: Folder,
-        /// Where agents dial
+        /// Address to listen on for agents
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: SocketAddr,
-        /// Tell metrics for Prometheus there [without an address: 127.0.0.1:4702]
+        /// Serve Prometheus metrics [address if omitted: 127.0.0.1:4702]
         #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:4702")]
         metrics: Option<SocketAddr>,
     },
-    /// Print a token that lets one host join, once
+    /// Print a token for one host to join once
+    #[command(after_help = TOKEN_EXAMPLES)]
     Token {
         #[command(flatten)]
         folder: Folder,
-        /// The name the agent will have
+        /// Name of the new agent
         agent: String,
-        /// A label, by which scenarios may choose it; may be given several times
+        /// Label by which scenarios select the agent; repeatable
         #[arg(long, value_name = "LABEL")]
         label: Vec<String>,
-        /// How long the token is good, as 15min, 1h or 2d
+        /// Validity of the token, as 15min, 1h or 2d
         #[arg(long, value_name = "TIME", default_value = "1h", value_parser = span)]
         valid: Duration,
-        /// How long the agent's certificates last; it renews them itself
+        /// Validity of the agent's certificates; agents renew them
         #[arg(long, value_name = "TIME", default_value = "90d", value_parser = span)]
         certificate: Duration,
     },
-    /// On the agent's host: join a fleet by a token
+    /// Join a fleet with a token; run this on the agent's host
+    #[command(after_help = JOIN_EXAMPLES)]
     Join {
-        /// Where the controller listens: host and port
+        /// Controller, as HOST:PORT
         controller: String,
-        /// The token; `-` reads it from standard input
+        /// Token; - reads it from standard input
         token: String,
         #[command(flatten)]
         state: StateFolder,
     },
     /// List the agents
+    #[command(after_help = LS_EXAMPLES)]
     Ls {
         #[command(flatten)]
         folder: Folder,
-        /// Print them as JSON
+        /// Print the agents as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Remove an agent: its certificate is worth nothing from then on
+    /// Remove an agent and revoke its certificate
+    #[command(after_help = REMOVE_EXAMPLES)]
     Remove {
         #[command(flatten)]
         folder: Folder,
-        /// The agent
+        /// Name of the agent
         agent: String,
     },
-    /// Tell what is wrong with the agents, and what helps
+    /// Check the agents and print how to fix what is wrong
+    #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor {
         #[command(flatten)]
         folder: Folder,
     },
     /// Compare the agents' clocks with the controller's
+    #[command(after_help = CLOCK_EXAMPLES)]
     Clock {
         #[command(flatten)]
         folder: Folder,
-        /// Print them as JSON
+        /// Print the clocks as JSON
         #[arg(long)]
         json: bool,
     },
-    /// List runs that are not closed, and fetch what agents keep of them
+    /// List open runs, and fetch the reports that agents still hold
+    #[command(after_help = RUNS_EXAMPLES)]
     Runs {
         #[command(flatten)]
         folder: Folder,
-        /// Fetch reports that agents keep
+        /// Fetch reports from the agents
         #[arg(long)]
         fetch: bool,
     },
-    /// Close a run: what is missing of it is expected no more
+    /// Close a run and give up its missing reports
+    #[command(after_help = CLOSE_EXAMPLES)]
     Close {
         #[command(flatten)]
         folder: Folder,
-        /// The run's number
+        /// Number of the run
         run: u64,
     },
 }
 
-/// Which fleet.
+const NOT_RUNNING: &str =
+    "the controller is not running; start it with `netstage fleet serve --listen ADDRESS:PORT`";
+
+/// Option that names the folder of a fleet.
 #[derive(clap::Args)]
 pub struct Folder {
-    /// The fleet's folder [default: /var/lib/netstage/fleet for root, else ~/.local/state/netstage/fleet]
+    /// Folder of the fleet [default: ~/.local/state/netstage/fleet, as root /var/lib/netstage/fleet]
     #[arg(long = "fleet", value_name = "DIR", env = "NETSTAGE_FLEET")]
     folder: Option<PathBuf>,
 }
 
 impl Folder {
-    /// Where it is, if there is one.
+    /// Returns the folder, which may not exist.
     pub fn path(&self) -> PathBuf {
         self.folder.clone().unwrap_or_else(fleet::folder::of_here)
     }
 
-    /// The fleet there.
+    /// Opens the fleet.
     pub fn open(&self) -> Result<Fleet, Failure> {
         Fleet::open(&self.path()).map_err(failure)
     }
 }
 
-/// Where an agent keeps what it knows of its fleet.
+/// Option that names the folder of an agent.
 #[derive(clap::Args)]
 pub struct StateFolder {
-    /// The agent's folder [default: /var/lib/netstage/agent for root, else ~/.local/state/netstage/agent]
+    /// Folder of the agent [default: ~/.local/state/netstage/agent, as root /var/lib/netstage/agent]
     #[arg(long = "state", value_name = "DIR")]
     folder: Option<PathBuf>,
 }
 
 impl StateFolder {
-    /// The folder.
+    /// Returns the folder, which may not exist.
     pub fn path(&self) -> PathBuf {
         self.folder.clone().unwrap_or_else(|| fleet::folder::of_user("agent"))
     }
@@ -162,7 +200,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
         Command::Ls { folder, json } => list(&folder.open()?, *json),
         Command::Remove { folder, agent } => {
             folder.open()?.remove(agent).map_err(failure)?;
-            print(format!("{agent} is no agent of this fleet any more\n").as_bytes()).map(|()| OK)
+            print(format!("removed agent {agent}\n").as_bytes()).map(|()| OK)
         }
         Command::Doctor { folder } => doctor(&folder.open()?),
         Command::Clock { folder, json } => clock(&folder.open()?, *json),
@@ -170,27 +208,26 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
         Command::Close { folder, run } => {
             let mut runs = Runs::of(&folder.open()?).map_err(failure)?;
             runs.close(*run).map_err(|_| {
-                Failure::usage(format!("there is no run {run}"))
-                    .help("`netstage fleet runs` lists those that are not closed")
+                Failure::usage(format!("unknown run {run}")).help("list open runs with `netstage fleet runs`")
             })?;
             print(
-                format!("run {run} is closed; its reports are in {}\n", runs.path(*run).display()).as_bytes(),
+                format!("closed run {run}; its reports are in {}\n", runs.path(*run).display()).as_bytes(),
             )?;
             Ok(OK)
         }
     }
 }
 
-/// What a fleet cannot do.
+/// Converts an error of a fleet.
 pub fn failure(error: Obstacle) -> Failure {
     Failure::usage(error.message).help(error.remedy)
 }
 
-/// A log to standard error.
-pub fn log(of: &'static str) -> Log {
+/// Returns a log that writes to standard error, with the command in front of each line.
+pub fn log(command: &'static str) -> Log {
     Arc::new(move |level, line| {
         let mark = if level == Level::Alarm { "alarm: " } else { "" };
-        let _ = writeln!(io::stderr(), "netstage {of}: {mark}{line}");
+        let _ = writeln!(io::stderr(), "netstage {command}: {mark}{line}");
     })
 }
 
@@ -198,9 +235,10 @@ fn serve(fleet: Fleet, listen: SocketAddr, metrics: Option<SocketAddr>) -> Resul
     let log = log("fleet");
     let mut hub = Hub::bind(fleet, listen, Arc::clone(&log)).map_err(failure)?;
     let ender = hub.ender();
-    ctrlc::set_handler(move || ender.end()).map_err(|e| Failure::run(format!("no signal handler: {e}")))?;
+    ctrlc::set_handler(move || ender.end())
+        .map_err(|e| Failure::run(format!("cannot install a signal handler: {e}")))?;
     let address = hub.address().map_err(|error| Failure::run(error.to_string()))?;
-    log(Level::Note, &format!("agents dial {address}"));
+    log(Level::Note, &format!("listening for agents on {address}"));
     if let Some(address) = metrics {
         hub.tell_metrics(address);
     }
@@ -216,7 +254,7 @@ fn join(controller: &str, token: &str, state: &Path) -> Result<u8, Failure> {
     let token = read.parse::<fleet::token::Token>().map_err(|error| Failure::usage(error.to_string()))?;
     let membership = fleet::member::join(state, controller, &token).map_err(failure)?;
     let text = format!(
-        "joined fleet {} as {}; its identity is in {}\nnext: netstage agent --state {}\n",
+        "joined fleet {} as {}; keys and certificate are in {}\nnext: netstage agent --state {}\n",
         membership.controller,
         membership.name,
         state.display(),
@@ -257,9 +295,9 @@ fn list(fleet: &Fleet, json: bool) -> Result<u8, Failure> {
     }
     let mut text = table.text();
     if agents.is_empty() {
-        text = "no agent has joined; `netstage fleet token NAME` lets one\n".into();
+        text = "no agents; create a token with `netstage fleet token NAME`\n".into();
     } else if !fleet.is_served() {
-        text.push_str("nobody serves this fleet now: netstage fleet serve --listen ADDRESS:PORT\n");
+        text.push_str(&format!("{NOT_RUNNING}\n"));
     }
     print(text.as_bytes()).map(|()| OK)
 }
@@ -274,63 +312,62 @@ fn expiry(agent: &AgentStatus) -> String {
 fn doctor(fleet: &Fleet) -> Result<u8, Failure> {
     let mut found = Vec::new();
     if !fleet.is_served() {
-        found.push("nobody serves this fleet: netstage fleet serve --listen ADDRESS:PORT".to_owned());
+        found.push(NOT_RUNNING.to_owned());
     }
     let agents = agents(fleet)?;
     for agent in &agents {
-        let mut tell = |what: &str| found.push(format!("{}: {what}", agent.name));
+        let mut report = |problem: &str| found.push(format!("{}: {problem}", agent.name));
         match agent.state {
-            State::NeverSeen => tell(
-                "has joined and never dialled; start it there: netstage agent, or systemctl start netstage-agent",
+            State::NeverSeen => report(
+                "joined but never connected; on its host run `netstage agent` or `systemctl start netstage-agent`",
             ),
-            State::Offline => tell(
-                "is not there; look at its log (journalctl -u netstage-agent), and at the way to the controller",
+            State::Offline => report(
+                "offline; check its log (journalctl -u netstage-agent) and the path from its host to the controller",
             ),
             State::Idle | State::Taken => {}
         }
         if agent.certificate_expires_s < now_ns() / 1_000_000_000 {
-            tell("its certificate has expired; remove it here and join it again");
+            report("certificate expired; remove the agent here and join it again");
         }
         if !agent.version.is_empty() && agent.version != env!("CARGO_PKG_VERSION") {
-            tell(&format!("runs netstage {}, the controller {}", agent.version, env!("CARGO_PKG_VERSION")));
+            report(&format!(
+                "version mismatch: agent {}, controller {}",
+                agent.version,
+                env!("CARGO_PKG_VERSION")
+            ));
         }
-        for (service, lacking) in agent.services() {
-            if let Some(packages) = lacking {
-                tell(&format!(
-                    "its policy allows {service}, which lacks programs: apt-get install {packages}"
+        for (service, missing) in agent.services() {
+            if let Some(packages) = missing {
+                report(&format!(
+                    "programs of service {service} are missing; on its host run `apt-get install {packages}`"
                 ));
             }
         }
         if let Some((false, _)) = agent.wall_clock {
-            tell(
-                "nothing keeps its wall clock right (NTP, PTP): its clock drifts against others, and one-way delays with it",
-            );
+            report("clock not synchronized; run NTP or PTP on its host, or one-way delays drift");
         }
         if let Some(clock) = agent.clock.filter(|clock| clock.error_ns > 5_000_000) {
-            tell(&format!(
-                "its clock is known to ± {} only; one-way delays carry that error",
-                time(clock.error_ns)
-            ));
+            report(&format!("clock error is ± {}; one-way delays are off by as much", time(clock.error_ns)));
         }
     }
     let open = Runs::of(fleet).map_err(failure)?.open_runs();
     for (run, opened) in &open {
-        let told = format!(
-            "run {run} ({}) is not closed: netstage fleet runs --fetch, or netstage fleet close {run}",
+        let problem = format!(
+            "run {run} ({}) is open; use `netstage fleet runs --fetch` or `netstage fleet close {run}`",
             opened.title
         );
-        found.push(told);
+        found.push(problem);
     }
     let mut serves = String::new();
     for agent in &agents {
-        let able = agent.services().filter(|(_, lacking)| lacking.is_none()).map(|(service, _)| service);
-        let able: Vec<&str> = able.collect();
-        if !able.is_empty() {
-            serves.push_str(&format!("{}: can be an end of services: {}\n", agent.name, able.join(", ")));
+        let ready = agent.services().filter(|(_, missing)| missing.is_none()).map(|(service, _)| service);
+        let ready: Vec<&str> = ready.collect();
+        if !ready.is_empty() {
+            serves.push_str(&format!("{}: can run services: {}\n", agent.name, ready.join(", ")));
         }
     }
     let text = match found.is_empty() {
-        true => format!("{}, all well\n", counted(agents.len(), "agent")),
+        true => format!("{}: OK\n", counted(agents.len(), "agent")),
         false => found.join("\n") + "\n",
     };
     print((serves + &text).as_bytes())?;
@@ -356,12 +393,12 @@ fn clock(fleet: &Fleet, json: bool) -> Result<u8, Failure> {
             ),
             None => ("unknown".into(), String::new()),
         };
-        let wall = match agent.wall_clock {
+        let wall_clock = match agent.wall_clock {
             Some((true, error_ns)) => format!("synchronized, ± {}", time(error_ns)),
-            Some((false, _)) => "nothing keeps it right".into(),
+            Some((false, _)) => "not synchronized".into(),
             None => "unknown".into(),
         };
-        table.row([agent.name.clone(), offset, error, wall]);
+        table.row([agent.name.clone(), offset, error, wall_clock]);
     }
     print(table.text().as_bytes()).map(|()| OK)
 }
@@ -370,8 +407,8 @@ fn runs(fleet: &Fleet, fetch: bool) -> Result<u8, Failure> {
     let mut runs = Runs::of(fleet).map_err(failure)?;
     let mut text = String::new();
     if fetch {
-        let there = agents(fleet)?.into_iter().filter(|agent| agent.state == State::Idle);
-        let places = there.map(|agent| (agent.name, Place::Fleet(fleet.socket()))).collect();
+        let idle = agents(fleet)?.into_iter().filter(|agent| agent.state == State::Idle);
+        let places = idle.map(|agent| (agent.name, Place::Fleet(fleet.socket()))).collect();
         let agents = Agents::connect(places).map_err(|error| Failure::run(error.to_string()))?;
         let (mut fetched, mut problems) = (0, Vec::new());
         let losses = agents.fetch_kept(|agent, run, report| match runs.receive(run, agent, report) {
@@ -380,7 +417,7 @@ fn runs(fleet: &Fleet, fetch: bool) -> Result<u8, Failure> {
                 receipt != netstage_core::fleet::Receipt::Unexpected
             }
             Err(error) => {
-                problems.push(format!("{agent}: the report of run {run} cannot be kept here: {error}"));
+                problems.push(format!("{agent}: cannot store the report of run {run}: {error}"));
                 false
             }
         });
@@ -402,7 +439,7 @@ fn runs(fleet: &Fleet, fetch: bool) -> Result<u8, Failure> {
     }
     text.push_str(&table.text());
     if text.is_empty() {
-        text = "all runs are closed\n".into();
+        text = "no open runs\n".into();
     }
     print(text.as_bytes()).map(|()| OK)
 }
@@ -411,20 +448,20 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// A time such as 90s, 15min, 1h or 2d.
+/// Parses a time such as 90s, 15min, 1h or 2d.
 fn span(text: &str) -> Result<Duration, String> {
-    let wrong = || "expected a time such as 90s, 15min, 1h or 2d".to_owned();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let count: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let invalid = || "expected a time such as 90s, 15min, 1h or 2d".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(invalid)?;
+    let count: u64 = text[..digits].parse().map_err(|_| invalid())?;
     let unit = match text[digits..].trim() {
         "s" => 1,
         "min" | "m" => 60,
         "h" => 3600,
         "d" => 86_400,
-        _ => return Err(wrong()),
+        _ => return Err(invalid()),
     };
     let seconds = count.checked_mul(unit).filter(|seconds| (1..=20 * 366 * 86_400).contains(seconds));
-    seconds.map(Duration::from_secs).ok_or_else(|| "expected a time of 1 s to 20 years".into())
+    seconds.map(Duration::from_secs).ok_or_else(|| "expected a time from 1 s to 20 years".into())
 }
 
 #[cfg(test)]
@@ -436,8 +473,8 @@ mod tests {
         assert_eq!(span("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(span("15min"), Ok(Duration::from_secs(900)));
         assert_eq!(span("2d"), Ok(Duration::from_secs(172_800)));
-        for wrong in ["", "1", "h", "1w", "-1h", "0s", "99999999999999999999d", "30000d"] {
-            assert!(span(wrong).is_err(), "{wrong}");
+        for invalid in ["", "1", "h", "1w", "-1h", "0s", "99999999999999999999d", "30000d"] {
+            assert!(span(invalid).is_err(), "{invalid}");
         }
     }
 }

@@ -22,27 +22,27 @@ use crate::exit::Failure;
 use netstage_scenario::{Options, Scenario};
 use std::path::{Path, PathBuf};
 
-/// Which scenario, and what the command line changes in it.
+/// Options that choose a scenario and override its values.
 #[derive(clap::Args)]
 pub struct Chosen {
-    /// The scenario file
+    /// Scenario file
     pub scenario: PathBuf,
-    /// Use this seed first, in place of the file's
+    /// First seed, overrides the file's
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Run every cell under this many seeds
+    /// Number of seeds per cell
     #[arg(long, value_name = "N")]
     pub repeat: Option<u32>,
-    /// Set a value of the file: vpn.a.weight=2, link.*.rate="10 Mbit/s"
+    /// Override a value of the file, as vpn.a.weight=2 or link.*.rate="10 Mbit/s"
     #[arg(long, value_name = "PATH=VALUE", value_parser = assignment)]
     pub set: Vec<(String, String)>,
-    /// Sweep a value of the file: flow.bulk.count=2,10
+    /// Sweep a value of the file, as flow.bulk.count=2,10
     #[arg(long, value_name = "PATH=V1,V2,…", value_parser = assignment)]
     pub vary: Vec<(String, String)>,
 }
 
 impl Chosen {
-    /// Reads and checks the scenario.
+    /// Loads and validates the scenario.
     pub fn load(&self) -> Result<Scenario, Failure> {
         let vary = self.vary.iter().map(|(path, values)| (path.clone(), split(values)));
         let options =
@@ -50,7 +50,7 @@ impl Chosen {
         Ok(netstage_scenario::load(&self.scenario, &options)?)
     }
 
-    /// The file's name without folder and ending.
+    /// Returns the file name without folder and extension.
     pub fn name(&self) -> &Path {
         self.scenario.file_stem().map_or(Path::new("scenario"), Path::new)
     }
@@ -65,7 +65,7 @@ fn assignment(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Parts between commas, apart from commas inside brackets and quotes.
+/// Splits at commas outside of brackets and quotes.
 fn split(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let (mut depth, mut quote) = (0, None);

@@ -1,4 +1,4 @@
-//! `netstage report`: a record as text, page, pictures or values; several side by side.
+//! `netstage report`: prints a record, writes it as HTML, SVG or CSV, or compares several records.
 
 use crate::exit::{self, Failure, OK};
 use crate::summary;
@@ -9,22 +9,28 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+const EXAMPLES: &str = "Examples:
+  netstage report out/two-hosts --html report.html --svg figures
+  netstage report out/two-hosts --csv - | head
+  netstage report out/before out/after";
+
 /// Options of `report`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Folders of records; several are compared
+    /// Folders of the records; two or more are compared
     #[arg(required = true)]
     records: Vec<PathBuf>,
-    /// Write a page that opens without a network
+    /// Write the report as a self-contained HTML file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write every figure as an SVG picture
+    /// Write each figure as an SVG file
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
-    /// Write every value; - is stdout
+    /// Write all values as CSV; - is stdout
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Print the report and the records it is of, or the error, as JSON
+    /// Print the report with its records, or the error, as JSON
     #[arg(long)]
     json: bool,
 }
@@ -54,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     Ok(OK)
 }
 
-/// The report, and the records it is of, in the form `run --json` prints them in.
+/// Returns the report with its records; each record has the form that `run --json` prints.
 fn as_json(data: &ReportData, records: &[Record]) -> Value {
     let record = |(name, record): (String, &Record)| json!({ "name": name, "environment": record.environment, "record": record.data });
     let mut report = serde_json::to_value(data).expect("a report holds only text and numbers");
@@ -65,7 +71,7 @@ fn as_json(data: &ReportData, records: &[Record]) -> Value {
 fn write_pictures(folder: &Path, data: &ReportData) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(|e| Failure::write(folder, &e))?;
     for figure in &data.figures {
-        // A figure's name may hold what a file's name may not.
+        // The name of a figure may have characters that a file name cannot have.
         let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
         let name: String = figure.name.chars().map(safe).collect();
         let path = folder.join(format!("{name}.svg"));
@@ -87,7 +93,7 @@ fn write_values(path: &Path, records: &[Record]) -> Result<(), Failure> {
     }
 }
 
-/// A row per value. The outer result is the writer's, the inner one the reader's.
+/// Writes a row per value. The outer result is an error of the writer, the inner one of the reader.
 fn values(out: &mut impl Write, records: &[Record]) -> io::Result<Result<(), Failure>> {
     writeln!(out, "record,cell,settings,seed,time_s,subject,metric,value")?;
     for (name, record) in compare::names(records).iter().zip(records) {
@@ -115,7 +121,7 @@ fn values(out: &mut impl Write, records: &[Record]) -> io::Result<Result<(), Fai
     Ok(Ok(()))
 }
 
-/// A CSV field (RFC 4180).
+/// Quotes a CSV field (RFC 4180).
 fn quote(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

@@ -1,4 +1,4 @@
-//! `netstage router`: the MPLS and IP router, and what can be asked of one that runs.
+//! `netstage router`: runs or queries the MPLS and IP router.
 
 use super::table::{Table, counted};
 use crate::exit::{Failure, OK, print};
@@ -11,66 +11,82 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+const RUN_EXAMPLES: &str = "Examples:
+  netstage router run /etc/netstage/router.toml";
+const CHECK_EXAMPLES: &str = "Examples:
+  netstage router check router.toml";
+const RELOAD_EXAMPLES: &str = "Examples:
+  netstage router reload";
+
 /// Subcommands of `router`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Be a router, as a configuration file says
+    /// Run a router with a configuration file
+    #[command(after_help = RUN_EXAMPLES)]
     Run {
-        /// The configuration file
+        /// Configuration file
         configuration: PathBuf,
     },
     /// Check a configuration file
+    #[command(after_help = CHECK_EXAMPLES)]
     Check {
-        /// The configuration file
+        /// Configuration file
         configuration: PathBuf,
     },
-    /// Show how a router stands
+    /// Show interfaces, routes, labels, neighbors and counters of a running router
     Show(Show),
-    /// Have a router read its configuration and its file of routes again
+    /// Reload the configuration and route file of a running router
+    #[command(after_help = RELOAD_EXAMPLES)]
     Reload(Socket),
 }
 
-/// Which router.
+/// Option that names the control socket of a router.
 #[derive(clap::Args)]
 pub struct Socket {
-    /// The router's control socket
+    /// Control socket of the router
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
 }
 
-/// Where a router is asked, unless its configuration says otherwise.
+/// Default control socket of a router.
 pub const SOCKET: &str = "/run/netstage-router.sock";
+
+const SHOW_EXAMPLES: &str = "Examples:
+  netstage router show
+  netstage router show fib 10.0.0.0/8 --table red
+  netstage router show lfib 100 --json";
 
 /// Options of `router show`.
 #[derive(clap::Args)]
+#[command(after_help = SHOW_EXAMPLES)]
 pub struct Show {
-    /// What to show
+    /// Part of the state to show
     #[arg(value_enum, default_value = "all")]
     what: What,
-    /// Of the fib: a prefix, for the routes within, or an address, for those that hold it; of the lfib: a label
+    /// With fib: a prefix (routes within it) or an address (routes that match it); with lfib: a label
     which: Option<String>,
-    /// Of the fib: this table's routes, a VPN's name or `main`
+    /// With fib: routes of this VPN, or of `main`
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
     #[command(flatten)]
     router: Socket,
-    /// Print it as JSON: all but routes and labels, or these, one after the other
+    /// Print JSON: a list with fib and lfib, else the whole state
     #[arg(long)]
     json: bool,
 }
 
-/// What can be shown.
+/// Part of the state that `router show` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
-    /// All but routes and labels
+    /// Everything except routes and labels
     All,
-    /// Routes: where addresses lead, as a file of routes says it
+    /// Routes, in the syntax of route files
     Fib,
-    /// Labels: what they mean, as a file of routes says it
+    /// Labels, in the syntax of route files
     Lfib,
-    /// Neighbours, and their stations
+    /// Neighbors and their MAC addresses
     Neighbours,
-    /// What was forwarded, refused or noticed
+    /// Packet and event counters
     Counters,
 }
 
@@ -85,23 +101,23 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
 }
 
 fn serve(configuration: &Path) -> Result<u8, Failure> {
-    // Before any thread begins: each would be ended by a signal otherwise.
-    let signals = Signals::block().map_err(|error| Failure::run(format!("no signals: {error}")))?;
+    // Must precede the first thread: threads started earlier would not block the signals.
+    let signals = Signals::block().map_err(|error| Failure::run(format!("cannot block signals: {error}")))?;
     let log: Log = Arc::new(|level, line| {
         let mark = if level == Level::Alarm { "alarm: " } else { "" };
-        say(&format!("{mark}{line}"));
+        print_line(&format!("{mark}{line}"));
     });
     let daemon = Daemon::begin(configuration, log)?;
-    say(&format!("ready; control socket {}", daemon.control().display()));
+    print_line(&format!("ready; control socket {}", daemon.control().display()));
     let last = daemon.serve(&signals)?;
     match last {
         Some(_) => Ok(OK),
-        None => Err(Failure::run("forwarding ended by itself")),
+        None => Err(Failure::run("forwarding stopped unexpectedly")),
     }
 }
 
-fn say(what: &str) {
-    let _ = writeln!(io::stderr(), "netstage router: {what}");
+fn print_line(text: &str) {
+    let _ = writeln!(io::stderr(), "netstage router: {text}");
 }
 
 fn check(configuration: &Path) -> Result<u8, Failure> {
@@ -117,31 +133,31 @@ fn check(configuration: &Path) -> Result<u8, Failure> {
 
 fn reload(router: &Socket) -> Result<u8, Failure> {
     match daemon::reload(&router.socket) {
-        Ok(changes) if changes.is_empty() => print(b"taken; nothing has changed\n").map(|()| OK),
-        Ok(changes) => print(format!("taken: {}\n", changes.join("; ")).as_bytes()).map(|()| OK),
+        Ok(changes) if changes.is_empty() => print(b"reloaded: no changes\n").map(|()| OK),
+        Ok(changes) => print(format!("reloaded: {}\n", changes.join("; ")).as_bytes()).map(|()| OK),
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            Err(Failure::usage(error.to_string()).help("the router keeps the configuration it had"))
+            Err(Failure::usage(error.to_string()).help("the router keeps its current configuration"))
         }
-        Err(error) => Err(unanswered(&router.socket, &error)),
+        Err(error) => Err(no_answer(&router.socket, &error)),
     }
 }
 
-fn unanswered(socket: &Path, error: &io::Error) -> Failure {
+fn no_answer(socket: &Path, error: &io::Error) -> Failure {
     Failure::run(format!("{}: {error}", socket.display()))
-        .help("start one with `netstage router run`, or name its socket with --socket")
+        .help("start the router with `netstage router run`, or give its socket with --socket")
 }
 
 fn show(show: &Show) -> Result<u8, Failure> {
     let socket = &show.router.socket;
     let is_chosen = show.which.is_some() || show.table.is_some();
     if is_chosen && !matches!(show.what, What::Fib | What::Lfib) {
-        return Err(Failure::usage("only routes and labels can be chosen from").help("show fib, or lfib"));
+        return Err(Failure::usage("only fib and lfib can be filtered").help("use `show fib` or `show lfib`"));
     }
-    let told = match show.what {
+    let printed = match show.what {
         What::Fib => routes(show)?,
         What::Lfib => labels(show)?,
         _ => {
-            let state = ask(socket).map_err(|error| unanswered(socket, &error))?;
+            let state = ask(socket).map_err(|error| no_answer(socket, &error))?;
             let text = match show.json {
                 true => json(&state)? + "\n",
                 false => shown(show.what, &state),
@@ -149,20 +165,20 @@ fn show(show: &Show) -> Result<u8, Failure> {
             return print(text.as_bytes()).map(|()| OK);
         }
     };
-    match told {
-        // Whoever read the output has seen enough.
+    match printed {
+        // The reader of the output closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(OK),
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(Failure::usage(error.to_string())),
-        Err(error) => Err(unanswered(socket, &error)),
+        Err(error) => Err(no_answer(socket, &error)),
         Ok(()) => Ok(OK),
     }
 }
 
-fn json(told: &impl Serialize) -> Result<String, Failure> {
-    serde_json::to_string_pretty(told).map_err(|error| Failure::run(error.to_string()))
+fn json(value: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value).map_err(|error| Failure::run(error.to_string()))
 }
 
-/// Prints things as they come: each as a line, or all as a list of JSON.
+/// Streaming printer of items: a line each, or all as a JSON array.
 struct Printing<W> {
     to: W,
     is_json: bool,
@@ -194,41 +210,43 @@ fn printing(is_json: bool) -> Printing<BufWriter<io::StdoutLock<'static>>> {
 fn routes(show: &Show) -> Result<io::Result<()>, Failure> {
     let mut filter = RouteFilter { table: show.table.clone(), ..RouteFilter::default() };
     if let Some(which) = &show.which {
-        let wrong = || Failure::usage(format!("`{which}` is no prefix such as 10.0.0.0/8, and no address"));
+        let invalid =
+            || Failure::usage(format!("`{which}` is not a prefix, such as 10.0.0.0/8, or an address"));
         match which.split_once('/') {
             Some((address, length)) => {
-                let address: IpAddr = address.parse().map_err(|_| wrong())?;
-                let most = if address.is_ipv4() { 32 } else { 128 };
-                let length = length.parse().ok().filter(|length| *length <= most).ok_or_else(wrong)?;
+                let address: IpAddr = address.parse().map_err(|_| invalid())?;
+                let max = if address.is_ipv4() { 32 } else { 128 };
+                let length = length.parse().ok().filter(|length| *length <= max).ok_or_else(invalid)?;
                 filter.within = Some((address, length));
             }
-            None => filter.holding = Some(which.parse().map_err(|_| wrong())?),
+            None => filter.holding = Some(which.parse().map_err(|_| invalid())?),
         }
     }
     let mut printing = printing(show.json);
-    let told = daemon::routes(&show.router.socket, &filter, &mut |route: Route| {
+    let printed = daemon::routes(&show.router.socket, &filter, &mut |route: Route| {
         printing.one(&route, || {
             let table = if route.table == "main" { String::new() } else { format!("table {} ", route.table) };
             format!("{:<18} {table}{}{}", route.prefix, route.to, packets(route.packets))
         })
     });
-    Ok(told.and_then(|()| printing.end()))
+    Ok(printed.and_then(|()| printing.end()))
 }
 
 fn labels(show: &Show) -> Result<io::Result<()>, Failure> {
     if show.table.is_some() {
-        return Err(Failure::usage("labels have one table").help("leave --table out"));
+        return Err(Failure::usage("--table does not apply to lfib").help("omit --table"));
     }
-    let wrong = |which: &str| Failure::usage(format!("`{which}` is no label: a number up to 1048575"));
+    let invalid =
+        |which: &str| Failure::usage(format!("`{which}` is not a label; give a number from 0 to 1048575"));
     let one = show
         .which
         .as_ref()
-        .map(|which| which.parse().ok().filter(|label| *label < 1 << 20).ok_or_else(|| wrong(which)));
+        .map(|which| which.parse().ok().filter(|label| *label < 1 << 20).ok_or_else(|| invalid(which)));
     let mut printing = printing(show.json);
-    let told = daemon::labels(&show.router.socket, one.transpose()?, &mut |label: Label| {
+    let printed = daemon::labels(&show.router.socket, one.transpose()?, &mut |label: Label| {
         printing.one(&label, || format!("label {:<12} {}{}", label.label, label.to, packets(label.packets)))
     });
-    Ok(told.and_then(|()| printing.end()))
+    Ok(printed.and_then(|()| printing.end()))
 }
 
 fn shown(what: What, state: &State) -> String {
@@ -242,13 +260,13 @@ fn shown(what: What, state: &State) -> String {
 }
 
 fn interfaces(state: &State) -> String {
-    let mut table = Table::new(&["interface", "table", "labels", ">received", ">sent", ">waiting", "state"]);
+    let mut table = Table::new(&["interface", "table", "labels", ">received", ">sent", ">queued", "state"]);
     for interface in &state.interfaces {
-        let labels = if interface.mpls { "taken" } else { "not taken" };
-        let told = match (&interface.failure, &interface.slow) {
+        let labels = if interface.mpls { "accepted" } else { "rejected" };
+        let status = match (&interface.failure, &interface.slow) {
             (Some(failure), _) => failure.clone(),
-            (None, Some(slow)) => format!("sent by the slow path: {slow}"),
-            (None, None) => "works".into(),
+            (None, Some(slow)) => format!("slow path: {slow}"),
+            (None, None) => "up".into(),
         };
         table.row([
             interface.name.clone(),
@@ -257,29 +275,29 @@ fn interfaces(state: &State) -> String {
             interface.received.packets.to_string(),
             interface.sent.packets.to_string(),
             interface.queued.to_string(),
-            told,
+            status,
         ]);
     }
-    let decided = if state.fast_path { "in the kernel" } else { "by the program" };
-    let refused = match state.refusal.trim_end() {
+    let forwarded = if state.fast_path { "forwarded in the kernel" } else { "forwarded in user space" };
+    let rejected = match state.refusal.trim_end() {
         "" => String::new(),
-        why => format!("THE LAST CONFIGURATION WAS REFUSED: {why}\n"),
+        reason => format!("LAST CONFIGURATION REJECTED: {reason}\n"),
     };
     let counted = format!("{}, {}", counted(state.routes, "route"), counted(state.labels, "label"));
-    format!("{counted}, decided {decided}\n{refused}\n{}", table.text())
+    format!("{counted}, {forwarded}\n{rejected}\n{}", table.text())
 }
 
 fn neighbours(state: &State) -> String {
-    let mut table = Table::new(&["neighbour", "on", "station"]);
+    let mut table = Table::new(&["neighbor", "interface", "MAC address"]);
     for neighbour in &state.neighbours {
-        let station = neighbour.station.clone().unwrap_or_else(|| "not known".into());
-        table.row([neighbour.address.clone(), neighbour.interface.clone(), station]);
+        let mac = neighbour.station.clone().unwrap_or_else(|| "unknown".into());
+        table.row([neighbour.address.clone(), neighbour.interface.clone(), mac]);
     }
     table.text()
 }
 
 fn counters(state: &State) -> String {
-    let mut table = Table::new(&["by", "counter", ">packets", "severity", "meaning"]);
+    let mut table = Table::new(&["path", "counter", ">packets", "severity", "meaning"]);
     for count in state.counters.iter().filter(|count| count.packets > 0) {
         table.row([
             count.path.clone(),
@@ -292,7 +310,7 @@ fn counters(state: &State) -> String {
     table.text()
 }
 
-/// A comment in a file of routes.
+/// Formats a packet count as a comment of a route file.
 fn packets(count: Option<u64>) -> String {
     count.map_or(String::new(), |count| format!("  # {}", counted(count as usize, "packet")))
 }

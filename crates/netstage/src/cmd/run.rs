@@ -1,4 +1,4 @@
-//! `netstage run`: a scenario to its record, its report and a summary.
+//! `netstage run`: runs a scenario, writes its record and report, and prints a summary.
 
 use super::Chosen;
 use crate::exit::{self, Failure};
@@ -15,27 +15,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+const EXAMPLES: &str = "Examples:
+  netstage run scenarios/examples/two-hosts.toml
+  netstage run fair.toml --vary flow.bulk.count=2,10 --repeat 5 --out out/fair
+  netstage run fair.toml --on emu";
+
 /// Options of `run`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
     chosen: Chosen,
-    /// What to run it on
-    #[arg(long, value_name = "STAGE", default_value = "sim")]
+    /// sim (simulator), emu (network namespaces of this host) or live (hosts of a fleet)
+    #[arg(long, value_name = "STAGE", default_value = "sim", hide_possible_values = true)]
     on: Stage,
-    /// Who works the links of the emulated stage
-    #[arg(long, value_name = "WHO", default_value = "own")]
+    /// Link emulator for --on emu: own (netstage), netem (kernel), or mixed (netem where it can)
+    #[arg(long, value_name = "EMULATOR", default_value = "own", hide_possible_values = true)]
     emulator: Emulator,
     #[command(flatten)]
     fleet: super::fleet::Folder,
-    /// The record's folder [default: out/NAME]
+    /// Folder of the record [default: out/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Runs at the same time [default: one per core in the simulator, one elsewhere]
+    /// Parallel runs [default: one per core with --on sim, else 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Begin a run that is void anew, up to N times, and a spoiled trial of a test, at least
-    /// twice; the record says so
+    /// Repeat void runs up to N times, and void trials of a test up to N but at least 2 times
     #[arg(long, value_name = "N", default_value_t = 0)]
     retries: u32,
     /// Print the result, or the error, as JSON
@@ -45,21 +50,21 @@ pub struct Arguments {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Stage {
-    /// The simulator, in virtual time
+    /// Simulator, in virtual time
     Sim,
-    /// Real packets between namespaces of this machine, in real time
+    /// Real packets between network namespaces of this host, in real time
     Emu,
-    /// Real packets between hosts of a fleet, placed by [place], in real time
+    /// Real packets between hosts of a fleet as placed in `[place]`, in real time
     Live,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Emulator {
-    /// netstage itself
+    /// Emulator of netstage
     Own,
-    /// The kernel's netem, if it can be every link without a difference
+    /// netem of the kernel, for all links; an error if one cannot be emulated exactly
     Netem,
-    /// netem where it can be the link, netstage elsewhere
+    /// netem for links it can emulate exactly, netstage for the others
     Mixed,
 }
 
@@ -68,32 +73,32 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let scenario = arguments.chosen.load()?;
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(arguments.chosen.name()));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // Runs in real time take the processor from each other, so those go one by one.
-    let (name, jobs, runner): (_, _, Box<Runner>) =
-        match (arguments.on, arguments.emulator) {
-            (Stage::Sim, Emulator::Own) => ("sim", cores, Box::new(stage::sim)),
-            (Stage::Sim, _) => {
-                return Err(Failure::usage("the simulator has no links to hand on")
-                    .help("--emulator goes with --on emu"));
-            }
-            (Stage::Live, Emulator::Own) => {
-                let means = hosts::Means::new(arguments.fleet.open()?, &out);
-                ("live", 1, Box::new(stage::live(means)))
-            }
-            (Stage::Live, _) => {
-                return Err(Failure::usage("real hosts have no links to hand on")
-                    .help("--emulator goes with --on emu"));
-            }
-            (Stage::Emu, emulator) => {
-                let (name, backend) = match emulator {
-                    Emulator::Own => ("emu", Backend::Own),
-                    Emulator::Netem => ("emu-netem", Backend::Netem),
-                    Emulator::Mixed => ("emu-mixed", Backend::Mixed),
-                };
-                let means = means(&out, backend)?;
-                (name, 1, Box::new(stage::emu(means)))
-            }
-        };
+    // Parallel runs in real time would compete for the CPU, so they run one after another.
+    let (name, jobs, runner): (_, _, Box<Runner>) = match (arguments.on, arguments.emulator) {
+        (Stage::Sim, Emulator::Own) => ("sim", cores, Box::new(stage::sim)),
+        (Stage::Sim, _) => {
+            return Err(Failure::usage("--emulator has no effect in the simulator")
+                .help("use --emulator with --on emu"));
+        }
+        (Stage::Live, Emulator::Own) => {
+            let means = hosts::Means::new(arguments.fleet.open()?, &out);
+            ("live", 1, Box::new(stage::live(means)))
+        }
+        (Stage::Live, _) => {
+            return Err(
+                Failure::usage("--emulator has no effect on real hosts").help("use --emulator with --on emu")
+            );
+        }
+        (Stage::Emu, emulator) => {
+            let (name, backend) = match emulator {
+                Emulator::Own => ("emu", Backend::Own),
+                Emulator::Netem => ("emu-netem", Backend::Netem),
+                Emulator::Mixed => ("emu-mixed", Backend::Mixed),
+            };
+            let means = means(&out, backend)?;
+            (name, 1, Box::new(stage::emu(means)))
+        }
+    };
     let options = Options {
         out,
         jobs: arguments.jobs.map_or(jobs, usize::from),
@@ -104,7 +109,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     to_record(&scenario, &*runner, &options, arguments.json)
 }
 
-/// Runs a scenario to its record, its page and what is printed of it.
+/// Runs a scenario, writes record and report, and prints the summary.
 pub(super) fn to_record(
     scenario: &Scenario,
     runner: &Runner,
@@ -134,7 +139,7 @@ pub(super) fn to_record(
     Ok(code)
 }
 
-/// A flag that the first interrupt sets; the second one ends the process at once.
+/// Returns a flag that the first interrupt sets. A second interrupt ends the process immediately.
 pub(super) fn watch_interrupt() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&flag);
@@ -143,14 +148,15 @@ pub(super) fn watch_interrupt() -> Result<Arc<AtomicBool>, Failure> {
             std::process::exit(exit::INTERRUPTED.into());
         }
     };
-    ctrlc::set_handler(handler).map_err(|e| Failure::usage(format!("cannot handle interrupts: {e}")))?;
+    ctrlc::set_handler(handler)
+        .map_err(|e| Failure::usage(format!("cannot install a signal handler: {e}")))?;
     Ok(flag)
 }
 
-/// Parts of a run that the bar tells apart.
+/// Steps of the progress bar per run.
 const PARTS: u64 = 100;
 
-/// Progress on the terminal; nothing where stderr is not one.
+/// Progress bar on stderr; hidden unless stderr is a terminal.
 struct Bar {
     bar: ProgressBar,
 }
@@ -170,7 +176,7 @@ impl Observer for Bar {
         self.bar.set_position(((progress.done as f64 + progress.under_way) * PARTS as f64) as u64);
         let left = progress.left.map(|left| {
             let left = indicatif::HumanDuration(Duration::from_secs(left.as_secs() + 1));
-            format!(", about {left} left")
+            format!(", about {left} remaining")
         });
         let doing = if progress.doing.is_empty() { String::new() } else { format!(": {}", progress.doing) };
         self.bar.set_message(format!("{}{doing}", left.unwrap_or_default()));

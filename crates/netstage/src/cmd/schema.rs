@@ -1,6 +1,10 @@
-//! `netstage schema`: the JSON Schema of scenario files, for editors.
+//! `netstage schema`: prints the JSON Schema of scenario files, for editors.
 
 use crate::exit::{self, Failure, OK};
+
+/// Example command lines, for `--help`.
+pub const EXAMPLES: &str = "Examples:
+  netstage schema > scenario.schema.json";
 
 /// Runs the command.
 pub fn run() -> Result<u8, Failure> {

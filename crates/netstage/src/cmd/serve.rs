@@ -1,4 +1,4 @@
-//! `netstage serve`: the web page.
+//! `netstage serve`: serves the web page.
 
 use crate::exit::{self, Failure, OK};
 use crate::serve::{Settings, serve};
@@ -10,47 +10,52 @@ use std::path::{Path, PathBuf};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+const EXAMPLES: &str = "Examples:
+  netstage serve scenarios --records out
+  netstage serve --listen 0.0.0.0:8080 --token-file token --name stage.example
+  netstage serve --read-only";
+
 /// Options of `serve`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Folder of the scenarios
+    /// Folder of scenarios
     #[arg(default_value = "scenarios")]
     scenarios: PathBuf,
-    /// Folder of the records
+    /// Folder of records
     #[arg(long, value_name = "DIR", default_value = "out")]
     records: PathBuf,
-    /// Where to listen; beyond this machine only with a token
+    /// Address to listen on; all but loopback need --token-file
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// Ask for the token in this file, which is made where it is not there
+    /// Require the token in this file; a missing file is created
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// A name under which this server is asked, beside its addresses
+    /// Host name that clients may use for this server; repeatable
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
     #[command(flatten)]
     fleet: super::fleet::Folder,
-    /// Only show: nothing is started, stopped or written
+    /// Refuse requests that start, stop or write anything
     #[arg(long)]
     read_only: bool,
 }
 
-/// Letters of a token that is made.
+/// Length of a generated token.
 const TOKEN_BYTES: usize = 32;
-/// The shortest token that is taken.
-const SHORTEST: usize = 16;
+/// Minimum length of a token.
+const MIN_TOKEN_BYTES: usize = 16;
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let token = arguments.token_file.as_deref().map(token).transpose()?;
     if token.is_none() && !arguments.listen.ip().is_loopback() {
-        let message =
-            format!("{} is not only this machine: whoever reaches it could start runs", arguments.listen);
-        return Err(Failure::usage(message).help("--token-file FILE lets in only who knows the token"));
+        let message = format!("{} is reachable from other hosts, which could start runs", arguments.listen);
+        return Err(Failure::usage(message).help("require a token with --token-file FILE"));
     }
     if !arguments.scenarios.is_dir() {
-        let message = format!("{} is no folder", arguments.scenarios.display());
-        return Err(Failure::usage(message).help("netstage serve FOLDER, a folder of scenario files"));
+        let message = format!("{} is not a folder", arguments.scenarios.display());
+        return Err(Failure::usage(message).help("pass a folder of scenario files: netstage serve FOLDER"));
     }
     fs::create_dir_all(&arguments.records).map_err(|e| Failure::write(&arguments.records, &e))?;
     let settings = Settings {
@@ -66,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     runtime.map_err(failed)?.block_on(async {
         let listener = TcpListener::bind(arguments.listen).await.map_err(|error| {
             Failure::run(format!("cannot listen on {}: {error}", arguments.listen))
-                .help("--listen 127.0.0.1:0 takes any free port")
+                .help("use --listen 127.0.0.1:0 for any free port")
         })?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
@@ -74,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
             tokio::select! { _ = interrupt.recv() => {} _ = terminate.recv() => {} }
         };
         serve(settings, listener, ended, |address| {
-            // What follows # stays in the browser: no log of a proxy has it.
+            // Browsers do not send the part after #, so no proxy logs the token.
             let secret = token.as_ref().map_or(String::new(), |token| format!("#token={token}"));
             let _ = exit::print(format!("http://{address}/{secret}\n").as_bytes());
         })
@@ -84,11 +89,11 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     Ok(OK)
 }
 
-/// The token of a file, which is made where it is not there.
+/// Reads the token from a file, or creates the file with a random token.
 fn token(path: &Path) -> Result<String, Failure> {
     let mut options = OpenOptions::new();
-    let made = options.write(true).create_new(true).mode(0o600).open(path);
-    let token = match made {
+    let created = options.write(true).create_new(true).mode(0o600).open(path);
+    let token = match created {
         Ok(mut file) => {
             let mut random = [0; TOKEN_BYTES / 2];
             let filled = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random));
@@ -104,12 +109,12 @@ fn token(path: &Path) -> Result<String, Failure> {
         }
         Err(error) => return Err(Failure::write(path, &error)),
     };
-    let is_sound =
-        token.len() >= SHORTEST && token.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
-    match is_sound {
+    let is_valid = token.len() >= MIN_TOKEN_BYTES
+        && token.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    match is_valid {
         true => Ok(token),
-        false => Err(Failure::usage(format!("{} holds no token", path.display())).help(format!(
-            "a token has at least {SHORTEST} letters, digits, - or _; without the file one is made"
+        false => Err(Failure::usage(format!("{} does not contain a valid token", path.display())).help(format!(
+            "a token has at least {MIN_TOKEN_BYTES} letters, digits, - or _; delete the file to generate one"
         ))),
     }
 }

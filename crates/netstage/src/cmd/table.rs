@@ -1,24 +1,24 @@
-//! Tables for a terminal: columns as wide as what is in them, numbers to the right.
+//! Tables for the terminal, with columns as wide as their cells and numbers aligned right.
 
-/// A table that is filled row by row.
+/// Table of text cells.
 pub struct Table {
     heads: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// Columns by their heads; those of numbers begin with `>`.
+    /// Creates a table with these column heads. A head that begins with `>` is aligned right.
     pub fn new(heads: &[&'static str]) -> Table {
         Table { heads: heads.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row, of as many cells as there are columns.
+    /// Adds a row with a cell for each column.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.heads.len());
         self.rows.push(cells.into());
     }
 
-    /// As text; nothing where there are no rows.
+    /// Formats the table; empty without rows.
     pub fn text(&self) -> String {
         if self.rows.is_empty() {
             return String::new();
@@ -44,12 +44,12 @@ impl Table {
     }
 }
 
-/// `1 peer`, `2 peers`.
-pub fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+/// Formats a count with its noun: `1 peer`, `2 peers`.
+pub fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A number of bits per second, with three digits.
+/// Formats bits per second with three digits.
 pub fn rate(bits: f64) -> String {
     let (scaled, unit) = match bits {
         bits if bits >= 1e9 => (bits / 1e9, "Gbit/s"),
@@ -67,7 +67,7 @@ pub fn rate(bits: f64) -> String {
     format!("{scaled:.digits$} {unit}")
 }
 
-/// A time.
+/// Formats a duration.
 pub fn time(nanoseconds: u64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
     match (seconds, nanoseconds) {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
+    fn columns_are_as_wide_as_their_widest_cell() {
         let mut table = Table::new(&["name", ">packets", "note"]);
         assert_eq!(table.text(), "");
         table.row(["west".into(), "7".into(), String::new()]);

@@ -1,4 +1,4 @@
-//! `netstage traffic learn`: a model file from a capture.
+//! `netstage traffic learn`: fits a traffic model to a capture.
 
 use crate::exit::{self, Failure, OK};
 use netstage_scenario::learned::Fit;
@@ -9,25 +9,29 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
 
-/// What to do with traffic models.
+/// Subcommands of `traffic`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Learn an application from a pcap or pcapng capture, for traffic = { model = "learned" }
+    /// Fit a model to a pcap or pcapng capture, for traffic = { model = "learned" }
     Learn(Learn),
 }
 
+const EXAMPLES: &str = "Examples:
+  netstage traffic learn dns.pcap --flow 'udp port 53' --output dns.json";
+
 /// Options of `traffic learn`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Learn {
-    /// The capture
+    /// Capture file
     capture: PathBuf,
-    /// The model file [default: the capture's name with .json]
+    /// Model file to write [default: CAPTURE with the extension .json]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The flows to learn from: tcp, udp, port N, host ADDRESS; several must all hold [default: the service with the most bytes]
+    /// Flows to use, as 'udp port 53 host 192.0.2.1' [default: the service with the most bytes]
     #[arg(long, value_name = "FILTER")]
     flow: Option<Filter>,
-    /// Print what was found, or the error, as JSON
+    /// Print the fit, or the error, as JSON
     #[arg(long)]
     json: bool,
 }
@@ -43,7 +47,9 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
         learn(&name, BufReader::with_capacity(1 << 20, file), arguments.flow.as_ref()).map_err(|error| {
             let failure = Failure::usage(format!("{}: {error}", path.display()));
             match error {
-                LearnError::NothingPasses(_) => failure.help("--flow takes tcp, udp, port N, host ADDRESS"),
+                LearnError::NothingPasses(_) => {
+                    failure.help("combine tcp, udp, port N and host ADDRESS, as --flow 'udp port 53'")
+                }
                 _ => failure,
             }
         })?;
@@ -59,7 +65,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
         });
         format!("{found:#}\n")
     } else {
-        summary(&lesson) + &format!("Model: {}\n", output.display())
+        summary(&lesson) + &format!("model: {}\n", output.display())
     };
     exit::print(text.as_bytes())?;
     Ok(OK)
@@ -68,13 +74,13 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
 fn summary(lesson: &Lesson) -> String {
     let read = &lesson.file.read;
     let mut text = format!(
-        "Learned from {}: {} packets of {} flows ({} of others, {} broken)\n\n",
+        "Fitted to {}: {} packets in {} flows ({} other packets, {} malformed)\n\n",
         lesson.subject, read.used, read.flows, read.other, read.broken
     );
     let _ = writeln!(
         text,
         "{:10} {:>8} {:>12} {:>12} {:>7} {:>7} {:>7} {:>7}",
-        "", "samples", "mean", "drawn", "CV", "drawn", "lag 1", "KS"
+        "", "samples", "mean", "model", "CV", "model", "lag 1", "KS"
     );
     for fit in &lesson.file.fit {
         let _ = writeln!(

@@ -1,4 +1,4 @@
-//! The agents of the fleet, as its controller last saw them.
+//! Agents of the fleet, as last seen by the controller.
 
 use super::{Answer, Shared, apart};
 use axum::Json;
@@ -8,52 +8,52 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A fleet.
+/// State of a fleet.
 #[derive(Debug, Default, Serialize)]
 pub struct FleetState {
-    /// Whether there is a fleet at all.
+    /// A fleet exists.
     exists: bool,
-    /// Whether its controller is at work: `netstage fleet serve`.
+    /// The controller (`netstage fleet serve`) is running.
     served: bool,
-    /// Its agents, by name.
+    /// Agents, sorted by name.
     agents: Vec<Agent>,
 }
 
-/// An agent.
+/// State of an agent.
 #[derive(Debug, Serialize)]
 pub struct Agent {
-    /// Its name.
+    /// Name of the agent.
     pub name: String,
-    /// Its labels.
+    /// Labels of the agent.
     labels: Vec<String>,
-    /// Name of its host; empty before it was seen.
+    /// Name of the agent's host; empty before the first connection.
     host: String,
-    /// Version of its program; empty before it was seen.
+    /// Version of netstage; empty before the first connection.
     version: String,
     /// `never-seen`, `offline`, `idle` or `taken`.
     state: &'static str,
-    /// Whether it is there.
+    /// The agent is connected.
     #[serde(skip)]
     pub is_up: bool,
-    /// Seconds since it was last heard.
+    /// Seconds since the last message from the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     seen_s_ago: Option<f64>,
-    /// Bound of the error with which its clock is known, seconds.
+    /// Maximum error of the clock offset, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_error_s: Option<f64>,
-    /// Whether something keeps its wall clock right, as its kernel tells.
+    /// The wall clock is synchronized (NTP or PTP) according to the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     clock_kept: Option<bool>,
-    /// When its certificate ends, seconds since 1970.
+    /// Expiration time of the certificate, seconds since 1970.
     pub certificate_expires_s: u64,
 }
 
-/// The agents of the fleet.
+/// Lists the agents of the fleet.
 pub async fn list(State(shared): State<Shared>) -> Answer<FleetState> {
     apart(move || Ok(Json(fleet(&shared.fleet)))).await
 }
 
-/// What is known of a folder's fleet.
+/// Returns the state of the fleet in a folder.
 pub fn fleet(folder: &Path) -> FleetState {
     let Ok(fleet) = Fleet::open(folder) else { return FleetState::default() };
     let agents = fleet.agents().unwrap_or_default();
@@ -65,7 +65,7 @@ pub fn fleet(folder: &Path) -> FleetState {
 }
 
 impl FleetState {
-    /// Its agents.
+    /// Returns the agents.
     pub fn agents(&self) -> &[Agent] {
         &self.agents
     }

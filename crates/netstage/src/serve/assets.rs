@@ -1,4 +1,4 @@
-//! The page's own files, built into the program.
+//! Static files of the web page, built into the program.
 
 use super::Shared;
 use super::guard::is_data;
@@ -13,9 +13,9 @@ const PAGE: &str = include_str!("../../../../web/dist/app.html");
 const SCRIPT: &str = include_str!("../../../../web/dist/app.js");
 const STYLE: &str = include_str!("../../../../web/dist/app.css");
 
-/// The page, its script and its style.
+/// Returns the routes of the page, its script and its style sheet.
 pub fn router() -> Router<Shared> {
-    // Each view has an address of its own; the script tells them apart.
+    // All views have the same page; its script selects the view by the path.
     let views = [
         "/",
         "/scenarios",
@@ -32,12 +32,12 @@ pub fn router() -> Router<Shared> {
         .route("/app.css", get(async || file("text/css; charset=utf-8", STYLE)))
 }
 
-/// Answers where there is nothing: people by the page, which says so, programs as ever.
+/// Responds to unknown paths: with the page, which reports the error, or with JSON for the API.
 pub async fn nowhere(method: Method, uri: Uri) -> Response {
     let is_read = matches!(method, Method::GET | Method::HEAD);
     match is_read && !is_data(uri.path()) {
         true => (StatusCode::NOT_FOUND, page().await).into_response(),
-        false => Refusal::missing("there is nothing of this name").into_response(),
+        false => Refusal::missing("unknown path").into_response(),
     }
 }
 
@@ -46,6 +46,6 @@ async fn page() -> impl IntoResponse {
 }
 
 fn file(content: &'static str, text: &'static str) -> impl IntoResponse {
-    // Another version of the program has other files under the same names.
+    // Other versions of netstage have different files under the same names.
     ([(CONTENT_TYPE, content), (CACHE_CONTROL, "no-cache")], text)
 }

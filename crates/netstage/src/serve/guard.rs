@@ -1,9 +1,9 @@
-//! Who may ask: the page itself, and programs of the user; no other site that the user's browser
-//! has open, and nobody without the token where one is asked for.
+//! Access control: admits the page and the user's programs, but no other site that the user's browser has open, and
+//! requires the token if one is configured.
 //!
-//! A foreign page can have a browser send requests here, and by a name of its own that it lets
-//! point here (DNS rebinding) even read the answers. So a request must name this server by an
-//! address or a name it was told, come from no other origin, and say what it carries.
+//! A page of another site can make a browser send requests to this server. With DNS rebinding, a host name of the
+//! attacker that resolves to this server, it can even read the responses. Therefore a request must name this server by
+//! an address or a configured name, must have no foreign origin, and must declare its content type.
 
 use super::refusal::Refusal;
 use axum::extract::{Request, State};
@@ -17,11 +17,11 @@ use axum::response::{IntoResponse as _, Response};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What the name of the cookie that holds the token begins with; the port follows, since a browser sends the
-/// cookies of a host to all its ports.
+/// Prefix of the cookie that holds the token. The port follows, since a browser sends the cookies of a host to all of
+/// its ports.
 const COOKIE_NAME: &str = "netstage-";
 
-/// The page is one script, one style sheet and what it asks here.
+/// Content security policy of the page: one script, one style sheet and requests to this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -33,37 +33,37 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// What a request is held against.
+/// Access rules of a server.
 #[derive(Debug, Default)]
 pub struct Guard {
-    /// Names of this server beside its addresses and `localhost`.
+    /// Host names of this server, in addition to its addresses and `localhost`.
     pub names: Vec<String>,
-    /// What those who ask must know; none where everybody on this machine may ask.
+    /// Required token; `None` admits every user of this host.
     pub token: Option<String>,
-    /// Where this server listens.
+    /// Port of this server.
     pub port: u16,
-    /// Nothing may be started, stopped or written.
+    /// Requests that start, stop or write anything are rejected.
     pub read_only: bool,
 }
 
-/// Whether a path is of what programs and the page ask for, and not of the page itself.
+/// Reports whether a path belongs to the API, not to the static page.
 pub fn is_data(path: &str) -> bool {
     path == "/api" || path.starts_with("/api/") || path == "/metrics"
 }
 
-/// Lets a request pass, or answers it.
+/// Passes an admitted request on, or responds with an error.
 pub async fn watch(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    let asks_data = is_data(request.uri().path());
+    let is_api = is_data(request.uri().path());
     let mut response = match guard.admits(request.method(), request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
-        // A downloaded report brings a policy of its own, which is stricter.
+        // A downloaded report has a stricter policy of its own.
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
-    if asks_data {
+    if is_api {
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     }
     response
@@ -74,39 +74,39 @@ impl Guard {
         let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or(""));
         let host = text(HOST).unwrap_or("");
         if !self.is_ours(host) {
-            let message = format!("this server is not called {}", host.escape_debug());
+            let message = format!("unknown host name {}", host.escape_debug());
             return Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, "host", message)
-                .help("ask it by its address, or start it with --name NAME"));
+                .help("use the address of the server, or start it with --name NAME"));
         }
         let is_foreign =
             |origin: &str| origin.split_once("://").is_none_or(|(_, authority)| authority != host);
         let foreign =
-            Refusal::new(StatusCode::FORBIDDEN, "cross-site", "another site may not ask this server");
+            Refusal::new(StatusCode::FORBIDDEN, "cross-site", "requests from other sites are not allowed");
         if text(ORIGIN).is_some_and(is_foreign) {
             return Err(foreign);
         }
-        let asks_data = is_data(path);
-        // A link elsewhere may lead to the page, not to its data.
+        let is_api = is_data(path);
+        // Links of other sites may lead to the page, not to the API.
         let from = text(HeaderName::from_static("sec-fetch-site"));
-        if asks_data && from.is_some_and(|from| !matches!(from, "same-origin" | "none")) {
+        if is_api && from.is_some_and(|from| !matches!(from, "same-origin" | "none")) {
             return Err(foreign);
         }
-        // Who has no token yet may have the page, which asks for it.
-        if asks_data && path != "/api/session" && !self.knows_token(headers) {
-            return Err(Refusal::new(StatusCode::UNAUTHORIZED, "token", "this server wants its token")
-                .help("open the address it printed when it started, or send `Authorization: Bearer TOKEN`"));
+        // The page itself needs no token: it asks the user for it.
+        if is_api && path != "/api/session" && !self.has_token(headers) {
+            return Err(Refusal::new(StatusCode::UNAUTHORIZED, "token", "missing or wrong token")
+                .help("open the URL that the server printed, or send `Authorization: Bearer TOKEN`"));
         }
         let changes = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
-        let only_asks =
+        let is_query =
             matches!(path, "/api/session" | "/api/check" | "/api/compare" | "/api/compare/report.html");
-        if changes && self.read_only && !only_asks {
-            return Err(Refusal::new(StatusCode::FORBIDDEN, "read-only", "this server only shows")
+        if changes && self.read_only && !is_query {
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "read-only", "the server is read-only")
                 .help("start it without --read-only"));
         }
         Ok(())
     }
 
-    /// Whether a Host header names this server. An address cannot be made to point elsewhere.
+    /// Reports whether a Host header names this server. Any address is safe, since DNS cannot redirect it.
     fn is_ours(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((address, _)) => address,
@@ -117,21 +117,21 @@ impl Guard {
             || self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
-    fn knows_token(&self, headers: &HeaderMap) -> bool {
+    fn has_token(&self, headers: &HeaderMap) -> bool {
         let bearer =
             headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let pairs = cookies.flat_map(|value| value.split("; ")).filter_map(|pair| pair.split_once('='));
         let own = self.cookie_name();
         let in_cookie = pairs.filter(|(name, _)| *name == own).map(|(_, value)| value);
-        self.token.is_none() || bearer.into_iter().chain(in_cookie).any(|told| self.is_token(told))
+        self.token.is_none() || bearer.into_iter().chain(in_cookie).any(|value| self.is_token(value))
     }
 
-    /// Whether this is the token; takes as long for each wrong one of a length.
-    pub fn is_token(&self, told: &str) -> bool {
+    /// Reports whether this is the token, in constant time for values of the same length.
+    pub fn is_token(&self, value: &str) -> bool {
         self.token.as_ref().is_none_or(|token| {
-            let differ = token.bytes().zip(told.bytes()).fold(0, |differ, (a, b)| differ | (a ^ b));
-            token.len() == told.len() && differ == 0
+            let differ = token.bytes().zip(value.bytes()).fold(0, |differ, (a, b)| differ | (a ^ b));
+            token.len() == value.len() && differ == 0
         })
     }
 
@@ -139,7 +139,7 @@ impl Guard {
         format!("{COOKIE_NAME}{}", self.port)
     }
 
-    /// The cookie that lets a page in. Scripts cannot read it, and other sites do not send it.
+    /// Returns the session cookie with the token. Scripts cannot read it, and requests from other sites do not have it.
     pub fn cookie(&self) -> Option<HeaderValue> {
         let (name, token) = (self.cookie_name(), self.token.as_ref()?);
         HeaderValue::from_str(&format!("{name}={token}; HttpOnly; SameSite=Strict; Path=/")).ok()
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_page_and_programs_may_ask() {
+    fn only_the_page_and_programs_are_admitted() {
         let guard = Guard { names: vec!["stage.example".into()], ..Guard::default() };
         let ask = |headers: &[(&str, &str)]| answer(&guard, Method::POST, "/api/runs", headers);
         for host in ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "10.0.0.7", "Stage.Example:80"] {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_opens_and_a_wrong_one_does_not() {
+    fn the_token_is_required() {
         let guard = Guard { token: Some("secret".into()), port: 8080, ..Guard::default() };
         let ask =
             |name, value| answer(&guard, Method::GET, "/api/runs", &[("host", "localhost"), (name, value)]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_shows_changes_nothing() {
+    fn a_read_only_server_rejects_changes() {
         let guard = Guard { read_only: true, ..Guard::default() };
         let ask = |method, path| answer(&guard, method, path, &[("host", "localhost")]);
         assert_eq!((ask(Method::GET, "/api/runs"), ask(Method::POST, "/api/check")), (Ok(()), Ok(())));

@@ -1,4 +1,4 @@
-//! What the controller tells Prometheus.
+//! Prometheus metrics of the controller.
 
 use super::Shared;
 use super::agents::{self, Agent};
@@ -10,7 +10,7 @@ use netstage_host::prometheus::{CONTENT, Page};
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 
-/// `/metrics`.
+/// Responds to `/metrics`.
 pub async fn tell(State(shared): State<Shared>) -> impl IntoResponse {
     let (counted, folder) = (shared.studies.counted(), shared.fleet.clone());
     let fleet = spawn_blocking(move || agents::fleet(&folder)).await.unwrap_or_default();
@@ -19,37 +19,37 @@ pub async fn tell(State(shared): State<Shared>) -> impl IntoResponse {
 
 fn text(counted: Counted, agents: &[Agent], uptime: Duration) -> String {
     let mut page = Page::new("controller", uptime);
-    page.one("netstage_controller_studies_running", "gauge", "Studies that run now.", counted.running as f64);
+    page.one("netstage_controller_studies_running", "gauge", "Running studies.", counted.running as f64);
     page.one(
         "netstage_controller_studies_total",
         "counter",
-        "Studies started since the controller began.",
+        "Studies started since the controller was started.",
         counted.started as f64,
     );
     page.one(
         "netstage_controller_studies_failed",
         "gauge",
-        "Studies that failed, of the last fifty.",
+        "Failed studies among the last 50.",
         counted.failed as f64,
     );
     page.one(
         "netstage_controller_study_runs",
         "gauge",
-        "Runs in all of the studies that run now.",
+        "Total runs of the running studies.",
         counted.runs.1 as f64,
     );
     page.one(
         "netstage_controller_study_runs_done",
         "gauge",
-        "Runs finished of the studies that run now.",
+        "Finished runs of the running studies.",
         counted.runs.0 as f64,
     );
-    of_agents(&mut page, agents, "up", "1 while the agent is there.", |agent| {
+    of_agents(&mut page, agents, "up", "1 if the agent is connected, else 0.", |agent| {
         Some(f64::from(u8::from(agent.is_up)))
     });
-    let help = "Bound of the error with which the agent's clock is known.";
+    let help = "Maximum error of the agent's clock offset.";
     of_agents(&mut page, agents, "clock_error_seconds", help, |agent| agent.clock_error_s);
-    let help = "When the agent's certificate ends, since 1970.";
+    let help = "Expiration time of the agent's certificate, since 1970.";
     of_agents(&mut page, agents, "certificate_expires_timestamp_seconds", help, |agent| {
         Some(agent.certificate_expires_s as f64)
     });
@@ -59,11 +59,11 @@ fn text(counted: Counted, agents: &[Agent], uptime: Duration) -> String {
 fn of_agents(
     page: &mut Page,
     agents: &[Agent],
-    what: &str,
+    metric: &str,
     help: &str,
     value: impl Fn(&Agent) -> Option<f64>,
 ) {
-    let name = format!("netstage_controller_agent_{what}");
+    let name = format!("netstage_controller_agent_{metric}");
     page.head(&name, "gauge", help);
     for agent in agents {
         if let Some(value) = value(agent) {
@@ -78,7 +78,7 @@ mod tests {
     use netstage_host::prometheus::scheme;
 
     #[test]
-    fn names_keep_to_the_scheme() {
+    fn names_follow_the_naming_scheme() {
         let text = text(Counted::default(), &[], Duration::from_secs(3));
         let names = scheme::check(&text, "controller");
         let dashboard = include_str!("../../../../docs/dashboards/controller.json");

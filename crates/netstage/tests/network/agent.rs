@@ -99,7 +99,7 @@ fn a_port_in_use_is_named_and_the_agents_go_on() {
     let error = run(&mut agents, address).unwrap_err();
     let message = error.to_string();
     assert!(
-        message.contains("agent b refuses: flow voice") && message.contains(&address.to_string()),
+        message.contains("agent b refused: flow voice") && message.contains(&address.to_string()),
         "{message}"
     );
     assert!(matches!(error, Error::Refused(refusals) if refusals[0].1.kind == RefusalKind::InUse));
@@ -153,7 +153,7 @@ fn an_agent_told_to_end_still_hands_over_what_it_found() {
     let collected = agents.collect();
     let [report] = &collected.reports[..] else { panic!("{collected:?}") };
     assert!(report.flows[0].bins.iter().any(|bin| bin.sent > 0));
-    assert_eq!(report.void, ["agent a was told to end during the run"]);
+    assert_eq!(report.void, ["agent a was interrupted during the run"]);
     agents.finish();
     assert_eq!(process.output().status.code(), Some(0));
 }

@@ -280,8 +280,7 @@ fn run_by_nobody(name: &str, scenario: &str) -> Value {
     needs::root();
     let place = Place::of(name, scenario);
     // Build folders are not open to everybody: the program is run from a copy.
-    let program = place.0.join("netstage");
-    fs::copy(env!("CARGO_BIN_EXE_netstage"), &program).unwrap();
+    let program = place.0.program("netstage", &fs::read(env!("CARGO_BIN_EXE_netstage")).unwrap());
     let nobody = 65_534;
     nix::unistd::chown(&*place.0, Some(nobody.into()), Some(nobody.into())).unwrap();
     let output = Command::new("setpriv")
@@ -496,9 +495,7 @@ fn a_program_that_is_missing_is_named_with_its_package() {
 fn what_a_program_said_is_kept_where_it_failed() {
     ftp();
     let place = Place::of("ftp-failed", &FTP.replace("4 s", "1 s"));
-    let stand_in = place.0.join("curl");
-    fs::write(&stand_in, "#!/bin/sh\necho 'curl: out of paper' >&2\nexit 7\n").unwrap();
-    fs::set_permissions(&stand_in, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    place.0.program("curl", b"#!/bin/sh\necho 'curl: out of paper' >&2\nexit 7\n");
     let path = format!("{}:{}", place.0.display(), std::env::var("PATH").unwrap());
     let output = place.command("emu", "failed").env("PATH", path).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");

@@ -259,7 +259,7 @@ fn a_configuration_is_taken_whole_or_not_at_all() {
     let text = std::fs::read_to_string(&near.trace).unwrap();
     std::fs::write(&near.trace, text.replacen("\"taken\":true", "\"taken\":false", 1)).unwrap();
     let (code, said) = replay(&near.trace);
-    assert!(code == Some(3) && said.contains("recorded refused, replayed taken"), "{said}");
+    assert!(code == Some(3) && said.contains("recorded dropped, replayed accepted"), "{said}");
 }
 
 /// Each core has a VPN of its own, and what the first measures the second knows.

@@ -158,7 +158,7 @@ fn agents_are_routers_watch_tcp_and_receive_multicast() {
     assert!(mean("flow.window.peak", "file") >= 1.0);
     assert_eq!(arp_ignore(&fleet), "0", "the router's interface is the kernel's again");
     let log = fleet.log("west-pe.log");
-    assert!(log.contains("a router of wan, customers") && log.contains("agreed"), "{log}");
+    assert!(log.contains("router on wan, customers") && log.contains("accepted"), "{log}");
 
     let record = fleet.run_live("television.toml", "tv");
     assert_eq!(record["expectations"][0]["pass"], true, "{record:#}");
@@ -360,7 +360,7 @@ fn services_run_between_hosts_that_allow_them() {
         assert!(mean("flow.window.peak", service) >= 1.0);
     }
     let log = fleet.log("south.log");
-    assert!(log.contains("the server of iscsi, the server of ftp") && log.contains("agreed"), "{log}");
+    assert!(log.contains("iscsi server, ftp server") && log.contains("accepted"), "{log}");
     for (host, agent) in fleet.hosts.iter().zip(SITES) {
         assert_eq!((programs_in(host), left_by_services(&fleet, agent)), (vec![], vec![]), "{agent}");
     }
@@ -377,14 +377,14 @@ fn services_run_between_hosts_that_allow_them() {
             2,
             SERVING.replace("services", "# services"),
             None,
-            "south refuses: service disk: this agent's policy does not let it start the programs of iscsi (name \"iscsi\" under `services`",
+            "south refused: service disk: this agent's policy does not allow starting programs of service kind iscsi (add \"iscsi\" to `services`",
             1,
         ),
         (
             3,
             SERVING.into(),
             Some("/nowhere"),
-            "agent north refuses: service disk: iscsi-perf is not installed (there: apt-get install libiscsi-bin",
+            "agent north refused: service disk: iscsi-perf is not installed (on that host: apt-get install libiscsi-bin",
             4,
         ),
     ] {
@@ -393,7 +393,7 @@ fn services_run_between_hosts_that_allow_them() {
         agents.extend((0..SITES.len()).map(|index| fleet.agent_with(index, path)));
         // Before that, what the controller tells may be of the agents before.
         let log = || fleet.log("hub.log");
-        let is_back = |agent: &str| log().matches(&format!("agent {agent} is there")).count() == starts;
+        let is_back = |agent: &str| log().matches(&format!("agent {agent} connected")).count() == starts;
         assert!(within(LIMIT, || SITES.into_iter().all(is_back)), "{}", log());
         fleet.wait_for_all("idle");
         let (exit, told) = run(SERVICES, "refused");

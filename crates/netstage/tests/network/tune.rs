@@ -121,11 +121,11 @@ fn what_cannot_be_searched_for_is_said() {
     for (arguments, code, part) in [
         (&["127.0.0.1", "-t", "0.1"][..], 2, "0.5 s or more"),
         (&["127.0.0.1", "--tolerance", "0"], 2, "--tolerance"),
-        (&["127.0.0.1", "--largest", "1K"], 2, "room for four segments"),
-        (&["no.such.host.invalid"], 2, "cannot find the host"),
-        (&["https://127.0.0.1/x"], 2, "nothing is sent to https://"),
-        (&["http:///x"], 2, "names no host"),
-        (&["http://127.0.0.1/x", "-p", "8080"], 2, "a URL says what reads"),
+        (&["127.0.0.1", "--largest", "1K"], 2, "at least four segments"),
+        (&["no.such.host.invalid"], 2, "cannot resolve no.such.host.invalid"),
+        (&["https://127.0.0.1/x"], 2, "unsupported URL scheme https://"),
+        (&["http:///x"], 2, "invalid URL"),
+        (&["http://127.0.0.1/x", "-p", "8080"], 2, "cannot be combined with a URL"),
         (&["127.0.0.1", "--sink", "discard", "-R"], 2, "cannot be used with"),
         // Nobody listens on a port of the loopback's that is that of nothing.
         (&["127.0.0.1", "-p", "1"], 1, "no server at 127.0.0.1:1"),

@@ -122,7 +122,7 @@ impl Fleet {
     pub fn unit(&self, of: &str) -> PathBuf {
         let program = self.folder.join("netstage");
         if !program.exists() {
-            fs::hard_link(PROGRAM, &program).or_else(|_| fs::copy(PROGRAM, &program).map(drop)).unwrap();
+            self.folder.program("netstage", &fs::read(PROGRAM).unwrap());
         }
         let name = format!("netstage-{of}.service");
         let unit = super::project().join("packaging").join(&name);

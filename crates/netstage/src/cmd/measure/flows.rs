@@ -9,74 +9,74 @@ use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
 use std::path::PathBuf;
 
-/// Payload of a UDP packet: fits an Ethernet frame over IPv6, too.
+/// Default payload of a UDP packet, which fits into an Ethernet frame even over IPv6, bytes.
 const UDP_PAYLOAD: u64 = 1448;
-/// A paced stream hands over this much time's bytes at once,
+/// Interval between writes of a paced stream, seconds.
 const STREAM_STEP_S: f64 = 0.01;
-/// and at most so many, which is what iperf3 writes.
-const STREAM_LARGEST: u64 = 128 << 10;
-/// A transfer of so many bytes may take so long where -t does not say.
+/// Maximum write of a paced stream, bytes; the block size of iperf3.
+const STREAM_MAX_WRITE: u64 = 128 << 10;
+/// Time limit of a transfer with `-n` but without `-t`.
 const TRANSFER_LIMIT: Duration = Duration::from_secs(3600);
 
-/// What all three share.
+/// Options of `measure tcp`, `udp` and `quic`.
 #[derive(clap::Args)]
 pub struct Common {
-    /// The host that runs `netstage measure serve`
+    /// Host that runs `netstage measure serve`
     target: String,
-    /// Its control port
+    /// Control port of the server
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
-    /// First port where data is received, one per flow [default: the receiver's system chooses]
+    /// First data port at the receiver, one port per flow [default: chosen by its system]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..))]
     data_port: Option<u16>,
     /// Seconds to measure [default: 10]
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = units::time)]
     time: Option<Duration>,
-    /// Payload bits per second of each flow, as 10M
+    /// Payload rate of each flow, as 10M (bit/s)
     #[arg(short = 'b', long, value_name = "RATE", value_parser = units::rate)]
     bitrate: Option<BitRate>,
-    /// Payload bytes of a packet (UDP), or handed over at once (with -b), as 1K
+    /// Payload of a UDP packet, or size of a write with -b, as 1K
     #[arg(short = 'l', long, value_name = "BYTES", value_parser = units::size)]
     length: Option<u64>,
-    /// Stop after so many bytes of payload, all flows of a direction together, as 100M (powers of 1024)
+    /// Stop after this payload, all flows of a direction together, as 100M
     #[arg(short = 'n', long, value_name = "BYTES", value_parser = units::size)]
     bytes: Option<u64>,
-    /// Flows at a time
+    /// Parallel flows
     #[arg(short = 'P', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
     parallel: u32,
-    /// From the server to here
+    /// Send from the server to this host
     #[arg(short = 'R', long, conflicts_with = "bidir")]
     reverse: bool,
-    /// Both ways at once
+    /// Send in both directions at once
     #[arg(long)]
     bidir: bool,
-    /// Seconds of an interval; 0 for the summary only
+    /// Seconds per report interval; 0 prints only the summary
     #[arg(short = 'i', long, value_name = "SECONDS", default_value = "1", value_parser = units::time)]
     interval: Duration,
-    /// Leave the first seconds out of the summary; a whole number of intervals
+    /// Omit the first seconds from the summary; a multiple of -i
     #[arg(short = 'O', long, value_name = "SECONDS", default_value = "0", value_parser = units::time)]
     omit: Duration,
-    /// The octet of DSCP and ECN in the IP header, as 0xb8
+    /// DSCP and ECN octet of the IP header, as 0xb8
     #[arg(short = 'S', long, value_name = "OCTET", value_parser = octet, conflicts_with = "dscp")]
     tos: Option<u8>,
     /// DSCP, as 46 or ef
     #[arg(long, value_name = "DSCP", value_parser = dscp)]
     dscp: Option<u8>,
-    /// When packets are sent, given their mean rate
-    #[arg(long, value_name = "PATTERN", default_value = "cbr")]
+    /// Packet spacing: cbr, poisson, on-off or pareto (phases of shape 1.5)
+    #[arg(long, value_name = "PATTERN", default_value = "cbr", hide_possible_values = true)]
     pattern: PatternName,
-    /// Mean length of the phases of on-off and pareto that send; -b is the rate within them
+    /// Mean on phase of on-off and pareto; -b is the rate within it
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = units::time)]
     on: Duration,
-    /// Mean length of those that do not
+    /// Mean off phase of on-off and pareto
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = units::time)]
     off: Duration,
-    /// Seed of patterns with chance
+    /// Seed of random patterns
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
     family: Family,
-    /// File with the key the server has [default: the environment's NETSTAGE_KEY]
+    /// File with the server's key [default: environment variable NETSTAGE_KEY]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Print the result, or the error, as JSON
@@ -86,47 +86,62 @@ pub struct Common {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum PatternName {
-    /// Equal gaps
+    /// Constant gaps
     Cbr,
     /// Exponential gaps
     Poisson,
-    /// Equal gaps within exponential phases
+    /// Constant gaps within exponential on phases
     OnOff,
-    /// Equal gaps within Pareto phases of shape 1.5 (self-similar in aggregate)
+    /// Constant gaps within Pareto on phases of shape 1.5 (self-similar in aggregate)
     Pareto,
 }
 
+const TCP_EXAMPLES: &str = "Examples:
+  netstage measure tcp server.example --key-file key
+  netstage measure tcp server.example -R -P 4 -t 30 -O 2
+  netstage measure tcp server.example -C bbr -b 100M --json";
+
 /// Options of `measure tcp`.
 #[derive(clap::Args)]
+#[command(after_help = TCP_EXAMPLES)]
 pub struct Tcp {
     #[command(flatten)]
     common: Common,
-    /// Window the receiver advertises, as 64K
+    /// Receive window to advertise, as 64K
     #[arg(short = 'w', long, value_name = "BYTES", value_parser = units::size)]
     window: Option<u64>,
-    /// Largest payload of a segment
+    /// Maximum segment size
     #[arg(short = 'M', long, value_name = "BYTES")]
     set_mss: Option<u32>,
-    /// Congestion control by the kernel's name for it: cubic, reno, bbr
+    /// Congestion control by its kernel name, as cubic, reno or bbr
     #[arg(short = 'C', long, value_name = "NAME")]
     congestion: Option<String>,
-    /// Send small segments at once (no Nagle)
+    /// Disable the Nagle algorithm (TCP_NODELAY)
     #[arg(short = 'N', long)]
     no_delay: bool,
 }
 
+const UDP_EXAMPLES: &str = "Examples:
+  netstage measure udp server.example -b 10M
+  netstage measure udp server.example -b 2M -l 200 --dscp ef --pattern poisson";
+
 /// Options of `measure udp`.
 #[derive(clap::Args)]
+#[command(after_help = UDP_EXAMPLES)]
 pub struct Udp {
     #[command(flatten)]
     common: Common,
-    /// Compare payloads bit by bit, with the UDP checksum off (IPv4) so that damaged packets are seen
+    /// Count bit errors; disables the UDP checksum (IPv4) to receive corrupted packets
     #[arg(long)]
     bit_errors: bool,
 }
 
+const QUIC_EXAMPLES: &str = "Examples:
+  netstage measure quic server.example -t 30";
+
 /// Options of `measure quic`.
 #[derive(clap::Args)]
+#[command(after_help = QUIC_EXAMPLES)]
 pub struct Quic {
     #[command(flatten)]
     common: Common,
@@ -161,8 +176,10 @@ impl Quic {
     /// Runs the command.
     pub fn run(&self) -> Result<u8, Failure> {
         if self.common.tos.is_some() || self.common.dscp.is_some() {
-            return Err(Failure::usage("QUIC sets the octet of DSCP and ECN itself")
-                .help("leave -S and --dscp out, or measure with tcp or udp"));
+            return Err(Failure::usage(
+                "-S and --dscp have no effect with QUIC, which sets DSCP and ECN itself",
+            )
+            .help("omit -S and --dscp, or measure with tcp or udp"));
         }
         self.common.run(Method::Quic)
     }
@@ -179,46 +196,47 @@ impl Common {
         let is_udp = matches!(method, Method::Udp(_));
         let bitrate = match self.bitrate {
             Some(BitRate(0)) if is_udp => {
-                return Err(Failure::usage("UDP without a rate would only measure the sender")
-                    .help("name a rate with -b, and raise it until packets are lost"));
+                return Err(Failure::usage("-b 0: UDP needs a rate")
+                    .help("give a rate with -b, and raise it until packets are lost"));
             }
-            // Without a limit, as iperf3 reads it.
+            // Rate 0 is unlimited, as with iperf3.
             Some(BitRate(0)) => None,
             None if is_udp => Some(BitRate(1_000_000)),
             given => given,
         };
         let share = self.bytes.map(|bytes| bytes.div_ceil(self.parallel.into()));
-        let (traffic, natural) = match bitrate {
+        let (traffic, transfer_time) = match bitrate {
             None => {
                 if self.pattern != PatternName::Cbr {
-                    return Err(Failure::usage("a pattern needs a rate").help("name one with -b"));
+                    return Err(Failure::usage("--pattern needs a rate").help("give a rate with -b"));
                 }
                 if self.length.is_some() {
-                    return Err(Failure::usage("-l has no effect without a rate: as much is sent as can be")
-                        .help("leave it out, or name a rate with -b"));
+                    return Err(Failure::usage("-l has no effect without a rate")
+                        .help("omit -l, or give a rate with -b"));
                 }
                 (Pattern::Bulk { size: share }, share.map(|_| TRANSFER_LIMIT))
             }
             Some(rate) => {
                 let traffic = self.pattern(rate, is_udp)?;
                 let mean = traffic.mean_rate().unwrap_or(f64::MAX);
-                // A rate and a size make a time.
+                // Rate and size determine the time.
                 let time = share.map(|bytes| Duration((bytes as f64 * 8e9 / mean).round() as u64));
                 (traffic, time)
             }
         };
-        let time = match (self.time, natural) {
-            (Some(asked), Some(natural)) => asked.min(natural),
+        let time = match (self.time, transfer_time) {
+            (Some(time), Some(transfer_time)) => time.min(transfer_time),
             (Some(time), None) | (None, Some(time)) => time,
             (None, None) => Duration::from_secs(10),
         };
         if time == Duration::ZERO {
-            return Err(Failure::usage("nothing can be measured in no time").help("name a time with -t"));
+            return Err(Failure::usage("time is 0").help("give a time above 0 with -t"));
         }
         let interval = if self.interval == Duration::ZERO { time + self.omit } else { self.interval };
         if !self.omit.0.is_multiple_of(interval.0) {
-            return Err(Failure::usage("what is omitted is not a whole number of intervals")
-                .help("choose -O as a multiple of -i"));
+            return Err(
+                Failure::usage("-O is not a multiple of the interval").help("give -O as a multiple of -i")
+            );
         }
         Ok(Order {
             method,
@@ -241,9 +259,9 @@ impl Common {
     fn pattern(&self, rate: BitRate, is_udp: bool) -> Result<Pattern, Failure> {
         let length = self.length.unwrap_or_else(|| {
             let step = (rate.as_f64() * STREAM_STEP_S / 8.0) as u64;
-            if is_udp { UDP_PAYLOAD } else { step.clamp(UDP_PAYLOAD, STREAM_LARGEST) }
+            if is_udp { UDP_PAYLOAD } else { step.clamp(UDP_PAYLOAD, STREAM_MAX_WRITE) }
         });
-        let packet = u32::try_from(length).map_err(|_| Failure::usage("-l is too large"))?;
+        let packet = u32::try_from(length).map_err(|_| Failure::usage("-l: value too large"))?;
         let (on, off) = (self.on, self.off);
         let pattern = match self.pattern {
             PatternName::Cbr => Pattern::Cbr { rate, packet },
@@ -251,7 +269,7 @@ impl Common {
             PatternName::OnOff => Pattern::OnOff { rate, packet, on, off },
             PatternName::Pareto => Pattern::Pareto { rate, packet, on, off, shape: 1.5 },
         };
-        pattern.check().map_err(|error| Failure::usage(format!("the pattern cannot be sent: {error}")))?;
+        pattern.check().map_err(|error| Failure::usage(format!("invalid pattern: {error}")))?;
         Ok(pattern)
     }
 }
@@ -264,7 +282,7 @@ fn octet(text: &str) -> Result<u8, String> {
     parsed.map_err(|_| "expected a number from 0 to 255, or 0x00 to 0xff".into())
 }
 
-/// A DSCP by number or by name (RFC 2474, RFC 2597, RFC 3246, RFC 5865, RFC 8622).
+/// Parses a DSCP given as a number or a name (RFC 2474, RFC 2597, RFC 3246, RFC 5865, RFC 8622).
 pub fn dscp(text: &str) -> Result<u8, String> {
     let lower = text.to_ascii_lowercase();
     let digit = |range: std::ops::RangeInclusive<u8>, at: usize| {
@@ -290,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_points_have_their_names() {
+    fn dscp_parses_numbers_and_names() {
         for (text, value) in [("EF", 46), ("af11", 10), ("af43", 38), ("cs6", 48), ("46", 46), ("0x2e", 46)] {
             assert_eq!(dscp(text), Ok(value), "{text}");
         }

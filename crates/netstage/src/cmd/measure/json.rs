@@ -1,5 +1,5 @@
-//! A measurement as JSON: every rate is bits per second of payload, every time in its name's
-//! unit; sides that told nothing are null.
+//! Measurement as JSON. Rates are payload bits per second, times have the unit in their names, and a side without
+//! a report is null.
 
 use netstage_agent::measure::{FlowOutcome, Interval, Method, Order, Outcome, Ways};
 use netstage_agent_api::results::{Buckets, Counts};
@@ -8,10 +8,10 @@ use netstage_core::time::Duration;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 
-/// Version of the document's layout: fields are only added.
+/// Version of the document's layout; adding fields does not change it.
 const VERSION: u32 = 1;
 
-/// The whole measurement; `ends` are this host's address and the other's.
+/// Returns the whole measurement; `ends` are the local and the remote address.
 pub fn document(
     order: &Order,
     ends: (SocketAddr, SocketAddr),
@@ -152,7 +152,7 @@ fn rate(bytes: u64, over: Duration) -> Option<f64> {
     (over > Duration::ZERO).then(|| bytes as f64 * 8.0 / over.as_secs_f64())
 }
 
-/// All flows of each direction that is measured.
+/// Returns the sum over all flows of each measured direction.
 fn sums(outcome: &Outcome) -> Value {
     let mut sums = Map::new();
     for reverse in [false, true] {
@@ -175,7 +175,7 @@ fn sums(outcome: &Outcome) -> Value {
     Value::Object(sums)
 }
 
-/// Percentiles of nanoseconds; null where there are none.
+/// Returns percentiles in nanoseconds, or null for an empty histogram.
 pub fn percentiles(buckets: &Buckets) -> Value {
     let mut histogram = Histogram::default();
     histogram.add(&buckets.0);

@@ -1,4 +1,4 @@
-//! `netstage measure`: one measurement without a scenario, and the server that agrees to it.
+//! `netstage measure`: single measurements without a scenario, and their server.
 
 mod flows;
 mod json;
@@ -17,27 +17,27 @@ use netstage_host::keyed::{Key, KeyError};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
-/// Where the key stands if no file is named.
+/// Environment variable with the key, used without `--key-file`.
 pub const KEY_VARIABLE: &str = "NETSTAGE_KEY";
-/// Where a server listens, as iperf3's does.
+/// Default control port of a server, that of iperf3.
 pub const PORT: u16 = 5201;
 
-/// What to measure.
+/// Subcommands of `measure`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// TCP throughput to a host that runs `netstage measure serve`
+    /// Measure TCP throughput to a host that runs `netstage measure serve`
     Tcp(flows::Tcp),
-    /// UDP loss, delay and its variation, to a host that runs `netstage measure serve`
+    /// Measure UDP loss, delay and jitter to a host that runs `netstage measure serve`
     Udp(flows::Udp),
-    /// QUIC throughput to a host that runs `netstage measure serve`
+    /// Measure QUIC throughput to a host that runs `netstage measure serve`
     Quic(flows::Quic),
-    /// Round trips by ICMP echo: any host answers
+    /// Measure round trips and loss to any host with ICMP echo
     Icmp(one_ended::Icmp),
-    /// Round trips by UDP to a closed port, which the host's ICMP errors answer
+    /// Measure round trips and loss with UDP to a closed port, answered by ICMP errors
     UdpUnreachable(one_ended::UdpUnreachable),
-    /// Delay and loss in each direction towards a STAMP reflector (RFC 8762)
+    /// Measure delay and loss per direction to a STAMP reflector (RFC 8762)
     Stamp(stamp::Arguments),
-    /// Agree to measurements: what the other commands connect to
+    /// Run the server for the other commands
     Serve(serve::Arguments),
 }
 
@@ -54,39 +54,39 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
     }
 }
 
-/// Which of a host's addresses to take.
+/// Options that choose an address family.
 #[derive(clap::Args)]
 pub struct Family {
-    /// IPv4 only
+    /// Use IPv4 only
     #[arg(short = '4', conflicts_with = "v6")]
     v4: bool,
-    /// IPv6 only
+    /// Use IPv6 only
     #[arg(short = '6')]
     v6: bool,
 }
 
 impl Family {
-    /// A host's address, of these families.
+    /// Resolves a host to an address of the chosen family.
     pub fn resolve(&self, target: &str, port: u16) -> Result<SocketAddr, Failure> {
-        // An IPv6 address may stand in brackets, as in addresses with a port.
+        // An IPv6 address may be in brackets, as in front of a port.
         let host = target.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(target);
-        let unknown = |why: String| {
-            Failure::usage(format!("cannot find the host {target}: {why}"))
-                .help("name a host or an address; ports go with -p")
+        let unknown = |reason: String| {
+            Failure::usage(format!("cannot resolve {target}: {reason}"))
+                .help("give a host name or an address; give the port with -p")
         };
         let addresses = (host, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
         let wanted =
             |address: &SocketAddr| (address.is_ipv4() || !self.v4) && (address.is_ipv6() || !self.v6);
         let family = if self.v4 { "IPv4" } else { "IPv6" };
-        addresses.into_iter().find(wanted).ok_or_else(|| unknown(format!("it has no {family} address")))
+        addresses.into_iter().find(wanted).ok_or_else(|| unknown(format!("no {family} address")))
     }
 }
 
-/// The key of a file, or of the environment; none where neither is given.
+/// Reads the key from a file or the environment; `None` if neither is given.
 fn find_key(file: Option<&Path>) -> Result<Option<Key>, Failure> {
     let failure = |error: KeyError| {
         Failure::usage(error.to_string())
-            .help("openssl rand -hex 16 makes a key; so does netstage measure serve")
+            .help("generate a key with `openssl rand -hex 16` or `netstage measure serve`")
     };
     if let Some(path) = file {
         warn_of_readers(path);
@@ -101,43 +101,43 @@ fn find_key(file: Option<&Path>) -> Result<Option<Key>, Failure> {
     }
 }
 
-/// The key is a secret: whoever reads it can have this host send.
+/// Warns if other users can read the key, which lets them start measurements from this host.
 fn warn_of_readers(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     let open = std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o044 != 0);
     if open {
         let path = path.display();
-        eprintln!("warning: others on this machine can read the key: chmod 600 {path}");
+        eprintln!("warning: other users can read the key; run `chmod 600 {path}`");
     }
 }
 
-/// A client's key, which it must have.
+/// Reads the key of a client; a missing key is an error.
 pub(super) fn key(file: Option<&PathBuf>) -> Result<Key, Failure> {
     find_key(file.map(PathBuf::as_path))?.ok_or_else(|| {
-        Failure::usage(format!("no key: name a file with --key-file, or set {KEY_VARIABLE}"))
-            .help("netstage measure serve, on the other host, prints the command with its key")
+        Failure::usage(format!("missing key; give --key-file or set {KEY_VARIABLE}"))
+            .help("`netstage measure serve` on the other host prints the command with its key")
     })
 }
 
-/// Connects, measures, shows.
+/// Connects, measures and prints the result.
 fn measure(order: &Order, target: SocketAddr, key: Option<Key>, as_json: bool) -> Result<u8, Failure> {
     let stop = super::run::watch_interrupt()?;
     let session = Session::open(order.clone(), target, key).map_err(failure)?;
     let mut show = show::Show::new(order, target, &session, as_json)?;
-    let mut told = Ok(());
+    let mut printed = Ok(());
     let outcome = session.run(&stop, |interval| {
-        if told.is_ok() {
-            told = show.interval(interval);
+        if printed.is_ok() {
+            printed = show.interval(interval);
         }
     });
     let outcome = outcome.map_err(|error| failure(OpenError::Agents(error)))?;
-    told?;
+    printed?;
     let code = code(&outcome);
     show.outcome(&outcome, code)?;
     Ok(code)
 }
 
-/// The exit code an outcome stands for.
+/// Returns the exit code for an outcome.
 fn code(outcome: &Outcome) -> u8 {
     if !outcome.lost.is_empty() {
         FAILED
@@ -155,18 +155,18 @@ fn code(outcome: &Outcome) -> u8 {
 pub(super) fn failure(error: OpenError) -> Failure {
     let OpenError::Agents(error) = error else { return Failure::run(error.to_string()) };
     match &error {
-        Error::OtherKey { place, .. } => Failure::usage(format!("the server at {place} has another key"))
-            .help("use the key it printed when it started, or give both sides the same --key-file"),
+        Error::OtherKey { place, .. } => Failure::usage(format!("wrong key for the server at {place}"))
+            .help("use the key that the server printed, or the same --key-file on both hosts"),
         Error::Unreachable { place, reason, .. } => Failure::run(format!("no server at {place}: {reason}"))
-            .help("start netstage measure serve there, and let its port through the firewall (-p names another)"),
+            .help("run `netstage measure serve` there and open its port in the firewall (-p selects another port)"),
         Error::Refused(refusals) => {
             let (agent, refusal) = &refusals[0];
-            let who = if agent == "there" { "the server refuses" } else { "this host cannot" };
+            let origin = if agent == "there" { "rejected by the server" } else { "rejected by this host" };
             let reason = &refusal.reason;
             let message = match (refusal.kind, refusal.subject.as_str()) {
-                (RefusalKind::Busy, _) => "the server is busy: another client measures with it".to_string(),
-                (_, "") => format!("{who}: {reason}"),
-                (_, subject) => format!("{who}: {subject}: {reason}"),
+                (RefusalKind::Busy, _) => "the server is busy with another client".to_string(),
+                (_, "") => format!("{origin}: {reason}"),
+                (_, subject) => format!("{origin}: {subject}: {reason}"),
             };
             let failure = match refusal.kind {
                 RefusalKind::Missing => Failure::missing(message),
@@ -174,7 +174,7 @@ pub(super) fn failure(error: OpenError) -> Failure {
                 _ => Failure::run(message),
             };
             match refusal.kind {
-                RefusalKind::Busy => failure.help("try again when it has finished, or use another server"),
+                RefusalKind::Busy => failure.help("retry later, or use another server"),
                 _ => failure.help(&refusal.remedy),
             }
         }

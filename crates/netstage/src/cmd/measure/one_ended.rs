@@ -1,5 +1,5 @@
-//! `netstage measure icmp` and `udp-unreachable`: the other host has not agreed, so little is
-//! sent unless more is asked for by name.
+//! `netstage measure icmp` and `udp-unreachable`. The other host has not agreed to the measurement, so the rate is
+//! low and limited unless the user raises it explicitly.
 
 use super::{Family, measure, units};
 use crate::exit::Failure;
@@ -9,33 +9,33 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
 
-/// Ten packets a second of a ping's size.
+/// Default rate: ten packets per second of the size of a ping.
 const DEFAULT_RATE: BitRate = BitRate(4_480);
 
-/// What both share.
+/// Options of `measure icmp` and `udp-unreachable`.
 #[derive(clap::Args)]
 pub struct Common {
-    /// The host
+    /// Host to measure to
     target: String,
     /// Seconds to measure
     #[arg(short = 't', long, value_name = "SECONDS", default_value = "10", value_parser = units::time)]
     time: Duration,
-    /// Payload bits per second [default: ten packets a second]
+    /// Payload rate, as 10K (bit/s) [default: 10 packets/s]
     #[arg(short = 'b', long, value_name = "RATE", value_parser = units::rate)]
     bitrate: Option<BitRate>,
-    /// Payload bytes of a packet
+    /// Payload of a packet, bytes
     #[arg(short = 'l', long, value_name = "BYTES", default_value = "56", value_parser = units::size)]
     length: u64,
-    /// Send at random moments (Poisson, RFC 2330) instead of equal gaps
+    /// Use Poisson instead of constant gaps (RFC 2330)
     #[arg(long)]
     poisson: bool,
-    /// Seconds of an interval; 0 for the summary only
+    /// Seconds per report interval; 0 prints only the summary
     #[arg(short = 'i', long, value_name = "SECONDS", default_value = "1", value_parser = units::time)]
     interval: Duration,
-    /// The host agrees to as much: raises the limit of 10 Mbit/s
+    /// Raise the limit of 10 Mbit/s, if the host's operator agrees
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     limit: Option<BitRate>,
-    /// Seed of the pattern
+    /// Seed of the Poisson gaps
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
@@ -45,19 +45,28 @@ pub struct Common {
     json: bool,
 }
 
+const ICMP_EXAMPLES: &str = "Examples:
+  netstage measure icmp 192.0.2.1
+  netstage measure icmp 192.0.2.1 -t 60 -b 100K --poisson";
+
 /// Options of `measure icmp`.
 #[derive(clap::Args)]
+#[command(after_help = ICMP_EXAMPLES)]
 pub struct Icmp {
     #[command(flatten)]
     common: Common,
 }
 
+const UDP_UNREACHABLE_EXAMPLES: &str = "Examples:
+  netstage measure udp-unreachable 192.0.2.1";
+
 /// Options of `measure udp-unreachable`.
 #[derive(clap::Args)]
+#[command(after_help = UDP_UNREACHABLE_EXAMPLES)]
 pub struct UdpUnreachable {
     #[command(flatten)]
     common: Common,
-    /// A port nobody listens on; traceroute's first by default
+    /// Closed port; the default is the first of traceroute
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = 33434)]
     port: u16,
 }
@@ -79,23 +88,23 @@ impl UdpUnreachable {
 impl Common {
     fn run(&self, method: Method, port: u16) -> Result<u8, Failure> {
         let target = self.family.resolve(&self.target, port)?;
-        let packet = u32::try_from(self.length).map_err(|_| Failure::usage("-l is too large"))?;
+        let packet = u32::try_from(self.length).map_err(|_| Failure::usage("-l: value too large"))?;
         let rate = self.bitrate.unwrap_or(BitRate(DEFAULT_RATE.0 * self.length.max(1) / 56).max(BitRate(1)));
         let limit = self.limit.unwrap_or(ONE_ENDED_LIMIT);
         if rate.0 > limit.0 {
             return Err(Failure::usage(format!(
-                "{} bit/s to a host that has not agreed to receive them; without its word at most {} bit/s",
+                "rate of {} bit/s is above the limit of {} bit/s for a host without a server",
                 rate.0, limit.0
             ))
-            .help(format!("if it has agreed, say so: --limit {}", rate.0)));
+            .help(format!("if the host's operator agrees, add --limit {}", rate.0)));
         }
         let traffic = match self.poisson {
             true => Pattern::Poisson { rate, packet },
             false => Pattern::Cbr { rate, packet },
         };
-        traffic.check().map_err(|error| Failure::usage(format!("the pattern cannot be sent: {error}")))?;
+        traffic.check().map_err(|error| Failure::usage(format!("invalid pattern: {error}")))?;
         if self.time == Duration::ZERO {
-            return Err(Failure::usage("nothing can be measured in no time").help("name a time with -t"));
+            return Err(Failure::usage("time is 0").help("give a time above 0 with -t"));
         }
         let order = Order {
             method,

@@ -1,4 +1,4 @@
-//! `netstage measure serve`: agrees to measurements of whoever has its key.
+//! `netstage measure serve`: server for measurements by clients that have its key.
 
 use super::{KEY_VARIABLE, PORT, find_key, units};
 use crate::exit::{FAILED, Failure, INTERRUPTED, OK};
@@ -16,34 +16,40 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+const EXAMPLES: &str = "Examples:
+  netstage measure serve
+  netstage measure serve --key-file key --max-rate 100M --max-time 60
+  netstage measure serve --stamp 8620";
+
 /// Options of `measure serve`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Listen on this address only [default: all of this host]
+    /// Address to listen on [default: all addresses]
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
-    /// Control port (TCP); 0 lets the system choose
+    /// Control port (TCP); 0 uses any free port
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
-    /// File with the key [default: the environment's NETSTAGE_KEY, or a fresh one is made and printed]
+    /// File with the key [default: environment variable NETSTAGE_KEY, else a new key]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// End after the first client
+    /// Exit after the first client
     #[arg(long)]
     once: bool,
-    /// Most payload bits per second, all flows of a run together, as 100M
+    /// Maximum payload rate of all flows of a run together, as 100M (bit/s)
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     max_rate: Option<BitRate>,
-    /// Longest run, seconds
+    /// Maximum length of a run, seconds
     #[arg(long, value_name = "SECONDS", value_parser = units::time)]
     max_time: Option<Duration>,
-    /// Also reflect STAMP packets (RFC 8762), on this UDP port
+    /// Also run a STAMP reflector (RFC 8762) on this UDP port [port if omitted: 862]
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "862")]
     stamp: Option<u16>,
-    /// File with the HMAC key of STAMP's authenticated mode; without it anyone is answered
+    /// File with the HMAC key for authenticated STAMP; without it, STAMP is open to anyone
     #[arg(long, value_name = "FILE", requires = "stamp")]
     stamp_key_file: Option<PathBuf>,
-    /// Print what happens as JSON, an object per line
+    /// Print events as JSON, one object per line
     #[arg(long)]
     json: bool,
 }
@@ -51,7 +57,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let given = find_key(arguments.key_file.as_deref())?;
-    let fresh = given.is_none();
+    let is_generated = given.is_none();
     let key = match given {
         Some(key) => key,
         None => Key::generate().map_err(|error| Failure::run(error.to_string()))?,
@@ -60,11 +66,12 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let host = bind(arguments, &key, limits)?;
     let address = host.address().map_err(|error| Failure::run(error.to_string()))?;
     let ender = host.ender();
-    ctrlc::set_handler(move || ender.end()).map_err(|e| Failure::run(format!("no signal handler: {e}")))?;
+    ctrlc::set_handler(move || ender.end())
+        .map_err(|e| Failure::run(format!("cannot install a signal handler: {e}")))?;
     let reflectors = reflect(arguments)?;
-    announce(arguments, address, fresh.then_some(&key));
+    announce(arguments, address, is_generated.then_some(&key));
     let as_json = arguments.json;
-    let watcher = Arc::new(move |happening| tell(&happening, as_json));
+    let watcher = Arc::new(move |event| report(&event, as_json));
     let reason = host
         .serve(Arc::new(Engine), arguments.once, watcher)
         .map_err(|error| Failure::run(format!("the server failed: {error}")))?;
@@ -76,14 +83,14 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     })
 }
 
-/// Listens on the address asked for, or on all of both families, or of the one there is.
+/// Listens on the given address, or on all addresses of both families, or of IPv4 if IPv6 is disabled.
 fn bind(arguments: &Arguments, key: &Key, limits: Limits) -> Result<Host, Failure> {
     let port = arguments.port;
     let open = |ip: IpAddr| Host::bind(SocketAddr::new(ip, port), key, limits);
     let bound = match arguments.bind {
         Some(ip) => open(ip),
         None => match open(Ipv6Addr::UNSPECIFIED.into()) {
-            // IPv6 is off here.
+            // IPv6 is disabled on this host.
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => open(Ipv4Addr::UNSPECIFIED.into()),
             other => other,
         },
@@ -91,16 +98,16 @@ fn bind(arguments: &Arguments, key: &Key, limits: Limits) -> Result<Host, Failur
     bound.map_err(|error| {
         let failure = Failure::run(format!("cannot listen on port {port}: {error}"));
         match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                failure.help("another server listens there; choose another port with -p")
+            io::ErrorKind::AddrInUse => failure.help("another server uses this port; choose another with -p"),
+            io::ErrorKind::AddrNotAvailable => {
+                failure.help("list the addresses of this host with `ip address`")
             }
-            io::ErrorKind::AddrNotAvailable => failure.help("ip address shows the addresses of this host"),
             _ => failure,
         }
     })
 }
 
-/// Has STAMP packets reflected, where asked for, by threads of their own.
+/// Starts the STAMP reflectors, if requested, on threads of their own.
 fn reflect(arguments: &Arguments) -> Result<Vec<Ender>, Failure> {
     let Some(port) = arguments.stamp else { return Ok(Vec::new()) };
     let key = arguments.stamp_key_file.as_deref().map(super::stamp::hmac_key).transpose()?;
@@ -112,33 +119,32 @@ fn reflect(arguments: &Arguments) -> Result<Vec<Ender>, Failure> {
         match Reflector::bind(SocketAddr::new(ip, port), key.clone(), Timescale::Wall) {
             Ok(reflector) => {
                 enders.push(reflector.ender());
-                // It ends with the process, and a socket that fails says no more than silence.
+                // The thread ends with the process. A client notices a socket error as missing replies.
                 std::thread::spawn(move || reflector.run());
             }
             Err(error) => problem = Some(error),
         }
     }
     match problem {
-        // One family may be off here.
+        // One address family may be disabled on this host.
         Some(error) if enders.is_empty() || error.kind() == io::ErrorKind::AddrInUse => {
             let failure = Failure::run(format!("cannot reflect STAMP packets on UDP port {port}: {error}"));
             Err(match error.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    failure.help("ports below 1024 need CAP_NET_BIND_SERVICE; or name another: --stamp 8620")
-                }
-                _ => failure.help("name another port: --stamp 8620"),
+                io::ErrorKind::PermissionDenied => failure
+                    .help("ports below 1024 need CAP_NET_BIND_SERVICE; or choose another: --stamp 8620"),
+                _ => failure.help("choose another port: --stamp 8620"),
             })
         }
         _ => Ok(enders),
     }
 }
 
-/// Says where it listens and, of a fresh key, what to type on the other host.
-fn announce(arguments: &Arguments, address: SocketAddr, fresh: Option<&Key>) {
+/// Prints the addresses and, with a generated key, the command for the other host.
+fn announce(arguments: &Arguments, address: SocketAddr, generated: Option<&Key>) {
     let port = address.port();
     let host = if address.ip().is_unspecified() { own_address() } else { address.ip() };
     if arguments.json {
-        let key = fresh.map(Key::to_hexadecimal);
+        let key = generated.map(Key::to_hexadecimal);
         line(
             &json!({
                 "event": "listening",
@@ -152,22 +158,20 @@ fn announce(arguments: &Arguments, address: SocketAddr, fresh: Option<&Key>) {
         return;
     }
     if let Some(port) = arguments.stamp {
-        let whose = if arguments.stamp_key_file.is_some() { "authenticated" } else { "unauthenticated" };
-        line(&format!("Reflects {whose} STAMP packets on UDP port {port}."));
+        let mode = if arguments.stamp_key_file.is_some() { "authenticated" } else { "unauthenticated" };
+        line(&format!("Reflecting {mode} STAMP packets on UDP port {port}"));
     }
-    line(&format!(
-        "Measures with whoever has the key; control on TCP port {port}, data ports as each run asks."
-    ));
-    if let Some(key) = fresh {
-        let at = if port == PORT { String::new() } else { format!(" -p {port}") };
-        line("A fresh key was made. On the other host:\n");
-        line(&format!("  {KEY_VARIABLE}={} netstage measure tcp {host}{at}\n", key.to_hexadecimal()));
+    line(&format!("Listening on TCP port {port} (data ports vary per run); clients need the key"));
+    if let Some(key) = generated {
+        let option = if port == PORT { String::new() } else { format!(" -p {port}") };
+        line("Generated a key. On the other host, run:\n");
+        line(&format!("  {KEY_VARIABLE}={} netstage measure tcp {host}{option}\n", key.to_hexadecimal()));
     }
 }
 
-/// This host's address on its way out; where there is none, its own loop.
+/// Returns the source address of the default route, or loopback without such a route.
 fn own_address() -> IpAddr {
-    // Documentation addresses (RFC 5737): nothing is sent.
+    // A documentation address (RFC 5737); connecting a UDP socket sends nothing.
     let socket = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect("192.0.2.1:9")?;
         socket.local_addr()
@@ -175,9 +179,9 @@ fn own_address() -> IpAddr {
     socket.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
 }
 
-fn tell(happening: &Happening, as_json: bool) {
+fn report(event: &Happening, as_json: bool) {
     if as_json {
-        let event = match happening {
+        let event = match event {
             Happening::TurnedAway { from, reason } => {
                 json!({ "event": "turned-away", "from": from, "reason": reason })
             }
@@ -186,24 +190,24 @@ fn tell(happening: &Happening, as_json: bool) {
                 "event": "run",
                 "time_s": assignment.duration.as_secs_f64(),
                 "flows": assignment.flows.len(),
-                "what": what(assignment),
+                "what": description(assignment),
             }),
             Happening::Free { reason } => json!({ "event": "free", "reason": words(*reason) }),
         };
         return line(&event.to_string());
     }
-    line(&match happening {
-        Happening::TurnedAway { from, reason } => format!("{from}: turned away: {reason}"),
+    line(&match event {
+        Happening::TurnedAway { from, reason } => format!("{from}: rejected: {reason}"),
         Happening::Taken { peer } => format!("{}: connected", peer.remote),
-        Happening::Asked { assignment } => format!("  {}", what(assignment)),
-        Happening::Free { reason } => format!("  {}; free again", words(*reason)),
+        Happening::Asked { assignment } => format!("  {}", description(assignment)),
+        Happening::Free { reason } => format!("  {}; ready for the next client", words(*reason)),
     });
 }
 
-/// A run in words: `receives 2 UDP flows of 10 Mbit/s for 10 s`.
-fn what(assignment: &Assignment) -> String {
+/// Describes a run: `receives 2 UDP flows of 10 Mbit/s for up to 10 s`.
+fn description(assignment: &Assignment) -> String {
     let mut parts = Vec::new();
-    for (side, does) in [(Side::Receive, "receives"), (Side::Send, "sends")] {
+    for (side, verb) in [(Side::Receive, "receives"), (Side::Send, "sends")] {
         let flows: Vec<_> = assignment.flows.iter().filter(|flow| flow.side == side).collect();
         let Some(first) = flows.first() else { continue };
         let transport = match first.transport {
@@ -215,7 +219,7 @@ fn what(assignment: &Assignment) -> String {
         let rate = first.traffic.pattern().and_then(|pattern| pattern.mean_rate());
         let rate = rate.map_or(String::new(), |rate| format!(" of {}", format::rate(rate as u64)));
         let plural = if flows.len() == 1 { "" } else { "s" };
-        parts.push(format!("{does} {} {transport} flow{plural}{rate}", flows.len()));
+        parts.push(format!("{verb} {} {transport} flow{plural}{rate}", flows.len()));
     }
     let time = format::quantity(assignment.duration.as_secs_f64(), "s");
     format!("{} for up to {time}", parts.join(" and "))
@@ -224,12 +228,12 @@ fn what(assignment: &Assignment) -> String {
 fn words(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Finished => "finished",
-        EndReason::ControllerGone => "the client went away without a word",
+        EndReason::ControllerGone => "client disconnected unexpectedly",
         EndReason::Interrupted => "interrupted",
     }
 }
 
-/// A reader that has gone away does not end the server.
+/// Prints a line. A closed pipe does not stop the server.
 fn line(text: &str) {
     let mut stdout = io::stdout().lock();
     let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());

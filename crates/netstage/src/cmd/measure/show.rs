@@ -1,5 +1,4 @@
-//! How a measurement is shown: text as it goes on, with a live line below it on a terminal, or
-//! JSON at its end.
+//! Output of a measurement: text during the measurement, with a live line on a terminal, or JSON at the end.
 
 use super::{json, text};
 use crate::exit::{self, Failure};
@@ -10,7 +9,7 @@ use netstage_study::format::quantity;
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 
-/// Shows one measurement.
+/// Output of one measurement.
 pub struct Show<'a> {
     order: &'a Order,
     target: SocketAddr,
@@ -21,7 +20,7 @@ pub struct Show<'a> {
 }
 
 impl<'a> Show<'a> {
-    /// Says what is about to be measured.
+    /// Prints the heading of a measurement.
     pub fn new(
         order: &'a Order,
         target: SocketAddr,
@@ -37,7 +36,7 @@ impl<'a> Show<'a> {
         Ok(show)
     }
 
-    /// An interval has ended.
+    /// Prints a finished interval.
     pub fn interval(&mut self, interval: &Interval) -> Result<(), Failure> {
         if self.as_json || self.order.interval >= self.order.duration() {
             return Ok(());
@@ -49,9 +48,9 @@ impl<'a> Show<'a> {
         }
     }
 
-    /// The measurement has ended, with this exit code.
+    /// Prints the result of the measurement, which ends with this exit code.
     pub fn outcome(&mut self, outcome: &Outcome, code: u8) -> Result<(), Failure> {
-        // It clears its line.
+        // Dropping it clears the live line.
         self.live = None;
         let text = if self.as_json {
             let ends = (self.own, self.target);
@@ -63,15 +62,15 @@ impl<'a> Show<'a> {
     }
 }
 
-/// The line below all others: how far it is, and the rates received so far as bars.
+/// Live line below the output: progress, and the receive rates so far as bars.
 struct Live {
     bar: ProgressBar,
-    /// Of all flows, bit/s, one for each interval that counts.
+    /// Receive rate of all flows per counted interval, bit/s.
     rates: Vec<f64>,
 }
 
 impl Live {
-    /// Drawn on standard error, where that is a terminal and there are intervals to follow.
+    /// Creates the line on standard error; `None` unless that is a terminal and there are intervals to show.
     fn new(order: &Order) -> Option<Live> {
         if order.interval >= order.duration() || !std::io::stderr().is_terminal() {
             return None;
@@ -83,7 +82,7 @@ impl Live {
         Some(Live { bar, rates: Vec::new() })
     }
 
-    /// Prints an interval's lines above, and follows.
+    /// Prints the lines of an interval above, and updates the live line.
     fn interval(
         &mut self,
         interval: &Interval,
@@ -107,20 +106,20 @@ impl Drop for Live {
     }
 }
 
-/// The rates so far in a line.
+/// Formats the rates so far as one line.
 fn message(rates: &[f64]) -> String {
-    let Some(last) = rates.last() else { return "nothing that counts yet".into() };
+    let Some(last) = rates.last() else { return "no interval counted yet".into() };
     let bits = |rate: f64| quantity(rate, "bit/s");
-    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = rates.iter().copied().fold(0.0, f64::max);
+    let min = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = rates.iter().copied().fold(0.0, f64::max);
     let mean = rates.iter().sum::<f64>() / rates.len() as f64;
     format!(
-        "{}  now {}, mean {}, least {}, most {}",
+        "{}  now {}, mean {}, min {}, max {}",
         sparkline(rates, 40),
         bits(*last),
         bits(mean),
-        bits(least),
-        bits(most)
+        bits(min),
+        bits(max)
     )
 }
 
@@ -129,9 +128,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_tells_the_rates_so_far() {
-        assert_eq!(message(&[]), "nothing that counts yet");
-        let told = message(&[1e6, 4e6]);
-        assert_eq!(told, "▃█  now 4 Mbit/s, mean 2.5 Mbit/s, least 1 Mbit/s, most 4 Mbit/s");
+    fn the_live_line_has_the_rates_so_far() {
+        assert_eq!(message(&[]), "no interval counted yet");
+        let line = message(&[1e6, 4e6]);
+        assert_eq!(line, "▃█  now 4 Mbit/s, mean 2.5 Mbit/s, min 1 Mbit/s, max 4 Mbit/s");
     }
 }

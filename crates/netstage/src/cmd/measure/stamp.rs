@@ -1,4 +1,4 @@
-//! `netstage measure stamp`: towards any STAMP reflector, ours or another's.
+//! `netstage measure stamp`: STAMP sender for reflectors of netstage or others.
 
 use super::{Family, flows, units};
 use crate::exit::{self, FAILED, Failure, INTERRUPTED, OK};
@@ -10,26 +10,33 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The reflector's port (RFC 8762 section 4.1).
+/// Default port of a reflector (RFC 8762 section 4.1).
 pub const PORT: u16 = 862;
-/// Most packets of a session: their delays are kept in memory.
-const MOST_PACKETS: u64 = 10_000_000;
-/// Least time between packets, for a host that has not agreed to more.
-const LEAST_INTERVAL: Duration = Duration::from_millis(1);
-const SHARES: [f64; 6] = [0.0, 0.5, 0.9, 0.99, 0.999, 1.0];
+/// Maximum packets of a session; their delays are kept in memory.
+const MAX_PACKETS: u64 = 10_000_000;
+/// Minimum interval between packets, since the operator of the reflector may not have agreed to more.
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
+/// Quantiles in results.
+const QUANTILES: [f64; 6] = [0.0, 0.5, 0.9, 0.99, 0.999, 1.0];
+
+const EXAMPLES: &str = "Examples:
+  netstage measure stamp router.example
+  netstage measure stamp server.example -p 8620 -t 60 -i 10ms --dscp ef
+  netstage measure stamp server.example --key-file stamp.key";
 
 /// Options of `measure stamp`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The reflector: `netstage measure serve --stamp`, a router, a TWAMP Light responder
+    /// Reflector: `netstage measure serve --stamp`, a router or a TWAMP Light responder
     target: String,
-    /// Its UDP port
+    /// UDP port of the reflector
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
     /// Seconds to send
     #[arg(short = 't', long, value_name = "SECONDS", default_value = "10", value_parser = units::time)]
     time: Duration,
-    /// Seconds from packet to packet, at least 1ms
+    /// Seconds between packets, at least 1ms
     #[arg(short = 'i', long, value_name = "SECONDS", default_value = "0.1", value_parser = units::time)]
     interval: Duration,
     /// Bytes of extra padding (RFC 8972)
@@ -38,13 +45,13 @@ pub struct Arguments {
     /// Session identifier (RFC 8972)
     #[arg(long, value_name = "N", default_value_t = 0)]
     session: u16,
-    /// The reflector does not number its replies: loss cannot be told per direction
+    /// Accept a stateless reflector: loss per direction is unknown
     #[arg(long)]
     stateless: bool,
-    /// DSCP, as 46 or ef; the reflector answers with the same
+    /// DSCP of packets and replies, as 46 or ef
     #[arg(long, value_name = "DSCP", value_parser = flows::dscp)]
     dscp: Option<u8>,
-    /// File with the HMAC key of authenticated mode, in hexadecimal
+    /// File with the HMAC key for authenticated mode, in hexadecimal
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     #[command(flatten)]
@@ -56,14 +63,14 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
-    if arguments.interval < LEAST_INTERVAL {
-        return Err(Failure::usage("packets would follow each other within less than a millisecond")
-            .help("STAMP watches a path; to load one, use netstage measure udp"));
+    if arguments.interval < MIN_INTERVAL {
+        return Err(Failure::usage("-i is below 1 ms")
+            .help("give an interval of 1 ms or more; to load a path, use `netstage measure udp`"));
     }
     let count = arguments.time.0 / arguments.interval.0;
-    if !(1..=MOST_PACKETS).contains(&count) {
-        return Err(Failure::usage(format!("{count} packets: one at least, and {MOST_PACKETS} at most"))
-            .help("choose -t and -i so that they fit"));
+    if !(1..=MAX_PACKETS).contains(&count) {
+        return Err(Failure::usage(format!("-t and -i give {count} packets"))
+            .help(format!("choose -t and -i for 1 to {MAX_PACKETS} packets")));
     }
     let key = arguments.key_file.as_deref().map(hmac_key).transpose()?;
     let sending = Sending {
@@ -84,7 +91,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     if !arguments.json {
         let every = quantity(arguments.interval.as_secs_f64(), "s");
         let mode = if sending.key.is_some() { "authenticated" } else { "unauthenticated" };
-        exit::print(format!("STAMP with {target}, {mode}: {count} packets, one every {every}\n").as_bytes())?;
+        exit::print(format!("STAMP to {target}, {mode}: {count} packets, one every {every}\n").as_bytes())?;
     }
     let found = stamp::run(&sending, &stop, |_| {})
         .map_err(|error| Failure::run(format!("cannot send to {target}: {error}")))?;
@@ -98,11 +105,12 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// The key of authenticated mode.
+/// Reads the key for authenticated mode.
 pub fn hmac_key(path: &Path) -> Result<HmacKey, Failure> {
     super::warn_of_readers(path);
     let key = Key::read(path).map_err(|error| {
-        Failure::usage(error.to_string()).help("openssl rand -hex 16 makes a key; both ends need the same")
+        Failure::usage(error.to_string())
+            .help("generate a key with `openssl rand -hex 16`; both hosts need the same key")
     })?;
     Ok(HmacKey::new(key.bytes()))
 }
@@ -114,7 +122,7 @@ fn summary(found: &Found) -> String {
     if unanswered > 0 {
         let _ = write!(
             text,
-            ", lost: {} on the way there, {} on the way back, {} in either direction",
+            ", lost: {} forward, {} backward, {} in an unknown direction",
             counts.lost_forward,
             counts.lost_backward,
             counts.lost_somewhere + counts.outstanding
@@ -125,25 +133,25 @@ fn summary(found: &Found) -> String {
     }
     text.push('\n');
     let clocks = match found.uncertainty_ns {
-        Some(error) => format!("; by both clocks' own word within ± {}", nanoseconds(error as i64)),
-        None => "; the clocks are not known to agree: see the variation".into(),
+        Some(error) => format!("; clock error ± {} as reported by both hosts", nanoseconds(error as i64)),
+        None => "; clocks not synchronized, use the variation".into(),
     };
-    let (there, back) = (found.forward.above_least(), found.backward.above_least());
-    for (what, delays, note) in [
+    let (forward, backward) = (found.forward.above_least(), found.backward.above_least());
+    for (name, delays, note) in [
         ("round trip", &found.round_trip, ""),
-        ("there", &found.forward, clocks.as_str()),
-        ("back", &found.backward, clocks.as_str()),
-        ("variation there (PDV)", &there, ""),
-        ("variation back (PDV)", &back, ""),
-        ("at the reflector", &found.at_reflector, ""),
-        ("packets left late by", &found.late, ""),
+        ("forward delay", &found.forward, clocks.as_str()),
+        ("backward delay", &found.backward, clocks.as_str()),
+        ("forward variation (PDV)", &forward, ""),
+        ("backward variation (PDV)", &backward, ""),
+        ("reflector turnaround", &found.at_reflector, ""),
+        ("send lateness", &found.late, ""),
     ] {
-        if let Some([least, median, p90, p99, p999, most]) =
-            delays.quantiles(SHARES).map(|q| q.map(nanoseconds))
+        if let Some([min, median, p90, p99, p999, max]) =
+            delays.quantiles(QUANTILES).map(|q| q.map(nanoseconds))
         {
             let _ = writeln!(
                 text,
-                "  {what}: least {least}, median {median}, 90 % {p90}, 99 % {p99}, 99.9 % {p999}, most {most}{note}"
+                "  {name}: min {min}, median {median}, 90 % {p90}, 99 % {p99}, 99.9 % {p999}, max {max}{note}"
             );
         }
     }
@@ -159,12 +167,13 @@ fn warnings(found: &Found) -> Vec<String> {
         warnings.push(format!("{count} packets were not sent: {reason}"));
     }
     if found.counts.rejected > 0 {
-        let why = found.rejection.as_deref().unwrap_or("unknown");
-        warnings.push(format!("{} packets came that were not taken: {why}", found.counts.rejected));
+        let reason = found.rejection.as_deref().unwrap_or("unknown reason");
+        warnings.push(format!("{} replies were rejected: {reason}", found.counts.rejected));
     }
     if found.counts.answered == 0 && found.counts.sent > 0 {
         warnings.push(
-            "no reply: is a reflector there, on this port, and in this mode (authenticated or not, same key)?".into(),
+            "no reply; check that a reflector runs on this port, in the same mode and with the same key"
+                .into(),
         );
     }
     warnings
@@ -172,7 +181,7 @@ fn warnings(found: &Found) -> Vec<String> {
 
 fn document(found: &Found, code: u8) -> Value {
     let delays = |delays: &Delays| {
-        delays.quantiles(SHARES).map(|[min, p50, p90, p99, p999, max]| {
+        delays.quantiles(QUANTILES).map(|[min, p50, p90, p99, p999, max]| {
             json!({
                 "count": delays.count(), "min_ns": min, "p50_ns": p50, "p90_ns": p90, "p99_ns": p99,
                 "p999_ns": p999, "max_ns": max,

@@ -1,4 +1,4 @@
-//! A measurement as lines of text, as they come, and its summary. Plain text: no escape codes.
+//! Measurement as lines of plain text, without escape codes: heading, intervals and summary.
 
 use netstage_agent::measure::{Cell, FlowOutcome, Interval, Method, Order, Outcome, Ways};
 use netstage_agent_api::results::{Buckets, Counts, Schedule};
@@ -9,12 +9,12 @@ use netstage_study::format::{quantity, rate};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-/// What is about to be measured, and the columns.
+/// Formats the heading: the test and the column heads.
 pub fn heading(order: &Order, target: SocketAddr, ports: &[(u32, u16)]) -> String {
     let ways = match order.ways {
-        Ways::Forward => "from here to there",
-        Ways::Reverse => "from there to here",
-        Ways::Both => "both ways",
+        Ways::Forward => "forward",
+        Ways::Reverse => "reverse",
+        Ways::Both => "in each direction",
     };
     let flows = match order.parallel {
         1 => "1 flow".to_string(),
@@ -27,13 +27,13 @@ pub fn heading(order: &Order, target: SocketAddr, ports: &[(u32, u16)]) -> Strin
         Method::IcmpEcho { .. } => target.ip().to_string(),
         _ => target.to_string(),
     };
-    let mut text = format!("{} with {target}{ports}: {flows} {ways}", name(&order.method));
+    let mut text = format!("{} to {target}{ports}: {flows} {ways}", name(&order.method));
     let until = if matches!(order.traffic, Pattern::Bulk { size: Some(_) }) { "at most " } else { "" };
     let _ = write!(text, ", {}, {until}{}", load(&order.traffic), seconds(order.time));
     if order.omit > Duration::ZERO {
-        let _ = write!(text, " after {} that do not count", seconds(order.omit));
+        let _ = write!(text, ", the first {} omitted", seconds(order.omit));
     }
-    text.push_str("\nRates are of payload; received is what counts. MB is 10⁶ bytes.\n");
+    text.push_str("\nRates are of received payload; 1 MB is 10⁶ bytes.\n");
     if order.interval < order.duration() {
         text.push_str(&columns(order));
     }
@@ -52,9 +52,9 @@ fn name(method: &Method) -> &'static str {
 
 fn load(pattern: &Pattern) -> String {
     let each =
-        |rate_bps: u64, packet: u32, what: &str| format!("{} each in {what} of {packet} B", rate(rate_bps));
+        |rate_bps: u64, packet: u32, noun: &str| format!("{} each in {noun} of {packet} B", rate(rate_bps));
     match pattern {
-        Pattern::Bulk { size: None } => "as much as goes".into(),
+        Pattern::Bulk { size: None } => "unlimited rate".into(),
         Pattern::Bulk { size: Some(bytes) } => format!("{} each", volume(*bytes)),
         Pattern::Cbr { rate, packet } => each(rate.0, *packet, "packets"),
         Pattern::Poisson { rate, packet } => each(rate.0, *packet, "Poisson packets"),
@@ -64,7 +64,7 @@ fn load(pattern: &Pattern) -> String {
     }
 }
 
-/// Which columns a method has.
+/// Set of columns, by the measurement method.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Stream,
@@ -89,7 +89,7 @@ fn columns(order: &Order) -> String {
     format!("{:>4} {:>15} {:>13} {:>15} {rest}\n", "flow", "interval", "received", "rate")
 }
 
-/// The lines of an interval: one per flow, and the sum of each direction that has several.
+/// Formats an interval: a line per flow, and the sum of each direction with several flows.
 pub fn interval(order: &Order, interval: &Interval) -> String {
     let mut text = String::new();
     let length = Duration(interval.to.0 - interval.from.0);
@@ -110,7 +110,7 @@ pub fn interval(order: &Order, interval: &Interval) -> String {
     text
 }
 
-/// The sum of several flows; what cannot be added is left out.
+/// Returns the sum of several flows, without values that cannot be added.
 fn sum<'a>(cells: impl Iterator<Item = &'a Cell>) -> Cell {
     let add = |sum: &mut Option<Counts>, more: Option<Counts>| {
         if let Some(more) = more {
@@ -141,11 +141,11 @@ fn line(order: &Order, name: &str, span: &str, length: Duration, cell: &Cell) ->
     let start = format!("{name:>4} {span:>15} {received:>13} {rate:>15}");
     let lost = match (cell.sent, cell.received) {
         (_, None) => "–".into(),
-        // The receiver's view: what it saw is missing, of what it knows was sent.
+        // As seen by the receiver: packets missing of those it knows were sent.
         (_, Some(counts)) => {
-            let of = counts.lost + counts.received;
-            let share = if of > 0 { 100.0 * counts.lost as f64 / of as f64 } else { 0.0 };
-            format!("{}/{of} ({share:.2} %)", counts.lost)
+            let sent = counts.lost + counts.received;
+            let share = if sent > 0 { 100.0 * counts.lost as f64 / sent as f64 } else { 0.0 };
+            format!("{}/{sent} ({share:.2} %)", counts.lost)
         }
     };
     let travel = cell.travel.filter(|travel| travel.count > 0);
@@ -153,10 +153,10 @@ fn line(order: &Order, name: &str, span: &str, length: Duration, cell: &Cell) ->
         Kind::Stream => {
             let tcp = cell.tcp.unwrap_or_default();
             let known = |text: String| if cell.tcp.is_some() { text } else { String::new() };
-            let again = cell.retransmitted.map_or(String::new(), |count| count.to_string());
+            let retransmits = cell.retransmitted.map_or(String::new(), |count| count.to_string());
             format!(
                 "{start} {sent:>11} {:>6} {:>9} {:>10}",
-                again,
+                retransmits,
                 known(format!("{} seg", tcp.window)),
                 known(nanoseconds(tcp.round_trip_ns)),
             )
@@ -186,10 +186,10 @@ fn line(order: &Order, name: &str, span: &str, length: Duration, cell: &Cell) ->
     .to_owned()
 }
 
-/// What was found, at the end.
+/// Formats the summary.
 pub fn summary(order: &Order, outcome: &Outcome) -> String {
     let mut text = format!("\nOver {}", quantity(outcome.measured.as_secs_f64(), "s"));
-    text.push_str(if outcome.interrupted { ", then stopped:\n" } else { ":\n" });
+    text.push_str(if outcome.interrupted { ", interrupted:\n" } else { ":\n" });
     for flow in &outcome.flows {
         let _ = writeln!(text, "{}", totals(order, flow, outcome.measured));
     }
@@ -223,8 +223,8 @@ pub fn summary(order: &Order, outcome: &Outcome) -> String {
         }
     }
     for loss in &outcome.lost {
-        let host = if loss.agent == "there" { "the server" } else { "this host's agent" };
-        let _ = writeln!(text, "error: {host} was lost: {}", loss.reason);
+        let agent = if loss.agent == "there" { "the server" } else { "the local agent" };
+        let _ = writeln!(text, "error: lost {agent}: {}", loss.reason);
     }
     for warning in &outcome.warnings {
         let _ = writeln!(text, "warning: {warning}");
@@ -245,21 +245,21 @@ fn totals(order: &Order, flow: &FlowOutcome, measured: Duration) -> String {
         volume(counts.sent_bytes),
         rate_over(counts.sent_bytes, measured),
     );
-    if let Some(again) = flow.retransmissions {
-        let _ = write!(text, ", {again} segments sent again");
+    if let Some(retransmits) = flow.retransmissions {
+        let _ = write!(text, ", {retransmits} retransmits");
     }
     if let Some(lost) = flow.lost {
         let share = 100.0 * lost as f64 / counts.sent.max(1) as f64;
-        let where_lost = if kind(order) == Kind::Answers { "unanswered" } else { "lost on the path" };
-        let _ = write!(text, "; {lost} of {} packets {where_lost} ({share:.3} %)", counts.sent);
-        for (count, what) in [
-            (flow.socket_drops(), "dropped by the receiver's socket, not by the path"),
+        let fate = if kind(order) == Kind::Answers { "unanswered" } else { "lost on the path" };
+        let _ = write!(text, "; {lost} of {} packets {fate} ({share:.3} %)", counts.sent);
+        for (count, event) in [
+            (flow.socket_drops(), "dropped by the receiver's socket (not the path)"),
             (counts.duplicated, "duplicated"),
             (counts.reordered, "reordered"),
-            (counts.corrupted, "damaged"),
+            (counts.corrupted, "corrupted"),
         ] {
             if count > 0 {
-                let _ = write!(text, ", {count} {what}");
+                let _ = write!(text, ", {count} {event}");
             }
         }
     }
@@ -270,32 +270,32 @@ fn details(text: &mut String, order: &Order, flow: &FlowOutcome, outcome: &Outco
     let name = &flow.name;
     if let Some(received) = &flow.received {
         let error = match outcome.clock_error_ns {
-            Some(0) => "; both hosts read one clock".to_string(),
-            Some(error) => format!("; the clocks' difference is known to ± {}", nanoseconds(error)),
+            Some(0) => "; both hosts use the same clock".to_string(),
+            Some(error) => format!("; clock error ± {}", nanoseconds(error)),
             None => String::new(),
         };
-        for (what, buckets, note) in [
-            ("delay one way", &received.delay, error.as_str()),
+        for (label, buckets, note) in [
+            ("one-way delay", &received.delay, error.as_str()),
             ("round trip", &received.round_trip, ""),
             ("delay variation (IPDV)", &received.delay_variation, ""),
         ] {
             if let Some(line) = percentiles(buckets) {
-                let _ = writeln!(text, "{name:>4}  {what}: {line}{note}");
+                let _ = writeln!(text, "{name:>4}  {label}: {line}{note}");
             }
         }
     }
     let Some(sent) = &flow.sent else { return };
     if let Some(schedule) = &sent.schedule {
-        let _ = writeln!(text, "{name:>4}  generator: {}", kept(schedule));
+        let _ = writeln!(text, "{name:>4}  generator: {}", timing(schedule));
     }
     if let (Kind::Stream, Some(last)) = (kind(order), sent.tcp.iter().rfind(|sample| sample.is_known())) {
-        let _ = write!(text, "{name:>4}  at the end: RTT {}", nanoseconds(last.round_trip_ns));
+        let _ = write!(text, "{name:>4}  final: RTT {}", nanoseconds(last.round_trip_ns));
         if last.min_round_trip_ns > 0 {
-            let _ = write!(text, " (least {})", nanoseconds(last.min_round_trip_ns));
+            let _ = write!(text, " (min {})", nanoseconds(last.min_round_trip_ns));
         }
-        let _ = write!(text, ", window {} segments", last.window);
+        let _ = write!(text, ", congestion window {} segments", last.window);
         if last.peer_window > 0 {
-            let _ = write!(text, ", receiver's window {}", volume(last.peer_window));
+            let _ = write!(text, ", receive window {}", volume(last.peer_window));
         }
         if last.busy_ns > 0 {
             let share = |ns: u64| 100.0 * ns as f64 / last.busy_ns as f64;
@@ -314,21 +314,21 @@ fn percentiles(buckets: &Buckets) -> Option<String> {
     let mut histogram = Histogram::default();
     histogram.add(&buckets.0);
     let quantile = |q: f64| histogram.quantile(q).map(nanoseconds);
-    let (least, most) = (buckets.0.first()?.0, buckets.0.last()?.0);
+    let (min, max) = (buckets.0.first()?.0, buckets.0.last()?.0);
     Some(format!(
-        "least {}, median {}, 90 % {}, 99 % {}, 99.9 % {}, most {}",
-        nanoseconds(least),
+        "min {}, median {}, 90 % {}, 99 % {}, 99.9 % {}, max {}",
+        nanoseconds(min),
         quantile(0.5)?,
         quantile(0.9)?,
         quantile(0.99)?,
         quantile(0.999)?,
-        nanoseconds(most)
+        nanoseconds(max)
     ))
 }
 
-fn kept(schedule: &Schedule) -> String {
+fn timing(schedule: &Schedule) -> String {
     format!(
-        "{} of {} sent, rate {:+.3} %, {:.1} % of gaps within 5 %; late: median {}, 99 % {}, most {}",
+        "{} of {} packets sent, rate error {:+.3} %, {:.1} % of gaps within 5 %; lateness: median {}, 99 % {}, max {}",
         schedule.sent,
         schedule.asked,
         schedule.rate_error * 100.0,
@@ -350,7 +350,7 @@ fn nanoseconds(ns: u64) -> String {
     quantity(ns as f64 / 1e9, "s")
 }
 
-/// Bytes, powers of 1000.
+/// Formats bytes, with powers of 1000.
 fn volume(bytes: u64) -> String {
     let scaled = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
     match scaled.iter().find(|(factor, _)| bytes >= *factor) {
@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_rates_are_told_in_powers_of_a_thousand() {
+    fn bytes_and_rates_use_powers_of_1000() {
         assert_eq!(volume(999), "999 B");
         assert_eq!(volume(1_500_000), "1.5 MB");
         assert_eq!(rate_over(1_250_000, Duration::from_secs(1)), "10 Mbit/s");
@@ -374,9 +374,9 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_the_packets_not_of_the_buckets() {
+    fn percentiles_are_over_packets_not_buckets() {
         let line = percentiles(&Buckets(vec![(1_000, 98), (1_500, 1), (2_000, 1)])).unwrap();
-        assert_eq!(line, "least 1 µs, median 1 µs, 90 % 1 µs, 99 % 1.5 µs, 99.9 % 2 µs, most 2 µs");
+        assert_eq!(line, "min 1 µs, median 1 µs, 90 % 1 µs, 99 % 1.5 µs, 99.9 % 2 µs, max 2 µs");
         assert_eq!(percentiles(&Buckets::default()), None);
     }
 }

@@ -1,10 +1,10 @@
-//! Quantities on the command line, as iperf3 reads them: rates in powers of 1000, sizes in
-//! powers of 1024, times in seconds. Units may be written out.
+//! Quantities on the command line, in the syntax of iperf3: rates with powers of 1000, sizes with powers of 1024,
+//! times in seconds. Units may be spelled out.
 
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
-/// `10M`, `1.5g`, `250 kbit/s`: bits per second, powers of 1000.
+/// Parses bits per second, with powers of 1000: `10M`, `1.5g`, `250 kbit/s`.
 pub fn rate(text: &str) -> Result<BitRate, String> {
     let (number, unit) = split(text)?;
     let unit = unit.to_ascii_lowercase();
@@ -14,7 +14,7 @@ pub fn rate(text: &str) -> Result<BitRate, String> {
     Ok(BitRate(whole(text, number * factor)?))
 }
 
-/// `64K`, `1M`: bytes, powers of 1024; `MB` and the like are powers of 1000.
+/// Parses bytes: `64K`, `1M` and `1MiB` are powers of 1024, `1kB` and `1MB` powers of 1000.
 pub fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let unit = unit.to_ascii_lowercase();
@@ -27,7 +27,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     whole(text, number * factor)
 }
 
-/// `10`, `0.5`, `200ms`: seconds.
+/// Parses a time, by default in seconds: `10`, `0.5`, `200ms`.
 pub fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
     let seconds = match unit {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn errors_name_the_invalid_value() {
         for bad in ["", "M", "-1", "10X", "10 Mbyte/s", "1e400"] {
             assert!(rate(bad).is_err(), "{bad}");
         }

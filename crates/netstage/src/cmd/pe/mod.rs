@@ -1,4 +1,4 @@
-//! `netstage pe`: the provider edge router, and what can be asked of one that runs.
+//! `netstage pe`: runs or queries the provider edge router.
 
 mod replay;
 mod run;
@@ -12,38 +12,50 @@ use netstage_pe::daemon::client::{self, Client};
 use netstage_pe::daemon::{self, Snapshot};
 use std::path::{Path, PathBuf};
 
+const CHECK_EXAMPLES: &str = "Examples:
+  netstage pe check west.toml";
+const RELOAD_EXAMPLES: &str = "Examples:
+  netstage pe reload";
+
 /// Subcommands of `pe`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Be a provider edge router, as a configuration file says
+    /// Run a provider edge router with a configuration file
     Run(run::Arguments),
     /// Check a configuration file
+    #[command(after_help = CHECK_EXAMPLES)]
     Check {
-        /// The configuration file
+        /// Configuration file
         configuration: PathBuf,
     },
-    /// Show how a router stands
+    /// Show VPN flows, peers, references, circuits and counters of a running router
     Show(Show),
-    /// Watch a router's VPN flows
+    /// Watch the rates and windows of a router's VPN flows
     Top(top::Arguments),
-    /// Have a router read its configuration file again
+    /// Reload the configuration file of a running router
+    #[command(after_help = RELOAD_EXAMPLES)]
     Reload(Socket),
-    /// Decide once more, in virtual time, what a router has decided, and compare
+    /// Replay a router's trace in virtual time and compare its decisions
     Replay(replay::Arguments),
 }
 
-/// Which router.
+/// Option that names the control socket of a router.
 #[derive(clap::Args)]
 pub struct Socket {
-    /// The router's control socket
+    /// Control socket of the router
     #[arg(long, value_name = "PATH", default_value = "/run/netstage-pe.sock")]
     socket: PathBuf,
 }
 
+const SHOW_EXAMPLES: &str = "Examples:
+  netstage pe show
+  netstage pe show vpns --json";
+
 /// Options of `pe show`.
 #[derive(clap::Args)]
+#[command(after_help = SHOW_EXAMPLES)]
 pub struct Show {
-    /// What to show
+    /// Part of the state to show
     #[arg(value_enum, default_value = "all")]
     what: What,
     #[command(flatten)]
@@ -53,20 +65,20 @@ pub struct Show {
     json: bool,
 }
 
-/// What can be shown.
+/// Part of the state that `pe show` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
-    /// All of it
+    /// Everything except customer neighbors
     All,
-    /// VPN flows: what they carry, their windows
+    /// VPN flows: traffic, losses, windows
     Vpns,
-    /// The other routers, and the ways there
+    /// Peers and the paths to them
     Peers,
-    /// Flows that weights are relative to, and what is known of them
+    /// Reference flows, which weights are relative to
     References,
-    /// Circuits, and the stations known there
+    /// Circuits and the MAC addresses of customer neighbors
     Circuits,
-    /// What was refused or noticed
+    /// Packet and event counters
     Counters,
 }
 
@@ -97,7 +109,7 @@ fn check(configuration: &Path) -> Result<u8, Failure> {
 }
 
 fn show(show: &Show) -> Result<u8, Failure> {
-    let state = connect(&show.router)?.show().map_err(unanswered)?;
+    let state = connect(&show.router)?.show().map_err(no_answer)?;
     let text = match show.json {
         true => json(&state)?,
         false => shown(show.what, &state),
@@ -126,30 +138,30 @@ fn shown(what: What, state: &Snapshot) -> String {
 }
 
 fn reload(router: &Socket) -> Result<u8, Failure> {
-    match connect(router)?.reload().map_err(unanswered)? {
-        Ok(changes) if changes.is_empty() => print(b"taken; nothing has changed\n").map(|()| OK),
-        Ok(changes) => print(format!("taken: {}\n", changes.join("; ")).as_bytes()).map(|()| OK),
-        Err(refusal) => Err(Failure::usage(refusal).help("the router keeps the configuration it had")),
+    match connect(router)?.reload().map_err(no_answer)? {
+        Ok(changes) if changes.is_empty() => print(b"reloaded: no changes\n").map(|()| OK),
+        Ok(changes) => print(format!("reloaded: {}\n", changes.join("; ")).as_bytes()).map(|()| OK),
+        Err(refusal) => Err(Failure::usage(refusal).help("the router keeps its current configuration")),
     }
 }
 
 fn connect(router: &Socket) -> Result<Client, Failure> {
-    Client::connect(&router.socket).map_err(unanswered)
+    Client::connect(&router.socket).map_err(no_answer)
 }
 
-fn unanswered(error: client::Error) -> Failure {
+fn no_answer(error: client::Error) -> Failure {
     let failure = Failure::run(error.to_string());
     match error {
         client::Error::Absent(..) => {
-            failure.help("start one with `netstage pe run`, or name its socket with --socket")
+            failure.help("start the router with `netstage pe run`, or give its socket with --socket")
         }
-        client::Error::Version(_) => failure.help("use the router's own netstage"),
+        client::Error::Version(_) => failure.help("use the netstage version of the router"),
         client::Error::Broken(_) => failure,
     }
 }
 
-fn json(told: &impl serde::Serialize) -> Result<String, Failure> {
-    let text = serde_json::to_string_pretty(told).map_err(|error| Failure::run(error.to_string()))?;
+fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::run(error.to_string()))?;
     Ok(text + "\n")
 }
 

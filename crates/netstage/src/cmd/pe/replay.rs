@@ -1,4 +1,4 @@
-//! `netstage pe replay`: what a router has decided, decided once more.
+//! `netstage pe replay`: repeats a router's decisions from a trace and compares them.
 
 use super::json;
 use crate::cmd::table::{Table, counted};
@@ -9,10 +9,14 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+const EXAMPLES: &str = "Examples:
+  netstage pe replay west.trace";
+
 /// Options of `pe replay`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The file that `netstage pe run --trace FILE` wrote
+    /// Trace written by `netstage pe run --trace FILE`
     trace: PathBuf,
     /// Print the outcome as JSON
     #[arg(long)]
@@ -24,7 +28,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let outcome = replay(&arguments.trace)?;
     let text = match arguments.json {
         true => json(&outcome)?,
-        false => told(&outcome),
+        false => as_text(&outcome),
     };
     print(text.as_bytes())?;
     Ok(if outcome.difference.is_some() { EXPECTATION } else { OK })
@@ -36,18 +40,9 @@ fn replay(path: &Path) -> Result<Outcome, Failure> {
     replay::replay(BufReader::new(file)).map_err(unreadable)
 }
 
-fn told(outcome: &Outcome) -> String {
-    let heads = [
-        "VPN",
-        "peer",
-        ">packets",
-        ">refused",
-        ">sent",
-        ">lost",
-        ">queries",
-        ">replies",
-        ">window at the end",
-    ];
+fn as_text(outcome: &Outcome) -> String {
+    let heads =
+        ["VPN", "peer", ">packets", ">dropped", ">sent", ">lost", ">queries", ">replies", ">final window"];
     let mut table = Table::new(&heads);
     for flow in &outcome.flows {
         table.row([
@@ -64,13 +59,13 @@ fn told(outcome: &Outcome) -> String {
     }
     let mut text = table.text();
     let verdict = match &outcome.difference {
-        None => "all as recorded".to_owned(),
-        Some(difference) => format!("the last one another than recorded:\n{difference}"),
+        None => "all match the trace".to_owned(),
+        Some(difference) => format!("the last one differs from the trace:\n{difference}"),
     };
     let decisions = counted(outcome.decisions as usize, "decision");
     text.push_str(&format!("\n{:.3} s, {decisions}, {verdict}\n", outcome.seconds));
     if outcome.is_cut {
-        text.push_str("the trace's last line is not whole: its router did not end by itself\n");
+        text.push_str("the last line of the trace is incomplete: the router was killed\n");
     }
     text
 }

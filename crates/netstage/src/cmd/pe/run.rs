@@ -1,4 +1,4 @@
-//! `netstage pe run`: the router itself, until a signal ends it.
+//! `netstage pe run`: runs the router until a signal stops it.
 
 use super::json;
 use crate::exit::{Failure, OK};
@@ -7,48 +7,53 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+const EXAMPLES: &str = "Examples:
+  netstage pe run /etc/netstage/pe.toml
+  netstage pe run west.toml --trace west.trace --last-state west.json";
+
 /// Options of `pe run`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The configuration file
+    /// Configuration file
     configuration: PathBuf,
-    /// At the end, write how it stood to this file, as JSON
+    /// Write the final state to this file, as JSON
     #[arg(long, value_name = "FILE")]
     last_state: Option<PathBuf>,
-    /// Write what the VPN flows are told and decide to this new file, for `netstage pe replay`
+    /// Write events and decisions of the VPN flows to this new file, for `netstage pe replay`
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
-    // Before any thread begins: each would be ended by a signal otherwise.
-    let signals = Signals::block().map_err(|error| Failure::run(format!("no signals: {error}")))?;
+    // Must precede the first thread: threads started earlier would not block the signals.
+    let signals = Signals::block().map_err(|error| Failure::run(format!("cannot block signals: {error}")))?;
     let log: Log = Arc::new(|level, line| {
         let mark = if level == Level::Alarm { "alarm: " } else { "" };
-        say(&format!("{mark}{line}"));
+        print_line(&format!("{mark}{line}"));
     });
     let daemon = Daemon::begin(&arguments.configuration, arguments.trace.as_deref(), log)?;
     let control = daemon.router().control.clone();
-    let ready = || say(&format!("ready; control socket {}", control.display()));
+    let ready = || print_line(&format!("ready; control socket {}", control.display()));
     let (ended, daemon) = daemon.serve(signals, ready)?;
     if let (Some(state), Some(path)) = (daemon.end(), &arguments.last_state) {
         write(path, &json(&state)?).map_err(|error| Failure::write(path, &error))?;
     }
     match ended {
         Ended::Asked => Ok(OK),
-        Ended::Broken => Err(Failure::run("forwarding ended by itself")),
+        Ended::Broken => Err(Failure::run("forwarding stopped unexpectedly")),
     }
 }
 
-/// Whole or not at all.
+/// Writes a file atomically.
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".part");
-    std::fs::write(&aside, text)?;
-    std::fs::rename(&aside, path)
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".part");
+    std::fs::write(&partial, text)?;
+    std::fs::rename(&partial, path)
 }
 
-fn say(what: &str) {
-    let _ = writeln!(io::stderr(), "netstage pe: {what}");
+fn print_line(text: &str) {
+    let _ = writeln!(io::stderr(), "netstage pe: {text}");
 }

@@ -1,6 +1,6 @@
-//! `netstage pe top`: the rates of a router's VPN flows, again and again.
+//! `netstage pe top`: shows the rates of a router's VPN flows, periodically.
 
-use super::{Socket, connect, unanswered};
+use super::{Socket, connect, no_answer};
 use crate::cmd::table::{Table, rate, time};
 use crate::exit::{Failure, OK, print};
 use netstage_pe::daemon::snapshot::{FlowState, Snapshot};
@@ -9,18 +9,23 @@ use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+const EXAMPLES: &str = "Examples:
+  netstage pe top
+  netstage pe top --every 5 --count 12 --flows 100";
+
 /// Options of `pe top`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
     router: Socket,
-    /// Seconds between two looks
+    /// Seconds between updates
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     every: Duration,
-    /// Look so many times, and end
+    /// Stop after N updates
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Show so many flows at most, those that send most
+    /// Show the N flows with the highest send rate
     #[arg(long, value_name = "N", default_value = "40")]
     flows: usize,
 }
@@ -30,31 +35,31 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected a number of seconds from 0.1 to 3600".into())
 }
 
-static ENDED: AtomicBool = AtomicBool::new(false);
+static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
-    ctrlc::set_handler(|| ENDED.store(true, Ordering::Relaxed))
-        .map_err(|error| Failure::run(format!("no signal handler: {error}")))?;
+    ctrlc::set_handler(|| STOPPED.store(true, Ordering::Relaxed))
+        .map_err(|error| Failure::run(format!("cannot install a signal handler: {error}")))?;
     let mut client = connect(&arguments.router)?;
-    let mut before = client.show().map_err(unanswered)?;
+    let mut before = client.show().map_err(no_answer)?;
     let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
-    let mut looks = 0;
-    while arguments.count.is_none_or(|count| looks < count) {
-        if !slept(arguments.every) {
+    let mut updates = 0;
+    while arguments.count.is_none_or(|count| updates < count) {
+        if !sleep(arguments.every) {
             break;
         }
-        let now = client.show().map_err(unanswered)?;
+        let now = client.show().map_err(no_answer)?;
         print(format!("{clear}{}\n", page(&before, &now, arguments.flows)).as_bytes())?;
-        (before, looks) = (now, looks + 1);
+        (before, updates) = (now, updates + 1);
     }
     Ok(OK)
 }
 
-/// False once the user has enough.
-fn slept(duration: Duration) -> bool {
+/// Sleeps, and returns `false` if the user stops the command.
+fn sleep(duration: Duration) -> bool {
     let end = Instant::now() + duration;
-    while !ENDED.load(Ordering::Relaxed) {
+    while !STOPPED.load(Ordering::Relaxed) {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return true;
@@ -64,7 +69,7 @@ fn slept(duration: Duration) -> bool {
     false
 }
 
-fn page(before: &Snapshot, now: &Snapshot, most: usize) -> String {
+fn page(before: &Snapshot, now: &Snapshot, max: usize) -> String {
     let interval = now.uptime_ns.saturating_sub(before.uptime_ns).max(1) as f64 / 1e9;
     let key = |flow: &FlowState| (flow.vpn.clone(), flow.peer.clone());
     let known: HashMap<(String, String), &FlowState> =
@@ -80,7 +85,7 @@ fn page(before: &Snapshot, now: &Snapshot, most: usize) -> String {
     let silent = now.flows.iter().filter(|flow| flow.is_silent).count();
     let lost: usize = now.peers.iter().filter(|peer| peer.way.is_none()).count();
     let mut text = format!(
-        "up {}, {} VPN flows, sends {}, receives {}",
+        "up {}, {} VPN flows, sending {}, receiving {}",
         time(now.uptime_ns),
         now.flows.len(),
         rate(total(&|flow| flow.sent.bytes)),
@@ -100,10 +105,10 @@ fn page(before: &Snapshot, now: &Snapshot, most: usize) -> String {
         "VPN",
         "peer",
         ">weight",
-        ">sends",
-        ">receives",
+        ">send rate",
+        ">receive rate",
         ">lost/s",
-        ">refused/s",
+        ">dropped/s",
         ">queue",
         ">window",
         ">in flight",
@@ -111,12 +116,12 @@ fn page(before: &Snapshot, now: &Snapshot, most: usize) -> String {
         "",
     ];
     let mut table = Table::new(&heads);
-    for (flow, before) in flows.iter().take(most) {
+    for (flow, before) in flows.iter().take(max) {
         let window = flow.window.as_ref();
         let per_second =
             |now: u64, before: u64| format!("{:.0}", now.saturating_sub(before) as f64 / interval);
         let lost = |flow: &FlowState| flow.window.as_ref().map_or(0, |window| window.lost);
-        let refused = |flow: &FlowState| flow.counters.get("queue_full").copied().unwrap_or(0);
+        let dropped = |flow: &FlowState| flow.counters.get("queue_full").copied().unwrap_or(0);
         table.row([
             flow.vpn.clone(),
             flow.peer.clone(),
@@ -124,7 +129,7 @@ fn page(before: &Snapshot, now: &Snapshot, most: usize) -> String {
             rate(bits(flow.sent.bytes, before.sent.bytes)),
             rate(bits(flow.received.bytes, before.received.bytes)),
             per_second(lost(flow), lost(before)),
-            per_second(refused(flow), refused(before)),
+            per_second(dropped(flow), dropped(before)),
             flow.queue.to_string(),
             window.map_or("-".into(), |window| format!("{:.1}", window.packets)),
             window.map_or("-".into(), |window| window.in_flight.to_string()),
@@ -132,7 +137,7 @@ fn page(before: &Snapshot, now: &Snapshot, most: usize) -> String {
             if flow.is_silent { "SILENT".into() } else { String::new() },
         ]);
     }
-    let hidden = flows.len().saturating_sub(most);
+    let hidden = flows.len().saturating_sub(max);
     let rest = if hidden > 0 { format!("and {hidden} more (--flows)\n") } else { String::new() };
     format!("{text}\n\n{}{rest}", table.text())
 }
@@ -143,7 +148,7 @@ mod tests {
     use netstage_pe::daemon::snapshot::TrafficState;
 
     #[test]
-    fn rates_are_those_between_two_looks() {
+    fn rates_are_averages_between_two_updates() {
         let state = |seconds: u64, red: u64, blue: u64| Snapshot {
             uptime_ns: seconds * 1_000_000_000,
             flows: [("red", red), ("blue", blue)]
@@ -156,8 +161,8 @@ mod tests {
             ..Snapshot::default()
         };
         let page = page(&state(10, 1_000, 0), &state(12, 251_000, 2_500_000), 1);
-        // 250 kB and 2.5 MB in 2 s; the one that sends most comes first.
-        assert!(page.contains("sends 11.0 Mbit/s") && page.contains("10.0 Mbit/s"), "{page}");
+        // 250 kB and 2.5 MB in 2 s; the flow with the highest rate comes first.
+        assert!(page.contains("sending 11.0 Mbit/s") && page.contains("10.0 Mbit/s"), "{page}");
         assert!(page.contains("blue") && !page.contains("red") && page.contains("and 1 more"), "{page}");
         assert_eq!(seconds("0"), Err("expected a number of seconds from 0.1 to 3600".into()));
     }

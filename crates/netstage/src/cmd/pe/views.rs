@@ -1,11 +1,11 @@
-//! A router's state as tables.
+//! State of a router as tables.
 
 use crate::cmd::table::{Table, time};
 use netstage_pe::daemon::snapshot::{Snapshot, meaning};
 
 pub fn router(state: &Snapshot) -> String {
     let mut text = format!(
-        "netstage {} pe, process {}, up {}\nconfiguration {}, taken {} times",
+        "netstage {} pe, process {}, up {}\nconfiguration {}, loaded {} times",
         state.tool,
         state.process,
         time(state.uptime_ns),
@@ -13,30 +13,30 @@ pub fn router(state: &Snapshot) -> String {
         state.configurations
     );
     if state.refused_configurations > 0 {
-        text.push_str(&format!(", refused {} times", state.refused_configurations));
+        text.push_str(&format!(", rejected {} times", state.refused_configurations));
     }
     text.push('\n');
     if !state.refusal.is_empty() {
-        text.push_str(&format!("the last configuration was refused:\n{}\n", state.refusal.trim_end()));
+        text.push_str(&format!("last configuration rejected:\n{}\n", state.refusal.trim_end()));
     }
-    let mut table = Table::new(&["interface", "by", "side", ">missed", "state"]);
+    let mut table = Table::new(&["interface", "driver", "side", ">missed", "state"]);
     for port in &state.ports {
-        let side = if port.is_core { "core" } else { "customers" };
-        let state = port.failure.clone().unwrap_or("works".into());
+        let side = if port.is_core { "core" } else { "customer" };
+        let state = port.failure.clone().unwrap_or("up".into());
         table.row([port.interface.clone(), port.kind.clone(), side.into(), port.missed.to_string(), state]);
     }
     text + "\n" + &table.text()
 }
 
 pub fn peers(state: &Snapshot) -> String {
-    let mut table = Table::new(&["peer", "tunnel", "to", "way"]);
+    let mut table = Table::new(&["peer", "tunnel", "address", "path"]);
     for peer in &state.peers {
-        let way = match &peer.way {
-            Some(way) => format!("by {} to {} ({}), {} B", way.interface, way.next_hop, way.mac, way.mtu),
-            None => format!("none: {}", peer.unreachable),
+        let path = match &peer.way {
+            Some(way) => format!("{} via {} ({}), MTU {}", way.interface, way.next_hop, way.mac, way.mtu),
+            None => format!("unreachable: {}", peer.unreachable),
         };
         let address = peer.address.map_or(String::new(), |address| address.to_string());
-        table.row([peer.name.clone(), peer.tunnel.clone(), address, way]);
+        table.row([peer.name.clone(), peer.tunnel.clone(), address, path]);
     }
     table.text()
 }
@@ -91,7 +91,7 @@ pub fn references(state: &Snapshot) -> String {
         ">decrease",
         ">published",
         ">received",
-        ">refused",
+        ">rejected",
         "",
     ];
     let mut table = Table::new(&heads);
@@ -100,7 +100,7 @@ pub fn references(state: &Snapshot) -> String {
             (Some(peer), _) => format!("peer {peer}"),
             (None, Some([vpn, peer])) if reference.publish_to.is_empty() => format!("VPN {vpn} to {peer}"),
             (None, Some([vpn, peer])) => {
-                format!("VPN {vpn} to {peer}, told {}", reference.publish_to.join(", "))
+                format!("VPN {vpn} to {peer}, published to {}", reference.publish_to.join(", "))
             }
             (None, None) => String::new(),
         };
@@ -126,7 +126,7 @@ pub fn references(state: &Snapshot) -> String {
 }
 
 pub fn circuits(state: &Snapshot) -> String {
-    let mut table = Table::new(&["circuit", "VPN", "place", ">received", ">bytes", ">sent", ">bytes"]);
+    let mut table = Table::new(&["circuit", "VPN", "interface", ">received", ">bytes", ">sent", ">bytes"]);
     for circuit in &state.circuits {
         table.row([
             circuit.name.clone(),
@@ -142,10 +142,10 @@ pub fn circuits(state: &Snapshot) -> String {
 }
 
 pub fn neighbours(state: &Snapshot) -> String {
-    let mut table = Table::new(&["circuit", "address", "station"]);
+    let mut table = Table::new(&["circuit", "address", "MAC address"]);
     for neighbour in &state.neighbours {
-        let station = neighbour.mac.clone().unwrap_or("asked for".into());
-        table.row([neighbour.circuit.clone(), neighbour.address.to_string(), station]);
+        let mac = neighbour.mac.clone().unwrap_or("resolving".into());
+        table.row([neighbour.circuit.clone(), neighbour.address.to_string(), mac]);
     }
     table.text()
 }
@@ -166,7 +166,7 @@ mod tests {
     use netstage_pe::daemon::snapshot::{FlowState, PeerState, ReferenceState, WindowState};
 
     #[test]
-    fn what_is_wrong_is_seen() {
+    fn problems_are_visible() {
         let flow = FlowState {
             vpn: "red".into(),
             peer: "west".into(),
@@ -175,11 +175,7 @@ mod tests {
             window: Some(WindowState { packets: 1.0, lost: 9, ..WindowState::default() }),
             ..FlowState::default()
         };
-        let peer = PeerState {
-            name: "west".into(),
-            unreachable: "there is no route".into(),
-            ..PeerState::default()
-        };
+        let peer = PeerState { name: "west".into(), unreachable: "no route".into(), ..PeerState::default() };
         let reference = ReferenceState {
             name: "gold".into(),
             from: Some("west".into()),
@@ -194,8 +190,8 @@ mod tests {
             counters: [("no_route".to_owned(), 3), ("queue_full".to_owned(), 0)].into(),
             ..Snapshot::default()
         };
-        assert!(flows(&state).contains("SILENT") && peers(&state).contains("none: there is no route"));
-        assert!(router(&state).contains("refused:\nerror: label 7"));
+        assert!(flows(&state).contains("SILENT") && peers(&state).contains("unreachable: no route"));
+        assert!(router(&state).contains("rejected:\nerror: label 7"));
         let references = references(&state);
         assert!(references.contains("peer west") && references.contains("OLD"), "{references}");
         let counters = counters(&state);

@@ -1,4 +1,4 @@
-//! Which connections: options that several commands have.
+//! Options that select TCP connections, shared by several commands.
 
 use crate::exit::Failure;
 use netstage_host::netns::Namespace;
@@ -6,31 +6,31 @@ use netstage_tcp_watch::filter::{self, Filter, Network, Process};
 use std::collections::BTreeSet;
 use std::io;
 
-/// Options. Several of one kind widen the choice, those of different kinds narrow it.
+/// Options that select connections. Values of one option are alternatives; different options must all match.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Connections of a process, by its number or name
+    /// Connections of a process, by PID or name
     #[arg(long, value_name = "PID|NAME")]
     process: Vec<Process>,
     /// Connections with this local or remote port
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Vec<u16>,
-    /// Connections whose local or remote address is this, or in this network
+    /// Connections with this local or remote address or network
     #[arg(long, value_name = "ADDRESS[/BITS]")]
     address: Vec<Network>,
-    /// Connections in a network namespace: its name, the number of a process in it, or a path
+    /// Connections in a network namespace, by name, PID of a process in it, or path
     #[arg(long, value_name = "NAME|PID|PATH")]
     namespace: Vec<String>,
-    /// Connections of a cgroup and those below it
+    /// Connections of a cgroup and its descendants
     #[arg(long, value_name = "PATH")]
     cgroup: Vec<String>,
-    /// Connections of a container, by the first characters of its id
+    /// Connections of a container, by a prefix of its ID
     #[arg(long, value_name = "ID")]
     container: Vec<String>,
 }
 
 impl Options {
-    /// Whether every connection is meant.
+    /// Reports whether the options select every connection.
     pub fn is_empty(&self) -> bool {
         let Options { process, port, address, namespace, cgroup, container } = self;
         let texts = [namespace, cgroup, container];
@@ -40,8 +40,8 @@ impl Options {
             && texts.iter().all(|texts| texts.is_empty())
     }
 
-    /// The network namespaces connections are looked for in: those given, or else our own and those of the
-    /// processes meant.
+    /// Returns the network namespaces to search: those given, or else the caller's and those of the selected
+    /// processes.
     pub fn namespaces(&self, filter: &Filter) -> Result<Vec<Namespace>, Failure> {
         let failed = |error: io::Error| Failure::run(format!("cannot open a network namespace: {error}"));
         if !self.namespace.is_empty() {
@@ -57,7 +57,7 @@ impl Options {
         Ok(std::iter::once(own).chain(others).collect())
     }
 
-    /// The filter they are.
+    /// Returns the options as a filter.
     pub fn filter(&self) -> Result<Filter, Failure> {
         let all = |given: &[String], find: fn(&str) -> Result<_, String>| {
             given.iter().map(|text| find(text)).collect::<Result<Vec<_>, _>>().map_err(Failure::run)

@@ -1,4 +1,4 @@
-//! `netstage tcp limit`.
+//! `netstage tcp limit`: limits the windows of TCP connections.
 
 use super::filter::Options;
 use super::refused;
@@ -18,37 +18,42 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-/// How often new connections are looked for, and raised limits set again.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which new connections are searched for and limits are restored.
+const POLL: Duration = Duration::from_millis(100);
+
+const EXAMPLES: &str = "Examples:
+  netstage tcp limit --process iperf3 --cwnd 20
+  netstage tcp limit --route 192.0.2.7 --cwnd 20 --for 1h
+  netstage tcp limit --gateway eth0 --window 64K --port 3260";
 
 /// Options of `tcp limit`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
     filter: Options,
-    /// Congestion windows of at most so many segments
+    /// Maximum congestion window, segments
     #[arg(long, value_name = "SEGMENTS", value_parser = clap::value_parser!(u32).range(1..1 << 30))]
     cwnd: Option<u32>,
-    /// Windows advertised to peers of at most so many bytes
+    /// Maximum window to advertise to peers, bytes
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     window: Option<u64>,
-    /// Limit what hosts advertise to each other by segments that pass this interface, in place of connections of
-    /// this machine; goes with --window, and choices by --port and --address
+    /// Limit forwarded connections on this interface; with --window, --port and --address only
     #[arg(long, value_name = "INTERFACE", requires = "window", conflicts_with = "cwnd")]
     gateway: Option<String>,
-    /// Limit connections to this address that begin from now on, by a route, in place of connections that run
+    /// Limit new connections to this address with a route, instead of existing connections
     #[arg(long, value_name = "ADDRESS", conflicts_with = "gateway")]
     route: Vec<IpAddr>,
-    /// End after so long
+    /// Stop after this time
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     span: Option<Duration>,
-    /// Time between two looks of the view
+    /// Time between updates
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = units::time)]
     every: Duration,
-    /// Show so many connections at most
+    /// Maximum connections to show
     #[arg(long, value_name = "N", default_value = "20")]
     flows: usize,
-    /// Where it is kept what is limited, for `netstage clean`
+    /// Folder for the state that `netstage clean` restores
     #[arg(long, value_name = "DIR", default_value = FOLDER)]
     state: PathBuf,
 }
@@ -56,20 +61,21 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let window = arguments.window.map(u32::try_from).transpose();
-    let window = window.map_err(|_| Failure::usage("--window: expected less than 4 GiB"))?;
+    let window = window.map_err(|_| Failure::usage("--window: value is 4 GiB or more"))?;
     let limits = Limits { cwnd: arguments.cwnd, window };
     if limits == Limits::default() {
-        return Err(Failure::usage("nothing to limit").help("--cwnd SEGMENTS, --window SIZE, or both"));
+        return Err(Failure::usage("no limit").help("give --cwnd SEGMENTS, --window SIZE, or both"));
     }
     if let (Some(interface), Some(window)) = (&arguments.gateway, window) {
-        return pass(arguments, interface, window);
+        return limit_forwarded(arguments, interface, window);
     }
     if !arguments.route.is_empty() {
-        return by_route(arguments, limits);
+        return limit_new(arguments, limits);
     }
     if arguments.filter.is_empty() {
-        return Err(Failure::usage("every connection of this machine would be limited")
-            .help("say which: --process, --port, --address, …; all: --address 0.0.0.0/0 --address ::/0"));
+        return Err(Failure::usage("this would limit every connection of this host").help(
+            "choose with --process, --port, --address, …; for all use --address 0.0.0.0/0 --address ::/0",
+        ));
     }
     let filter = arguments.filter.filter()?;
     let namespaces = arguments.filter.namespaces(&filter)?;
@@ -83,8 +89,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         if let Some(process) = gone.first()
             && standings.is_empty()
         {
-            let never = shown.is_none();
-            return if never { Err(Failure::run(format!("there is no {process}"))) } else { Ok(OK) };
+            let is_first = shown.is_none();
+            return if is_first { Err(Failure::run(format!("no such {process}"))) } else { Ok(OK) };
         }
         let now = Instant(monotonic_ns().saturating_sub(start));
         if shown.is_none_or(|shown| now.since(shown) >= arguments.every) {
@@ -94,54 +100,53 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         if interrupted.load(Ordering::Relaxed) || arguments.span.is_some_and(|span| now.0 >= span.0) {
             break;
         }
-        std::thread::sleep(std::time::Duration::from_nanos(LOOK.0));
+        std::thread::sleep(std::time::Duration::from_nanos(POLL.0));
     }
     let count = limiter.undo().map_err(refused)?;
-    print(format!("put back {}\n", counted(count, "connection")).as_bytes()).map(|()| OK)
+    print(format!("restored {}\n", counted(count, "connection")).as_bytes()).map(|()| OK)
 }
 
-/// Limits what begins, by routes.
-fn by_route(arguments: &Arguments, limits: Limits) -> Result<u8, Failure> {
+/// Limits new connections, with routes.
+fn limit_new(arguments: &Arguments, limits: Limits) -> Result<u8, Failure> {
     if !arguments.filter.is_empty() {
-        return Err(Failure::usage("a route knows no processes, ports, namespaces or cgroups")
-            .help("--route alone; or limit connections that run, without --route"));
+        return Err(Failure::usage("--route cannot be combined with filters of connections")
+            .help("give --route alone, or omit it to limit existing connections"));
     }
     let interrupted = watch_interrupt()?;
     let start = monotonic_ns();
     let routes = Routes::new(limits, &arguments.route, &arguments.state).map_err(refused)?;
     let addresses: Vec<String> = arguments.route.iter().map(IpAddr::to_string).collect();
-    print(format!("connections to {} that begin now are limited\n", addresses.join(", ")).as_bytes())?;
+    print(format!("limiting new connections to {}\n", addresses.join(", ")).as_bytes())?;
     if limits.cwnd.is_some() {
         eprintln!(
-            "note: congestion windows of connections after the first; what the kernel remembers of a host goes before: \
-             ip tcp_metrics delete ADDRESS"
+            "note: the limit of the congestion window takes effect from the second connection to a host, and only after \
+             `ip tcp_metrics delete ADDRESS` if the kernel has metrics of the host"
         );
     }
     while !interrupted.load(Ordering::Relaxed)
         && arguments.span.is_none_or(|span| monotonic_ns().saturating_sub(start) < span.0)
     {
-        std::thread::sleep(std::time::Duration::from_nanos(LOOK.0));
+        std::thread::sleep(std::time::Duration::from_nanos(POLL.0));
     }
     drop(routes);
-    print(format!("took away {}\n", counted(addresses.len(), "route")).as_bytes()).map(|()| OK)
+    print(format!("removed {}\n", counted(addresses.len(), "route")).as_bytes()).map(|()| OK)
 }
 
-/// Limits what passes an interface.
-fn pass(arguments: &Arguments, interface: &str, window: u32) -> Result<u8, Failure> {
+/// Limits connections forwarded through an interface.
+fn limit_forwarded(arguments: &Arguments, interface: &str, window: u32) -> Result<u8, Failure> {
     let interrupted = watch_interrupt()?;
     let gateway = Gateway::new(interface, window, arguments.filter.filter()?).map_err(refused)?;
     let start = monotonic_ns();
     let mut shown = Instant::ZERO;
     loop {
-        std::thread::sleep(std::time::Duration::from_nanos(LOOK.0));
+        std::thread::sleep(std::time::Duration::from_nanos(POLL.0));
         let now = Instant(monotonic_ns().saturating_sub(start));
         let is_over =
             interrupted.load(Ordering::Relaxed) || arguments.span.is_some_and(|span| now.0 >= span.0);
         if is_over || now.since(shown) >= arguments.every {
             let Passed { lowered, unchanged, unknown } = gateway.passed();
             let text = format!(
-                "segments whose window was lowered: {lowered}, was small enough: {unchanged}, of connections that \
-                 began before: {unknown}\n"
+                "segments with lowered window: {lowered}, unchanged: {unchanged}, of older connections: {unknown}\n"
             );
             print(text.as_bytes())?;
             shown = now;
@@ -152,17 +157,17 @@ fn pass(arguments: &Arguments, interface: &str, window: u32) -> Result<u8, Failu
     }
 }
 
-/// Puts back what killed ones left; how many connections and routes.
+/// Restores what killed commands left behind, and returns the number of connections and routes.
 pub fn clean() -> Result<usize, Failure> {
     clean::clean(Path::new(FOLDER)).map_err(refused)
 }
 
-fn page(standings: &[Standing], most: usize) -> String {
+fn page(standings: &[Standing], max: usize) -> String {
     let flows = standings.iter().filter(|standing| !standing.listens);
     let listeners = standings.iter().filter(|standing| standing.listens).count();
-    let heads = ["connection", ">cwnd", ">limit", ">peer sees", ">limit", ">peer's window"];
+    let heads = ["connection", ">cwnd", ">limit", ">advertised", ">limit", ">peer window"];
     let mut table = Table::new(&heads);
-    for standing in flows.clone().take(most) {
+    for standing in flows.clone().take(max) {
         let limit = |limit: u32| if limit < 1 << 30 { limit.to_string() } else { "-".into() };
         table.row([
             format!("{} > {}", standing.local, standing.remote),
@@ -174,10 +179,10 @@ fn page(standings: &[Standing], most: usize) -> String {
         ]);
     }
     let count = flows.count();
-    let hidden = count.saturating_sub(most);
+    let hidden = count.saturating_sub(max);
     let rest = if hidden > 0 { format!("and {hidden} more (--flows)\n") } else { String::new() };
     format!(
-        "{} limited, and {}; congestion windows in segments, others in bytes\n\n{}{rest}",
+        "{} and {} limited; cwnd in segments, other windows in bytes\n\n{}{rest}",
         counted(count, "connection"),
         counted(listeners, "listening socket"),
         table.text()

@@ -1,4 +1,4 @@
-//! `netstage tcp`: what TCP senders of this machine do, and why; and limits of their windows.
+//! `netstage tcp`: traces, limits and tunes the windows of TCP connections.
 
 mod filter;
 pub mod limit;
@@ -13,11 +13,11 @@ use netstage_host::obstacle::Obstacle;
 /// Subcommands of `tcp`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Tell each change of a TCP sender's window, and its cause
+    /// Trace the window of TCP senders and the cause of each change
     Watch(watch::Arguments),
-    /// Limit the windows of connections that run, as long as this command does
+    /// Limit the windows of connections while this command runs
     Limit(limit::Arguments),
-    /// Find the window, and congestion control, with which TCP carries most to a host that runs `netstage measure serve`
+    /// Find the TCP window and congestion control with the highest throughput to a host
     Tune(tune::Arguments),
 }
 
@@ -30,8 +30,8 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
     }
 }
 
-/// What stands in the way.
+/// Converts an error of the host.
 fn refused(obstacle: Obstacle) -> Failure {
-    let kind = if obstacle.is_missing { Failure::missing } else { Failure::run };
-    kind(obstacle.message).help(obstacle.remedy)
+    let failure = if obstacle.is_missing { Failure::missing } else { Failure::run };
+    failure(obstacle.message).help(obstacle.remedy)
 }

@@ -1,4 +1,4 @@
-//! What `tcp watch` keeps: the values of each flow, and figures of those that sent most.
+//! Record of `tcp watch`: the values of each flow, and figures of the flows that sent most.
 
 use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Limit, Snapshot};
 use netstage_core::tcp::history::{Bin, History};
@@ -12,23 +12,25 @@ use netstage_study::observed::Observation;
 use netstage_tcp_watch::flows::Flow;
 use std::collections::BTreeMap;
 
-/// Flows that are kept, bins of each, and marks in a figure.
-const MOST_FLOWS: usize = 1_000;
-const MOST_BINS: usize = 36_000;
-const MOST_MARKS: usize = 5_000;
-/// Flows that are drawn.
-const DRAWN: usize = 6;
+/// Maximum flows of a record.
+const MAX_FLOWS: usize = 1_000;
+/// Maximum bins of a flow.
+const MAX_BINS: usize = 36_000;
+/// Maximum marks in a figure.
+const MAX_MARKS: usize = 5_000;
+/// Maximum flows with figures.
+const MAX_DRAWN: usize = 6;
 
-/// Collects events.
+/// Collector of events for a record.
 #[derive(Debug)]
 pub struct Keeper {
     interval: Duration,
     flows: BTreeMap<usize, Kept>,
-    /// Flows beyond those kept.
+    /// Flows beyond [`MAX_FLOWS`].
     beyond: usize,
 }
 
-/// What a flow's ACKs told in a bin, beside what its history keeps.
+/// Values from a flow's ACKs in a bin, in addition to those of its history.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     acknowledged: u64,
@@ -40,30 +42,30 @@ struct Sent {
 struct Kept {
     flow: Flow,
     history: History,
-    /// Of each bin.
+    /// Values of each bin.
     bins: Vec<Sent>,
     last: Snapshot,
     total: u64,
-    /// When the window changed, and what might then be in flight, segments.
+    /// Time and cause of each change of the window, and the window after it, segments.
     marks: Vec<(Instant, Cause, f64)>,
 }
 
 impl Keeper {
-    /// Nothing yet; values are kept by bins of this width.
+    /// Creates an empty collector with bins of this width.
     pub fn new(interval: Duration) -> Keeper {
         Keeper { interval, flows: BTreeMap::new(), beyond: 0 }
     }
 
-    /// Takes an event.
+    /// Adds an event.
     pub fn handle(&mut self, flow: &Flow, event: &FlowEvent) {
         if !self.flows.contains_key(&flow.id) {
-            if self.flows.len() == MOST_FLOWS {
+            if self.flows.len() == MAX_FLOWS {
                 self.beyond += usize::from(event.kind == Kind::Began);
                 return;
             }
             let kept = Kept {
                 flow: *flow,
-                history: History::growing(self.interval, MOST_BINS),
+                history: History::growing(self.interval, MAX_BINS),
                 bins: Vec::new(),
                 last: event.snapshot,
                 total: 0,
@@ -71,11 +73,11 @@ impl Keeper {
             };
             self.flows.insert(flow.id, kept);
         }
-        let kept = self.flows.get_mut(&flow.id).expect("it is there now");
+        let kept = self.flows.get_mut(&flow.id).expect("just inserted");
         let snapshot = &event.snapshot;
         kept.history.handle(event);
         let bin = (event.time.0 / self.interval.0) as usize;
-        if bin < MOST_BINS {
+        if bin < MAX_BINS {
             if bin >= kept.bins.len() {
                 kept.bins.resize(bin + 1, Sent::default());
             }
@@ -86,23 +88,23 @@ impl Keeper {
             sent.round_trip = snapshot.smoothed_round_trip.or(sent.round_trip);
             kept.total += more;
         }
-        // Two processors' records may come in another order than they were made.
+        // Records from different CPUs may arrive out of order.
         let acknowledged = kept.last.acknowledged.max(snapshot.acknowledged);
         let retransmissions = kept.last.retransmissions.max(snapshot.retransmissions);
         kept.last = Snapshot { acknowledged, retransmissions, ..*snapshot };
         if let Kind::Window(cause) = event.kind
-            && kept.marks.len() < MOST_MARKS
+            && kept.marks.len() < MAX_MARKS
         {
             kept.marks.push((event.time, cause, segments(&event.snapshot)));
         }
     }
 
-    /// All of it, after so long.
+    /// Returns the record of a trace that lasted until `end`.
     pub fn finish(self, title: String, end: Instant, mut warnings: Vec<String>) -> Observation {
         let interval = self.interval;
-        let bins = (end.0.div_ceil(interval.0) as usize).min(MOST_BINS);
+        let bins = (end.0.div_ceil(interval.0) as usize).min(MAX_BINS);
         if self.beyond > 0 {
-            warnings.push(format!("{} flows beyond the first {MOST_FLOWS} were not kept", self.beyond));
+            warnings.push(format!("{} flows after the first {MAX_FLOWS} are not in the record", self.beyond));
         }
         let names = names(self.flows.values());
         let mut drawn = Vec::new();
@@ -114,7 +116,7 @@ impl Keeper {
             drawn.push(Drawn { name, bins: values, sent, total: kept.total, marks: kept.marks });
         }
         let mut series = Vec::new();
-        // Those that carried most are told of first.
+        // The flows with the most data come first.
         drawn.sort_by_key(|flow| std::cmp::Reverse(flow.total));
         for flow in &drawn {
             let trip = |sent: &Sent| sent.round_trip.map_or(f64::NAN, Duration::as_secs_f64);
@@ -132,11 +134,11 @@ impl Keeper {
         }
         series.sort_by_key(|series| series.metric);
         let count = drawn.len();
-        drawn.truncate(DRAWN);
+        drawn.truncate(MAX_DRAWN);
         Observation {
             tool: TOOL.into(),
             title,
-            description: format!("{count} TCP flows, watched by their sender's kernel."),
+            description: format!("{count} TCP flows, traced in the sender's kernel."),
             duration: end.since(Instant::ZERO),
             outcome: Outcome { interval, bins, series, warnings, ..Outcome::default() },
             tests: Vec::new(),
@@ -145,7 +147,7 @@ impl Keeper {
     }
 }
 
-/// A flow that is drawn.
+/// Finished flow.
 struct Drawn {
     name: String,
     bins: Vec<Bin>,
@@ -160,7 +162,8 @@ impl Drawn {
     }
 }
 
-/// Both addresses; with a number where two flows have the same, one after the other or in two namespaces.
+/// Returns both addresses of each flow as its name, with a number if an earlier flow, or one of another namespace, has
+/// the same addresses.
 fn names<'a>(flows: impl Iterator<Item = &'a Kept>) -> Vec<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let name = |kept: &Kept| {
@@ -191,12 +194,12 @@ fn time_axis() -> Axis {
     Axis { label: "time".into(), unit: "s".into(), ..Axis::default() }
 }
 
-/// Middles of bins, seconds.
+/// Returns the start times of bins, seconds.
 fn times(bins: usize, interval: Duration) -> Vec<f64> {
     (0..bins).map(|bin| rounded(bin as f64 * interval.as_secs_f64())).collect()
 }
 
-/// The windows over time, and a mark in the cause's colour wherever they changed.
+/// Draws the windows over time, with a mark in the color of its cause for each change.
 fn windows(number: usize, flow: &Drawn, interval: Duration) -> Figure {
     let line = |name: &str, value: fn(&Bin) -> Option<f64>| Line {
         name: name.into(),
@@ -204,8 +207,11 @@ fn windows(number: usize, flow: &Drawn, interval: Duration) -> Figure {
         y: flow.bins.iter().map(|bin| value(bin).map(rounded)).collect(),
         ..Line::default()
     };
-    let mut series = vec![line("congestion window, largest of each bin", |bin| bin.peak)];
-    series.push(Line { dashed: false, ..line("usable: the smaller of both windows", |bin| bin.usable) });
+    let mut series = vec![line("congestion window, maximum per bin", |bin| bin.peak)];
+    series.push(Line {
+        dashed: false,
+        ..line("usable window: smaller of congestion and peer window", |bin| bin.usable)
+    });
     for cause in Cause::ALL {
         let marks = flow.marks.iter().filter(|(_, of, _)| *of == cause);
         let (x, y): (Vec<f64>, Vec<Option<f64>>) =
@@ -217,9 +223,7 @@ fn windows(number: usize, flow: &Drawn, interval: Duration) -> Figure {
     Figure {
         name: format!("windows-{}", number + 1),
         title: format!("Windows of {}", flow.name),
-        caption:
-            "A mark stands where the window changed in another way than by growing, in its cause's colour."
-                .into(),
+        caption: "Marks show changes of the window other than growth, in the color of the cause.".into(),
         x: time_axis(),
         y: Axis { label: "window".into(), unit: "packets".into(), min: Some(0.0), ..Axis::default() },
         series,
@@ -232,7 +236,7 @@ fn throughput(number: usize, flow: &Drawn, interval: Duration) -> Figure {
     Figure {
         name: format!("throughput-{}", number + 1),
         title: format!("Throughput of {}", flow.name),
-        caption: "Acknowledged payload; beside the windows above.".into(),
+        caption: "Acknowledged payload.".into(),
         x: time_axis(),
         y: Axis { label: "throughput".into(), unit: "bit/s".into(), min: Some(0.0), ..Axis::default() },
         series: vec![Line {
@@ -245,32 +249,32 @@ fn throughput(number: usize, flow: &Drawn, interval: Duration) -> Figure {
     }
 }
 
-/// How often each cause occurred, over time, of the flows drawn together.
+/// Draws the cumulative count of each cause over time, summed over the drawn flows.
 fn causes(flows: &[Drawn], interval: Duration) -> Option<Figure> {
     let bins = flows.first()?.bins.len();
     let series = Cause::ALL.into_iter().filter_map(|cause| {
         let mut total = 0;
-        let so_far = (0..bins).map(|bin| {
+        let counts = (0..bins).map(|bin| {
             total += flows.iter().map(|flow| u64::from(flow.bins[bin].causes[cause as usize])).sum::<u64>();
             Some(total as f64)
         });
-        let y: Vec<Option<f64>> = so_far.collect();
+        let y: Vec<Option<f64>> = counts.collect();
         (total > 0).then(|| Line { name: cause.name().into(), y, ..Line::default() })
     });
     let series: Vec<Line> = series.collect();
     (!series.is_empty()).then(|| Figure {
         name: "causes".into(),
         title: "Causes over time".into(),
-        caption: "How often each occurred so far, all flows drawn here together.".into(),
+        caption: "Cumulative count of each cause, all flows of these figures together.".into(),
         x: time_axis(),
-        y: Axis { label: "so far".into(), ..Axis::default() },
+        y: Axis { label: "count".into(), ..Axis::default() },
         shared_x: Some(times(bins, interval)),
         series,
         ..Figure::default()
     })
 }
 
-/// What held each flow back, as shares of the time.
+/// Draws the limits of each flow, as shares of the time.
 fn limits(flows: &[Drawn]) -> Option<Figure> {
     let share = |flow: &Drawn, limit: Limit| {
         let total = |of: Limit| flow.bins.iter().map(|bin| bin.limited[of as usize].0).sum::<u64>();
@@ -284,8 +288,8 @@ fn limits(flows: &[Drawn]) -> Option<Figure> {
     });
     (!flows.is_empty()).then(|| Figure {
         name: "limits".into(),
-        title: "What held the sender back".into(),
-        caption: "Shares of the time in which each kept it from sending more.".into(),
+        title: "Limits of the sender".into(),
+        caption: "Share of the time in which each limit kept the sender from sending more.".into(),
         kind: Form::Bar,
         y: Axis { label: "share of the time".into(), unit: "%".into(), ..Axis::default() },
         categories: flows.iter().map(|flow| flow.name.clone()).collect(),

@@ -1,4 +1,4 @@
-//! What `tcp watch` shows on a terminal: the flows that send most, and why their windows fell of late.
+//! Live view of `tcp watch`: the flows with the highest rates, and the recent causes of window changes.
 
 use crate::cmd::table::{Table, counted, rate, time};
 use crate::sparkline::sparkline;
@@ -7,12 +7,12 @@ use netstage_core::time::{Duration, Instant};
 use netstage_tcp_watch::flows::Flow;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Causes are counted over so long.
-const OF_LATE: Duration = Duration::from_secs(60);
-/// Bars of a sparkline.
+/// Period over which causes are counted.
+const CAUSE_PERIOD: Duration = Duration::from_secs(60);
+/// Bars per sparkline.
 const BARS: usize = 24;
 
-/// The flows, as they are now.
+/// Current state of the flows.
 #[derive(Debug, Default)]
 pub struct View {
     flows: BTreeMap<usize, Row>,
@@ -23,19 +23,19 @@ pub struct View {
 struct Row {
     flow: Flow,
     last: Snapshot,
-    /// Acknowledged at the look before.
+    /// Bytes acknowledged at the previous update.
     acknowledged: u64,
-    /// Windows in segments, one for each look.
+    /// Maximum window of each update interval, segments.
     windows: VecDeque<f64>,
-    /// The largest since the last look.
+    /// Maximum window since the last update, segments.
     peak: f64,
     changes: VecDeque<(Instant, Cause)>,
-    /// ACKs since the last look, by what held the sender back.
+    /// ACKs since the last update, by the limit of the sender.
     limits: [u64; Limit::ALL.len()],
 }
 
 impl View {
-    /// Takes an event.
+    /// Adds an event.
     pub fn handle(&mut self, flow: &Flow, event: &FlowEvent) {
         if event.kind == Kind::Ended {
             self.ended += usize::from(self.flows.remove(&flow.id).is_some());
@@ -59,11 +59,11 @@ impl View {
         }
     }
 
-    /// A page of so many flows at most, after so long since the page before.
-    pub fn page(&mut self, now: Instant, interval: Duration, lost: u64, most: usize) -> String {
+    /// Returns the view of at most `max` flows; `interval` is the time since the previous update.
+    pub fn page(&mut self, now: Instant, interval: Duration, lost: u64, max: usize) -> String {
         let seconds = interval.as_secs_f64().max(1e-9);
         for row in self.flows.values_mut() {
-            while row.changes.front().is_some_and(|(time, _)| now.since(*time) > OF_LATE) {
+            while row.changes.front().is_some_and(|(time, _)| now.since(*time) > CAUSE_PERIOD) {
                 row.changes.pop_front();
             }
             let window = if row.peak > 0.0 { row.peak } else { segments(&row.last, row.last.cwnd) };
@@ -77,7 +77,7 @@ impl View {
         rows.sort_by(|a, b| bits(b).total_cmp(&bits(a)));
         let total = rows.iter().map(|row| bits(row)).fold(0.0, |sum, bits| sum + bits);
         let mut text =
-            format!("{}, {} ended, {} in all", counted(rows.len(), "flow"), self.ended, rate(total));
+            format!("{}, {} ended, {} in total", counted(rows.len(), "flow"), self.ended, rate(total));
         if lost > 0 {
             text.push_str(&format!(", {} LOST", counted(lost as usize, "record")));
         }
@@ -85,15 +85,15 @@ impl View {
             "flow",
             ">rate",
             ">cwnd",
-            ">peer",
+            ">peer window",
             ">round trip",
-            ">again",
-            "held by",
-            "cwnd, a bar a look",
+            ">retransmits",
+            "limited by",
+            "cwnd per update",
             "causes/min",
         ];
         let mut table = Table::new(&heads);
-        for row in rows.iter().take(most) {
+        for row in rows.iter().take(max) {
             let Row { flow, last, .. } = row;
             let windows: Vec<f64> = row.windows.iter().copied().collect();
             table.row([
@@ -103,12 +103,12 @@ impl View {
                 format!("{:.0}", segments(last, last.peer_window)),
                 last.smoothed_round_trip.map_or("-".into(), |trip| time(trip.0)),
                 last.retransmissions.to_string(),
-                row.held_by().map_or(String::new(), |limit| limit.name().to_owned()),
+                row.limited_by().map_or(String::new(), |limit| limit.name().to_owned()),
                 sparkline(&windows, BARS),
                 row.causes(),
             ]);
         }
-        let hidden = rows.len().saturating_sub(most);
+        let hidden = rows.len().saturating_sub(max);
         let rest = if hidden > 0 { format!("and {hidden} more (--flows)\n") } else { String::new() };
         let text = format!("{text}\n\n{}{rest}", table.text());
         for row in self.flows.values_mut() {
@@ -120,10 +120,10 @@ impl View {
 }
 
 impl Row {
-    /// What held the sender back most often since the last look.
-    fn held_by(&self) -> Option<Limit> {
-        let most = Limit::ALL.into_iter().max_by_key(|limit| self.limits[*limit as usize])?;
-        (self.limits[most as usize] > 0).then_some(most)
+    /// Returns the most frequent limit of the sender since the last update.
+    fn limited_by(&self) -> Option<Limit> {
+        let limit = Limit::ALL.into_iter().max_by_key(|limit| self.limits[*limit as usize])?;
+        (self.limits[limit as usize] > 0).then_some(limit)
     }
 
     fn causes(&self) -> String {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_rates_windows_and_causes_of_the_last_minute() {
+    fn the_view_has_rates_windows_and_causes_of_the_last_minute() {
         let flow = |id| Flow {
             id,
             cookie: id as u64,
@@ -179,14 +179,14 @@ mod tests {
         view.handle(&flow(0), &event(1, Kind::Window(Cause::Ecn), 125_000, 20_000));
         view.handle(&flow(0), &event(1, Kind::Acknowledged, 125_000, 20_000));
         let page = view.page(Instant(1_000_000_000), second, 0, 1);
-        assert!(page.starts_with("2 flows, 0 ended, 1.00 Mbit/s in all\n"), "{page}");
-        for part in ["ecn 1", "congestion-window", "20.00 ms", "and 1 more", "  20    64  "] {
+        assert!(page.starts_with("2 flows, 0 ended, 1.00 Mbit/s in total\n"), "{page}");
+        for part in ["ecn 1", "congestion-window", "20.00 ms", "and 1 more", "    20           64  "] {
             assert!(page.contains(part), "{part}: {page}");
         }
         view.handle(&flow(1), &event(61, Kind::Ended, 0, 10_000));
         view.handle(&flow(0), &event(62, Kind::Acknowledged, 125_000, 10_000));
         let page = view.page(Instant(62_000_000_000), second, 7, 1);
-        assert!(page.starts_with("1 flow, 1 ended, 0 bit/s in all, 7 records LOST\n"), "{page}");
+        assert!(page.starts_with("1 flow, 1 ended, 0 bit/s in total, 7 records LOST\n"), "{page}");
         assert!(!page.contains("ecn") && page.contains("█▅"), "{page}");
     }
 }

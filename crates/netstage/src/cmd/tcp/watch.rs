@@ -1,4 +1,4 @@
-//! `netstage tcp watch`.
+//! `netstage tcp watch`: traces the windows of TCP senders.
 
 use super::filter::Options;
 use super::record::Keeper;
@@ -20,52 +20,58 @@ use std::io::{self, BufWriter, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-/// How often records are taken, and how often it is looked which sockets processes have.
+/// Interval between reads of kernel records.
 const POLL: Duration = Duration::from_millis(20);
+/// Interval between searches for the sockets of processes.
 const REFRESH: Duration = Duration::from_millis(200);
-/// The record's title.
-const TITLE: &str = "TCP, watched";
+/// Title of the record.
+const TITLE: &str = "TCP trace";
+
+const EXAMPLES: &str = "Examples:
+  netstage tcp watch
+  netstage tcp watch --process iperf3 --for 30 --out out/iperf3
+  netstage tcp watch --port 3260 --ndjson";
 
 /// Options of `tcp watch`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
     filter: Options,
-    /// Who tells: programs in the kernel, its tracing, or its list of sockets; each tells less than the one before
-    /// [default: the first that can]
-    #[arg(long, value_name = "WHO")]
+    /// Source: kernel (BPF), tracing or polling, in order of detail [default: first available]
+    #[arg(long, value_name = "SOURCE", hide_possible_values = true)]
     by: Option<Teller>,
-    /// End after so long
+    /// Stop after this time
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     span: Option<Duration>,
-    /// Write every event as a line of JSON, in place of the view
+    /// Print every event as a line of JSON instead of the view
     #[arg(long)]
     ndjson: bool,
-    /// Keep a record, with a report, in this folder
+    /// Write a record and its report to this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Width of a bin of the record
+    /// Bin width of the record
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::time)]
     interval: Duration,
-    /// Time between two looks of the view
+    /// Time between updates
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = units::time)]
     every: Duration,
-    /// Show so many flows at most, those that send most
+    /// Show the N flows with the highest rates
     #[arg(long, value_name = "N", default_value = "20")]
     flows: usize,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Teller {
-    /// Programs in the kernel
+    /// BPF programs in the kernel
     Kernel,
-    /// The kernel's tracing
+    /// Tracepoints of the kernel (tracefs)
     Tracing,
-    /// The kernel's list of sockets, again and again
+    /// Periodic list of the kernel's sockets (sock_diag)
     Polling,
 }
 
-/// An event as a line.
+/// Line of `--ndjson` with an event.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
@@ -74,14 +80,14 @@ struct Line<'a> {
     event: &'a FlowEvent,
 }
 
-/// The last line.
+/// Last line of `--ndjson`.
 #[derive(Serialize)]
 struct Over {
-    /// Flows seen.
+    /// Number of flows.
     flows: usize,
-    /// Records taken: an event each, or several.
+    /// Number of kernel records, each with one or more events.
     records: u64,
-    /// Records for which the kernel had no room.
+    /// Number of records lost because the kernel's buffer was full.
     lost: u64,
 }
 
@@ -107,9 +113,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let (ended, code) = loop {
         std::thread::sleep(std::time::Duration::from_nanos(POLL.0));
         let mut written = Ok(());
-        let polled = source.poll(|record, told| {
+        let polled = source.poll(|record, reported| {
             records += 1;
-            flows.handle(record, told, &mut |flow, event| {
+            flows.handle(record, reported, &mut |flow, event| {
                 if let Some(keeper) = &mut keeper {
                     keeper.handle(flow, event);
                 }
@@ -121,7 +127,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
             });
         });
         polled.map_err(refused)?;
-        // A reader that has gone away has seen enough.
+        // The reader of the output closed the pipe.
         if written.and_then(|()| out.flush()).is_err() {
             break (None, OK);
         }
@@ -150,16 +156,16 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         let _ = line(&mut out, &Over { flows: flows.all().len(), records, lost }).and_then(|()| out.flush());
     }
     if let Some(process) = ended {
-        eprintln!("{process} has ended");
+        eprintln!("{process} exited");
     }
     if lost > 0 {
-        eprintln!("warning: {lost} records were lost: the flows were too many for this machine; filter them");
+        eprintln!("warning: {lost} kernel records lost; select fewer flows");
     }
     if let (Some(place), Some(keeper)) = (place, keeper) {
-        let lost = (lost > 0).then(|| format!("{lost} records of the kernel's were lost"));
-        let missing = source.missing().iter().map(|missing| format!("not told here: {missing}"));
+        let lost = (lost > 0).then(|| format!("{lost} kernel records lost"));
+        let missing = source.missing().iter().map(|missing| format!("not available: {missing}"));
         let warnings = lost.into_iter().chain(missing).collect();
-        keep(place, keeper.finish(TITLE.into(), since_start(), warnings))?;
+        write(place, keeper.finish(TITLE.into(), since_start(), warnings))?;
     }
     Ok(code)
 }
@@ -174,16 +180,16 @@ fn open(arguments: &Arguments, filter: Filter) -> Result<Source, Failure> {
     let namespaces = arguments.filter.namespaces(&filter)?;
     let mut source = Source::open(by, filter, &namespaces).map_err(refused)?;
     for missing in source.missing() {
-        eprintln!("note: not told here: {missing}");
+        eprintln!("note: not available: {missing}");
     }
     match source.refresh().first() {
-        Some(process) => Err(Failure::run(format!("there is no {process}"))),
+        Some(process) => Err(Failure::run(format!("no such {process}"))),
         None => Ok(source),
     }
 }
 
 /// Writes the record and its report.
-fn keep(place: Place, observation: Observation) -> Result<(), Failure> {
+fn write(place: Place, observation: Observation) -> Result<(), Failure> {
     let record = place.keep(observation)?;
     let path = record.folder.join(page::NAME);
     page::write(&path, &report::report(&record)).map_err(|e| Failure::write(&path, &e))?;

@@ -1,14 +1,14 @@
-//! `netstage test`: devices under test.
+//! `netstage test`: tests devices.
 
 mod router;
 mod setup;
 
 use crate::exit::Failure;
 
-/// What to test.
+/// Subcommands of `test`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Find what a router carries: IP, PUSH, SWAP and POP, packet size by packet size
+    /// Test the throughput of a router: IP, PUSH, SWAP and POP per packet size
     Router(router::Arguments),
 }
 

@@ -1,4 +1,4 @@
-//! `netstage test router`: a router between interfaces of this machine, to its record.
+//! `netstage test router`: tests a router between interfaces of this host and writes a record.
 
 use super::setup::{self, Kind};
 use crate::cmd::run::to_record;
@@ -10,21 +10,27 @@ use std::path::PathBuf;
 /// Name of the stage in records.
 const STAGE: &str = "router";
 
+const EXAMPLES: &str = "Examples:
+  netstage test router router.toml --check
+  netstage test router router.toml --setup linux > routes.batch
+  netstage test router router.toml --out out/router";
+
 /// Options of `test router`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The configuration file
+    /// Configuration file
     configuration: PathBuf,
-    /// Print what a router of this kind is to be told, and test nothing
+    /// Print the configuration for a router of this kind, without a test
     #[arg(long, value_name = "KIND")]
     setup: Option<Kind>,
-    /// Check the configuration, and test nothing
+    /// Check the configuration, without a test
     #[arg(long, conflicts_with = "setup")]
     check: bool,
-    /// The record's folder [default: out/NAME]
+    /// Folder of the record [default: out/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Begin a spoiled trial anew, up to N times, and at least twice
+    /// Repeat a void trial up to N but at least 2 times
     #[arg(long, value_name = "N", default_value_t = 0)]
     retries: u32,
     /// Print the result, or the error, as JSON
@@ -41,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     if arguments.check {
         let (operations, sizes) = (tester.operations.len(), tester.sizes.len());
         let text = format!(
-            "{}: {operations} operations, {sizes} sizes of packets, {} ports\n",
+            "{}: {operations} operations, {sizes} packet sizes, {} ports\n",
             arguments.configuration.display(),
             tester.ports.len()
         );
@@ -58,14 +64,15 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let name = arguments.configuration.file_stem().map_or("router".into(), PathBuf::from);
     let options = Options {
         out: arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name)),
-        // The router is one.
+        // There is only one router to test.
         jobs: 1,
         retries: arguments.retries,
         stage: STAGE.into(),
         tool: TOOL.into(),
     };
-    let told = [Some(bench.calibration()), bench.told_beside()].into_iter().flatten();
-    tester.scenario.description = told.fold(tester.scenario.description, |all, told| format!("{all} {told}"));
+    let sentences = [Some(bench.calibration()), bench.told_beside()].into_iter().flatten();
+    tester.scenario.description =
+        sentences.fold(tester.scenario.description, |text, sentence| format!("{text} {sentence}"));
     tester.scenario.warnings.extend(bench.slower_because().iter().cloned());
     to_record(&tester.scenario, &stage::router(&bench), &options, arguments.json)
 }

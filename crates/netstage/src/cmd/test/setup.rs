@@ -1,4 +1,4 @@
-//! What a router is to be told before it is tested, as the lines of its own language.
+//! Configuration of a router under test, in the router's own syntax.
 
 mod sessions;
 
@@ -8,47 +8,47 @@ use sessions::sessions;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-/// Routers whose language is known here.
+/// Kind of router for which a configuration can be printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// Linux: a batch for `ip -batch`, its routes
+    /// Linux routes, as a batch for `ip -batch`
     Linux,
-    /// Linux: a batch for `ip -f mpls -batch`, its labels; the kernel needs mpls_router
+    /// Linux labels, as a batch for `ip -f mpls -batch`; needs the kernel module mpls_router
     LinuxMpls,
-    /// netstage router: a file of routes
+    /// netstage router, as a route file
     Netstage,
-    /// Open vSwitch: flows for `ovs-ofctl add-flows`; port N of the bridge is port N of the configuration
+    /// Open vSwitch, as flows for `ovs-ofctl add-flows`; bridge port N is port N of the configuration
     Ovs,
-    /// BIRD 2: sessions with the tester, whose routes go into the kernel
+    /// BIRD 2 with BGP sessions to the tester and routes exported to the kernel
     Bird,
-    /// FRR: the same, for its bgpd
+    /// FRR bgpd with BGP sessions to the tester
     Frr,
 }
 
-/// One thing a router is to know.
+/// Entry of a router's tables.
 enum Entry {
-    /// A prefix, and what is pushed on the way.
+    /// Prefix, and the label to push.
     Route((IpAddr, u8), Option<u32>),
-    /// A label, and what takes its place.
+    /// Incoming label, and the label that replaces it; `None` pops it.
     Label(u32, Option<u32>),
-    /// A label beneath which is looked.
+    /// Label to pop before a lookup of the inner packet.
     LookUp(u32),
 }
 
-/// The lines for a router. Where IP and PUSH are both tested, their networks are the same: only one of
-/// them can be told at a time, and it is said so.
+/// Returns the configuration for a router. IP and PUSH need different routes to the same networks, so testing both with
+/// static routes is an error.
 pub fn lines(kind: Kind, tester: &Tester) -> Result<String, Failure> {
     if matches!(kind, Kind::Bird | Kind::Frr) {
         return match tester.told {
             Told::Bgp => Ok(sessions(kind, tester)),
-            Told::You => Err(Failure::usage("there are no sessions in this configuration")
-                .help("routes are told by BGP with by = \"bgp\" in [routes], and a table [bgp]")),
+            Told::You => Err(Failure::usage("this configuration has no BGP sessions")
+                .help("set by = \"bgp\" in [routes] and add a table [bgp]")),
         };
     }
     let does = |operation| tester.operations.contains(&operation);
     if tester.told == Told::You && does(Operation::Push) && (does(Operation::Ip) || does(Operation::Pop)) {
-        return Err(Failure::usage("`push` needs other routes than `ip` and `pop`")
-            .help("print the lines for each: one file with operations = [\"push\"], one with the others"));
+        return Err(Failure::usage("`push` needs different routes than `ip` and `pop`")
+            .help("use two files: one with operations = [\"push\"], one with the other operations"));
     }
     let mut text = String::new();
     for way in &tester.ways {
@@ -60,7 +60,7 @@ pub fn lines(kind: Kind, tester: &Tester) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What a way needs, each with the peer it leads to.
+/// Returns the entries for a path, each with the number of its peer.
 fn entries(tester: &Tester, way: &Way) -> Vec<(Entry, u32)> {
     let mut entries = Vec::new();
     let peers = tester.peers(way);
@@ -137,32 +137,32 @@ fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usi
         (Kind::Linux, Entry::Label(..) | Entry::LookUp(_)) | (Kind::LinuxMpls, Entry::Route(..)) => Ok(()),
         (Kind::Bird | Kind::Frr, _) => Ok(()),
     };
-    written.expect("writing to a string");
+    written.expect("writing to a string cannot fail");
 }
 
-/// Flows of OpenFlow 1.3. Who is at the other end of a port is for the user to say.
+/// Writes an entry as flows of OpenFlow 1.3. The user must replace the placeholders for MAC addresses.
 fn ovs(text: &mut String, entry: &Entry, port: usize, is_ipv4: bool) -> std::fmt::Result {
     let (ip, to, ethertype) =
         if is_ipv4 { ("ip", "nw_dst", "0x0800") } else { ("ipv6", "ipv6_dst", "0x86dd") };
-    let station = format!("mod_dl_src:ROUTER-MAC-{port},mod_dl_dst:TESTER-MAC-{port},output:{port}");
+    let output = format!("mod_dl_src:ROUTER-MAC-{port},mod_dl_dst:TESTER-MAC-{port},output:{port}");
     match entry {
         Entry::Route((network, length), Some(label)) => writeln!(
             text,
-            "{ip},{to}={network}/{length} actions=dec_ttl,push_mpls:0x8847,set_field:{label}->mpls_label,{station}"
+            "{ip},{to}={network}/{length} actions=dec_ttl,push_mpls:0x8847,set_field:{label}->mpls_label,{output}"
         ),
         Entry::Route((network, length), None) => {
-            writeln!(text, "{ip},{to}={network}/{length} actions=dec_ttl,{station}")
+            writeln!(text, "{ip},{to}={network}/{length} actions=dec_ttl,{output}")
         }
         Entry::Label(label, Some(swapped)) => {
             writeln!(
                 text,
-                "mpls,mpls_label={label} actions=dec_mpls_ttl,set_field:{swapped}->mpls_label,{station}"
+                "mpls,mpls_label={label} actions=dec_mpls_ttl,set_field:{swapped}->mpls_label,{output}"
             )
         }
         Entry::Label(label, None) => {
             writeln!(
                 text,
-                "mpls,mpls_label={label},mpls_bos=1 actions=dec_mpls_ttl,pop_mpls:{ethertype},{station}"
+                "mpls,mpls_label={label},mpls_bos=1 actions=dec_mpls_ttl,pop_mpls:{ethertype},{output}"
             )
         }
         Entry::LookUp(label) => {

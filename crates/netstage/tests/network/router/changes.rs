@@ -43,10 +43,9 @@ fn what_would_be_lost_on_a_veth_goes_by_the_slow_path() {
     assert!(!lost.is_empty() && late.is_empty(), "{late:?} of {sent} were lost though it was noticed");
     far.signal("-TERM");
     let said = String::from_utf8(far.output().stderr).unwrap();
-    let alarms =
-        said.matches("alarm: edge0: frames that the program in the kernel sends there are lost").count();
+    let alarms = said.matches("alarm: edge0: redirected frames are lost").count();
     assert_eq!(alarms, 2, "once each time: {said}");
-    assert!(said.contains("edge0: frames that the program in the kernel sends there arrive"), "{said}");
+    assert!(said.contains("edge0: redirected frames arrive"), "{said}");
 }
 
 fn interfaces_are_followed() {

@@ -51,7 +51,7 @@ fn a_killed_router_leaves_nothing_in_the_way_of_frames() {
     let [near, _far] = world.begin_both(&folder, "");
     assert!(world.reaches(100));
     let (code, said) = clean(&world, &folder);
-    assert!(code == Some(1) && said.contains("a router answers there"), "{code:?} {said}");
+    assert!(code == Some(1) && said.contains("a router is running"), "{code:?} {said}");
     kill(near);
     assert!(!world.reaches(100), "the program has gone with it");
     // The next one finds how settings were before the first.
@@ -123,7 +123,7 @@ fn where_nothing_can_be_pinned_it_does_not_begin() {
     let head = format!("when_killed = \"forward\"\npins = \"{}\"", folder.join("pins").display());
     let file = world.configure(&folder, 0, &head, "");
     let (code, said) = world.refused(&file);
-    assert!(said.contains("it is in no bpffs") && said.contains("mount -t bpf"), "{said}");
+    assert!(said.contains("it is not in a bpffs") && said.contains("mount -t bpf"), "{said}");
     assert_eq!((code, world.forwards().as_str()), (Some(1), "1"));
 }
 

@@ -84,7 +84,7 @@ fn what_is_wrong_is_told_with_its_remedy() {
     assert!(code == Some(1) && said.contains("there is no interface eth7"), "{code:?} {said}");
     std::fs::write(folder.join("fib.txt"), "10.0.0.0/8 dev edge0\n10.1.0.0/16 via core0\n").unwrap();
     let (code, said) = run(&format!("[router]\n{control}interfaces = [\"edge0\"]\nroutes = \"fib.txt\"\n"));
-    assert!(code == Some(1) && said.contains("line 2: `core0` is no address"), "{code:?} {said}");
+    assert!(code == Some(1) && said.contains("line 2: `core0` is not an IP address"), "{code:?} {said}");
     let (code, said) = run(&format!("[router]\n{control}interfaces = [\"edge0\", \"edge0\"]\n"));
     assert!(code == Some(2) && said.contains("`edge0` is named twice"), "{code:?} {said}");
     assert_eq!(world.forwards(), "1", "it is put back");

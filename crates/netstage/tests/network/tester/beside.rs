@@ -77,7 +77,7 @@ fn a_table_of_a_route_collector_stands_beside_the_networks() {
     std::fs::write(world.folder.join("rib.20261101.0000.gz"), &whole[..whole.len() - 1]).unwrap();
     world.forget();
     let refused = refusal(&world.test(&configuration));
-    assert!(refused.contains("rib.20261101.0000.gz: no whole MRT record at byte"), "{refused}");
+    assert!(refused.contains("rib.20261101.0000.gz: truncated or malformed MRT record at byte"), "{refused}");
 }
 
 fn bird_hears_of_networks_and_the_kernel_or_netstage_forwards_to_them() {

@@ -112,9 +112,9 @@ fn what_cannot_be_served_is_said() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && error.contains(said) && error.contains("help: "), "{error}");
     };
-    refuse(&["--listen", "0.0.0.0:0"], "is not only this machine");
-    refuse(&["absent"], "absent is no folder");
-    refuse(&["--token-file", "short"], "short holds no token");
+    refuse(&["--listen", "0.0.0.0:0"], "is reachable from other hosts");
+    refuse(&["absent"], "absent is not a folder");
+    refuse(&["--token-file", "short"], "short does not contain a valid token");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     refuse(&["--listen", &taken.local_addr().unwrap().to_string()], "cannot listen on");
 }
@@ -181,13 +181,13 @@ fn an_address_that_leads_nowhere_shows_people_the_page_and_programs_json() {
         assert_eq!(page.status, 404, "{path}");
         assert!(page.head.contains("content-type: text/html") && page.text().contains("app.js"), "{path}");
         assert!(page.head.contains("content-security-policy: default-src 'none'"), "{path}");
-        assert_eq!(server.send("POST", path, &[], "").message(), "there is nothing of this name", "{path}");
+        assert_eq!(server.send("POST", path, &[], "").message(), "unknown path", "{path}");
     }
     for path in ["/api/nonsense", "/api", "/api/"] {
         let refused = server.get(path);
         assert_eq!(
             (refused.status, refused.message().as_str()),
-            (404, "there is nothing of this name"),
+            (404, "unknown path"),
             "{path}"
         );
     }
@@ -206,31 +206,31 @@ fn what_cannot_be_read_is_refused_in_plain_words() {
         format!("{{\"stage\": \"sim\", \"scenario\": {{\"name\": \"a.toml\", \"text\": \"\"{more}}}}}")
     };
     for (answer, status, message) in [
-        (sent("{"), 400, "what is sent is no JSON: EOF while parsing an object at line 1 column 1"),
-        (sent("[]"), 422, "what is sent should be an object"),
-        (sent("7"), 422, "what is sent is 7 and should be an object"),
-        (sent("{\"scenario\": {}}"), 422, "name is missing from scenario"),
+        (sent("{"), 400, "the request body is not JSON: EOF while parsing an object at line 1 column 1"),
+        (sent("[]"), 422, "the request is invalid; expected an object"),
+        (sent("7"), 422, "the request is 7; expected an object"),
+        (sent("{\"scenario\": {}}"), 422, "missing name in scenario"),
         (
             sent(&draft(", \"seed\": \"1e3\"")),
             422,
-            "scenario.seed is the text \"1e3\" and should be a whole number, 0 or more",
+            "scenario.seed is the string \"1e3\"; expected an integer of 0 or more",
         ),
-        (sent(&draft(", \"seed\": -1")), 422, "scenario.seed is -1 and should be a whole number, 0 or more"),
-        (sent(&draft("").replace("sim", "mars")), 422, "stage is \"mars\" and should be sim, emu, live"),
-        (server.send("POST", "/api/runs", &[], "{}"), 415, "what is sent is not said to be JSON"),
-        (server.get("/api/scenario"), 400, "name is missing"),
+        (sent(&draft(", \"seed\": -1")), 422, "scenario.seed is -1; expected an integer of 0 or more"),
+        (sent(&draft("").replace("sim", "mars")), 422, "stage is \"mars\"; expected sim, emu, live"),
+        (server.send("POST", "/api/runs", &[], "{}"), 415, "the content type is not JSON"),
+        (server.get("/api/scenario"), 400, "missing name"),
         (
             server.get("/api/record/file?name=a&file=passwd"),
             400,
-            "file is \"passwd\" and should be report.html, record.json, series.parquet, distributions.parquet, \
+            "file is \"passwd\"; expected report.html, record.json, series.parquet, distributions.parquet, \
              figures.json, environment.json",
         ),
-        (server.get("/api/runs/xyz"), 400, "/api/runs/xyz is no address: a run has a number"),
+        (server.get("/api/runs/xyz"), 400, "/api/runs/xyz: invalid run number"),
     ] {
         assert_eq!((answer.status, answer.message().as_str()), (status, message));
     }
     let long = server.send("POST", "/api/check", &json, &format!("\"{}\"", "a".repeat(5 << 20)));
-    assert_eq!((long.status, long.message().as_str()), (413, "what is sent is longer than 4 MiB"));
+    assert_eq!((long.status, long.message().as_str()), (413, "the request body exceeds 4 MiB"));
 }
 
 netstage_harness::tests![

@@ -1,4 +1,4 @@
-//! What a search found, in words and as JSON.
+//! Result of a search as text and JSON.
 
 use super::permanent::{self, Ends, Line};
 use super::{Arguments, Made};
@@ -11,26 +11,26 @@ use netstage_study::tuned::{Tuned, name};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-/// Version of the document's layout: fields are only added.
+/// Version of the document's layout; adding fields does not change it.
 const VERSION: u32 = 1;
 
-/// What is about to be done.
+/// Formats the heading of a search.
 pub fn heading(arguments: &Arguments, target: IpAddr, config: &Config) -> String {
     let length = (arguments.time + arguments.omit).as_secs_f64();
-    let (from, to) = if arguments.reverse { ("from", "to here") } else { ("to", "from here") };
+    let direction = if arguments.reverse { "from" } else { "to" };
     format!(
-        "TCP {from} {target}, {to}: up to {} transfers of {length} s, {:.0} s in all\n",
+        "TCP {direction} {target}: up to {} transfers of {length} s, {:.0} s in total\n",
         config.trials,
         length * config.trials as f64
     )
 }
 
-/// The last transfer.
+/// Formats the last transfer.
 pub fn trial(controls: &[String], made: &[Made]) -> String {
     let Some(Made { setting, sample, void }) = made.last() else { return String::new() };
-    let void = void.as_ref().map_or(String::new(), |why| format!("  void: {why}"));
+    let void = void.as_ref().map_or(String::new(), |reason| format!("  void: {reason}"));
     format!(
-        "{:>3}  {:<18}  {:>12}  {:>10}  {} sent again{void}\n",
+        "{:>3}  {:<18}  {:>12}  {:>10}  {} retransmits{void}\n",
         made.len(),
         name(controls, *setting),
         bits(sample.goodput),
@@ -39,67 +39,74 @@ pub fn trial(controls: &[String], made: &[Made]) -> String {
     )
 }
 
-/// A search that has ended.
+/// Finished search.
 pub struct Ended<'a> {
-    /// What it found.
+    /// Result of the search.
     pub tuned: &'a Tuned<'a>,
-    /// Its transfers.
+    /// Transfers of the search.
     pub made: &'a [Made],
-    /// Our address.
+    /// Address of this host.
     pub own: Option<IpAddr>,
-    /// The other host's.
+    /// Address of the other host.
     pub target: IpAddr,
-    /// Whether that one sent.
+    /// The other host is the sender.
     pub reverse: bool,
-    /// How long a transfer took.
+    /// Length of a transfer.
     pub length: Duration,
 }
 
 impl Ended<'_> {
-    /// As text.
+    /// Formats the result as text.
     pub fn text(&self) -> String {
         let found = self.tuned.found;
         let path = &found.path;
         let trip = |time: Duration| quantity(time.as_secs_f64(), "s");
         let mut lines = vec![String::new(), self.tuned.verdict()];
         lines.push(format!(
-            "{} transfers in {:.0} s; the same again differs by chance",
+            "{} transfers in {:.0} s; results vary randomly between searches",
             self.made.len(),
             self.length.as_secs_f64() * self.made.len() as f64
         ));
-        let of = |setting: Setting| found.curve.iter().find(|of| of.setting == setting);
-        let carries =
-            |of: &Measured| format!("{} in {}", spread(of.goodput, "bit/s"), spread(of.round_trip, "s"));
-        if let Some(best) = found.best.and_then(of) {
-            lines.push(format!("it carries {}", carries(best)));
-            let free =
-                of(Setting { window: None, ..best.setting }).filter(|free| free.setting != best.setting);
+        let measured = |setting: Setting| found.curve.iter().find(|point| point.setting == setting);
+        let performance = |point: &Measured| {
+            format!("{}, round trip {}", spread(point.goodput, "bit/s"), spread(point.round_trip, "s"))
+        };
+        if let Some(best) = found.best.and_then(measured) {
+            lines.push(format!("with it: {}", performance(best)));
+            let unlimited = measured(Setting { window: None, ..best.setting })
+                .filter(|unlimited| unlimited.setting != best.setting);
             let gain = found.gain.map_or(String::new(), |gain| format!(" ({})", share(gain)));
-            lines.extend(free.map(|free| format!("without a limit: {}{gain}", carries(free))));
+            lines.extend(
+                unlimited.map(|unlimited| format!("without a limit: {}{gain}", performance(unlimited))),
+            );
         }
         lines.push(String::new());
         lines.push(format!(
-            "path: {} of payload through its narrowest place, base round trip {}: {} fill it",
+            "path: bottleneck {} of payload, base round trip {}, bandwidth-delay product {}",
             bits(path.bottleneck),
             trip(path.base_round_trip),
             bytes(path.bandwidth_delay_product)
         ));
-        let waits = path.buffer * 8.0 / path.bottleneck.max(f64::MIN_POSITIVE);
-        lines.push(format!("queue: up to {} more waited, {}", bytes(path.buffer), quantity(waits, "s")));
-        lines.extend(found.knee.map(|knee| format!("knee: with less than {} it is slower", bytes(knee))));
-        lines.extend(found.losses_from.map(|from| format!("losses: from {} on", bytes(from as f64))));
+        let queueing_s = path.buffer * 8.0 / path.bottleneck.max(f64::MIN_POSITIVE);
+        lines.push(format!("queue: up to {}, {}", bytes(path.buffer), quantity(queueing_s, "s")));
+        lines.extend(found.knee.map(|knee| format!("knee: windows below {} are slower", bytes(knee))));
+        lines.extend(
+            found.losses_from.map(|from| format!("losses: windows of {} or more", bytes(from as f64))),
+        );
         let mut text = lines.join("\n") + "\n\n" + &self.curve();
         let permanent = self.permanent();
         if !permanent.is_empty() {
-            text.push_str("\nto make it permanent, one of:\n");
-            let mut table = Table::new(&["on", "for", "do"]);
-            permanent.into_iter().for_each(|of| table.row([of.on.into(), of.concerns.into(), of.line]));
+            text.push_str("\nto make it permanent, use one of:\n");
+            let mut table = Table::new(&["host", "scope", "command"]);
+            permanent
+                .into_iter()
+                .for_each(|line| table.row([line.on.into(), line.concerns.into(), line.line]));
             text.push_str(&table.text());
         }
         text
     }
 
-    /// As JSON: rates are bits per second of payload, sizes bytes.
+    /// Returns the result as JSON, with rates in payload bits per second and sizes in bytes.
     pub fn json(&self) -> Value {
         let trial =
             |made: &Made| json!({ "setting": made.setting, "sample": made.sample, "void": made.void });
@@ -118,9 +125,9 @@ impl Ended<'_> {
     }
 
     fn curve(&self) -> String {
-        let mut table = Table::new(&["window", ">transfers", ">throughput", ">round trip", ">sent again"]);
-        for of in &self.tuned.found.curve {
-            let Measured { setting, goodput, round_trip, retransmissions } = of;
+        let mut table = Table::new(&["window", ">transfers", ">throughput", ">round trip", ">retransmits"]);
+        for point in &self.tuned.found.curve {
+            let Measured { setting, goodput, round_trip, retransmissions } = point;
             let mark = if Some(*setting) == self.tuned.found.best { " *" } else { "" };
             table.row([
                 format!("{}{mark}", self.tuned.name(*setting)),
@@ -153,7 +160,7 @@ fn bytes(bytes: f64) -> String {
     quantity(bytes, "B")
 }
 
-/// A mean with half of its 95 % interval, where it has one.
+/// Formats a mean with the half-width of its 95 % confidence interval, if known.
 fn spread(summary: Summary, unit: &str) -> String {
     let mean = quantity(summary.mean, unit);
     if summary.half_width.is_finite() {
@@ -163,11 +170,11 @@ fn spread(summary: Summary, unit: &str) -> String {
     }
 }
 
-/// By how much more the best carries.
+/// Formats the throughput gain of the best setting.
 fn share(gain: Summary) -> String {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share.abs());
     let spread =
         if gain.half_width.is_finite() { format!(" ± {}", percent(gain.half_width)) } else { String::new() };
-    let than = if gain.mean < 0.0 { "less" } else { "more" };
-    format!("{}{spread} {than} with it", percent(gain.mean))
+    let comparison = if gain.mean < 0.0 { "less" } else { "more" };
+    format!("{}{spread} {comparison} with the limit", percent(gain.mean))
 }

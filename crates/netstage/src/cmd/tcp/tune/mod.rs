@@ -1,5 +1,5 @@
-//! `netstage tcp tune`: transfers to a host that agreed to them, or to a server that reads whatever it is sent, each with the window that the search asks for
-//! (`netstage_core::measure::tune`), and what they say together.
+//! `netstage tcp tune`: searches for the best TCP window with transfers to `netstage measure serve`, or to another server
+//! that discards data. The search algorithm is `netstage_core::measure::tune`.
 
 mod explain;
 mod permanent;
@@ -22,49 +22,60 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use transfer::{BIN, There, Transfers};
 
-/// Payload of a full segment on Ethernet, with timestamps.
+/// Payload of a full IPv4 segment on Ethernet with TCP timestamps, bytes.
 const SEGMENT_V4: u32 = 1448;
+/// Payload of a full IPv6 segment on Ethernet with TCP timestamps, bytes.
 const SEGMENT_V6: u32 = 1428;
-/// The test's name in the record.
+/// Name of the test in the record.
 const NAME: &str = "tune";
+
+const EXAMPLES: &str = "Examples:
+  netstage tcp tune server.example --key-file key
+  netstage tcp tune server.example -C cubic,bbr --max-round-trip 50ms --out out/tuned
+  netstage tcp tune server.example --sink iperf3";
 
 /// Options of `tcp tune`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The host that runs `netstage measure serve`; or another server, with --sink, or as http://HOST/PATH to which
-    /// data is posted
+    /// Host with `netstage measure serve`, a server given by --sink, or http://HOST/PATH for a POST
     target: String,
-    /// Its port [default: 5201, 9 of discard, 80 of HTTP]
+    /// Port of the server [default: 5201, for discard 9]
     #[arg(short = 'p', long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// What reads there, in place of `netstage measure serve`: the window is then limited at this end, as root
-    #[arg(long, value_name = "WHAT", conflicts_with_all = ["reverse", "data_port", "key_file"])]
+    /// Server without netstage: discard or iperf3; needs root to limit the window at this host
+    #[arg(
+        long,
+        value_name = "SERVER",
+        hide_possible_values = true,
+        conflicts_with_all = ["reverse", "data_port", "key_file"]
+    )]
     sink: Option<Reads>,
-    /// First port where data is received [default: the receiver's system chooses]
+    /// Data port at the receiver [default: chosen by its system]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..))]
     data_port: Option<u16>,
-    /// From the server to here
+    /// Send from the server to this host
     #[arg(short = 'R', long)]
     reverse: bool,
-    /// Congestion controls to choose from, by the sending kernel's names: cubic,bbr [default: the system's]
+    /// Congestion controls to compare, as cubic,bbr [default: that of the sender's system]
     #[arg(short = 'C', long, value_name = "NAME", value_delimiter = ',')]
     congestion: Vec<String>,
-    /// The longest mean round trip a window may make
+    /// Maximum mean round trip of the result
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     max_round_trip: Option<Duration>,
-    /// Seconds of a transfer, without its beginning
+    /// Seconds per transfer, without the omitted ones
     #[arg(short = 't', long, value_name = "SECONDS", default_value = "4", value_parser = units::time)]
     time: Duration,
-    /// Leave the first seconds of each transfer out
+    /// Omit the first seconds of each transfer
     #[arg(short = 'O', long, value_name = "SECONDS", default_value = "1", value_parser = units::time)]
     omit: Duration,
-    /// Most transfers
+    /// Maximum number of transfers
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..))]
     trials: u16,
-    /// Percent of throughput that make no difference
+    /// Differences in throughput to ignore, percent
     #[arg(long, value_name = "PERCENT", default_value_t = 1.5)]
     tolerance: f64,
-    /// The largest window tried, as 16M
+    /// Maximum window to try, as 16M
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = units::size)]
     largest: u64,
     /// Seed of the order of transfers
@@ -72,10 +83,10 @@ pub struct Arguments {
     seed: u64,
     #[command(flatten)]
     family: Family,
-    /// File with the key the server has [default: the environment's NETSTAGE_KEY]
+    /// File with the server's key [default: environment variable NETSTAGE_KEY]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Keep a record, with a report, in this folder
+    /// Write a record and its report to this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print the result, or the error, as JSON
@@ -83,33 +94,33 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// A server that is not ours.
+/// Server other than netstage.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Reads {
-    /// Whatever reads without a word, as the discard service
+    /// Discard server, which only reads (RFC 863)
     Discard,
     /// iperf3 -s
     Iperf3,
 }
 
-/// A transfer that was made.
+/// Finished transfer.
 struct Made {
     setting: Setting,
     sample: Sample,
-    /// Why it does not count in full: this program itself fell short.
+    /// Reason why the transfer is void, if netstage itself was too slow or lost data.
     void: Option<String>,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
-    let Asked { host, port, sink } = asked(arguments)?;
+    let Asked { host, port, sink } = parse_target(arguments)?;
     let target = arguments.family.resolve(&host, port)?;
     let config = config(arguments, if target.is_ipv4() { SEGMENT_V4 } else { SEGMENT_V6 })?;
     let there = match sink {
         Some(sink) => There::Sink(sink),
         None => There::Agent(key(arguments.key_file.as_ref())?),
     };
-    let title = format!("TCP, tuned to {}", arguments.target);
+    let title = format!("TCP tuning to {}", arguments.target);
     let place = arguments.out.as_ref().map(|folder| Place::take(folder, TOOL, &title)).transpose()?;
     let interrupted = watch_interrupt()?;
     let transfers = Transfers::new(arguments, target, there);
@@ -151,42 +162,45 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     })
 }
 
-/// Whom transfers go to.
+/// Target of the transfers.
 struct Asked {
     host: String,
     port: u16,
-    /// Who reads there; none where an agent does.
+    /// Server type; `None` for `netstage measure serve`.
     sink: Option<Sink>,
 }
 
-fn asked(arguments: &Arguments) -> Result<Asked, Failure> {
+fn parse_target(arguments: &Arguments) -> Result<Asked, Failure> {
     let Arguments { target, port, sink, .. } = arguments;
-    let of =
-        |sink: Option<Sink>, usual: u16| Asked { host: target.clone(), port: port.unwrap_or(usual), sink };
+    let parsed = |sink: Option<Sink>, default: u16| Asked {
+        host: target.clone(),
+        port: port.unwrap_or(default),
+        sink,
+    };
     let Some((scheme, rest)) = target.split_once("://") else {
         return Ok(match sink {
-            None => of(None, PORT),
-            Some(Reads::Discard) => of(Some(Sink::Discard), 9),
-            Some(Reads::Iperf3) => of(Some(Sink::Iperf3), 5201),
+            None => parsed(None, PORT),
+            Some(Reads::Discard) => parsed(Some(Sink::Discard), 9),
+            Some(Reads::Iperf3) => parsed(Some(Sink::Iperf3), 5201),
         });
     };
     if scheme != "http" {
-        let help = "http://HOST/PATH; encryption would be measured with the path";
-        return Err(Failure::usage(format!("nothing is sent to {scheme}://")).help(help));
+        let help = "use http://HOST/PATH; encryption would distort the measurement";
+        return Err(Failure::usage(format!("unsupported URL scheme {scheme}://")).help(help));
     }
     if sink.is_some() || port.is_some() || arguments.reverse {
-        return Err(Failure::usage("a URL says what reads and where: without --sink, -p and -R"));
+        return Err(Failure::usage("--sink, -p and -R cannot be combined with a URL"));
     }
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let unsafe_text = |text: &str| text.chars().any(|c| c.is_control() || c == ' ');
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => {
-            (host, port.parse().map_err(|_| Failure::usage(format!("{port:?} is no port")))?)
+            (host, port.parse().map_err(|_| Failure::usage(format!("invalid port {port:?}")))?)
         }
         _ => (authority, 80),
     };
     if host.is_empty() || unsafe_text(rest) {
-        return Err(Failure::usage(format!("{target:?} names no host: expected http://HOST/PATH")));
+        return Err(Failure::usage(format!("invalid URL {target:?}; use http://HOST/PATH")));
     }
     let path = if path.is_empty() { "/" } else { path };
     let sink = Some(Sink::Http { host: authority.to_owned(), path: path.to_owned() });
@@ -195,14 +209,14 @@ fn asked(arguments: &Arguments) -> Result<Asked, Failure> {
 
 fn config(arguments: &Arguments, segment: u32) -> Result<Config, Failure> {
     if !arguments.omit.0.is_multiple_of(BIN.0) || arguments.time < Duration::from_millis(500) {
-        let help = "-t 4 -O 1 is what it takes where round trips are below 100 ms";
-        return Err(Failure::usage("expected 0.5 s or more for -t, and tenths of a second for -O").help(help));
+        let help = "-t 4 -O 1 suits round trips below 100 ms";
+        return Err(Failure::usage("-t must be 0.5 s or more, and -O a multiple of 0.1 s").help(help));
     }
     if !(0.01..=50.0).contains(&arguments.tolerance) {
-        return Err(Failure::usage("--tolerance: expected 0.01 to 50 %"));
+        return Err(Failure::usage("--tolerance must be 0.01 to 50 %"));
     }
     if arguments.largest < 4 * u64::from(segment) || arguments.largest > 1 << 30 {
-        return Err(Failure::usage("--largest: expected room for four segments, and no more than 1 GiB"));
+        return Err(Failure::usage("--largest must be at least four segments and at most 1 GiB"));
     }
     Ok(Config {
         controls: arguments.congestion.len().max(1),
@@ -214,7 +228,7 @@ fn config(arguments: &Arguments, segment: u32) -> Result<Config, Failure> {
     })
 }
 
-/// What the record keeps.
+/// Returns the content of the record.
 fn observation(arguments: &Arguments, title: String, tuned: &Tuned, made: &[Made]) -> Observation {
     let entry = |made: &Made| TrialEntry {
         subject: tuned.name(made.setting),
@@ -238,7 +252,7 @@ fn observation(arguments: &Arguments, title: String, tuned: &Tuned, made: &[Made
         tool: TOOL.into(),
         title,
         description: format!(
-            "{} transfers by the TCP of the hosts' kernels, each with another window.",
+            "{} transfers with the TCP of the hosts' kernels and various windows.",
             made.len()
         ),
         duration: length * made.len() as u64,

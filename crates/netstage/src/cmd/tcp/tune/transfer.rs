@@ -1,5 +1,4 @@
-//! One transfer, as the search asks for it: a measurement with the receiver's window limited, or an upload with the
-//! sender's.
+//! Transfers of the search: a measurement with a limited receive window, or an upload with a limited send window.
 
 use super::Arguments;
 use crate::cmd::measure::failure;
@@ -20,19 +19,20 @@ use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 
-/// How often the sender's TCP is looked at.
+/// Sampling interval of the sender's TCP state.
 pub const BIN: Duration = Duration::from_millis(100);
-/// A transfer that this program spoiled is made so often.
+/// Maximum attempts at a transfer that is void.
 const ATTEMPTS: u32 = 3;
-/// The server needs a moment to see that the transfer before is over.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
-const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+/// Maximum wait while the server is busy, since it needs time to finish the previous transfer.
+const BUSY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+/// Interval between attempts to open a session.
+const RETRY: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// Who takes part at the other host.
+/// Counterpart of the transfers at the other host.
 pub enum There {
-    /// `netstage measure serve`, which has this key.
+    /// `netstage measure serve` with this key.
     Agent(Key),
-    /// A server that only reads.
+    /// Server that only reads.
     Sink(Sink),
 }
 
@@ -45,17 +45,17 @@ pub struct Transfers<'a> {
 }
 
 impl<'a> Transfers<'a> {
-    /// None yet.
+    /// Creates the context for transfers.
     pub fn new(arguments: &'a Arguments, target: SocketAddr, there: There) -> Transfers<'a> {
         Transfers { arguments, target, there, own: Cell::new(None) }
     }
 
-    /// Our address on the way there, once it was gone.
+    /// Returns the local address of the transfers, once one was made.
     pub fn own(&self) -> Option<IpAddr> {
         self.own.get()
     }
 
-    /// Makes one, and tells why it is void if it is, however often it is tried; `None` if it was interrupted.
+    /// Makes a transfer and returns its sample, with a reason if all attempts were void. Returns `None` if interrupted.
     pub fn make(
         &self,
         setting: Setting,
@@ -73,19 +73,20 @@ impl<'a> Transfers<'a> {
             let outcome =
                 session.run(interrupted, |_| {}).map_err(|error| failure(OpenError::Agents(error)))?;
             if let Some(loss) = outcome.lost.first() {
-                return Err(Failure::run(format!("the {} was lost: {}", loss.agent, loss.reason)));
+                let agent = if loss.agent == "there" { "the server" } else { "the local agent" };
+                return Err(Failure::run(format!("lost {agent}: {}", loss.reason)));
             }
             if outcome.interrupted {
                 return Ok(None);
             }
-            let flow = outcome.flows.first().ok_or_else(|| Failure::run("the transfer told nothing"))?;
+            let flow = outcome.flows.first().ok_or_else(|| Failure::run("the transfer has no result"))?;
             if let Some(error) = flow.errors().next() {
                 return Err(Failure::run(format!("the transfer failed: {error}")));
             }
             let sample = self.sample_of(flow, &outcome);
             match outcome.void.first() {
                 None => return Ok(Some((sample, None))),
-                Some(why) => last = Some((sample, Some(why.clone()))),
+                Some(reason) => last = Some((sample, Some(reason.clone()))),
             }
         }
         Ok(last)
@@ -109,7 +110,7 @@ impl<'a> Transfers<'a> {
         };
         let uploaded = upload.run(interrupted).map_err(|error| match error {
             UploadError::Limit(mut obstacle) => {
-                obstacle.message = format!("a window cannot be limited at this end: {}", obstacle.message);
+                obstacle.message = format!("cannot limit the window at this host: {}", obstacle.message);
                 refused(obstacle)
             }
             UploadError::CongestionControl(message) => Failure::missing(message),
@@ -117,18 +118,18 @@ impl<'a> Transfers<'a> {
         })?;
         let Some(Uploaded { own, acknowledged, measured, looks }) = uploaded else { return Ok(None) };
         self.own.set(Some(own.ip()));
-        let sent_again = looks.last().map_or(0, |look| look.retransmissions);
-        Ok(Some((self.sample(&looks, acknowledged, measured, sent_again), None)))
+        let retransmissions = looks.last().map_or(0, |look| look.retransmissions);
+        Ok(Some((self.sample(&looks, acknowledged, measured, retransmissions), None)))
     }
 
     fn open(&self, order: &Order, key: &Key) -> Result<Session, Failure> {
-        let patience = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + BUSY_TIMEOUT;
         loop {
             match Session::open(order.clone(), self.target, Some(key.clone())) {
                 Err(OpenError::Agents(Error::Refused(refusals)))
-                    if refusals[0].1.kind == RefusalKind::Busy && std::time::Instant::now() < patience =>
+                    if refusals[0].1.kind == RefusalKind::Busy && std::time::Instant::now() < deadline =>
                 {
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(RETRY);
                 }
                 opened => return opened.map_err(failure),
             }
@@ -157,21 +158,27 @@ impl<'a> Transfers<'a> {
     }
 
     fn sample_of(&self, flow: &FlowOutcome, outcome: &Outcome) -> Sample {
-        let looks = flow.sent.as_ref().map_or(&[][..], |sent| &sent.tcp);
-        let sent_again = flow.retransmissions.unwrap_or(0);
-        self.sample(looks, flow.counts.received_bytes, outcome.measured, sent_again)
+        let samples = flow.sent.as_ref().map_or(&[][..], |sent| &sent.tcp);
+        let retransmissions = flow.retransmissions.unwrap_or(0);
+        self.sample(samples, flow.counts.received_bytes, outcome.measured, retransmissions)
     }
 
-    /// What the search learns of a transfer, whose first looks do not count.
-    fn sample(&self, looks: &[TcpSample], arrived: u64, measured: Duration, retransmissions: u64) -> Sample {
+    /// Returns the sample for the search, without the omitted beginning of the transfer.
+    fn sample(
+        &self,
+        samples: &[TcpSample],
+        arrived: u64,
+        measured: Duration,
+        retransmissions: u64,
+    ) -> Sample {
         let known = |time: u64| (time > 0).then_some(time);
         let first = (self.arguments.omit.0 / BIN.0) as usize;
-        let settled = || looks.iter().skip(first).filter_map(|look| known(look.round_trip_ns));
+        let settled = || samples.iter().skip(first).filter_map(|sample| known(sample.round_trip_ns));
         let (count, sum) = settled().fold((0, 0), |(count, sum), time| (count + 1, sum + time));
-        let least = looks.iter().filter_map(|look| known(look.min_round_trip_ns)).min();
+        let min = samples.iter().filter_map(|sample| known(sample.min_round_trip_ns)).min();
         Sample {
             goodput: arrived as f64 * 8.0 / measured.as_secs_f64().max(1e-9),
-            least_round_trip: Duration(least.unwrap_or(0)),
+            least_round_trip: Duration(min.unwrap_or(0)),
             mean_round_trip: Duration(sum / u64::max(count, 1)),
             longest_round_trip: Duration(settled().max().unwrap_or(0)),
             retransmissions,

@@ -1,17 +1,17 @@
-//! The ends of the tester's BGP sessions, in the languages of routing daemons.
+//! BGP sessions to the tester, in the syntax of routing daemons.
 
 use super::Kind;
 use netstage_scenario::tester::{Bgp, Operation, Port, Tester};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The router's ends of the tester's BGP sessions.
+/// Returns the router's configuration of the BGP sessions to the tester.
 pub fn sessions(kind: Kind, tester: &Tester) -> String {
     let receiving: BTreeSet<usize> = tester.ways.iter().flat_map(|way| way.to.iter().copied()).collect();
     let ports: Vec<&Port> = receiving.into_iter().map(|port| &tester.ports[port]).collect();
     let identifier = match ports.first().map(|port| port.router) {
         Some(IpAddr::V4(router)) => router,
-        // An identifier has four bytes; any that the tester does not take.
+        // A BGP identifier has four bytes even with IPv6; the tester does not use this one.
         _ => Ipv4Addr::new(192, 0, 2, 255),
     };
     let family = if tester.ways[0].first.is_ipv4() { "ipv4" } else { "ipv6" };
@@ -46,7 +46,7 @@ fn frr(ports: &[&Port], identifier: Ipv4Addr, family: &str, tester: &Tester) -> 
         let address = port.address.0;
         let password =
             md5.as_ref().map_or(String::new(), |key| format!(" neighbor {address} password {key}\n"));
-        // The ends of label switched paths are next hops beyond the neighbour.
+        // The next hops are the ends of label-switched paths, beyond the neighbor.
         let beyond = match tester.operations.contains(&Operation::Push) {
             true => format!(" neighbor {address} disable-connected-check\n"),
             false => String::new(),
