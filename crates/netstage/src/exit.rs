@@ -74,6 +74,7 @@ impl Failure {
     }
 
     /// Puts a subject in front of the message.
+    #[cfg(feature = "full")]
     pub fn prefix(mut self, subject: &str) -> Failure {
         self.message = format!("{subject}: {}", self.message);
         self
@@ -86,6 +87,7 @@ impl Failure {
     }
 
     /// Returns the exit code.
+    #[cfg(feature = "full")]
     pub fn code(&self) -> u8 {
         self.code
     }

@@ -4,16 +4,17 @@
 
 mod cmd;
 mod exit;
-mod means;
+#[cfg(feature = "full")]
 mod serve;
+#[cfg(feature = "full")]
 mod sparkline;
+mod stages;
 mod summary;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use exit::Failure;
+#[cfg(feature = "full")]
 use netstage_host::netns::{custody, hold};
-use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Stage networks, measure how they perform, and share them fairly among VPNs
@@ -35,6 +36,26 @@ enum Command {
     Check(cmd::check::Arguments),
     /// Show a record, or compare several records
     Report(cmd::report::Arguments),
+    #[cfg(feature = "full")]
+    #[command(flatten)]
+    Real(Real),
+    /// Print the JSON Schema of scenario files
+    #[command(after_help = cmd::schema::EXAMPLES)]
+    Schema,
+    /// Print a shell completion script
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions {
+        /// Shell to complete in
+        shell: clap_complete::Shell,
+    },
+    /// Write a man page for every command
+    Man(cmd::man::Arguments),
+}
+
+/// Commands that work with real packets, and the page.
+#[cfg(feature = "full")]
+#[derive(Subcommand)]
+enum Real {
     /// Serve the web page with scenarios, live runs and records
     Serve(cmd::serve::Arguments),
     /// Check what this host supports and how to install what is missing
@@ -69,30 +90,19 @@ enum Command {
     Held {
         /// Folder mounted over /run
         #[arg(long)]
-        run: Option<PathBuf>,
+        run: Option<std::path::PathBuf>,
         /// Run without a PID namespace and stop when standard input closes; for hosts of a fleet
         #[arg(long = custody::HERE, conflicts_with = "run")]
         here: bool,
         /// Program to run
-        program: OsString,
+        program: std::ffi::OsString,
         /// Arguments of the program
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
+        arguments: Vec<std::ffi::OsString>,
     },
     /// Build traffic models
     #[command(subcommand)]
     Traffic(cmd::traffic::Command),
-    /// Print the JSON Schema of scenario files
-    #[command(after_help = cmd::schema::EXAMPLES)]
-    Schema,
-    /// Print a shell completion script
-    #[command(after_help = COMPLETIONS_EXAMPLES)]
-    Completions {
-        /// Shell to complete in
-        shell: clap_complete::Shell,
-    },
-    /// Write a man page for every command
-    Man(cmd::man::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -108,26 +118,8 @@ fn main() -> ExitCode {
         Command::Run(arguments) => cmd::run::run(&arguments),
         Command::Check(arguments) => cmd::check::run(&arguments),
         Command::Report(arguments) => cmd::report::run(&arguments),
-        Command::Serve(arguments) => cmd::serve::run(&arguments),
-        Command::Doctor(arguments) => cmd::doctor::run(&arguments),
-        Command::Agent(arguments) => cmd::agent::run(&arguments),
-        Command::Fleet(command) => cmd::fleet::run(&command),
-        Command::Fabric => {
-            netstage_stage::topology::server::serve();
-            Ok(exit::OK)
-        }
-        Command::Held { run, here, program, arguments } => match here {
-            true => custody::keep(&program, &arguments),
-            false => hold::hold(&program, &arguments, run.as_deref()),
-        }
-        .map_err(|e| Failure::run(format!("cannot run {}: {e}", program.display()))),
-        Command::Measure(command) => cmd::measure::run(&command),
-        Command::Pe(command) => cmd::pe::run(&command),
-        Command::Router(command) => cmd::router::run(&command),
-        Command::Test(command) => cmd::test::run(&command),
-        Command::Tcp(command) => cmd::tcp::run(&command),
-        Command::Clean(arguments) => cmd::clean::run(&arguments),
-        Command::Traffic(command) => cmd::traffic::run(&command),
+        #[cfg(feature = "full")]
+        Command::Real(command) => real(command),
         Command::Schema => cmd::schema::run(),
         Command::Man(arguments) => cmd::man::run(&arguments, Arguments::command()),
         Command::Completions { shell } => {
@@ -139,5 +131,31 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => failure.exit(wants_json),
+    }
+}
+
+#[cfg(feature = "full")]
+fn real(command: Real) -> Result<u8, Failure> {
+    match command {
+        Real::Serve(arguments) => cmd::serve::run(&arguments),
+        Real::Doctor(arguments) => cmd::doctor::run(&arguments),
+        Real::Agent(arguments) => cmd::agent::run(&arguments),
+        Real::Fleet(command) => cmd::fleet::run(&command),
+        Real::Fabric => {
+            netstage_stage::topology::server::serve();
+            Ok(exit::OK)
+        }
+        Real::Held { run, here, program, arguments } => match here {
+            true => custody::keep(&program, &arguments),
+            false => hold::hold(&program, &arguments, run.as_deref()),
+        }
+        .map_err(|e| Failure::run(format!("cannot run {}: {e}", program.display()))),
+        Real::Measure(command) => cmd::measure::run(&command),
+        Real::Pe(command) => cmd::pe::run(&command),
+        Real::Router(command) => cmd::router::run(&command),
+        Real::Test(command) => cmd::test::run(&command),
+        Real::Tcp(command) => cmd::tcp::run(&command),
+        Real::Clean(arguments) => cmd::clean::run(&arguments),
+        Real::Traffic(command) => cmd::traffic::run(&command),
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 const MOST_ROWS: usize = 60;
 
 /// Tables to print, by the beginning of their titles.
-const WANTED: [&str; 5] = ["Results", "Tests", "What the tests say", "What throughput follows", "Comparison"];
+const WANTED: [&str; 5] = ["Results", "Tests", "Test verdicts", "Correlation with throughput", "Comparison"];
 
 /// Formats title, results, verdicts, warnings and the path of the HTML page.
 pub fn text(data: &ReportData, page: Option<&Path>) -> String {

@@ -1,14 +1,11 @@
 //! `netstage check`: validates a scenario and lists its runs.
 
-use super::Chosen;
+use super::ScenarioOptions;
 use crate::exit::{self, Failure, OK};
 use crate::summary;
 use netstage_scenario::{Cell, Scenario};
-use netstage_stage::topology::services::frr::configurations;
 use netstage_study::table::{Column, Table};
 use serde_json::{Value, json};
-use std::fs;
-use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "Examples:
   netstage check scenarios/examples/two-hosts.toml
@@ -19,10 +16,11 @@ const EXAMPLES: &str = "Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: ScenarioOptions,
     /// Write the configuration of each routing daemon to DIR/ROUTER
+    #[cfg(feature = "full")]
     #[arg(long, value_name = "DIR")]
-    routers: Option<PathBuf>,
+    routers: Option<std::path::PathBuf>,
     /// Print the result, or the errors, as JSON
     #[arg(long)]
     json: bool,
@@ -31,6 +29,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let scenario = arguments.chosen.load()?;
+    #[cfg(feature = "full")]
     if let Some(folder) = &arguments.routers {
         write_routers(&scenario, folder)?;
     }
@@ -40,19 +39,21 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
 }
 
 /// Writes the configuration files of each router in the first cell.
-fn write_routers(scenario: &Scenario, folder: &Path) -> Result<(), Failure> {
+#[cfg(feature = "full")]
+fn write_routers(scenario: &Scenario, folder: &std::path::Path) -> Result<(), Failure> {
     let Some(plan) = scenario.cells.first().map(|cell| &cell.plan).filter(|plan| plan.routing.is_some())
     else {
         let help = "add routers with [service.NAME] program = \"frr\"";
         return Err(Failure::usage("--routers: the scenario has no routers with routing daemons").help(help));
     };
-    let routers = configurations(plan).map_err(|error| Failure::usage(error.to_string()))?;
+    let configurations = netstage_stage::topology::services::frr::configurations(plan);
+    let routers = configurations.map_err(|error| Failure::usage(error.to_string()))?;
     for (name, files) in routers {
         let folder = folder.join(name);
         let failed = |error| Failure::write(&folder, &error);
-        fs::create_dir_all(&folder).map_err(failed)?;
+        std::fs::create_dir_all(&folder).map_err(failed)?;
         for (file, text) in files {
-            fs::write(folder.join(file), text).map_err(failed)?;
+            std::fs::write(folder.join(file), text).map_err(failed)?;
         }
     }
     Ok(())

@@ -1,21 +1,33 @@
 //! The commands.
 
+#[cfg(feature = "full")]
 pub mod agent;
 pub mod check;
+#[cfg(feature = "full")]
 pub mod clean;
+#[cfg(feature = "full")]
 pub mod doctor;
+#[cfg(feature = "full")]
 pub mod fleet;
 pub mod man;
+#[cfg(feature = "full")]
 pub mod measure;
+#[cfg(feature = "full")]
 pub mod pe;
 pub mod report;
+#[cfg(feature = "full")]
 pub mod router;
 pub mod run;
 pub mod schema;
+#[cfg(feature = "full")]
 pub mod serve;
+#[cfg(feature = "full")]
 mod table;
+#[cfg(feature = "full")]
 pub mod tcp;
+#[cfg(feature = "full")]
 pub mod test;
+#[cfg(feature = "full")]
 pub mod traffic;
 
 use crate::exit::Failure;
@@ -24,7 +36,7 @@ use std::path::{Path, PathBuf};
 
 /// Options that choose a scenario and override its values.
 #[derive(clap::Args)]
-pub struct Chosen {
+pub struct ScenarioOptions {
     /// Scenario file
     pub scenario: PathBuf,
     /// First seed, overrides the file's
@@ -41,7 +53,7 @@ pub struct Chosen {
     pub vary: Vec<(String, String)>,
 }
 
-impl Chosen {
+impl ScenarioOptions {
     /// Loads and validates the scenario.
     pub fn load(&self) -> Result<Scenario, Failure> {
         let vary = self.vary.iter().map(|(path, values)| (path.clone(), split(values)));

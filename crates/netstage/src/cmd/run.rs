@@ -1,14 +1,12 @@
 //! `netstage run`: runs a scenario, writes its record and report, and prints a summary.
 
-use super::Chosen;
+use super::ScenarioOptions;
 use crate::exit::{self, Failure};
-use crate::means::means;
+use crate::stages;
 use crate::summary;
 use indicatif::{ProgressBar, ProgressStyle};
 use netstage_scenario::Scenario;
-use netstage_stage::hosts;
-use netstage_study::stage::{self, Backend};
-use netstage_study::{Observer, Options, Progress, Runner, TOOL, page, report};
+use netstage_study::{Error, Observer, Options, Progress, Record, Runner, TOOL, folders, page, report};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,16 +23,10 @@ const EXAMPLES: &str = "Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
-    chosen: Chosen,
-    /// sim (simulator), emu (network namespaces of this host) or live (hosts of a fleet)
-    #[arg(long, value_name = "STAGE", default_value = "sim", hide_possible_values = true)]
-    on: Stage,
-    /// Link emulator for --on emu: own (netstage), netem (kernel), or mixed (netem where it can)
-    #[arg(long, value_name = "EMULATOR", default_value = "own", hide_possible_values = true)]
-    emulator: Emulator,
+    chosen: ScenarioOptions,
     #[command(flatten)]
-    fleet: super::fleet::Folder,
-    /// Folder of the record [default: out/NAME]
+    stage: stages::StageOptions,
+    /// Folder of the record [default: out/NAME, or the first free of out/NAME-2, …]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Parallel runs [default: one per core with --on sim, else 1]
@@ -48,93 +40,75 @@ pub struct Arguments {
     json: bool,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Stage {
-    /// Simulator, in virtual time
-    Sim,
-    /// Real packets between network namespaces of this host, in real time
-    Emu,
-    /// Real packets between hosts of a fleet as placed in `[place]`, in real time
-    Live,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Emulator {
-    /// Emulator of netstage
-    Own,
-    /// netem of the kernel, for all links; an error if one cannot be emulated exactly
-    Netem,
-    /// netem for links it can emulate exactly, netstage for the others
-    Mixed,
-}
-
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let scenario = arguments.chosen.load()?;
-    let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(arguments.chosen.name()));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // Parallel runs in real time would compete for the CPU, so they run one after another.
-    let (name, jobs, runner): (_, _, Box<Runner>) = match (arguments.on, arguments.emulator) {
-        (Stage::Sim, Emulator::Own) => ("sim", cores, Box::new(stage::sim)),
-        (Stage::Sim, _) => {
-            return Err(Failure::usage("--emulator has no effect in the simulator")
-                .help("use --emulator with --on emu"));
-        }
-        (Stage::Live, Emulator::Own) => {
-            let means = hosts::Means::new(arguments.fleet.open()?, &out);
-            ("live", 1, Box::new(stage::live(means)))
-        }
-        (Stage::Live, _) => {
-            return Err(
-                Failure::usage("--emulator has no effect on real hosts").help("use --emulator with --on emu")
-            );
-        }
-        (Stage::Emu, emulator) => {
-            let (name, backend) = match emulator {
-                Emulator::Own => ("emu", Backend::Own),
-                Emulator::Netem => ("emu-netem", Backend::Netem),
-                Emulator::Mixed => ("emu-mixed", Backend::Mixed),
-            };
-            let means = means(&out, backend)?;
-            (name, 1, Box::new(stage::emu(means)))
-        }
+    let interrupted = watch_interrupt()?;
+    let attempt = |out: PathBuf| {
+        let (name, jobs, runner) = arguments.stage.ready(&out)?;
+        let options = Options {
+            out,
+            jobs: arguments.jobs.map_or(jobs, usize::from),
+            retries: arguments.retries,
+            stage: name.into(),
+            tool: TOOL.into(),
+        };
+        Ok::<_, Failure>(perform(&scenario, &*runner, &options, &interrupted))
     };
-    let options = Options {
-        out,
-        jobs: arguments.jobs.map_or(jobs, usize::from),
-        retries: arguments.retries,
-        stage: name.into(),
-        tool: TOOL.into(),
+    let Some(out) = &arguments.out else {
+        for out in folders(&PathBuf::from("out").join(arguments.chosen.name())) {
+            match attempt(out)? {
+                Err(Error::Occupied { .. } | Error::InUse { .. }) => {}
+                record => return show(&record?, arguments.json),
+            }
+        }
+        return Err(
+            Failure::usage("all default folders of the record are in use").help("choose one with --out")
+        );
     };
-    to_record(&scenario, &*runner, &options, arguments.json)
+    show(&attempt(out.clone())??, arguments.json)
 }
 
 /// Runs a scenario, writes record and report, and prints the summary.
+#[cfg(feature = "full")]
 pub(super) fn to_record(
     scenario: &Scenario,
     runner: &Runner,
     options: &Options,
     as_json: bool,
 ) -> Result<u8, Failure> {
-    let interrupted = watch_interrupt()?;
+    show(&perform(scenario, runner, options, &*watch_interrupt()?)?, as_json)
+}
+
+/// Runs a scenario with a progress bar.
+fn perform(
+    scenario: &Scenario,
+    runner: &Runner,
+    options: &Options,
+    interrupted: &AtomicBool,
+) -> Result<Record, Error> {
     let mut bar = Bar::new();
-    let result = netstage_study::run(scenario, runner, options, &mut bar, &interrupted);
+    let record = netstage_study::run(scenario, runner, options, &mut bar, interrupted);
     bar.bar.finish_and_clear();
-    let record = result?;
+    record
+}
+
+/// Writes the report of a record, prints its summary, and returns the exit code.
+fn show(record: &Record, as_json: bool) -> Result<u8, Failure> {
     let path = record.folder.join(page::NAME);
-    page::write(&path, &report::report(&record)).map_err(|e| Failure::write(&path, &e))?;
-    let code = exit::of(&record);
+    page::write(&path, &report::report(record)).map_err(|e| Failure::write(&path, &e))?;
+    let code = exit::of(record);
     if as_json {
         let result = json!({
             "exit": code,
-            "out": options.out,
+            "out": record.folder,
             "report": path,
             "environment": record.environment,
             "record": record.data,
         });
         exit::print(format!("{result:#}\n").as_bytes())?;
     } else {
-        exit::print(summary::text(&report::report(&record), Some(&path)).as_bytes())?;
+        exit::print(summary::text(&report::report(record), Some(&path)).as_bytes())?;
     }
     Ok(code)
 }

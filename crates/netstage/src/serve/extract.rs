@@ -1,7 +1,7 @@
 //! Extractors for parts of a request. Invalid requests get the same error responses as elsewhere in the API: plain
 //! text with the location and the expected value.
 
-use super::MOST_BYTES;
+use super::MAX_REQUEST_BYTES;
 use super::refusal::Refusal;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -67,7 +67,7 @@ fn unreadable(rejection: &JsonRejection) -> Refusal {
         }
         JsonRejection::JsonDataError(source) => error(plain(&innermost(source))).help(SEE_DESCRIPTION),
         _ if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            error(format!("the request body exceeds {} MiB", MOST_BYTES >> 20))
+            error(format!("the request body exceeds {} MiB", MAX_REQUEST_BYTES >> 20))
         }
         _ => error("the request body is incomplete".into()),
     }

@@ -1,7 +1,6 @@
-//! What runs find while they go on, kept so that whoever looks later sees it from the start.
+//! Partial results of runs, buffered so that a client that connects later receives them from the start.
 //!
-//! A watcher holds a [`Cursor`]; what it has not been told yet is told in one piece, however much
-//! came in the meantime, so a slow watcher costs nobody anything.
+//! A client holds a [`Cursor`] and receives all newer data at once, so that a slow client needs no buffer of its own.
 
 use netstage_scenario::outcome::{Metric, MetricInfo, Outcome, Series};
 use netstage_study::Run;
@@ -10,105 +9,105 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// Runs kept; of earlier ones the record tells.
-const MOST_RUNS: usize = 8;
-/// Series told of a run.
-const MOST_SERIES: usize = 400;
+/// Maximum number of buffered runs; the results of earlier runs are in the record.
+const MAX_RUNS: usize = 8;
+/// Maximum number of series sent per run.
+const MAX_SERIES: usize = 400;
 
-/// What is told of runs, beside how far the study is.
+/// Event of a study's runs.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Told {
-    /// A run is told of from here on, from its first bin. One told of before begins anew.
+    /// Start of a run's data, from the first bin. Replaces earlier data of the same cell and seed.
     Begin(Begun),
-    /// Bins have ended.
+    /// Completed bins of a run.
     Bins {
-        /// Number of the run, as `begin` told it.
+        /// Number of the run, from its `begin` event.
         run: u64,
-        /// The first of these bins, from 0.
+        /// Index of the first of these bins, from 0.
         from: usize,
-        /// For each series of the run, a value for each bin; null where there is none.
+        /// Values of the bins for each series of the run; null: no value.
         values: Vec<Vec<Option<f32>>>,
     },
-    /// Nothing more comes of a run.
+    /// End of a run.
     End {
         /// Number of the run.
         run: u64,
     },
 }
 
-/// A run whose bins are told.
+/// Description of a run and its series.
 #[derive(Clone, Debug, Serialize)]
 pub struct Begun {
-    /// Its number, which no other run of this study has.
+    /// Number of the run, unique within the study.
     run: u64,
-    /// Index of its cell.
+    /// Index of the cell.
     cell: usize,
-    /// Its seed.
+    /// Seed.
     seed: u64,
-    /// Width of a bin, seconds.
+    /// Width of a bin in seconds.
     interval_s: f64,
-    /// What its bins hold values of.
+    /// Series of the run.
     series: Vec<Subject>,
-    /// Further series that are not told.
+    /// Number of series that are not sent.
     left_out: usize,
 }
 
-/// What a series is of.
+/// Description of a series.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Subject {
-    /// The metric.
+    /// Metric.
     metric: &'static str,
-    /// Its unit; empty where it has none.
+    /// Unit; empty: none.
     unit: &'static str,
-    /// Layer a rate or size counts; empty where it has none.
+    /// Layer of a rate or size; empty: none.
     layer: &'static str,
-    /// A VPN, flow or link's direction; empty for the whole network.
+    /// VPN, flow or link direction; empty: the whole network.
     subject: String,
 }
 
-/// A run as told so far.
+/// Buffered data of a run.
 #[derive(Debug)]
 struct Stream {
     begun: Begun,
-    /// Bins that have ended.
+    /// Number of completed bins.
     bins: usize,
-    /// A value for each bin, series by series.
+    /// Values of the bins for each series.
     values: Vec<Vec<f32>>,
     over: bool,
 }
 
 impl Stream {
-    /// Whether these values go on from where the stream is.
-    fn is_begin_of(&self, values: &[Vec<f32>]) -> bool {
-        self.values.iter().zip(values).all(|(told, now)| {
-            told.iter()
-                .zip(now)
-                .all(|(told, now)| told.to_bits() == now.to_bits() || told.is_nan() && now.is_nan())
+    /// Returns whether these values continue the buffered ones.
+    fn is_prefix_of(&self, values: &[Vec<f32>]) -> bool {
+        self.values.iter().zip(values).all(|(old, new)| {
+            old.iter()
+                .zip(new)
+                .all(|(old, new)| old.to_bits() == new.to_bits() || old.is_nan() && new.is_nan())
         })
     }
 }
 
-/// All runs of a study.
+/// Buffered runs of a study.
 #[derive(Debug, Default)]
 pub struct Feed {
     streams: BTreeMap<u64, Stream>,
     next: u64,
 }
 
-/// What one watcher has been told: bins of each run, and whether it is over. As text, for one who comes back with it,
-/// `RUN:BINS` or `RUN:BINS:over`, separated by commas.
+/// Position of a client: the number of bins sent of each run, and whether its end was sent. The text form, with which a
+/// client resumes, is `RUN:BINS` or `RUN:BINS:over`, separated by commas.
 #[derive(Debug, Default)]
 pub struct Cursor(BTreeMap<u64, (usize, bool)>);
 
-/// A text that is no [`Cursor`].
+/// Error of a text that is not a [`Cursor`].
 #[derive(Debug)]
 pub struct NoCursor;
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, (run, (bins, over))) in self.0.iter().enumerate() {
-            let comma = if place > 0 { "," } else { "" };
+        for (index, (run, (bins, over))) in self.0.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
             write!(f, "{comma}{run}:{bins}{}", if *over { ":over" } else { "" })?;
         }
         Ok(())
@@ -119,35 +118,35 @@ impl FromStr for Cursor {
     type Err = NoCursor;
 
     fn from_str(text: &str) -> Result<Cursor, NoCursor> {
-        let one = |part: &str| {
-            let (told, over) = part.strip_suffix(":over").map_or((part, false), |told| (told, true));
-            let (run, bins) = told.split_once(':')?;
+        let entry = |part: &str| {
+            let (position, over) = part.strip_suffix(":over").map_or((part, false), |rest| (rest, true));
+            let (run, bins) = position.split_once(':')?;
             Some((run.parse().ok()?, (bins.parse().ok()?, over)))
         };
-        let parts = text.split(',').filter(|part| !part.is_empty()).map(one);
+        let parts = text.split(',').filter(|part| !part.is_empty()).map(entry);
         parts.collect::<Option<_>>().map(Cursor).ok_or(NoCursor)
     }
 }
 
 impl Feed {
-    /// A run has found this much so far, or, over, this and no more.
+    /// Stores the partial outcome of a run, or the final one if `is_over`.
     pub fn add(&mut self, (cell, seed): Run, outcome: &Outcome, is_over: bool) {
-        let (chosen, left_out) = chosen(outcome);
+        let (selected, left_out) = selected(outcome);
         let subject = |series: &&Series| {
             let MetricInfo { name: metric, unit, layer, .. } = series.metric.info();
             Subject { metric, unit, layer, subject: series.subject.clone() }
         };
-        let subjects: Vec<Subject> = chosen.iter().map(subject).collect();
+        let subjects: Vec<Subject> = selected.iter().map(subject).collect();
         let values: Vec<Vec<f32>> =
-            chosen.iter().map(|series| series.values.iter().map(|v| *v as f32).collect()).collect();
+            selected.iter().map(|series| series.values.iter().map(|v| *v as f32).collect()).collect();
         let same = |stream: &&mut Stream| (stream.begun.cell, stream.begun.seed) == (cell, seed);
         let current = self.streams.values_mut().rfind(same);
         match current {
-            // Begun anew, it has less than before; over, it may have what it could not tell before.
+            // A restarted run has fewer bins; a final outcome may contain values that were not available before.
             Some(stream)
                 if stream.bins <= outcome.bins
                     && stream.begun.series == subjects
-                    && (!is_over || stream.is_begin_of(&values)) =>
+                    && (!is_over || stream.is_prefix_of(&values)) =>
             {
                 (stream.bins, stream.values, stream.over) = (outcome.bins, values, is_over);
             }
@@ -161,27 +160,31 @@ impl Feed {
                 self.streams.insert(run, stream);
             }
         }
-        while self.streams.len() > MOST_RUNS {
+        while self.streams.len() > MAX_RUNS {
             let over = self.streams.iter().find(|(_, stream)| stream.over).map(|(run, _)| *run);
-            let first = *self.streams.keys().next().expect("there are more than none");
+            let first = *self.streams.keys().next().expect("there are more runs than the limit");
             self.streams.remove(&over.unwrap_or(first));
         }
     }
 
-    /// What a watcher has not been told yet.
+    /// Returns the events after the client's position, and advances the position.
     pub fn news(&self, cursor: &mut Cursor) -> Vec<Told> {
         let mut news = Vec::new();
         cursor.0.retain(|run, _| self.streams.contains_key(run));
         for (&run, stream) in &self.streams {
-            let (told, over) = cursor.0.entry(run).or_insert_with(|| {
+            let (sent, over) = cursor.0.entry(run).or_insert_with(|| {
                 news.push(Told::Begin(stream.begun.clone()));
                 (0, false)
             });
-            if *told < stream.bins {
-                let of =
-                    |series: &Vec<f32>| series[*told..].iter().map(|v| v.is_finite().then_some(*v)).collect();
-                news.push(Told::Bins { run, from: *told, values: stream.values.iter().map(of).collect() });
-                *told = stream.bins;
+            if *sent < stream.bins {
+                let unsent =
+                    |series: &Vec<f32>| series[*sent..].iter().map(|v| v.is_finite().then_some(*v)).collect();
+                news.push(Told::Bins {
+                    run,
+                    from: *sent,
+                    values: stream.values.iter().map(unsent).collect(),
+                });
+                *sent = stream.bins;
             }
             if stream.over && !*over {
                 news.push(Told::End { run });
@@ -192,9 +195,10 @@ impl Feed {
     }
 }
 
-/// The series a page draws, those of the network and its VPNs before those of flows.
-fn chosen(outcome: &Outcome) -> (Vec<&Series>, usize) {
-    let place = |metric: Metric| {
+/// Returns the series that the page draws, those of the network and its VPNs before those of flows, and the number of
+/// omitted series.
+fn selected(outcome: &Outcome) -> (Vec<&Series>, usize) {
+    let rank = |metric: Metric| {
         use Metric::*;
         Some(match metric {
             FairnessInterVpn | FairnessIntraVpn => 0,
@@ -210,11 +214,11 @@ fn chosen(outcome: &Outcome) -> (Vec<&Series>, usize) {
             _ => return None,
         })
     };
-    let told = outcome.series.iter().filter_map(|series| Some((place(series.metric)?, series)));
-    let mut told: Vec<_> = told.collect();
-    told.sort_by_key(|(place, _)| *place);
-    let left_out = told.len().saturating_sub(MOST_SERIES);
-    (told.into_iter().take(MOST_SERIES).map(|(_, series)| series).collect(), left_out)
+    let ranked = outcome.series.iter().filter_map(|series| Some((rank(series.metric)?, series)));
+    let mut ranked: Vec<_> = ranked.collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    let left_out = ranked.len().saturating_sub(MAX_SERIES);
+    (ranked.into_iter().take(MAX_SERIES).map(|(_, series)| series).collect(), left_out)
 }
 
 #[cfg(test)]
@@ -234,76 +238,79 @@ mod tests {
         }
     }
 
-    fn told(feed: &Feed, cursor: &mut Cursor) -> Vec<String> {
-        let word = |told: &Told| match told {
+    fn events(feed: &Feed, cursor: &mut Cursor) -> Vec<String> {
+        let text = |event: &Told| match event {
             Told::Begin(begun) => format!("begin {} cell {}", begun.run, begun.cell),
             Told::Bins { run, from, values } => format!("{run}: {from}+{}", values[0].len()),
             Told::End { run } => format!("end {run}"),
         };
-        feed.news(cursor).iter().map(word).collect()
+        feed.news(cursor).iter().map(text).collect()
     }
 
     #[test]
-    fn a_watcher_that_comes_back_is_told_what_is_new() {
+    fn a_client_resumes_from_its_cursor() {
         let mut feed = Feed::default();
         let metrics = [Metric::VpnThroughput];
         feed.add((0, 1), &outcome(2, &metrics), false);
         let mut cursor = Cursor::default();
-        assert_eq!(told(&feed, &mut cursor), ["begin 0 cell 0", "0: 0+2"]);
+        assert_eq!(events(&feed, &mut cursor), ["begin 0 cell 0", "0: 0+2"]);
         feed.add((0, 1), &outcome(5, &metrics), true);
         feed.add((1, 1), &outcome(1, &metrics), false);
-        let mut back: Cursor = cursor.to_string().parse().unwrap();
-        assert_eq!(told(&feed, &mut back), ["0: 2+3", "end 0", "begin 1 cell 1", "1: 0+1"]);
-        assert_eq!(back.to_string(), "0:5:over,1:1");
-        let mut again: Cursor = back.to_string().parse().unwrap();
-        assert!(told(&feed, &mut again).is_empty());
-        // One of more than there is, or of another feed, is told what there is.
-        assert_eq!(told(&feed, &mut "1:9,7:3".parse().unwrap()), ["begin 0 cell 0", "0: 0+5", "end 0"]);
+        let mut resumed: Cursor = cursor.to_string().parse().unwrap();
+        assert_eq!(events(&feed, &mut resumed), ["0: 2+3", "end 0", "begin 1 cell 1", "1: 0+1"]);
+        assert_eq!(resumed.to_string(), "0:5:over,1:1");
+        let mut again: Cursor = resumed.to_string().parse().unwrap();
+        assert!(events(&feed, &mut again).is_empty());
+        // An invalid position, or one of another feed, is reset.
+        assert_eq!(events(&feed, &mut "1:9,7:3".parse().unwrap()), ["begin 0 cell 0", "0: 0+5", "end 0"]);
         for text in ["0", "0:x", "-1:2", "0:1:over:over", ":"] {
             assert!(text.parse::<Cursor>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn a_watcher_is_told_each_bin_once_and_a_late_one_all() {
+    fn a_client_receives_each_bin_once_and_a_late_client_all() {
         let (mut feed, mut cursor) = (Feed::default(), Cursor::default());
         let metrics = [Metric::VpnThroughput];
         feed.add((0, 1), &outcome(2, &metrics), false);
-        assert_eq!(told(&feed, &mut cursor), ["begin 0 cell 0", "0: 0+2"]);
-        assert!(told(&feed, &mut cursor).is_empty());
+        assert_eq!(events(&feed, &mut cursor), ["begin 0 cell 0", "0: 0+2"]);
+        assert!(events(&feed, &mut cursor).is_empty());
         feed.add((0, 1), &outcome(5, &metrics), true);
         feed.add((1, 1), &outcome(1, &metrics), false);
-        assert_eq!(told(&feed, &mut cursor), ["0: 2+3", "end 0", "begin 1 cell 1", "1: 0+1"]);
-        let late = told(&feed, &mut Cursor::default());
+        assert_eq!(events(&feed, &mut cursor), ["0: 2+3", "end 0", "begin 1 cell 1", "1: 0+1"]);
+        let late = events(&feed, &mut Cursor::default());
         assert_eq!(late, ["begin 0 cell 0", "0: 0+5", "end 0", "begin 1 cell 1", "1: 0+1"]);
         let [Told::Begin(_), Told::Bins { values, .. }, ..] = &feed.news(&mut Cursor::default())[..] else {
-            panic!("a run begins with what it is")
+            panic!("a run starts with its description")
         };
         assert_eq!(values[0][..3], [Some(0.0), None, Some(2.0)]);
     }
 
     #[test]
-    fn what_is_begun_anew_or_has_more_series_is_told_from_the_start() {
+    fn a_restarted_run_or_one_with_more_series_is_sent_from_the_start() {
         let (mut feed, mut cursor) = (Feed::default(), Cursor::default());
         feed.add((0, 1), &outcome(5, &[Metric::VpnThroughput]), false);
-        told(&feed, &mut cursor);
+        events(&feed, &mut cursor);
         feed.add((0, 1), &outcome(1, &[Metric::VpnThroughput]), false);
-        assert_eq!(told(&feed, &mut cursor), ["begin 1 cell 0", "1: 0+1"]);
+        assert_eq!(events(&feed, &mut cursor), ["begin 1 cell 0", "1: 0+1"]);
         feed.add((0, 1), &outcome(6, &[Metric::VpnThroughput, Metric::VpnWindow]), false);
-        assert_eq!(told(&feed, &mut cursor), ["begin 2 cell 0", "2: 0+6"]);
+        assert_eq!(events(&feed, &mut cursor), ["begin 2 cell 0", "2: 0+6"]);
         let mut last = outcome(6, &[Metric::VpnThroughput, Metric::VpnWindow]);
         last.series[0].values[1] = 3.0;
         feed.add((0, 1), &last, true);
-        assert_eq!(told(&feed, &mut cursor), ["begin 3 cell 0", "3: 0+6", "end 3"]);
+        assert_eq!(events(&feed, &mut cursor), ["begin 3 cell 0", "3: 0+6", "end 3"]);
     }
 
     #[test]
-    fn few_runs_are_kept_and_those_that_go_on_longest() {
+    fn unfinished_runs_are_kept_at_the_limit() {
         let (mut feed, mut cursor) = (Feed::default(), Cursor::default());
         for cell in 0..20 {
             feed.add((cell, 1), &outcome(1, &[Metric::VpnThroughput]), cell > 0);
         }
-        let told = told(&feed, &mut cursor);
-        assert!(told.contains(&"begin 0 cell 0".to_owned()) && feed.streams.len() == MOST_RUNS, "{told:?}");
+        let events = events(&feed, &mut cursor);
+        assert!(
+            events.contains(&"begin 0 cell 0".to_owned()) && feed.streams.len() == MAX_RUNS,
+            "{events:?}"
+        );
     }
 }

@@ -1,9 +1,8 @@
-//! The web page and what it asks: REST, and server-sent events, described by OpenAPI.
+//! Web page and its REST API with server-sent events, described by OpenAPI.
 //!
-//! `guard` decides who may ask, `scenarios`, `runs` and `records` answer, `studies` runs what was
-//! started, `feed` keeps what runs find while they go on. Nothing asked here names a program, a path
-//! outside its folder, or an interface: a scenario's services come from the list compiled in.
-//! docs/page.md tells how to use it.
+//! `guard` authorizes requests, `scenarios`, `runs` and `records` handle them, `studies` performs studies, and `feed`
+//! buffers their partial results. No request can name a program, an interface or a path outside the folders: services
+//! of scenarios are from the built-in list. docs/page.md describes the usage.
 
 mod agents;
 mod assets;
@@ -36,27 +35,27 @@ use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
-/// The longest request: a scenario of a few thousand lines.
-const MOST_BYTES: usize = 4 << 20;
+/// Maximum size of a request: a scenario of a few thousand lines.
+const MAX_REQUEST_BYTES: usize = 4 << 20;
 
-/// What is served, to whom.
+/// Settings of the server.
 #[derive(Debug)]
 pub struct Settings {
     /// Folder of the scenarios.
     pub scenarios: PathBuf,
     /// Folder of the records.
     pub records: PathBuf,
-    /// Folder of the fleet, where there is one.
+    /// Folder of the fleet, which may be missing.
     pub fleet: PathBuf,
-    /// Names of this server beside its addresses.
+    /// Host names of this server, in addition to its addresses.
     pub names: Vec<String>,
-    /// What those who ask must know.
+    /// Token required from clients.
     pub token: Option<String>,
-    /// Nothing may be started, stopped or written.
+    /// Whether starting, stopping and writing are forbidden.
     pub read_only: bool,
 }
 
-/// What the requests share.
+/// State shared by all requests.
 #[derive(Debug)]
 struct Server {
     scenarios: Shelf,
@@ -65,7 +64,7 @@ struct Server {
     known: records::Known,
     studies: studies::Studies,
     guard: Arc<Guard>,
-    /// Held while a scenario is compared with what it was, and written.
+    /// Lock for the comparison and replacement of a scenario file.
     writing: Writing,
     since: Instant,
 }
@@ -73,7 +72,7 @@ struct Server {
 type Shared = Arc<Server>;
 type Answer<T> = Result<Json<T>, Refusal>;
 
-/// One writes at a time.
+/// Lock of write access to scenarios.
 #[derive(Debug, Default)]
 struct Writing(std::sync::Mutex<()>);
 
@@ -83,24 +82,24 @@ impl Writing {
     }
 }
 
-/// Work that takes long or waits for files, apart from those that answer.
+/// Performs blocking work on a separate thread.
 async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let failed =
-        |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "this is a mistake of netstage's");
+        |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "internal error of netstage");
     spawn_blocking(work).await.map_err(failed)?
 }
 
-/// What can be asked, in OpenAPI. Written by hand; the tests hold it against the routes and against what is answered.
+/// OpenAPI description. Written by hand; tests verify it against the routes and the responses.
 const DESCRIPTION: &str = include_str!("openapi.json");
 
-/// Who answers.
+/// Name, version and folders of the server.
 #[derive(Debug, Serialize)]
 struct About {
     /// Name and version.
     tool: &'static str,
-    /// Whether nothing may be started, stopped or written.
+    /// Whether starting, stopping and writing are forbidden.
     read_only: bool,
     /// Folder of the scenarios.
     scenarios: String,
@@ -108,7 +107,7 @@ struct About {
     records: String,
 }
 
-/// Who answers.
+/// Returns the name, version and folders of the server.
 async fn about(State(shared): State<Shared>) -> Json<About> {
     Json(About {
         tool: TOOL,
@@ -118,15 +117,15 @@ async fn about(State(shared): State<Shared>) -> Json<About> {
     })
 }
 
-/// A token to come in with.
+/// Request to log in.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Session {
-    /// The token.
+    /// Token.
     token: String,
 }
 
-/// Lets a browser in that knows the token: it is kept as a cookie which scripts cannot read.
+/// Logs a browser in: verifies the token and stores it in a cookie that scripts cannot read.
 async fn session(
     State(shared): State<Shared>,
     Sent(session): Sent<Session>,
@@ -136,7 +135,7 @@ async fn session(
             let cookie = shared.guard.cookie().map(|cookie| [(header::SET_COOKIE, cookie)]);
             Ok((StatusCode::NO_CONTENT, cookie.into_iter().flatten().collect::<axum::http::HeaderMap>()))
         }
-        false => Err(Refusal::new(StatusCode::UNAUTHORIZED, "token", "this is not the token")),
+        false => Err(Refusal::new(StatusCode::UNAUTHORIZED, "token", "invalid token")),
     }
 }
 
@@ -163,16 +162,16 @@ fn router(server: Shared) -> Router {
         .merge(assets::router())
         .fallback(assets::nowhere)
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            let message = format!("{} does not take {method}", uri.path());
+            let message = format!("{} does not support {method}", uri.path());
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method", message)
-                .help("/api/openapi.json tells what can be asked")
+                .help("see /api/openapi.json for the API")
         })
         .with_state(server)
-        .layer(DefaultBodyLimit::max(MOST_BYTES))
+        .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
         .layer(middleware::from_fn_with_state(guard, guard::watch))
 }
 
-/// Serves until `ended`; studies that run are stopped then. `listening` hears the address.
+/// Serves until `ended` completes, then stops running studies. `listening` is called with the address.
 pub async fn serve(
     settings: Settings,
     listener: TcpListener,
@@ -208,7 +207,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_description_has_every_route_and_no_other() {
+    fn the_description_matches_the_routes() {
         let description: Value = serde_json::from_str(DESCRIPTION).unwrap();
         assert_eq!(description["info"]["version"], env!("CARGO_PKG_VERSION"));
         let mut described = BTreeSet::new();

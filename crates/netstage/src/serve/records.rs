@@ -1,4 +1,4 @@
-//! Records: found, searched, shown, compared, taken along.
+//! Requests about records: list, search, report, comparison and download.
 
 use super::extract::{Asked, Sent};
 use super::refusal::Refusal;
@@ -20,113 +20,113 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 use tokio_util::io::ReaderStream;
 
-/// Records compared at once.
-const MOST_COMPARED: usize = 12;
+/// Maximum number of records in a comparison.
+const MAX_COMPARED: usize = 12;
 
-/// What is told of a record in a list.
+/// List entry of a record.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Entry {
-    /// Its name: its folder below that of all records.
+    /// Name: path relative to the folder of records.
     name: String,
     /// `finished`, `unfinished`, `damaged` or `unreadable`.
     state: Completeness,
-    /// What is wrong with it, where it is damaged or cannot be read.
+    /// Problem of a damaged or unreadable record.
     #[serde(skip_serializing_if = "String::is_empty")]
     problem: String,
-    /// What its scenario is called.
+    /// Title of the scenario.
     title: String,
-    /// A few sentences from the scenario.
+    /// Description from the scenario.
     description: String,
-    /// What it ran on.
+    /// Stage.
     stage: String,
-    /// Who wrote it.
+    /// Name and version of the tool.
     tool: String,
-    /// When its last part was started, RFC 3339; empty where that is not known.
+    /// Start time of the last part (RFC 3339); empty: unknown.
     started: String,
-    /// Runs finished.
+    /// Finished runs.
     done: usize,
-    /// Runs in all.
+    /// Total runs.
     total: usize,
-    /// Expectations that are met, one of each cell counted by itself, as the report does.
+    /// Expectations that are met, counted separately for each cell.
     met: usize,
-    /// Expectations, counted alike.
+    /// Total expectations, counted separately for each cell.
     expected: usize,
     /// Whether the measurement is void.
     void: bool,
-    /// Whether something failed while it ran.
+    /// Whether a failure occurred during the study.
     failed: bool,
 }
 
-/// How far a record is.
+/// Completeness of a record.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Completeness {
-    /// It is whole.
+    /// Complete.
     Finished,
-    /// Its study was interrupted, or goes on.
+    /// Study interrupted or in progress.
     Unfinished,
-    /// Its report can be read, some of its files cannot.
+    /// Report readable, but other files missing or damaged.
     Damaged,
-    /// It cannot be read, or is of another version.
+    /// Unreadable or of an unsupported version.
     #[default]
     Unreadable,
 }
 
-/// Entries of records as they were last seen: reading all of them anew takes long.
+/// Cache of list entries, as reading all records takes long.
 #[derive(Debug, Default)]
 pub struct Known(Mutex<BTreeMap<PathBuf, (Written, Entry)>>);
 
-/// When each of a record's files was written, and its length; none for what is not there.
+/// Modification time and length of each file of a record; `None`: missing.
 type Written = [Option<(SystemTime, u64)>; RECORD_FILES.len()];
 
-/// What to look for.
+/// Search of records.
 #[derive(Debug, Deserialize)]
 pub struct Search {
-    /// Words that name, title, description, stage or tool hold, in any order.
+    /// Words contained in the name, title, description, stage or tool, in any order.
     #[serde(default)]
     search: String,
 }
 
-/// Which one.
+/// Request for one record.
 #[derive(Debug, Deserialize)]
 pub struct Named {
-    /// Its name.
+    /// Name.
     name: String,
 }
 
-/// Which ones.
+/// Request for several records.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Several {
-    /// Their names; differences are against the first.
+    /// Names; differences are relative to the first record.
     names: Vec<String>,
 }
 
-/// Which file of which record.
+/// Request for a file of a record.
 #[derive(Debug, Deserialize)]
 pub struct Wanted {
-    /// The record's name.
+    /// Name of the record.
     name: String,
-    /// The file.
+    /// File.
     file: FileName,
 }
 
-/// Files of a record that can be taken along.
+/// Downloadable files of a record.
 #[derive(Clone, Copy, Debug, Deserialize)]
 enum FileName {
-    /// The report, made anew.
+    /// Report, generated on request.
     #[serde(rename = "report.html")]
     Report,
-    /// What ran, and what it came to.
+    /// Record.
     #[serde(rename = "record.json")]
     Record,
-    /// The values.
+    /// Measured values.
     #[serde(rename = "series.parquet")]
     Series,
-    /// How often each value occurred.
+    /// Distributions.
     #[serde(rename = "distributions.parquet")]
     Distributions,
-    /// The figures.
+    /// Figures.
     #[serde(rename = "figures.json")]
     Figures,
     /// Host and time.
@@ -147,7 +147,7 @@ impl FileName {
     }
 }
 
-/// The records, the latest first.
+/// Returns the records, latest first.
 pub async fn list(State(shared): State<Shared>, Asked(search): Asked<Search>) -> Answer<Vec<Entry>> {
     apart(move || {
         let is_one = |entry: &DirEntry| {
@@ -176,16 +176,16 @@ impl Known {
             let found = fs::metadata(folder.join(file)).ok()?;
             Some((found.modified().ok()?, found.len()))
         });
-        // One that is not finished grows by other files.
+        // The files of an unfinished record are others.
         if written[0].is_none() {
             return entry(&folder, name);
         }
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.get(&folder) {
-            Some((then, entry)) if *then == written => entry.clone(),
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match cache.get(&folder) {
+            Some((cached, entry)) if *cached == written => entry.clone(),
             _ => {
                 let entry = entry(&folder, name);
-                known.insert(folder, (written, entry.clone()));
+                cache.insert(folder, (written, entry.clone()));
                 entry
             }
         }
@@ -203,7 +203,7 @@ fn entry(folder: &Path, name: String) -> Entry {
                 name,
                 state: if damage.is_some() { Completeness::Damaged } else { Completeness::Finished },
                 problem: damage.map_or_else(String::new, |damage| damage.to_string()),
-                met: verdicts.iter().filter(|one| one.pass).count(),
+                met: verdicts.iter().filter(|verdict| verdict.pass).count(),
                 expected: verdicts.len(),
                 void: !data.void.is_empty(),
                 failed: !data.failures.is_empty(),
@@ -223,12 +223,12 @@ fn entry(folder: &Path, name: String) -> Entry {
     }
 }
 
-/// A record's report.
+/// Returns the report of a record.
 pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> Answer<ReportData> {
     apart(move || Ok(Json(shown(&open(&shared, &named.name)?)))).await
 }
 
-/// The report of a record, which says first what of it is damaged.
+/// Returns the report of a record, with a warning if it is damaged.
 fn shown(record: &Record) -> ReportData {
     let mut data = report(record);
     let damage = record.damage().map(|damage| format!("The record is damaged: {damage}"));
@@ -236,12 +236,12 @@ fn shown(record: &Record) -> ReportData {
     data
 }
 
-/// The report of several records, side by side.
+/// Returns the comparison of several records.
 pub async fn side_by_side(State(shared): State<Shared>, Sent(several): Sent<Several>) -> Answer<ReportData> {
     apart(move || Ok(Json(compared(&shared, &several)?))).await
 }
 
-/// The report of several records as a file that stands alone.
+/// Returns the comparison of several records as an HTML file.
 pub async fn side_by_side_file(
     State(shared): State<Shared>,
     Sent(several): Sent<Several>,
@@ -251,18 +251,21 @@ pub async fn side_by_side_file(
 }
 
 fn compared(shared: &Shared, several: &Several) -> Result<ReportData, Refusal> {
-    if !(2..=MOST_COMPARED).contains(&several.names.len()) {
-        return Err(Refusal::bad(format!("2 to {MOST_COMPARED} records can be compared")));
+    if !(2..=MAX_COMPARED).contains(&several.names.len()) {
+        return Err(Refusal::bad(format!(
+            "{} records; select 2 to {MAX_COMPARED} records to compare",
+            several.names.len()
+        )));
     }
     let records = several.names.iter().map(|name| open(shared, name)).collect::<Result<Vec<_>, _>>()?;
     Ok(compare::compare(&records))
 }
 
-/// A file of a record.
+/// Returns a file of a record.
 pub async fn file(State(shared): State<Shared>, Asked(wanted): Asked<Wanted>) -> Result<Response, Refusal> {
     let (name, content) = wanted.file.name_and_type();
-    let is_odd = |c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c);
-    let save_as = format!("attachment; filename=\"{}-{name}\"", wanted.name.replace(is_odd, "-"));
+    let is_unsafe = |c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c);
+    let save_as = format!("attachment; filename=\"{}-{name}\"", wanted.name.replace(is_unsafe, "-"));
     let body = match wanted.file {
         FileName::Report => {
             apart(move || Ok(Body::from(page::page(&shown(&open(&shared, &wanted.name)?))))).await?
@@ -278,12 +281,12 @@ pub async fn file(State(shared): State<Shared>, Asked(wanted): Asked<Wanted>) ->
     Ok(attachment(content, &save_as, body))
 }
 
-/// A file to be saved.
+/// Returns a response that the browser saves as a file.
 fn attachment(content: &'static str, save_as: &str, body: Body) -> Response {
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static(content)),
         (CONTENT_DISPOSITION, HeaderValue::from_str(save_as).expect("letters and digits")),
-        // Should a browser show it all the same, then as a page of nobody's.
+        // A browser that displays it anyway treats it as a page without an origin.
         (CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox")),
     ];
     (StatusCode::OK, headers, body).into_response()

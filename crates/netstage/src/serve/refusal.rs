@@ -1,4 +1,4 @@
-//! Why a request is not carried out, as programs and the page read it.
+//! Error responses.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -8,56 +8,56 @@ use netstage_study::OpenError;
 use serde::Serialize;
 use std::io;
 
-/// An answer that is none.
+/// Error response to a request.
 #[derive(Debug)]
 pub struct Refusal {
     status: StatusCode,
     body: Box<Refused>,
 }
 
-/// What is told of it.
+/// Body of an error response.
 #[derive(Debug, Serialize)]
 pub struct Refused {
     error: Mistake,
 }
 
-/// A mistake, as the command line's `--json` tells it.
+/// Error, in the format of the command line's `--json`.
 #[derive(Debug, Serialize)]
 struct Mistake {
-    /// What kind of error it is, in a word.
+    /// Kind of error.
     kind: &'static str,
-    /// What is wrong.
+    /// Message.
     message: String,
-    /// What to do about it.
+    /// Remedy.
     #[serde(skip_serializing_if = "String::is_empty")]
     help: String,
-    /// Where a scenario is wrong.
+    /// Problems of a scenario.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<Problem>,
 }
 
-/// A place in a text, and what is wrong there.
+/// Problem at a position in a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The file, or the option, it is in.
+    /// File or option.
     pub file: String,
     /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// Characters it spans; at least one.
+    /// Length in characters; at least one.
     pub length: usize,
-    /// What is wrong.
+    /// Message.
     pub message: String,
-    /// What to write instead, where that can be told.
+    /// Suggested correction, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }
 
 impl Problem {
-    /// All of a scenario.
+    /// Returns all problems of a scenario.
     pub fn all(errors: &Errors) -> Vec<Problem> {
-        let one = |problem: &netstage_scenario::Problem| {
+        let converted = |problem: &netstage_scenario::Problem| {
             let source = errors.source_of(problem);
             let spanned = source.text.get(problem.span.clone()).unwrap_or("");
             Problem {
@@ -69,36 +69,36 @@ impl Problem {
                 help: problem.help.clone(),
             }
         };
-        errors.problems.iter().map(one).collect()
+        errors.problems.iter().map(converted).collect()
     }
 }
 
 impl Refusal {
-    /// With a word for programs and a sentence for people.
+    /// Creates a response with a kind for programs and a message for people.
     pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Refusal {
         let error = Mistake { kind, message: message.into(), help: String::new(), problems: Vec::new() };
         Refusal { status, body: Box::new(Refused { error }) }
     }
 
-    /// Something that is not there.
+    /// Creates the response for something that does not exist.
     pub fn missing(message: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::NOT_FOUND, "missing", message)
     }
 
-    /// Something that cannot be meant.
+    /// Creates the response for an invalid request.
     pub fn bad(message: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, "request", message)
     }
 
-    /// Something that does not go with what there is now.
+    /// Creates the response for a request that conflicts with the current state.
     pub fn conflict(message: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::CONFLICT, "conflict", message)
     }
 
-    /// A file that cannot be read or written.
+    /// Creates the response for a failed read or write.
     pub fn io(doing: &str, name: &str, error: &io::Error) -> Refusal {
         let status = match error.kind() {
-            io::ErrorKind::NotFound => return Refusal::missing(format!("there is no {name}")),
+            io::ErrorKind::NotFound => return Refusal::missing(format!("{name} does not exist")),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
             io::ErrorKind::InvalidInput
             | io::ErrorKind::InvalidData
@@ -110,13 +110,13 @@ impl Refusal {
         Refusal::new(status, "io", format!("cannot {doing} {name}: {error}"))
     }
 
-    /// With advice.
+    /// Adds a remedy.
     pub fn help(mut self, help: impl Into<String>) -> Refusal {
         self.body.error.help = help.into();
         self
     }
 
-    /// Its status.
+    /// Returns the status.
     #[cfg(test)]
     pub fn status(&self) -> StatusCode {
         self.status
@@ -132,7 +132,7 @@ impl IntoResponse for Refusal {
 impl From<Errors> for Refusal {
     fn from(errors: Errors) -> Refusal {
         let mut refusal =
-            Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "scenario", "the scenario is not sound");
+            Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "scenario", "the scenario has errors");
         refusal.body.error.problems = Problem::all(&errors);
         refusal
     }

@@ -1,4 +1,4 @@
-//! What is asked of studies: started, stopped, told of, by questions or as it happens.
+//! Requests about studies: start, stop, status, and updates by polling or server-sent events.
 
 use super::extract::{Asked, Of, Sent};
 use super::feed::{Cursor, NoCursor, Told};
@@ -19,10 +19,10 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
 
-/// A watcher is told no more often.
-const TELL_EVERY: Duration = Duration::from_millis(50);
+/// Minimum interval between updates to a client.
+const UPDATE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The studies started here, the latest first.
+/// Returns the studies started on this server, latest first.
 pub async fn list(State(shared): State<Shared>) -> Json<Vec<Status>> {
     Json(shared.studies.list())
 }
@@ -35,58 +35,58 @@ pub async fn start(
     apart(move || Ok((StatusCode::CREATED, Json(begin(&shared, &order)?)))).await
 }
 
-/// How a study is, and the network it runs.
+/// Returns the status of a study and its network.
 pub async fn read(State(shared): State<Shared>, Of(id): Of<u64>) -> Answer<Shown> {
     Ok(Json(shared.studies.find(id)?.shown()))
 }
 
-/// Stops a study; runs that were finished are kept, and the same study goes on with them.
+/// Stops a study. Finished runs are kept, and the same study resumes from them.
 pub async fn stop(State(shared): State<Shared>, Of(id): Of<u64>) -> Result<StatusCode, Refusal> {
     shared.studies.find(id)?.stop();
     Ok(StatusCode::ACCEPTED)
 }
 
-/// What was told before.
+/// Position of a client that polls.
 #[derive(Debug, Deserialize)]
 pub struct After {
-    /// The `next` of the answer before; empty for all from the start.
+    /// The `next` of the previous response; empty: from the start.
     #[serde(default)]
     after: String,
 }
 
-/// What is new of a study.
+/// Update of a study.
 #[derive(Debug, Serialize)]
 pub struct News {
-    /// How it is.
+    /// Status.
     status: Status,
-    /// What came since.
+    /// Events since the previous response.
     told: Vec<Told>,
-    /// What to ask with for what comes next.
+    /// Value of `after` for the next request.
     next: String,
 }
 
-/// What is new of a study since it was last asked for, without a connection kept open: a browser has few to a host,
-/// however many pages show a run.
+/// Returns the updates of a study since the previous request. Polling needs no open connection; browsers limit the
+/// connections per host, which several pages would exhaust.
 pub async fn news(
     State(shared): State<Shared>,
     Of(id): Of<u64>,
     Asked(After { after }): Asked<After>,
 ) -> Result<Response, Refusal> {
     let study = shared.studies.find(id)?;
-    let mut place: Place = after.parse().map_err(|_| {
-        Refusal::bad(format!("\"{}\" is not what an answer before told as `next`", after.escape_debug()))
-            .help("leave `after` out to be told all from the start")
+    let mut position: Place = after.parse().map_err(|_| {
+        Refusal::bad(format!("\"{}\" is not the `next` of a previous response", after.escape_debug()))
+            .help("omit `after` to start from the beginning")
     })?;
-    // Pages ask often, and mostly nothing is new.
-    if place.version == Some(study.version()) {
+    // Pages poll often, usually without new data.
+    if position.version == Some(study.version()) {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let (status, told) = study.news(&mut place.cursor);
-    place.version = Some(status.version);
-    Ok(Json(News { status, told, next: place.to_string() }).into_response())
+    let (status, told) = study.news(&mut position.cursor);
+    position.version = Some(status.version);
+    Ok(Json(News { status, told, next: position.to_string() }).into_response())
 }
 
-/// Where one who asks again and again is: what was told, and the version of the status then; as text `CURSOR@VERSION`.
+/// Position of a client that polls: cursor and version of the last status, as text `CURSOR@VERSION`.
 #[derive(Debug, Default)]
 struct Place {
     cursor: Cursor,
@@ -111,27 +111,27 @@ impl FromStr for Place {
     }
 }
 
-/// A study as it happens: `status` events, `told` events of its runs, and `over` at the end.
+/// Streams the events of a study: `status`, `told` for events of its runs, and `over` at the end.
 pub async fn events(
     State(shared): State<Shared>,
     Of(id): Of<u64>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
     let study = shared.studies.find(id)?;
     let (sender, events) = mpsc::channel(4);
-    tokio::spawn(async move { tell(&study, &sender).await });
+    tokio::spawn(async move { send_events(&study, &sender).await });
     Ok(Sse::new(ReceiverStream::new(events).map(Ok)).keep_alive(KeepAlive::default()))
 }
 
-/// Tells a watcher until the study is over, or the watcher gone.
-async fn tell(study: &Study, events: &mpsc::Sender<Event>) -> Option<()> {
+/// Sends events until the study ends or the client disconnects.
+async fn send_events(study: &Study, events: &mpsc::Sender<Event>) -> Option<()> {
     let mut version = study.versions();
     let mut cursor = Cursor::default();
     let event = |kind: &str, data: String| Event::default().event(kind).data(data);
     loop {
         version.borrow_and_update();
         let (status, news) = study.news(&mut cursor);
-        for told in &news {
-            events.send(event("told", as_json(told))).await.ok()?;
+        for run_event in &news {
+            events.send(event("told", as_json(run_event))).await.ok()?;
         }
         events.send(event("status", as_json(&status))).await.ok()?;
         if !status.is_running() {
@@ -141,10 +141,10 @@ async fn tell(study: &Study, events: &mpsc::Sender<Event>) -> Option<()> {
             changed = version.changed() => changed.ok()?,
             () = events.closed() => return None,
         }
-        tokio::time::sleep(TELL_EVERY).await;
+        tokio::time::sleep(UPDATE_INTERVAL).await;
     }
 }
 
 fn as_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("text and numbers")
+    serde_json::to_string(value).expect("only text and numbers")
 }

@@ -1,4 +1,4 @@
-//! Scenario files: listed, read, checked, written.
+//! Requests about scenario files: list, read, check and write.
 
 use super::extract::{Asked, Sent};
 use super::refusal::{Problem, Refusal};
@@ -16,93 +16,92 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::Path;
 
-/// What scenario files end with.
+/// File extension of scenarios.
 pub const ENDING: &str = ".toml";
-/// A file larger than this is not read for its title.
-const MOST_FOR_TITLE: u64 = 1 << 20;
+/// Maximum size of a file that is read for its title.
+const MAX_BYTES_FOR_TITLE: u64 = 1 << 20;
 
-/// A scenario file.
+/// List entry of a scenario file.
 #[derive(Debug, Serialize)]
 pub struct Listed {
-    /// Its name, folders included.
+    /// Name with folders.
     name: String,
-    /// What it is called; empty where it cannot be read.
+    /// Title; empty: unreadable.
     title: String,
-    /// A few sentences from it.
+    /// Description from the scenario.
     description: String,
 }
 
-/// Which one.
+/// Request for one scenario.
 #[derive(Debug, Deserialize)]
 pub struct Named {
-    /// Its name, folders included.
+    /// Name with folders.
     name: String,
 }
 
-/// A scenario's text.
+/// Text of a scenario.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Text {
-    /// The text.
+    /// Text.
     text: String,
 }
 
-/// A text to keep.
+/// Request to write a scenario.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
-    /// The text.
+    /// Text.
     text: String,
-    /// The text the file had when its editing began; none for a new file. Another text there now
-    /// is somebody else's work, and is not written over.
+    /// Text of the file when editing started; null: new file. If the file has changed since, it is not overwritten.
     before: Option<String>,
 }
 
-/// A text to check.
+/// Scenario to check or run.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Draft {
-    /// The name it has or would have: files it names are looked for beside it.
+    /// Name, to which the paths in the text are relative.
     pub name: String,
-    /// The text.
+    /// Text.
     pub text: String,
-    /// First seed, in place of the text's.
+    /// First seed, which overrides that of the text.
     #[serde(default)]
     pub seed: Option<u64>,
-    /// Runs of each cell, in place of the text's.
+    /// Runs per cell, which override those of the text.
     #[serde(default)]
     pub repeat: Option<u32>,
 }
 
-/// What a text is.
+/// Result of a check.
 #[derive(Debug, Default, Serialize)]
 pub struct Checked {
-    /// Whether it can run on the stage.
+    /// Whether the scenario can run on the stage.
     sound: bool,
-    /// What is wrong with it.
+    /// Problems.
     problems: Vec<Problem>,
-    /// Why the stage does not run it, though nothing is wrong with it; empty where it does.
+    /// Reason for which the stage cannot run a valid scenario; empty: it can.
     refusal: String,
-    /// What is legal but unwise.
+    /// Warnings.
     warnings: Vec<String>,
-    /// What it is called.
+    /// Title.
     title: String,
-    /// Cells of its sweep.
+    /// Number of cells.
     cells: usize,
-    /// Runs in all.
+    /// Total runs.
     runs: usize,
-    /// Length of the longest run, seconds.
+    /// Duration of the longest run in seconds.
     duration_s: f64,
-    /// Names of its expectations.
+    /// Names of the expectations.
     expectations: Vec<String>,
-    /// Names of its figures.
+    /// Names of the figures.
     plots: Vec<String>,
-    /// The network, for drawing; weights only where all cells have the same.
+    /// Topology; weights only if equal in all cells.
     #[serde(skip_serializing_if = "Option::is_none")]
     topology: Option<Topology>,
 }
 
-/// All scenario files.
+/// Returns all scenario files.
 pub async fn list(State(shared): State<Shared>) -> Answer<Vec<Listed>> {
     apart(move || {
         let shelf = &shared.scenarios;
@@ -118,7 +117,7 @@ pub async fn list(State(shared): State<Shared>) -> Answer<Vec<Listed>> {
 
 fn listed(shelf: &Shelf, name: String) -> Listed {
     let path = shelf.folder().join(&name);
-    let is_small = fs::metadata(&path).is_ok_and(|found| found.len() <= MOST_FOR_TITLE);
+    let is_small = fs::metadata(&path).is_ok_and(|found| found.len() <= MAX_BYTES_FOR_TITLE);
     let text = is_small.then(|| regular::read_to_string(&path).ok()).flatten().unwrap_or_default();
     let table: toml::Table = text.parse().unwrap_or_default();
     let head = |key: &str| {
@@ -128,7 +127,7 @@ fn listed(shelf: &Shelf, name: String) -> Listed {
     Listed { title: head("title"), description: head("description"), name }
 }
 
-/// The text of a scenario.
+/// Returns the text of a scenario.
 pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> Answer<Text> {
     apart(move || {
         let path = file(&shared.scenarios, &named.name)?;
@@ -139,11 +138,11 @@ pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> A
     .await
 }
 
-/// Keeps a text as a scenario, sound or not.
+/// Writes a scenario file, whether valid or not.
 pub async fn write(
     State(shared): State<Shared>,
     Asked(named): Asked<Named>,
-    Sent(kept): Sent<Kept>,
+    Sent(update): Sent<Kept>,
 ) -> Result<StatusCode, Refusal> {
     apart(move || {
         let path = file(&shared.scenarios, &named.name)?;
@@ -153,23 +152,23 @@ pub async fn write(
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(Refusal::io("read", &named.name, &error)),
         };
-        if now != kept.before && now.as_ref() != Some(&kept.text) {
-            let message = match (now, kept.before) {
-                (None, _) => format!("{} was removed since its editing began", named.name),
-                (_, None) => format!("there is a {} already", named.name),
-                _ => format!("{} is not what it was when its editing began", named.name),
+        if now != update.before && now.as_ref() != Some(&update.text) {
+            let message = match (now, update.before) {
+                (None, _) => format!("{} was removed since editing started", named.name),
+                (_, None) => format!("{} already exists", named.name),
+                _ => format!("{} was changed since editing started", named.name),
             };
             return Err(
-                Refusal::conflict(message).help("keep the text under another name, or open the file anew")
+                Refusal::conflict(message).help("save the text under another name, or reload the file")
             );
         }
-        replace(&path, kept.text.as_bytes()).map_err(|error| Refusal::io("write", &named.name, &error))?;
+        replace(&path, update.text.as_bytes()).map_err(|error| Refusal::io("write", &named.name, &error))?;
         Ok(StatusCode::NO_CONTENT)
     })
     .await
 }
 
-/// Checks a text as `netstage check` does, and whether the stage runs it.
+/// Checks a scenario like `netstage check`, and whether the stage can run it.
 pub async fn check(State(shared): State<Shared>, Sent(order): Sent<Order>) -> Answer<Checked> {
     apart(move || {
         Ok(Json(match parse(&shared.scenarios, &order.scenario)? {
@@ -189,15 +188,15 @@ fn checked(refusal: Option<String>, scenario: Scenario) -> Checked {
         cells: scenario.cells.len(),
         runs: scenario.cells.len() * scenario.repeat as usize,
         duration_s: durations.fold(0.0, f64::max),
-        expectations: scenario.expectations.into_iter().map(|one| one.name).collect(),
-        plots: scenario.plots.into_iter().map(|one| one.name).collect(),
+        expectations: scenario.expectations.into_iter().map(|expectation| expectation.name).collect(),
+        plots: scenario.plots.into_iter().map(|plot| plot.name).collect(),
         topology: planned(&scenario.cells),
         title: scenario.title,
         warnings: scenario.warnings,
     }
 }
 
-/// Reads a draft. The outer error is a name that cannot be.
+/// Parses a scenario. The outer error is that of an invalid name.
 pub fn parse(shelf: &Shelf, draft: &Draft) -> Result<Result<Scenario, netstage_scenario::Errors>, Refusal> {
     let path = file(shelf, &draft.name)?;
     let options = Options { seed: draft.seed, repeat: draft.repeat, ..Options::default() };
@@ -207,20 +206,22 @@ pub fn parse(shelf: &Shelf, draft: &Draft) -> Result<Result<Scenario, netstage_s
 
 fn file(shelf: &Shelf, name: &str) -> Result<std::path::PathBuf, Refusal> {
     if !name.ends_with(ENDING) {
-        return Err(Refusal::bad(format!("the name of a scenario ends with {ENDING}")));
+        return Err(Refusal::bad(format!(
+            "\"{}\": the name of a scenario must end with {ENDING}",
+            name.escape_debug()
+        )));
     }
     shelf.path(name)
 }
 
-/// Writes a file beside its place and puts it there, so that no half of it is ever read. Who may read and write
-/// it stays as it was.
+/// Replaces a file atomically, and preserves its owner and permissions.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let aside = path.with_extension("toml.partial");
+    let temporary = path.with_extension("toml.partial");
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
     let write = || {
-        let mut file = fs::File::create(&aside)?;
+        let mut file = fs::File::create(&temporary)?;
         if let Ok(before) = fs::metadata(path) {
             let now = file.metadata()?;
             if (before.uid(), before.gid()) != (now.uid(), now.gid()) {
@@ -230,7 +231,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         }
         file.write_all(bytes)?;
         file.sync_all()?;
-        fs::rename(&aside, path)
+        fs::rename(&temporary, path)
     };
-    write().inspect_err(|_| drop(fs::remove_file(&aside)))
+    write().inspect_err(|_| drop(fs::remove_file(&temporary)))
 }

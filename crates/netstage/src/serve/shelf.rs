@@ -1,84 +1,83 @@
-//! A folder that the page may see, and the names of what lies below it. No name leads out of it:
-//! neither `..` nor a link to elsewhere.
+//! Folder accessible to the page, and the names of its files. No name leads out of the folder, neither by `..` nor by a
+//! link.
 
 use super::refusal::Refusal;
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Folders further down are not looked into.
-const DEEPEST: usize = 4;
-/// More than this is not listed.
-const MOST: usize = 5_000;
-/// The longest name.
-const LONGEST: usize = 200;
+/// Maximum depth of names.
+const MAX_DEPTH: usize = 4;
+/// Maximum number of listed names.
+const MAX_NAMES: usize = 5_000;
+/// Maximum length of a name in bytes.
+const MAX_NAME_BYTES: usize = 200;
 
-/// A folder.
+/// Folder of scenarios or records.
 #[derive(Clone, Debug)]
 pub struct Shelf {
     folder: PathBuf,
-    /// What lies in it: "scenario", "record".
-    what: &'static str,
+    /// Kind of contents: "scenario", "record".
+    kind: &'static str,
 }
 
 impl Shelf {
-    /// Of what lies in a folder.
-    pub fn new(folder: PathBuf, what: &'static str) -> Shelf {
-        Shelf { folder, what }
+    /// Creates the access to a folder.
+    pub fn new(folder: PathBuf, kind: &'static str) -> Shelf {
+        Shelf { folder, kind }
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The path of a name, of something that is there or not yet.
+    /// Returns the path of a name, which need not exist.
     pub fn path(&self, name: &str) -> Result<PathBuf, Refusal> {
-        let is_sound = |part: &str| {
+        let is_valid = |part: &str| {
             !part.is_empty()
                 && !part.starts_with('.')
                 && !part.contains(|c: char| c.is_control() || c == '\\')
         };
-        if !name.split('/').all(is_sound) {
-            let message = format!("\"{}\" is no name of a {}", name.escape_debug(), self.what);
-            return Err(
-                Refusal::bad(message).help("folders and a file, separated by /, none beginning with a dot")
-            );
+        if !name.split('/').all(is_valid) {
+            let message = format!("\"{}\" is not a valid {} name", name.escape_debug(), self.kind);
+            return Err(Refusal::bad(message)
+                .help("give folders and a file, separated by /, none starting with a dot"));
         }
-        if name.len() > LONGEST {
-            let message = format!("a name of {} bytes is too long for a {}", name.len(), self.what);
-            return Err(Refusal::bad(message).help(format!("{LONGEST} bytes at most")));
+        if name.len() > MAX_NAME_BYTES {
+            let message = format!("a {} name of {} bytes is too long", self.kind, name.len());
+            return Err(Refusal::bad(message).help(format!("use at most {MAX_NAME_BYTES} bytes")));
         }
-        if name.split('/').count() > DEEPEST {
-            let message = format!("\"{name}\" lies too deep for a {}", self.what);
-            return Err(Refusal::bad(message).help(format!("{} folders at most", DEEPEST - 1)));
+        if name.split('/').count() > MAX_DEPTH {
+            let message = format!("\"{name}\": too many folders for a {}", self.kind);
+            return Err(Refusal::bad(message).help(format!("use at most {} folders", MAX_DEPTH - 1)));
         }
         self.within(self.folder.join(name))
     }
 
-    /// A path, unless a link of it leads out of the folder.
+    /// Returns the path, unless a link in it leads out of the folder.
     pub fn within(&self, path: PathBuf) -> Result<PathBuf, Refusal> {
-        // What is not there yet is where its folder is.
-        let known = path.ancestors().find_map(|ancestor| fs::canonicalize(ancestor).ok());
+        // A missing file is located by its nearest existing folder.
+        let existing = path.ancestors().find_map(|ancestor| fs::canonicalize(ancestor).ok());
         let folder = fs::canonicalize(&self.folder)
             .map_err(|error| Refusal::io("read", &self.folder.display().to_string(), &error))?;
-        match known {
-            Some(known) if known.starts_with(&folder) => Ok(path),
+        match existing {
+            Some(existing) if existing.starts_with(&folder) => Ok(path),
             _ => {
                 let name = path.strip_prefix(&self.folder).unwrap_or(&path).display();
-                Err(Refusal::bad(format!("\"{name}\" leads out of the folder of {}s", self.what)))
+                Err(Refusal::bad(format!("\"{name}\" is outside the folder of {}s", self.kind)))
             }
         }
     }
 
-    /// Names of all that `is_one` accepts, sorted. Links are not followed.
+    /// Returns the sorted names of all entries that `is_one` accepts. Links are not followed.
     pub fn names(&self, is_one: impl Fn(&DirEntry) -> bool) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         let mut folders = vec![(self.folder.clone(), String::new(), 0)];
         while let Some((folder, prefix, depth)) = folders.pop() {
             let entries = match fs::read_dir(&folder) {
                 Ok(entries) => entries,
-                // The outermost may be yet to come, others vanish.
+                // The top folder may not exist yet, and others may be removed at any time.
                 Err(error) if depth == 0 && error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Err(_) => continue,
             };
@@ -88,12 +87,12 @@ impl Shelf {
                 else {
                     continue;
                 };
-                if name.starts_with('.') || kind.is_symlink() || names.len() >= MOST {
+                if name.starts_with('.') || kind.is_symlink() || names.len() >= MAX_NAMES {
                     continue;
                 }
                 if is_one(&entry) {
                     names.push(format!("{prefix}{name}"));
-                } else if kind.is_dir() && depth + 1 < DEEPEST {
+                } else if kind.is_dir() && depth + 1 < MAX_DEPTH {
                     folders.push((entry.path(), format!("{prefix}{name}/"), depth + 1));
                 }
             }
@@ -109,7 +108,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn no_name_leads_out() {
+    fn no_name_leads_out_of_the_folder() {
         let root = netstage_harness::Folder::new("shelf");
         let folder = root.join("shelf");
         fs::create_dir_all(folder.join("sub")).unwrap();

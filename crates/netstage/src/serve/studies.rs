@@ -1,11 +1,11 @@
-//! Studies started from the page: one at a time, on a thread of its own. `runs` tells of them.
+//! Studies started from the page: one at a time, on a separate thread.
 
 use super::Shared;
 use super::feed::{Cursor, Feed, Told};
 use super::refusal::Refusal;
 use super::scenarios::{Draft, ENDING, parse};
 use crate::exit::{self, Failure, INTERRUPTED};
-use crate::means::means;
+use crate::stages::{self, Stage};
 use axum::http::StatusCode;
 use netstage_agent::fleet::Fleet;
 use netstage_scenario::outcome::Outcome;
@@ -13,7 +13,7 @@ use netstage_scenario::{Cell, Scenario};
 use netstage_stage::hosts;
 use netstage_study::report::{Topology, planned, report};
 use netstage_study::stage::{self, Backend};
-use netstage_study::{Error, Observer, Options, Progress, Record, Run, Runner, TOOL, page};
+use netstage_study::{Error, Observer, Options, Progress, Record, Run, TOOL, folders, page};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,111 +23,97 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
-/// Studies remembered; the records of all are kept.
-const MOST: usize = 50;
-/// Folders tried for a record whose name is taken.
-const MOST_NAMES: usize = 1_000;
+/// Maximum number of listed studies. The records of all remain.
+const MAX_STUDIES: usize = 50;
 
-/// What a study is to run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Stage {
-    /// The simulator, in virtual time.
-    Sim,
-    /// Real packets between namespaces of this machine, in real time.
-    Emu,
-    /// Real packets between hosts of the fleet, in real time.
-    Live,
-}
-
-/// A study to start.
+/// Request to start a study.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
-    /// What to run.
+    /// Scenario.
     pub scenario: Draft,
-    /// What to run it on.
+    /// Stage.
     pub stage: Stage,
 }
 
-/// How a study is.
+/// Phase of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// It runs.
+    /// In progress.
     Running,
-    /// It was asked to stop.
+    /// Stop requested.
     Stopping,
-    /// It left a record.
+    /// Complete record.
     Finished,
-    /// It was stopped; runs that were finished are kept.
+    /// Stopped; finished runs are kept.
     Stopped,
-    /// It failed.
+    /// Failed.
     Failed,
 }
 
-/// A study, as it is told.
+/// Status of a study.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {
-    /// Its number, which no other study has, of this server or of one before it.
+    /// Number of the study, unique across restarts of the server.
     pub id: u64,
-    /// Counts up with every change: of two answers, that with the greater one is the later.
+    /// Version, which increases with every change: of two responses, the one with the higher version is newer.
     pub version: u64,
-    /// Name of its scenario.
+    /// Name of the scenario.
     scenario: String,
-    /// What its scenario is called.
+    /// Title of the scenario.
     title: String,
-    /// What it runs on.
+    /// Stage.
     stage: Stage,
-    /// Name of its record.
+    /// Name of the record.
     record: String,
-    /// How it is.
+    /// Phase.
     phase: Phase,
-    /// Why it failed.
+    /// Reason of a failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     problem: String,
-    /// The code `netstage run` would end with, once it is over.
+    /// Exit code that `netstage run` would return, once the study has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     exit: Option<u8>,
-    /// Runs finished.
+    /// Finished runs.
     done: usize,
-    /// Runs in all.
+    /// Total runs.
     total: usize,
-    /// What is done of the runs under way, in runs.
+    /// Sum of the progress of runs in progress, in runs.
     under_way: f64,
-    /// Time left, seconds, once it can be told.
+    /// Estimated remaining time in seconds, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_s: Option<f64>,
-    /// What was begun last.
+    /// Latest activity.
     doing: String,
 }
 
 impl Status {
-    /// Whether more comes of it.
+    /// Returns whether the study has not ended.
     pub fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Running | Phase::Stopping)
     }
 }
 
-/// A study, and the network it runs.
+/// Status of a study, and its network.
 #[derive(Debug, Serialize)]
 pub struct Shown {
-    /// How it is.
+    /// Status.
     #[serde(flatten)]
     status: Status,
-    /// The cells of its sweep: what sets each apart.
+    /// Descriptions of the cells.
     cells: Vec<String>,
-    /// The network of the first cell, for drawing; weights only where all cells have the same.
+    /// Topology of the first cell; weights only if equal in all cells.
     #[serde(skip_serializing_if = "Option::is_none")]
     topology: Option<Topology>,
-    /// For each cell, the weights of its VPNs by name.
+    /// Weights of the VPNs by name, for each cell.
     weights: Vec<Weights>,
 }
 
 /// Weights of VPNs, by name.
 type Weights = BTreeMap<String, f64>;
 
-/// A study under way or over.
+/// Running or ended study.
 #[derive(Debug)]
 pub struct Study {
     cells: Vec<String>,
@@ -135,7 +121,7 @@ pub struct Study {
     weights: Vec<Weights>,
     interrupted: Arc<AtomicBool>,
     now: Mutex<Now>,
-    /// The version of the status; changes whenever there is something to tell.
+    /// Version of the status; changes with every update.
     version: watch::Sender<u64>,
 }
 
@@ -157,34 +143,34 @@ impl Study {
         self.version.send_replace(now.status.version);
     }
 
-    /// How it is.
+    /// Returns the status.
     pub fn status(&self) -> Status {
         self.now().status.clone()
     }
 
-    /// How it is, and the network it runs.
+    /// Returns the status and the network.
     pub fn shown(&self) -> Shown {
         let (cells, topology, weights) = (self.cells.clone(), self.topology.clone(), self.weights.clone());
         Shown { status: self.status(), cells, topology, weights }
     }
 
-    /// How it is, and what its runs found beyond what was told before. Once it is over, that is the last of it.
-    pub fn news(&self, told: &mut Cursor) -> (Status, Vec<Told>) {
+    /// Returns the status and the events after the client's position. Once the study has ended, no more follow.
+    pub fn news(&self, cursor: &mut Cursor) -> (Status, Vec<Told>) {
         let now = self.now();
-        (now.status.clone(), now.feed.news(told))
+        (now.status.clone(), now.feed.news(cursor))
     }
 
-    /// The version of its status now.
+    /// Returns the current version of the status.
     pub fn version(&self) -> u64 {
         *self.version.borrow()
     }
 
-    /// That version, whenever it changes.
+    /// Returns a receiver of the version's changes.
     pub fn versions(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 
-    /// Asks it to stop.
+    /// Requests the study to stop.
     pub fn stop(&self) {
         self.interrupted.store(true, Ordering::Relaxed);
         self.change(|now| {
@@ -199,25 +185,25 @@ impl Study {
     }
 }
 
-/// The studies of this server.
+/// Studies of this server.
 #[derive(Debug, Default)]
 pub struct Studies {
-    /// The latest of them, the first one first.
+    /// Latest studies, in order of start.
     all: Mutex<Vec<Arc<Study>>>,
-    /// How many there were.
+    /// Number of started studies.
     started: AtomicU64,
 }
 
-/// Studies, for those who count.
+/// Counters of studies, for the metrics.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted {
-    /// Started since the server began.
+    /// Studies started since the start of the server.
     pub started: u64,
-    /// Failed, of the latest.
+    /// Failed studies among the latest.
     pub failed: usize,
-    /// That run now.
+    /// Running studies.
     pub running: usize,
-    /// Runs finished, and in all, of those.
+    /// Finished and total runs of the running studies.
     pub runs: (usize, usize),
 }
 
@@ -226,18 +212,18 @@ impl Studies {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How each is, the latest first.
+    /// Returns the status of each study, latest first.
     pub fn list(&self) -> Vec<Status> {
         self.all().iter().rev().map(|study| study.status()).collect()
     }
 
-    /// The one of a number.
+    /// Returns the study with a number.
     pub fn find(&self, id: u64) -> Result<Arc<Study>, Refusal> {
         let found = self.all().iter().find(|study| study.now().status.id == id).cloned();
-        found.ok_or_else(|| Refusal::missing(format!("there is no run {id}")))
+        found.ok_or_else(|| Refusal::missing(format!("study {id} does not exist")))
     }
 
-    /// What there is to count.
+    /// Returns the counters.
     pub fn counted(&self) -> Counted {
         let all: Vec<Status> = self.all().iter().map(|study| study.status()).collect();
         let running = || all.iter().filter(|status| status.is_running());
@@ -249,7 +235,7 @@ impl Studies {
         }
     }
 
-    /// Asks all to stop, and waits until they have.
+    /// Stops all studies and waits for their end.
     pub fn stop(&self) {
         let all = self.all().clone();
         all.iter().for_each(|study| study.interrupted.store(true, Ordering::Relaxed));
@@ -259,7 +245,7 @@ impl Studies {
     }
 }
 
-/// Checks an order, and starts its thread.
+/// Checks a request and starts the study's thread.
 pub fn begin(shared: &Shared, order: &Order) -> Result<Status, Refusal> {
     let scenario = parse(&shared.scenarios, &order.scenario)??;
     if let Some(refusal) = refusal(order.stage, &scenario) {
@@ -268,9 +254,9 @@ pub fn begin(shared: &Shared, order: &Order) -> Result<Status, Refusal> {
     let mut all = shared.studies.all();
     if let Some(other) = all.iter().find(|study| !study.is_over()) {
         let message = format!("\"{}\" is running", other.status().title);
-        return Err(Refusal::conflict(message).help("wait for its end, or stop it"));
+        return Err(Refusal::conflict(message).help("wait until it ends, or stop it"));
     }
-    // No record lies in another's folder.
+    // A record must not be inside the folder of another one.
     let base = order.scenario.name.trim_end_matches(ENDING).replace('/', "-");
     let status = Status {
         id: number(all.last().map(|last| last.status().id)),
@@ -301,7 +287,7 @@ pub fn begin(shared: &Shared, order: &Order) -> Result<Status, Refusal> {
         .name("study".into())
         .spawn(move || carry_out(&server, &running, &scenario, stage, &base))
         .map_err(|error| Refusal::io("start", "a thread", &error))?;
-    if all.len() >= MOST {
+    if all.len() >= MAX_STUDIES {
         all.remove(0);
     }
     all.push(study);
@@ -309,23 +295,23 @@ pub fn begin(shared: &Shared, order: &Order) -> Result<Status, Refusal> {
     Ok(status)
 }
 
-/// A number for the next study: the time, so that a page which outlives this server does not take a study of the next
-/// one for its own.
+/// Returns the number of the next study. It is based on the time, so that a page that remains open across a restart of
+/// the server does not confuse two studies.
 fn number(last: Option<u64>) -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(since.as_millis()).unwrap_or_default();
     last.map_or(now, |last| now.max(last + 1))
 }
 
-/// Why a stage does not run a scenario; none where it does, as far as that is known before.
+/// Returns the reason for which a stage cannot run a scenario, as far as it is known in advance; `None` if it can.
 pub fn refusal(stage: Stage, scenario: &Scenario) -> Option<String> {
-    let of_plan = match stage {
+    let plan_refusal = match stage {
         Stage::Sim => stage::sim_refusal,
         Stage::Emu => stage::emu_refusal,
-        // The rest its hosts tell when they are asked.
+        // The hosts report other reasons when the study starts.
         Stage::Live => hosts::refusal,
     };
-    scenario.cells.iter().find_map(|cell| of_plan(&cell.plan))
+    scenario.cells.iter().find_map(|cell| plan_refusal(&cell.plan))
 }
 
 fn weights(cell: &Cell) -> Weights {
@@ -338,12 +324,13 @@ fn cell_name(cell: &Cell) -> String {
     variant.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
 }
 
-/// Runs a study to its record, in the first folder that is free or holds the same, unfinished.
+/// Performs a study, in the first folder that is empty or holds the same study unfinished.
 fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: Stage, base: &str) {
-    let mut result = Err(Failure::run("no folder is free for the record").help("move some away"));
-    for number in 1..=MOST_NAMES {
-        let name = if number == 1 { base.to_owned() } else { format!("{base}-{number}") };
-        let out = shared.records.folder().join(&name);
+    let mut result =
+        Err(Failure::run("no free folder for the record")
+            .help("move or remove some records of this scenario"));
+    for out in folders(&shared.records.folder().join(base)) {
+        let name = out.file_name().expect("a folder of records has a name").to_string_lossy().into_owned();
         study.change(|now| now.status.record = name);
         match run(shared, study, scenario, stage, out) {
             Err(Error::Occupied { .. } | Error::InUse { .. }) => {}
@@ -380,27 +367,20 @@ fn run(
     stage: Stage,
     out: PathBuf,
 ) -> Result<Record, Error> {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let (emulation, placement);
-    // Runs in real time take the processor from each other, so those go one by one.
-    let (name, jobs, runner): (_, _, &Runner) = match stage {
-        Stage::Sim => ("sim", cores, &stage::sim),
-        Stage::Emu => {
-            let means = means(&out, Backend::Own);
-            emulation = stage::emu(means.map_err(|failure| Error::Unsupported(failure.to_string()))?);
-            ("emu", 1, &emulation)
-        }
+    let unsupported = |failure: Failure| Error::Unsupported(failure.to_string());
+    let (name, jobs, runner) = match stage {
+        Stage::Sim => stages::sim(),
+        Stage::Emu => stages::emu(Backend::Own, &out).map_err(unsupported)?,
         Stage::Live => {
             let fleet = Fleet::open(&shared.fleet).map_err(|error| Error::Unsupported(error.to_string()))?;
-            placement = stage::live(hosts::Means::new(fleet, &out));
-            ("live", 1, &placement)
+            stages::live(fleet, &out)
         }
     };
     let options = Options { out, jobs, retries: 0, stage: name.into(), tool: TOOL.into() };
-    netstage_study::run(scenario, runner, &options, &mut Watcher(study), &study.interrupted)
+    netstage_study::run(scenario, &*runner, &options, &mut Watcher(study), &study.interrupted)
 }
 
-/// Passes on what is heard of a study.
+/// Observer that updates the status and the feed.
 struct Watcher<'a>(&'a Study);
 
 impl Observer for Watcher<'_> {
