@@ -5,10 +5,10 @@
 //! resolved address is valid for 30 seconds. If it was used during that time, it is then confirmed with
 //! unicast solicitations. Packets continue to use the MAC address until that fails.
 //!
-//! Call [`lookup`](Neighbours::lookup) for each packet, [`enqueue`](Neighbours::enqueue) if it finds no MAC
-//! address, and [`handle_announcement`](Neighbours::handle_announcement) for the addresses that neighbors
-//! announce. Then call [`poll`](Neighbours::poll) until it returns `None`, and again at
-//! [`poll_timeout`](Neighbours::poll_timeout).
+//! Call [`lookup`](NeighborCache::lookup) for each packet, [`enqueue`](NeighborCache::enqueue) if it finds no MAC
+//! address, and [`handle_announcement`](NeighborCache::handle_announcement) for the addresses that neighbors
+//! announce. Then call [`poll`](NeighborCache::poll) until it returns `None`, and again at
+//! [`poll_timeout`](NeighborCache::poll_timeout).
 
 use crate::time::{Duration, Instant};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -20,12 +20,12 @@ const RETRANSMIT: Duration = Duration::from_secs(1);
 /// Solicitations before resolution fails (MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
 const ATTEMPTS: u8 = 3;
 /// Time for which a resolved address is valid without confirmation.
-const HOLDS: Duration = Duration::from_secs(30);
+const VALIDITY: Duration = Duration::from_secs(30);
 /// Limit on unresolved addresses per link, so that a host that sends to many absent addresses cannot fill
 /// the link with solicitations.
-const MOST_ASKED: u32 = 64;
+const MAX_UNRESOLVED: u32 = 64;
 /// Limit on entries per link.
-const MOST_KNOWN: u32 = 4096;
+const MAX_ENTRIES: u32 = 4096;
 
 /// The neighbors on a set of links, and the packets `H` that wait for address resolution.
 #[derive(Debug)]
@@ -47,16 +47,16 @@ struct Entry<H> {
 
 #[derive(Debug)]
 enum State<H> {
-    Asked { waiting: Option<H>, left: u8 },
-    Known { mac: Mac, is_used: bool },
-    Probed { mac: Mac, left: u8 },
+    Incomplete { waiting: Option<H>, remaining: u8 },
+    Reachable { mac: Mac, is_used: bool },
+    Probe { mac: Mac, remaining: u8 },
 }
 
 impl<H> State<H> {
     fn mac(&self) -> Option<Mac> {
         match self {
-            State::Asked { .. } => None,
-            State::Known { mac, .. } | State::Probed { mac, .. } => Some(*mac),
+            State::Incomplete { .. } => None,
+            State::Reachable { mac, .. } | State::Probe { mac, .. } => Some(*mac),
         }
     }
 }
@@ -100,7 +100,7 @@ impl<H> Neighbours<H> {
     #[inline]
     pub fn lookup(&mut self, link: u32, address: IpAddr) -> Option<Mac> {
         match &mut self.entries.get_mut(&(link, address))?.state {
-            State::Known { mac, is_used } => {
+            State::Reachable { mac, is_used } => {
                 *is_used = true;
                 Some(*mac)
             }
@@ -113,14 +113,14 @@ impl<H> Neighbours<H> {
     pub fn wait(&mut self, now: Instant, link: u32, address: IpAddr, packet: H) -> Option<H> {
         let key = (link, address);
         match self.entries.get_mut(&key) {
-            Some(Entry { state: State::Asked { waiting, .. }, .. }) => waiting.replace(packet),
+            Some(Entry { state: State::Incomplete { waiting, .. }, .. }) => waiting.replace(packet),
             Some(_) => Some(packet),
             None => {
-                let (asked, all) = self.counts.get(&link).copied().unwrap_or_default();
-                if asked >= MOST_ASKED || all >= MOST_KNOWN {
+                let (unresolved, total) = self.counts.get(&link).copied().unwrap_or_default();
+                if unresolved >= MAX_UNRESOLVED || total >= MAX_ENTRIES {
                     return Some(packet);
                 }
-                self.put(key, State::Asked { waiting: Some(packet), left: ATTEMPTS }, now);
+                self.put(key, State::Incomplete { waiting: Some(packet), remaining: ATTEMPTS }, now);
                 None
             }
         }
@@ -140,18 +140,20 @@ impl<H> Neighbours<H> {
         let is_used = match self.entries.get(&key) {
             None if !is_wanted => return None,
             None => {
-                let (_, all) = self.counts.get(&link).copied().unwrap_or_default();
-                if all >= MOST_KNOWN {
+                let (_, total) = self.counts.get(&link).copied().unwrap_or_default();
+                if total >= MAX_ENTRIES {
                     return None;
                 }
                 false
             }
-            Some(entry) => matches!(entry.state, State::Asked { .. } | State::Known { is_used: true, .. }),
+            Some(entry) => {
+                matches!(entry.state, State::Incomplete { .. } | State::Reachable { is_used: true, .. })
+            }
         };
         let before = self.remove(key);
-        self.put(key, State::Known { mac, is_used }, now + HOLDS);
+        self.put(key, State::Reachable { mac, is_used }, now + VALIDITY);
         match before? {
-            State::Asked { waiting, .. } => waiting,
+            State::Incomplete { waiting, .. } => waiting,
             _ => None,
         }
     }
@@ -165,12 +167,16 @@ impl<H> Neighbours<H> {
             }
             let (link, address) = key;
             let state = match self.remove(key)? {
-                State::Asked { waiting, left: 0 } => return Some(Action::GiveUp { link, address, waiting }),
+                State::Incomplete { waiting, remaining: 0 } => {
+                    return Some(Action::GiveUp { link, address, waiting });
+                }
                 // The next packet starts a new resolution, by multicast or broadcast.
-                State::Probed { left: 0, .. } | State::Known { is_used: false, .. } => continue,
-                State::Asked { waiting, left } => State::Asked { waiting, left: left - 1 },
-                State::Probed { mac, left } => State::Probed { mac, left: left - 1 },
-                State::Known { mac, is_used: true } => State::Probed { mac, left: ATTEMPTS - 1 },
+                State::Probe { remaining: 0, .. } | State::Reachable { is_used: false, .. } => continue,
+                State::Incomplete { waiting, remaining } => {
+                    State::Incomplete { waiting, remaining: remaining - 1 }
+                }
+                State::Probe { mac, remaining } => State::Probe { mac, remaining: remaining - 1 },
+                State::Reachable { mac, is_used: true } => State::Probe { mac, remaining: ATTEMPTS - 1 },
             };
             let mac = state.mac();
             self.put(key, state, now + RETRANSMIT);
@@ -178,7 +184,7 @@ impl<H> Neighbours<H> {
         }
     }
 
-    /// Returns the time of the next call of [`poll`](Neighbours::poll).
+    /// Returns the time of the next call of [`poll`](NeighborCache::poll).
     pub fn poll_timeout(&self) -> Instant {
         self.timers.first().map_or(Instant::NEVER, |(due, _)| *due)
     }
@@ -193,7 +199,7 @@ impl<H> Neighbours<H> {
         self.timers.clear();
         self.counts.clear();
         core::mem::take(&mut self.entries).into_values().filter_map(|entry| match entry.state {
-            State::Asked { waiting, .. } => waiting,
+            State::Incomplete { waiting, .. } => waiting,
             _ => None,
         })
     }
@@ -212,9 +218,9 @@ impl<H> Neighbours<H> {
     }
 
     fn put(&mut self, key: Key, state: State<H>, due: Instant) {
-        let (asked, all) = self.counts.entry(key.0).or_default();
-        *asked += u32::from(state.mac().is_none());
-        *all += 1;
+        let (unresolved, total) = self.counts.entry(key.0).or_default();
+        *unresolved += u32::from(state.mac().is_none());
+        *total += 1;
         self.timers.insert((due, key));
         let before = self.entries.insert(key, Entry { state, due });
         debug_assert!(before.is_none(), "the caller removed the old entry");
@@ -223,9 +229,9 @@ impl<H> Neighbours<H> {
     fn remove(&mut self, key: Key) -> Option<State<H>> {
         let Entry { state, due } = self.entries.remove(&key)?;
         self.timers.remove(&(due, key));
-        if let Some((asked, all)) = self.counts.get_mut(&key.0) {
-            *asked -= u32::from(state.mac().is_none());
-            *all -= 1;
+        if let Some((unresolved, total)) = self.counts.get_mut(&key.0) {
+            *unresolved -= u32::from(state.mac().is_none());
+            *total -= 1;
         }
         Some(state)
     }
@@ -245,8 +251,8 @@ mod tests {
         Instant(seconds * 1_000_000_000)
     }
 
-    fn all<H>(neighbours: &mut Neighbours<H>, now: Instant) -> Vec<Action<H>> {
-        core::iter::from_fn(|| neighbours.poll(now)).collect()
+    fn actions<H>(neighbors: &mut Neighbours<H>, now: Instant) -> Vec<Action<H>> {
+        core::iter::from_fn(|| neighbors.poll(now)).collect()
     }
 
     fn solicitation<H>(mac: Option<Mac>) -> Action<H> {
@@ -255,63 +261,63 @@ mod tests {
 
     #[test]
     fn the_latest_packet_waits_for_resolution() {
-        let mut neighbours = Neighbours::new();
-        assert_eq!((neighbours.lookup(1, HOST), neighbours.wait(seconds(5), 1, HOST, 'a')), (None, None));
-        assert_eq!(neighbours.poll_timeout(), seconds(5));
-        assert_eq!(all(&mut neighbours, seconds(5)), [solicitation(None)]);
-        assert_eq!(neighbours.wait(seconds(5), 1, HOST, 'b'), Some('a'));
-        assert_eq!(all(&mut neighbours, seconds(6)), [solicitation(None)]);
+        let mut neighbors = Neighbours::new();
+        assert_eq!((neighbors.lookup(1, HOST), neighbors.wait(seconds(5), 1, HOST, 'a')), (None, None));
+        assert_eq!(neighbors.poll_timeout(), seconds(5));
+        assert_eq!(actions(&mut neighbors, seconds(5)), [solicitation(None)]);
+        assert_eq!(neighbors.wait(seconds(5), 1, HOST, 'b'), Some('a'));
+        assert_eq!(actions(&mut neighbors, seconds(6)), [solicitation(None)]);
         // An announcement on one link does not resolve the address on another.
-        assert_eq!(neighbours.handle_claim(seconds(6), (2, HOST), MAC, false), None);
-        assert_eq!(neighbours.handle_claim(seconds(6), (1, HOST), MAC, false), Some('b'));
-        assert_eq!((neighbours.lookup(1, HOST), neighbours.lookup(2, HOST)), (Some(MAC), None));
+        assert_eq!(neighbors.handle_claim(seconds(6), (2, HOST), MAC, false), None);
+        assert_eq!(neighbors.handle_claim(seconds(6), (1, HOST), MAC, false), Some('b'));
+        assert_eq!((neighbors.lookup(1, HOST), neighbors.lookup(2, HOST)), (Some(MAC), None));
     }
 
     #[test]
     fn resolution_of_an_absent_address_fails_and_can_be_repeated() {
-        let mut neighbours = Neighbours::new();
+        let mut neighbors = Neighbours::new();
         for start in [0, 100] {
-            assert_eq!(neighbours.wait(seconds(start), 1, HOST, start), None);
+            assert_eq!(neighbors.wait(seconds(start), 1, HOST, start), None);
             for second in 0..3 {
-                assert_eq!(all(&mut neighbours, seconds(start + second)), [solicitation(None)]);
+                assert_eq!(actions(&mut neighbors, seconds(start + second)), [solicitation(None)]);
             }
             let given_up = Action::GiveUp { link: 1, address: HOST, waiting: Some(start) };
-            assert_eq!(all(&mut neighbours, seconds(start + 3)), [given_up]);
-            assert_eq!(neighbours.poll_timeout(), Instant::NEVER);
+            assert_eq!(actions(&mut neighbors, seconds(start + 3)), [given_up]);
+            assert_eq!(neighbors.poll_timeout(), Instant::NEVER);
         }
     }
 
     #[test]
     fn used_entries_are_confirmed_and_unused_entries_expire() {
-        let mut neighbours: Neighbours<()> = Neighbours::new();
-        neighbours.handle_claim(seconds(0), (1, HOST), MAC, true);
-        assert_eq!(neighbours.lookup(1, HOST), Some(MAC));
-        assert_eq!(neighbours.poll_timeout(), seconds(30));
-        assert_eq!(all(&mut neighbours, seconds(30)), [solicitation(Some(MAC))]);
+        let mut neighbors: Neighbours<()> = Neighbours::new();
+        neighbors.handle_claim(seconds(0), (1, HOST), MAC, true);
+        assert_eq!(neighbors.lookup(1, HOST), Some(MAC));
+        assert_eq!(neighbors.poll_timeout(), seconds(30));
+        assert_eq!(actions(&mut neighbors, seconds(30)), [solicitation(Some(MAC))]);
         // Packets continue to flow during confirmation, also when the MAC address changes.
-        assert_eq!(neighbours.lookup(1, HOST), Some(MAC));
-        neighbours.handle_claim(seconds(31), (1, HOST), [4; 6], false);
-        assert_eq!(neighbours.lookup(1, HOST), Some([4; 6]));
+        assert_eq!(neighbors.lookup(1, HOST), Some(MAC));
+        neighbors.handle_claim(seconds(31), (1, HOST), [4; 6], false);
+        assert_eq!(neighbors.lookup(1, HOST), Some([4; 6]));
         for second in 61..64 {
-            assert_eq!(all(&mut neighbours, seconds(second)), [solicitation(Some([4; 6]))]);
+            assert_eq!(actions(&mut neighbors, seconds(second)), [solicitation(Some([4; 6]))]);
         }
-        assert_eq!((all(&mut neighbours, seconds(64)), neighbours.lookup(1, HOST)), (Vec::new(), None));
-        neighbours.handle_claim(seconds(70), (1, HOST), MAC, true);
-        assert_eq!((all(&mut neighbours, seconds(100)), neighbours.iter().count()), (Vec::new(), 0));
+        assert_eq!((actions(&mut neighbors, seconds(64)), neighbors.lookup(1, HOST)), (Vec::new(), None));
+        neighbors.handle_claim(seconds(70), (1, HOST), MAC, true);
+        assert_eq!((actions(&mut neighbors, seconds(100)), neighbors.iter().count()), (Vec::new(), 0));
     }
 
     #[test]
     fn unresolved_addresses_are_limited_per_link() {
-        let mut neighbours = Neighbours::new();
+        let mut neighbors = Neighbours::new();
         let host = |number: u32| IpAddr::V4(Ipv4Addr::from(number));
-        for number in 0..MOST_ASKED {
-            assert_eq!(neighbours.wait(seconds(0), 1, host(number), number), None);
+        for number in 0..MAX_UNRESOLVED {
+            assert_eq!(neighbors.wait(seconds(0), 1, host(number), number), None);
         }
-        assert_eq!(neighbours.wait(seconds(0), 1, host(99_999), 7), Some(7));
-        assert_eq!(neighbours.wait(seconds(0), 2, host(99_999), 7), None);
-        neighbours.handle_claim(seconds(0), (1, host(0)), MAC, false);
-        assert_eq!(neighbours.wait(seconds(0), 1, host(99_999), 7), None);
-        assert_eq!(neighbours.clear().count(), 65);
+        assert_eq!(neighbors.wait(seconds(0), 1, host(99_999), 7), Some(7));
+        assert_eq!(neighbors.wait(seconds(0), 2, host(99_999), 7), None);
+        neighbors.handle_claim(seconds(0), (1, host(0)), MAC, false);
+        assert_eq!(neighbors.wait(seconds(0), 1, host(99_999), 7), None);
+        assert_eq!(neighbors.clear().count(), 65);
     }
 
     #[test]
@@ -330,22 +336,22 @@ mod tests {
         fn no_packet_is_lost_or_duplicated(
             steps in prop::collection::vec((0..4_u8, 0..3_u32, 0..4_u8, 0..3_000_u64), 1..200),
         ) {
-            let mut neighbours = Neighbours::new();
+            let mut neighbors = Neighbours::new();
             let (mut now, mut out) = (Instant::ZERO, BTreeSet::new());
             let mut inside = 0_usize;
             for (number, (step, link, host, ahead)) in steps.into_iter().enumerate() {
                 now += Duration::from_millis(ahead);
                 let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, host));
                 let released = match step {
-                    0 | 1 => match neighbours.lookup(link, address) {
+                    0 | 1 => match neighbors.lookup(link, address) {
                         Some(_) => Vec::new(),
                         None => {
                             inside += 1;
-                            neighbours.wait(now, link, address, number).into_iter().collect()
+                            neighbors.wait(now, link, address, number).into_iter().collect()
                         }
                     },
-                    2 => neighbours.handle_claim(now, (link, address), MAC, host == 0).into_iter().collect(),
-                    _ => all(&mut neighbours, now).into_iter().filter_map(|action| match action {
+                    2 => neighbors.handle_claim(now, (link, address), MAC, host == 0).into_iter().collect(),
+                    _ => actions(&mut neighbors, now).into_iter().filter_map(|action| match action {
                         Action::GiveUp { waiting, .. } => waiting,
                         Action::Ask { .. } => None,
                     }).collect(),
@@ -353,9 +359,9 @@ mod tests {
                 for packet in released {
                     prop_assert!(out.insert(packet));
                 }
-                prop_assert_eq!(neighbours.timers.len(), neighbours.entries.len());
+                prop_assert_eq!(neighbors.timers.len(), neighbors.entries.len());
             }
-            out.extend(neighbours.clear());
+            out.extend(neighbors.clear());
             prop_assert_eq!(out.len(), inside);
         }
     }

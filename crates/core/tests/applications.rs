@@ -1,5 +1,4 @@
-//! Application models at work over an ideal path: a fixed rate and delay, nothing queued but
-//! in order, and, over datagrams, some of it lost.
+//! Application models over a simulated path with a fixed rate and delay, and with loss of datagrams.
 
 use netstage_core::quantity::BitRate;
 use netstage_core::rng::Stream;
@@ -8,7 +7,7 @@ use netstage_core::traffic::application::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What happens at an end.
+/// An event at an endpoint.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Connected(u32),
@@ -16,10 +15,10 @@ enum Event {
     Refused(u32),
 }
 
-/// Two endpoints and the path between them.
+/// Two endpoints connected by a path.
 struct Path {
     ends: [Endpoint; 2],
-    /// Events by time, order, and the end they happen at.
+    /// Endpoint and event by time and order.
     events: BTreeMap<(Instant, u64), (usize, Event)>,
     order: u64,
     delay: Duration,
@@ -29,7 +28,7 @@ struct Path {
     refuse: bool,
     rng: Stream,
     carriage: Carriage,
-    /// Every message sent: by which end, when, how large.
+    /// All messages sent, with the sending endpoint and the time.
     sent: Vec<(usize, Instant, Message)>,
     observed: [Vec<Observation>; 2],
     opened: Vec<u32>,
@@ -129,7 +128,7 @@ impl Path {
             self.ends.iter_mut().for_each(|end| end.handle_timeout(now));
             self.drain(now);
         }
-        panic!("the dialogue never lets time go on");
+        panic!("the simulated time does not advance");
     }
 
     fn quality(&self, end: usize, seconds: u64) -> Quality {
@@ -219,9 +218,10 @@ fn frames() -> FrameVideo {
 }
 
 #[test]
-fn a_transfer_takes_its_connection_its_request_and_its_bytes() {
+fn a_transfer_takes_setup_request_and_transmission_time() {
     let path = run(&Application::Transfers(transfers()), Carriage::Stream, 20);
-    // 40 ms to connect, 40 ms to ask and answer, 26 µs for the request, 1 s for 1.25 MB at 10 Mbit/s.
+    // 40 ms to connect, 40 ms for request and response, 26 µs to send the request, 1 s to send 1.25 MB at
+    // 10 Mbit/s.
     let Observation::Transaction { took, .. } = path.observed[0][0] else { panic!() };
     assert_eq!(took, Duration(40_000_000 + 40_000_000 + 25_600 + 1_000_000_000));
     assert_eq!(path.observed[0].len(), 18);
@@ -232,22 +232,22 @@ fn a_transfer_takes_its_connection_its_request_and_its_bytes() {
 }
 
 #[test]
-fn multiplexed_pages_load_faster_than_parallel_ones_and_these_than_serial_ones() {
+fn multiplexed_pages_load_fastest_and_serial_ones_slowest() {
     let load = |fetching| {
         let path = run(&Application::Web(web(fetching)), Carriage::Stream, 10);
         let Observation::Page { took, .. } = path.observed[0][0] else { panic!() };
-        assert_eq!(path.sent.len(), 26, "13 requests, 13 answers");
+        assert_eq!(path.sent.len(), 26, "13 requests and 13 responses");
         took
     };
     let (multiplexed, parallel, serial) =
         (load(Fetching::Multiplexed), load(Fetching::Parallel(6)), load(Fetching::Parallel(1)));
     assert!(multiplexed < parallel && parallel < serial, "{multiplexed:?} {parallel:?} {serial:?}");
-    // Connect, main object, 12 objects: 13 · 10 ms on the line and three round trips.
+    // 13 objects of 10 ms each, and three round trips: connect, main object, embedded objects.
     assert!((multiplexed.as_secs_f64() - 0.25).abs() < 0.01, "{multiplexed:?}");
 }
 
 #[test]
-fn video_finds_the_rate_the_line_carries() {
+fn adaptive_video_selects_the_rate_of_the_path() {
     let throughput = Adaptation::Throughput { share: 0.85, window: 20 };
     let cushion = Adaptation::Buffer { reservoir: Duration::from_secs(12), cushion: Duration::from_secs(16) };
     for adaptation in [throughput, cushion] {
@@ -257,22 +257,22 @@ fn video_finds_the_rate_the_line_carries() {
         assert!(quality.startup_ns < 1_000_000_000);
         let played = quality.played_bits as f64 / (quality.playing_ns as f64 / 1e9);
         assert!((5e6..10e6).contains(&played), "{adaptation:?}: {played}");
-        assert!((quality.playing_ns as f64 / 1e9) > 298.0, "it plays from the first second to the end");
+        assert!((quality.playing_ns as f64 / 1e9) > 298.0, "playout starts within 2 s and never stops");
     }
 }
 
 #[test]
-fn video_too_large_for_the_line_stalls_for_the_rest_of_the_time() {
+fn video_above_the_rate_of_the_path_stalls() {
     let path = run(&Application::AdaptiveVideo(video(Adaptation::Fixed)), Carriage::Stream, 400);
     let quality = path.quality(0, 400);
-    // A 10 Mbit/s line plays 16 Mbit/s for 10 s of 16.
+    // At 10 Mbit/s, video of 16 Mbit/s plays for 10 s out of 16 s.
     let share = quality.stalled_ns as f64 / (quality.stalled_ns + quality.playing_ns) as f64;
     assert!((share - 0.375).abs() < 0.02, "{share}");
     assert_eq!(quality.switches, 0);
 }
 
 #[test]
-fn calls_send_what_their_codecs_do_and_hear_what_comes_in_time() {
+fn calls_send_at_the_rate_of_the_codec_and_play_received_packets() {
     for (codec, payload) in [(Codec::G711, 172), (Codec::G729, 32), (Codec::Opus, 92)] {
         let application = Application::Voice(voice(codec));
         let mut path = Path::new(&application, Carriage::Datagram, 1);
@@ -283,14 +283,14 @@ fn calls_send_what_their_codecs_do_and_hear_what_comes_in_time() {
             let sent = path.sent.iter().filter(|(from, ..)| *from == end).count();
             assert!((4_990..=5_000).contains(&sent), "50 packets a second: {sent}");
             let quality = path.quality(end, 100);
-            let heard = quality.played as f64 / quality.expected as f64;
-            assert!((heard - 0.9).abs() < 0.03, "{heard}");
+            let played = quality.played as f64 / quality.expected as f64;
+            assert!((played - 0.9).abs() < 0.03, "{played}");
         }
     }
 }
 
 #[test]
-fn an_outage_of_a_call_is_loss_and_not_silence() {
+fn an_outage_of_a_call_counts_as_loss() {
     let (call, stream) = (Application::Voice(voice(Codec::G711)), Stream::new(1, "flow.app"));
     let mut listener = Endpoint::new(&call, Role::Client, Carriage::Datagram, &stream);
     listener.start(Instant::ZERO);
@@ -311,7 +311,7 @@ fn an_outage_of_a_call_is_loss_and_not_silence() {
 }
 
 #[test]
-fn talk_spurts_take_the_share_of_time_that_is_spoken() {
+fn talk_spurts_have_their_share_of_time() {
     let spurts = Some((Duration::from_millis(1_004), Duration::from_millis(1_587)));
     let path = run(&Application::Voice(Voice { spurts, ..voice(Codec::G711) }), Carriage::Datagram, 2_000);
     let share = path.sent.len() as f64 / (2.0 * 50.0 * 2_000.0);
@@ -319,29 +319,29 @@ fn talk_spurts_take_the_share_of_time_that_is_spoken() {
 }
 
 #[test]
-fn lookups_are_tried_again_and_then_given_up() {
+fn lookups_are_retried_and_then_fail() {
     let mut path = Path::new(&Application::Dns(dns()), Carriage::Datagram, 1);
     path.loss = 0.3;
     path.run(3_000);
     let quality = path.quality(0, 3_000);
-    let tried = quality.transactions + quality.failures;
-    // A try fails with 1 - 0.7² = 0.51; a lookup, of two tries, with 0.26.
-    let failed = quality.failures as f64 / tried as f64;
-    assert!(tried > 500 && (failed - 0.26).abs() < 0.06, "{failed} of {tried}");
+    let lookups = quality.transactions + quality.failures;
+    // An attempt fails with probability 1 - 0.7² = 0.51, a lookup of two attempts with 0.26.
+    let failed = quality.failures as f64 / lookups as f64;
+    assert!(lookups > 500 && (failed - 0.26).abs() < 0.06, "{failed} of {lookups}");
     let Some(late) = path.observed[0].iter().find_map(|observation| match observation {
         Observation::Transaction { took, .. } if *took > Duration::from_secs(5) => Some(*took),
         _ => None,
     }) else {
-        panic!("some second try succeeds")
+        panic!("no second attempt has succeeded")
     };
     assert!(late < Duration::from_secs(6));
 }
 
 #[test]
-fn closed_loops_wait_and_open_loops_do_not() {
+fn closed_loops_wait_for_responses_and_open_loops_do_not() {
     let closed = exchange(Pace::Closed(Duration::ZERO), 1);
     let path = run(&Application::Exchange(closed), Carriage::Stream, 10);
-    // A round trip of 40 ms, 5 ms of the server, 0.9 ms of the line.
+    // Per request: a round trip of 40 ms, 5 ms at the server, 0.9 ms of transmission.
     assert_eq!(path.quality(0, 10).transactions, 217);
     let open = exchange(Pace::Open(200.0), 4);
     let path = run(&Application::Exchange(open), Carriage::Stream, 100);
@@ -356,12 +356,12 @@ fn closed_loops_wait_and_open_loops_do_not() {
 }
 
 #[test]
-fn storage_keeps_its_queue_full() {
+fn block_storage_keeps_its_queue_full() {
     let storage =
         BlockStorage { block: 4_096, reads: 0.7, queue_depth: 8, server: Duration::from_micros(100) };
     let path = run(&Application::BlockStorage(storage), Carriage::Stream, 10);
     let quality = path.quality(0, 10);
-    // Eight commands per round trip of 40 ms and what the line takes.
+    // Eight commands per round trip of 40 ms plus the transmission time.
     assert!((1_700..2_000).contains(&quality.transactions), "{}", quality.transactions);
     let commands: Vec<u32> = path.sent.iter().filter(|s| s.0 == 0).map(|s| s.2.bytes).collect();
     let reads = commands.iter().filter(|bytes| **bytes == 48).count() as f64 / commands.len() as f64;
@@ -369,7 +369,7 @@ fn storage_keeps_its_queue_full() {
 }
 
 #[test]
-fn games_tick_both_ways() {
+fn games_send_in_both_directions() {
     let ticks = |gap, gap_scale, size, size_scale| Ticks {
         gap: Duration::from_millis(gap),
         gap_scale: Duration::from_millis(gap_scale),
@@ -378,18 +378,18 @@ fn games_tick_both_ways() {
     };
     let game = Game { client: ticks(40, 0, 80.0, 5.7), server: ticks(55, 6, 120.0, 36.0) };
     let path = run(&Application::Game(game), Carriage::Datagram, 100);
-    let of = |end| path.sent.iter().filter(move |sent| sent.0 == end);
-    assert_eq!(of(0).count(), 2_500);
+    let sent_by = |end| path.sent.iter().filter(move |sent| sent.0 == end);
+    assert_eq!(sent_by(0).count(), 2_500);
     // The mean of the extreme value distribution is 0.577 scales above its mode.
-    let server = of(1).count() as f64;
+    let server = sent_by(1).count() as f64;
     assert!((server - 100.0 / 0.05846).abs() < 40.0, "{server}");
-    let size = of(1).map(|sent| f64::from(sent.2.bytes)).sum::<f64>() / server;
+    let size = sent_by(1).map(|sent| f64::from(sent.2.bytes)).sum::<f64>() / server;
     assert!((size - 140.8).abs() < 5.0, "{size}");
     assert_eq!(path.quality(0, 100).expected, path.quality(0, 100).played);
 }
 
 #[test]
-fn frames_have_their_rate_and_one_lost_part_loses_the_frame() {
+fn frames_have_the_configured_rate_and_are_lost_with_any_part() {
     let mut path = Path::new(&Application::FrameVideo(frames()), Carriage::Datagram, 1);
     path.loss = 0.01;
     path.run(200);
@@ -398,7 +398,7 @@ fn frames_have_their_rate_and_one_lost_part_loses_the_frame() {
     assert!((rate / 4e6 - 1.0).abs() < 0.05, "{rate}");
     let quality = path.quality(0, 200);
     let lost = 1.0 - quality.played as f64 / quality.expected as f64;
-    // 14.8 packets to a frame in the mean: more than one packet in a hundred is lost.
+    // A frame has 14.8 packets on average, so the loss of frames is a multiple of the packet loss of 1 %.
     assert!((0.08..0.2).contains(&lost), "{lost}");
     let path = run(&Application::FrameVideo(frames()), Carriage::Stream, 20);
     assert!(path.quality(0, 20).played > 480);
@@ -408,7 +408,7 @@ fn learned(shape: Shape, carriage: Carriage, replay: bool) -> Application {
     Application::Learned { model: Arc::new(Learned { carriage, shape }), replay }
 }
 
-fn talk() -> Exchanges {
+fn exchanges() -> Exchanges {
     let turn = |think, request, server, response| Turn {
         think: Duration::from_millis(think),
         request,
@@ -434,30 +434,31 @@ fn talk() -> Exchanges {
 }
 
 #[test]
-fn what_was_captured_is_replayed_word_for_word() {
+fn a_recording_is_replayed_exactly() {
     for carriage in [Carriage::Stream, Carriage::Datagram] {
-        let path = run(&learned(Shape::Exchanges(talk()), carriage, true), carriage, 10);
-        let said = |end| -> Vec<u32> { path.sent.iter().filter(|s| s.0 == end).map(|s| s.2.bytes).collect() };
-        let (mut asked, mut answered) = (said(0), said(1));
-        asked.sort_unstable();
-        answered.sort_unstable();
-        assert_eq!((asked, answered), (vec![40, 100, 200, 300], vec![50, 1_000, 3_000]));
+        let path = run(&learned(Shape::Exchanges(exchanges()), carriage, true), carriage, 10);
+        let sizes =
+            |end| -> Vec<u32> { path.sent.iter().filter(|s| s.0 == end).map(|s| s.2.bytes).collect() };
+        let (mut requests, mut responses) = (sizes(0), sizes(1));
+        requests.sort_unstable();
+        responses.sort_unstable();
+        assert_eq!((requests, responses), (vec![40, 100, 200, 300], vec![50, 1_000, 3_000]));
     }
 }
 
 #[test]
-fn what_was_learned_is_drawn_from_its_distributions() {
-    let path = run(&learned(Shape::Exchanges(talk()), Carriage::Stream, false), Carriage::Stream, 500);
-    let asked: Vec<f64> = path.sent.iter().filter(|s| s.0 == 0).map(|s| f64::from(s.2.bytes)).collect();
-    assert!((990..=1_000).contains(&asked.len()), "two turns a second: {}", asked.len());
-    let mean = asked.iter().sum::<f64>() / asked.len() as f64;
+fn a_learned_model_draws_from_its_distributions() {
+    let path = run(&learned(Shape::Exchanges(exchanges()), Carriage::Stream, false), Carriage::Stream, 500);
+    let requests: Vec<f64> = path.sent.iter().filter(|s| s.0 == 0).map(|s| f64::from(s.2.bytes)).collect();
+    assert!((990..=1_000).contains(&requests.len()), "two turns per second: {}", requests.len());
+    let mean = requests.iter().sum::<f64>() / requests.len() as f64;
     assert!((mean - 150.0).abs() < 3.0, "{mean}");
-    let way = OneWay {
+    let packets = OneWay {
         size: Quantiles(vec![100, 100, 300]),
         gap: Quantiles(vec![0, 20_000_000]),
         recorded: vec![(Duration::ZERO, 77); 5],
     };
-    let shape = Shape::OneWay { up: None, down: Some(way) };
+    let shape = Shape::OneWay { up: None, down: Some(packets) };
     let path = run(&learned(shape.clone(), Carriage::Datagram, false), Carriage::Datagram, 100);
     let down = path.sent.iter().filter(|s| s.0 == 1).count();
     assert!((9_500..10_500).contains(&down), "{down}");
@@ -466,7 +467,7 @@ fn what_was_learned_is_drawn_from_its_distributions() {
 }
 
 #[test]
-fn refused_connections_are_tried_again_without_haste() {
+fn refused_connections_are_retried_with_a_delay() {
     let applications = [
         Application::Transfers(Transfers { think: Duration::from_secs(1), ..transfers() }),
         Application::AdaptiveVideo(video(Adaptation::Fixed)),
@@ -478,7 +479,7 @@ fn refused_connections_are_tried_again_without_haste() {
             server: Duration::ZERO,
         }),
         Application::Web(Web { think: Duration::from_secs(1), ..web(Fetching::Parallel(6)) }),
-        learned(Shape::Exchanges(talk()), Carriage::Stream, false),
+        learned(Shape::Exchanges(exchanges()), Carriage::Stream, false),
     ];
     for application in applications {
         let mut path = Path::new(&application, Carriage::Stream, 1);
@@ -490,7 +491,7 @@ fn refused_connections_are_tried_again_without_haste() {
 }
 
 #[test]
-fn equal_seeds_say_the_same() {
+fn equal_seeds_send_equal_messages() {
     let applications = [
         (
             Application::Web(Web {
@@ -501,46 +502,46 @@ fn equal_seeds_say_the_same() {
             Carriage::Stream,
         ),
         (Application::FrameVideo(frames()), Carriage::Datagram),
-        (learned(Shape::Exchanges(talk()), Carriage::Stream, false), Carriage::Stream),
+        (learned(Shape::Exchanges(exchanges()), Carriage::Stream, false), Carriage::Stream),
     ];
     for (application, carriage) in applications {
-        let said = |seed| {
+        let sent = |seed| {
             let mut path = Path::new(&application, carriage, seed);
             path.run(20);
             path.sent
         };
-        assert_eq!(said(1), said(1));
-        assert_ne!(said(1), said(2));
+        assert_eq!(sent(1), sent(1));
+        assert_ne!(sent(1), sent(2));
     }
 }
 
 #[test]
-fn what_cannot_run_is_refused() {
-    let refused = |application: Application, carriage, error| {
+fn invalid_applications_are_rejected() {
+    let rejected = |application: Application, carriage, error| {
         assert_eq!(application.check(carriage), Err(error), "{application:?}");
     };
     use ApplicationError::*;
     use Carriage::{Datagram, Stream};
-    refused(Application::Web(web(Fetching::Multiplexed)), Datagram, NeedsStream);
-    refused(Application::Voice(voice(Codec::G711)), Stream, NeedsDatagrams);
-    refused(Application::Web(web(Fetching::Parallel(0))), Stream, ZeroCount);
+    rejected(Application::Web(web(Fetching::Multiplexed)), Datagram, NeedsStream);
+    rejected(Application::Voice(voice(Codec::G711)), Stream, NeedsDatagrams);
+    rejected(Application::Web(web(Fetching::Parallel(0))), Stream, ZeroCount);
     let short = Voice { packet: Duration::from_millis(10), ..voice(Codec::G729) };
-    refused(Application::Voice(short), Datagram, SmallMessage);
-    refused(Application::Dns(Dns { query: 20, ..dns() }), Datagram, SmallMessage);
-    refused(Application::Dns(Dns { attempts: 0, ..dns() }), Datagram, ZeroCount);
+    rejected(Application::Voice(short), Datagram, SmallMessage);
+    rejected(Application::Dns(Dns { query: 20, ..dns() }), Datagram, SmallMessage);
+    rejected(Application::Dns(Dns { attempts: 0, ..dns() }), Datagram, ZeroCount);
     let mut falling = video(Adaptation::Fixed);
     falling.rates.reverse();
-    refused(Application::AdaptiveVideo(falling), Stream, Rates);
+    rejected(Application::AdaptiveVideo(falling), Stream, Rates);
     let deep =
         video(Adaptation::Buffer { reservoir: Duration::from_secs(30), cushion: Duration::from_secs(30) });
-    refused(Application::AdaptiveVideo(deep), Stream, Buffer);
+    rejected(Application::AdaptiveVideo(deep), Stream, Buffer);
     let large = Exchange { response: Spread::constant(70_000), ..exchange(Pace::Closed(Duration::ZERO), 1) };
-    refused(Application::Exchange(large), Datagram, LargeDatagram);
+    rejected(Application::Exchange(large), Datagram, LargeDatagram);
     let nan = Transfers { size: Spread { mean: f64::NAN, ..Spread::constant(100) }, ..transfers() };
-    refused(Application::Transfers(nan), Stream, Size);
-    refused(learned(Shape::OneWay { up: None, down: None }, Datagram, false), Datagram, EmptyModel);
-    let unrecorded = Exchanges { recorded: Vec::new(), ..talk() };
-    refused(learned(Shape::Exchanges(unrecorded), Stream, true), Stream, EmptyModel);
-    let instant = Exchanges { starts: Quantiles(vec![0, 0]), ..talk() };
-    refused(learned(Shape::Exchanges(instant), Stream, false), Stream, ZeroTime);
+    rejected(Application::Transfers(nan), Stream, Size);
+    rejected(learned(Shape::OneWay { up: None, down: None }, Datagram, false), Datagram, EmptyModel);
+    let unrecorded = Exchanges { recorded: Vec::new(), ..exchanges() };
+    rejected(learned(Shape::Exchanges(unrecorded), Stream, true), Stream, EmptyModel);
+    let instant = Exchanges { starts: Quantiles(vec![0, 0]), ..exchanges() };
+    rejected(learned(Shape::Exchanges(instant), Stream, false), Stream, ZeroTime);
 }

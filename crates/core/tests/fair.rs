@@ -1,4 +1,4 @@
-//! The I2VFC window over a path that delays, drops and lies.
+//! The I2VFC window over a path with delay, loss and forged replies.
 
 use netstage_core::fair::{
     Config, Decrease, Egress, Ingress, Nominal, Query, Reference, Reply, Rule, Transmit,
@@ -21,9 +21,9 @@ struct Path {
     to_egress: VecDeque<(Instant, Transmit<u64>)>,
     to_ingress: VecDeque<(Instant, Reply)>,
     offered: u64,
-    /// Packets the customer keeps waiting at the ingress PE; 0 for an idle customer.
+    /// Packets that the customer keeps queued at the ingress PE; 0 for an idle customer.
     backlog: usize,
-    /// Packets that fit on the way to the egress PE.
+    /// Maximum number of packets in flight to the egress PE.
     capacity: usize,
 }
 
@@ -51,7 +51,7 @@ impl Path {
         loop {
             while self.ingress.queue_len() < self.backlog {
                 self.offered += 1;
-                self.ingress.handle_packet(&self.config, self.offered).expect("there is room");
+                self.ingress.handle_packet(&self.config, self.offered).expect("the ingress queue has room");
             }
             let Some(transmit) = self.ingress.poll_transmit(&self.config, self.now) else { return };
             let loss = match transmit {
@@ -113,7 +113,7 @@ fn config(increase: f64, decrease: f64, window: f64) -> Config {
 fn a_window_smaller_than_the_report_interval_never_stalls() {
     for window in [1.0, 2.0, 3.0, 10.0] {
         let mut path = Path::new(config(0.0, 0.5, window), 100);
-        // Losses bring the window down to one packet, and keep it there.
+        // Losses reduce the window to one packet.
         path.data_loss = 0.2;
         path.run(Duration::from_secs(10));
         let before = path.ingress.counters().sent;
@@ -131,17 +131,17 @@ fn counters_cover_lost_management_packets() {
     lossless.run(Duration::from_secs(60));
     let mut lossy = Path::new(config(0.1, 0.1, 20.0), 100);
     lossy.data_loss = 0.002;
-    lossy.management_loss = 0.3; // Half of the exchanges fail.
+    lossy.management_loss = 0.3; // Half of the exchanges fail, because a loss in either direction suffices.
     lossy.run(Duration::from_secs(60));
     let ratio = lossy.egress.packets as f64 / lossless.egress.packets as f64;
-    assert!(ratio > 0.8, "half of the reports lost cost {:.0} % of the rate", (1.0 - ratio) * 100.0);
+    assert!(ratio > 0.8, "losing half of the reports reduces the rate by {:.0} %", (1.0 - ratio) * 100.0);
     let counters = lossy.ingress.counters();
     assert!(counters.received + counters.lost <= counters.sent);
     assert!(counters.received <= lossy.egress.packets);
 }
 
 #[test]
-fn a_silent_far_end_slows_but_never_stops_the_flow() {
+fn a_silent_egress_slows_but_never_stops_the_flow() {
     let mut path = Path::new(config(0.1, 0.5, 64.0), 100);
     path.data_loss = 0.01;
     path.run(Duration::from_secs(5));
@@ -155,11 +155,11 @@ fn a_silent_far_end_slows_but_never_stops_the_flow() {
     path.management_loss = 0.0;
     path.data_loss = 0.0;
     path.run(Duration::from_secs(5));
-    assert!(path.ingress.counters().sent > counters.sent + 50, "the flow did not come back");
+    assert!(path.ingress.counters().sent > counters.sent + 50, "the flow did not recover");
 }
 
 #[test]
-fn a_path_that_fails_and_returns_costs_one_decrease() {
+fn a_failed_and_restored_path_costs_one_decrease() {
     for is_congested in [false, true] {
         let mut path = Path::new(config(0.1, 0.5, 64.0), 100);
         path.data_loss = 0.02;
@@ -170,21 +170,21 @@ fn a_path_that_fails_and_returns_costs_one_decrease() {
         (path.data_loss, path.management_loss) = (1.0, 1.0);
         path.run(Duration::from_secs(5));
         let during = path.ingress.window();
-        assert!(during < before / 8.0, "{before} became {during}");
+        assert!(during < before / 8.0, "window {before} before and {during} during the failure");
         path.management_loss = 0.0;
-        // Where it comes back with less room than it had, the window grows as ever.
+        // If the restored path has less capacity, the window grows as usual.
         path.data_loss = if is_congested { 0.2 } else { 0.0 };
         path.run(Duration::from_secs(2));
         path.data_loss = 0.0;
         path.run(Duration::from_secs(2));
         let after = path.ingress.window();
         let regained = before * 0.5..before * 0.5 + 5.0;
-        assert_eq!(regained.contains(&after), !is_congested, "{before} became {during}, then {after}");
+        assert_eq!(regained.contains(&after), !is_congested, "window {before}, {during}, then {after}");
     }
 }
 
 #[test]
-fn one_decrease_in_a_round_trip_whatever_is_lost() {
+fn one_decrease_per_round_trip_regardless_of_the_losses() {
     let mut path = Path::new(config(0.0, 0.5, 64.0), 100);
     path.run(Duration::from_millis(99));
     let before = path.ingress.window();
@@ -194,7 +194,7 @@ fn one_decrease_in_a_round_trip_whatever_is_lost() {
     path.data_loss = 0.0;
     path.run(Duration::from_millis(101));
     let after = path.ingress.window();
-    assert!(after >= before * 1.4 * 0.5 && after <= before * 1.6 * 0.51, "{before} became {after}");
+    assert!(after >= before * 1.4 * 0.5 && after <= before * 1.6 * 0.51, "window {before}, then {after}");
 }
 
 #[test]
@@ -209,9 +209,9 @@ fn an_unused_window_does_not_grow() {
     assert_eq!(path.ingress.window(), 50.0);
 }
 
-/// AIMD(a, b) under random loss carries √(a(2 − b)/(2bp))/R packets/s; with independent
-/// losses the mean of the window over its geometric intervals is a little higher, up to
-/// 1.31/1.22 of it (see the TCP law tests). The decrease takes a round trip to show.
+/// AIMD(a, b) with random loss sends √(a(2 − b)/(2bp))/R packets/s. With independent losses, the mean of the
+/// window over its geometric intervals is higher by a factor of up to 1.31/1.22 (see the TCP law tests). The
+/// decrease takes effect after a round trip.
 #[test]
 fn the_rate_follows_the_aimd_law() {
     for (a, b, p) in [(0.1, 0.1, 1e-3), (0.5, 0.25, 1e-3), (1.0, 0.5, 5e-4), (0.1, 0.05, 5e-4)] {
@@ -224,13 +224,13 @@ fn the_rate_follows_the_aimd_law() {
         let rate = (path.egress.packets - from) as f64 / seconds as f64;
         let law = libm::sqrt(a * (2.0 - b) / (2.0 * b * p)) / 0.05;
         let ratio = rate / law;
-        assert!((0.93..1.09).contains(&ratio), "a {a} b {b} p {p}: {rate:.1} against {law:.1}: {ratio:.3}");
+        assert!((0.93..1.09).contains(&ratio), "a {a} b {b} p {p}: {rate:.1}, expected {law:.1}: {ratio:.3}");
     }
 }
 
 #[test]
 fn weights_hold_between_flows_of_different_round_trips() {
-    // Each flow alone on a path with the same loss: the law alone must give the weights.
+    // Each flow is alone on a path with the same loss: the shares follow from the law only.
     let rate = |weight: f64, round_trip_ms: u64, decrease| {
         let nominal = Nominal { weight: 1.0, decrease: 0.1, round_trip: Duration::from_millis(100) };
         let config = Config {
@@ -261,29 +261,29 @@ fn replayed_and_impossible_replies_are_counted_and_ignored() {
     let mut path = Path::new(config(0.1, 0.1, 10.0), 100);
     path.run(Duration::from_secs(1));
     let (window, counters) = (path.ingress.window(), path.ingress.counters());
-    let honest =
+    let valid =
         Query { sequence: counters.queries as u32 - 1, sent_at: path.now, packets_sent: counters.sent };
     let reply =
         |query, packets_received| Reply { query, packets_received, packets_marked: 0, held: Duration::ZERO };
-    let lies = [
-        reply(Query { sequence: 0, ..honest }, counters.sent),
-        reply(Query { sequence: honest.sequence + 1, ..honest }, counters.sent),
-        reply(Query { sent_at: path.now + Duration(1), ..honest }, counters.sent),
-        reply(Query { packets_sent: counters.sent + 1, ..honest }, counters.sent),
-        reply(honest, counters.sent + 1),
-        reply(honest, 0),
+    let forged = [
+        reply(Query { sequence: 0, ..valid }, counters.sent),
+        reply(Query { sequence: valid.sequence + 1, ..valid }, counters.sent),
+        reply(Query { sent_at: path.now + Duration(1), ..valid }, counters.sent),
+        reply(Query { packets_sent: counters.sent + 1, ..valid }, counters.sent),
+        reply(valid, counters.sent + 1),
+        reply(valid, 0),
     ];
-    for lie in &lies {
-        path.ingress.handle_reply(&path.config, None, path.now, lie);
+    for reply in &forged {
+        path.ingress.handle_reply(&path.config, None, path.now, reply);
     }
     assert_eq!(path.ingress.window(), window);
-    assert_eq!(path.ingress.counters().bad_replies, lies.len() as u64);
+    assert_eq!(path.ingress.counters().bad_replies, forged.len() as u64);
     path.run(Duration::from_secs(1));
     assert!(path.ingress.counters().sent > counters.sent + 50);
 }
 
 #[test]
-fn a_restarted_egress_pe_is_recognised() {
+fn a_restarted_egress_pe_is_recognized() {
     let mut path = Path::new(config(0.1, 0.1, 20.0), 100);
     path.data_loss = 0.001;
     path.run(Duration::from_secs(60));
@@ -301,7 +301,7 @@ fn a_restarted_egress_pe_is_recognised() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever a far end claims, the window stays real and the flow goes on.
+    /// With any replies, the window remains finite and at least 1, and the flow continues.
     #[test]
     fn no_reply_breaks_the_window(
         replies in proptest::collection::vec(

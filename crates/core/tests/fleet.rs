@@ -1,24 +1,24 @@
-//! Agents and controllers in virtual time: messages are lost, late and doubled, networks
-//! part, processes die and come back, controllers fall asleep and wake with old ideas.
-//! The checks stand outside: they see what was accepted, sent and counted, nothing else.
+//! Agents and controllers in simulated time: messages are lost, delayed and duplicated, networks are
+//! partitioned, processes are killed and restarted, and controllers sleep and wake with outdated state. The
+//! checks are external: they use only the accepted runs, the sent traffic and the counted results.
 
 use netstage_core::fleet::{Lease, Ledger, Phase, Receipt, Session};
 use netstage_core::rng::Stream;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Steps of the world from one sign of life to the next.
+/// Interval of heartbeats in steps of the world.
 const BEAT: u64 = 5;
 const CONTROLLER_BEATS: u32 = 8;
-/// Longest a message may take.
+/// Maximum delay of a message.
 const DELAY: u64 = 4;
-/// How long a run lasts.
+/// Duration of a run.
 const LENGTH: u64 = 60;
-/// How long a controller waits until all agents are ready, and after a run's end for the last result.
-const PATIENCE: u64 = 8 * BEAT;
-/// Longest time from the end of all trouble to the end of a new run: agents lose the controller before and end its
-/// run, whichever is later; a run that cannot be prepared meanwhile is given up; the next one goes through.
-const RECOVERY: u64 = (CONTROLLER_BEATS as u64 + 1) * BEAT + LENGTH + 2 * PATIENCE + LENGTH + PATIENCE;
+/// Time for which a controller waits for all agents to be ready, and for the last result after the end of a run.
+const TIMEOUT: u64 = 8 * BEAT;
+/// Maximum time from the end of all faults to the end of a new run: the expiry of the previous controller and the
+/// end of its run, one run that times out meanwhile, and the next run.
+const RECOVERY: u64 = (CONTROLLER_BEATS as u64 + 1) * BEAT + LENGTH + 2 * TIMEOUT + LENGTH + TIMEOUT;
 
 #[derive(Clone, Debug)]
 enum Message {
@@ -29,7 +29,7 @@ enum Message {
     Fetch { controller: u64, run: u64 },
     Release { controller: u64, run: u64 },
     // To a controller.
-    Progress { owner: u64, run: u64, phase: Phase, kept: Vec<u64> },
+    Progress { owner: u64, run: u64, phase: Phase, results: Vec<u64> },
     Result { run: u64 },
 }
 
@@ -39,54 +39,56 @@ enum End {
     Controller,
 }
 
-/// An agent: what its disk holds outlives it.
+/// An agent, with the contents of its disk.
 #[derive(Default)]
 struct Agent {
-    /// Disk: the last run it took, results nobody has confirmed, and the run whose counts are being written.
+    /// Last accepted run, on disk.
     last: u64,
-    kept: BTreeSet<u64>,
+    /// Unconfirmed results, on disk.
+    results: BTreeSet<u64>,
+    /// Run whose counts are being written, on disk.
     writing: Option<u64>,
     alive: bool,
     session: Session,
     lease: Option<Lease>,
     owner: u64,
     over_at: u64,
-    heard_at: u64,
+    renewed_at: u64,
 }
 
 impl Agent {
-    /// Its run, if it has one that sends, is over; what was counted is a result.
-    fn keep(&mut self) {
-        self.kept.extend(self.writing.take());
+    /// Ends the run that is sending, if any, and stores its counts as a result.
+    fn store_result(&mut self) {
+        self.results.extend(self.writing.take());
     }
 
-    /// Its controller is gone: nobody has it.
-    fn turn(&mut self) {
-        self.keep();
+    /// Releases the agent after the loss of its controller.
+    fn reset(&mut self) {
+        self.store_result();
         self.session = Session::after(self.last);
         (self.lease, self.owner) = (None, 0);
     }
 
-    fn sends(&self) -> bool {
+    fn is_sending(&self) -> bool {
         self.alive && self.session.phase() == Phase::Running
     }
 }
 
-/// The run a controller is busy with.
+/// Current run of a controller.
 #[derive(Clone, Copy)]
 struct Current {
     run: u64,
     opened_at: u64,
-    /// When all were ready for it.
+    /// Time at which all agents were ready.
     start_at: Option<u64>,
 }
 
-/// A controller's process.
+/// A controller process.
 #[derive(Default)]
 struct Controller {
     id: u64,
     current: Option<Current>,
-    seen: BTreeMap<usize, (u64, Phase)>,
+    progress: BTreeMap<usize, (u64, Phase)>,
     asleep_until: u64,
 }
 
@@ -99,12 +101,12 @@ struct World {
     controller: Controller,
     /// The controller's disk.
     ledger: Ledger,
-    under_way: Vec<(u64, End, usize, Message)>,
-    /// What the checks have seen.
+    in_flight: Vec<(u64, End, usize, Message)>,
+    /// Agent and run of each start, each result and each counted result, for the checks.
     started: BTreeSet<(usize, u64)>,
     produced: BTreeSet<(usize, u64)>,
     counted: BTreeSet<(usize, u64)>,
-    last_taken: Vec<u64>,
+    last_accepted: Vec<u64>,
 }
 
 fn name(agent: usize) -> String {
@@ -119,11 +121,11 @@ impl World {
             random: Stream::new(seed, "world"),
             loss,
             cut_until: vec![0; agents.len()],
-            last_taken: vec![0; agents.len()],
+            last_accepted: vec![0; agents.len()],
             agents,
             controller: Controller::default(),
             ledger: Ledger::default(),
-            under_way: Vec::new(),
+            in_flight: Vec::new(),
             started: BTreeSet::new(),
             produced: BTreeSet::new(),
             counted: BTreeSet::new(),
@@ -142,15 +144,15 @@ impl World {
         }
         for _ in 0..=u32::from(self.random.chance(self.loss)) {
             let at = self.now + 1 + self.random.below(DELAY);
-            self.under_way.push((at, to, agent, message.clone()));
+            self.in_flight.push((at, to, agent, message.clone()));
         }
     }
 
-    fn step(&mut self, may_begin: bool) {
+    fn step(&mut self, may_start: bool) {
         self.now += 1;
         let (due, later) =
-            std::mem::take(&mut self.under_way).into_iter().partition(|(at, ..)| *at <= self.now);
-        self.under_way = later;
+            std::mem::take(&mut self.in_flight).into_iter().partition(|(at, ..)| *at <= self.now);
+        self.in_flight = later;
         let due: Vec<_> = due;
         for (_, to, agent, message) in due {
             match to {
@@ -159,10 +161,10 @@ impl World {
             }
         }
         for index in 0..self.agents.len() {
-            self.agent_goes_on(index);
+            self.step_agent(index);
         }
         if self.now.is_multiple_of(BEAT) && self.now >= self.controller.asleep_until {
-            self.controller_goes_on(may_begin);
+            self.step_controller(may_start);
         }
     }
 
@@ -171,22 +173,21 @@ impl World {
         if !agent.alive {
             return;
         }
-        // Whoever is obeyed must be who has the agent.
-        let obeyed =
+        let assert_owner =
             |agent: &Agent, by: u64| assert_eq!(agent.owner, by, "two controllers command agent {index}");
         match message {
             Message::Beat { controller } => {
                 if agent.owner == controller || agent.session.attend(controller).is_ok() {
                     agent.owner = controller;
-                    agent.heard_at = now;
+                    agent.renewed_at = now;
                     agent.lease.get_or_insert(Lease::new(CONTROLLER_BEATS)).renew();
                 }
             }
             Message::Prepare { controller, run } => {
                 if agent.session.prepare(controller, run).is_ok() {
-                    obeyed(agent, controller);
-                    assert!(run > self.last_taken[index], "run {run} is taken twice");
-                    self.last_taken[index] = run;
+                    assert_owner(agent, controller);
+                    assert!(run > self.last_accepted[index], "run {run} is accepted twice");
+                    self.last_accepted[index] = run;
                     agent.last = run;
                     agent.session.prepared(run, true);
                 }
@@ -195,7 +196,7 @@ impl World {
                 if agent.session.phase() == Phase::Ready
                     && agent.session.start(controller, run, now, now).is_ok()
                 {
-                    obeyed(agent, controller);
+                    assert_owner(agent, controller);
                     assert!(agent.session.begin(now));
                     assert!(self.started.insert((index, run)), "run {run} starts twice");
                     self.produced.insert((index, run));
@@ -203,32 +204,37 @@ impl World {
                 }
             }
             Message::Fetch { controller, run } => {
-                if agent.owner == controller && agent.kept.contains(&run) {
+                if agent.owner == controller && agent.results.contains(&run) {
                     self.send(End::Controller, index, Message::Result { run });
                 }
             }
             Message::Release { controller, run } => {
                 if agent.owner == controller {
-                    obeyed(agent, controller);
-                    agent.kept.remove(&run);
+                    assert_owner(agent, controller);
+                    agent.results.remove(&run);
                     let _ = agent.session.release(controller, run);
                 }
             }
-            Message::Progress { .. } | Message::Result { .. } => unreachable!("to a controller"),
+            Message::Progress { .. } | Message::Result { .. } => {
+                unreachable!("sent to controllers only")
+            }
         }
     }
 
-    fn agent_goes_on(&mut self, index: usize) {
+    fn step_agent(&mut self, index: usize) {
         let now = self.now;
         let agent = &mut self.agents[index];
         if !agent.alive {
             return;
         }
-        if agent.sends() {
-            let silence = now - agent.heard_at;
-            assert!(silence <= (u64::from(CONTROLLER_BEATS) + 1) * BEAT, "agent {index} sends unattended");
+        if agent.is_sending() {
+            let silence = now - agent.renewed_at;
+            assert!(
+                silence <= (u64::from(CONTROLLER_BEATS) + 1) * BEAT,
+                "agent {index} sends without a controller"
+            );
             if now >= agent.over_at {
-                agent.keep();
+                agent.store_result();
                 agent.session.ended();
             }
         }
@@ -236,12 +242,12 @@ impl World {
             return;
         }
         if agent.lease.as_mut().is_some_and(|lease| !lease.tick()) {
-            agent.turn();
+            agent.reset();
         }
         if agent.owner != 0 {
-            let kept = agent.kept.iter().copied().collect();
+            let results = agent.results.iter().copied().collect();
             let (owner, run, phase) = (agent.owner, agent.session.run(), agent.session.phase());
-            self.send(End::Controller, index, Message::Progress { owner, run, phase, kept });
+            self.send(End::Controller, index, Message::Progress { owner, run, phase, results });
         }
     }
 
@@ -251,9 +257,9 @@ impl World {
         }
         let id = self.controller.id;
         match message {
-            Message::Progress { owner, run, phase, kept } if owner == id => {
-                self.controller.seen.insert(index, (run, phase));
-                for run in kept {
+            Message::Progress { owner, run, phase, results } if owner == id => {
+                self.controller.progress.insert(index, (run, phase));
+                for run in results {
                     self.send(End::Agent(index), index, Message::Fetch { controller: id, run });
                 }
             }
@@ -269,59 +275,60 @@ impl World {
         }
     }
 
-    /// Attends everybody, and takes its run a step further. As in the program, nothing is waited for without a
-    /// deadline: a run that an agent refuses or has forgotten is given up, and the next one has another number.
-    fn controller_goes_on(&mut self, may_begin: bool) {
+    /// Sends heartbeats to all agents, and advances the current run. As in the program, all waits have deadlines:
+    /// a run that an agent rejects or has forgotten times out, and the next one has another number.
+    fn step_controller(&mut self, may_start: bool) {
         let (id, now) = (self.controller.id, self.now);
         let all = self.agents.len();
         for index in 0..all {
             self.send(End::Agent(index), index, Message::Beat { controller: id });
         }
-        if self.controller.seen.len() < all {
+        if self.controller.progress.len() < all {
             return;
         }
         let Some(mut current) = self.controller.current else {
-            if may_begin {
+            if may_start {
                 let run = self.ledger.open((0..all).map(name));
                 self.controller.current = Some(Current { run, opened_at: now, start_at: None });
             }
             return;
         };
         let run = current.run;
-        let ready = |seen: &(u64, Phase)| *seen == (run, Phase::Ready);
-        if current.start_at.is_none() && self.controller.seen.values().all(ready) {
+        let is_ready = |progress: &(u64, Phase)| *progress == (run, Phase::Ready);
+        if current.start_at.is_none() && self.controller.progress.values().all(is_ready) {
             current.start_at = Some(now);
         }
         for index in 0..all {
-            let seen = self.controller.seen[&index];
-            if current.start_at.is_none() && seen.0 != run {
+            let progress = self.controller.progress[&index];
+            if current.start_at.is_none() && progress.0 != run {
                 self.send(End::Agent(index), index, Message::Prepare { controller: id, run });
-            } else if current.start_at.is_some() && ready(&seen) {
+            } else if current.start_at.is_some() && is_ready(&progress) {
                 self.send(End::Agent(index), index, Message::Start { controller: id, run });
             }
         }
         let complete = self.ledger.missing(run).next().is_none();
-        let given_up = match current.start_at {
-            None => now > current.opened_at + PATIENCE,
-            Some(start) => now > start + LENGTH + PATIENCE,
+        let timed_out = match current.start_at {
+            None => now > current.opened_at + TIMEOUT,
+            Some(start) => now > start + LENGTH + TIMEOUT,
         };
-        // Results of a run that was started may still come, long after its controller gave it up.
-        if complete || given_up && current.start_at.is_none() {
+        // Results of a started run may arrive long after its timeout.
+        if complete || timed_out && current.start_at.is_none() {
             self.ledger.close(run);
         }
-        self.controller.current = (!complete && !given_up).then_some(current);
+        self.controller.current = (!complete && !timed_out).then_some(current);
     }
 
-    /// Something bad happens.
-    fn trouble(&mut self) {
+    /// Injects a random fault.
+    fn inject_fault(&mut self) {
         let index = self.random.below(self.agents.len() as u64) as usize;
         match self.random.below(400) {
             0 => {
-                // kill -9, and started again at once: what its disk holds is all it knows.
+                // kill -9 and immediate restart: only the disk survives.
                 let agent = &mut self.agents[index];
-                agent.keep();
-                let (last, kept) = (agent.last, std::mem::take(&mut agent.kept));
-                *agent = Agent { last, kept, session: Session::after(last), alive: true, ..Agent::default() };
+                agent.store_result();
+                let (last, results) = (agent.last, std::mem::take(&mut agent.results));
+                *agent =
+                    Agent { last, results, session: Session::after(last), alive: true, ..Agent::default() };
             }
             1 => self.agents[index].alive = false,
             2 => self.cut_until[index] = self.now + self.random.below(150),
@@ -332,7 +339,7 @@ impl World {
         if self.random.chance(0.05) {
             for agent in &mut self.agents {
                 if !agent.alive {
-                    agent.turn();
+                    agent.reset();
                     agent.alive = true;
                 }
             }
@@ -340,11 +347,11 @@ impl World {
     }
 }
 
-/// A world after so much trouble.
-fn troubled(seed: u64, agents: usize, loss: f64) -> World {
+/// Returns a world after 3,000 steps with faults.
+fn faulty_world(seed: u64, agents: usize, loss: f64) -> World {
     let mut world = World::new(seed, agents, loss);
     for _ in 0..3_000 {
-        world.trouble();
+        world.inject_fault();
         world.step(true);
     }
     world
@@ -354,40 +361,40 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
     fn no_result_is_lost_or_counted_twice(seed: u64, agents in 1_usize..6, loss in 0.0..0.3_f64) {
-        let mut world = troubled(seed, agents, loss);
-        // Calm at last: a controller begins anew, completes a run, and fetches what is left.
+        let mut world = faulty_world(seed, agents, loss);
+        // Without further faults, a new controller completes a run and fetches the remaining results.
         world.loss = 0.0;
         world.cut_until.iter_mut().for_each(|until| *until = 0);
         for agent in &mut world.agents {
             if !agent.alive {
-                agent.turn();
+                agent.reset();
                 agent.alive = true;
             }
         }
         world.new_controller();
-        let (calm_at, last) = (world.now, world.ledger.open([]));
+        let (recovery_start, last) = (world.now, world.ledger.open([]));
         let completed = |world: &World| {
             let runs = world.counted.iter().filter(|(agent, run)| (*agent, *run > last) == (0, true));
             runs.into_iter().any(|(_, run)| (0..agents).all(|agent| world.counted.contains(&(agent, *run))))
         };
         while !completed(&world) {
-            prop_assert!(world.now < calm_at + RECOVERY, "no run since all trouble ended");
+            prop_assert!(world.now < recovery_start + RECOVERY, "no run is complete since the last fault");
             world.step(true);
         }
         for _ in 0..600 {
             world.step(false);
         }
         prop_assert_eq!(&world.produced, &world.counted);
-        prop_assert!(world.agents.iter().all(|agent| agent.kept.is_empty() && !agent.sends()));
+        prop_assert!(world.agents.iter().all(|agent| agent.results.is_empty() && !agent.is_sending()));
     }
 }
 
-/// Trouble must not be so bad that nothing is left to check, and no agent that forgot a run may keep its controller
-/// from the next one.
+/// Despite the faults, enough runs complete to be checked, and an agent that has forgotten a run does not block its
+/// controller.
 #[test]
-fn runs_complete_amid_trouble() {
+fn runs_complete_despite_faults() {
     for (seed, agents, loss) in [(14384712367421962074, 3, 0.05817932671187966), (1, 1, 0.0), (2, 5, 0.3)] {
-        let world = troubled(seed, agents, loss);
+        let world = faulty_world(seed, agents, loss);
         let runs: BTreeSet<u64> = world.counted.iter().map(|(_, run)| *run).collect();
         assert!(runs.len() >= 5, "seed {seed}: {} runs", runs.len());
     }

@@ -1,5 +1,5 @@
-//! Rounds of questions and runs in random worlds: agents that share few processors, answer late, refuse,
-//! die or lie. What is checked is what an operator is promised.
+//! Rounds of requests and runs in random worlds: agents share few processors, respond late, reject requests,
+//! fail, or report wrong states. The checks are the guarantees to the operator.
 
 use netstage_core::fleet::{
     COMMITTED, Conduct, Kickoff, Phase, RefusalKind, Round, SETTLE, Session, Standing, Step, start_lead,
@@ -9,69 +9,71 @@ use netstage_core::time::{Duration, Instant};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest way to or from an agent, and longest work there. No answer is twice as quick as another.
-const WAY: u64 = 100_000_000;
+/// Timeout of a response.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum one-way delay, nanoseconds; the minimum is half of it.
+const DELAY: u64 = 100_000_000;
+/// Maximum processing time of a request, nanoseconds; the minimum is half of it.
 const WORK: u64 = 50_000_000;
 
-/// Agents that are processes of few processors, which serve first who comes first.
+/// Agents that share a few processors, which serve requests in the order of arrival.
 struct World {
     random: Stream,
     agents: usize,
     dead: BTreeSet<usize>,
-    /// When each processor is free.
+    /// Time from which each processor is idle.
     processors: Vec<Instant>,
 }
 
 struct Asked {
     round: Round,
-    /// When each agent had done what it was asked; none for the dead and those never asked.
-    done: BTreeMap<usize, Instant>,
-    over: Instant,
+    /// Times at which the agents completed the request; missing for dead and uncontacted agents.
+    completed: BTreeMap<usize, Instant>,
+    end: Instant,
 }
 
 impl World {
-    fn between_half_and(&mut self, most: u64) -> Duration {
-        Duration(most / 2 + self.random.below(most / 2 + 1))
+    /// Draws a time from `max / 2` to `max` nanoseconds.
+    fn draw(&mut self, max: u64) -> Duration {
+        Duration(max / 2 + self.random.below(max / 2 + 1))
     }
 
-    /// Puts a question to everybody from `begin` on; `refuses` never agrees.
-    fn ask(&mut self, begin: Instant, at_a_time: usize, refuses: Option<usize>) -> Asked {
-        let mut round = Round::new(self.agents, at_a_time);
-        let mut answers: BTreeSet<(Instant, usize)> = BTreeSet::new();
-        let (mut now, mut done, mut asked) = (begin, BTreeMap::new(), BTreeSet::new());
+    /// Sends a request to all agents, starting at `begin`; the agent `rejecting` rejects it.
+    fn run_round(&mut self, begin: Instant, concurrency: usize, rejecting: Option<usize>) -> Asked {
+        let mut round = Round::new(self.agents, concurrency);
+        let mut responses: BTreeSet<(Instant, usize)> = BTreeSet::new();
+        let (mut now, mut completed, mut contacted) = (begin, BTreeMap::new(), BTreeSet::new());
         let mut in_flight = 0_usize;
-        let mut refused = false;
-        self.processors.iter_mut().for_each(|free| *free = (*free).max(begin));
+        let mut is_rejected = false;
+        self.processors.iter_mut().for_each(|idle_from| *idle_from = (*idle_from).max(begin));
         loop {
             while let Some(agent) = round.poll_ask(now) {
-                assert!(!refused, "asked after a refusal");
-                assert!(asked.insert(agent), "asked twice");
+                assert!(!is_rejected, "request after a rejection");
+                assert!(contacted.insert(agent), "two requests to one agent");
                 in_flight += 1;
-                assert!(in_flight <= at_a_time, "too many at a time");
+                assert!(in_flight <= concurrency, "too many concurrent requests");
                 if self.dead.contains(&agent) {
-                    answers.insert((now + PATIENCE, agent));
+                    responses.insert((now + TIMEOUT, agent));
                     continue;
                 }
-                let arrives = now + self.between_half_and(WAY);
-                let work = self.between_half_and(WORK);
-                let free = self.processors.iter_mut().min().expect("there is one");
-                *free = (*free).max(arrives) + work;
-                let at = *free;
-                done.insert(agent, at);
-                answers.insert((at + self.between_half_and(WAY), agent));
+                let arrival = now + self.draw(DELAY);
+                let work = self.draw(WORK);
+                let idle_from = self.processors.iter_mut().min().expect("there is a processor");
+                *idle_from = (*idle_from).max(arrival) + work;
+                let at = *idle_from;
+                completed.insert(agent, at);
+                responses.insert((at + self.draw(DELAY), agent));
             }
-            let Some((at, agent)) = answers.pop_first() else { break };
+            let Some((at, agent)) = responses.pop_first() else { break };
             (now, in_flight) = (at, in_flight - 1);
             round.handle_answer(agent, now);
-            if refuses == Some(agent) {
-                (refused, _) = (true, round.call_off());
+            if rejecting == Some(agent) {
+                (is_rejected, _) = (true, round.call_off());
             }
         }
         assert!(round.is_over());
-        assert!(refused || asked.len() == self.agents, "somebody was forgotten");
-        Asked { round, done, over: now }
+        assert!(is_rejected || contacted.len() == self.agents, "an agent received no request");
+        Asked { round, completed, end: now }
     }
 }
 
@@ -83,23 +85,23 @@ fn world(seed: u64, agents: usize, processors: usize, dead: usize) -> World {
 
 proptest! {
     #[test]
-    fn every_agent_that_lives_hears_of_the_start_in_time(
-        seed: u64, agents in 1_usize..300, processors in 1_usize..4, at_a_time in 1_usize..100,
+    fn every_live_agent_receives_the_start_in_time(
+        seed: u64, agents in 1_usize..300, processors in 1_usize..4, concurrency in 1_usize..100,
     ) {
         let mut world = world(seed, agents, processors, 0);
-        let prepared = world.ask(Instant::ZERO, at_a_time, None);
-        // Asked at once, as they will be told of the start.
-        let rehearsed = world.ask(prepared.over, usize::MAX, None);
-        // Whoever many of them share a processor with is in what the slowest took.
-        let epoch = rehearsed.over + start_lead(rehearsed.round.slowest(), Duration::ZERO);
-        let told = world.ask(rehearsed.over, usize::MAX, None);
-        let late = told.done.values().filter(|at| **at > epoch).count();
+        let prepared = world.run_round(Instant::ZERO, concurrency, None);
+        // All at once, like the start order.
+        let rehearsed = world.run_round(prepared.end, usize::MAX, None);
+        // The slowest response includes the delay by shared processors.
+        let epoch = rehearsed.end + start_lead(rehearsed.round.slowest(), Duration::ZERO);
+        let started = world.run_round(rehearsed.end, usize::MAX, None);
+        let late = started.completed.values().filter(|at| **at > epoch).count();
         prop_assert_eq!(late, 0);
     }
 
     #[test]
-    fn all_start_at_one_moment_or_the_run_is_called_off(
-        seed: u64, agents in 1_usize..40, rehearsed in 0_u64..WAY, slower in 1_u64..30, stalls: bool,
+    fn all_start_at_one_time_or_the_run_is_cancelled(
+        seed: u64, agents in 1_usize..40, rehearsed in 0_u64..DELAY, slower in 1_u64..30, stalls: bool,
     ) {
         let mut random = Stream::new(seed, "kickoff");
         let mut kickoff = Kickoff::new(agents, Duration(rehearsed), Duration::ZERO);
@@ -109,92 +111,90 @@ proptest! {
             session.prepare(1, 1).unwrap();
             session.prepared(1, true);
         }
-        // Orders under way to agents and answers from them, and the start each agent has been told.
+        // Orders in flight, responses in flight, and the accepted start time of each agent.
         let mut orders: BTreeSet<(Instant, usize, Instant)> = BTreeSet::new();
-        let mut answers: BTreeSet<(Instant, usize, Instant, bool)> = BTreeSet::new();
-        let mut told = vec![None; agents];
+        let mut responses: BTreeSet<(Instant, usize, Instant, bool)> = BTreeSet::new();
+        let mut accepted = vec![None; agents];
         let mut begun: BTreeMap<usize, Instant> = BTreeMap::new();
-        let mut refused = false;
+        let mut is_rejected = false;
         let mut now = Instant::ZERO;
-        let mut tell = true;
-        let stands = loop {
-            if tell {
+        let mut proposes = true;
+        let is_committed = loop {
+            if proposes {
                 let start = kickoff.propose(now);
-                // The first orders may take far longer than was rehearsed; nobody knows how much.
-                let most = (rehearsed + 1) * slower;
-                orders.extend((0..agents).map(|agent| (now + Duration(random.below(most)), agent, start)));
-                tell = false;
+                // Orders may take far longer than in the rehearsal.
+                let max_delay = (rehearsed + 1) * slower;
+                orders.extend((0..agents).map(|agent| (now + Duration(random.below(max_delay)), agent, start)));
+                proposes = false;
             }
-            // The controller looks every millisecond, or when its machine lets it.
+            // The controller polls every millisecond, unless its host stalls.
             now += Duration(if stalls && random.chance(0.01) { 400_000_000 } else { 1_000_000 });
             loop {
-                let due = |told: &[Option<Instant>], begun: &BTreeMap<usize, Instant>| {
+                let due = |accepted: &[Option<Instant>], begun: &BTreeMap<usize, Instant>| {
                     (0..agents).filter(|agent| !begun.contains_key(agent))
-                        .filter_map(|agent| Some((Instant(told[agent]?.0 - COMMITTED.0), agent))).min()
+                        .filter_map(|agent| Some((Instant(accepted[agent]?.0 - COMMITTED.0), agent))).min()
                 };
                 let order = orders.first().copied();
-                match (due(&told, &begun), order) {
+                match (due(&accepted, &begun), order) {
                     (Some((at, agent)), _) if at <= now && order.is_none_or(|order| at <= order.0) => {
-                        let start = told[agent].expect("it is due");
+                        let start = accepted[agent].expect("a due agent has accepted a start");
                         prop_assert!(sessions[agent].begin(start.0));
                         begun.insert(agent, start);
                     }
                     (_, Some(order @ (at, agent, start))) if at <= now => {
                         orders.remove(&order);
-                        let agreed = sessions[agent].start(1, 1, start.0, at.0);
-                        match agreed {
-                            Ok(()) => told[agent] = told[agent].max(Some(start)),
+                        match sessions[agent].start(1, 1, start.0, at.0) {
+                            Ok(()) => accepted[agent] = accepted[agent].max(Some(start)),
                             Err(refusal) if refusal.kind == RefusalKind::Late => {}
-                            // Overtaken by a later one, of which nobody waits for an answer; or begun.
-                            Err(_) => { refused |= told[agent] < Some(start); continue }
+                            // The order was overtaken by a later one, or the run has begun; no response is expected.
+                            Err(_) => { is_rejected |= accepted[agent] < Some(start); continue }
                         }
-                        let back = at + Duration(random.below(rehearsed + 1));
-                        answers.insert((back, agent, start, told[agent] == Some(start)));
+                        let response_at = at + Duration(random.below(rehearsed + 1));
+                        responses.insert((response_at, agent, start, accepted[agent] == Some(start)));
                     }
                     _ => break,
                 }
             }
-            while let Some(&answer @ (at, agent, start, agreed)) = answers.first().filter(|a| a.0 <= now) {
-                let _ = at;
-                answers.remove(&answer);
+            while let Some(&response @ (_, agent, start, agreed)) = responses.first().filter(|r| r.0 <= now) {
+                responses.remove(&response);
                 if agreed { kickoff.handle_agreed(agent, start) } else { kickoff.handle_late(start) }
             }
             match kickoff.poll(now) {
-                _ if refused => break false,
+                _ if is_rejected => break false,
                 Step::Stands => break true,
                 Step::GiveUp => break false,
-                Step::Move => tell = true,
+                Step::Move => proposes = true,
                 Step::Wait(until) => prop_assert!(until > now),
             }
         };
-        if stands {
-            let starts: BTreeSet<_> = told.iter().copied().collect();
-            prop_assert!(starts.len() == 1 && told[0].is_some(), "they start apart: {:?}", starts);
-            prop_assert!(begun.values().all(|start| Some(*start) == told[0]));
+        if is_committed {
+            let starts: BTreeSet<_> = accepted.iter().copied().collect();
+            prop_assert!(starts.len() == 1 && accepted[0].is_some(), "different start times: {:?}", starts);
+            prop_assert!(begun.values().all(|start| Some(*start) == accepted[0]));
         }
-        // Orders that take no longer than rehearsed, twice, and a controller that is there: it comes about.
-        prop_assert!(stands || slower > 1 || stalls);
+        // The start succeeds if orders take no longer than in the rehearsal and the controller does not stall.
+        prop_assert!(is_committed || slower > 1 || stalls);
     }
 
     #[test]
-    fn the_dead_and_those_who_refuse_hold_up_nobody_for_ever(
-        seed: u64, agents in 1_usize..200, dead in 0_usize..20, at_a_time in 1_usize..64, refuses: Option<usize>,
+    fn dead_and_rejecting_agents_delay_a_round_by_a_limited_time(
+        seed: u64, agents in 1_usize..200, dead in 0_usize..20, concurrency in 1_usize..64, rejecting: Option<usize>,
     ) {
         let mut world = world(seed, agents, 2, dead);
-        let refuses = refuses.map(|agent| agent % agents);
-        let asked = world.ask(Instant::ZERO, at_a_time, refuses);
-        let rounds = 1 + agents as u64 / at_a_time as u64;
-        let bound = (PATIENCE + Duration(2 * WAY)) * rounds + Duration(WORK) * agents as u64;
-        prop_assert!(asked.over.since(Instant::ZERO) <= bound);
+        let rejecting = rejecting.map(|agent| agent % agents);
+        let result = world.run_round(Instant::ZERO, concurrency, rejecting);
+        let rounds = 1 + agents as u64 / concurrency as u64;
+        let bound = (TIMEOUT + Duration(2 * DELAY)) * rounds + Duration(WORK) * agents as u64;
+        prop_assert!(result.end.since(Instant::ZERO) <= bound);
     }
 
     #[test]
-    fn a_run_comes_to_its_end_whatever_agents_tell(seed: u64, agents in 1_usize..20, stop in 0_u64..60) {
+    fn a_run_ends_regardless_of_the_reports_of_agents(seed: u64, agents in 1_usize..20, stop in 0_u64..60) {
         let mut random = Stream::new(seed, "conduct");
         let second = |n: u64| Instant::ZERO + Duration::from_secs(n);
         let (run, end, stop) = (5, second(30), second(stop));
         let mut conduct = Conduct::new(run, agents, end);
-        let mut told: BTreeMap<usize, Standing> = BTreeMap::new();
+        let mut reported: BTreeMap<usize, Standing> = BTreeMap::new();
         let mut now = Instant::ZERO;
         let deadline = (end + SETTLE).min(stop + SETTLE);
         while conduct.poll_timeout().is_some() {
@@ -203,16 +203,16 @@ proptest! {
             if now >= stop {
                 conduct.stop(now.min(stop));
             }
-            // One too many: it is no agent of this run.
+            // The last index is not an agent of this run.
             let agent = random.below(agents as u64 + 1) as usize;
             match random.below(20) {
                 0 => {
                     conduct.handle_lost(agent);
-                    told.insert(agent, Standing::Lost);
+                    reported.insert(agent, Standing::Lost);
                 }
                 1 => {
                     conduct.handle_progress(agent, run, Phase::Done);
-                    told.entry(agent).or_insert(Standing::Over);
+                    reported.entry(agent).or_insert(Standing::Over);
                 }
                 2 => conduct.handle_progress(agent, run, Phase::Idle),
                 3 => conduct.handle_progress(agent, random.below(run), Phase::Done),
@@ -223,7 +223,7 @@ proptest! {
         }
         for agent in 0..agents {
             let standing = conduct.standing(agent).expect("an agent of the run");
-            match told.get(&agent) {
+            match reported.get(&agent) {
                 Some(expected) => prop_assert_eq!(standing, *expected),
                 None => prop_assert!(matches!(standing, Standing::GivenUp(_)) && now >= deadline),
             }

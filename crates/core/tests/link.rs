@@ -1,4 +1,4 @@
-//! A link against queueing theory, exact arithmetic and its own rules.
+//! Links compared with queueing theory, exact arithmetic and their documented rules.
 
 use netstage_core::link::{Arrival, Change, Config, Jitter, JitterDistribution, Link, Loss};
 use netstage_core::packet::{Ecn, Packet};
@@ -41,7 +41,7 @@ fn packet(number: u64, entered: Instant, size: u32) -> Numbered {
 const NO_JITTER: Jitter =
     Jitter { amount: Duration::ZERO, distribution: JitterDistribution::Uniform, reorder: false };
 
-/// 10 Mbit/s, 5 ms, unlimited: 1250 bytes take 1 ms.
+/// Returns a link with 10 Mbit/s, 5 ms and an unlimited queue; 1250 bytes take 1 ms.
 fn config() -> Config {
     Config::plain(BitRate(10_000_000), Duration::from_millis(5), Capacity::Packets(u32::MAX))
 }
@@ -50,7 +50,7 @@ fn link(config: &Config) -> Link<Numbered> {
     Link::new(config, Stream::new(1, "link"))
 }
 
-/// Run a link until nothing more is to come; `each` sees every arrival.
+/// Runs a link until it is empty and calls `each` for every arrival.
 fn drain(link: &mut Link<Numbered>, mut each: impl FnMut(Arrival<Numbered>)) {
     while link.poll_timeout() != Instant::NEVER {
         let now = link.poll_timeout();
@@ -61,7 +61,7 @@ fn drain(link: &mut Link<Numbered>, mut each: impl FnMut(Arrival<Numbered>)) {
     }
 }
 
-/// Number and time in milliseconds of everything that arrives from now on.
+/// Returns number and time in milliseconds of all further arrivals.
 fn arrivals_ms(link: &mut Link<Numbered>) -> Vec<(u64, f64)> {
     let mut arrivals = Vec::new();
     drain(link, |arrival| arrivals.push((arrival.packet.number, arrival.at.0 as f64 / MS as f64)));
@@ -73,15 +73,15 @@ fn losses(link: &mut Link<Numbered>) -> Vec<(u64, Loss)> {
 }
 
 #[test]
-fn mean_wait_is_that_of_m_d_1() {
-    // Pollaczek and Khinchine for fixed service s: W = ρ s / (2 (1 − ρ)).
+fn the_mean_wait_is_that_of_an_m_d_1_queue() {
+    // Pollaczek-Khinchine formula for constant service time s: W = ρ s / (2 (1 − ρ)).
     for (load_percent, packets) in [(50, 4_000_000_u64), (80, 10_000_000)] {
         let rate = BitRate(10_000_000 * load_percent / 100);
         let mut source = Source::new(&Pattern::Poisson { rate, packet: 1250 }, Stream::new(1, "poisson"));
         let mut link = link(&config());
         let fixed = Duration::from_millis(6);
         let (mut now, mut waited, mut arrived) = (Instant::ZERO, 0, 0);
-        let mut arrive = |arrival: Arrival<Numbered>| {
+        let mut add = |arrival: Arrival<Numbered>| {
             waited += (arrival.at.since(arrival.packet.entered) - fixed).0;
             arrived += 1;
         };
@@ -89,22 +89,22 @@ fn mean_wait_is_that_of_m_d_1() {
             now += source.next().unwrap().gap;
             link.handle_packet(now, packet(number, now, 1250));
             while let Some(arrival) = link.poll_arrival(now) {
-                arrive(arrival);
+                add(arrival);
             }
         }
-        drain(&mut link, arrive);
+        drain(&mut link, add);
         assert_eq!(arrived, packets);
         let load = load_percent as f64 / 100.0;
         let expected = load * 1e6 / (2.0 * (1.0 - load));
         let mean = waited as f64 / packets as f64;
-        assert!((mean / expected - 1.0).abs() < 0.01, "load {load}: {mean} against {expected} ns");
-        let utilisation = link.busy(now).as_secs_f64() / now.as_secs_f64();
-        assert!((utilisation / load - 1.0).abs() < 0.002, "{utilisation}");
+        assert!((mean / expected - 1.0).abs() < 0.01, "load {load}: {mean} ns, expected {expected} ns");
+        let utilization = link.busy(now).as_secs_f64() / now.as_secs_f64();
+        assert!((utilization / load - 1.0).abs() < 0.002, "{utilization}");
     }
 }
 
 #[test]
-fn rate_is_exact_over_a_million_packets() {
+fn the_rate_is_exact_over_a_million_packets() {
     // 1538 bytes on the line at 1 Gbit/s are 12,304 ns.
     let config = Config { rate: BitRate(1_000_000_000), overhead: 38, delay: Duration(7), ..config() };
     let mut link = link(&config);
@@ -137,7 +137,7 @@ fn the_buffer_does_not_count_the_packet_being_sent() {
         assert_eq!((link.queue_len(), link.in_flight()), (waiting, 1));
         let lost: Vec<u64> = losses(&mut link).into_iter().map(|(number, _)| number).collect();
         assert_eq!(lost, (1 + waiting as u64..10).collect::<Vec<_>>());
-        // At the instant the line falls free there is room for one more.
+        // When the line becomes idle, the buffer has room for one more packet.
         link.handle_packet(Instant(MS), packet(10, Instant(MS), 1250));
         assert_eq!(losses(&mut link), []);
         assert_eq!(arrivals_ms(&mut link).len(), waiting + 2);
@@ -157,7 +157,7 @@ fn losses_are_binomial() {
     // 99.9 % interval: 3.29 standard deviations.
     let (mean, deviation) = (packets as f64 * loss, (packets as f64 * loss * (1.0 - loss)).sqrt());
     assert!((lost.len() as f64 - mean).abs() < 3.29 * deviation, "{}", lost.len());
-    // A loss says nothing of the next packet: pairs are as frequent as the square.
+    // Losses are independent: the frequency of pairs is the square of the loss.
     let pairs = lost.windows(2).filter(|pair| pair[1].0 == pair[0].0 + 1).count() as f64;
     assert!((pairs - mean * loss).abs() < 3.29 * (mean * loss).sqrt(), "{pairs}");
 }
@@ -202,7 +202,7 @@ fn duplicates_follow_their_originals() {
 }
 
 #[test]
-fn jitter_keeps_order_unless_told_otherwise() {
+fn jitter_preserves_order_unless_reordering_is_enabled() {
     for distribution in [JitterDistribution::Uniform, JitterDistribution::Exponential] {
         for reorder in [false, true] {
             let jitter = Jitter { amount: Duration::from_millis(10), distribution, reorder };
@@ -232,15 +232,16 @@ fn change(change: Change, milliseconds: f64) -> (Instant, Change) {
 }
 
 #[test]
-fn a_new_rate_applies_to_the_bits_still_to_send() {
+fn a_new_rate_applies_to_the_unsent_bits() {
     let halved = Change { rate: Some(BitRate(5_000_000)), ..Change::default() };
     let doubled = Change { rate: Some(BitRate(20_000_000)), ..Change::default() };
     let mut link = link(&Config { schedule: vec![change(halved, 0.4), change(doubled, 3.0)], ..config() });
     for number in 0..4 {
         link.handle_packet(Instant(0), packet(number, Instant(0), 1250));
     }
-    // 0.4 ms at full rate, 0.6 ms of bits at half: sent at 1.6; then 1.4 of 2 ms at half
-    // rate leave 0.15 ms at double; then 0.5 ms each. All 5 ms later.
+    // Packet 0 takes 0.4 ms at the initial rate and 1.2 ms at half the rate, until 1.6 ms. Packet 1 takes 1.4 of
+    // 2 ms at half the rate and the remaining 0.15 ms at double the rate. Then packets take 0.5 ms each. The
+    // delay adds 5 ms.
     assert_eq!(arrivals_ms(&mut link), [(0, 6.6), (1, 8.15), (2, 8.65), (3, 9.15)]);
     assert_eq!(link.busy(Instant(100 * MS)), Duration(MS * 415 / 100));
 }
@@ -272,7 +273,7 @@ fn loss_and_bit_errors_change_on_time() {
 }
 
 #[test]
-fn a_failure_loses_what_waits_is_sent_and_is_under_way() {
+fn a_failure_loses_queued_transmitted_and_propagating_packets() {
     let fails = Change { up: Some(false), ..Change::default() };
     let returns = Change { up: Some(true), ..Change::default() };
     for reorder in [false, true] {
@@ -283,7 +284,7 @@ fn a_failure_loses_what_waits_is_sent_and_is_under_way() {
             link.handle_packet(Instant(0), packet(number, Instant(0), 1250));
         }
         assert!(link.is_up());
-        // Handled late: what arrived before the failure still did.
+        // The failure is processed late: packets that arrived before it are not lost.
         link.handle_packet(Instant(10 * MS), packet(10, Instant(0), 1250));
         assert!(!link.is_up());
         assert_eq!((link.queue_len(), link.in_flight()), (0, 2));
@@ -298,7 +299,7 @@ fn a_failure_loses_what_waits_is_sent_and_is_under_way() {
 }
 
 #[test]
-fn packets_do_not_queue_behind_those_a_failure_lost() {
+fn packets_are_not_delayed_by_packets_lost_in_a_failure() {
     let fails = Change { up: Some(false), delay: Some(Duration::from_millis(1)), ..Change::default() };
     let returns = Change { up: Some(true), ..Change::default() };
     let mut link = link(&Config { schedule: vec![change(fails, 1.5), change(returns, 1.5)], ..config() });
@@ -309,8 +310,8 @@ fn packets_do_not_queue_behind_those_a_failure_lost() {
 }
 
 #[test]
-fn at_one_instant_arrivals_come_first_then_the_line_then_the_change_then_the_packet() {
-    // At 6 ms packet 0 arrives, packet 5 leaves the line, the link fails, packet 6 comes.
+fn at_one_instant_the_order_is_arrival_line_change_packet() {
+    // At 6 ms, packet 0 arrives, packet 5 leaves the line, the link fails, and packet 6 enters.
     let fails = Change { up: Some(false), ..Change::default() };
     let mut link = link(&Config { schedule: vec![change(fails, 6.0)], ..config() });
     for number in 0..6 {
@@ -323,7 +324,7 @@ fn at_one_instant_arrivals_come_first_then_the_line_then_the_change_then_the_pac
 }
 
 #[test]
-fn poll_timeout_is_the_next_thing_to_come() {
+fn poll_timeout_is_the_next_event() {
     let slower = Change { rate: Some(BitRate(5_000_000)), ..Change::default() };
     let mut link = link(&Config { schedule: vec![change(slower, 3.0)], ..config() });
     assert_eq!(link.poll_timeout(), Instant(3 * MS));
@@ -386,7 +387,7 @@ fn offered() -> impl Strategy<Value = Vec<(u64, u32)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// In = arrived + lost + waiting + in flight, at every moment.
+    /// Packets entered = arrived + lost + queued + in flight, at any time.
     #[test]
     fn packets_are_conserved(config in configs(), offered in offered()) {
         let mut link = link(&config);
@@ -404,25 +405,25 @@ proptest! {
         }
     }
 
-    /// A driver that wakes at every timeout and one that only brings packets see the same.
+    /// A driver that wakes at every timeout and one that only adds packets get the same results.
     #[test]
     fn a_late_driver_changes_nothing(config in configs(), offered in offered()) {
         let (mut punctual, mut late) = (link(&config), link(&config));
-        let (mut seen_punctual, mut seen_late) = (Vec::new(), Vec::new());
+        let (mut punctual_arrivals, mut late_arrivals) = (Vec::new(), Vec::new());
         let mut now = Instant::ZERO;
         for (number, (gap, size)) in (1..).zip(offered) {
             now += Duration(gap);
             while punctual.poll_timeout() <= now {
                 let wake = punctual.poll_timeout();
                 punctual.handle_timeout(wake);
-                seen_punctual.extend(std::iter::from_fn(|| punctual.poll_arrival(wake)));
+                punctual_arrivals.extend(std::iter::from_fn(|| punctual.poll_arrival(wake)));
             }
             punctual.handle_packet(now, packet(number, now, size));
             late.handle_packet(now, packet(number, now, size));
         }
-        drain(&mut punctual, |arrival| seen_punctual.push(arrival));
-        drain(&mut late, |arrival| seen_late.push(arrival));
-        prop_assert_eq!(seen_punctual, seen_late);
+        drain(&mut punctual, |arrival| punctual_arrivals.push(arrival));
+        drain(&mut late, |arrival| late_arrivals.push(arrival));
+        prop_assert_eq!(punctual_arrivals, late_arrivals);
         prop_assert_eq!(losses(&mut punctual), losses(&mut late));
     }
 }

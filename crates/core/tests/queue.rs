@@ -1,4 +1,4 @@
-//! Properties that hold for every queue discipline.
+//! Properties of all queue disciplines.
 
 use netstage_core::packet::{Ecn, Packet};
 use netstage_core::quantity::Capacity;
@@ -99,15 +99,15 @@ fn capacities() -> impl Strategy<Value = Capacity> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(needs::cases(1000)))]
 
-    /// In = out + dropped + waiting, in packets and bytes; no packet twice; packets of a
-    /// class (which is a flow here) leave in the order they came; the buffer is not exceeded.
+    /// Packets and bytes in = out + dropped + waiting; no packet is duplicated; packets of a class, which is also
+    /// a flow here, leave in order; the buffer is not exceeded.
     #[test]
     fn packets_are_conserved_and_in_order(config in disciplines(), buffer in capacities(), steps in steps()) {
         let mut queue = Queue::new(&config, buffer, Stream::new(1, "queue"));
         let mut now = Instant::ZERO;
         let mut waiting = BTreeMap::new();
         let mut last_out = [None; 6];
-        let (mut number, mut marks_seen) = (0, 0);
+        let (mut number, mut marks) = (0, 0);
         for step in steps {
             let mut dropped = Vec::new();
             let mut drop = |packet| dropped.push(packet);
@@ -127,7 +127,7 @@ proptest! {
                         let last = &mut last_out[usize::from(packet.class)];
                         prop_assert!(*last < Some(packet.number));
                         *last = Some(packet.number);
-                        marks_seen += u64::from(packet.ecn == Ecn::CongestionExperienced);
+                        marks += u64::from(packet.ecn == Ecn::CongestionExperienced);
                     }
                     prop_assert!(next.is_some() || dropped.len() + usize::from(empty) > 0);
                 }
@@ -138,7 +138,7 @@ proptest! {
             }
             for packet in dropped {
                 prop_assert_eq!(waiting.remove(&packet.number), Some(packet.size));
-                marks_seen += u64::from(packet.ecn == Ecn::CongestionExperienced);
+                marks += u64::from(packet.ecn == Ecn::CongestionExperienced);
             }
             let bytes: u64 = waiting.values().map(|&size| u64::from(size)).sum();
             prop_assert_eq!((queue.len(), queue.bytes()), (waiting.len(), bytes));
@@ -150,11 +150,11 @@ proptest! {
                 prop_assert!(within);
             }
         }
-        queue.clear(now, &mut |packet| marks_seen += u64::from(packet.ecn == Ecn::CongestionExperienced));
-        prop_assert_eq!(queue.marks(), marks_seen);
+        queue.clear(now, &mut |packet| marks += u64::from(packet.ecn == Ecn::CongestionExperienced));
+        prop_assert_eq!(queue.marks(), marks);
     }
 
-    /// The short way over a free line is the long way, where the buffer has room.
+    /// `pass` is equivalent to `enqueue` followed by `dequeue` if the buffer has room.
     #[test]
     fn passing_is_enqueueing_and_dequeueing(config in disciplines(), steps in steps()) {
         let config = match config {
@@ -168,42 +168,42 @@ proptest! {
             }
             other => other,
         };
-        let mut short = Queue::new(&config, Capacity::Packets(10), Stream::new(1, "queue"));
-        let mut long = short.clone();
+        let mut passing = Queue::new(&config, Capacity::Packets(10), Stream::new(1, "queue"));
+        let mut enqueueing = passing.clone();
         let mut now = Instant::ZERO;
         for (number, step) in (0..).zip(steps) {
-            let (mut short_dropped, mut long_dropped) = (Vec::new(), Vec::new());
+            let (mut passing_dropped, mut enqueueing_dropped) = (Vec::new(), Vec::new());
             match step {
                 Step::Wait { milliseconds } => now += Duration::from_millis(milliseconds),
                 Step::Enqueue { size, class, capable } => {
                     let ecn = if capable { Ecn::Capable } else { Ecn::NotCapable };
                     let packet = Numbered { number, size, class, ecn };
-                    if short.is_empty() {
-                        let passed = short.pass(now, packet, &mut |packet| short_dropped.push(packet));
-                        long.enqueue(now, packet, &mut |packet| long_dropped.push(packet));
-                        prop_assert_eq!(passed, long.dequeue(now, &mut |packet| long_dropped.push(packet)));
-                        // Let packets gather behind the one on the line.
+                    if passing.is_empty() {
+                        let passed = passing.pass(now, packet, &mut |packet| passing_dropped.push(packet));
+                        enqueueing.enqueue(now, packet, &mut |packet| enqueueing_dropped.push(packet));
+                        prop_assert_eq!(passed, enqueueing.dequeue(now, &mut |packet| enqueueing_dropped.push(packet)));
+                        // Build a queue behind the packet on the line.
                         for extra in 0..3 {
                             let packet = Numbered { number: 1_000_000 + 3 * number + extra, ..packet };
-                            short.enqueue(now, packet, &mut |packet| short_dropped.push(packet));
-                            long.enqueue(now, packet, &mut |packet| long_dropped.push(packet));
+                            passing.enqueue(now, packet, &mut |packet| passing_dropped.push(packet));
+                            enqueueing.enqueue(now, packet, &mut |packet| enqueueing_dropped.push(packet));
                         }
                     } else {
-                        short.enqueue(now, packet, &mut |packet| short_dropped.push(packet));
-                        long.enqueue(now, packet, &mut |packet| long_dropped.push(packet));
+                        passing.enqueue(now, packet, &mut |packet| passing_dropped.push(packet));
+                        enqueueing.enqueue(now, packet, &mut |packet| enqueueing_dropped.push(packet));
                     }
                 }
                 Step::Dequeue | Step::Clear => {
-                    let next = short.dequeue(now, &mut |packet| short_dropped.push(packet));
-                    prop_assert_eq!(next, long.dequeue(now, &mut |packet| long_dropped.push(packet)));
+                    let next = passing.dequeue(now, &mut |packet| passing_dropped.push(packet));
+                    prop_assert_eq!(next, enqueueing.dequeue(now, &mut |packet| enqueueing_dropped.push(packet)));
                 }
             }
-            prop_assert_eq!(short_dropped, long_dropped);
-            prop_assert_eq!((short.len(), short.bytes()), (long.len(), long.bytes()));
+            prop_assert_eq!(passing_dropped, enqueueing_dropped);
+            prop_assert_eq!((passing.len(), passing.bytes()), (enqueueing.len(), enqueueing.bytes()));
         }
     }
 
-    /// Without classes, flows or delay-based drops, order is first in, first out.
+    /// Disciplines without classes, flows or delay-based drops are first in, first out.
     #[test]
     fn drop_tail_and_red_are_first_in_first_out(weight in 0.002..1.0_f64, steps in steps(), tail: bool) {
         let red = RedConfig { min_threshold: 2.0, max_threshold: 9.0, max_probability: 0.1, weight, ecn: false };

@@ -1,20 +1,19 @@
-//! AIMD's rate against theory, and what an ACK costs.
+//! Rate of AIMD against theory, and CPU time per ACK.
 //!
-//! The law x = (1/R) sqrt(a (2 - b) / (2 b p)) is that of a sawtooth whose loss events are all 1/p
-//! segments apart: from (1 - b) W to W in b W / a round trips, 1/p segments in each tooth. It is
-//! compared with losses that are exactly so spaced.
+//! The law x = (1/R) sqrt(a (2 - b) / (2 b p)) is that of a sawtooth whose loss events are all 1/p segments apart:
+//! from (1 - b) W to W in b W / a round trips, 1/p segments in each tooth. It is compared with losses at exactly this
+//! spacing.
 //!
-//! Independent losses of probability p leave geometric gaps instead. Between losses W^2 grows by 2a
-//! for each segment, and a loss multiplies it by q = (1 - b)^2, so that just before a loss
-//! W^2 = (2a/p) S with S the sum of q^k E_k over independent exponential E_k of mean 1. Losses find W
-//! as any segment does, and a segment takes 1/W of a round trip, hence x = (1/R) / E[1/W].
-//! Ramanujan's beta integral gives E[S^(-1/2)] = sqrt(pi) times the product over k >= 0 of
-//! (1 - q^(k + 1/2)) / (1 - q^(k + 1)), and so x = (1/R) 1.31 / sqrt(p) for (1, 1/2), as Ott, Kemperman
-//! and Mathis found, 7 % above the sawtooth's 1.22. Independent losses are compared with this.
+//! Independent losses of probability p leave geometric gaps instead. Between losses W^2 grows by 2a for each segment,
+//! and a loss multiplies it by q = (1 - b)^2, so that just before a loss W^2 = (2a/p) S, where S is the sum of q^k
+//! E_k over independent exponential E_k of mean 1. A loss hits any segment with equal probability, and a segment
+//! takes 1/W of a round trip, hence x = (1/R) / E[1/W]. Ramanujan's beta integral gives E[S^(-1/2)] = sqrt(pi) times
+//! the product over k >= 0 of (1 - q^(k + 1/2)) / (1 - q^(k + 1)), and so x = (1/R) 1.31 / sqrt(p) for (1, 1/2), as
+//! Ott, Kemperman and Mathis found, 7 % above the sawtooth's 1.22. Independent losses are compared with this.
 //!
-//! Both laws are limits for large windows. A real flow stays below them: it does not grow
-//! in the round trip of a recovery, and it sends whole segments only, a loss of the
-//! order of sqrt(p). p is for each new segment; retransmissions are not lost here.
+//! Both laws are limits for large windows. A real flow stays below them: it does not grow in the round trip of a
+//! recovery, and it sends whole segments only, which costs a share of the order of sqrt(p). p is the probability for
+//! each new segment; retransmissions are not lost here.
 
 use std::collections::VecDeque;
 use std::f64::consts::PI;
@@ -28,20 +27,22 @@ use netstage_harness::needs;
 const ROUND_TRIP: Duration = Duration::from_millis(100);
 
 struct Measured {
-    /// Segments delivered in a round trip.
+    /// Segments delivered per round trip.
     rate: f64,
-    /// Reductions for each new segment sent.
+    /// Reductions per new segment sent.
     events: f64,
     timeouts: u64,
 }
 
-/// A bulk flow over a pipe without a bandwidth limit; `lost` decides for each new segment, and
-/// retransmissions arrive, so that one loss is one reduction.
+/// Runs a bulk flow over a pipe without a bandwidth limit. `lost` decides for each new segment; retransmissions
+/// arrive, so that one loss is one reduction.
 fn run(algorithm: Algorithm, round_trips: u64, mut lost: impl FnMut() -> bool) -> Measured {
-    run_by(LossDetection::DuplicateAcks, algorithm, round_trips, |data| !data.retransmission && lost())
+    run_with_detection(LossDetection::DuplicateAcks, algorithm, round_trips, |data| {
+        !data.retransmission && lost()
+    })
 }
 
-fn run_by(
+fn run_with_detection(
     loss_detection: LossDetection,
     algorithm: Algorithm,
     round_trips: u64,
@@ -60,7 +61,7 @@ fn run_by(
     };
     let (mut sender, mut receiver) = (Sender::new(&config), Receiver::new(&config));
     let mut now = Instant::ZERO;
-    let mut flying: VecDeque<(Instant, Ack)> = VecDeque::new();
+    let mut in_flight: VecDeque<(Instant, Ack)> = VecDeque::new();
     let (mut sent, mut events, mut timeouts) = (0u64, 0u64, 0u64);
     let warm_up = Instant::ZERO + ROUND_TRIP * (round_trips / 20);
     let end = warm_up + ROUND_TRIP * round_trips;
@@ -75,7 +76,7 @@ fn run_by(
             sent += u64::from(!data.retransmission);
             if !lost(&data) {
                 receiver.handle_data(&config, now, &data, false);
-                flying.extend(receiver.poll_transmit(&config, now).map(|ack| (now + ROUND_TRIP, ack)));
+                in_flight.extend(receiver.poll_transmit(&config, now).map(|ack| (now + ROUND_TRIP, ack)));
             }
         }
         match sender.poll_event() {
@@ -85,14 +86,14 @@ fn run_by(
             }
             Some(Event::Recovered) | None => {}
         }
-        match flying.pop_front() {
+        match in_flight.pop_front() {
             Some((at, ack)) if at <= sender.poll_timeout() => {
                 now = at;
                 sender.handle_ack(&config, now, &ack);
             }
             other => {
-                flying.extend(other);
-                flying.rotate_right(usize::from(other.is_some()));
+                in_flight.extend(other);
+                in_flight.rotate_right(usize::from(other.is_some()));
                 now = sender.poll_timeout();
                 sender.handle_timeout(&config, now);
             }
@@ -102,10 +103,10 @@ fn run_by(
     Measured { rate: segments / round_trips as f64, events: events as f64 / sent as f64, timeouts }
 }
 
-/// Increase and decrease: TCP's, milder and more aggressive ones.
+/// Increase and decrease: TCP's values, and milder and more aggressive ones.
 const AIMD: [(f64, f64); 6] = [(1.0, 0.5), (0.5, 0.5), (2.0, 0.5), (1.0, 0.25), (0.31, 0.125), (0.2, 0.8)];
 
-fn evenly_spaced_losses_give_the_law_of_the_sawtooth() {
+fn evenly_spaced_losses_follow_the_sawtooth_law() {
     let p = 2e-4;
     for (increase, decrease) in AIMD {
         let mut count = 0.0;
@@ -118,7 +119,7 @@ fn evenly_spaced_losses_give_the_law_of_the_sawtooth() {
         let law = (increase * (2.0 - decrease) / (2.0 * decrease * p)).sqrt();
         let error = measured.rate / law - 1.0;
         println!(
-            "AIMD({increase}, {decrease}), p {p}: {:.2} for {law:.2}, {:+.1} %",
+            "AIMD({increase}, {decrease}), p {p}: {:.2} against {law:.2}, {:+.1} %",
             measured.rate,
             error * 100.0
         );
@@ -127,7 +128,7 @@ fn evenly_spaced_losses_give_the_law_of_the_sawtooth() {
     }
 }
 
-fn independent_losses_give_the_law_of_geometric_gaps() {
+fn independent_losses_follow_the_law_of_geometric_gaps() {
     needs::time(6);
     for p in [1e-3, 3e-4] {
         for (increase, decrease) in AIMD {
@@ -140,7 +141,7 @@ fn independent_losses_give_the_law_of_geometric_gaps() {
             let law = (2.0 * increase / p).sqrt() / mean;
             let error = measured.rate / law - 1.0;
             println!(
-                "AIMD({increase}, {decrease}), p {p}, {:.5} events: {:.2} for {law:.2}, {:+.1} %, {} timeouts",
+                "AIMD({increase}, {decrease}), p {p}, {:.5} events: {:.2} against {law:.2}, {:+.1} %, {} timeouts",
                 measured.events,
                 measured.rate,
                 error * 100.0,
@@ -151,30 +152,30 @@ fn independent_losses_give_the_law_of_geometric_gaps() {
     }
 }
 
-/// The law of geometric gaps where retransmissions are lost as well, and the windows are small:
-/// with RACK-TLP only whole segments and the recoveries keep a flow below it; with duplicate ACKs
-/// each retransmission lost costs a timeout.
-fn lost_retransmissions_keep_to_the_law_by_rack() {
+/// Compares with the law of geometric gaps if retransmissions are lost as well and windows are small. With RACK-TLP
+/// only whole segments and the recoveries keep a flow below it; with duplicate ACKs each lost retransmission costs a
+/// timeout.
+fn rack_follows_the_law_despite_lost_retransmissions() {
     for p in [1e-3, 3e-3, 1e-2, 3e-2] {
         let law = 1.31 / f64::sqrt(p);
-        let [by_rack, by_acks] = [LossDetection::Rack, LossDetection::DuplicateAcks].map(|detection| {
+        let [rack, duplicate_acks] = [LossDetection::Rack, LossDetection::DuplicateAcks].map(|detection| {
             let mut stream = Stream::new(1, "loss");
-            run_by(detection, Algorithm::NewReno, 30_000, |_| stream.chance(p))
+            run_with_detection(detection, Algorithm::NewReno, 30_000, |_| stream.chance(p))
         });
         println!(
-            "p {p}: {:.2} by RACK with {} timeouts, {:.2} by duplicate ACKs with {}, law {law:.2}",
-            by_rack.rate, by_rack.timeouts, by_acks.rate, by_acks.timeouts
+            "p {p}: RACK {:.2} with {} timeouts, duplicate ACKs {:.2} with {}, law {law:.2}",
+            rack.rate, rack.timeouts, duplicate_acks.rate, duplicate_acks.timeouts
         );
-        let share = by_rack.rate / law;
+        let share = rack.rate / law;
         assert!(share > 0.8 && share < 1.03, "{share}");
-        assert!(by_rack.timeouts * 10 <= by_acks.timeouts);
-        assert!(p < 1e-2 || by_rack.rate > by_acks.rate);
+        assert!(rack.timeouts * 10 <= duplicate_acks.timeouts);
+        assert!(p < 1e-2 || rack.rate > duplicate_acks.rate);
     }
 }
 
-/// Small windows are the Reno-friendly region: Linux' CUBIC is as fast as AIMD(0.53, 0.3), which is as fast
-/// as Reno by RFC 9438's equation 4, and the RFC's own, which turns to Reno's increase early, is faster.
-fn cubic_of_linux_is_as_fast_as_reno_at_small_windows() {
+/// Tests small windows, the Reno-friendly region. Linux's CUBIC is as fast as AIMD(0.53, 0.3), which is as fast as
+/// Reno by RFC 9438's equation 4. The RFC's variant switches to Reno's increase early and is faster.
+fn linux_cubic_is_as_fast_as_reno_at_small_windows() {
     let alpha = 3.0 * 0.3 / 1.7;
     for p in [3e-3, 1e-2] {
         let [linux, standard, aimd] =
@@ -189,8 +190,8 @@ fn cubic_of_linux_is_as_fast_as_reno_at_small_windows() {
     }
 }
 
-/// Run with `--ignored --nocapture`: nanoseconds for an ACK handled and the segments it lets go.
-fn measures_the_cost_of_an_ack() {
+/// Run with `--ignored --nocapture`: prints the nanoseconds per ACK, including the segments it releases.
+fn measures_the_cpu_time_per_ack() {
     let aimd = Algorithm::Aimd { increase: 1.0, decrease: 0.5 };
     for (algorithm, timestamps) in
         [(Algorithm::NewReno, false), (Algorithm::NewReno, true), (aimd, true), (Algorithm::Cubic, true)]
@@ -207,10 +208,10 @@ fn measures_the_cost_of_an_ack() {
         let mut flows: Vec<_> =
             (0..64).map(|_| (Sender::new(&config), Receiver::new(&config), VecDeque::new())).collect();
         let mut now = Instant::ZERO;
-        for (sender, _, flying) in &mut flows {
+        for (sender, _, in_flight) in &mut flows {
             sender.write(u64::MAX);
             while let Some(data) = sender.poll_transmit(&config, now) {
-                flying.push_back(data);
+                in_flight.push_back(data);
             }
             // One early reduction leads to congestion avoidance.
             sender.handle_timeout(&config, sender.poll_timeout());
@@ -221,13 +222,13 @@ fn measures_the_cost_of_an_ack() {
         let mut segments = 0u64;
         for _ in 0..rounds {
             now += Duration::from_micros(100);
-            for (sender, receiver, flying) in &mut flows {
-                let data = flying.pop_front().unwrap();
+            for (sender, receiver, in_flight) in &mut flows {
+                let data = in_flight.pop_front().unwrap();
                 receiver.handle_data(&config, now, &data, false);
                 let ack = receiver.poll_transmit(&config, now).unwrap();
                 sender.handle_ack(&config, now, &ack);
                 while let Some(data) = sender.poll_transmit(&config, now) {
-                    flying.push_back(data);
+                    in_flight.push_back(data);
                     segments += 1;
                 }
             }
@@ -241,11 +242,11 @@ fn measures_the_cost_of_an_ack() {
 }
 
 netstage_harness::tests![
-    evenly_spaced_losses_give_the_law_of_the_sawtooth,
-    independent_losses_give_the_law_of_geometric_gaps,
-    lost_retransmissions_keep_to_the_law_by_rack,
-    cubic_of_linux_is_as_fast_as_reno_at_small_windows,
+    evenly_spaced_losses_follow_the_sawtooth_law,
+    independent_losses_follow_the_law_of_geometric_gaps,
+    rack_follows_the_law_despite_lost_retransmissions,
+    linux_cubic_is_as_fast_as_reno_at_small_windows,
     #[ignore = "a measurement"]
-    measures_the_cost_of_an_ack,
+    measures_the_cpu_time_per_ack,
 ];
 netstage_harness::main![self];

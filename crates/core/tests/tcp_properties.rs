@@ -1,5 +1,5 @@
-//! What holds for every configuration and every path: all bytes arrive once and in order, the
-//! sender ends and keeps to its windows, and nothing it is told makes it panic.
+//! Properties of every configuration and path: all bytes arrive once and in order, the sender finishes and obeys its
+//! windows, and no input causes a panic.
 
 mod tcp_path;
 
@@ -22,15 +22,15 @@ fn algorithms() -> impl Strategy<Value = Algorithm> {
 fn configs() -> impl Strategy<Value = Config> {
     let switches = any::<[bool; 6]>();
     let sizes = (1u32..3000, 1u64..200_000, 0u32..20, 0u32..6);
-    (algorithms(), switches, sizes, 0u64..300, 0u64..1000).prop_map(|(algorithm, on, sizes, delayed, rto)| {
-        Config {
+    (algorithms(), switches, sizes, 0u64..300, 0u64..1000).prop_map(
+        |(algorithm, flags, sizes, delayed, rto)| Config {
             algorithm,
-            sack: on[0],
-            loss_detection: if on[5] { LossDetection::Rack } else { LossDetection::DuplicateAcks },
-            ecn: on[1],
-            timestamps: on[2],
-            limited_transmit: on[3],
-            handshake: on[4],
+            sack: flags[0],
+            loss_detection: if flags[5] { LossDetection::Rack } else { LossDetection::DuplicateAcks },
+            ecn: flags[1],
+            timestamps: flags[2],
+            limited_transmit: flags[3],
+            handshake: flags[4],
             max_segment_size: sizes.0,
             window: sizes.1,
             initial_window: sizes.2,
@@ -38,11 +38,11 @@ fn configs() -> impl Strategy<Value = Config> {
             delayed_ack: Duration::from_millis(delayed),
             min_rto: Duration::from_millis(rto),
             initial_rto: Duration::from_secs(1),
-        }
-    })
+        },
+    )
 }
 
-/// Loss, duplication, delay and marking, each by its probability.
+/// Decides on loss, duplication, delay and marking, each by its probability.
 fn fate(stream: &mut Stream, chances: [f64; 4]) -> Fate {
     match chances.map(|p| stream.chance(p)) {
         [true, ..] => Fate::Drop,
@@ -70,7 +70,7 @@ proptest! {
         path.sender.write(bytes);
         let mut data_stream = Stream::new(seed, "data");
         let mut ack_stream = Stream::new(seed, "acks");
-        // New data leaves in order, and only what has left is sent again.
+        // New data is sent in order, and only data already sent is retransmitted.
         let mut highest = 0;
         let mut contiguous = true;
         let data_fate = |data: &Data| {
@@ -92,17 +92,17 @@ proptest! {
     }
 
     #[test]
-    fn new_data_keeps_to_both_windows(config in configs(), seed in any::<u64>(), loss in 0.0..0.1) {
+    fn new_data_obeys_both_windows(config in configs(), seed in any::<u64>(), loss in 0.0..0.1) {
         let mut sender = Sender::new(&config);
         let mut receiver = Receiver::new(&config);
         let mut stream = Stream::new(seed, "loss");
         let segment = u64::from(config.max_segment_size);
         let mut now = Instant::ZERO;
-        let mut flying: Vec<Data> = Vec::new();
+        let mut in_flight: Vec<Data> = Vec::new();
         sender.write(u64::MAX);
         for _ in 0..200 {
             let mut acks = Vec::new();
-            for data in flying.drain(..) {
+            for data in in_flight.drain(..) {
                 if !stream.chance(loss) {
                     receiver.handle_data(&config, now, &data, stream.chance(0.01));
                     acks.extend(receiver.poll_transmit(&config, now));
@@ -120,13 +120,13 @@ proptest! {
                     if !data.retransmission && !data.syn {
                         let end = data.seq + u64::from(data.len);
                         prop_assert!(end - sender.acknowledged() <= config.window);
-                        // Limited transmit without SACK goes up to two segments beyond; a tail-loss
-                        // probe, which only a timer lets go, goes whatever the window.
-                        let beyond = if config.sack || !config.limited_transmit { 0 } else { 2 * segment };
+                        // Limited transmit without SACK exceeds the window by up to two segments. A tail-loss probe,
+                        // sent only by a timer, ignores the window.
+                        let excess = if config.sack || !config.limited_transmit { 0 } else { 2 * segment };
                         let probe = ack.is_none() && config.loss_detection == LossDetection::Rack;
-                        prop_assert!(probe || sender.bytes_in_flight() <= sender.congestion_window() + beyond);
+                        prop_assert!(probe || sender.bytes_in_flight() <= sender.congestion_window() + excess);
                     }
-                    flying.push(data);
+                    in_flight.push(data);
                 }
             }
             prop_assert!(sender.congestion_window() >= segment);
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn no_acknowledgement_makes_it_panic(
+    fn no_ack_makes_the_sender_panic(
         config in configs(),
         acks in prop::collection::vec(
             (0u64..400_000, any::<[u16; 6]>(), any::<[u32; 3]>(), any::<[bool; 6]>()), 1..300),
@@ -142,25 +142,33 @@ proptest! {
         let mut sender = Sender::new(&config);
         sender.write(1_000_000);
         let mut now = Instant::ZERO;
-        for (offset, blocks, wild, on) in acks {
-            now += Duration::from_millis(u64::from(wild[0] % 700));
-            // Mostly near what is outstanding, so that checks are passed; sometimes anything.
+        for (offset, blocks, arbitrary, flags) in acks {
+            now += Duration::from_millis(u64::from(arbitrary[0] % 700));
+            // Most numbers are near the outstanding data, to pass the checks; some are arbitrary.
             let base = sender.acknowledged();
-            let number = if on[0] { base + offset % 5000 } else { base };
+            let number = if flags[0] { base + offset % 5000 } else { base };
             let block = |i: usize| {
                 let (start, len) = (u32::from(blocks[2 * i]), u32::from(blocks[2 * i + 1]));
-                if on[1] { (start % 9000, len % 3000) } else { (start.wrapping_mul(wild[1]), len.wrapping_mul(wild[2])) }
+                if flags[1] {
+                    (start % 9000, len % 3000)
+                } else {
+                    (start.wrapping_mul(arbitrary[1]), len.wrapping_mul(arbitrary[2]))
+                }
             };
             let ack = Ack {
-                ack: if on[2] && on[3] { u64::from(wild[1]) << 32 | u64::from(wild[2]) } else { number },
-                echo: if on[3] { now } else { Instant(u64::from(wild[2]) << 10) },
-                window: if on[4] { wild[1] % 200_000 } else { 50_000 },
+                ack: if flags[2] && flags[3] {
+                    u64::from(arbitrary[1]) << 32 | u64::from(arbitrary[2])
+                } else {
+                    number
+                },
+                echo: if flags[3] { now } else { Instant(u64::from(arbitrary[2]) << 10) },
+                window: if flags[4] { arbitrary[1] % 200_000 } else { 50_000 },
                 sack: [block(0), block(1), block(2)],
-                syn: on[5] && on[4] || !sender.is_established(),
-                ece: on[5],
+                syn: flags[5] && flags[4] || !sender.is_established(),
+                ece: flags[5],
             };
             sender.handle_ack(&config, now, &ack);
-            if on[5] {
+            if flags[5] {
                 sender.handle_timeout(&config, now);
             }
             let mut burst = 0;
@@ -181,13 +189,14 @@ proptest! {
         segments in prop::collection::vec((any::<u64>(), any::<u32>(), any::<[bool; 5]>()), 1..300),
     ) {
         let mut receiver = Receiver::new(&config);
-        for (wild, len, on) in segments {
-            let seq = if on[0] { wild } else { receiver.delivered().saturating_sub(500) + wild % 2000 };
-            let len = if on[1] { len } else { len % 700 };
-            let data = Data { seq, sent: Instant(wild), len, syn: on[2] && on[3], cwr: on[3], retransmission: on[2] };
-            receiver.handle_data(&config, Instant(wild), &data, on[4]);
+        for (arbitrary, len, flags) in segments {
+            let seq = if flags[0] { arbitrary } else { receiver.delivered().saturating_sub(500) + arbitrary % 2000 };
+            let len = if flags[1] { len } else { len % 700 };
+            let (syn, cwr, retransmission) = (flags[2] && flags[3], flags[3], flags[2]);
+            let data = Data { seq, sent: Instant(arbitrary), len, syn, cwr, retransmission };
+            receiver.handle_data(&config, Instant(arbitrary), &data, flags[4]);
             let before = receiver.delivered();
-            if let Some(ack) = receiver.poll_transmit(&config, Instant(wild)) {
+            if let Some(ack) = receiver.poll_transmit(&config, Instant(arbitrary)) {
                 prop_assert_eq!(ack.ack, before);
                 let mut ended = false;
                 for (start, len) in ack.sack {

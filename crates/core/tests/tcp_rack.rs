@@ -1,5 +1,4 @@
-//! Packet traces of RACK-TLP's loss detection (RFC 8985), as in `tcp_traces.rs`: milliseconds, what
-//! the sender sent (`r` again, `!` then lost) with what it told, and the window after it.
+//! Packet traces of RACK-TLP's loss detection (RFC 8985), in the format of `tcp_traces.rs`.
 
 mod tcp_path;
 
@@ -21,9 +20,9 @@ fn config() -> Config {
 }
 
 #[test]
-fn a_probe_shows_the_lost_tail() {
-    // RFC 8985 section 3.4: two round trips after the last ACK the last segment goes again, and its
-    // ACK tells that 7 and 8, sent before, are lost.
+fn probe_reveals_the_lost_tail() {
+    // RFC 8985 section 3.4: two round trips after the last ACK the last segment is retransmitted, and its ACK shows
+    // that 7 and 8, sent before, are lost.
     assert_trace(
         &trace(&config(), 10, &[7, 8, 9]),
         "
@@ -37,8 +36,8 @@ fn a_probe_shows_the_lost_tail() {
 }
 
 #[test]
-fn a_probe_is_new_data_where_there_is_some() {
-    // Beyond the congestion window.
+fn probe_is_new_data_if_available() {
+    // The probe exceeds the congestion window.
     assert_trace(
         &trace(&Config { initial_window: 3, ..config() }, 6, &[0, 1, 2]),
         "
@@ -52,7 +51,7 @@ fn a_probe_is_new_data_where_there_is_some() {
 }
 
 #[test]
-fn a_probe_for_one_segment_waits_for_a_delayed_ack() {
+fn probe_for_one_segment_waits_for_a_delayed_ack() {
     assert_trace(
         &trace(&config(), 1, &[0]),
         "
@@ -63,7 +62,7 @@ fn a_probe_for_one_segment_waits_for_a_delayed_ack() {
 }
 
 #[test]
-fn a_probe_that_is_lost_leaves_it_to_the_timer() {
+fn lost_probe_leaves_recovery_to_the_timer() {
     assert_trace(
         &trace(&config(), 10, &[9, 9]),
         "
@@ -75,8 +74,8 @@ fn a_probe_that_is_lost_leaves_it_to_the_timer() {
     );
 }
 
-/// Segment 9, the last of those written at first, goes twice, and more data follows.
-fn probed(fate: impl Fn(&Data) -> Fate) -> String {
+/// Returns the trace of a transfer whose last segment, 9, is probed before more data follows.
+fn probe_trace(fate: impl Fn(&Data) -> Fate) -> String {
     let mut path = Path::new(config(), ROUND_TRIP);
     path.run(10, Instant(1_200_000_000), &fate, deliver);
     path.run(2, Instant::NEVER, &fate, deliver);
@@ -84,14 +83,14 @@ fn probed(fate: impl Fn(&Data) -> Fate) -> String {
 }
 
 #[test]
-fn what_a_probe_repairs_reduces_the_window() {
-    // Told by an ACK beyond the probe (RFC 8985 section 7.4).
+fn loss_repaired_by_a_probe_reduces_the_window() {
+    // An ACK beyond the probe shows the repair (RFC 8985 section 7.4).
     let fate = |data: &Data| match data.seq / SEGMENT {
         9 if !data.retransmission => Fate::Drop,
         _ => Fate::Deliver,
     };
     assert_trace(
-        &probed(fate),
+        &probe_trace(fate),
         "
          0 syn | 10.0
          100 0 1 2 3 4 5 6 7 8 9! | 10.0
@@ -102,14 +101,14 @@ fn what_a_probe_repairs_reduces_the_window() {
 }
 
 #[test]
-fn a_probe_in_vain_reduces_nothing() {
-    // Segment 9 is only late; the second of the two to arrive causes a plain duplicate ACK.
+fn needless_probe_reduces_nothing() {
+    // Segment 9 is only late; its second copy to arrive causes a plain duplicate ACK.
     let fate = |data: &Data| match data.seq / SEGMENT {
         9 if !data.retransmission => Fate::Delay(Duration::from_millis(500)),
         _ => Fate::Deliver,
     };
     assert_trace(
-        &probed(fate),
+        &probe_trace(fate),
         "
          0 syn | 10.0
          100 0 1 2 3 4 5 6 7 8 9 | 10.0
@@ -119,8 +118,8 @@ fn a_probe_in_vain_reduces_nothing() {
 }
 
 #[test]
-fn a_lost_retransmission_is_found_by_what_left_after_it() {
-    // Twice; RFC 6675 would wait for the timer. One reduction is for all.
+fn lost_retransmission_is_detected_by_later_segments() {
+    // Two retransmissions are lost; RFC 6675 would wait for the timer. The window is reduced once.
     assert_trace(
         &trace(&config(), 30, &[4, 4, 4]),
         "
@@ -134,8 +133,8 @@ fn a_lost_retransmission_is_found_by_what_left_after_it() {
 }
 
 #[test]
-fn a_loss_after_the_reduction_reduces_again() {
-    // Segment 20 left in the recovery, and shows lost in it.
+fn loss_after_the_reduction_reduces_again() {
+    // Segment 20 is sent and detected as lost during the recovery.
     assert_trace(
         &trace(&config(), 32, &[4, 4, 20]),
         "
@@ -149,8 +148,8 @@ fn a_loss_after_the_reduction_reduces_again() {
 }
 
 #[test]
-fn a_small_window_needs_no_duplicate_acks() {
-    // One segment received above the hole, and a quarter of a round trip.
+fn small_window_needs_no_duplicate_acks() {
+    // One segment received above the hole and a quarter of a round trip suffice.
     assert_trace(
         &trace(&config(), 2, &[0]),
         "
@@ -176,7 +175,7 @@ fn several_losses_are_repaired_in_a_round_trip() {
 }
 
 #[test]
-fn after_a_timeout_everything_that_left_before_it_is_lost() {
+fn timeout_marks_everything_sent_before_it_as_lost() {
     // RFC 8985 section 6.3. The probe is lost as well.
     let drops: Vec<u64> = (0..10).chain([9]).collect();
     assert_trace(
@@ -193,8 +192,9 @@ fn after_a_timeout_everything_that_left_before_it_is_lost() {
     );
 }
 
-/// Segments 8 and 12 are this much late, so that one and seven segments overtake them.
-fn reordered(late: Duration) -> String {
+/// Returns the trace of a transfer whose segments 8 and 12 are this late, so that one and seven segments overtake
+/// them.
+fn reordering_trace(late: Duration) -> String {
     let mut path = Path::new(config(), ROUND_TRIP);
     let fate = |data: &Data| match data.seq / SEGMENT {
         8 | 12 if !data.retransmission => Fate::Delay(late),
@@ -205,16 +205,16 @@ fn reordered(late: Duration) -> String {
 }
 
 #[test]
-fn reordering_is_not_taken_for_loss() {
-    // Within a quarter of a round trip; the second time although seven have come before, since
-    // reordering was seen.
+fn reordering_is_not_mistaken_for_loss() {
+    // A delay within a quarter of a round trip is not a loss. Seven segments overtake the second late one, but
+    // reordering was seen before.
     assert_trace(
-        &reordered(Duration::from_millis(20)),
+        &reordering_trace(Duration::from_millis(20)),
         "
          0 syn | 10.0
          100 0 1 2 3 4 5 6 7 8 9 | 10.0
          200 10 11 12 13 14 15 16 17 18 19 | 18.0",
     );
-    // Later than that it is.
-    assert!(reordered(Duration::from_millis(30)).contains("225 [fast-retransmit] r8"));
+    // A longer delay is taken for a loss.
+    assert!(reordering_trace(Duration::from_millis(30)).contains("225 [fast-retransmit] r8"));
 }

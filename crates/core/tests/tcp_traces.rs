@@ -1,7 +1,6 @@
-//! Packet traces of the loss recoveries, one line per instant: milliseconds, what the sender
-//! sent (`r` again, `!` then lost, `*` then marked) with what it told, and the window after it
-//! in segments. The round trip is 100 ms, segments are numbered from 0, nothing delays ACKs
-//! unless a test says so.
+//! Packet traces of loss recovery, one line per instant: the time in milliseconds, the segments sent and the events
+//! of the sender, then the window in segments. `r` marks a retransmission, `!` a loss and `*` a congestion mark. The
+//! round trip is 100 ms, segments are numbered from 0, and ACKs are not delayed unless a test does so.
 
 mod tcp_path;
 
@@ -84,7 +83,7 @@ fn newreno_is_impatient() {
 }
 
 #[test]
-fn newreno_waits_for_the_timer_when_a_retransmission_is_lost() {
+fn newreno_waits_for_the_timer_after_a_lost_retransmission() {
     assert_trace(
         &trace(&config(Algorithm::NewReno, false), 30, &[4, 4]),
         "
@@ -98,9 +97,9 @@ fn newreno_waits_for_the_timer_when_a_retransmission_is_lost() {
 }
 
 #[test]
-fn newreno_does_not_recover_from_what_a_timeout_repaired() {
-    // A delay makes the timer expire in vain. The segments sent twice then cause duplicate ACKs,
-    // which must not begin a recovery.
+fn newreno_does_not_recover_from_losses_repaired_by_a_timeout() {
+    // A delay causes a spurious timeout. The segments sent twice then cause duplicate ACKs, which must not begin a
+    // recovery.
     let mut path = Path::new(config(Algorithm::NewReno, false), ROUND_TRIP);
     let fate = |data: &Data| match data.retransmission {
         false if data.seq < 10 * SEGMENT => Fate::Delay(Duration::from_secs(1)),
@@ -132,7 +131,7 @@ fn sack_repairs_several_holes_in_a_round_trip() {
 
 #[test]
 fn sack_rescues_the_tail_once() {
-    // Nothing tells that 8 and 9 are lost: rule 4 sends the last, whose ACK shows 8 by rule 3.
+    // No block shows that 8 and 9 are lost. Rule 4 sends the last segment, and its ACK leads to 8 by rule 3.
     assert_trace(
         &trace(&config(Algorithm::NewReno, true), 10, &[3, 8, 9]),
         "
@@ -145,7 +144,7 @@ fn sack_rescues_the_tail_once() {
 }
 
 #[test]
-fn sack_waits_for_the_timer_when_a_retransmission_is_lost() {
+fn sack_waits_for_the_timer_after_a_lost_retransmission() {
     assert_trace(
         &trace(&config(Algorithm::NewReno, true), 30, &[4, 4]),
         "
@@ -160,7 +159,7 @@ fn sack_waits_for_the_timer_when_a_retransmission_is_lost() {
 
 #[test]
 fn sack_information_outlives_a_timeout() {
-    // Segments 1 to 3, 5 to 7 and 9 were received: after the timeout only 0, 4 and 8 go again.
+    // Segments 1 to 3, 5 to 7 and 9 were received: after the timeout only 0, 4 and 8 are retransmitted.
     assert_trace(
         &trace(&config(Algorithm::NewReno, true), 10, &[0, 0, 4, 4, 8, 8]),
         "
@@ -175,12 +174,12 @@ fn sack_information_outlives_a_timeout() {
 #[test]
 fn limited_transmit_saves_a_small_window_from_the_timer() {
     for sack in [false, true] {
-        let few = Config { initial_window: 3, ..config(Algorithm::NewReno, sack) };
-        let with = trace(&few, 8, &[0]);
-        let lines: Vec<_> = with.lines().map(|l| l.split(" |").next().unwrap().trim()).collect();
+        let small = Config { initial_window: 3, ..config(Algorithm::NewReno, sack) };
+        let limited_transmit = trace(&small, 8, &[0]);
+        let lines: Vec<_> = limited_transmit.lines().map(|l| l.split(" |").next().unwrap().trim()).collect();
         assert_eq!(lines, ["0 0! 1 2", "100 3 4", "200 [fast-retransmit] r0 5", "300 [recovered] 6 7"]);
         assert_trace(
-            &trace(&Config { limited_transmit: false, ..few }, 8, &[0]),
+            &trace(&Config { limited_transmit: false, ..small }, 8, &[0]),
             "
          0 0! 1 2 | 3.0
          1000 [timeout] r0 | 1.0
@@ -192,7 +191,7 @@ fn limited_transmit_saves_a_small_window_from_the_timer() {
 }
 
 #[test]
-fn timeouts_back_off_and_a_segment_sent_twice_times_nothing() {
+fn timeouts_back_off_and_a_segment_sent_twice_is_not_timed() {
     for (timestamps, timeout) in [(false, 16_000), (true, 300)] {
         let config = Config { timestamps, ..config(Algorithm::NewReno, false) };
         let mut path = Path::new(config, ROUND_TRIP);
@@ -209,7 +208,8 @@ fn timeouts_back_off_and_a_segment_sent_twice_times_nothing() {
          15200 r3 | 2.9
          15300 [recovered] | 3.2",
         );
-        // Karn: the timeout stays backed off until a new segment is timed; timestamps tell at once.
+        // Karn's algorithm: the timeout stays backed off until a new segment is timed. With timestamps it is updated
+        // at once.
         assert_eq!(path.sender.retransmission_timeout(), Duration::from_millis(timeout));
         assert_eq!(path.sender.smoothed_round_trip().is_some(), timestamps);
     }
@@ -230,7 +230,7 @@ fn losses_do_not_disturb_the_round_trip_estimate() {
 }
 
 #[test]
-fn acks_are_delayed_by_the_second_segment_or_the_timer() {
+fn acks_are_delayed_until_the_second_segment_or_the_timer() {
     let config = Config { ack_every: 2, delayed_ack: ROUND_TRIP, ..config(Algorithm::NewReno, true) };
     let mut path = Path::new(Config { initial_window: 3, ..config }, ROUND_TRIP);
     let mut acks = Vec::new();
@@ -239,12 +239,12 @@ fn acks_are_delayed_by_the_second_segment_or_the_timer() {
         Fate::Deliver
     });
     assert_eq!(acks, [2, 3]);
-    // 50 ms there, 100 ms held back, 50 ms back.
+    // 50 ms to the receiver, 100 ms of delay, 50 ms back.
     assert_eq!(path.now, Instant(200_000_000));
 }
 
 #[test]
-fn a_mark_reduces_once_for_a_window_of_data() {
+fn mark_reduces_once_per_window_of_data() {
     let config = Config { ecn: true, initial_window: 4, ..config(Algorithm::NewReno, true) };
     let mut path = Path::new(config, ROUND_TRIP);
     let fate = |data: &Data| match data.seq / SEGMENT {
@@ -269,7 +269,7 @@ fn a_mark_reduces_once_for_a_window_of_data() {
 }
 
 #[test]
-fn a_loss_in_a_marked_window_does_not_reduce_again() {
+fn loss_in_a_marked_window_does_not_reduce_again() {
     let config = Config { ecn: true, initial_window: 4, ..config(Algorithm::NewReno, true) };
     let mut path = Path::new(config, ROUND_TRIP);
     let fate = |data: &Data| match data.seq / SEGMENT {
@@ -290,7 +290,7 @@ fn a_loss_in_a_marked_window_does_not_reduce_again() {
 }
 
 #[test]
-fn the_advertised_window_limits_and_stops_growth() {
+fn advertised_window_limits_data_and_stops_growth() {
     let config = Config { window: 4_500, initial_window: 3, ..config(Algorithm::NewReno, true) };
     assert_trace(
         &trace(&config, 12, &[]),
@@ -303,7 +303,7 @@ fn the_advertised_window_limits_and_stops_growth() {
 }
 
 #[test]
-fn a_lost_syn_costs_the_initial_window() {
+fn lost_syn_reduces_the_initial_window() {
     let config = Config { handshake: true, ..config(Algorithm::NewReno, true) };
     let mut path = Path::new(config, ROUND_TRIP);
     let mut syns = 0;
@@ -325,7 +325,7 @@ fn a_lost_syn_costs_the_initial_window() {
 }
 
 #[test]
-fn idleness_returns_to_the_initial_window() {
+fn idle_sender_returns_to_the_initial_window() {
     let mut path = Path::new(config(Algorithm::NewReno, true), ROUND_TRIP);
     path.run(30, Instant(2_000_000_000), deliver, deliver);
     assert_eq!(path.sender.congestion_window(), 40 * SEGMENT);
@@ -333,7 +333,7 @@ fn idleness_returns_to_the_initial_window() {
     assert!(path.trace.contains("2000 30 31 32 33 34 35 36 37 38 39 | 10.0"), "{}", path.trace);
 }
 
-/// One loss, and then the window against W_cubic(t) of RFC 9438 equation 1.
+/// Compares the window after one loss with W_cubic(t) of RFC 9438 equation 1.
 #[test]
 fn cubic_follows_its_curve() {
     let base = config(Algorithm::Cubic, true);
@@ -356,12 +356,15 @@ fn cubic_follows_its_curve() {
     let (w_max, after) = (windows[begin].1 / 0.7, windows[begin].1);
     let k = ((w_max - after) / 0.4).cbrt();
     assert!(w_max > 500.0 && k > 5.0, "{w_max} {k}");
-    // Recovery takes one round trip; then congestion avoidance begins.
+    // Congestion avoidance begins after one round trip of recovery.
     for (index, &(_, window)) in windows.iter().enumerate().skip(begin + 3) {
         let t = (index - begin - 1) as f64 * 0.1;
         let expected = 0.4 * (t - k).powi(3) + w_max;
-        // One segment in a round trip is the growth in discrete steps.
+        // The window grows in steps of a round trip, so it may be one step away from the curve.
         let slope = 1.2 * (t - k).powi(2) * 0.1;
-        assert!((window - expected).abs() <= slope + 0.01 * expected, "{t}: {window} for {expected}");
+        assert!(
+            (window - expected).abs() <= slope + 0.01 * expected,
+            "at {t} s: window {window}, expected {expected}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Patterns against their definitions: exact times, distributions, long-run means, and
-//! golden values of every source.
+//! Patterns compared with their definitions: exact times, distributions, long-run means, and golden values of
+//! all sources.
 
 use netstage_core::quantity::BitRate;
 use netstage_core::rng::Stream;
@@ -16,7 +16,7 @@ fn gaps<const N: usize>(pattern: &Pattern, name: &str) -> [u64; N] {
     core::array::from_fn(|_| source.next().expect("the pattern has no end").gap.0)
 }
 
-/// Mean rate over this many seconds.
+/// Returns the mean rate over a number of seconds.
 fn measured_rate(pattern: &Pattern, seed: u64, seconds: f64) -> f64 {
     let mut source = Source::new(pattern, Stream::new(seed, "rate"));
     let (mut time, mut bits) = (0.0, 0.0);
@@ -87,7 +87,7 @@ fn poisson_counts_have_the_variance_of_their_mean() {
 }
 
 #[test]
-fn pareto_has_its_mean_and_tail() {
+fn pareto_has_the_specified_mean_and_tail() {
     let mut rng = Stream::new(1, "tail");
     let (mean, shape, n) = (3.0, 2.5, 1_000_000);
     let samples: Vec<f64> = (0..n).map(|_| rng.pareto(mean, shape)).collect();
@@ -103,11 +103,11 @@ fn pareto_has_its_mean_and_tail() {
 }
 
 #[test]
-fn phases_and_states_keep_their_long_run_rate() {
+fn phases_and_states_have_the_expected_long_run_rate() {
     let milliseconds = Duration::from_millis;
     let patterns = [
         Pattern::OnOff { rate: BitRate(2_000_000), packet: 500, on: milliseconds(20), off: milliseconds(30) },
-        // Phases shorter than a packet time lose nothing.
+        // Phases shorter than a packet time do not reduce the rate.
         Pattern::OnOff { rate: BitRate(100_000), packet: 1250, on: milliseconds(3), off: milliseconds(5) },
         Pattern::Pareto {
             rate: BitRate(1_000_000),
@@ -135,8 +135,8 @@ fn phases_and_states_keep_their_long_run_rate() {
 }
 
 #[test]
-fn an_on_phase_is_exponential_and_a_pareto_one_is_not() {
-    // One packet a microsecond: a gap of more than one is an off phase.
+fn off_phases_are_exponential_or_pareto() {
+    // One packet per microsecond: a longer gap contains an off phase.
     let (rate, packet) = (BitRate(8_000_000_000), 1000);
     let (on, off) = (Duration::from_millis(1), Duration::from_millis(2));
     let off_phases = |pattern: &Pattern| -> Vec<f64> {
@@ -146,7 +146,7 @@ fn an_on_phase_is_exponential_and_a_pareto_one_is_not() {
     };
     let exponential = off_phases(&Pattern::OnOff { rate, packet, on, off });
     let pareto = off_phases(&Pattern::Pareto { rate, packet, on, off, shape: 1.5 });
-    // About 20 million packets of 1000 an on phase.
+    // 20 million packets with about 1000 per on phase.
     assert!((19_300..20_700).contains(&exponential.len()), "{}", exponential.len());
     let beyond = |phases: &[f64], limit| {
         phases.iter().filter(|&&phase| phase > limit).count() as f64 / phases.len() as f64
@@ -170,12 +170,12 @@ fn traces_end_or_repeat() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused_and_silent() {
+fn invalid_patterns_are_rejected_and_emit_nothing() {
     let (rate, packet, on, off) = (BitRate(1000), 100, Duration::from_millis(1), Duration::from_millis(1));
     let brief = Duration::from_micros(79);
     let zero = Duration::ZERO;
     let trace = |packets: &[(Duration, u32)], repeat| Pattern::Trace { packets: packets.into(), repeat };
-    let refused = [
+    let invalid = [
         (Pattern::Cbr { rate: BitRate(0), packet }, PatternError::ZeroRate),
         (Pattern::Poisson { rate, packet: 0 }, PatternError::EmptyPacket),
         (Pattern::OnOff { rate, packet, on: zero, off }, PatternError::EmptyPhase),
@@ -189,19 +189,18 @@ fn what_cannot_be_sent_is_refused_and_silent() {
         (trace(&[], false), PatternError::Empty),
         (trace(&[(zero, 100), (zero, 50)], true), PatternError::InstantTrace),
     ];
-    for (pattern, error) in refused {
+    for (pattern, error) in invalid {
         assert_eq!(pattern.check(), Err(error), "{pattern:?}");
-        assert_eq!(source(&pattern, "refused").next(), None, "{pattern:?}");
+        assert_eq!(source(&pattern, "invalid").next(), None, "{pattern:?}");
     }
     assert_eq!(trace(&[(zero, 100)], false).check(), Ok(()));
     let always_on = Pattern::OnOff { rate, packet, on, off: zero };
     assert_eq!(gaps::<8>(&always_on, "on"), gaps::<8>(&Pattern::Cbr { rate, packet }, "on"));
 }
 
-// Golden values, computed by an independent implementation. A change here changes every
-// published figure.
+// Golden values from an independent implementation. Changing them changes all published figures.
 #[test]
-fn sources_are_fixed_for_all_time() {
+fn sources_match_golden_values() {
     let (on, off) = (Duration::from_millis(1), Duration::from_millis(1));
     let (rate, packet) = (BitRate(1_000_000), 100);
     let cbr = Pattern::Cbr { rate: BitRate(3_000_000), packet: 1000 };

@@ -36,12 +36,12 @@ fn first_probe(key: usize, longest: Duration) -> Duration {
 
 /// Returns the idle time of a flow after this many probes.
 fn idle_interval(config: &Config, probes: u8) -> Duration {
-    let interval = FIRST_IDLE_PROBE.0.saturating_mul(1 << probes.min(MOST_IDLE_PROBES));
+    let interval = FIRST_IDLE_PROBE.0.saturating_mul(1 << probes.min(MAX_IDLE_PROBES));
     Duration(interval.min(config.idle_probe.0))
 }
 
 /// Maximum count of idle probes; the interval has then doubled often enough to reach any limit.
-const MOST_IDLE_PROBES: u8 = 32;
+const MAX_IDLE_PROBES: u8 = 32;
 const UNUSED: u8 = u8::MAX;
 
 /// Number of packets over which the mean size is smoothed. The initial mean is small, so that a minimum
@@ -305,7 +305,7 @@ impl<H: Packet> Flow<H> {
                     Transmit::Data(packet) => Some(self.sent(packet, in_time(self.free_at))),
                     query => {
                         if ingress.in_flight() == 0 && ingress.queue_len() == 0 {
-                            self.idle_probes = MOST_IDLE_PROBES.min(self.idle_probes.saturating_add(1));
+                            self.idle_probes = MAX_IDLE_PROBES.min(self.idle_probes.saturating_add(1));
                         }
                         Some(query)
                     }

@@ -8,7 +8,7 @@ use netstage_wire::mpls::Label;
 #[derive(Clone, Debug)]
 pub struct Labels {
     /// Number each label is assigned to, plus one; zero if it is free.
-    given: Vec<u32>,
+    assigned: Vec<u32>,
 }
 
 /// Reason for refusing a label.
@@ -22,7 +22,7 @@ pub enum Taken {
 
 impl Default for Labels {
     fn default() -> Labels {
-        Labels { given: vec![0; Label::MAX.number() as usize + 1] }
+        Labels { assigned: vec![0; Label::MAX.number() as usize + 1] }
     }
 }
 
@@ -32,7 +32,7 @@ impl Labels {
         if label.is_reserved() {
             return Err(Taken::Reserved);
         }
-        let slot = &mut self.given[label.number() as usize];
+        let slot = &mut self.assigned[label.number() as usize];
         match *slot {
             0 => {
                 *slot = to as u32 + 1;
@@ -44,14 +44,14 @@ impl Labels {
 
     /// Releases a label and returns the number it was assigned to.
     pub fn take_back(&mut self, label: Label) -> Option<usize> {
-        let before = core::mem::take(&mut self.given[label.number() as usize]);
+        let before = core::mem::take(&mut self.assigned[label.number() as usize]);
         (before as usize).checked_sub(1)
     }
 
     /// Returns the number a label is assigned to.
     #[inline]
     pub fn get(&self, label: Label) -> Option<usize> {
-        (self.given[label.number() as usize] as usize).checked_sub(1)
+        (self.assigned[label.number() as usize] as usize).checked_sub(1)
     }
 }
 

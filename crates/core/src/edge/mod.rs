@@ -135,8 +135,8 @@ impl<H: Packet> Edge<H> {
     /// Returns the index of a control's window configuration; zero if it has none.
     fn shared(&mut self, control: &Control) -> u32 {
         let Control::I2vfc(config) = control else { return 0 };
-        let known = self.configs.iter().position(|known| known == config);
-        known.unwrap_or_else(|| {
+        let existing = self.configs.iter().position(|existing| existing == config);
+        existing.unwrap_or_else(|| {
             self.configs.push(config.clone());
             self.configs.len() - 1
         }) as u32

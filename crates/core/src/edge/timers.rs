@@ -50,8 +50,8 @@ impl Timers {
     pub fn expire(&mut self, now: Instant, mut expired: impl FnMut(usize) -> Option<Instant>) {
         match self {
             Timers::Ticks(wheel) => wheel.expire(now, |wheel, flow| {
-                if let Some(again) = expired(flow) {
-                    wheel.arm(flow, again);
+                if let Some(next) = expired(flow) {
+                    wheel.arm(flow, next);
                 }
             }),
             Timers::Exact(tournament) => {

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 pub fn weighted_max_min(paths: &[Vec<usize>], capacities: &[f64], weights: &[f64]) -> Vec<f64> {
     check(paths, capacities, weights);
     let mut rates = vec![f64::INFINITY; paths.len()];
-    let mut left = capacities.to_vec();
+    let mut remaining = capacities.to_vec();
     let mut growing: Vec<usize> = (0..paths.len()).filter(|flow| !paths[*flow].is_empty()).collect();
     while !growing.is_empty() {
         let mut demand = vec![0.0; capacities.len()];
@@ -27,21 +27,21 @@ pub fn weighted_max_min(paths: &[Vec<usize>], capacities: &[f64], weights: &[f64
                 demand[link] += weights[flow];
             }
         }
-        let level = |link: usize| left[link].max(0.0) / demand[link];
+        let level = |link: usize| remaining[link].max(0.0) / demand[link];
         let bottleneck = (0..capacities.len())
             .filter(|link| demand[*link] > 0.0)
             .min_by(|a, b| level(*a).total_cmp(&level(*b)))
             .expect("a flow that still grows crosses a link");
         let share = level(bottleneck);
-        let (stopped, rest): (Vec<usize>, Vec<usize>) =
+        let (stopped, unstopped): (Vec<usize>, Vec<usize>) =
             growing.into_iter().partition(|flow| paths[*flow].contains(&bottleneck));
         for flow in stopped {
             rates[flow] = share * weights[flow];
             for &link in &paths[flow] {
-                left[link] -= rates[flow];
+                remaining[link] -= rates[flow];
             }
         }
-        growing = rest;
+        growing = unstopped;
     }
     rates
 }
@@ -75,7 +75,7 @@ pub fn proportional_fair(paths: &[Vec<usize>], capacities: &[f64], weights: &[f6
     crossing.iter_mut().for_each(|(capacity, _)| *capacity /= unit);
     let smallest = flows.iter().map(|flow| weights[*flow]).fold(f64::INFINITY, f64::min);
     let weights: Vec<f64> = flows.iter().map(|flow| weights[*flow] / smallest).collect();
-    let solved = maximise(&crossing, &weights);
+    let solved = maximize(&crossing, &weights);
     for (index, &flow) in flows.iter().enumerate() {
         rates[flow] = solved[index] * unit;
     }
@@ -89,7 +89,7 @@ fn check(paths: &[Vec<usize>], capacities: &[f64], weights: &[f64]) {
 }
 
 /// Follows the maxima of Σ wᵢ/μ·log xᵢ + Σ log(slack) as μ decreases.
-fn maximise(links: &[(f64, Vec<usize>)], weights: &[f64]) -> Vec<f64> {
+fn maximize(links: &[(f64, Vec<usize>)], weights: &[f64]) -> Vec<f64> {
     let count = weights.len();
     let mut rates = vec![f64::INFINITY; count];
     for (capacity, members) in links {

@@ -158,7 +158,7 @@ impl<P> Ingress<P> {
     /// here.
     pub fn set_minimum(&mut self, config: &Config, packets_per_second: f64) {
         self.minimum = packets_per_second;
-        self.window = self.window.max(self.least_window(config));
+        self.window = self.window.max(self.min_window(config));
     }
 
     /// Enqueues a customer packet, or returns it if the queue is full.
@@ -238,7 +238,7 @@ impl<P> Ingress<P> {
         }
         self.blocked = false;
         // The round trip may have grown, and with it the window that the minimum rate needs.
-        self.window = self.window.max(self.least_window(config));
+        self.window = self.window.max(self.min_window(config));
         self.update_parameters(config, reference, now);
     }
 
@@ -350,7 +350,7 @@ impl<P> Ingress<P> {
     }
 
     /// Returns the minimum window: the packets in flight at the minimum rate, plus those not yet reported on.
-    fn least_window(&self, config: &Config) -> f64 {
+    fn min_window(&self, config: &Config) -> f64 {
         if self.minimum == 0.0 {
             return 1.0;
         }
@@ -395,7 +395,7 @@ impl<P> Ingress<P> {
     fn shrink(&mut self, config: &Config) {
         self.probing = false;
         self.loss.event();
-        self.window = (self.window * (1.0 - self.parameters.decrease)).max(self.least_window(config));
+        self.window = (self.window * (1.0 - self.parameters.decrease)).max(self.min_window(config));
         self.recovery = self.counters.sent;
     }
 

@@ -109,7 +109,7 @@ impl Default for Silence {
 /// Treatment of data to an egress PE that is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenSilent {
-    /// Send the data, and count each second of silence as a loss: the window shrinks towards its minimum.
+    /// Send the data, and count each second of silence as a loss: the window shrinks toward its minimum.
     Shrink,
     /// Send the data at the rate of the last window ("fail open"), for a peer that cannot answer or a
     /// broken return path. One window of packets per second is sent until the peer counts as silent, and

@@ -67,24 +67,24 @@ pub fn from_weight(
         return Parameters { increase, decrease, infeasible: false };
     }
     let shares = own.weight / reference.weight * (own.round_trip / reference.round_trip);
-    let wanted = gain(reference_decrease) * shares * shares * loss_ratio(own, reference);
+    let required_gain = gain(reference_decrease) * shares * shares * loss_ratio(own, reference);
     match rule {
         Rule::Increase => {
             let decrease = match decrease {
                 Decrease::Fixed(decrease) => decrease,
                 Decrease::FromWeight => reference_decrease,
             };
-            Parameters { increase: increase * wanted / gain(decrease), decrease, infeasible: false }
+            Parameters { increase: increase * required_gain / gain(decrease), decrease, infeasible: false }
         }
         Rule::Decrease => {
-            let infeasible = wanted <= 1.0;
-            let decrease = if infeasible { 0.99 } else { decrease_for(wanted) };
+            let infeasible = required_gain <= 1.0;
+            let decrease = if infeasible { 0.99 } else { decrease_for(required_gain) };
             Parameters { increase, decrease, infeasible }
         }
         Rule::DecreaseThenIncrease => {
             let (lowest, highest) = DECREASE_RANGE;
-            let decrease = decrease_for(wanted).clamp(lowest, highest);
-            Parameters { increase: increase * wanted / gain(decrease), decrease, infeasible: false }
+            let decrease = decrease_for(required_gain).clamp(lowest, highest);
+            Parameters { increase: increase * required_gain / gain(decrease), decrease, infeasible: false }
         }
     }
 }

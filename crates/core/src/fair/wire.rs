@@ -59,20 +59,20 @@ impl Authentication<'_> {
     /// Returns the number of the key that signed a message whose fields take `fields` bytes, if the digest
     /// is valid.
     pub(super) fn verify(&self, message: &[u8], fields: usize) -> Option<u8> {
-        let (covered, place) = tlv::authenticated(message, fields)?;
+        let (covered, digest_field) = tlv::authenticated(message, fields)?;
         // The key number is the byte before the digest.
-        let key = message[place.start - 1];
+        let key = message[digest_field.start - 1];
         let expected = (self.digest)(key, &message[covered])?;
         // All bytes are compared, so that the time of the comparison reveals nothing.
-        let difference = expected.iter().zip(&message[place]).fold(0, |sum, (a, b)| sum | (a ^ b));
+        let difference = expected.iter().zip(&message[digest_field]).fold(0, |sum, (a, b)| sum | (a ^ b));
         (difference == 0).then_some(key)
     }
 
     pub(super) fn sign(&self, message: &mut [u8], fields: usize) {
-        let Some((covered, place)) = tlv::authenticated(message, fields) else { return };
-        let key = message[place.start - 1];
+        let Some((covered, digest_field)) = tlv::authenticated(message, fields) else { return };
+        let key = message[digest_field.start - 1];
         if let Some(digest) = (self.digest)(key, &message[covered]) {
-            message[place].copy_from_slice(&digest);
+            message[digest_field].copy_from_slice(&digest);
         }
     }
 }

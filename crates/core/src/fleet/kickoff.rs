@@ -51,7 +51,7 @@ pub struct Kickoff {
     /// Current estimate of the time until the slowest agent has answered.
     slowest: Duration,
     attempts: u32,
-    told: Instant,
+    proposed_at: Instant,
     start: Instant,
     /// Whether an agent received this start after its time.
     late: bool,
@@ -67,7 +67,7 @@ impl Kickoff {
             clock_error,
             slowest,
             attempts: 0,
-            told: Instant::ZERO,
+            proposed_at: Instant::ZERO,
             start: Instant::ZERO,
             late: false,
         }
@@ -77,12 +77,12 @@ impl Kickoff {
     pub fn propose(&mut self, now: Instant) -> Instant {
         if self.attempts > 0 {
             // The answers took longer than estimated, by an unknown amount.
-            self.slowest = (self.slowest + self.slowest).max(now.since(self.told));
+            self.slowest = (self.slowest + self.slowest).max(now.since(self.proposed_at));
         }
         self.attempts += 1;
         self.agreed.fill(false);
         (self.missing, self.late) = (self.agreed.len(), false);
-        self.told = now;
+        self.proposed_at = now;
         self.start = now + start_lead(self.slowest, self.clock_error);
         self.start
     }
@@ -104,7 +104,7 @@ impl Kickoff {
 
     /// Returns the next step.
     pub fn poll(&self, now: Instant) -> Step {
-        let decision = self.told + self.slowest + Duration(SPARE.0 / 2);
+        let decision = self.proposed_at + self.slowest + Duration(SPARE.0 / 2);
         // Any later, another order would reach agents that have begun.
         let can_move = self.attempts < ATTEMPTS && now + self.slowest + COMMITTED <= self.start;
         let end = self.start + PATIENCE;
@@ -129,7 +129,7 @@ impl Kickoff {
 
     /// Returns the lead time of the last proposal.
     pub fn lead(&self) -> Duration {
-        self.start.since(self.told)
+        self.start.since(self.proposed_at)
     }
 }
 

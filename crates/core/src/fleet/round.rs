@@ -14,7 +14,7 @@ pub struct Round {
     at_a_time: usize,
     next: usize,
     /// Agents with a request in progress, and its time of sending.
-    asked: BTreeMap<usize, Instant>,
+    in_progress: BTreeMap<usize, Instant>,
     slowest: Duration,
 }
 
@@ -25,7 +25,7 @@ impl Round {
             agents,
             at_a_time: at_a_time.max(1),
             next: 0,
-            asked: BTreeMap::new(),
+            in_progress: BTreeMap::new(),
             slowest: Duration::ZERO,
         }
     }
@@ -33,20 +33,20 @@ impl Round {
     /// Returns the next agent to send the request to; `None` at the limit of concurrent requests, and after
     /// the last agent.
     pub fn poll_ask(&mut self, now: Instant) -> Option<usize> {
-        if self.next >= self.agents || self.asked.len() >= self.at_a_time {
+        if self.next >= self.agents || self.in_progress.len() >= self.at_a_time {
             return None;
         }
         let agent = self.next;
         self.next += 1;
-        self.asked.insert(agent, now);
+        self.in_progress.insert(agent, now);
         Some(agent)
     }
 
     /// Handles the response of an agent, or its failure to respond. An agent without a request in progress
     /// has no effect.
     pub fn handle_answer(&mut self, agent: usize, now: Instant) {
-        if let Some(asked) = self.asked.remove(&agent) {
-            self.slowest = self.slowest.max(now.since(asked));
+        if let Some(sent_at) = self.in_progress.remove(&agent) {
+            self.slowest = self.slowest.max(now.since(sent_at));
         }
     }
 
@@ -57,7 +57,7 @@ impl Round {
 
     /// Returns whether all requests were sent and answered.
     pub fn is_over(&self) -> bool {
-        self.next >= self.agents && self.asked.is_empty()
+        self.next >= self.agents && self.in_progress.is_empty()
     }
 
     /// Returns the longest response time so far.

@@ -8,7 +8,7 @@ use alloc::string::String;
 /// Phase of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// There is no run.
+    /// No run.
     #[default]
     Idle,
     /// The resources of the run are being set up.

@@ -89,7 +89,7 @@ impl<M: Memory> Router<M> {
     #[inline(always)]
     fn meaning(&self, top: Entry, interface: u32) -> Meaning {
         if !top.label.is_reserved() {
-            return match self.given.get(top.label).map(|number| self.incoming[number]) {
+            return match self.assigned.get(top.label).map(|number| self.incoming[number]) {
                 Some(incoming) if incoming.expected >> interface.min(63) & 1 == 1 => Meaning::Given(incoming),
                 Some(_) => Meaning::None(Reason::Unexpected),
                 None => Meaning::None(Reason::UnknownLabel),

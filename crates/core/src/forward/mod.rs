@@ -130,7 +130,7 @@ pub struct Reserved;
 /// Labels, hops and routes.
 #[derive(Debug)]
 pub struct Router<M> {
-    given: Labels,
+    assigned: Labels,
     incoming: Vec<Incoming>,
     /// Free entries of `incoming`.
     free: Vec<usize>,
@@ -155,7 +155,7 @@ impl<M: Memory> Router<M> {
             "each interface refers to an existing table"
         );
         Router {
-            given: Labels::default(),
+            assigned: Labels::default(),
             incoming: Vec::new(),
             free: Vec::new(),
             targets: Vec::new(),
@@ -250,7 +250,7 @@ impl<M: Memory> Router<M> {
         if label.is_reserved() {
             return Err(Reserved);
         }
-        if let Some(number) = self.given.get(label) {
+        if let Some(number) = self.assigned.get(label) {
             return Ok(Some(core::mem::replace(&mut self.incoming[number], incoming)));
         }
         let number = self.free.pop().unwrap_or(self.incoming.len());
@@ -258,13 +258,13 @@ impl<M: Memory> Router<M> {
             Some(slot) => *slot = incoming,
             None => self.incoming.push(incoming),
         }
-        self.given.give(label, number).map_err(|_| Reserved)?;
+        self.assigned.give(label, number).map_err(|_| Reserved)?;
         Ok(None)
     }
 
     /// Releases a label and returns its assignment.
     pub fn take_back(&mut self, label: Label) -> Option<Incoming> {
-        let number = self.given.take_back(label)?;
+        let number = self.assigned.take_back(label)?;
         self.free.push(number);
         Some(self.incoming[number])
     }

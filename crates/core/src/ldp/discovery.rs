@@ -1,6 +1,6 @@
-//! Discovery: hellos on each interface (basic, RFC 5036 section 2.4.1) and to single routers (extended,
-//! section 2.4.2), the peers heard by them, and when the one of both with the higher transport address
-//! connects (section 2.5.2).
+//! Discovery: hellos on interfaces (basic, RFC 5036 section 2.4.1) and to single routers (extended, section
+//! 2.4.2), the discovered peers, and the connection, which the router with the higher transport address opens
+//! (section 2.5.2).
 
 use super::session::Phase;
 use super::{Connection, End, Speaker, Transmit};
@@ -11,107 +11,105 @@ use netstage_wire::ldp::message::{Hello, Message};
 use netstage_wire::ldp::write::{Outgoing, Writer};
 use netstage_wire::ldp::{Identifier, MOST_BYTES, Pdu, Status};
 
-/// How long hellos hold that say it is as usual (section 3.5.2).
+/// Default hold times, which a hello with a hold time of zero requests (section 3.5.2).
 const LINK_HOLD_SECONDS: u16 = 15;
 const TARGETED_HOLD_SECONDS: u16 = 45;
-/// What stands for ever.
-const FOR_EVER: u16 = u16::MAX;
-/// Hellos that are sent while one holds.
-const HELLOS_A_HOLD: u64 = 3;
-/// After a session that was refused another is tried so much later, twice as late each time, and at most so
-/// late (section 2.5.3).
+/// Hold time of a hello that never expires.
+const INFINITE: u16 = u16::MAX;
+/// Number of hellos per hold time.
+const HELLOS_PER_HOLD: u64 = 3;
+/// Initial and maximum delay after a failure to establish a session; each failure doubles it (section 2.5.3).
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(120));
-/// How soon another connection is tried after one that could not be made or was shut down, and after one
-/// that was lost.
-const UNREACHABLE: Duration = Duration::from_secs(5);
-const LOST: Duration = Duration::from_secs(1);
-/// Peers on interfaces, together; others are not heard.
-const MOST_ADJACENCIES: usize = 1024;
+/// Delay after a failed connection attempt or a shutdown.
+const RETRY_UNREACHABLE: Duration = Duration::from_secs(5);
+/// Delay after the loss of an established session.
+const RETRY_LOST: Duration = Duration::from_secs(1);
+/// Maximum number of adjacencies; further hellos are ignored.
+const MAX_ADJACENCIES: usize = 1024;
 
-/// By what hellos are sent and heard.
+/// Scope of hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// An interface, with all routers on its link.
+    /// Interface with this index: all routers on its link.
     Link(usize),
-    /// One router, wherever it is.
+    /// Router with this address, on any network.
     Targeted(Ipv4Addr),
 }
 
-/// Hellos that are sent.
+/// Transmission of hellos in one scope.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sending {
     pub next: Instant,
-    /// They answer those of another, and end with them.
+    /// True if they only answer targeted hellos of a peer, and stop with them.
     is_answer: bool,
 }
 
-/// A peer that is heard.
+/// A discovered peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// The peer.
     pub peer: Identifier,
-    /// Where its sessions are.
+    /// Its transport address.
     pub transport: Ipv4Addr,
-    /// How far the session is; none: there is no connection.
+    /// Phase of the session; `None` without a connection.
     pub phase: Option<Phase>,
-    /// Labels that it has told of.
+    /// Number of label mappings that it has advertised.
     pub mappings: usize,
-    /// Addresses that it has told of.
+    /// Number of addresses that it has advertised.
     pub addresses: usize,
 }
 
-/// A peer that was heard on an interface, or from afar.
+/// A hello adjacency: a peer in one scope.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Adjacency {
     transport: Ipv4Addr,
-    /// The lesser of what both ends' hellos say.
+    /// Hold time: the minimum of both ends.
     hold: Duration,
     pub expires: Instant,
 }
 
-/// A peer that was heard anywhere.
+/// A peer with at least one adjacency.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
     pub connection: Option<Connection>,
     is_connecting: bool,
-    /// Not to be connected to before.
+    /// Earliest time of the next connection attempt.
     retry_at: Instant,
-    /// How long the next refusal counts.
+    /// Delay after the next failure to establish a session.
     back_off: Duration,
 }
 
 impl Speaker {
-    /// Looks for peers on an interface from now on.
+    /// Starts discovery on an interface.
     pub fn add_interface(&mut self, now: Instant, interface: usize) {
         self.hellos.entry(Scope::Link(interface)).or_insert(Sending { next: now, is_answer: false });
     }
 
-    /// Looks for a router that need not be on any link, at the address its hellos come from.
+    /// Starts discovery of a remote router by the source address of its hellos.
     pub fn add_target(&mut self, now: Instant, address: Ipv4Addr) {
         let target = self.hellos.entry(Scope::Targeted(address));
         target.or_insert(Sending { next: now, is_answer: false }).is_answer = false;
     }
 
-    /// Looks for it no more. If it is heard nowhere else it is lost.
+    /// Stops discovery of a remote router. The peer is lost unless it has another adjacency.
     pub fn remove_target(&mut self, now: Instant, address: Ipv4Addr) {
         let scope = Scope::Targeted(address);
         self.hellos.remove(&scope);
-        for ((_, by), adjacency) in &mut self.adjacencies {
-            if *by == scope {
+        for ((_, of_adjacency), adjacency) in &mut self.adjacencies {
+            if *of_adjacency == scope {
                 adjacency.expires = now;
             }
         }
         self.expire_adjacencies(now);
     }
 
-    /// A datagram to all routers arrived at the port of discovery. One that is no hello, or nobody's,
-    /// is ignored.
+    /// Handles a datagram to all routers at the discovery port. Invalid and unexpected hellos are ignored.
     pub fn handle_hello(&mut self, now: Instant, interface: usize, source: Ipv4Addr, bytes: &[u8]) {
         self.take_datagram(now, Scope::Link(interface), source, bytes);
     }
 
-    /// A datagram to this router alone arrived at the port of discovery; as
-    /// [`handle_hello`](Speaker::handle_hello).
+    /// Handles a datagram to the address of this router at the discovery port. Invalid and unexpected hellos
+    /// are ignored.
     pub fn handle_targeted_hello(&mut self, now: Instant, source: Ipv4Addr, bytes: &[u8]) {
         self.take_datagram(now, Scope::Targeted(source), source, bytes);
     }
@@ -128,7 +126,7 @@ impl Speaker {
         }
     }
 
-    /// Whether hellos like this are listened to (section 3.5.2.1).
+    /// Returns whether a hello is accepted (section 3.5.2.1).
     fn is_expected(&self, scope: Scope, hello: &Hello) -> bool {
         match scope {
             Scope::Link(_) => !hello.is_targeted && self.hellos.contains_key(&scope),
@@ -145,17 +143,17 @@ impl Speaker {
             Some(IpAddr::V4(transport)) => transport,
             Some(IpAddr::V6(_)) => return,
         };
-        let is_somewhere =
+        let is_unicast =
             !transport.is_unspecified() && !transport.is_multicast() && !transport.is_broadcast();
-        let is_another = peer.router != self.config.router && transport != self.config.transport;
-        if !is_somewhere || !is_another {
+        let is_remote = peer.router != self.config.router && transport != self.config.transport;
+        if !is_unicast || !is_remote {
             return;
         }
         let known = self.adjacencies.get(&(peer, scope));
-        if known.is_none() && self.adjacencies.len() >= MOST_ADJACENCIES {
+        if known.is_none() && self.adjacencies.len() >= MAX_ADJACENCIES {
             return;
         }
-        // While there is a session its peer has not moved: it is somebody else who says so.
+        // The transport address cannot change during a session: the hello is from another router.
         let has_session = self.peers.get(&peer).is_some_and(|peer| peer.connection.is_some());
         if has_session && self.transport(peer).is_some_and(|known| known != transport) {
             return;
@@ -175,14 +173,15 @@ impl Speaker {
         });
         if is_new {
             self.hellos.entry(scope).or_insert(Sending { next: now, is_answer: true });
-            // It need not wait for the next one, and nor need a connection that came before the hello.
+            // The peer gets a hello at once, and connections that were accepted before this hello are
+            // identified.
             self.send_hello(now, scope);
             self.identify_accepted(now, transport);
         }
         self.connect(now);
     }
 
-    /// What this end says of how long its hellos hold.
+    /// Returns the hold time of this router's hellos.
     fn hold(&self, scope: Scope) -> Duration {
         Duration::from_secs(self.hold_seconds(scope).into())
     }
@@ -192,7 +191,7 @@ impl Speaker {
             Scope::Link(_) => self.config.link_hold,
             Scope::Targeted(_) => self.config.targeted_hold,
         };
-        u16::try_from(hold.0 / Duration::from_secs(1).0).unwrap_or(u16::MAX).clamp(1, FOR_EVER - 1)
+        u16::try_from(hold.0 / Duration::from_secs(1).0).unwrap_or(u16::MAX).clamp(1, INFINITE - 1)
     }
 
     pub(super) fn send_hellos(&mut self, now: Instant) {
@@ -215,32 +214,32 @@ impl Speaker {
         };
         let bytes = self.single(&Outgoing::Hello(hello));
         self.transmits.push_back(Transmit::Discovery { scope, bytes });
-        let heard = self.adjacencies.iter().filter(|((_, by), _)| *by == scope);
-        let hold = heard.map(|(_, adjacency)| adjacency.hold).min().unwrap_or_else(|| self.hold(scope));
-        self.hellos.insert(scope, Sending { next: now + hold / HELLOS_A_HOLD, is_answer });
+        let in_scope = self.adjacencies.iter().filter(|((_, of_adjacency), _)| *of_adjacency == scope);
+        let hold = in_scope.map(|(_, adjacency)| adjacency.hold).min().unwrap_or_else(|| self.hold(scope));
+        self.hellos.insert(scope, Sending { next: now + hold / HELLOS_PER_HOLD, is_answer });
     }
 
-    /// A PDU of one message.
+    /// Encodes a PDU with one message.
     pub(super) fn single(&mut self, message: &Outgoing<'_>) -> Vec<u8> {
         self.message_id = self.message_id.wrapping_add(1);
         let mut bytes = [0; 64];
-        let mut writer = Writer::new(&mut bytes, self.identifier()).expect("a header fits");
-        writer.message(self.message_id, message).expect("hellos and notifications are short");
+        let mut writer = Writer::new(&mut bytes, self.identifier()).expect("64 bytes hold a PDU header");
+        writer.message(self.message_id, message).expect("64 bytes hold a hello or a notification");
         writer.bytes().to_vec()
     }
 
     pub(super) fn expire_adjacencies(&mut self, now: Instant) {
-        let mut gone = Vec::new();
+        let mut expired = Vec::new();
         self.adjacencies.retain(|(peer, scope), adjacency| {
-            let stays = adjacency.expires > now;
-            if !stays {
-                gone.push((*peer, *scope));
+            let is_valid = adjacency.expires > now;
+            if !is_valid {
+                expired.push((*peer, *scope));
             }
-            stays
+            is_valid
         });
-        for (peer, scope) in gone {
+        for (peer, scope) in expired {
             if self.hellos.get(&scope).is_some_and(|sending| sending.is_answer)
-                && !self.adjacencies.keys().any(|(_, by)| *by == scope)
+                && !self.adjacencies.keys().any(|(_, of_adjacency)| *of_adjacency == scope)
             {
                 self.hellos.remove(&scope);
             }
@@ -253,7 +252,7 @@ impl Speaker {
         }
     }
 
-    /// All peers that are heard.
+    /// Iterates over the discovered peers.
     pub fn neighbours(&self) -> impl Iterator<Item = Neighbour> + '_ {
         self.peers.iter().filter_map(|(peer, known)| {
             let session = known.connection.and_then(|connection| self.sessions.get(&connection));
@@ -267,15 +266,15 @@ impl Speaker {
         })
     }
 
-    /// Where a peer's sessions are.
+    /// Returns the transport address of a peer.
     pub(super) fn transport(&self, peer: Identifier) -> Option<Ipv4Addr> {
         let last = Scope::Targeted(Ipv4Addr::BROADCAST);
         let of_peer = self.adjacencies.range((peer, Scope::Link(0))..=(peer, last));
         of_peer.map(|(_, adjacency)| adjacency.transport).next()
     }
 
-    /// When a peer is to be connected to, and where; never while there is a connection or it is the one
-    /// who connects.
+    /// Returns the time of the next connection attempt to a peer, and its transport address; `None` if a
+    /// connection exists or the peer is the active end.
     pub(super) fn connects_at(&self, peer: Identifier) -> Option<(Instant, Ipv4Addr)> {
         let known = self.peers.get(&peer)?;
         let transport = self.transport(peer)?;
@@ -283,7 +282,7 @@ impl Speaker {
         (is_due && self.is_active(transport)).then_some((known.retry_at, transport))
     }
 
-    /// Whether it is this end that connects.
+    /// Returns whether this router opens the connection to a transport address.
     pub(super) fn is_active(&self, transport: Ipv4Addr) -> bool {
         self.config.transport > transport
     }
@@ -297,47 +296,47 @@ impl Speaker {
             .map(|(peer, _, address)| (peer, address))
             .collect();
         for (peer, address) in due {
-            self.peers.get_mut(&peer).expect("it is due").is_connecting = true;
+            self.peers.get_mut(&peer).expect("peers to connect to are known").is_connecting = true;
             self.transmits.push_back(Transmit::Connect { peer, address });
         }
     }
 
-    /// A peer that was to be connected to cannot be reached.
+    /// Handles a failed connection attempt to a peer.
     pub fn handle_refused(&mut self, now: Instant, peer: Identifier) {
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.is_connecting = false;
-            peer.retry_at = now + UNREACHABLE;
+            peer.retry_at = now + RETRY_UNREACHABLE;
         }
     }
 }
 
 impl Peer {
-    /// The connection that was asked for is there; tells whether it is still wanted.
+    /// Sets the established connection; returns `false` if another one exists.
     pub fn attach(&mut self, connection: Connection) -> bool {
         self.is_connecting = false;
-        let is_wanted = self.connection.is_none();
-        if is_wanted {
+        let is_first = self.connection.is_none();
+        if is_first {
             self.connection = Some(connection);
         }
-        is_wanted
+        is_first
     }
 
-    /// A session is up.
+    /// Resets the back-off once a session is up.
     pub fn succeed(&mut self) {
         self.back_off = BACK_OFF.0;
     }
 
-    /// A session is no more; it was up or it never was.
+    /// Removes the connection and schedules the next attempt.
     pub fn detach(&mut self, now: Instant, was_up: bool, why: End) {
         self.connection = None;
-        let soon = match why {
-            End::Lost => Some(LOST),
-            End::Sent(Status::KEEPALIVE_EXPIRED | Status::HOLD_TIMER_EXPIRED) => Some(LOST),
-            End::Received(Status::SHUTDOWN) => Some(UNREACHABLE),
+        let delay = match why {
+            End::Lost => Some(RETRY_LOST),
+            End::Sent(Status::KEEPALIVE_EXPIRED | Status::HOLD_TIMER_EXPIRED) => Some(RETRY_LOST),
+            End::Received(Status::SHUTDOWN) => Some(RETRY_UNREACHABLE),
             End::Sent(_) | End::Received(_) => None,
         };
-        if let (true, Some(soon)) = (was_up, soon) {
-            self.retry_at = now + soon;
+        if let (true, Some(delay)) = (was_up, delay) {
+            self.retry_at = now + delay;
             return;
         }
         self.retry_at = now + self.back_off;

@@ -1,8 +1,8 @@
-//! What a peer is told of this router's addresses and labels (RFC 5036 sections 2.6 and 2.8).
+//! Advertisement of this router's addresses and labels to a peer (RFC 5036 sections 2.6 and 2.8).
 //!
-//! Nothing is queued: what a peer was told is kept beside what it ought to be told now, prefixes for which
-//! these may differ are marked, and the difference is worked out when a PDU is written. So PDUs are full, a
-//! slow peer costs no more than a fast one, and what changed twice is told once.
+//! Advertisements are not queued. The advertised state is stored per peer, prefixes that may differ from the
+//! current state are marked dirty, and the difference is computed when a PDU is written. Hence PDUs are full, a
+//! slow peer needs no more memory than a fast one, and several changes of a prefix are advertised as one.
 
 use super::session::Session;
 use super::table::Table;
@@ -18,10 +18,10 @@ use netstage_wire::ldp::message::Fec;
 use netstage_wire::ldp::write::{Outgoing, OutgoingMapping, Writer};
 use netstage_wire::mpls::Label;
 
-/// Addresses of one message: as many of the longer family as the shortest PDU has room for.
-const ADDRESSES_TOLD: usize = 14;
+/// Maximum number of addresses per message: as many IPv6 addresses as fit into the shortest PDU.
+const MAX_ADDRESSES: usize = 14;
 
-/// A label as a peer is told of it.
+/// Contents of a label mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Advertisement {
     label: Label,
@@ -29,46 +29,49 @@ struct Advertisement {
     path: Box<[Ipv4Addr]>,
 }
 
+/// A mapping that was sent to the peer.
 #[derive(Debug)]
 struct Told {
     advertisement: Advertisement,
-    /// The peer does not keep it, as it says; but it may have said so of a mapping before this one, which
-    /// had the same label. So a label counts as held, and is withdrawn, all the same.
+    /// True if the peer has released the label. The release may refer to an earlier mapping with the same
+    /// label, so the label still counts as held, and is withdrawn before reuse.
     is_released: bool,
 }
 
-/// A label as a peer ought to be told of it.
+/// The mapping that the peer should have.
 struct Wanted {
     advertisement: Advertisement,
-    /// Where it leads is not known: no news for who has been told of the label. Else routers in a ring that
-    /// have all refused each other's labels would all begin again.
+    /// True if the downstream path is unknown. The mapping is not repeated with the same label, because
+    /// routers in a loop that have rejected each other's labels would advertise them again.
     is_unknown: bool,
-    /// It leads back to the peer, which is told so only if it uses the label and is to refuse it.
+    /// True if the path leads back to the peer. The mapping is sent only if the peer uses the label, so that
+    /// the peer rejects it.
     leads_back: bool,
 }
 
-/// What a peer was told, and what it is yet to be.
+/// Advertised and pending state of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Upstream {
-    /// Prefixes of which there may be something to tell.
+    /// Prefixes whose advertisement may have to change.
     pub dirty: BTreeSet<Fec>,
     pub has_new_addresses: bool,
-    /// Prefixes for which the peer has asked, by which message.
+    /// Pending label requests of the peer, with their message IDs.
     pub requests: BTreeMap<Fec, u32>,
-    told: BTreeMap<Fec, Told>,
-    /// Withdrawn and not released yet.
+    advertised: BTreeMap<Fec, Told>,
+    /// Labels withdrawn but not yet released.
     withdrawn: BTreeSet<(Fec, Label)>,
     addresses: BTreeSet<IpAddr>,
 }
 
-/// What there is to tell of a prefix.
+/// Next message about a prefix.
 enum Step {
     Withdraw(Label),
     Map(Advertisement, Option<u32>),
 }
 
 impl Upstream {
-    /// A peer uses a label no more, or none for the prefix; gives the labels that it held until now.
+    /// Handles the release of a label, or of all labels of a prefix; returns the labels that the peer no
+    /// longer holds.
     pub fn release(&mut self, fec: Fec, label: Option<Label>) -> Vec<Label> {
         let range = match label {
             Some(label) => (fec, label)..=(fec, label),
@@ -79,89 +82,89 @@ impl Upstream {
             self.withdrawn.remove(&(fec, *label));
         }
         if !released.is_empty() {
-            // Now the same label may be told again.
+            // The same label may be advertised again.
             self.dirty.insert(fec);
             return released;
         }
-        if let Some(told) = self.told.get_mut(&fec)
-            && label.is_none_or(|label| label == told.advertisement.label)
+        if let Some(mapping) = self.advertised.get_mut(&fec)
+            && label.is_none_or(|label| label == mapping.advertisement.label)
         {
-            told.is_released = true;
+            mapping.is_released = true;
         }
         released
     }
 
-    /// Prefixes for which the peer holds a label, or this one.
+    /// Returns the prefixes for which the peer holds this label, or any label.
     pub fn held(&self, label: Option<Label>) -> BTreeSet<Fec> {
-        let told = self.told.iter().map(|(fec, told)| (*fec, told.advertisement.label));
-        let both = told.chain(self.withdrawn.iter().copied());
+        let advertised = self.advertised.iter().map(|(fec, mapping)| (*fec, mapping.advertisement.label));
+        let both = advertised.chain(self.withdrawn.iter().copied());
         both.filter(|(_, held)| label.is_none_or(|label| label == *held)).map(|(fec, _)| fec).collect()
     }
 
-    /// All labels that the peer holds, each as often as it does.
+    /// Returns all labels that the peer holds, once per prefix.
     pub fn into_held(self) -> impl Iterator<Item = Label> {
-        let told = self.told.into_values().map(|told| told.advertisement.label);
-        told.chain(self.withdrawn.into_iter().map(|(_, label)| label))
+        let advertised = self.advertised.into_values().map(|mapping| mapping.advertisement.label);
+        advertised.chain(self.withdrawn.into_iter().map(|(_, label)| label))
     }
 
-    fn step(&mut self, fec: Fec, wanted: Option<Wanted>) -> Option<Step> {
-        let told = self.told.get(&fec);
-        if let Some(Told { advertisement, .. }) = told
+    fn next_step(&mut self, fec: Fec, wanted: Option<Wanted>) -> Option<Step> {
+        let advertised = self.advertised.get(&fec);
+        if let Some(Told { advertisement, .. }) = advertised
             && wanted.as_ref().is_none_or(|wanted| wanted.advertisement.label != advertisement.label)
         {
             return Some(Step::Withdraw(advertisement.label));
         }
         let Wanted { advertisement, is_unknown, leads_back } = wanted?;
-        // Its release would be taken for that of the new mapping.
+        // The pending release would be taken for a release of the new mapping.
         if self.withdrawn.contains(&(fec, advertisement.label)) {
             return None;
         }
-        if leads_back && told.is_none_or(|told| told.is_released) {
+        if leads_back && advertised.is_none_or(|mapping| mapping.is_released) {
             return None;
         }
-        let is_told = told.is_some_and(|told| {
-            let same_label = told.advertisement.label == advertisement.label;
-            told.advertisement == advertisement || (is_unknown && same_label)
+        let is_advertised = advertised.is_some_and(|mapping| {
+            let same_label = mapping.advertisement.label == advertisement.label;
+            mapping.advertisement == advertisement || (is_unknown && same_label)
         });
         let request = self.requests.get(&fec).copied();
-        (request.is_some() || !is_told).then_some(Step::Map(advertisement, request))
+        (request.is_some() || !is_advertised).then_some(Step::Map(advertisement, request))
     }
 
-    /// A step was written.
-    fn take(&mut self, fec: Fec, step: Step, table: &mut Table) {
+    /// Records a step that was written to a PDU.
+    fn complete(&mut self, fec: Fec, step: Step, table: &mut Table) {
         match step {
             Step::Withdraw(label) => {
-                self.told.remove(&fec);
+                self.advertised.remove(&fec);
                 self.withdrawn.insert((fec, label));
             }
             Step::Map(advertisement, _) => {
                 let label = advertisement.label;
                 self.requests.remove(&fec);
-                let before = self.told.insert(fec, Told { advertisement, is_released: false });
-                if before.is_none() {
+                let previous = self.advertised.insert(fec, Told { advertisement, is_released: false });
+                if previous.is_none() {
                     table.hold(label);
                 }
             }
         }
     }
 
-    /// Addresses of one family that the peer was told and are none any more, or that it is to be told.
+    /// Returns whether the next address message is a withdrawal, and its addresses, all of one family.
     fn next_addresses(&mut self, own: &BTreeSet<IpAddr>) -> Option<(bool, Vec<IpAddr>)> {
         if !self.has_new_addresses {
             return None;
         }
         let is_withdrawal = !self.addresses.is_subset(own);
-        let (from, without) = if is_withdrawal { (&self.addresses, own) } else { (own, &self.addresses) };
-        let mut differing = from.difference(without).copied().peekable();
+        let (from, excluded) = if is_withdrawal { (&self.addresses, own) } else { (own, &self.addresses) };
+        let mut differing = from.difference(excluded).copied().peekable();
         let Some(is_v4) = differing.peek().map(IpAddr::is_ipv4) else {
             self.has_new_addresses = false;
             return None;
         };
         let of_family = differing.filter(|address| address.is_ipv4() == is_v4);
-        Some((is_withdrawal, of_family.take(ADDRESSES_TOLD).collect()))
+        Some((is_withdrawal, of_family.take(MAX_ADDRESSES).collect()))
     }
 
-    fn take_addresses(&mut self, is_withdrawal: bool, addresses: &[IpAddr]) {
+    fn complete_addresses(&mut self, is_withdrawal: bool, addresses: &[IpAddr]) {
         for address in addresses {
             if is_withdrawal {
                 self.addresses.remove(address);
@@ -173,7 +176,7 @@ impl Upstream {
 }
 
 impl Session {
-    /// A PDU of what is to be told, if anything is and the connection takes it.
+    /// Returns the next PDU, or `None` if nothing is pending or the connection is not writable.
     pub(super) fn next_pdu(
         &mut self,
         now: Instant,
@@ -183,53 +186,53 @@ impl Session {
         table: &mut Table,
     ) -> Option<Vec<u8>> {
         let Upstream { dirty, has_new_addresses, .. } = &self.upstream;
-        let has_something = !self.replies.is_empty() || !dirty.is_empty() || *has_new_addresses;
-        if !has_something || !self.is_writable {
+        let is_pending = !self.replies.is_empty() || !dirty.is_empty() || *has_new_addresses;
+        if !is_pending || !self.is_writable {
             return None;
         }
         let peer = self.peer?;
         let mut bytes = vec![0; self.most_bytes];
         let mut writer = Writer::new(&mut bytes, sender).ok()?;
-        let mut put = |writer: &mut Writer<'_>, message: &Outgoing<'_>| {
+        let mut write = |writer: &mut Writer<'_>, message: &Outgoing<'_>| {
             *message_id = message_id.wrapping_add(1);
             writer.message(*message_id, message).is_ok()
         };
         let mut has_room = true;
         while let (true, Some(reply)) = (has_room, self.replies.front().copied()) {
-            has_room = put(&mut writer, &reply);
+            has_room = write(&mut writer, &reply);
             if has_room {
                 self.replies.pop_front();
             }
-            // What follows is only understood by who has agreed.
+            // Further messages need the peer's agreement to the session parameters.
             has_room &= !matches!(reply, Outgoing::Initialization(_));
         }
         while let (true, Some((is_withdrawal, list))) = (has_room, self.upstream.next_addresses(addresses)) {
-            has_room = put(
+            has_room = write(
                 &mut writer,
                 &if is_withdrawal { Outgoing::AddressWithdraw(&list) } else { Outgoing::Address(&list) },
             );
             if has_room {
-                self.upstream.take_addresses(is_withdrawal, &list);
+                self.upstream.complete_addresses(is_withdrawal, &list);
             }
         }
         while let (true, Some(fec)) = (has_room, self.upstream.dirty.first().copied()) {
             let wanted = wanted(config, table, fec, peer);
-            let Some(step) = self.upstream.step(fec, wanted) else {
+            let Some(step) = self.upstream.next_step(fec, wanted) else {
                 self.upstream.dirty.pop_first();
                 continue;
             };
             has_room = match &step {
-                Step::Withdraw(label) => put(&mut writer, &Outgoing::LabelWithdraw(fec, Some(*label))),
+                Step::Withdraw(label) => write(&mut writer, &Outgoing::LabelWithdraw(fec, Some(*label))),
                 Step::Map(Advertisement { label, hops, path }, request_id) => {
                     let (label, hops, request_id) = (*label, *hops, *request_id);
-                    put(
+                    write(
                         &mut writer,
                         &Outgoing::LabelMapping(OutgoingMapping { fec, label, request_id, hops, path }),
                     )
                 }
             };
             if has_room {
-                self.upstream.take(fec, step, table);
+                self.upstream.complete(fec, step, table);
             }
         }
         let length = writer.bytes().len();
@@ -242,7 +245,7 @@ impl Session {
     }
 }
 
-/// What a peer ought to be told of a prefix; none: nothing.
+/// Returns the mapping of a prefix that a peer should have, if any.
 fn wanted(config: &Config, table: &Table, fec: Fec, peer: Identifier) -> Option<Wanted> {
     let detects_loops = config.loop_detection.is_some();
     let own = if detects_loops { &[config.router][..] } else { &[] };
@@ -257,15 +260,15 @@ fn wanted(config: &Config, table: &Table, fec: Fec, peer: Identifier) -> Option<
     };
     let mut downstream = table.downstream(fec).peekable();
     if downstream.peek().is_none() {
-        // A count of zero says that it is not known (section 3.4.4).
+        // A hop count of zero means unknown (section 3.4.4).
         let advertisement = Advertisement { label, hops: detects_loops.then_some(0), path: own.into() };
         let unknown = Wanted { advertisement, is_unknown: true, leads_back: false };
         return (config.control == Control::Independent).then_some(unknown);
     }
-    // Where there are several ways it counts as the longest of them, and as one by all their routers.
+    // Several next hops count as one path with the maximum hop count and the routers of all paths.
     let (mut hops, mut path, mut leads_back) = (None, Vec::new(), false);
     for (next_hop, remote) in downstream {
-        hops = longest(hops, remote.hops.or(detects_loops.then_some(0)));
+        hops = max_hops(hops, remote.hops.or(detects_loops.then_some(0)));
         leads_back |= detects_loops && (next_hop.peer == peer || remote.path.contains(&peer.router));
         path.extend(remote.path.iter().filter(|router| !path.contains(*router)).copied().collect::<Vec<_>>());
     }
@@ -274,11 +277,12 @@ fn wanted(config: &Config, table: &Table, fec: Fec, peer: Identifier) -> Option<
     Some(Wanted { advertisement, is_unknown: false, leads_back })
 }
 
-/// Hops of the longest way, one more than those of the next router; of one that is not known, zero.
-fn longest(so_far: Option<u8>, next: Option<u8>) -> Option<u8> {
-    match (so_far, next) {
+/// Returns the maximum of the current hop count and that of the next router plus one; zero if either is
+/// unknown.
+fn max_hops(current: Option<u8>, next: Option<u8>) -> Option<u8> {
+    match (current, next) {
         (Some(0), _) | (_, Some(0)) => Some(0),
-        (so_far, next) => so_far.max(next.map(|hops| hops.saturating_add(1))),
+        (current, next) => current.max(next.map(|hops| hops.saturating_add(1))),
     }
 }
 

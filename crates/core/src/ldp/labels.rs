@@ -1,6 +1,6 @@
-//! What a peer tells of its addresses and labels, and what follows from it (RFC 5036 sections 3.5.5 to
-//! 3.5.11 and appendix A.1): all is kept that there is room for, a label that is not kept is released, a
-//! withdrawal is answered by a release and a request by a mapping.
+//! Addresses and labels received from a peer (RFC 5036 sections 3.5.5 to 3.5.11 and appendix A.1). All are
+//! kept up to a limit, and a label that is not kept is released. A withdrawal is answered by a release, a
+//! request by a mapping.
 
 use super::receive::about;
 use super::table::Remote;
@@ -13,8 +13,8 @@ use netstage_wire::ldp::write::Outgoing;
 use netstage_wire::ldp::{Identifier, Status};
 use netstage_wire::mpls::Label;
 
-/// Addresses that are kept of one peer.
-const MOST_ADDRESSES: usize = 16_384;
+/// Maximum number of addresses kept per peer.
+const MAX_ADDRESSES: usize = 16_384;
 
 impl Speaker {
     pub(super) fn take_told(
@@ -36,7 +36,7 @@ impl Speaker {
                 return self.take_request(connection, peer, message_id, request);
             }
             Message::LabelAbortRequest(abort) => self.take_abort(connection, abort),
-            // Discovery has no place in a session.
+            // A hello is not valid in a session.
             Message::Hello(_) => return Err(Status::SHUTDOWN),
             Message::Notification(_) | Message::Initialization(_) | Message::KeepAlive => {}
         }
@@ -45,8 +45,8 @@ impl Speaker {
 
     fn take_addresses(&mut self, connection: Connection, peer: Identifier, addresses: &Addresses<'_>) {
         for address in addresses.iter() {
-            if self.table.addresses_count(peer) >= MOST_ADDRESSES {
-                return self.tell_full(connection, peer);
+            if self.table.addresses_count(peer) >= MAX_ADDRESSES {
+                return self.report_full(connection, peer);
             }
             if self.table.add_address(peer, address) {
                 self.events.push_back(Event::Address { peer, address, is_there: true });
@@ -70,15 +70,15 @@ impl Speaker {
         }
     }
 
-    /// A peer tells something else of a prefix, most of which go nowhere near it.
+    /// Refreshes a prefix after a change of a peer's mapping, if the peer is a next hop.
     fn refresh_from(&mut self, peer: Identifier, fec: Fec) {
         if self.table.is_via(fec, peer) {
             self.refresh(fec);
         }
     }
 
-    /// Tells the caller once that a peer tells more than is kept.
-    fn tell_full(&mut self, connection: Connection, peer: Identifier) {
+    /// Reports once that a peer has exceeded a limit.
+    fn report_full(&mut self, connection: Connection, peer: Identifier) {
         if let Some(session) = self.sessions.get_mut(&connection)
             && !core::mem::replace(&mut session.is_full, true)
         {
@@ -105,7 +105,7 @@ impl Speaker {
                 return Err(Status::MALFORMED_TLV);
             }
             if is_loop {
-                // What leads back here is not to be used (section 2.8.2).
+                // A mapping with a loop must not be used (section 2.8.2).
                 self.forget_mapping(peer, fec);
                 self.reply(connection, Outgoing::LabelRelease(fec, Some(label)));
                 let notification = about(Status::LOOP_DETECTED, message_id, kind::LABEL_MAPPING);
@@ -115,19 +115,19 @@ impl Speaker {
             let is_new = self.table.mapping(peer, fec).is_none();
             if is_new && self.table.mappings_count(peer) >= self.config.most_bindings {
                 self.reply(connection, Outgoing::LabelRelease(fec, Some(label)));
-                self.tell_full(connection, peer);
+                self.report_full(connection, peer);
                 continue;
             }
-            // Paths are only ever asked for where loops are looked for.
+            // Paths are needed for loop detection only.
             let path = match self.config.loop_detection {
                 Some(_) => mapping.path.iter().collect(),
                 None => [].into(),
             };
-            let before = self.table.insert(peer, fec, Remote { label, hops: mapping.hops, path });
-            let before = before.map(|before| before.label);
-            if before != Some(label) {
-                let replaced = before.map(|before| Outgoing::LabelRelease(fec, Some(before)));
-                replaced.into_iter().for_each(|release| self.reply(connection, release));
+            let previous = self.table.insert(peer, fec, Remote { label, hops: mapping.hops, path });
+            let previous = previous.map(|previous| previous.label);
+            if previous != Some(label) {
+                let release = previous.map(|previous| Outgoing::LabelRelease(fec, Some(previous)));
+                release.into_iter().for_each(|release| self.reply(connection, release));
                 self.events.push_back(Event::Mapping { peer, fec, label });
             }
             self.refresh_from(peer, fec);
@@ -135,10 +135,10 @@ impl Speaker {
         Ok(())
     }
 
-    /// Whether a message has come by here before, or by too many (section 2.8).
+    /// Returns whether a message has passed this router before, or too many routers (section 2.8).
     fn is_loop(&self, hops: Option<u8>, path: &Routers<'_>) -> bool {
-        let Some(most) = self.config.loop_detection else { return false };
-        let is_long = hops.is_some_and(|hops| hops > most) || path.iter().len() > usize::from(most);
+        let Some(max_hops) = self.config.loop_detection else { return false };
+        let is_long = hops.is_some_and(|hops| hops > max_hops) || path.iter().len() > usize::from(max_hops);
         is_long || path.iter().any(|router| router == self.config.router)
     }
 
@@ -151,14 +151,14 @@ impl Speaker {
 
     fn take_withdraw(&mut self, connection: Connection, peer: Identifier, removal: &Removal<'_>) {
         for fec in removal.fecs.iter() {
-            let told: Vec<(Fec, Label)> = match fec {
+            let mappings: Vec<(Fec, Label)> = match fec {
                 Fec::Wildcard => self.table.mappings_of(peer).collect(),
                 fec => self.table.mapping(peer, fec).map(|remote| (fec, remote.label)).into_iter().collect(),
             };
-            for (fec, _) in
-                told.into_iter().filter(|(_, told)| removal.label.is_none_or(|label| label == *told))
-            {
-                self.forget_mapping(peer, fec);
+            for (fec, known) in mappings {
+                if removal.label.is_none_or(|label| label == known) {
+                    self.forget_mapping(peer, fec);
+                }
             }
             self.reply(connection, Outgoing::LabelRelease(fec, removal.label));
         }
@@ -186,7 +186,7 @@ impl Speaker {
     ) -> Result<(), Status> {
         let is_loop = self.is_loop(request.hops, &request.path);
         for fec in request.fecs.iter() {
-            let refused = match self.table.binding(fec) {
+            let error = match self.table.binding(fec) {
                 _ if fec == Fec::Wildcard => return Err(Status::MALFORMED_TLV),
                 None => Some(Status::NO_ROUTE),
                 _ if is_loop => Some(Status::LOOP_DETECTED),
@@ -194,7 +194,7 @@ impl Speaker {
                 Some(_) => None,
             };
             let Some(session) = self.sessions.get_mut(&connection) else { return Ok(()) };
-            match refused {
+            match error {
                 Some(status) => {
                     session.replies.push_back(Outgoing::Notification(answer(status, message_id)));
                 }
@@ -210,7 +210,7 @@ impl Speaker {
     fn take_abort(&mut self, connection: Connection, abort: &Abort<'_>) {
         let Some(session) = self.sessions.get_mut(&connection) else { return };
         for fec in abort.fecs.iter() {
-            // One that was answered is not aborted, and the label is released by who does not want it.
+            // An answered request is not aborted; the peer releases the label.
             if session.upstream.requests.get(&fec) == Some(&abort.request_id) {
                 session.upstream.requests.remove(&fec);
                 let aborted = answer(Status::REQUEST_ABORTED, abort.request_id);
@@ -219,7 +219,7 @@ impl Speaker {
         }
     }
 
-    /// Tells all who wait for a label that there will be none.
+    /// Answers all pending requests for a prefix with an error.
     pub(super) fn answer_requests(&mut self, fec: Fec, status: Status) {
         for session in self.sessions.values_mut() {
             if let Some(message_id) = session.upstream.requests.remove(&fec) {
@@ -229,7 +229,7 @@ impl Speaker {
     }
 }
 
-/// What a request comes to if not to a label.
+/// Creates a notification that answers a label request.
 fn answer(status: Status, request_id: u32) -> Notification {
     Notification { request_id: Some(request_id), ..about(status, request_id, kind::LABEL_REQUEST) }
 }

@@ -35,7 +35,7 @@ pub use discovery::{Neighbour, Scope};
 pub use session::Phase;
 
 /// Longest path vector that fits into the shortest PDU, of 256 bytes.
-const MOST_HOPS: u8 = 32;
+const MAX_HOPS: u8 = 32;
 
 /// Number of a TCP connection, assigned by the driver and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -309,7 +309,7 @@ pub struct Speaker {
 impl Speaker {
     /// Creates a speaker without interfaces, addresses and bindings.
     pub fn new(config: Config) -> Speaker {
-        let loop_detection = config.loop_detection.map(|hops| hops.clamp(1, MOST_HOPS));
+        let loop_detection = config.loop_detection.map(|hops| hops.clamp(1, MAX_HOPS));
         Speaker {
             config: Config { loop_detection, ..config },
             hellos: BTreeMap::new(),

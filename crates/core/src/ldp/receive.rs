@@ -8,7 +8,7 @@ use netstage_wire::ldp::write::Outgoing;
 use netstage_wire::ldp::{Identifier, Pdu, Raw, Status};
 
 /// Maximum number of replies pending for a peer that does not read them.
-const MOST_REPLIES: usize = 65_536;
+const MAX_REPLIES: usize = 65_536;
 
 impl Speaker {
     /// Handles received bytes of a connection.
@@ -100,7 +100,7 @@ impl Speaker {
             Ok(()) | Err(_) => {}
         }
         let unread = self.sessions.get(&connection).map_or(0, |session| session.replies.len());
-        if unread > MOST_REPLIES { Err(End::Sent(Status::INTERNAL_ERROR)) } else { Ok(()) }
+        if unread > MAX_REPLIES { Err(End::Sent(Status::INTERNAL_ERROR)) } else { Ok(()) }
     }
 
     pub(super) fn reply(&mut self, connection: Connection, reply: Outgoing<'static>) {

@@ -1,5 +1,5 @@
-//! A session, from a connection to its end (RFC 5036 sections 2.5.3 to 2.5.6): who speaks first, what both
-//! ends agree on, and the silence that ends it.
+//! Sessions (RFC 5036 sections 2.5.3 to 2.5.6): initialization, negotiation of parameters, keepalives and
+//! termination.
 
 use super::distribution::Upstream;
 use super::receive::about;
@@ -12,23 +12,23 @@ use netstage_wire::ldp::message::Initialization;
 use netstage_wire::ldp::write::Outgoing;
 use netstage_wire::ldp::{Identifier, MOST_BYTES, Status};
 
-/// A connection has so long to become a session.
-const WAIT: Duration = Duration::from_secs(15);
-/// Connections from nobody who was heard.
-const MOST_STRANGERS: usize = 64;
-/// A maximum length of PDUs up to this stands for the default (section 3.5.3).
+/// Maximum time for establishing a session.
+const SETUP_TIME: Duration = Duration::from_secs(15);
+/// Maximum number of connections from unidentified peers.
+const MAX_UNIDENTIFIED: usize = 64;
+/// Maximum PDU length up to this requests the default (section 3.5.3).
 const DEFAULT_BELOW: u16 = 255;
 
-/// How far a session is (section 2.5.4).
+/// Phase of a session (section 2.5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Accepted; the peer is to speak first.
+    /// Connection accepted; the initialization of the peer is pending.
     Initialized,
-    /// Connected, and an initialization sent.
+    /// Connected, and initialization sent.
     OpenSent,
-    /// Both initializations are there; a keepalive is awaited.
+    /// Both initializations exchanged; the keepalive of the peer is pending.
     OpenReceived,
-    /// It is up.
+    /// Session up.
     Operational,
 }
 
@@ -36,20 +36,20 @@ pub enum Phase {
 pub(super) struct Session {
     pub peer: Option<Identifier>,
     pub phase: Phase,
-    /// Where the peer is.
+    /// Remote address of the connection.
     pub remote: Ipv4Addr,
-    /// Bytes of a PDU that has not all come.
+    /// Received bytes of an incomplete PDU.
     pub input: Vec<u8>,
-    /// Longest PDU.
+    /// Maximum PDU length.
     pub most_bytes: usize,
     keepalive: Duration,
     expires: Instant,
     next_keepalive: Instant,
     pub is_writable: bool,
-    /// What is to be said before labels are told.
+    /// Pending messages, sent before addresses and labels.
     pub replies: VecDeque<Outgoing<'static>>,
     pub upstream: Upstream,
-    /// The caller knows that not all that the peer tells is kept.
+    /// True if [`LdpEvent::Full`] has been reported.
     pub is_full: bool,
 }
 
@@ -61,8 +61,8 @@ impl Session {
             remote,
             input: Vec::new(),
             most_bytes: MOST_BYTES,
-            keepalive: WAIT,
-            expires: now + WAIT,
+            keepalive: SETUP_TIME,
+            expires: now + SETUP_TIME,
             next_keepalive: Instant::NEVER,
             is_writable: true,
             replies: VecDeque::new(),
@@ -75,37 +75,37 @@ impl Session {
         self.phase == Phase::Operational
     }
 
-    /// When something is to be done if nothing happens.
+    /// Returns the time of the next keepalive or of the expiry.
     pub fn due(&self) -> Instant {
         self.expires.min(self.next_keepalive)
     }
 
-    /// A PDU has come.
+    /// Restarts the keepalive timer after a received PDU.
     pub fn heard(&mut self, now: Instant) {
         if self.is_up() {
             self.expires = now + self.keepalive;
         }
     }
 
-    /// A PDU is sent.
+    /// Schedules the next keepalive after a sent PDU.
     pub fn sent(&mut self, now: Instant) {
         if self.next_keepalive != Instant::NEVER {
             self.next_keepalive = now + self.keepalive / 3;
         }
     }
 
-    /// What both ends agree on (section 3.5.3), or why they do not.
-    fn agree(&mut self, now: Instant, config: &Config, theirs: &Initialization) -> Result<(), Status> {
+    /// Negotiates the parameters of the session (section 3.5.3); returns the status of a failure.
+    fn negotiate(&mut self, now: Instant, config: &Config, theirs: &Initialization) -> Result<(), Status> {
         if theirs.receiver != (Identifier { router: config.router, space: 0 }) {
             return Err(Status::NO_HELLO);
         }
         if theirs.keepalive_seconds == 0 {
             return Err(Status::BAD_KEEPALIVE);
         }
-        // Labels are given unasked though the peer proposes otherwise: so the section has it.
+        // If the peer proposes downstream on demand, downstream unsolicited applies according to the section.
         self.most_bytes = match theirs.most_bytes {
             ..=DEFAULT_BELOW => MOST_BYTES,
-            most => MOST_BYTES.min(most.into()),
+            max => MOST_BYTES.min(max.into()),
         };
         let seconds = keepalive_seconds(config).min(theirs.keepalive_seconds);
         self.keepalive = Duration::from_secs(seconds.into());
@@ -130,7 +130,7 @@ fn initialization(config: &Config, receiver: Identifier) -> Outgoing<'static> {
 }
 
 impl Speaker {
-    /// The connection to a peer that [`Transmit::Connect`] asked for is there.
+    /// Handles the success of [`Transmit::Connect`].
     pub fn handle_connected(&mut self, now: Instant, peer: Identifier, connection: Connection) {
         let transport = self.transport(peer);
         let known = self.peers.get_mut(&peer);
@@ -147,30 +147,30 @@ impl Speaker {
         self.sessions.insert(connection, session);
     }
 
-    /// A connection from an address was accepted at the own transport address.
+    /// Handles a connection accepted at the local transport address.
     pub fn handle_accepted(&mut self, now: Instant, connection: Connection, remote: Ipv4Addr) {
-        let strangers = self.sessions.values().filter(|session| session.peer.is_none()).count();
-        if strangers >= MOST_STRANGERS {
+        let unidentified = self.sessions.values().filter(|session| session.peer.is_none()).count();
+        if unidentified >= MAX_UNIDENTIFIED {
             self.transmits.push_back(Transmit::Close { connection });
             return;
         }
         self.sessions.insert(connection, Session::new(now, None, remote, Phase::Initialized));
     }
 
-    /// A connection was closed by the peer, or is lost.
+    /// Handles the loss of a connection, or its closing by the peer.
     pub fn handle_closed(&mut self, now: Instant, connection: Connection) {
         self.end(now, connection, End::Lost, (0, 0));
     }
 
-    /// Says whether a connection takes more bytes, which it does at first. While it does not, what is to be
-    /// told waits, and what has changed meanwhile is told once.
+    /// Sets whether a connection accepts more bytes, initially true. While it does not, messages stay pending,
+    /// and several changes of a prefix are advertised as one.
     pub fn set_writable(&mut self, connection: Connection, is_writable: bool) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.is_writable = is_writable;
         }
     }
 
-    /// Ends all sessions, and says so; nobody is looked for any more.
+    /// Ends all sessions with a notification, and stops discovery.
     pub fn shut_down(&mut self, now: Instant) {
         self.hellos.clear();
         let connections: Vec<Connection> = self.sessions.keys().copied().collect();
@@ -181,18 +181,18 @@ impl Speaker {
         self.peers.clear();
     }
 
-    /// A hello says who is at an address: connections from there may go on.
+    /// Continues the connections from an address after the hello of its router.
     pub(super) fn identify_accepted(&mut self, now: Instant, remote: Ipv4Addr) {
-        let waiting = self.sessions.iter().filter(|(_, session)| session.peer.is_none());
-        let from_there = waiting.filter(|(_, session)| session.remote == remote);
-        let connections: Vec<Connection> = from_there.map(|(connection, _)| *connection).collect();
+        let unidentified = self.sessions.iter().filter(|(_, session)| session.peer.is_none());
+        let from_remote = unidentified.filter(|(_, session)| session.remote == remote);
+        let connections: Vec<Connection> = from_remote.map(|(connection, _)| *connection).collect();
         for connection in connections {
             self.handle_bytes(now, connection, &[]);
         }
     }
 
-    /// Who speaks first on a connection that was accepted says who it is. An older connection of its has
-    /// been given up then.
+    /// Assigns an accepted connection to the sender of its first PDU. The new connection shows that the peer
+    /// has given up an earlier one.
     pub(super) fn identify(
         &mut self,
         now: Instant,
@@ -203,8 +203,8 @@ impl Speaker {
         if self.is_active(transport) {
             return Err(Status::SHUTDOWN);
         }
-        if let Some(before) = self.peers.get(&peer).and_then(|known| known.connection) {
-            self.end(now, before, End::Sent(Status::SHUTDOWN), (0, 0));
+        if let Some(previous) = self.peers.get(&peer).and_then(|known| known.connection) {
+            self.end(now, previous, End::Sent(Status::SHUTDOWN), (0, 0));
         }
         self.peers.get_mut(&peer).ok_or(Status::NO_HELLO)?.attach(connection);
         self.sessions.get_mut(&connection).ok_or(Status::INTERNAL_ERROR)?.peer = Some(peer);
@@ -223,7 +223,7 @@ impl Speaker {
             Phase::OpenSent => false,
             Phase::OpenReceived | Phase::Operational => return Err(Status::SHUTDOWN),
         };
-        session.agree(now, &self.config, theirs)?;
+        session.negotiate(now, &self.config, theirs)?;
         if let (true, Some(peer)) = (is_first, session.peer) {
             session.replies.push_back(initialization(&self.config, peer));
         }
@@ -257,12 +257,12 @@ impl Speaker {
         for connection in due {
             let Some(session) = self.sessions.get_mut(&connection) else { continue };
             if session.expires <= now {
-                let is_stranger = session.peer.is_none() && !session.input.is_empty();
-                let status = if is_stranger { Status::NO_HELLO } else { Status::KEEPALIVE_EXPIRED };
+                let is_unidentified = session.peer.is_none() && !session.input.is_empty();
+                let status = if is_unidentified { Status::NO_HELLO } else { Status::KEEPALIVE_EXPIRED };
                 self.end(now, connection, End::Sent(status), (0, 0));
                 continue;
             }
-            // One that the connection has not taken yet says as much.
+            // A pending keepalive is sufficient.
             if session.replies.back() != Some(&Outgoing::KeepAlive) {
                 session.replies.push_back(Outgoing::KeepAlive);
             }
@@ -270,7 +270,7 @@ impl Speaker {
         }
     }
 
-    /// Ends a session, with the number and the type of the message that is to blame.
+    /// Ends a session, with the ID and the type of the message that caused it.
     pub(super) fn end(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Packets between the line and the far end, in the order in which they arrive.
+//! Packets propagating to the far end, in the order of arrival.
 
 use super::Arrival;
 use crate::time::Instant;
@@ -6,9 +6,9 @@ use alloc::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, Debug)]
 pub(super) enum Flight<P> {
-    /// A packet arrives no earlier than the one sent before it.
+    /// Packets in the order of sending, and the latest arrival: no packet arrives before an earlier one.
     InOrder(VecDeque<Arrival<P>>, Instant),
-    /// By arrival, then by the order of sending, which is counted beside.
+    /// Packets by arrival and sequence number, and the next sequence number.
     Reordered(BTreeMap<(Instant, u64), (P, u32)>, u64),
 }
 
@@ -28,9 +28,9 @@ impl<P> Flight<P> {
                 *last = at.max(*last);
                 packets.push_back(Arrival { packet, at: *last, bit_errors });
             }
-            Flight::Reordered(packets, sent) => {
-                packets.insert((at, *sent), (packet, bit_errors));
-                *sent += 1;
+            Flight::Reordered(packets, sequence) => {
+                packets.insert((at, *sequence), (packet, bit_errors));
+                *sequence += 1;
             }
         }
     }
@@ -64,7 +64,7 @@ impl<P> Flight<P> {
         }
     }
 
-    /// Lose what arrives after `now`.
+    /// Loses the packets that arrive after `now`.
     pub(super) fn fail(&mut self, now: Instant, lose: &mut impl FnMut(P)) {
         match self {
             Flight::InOrder(packets, last) => {

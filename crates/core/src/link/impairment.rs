@@ -1,43 +1,41 @@
-//! What befalls a packet on its way, whatever line it takes: loss, bit errors, jitter and
-//! duplication.
+//! Impairments of a link: loss, bit errors, jitter and duplication.
 
 use super::{Config, Jitter, JitterDistribution};
 use crate::rng::Stream;
 use crate::time::Duration;
 
-/// Draws the fate of each packet of one link, in the order in which they leave the line.
+/// Random impairments of the packets of one link, drawn in the order in which they leave the line.
 ///
-/// Each packet draws in the order loss, bit errors, jitter, duplication, and nothing for
-/// an impairment that is zero; a lost packet draws nothing further. Bits are flipped each
-/// by itself: the errors of a packet are binomial over the bits of its IP length. They are
-/// drawn as the distance to the next flipped bit, which is geometric and runs on over
-/// packets, so that a low rate costs no draw for most packets.
+/// The draws of a packet are loss, bit errors, jitter and duplication, in this order. An impairment of zero
+/// needs no draw, and a lost packet needs no further draws. Bit errors are independent: their number is
+/// binomial over the bits of the packet's IP length. The distance to the next flipped bit is drawn from a
+/// geometric distribution and continues across packets, so that at a low rate most packets need no draw.
 #[derive(Clone, Debug)]
 pub struct Impairment {
     rng: Stream,
     loss: f64,
     bit_error_rate: f64,
-    /// Good bits before the next flipped one; meaningful while the rate is above zero.
+    /// Good bits before the next flipped one; valid while the rate is above zero.
     good_bits: u64,
     jitter: Jitter,
     duplicate: f64,
 }
 
-/// What happens to one packet.
+/// Impairments of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
-    /// It does not arrive; the rest is then zero.
+    /// Loss of the packet; the other fields are zero then.
     pub lost: bool,
-    /// Flipped bits.
+    /// Number of flipped bits.
     pub bit_errors: u32,
-    /// Delay beyond the link's own.
+    /// Delay in addition to the link's delay.
     pub extra_delay: Duration,
-    /// It arrives twice.
+    /// Duplication: the packet arrives twice.
     pub duplicate: bool,
 }
 
 impl Impairment {
-    /// The impairments of a link.
+    /// Creates the impairments of a link.
     pub fn new(config: &Config, rng: Stream) -> Impairment {
         let mut impairment = Impairment {
             rng,
@@ -51,7 +49,7 @@ impl Impairment {
         impairment
     }
 
-    /// The next packet, of `size` bytes at the IP layer, has left the line.
+    /// Draws the impairments of the next packet, of `size` bytes at the IP layer.
     #[inline]
     pub fn next(&mut self, size: u32) -> Fate {
         if self.rng.chance(self.loss) {
@@ -65,13 +63,12 @@ impl Impairment {
         }
     }
 
-    /// From now on packets are lost with this probability.
+    /// Sets the loss probability of later packets.
     pub fn set_loss(&mut self, loss: f64) {
         self.loss = loss;
     }
 
-    /// From now on bits are flipped with this probability. Draws once unless it is zero or
-    /// what it was.
+    /// Sets the bit error rate of later packets. Draws once unless the rate is zero or unchanged.
     pub fn set_bit_error_rate(&mut self, rate: f64) {
         if rate > 0.0 && rate != self.bit_error_rate {
             self.good_bits = self.rng.geometric(rate);
@@ -115,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_perfect_line_draws_nothing() {
+    fn a_link_without_impairments_draws_nothing() {
         let mut impairment = Impairment::new(&config(), Stream::new(1, "line"));
         for size in 0..1000 {
             assert_eq!(impairment.next(size), Fate::default());
@@ -124,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn certain_loss_and_certain_errors() {
+    fn probability_one_affects_every_packet_and_bit() {
         let mut lossy = Impairment::new(&Config { loss: 1.0, ..config() }, Stream::new(1, "line"));
         assert!(lossy.next(1500).lost);
         let mut noisy = Impairment::new(&Config { bit_error_rate: 1.0, ..config() }, Stream::new(1, "line"));
@@ -132,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn fates_are_fixed_for_all_time() {
+    fn impairments_match_recorded_values() {
         let jitter = Jitter {
             amount: Duration::from_millis(1),
             distribution: JitterDistribution::Exponential,

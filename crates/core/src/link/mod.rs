@@ -1,5 +1,5 @@
-//! One direction of a link: a queue, a line that sends one packet at a time, and the way
-//! to the far end. Queue disciplines are [`crate::queue`]'s.
+//! One direction of a link: a queue, a line that sends one packet at a time, and the propagation to the far
+//! end. Queue disciplines are in [`crate::queue`].
 
 mod flight;
 mod impairment;
@@ -16,33 +16,33 @@ use alloc::vec::Vec;
 use flight::Flight;
 use serde::{Deserialize, Serialize};
 
-/// One direction of a link, as a scenario gives it.
+/// Configuration of one direction of a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// Rate at the IP layer plus `overhead` per packet.
     pub rate: BitRate,
     /// One-way propagation delay.
     pub delay: Duration,
-    /// What may wait before the line.
+    /// Capacity of the queue.
     pub buffer: Capacity,
-    /// Who waits and who is dropped.
+    /// Queue discipline.
     pub queue: queue::Config,
-    /// Bytes of framing each packet adds on the line.
+    /// Framing overhead per packet on the line, bytes.
     pub overhead: u32,
-    /// Probability that a packet is lost, each by itself.
+    /// Probability that a packet is lost, independent of other packets.
     pub loss: f64,
-    /// Probability that a bit is flipped; a packet with a flipped bit is lost to its receiver.
+    /// Probability that a bit is flipped; the receiver discards a packet with a flipped bit.
     pub bit_error_rate: f64,
     /// Random extra delay.
     pub jitter: Jitter,
     /// Probability that a packet is delivered twice.
     pub duplicate: f64,
-    /// Changes over time, in order of time.
+    /// Scheduled changes.
     pub schedule: Vec<(Instant, Change)>,
 }
 
 impl Config {
-    /// A drop-tail line without framing, impairments or changes.
+    /// Creates a drop-tail link without framing, impairments or changes.
     pub fn plain(rate: BitRate, delay: Duration, buffer: Capacity) -> Config {
         Config {
             rate,
@@ -66,15 +66,15 @@ impl Config {
 /// Random extra delay of each packet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Jitter {
-    /// Largest extra delay (uniform) or its mean (exponential).
+    /// Maximum extra delay (uniform) or mean extra delay (exponential).
     pub amount: Duration,
-    /// How it is spread.
+    /// Distribution of the extra delay.
     pub distribution: JitterDistribution,
-    /// Whether a packet may overtake an earlier one.
+    /// Reordering: a packet may overtake an earlier one.
     pub reorder: bool,
 }
 
-/// How jitter is spread.
+/// Distribution of jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JitterDistribution {
@@ -84,7 +84,7 @@ pub enum JitterDistribution {
     Exponential,
 }
 
-/// A change of a link at a moment; what is `None` stays as it was.
+/// A scheduled change of a link; `None` leaves a value unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     /// New rate.
@@ -95,39 +95,36 @@ pub struct Change {
     pub loss: Option<f64>,
     /// New bit error rate.
     pub bit_error_rate: Option<f64>,
-    /// False: the link fails, what is queued or on the line is lost. True: it returns.
+    /// New state: `false` is a failure, which loses all packets of the link; `true` ends it.
     pub up: Option<bool>,
 }
 
 /// One direction of a link.
 ///
-/// Give it packets with [`handle_packet`](Link::handle_packet), call
-/// [`handle_timeout`](Link::handle_timeout) when [`poll_timeout`](Link::poll_timeout)
-/// says so, and after either take what [`poll_arrival`](Link::poll_arrival) and
-/// [`poll_loss`](Link::poll_loss) hold. Times must not go back. A late call changes
-/// nothing but its own lateness: whatever was due before it happens at its own time.
+/// Pass packets to [`handle_packet`](Link::handle_packet), and call
+/// [`handle_timeout`](Link::handle_timeout) at [`poll_timeout`](Link::poll_timeout). After each call, call
+/// [`poll_arrival`](Link::poll_arrival) and [`poll_loss`](Link::poll_loss) until they return `None`. Times
+/// must not decrease. A late call does not change the results: events that were due before it are processed
+/// at their own times.
 ///
-/// **Line.** Store and forward: the line sends one packet at a time, each for
-/// `rate.transmission_time(size + overhead)`; a packet arrives whole, `delay` after its
-/// last bit was sent. The buffer does not count the packet being sent, and a packet that
-/// meets a free line is sent whatever the buffer holds.
+/// **Line.** Store and forward: the line sends one packet at a time, for
+/// `rate.transmission_time(size + overhead)`; the packet arrives `delay` after its last bit was sent. The
+/// buffer does not count the packet being sent, and a packet that finds the line idle is sent even if the
+/// buffer has no room for it.
 ///
-/// **Order at one instant.** Packets reach the far end, then the line falls free and takes
-/// the next packet, then the link changes by its schedule, then a new packet is handled.
+/// **Order at one instant.** First packets reach the far end, then the line becomes idle and takes the next
+/// packet, then the scheduled change applies, then a new packet is handled.
 ///
-/// **Impairments** strike a packet when its last bit leaves the line, with the delay and
-/// probabilities in force then ([`Impairment`]). Jitter keeps packets in order, by holding
-/// back a packet until the one before it arrives, unless `reorder` is set; so does a delay
-/// that becomes shorter. A duplicate arrives at the same instant as its original, bit
-/// errors included.
+/// **Impairments** apply when the last bit of a packet leaves the line, with the delay and probabilities in
+/// effect at that time ([`Impairment`]). Unless `reorder` is set, packets stay in order in spite of jitter
+/// and of a shorter delay: a packet is held until the one before it arrives. A duplicate arrives at the same
+/// time as its original, with the same bit errors.
 ///
-/// **Changes.** A new rate applies to the bits that the packet on the line has still to
-/// send. A new delay applies to packets that leave the line from then on. A failure loses
-/// the packets waiting, on the line and under way to the far end, and every packet given
-/// to the link until it returns.
+/// **Changes.** A new rate applies to the unsent bits of the packet on the line. A new delay applies to
+/// packets that leave the line afterwards. A failure loses all packets in the queue, on the line and in
+/// propagation, and those that enter until the link is up again.
 ///
-/// **Random streams.** The impairments draw from the stream given; the queue draws from
-/// its fork "queue".
+/// **Random streams.** The impairments draw from the given stream, the queue from its fork "queue".
 #[derive(Clone, Debug)]
 pub struct Link<P> {
     queue: Queue<P>,
@@ -139,9 +136,9 @@ pub struct Link<P> {
     delay: Duration,
     overhead: u32,
     up: bool,
-    /// What is still to come, the next change last.
+    /// Pending changes in reverse order.
     schedule: Vec<(Instant, Change)>,
-    /// When the line falls free or the schedule changes the link, whichever is first.
+    /// Time at which the line becomes idle or the next change applies, whichever is earlier.
     next_step: Instant,
     busy: Duration,
 }
@@ -149,23 +146,23 @@ pub struct Link<P> {
 /// A packet at the far end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival<P> {
-    /// The packet, as it was sent.
+    /// The packet, unchanged.
     pub packet: P,
-    /// When its last bit arrived.
+    /// Arrival time of its last bit.
     pub at: Instant,
-    /// Bits flipped on the way: a driver with real frames flips that many, another takes
-    /// the packet for lost to its receiver.
+    /// Number of flipped bits. A driver with real frames flips as many; other drivers count the packet as
+    /// lost.
     pub bit_errors: u32,
 }
 
-/// Why a link lost a packet.
+/// Reason for the loss of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Dropped by the queue.
     Queue,
-    /// Lost on the line, by `loss`.
+    /// Lost at random, with the probability `loss`.
     Line,
-    /// The link failed, or was down when the packet came.
+    /// The link failed, or was down when the packet entered.
     Down,
 }
 
@@ -177,7 +174,7 @@ struct Transmission<P> {
 }
 
 impl<P: Packet + Clone> Link<P> {
-    /// A link that is up and empty.
+    /// Creates a link that is up and empty.
     pub fn new(config: &Config, rng: Stream) -> Link<P> {
         let mut schedule = config.schedule.clone();
         schedule.sort_by_key(|&(time, _)| time);
@@ -200,7 +197,7 @@ impl<P: Packet + Clone> Link<P> {
         link
     }
 
-    /// A packet enters the link.
+    /// Handles a packet that enters the link.
     #[inline]
     pub fn handle_packet(&mut self, now: Instant, packet: P) {
         self.handle_timeout(now);
@@ -216,66 +213,66 @@ impl<P: Packet + Clone> Link<P> {
         }
     }
 
-    /// The time is `now`: do what was due by then.
+    /// Processes everything that is due by `now`.
     #[inline]
     pub fn handle_timeout(&mut self, now: Instant) {
         while self.next_step <= now && self.next_step != Instant::NEVER {
             let step = self.next_step;
             match self.line.take_if(|sending| sending.ends <= step) {
                 Some(sent) => self.finish(sent),
-                None => self.change(step),
+                None => self.apply_change(step),
             }
         }
     }
 
-    /// When to call again: the line falls free, a packet arrives or the schedule changes
-    /// the link; [`Instant::NEVER`] if nothing is to come.
+    /// Returns the time of the next arrival, end of a transmission or scheduled change; [`Instant::NEVER`]
+    /// if none is pending.
     #[inline]
     pub fn poll_timeout(&self) -> Instant {
         self.next_step.min(self.flight.next_arrival())
     }
 
-    /// When the line falls free or the schedule changes the link: the queue and what has
-    /// been lost change at no other time but when a packet enters.
+    /// Returns the time of the next end of a transmission or scheduled change. Except at this time, the queue
+    /// and the losses change only when a packet enters.
     #[inline]
     pub fn next_step(&self) -> Instant {
         self.next_step
     }
 
-    /// The next packet that has reached the far end by `now`.
+    /// Returns the next packet that has reached the far end by `now`.
     #[inline]
     pub fn poll_arrival(&mut self, now: Instant) -> Option<Arrival<P>> {
         self.handle_timeout(now);
         self.flight.pop(now)
     }
 
-    /// The next packet that was lost, in the order of losses.
+    /// Returns the next lost packet, in the order of the losses.
     #[inline]
     pub fn poll_loss(&mut self) -> Option<(P, Loss)> {
         self.losses.pop_front()
     }
 
-    /// Packets waiting, without the one being sent.
+    /// Returns the number of queued packets, without the one being sent.
     pub fn queue_len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Bytes waiting, at the IP layer, without the packet being sent.
+    /// Returns the number of queued bytes at the IP layer, without the packet being sent.
     pub fn queue_bytes(&self) -> u64 {
         self.queue.bytes()
     }
 
-    /// Packets the queue has marked for congestion.
+    /// Returns the number of packets that the queue has marked for congestion.
     pub fn marks(&self) -> u64 {
         self.queue.marks()
     }
 
-    /// Packets being sent or under way to the far end; arrivals not yet taken are among them.
+    /// Returns the number of packets on the line or in propagation, including arrivals not yet polled.
     pub fn in_flight(&self) -> usize {
         usize::from(self.line.is_some()) + self.flight.len()
     }
 
-    /// How long the line has been sending, up to `now`.
+    /// Returns the total transmission time of the line up to `now`.
     pub fn busy(&self, now: Instant) -> Duration {
         match &self.line {
             Some(sending) => self.busy + now.since(sending.started),
@@ -283,17 +280,17 @@ impl<P: Packet + Clone> Link<P> {
         }
     }
 
-    /// Whether the link is up.
+    /// Returns whether the link is up.
     pub fn is_up(&self) -> bool {
         self.up
     }
 
-    /// The present rate.
+    /// Returns the current rate.
     pub fn rate(&self) -> BitRate {
         self.rate
     }
 
-    /// The last bit of a packet has left the line.
+    /// Handles the end of a transmission.
     #[inline]
     fn finish(&mut self, sent: Transmission<P>) {
         let now = sent.ends;
@@ -314,7 +311,7 @@ impl<P: Packet + Clone> Link<P> {
         self.send(now, next);
     }
 
-    /// Put a packet on the free line, if there is one.
+    /// Starts the transmission of a packet, if any, on the idle line.
     #[inline]
     fn send(&mut self, now: Instant, packet: Option<P>) {
         self.line = packet.map(|packet| {
@@ -326,13 +323,13 @@ impl<P: Packet + Clone> Link<P> {
 
     #[inline]
     fn plan_step(&mut self) {
-        let free = self.line.as_ref().map_or(Instant::NEVER, |sending| sending.ends);
+        let idle = self.line.as_ref().map_or(Instant::NEVER, |sending| sending.ends);
         let change = self.schedule.last().map_or(Instant::NEVER, |&(time, _)| time);
-        self.next_step = free.min(change);
+        self.next_step = idle.min(change);
     }
 
-    /// The next change of the schedule, which is due `now`.
-    fn change(&mut self, now: Instant) {
+    /// Applies the next scheduled change, which is due `now`.
+    fn apply_change(&mut self, now: Instant) {
         if let Some((_, change)) = self.schedule.pop() {
             if let Some(rate) = change.rate {
                 self.change_rate(now, rate);
@@ -356,8 +353,8 @@ impl<P: Packet + Clone> Link<P> {
     fn change_rate(&mut self, now: Instant, rate: BitRate) {
         if let Some(sending) = &mut self.line {
             let unsent = u128::from(sending.ends.since(now).0) * u128::from(self.rate.0);
-            let left = unsent.div_ceil(u128::from(rate.0));
-            sending.ends = now + Duration(u64::try_from(left).unwrap_or(u64::MAX));
+            let remaining = unsent.div_ceil(u128::from(rate.0));
+            sending.ends = now + Duration(u64::try_from(remaining).unwrap_or(u64::MAX));
         }
         self.rate = rate;
     }

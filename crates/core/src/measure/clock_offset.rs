@@ -128,16 +128,16 @@ fn offset_of(exchange: Exchange) -> Option<ClockOffset> {
 mod tests {
     use super::*;
 
-    /// Returns an exchange with a clock `ahead` of the local one. The other parameters are the delay out, the
-    /// time at the remote host, and the delay home.
-    fn exchange(ahead: i64, out: u64, there: u64, home: u64) -> Exchange {
+    /// Returns an exchange with a clock `offset` ahead of the local one, and these delays: forward, at the remote
+    /// host, and backward.
+    fn exchange(offset: i64, forward: u64, remote: u64, backward: u64) -> Exchange {
         let asked_ns = 10_000_000_000;
-        let theirs = |ours: u64| ours.saturating_add_signed(ahead);
+        let remote_time = |local: u64| local.saturating_add_signed(offset);
         Exchange {
             asked_ns,
-            received_ns: theirs(asked_ns + out),
-            answered_ns: theirs(asked_ns + out + there),
-            returned_ns: asked_ns + out + there + home,
+            received_ns: remote_time(asked_ns + forward),
+            answered_ns: remote_time(asked_ns + forward + remote),
+            returned_ns: asked_ns + forward + remote + backward,
         }
     }
 

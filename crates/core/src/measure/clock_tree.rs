@@ -38,13 +38,13 @@ impl ClockTree {
         let mut by_error: Vec<&Known> = known.iter().collect();
         by_error.sort_by_key(|known| known.offset.error_ns);
         let mut sets: Vec<usize> = (0..clocks).collect();
-        let mut neighbours: Vec<Vec<(usize, ClockOffset)>> = vec![Vec::new(); clocks];
+        let mut neighbors: Vec<Vec<(usize, ClockOffset)>> = vec![Vec::new(); clocks];
         for &&Known { from, to, offset } in &by_error {
             let (one, other) = (representative(&mut sets, from), representative(&mut sets, to));
             if one != other {
                 sets[one] = other;
-                neighbours[from].push((to, offset));
-                neighbours[to].push((from, offset.reversed()));
+                neighbors[from].push((to, offset));
+                neighbors[to].push((from, offset.reversed()));
             }
         }
         let unknown = ClockOffset { offset_ns: 0, error_ns: u64::MAX, same_clock: false };
@@ -60,7 +60,7 @@ impl ClockTree {
             tree.offsets[root] = ClockOffset::SAME_CLOCK;
         }
         while let Some(clock) = reached.pop() {
-            for &(next, offset) in &neighbours[clock] {
+            for &(next, offset) in &neighbors[clock] {
                 if next != tree.parents[clock].0 {
                     tree.parents[next] = (clock, offset);
                     tree.depths[next] = tree.depths[clock] + 1;

@@ -22,23 +22,23 @@ pub struct Histogram {
 }
 
 /// Returns the octave and bucket index of a value.
-fn place(value: u64) -> (usize, usize) {
+fn bucket(value: u64) -> (usize, usize) {
     let shift = (u64::BITS - value.leading_zeros()).saturating_sub(OCTAVE_BITS + 1);
     let index = (value >> shift) as usize;
     (shift as usize + index / OCTAVE, index % OCTAVE)
 }
 
 /// Returns the midpoint of a bucket, rounded down.
-fn middle(octave: usize, place: usize) -> u64 {
+fn middle(octave: usize, bucket: usize) -> u64 {
     let shift = octave.saturating_sub(1);
-    let index = if octave == 0 { place } else { OCTAVE + place };
+    let index = if octave == 0 { bucket } else { OCTAVE + bucket };
     ((index as u64) << shift) + ((1u64 << shift) >> 1)
 }
 
 /// Returns the midpoint of the bucket that `value` falls into.
 pub fn rounded(value: u64) -> u64 {
-    let (octave, place) = place(value);
-    middle(octave, place)
+    let (octave, bucket) = bucket(value);
+    middle(octave, bucket)
 }
 
 impl Histogram {
@@ -52,7 +52,7 @@ impl Histogram {
         if times == 0 {
             return;
         }
-        let (octave, place) = place(value);
+        let (octave, bucket) = bucket(value);
         if self.octaves.len() <= octave {
             self.octaves.resize_with(octave + 1, Vec::new);
         }
@@ -60,7 +60,7 @@ impl Histogram {
         if counts.is_empty() {
             *counts = vec![0; OCTAVE];
         }
-        counts[place] = counts[place].saturating_add(times);
+        counts[bucket] = counts[bucket].saturating_add(times);
         self.count = self.count.saturating_add(times);
     }
 
@@ -80,7 +80,7 @@ impl Histogram {
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.octaves.iter().enumerate().flat_map(|(octave, counts)| {
             let held = counts.iter().enumerate().filter(|(_, count)| **count > 0);
-            held.map(move |(place, &count)| (middle(octave, place), count))
+            held.map(move |(bucket, &count)| (middle(octave, bucket), count))
         })
     }
 

@@ -105,7 +105,7 @@ enum Stage {
     /// Repeat above the knee.
     Average {
         load: f64,
-        left: u32,
+        remaining: u32,
     },
     /// Bisect between a load the path carries and one it does not.
     Knee {
@@ -156,7 +156,7 @@ impl Plateau {
         } else if self.is_full(point) {
             // Average well above the knee, so that every trial fills the path.
             let above = (load * self.config.factor).min(self.config.maximum.0);
-            self.stage = Stage::Average { load: above, left: self.config.repeats.max(1) };
+            self.stage = Stage::Average { load: above, remaining: self.config.repeats.max(1) };
         } else if load >= self.config.maximum.0 {
             self.stage = Stage::Ended(Some(NoPlateau::AboveMaximum));
         } else {
@@ -175,19 +175,19 @@ impl Plateau {
 
     fn bisect(&mut self) {
         let (carried, full) = self.knee();
-        let found = full - carried <= self.config.tolerance * full;
-        self.stage = if found { Stage::Ended(None) } else { Stage::Knee { carried, full } };
+        let is_precise = full - carried <= self.config.tolerance * full;
+        self.stage = if is_precise { Stage::Ended(None) } else { Stage::Knee { carried, full } };
     }
 
     fn count_trial(&mut self, point: Received) {
         self.curve.push(point);
         match self.stage {
             Stage::Climb { load } => self.continue_climb(load, point),
-            Stage::Average { load, left } => {
+            Stage::Average { load, remaining } => {
                 self.plateau.push(point.received.0);
-                match left - 1 {
+                match remaining - 1 {
                     0 => self.bisect(),
-                    left => self.stage = Stage::Average { load, left },
+                    remaining => self.stage = Stage::Average { load, remaining },
                 }
             }
             Stage::Knee { .. } => self.bisect(),
@@ -198,7 +198,7 @@ impl Plateau {
     fn lower_limit(&mut self, limit: Load) {
         match self.stage {
             // The tester's limit may still be above the knee.
-            Stage::Average { left, .. } => self.stage = Stage::Average { load: limit.0, left },
+            Stage::Average { remaining, .. } => self.stage = Stage::Average { load: limit.0, remaining },
             Stage::Climb { load } if limit.0 > load / self.config.factor => {
                 self.config.maximum = limit;
                 self.stage = Stage::Climb { load: limit.0 };

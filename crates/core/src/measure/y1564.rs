@@ -209,9 +209,9 @@ impl Activation {
 
     /// Drops the remaining steps of a service, and with them the performance test of all services.
     fn drop_remaining_steps(&mut self, service: usize) {
-        let mut left = self.plan.split_off(self.position);
-        left.retain(|(step, services)| *step != Step::Performance && services[0] != service);
-        self.plan.extend(left);
+        let mut remaining = self.plan.split_off(self.position);
+        remaining.retain(|(step, services)| *step != Step::Performance && services[0] != service);
+        self.plan.extend(remaining);
     }
 
     /// Returns the results so far, in the order of the steps.

@@ -1,10 +1,9 @@
-//! Classes of packets, each with a queue of its own: strict priority between levels, and by
-//! weight within one.
+//! Packet classes with a queue each: strict priority between levels, and shares by weight within a level.
 //!
-//! Within a level classes take turns by credits, as FQ-CoDel's flows do (RFC 8290 section 4.2):
-//! a queue that drops from its head cannot tell the size of its next packet, so a class may
-//! send while its credits last, and owes what was too much. A packet of a class beyond the
-//! list belongs to the last class.
+//! Classes of a level take turns by credits like the flows of FQ-CoDel (RFC 8290 section 4.2). The size of
+//! the next packet of a queue that drops from its head is not known in advance, so a class may send while
+//! its credits are positive, and they may become negative. A packet of a class beyond the list belongs to
+//! the last class.
 
 use super::{ClassConfig, Queue};
 use crate::packet::Packet;
@@ -13,14 +12,14 @@ use crate::time::Instant;
 use alloc::format;
 use alloc::vec::Vec;
 
-/// Credits of a turn for the class of the smallest weight, bytes.
-const SMALLEST_QUANTUM: f64 = 1500.0;
+/// Quantum of the class with the minimum weight, bytes.
+const MIN_QUANTUM: f64 = 1500.0;
 
-/// A queue per class.
+/// One queue per class.
 #[derive(Clone, Debug)]
 pub struct Classes<P> {
     classes: Vec<Class<P>>,
-    /// The class whose turn it is; within its level others follow in the order of the list.
+    /// The class whose turn it is; the other classes of its level follow in the order of the list.
     turn: usize,
 }
 
@@ -35,14 +34,14 @@ struct Class<P> {
 impl<P: Packet> Classes<P> {
     /// # Panics
     ///
-    /// If there is no class, or a weight that is not above zero.
+    /// Panics if there is no class, or if a weight is not above zero.
     pub(super) fn new(configs: &[ClassConfig], rng: &Stream) -> Classes<P> {
         assert!(!configs.is_empty() && configs.iter().all(|config| config.weight > 0.0), "{configs:?}");
-        let smallest = configs.iter().map(|config| config.weight).fold(f64::INFINITY, f64::min);
+        let min_weight = configs.iter().map(|config| config.weight).fold(f64::INFINITY, f64::min);
         let class = |(number, config): (usize, &ClassConfig)| Class {
             queue: Queue::new(&config.queue, config.buffer, rng.fork(&format!("class {number}"))),
             priority: config.priority,
-            quantum: (config.weight / smallest * SMALLEST_QUANTUM) as i64,
+            quantum: (config.weight / min_weight * MIN_QUANTUM) as i64,
             credits: 0,
         };
         Classes { classes: configs.iter().enumerate().map(class).collect(), turn: 0 }
@@ -57,27 +56,27 @@ impl<P: Packet> Classes<P> {
         loop {
             let waiting = self.classes.iter().filter(|class| !class.queue.is_empty());
             let level = waiting.map(|class| class.priority).min()?;
-            let index = self.next_of(level);
+            let index = self.next_class(level);
             let class = &mut self.classes[index];
             self.turn = index;
             match class.queue.dequeue(now, dropped) {
                 Some(packet) => {
                     class.credits -= i64::from(packet.size());
                     if class.queue.is_empty() {
-                        // Credits cannot be saved, but what is owed stays.
+                        // An idle class keeps its debt, but not its credits.
                         class.credits = class.credits.min(0);
                     }
                     return Some(packet);
                 }
-                // All that waited was dropped from its head.
+                // The class dropped all its packets.
                 None => class.credits = class.credits.min(0),
             }
         }
     }
 
-    /// The class of a level that sends next. Where all have used up their credits, all get new
-    /// ones, until one may.
-    fn next_of(&mut self, level: u8) -> usize {
+    /// Returns the class of a level that sends next. While no class has credits, all classes with packets
+    /// receive a quantum.
+    fn next_class(&mut self, level: u8) -> usize {
         let count = self.classes.len();
         loop {
             for step in 0..count {
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_level_goes_first_and_the_last_class_takes_the_rest() {
+    fn priority_is_strict_and_unknown_classes_map_to_the_last() {
         let mut queue = classes(&[class(0, 1.0), class(1, 1.0), class(1, 1.0)]);
         for (number, class) in [9, 1, 0, 2, 0].into_iter().enumerate() {
             queue.enqueue(Instant(0), packet(class, number as u64, 1000), &mut |_| panic!());
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_of_a_level_share_by_weight_whatever_their_packets() {
+    fn classes_of_a_level_share_by_weight_at_any_packet_size() {
         let weights = [1.0, 2.5, 4.0];
         let mut queue = classes(&weights.map(|weight| class(3, weight)));
         let sizes = [1500, 64, 700];
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_overflows_takes_no_room_from_another() {
+    fn an_overflowing_class_does_not_use_the_buffer_of_another() {
         let mut queue = classes(&[class(0, 1.0), class(0, 1.0)]);
         let mut dropped = 0;
         for number in 0..150 {
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_drops_all_it_has_lets_the_others_go_on() {
+    fn a_class_that_drops_all_its_packets_does_not_block_the_others() {
         let codel = CodelConfig {
             target: Duration::from_millis(5),
             interval: Duration::from_millis(100),

@@ -1,10 +1,9 @@
-//! CoDel, controlled delay (RFC 8289): drops at the head once packets have waited longer
-//! than `target` for a whole `interval`, then ever faster until the delay is gone.
+//! CoDel, controlled delay (RFC 8289): drops at the head once the delay has exceeded `target` for a whole
+//! `interval`, then at an increasing rate until the delay is below the target.
 //!
-//! The pseudocode of RFC 8289 section 5 is followed line by line. It asks for the line's
-//! largest packet size; the largest packet seen so far stands in for it. Marking in place
-//! of dropping (section 5 leaves it open) consumes the drop that was due and delivers the
-//! packet.
+//! The code follows the pseudocode of RFC 8289 section 5 line by line, with the size of the largest packet
+//! seen as the maximum packet size of the line. Section 5 does not specify marking: here a mark replaces the
+//! drop that was due, and the packet is delivered.
 
 use super::{CodelConfig, mark};
 use crate::packet::Packet;
@@ -12,7 +11,7 @@ use crate::quantity::Capacity;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 
-/// A FIFO queue under CoDel; an arrival that does not fit the buffer is dropped.
+/// A FIFO queue with CoDel; an arrival that does not fit the buffer is dropped.
 #[derive(Clone, Debug)]
 pub struct Codel<P> {
     config: CodelConfig,
@@ -63,7 +62,7 @@ impl<P: Packet> Codel<P> {
     }
 }
 
-/// Packets with the time they were queued at.
+/// Packets with their enqueue times.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting<P> {
     pub(super) packets: VecDeque<(Instant, P)>,
@@ -94,7 +93,7 @@ impl<P: Packet> Waiting<P> {
     }
 }
 
-/// The state of RFC 8289's `CoDelQueue`, apart from its packets.
+/// State of `CoDelQueue` of RFC 8289, without the packets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Controller {
     first_above: Option<Instant>,
@@ -106,7 +105,7 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// `deque` of RFC 8289 section 5.5.
+    /// Implements `deque` of RFC 8289 section 5.5.
     pub(super) fn dequeue<P: Packet>(
         &mut self,
         config: &CodelConfig,
@@ -142,7 +141,7 @@ impl Controller {
                 next = self.take(config, now, waiting).map(|(packet, _)| packet);
             }
             self.dropping = true;
-            // Where the last dropping state ended recently, go on from its drop rate.
+            // If the last dropping state ended recently, its drop rate is resumed.
             let delta = self.count - self.last_count;
             let recent = now.since(self.drop_next) < config.interval * 16;
             self.count = if delta > 1 && recent { delta } else { 1 };
@@ -153,9 +152,9 @@ impl Controller {
         Some(packet)
     }
 
-    /// `dodequeue` of section 5.6: the head, and whether it has been above target long
-    /// enough to be dropped. An empty queue also ends the dropping state, as the caller
-    /// in section 5.5 would on seeing it.
+    /// Implements `dodequeue` of section 5.6: returns the head, and whether the delay has been above the
+    /// target long enough to drop it. An empty queue also ends the dropping state, which section 5.5 leaves
+    /// to the caller.
     fn take<P: Packet>(
         &mut self,
         config: &CodelConfig,
@@ -181,7 +180,7 @@ impl Controller {
     }
 }
 
-/// `control_law` of RFC 8289 section 5.4: the time of the next drop.
+/// Returns the time of the next drop (`control_law` of RFC 8289 section 5.4).
 fn control_law(interval: Duration, time: Instant, count: u32) -> Instant {
     time + Duration((interval.0 as f64 / libm::sqrt(f64::from(count))) as u64)
 }
@@ -195,7 +194,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
     const INTERVAL: f64 = 100e6;
-    /// The line takes a packet every tenth of a millisecond.
+    /// Time between departures.
     const STEP: u64 = MS / 10;
 
     fn standing_queue(ecn: bool, packets: u64) -> Codel<Numbered> {
@@ -209,7 +208,7 @@ mod tests {
         queue
     }
 
-    /// Times of the first drops or marks while the line takes packets.
+    /// Returns the times of the first drops or marks.
     fn signals(queue: &mut Codel<Numbered>, from: u64, count: usize) -> Vec<u64> {
         let mut times = Vec::new();
         let mut now = from;
@@ -223,8 +222,8 @@ mod tests {
         times
     }
 
-    /// The first signal at `start`, the others by the control law from `count`, each at
-    /// the first packet that leaves at or after its time.
+    /// Returns the expected times: the first signal at `start`, the others by the control law from `count`,
+    /// each at the next departure.
     fn control_law_times(start: u64, mut count: f64, signals: usize) -> Vec<u64> {
         let mut times = alloc::vec![start];
         let mut next = start as f64;
@@ -238,7 +237,7 @@ mod tests {
 
     #[test]
     fn drops_follow_the_control_law() {
-        // The first packet at target leaves at 5 ms; an interval later the first is dropped.
+        // The delay reaches the target at 5 ms; the first drop follows one interval later.
         let mut queue = standing_queue(false, 100_000);
         assert_eq!(signals(&mut queue, 0, 50), control_law_times(105 * MS, 1.0, 50));
     }
@@ -251,21 +250,21 @@ mod tests {
     }
 
     #[test]
-    fn a_recent_dropping_state_goes_on_from_its_rate() {
+    fn a_recent_dropping_state_is_resumed_at_its_rate() {
         let mut queue = standing_queue(false, 100_000);
         let last = *signals(&mut queue, 0, 20).last().unwrap();
-        // A packet without delay ends the state; a new standing queue begins it again.
+        // A packet without delay ends the dropping state; a new standing queue starts another.
         queue.clear(Instant(last), &mut |_| ());
         assert!(queue.pass(Instant(last), Numbered::new(0, 1000), &mut |_| panic!()).is_some());
         let begin = last.div_ceil(STEP) * STEP + STEP;
         for number in 0..50_000 {
             queue.enqueue(Instant(begin), Numbered::new(number, 1000), &mut |_| panic!());
         }
-        // 19 drops followed the first, and the last had been counted when the state began.
+        // 20 drops, less the one that was counted at the start of the first state.
         let first = begin + 105 * MS;
         assert_eq!(signals(&mut queue, begin, 10), control_law_times(first, 19.0, 10));
 
-        // Long after, the rate starts anew.
+        // After a long time the rate starts from the beginning.
         queue.clear(Instant(last), &mut |_| ());
         let begin = begin + 10_000 * MS;
         assert!(queue.pass(Instant(begin), Numbered::new(0, 1000), &mut |_| panic!()).is_some());
@@ -276,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn one_packet_behind_is_no_standing_queue() {
+    fn a_single_queued_packet_is_never_dropped() {
         let mut queue = standing_queue(false, 0);
         queue.enqueue(Instant(0), Numbered::new(0, 1000), &mut |_| panic!());
         for number in 1..1000 {
             queue.enqueue(Instant(number * 10 * MS), Numbered::new(number, 1000), &mut |_| panic!());
-            // Each has waited 10 ms, twice the target, but only one packet is left behind.
+            // The packet has waited 10 ms, twice the target, but leaves only one packet behind.
             assert!(queue.dequeue(Instant(number * 10 * MS), &mut |_| panic!("dropped")).is_some());
         }
     }

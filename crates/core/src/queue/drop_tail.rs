@@ -1,4 +1,4 @@
-//! First in, first out: an arrival that does not fit is dropped.
+//! Drop tail: first in, first out; an arrival that does not fit is dropped.
 
 use crate::packet::Packet;
 use crate::quantity::Capacity;

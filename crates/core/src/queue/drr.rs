@@ -1,11 +1,10 @@
 //! Deficit round robin over packet classes (Shreedhar and Varghese, "Efficient Fair
 //! Queueing using Deficit Round Robin", SIGCOMM 1995).
 //!
-//! Each class with packets waiting has its turn in a ring; a turn adds the class's quantum
-//! to its deficit and sends while the head fits. Quanta are in the proportion of the
-//! weights, the smallest one full Ethernet packet, so that every turn sends something;
-//! larger packets still get through, over several turns. A packet of a class beyond the
-//! list belongs to the last class.
+//! Classes with packets take turns in a ring. A turn adds the quantum of the class to its deficit, and sends
+//! while the head fits. Quanta are proportional to the weights. The minimum is one full Ethernet packet, so
+//! that every turn sends at least one packet; a larger packet is sent after several turns. A packet of a
+//! class beyond the list belongs to the last class.
 
 use super::DrrConfig;
 use crate::packet::Packet;
@@ -14,17 +13,17 @@ use crate::time::Instant;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Quantum of the class with the smallest weight, bytes.
-const SMALLEST_QUANTUM: u32 = 1500;
+/// Quantum of the class with the minimum weight, bytes.
+const MIN_QUANTUM: u32 = 1500;
 
 /// One FIFO queue per class.
 #[derive(Clone, Debug)]
 pub struct DeficitRoundRobin<P> {
     classes: Vec<Class<P>>,
     buffer_per_class: Capacity,
-    /// Classes with packets waiting; the front one has its turn.
+    /// Classes with packets; it is the turn of the front one.
     ring: VecDeque<u16>,
-    /// Whether the front class has had its quantum for this turn.
+    /// True if the front class has received its quantum for this turn.
     in_turn: bool,
     len: usize,
     bytes: u64,
@@ -42,16 +41,16 @@ impl<P: Packet> DeficitRoundRobin<P> {
     pub(super) fn new(config: &DrrConfig) -> DeficitRoundRobin<P> {
         let class = |quantum| Class { waiting: VecDeque::new(), bytes: 0, quantum, deficit: 0 };
         let positive = config.weights.iter().copied().filter(|&weight| weight > 0.0);
-        let smallest = positive.fold(f64::INFINITY, f64::min);
-        // A weight of zero, which no plan holds, still gets through byte by byte.
-        let quantum = |weight: f64| libm::round(weight / smallest * f64::from(SMALLEST_QUANTUM)) as u64;
+        let min_weight = positive.fold(f64::INFINITY, f64::min);
+        // A weight of zero, which scenarios reject, gets a quantum of one byte.
+        let quantum = |weight: f64| libm::round(weight / min_weight * f64::from(MIN_QUANTUM)) as u64;
         let mut classes: Vec<Class<P>> = config
             .weights
             .iter()
             .map(|&weight| class(quantum(weight).clamp(1, u64::from(u32::MAX))))
             .collect();
         if classes.is_empty() {
-            classes.push(class(u64::from(SMALLEST_QUANTUM)));
+            classes.push(class(u64::from(MIN_QUANTUM)));
         }
         DeficitRoundRobin {
             classes,
@@ -108,7 +107,7 @@ impl<P: Packet> DeficitRoundRobin<P> {
         }
     }
 
-    /// An empty ring keeps no deficit, so a packet that meets a free line leaves no trace.
+    /// Returns the packet. An empty queue has no deficit to update.
     pub(super) fn pass(&mut self, _now: Instant, packet: P, _dropped: &mut impl FnMut(P)) -> Option<P> {
         Some(packet)
     }
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn quanta_are_in_the_proportion_of_the_weights() {
+    fn quanta_are_proportional_to_the_weights() {
         let quanta: Vec<u64> = drr(&[2.0, 0.5, 1.0]).classes.iter().map(|class| class.quantum).collect();
         assert_eq!(quanta, [6000, 1500, 3000]);
         let mut weightless = drr(&[0.0, 0.0]);
@@ -173,8 +172,8 @@ mod tests {
             let next = queue.dequeue(Instant(0), &mut |_| panic!()).unwrap();
             sent[usize::from(next.class)] += u64::from(next.size);
             queue.enqueue(Instant(0), packet(next.class), &mut |_| panic!());
-            // What a class was granted and has not sent is less than a packet, unless it is
-            // in its turn; and no class is a turn ahead of another.
+            // The deficit of a class is less than a packet, except during its turn, and no class is more than
+            // one turn ahead of another.
             let mut turns = [0; 4];
             for (index, class) in queue.classes.iter().enumerate() {
                 assert_eq!((sent[index] + class.deficit) % class.quantum, 0);
@@ -186,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn a_class_beyond_the_list_is_the_last() {
+    fn an_unknown_class_maps_to_the_last() {
         let mut queue = drr(&[1.0, 1.0]);
         queue.enqueue(Instant(0), Numbered { class: u16::MAX, ..Numbered::new(0, 100) }, &mut |_| panic!());
         assert_eq!(queue.classes[1].waiting.len(), 1);
     }
 
     #[test]
-    fn a_packet_larger_than_the_quantum_gets_through() {
+    fn a_packet_larger_than_the_quantum_is_sent() {
         let mut queue = drr(&[1.0, 1.0]);
         queue.enqueue(Instant(0), Numbered::new(7, 9000), &mut |_| panic!());
         assert_eq!(queue.dequeue(Instant(0), &mut |_| panic!()).unwrap().number, 7);

@@ -1,11 +1,11 @@
-//! FQ-CoDel (RFC 8290): flows hashed to queues, deficit round robin among them with
-//! priority for flows that have just begun to send, and CoDel on each queue.
+//! FQ-CoDel (RFC 8290): flows hashed to queues, deficit round robin between the queues with priority for new
+//! flows, and CoDel on each queue.
 //!
-//! The hash is salted from the queue's random stream (section 4.1). Over the limit, half
-//! the packets of the queue with the most bytes, at most 64, are dropped from its head
-//! (section 4.1). A queue whose credits are used up, zero included, goes to the old queues
-//! with a new quantum (section 4.2, and the Linux implementation). CoDel's test against
-//! one largest packet looks at the flow's own queue, as RFC 8289 has it.
+//! The salt of the hash is drawn from the queue's random stream (section 4.1). When the buffer overflows,
+//! half the packets of the queue with the most bytes, at most 64, are dropped from its head (section 4.1). A
+//! queue without positive credits moves to the old queues with a new quantum (section 4.2, and the Linux
+//! implementation). CoDel compares the backlog of the flow's own queue with the maximum packet size, as in
+//! RFC 8289.
 
 use super::codel::{Controller, Waiting};
 use super::{CodelConfig, FqCodelConfig};
@@ -16,10 +16,10 @@ use crate::time::Instant;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Most packets dropped from the fattest queue at a time (RFC 8290 section 4.1).
+/// Maximum number of packets dropped from the longest queue at a time (RFC 8290 section 4.1).
 const DROP_BATCH: usize = 64;
 
-/// Flow queues with CoDel; `buffer` bounds what waits in all of them.
+/// Flow queues with CoDel and a shared buffer.
 #[derive(Clone, Debug)]
 pub struct FqCodel<P> {
     codel: CodelConfig,
@@ -67,14 +67,14 @@ impl<P: Packet> FqCodel<P> {
     pub(super) fn enqueue(&mut self, now: Instant, packet: P, dropped: &mut impl FnMut(P)) {
         self.push(now, packet);
         while !self.within_buffer() {
-            self.drop_from_fattest(dropped);
+            self.drop_from_longest(dropped);
         }
     }
 
     pub(super) fn dequeue(&mut self, now: Instant, dropped: &mut impl FnMut(P)) -> Option<P> {
         loop {
-            let new = !self.new_flows.is_empty();
-            let list = if new { &mut self.new_flows } else { &mut self.old_flows };
+            let is_new = !self.new_flows.is_empty();
+            let list = if is_new { &mut self.new_flows } else { &mut self.old_flows };
             let index = *list.front()?;
             let flow = &mut self.flows[index as usize];
             if flow.credits <= 0 {
@@ -92,10 +92,10 @@ impl<P: Packet> FqCodel<P> {
                 flow.credits -= i64::from(packet.size());
                 return Some(packet);
             }
-            // An emptied new queue waits one round among the old ones, so that it cannot
-            // return as new at once and starve them.
+            // An emptied new queue spends one round among the old ones, so that it cannot become new again at
+            // once and starve them.
             list.pop_front();
-            if new {
+            if is_new {
                 self.old_flows.push_back(index);
             } else {
                 flow.active = false;
@@ -142,7 +142,7 @@ impl<P: Packet> FqCodel<P> {
         }
     }
 
-    /// The flow queue of a key: a salted multiplicative hash, scaled to the number of queues.
+    /// Returns the flow queue of a key: a salted multiplicative hash, scaled to the number of queues.
     fn index_of(&self, key: u64) -> u32 {
         let mut hash = (key ^ self.salt).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         hash = (hash ^ (hash >> 32)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -156,14 +156,14 @@ impl<P: Packet> FqCodel<P> {
         }
     }
 
-    fn drop_from_fattest(&mut self, dropped: &mut impl FnMut(P)) {
-        let mut fattest = 0;
+    fn drop_from_longest(&mut self, dropped: &mut impl FnMut(P)) {
+        let mut longest = 0;
         for (index, flow) in self.flows.iter().enumerate() {
-            if flow.waiting.bytes > self.flows[fattest].waiting.bytes {
-                fattest = index;
+            if flow.waiting.bytes > self.flows[longest].waiting.bytes {
+                longest = index;
             }
         }
-        let flow = &mut self.flows[fattest];
+        let flow = &mut self.flows[longest];
         let batch = flow.waiting.packets.len().div_ceil(2).min(DROP_BATCH);
         for _ in 0..batch {
             if let Some((_, packet)) = flow.waiting.pop() {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_share_bytes_whatever_their_packets() {
+    fn flows_share_bytes_at_any_packet_size() {
         let mut queue = fq_codel(u32::MAX);
         for number in 0..30_000 {
             queue.enqueue(Instant(0), packet(1, number, 1500), &mut |_| ());
@@ -224,7 +224,7 @@ mod tests {
         }
         let mut sent = [0_i64; 3];
         for _ in 0..12_000 {
-            // No time passes, so CoDel is silent.
+            // No time passes, so CoDel drops nothing.
             let next = queue.dequeue(Instant(0), &mut |_| panic!()).unwrap();
             sent[next.flow as usize] += i64::from(next.size);
             assert!((sent[1] - sent[2]).abs() <= 1514 + 1500, "{sent:?}");
@@ -232,9 +232,9 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_keep_beginning_anew_starve_nobody() {
-        // Flows 2 and 3 have one packet at a time, and the next one dequeue after that has
-        // left, when their queue has been found empty.
+    fn flows_that_repeatedly_become_new_starve_no_other() {
+        // Flows 2 and 3 have one packet at a time. The next one arrives one dequeue after the departure, when
+        // the queue has been found empty.
         let mut queue = fq_codel(10_000);
         for number in 0..3000 {
             queue.enqueue(Instant(0), packet(1, number, 1500), &mut |_| panic!());
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn overload_falls_on_the_fattest_flow_from_its_head() {
+    fn overflow_drops_from_the_head_of_the_longest_queue() {
         let mut queue = fq_codel(100);
         for number in 0..90 {
             queue.enqueue(Instant(0), packet(1, number, 1000), &mut |_| panic!());
@@ -261,7 +261,7 @@ mod tests {
         for number in 0..10 {
             queue.enqueue(Instant(0), packet(2, number, 1000), &mut |_| panic!());
         }
-        // The sparse flow's packet is the one too many; the fat flow loses half its own.
+        // The packet of the sparse flow overflows the buffer, and the heavy flow loses half its packets.
         let mut dropped = Vec::new();
         queue.enqueue(Instant(0), packet(2, 10, 1000), &mut |packet| {
             dropped.push((packet.flow, packet.number))
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn at_most_a_batch_is_dropped_at_once() {
+    fn at_most_one_batch_is_dropped_per_overflow() {
         let mut queue = fq_codel(1000);
         let mut dropped = 0;
         for number in 0..1001 {

@@ -1,8 +1,7 @@
-//! Queue disciplines: who waits, who is dropped, who is marked.
+//! Queue disciplines: order of packets, drops and marks.
 //!
-//! A queue owns the waiting packets; the line behind it asks for the next one when it
-//! is free. One file per discipline. Rates, delays and losses of the line are
-//! [`crate::link`]'s.
+//! A queue owns the waiting packets; the driver takes the next one when its line is idle. One file per
+//! discipline. Rate, delay and losses of the line are in [`crate::link`].
 
 pub mod classes;
 pub mod codel;
@@ -27,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use traffic_class::TrafficClass;
 
-/// A discipline and its parameters, as a scenario gives them.
+/// A queue discipline and its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Config {
@@ -41,8 +40,8 @@ pub enum Config {
     FqCodel(FqCodelConfig),
     /// Deficit round robin over packet classes (Shreedhar and Varghese 1995).
     DeficitRoundRobin(DrrConfig),
-    /// A discipline for each packet class, by priority and weight. They stand in for the link's
-    /// buffer, which a class could otherwise fill alone.
+    /// One queue per packet class, by priority and weight. Their buffers replace the link's buffer, which
+    /// one class could otherwise fill.
     Classes(Vec<ClassConfig>),
 }
 
@@ -57,7 +56,7 @@ pub struct RedConfig {
     pub max_probability: f64,
     /// Weight of a new sample in the average queue.
     pub weight: f64,
-    /// Mark ECN-capable packets instead of dropping them.
+    /// Marking of ECN-capable packets instead of dropping.
     pub ecn: bool,
 }
 
@@ -66,57 +65,55 @@ pub struct RedConfig {
 pub struct CodelConfig {
     /// Acceptable standing delay.
     pub target: Duration,
-    /// Worst-case round trip the controller waits for.
+    /// Time for which the delay must exceed the target before the first drop: the worst-case round trip.
     pub interval: Duration,
-    /// Mark ECN-capable packets instead of dropping them.
+    /// Marking of ECN-capable packets instead of dropping.
     pub ecn: bool,
 }
 
 /// Parameters of FQ-CoDel (RFC 8290 section 5.2).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FqCodelConfig {
-    /// The CoDel run on each flow's queue.
+    /// Parameters of CoDel on each flow queue.
     pub codel: CodelConfig,
-    /// Number of flow queues a packet's flow key is hashed into.
+    /// Number of flow queues.
     pub flows: u32,
     /// Bytes a queue may send per turn.
     pub quantum: u32,
 }
 
-/// Parameters of deficit round robin: a class is a VPN's index, the last class is all else.
+/// Parameters of deficit round robin: a class is the index of a VPN; the last class is for all other packets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DrrConfig {
     /// Weight of each class, above zero.
     pub weights: Vec<f64>,
-    /// Buffer of each class. It stands in for the link's buffer, which a class could
-    /// otherwise fill alone.
+    /// Buffer of each class. It replaces the link's buffer, which one class could otherwise fill.
     pub buffer_per_class: Capacity,
 }
 
-/// One of several classes of packets.
+/// Configuration of a packet class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassConfig {
-    /// Classes of a lower number send before those of a higher one.
+    /// Priority; lower numbers are sent first.
     pub priority: u8,
-    /// Share among classes of the same priority, above zero.
+    /// Weight among classes of the same priority, above zero.
     pub weight: f64,
-    /// How its packets wait.
+    /// Queue discipline.
     pub queue: Config,
-    /// How much may wait.
+    /// Capacity of the queue.
     pub buffer: Capacity,
 }
 
-/// The waiting packets of one discipline.
+/// A queue of packets.
 ///
-/// A driver whose line is busy calls [`enqueue`](Queue::enqueue) for every arrival and
-/// [`dequeue`](Queue::dequeue) whenever the line falls free. A driver whose line is free
-/// calls [`pass`](Queue::pass), which lets the packet through whatever the buffer holds:
-/// the packet being sent does not occupy the buffer, so a buffer of zero is a line that
-/// loses what it cannot send at once. Where the buffer has room, `pass` is the same as
-/// `enqueue` followed by `dequeue`.
+/// A driver whose line is busy calls [`enqueue`](Queue::enqueue) for every arrival, and
+/// [`dequeue`](Queue::dequeue) when the line becomes idle. A driver whose line is idle calls
+/// [`pass`](Queue::pass), which ignores the capacity of the buffer: the packet being sent does not occupy it,
+/// so that a buffer of zero drops the packets that cannot be sent at once. If the buffer has room, `pass` is
+/// equivalent to `enqueue` followed by `dequeue`.
 ///
-/// Times must not go back from call to call. Every packet that is given to the queue is
-/// either returned, handed to `dropped`, or still waiting.
+/// Times must not decrease from call to call. Every packet passed to the queue is returned, passed to
+/// `dropped`, or still waiting.
 #[derive(Clone, Debug)]
 pub enum Queue<P> {
     /// First in, first out.
@@ -159,50 +156,50 @@ impl<P: Packet> Queue<P> {
         }
     }
 
-    /// A packet arrives. What is dropped for it (itself, or with FQ-CoDel packets of the
-    /// fattest flow) goes to `dropped`.
+    /// Adds a packet. If the buffer is full, passes the packet to `dropped`; FQ-CoDel instead drops packets of
+    /// the longest flow queue.
     #[inline]
     pub fn enqueue(&mut self, now: Instant, packet: P, dropped: &mut impl FnMut(P)) {
         each!(self, queue => queue.enqueue(now, packet, dropped));
     }
 
-    /// The line is free: the next packet to send. CoDel drops here.
+    /// Removes and returns the next packet to send. CoDel drops packets here.
     #[inline]
     pub fn dequeue(&mut self, now: Instant, dropped: &mut impl FnMut(P)) -> Option<P> {
         each!(self, queue => queue.dequeue(now, dropped))
     }
 
-    /// A packet arrives at an empty queue while the line is free.
+    /// Returns a packet that arrives at an empty queue while the line is idle, unless it is dropped.
     #[inline]
     pub fn pass(&mut self, now: Instant, packet: P, dropped: &mut impl FnMut(P)) -> Option<P> {
-        debug_assert!(self.is_empty(), "a line is not free while packets wait for it");
+        debug_assert!(self.is_empty(), "a line with waiting packets is not idle");
         each!(self, queue => queue.pass(now, packet, dropped))
     }
 
-    /// Hand over everything that waits, as when the line fails.
+    /// Passes all packets to `dropped`, as when the line fails.
     pub fn clear(&mut self, now: Instant, dropped: &mut impl FnMut(P)) {
         each!(self, queue => queue.clear(now, dropped));
     }
 
-    /// Packets waiting.
+    /// Returns the number of waiting packets.
     #[inline]
     pub fn len(&self) -> usize {
         each!(self, queue => queue.len())
     }
 
-    /// Whether no packet waits.
+    /// Returns whether no packet is waiting.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes waiting, at the IP layer.
+    /// Returns the number of waiting bytes at the IP layer.
     #[inline]
     pub fn bytes(&self) -> u64 {
         each!(self, queue => queue.bytes())
     }
 
-    /// Packets marked "congestion experienced" since the start.
+    /// Returns the number of packets marked "congestion experienced".
     pub fn marks(&self) -> u64 {
         match self {
             Queue::DropTail(_) | Queue::DeficitRoundRobin(_) => 0,
@@ -214,8 +211,8 @@ impl<P: Packet> Queue<P> {
     }
 }
 
-/// Signal congestion on an ECN-capable packet; false where it has to be dropped instead.
-/// A packet that an earlier queue marked already carries the signal and is not counted.
+/// Marks an ECN-capable packet; returns `false` if it must be dropped instead. A packet that an earlier queue
+/// has marked is not counted.
 fn mark<P: Packet>(packet: &mut P, marks: &mut u64) -> bool {
     match packet.ecn() {
         Ecn::NotCapable => false,

@@ -1,17 +1,15 @@
 //! Random early detection (Floyd and Jacobson, "Random Early Detection Gateways for
 //! Congestion Avoidance", IEEE/ACM ToN 1(4), 1993), in the gentle variant (Floyd 2000).
 //!
-//! Thresholds and average are in packets. At each arrival the average moves by `weight`
-//! towards the packets waiting; after an idle time it decays as if that many typical
-//! packets had passed an empty queue. The time a typical packet takes is measured, as the
-//! smoothed time between departures while packets wait; before the first such pair of
-//! departures an arrival at an empty queue counts as one packet.
+//! Thresholds and average are in packets. Each arrival moves the average by `weight` toward the queue length.
+//! After an idle time the average decays as if typical packets had arrived at an empty queue throughout. The
+//! transmission time of a typical packet is measured as the smoothed time between departures under backlog.
+//! Before the first measurement, an idle time counts as one packet.
 //!
-//! Between the thresholds the drop probability p rises to `max_probability`, and each
-//! packet since the last drop raises its own to p / (1 − count·p), which spreads drops
-//! evenly. From there it rises to 1 at twice the upper threshold. ECN-capable
-//! packets are marked instead below the upper threshold; above it they are dropped as the
-//! others are (RFC 3168 section 7).
+//! Between the thresholds the drop probability p rises to `max_probability`, and above the upper threshold to
+//! 1 at twice that threshold. The probability of a packet is p / (1 − count·p), where `count` is the number of
+//! packets since the last drop, which spaces drops evenly. Below the upper threshold, ECN-capable packets are
+//! marked instead; above it they are dropped like others (RFC 3168 section 7).
 
 use super::{DropTail, RedConfig, mark};
 use crate::packet::Packet;
@@ -19,7 +17,7 @@ use crate::quantity::Capacity;
 use crate::rng::Stream;
 use crate::time::{Duration, Instant};
 
-/// A FIFO queue under RED; an arrival that does not fit the buffer is dropped.
+/// A FIFO queue with RED; an arrival that does not fit the buffer is dropped.
 #[derive(Clone, Debug)]
 pub struct Red<P> {
     config: RedConfig,
@@ -29,10 +27,10 @@ pub struct Red<P> {
     average: f64,
     /// Packets since the last drop or mark; −1 while the average is below the threshold.
     count: i64,
-    /// When the queue fell empty; meaningless while packets wait.
+    /// Time since which the queue is empty; invalid while packets wait.
     empty_since: Instant,
     last_departure: Option<Instant>,
-    /// Smoothed time between departures under backlog, nanoseconds; 0 before the first.
+    /// Smoothed time between departures under backlog, nanoseconds; 0 before the first measurement.
     packet_time: f64,
 }
 
@@ -99,12 +97,12 @@ impl<P: Packet> Red<P> {
         self.marks
     }
 
-    /// The average queue, packets, as of the last arrival.
+    /// Returns the average queue length in packets, as of the last arrival.
     pub fn average(&self) -> f64 {
         self.average
     }
 
-    /// Update the average and decide; an error holds a packet to drop early.
+    /// Updates the average and decides; returns a packet to be dropped as the error.
     fn arrive(&mut self, now: Instant, mut packet: P) -> Result<P, P> {
         let weight = self.config.weight;
         if self.waiting.len() > 0 {
@@ -122,8 +120,8 @@ impl<P: Packet> Red<P> {
         }
         self.count += 1;
         let spread = 1.0 - self.count as f64 * probability;
-        let own = if spread > 0.0 { probability / spread } else { 1.0 };
-        if !self.rng.chance(own) {
+        let spaced_probability = if spread > 0.0 { probability / spread } else { 1.0 };
+        if !self.rng.chance(spaced_probability) {
             return Ok(packet);
         }
         self.count = 0;
@@ -132,7 +130,7 @@ impl<P: Packet> Red<P> {
         if marked { Ok(packet) } else { Err(packet) }
     }
 
-    /// Drop probability at the present average, before spreading.
+    /// Returns the drop probability at the current average, before the correction by `count`.
     fn probability(&self) -> f64 {
         let RedConfig { min_threshold: min, max_threshold: max, max_probability, .. } = self.config;
         if self.average < min {
@@ -144,7 +142,7 @@ impl<P: Packet> Red<P> {
         }
     }
 
-    /// A packet has just left the queue for the line.
+    /// Updates the idle time and the packet time at a departure.
     fn depart(&mut self, now: Instant) {
         if let Some(last) = self.last_departure {
             let Duration(gap) = now.since(last);
@@ -154,7 +152,7 @@ impl<P: Packet> Red<P> {
                 self.packet_time += (gap as f64 - self.packet_time) / 8.0;
             }
         }
-        // Only a departure that leaves others waiting starts a gap that is the line's own.
+        // The gap to the next departure is a transmission time only if packets are waiting.
         if self.waiting.len() == 0 {
             self.last_departure = None;
             self.empty_since = now;
@@ -181,8 +179,8 @@ mod tests {
         Numbered { ecn, ..Numbered::new(0, 1000) }
     }
 
-    /// With weight 1 the average is the queue itself: hold it at `waiting` packets.
-    fn held_at(waiting: usize, ecn: bool) -> Red<Numbered> {
+    /// Creates a queue of `waiting` packets; with weight 1 the average equals the queue length.
+    fn queue_of(waiting: usize, ecn: bool) -> Red<Numbered> {
         let mut queue = red(1.0, ecn);
         for _ in 0..waiting {
             queue.waiting.enqueue(Instant(0), packet(Ecn::NotCapable), &mut |_| panic!());
@@ -199,7 +197,7 @@ mod tests {
             queue.enqueue(Instant(0), packet(Ecn::NotCapable), &mut none);
             assert_eq!(queue.average(), expected);
         }
-        // One departs every 10 ms, so 30 ms of an empty queue are three packets.
+        // With a departure every 10 ms, 30 ms of idle time count as three packets.
         for time in [10, 20, 30, 40] {
             assert!(queue.dequeue(Instant(time * MS), &mut none).is_some());
         }
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn probability_rises_in_two_straight_lines() {
+    fn probability_is_piecewise_linear() {
         let mut queue = red(0.5, false);
         let expected =
             [(4.9, 0.0), (5.0, 0.0), (10.0, 0.05), (15.0, 0.1), (22.5, 0.55), (30.0, 1.0), (50.0, 1.0)];
@@ -219,28 +217,28 @@ mod tests {
     }
 
     #[test]
-    fn packets_between_drops_are_uniform() {
-        // p = 0.05: the paper's count makes each spacing from 1 to 1/p - 1 equally likely.
-        let mut queue = held_at(10, false);
-        let (mut spacing, mut seen) = (0, [0_u32; 20]);
-        while seen.iter().sum::<u32>() < 19_000 {
+    fn intervals_between_drops_are_uniform() {
+        // p = 0.05: intervals from 1 to 1/p - 1 are equally likely.
+        let mut queue = queue_of(10, false);
+        let (mut interval, mut counts) = (0, [0_u32; 20]);
+        while counts.iter().sum::<u32>() < 19_000 {
             let mut dropped = false;
             queue.enqueue(Instant(0), packet(Ecn::NotCapable), &mut |_| dropped = true);
-            spacing += 1;
+            interval += 1;
             if dropped {
-                seen[spacing] += 1;
-                spacing = 0;
+                counts[interval] += 1;
+                interval = 0;
             } else {
                 queue.dequeue(Instant(0), &mut |_| ());
             }
         }
-        let chi_square: f64 = seen[1..].iter().map(|&n| (f64::from(n) - 1000.0).powi(2) / 1000.0).sum();
+        let chi_square: f64 = counts[1..].iter().map(|&n| (f64::from(n) - 1000.0).powi(2) / 1000.0).sum();
         assert!(chi_square < 34.8, "99 % quantile of chi-square with 18 degrees: {chi_square}");
     }
 
     #[test]
     fn ecn_marks_below_the_upper_threshold_and_drops_above() {
-        let mut marking = held_at(14, true);
+        let mut marking = queue_of(14, true);
         for _ in 0..1000 {
             marking.enqueue(Instant(0), packet(Ecn::Capable), &mut |_| panic!("marked instead"));
             marking.dequeue(Instant(0), &mut |_| ());
@@ -248,7 +246,7 @@ mod tests {
         // p = 0.09: a mark every 1 to 10 packets.
         assert!((160..210).contains(&marking.marks()), "{}", marking.marks());
 
-        let mut dropping = held_at(30, true);
+        let mut dropping = queue_of(30, true);
         let mut dropped = 0;
         dropping.enqueue(Instant(0), packet(Ecn::Capable), &mut |_| dropped += 1);
         assert_eq!((dropped, dropping.marks()), (1, 0));

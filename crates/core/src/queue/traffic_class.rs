@@ -1,27 +1,27 @@
-//! Classes of packets by DSCP (RFC 2474), as they are configured.
+//! Configured packet classes by DSCP (RFC 2474).
 
 use super::{ClassConfig, Config, FqCodelConfig};
 use crate::quantity::Capacity;
 use alloc::vec::Vec;
 
-/// Packets of a VPN flow, or of a port, that wait together.
+/// A traffic class of a VPN flow or of a port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrafficClass {
-    /// The DSCPs (6 bits) of its packets; the first class that has one counts, and what is in no
-    /// list belongs to the last class.
+    /// DSCPs (6 bits) of its packets. The first class that lists a DSCP applies; an unlisted DSCP belongs to
+    /// the last class.
     pub codepoints: Vec<u8>,
-    /// Classes of a lower number send before those of a higher one.
+    /// Priority; lower numbers are sent first.
     pub priority: u8,
-    /// Share among classes of one priority, above zero.
+    /// Weight among classes of the same priority, above zero.
     pub weight: f64,
-    /// Packets that may wait.
+    /// Capacity of the queue in packets.
     pub packets: u32,
-    /// Keep the flows inside apart (RFC 8290); else first in, first out.
+    /// Parameters of FQ-CoDel (RFC 8290) within the class; `None` for first in, first out.
     pub fq_codel: Option<FqCodelConfig>,
 }
 
 impl TrafficClass {
-    /// The class of each DSCP.
+    /// Returns the class of each DSCP.
     pub fn table(classes: &[TrafficClass]) -> [u8; 64] {
         let mut table = [classes.len().saturating_sub(1) as u8; 64];
         for (number, class) in classes.iter().enumerate().rev() {
@@ -30,8 +30,7 @@ impl TrafficClass {
         table
     }
 
-    /// The discipline that keeps them apart. Classes have buffers of their own, which stand in for
-    /// that of the whole.
+    /// Returns the queue discipline for these classes. Their buffers replace the buffer of the queue.
     pub fn discipline(classes: &[TrafficClass]) -> Config {
         let class = |class: &TrafficClass| ClassConfig {
             priority: class.priority,

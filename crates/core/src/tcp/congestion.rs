@@ -1,10 +1,8 @@
-//! The congestion window: how it grows on ACKs and shrinks on congestion, apart from how
-//! losses are found and repaired.
+//! The congestion window: growth on ACKs and reduction on congestion. Loss detection and recovery are elsewhere.
 //!
-//! Growth counts acknowledged bytes (RFC 3465), as Linux and ns-3's TcpLinuxReno count
-//! acknowledged segments: one segment per window of data, whether or not ACKs are delayed.
-//! In slow start an ACK counts for at most two segments, one after a timeout (RFC 3465
-//! section 2.3); Linux has no such limit.
+//! Growth counts acknowledged bytes (RFC 3465), as Linux and ns-3's TcpLinuxReno count acknowledged segments: one
+//! segment per window of data, with or without delayed ACKs. In slow start an ACK counts for at most two segments, or
+//! one after a timeout (RFC 3465 section 2.3). Linux does not have this limit.
 
 use super::cubic::{self, Cubic, Friendliness};
 use super::{Algorithm, Config};
@@ -12,9 +10,9 @@ use crate::time::Instant;
 
 #[derive(Clone, Debug)]
 pub(super) struct CongestionWindow {
-    /// Bytes, with fractions, so that slow increases are not lost.
+    /// In bytes, with a fraction so that slow increases are not lost.
     cwnd: f64,
-    /// Bytes; infinite until the first reduction.
+    /// In bytes; infinite until the first reduction.
     ssthresh: f64,
     cubic: Cubic,
 }
@@ -24,7 +22,7 @@ impl CongestionWindow {
         CongestionWindow { cwnd: initial(config), ssthresh: f64::INFINITY, cubic: Cubic::new() }
     }
 
-    /// Whole bytes.
+    /// Returns the window in whole bytes.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.cwnd as u64
@@ -43,12 +41,11 @@ impl CongestionWindow {
         self.cwnd = bytes;
     }
 
-    /// Back to the threshold, at the end of a recovery.
     pub fn set_to_threshold(&mut self) {
         self.cwnd = self.ssthresh;
     }
 
-    /// Grow for `acked` newly acknowledged bytes that were sent with the window full.
+    /// Grows the window for `acked` newly acknowledged bytes that were sent while the window was full.
     #[inline]
     pub fn grow(&mut self, config: &Config, now: Instant, smoothed_ns: f64, acked: u64, after_timeout: bool) {
         let segment = f64::from(config.max_segment_size);
@@ -73,12 +70,11 @@ impl CongestionWindow {
         }
     }
 
-    /// Set the threshold after congestion found with `flight` bytes outstanding. The window
-    /// itself is the recovery's to set.
+    /// Sets the threshold after congestion with `flight` bytes outstanding. The caller sets the window.
     ///
-    /// Reno and NewReno take half of the flight size (RFC 5681 equation 4). The others take
-    /// their share of the window if the flight filled it, and of the flight if not: a flight is
-    /// whole segments, and rounding down would bias the decrease (RFC 9438 section 4.6 allows it).
+    /// Reno and NewReno take half of the flight size (RFC 5681 equation 4). The other algorithms take their share of
+    /// the window if the flight filled it, else of the flight. A flight is whole segments, and rounding down would
+    /// bias the decrease (RFC 9438 section 4.6 allows this).
     pub fn reduce(&mut self, config: &Config, flight: u64) {
         let segment = f64::from(config.max_segment_size);
         let flight = flight as f64;
@@ -94,18 +90,18 @@ impl CongestionWindow {
         self.ssthresh = reduced.max(2.0 * segment);
     }
 
-    /// One segment, after a timeout (RFC 5681 section 3.1: the loss window).
+    /// Sets the window to one segment after a timeout (RFC 5681 section 3.1: the loss window).
     pub fn timeout(&mut self, config: &Config) {
         self.cwnd = f64::from(config.max_segment_size);
         self.cubic.timeout();
     }
 
-    /// Nothing was sent for longer than the timeout (RFC 5681 section 4.1).
+    /// Limits the window after an idle time longer than the timeout (RFC 5681 section 4.1).
     pub fn restart(&mut self, config: &Config) {
         self.cwnd = self.cwnd.min(initial(config));
     }
 
-    /// The window grows by no ACK now, because it is not in full use.
+    /// Pauses growth while the window is not in full use.
     #[inline]
     pub fn pause(&mut self, config: &Config, now: Instant) {
         if matches!(config.algorithm, Algorithm::Cubic | Algorithm::LinuxCubic) {

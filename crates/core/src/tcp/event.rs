@@ -1,5 +1,5 @@
-//! What happens to a TCP sender's window, and how the flow stood: the same for a simulated sender and for
-//! one of the kernel's. Where the events come from, and which flow they are of, is the caller's.
+//! Window changes and state of a TCP sender, the same for a simulated sender and one of the kernel. The caller keeps
+//! track of the source of the events and of their flow.
 
 use crate::quantity::BitRate;
 use crate::time::{Duration, Instant};
@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 /// An event of one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowEvent {
-    /// When.
+    /// Time of the event.
     pub time: Instant,
-    /// What.
+    /// Kind of the event.
     #[serde(flatten)]
     pub kind: Kind,
-    /// How the flow then stood.
+    /// State of the flow at the event.
     #[serde(flatten)]
     pub snapshot: Snapshot,
 }
 
-/// What an event is.
+/// Kind of an event of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "event", content = "cause")]
 pub enum Kind {
-    /// The flow was established, or first seen.
+    /// The flow was established or first observed.
     Began,
-    /// An acknowledgement arrived; the snapshot is of before it was processed, when most was in flight.
+    /// An acknowledgment arrived. The snapshot precedes its processing, when the most data is in flight.
     Acknowledged,
-    /// A segment left again.
+    /// A segment was retransmitted.
     Retransmitted,
-    /// What may be in flight changed in another way than by growing.
+    /// The usable window changed other than by growth.
     Window(Cause),
     /// Everything outstanding at the last loss or mark is acknowledged.
     Recovered,
@@ -36,7 +36,7 @@ pub enum Kind {
     Ended,
 }
 
-/// What a sender tells about its congestion control.
+/// Congestion control event of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The window was reduced.
@@ -45,7 +45,7 @@ pub enum Event {
     Recovered,
 }
 
-/// Why what a sender may have in flight fell, or was put back.
+/// Cause of a reduction or restoration of the usable window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -53,26 +53,26 @@ pub enum Cause {
     LocalDevice,
     /// The receiver echoed a congestion mark.
     Ecn,
-    /// Duplicate or selective acknowledgements told of a loss, or time since them (RFC 8985).
+    /// Duplicate or selective acknowledgments, or the time since them (RFC 8985), indicated a loss.
     FastRetransmit,
     /// A tail-loss probe repaired a loss (RFC 8985 section 7.4).
     TailLossProbe,
     /// The retransmission timer expired.
     Timeout,
-    /// The reduction before was found needless, as by Eifel (RFC 3522), F-RTO (RFC 5682) or duplicate SACK
-    /// (RFC 3708), and taken back.
+    /// The last reduction was found needless, as by Eifel (RFC 3522), F-RTO (RFC 5682) or duplicate SACK (RFC 3708),
+    /// and was reverted.
     Undo,
-    /// The flow sent nothing for longer than a timeout and begins anew (RFC 5681 section 4.1).
+    /// The flow sent nothing for longer than a timeout and restarts (RFC 5681 section 4.1).
     IdleRestart,
-    /// The receiver advertised less than the congestion window, and that is full.
+    /// The advertised window is smaller than the congestion window, and full.
     ReceiverWindow,
-    /// For a whole round trip the application wrote too little to fill the window, or the unused part of it
+    /// The application wrote too little to fill the window for a whole round trip, or the unused part of the window
     /// decays (RFC 2861).
     ApplicationLimited,
 }
 
 impl Cause {
-    /// Every cause, in the order in which they are shown.
+    /// All causes, in display order.
     pub const ALL: [Cause; 9] = [
         Cause::LocalDevice,
         Cause::Ecn,
@@ -85,13 +85,13 @@ impl Cause {
         Cause::ApplicationLimited,
     ];
 
-    /// Whether it is a sign of congestion, here or on the way.
+    /// Returns whether the cause is a sign of congestion, in the host or on the path.
     pub const fn is_congestion(self) -> bool {
         use Cause::*;
         matches!(self, LocalDevice | Ecn | FastRetransmit | TailLossProbe | Timeout)
     }
 
-    /// Its name, as events carry it.
+    /// Returns the name used in events.
     pub const fn name(self) -> &'static str {
         match self {
             Cause::LocalDevice => "local-device",
@@ -107,55 +107,55 @@ impl Cause {
     }
 }
 
-/// How a flow stands. Sizes are bytes of payload; what a stage does not know is absent.
+/// State of a flow. Sizes are bytes of payload; values unknown to the stage are absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The state of its congestion control.
+    /// State of congestion control.
     pub state: State,
-    /// Payload of a full segment: windows over it are in segments.
+    /// Payload of a full segment. Windows divided by it are in segments.
     pub segment: u32,
-    /// The congestion window.
+    /// Congestion window.
     pub cwnd: u64,
-    /// The slow-start threshold; none before the first reduction.
+    /// Slow start threshold; `None` before the first reduction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssthresh: Option<u64>,
-    /// What the sender takes to be in the network: outstanding, without what was received out of order or
-    /// lost, and with what was sent again.
+    /// Data that the sender assumes to be in the network: outstanding data without that received out of order or
+    /// lost, plus retransmissions.
     pub in_flight: u64,
-    /// Sent and not acknowledged, which the peer's window bounds.
+    /// Data sent and not acknowledged. The peer's window limits it.
     pub outstanding: u64,
-    /// Written by the application and never sent.
+    /// Data written by the application and never sent.
     pub unsent: u64,
-    /// The peer's advertised window.
+    /// Advertised window of the peer.
     pub peer_window: u64,
     /// Smoothed round-trip time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smoothed_round_trip: Option<Duration>,
-    /// Smallest round-trip time of late.
+    /// Recent minimum round-trip time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_round_trip: Option<Duration>,
-    /// The rate at which the host paces segments.
+    /// Rate at which the host paces segments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pacing_rate: Option<BitRate>,
-    /// The rate at which the latest data was delivered.
+    /// Rate at which the latest data was delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery_rate: Option<BitRate>,
-    /// Acknowledged since the flow began.
+    /// Data acknowledged since the flow began.
     pub acknowledged: u64,
-    /// Segments sent again since the flow began.
+    /// Segments retransmitted since the flow began.
     pub retransmissions: u64,
 }
 
-/// The state of a sender's congestion control, by Linux's names.
+/// State of a sender's congestion control, modeled on Linux.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Nothing is amiss.
+    /// Normal operation.
     #[default]
     Open,
-    /// Something is missing that may only be late.
+    /// Data is missing that may only be late.
     Disorder,
-    /// The window is being reduced, and nothing is lost.
+    /// The window is being reduced without a loss.
     Reducing,
     /// A loss is being repaired.
     Recovery,
@@ -163,26 +163,26 @@ pub enum State {
     Loss,
 }
 
-/// What keeps a sender from sending more.
+/// Limit on what a sender may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
-    /// Its congestion window.
+    /// The congestion window.
     CongestionWindow,
     /// The peer's advertised window.
     PeerWindow,
-    /// The application: all it wrote is sent.
+    /// The application: all written data is sent.
     Application,
-    /// Pacing, or a queue of the host's: there is data and room in both windows.
+    /// Pacing, or a queue of the host: both windows have room for unsent data.
     Pacing,
 }
 
 impl Limit {
-    /// Every limit, in the order in which they are shown.
+    /// All limits, in display order.
     pub const ALL: [Limit; 4] =
         [Limit::CongestionWindow, Limit::PeerWindow, Limit::Application, Limit::Pacing];
 
-    /// Its name, as events carry it.
+    /// Returns the name used in events.
     pub const fn name(self) -> &'static str {
         match self {
             Limit::CongestionWindow => "congestion-window",
@@ -194,12 +194,12 @@ impl Limit {
 }
 
 impl Snapshot {
-    /// What may be in flight: the smaller of the two windows.
+    /// Returns the usable window: the smaller of the congestion window and the peer's window.
     pub fn window(&self) -> u64 {
         self.cwnd.min(self.peer_window)
     }
 
-    /// What keeps the sender from sending more.
+    /// Returns the limit that prevents the sender from sending more.
     pub fn limit(&self) -> Limit {
         let next = u64::from(self.segment).min(self.unsent);
         if next == 0 {
@@ -236,14 +236,14 @@ pub(super) mod tests {
     };
 
     #[test]
-    fn the_limit_is_what_refuses_the_next_segment() {
+    fn limit_is_determined_by_the_next_segment() {
         assert_eq!(SNAPSHOT.limit(), Limit::CongestionWindow);
         assert_eq!(Snapshot { unsent: 0, ..SNAPSHOT }.limit(), Limit::Application);
         let small = Snapshot { in_flight: 4_500, outstanding: 4_500, peer_window: 5_000, ..SNAPSHOT };
         assert_eq!((small.limit(), small.window()), (Limit::PeerWindow, 5_000));
-        // Half a segment fits where no more was written.
+        // Half a segment fits if no more was written.
         assert_eq!(Snapshot { unsent: 500, ..small }.limit(), Limit::Pacing);
-        // Received out of order: the congestion window has room, the peer's may not.
+        // Data received out of order leaves room in the congestion window, but not in the peer's.
         let sacked = Snapshot { in_flight: 2_000, outstanding: 64_000, ..SNAPSHOT };
         assert_eq!(sacked.limit(), Limit::PeerWindow);
     }

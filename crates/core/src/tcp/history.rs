@@ -1,36 +1,36 @@
-//! What happened to a flow's window, per bin of time: small however many events there are.
+//! Window changes of a flow per time bin. The size does not depend on the number of events.
 
 use super::event::{Cause, FlowEvent, Kind, Limit};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// One flow's history. Hand it the flow's events in order, then call [`finish`](History::finish).
+/// History of one flow. Pass the flow's events in order to [`handle`](History::handle), then call
+/// [`finish`](History::finish).
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {
     interval: Duration,
     bins: Vec<Bin>,
-    /// Bins at most.
-    most: usize,
-    /// The last event, and what then held the sender back.
-    since: Option<(Instant, Limit)>,
+    max_bins: usize,
+    /// Time of the last event and the limit since then.
+    last: Option<(Instant, Limit)>,
 }
 
-/// What happened in a bin.
+/// Window changes and limits in one bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bin {
-    /// The largest congestion window, segments; none where nothing happened.
+    /// Maximum congestion window, in segments; `None` without events.
     pub peak: Option<f64>,
-    /// What might be in flight last: the smaller of congestion window and peer's window, segments.
+    /// Last usable window, in segments: the smaller of the congestion window and the peer's window.
     pub usable: Option<f64>,
-    /// How often the window changed, by cause in the order of [`Cause::ALL`].
+    /// Number of window changes by cause, in the order of [`Cause::ALL`].
     pub causes: [u32; Cause::ALL.len()],
-    /// How long each held the sender back, in the order of [`Limit::ALL`].
+    /// Time spent under each limit, in the order of [`Limit::ALL`].
     pub limited: [Duration; Limit::ALL.len()],
 }
 
 impl Bin {
-    /// How often the window fell for congestion, of whichever kind.
+    /// Returns the number of window reductions due to congestion.
     pub fn reductions(&self) -> u32 {
         let congestion = Cause::ALL.iter().zip(self.causes).filter(|(cause, _)| cause.is_congestion());
         congestion.map(|(_, count)| count).sum()
@@ -38,28 +38,28 @@ impl Bin {
 }
 
 impl History {
-    /// Of so many bins; what comes later is not kept.
+    /// Creates a history of `bins` bins. Later events are not kept.
     pub fn new(interval: Duration, bins: usize) -> History {
-        History { interval, bins: alloc::vec![Bin::default(); bins], most: bins, since: None }
+        History { interval, bins: alloc::vec![Bin::default(); bins], max_bins: bins, last: None }
     }
 
-    /// Of as many bins as it takes, up to this many.
-    pub fn growing(interval: Duration, most: usize) -> History {
-        History { interval, bins: Vec::new(), most, since: None }
+    /// Creates a history that grows as needed, up to `max_bins` bins.
+    pub fn growing(interval: Duration, max_bins: usize) -> History {
+        History { interval, bins: Vec::new(), max_bins, last: None }
     }
 
-    /// Something happened.
+    /// Records an event.
     pub fn handle(&mut self, event: &FlowEvent) {
         let snapshot = &event.snapshot;
-        // What holds a sender back shows when an ACK comes: then most is in flight.
+        // The limit is known when an ACK arrives, because most data is in flight then.
         let limit = match event.kind {
             Kind::Acknowledged => snapshot.limit(),
-            _ => self.since.map_or(snapshot.limit(), |(_, limit)| limit),
+            _ => self.last.map_or(snapshot.limit(), |(_, limit)| limit),
         };
-        if let Some((from, _)) = self.since {
-            self.spread(from, event.time, limit);
+        if let Some((from, _)) = self.last {
+            self.add_limit(from, event.time, limit);
         }
-        self.since = (event.kind != Kind::Ended).then_some((event.time, limit));
+        self.last = (event.kind != Kind::Ended).then_some((event.time, limit));
         let Some(bin) = self.bin(event.time) else { return };
         let segments = |bytes: u64| bytes as f64 / f64::from(snapshot.segment.max(1));
         let cwnd = segments(snapshot.cwnd);
@@ -70,47 +70,48 @@ impl History {
         }
     }
 
-    /// The bins, once nothing more happens before `end`.
+    /// Returns the bins. The last limit lasts until `end`.
     pub fn finish(mut self, end: Instant) -> Vec<Bin> {
-        if let Some((from, limit)) = self.since {
-            self.spread(from, end, limit);
+        if let Some((from, limit)) = self.last {
+            self.add_limit(from, end, limit);
         }
         self.bins
     }
 
-    /// A bin as it stands at its end, if nothing more is told of it.
+    /// Returns a bin as it will be at its end if no more events occur in it.
     pub fn ended(&self, index: usize) -> Bin {
         let mut bin = self.bins.get(index).copied().unwrap_or_default();
         let start = Instant::ZERO + self.interval * index as u64;
         let end = start + self.interval;
-        if let Some((from, limit)) = self.since.filter(|(from, _)| *from < end) {
-            let held = &mut bin.limited[limit as usize];
-            *held = *held + end.since(from.max(start));
+        if let Some((from, limit)) = self.last.filter(|(from, _)| *from < end) {
+            let limited = &mut bin.limited[limit as usize];
+            *limited = *limited + end.since(from.max(start));
         }
         bin
     }
 
     fn bin(&mut self, at: Instant) -> Option<&mut Bin> {
         let index = (at.0 / self.interval.0) as usize;
-        if index >= self.bins.len() && index < self.most {
+        if index >= self.bins.len() && index < self.max_bins {
             self.bins.resize(index + 1, Bin::default());
         }
         self.bins.get_mut(index)
     }
 
-    fn spread(&mut self, from: Instant, to: Instant, limit: Limit) {
+    fn add_limit(&mut self, from: Instant, to: Instant, limit: Limit) {
         let mut start = from;
         while start < to {
-            let edge = Instant((start.0 / self.interval.0 + 1) * self.interval.0).min(to);
+            let bin_end = Instant((start.0 / self.interval.0 + 1) * self.interval.0).min(to);
             let Some(bin) = self.bin(start) else { return };
-            let held = &mut bin.limited[limit as usize];
-            *held = *held + edge.since(start);
-            start = edge;
+            let limited = &mut bin.limited[limit as usize];
+            *limited = *limited + bin_end.since(start);
+            start = bin_end;
         }
     }
 }
 
-/// The history of a flow of several connections, at once or one after the other. Hand it the bins of each.
+/// History of a flow with several connections, concurrent or successive. Pass the bins of each connection to
+/// [`add`](Joined::add).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Joined {
     interval: Duration,
@@ -118,38 +119,38 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Of no connection yet.
+    /// Creates a history without connections.
     pub fn new(interval: Duration, bins: usize) -> Joined {
         Joined { interval, bins: alloc::vec![Bin::default(); bins] }
     }
 
-    /// One bin of it alone.
+    /// Returns a history of one of the bins.
     pub fn only(&self, bin: usize) -> Joined {
         let bin = self.bins.get(bin).copied().unwrap_or_default();
         Joined { interval: self.interval, bins: alloc::vec![bin] }
     }
 
-    /// Adds a connection: windows are the largest there are, causes are counted together.
+    /// Adds a connection. Windows are the maximum over the connections; counts and times are summed.
     pub fn add(&mut self, connection: &[Bin]) {
         let largest = |one: Option<f64>, other: Option<f64>| match (one, other) {
             (Some(one), Some(other)) => Some(one.max(other)),
             (one, other) => one.or(other),
         };
-        for (bin, of) in self.bins.iter_mut().zip(connection) {
-            bin.peak = largest(bin.peak, of.peak);
-            bin.usable = largest(bin.usable, of.usable);
-            bin.causes.iter_mut().zip(of.causes).for_each(|(sum, count)| *sum += count);
-            bin.limited.iter_mut().zip(of.limited).for_each(|(sum, time)| *sum = *sum + time);
+        for (bin, added) in self.bins.iter_mut().zip(connection) {
+            bin.peak = largest(bin.peak, added.peak);
+            bin.usable = largest(bin.usable, added.usable);
+            bin.causes.iter_mut().zip(added.causes).for_each(|(sum, count)| *sum += count);
+            bin.limited.iter_mut().zip(added.limited).for_each(|(sum, time)| *sum = *sum + time);
         }
     }
 
-    /// The bins. Where connections were held back at the same time, each counts for its share of it.
+    /// Returns the bins. The times of concurrent connections are scaled down if they exceed the interval.
     pub fn finish(mut self) -> Vec<Bin> {
         for bin in &mut self.bins {
             let total: u128 = bin.limited.iter().map(|time| u128::from(time.0)).sum();
-            let most = u128::from(self.interval.0);
-            if total > most {
-                let share = |time: Duration| Duration((u128::from(time.0) * most / total) as u64);
+            let interval = u128::from(self.interval.0);
+            if total > interval {
+                let share = |time: Duration| Duration((u128::from(time.0) * interval / total) as u64);
                 bin.limited = bin.limited.map(share);
             }
         }
@@ -170,27 +171,27 @@ mod tests {
     }
 
     #[test]
-    fn bins_hold_peaks_causes_and_what_held_the_sender_back() {
+    fn bins_hold_peaks_causes_and_limits() {
         let mut history = History::new(SECOND, 3);
         history.handle(&event(500, Kind::Began, 10_000));
         history.handle(&event(900, Kind::Acknowledged, 40_000));
         history.handle(&event(950, Kind::Window(Cause::FastRetransmit), 20_000));
         history.handle(&event(1_200, Kind::Window(Cause::IdleRestart), 80_000));
-        // Looked at while it goes on, bins are what they will be.
-        let ended = [0, 1, 2].map(|bin| history.ended(bin));
-        // A hundredth of the time is after the last bin.
+        // A bin read before the end equals the final one.
+        let early = [0, 1, 2].map(|bin| history.ended(bin));
+        // The last 100 ms are after the last bin.
         let bins = history.finish(Instant::ZERO + Duration::from_millis(3_100));
-        assert_eq!(bins, ended);
+        assert_eq!(bins, early);
         assert_eq!((bins[0].peak, bins[0].usable), (Some(40.0), Some(20.0)));
         assert_eq!(bins[1].usable, Some(64.0), "the peer's window is the smaller one");
         assert_eq!((bins[0].reductions(), bins[1].reductions(), bins[2].peak), (1, 0, None));
         assert_eq!(bins[1].causes[Cause::IdleRestart as usize], 1);
-        let held = bins.iter().map(|bin| bin.limited[Limit::CongestionWindow as usize]);
-        assert_eq!(held.collect::<Vec<_>>(), [Duration::from_millis(500), SECOND, SECOND]);
+        let limited = bins.iter().map(|bin| bin.limited[Limit::CongestionWindow as usize]);
+        assert_eq!(limited.collect::<Vec<_>>(), [Duration::from_millis(500), SECOND, SECOND]);
     }
 
     #[test]
-    fn connections_of_one_flow_are_told_together() {
+    fn connections_of_one_flow_are_merged() {
         let mut histories = [(); 2].map(|()| History::growing(SECOND, 2));
         histories[0].handle(&event(0, Kind::Acknowledged, 10_000));
         histories[1].handle(&event(0, Kind::Began, 30_000));
@@ -201,8 +202,8 @@ mod tests {
         histories.into_iter().for_each(|history| joined.add(&history.finish(end)));
         let bins = joined.finish();
         assert_eq!((bins[0].peak, bins[0].usable, bins[0].reductions()), (Some(30.0), Some(10.0), 1));
-        // The second was there for half of the first bin, and for nothing of the other.
-        let held = |bin: &Bin| bin.limited.iter().map(|time| time.0).sum::<u64>();
-        assert!(bins.iter().all(|bin| (999_999_990..=SECOND.0).contains(&held(bin))), "{bins:?}");
+        // The second connection existed for half of the first bin, and not in the second bin.
+        let limited = |bin: &Bin| bin.limited.iter().map(|time| time.0).sum::<u64>();
+        assert!(bins.iter().all(|bin| (999_999_990..=SECOND.0).contains(&limited(bin))), "{bins:?}");
     }
 }

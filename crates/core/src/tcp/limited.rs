@@ -1,22 +1,22 @@
-//! When something other than congestion begins to hold a sender back.
+//! Detection of the time when a limit other than congestion begins to restrict a sender.
 
 use super::event::{Cause, Limit, Snapshot};
 
-/// What holds a sender back, from one ACK to the next.
+/// Detector for limits of a sender, from one ACK to the next.
 ///
-/// Hand it the snapshot of each ACK, in order, as it is before the ACK is processed.
+/// Pass the snapshot of each ACK, in order and from before the ACK is processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limited {
-    by_peer: bool,
-    /// Once so much is acknowledged, the application has held the sender back for a whole round trip.
+    peer_limited: bool,
+    /// Number of acknowledged bytes at which the application has limited the sender for a whole round trip.
     round_ends: Option<u64>,
-    by_application: bool,
+    application_limited: bool,
 }
 
 impl Limited {
-    /// What begins to hold the sender back: the peer's window at once, the application after a round trip in
-    /// which nothing else did, since every transfer ends by having nothing more to send. Each is told again
-    /// once the congestion window has held the sender back in between.
+    /// Returns the limit that begins. The peer's window counts at once, the application after a round trip without
+    /// other limits, because every transfer ends with nothing more to send. Each is reported again only after the
+    /// congestion window has limited the sender in between.
     pub fn observe(&mut self, snapshot: &Snapshot) -> Option<Cause> {
         let limit = snapshot.limit();
         if limit != Limit::Application {
@@ -24,18 +24,18 @@ impl Limited {
         }
         match limit {
             Limit::PeerWindow => {
-                let begins = !self.by_peer && snapshot.peer_window < snapshot.cwnd;
-                self.by_peer |= begins;
+                let begins = !self.peer_limited && snapshot.peer_window < snapshot.cwnd;
+                self.peer_limited |= begins;
                 begins.then_some(Cause::ReceiverWindow)
             }
             Limit::CongestionWindow => {
-                (self.by_peer, self.by_application) = (false, false);
+                (self.peer_limited, self.application_limited) = (false, false);
                 None
             }
             Limit::Application => {
                 let end = *self.round_ends.get_or_insert(snapshot.acknowledged + snapshot.outstanding);
-                let begins = !self.by_application && snapshot.acknowledged >= end;
-                self.by_application |= begins;
+                let begins = !self.application_limited && snapshot.acknowledged >= end;
+                self.application_limited |= begins;
                 begins.then_some(Cause::ApplicationLimited)
             }
             Limit::Pacing => None,
@@ -48,27 +48,33 @@ mod tests {
     use super::*;
     use crate::tcp::event::tests::SNAPSHOT;
 
-    const HELD: Snapshot = Snapshot { in_flight: 4_000, outstanding: 4_000, peer_window: 4_000, ..SNAPSHOT };
-    const SHORT: Snapshot = Snapshot { unsent: 0, ..SNAPSHOT };
+    const PEER_LIMITED: Snapshot =
+        Snapshot { in_flight: 4_000, outstanding: 4_000, peer_window: 4_000, ..SNAPSHOT };
+    const APPLICATION_LIMITED: Snapshot = Snapshot { unsent: 0, ..SNAPSHOT };
 
     #[test]
-    fn a_small_peer_window_is_told_once() {
+    fn small_peer_window_is_reported_once() {
         let mut limited = Limited::default();
-        let told = [HELD, HELD, SHORT, HELD, SNAPSHOT, HELD].map(|snapshot| limited.observe(&snapshot));
+        let causes = [PEER_LIMITED, PEER_LIMITED, APPLICATION_LIMITED, PEER_LIMITED, SNAPSHOT, PEER_LIMITED]
+            .map(|snapshot| limited.observe(&snapshot));
         let cause = Some(Cause::ReceiverWindow);
-        assert_eq!(told, [cause, None, None, None, None, cause]);
+        assert_eq!(causes, [cause, None, None, None, None, cause]);
     }
 
     #[test]
-    fn an_application_is_told_after_a_round_trip() {
+    fn application_limit_is_reported_after_a_round_trip() {
         let mut limited = Limited::default();
-        let short = |acknowledged| Snapshot { acknowledged, outstanding: 10_000 - acknowledged, ..SHORT };
-        assert_eq!([0, 4_000, 9_000].map(|acked| limited.observe(&short(acked))), [None; 3]);
-        // A transfer ends, and the next begins with a full window.
+        let limited_at = |acknowledged| Snapshot {
+            acknowledged,
+            outstanding: 10_000 - acknowledged,
+            ..APPLICATION_LIMITED
+        };
+        assert_eq!([0, 4_000, 9_000].map(|acked| limited.observe(&limited_at(acked))), [None; 3]);
+        // The transfer ends, and the next begins with a full window.
         assert_eq!(limited.observe(&Snapshot { acknowledged: 10_000, ..SNAPSHOT }), None);
-        // One that goes on with too little.
-        assert_eq!(limited.observe(&short(0)), None);
-        let next = Snapshot { acknowledged: 10_000, outstanding: 3_000, ..SHORT };
+        // That transfer continues with too little data.
+        assert_eq!(limited.observe(&limited_at(0)), None);
+        let next = Snapshot { acknowledged: 10_000, outstanding: 3_000, ..APPLICATION_LIMITED };
         assert_eq!(
             [next, next].map(|snapshot| limited.observe(&snapshot)),
             [Some(Cause::ApplicationLimited), None]

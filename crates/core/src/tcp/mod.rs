@@ -1,14 +1,12 @@
-//! TCP as the simulator's hosts speak it: one direction of data, acknowledgements back.
+//! TCP of the simulated hosts: data in one direction, acknowledgments in the other.
 //!
-//! [`Sender`] and [`Receiver`] are sans-IO. Sequence numbers are 64-bit byte offsets, so
-//! they never wrap; the connection's configuration is shared by all its flows and passed
-//! in, so a flow's own state stays small. Losses and reordering alone need memory beyond
-//! the two structs, and only while they last.
+//! [`Sender`] and [`Receiver`] are sans-I/O. Sequence numbers are 64-bit byte offsets, so they never wrap. Flows
+//! share a configuration, which is passed to each call, so that the state of a flow stays small. Only losses and
+//! reordering need memory beyond the two structs, and only while they last.
 //!
-//! What is left out, because it does not change who gets what rate: connection closing,
-//! the urgent pointer, zero-window probes (the receiver's window never closes), Nagle's
-//! algorithm (every flow sets TCP_NODELAY), the third segment of the handshake (the first
-//! data takes its place), duplicate-SACK (RFC 2883) and undoing spurious retransmissions.
+//! Omitted, because they do not change the rates of flows: connection closing, the urgent pointer, zero-window probes
+//! (the receiver's window never closes), Nagle's algorithm (every flow sets TCP_NODELAY), the third segment of the
+//! handshake (the first data segment replaces it), duplicate SACK (RFC 2883) and undoing spurious retransmissions.
 
 mod congestion;
 mod cubic;
@@ -30,41 +28,41 @@ pub use sender::Sender;
 
 use crate::time::{Duration, Instant};
 
-/// How a flow's TCP behaves.
+/// Configuration of a flow's TCP.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// How the congestion window grows and shrinks.
+    /// Congestion control algorithm.
     pub algorithm: Algorithm,
-    /// Selective acknowledgements (RFC 2018) and recovery by them.
+    /// Whether to use selective acknowledgments (RFC 2018) and recover by them.
     pub sack: bool,
-    /// What tells a loss where there is SACK.
+    /// Loss detection of a sender with SACK.
     pub loss_detection: LossDetection,
-    /// Negotiate and obey ECN (RFC 3168).
+    /// Whether to negotiate and obey ECN (RFC 3168).
     pub ecn: bool,
-    /// Timestamps option (RFC 7323): 12 bytes a segment, one RTT sample per ACK.
+    /// Whether to use the timestamps option (RFC 7323): 12 bytes per segment, one RTT sample per ACK.
     pub timestamps: bool,
-    /// Largest payload of a segment, bytes.
+    /// Maximum payload of a segment, in bytes.
     pub max_segment_size: u32,
-    /// The receiver's advertised window, bytes.
+    /// Advertised window of the receiver, in bytes.
     pub window: u64,
-    /// Initial congestion window, segments.
+    /// Initial congestion window, in segments.
     pub initial_window: u32,
-    /// Acknowledge every this many full segments (RFC 1122: at least every second).
+    /// Number of full segments per ACK (RFC 1122: at most two).
     pub ack_every: u32,
-    /// Longest time an ACK is held back.
+    /// Maximum delay of an ACK.
     pub delayed_ack: Duration,
-    /// Lower bound of the retransmission timeout (RFC 6298 recommends 1 s).
+    /// Minimum retransmission timeout (RFC 6298 recommends 1 s).
     pub min_rto: Duration,
-    /// Timeout before the first RTT sample.
+    /// Retransmission timeout before the first RTT sample.
     pub initial_rto: Duration,
-    /// Send a new segment on each of the first two duplicate ACKs (RFC 3042).
+    /// Whether to send a new segment on each of the first two duplicate ACKs (RFC 3042).
     pub limited_transmit: bool,
-    /// Open with SYN and SYN-ACK; otherwise data starts at once.
+    /// Whether to open with SYN and SYN-ACK; otherwise data starts at once.
     pub handshake: bool,
 }
 
 impl Default for Config {
-    /// NewReno with SACK, the values the RFCs recommend, and RFC 6928's initial window.
+    /// Returns NewReno with SACK, the values the RFCs recommend, and the initial window of RFC 6928.
     fn default() -> Config {
         Config {
             algorithm: Algorithm::NewReno,
@@ -85,7 +83,7 @@ impl Default for Config {
     }
 }
 
-/// How the congestion window grows and shrinks.
+/// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Algorithm {
     /// RFC 5681 with Reno's fast recovery, which ends at the first new ACK.
@@ -94,8 +92,8 @@ pub enum Algorithm {
     NewReno,
     /// CUBIC (RFC 9438).
     Cubic,
-    /// CUBIC, beside Reno as Linux has it: it never grows faster than RFC 9438's estimate before it has
-    /// caught up, and so is no faster than Reno where windows are small.
+    /// CUBIC with the Reno-friendly region of Linux. Its increase is never raised to one segment per round trip, so
+    /// it is no faster than Reno at small windows.
     LinuxCubic,
     /// AIMD(a, b) with NewReno's recovery: `a` segments per round trip, decrease to `1 - b`.
     Aimd {
@@ -107,7 +105,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Its name in scenarios and reports.
+    /// Returns the name used in scenarios and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::Reno => "reno",
@@ -119,15 +117,15 @@ impl Algorithm {
     }
 }
 
-/// What tells a sender with SACK that a segment is lost, and how it then reduces its window.
+/// Loss detection and window reduction of a sender with SACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossDetection {
-    /// Three segments or ranges received above it (RFC 6675); the window is reduced at once. A
-    /// retransmission that is lost waits for the timer.
+    /// A segment is lost once three segments or ranges above it are received (RFC 6675). The window is reduced at
+    /// once. A lost retransmission waits for the timer.
     DuplicateAcks,
-    /// Time: one that left later has arrived (RACK-TLP, RFC 8985); tail-loss probes, and Proportional
-    /// Rate Reduction (RFC 9937). What Linux does. Limited transmit is part of it; a sender without
-    /// SACK takes no notice of it.
+    /// A segment is lost once one sent later has arrived and a reordering window has passed (RACK-TLP, RFC 8985), as
+    /// in Linux. Includes limited transmit, tail-loss probes and Proportional Rate Reduction (RFC 9937). A sender
+    /// without SACK ignores this setting.
     Rack,
 }
 
@@ -140,35 +138,35 @@ pub struct Data {
     pub sent: Instant,
     /// Payload bytes; 0 for a SYN.
     pub len: u32,
-    /// Opens the connection.
+    /// Whether the segment opens the connection.
     pub syn: bool,
-    /// The sender has reduced its window (RFC 3168 section 6.1.2).
+    /// Whether the sender has reduced its window (RFC 3168 section 6.1.2).
     pub cwr: bool,
-    /// Sent before.
+    /// Whether the segment is a retransmission.
     pub retransmission: bool,
 }
 
-/// An acknowledgement from receiver to sender.
+/// An acknowledgment from receiver to sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
     /// Next byte expected.
     pub ack: u64,
     /// Timestamp of the segment that caused this ACK (RFC 7323 section 4.3).
     pub echo: Instant,
-    /// Advertised window, bytes.
+    /// Advertised window, in bytes.
     pub window: u32,
-    /// Up to three blocks received out of order, newest first: start relative to `ack`,
-    /// and length, in bytes; an empty block ends the list.
+    /// Up to three blocks received out of order, newest first, each with its start relative to `ack` and its length,
+    /// in bytes. An empty block ends the list.
     pub sack: [(u32, u32); 3],
-    /// Answers a SYN.
+    /// Whether the ACK answers a SYN.
     pub syn: bool,
-    /// Echoes a congestion mark (RFC 3168 section 6.1.3).
+    /// Whether the ACK echoes a congestion mark (RFC 3168 section 6.1.3).
     pub ece: bool,
 }
 
 impl Data {
-    /// Whether the segment travels as ECN-capable: new data only, since neither a SYN nor a
-    /// retransmission may carry ECT (RFC 3168 sections 6.1.1 and 6.1.5).
+    /// Returns whether the segment is sent as ECN-capable. Only new data is: neither a SYN nor a retransmission may
+    /// carry ECT (RFC 3168 sections 6.1.1 and 6.1.5).
     #[inline]
     pub fn ecn_capable(&self, config: &Config) -> bool {
         config.ecn && !self.syn && !self.retransmission

@@ -1,15 +1,14 @@
-//! Loss detection by time, RACK-TLP (RFC 8985): what is under way, when each segment left, and
-//! which are lost.
+//! Time-based loss detection, RACK-TLP (RFC 8985): the segments in flight, their transmission times, and the lost
+//! segments.
 //!
-//! A segment is lost once one that left later has arrived and a reordering window has passed
-//! since. Segments that have left once stand in the order of their numbers, which is that of
-//! their times; retransmissions wait in a queue of their own, in the order of theirs. So an
-//! ACK costs a few steps for what it tells, however much is under way.
+//! A segment is lost once one sent later has arrived and a reordering window has passed since. Segments sent once are
+//! in the order of their sequence numbers, which is that of their transmission; retransmissions have a separate
+//! queue, in the order of transmission. The cost of an ACK therefore depends on its new information, not on the
+//! amount of data in flight.
 //!
-//! The reordering window is a quarter of the smallest round trip once reordering was seen,
-//! and does not grow: that needs duplicate SACK (RFC 2883), which receivers here do not
-//! send. The reordering timer waits for the first segment that may be lost, where the RFC
-//! lets one timer wait for all of them.
+//! The reordering window is a quarter of the minimum round trip once reordering was seen. It does not grow, because
+//! that needs duplicate SACK (RFC 2883), which receivers here do not send. The reordering timer waits for the first
+//! segment that may be lost; the RFC's single timer waits for all of them.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -19,21 +18,21 @@ use super::ranges::{Range, Ranges};
 use super::scoreboard::DUPLICATE_THRESHOLD;
 use crate::time::{Duration, Instant};
 
-/// A segment sent and not acknowledged cumulatively.
+/// A segment that is sent and not acknowledged cumulatively.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     pub seq: u64,
-    /// When it left last.
+    /// Time of the last transmission.
     sent: Instant,
-    /// The how many-th transmission that was, which tells more than the time where several leave at once.
+    /// Number of the last transmission. It is more precise than the time if several are sent at once.
     transmission: u64,
     pub len: u32,
     sacked: bool,
     lost: bool,
-    /// A retransmission of it is under way.
-    resent: bool,
-    /// Sent more than once.
-    again: bool,
+    /// Whether a retransmission is in flight.
+    retransmission_in_flight: bool,
+    /// Whether it was ever retransmitted.
+    retransmitted: bool,
 }
 
 impl Segment {
@@ -46,42 +45,42 @@ impl Segment {
     }
 }
 
-/// The tail-loss probe (RFC 8985 section 7).
+/// State of the tail-loss probe (RFC 8985 section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
     None,
-    /// It goes next.
+    /// The probe is sent next.
     Wanted,
     Sent {
         /// TLP.end_seq.
         end: u64,
-        /// It was no new data.
+        /// Whether the probe was a retransmission.
         retransmission: bool,
     },
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Rack {
-    /// In the order of their numbers, without gaps.
+    /// In the order of sequence numbers, without gaps.
     segments: VecDeque<Segment>,
-    /// Transmissions that were sent again, and of what, in order; what has arrived or was sent once
-    /// more since is skipped when its turn comes.
+    /// Transmission and sequence numbers of retransmissions, in order. Entries are skipped if the segment has arrived
+    /// or was retransmitted again since.
     retransmissions: VecDeque<(u64, u64)>,
     transmissions: u64,
-    /// What is lost and has not been sent again since.
+    /// Lost segments not retransmitted since.
     lost: BTreeSet<u64>,
     ranges: Ranges,
-    /// What a block tells anew; kept for its memory.
-    news: Vec<Range>,
+    /// Ranges first reported by a block; kept to reuse the memory.
+    new_ranges: Vec<Range>,
     outstanding_bytes: u64,
     sacked_bytes: u64,
     lost_bytes: u64,
-    resent_bytes: u64,
+    retransmitted_bytes: u64,
     sacked_segments: u32,
-    /// Segments below this that were sent once have arrived or are lost.
-    judged: u64,
-    /// Of the transmissions that have arrived, the last to leave: RACK.xmit_ts and RACK.end_seq, which
-    /// tell the same less exactly.
+    /// All segments below this that were sent once have arrived or are lost.
+    checked_until: u64,
+    /// Number of the latest transmission that has arrived, a more precise equivalent of RACK.xmit_ts and
+    /// RACK.end_seq.
     newest: u64,
     /// RACK.rtt.
     round_trip: Duration,
@@ -94,7 +93,7 @@ pub(super) struct Rack {
     pub reduction: Reduction,
 }
 
-/// What is under way.
+/// Segments in flight.
 impl Rack {
     pub fn new() -> Rack {
         Rack {
@@ -103,13 +102,13 @@ impl Rack {
             transmissions: 0,
             lost: BTreeSet::new(),
             ranges: Ranges::default(),
-            news: Vec::new(),
+            new_ranges: Vec::new(),
             outstanding_bytes: 0,
             sacked_bytes: 0,
             lost_bytes: 0,
-            resent_bytes: 0,
+            retransmitted_bytes: 0,
             sacked_segments: 0,
-            judged: 0,
+            checked_until: 0,
             newest: 0,
             round_trip: Duration::ZERO,
             forward: 0,
@@ -121,18 +120,18 @@ impl Rack {
         }
     }
 
-    /// Bytes under way: neither arrived nor lost, and those sent again.
+    /// Returns the bytes in flight: neither arrived nor lost, plus retransmissions.
     #[inline]
     pub fn pipe(&self) -> u64 {
-        self.outstanding_bytes - self.sacked_bytes - self.lost_bytes + self.resent_bytes
+        self.outstanding_bytes - self.sacked_bytes - self.lost_bytes + self.retransmitted_bytes
     }
 
-    /// Bytes that have not arrived, as far as is known.
+    /// Returns the bytes not known to have arrived.
     pub fn missing(&self) -> u64 {
         self.outstanding_bytes - self.sacked_bytes
     }
 
-    /// Something is lost, and has not arrived since.
+    /// Returns whether a lost segment has not arrived since.
     pub fn has_losses(&self) -> bool {
         self.lost_bytes > 0
     }
@@ -146,7 +145,7 @@ impl Rack {
         self.segments.back()
     }
 
-    /// The lost segment to send again next.
+    /// Returns the next lost segment to retransmit.
     #[inline]
     pub fn next_lost(&self) -> Option<&Segment> {
         if self.lost.is_empty() {
@@ -155,9 +154,9 @@ impl Rack {
         self.lost.first().and_then(|&seq| self.segments.get(self.find(seq)?))
     }
 
-    /// New data left.
+    /// Records a transmission of new data.
     #[inline]
-    pub fn sent(&mut self, now: Instant, seq: u64, len: u32) {
+    pub fn record_transmission(&mut self, now: Instant, seq: u64, len: u32) {
         self.transmissions += 1;
         self.segments.push_back(Segment {
             seq,
@@ -166,23 +165,23 @@ impl Rack {
             len,
             sacked: false,
             lost: false,
-            resent: false,
-            again: false,
+            retransmission_in_flight: false,
+            retransmitted: false,
         });
         self.outstanding_bytes += u64::from(len);
         self.reduction.sent(u64::from(len));
     }
 
-    /// A segment left again.
-    pub fn sent_again(&mut self, now: Instant, seq: u64) {
+    /// Records a retransmission.
+    pub fn record_retransmission(&mut self, now: Instant, seq: u64) {
         let Some(segment) = self.find(seq).and_then(|index| self.segments.get_mut(index)) else { return };
         self.transmissions += 1;
         segment.sent = now;
         segment.transmission = self.transmissions;
-        segment.again = true;
-        if !segment.resent {
-            segment.resent = true;
-            self.resent_bytes += segment.bytes();
+        segment.retransmitted = true;
+        if !segment.retransmission_in_flight {
+            segment.retransmission_in_flight = true;
+            self.retransmitted_bytes += segment.bytes();
         }
         self.reduction.sent(segment.bytes());
         self.retransmissions.push_back((self.transmissions, seq));
@@ -195,12 +194,12 @@ impl Rack {
     }
 }
 
-/// What ACKs tell: RFC 8985 section 6.2 steps 2 and 3.
+/// Processing of ACKs: RFC 8985 section 6.2 steps 2 and 3.
 impl Rack {
-    /// Everything below `ack` has arrived, and `blocks` above it, which come in order; those
-    /// outside of what is outstanding are ignored. Returns the bytes newly told to have arrived.
+    /// Processes an ACK of everything below `ack` and of the `blocks` above it, which are in order. Blocks outside
+    /// the outstanding data are ignored. Returns the bytes newly known to have arrived.
     ///
-    /// A segment acknowledged in part stays as it is: no receiver does that.
+    /// A segment acknowledged in part stays unchanged, because no receiver does this.
     pub fn acknowledge(
         &mut self,
         now: Instant,
@@ -223,7 +222,7 @@ impl Rack {
                 self.sacked_segments -= 1;
             } else {
                 delivered += segment.bytes();
-                self.arrived(now, segment, min_round_trip);
+                self.record_arrival(now, segment, min_round_trip);
             }
         }
         self.ranges.remove_below(ack, |_| ());
@@ -237,26 +236,27 @@ impl Rack {
     }
 
     fn handle_block(&mut self, now: Instant, block: Range, min_round_trip: Option<Duration>) -> u64 {
-        let mut news = core::mem::take(&mut self.news);
+        let mut new_ranges = core::mem::take(&mut self.new_ranges);
         let mut from = block.start;
         let whole = self.ranges.insert(block, |old| {
             if from < old.start {
-                news.push(Range { start: from, end: old.start });
+                new_ranges.push(Range { start: from, end: old.start });
             }
             from = from.max(old.end);
         });
         if from < block.end {
-            news.push(Range { start: from, end: block.end });
+            new_ranges.push(Range { start: from, end: block.end });
         }
         let mut delivered = 0;
-        for piece in news.drain(..) {
+        for piece in new_ranges.drain(..) {
             let mut index = self.segments.partition_point(|segment| segment.end() <= piece.start);
             while let Some(&segment) = self.segments.get(index)
                 && segment.seq < piece.end
             {
                 if !segment.sacked && whole.start <= segment.seq && segment.end() <= whole.end {
-                    self.arrived(now, segment, min_round_trip);
-                    self.segments[index] = Segment { sacked: true, lost: false, resent: false, ..segment };
+                    self.record_arrival(now, segment, min_round_trip);
+                    self.segments[index] =
+                        Segment { sacked: true, lost: false, retransmission_in_flight: false, ..segment };
                     self.sacked_bytes += segment.bytes();
                     self.sacked_segments += 1;
                     delivered += segment.bytes();
@@ -264,28 +264,28 @@ impl Rack {
                 index += 1;
             }
         }
-        self.news = news;
+        self.new_ranges = new_ranges;
         delivered
     }
 
-    /// A segment has arrived: it is no longer lost or under way, and what left before it is late.
-    fn arrived(&mut self, now: Instant, segment: Segment, min_round_trip: Option<Duration>) {
+    /// Records an arrival: the segment is no longer lost or in flight, and segments sent before it are late.
+    fn record_arrival(&mut self, now: Instant, segment: Segment, min_round_trip: Option<Duration>) {
         if segment.lost {
             self.lost_bytes -= segment.bytes();
             self.lost.remove(&segment.seq);
         }
-        if segment.resent {
-            self.resent_bytes -= segment.bytes();
+        if segment.retransmission_in_flight {
+            self.retransmitted_bytes -= segment.bytes();
         }
         let end = segment.end();
         if end > self.forward {
             self.forward = end;
-        } else if end < self.forward && !segment.again {
+        } else if end < self.forward && !segment.retransmitted {
             self.reordering_seen = true;
         }
         let round_trip = now.since(segment.sent);
-        if segment.again && min_round_trip.is_some_and(|min| round_trip < min) {
-            // What has arrived was sent before.
+        if segment.retransmitted && min_round_trip.is_some_and(|min| round_trip < min) {
+            // The arrival is of an earlier transmission.
             return;
         }
         self.round_trip = round_trip;
@@ -299,11 +299,11 @@ impl Rack {
         self.ranges.clear();
         self.sacked_bytes = 0;
         self.sacked_segments = 0;
-        self.judged = 0;
+        self.checked_until = 0;
     }
 }
 
-/// What is lost: RFC 8985 section 6.2 steps 4 and 5, and section 6.3.
+/// Loss detection: RFC 8985 section 6.2 steps 4 and 5, and section 6.3.
 impl Rack {
     /// RACK_update_reo_wnd().
     pub fn reordering_window(
@@ -319,7 +319,7 @@ impl Rack {
         }
     }
 
-    /// RACK_detect_loss(): bytes newly lost; sets the reordering timer.
+    /// RACK_detect_loss(): returns the bytes newly lost and sets the reordering timer.
     pub fn detect_losses(&mut self, now: Instant, reordering_window: Duration) -> u64 {
         self.reordering_deadline = Instant::NEVER;
         if self.ranges.is_empty() && self.retransmissions.is_empty() {
@@ -330,10 +330,10 @@ impl Rack {
     }
 
     fn detect_lost_segments(&mut self, now: Instant, wait: Duration) -> u64 {
-        let mut found = 0;
-        let mut index = self.segments.partition_point(|segment| segment.seq < self.judged);
+        let mut newly_lost = 0;
+        let mut index = self.segments.partition_point(|segment| segment.seq < self.checked_until);
         while let Some(&segment) = self.segments.get(index) {
-            if !(segment.sacked || segment.lost || segment.again) {
+            if !(segment.sacked || segment.lost || segment.retransmitted) {
                 if self.newest < segment.transmission {
                     break;
                 }
@@ -341,20 +341,20 @@ impl Rack {
                     self.reordering_deadline = segment.sent + wait;
                     break;
                 }
-                found += self.mark_lost(index);
+                newly_lost += self.mark_lost(index);
             }
-            self.judged = segment.end();
+            self.checked_until = segment.end();
             index += 1;
         }
-        found
+        newly_lost
     }
 
     fn detect_lost_retransmissions(&mut self, now: Instant, wait: Duration) -> u64 {
-        let mut found = 0;
+        let mut newly_lost = 0;
         while let Some(&(transmission, seq)) = self.retransmissions.front() {
             if let Some(index) = self.find(seq)
                 && let segment = self.segments[index]
-                && segment.resent
+                && segment.retransmission_in_flight
                 && segment.transmission == transmission
             {
                 if self.newest < transmission {
@@ -364,11 +364,11 @@ impl Rack {
                     self.reordering_deadline = self.reordering_deadline.min(segment.sent + wait);
                     break;
                 }
-                found += self.mark_lost(index);
+                newly_lost += self.mark_lost(index);
             }
             self.retransmissions.pop_front();
         }
-        found
+        newly_lost
     }
 
     /// RACK_mark_losses_on_RTO().
@@ -392,18 +392,18 @@ impl Rack {
             segment.lost = true;
             self.lost_bytes += bytes;
         }
-        if segment.resent {
-            segment.resent = false;
-            self.resent_bytes -= bytes;
+        if segment.retransmission_in_flight {
+            segment.retransmission_in_flight = false;
+            self.retransmitted_bytes -= bytes;
         }
         self.lost.insert(segment.seq);
         bytes
     }
 }
 
-/// When to probe: RFC 8985 section 7.2.
+/// Scheduling of probes: RFC 8985 section 7.2.
 impl Rack {
-    /// Something is under way that nothing but a timer would show lost, and no probe has left for it.
+    /// Returns whether data is in flight whose loss only a timer would show, and no probe was sent for it.
     pub fn may_probe(&self) -> bool {
         self.probe == Probe::None && self.sacked_segments == 0 && !self.segments.is_empty()
     }

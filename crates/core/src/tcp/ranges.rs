@@ -1,9 +1,8 @@
-//! An ordered set of disjoint byte ranges: the receiver's reassembly queue and the
-//! sender's scoreboard.
+//! An ordered set of disjoint byte ranges, for the receiver's reassembly queue and the sender's scoreboard.
 
 use alloc::collections::VecDeque;
 
-/// Bytes from `start` up to, not including, `end`.
+/// Bytes from `start` to `end`, exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub start: u64,
@@ -15,7 +14,7 @@ impl Range {
         self.end - self.start
     }
 
-    /// How many of the bytes lie below `bound`.
+    /// Returns the number of bytes below `bound`.
     pub fn below(self, bound: u64) -> u64 {
         self.end.min(bound).saturating_sub(self.start)
     }
@@ -42,19 +41,19 @@ impl Ranges {
         self.0.back().copied()
     }
 
-    /// From the highest down.
+    /// Returns the ranges in descending order.
     pub fn descending(&self) -> impl Iterator<Item = Range> + '_ {
         self.0.iter().rev().copied()
     }
 
-    /// Ranges that end above `seq`, from the lowest up.
+    /// Returns the ranges that end above `seq`, in ascending order.
     pub fn ending_above(&self, seq: u64) -> impl Iterator<Item = Range> + '_ {
         let first = self.0.partition_point(|r| r.end <= seq);
         self.0.range(first..).copied()
     }
 
-    /// Add a range, tell `absorbed` each range it swallows or touches, and return the whole
-    /// that now holds it.
+    /// Adds a range and returns the range that now contains it. Calls `absorbed` with each range that it overlaps or
+    /// touches.
     pub fn insert(&mut self, range: Range, mut absorbed: impl FnMut(Range)) -> Range {
         debug_assert!(range.start < range.end);
         let from = self.0.partition_point(|r| r.end < range.start);
@@ -76,7 +75,7 @@ impl Ranges {
         whole
     }
 
-    /// Forget everything below `bound`, telling `removed` each piece.
+    /// Removes everything below `bound` and calls `removed` with each removed piece.
     pub fn remove_below(&mut self, bound: u64, mut removed: impl FnMut(Range)) {
         while let Some(first) = self.0.front_mut() {
             if first.start >= bound {
@@ -103,20 +102,20 @@ mod tests {
     }
 
     #[test]
-    fn inserting_merges_what_overlaps_or_touches() {
+    fn inserting_merges_overlapping_and_adjacent_ranges() {
         let mut ranges = Ranges::default();
         for (start, end) in [(10, 20), (30, 40), (50, 60)] {
             assert_eq!(ranges.insert(range(start, end), |_| panic!("disjoint")), range(start, end));
         }
-        let mut swallowed = Vec::new();
-        assert_eq!(ranges.insert(range(20, 50), |r| swallowed.push(r)), range(10, 60));
-        assert_eq!(swallowed, [range(10, 20), range(30, 40), range(50, 60)]);
+        let mut absorbed = Vec::new();
+        assert_eq!(ranges.insert(range(20, 50), |r| absorbed.push(r)), range(10, 60));
+        assert_eq!(absorbed, [range(10, 20), range(30, 40), range(50, 60)]);
         assert_eq!(ranges.insert(range(15, 16), |_| ()), range(10, 60));
         assert_eq!(ranges.descending().collect::<Vec<_>>(), [range(10, 60)]);
     }
 
     #[test]
-    fn removing_trims_and_tells() {
+    fn removing_trims_and_reports_ranges() {
         let mut ranges = Ranges::default();
         ranges.insert(range(10, 20), |_| ());
         ranges.insert(range(30, 40), |_| ());

@@ -1,8 +1,7 @@
-//! The receiving side: reassembly, and when and what to acknowledge.
+//! The receiving side: reassembly and acknowledgments.
 //!
-//! The advertised window is constant: the application reads at once, and bytes received out
-//! of order already lie within the window, so they do not shrink it (BSD and Linux count
-//! only bytes the application has yet to read).
+//! The advertised window is constant: the application reads at once, and bytes received out of order already lie
+//! within the window, so they do not shrink it (BSD and Linux count only bytes that the application has yet to read).
 
 use alloc::boxed::Box;
 
@@ -10,12 +9,12 @@ use super::ranges::{Range, Ranges};
 use super::{Ack, Config, Data};
 use crate::time::{Duration, Instant};
 
-/// One flow's receiver.
+/// Receiver of one flow.
 ///
-/// Call [`handle_data`](Receiver::handle_data) for each segment that arrives and
-/// [`handle_timeout`](Receiver::handle_timeout) when [`poll_timeout`](Receiver::poll_timeout) is
-/// due; after each of them, [`poll_transmit`](Receiver::poll_transmit) until it gives `None`. An ACK not
-/// taken before the next segment arrives is merged into that segment's.
+/// Call [`handle_data`](Receiver::handle_data) for each segment that arrives, and
+/// [`handle_timeout`](Receiver::handle_timeout) when [`poll_timeout`](Receiver::poll_timeout) is due. After each of
+/// them, call [`poll_transmit`](Receiver::poll_transmit) until it returns `None`. An ACK not taken before the next
+/// segment arrives is merged into that segment's ACK.
 #[derive(Clone, Debug)]
 pub struct Receiver {
     next: u64,
@@ -23,7 +22,7 @@ pub struct Receiver {
     recent_timestamp: Instant,
     last_ack: u64,
     deadline: Instant,
-    out_of_order: Option<Box<OutOfOrder>>,
+    out_of_order: Option<Box<ReassemblyQueue>>,
     /// Segments since the last ACK.
     unacknowledged: u32,
     ack_now: bool,
@@ -31,16 +30,16 @@ pub struct Receiver {
     echo_congestion: bool,
 }
 
-/// The reassembly queue, there only while a byte is missing.
+/// Reassembly queue, allocated only while a byte is missing.
 #[derive(Clone, Debug, Default)]
-struct OutOfOrder {
+struct ReassemblyQueue {
     ranges: Ranges,
-    /// Where the ranges that changed last begin, newest first (RFC 2018 section 4); 0 for none.
+    /// Starts of the most recently changed ranges, newest first (RFC 2018 section 4); 0 if unused.
     recent: [u64; 4],
 }
 
 impl Receiver {
-    /// A receiver at the first byte.
+    /// Creates a receiver at the first byte.
     pub fn new(_config: &Config) -> Receiver {
         Receiver {
             next: 0,
@@ -55,13 +54,13 @@ impl Receiver {
         }
     }
 
-    /// Begins a new connection in place of one that is over: see [`Sender::renew`](super::Sender::renew).
-    /// Its first byte has this number.
+    /// Begins a new connection, with its first byte at `at`, in place of a closed one; see
+    /// [`Sender::renew`](super::Sender::renew).
     pub fn renew(&mut self, config: &Config, at: u64) {
         *self = Receiver { next: at, last_ack: at, ..Receiver::new(config) };
     }
 
-    /// A segment arrived, with or without a congestion mark.
+    /// Handles the arrival of a segment, with or without a congestion mark.
     pub fn handle_data(&mut self, config: &Config, now: Instant, data: &Data, congestion_experienced: bool) {
         if data.seq <= self.last_ack {
             self.recent_timestamp = self.recent_timestamp.max(data.sent);
@@ -84,13 +83,14 @@ impl Receiver {
                 self.deadline = now + config.delayed_ack;
             }
         } else {
-            // Out of order, filling a gap, or received before: at once (RFC 5681 section 4.2).
+            // A segment out of order, filling a gap, or received before is acknowledged at once (RFC 5681 section
+            // 4.2).
             self.ack_now = true;
             self.reassemble(Range { start: data.seq, end });
         }
     }
 
-    /// The longest time for an ACK to be held back may be over.
+    /// Releases a delayed ACK that is due.
     pub fn handle_timeout(&mut self, _config: &Config, now: Instant) {
         if self.deadline <= now {
             self.deadline = Instant::NEVER;
@@ -98,7 +98,7 @@ impl Receiver {
         }
     }
 
-    /// The ACK to send now, if there is one.
+    /// Returns the ACK to send now, if any.
     #[inline]
     pub fn poll_transmit(&mut self, config: &Config, _now: Instant) -> Option<Ack> {
         if !self.ack_now {
@@ -124,13 +124,14 @@ impl Receiver {
         })
     }
 
-    /// When to call [`handle_timeout`](Receiver::handle_timeout); [`Instant::NEVER`] if no ACK is held back.
+    /// Returns the time to call [`handle_timeout`](Receiver::handle_timeout); [`Instant::NEVER`] if no ACK is
+    /// delayed.
     #[inline]
     pub fn poll_timeout(&self) -> Instant {
         self.deadline
     }
 
-    /// Payload bytes delivered in order.
+    /// Returns the payload bytes delivered in order.
     #[inline]
     pub fn delivered(&self) -> u64 {
         self.next
@@ -161,33 +162,33 @@ impl Receiver {
     }
 }
 
-impl OutOfOrder {
-    /// Put a range that changed first, in place of those it has swallowed.
+impl ReassemblyQueue {
+    /// Moves a changed range to the front, in place of the ranges it has absorbed.
     fn remember(&mut self, whole: Range) {
-        let mut kept = 0;
+        let mut index = 0;
         let mut recent = [whole.start, 0, 0, 0];
         for &start in self.recent.iter().filter(|&&start| start < whole.start || whole.end <= start) {
-            kept += 1;
-            if let Some(place) = recent.get_mut(kept) {
-                *place = start;
+            index += 1;
+            if let Some(slot) = recent.get_mut(index) {
+                *slot = start;
             }
         }
         self.recent = recent;
     }
 
-    /// The ranges that changed last, newest first.
+    /// Returns the most recently changed ranges, newest first.
     fn blocks(&self, next: u64) -> [(u32, u32); 3] {
         let mut blocks = [(0, 0); 3];
-        let mut found = 0;
+        let mut count = 0;
         for &start in self.recent.iter().filter(|&&start| start > next) {
             let range = self.ranges.ending_above(start).next().filter(|r| r.start == start);
             let offset = u32::try_from(start - next);
             let len = range.map(|r| u32::try_from(r.len()));
             if let (Ok(offset), Some(Ok(len))) = (offset, len)
-                && found < blocks.len()
+                && count < blocks.len()
             {
-                blocks[found] = (offset, len);
-                found += 1;
+                blocks[count] = (offset, len);
+                count += 1;
             }
         }
         blocks
@@ -206,7 +207,7 @@ mod tests {
         Data { seq, sent: Instant(sent), len: 100, syn: false, cwr: false, retransmission: false }
     }
 
-    fn answer(receiver: &mut Receiver, seq: u64, sent: u64) -> Option<Ack> {
+    fn acknowledge(receiver: &mut Receiver, seq: u64, sent: u64) -> Option<Ack> {
         receiver.handle_data(&config(), Instant(sent), &segment(seq, sent), false);
         receiver.poll_transmit(&config(), Instant(sent))
     }
@@ -217,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn every_second_segment_or_the_timer() {
+    fn every_second_segment_or_the_timer_causes_an_ack() {
         let config = config();
         let mut receiver = Receiver::new(&config);
-        assert_eq!(answer(&mut receiver, 0, 5), None);
+        assert_eq!(acknowledge(&mut receiver, 0, 5), None);
         assert_eq!(receiver.poll_timeout(), Instant(5) + config.delayed_ack);
-        assert_eq!(answer(&mut receiver, 100, 6).unwrap().ack, 200);
+        assert_eq!(acknowledge(&mut receiver, 100, 6).unwrap().ack, 200);
         assert_eq!(receiver.poll_timeout(), Instant::NEVER);
-        assert_eq!(answer(&mut receiver, 200, 7), None);
+        assert_eq!(acknowledge(&mut receiver, 200, 7), None);
         let due = receiver.poll_timeout();
         receiver.handle_timeout(&config, Instant(due.0 - 1));
         assert_eq!(receiver.poll_transmit(&config, due), None);
@@ -235,39 +236,40 @@ mod tests {
     #[test]
     fn blocks_come_newest_first() {
         let mut receiver = Receiver::new(&config());
-        let sack = |receiver: &mut Receiver, seq| answer(receiver, seq, 1).unwrap().sack;
+        let sack = |receiver: &mut Receiver, seq| acknowledge(receiver, seq, 1).unwrap().sack;
         assert_eq!(sack(&mut receiver, 100), [(100, 100), (0, 0), (0, 0)]);
         assert_eq!(sack(&mut receiver, 500), [(500, 100), (100, 100), (0, 0)]);
         assert_eq!(sack(&mut receiver, 300), [(300, 100), (500, 100), (100, 100)]);
         assert_eq!(sack(&mut receiver, 700), [(700, 100), (300, 100), (500, 100)]);
         assert_eq!(sack(&mut receiver, 400), [(300, 300), (700, 100), (100, 100)]);
-        let filled = answer(&mut receiver, 0, 1).unwrap();
+        let filled = acknowledge(&mut receiver, 0, 1).unwrap();
         assert_eq!((filled.ack, filled.sack), (200, [(100, 300), (500, 100), (0, 0)]));
-        assert_eq!(answer(&mut receiver, 200, 1).unwrap().ack, 600);
-        assert_eq!(answer(&mut receiver, 600, 1).unwrap().ack, 800);
+        assert_eq!(acknowledge(&mut receiver, 200, 1).unwrap().ack, 600);
+        assert_eq!(acknowledge(&mut receiver, 600, 1).unwrap().ack, 800);
         assert!(receiver.out_of_order.is_none());
     }
 
     #[test]
     fn timestamps_echo_as_rfc_7323_section_4_3() {
         let mut receiver = Receiver::new(&config());
-        assert_eq!(answer(&mut receiver, 0, 1), None);
+        assert_eq!(acknowledge(&mut receiver, 0, 1), None);
         // A delayed ACK echoes the earliest segment it covers.
-        assert_eq!(answer(&mut receiver, 100, 2).unwrap().echo, Instant(1));
-        // Out of order: the last segment that advanced the window; filling: the filling one.
-        assert_eq!(answer(&mut receiver, 300, 3).unwrap().echo, Instant(1));
-        assert_eq!(answer(&mut receiver, 200, 4).unwrap().echo, Instant(4));
+        assert_eq!(acknowledge(&mut receiver, 100, 2).unwrap().echo, Instant(1));
+        // An ACK of out-of-order data echoes the last segment that advanced the window; an ACK of a filled gap, the
+        // filling segment.
+        assert_eq!(acknowledge(&mut receiver, 300, 3).unwrap().echo, Instant(1));
+        assert_eq!(acknowledge(&mut receiver, 200, 4).unwrap().echo, Instant(4));
     }
 
     #[test]
-    fn congestion_is_echoed_until_the_sender_reduced() {
+    fn congestion_is_echoed_until_the_sender_has_reduced_its_window() {
         let config = Config { ecn: true, ack_every: 1, ..config() };
         let mut receiver = Receiver::new(&config);
         let mut echo = |seq, cwr, marked| {
             receiver.handle_data(&config, Instant(1), &Data { cwr, ..segment(seq, 1) }, marked);
             receiver.poll_transmit(&config, Instant(1)).unwrap().ece
         };
-        let seen = [
+        let echoes = [
             echo(0, false, false),
             echo(100, false, true),
             echo(200, false, false),
@@ -276,14 +278,14 @@ mod tests {
             echo(500, true, true),
             echo(600, true, false),
         ];
-        assert_eq!(seen, [false, true, true, false, true, true, false]);
+        assert_eq!(echoes, [false, true, true, false, true, true, false]);
     }
 
     #[test]
-    fn nothing_beyond_the_window_is_kept() {
+    fn data_beyond_the_window_is_discarded() {
         let mut receiver = Receiver::new(&config());
-        assert_eq!(answer(&mut receiver, 10_000, 1).unwrap().sack[0], (0, 0));
-        assert_eq!(answer(&mut receiver, u64::MAX - 3, 1).unwrap().sack[0], (0, 0));
-        assert_eq!(answer(&mut receiver, 9_950, 1).unwrap().sack[0], (9_950, 50));
+        assert_eq!(acknowledge(&mut receiver, 10_000, 1).unwrap().sack[0], (0, 0));
+        assert_eq!(acknowledge(&mut receiver, u64::MAX - 3, 1).unwrap().sack[0], (0, 0));
+        assert_eq!(acknowledge(&mut receiver, 9_950, 1).unwrap().sack[0], (9_950, 50));
     }
 }

@@ -3,8 +3,7 @@
 use super::Config;
 use crate::time::Duration;
 
-/// RFC 6298 calls it G. It keeps the timeout above a constant round trip, whose variation
-/// tends to zero.
+/// Clock granularity G of RFC 6298. It keeps the timeout above a constant round trip, whose variation tends to zero.
 const GRANULARITY_NS: f64 = 1e6;
 /// RFC 6298 section 2.5 allows a ceiling of 60 s or more.
 const MAX_RTO: Duration = Duration::from_secs(60);
@@ -13,9 +12,9 @@ const MAX_RTO: Duration = Duration::from_secs(60);
 pub(super) struct RoundTrip {
     smoothed_ns: f64,
     variation_ns: f64,
-    /// The largest value until there is a sample.
+    /// Minimum sample; the maximum value before the first sample.
     min: Duration,
-    /// The timeout as backed off; the next sample computes it anew (RFC 6298 section 5.7).
+    /// Retransmission timeout including back-off; the next sample recomputes it (RFC 6298 section 5.7).
     rto: Duration,
 }
 
@@ -29,9 +28,8 @@ impl RoundTrip {
         }
     }
 
-    /// Take a sample. `share` is how much of a round trip's worth of samples this one is:
-    /// 1 when one segment is timed per round trip, less with timestamps, so that the
-    /// estimator's memory stays the same length (RFC 7323 appendix G).
+    /// Adds a sample. `share` is its share of the samples of a round trip: 1 if one segment is timed per round trip,
+    /// less with timestamps, so that the estimator's memory stays the same length (RFC 7323 appendix G).
     #[inline]
     pub fn sample(&mut self, config: &Config, measured: Duration, share: f64) {
         let sample = measured.0 as f64;
@@ -48,12 +46,12 @@ impl RoundTrip {
         self.rto = Duration(rto as u64).min(MAX_RTO).max(config.min_rto);
     }
 
-    /// Double the timeout (RFC 6298 section 5.5).
+    /// Doubles the timeout (RFC 6298 section 5.5).
     pub fn back_off(&mut self) {
         self.rto = (self.rto * 2).min(MAX_RTO.max(self.rto));
     }
 
-    /// A lost SYN raises the timeout to 3 s when data begins (RFC 6298 section 5.7).
+    /// Raises the timeout after a lost SYN to 3 s when data begins (RFC 6298 section 5.7).
     pub fn syn_was_lost(&mut self) {
         self.rto = self.rto.max(Duration::from_secs(3));
     }
@@ -82,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn estimates_as_rfc_6298_section_2() {
+    fn estimates_match_rfc_6298_section_2() {
         let config = Config { min_rto: Duration::ZERO, ..Config::default() };
         let mut rtt = RoundTrip::new(&config);
         assert_eq!(rtt.rto(), config.initial_rto);

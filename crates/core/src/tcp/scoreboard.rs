@@ -1,9 +1,8 @@
-//! What the receiver holds above the cumulative ACK, and what of the rest is lost or
-//! retransmitted: the data structures and functions of RFC 6675 sections 3 and 4.
+//! SACK scoreboard: the data received above the cumulative ACK, and the lost and retransmitted parts of the rest (RFC
+//! 6675 sections 3 and 4).
 //!
-//! IsLost is monotone: everything below one edge is lost, nothing above it. The edge lies
-//! at the start of one of the three highest ranges, so finding it and counting the pipe take
-//! a few steps for each ACK, however large the window.
+//! IsLost is monotone: everything below one edge is lost, nothing above it. The edge is the start of one of the three
+//! highest ranges, so finding it and counting the pipe take a few steps per ACK, however large the window.
 
 use super::ranges::{Range, Ranges};
 
@@ -28,7 +27,7 @@ pub(super) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// `retransmitted`: everything from the cumulative ACK up to here is on its way again.
+    /// Creates a scoreboard on which everything from the cumulative ACK to `retransmitted` is retransmitted.
     pub fn new(retransmitted: u64) -> Scoreboard {
         Scoreboard {
             ranges: Ranges::default(),
@@ -45,8 +44,8 @@ impl Scoreboard {
         self.ranges.is_empty()
     }
 
-    /// Update(): the cumulative ACK is now `ack`, and `blocks` were received above it. Blocks
-    /// outside of what is outstanding are ignored. Returns whether a block told something new.
+    /// Update(): sets the cumulative ACK to `ack` and adds the `blocks` received above it. Blocks outside the
+    /// outstanding data are ignored. Returns whether a block contained new information.
     pub fn update(
         &mut self,
         ack: u64,
@@ -61,33 +60,33 @@ impl Scoreboard {
                 self.insert(Range { start, end });
             }
         }
-        let news = self.sacked != before;
+        let has_news = self.sacked != before;
         self.find_lost_edge(segment);
-        news
+        has_news
     }
 
     fn insert(&mut self, range: Range) {
         let bound = self.retransmitted;
-        let (mut known, mut known_below) = (0, 0);
+        let (mut old_bytes, mut old_below) = (0, 0);
         let whole = self.ranges.insert(range, |old| {
-            known += old.len();
-            known_below += old.below(bound);
+            old_bytes += old.len();
+            old_below += old.below(bound);
         });
-        self.sacked += whole.len() - known;
-        self.sacked_retransmitted += whole.below(bound) - known_below;
+        self.sacked += whole.len() - old_bytes;
+        self.sacked_retransmitted += whole.below(bound) - old_below;
     }
 
     fn advance(&mut self, ack: u64) {
         if self.ranges.first().is_some_and(|r| r.start <= ack && ack < r.end) {
-            // The receiver would have acknowledged the whole range: it has dropped what it
-            // held (reneged), so nothing it told before counts (RFC 2018 section 8).
+            // The receiver would have acknowledged the whole range. It has discarded its data (reneged), so earlier
+            // blocks are void (RFC 2018 section 8).
             self.expunge();
         }
         let bound = self.retransmitted;
         let (sacked, below) = (&mut self.sacked, &mut self.sacked_retransmitted);
-        self.ranges.remove_below(ack, |gone| {
-            *sacked -= gone.len();
-            *below -= gone.below(bound);
+        self.ranges.remove_below(ack, |removed| {
+            *sacked -= removed.len();
+            *below -= removed.below(bound);
         });
         self.retransmitted = self.retransmitted.max(ack);
     }
@@ -98,7 +97,7 @@ impl Scoreboard {
         self.sacked_retransmitted = 0;
     }
 
-    /// A hole is lost if three ranges, or more than two segments' bytes, lie above it.
+    /// Updates the edge. A hole is lost if three ranges, or more than two segments' bytes, lie above it.
     fn find_lost_edge(&mut self, segment: u64) {
         let (mut bytes, mut edge) = (0, 0);
         for (above, range) in (1..).zip(self.ranges.descending()) {
@@ -117,26 +116,26 @@ impl Scoreboard {
         seq < self.lost_edge
     }
 
-    /// SetPipe(): outstanding bytes that are not lost, and retransmitted ones.
+    /// SetPipe(): returns outstanding bytes that are not lost, plus retransmitted ones.
     pub fn pipe(&self, ack: u64, highest: u64) -> u64 {
         let not_lost = highest - self.lost_edge.max(ack) - self.sacked_above_edge;
         not_lost + self.retransmitted_outstanding(ack)
     }
 
-    /// Retransmitted bytes that are not acknowledged yet.
+    /// Returns the retransmitted bytes that are not acknowledged yet.
     pub fn retransmitted_outstanding(&self, ack: u64) -> u64 {
         self.retransmitted.max(ack) - ack - self.sacked_retransmitted
     }
 
-    /// A recovery begins: nothing is retransmitted yet.
+    /// Begins a recovery, with nothing retransmitted.
     pub fn begin(&mut self, ack: u64, rescue: u64) {
         self.retransmitted = ack;
         self.sacked_retransmitted = 0;
         self.rescue = rescue;
     }
 
-    /// A fast retransmit begins a recovery: the first segment is to go. Returns its end, up to
-    /// which HighRxt and RescueRxt are set.
+    /// Begins a recovery with a fast retransmit of the first segment. Returns the end of that segment, which HighRxt
+    /// and RescueRxt are set to.
     pub fn begin_retransmission(&mut self, ack: u64, highest: u64, segment: u64) -> u64 {
         let end = self.hole_from(ack, highest).end.min(ack + segment);
         self.begin(ack, end);
@@ -144,7 +143,7 @@ impl Scoreboard {
         end
     }
 
-    /// Everything up to `end` that was missing has been sent again.
+    /// Marks all missing data up to `end` as retransmitted.
     pub fn mark_retransmitted(&mut self, end: u64) {
         let from = self.retransmitted;
         if end > from {
@@ -155,8 +154,8 @@ impl Scoreboard {
         }
     }
 
-    /// NextSeg() rule 1, or rule 3 if `even_if_not_lost`: the first hole, or its first segment, that
-    /// was not retransmitted yet and lies below something received.
+    /// NextSeg() rule 1, or rule 3 if `even_if_not_lost`: returns the first hole, or its first segment, that is below
+    /// received data and not retransmitted yet.
     pub fn next_hole(&self, even_if_not_lost: bool, segment: u64) -> Option<Range> {
         let highest_sacked = self.ranges.last()?.end;
         let bound = if even_if_not_lost { highest_sacked } else { self.lost_edge };
@@ -168,7 +167,7 @@ impl Scoreboard {
         (start < bound).then(|| Range { start, end: hole.end.min(start + segment) })
     }
 
-    /// The missing bytes at or above `seq`, up to the next received range or `highest`.
+    /// Returns the missing bytes at or above `seq`, up to the next received range or `highest`.
     pub fn hole_from(&self, seq: u64, highest: u64) -> Range {
         let mut ranges = self.ranges.ending_above(seq);
         match ranges.next() {
@@ -181,7 +180,7 @@ impl Scoreboard {
         }
     }
 
-    /// NextSeg() rule 4: once in a recovery, the last segment outstanding.
+    /// NextSeg() rule 4: returns the last outstanding segment, once per recovery.
     pub fn rescue(&mut self, ack: u64, highest: u64, recover: u64, segment: u64) -> Option<Range> {
         if ack <= self.rescue {
             return None;
@@ -218,13 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn pipe_counts_as_rfc_6675_section_4() {
+    fn pipe_matches_rfc_6675_section_4() {
         let mut board = board(0, 1000, &[(100, 200), (300, 400), (600, 700)]);
         // Three ranges lie above [0, 100); 600 bytes above 100 are missing but not lost.
         assert_eq!(board.pipe(0, 1000), 600);
         board.mark_retransmitted(100);
         assert_eq!(board.pipe(0, 1000), 700);
-        // Passing over a received range does not count it.
+        // A received range that was passed does not count.
         board.mark_retransmitted(300);
         assert_eq!(board.pipe(0, 1000), 800);
         board.update(400, 1000, [(600, 700)].into_iter(), SEGMENT);
@@ -245,7 +244,7 @@ mod tests {
         assert_eq!(board.next_hole(true, SEGMENT), hole(600, 700));
         board.mark_retransmitted(700);
         assert_eq!(board.next_hole(true, SEGMENT), None);
-        // Not before something beyond the first retransmission is acknowledged.
+        // The rescue waits until data beyond the first retransmission is acknowledged.
         board.rescue = 100;
         assert_eq!(board.rescue(100, 1000, 1000, SEGMENT), None);
         assert_eq!(board.rescue(101, 1000, 1000, SEGMENT), hole(900, 1000));
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn reneging_and_nonsense_are_forgotten() {
+    fn reneging_clears_the_scoreboard_and_invalid_blocks_are_ignored() {
         let mut board = board(0, 1000, &[(100, 200), (900, 1001), (50, 40), (0, 10)]);
         assert_eq!(board.pipe(0, 1000), 900);
         board.update(100, 1000, [].into_iter(), SEGMENT);
@@ -261,14 +260,14 @@ mod tests {
         assert_eq!(board.pipe(100, 1000), 900);
     }
 
-    /// The definitions of RFC 6675, byte by byte.
-    struct Plain {
+    /// Definitions of RFC 6675, evaluated byte by byte.
+    struct ReferenceScoreboard {
         ack: usize,
         retransmitted: usize,
         sacked: [bool; 60],
     }
 
-    impl Plain {
+    impl ReferenceScoreboard {
         fn is_lost(&self, seq: usize, segment: usize) -> bool {
             let above = &self.sacked[seq..];
             let ranges = above.windows(2).filter(|w| !w[0] && w[1]).count() + usize::from(above[0]);
@@ -290,44 +289,44 @@ mod tests {
     }
 
     #[test]
-    fn equals_the_plain_definitions() {
+    fn scoreboard_equals_the_reference() {
         let mut stream = crate::rng::Stream::new(1, "scoreboard");
         let mut below = |n: usize| (stream.next_u64() % n as u64) as usize;
         for _ in 0..2000 {
             let segment = 1 + below(6);
             let mut board = Scoreboard::new(0);
-            let mut plain = Plain { ack: 0, retransmitted: 0, sacked: [false; 60] };
+            let mut reference = ReferenceScoreboard { ack: 0, retransmitted: 0, sacked: [false; 60] };
             for _ in 0..30 {
-                let start = plain.ack + 1 + below(59 - plain.ack.min(58));
+                let start = reference.ack + 1 + below(59 - reference.ack.min(58));
                 let end = (start + 1 + below(8)).min(60);
-                let before = plain.sacked;
+                let before = reference.sacked;
                 if start < end {
-                    plain.sacked[start..end].fill(true);
+                    reference.sacked[start..end].fill(true);
                 }
                 let blocks = [(start as u64, end as u64)];
-                let news = board.update(plain.ack as u64, 60, blocks.into_iter(), segment as u64);
-                assert_eq!(news, before != plain.sacked);
+                let has_news = board.update(reference.ack as u64, 60, blocks.into_iter(), segment as u64);
+                assert_eq!(has_news, before != reference.sacked);
                 if below(4) == 0 {
-                    // The cumulative ACK takes a hole and what follows it.
-                    let hole = plain.ack + below(60 - plain.ack);
-                    plain.ack = (hole..60).find(|&seq| !plain.sacked[seq]).unwrap_or(60).min(58);
-                    if plain.sacked[plain.ack] {
+                    // The cumulative ACK covers a hole and the ranges after it.
+                    let hole = reference.ack + below(60 - reference.ack);
+                    reference.ack = (hole..60).find(|&seq| !reference.sacked[seq]).unwrap_or(60).min(58);
+                    if reference.sacked[reference.ack] {
                         break;
                     }
-                    plain.sacked[..plain.ack].fill(false);
-                    plain.retransmitted = plain.retransmitted.max(plain.ack);
-                    board.update(plain.ack as u64, 60, [].into_iter(), segment as u64);
+                    reference.sacked[..reference.ack].fill(false);
+                    reference.retransmitted = reference.retransmitted.max(reference.ack);
+                    board.update(reference.ack as u64, 60, [].into_iter(), segment as u64);
                 }
                 let even_if_not_lost = below(2) == 0;
                 let hole = board.next_hole(even_if_not_lost, segment as u64);
-                let expected = plain.next_hole(even_if_not_lost, segment);
+                let expected = reference.next_hole(even_if_not_lost, segment);
                 assert_eq!(hole.map(|r| r.start as usize), expected);
                 if let Some(hole) = hole {
-                    assert!((hole.start..hole.end).all(|seq| !plain.sacked[seq as usize]));
+                    assert!((hole.start..hole.end).all(|seq| !reference.sacked[seq as usize]));
                     board.mark_retransmitted(hole.end);
-                    plain.retransmitted = hole.end as usize;
+                    reference.retransmitted = hole.end as usize;
                 }
-                assert_eq!(board.pipe(plain.ack as u64, 60), plain.pipe(segment) as u64);
+                assert_eq!(board.pipe(reference.ack as u64, 60), reference.pipe(segment) as u64);
             }
         }
     }

@@ -1,6 +1,5 @@
-//! The sending side: its state, timers and the ACK clock. Beside it are what may leave now
-//! (`transmit`), and recovery without SACK (`newreno`), with it (`sack`), and with RACK-TLP's loss
-//! detection (`rack`).
+//! The sending side: state, timers and ACK clock. The submodules choose the next segment (`transmit`) and recover
+//! without SACK (`newreno`), with SACK (`sack`), and with RACK-TLP's loss detection (`rack`).
 
 mod newreno;
 mod rack;
@@ -17,13 +16,13 @@ use super::scoreboard::Scoreboard;
 use super::{Ack, Cause, Config, Data, Event, LossDetection};
 use crate::time::{Duration, Instant};
 
-/// One flow's sender.
+/// Sender of one flow.
 ///
-/// Give it data by [`write`](Sender::write), each ACK by [`handle_ack`](Sender::handle_ack), and call
+/// Pass data to [`write`](Sender::write) and each ACK to [`handle_ack`](Sender::handle_ack), and call
 /// [`handle_timeout`](Sender::handle_timeout) when [`poll_timeout`](Sender::poll_timeout) is due (earlier calls do
-/// nothing). After each of them call [`poll_transmit`](Sender::poll_transmit) until it gives `None`, then
-/// look at [`poll_timeout`](Sender::poll_timeout) again; [`poll_event`](Sender::poll_event) when wanted.
-/// All calls of a connection take the same `Config`.
+/// nothing). After each of them, call [`poll_transmit`](Sender::poll_transmit) until it returns `None`, then
+/// [`poll_timeout`](Sender::poll_timeout) again, and [`poll_event`](Sender::poll_event) if needed. All calls of a
+/// connection take the same `Config`.
 #[derive(Clone, Debug)]
 pub struct Sender {
     /// SND.UNA.
@@ -37,33 +36,33 @@ pub struct Sender {
     window: CongestionWindow,
     peer_window: u32,
     round_trip: RoundTrip,
-    /// When the retransmission timer expires.
+    /// Expiry of the retransmission timer.
     deadline: Instant,
     last_sent: Instant,
-    /// Without timestamps one segment is timed: its end, and when it left.
+    /// End and transmission time of the segment that is timed if there are no timestamps.
     timed: u64,
     timed_at: Instant,
     /// RecoveryPoint or "recover", exclusive; 0 before the first loss.
     recover: u64,
-    /// ACKs up to here are for data sent with the congestion window full.
+    /// ACKs up to here are for data sent while the congestion window was full.
     limited_until: u64,
-    /// Data up to here was sent before the last reduction, which no mark may repeat.
+    /// Data up to here was sent before the last reduction; marks on it cause no further reduction.
     reduced_until: u64,
     retransmissions: u64,
     scoreboard: Option<Box<Scoreboard>>,
-    /// In place of the scoreboard, where losses are detected by RACK-TLP.
+    /// Replaces the scoreboard if RACK-TLP detects losses.
     rack: Option<Box<Rack>>,
     duplicates: u32,
     phase: Phase,
     handshake: Handshake,
-    /// Send the first unacknowledged segment next, whatever the window.
+    /// Whether to send the first unacknowledged segment next, regardless of the window.
     retransmit_head: bool,
-    /// A partial ACK was seen in this recovery (RFC 6582 section 3.2).
+    /// Whether a partial ACK arrived in this recovery (RFC 6582 section 3.2).
     partial: bool,
-    /// The first unacknowledged segment has timed out before.
+    /// Whether the first unacknowledged segment has timed out before.
     head_timed_out: bool,
     reduced_without_loss: bool,
-    tell_reduced: bool,
+    cwr_pending: bool,
     event: Option<Event>,
 }
 
@@ -80,17 +79,17 @@ enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handshake {
     Closed,
-    /// The SYN goes next.
+    /// The SYN is sent next.
     Wanted,
     Sent,
-    /// The SYN timed out and goes again.
+    /// The SYN timed out and is retransmitted next.
     TimedOut,
-    SentAgain,
+    Retransmitted,
     Established,
 }
 
 impl Sender {
-    /// A sender with nothing to send yet.
+    /// Creates a sender without data.
     pub fn new(config: &Config) -> Sender {
         Sender {
             unacknowledged: 0,
@@ -118,34 +117,33 @@ impl Sender {
             partial: false,
             head_timed_out: false,
             reduced_without_loss: false,
-            tell_reduced: false,
+            cwr_pending: false,
             event: None,
         }
     }
 
-    /// The application has this many more bytes to send; `u64::MAX` never ends. The first write
-    /// opens the connection.
+    /// Adds `bytes` to the data to send; `u64::MAX` is unlimited. The first write opens the connection.
     #[inline]
     pub fn write(&mut self, bytes: u64) {
         self.written = self.written.saturating_add(bytes);
     }
 
-    /// Opens the connection before there is anything to send.
+    /// Opens the connection before data is written.
     pub fn open(&mut self) {
         if self.handshake == Handshake::Closed {
             self.handshake = Handshake::Wanted;
         }
     }
 
-    /// Begins a new connection in place of one that is over. Its bytes are numbered on from
-    /// the old one's, so that what is still under way of that one is told apart, as by the
-    /// growing initial sequence numbers of RFC 9293 section 3.4.1.
+    /// Begins a new connection in place of a closed one. Its sequence numbers continue those of the old connection,
+    /// so that segments of the old one still in flight are recognized, as by the growing initial sequence numbers of
+    /// RFC 9293 section 3.4.1.
     pub fn renew(&mut self, config: &Config) {
         let at = self.written;
         *self = Sender { unacknowledged: at, next: at, highest: at, written: at, ..Sender::new(config) };
     }
 
-    /// An ACK arrived. One for what was never sent, or older than one before, is ignored.
+    /// Handles an ACK. An ACK of data never sent, or older than a previous one, is ignored.
     #[inline]
     pub fn handle_ack(&mut self, config: &Config, now: Instant, ack: &Ack) {
         if ack.syn || self.handshake != Handshake::Established {
@@ -182,8 +180,8 @@ impl Sender {
         }
     }
 
-    /// A queue of the sender's own host is full: the window is reduced once for the data of one window, as
-    /// for a mark. What did not fit is not lost, since the host still has it.
+    /// Handles the refusal of a segment by a full queue of the sender's host. The window is reduced once per window
+    /// of data, as for a mark. The segment is not lost, because the host still has it.
     pub fn handle_refusal(&mut self, config: &Config) {
         if self.phase == Phase::Open && self.unacknowledged >= self.reduced_until {
             self.window.reduce(config, self.flight());
@@ -192,7 +190,7 @@ impl Sender {
         }
     }
 
-    /// The retransmission timer, or one of RACK-TLP's, may have expired.
+    /// Handles the expiry of the retransmission timer or one of RACK-TLP's timers.
     pub fn handle_timeout(&mut self, config: &Config, now: Instant) {
         if self.handle_rack_timeout(config, now) || now < self.deadline {
             return;
@@ -204,7 +202,7 @@ impl Sender {
             self.handshake = Handshake::TimedOut;
             return;
         }
-        // A segment that times out again leaves the threshold as it is (RFC 5681 section 3.1).
+        // A segment that times out again does not change the threshold (RFC 5681 section 3.1).
         if !self.head_timed_out {
             self.window.reduce(config, self.flight());
         }
@@ -228,7 +226,7 @@ impl Sender {
         self.reduced(Cause::Timeout);
     }
 
-    /// The next segment to send now, if there is one.
+    /// Returns the next segment to send now, if any.
     #[inline]
     pub fn poll_transmit(&mut self, config: &Config, now: Instant) -> Option<Data> {
         if self.handshake != Handshake::Established {
@@ -250,7 +248,7 @@ impl Sender {
         }
     }
 
-    /// When to call [`handle_timeout`](Sender::handle_timeout); [`Instant::NEVER`] if no timer runs.
+    /// Returns the time to call [`handle_timeout`](Sender::handle_timeout); [`Instant::NEVER`] if no timer runs.
     #[inline]
     pub fn poll_timeout(&self) -> Instant {
         match &self.rack {
@@ -259,25 +257,25 @@ impl Sender {
         }
     }
 
-    /// What happened to the window since the last call; only the latest is kept.
+    /// Returns the latest window event since the last call; earlier ones are lost.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.event.take()
     }
 
-    /// Congestion window, bytes.
+    /// Returns the congestion window, in bytes.
     #[inline]
     pub fn congestion_window(&self) -> u64 {
         self.window.bytes()
     }
 
-    /// Slow start threshold, bytes; `u64::MAX` before the first reduction.
+    /// Returns the slow start threshold, in bytes; `u64::MAX` before the first reduction.
     pub fn slow_start_threshold(&self) -> u64 {
         self.window.slow_start_threshold() as u64
     }
 
-    /// Bytes believed to be on their way: the pipe of RFC 6675 where there is SACK information, what
-    /// is not acknowledged elsewhere, and what was sent since after a timeout.
+    /// Returns the bytes assumed to be in flight: the pipe of RFC 6675 with SACK information, otherwise the
+    /// unacknowledged bytes, and after a timeout those sent since.
     #[inline]
     pub fn bytes_in_flight(&self) -> u64 {
         if let Some(rack) = &self.rack {
@@ -290,50 +288,50 @@ impl Sender {
         }
     }
 
-    /// The window the receiver advertised last, bytes.
+    /// Returns the window last advertised by the receiver, in bytes.
     pub fn advertised_window(&self) -> u64 {
         u64::from(self.peer_window)
     }
 
-    /// Smoothed round-trip time.
+    /// Returns the smoothed round-trip time.
     pub fn smoothed_round_trip(&self) -> Option<Duration> {
         self.round_trip.smoothed()
     }
 
-    /// Smallest round-trip time sampled.
+    /// Returns the minimum round-trip time sampled.
     pub fn min_round_trip(&self) -> Option<Duration> {
         self.round_trip.min()
     }
 
-    /// The retransmission timeout, as backed off.
+    /// Returns the retransmission timeout, including back-off.
     pub fn retransmission_timeout(&self) -> Duration {
         self.round_trip.rto()
     }
 
-    /// Segments sent again, SYNs too.
+    /// Returns the number of retransmitted segments, including SYNs.
     #[inline]
     pub fn retransmissions(&self) -> u64 {
         self.retransmissions
     }
 
-    /// Bytes acknowledged in order.
+    /// Returns the bytes acknowledged in order.
     #[inline]
     pub fn acknowledged(&self) -> u64 {
         self.unacknowledged
     }
 
-    /// Bytes written and not acknowledged yet.
+    /// Returns the bytes written and not acknowledged yet.
     #[inline]
     pub fn backlog(&self) -> u64 {
         self.written - self.unacknowledged
     }
 
-    /// The handshake is done, or there is none.
+    /// Returns whether the handshake is complete or not configured.
     pub fn is_established(&self) -> bool {
         self.handshake == Handshake::Established
     }
 
-    /// All that was written is acknowledged.
+    /// Returns whether all written data is acknowledged.
     #[inline]
     pub fn is_finished(&self) -> bool {
         self.unacknowledged == self.written
@@ -343,7 +341,7 @@ impl Sender {
 /// The handshake.
 impl Sender {
     fn poll_syn(&mut self, now: Instant) -> Option<Data> {
-        let again = self.handshake == Handshake::TimedOut;
+        let retransmission = self.handshake == Handshake::TimedOut;
         match self.handshake {
             Handshake::Closed if self.written == self.unacknowledged => return None,
             Handshake::Closed | Handshake::Wanted => {
@@ -351,18 +349,19 @@ impl Sender {
                 self.timed_at = now;
             }
             Handshake::TimedOut => {
-                self.handshake = Handshake::SentAgain;
+                self.handshake = Handshake::Retransmitted;
                 self.retransmissions += 1;
             }
             _ => return None,
         }
         self.deadline = now + self.round_trip.rto();
-        Some(Data { seq: 0, sent: now, len: 0, syn: true, cwr: false, retransmission: again })
+        Some(Data { seq: 0, sent: now, len: 0, syn: true, cwr: false, retransmission })
     }
 
     #[cold]
     fn handle_syn_ack(&mut self, config: &Config, now: Instant, ack: &Ack) {
-        if !ack.syn || !matches!(self.handshake, Handshake::Sent | Handshake::TimedOut | Handshake::SentAgain)
+        if !ack.syn
+            || !matches!(self.handshake, Handshake::Sent | Handshake::TimedOut | Handshake::Retransmitted)
         {
             return;
         }
@@ -384,7 +383,7 @@ impl Sender {
     }
 }
 
-/// Progress: samples, timer, growth.
+/// Handling of new ACKs: round-trip samples, timer and window growth.
 impl Sender {
     #[inline]
     fn sample_round_trip(&mut self, config: &Config, now: Instant, ack: &Ack) {
@@ -399,7 +398,7 @@ impl Sender {
         }
     }
 
-    /// New data is acknowledged outside of fast recovery.
+    /// Handles newly acknowledged data outside fast recovery.
     #[inline]
     fn handle_progress(&mut self, config: &Config, now: Instant, advanced: u64) {
         self.duplicates = 0;
@@ -431,16 +430,16 @@ impl Sender {
             if self.highest > self.unacknowledged { now + self.round_trip.rto() } else { Instant::NEVER };
     }
 
-    /// FlightSize when a loss shows. Segments of limited transmit do not count (RFC 5681 section
-    /// 3.2), and only they exceed the window outside of a recovery; nor does, in a recovery by
-    /// SACK, what has arrived beyond the holes: the window is what the network may hold.
+    /// Returns FlightSize at the detection of a loss. Segments of limited transmit do not count (RFC 5681 section
+    /// 3.2); only they exceed the window outside a recovery. In a recovery with SACK, data that has arrived beyond
+    /// the holes does not count either: the window is the amount that the network may hold.
     fn flight(&self) -> u64 {
         let outstanding = self.highest - self.unacknowledged;
         let by_sack = self.rack.is_some() || (self.phase == Phase::Recovery && self.scoreboard.is_some());
         if self.phase == Phase::Open || by_sack { outstanding.min(self.window.bytes()) } else { outstanding }
     }
 
-    /// A mark was echoed: reduce once for the data of one window (RFC 3168 section 6.1.2).
+    /// Handles an echoed mark: reduces the window once per window of data (RFC 3168 section 6.1.2).
     #[cold]
     fn handle_mark(&mut self, config: &Config, ack: u64) {
         if self.phase == Phase::Open && ack > self.reduced_until {
@@ -450,8 +449,8 @@ impl Sender {
         }
     }
 
-    /// Begin of a fast recovery: the threshold falls, unless a mark or a refusal from the same window
-    /// of data has brought it down already.
+    /// Lowers the threshold at the start of a fast recovery, unless a mark or a refusal in the same window of data
+    /// has already lowered it.
     fn reduce_for_loss(&mut self, config: &Config, flight: u64, cause: Cause) {
         if !(self.reduced_without_loss && self.unacknowledged < self.reduced_until) {
             self.window.reduce(config, flight);
@@ -462,7 +461,7 @@ impl Sender {
     fn reduced(&mut self, cause: Cause) {
         self.reduced_until = self.highest;
         self.reduced_without_loss = matches!(cause, Cause::Ecn | Cause::LocalDevice);
-        self.tell_reduced = true;
+        self.cwr_pending = true;
         self.event = Some(Event::Reduced(cause));
     }
 }

@@ -1,7 +1,6 @@
-//! Traffic: when bytes are handed to a transport. The simulator and the live generator draw
-//! from the same descriptions. A [`Pattern`] goes one way whatever the network does, and
-//! [`Source`] turns it into emissions; an [`Application`](application::Application) is a
-//! dialogue of two ends.
+//! Traffic models: sizes and times of the data passed to a transport. The simulator and the live generator
+//! use the same models. A [`Pattern`] is one-way and independent of the network, and [`Source`] generates its
+//! emissions. An [`Application`](application::Application) is an exchange of messages between two endpoints.
 
 pub mod application;
 mod source;
@@ -15,18 +14,18 @@ use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// What a flow carries.
+/// Traffic of a flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Traffic {
-    /// One way, from the flow's `from` to its `to`.
+    /// One-way traffic from the flow's `from` to its `to`.
     Pattern(Pattern),
-    /// A dialogue between a client at `from` and a server at `to`.
+    /// Exchange of messages between a client at `from` and a server at `to`.
     Application(application::Application),
 }
 
 impl Traffic {
-    /// The pattern, where it is one.
+    /// Returns the pattern, if the traffic is a pattern.
     pub fn pattern(&self) -> Option<&Pattern> {
         match self {
             Traffic::Pattern(pattern) => Some(pattern),
@@ -34,7 +33,7 @@ impl Traffic {
         }
     }
 
-    /// The application, where it is one.
+    /// Returns the application, if the traffic is an application.
     pub fn application(&self) -> Option<&application::Application> {
         match self {
             Traffic::Pattern(_) => None,
@@ -55,18 +54,17 @@ impl From<Pattern> for Traffic {
     }
 }
 
-/// What an application sends. Rates count payload bits; sizes are payload bytes.
+/// One-way traffic pattern. Rates are in payload bits per second, sizes in payload bytes.
 ///
-/// A pattern starts when its flow does. With a constant bit rate the first packet is sent
-/// at once, packet k after k packet times; while a pattern of phases is off, the count of
-/// packet times stands still and goes on where it stopped. So the long-run mean rate is
-/// exactly what [`mean_rate`](Pattern::mean_rate) says, however short the phases are.
+/// A pattern starts with its flow. With a constant bit rate the first packet is sent at once, and packet k
+/// after k packet times. An off phase suspends the count of packet times, so that the long-run mean rate is
+/// exactly [`mean_rate`](Pattern::mean_rate) even with short phases.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// As much as the transport takes, up to `size` bytes where given.
+    /// Bulk transfer at the rate of the transport.
     Bulk {
-        /// Total bytes, or no end.
+        /// Total bytes; `None` for unlimited.
         size: Option<u64>,
     },
     /// Constant bit rate: one packet of `packet` bytes at equal gaps.
@@ -76,14 +74,14 @@ pub enum Pattern {
         /// Payload bytes per packet.
         packet: u32,
     },
-    /// Exponential gaps, the one before the first packet too.
+    /// Exponential gaps, including the gap before the first packet.
     Poisson {
         /// Mean payload rate.
         rate: BitRate,
         /// Payload bytes per packet.
         packet: u32,
     },
-    /// Constant bit rate while on; both phases exponential. Starts with an on phase.
+    /// Constant bit rate in on phases; both phases exponential. Starts with an on phase.
     OnOff {
         /// Payload rate while on.
         rate: BitRate,
@@ -94,8 +92,7 @@ pub enum Pattern {
         /// Mean length of an off phase.
         off: Duration,
     },
-    /// Constant bit rate while on; both phases Pareto (self-similar in aggregate). Starts
-    /// with an on phase.
+    /// Constant bit rate in on phases; both phases Pareto (self-similar in aggregate). Starts with an on phase.
     Pareto {
         /// Payload rate while on.
         rate: BitRate,
@@ -105,44 +102,43 @@ pub enum Pattern {
         on: Duration,
         /// Mean length of an off phase.
         off: Duration,
-        /// Shape, above 1; below 2 is heavy-tailed.
+        /// Shape, above 1; heavy-tailed below 2.
         shape: f64,
     },
     /// Markov-modulated Poisson process: Poisson in each state, exponential sojourns.
     /// Starts by entering state 0.
     Mmpp {
-        /// Mean payload rate and mean sojourn of each state; the next state is drawn
-        /// uniformly among the others.
+        /// Mean payload rate and mean sojourn time of each state; the next state is drawn uniformly from the
+        /// others.
         states: Vec<(BitRate, Duration)>,
         /// Payload bytes per packet.
         packet: u32,
     },
-    /// Gaps and payload sizes read from a file; repeated from the start when `repeat`.
+    /// Recorded gaps and payload sizes.
     Trace {
         /// Gap before each packet, and its payload bytes.
         packets: Arc<[(Duration, u32)]>,
-        /// Start again at the end.
+        /// Endless repetition of the trace.
         repeat: bool,
     },
 }
 
-/// Why a pattern cannot be sent.
+/// Error in the parameters of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatternError {
-    /// A rate is zero, or with several states every rate.
+    /// A rate, or the rate of all states, is zero.
     ZeroRate,
-    /// Packets are empty, so no rate can be reached.
+    /// The packet size is zero.
     EmptyPacket,
-    /// A phase or a state has no length.
+    /// The mean length of a phase or state is zero.
     EmptyPhase,
-    /// Phases or states are so brief that more than 10,000 pass between two packets, which
-    /// would take that many draws for each packet.
+    /// More than 10,000 phases or states would pass between two packets, each with a random draw.
     BriefPhase,
-    /// A Pareto shape is not above 1, so the phases would have no mean.
+    /// A Pareto shape is not above 1, so the phases have no mean.
     Shape,
-    /// There are no states, or no packets in the trace.
+    /// The pattern has no states, or the trace no packets.
     Empty,
-    /// A repeating trace takes no time: it would send without end at one instant.
+    /// A repeated trace has zero length and would send endlessly at one instant.
     InstantTrace,
 }
 
@@ -151,11 +147,11 @@ impl fmt::Display for PatternError {
         f.write_str(match self {
             PatternError::ZeroRate => "the rate is zero",
             PatternError::EmptyPacket => "the packet size is zero",
-            PatternError::EmptyPhase => "a phase has no length",
+            PatternError::EmptyPhase => "the length of a phase is zero",
             PatternError::BriefPhase => "more than 10,000 phases would pass between two packets",
             PatternError::Shape => "the Pareto shape must be above 1",
-            PatternError::Empty => "nothing is listed",
-            PatternError::InstantTrace => "a repeating trace needs a gap above zero",
+            PatternError::Empty => "the list is empty",
+            PatternError::InstantTrace => "a repeated trace must have a gap above zero",
         })
     }
 }
@@ -163,13 +159,12 @@ impl fmt::Display for PatternError {
 impl core::error::Error for PatternError {}
 
 impl Pattern {
-    /// Whether the pattern can be sent as it stands. A [`Source`] of one that cannot
-    /// emits nothing.
+    /// Checks the parameters. A [`Source`] of an invalid pattern emits nothing.
     pub fn check(&self) -> Result<(), PatternError> {
         let positive = |rate: BitRate| if rate.0 > 0 { Ok(()) } else { Err(PatternError::ZeroRate) };
-        let filled = |packet: u32| if packet > 0 { Ok(()) } else { Err(PatternError::EmptyPacket) };
-        let lasting = |phase: Duration| if phase.0 > 0 { Ok(()) } else { Err(PatternError::EmptyPhase) };
-        let unhurried = |packet: u32, rate: f64, phase: f64| {
+        let non_empty = |packet: u32| if packet > 0 { Ok(()) } else { Err(PatternError::EmptyPacket) };
+        let non_zero = |phase: Duration| if phase.0 > 0 { Ok(()) } else { Err(PatternError::EmptyPhase) };
+        let not_brief = |packet: u32, rate: f64, phase: f64| {
             let phases_per_packet = f64::from(packet) * 8.0 / rate / phase;
             if phases_per_packet <= 10_000.0 { Ok(()) } else { Err(PatternError::BriefPhase) }
         };
@@ -177,35 +172,35 @@ impl Pattern {
             Pattern::Bulk { .. } => Ok(()),
             &Pattern::Cbr { rate, packet } | &Pattern::Poisson { rate, packet } => {
                 positive(rate)?;
-                filled(packet)
+                non_empty(packet)
             }
             &Pattern::OnOff { rate, packet, on, off: _ } => {
                 positive(rate)?;
-                filled(packet)?;
-                lasting(on)?;
-                unhurried(packet, rate.as_f64(), on.as_secs_f64())
+                non_empty(packet)?;
+                non_zero(on)?;
+                not_brief(packet, rate.as_f64(), on.as_secs_f64())
             }
             &Pattern::Pareto { rate, packet, on, off: _, shape } => {
                 positive(rate)?;
-                filled(packet)?;
-                lasting(on)?;
+                non_empty(packet)?;
+                non_zero(on)?;
                 if !(shape > 1.0 && shape.is_finite()) {
                     return Err(PatternError::Shape);
                 }
-                unhurried(packet, rate.as_f64(), on.as_secs_f64())
+                not_brief(packet, rate.as_f64(), on.as_secs_f64())
             }
             Pattern::Mmpp { states, packet } => {
-                filled(*packet)?;
+                non_empty(*packet)?;
                 if states.is_empty() {
                     return Err(PatternError::Empty);
                 }
-                states.iter().try_for_each(|&(_, sojourn)| lasting(sojourn))?;
+                states.iter().try_for_each(|&(_, sojourn)| non_zero(sojourn))?;
                 let rate = self.mean_rate().unwrap_or(0.0);
                 if rate <= 0.0 {
                     return Err(PatternError::ZeroRate);
                 }
                 let time: f64 = states.iter().map(|(_, sojourn)| sojourn.as_secs_f64()).sum();
-                unhurried(*packet, rate, time / states.len() as f64)
+                not_brief(*packet, rate, time / states.len() as f64)
             }
             Pattern::Trace { packets, repeat } => {
                 if packets.is_empty() {
@@ -219,16 +214,16 @@ impl Pattern {
         }
     }
 
-    /// Payload bytes of the largest packet handed over at once; zero for bulk.
+    /// Returns the payload bytes of the largest packet; zero for bulk.
     pub fn largest_packet(&self) -> u32 {
-        let of_trace = || match self {
+        let max_of_trace = || match self {
             Pattern::Trace { packets, .. } => packets.iter().map(|&(_, bytes)| bytes).max(),
             _ => None,
         };
-        self.packet().or_else(of_trace).unwrap_or(0)
+        self.packet().or_else(max_of_trace).unwrap_or(0)
     }
 
-    /// Payload bytes of every packet, where all are alike.
+    /// Returns the payload bytes of a packet, if all packets have the same size.
     pub fn packet(&self) -> Option<u32> {
         match *self {
             Pattern::Cbr { packet, .. }
@@ -240,12 +235,13 @@ impl Pattern {
         }
     }
 
-    /// Long-run mean payload rate, bits per second.
+    /// Returns the long-run mean payload rate in bits per second.
     ///
-    /// On-off and Pareto: rate · on / (on + off). MMPP: the states' rates weighted by their
-    /// mean sojourns, since a walk to any other state with equal chance enters all states
-    /// equally often. A trace: its bits over its own length, sent once or repeated. `None`
-    /// for bulk, which takes what the transport gives, and for a trace without length.
+    /// - On-off and Pareto: rate · on / (on + off).
+    /// - MMPP: the rates of the states weighted by their mean sojourn times. All states are entered equally
+    ///   often, because the next state is drawn uniformly from the others.
+    /// - Trace: its bits divided by its length, sent once or repeated; `None` for a length of zero.
+    /// - Bulk: `None`, because the rate depends on the transport.
     pub fn mean_rate(&self) -> Option<f64> {
         match self {
             Pattern::Bulk { .. } => None,

@@ -1,4 +1,4 @@
-//! A pattern at work: one emission after the other.
+//! Generator of the emissions of a pattern.
 
 use super::Pattern;
 use crate::quantity::BitRate;
@@ -7,19 +7,19 @@ use crate::time::Duration;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// The emissions of one flow. Each flow has its own source and its own random stream.
+/// Source of the emissions of one flow, with the flow's own random stream.
 #[derive(Clone, Debug)]
 pub struct Source {
     rng: Stream,
     state: State,
 }
 
-/// Payload handed over at one instant.
+/// Payload passed to the transport at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emission {
     /// Time since the previous emission, or since the start for the first.
     pub gap: Duration,
-    /// Payload bytes; `u64::MAX` for a bulk transfer without end.
+    /// Payload bytes; `u64::MAX` for an unlimited bulk transfer.
     pub bytes: u64,
 }
 
@@ -41,7 +41,7 @@ struct MmppState {
 }
 
 impl Source {
-    /// The source of a pattern; it emits nothing where [`Pattern::check`] refuses the pattern.
+    /// Creates the source of a pattern; it emits nothing if [`Pattern::check`] fails.
     pub fn new(pattern: &Pattern, mut rng: Stream) -> Source {
         if pattern.check().is_err() {
             return Source { rng, state: State::Silent };
@@ -76,7 +76,7 @@ impl Source {
         Source { rng, state }
     }
 
-    /// The next emission, or `None` when the pattern has ended.
+    /// Returns the next emission, or `None` at the end of the pattern.
     #[expect(clippy::should_implement_trait, reason = "a source is a state machine, not a collection")]
     #[inline]
     pub fn next(&mut self) -> Option<Emission> {
@@ -104,8 +104,8 @@ impl Source {
                 Some(Emission { gap: gap + needed, bytes: clock.packet.into() })
             }
             State::Mmpp { states, packet, state, left_ns } => {
-                // A unit exponential is used up at the rate of whichever state is in force,
-                // which is a Poisson process of that rate in each.
+                // A unit exponential decreases at the rate of the current state, which yields a Poisson process
+                // of that rate.
                 let mut needed = rng.exponential(1.0);
                 let mut gap = 0.0;
                 loop {
@@ -145,16 +145,16 @@ impl Source {
     }
 }
 
-/// Packet times of a constant bit rate, without drift: tick k falls on the nanosecond
-/// that k · packet bits / rate begins in.
+/// Packet times of a constant bit rate, without drift: tick k is at k · packet bits / rate, rounded down to a
+/// nanosecond.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     packet: u32,
     rate: u64,
-    /// Whole nanoseconds per packet, and what is left over in units of 1/rate ns.
+    /// Time per packet in whole nanoseconds, and the remainder in units of 1/rate ns.
     gap: u64,
     remainder: u64,
-    /// Left over from the ticks so far, below `rate`.
+    /// Sum of the remainders of past ticks, below `rate`.
     carried: u64,
     started: bool,
 }
@@ -167,14 +167,14 @@ impl Clock {
         Clock { packet, rate: rate.0, gap, remainder: remainder as u64, carried: 0, started: false }
     }
 
-    /// The gap before the next packet.
+    /// Returns the gap before the next packet.
     #[inline]
     fn tick(&mut self) -> Duration {
         if !self.started {
             self.started = true;
             return Duration::ZERO;
         }
-        // Both are below the rate, so this is addition modulo the rate without overflow.
+        // Addition modulo the rate, without overflow because both terms are below it.
         let room = self.rate - self.carried;
         if self.remainder >= room {
             self.carried = self.remainder - room;
@@ -186,11 +186,11 @@ impl Clock {
     }
 }
 
-/// The length of an on or off phase.
+/// Distribution of the length of an on or off phase.
 #[derive(Clone, Copy, Debug)]
 struct Phase {
     mean_ns: f64,
-    /// Pareto with this shape, or exponential.
+    /// Shape of a Pareto distribution; `None` for exponential.
     shape: Option<f64>,
 }
 

@@ -1,31 +1,30 @@
-//! A simulated device under test, and the tester in front of it: a queue of so many packets
-//! served at so many packets per second, with loss, noise and a generator that has limits.
-#![allow(dead_code, reason = "each test uses some of it")]
+//! Simulated device under test with its tester: a queue of limited size and rate, with loss and noise, and a
+//! generator and receiver with limits.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use netstage_core::measure::trial::{Delays, Length, Trial, TrialResult};
 use netstage_core::rng::Stream;
 use netstage_core::time::Duration;
 
 pub struct Device {
-    /// Packets per second it forwards.
+    /// Forwarding rate in packets per second.
     pub capacity: f64,
-    /// Packets it holds.
+    /// Buffer size in packets.
     pub buffer: f64,
-    /// Each packet is lost with this probability, whatever the load.
+    /// Probability of the loss of each packet, regardless of the load.
     pub loss: f64,
-    /// Capacity of a trial varies by this standard deviation, as a share of it.
+    /// Standard deviation of a trial's capacity, as a share of the capacity.
     pub noise: f64,
-    /// A trial meets a stall (an interrupt, say) with this probability per second, which
-    /// costs `stall_packets`.
+    /// Probability per second that a trial has a stall (an interrupt, for example), which costs `stall_packets`.
     pub stall_rate: f64,
     pub stall_packets: f64,
-    /// The generator's ceiling, packets per second.
+    /// Maximum rate of the generator in packets per second.
     pub generator: f64,
-    /// The receiver drops what exceeds this, packets per second.
+    /// Maximum rate of the receiver in packets per second; it drops the excess.
     pub receiver: f64,
     pub rng: Stream,
     pub trials: u32,
-    /// Traffic time spent.
+    /// Total traffic time in seconds.
     pub spent: f64,
 }
 
@@ -64,7 +63,7 @@ impl Device {
         let mut lost = (queued - self.buffer).max(0.0);
         lost += self.poisson(self.stall_rate * seconds)
             * (self.stall_packets - (capacity - load).max(0.0)).max(0.0);
-        lost += self.lost_by_chance((sent - lost).max(0.0));
+        lost += self.random_loss((sent - lost).max(0.0));
         let delivered = (sent - lost.ceil()).max(0.0);
         let dropped = (delivered - self.receiver * seconds).max(0.0).floor();
         let wait = Duration::from_secs_f64(queued.min(self.buffer) / capacity);
@@ -86,8 +85,8 @@ impl Device {
         }
     }
 
-    /// Binomial, by the normal approximation where many are expected.
-    fn lost_by_chance(&mut self, sent: f64) -> f64 {
+    /// Returns a binomial random number, by the normal approximation if the mean is high.
+    fn random_loss(&mut self, sent: f64) -> f64 {
         let mean = sent * self.loss;
         if mean > 50.0 {
             return (mean + self.rng.normal() * (mean * (1.0 - self.loss)).sqrt()).round().clamp(0.0, sent);
@@ -96,10 +95,10 @@ impl Device {
     }
 
     fn poisson(&mut self, mean: f64) -> f64 {
-        let (mut count, mut left) = (0.0, mean - self.rng.exponential(1.0));
-        while left >= 0.0 {
+        let (mut count, mut remaining) = (0.0, mean - self.rng.exponential(1.0));
+        while remaining >= 0.0 {
             count += 1.0;
-            left -= self.rng.exponential(1.0);
+            remaining -= self.rng.exponential(1.0);
         }
         count
     }

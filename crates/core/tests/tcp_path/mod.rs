@@ -1,7 +1,7 @@
-//! A path in memory for TCP's tests: a fixed delay each way, no bandwidth limit, and losses
-//! and marks as told. Its trace prints one line per instant.
+//! A path for the TCP tests, in memory: a fixed delay in each direction, no bandwidth limit, and losses and marks as
+//! the test decides. Its trace prints one line per instant.
 
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,14 +17,14 @@ enum Packet {
     Ack(Ack),
 }
 
-/// What the path does with one transmission.
+/// Action of the path on one transmission.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Deliver,
     Drop,
     Mark,
     Duplicate,
-    /// Deliver this much later.
+    /// Delivery with an additional delay.
     Delay(Duration),
 }
 
@@ -55,7 +55,7 @@ impl Path {
         }
     }
 
-    /// Write segments at once and run until everything is acknowledged or the time is over.
+    /// Writes segments at once, and runs until everything is acknowledged or `until`.
     pub fn run(
         &mut self,
         segments: u64,
@@ -67,7 +67,7 @@ impl Path {
         self.run_written(until, data_fate, ack_fate);
     }
 
-    /// Go on until then, with ACKs delivered.
+    /// Continues until `until`, with ACKs delivered.
     pub fn run_step(&mut self, until: Instant, data_fate: &mut impl FnMut(&Data) -> Fate) {
         self.run_written(until, data_fate, deliver);
     }
@@ -124,15 +124,15 @@ impl Path {
         while let Some(data) = self.sender.poll_transmit(&self.config, self.now) {
             let fate = fate(&data);
             let segment = u64::from(self.config.max_segment_size);
-            let what = if data.syn { "syn".into() } else { (data.seq / segment).to_string() };
-            let again = if data.retransmission { "r" } else { "" };
+            let segment = if data.syn { "syn".into() } else { (data.seq / segment).to_string() };
+            let retransmission = if data.retransmission { "r" } else { "" };
             let cwr = if data.cwr { "+cwr" } else { "" };
             let fate_name = match fate {
                 Fate::Drop => "!",
                 Fate::Mark => "*",
                 _ => "",
             };
-            let _ = write!(self.line, " {again}{what}{cwr}{fate_name}");
+            let _ = write!(self.line, " {retransmission}{segment}{cwr}{fate_name}");
             self.carry(fate, || Packet::Data(data, fate == Fate::Mark));
         }
     }
@@ -160,14 +160,14 @@ impl Path {
     }
 }
 
-/// Drop the n-th transmission of each segment as often as it is listed.
+/// Drops as many transmissions of each segment as it has entries in the list.
 pub fn drop_listed(list: &[u64], segment: u32) -> impl FnMut(&Data) -> Fate {
-    let mut left = list.to_vec();
+    let mut remaining = list.to_vec();
     move |data| {
         let number = data.seq / u64::from(segment);
-        match left.iter().position(|&n| n == number) {
-            Some(at) if !data.syn => {
-                left.remove(at);
+        match remaining.iter().position(|&n| n == number) {
+            Some(index) if !data.syn => {
+                remaining.remove(index);
                 Fate::Drop
             }
             _ => Fate::Deliver,
@@ -179,7 +179,8 @@ pub fn deliver<T>(_: &T) -> Fate {
     Fate::Deliver
 }
 
-/// Send segments over a path that drops the n-th transmission of a segment listed n times.
+/// Returns the trace of `segments` sent over a path that drops as many transmissions of each segment as it has
+/// entries in `drops`.
 pub fn trace(config: &Config, segments: u64, drops: &[u64]) -> String {
     let mut path = Path::new(config.clone(), ROUND_TRIP);
     path.run(segments, Instant::NEVER, drop_listed(drops, SEGMENT as u32), deliver);

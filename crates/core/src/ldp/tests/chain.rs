@@ -1,17 +1,17 @@
-//! Labels along a path: in which order they are told, and that none leads back.
+//! Label distribution along a path: order of the advertisements, next hops and loop detection.
 
 use super::*;
 
 const FEC: &str = "10.0.0.9/32";
 
-/// Routers in a row whose sessions are up, the prefix beyond the last.
+/// Creates routers in a row with established sessions.
 fn chain(routers: usize, configure: impl Fn(&mut Config)) -> Network {
     let mut network = Network::new(routers, configure);
     for number in 1..routers {
         network.link(number, number + 1);
     }
     network.run(1);
-    assert_eq!(network.ups().len(), 2 * (routers - 1));
+    assert_eq!(network.sessions_up().len(), 2 * (routers - 1));
     network
 }
 
@@ -20,29 +20,29 @@ fn outgoing(network: &mut Network, number: usize) -> Option<u32> {
 }
 
 #[test]
-fn ordered_labels_are_told_from_the_end() {
+fn ordered_labels_are_advertised_from_the_egress() {
     let mut network = chain(3, |config| config.control = Control::Ordered);
     network.bind(1, FEC, transit(100, 2));
     network.bind(2, FEC, transit(200, 3));
     network.run(1);
-    // Nobody knows of an end.
+    // Without an egress, no label is advertised.
     assert_eq!(network.speaker(1).mappings_for(prefix(FEC)).count(), 0);
     network.bind(3, FEC, EGRESS);
     network.run(1);
     assert_eq!([outgoing(&mut network, 1), outgoing(&mut network, 2)], [Some(200), Some(3)]);
-    // Router 1's label is told upstream of it too, by way of router 2 alone.
+    // Router 2 has the mappings of routers 1 and 3.
     assert_eq!(network.speaker(2).mappings_for(prefix(FEC)).count(), 2);
-    // With the end, all labels go.
+    // When the egress binding is removed, all labels are withdrawn.
     network.take_events(1);
     network.speaker(3).unbind(prefix(FEC));
     network.run(1);
     assert_eq!([outgoing(&mut network, 1), outgoing(&mut network, 2)], [None, None]);
     assert_eq!(network.speaker(1).mappings_for(prefix(FEC)).count(), 0);
-    // And they come back with it, released ones too.
+    // When it is restored, all labels are advertised again, including released ones.
     network.bind(3, FEC, EGRESS);
     network.run(1);
     assert_eq!(outgoing(&mut network, 1), Some(200));
-    // A session that ends takes what was told in it along.
+    // The end of a session removes the mappings received in it.
     let now = network.now;
     network.speaker(3).shut_down(now);
     network.run(1);
@@ -50,7 +50,7 @@ fn ordered_labels_are_told_from_the_end() {
 }
 
 #[test]
-fn independent_labels_are_told_at_once() {
+fn independent_labels_are_advertised_at_once() {
     let mut network = chain(3, |_| ());
     network.bind(1, FEC, transit(100, 2));
     network.bind(2, FEC, transit(200, 3));
@@ -59,7 +59,7 @@ fn independent_labels_are_told_at_once() {
 }
 
 #[test]
-fn a_kept_label_is_there_when_the_next_hop_changes() {
+fn a_retained_label_is_used_when_the_next_hop_changes() {
     let mut network = Network::new(3, |_| ());
     network.link(1, 2);
     network.link(1, 3);
@@ -70,43 +70,44 @@ fn a_kept_label_is_there_when_the_next_hop_changes() {
     network.run(1);
     assert_eq!(outgoing(&mut network, 1), Some(3));
     network.take_events(1);
-    network.told(1);
+    network.sent_messages(1);
     network.bind(1, FEC, transit(100, 3));
     let to = vec![via(3, label(300))];
     assert_eq!(network.take_events(1), [Event::Outgoing { fec: prefix(FEC), to }]);
-    // Nobody need be told.
+    // No message is needed.
     network.run(1);
-    assert_eq!(network.told(1), [""; 0]);
+    assert_eq!(network.sent_messages(1), [""; 0]);
 }
 
 #[test]
-fn hops_and_paths_are_told_where_loops_are_looked_for() {
+fn loop_detection_advertises_hop_counts_and_paths() {
     let mut network = chain(4, |config| config.loop_detection = Some(32));
     for number in 1..=3 {
         network.bind(number, FEC, transit(100 * number as u32, number + 1));
     }
     network.run(1);
-    // How far it is to the end is unknown until there is one.
-    assert!(network.told(2).contains(&"map 10.0.0.9/32 200 hops 0 10.0.0.3 10.0.0.2".into()));
+    // The hop count is unknown until there is an egress.
+    assert!(network.sent_messages(2).contains(&"map 10.0.0.9/32 200 hops 0 10.0.0.3 10.0.0.2".into()));
     network.bind(4, FEC, EGRESS);
     network.run(1);
     let sent = network.sent.clone();
-    let mut told = |number| {
+    let mut messages_of = |number| {
         network.sent = sent.clone();
-        network.told(number)
+        network.sent_messages(number)
     };
-    assert_eq!(told(4), ["map 10.0.0.9/32 3 hops 1"]);
-    assert_eq!(told(3)[..1], ["map 10.0.0.9/32 300 hops 2 10.0.0.3"]);
-    assert_eq!(told(2)[..1], ["map 10.0.0.9/32 200 hops 3 10.0.0.3 10.0.0.2"]);
+    assert_eq!(messages_of(4), ["map 10.0.0.9/32 3 hops 1"]);
+    assert_eq!(messages_of(3)[..1], ["map 10.0.0.9/32 300 hops 2 10.0.0.3"]);
+    assert_eq!(messages_of(2)[..1], ["map 10.0.0.9/32 200 hops 3 10.0.0.3 10.0.0.2"]);
     assert_eq!(outgoing(&mut network, 1), Some(200));
 }
 
 #[test]
-fn a_ring_of_next_hops_is_broken() {
-    for (control, most) in [(Control::Independent, 32), (Control::Ordered, 32), (Control::Independent, 2)] {
+fn a_loop_of_next_hops_is_broken() {
+    for (control, max_hops) in [(Control::Independent, 32), (Control::Ordered, 32), (Control::Independent, 2)]
+    {
         let mut network = Network::new(3, |config| {
             config.control = control;
-            config.loop_detection = Some(most);
+            config.loop_detection = Some(max_hops);
         });
         for (one, other) in [(1, 2), (2, 3), (3, 1)] {
             network.link(one, other);
@@ -116,15 +117,16 @@ fn a_ring_of_next_hops_is_broken() {
             network.bind(number, FEC, transit(100 * number as u32, next));
         }
         network.run(60);
-        let leads_on = (1..=3).filter(|number| outgoing(&mut network, *number).is_some()).count();
-        assert!(leads_on < 3, "{control:?}");
-        // It comes to rest.
+        let with_labels = (1..=3).filter(|number| outgoing(&mut network, *number).is_some()).count();
+        assert!(with_labels < 3, "{control:?}");
+        // The network converges.
         network.sent.clear();
         network.run(10);
         for (_, bytes) in &network.sent {
-            assert!(messages(bytes).iter().all(|told| told == "keepalive" || told.starts_with("Hello")));
+            let mut messages = messages(bytes).into_iter();
+            assert!(messages.all(|message| message == "keepalive" || message.starts_with("Hello")));
         }
-        // And once the ring is none, all is well.
+        // Without the loop, the prefix is reachable.
         network.bind(3, FEC, EGRESS);
         network.run(10);
         assert_eq!([1, 2].map(|number| outgoing(&mut network, number)), [Some(200), Some(3)]);
@@ -132,27 +134,27 @@ fn a_ring_of_next_hops_is_broken() {
 }
 
 #[test]
-fn what_has_come_by_or_too_far_is_refused() {
+fn mappings_with_a_loop_or_too_many_hops_are_rejected() {
     use netstage_wire::ldp::write::OutgoingMapping;
-    let mut alone = Alone::up(|config| config.loop_detection = Some(3));
+    let mut test = SpeakerTest::up(|config| config.loop_detection = Some(3));
     let fec = prefix(FEC);
     let mapping = OutgoingMapping::new(fec, label(50));
-    let (far, own) = ([router(6); 4], [router(6), router(2)]);
-    alone.say(&[Outgoing::LabelMapping(OutgoingMapping { hops: Some(3), path: &far[..3], ..mapping })]);
-    assert_eq!((alone.answers().len(), alone.speaker.mappings_for(fec).count()), (0, 1));
-    for (hops, path) in [(4, &far[..1]), (2, &far[..]), (2, &own[..])] {
-        alone.say(&[Outgoing::LabelMapping(OutgoingMapping { hops: Some(hops), path, ..mapping })]);
-        assert_eq!(alone.answers(), ["release 10.0.0.9/32 50", "notify 0xb 1 None"]);
-        assert_eq!(alone.speaker.mappings_for(fec).count(), 0);
+    let (long, own) = ([router(6); 4], [router(6), router(2)]);
+    test.receive(&[Outgoing::LabelMapping(OutgoingMapping { hops: Some(3), path: &long[..3], ..mapping })]);
+    assert_eq!((test.replies().len(), test.speaker.mappings_for(fec).count()), (0, 1));
+    for (hops, path) in [(4, &long[..1]), (2, &long[..]), (2, &own[..])] {
+        test.receive(&[Outgoing::LabelMapping(OutgoingMapping { hops: Some(hops), path, ..mapping })]);
+        assert_eq!(test.replies(), ["release 10.0.0.9/32 50", "notify 0xb 1 None"]);
+        assert_eq!(test.speaker.mappings_for(fec).count(), 0);
     }
-    // Where nobody looks for loops these say nothing.
-    let mut alone = Alone::up(|_| ());
-    alone.say(&[Outgoing::LabelMapping(OutgoingMapping { hops: Some(200), path: &own, ..mapping })]);
-    assert_eq!((alone.answers().len(), alone.speaker.mappings_for(fec).count()), (0, 1));
+    // Without loop detection they are ignored.
+    let mut test = SpeakerTest::up(|_| ());
+    test.receive(&[Outgoing::LabelMapping(OutgoingMapping { hops: Some(200), path: &own, ..mapping })]);
+    assert_eq!((test.replies().len(), test.speaker.mappings_for(fec).count()), (0, 1));
 }
 
 #[test]
-fn packets_go_to_all_next_hops_that_have_told_of_a_label() {
+fn all_next_hops_with_a_label_are_outgoing() {
     let mut network = Network::new(4, |_| ());
     for other in [2, 3, 4] {
         network.link(1, other);
@@ -169,12 +171,12 @@ fn packets_go_to_all_next_hops_that_have_told_of_a_label() {
     network.bind(3, FEC, transit(300, 9));
     network.run(1);
     assert_eq!(network.speaker(1).outgoing(prefix(FEC)).len(), 3);
-    // One is no more, and the label that this router has given out stays.
-    network.told(1);
+    // One next hop is lost; the advertised label of this router remains.
+    network.sent_messages(1);
     network.speaker(4).unbind(prefix(FEC));
     network.run(1);
     assert_eq!(network.speaker(1).outgoing(prefix(FEC)), [via(2, label(200)), via(3, label(300))]);
-    assert!(network.told(1).iter().all(|told| !told.contains("withdraw")));
+    assert!(network.sent_messages(1).iter().all(|message| !message.contains("withdraw")));
     let now = network.now;
     network.speaker(2).shut_down(now);
     network.run(1);
@@ -186,7 +188,7 @@ fn packets_go_to_all_next_hops_that_have_told_of_a_label() {
 }
 
 #[test]
-fn several_ways_count_as_the_longest_and_as_one_by_all_their_routers() {
+fn several_next_hops_are_advertised_with_the_maximum_hop_count_and_all_routers() {
     let mut network = Network::new(5, |config| config.loop_detection = Some(8));
     for (one, other) in [(1, 2), (2, 3), (2, 4), (4, 5)] {
         network.link(one, other);
@@ -196,9 +198,9 @@ fn several_ways_count_as_the_longest_and_as_one_by_all_their_routers() {
     network.bind(5, FEC, EGRESS);
     network.bind(4, FEC, transit(400, 5));
     network.run(1);
-    network.told(2);
+    network.sent_messages(2);
     network.bind(2, FEC, Binding::Transit { label: label(200), next_hops: vec![address(3), address(4)] });
     network.run(1);
-    let told = network.told(2);
-    assert!(told.contains(&format!("map {FEC} 200 hops 3 {} {}", router(4), router(2))), "{told:?}");
+    let sent = network.sent_messages(2);
+    assert!(sent.contains(&format!("map {FEC} 200 hops 3 {} {}", router(4), router(2))), "{sent:?}");
 }

@@ -1,4 +1,4 @@
-//! What two routers tell each other of labels and addresses.
+//! Exchange of labels and addresses between two routers.
 
 use super::*;
 use netstage_wire::ldp::write::OutgoingMapping;
@@ -11,7 +11,7 @@ fn map(fec: &str, number: u32) -> Outgoing<'static> {
 }
 
 #[test]
-fn mappings_go_both_ways_and_the_end_of_an_lsp_asks_to_pop() {
+fn mappings_are_exchanged_and_the_egress_advertises_implicit_null() {
     let mut network = Network::pair(|_| ());
     network.bind(1, FEC, EGRESS);
     network.bind(2, FEC, transit(20, 1));
@@ -24,9 +24,9 @@ fn mappings_go_both_ways_and_the_end_of_an_lsp_asks_to_pop() {
         let events = network.take_events(number);
         assert!(events.contains(&Event::Outgoing { fec: prefix(fec), to }));
     }
-    // All that is told is kept, used or not.
-    let told: Vec<_> = network.speaker(1).mappings_of(identifier(2)).collect();
-    assert_eq!(told, [(prefix(FEC), label(20)), (prefix("10.0.0.2/32"), Label::IMPLICIT_NULL)]);
+    // All mappings are kept, used or not.
+    let mappings: Vec<_> = network.speaker(1).mappings_of(identifier(2)).collect();
+    assert_eq!(mappings, [(prefix(FEC), label(20)), (prefix("10.0.0.2/32"), Label::IMPLICIT_NULL)]);
     assert_eq!(
         network.speaker(1).mappings_for(prefix(FEC)).collect::<Vec<_>>(),
         [(identifier(2), label(20))]
@@ -34,25 +34,25 @@ fn mappings_go_both_ways_and_the_end_of_an_lsp_asks_to_pop() {
 }
 
 #[test]
-fn the_end_of_an_lsp_may_ask_for_a_label() {
-    let mut alone = Alone::up(|config| config.null = Null::Explicit);
-    alone.speaker.bind(prefix(FEC), EGRESS).unwrap();
-    alone.speaker.bind(prefix("2001:db8::/32"), EGRESS).unwrap();
-    alone.speaker.bind(prefix("10.1.0.0/16"), Binding::Egress { label: Some(label(99)) }).unwrap();
-    let told = ["map 10.0.0.1/32 0", "map 10.1.0.0/16 99", "map 2001:db8::/32 2"];
-    assert_eq!(alone.answers(), told);
+fn the_egress_may_advertise_explicit_null_or_a_label() {
+    let mut test = SpeakerTest::up(|config| config.null = Null::Explicit);
+    test.speaker.bind(prefix(FEC), EGRESS).unwrap();
+    test.speaker.bind(prefix("2001:db8::/32"), EGRESS).unwrap();
+    test.speaker.bind(prefix("10.1.0.0/16"), Binding::Egress { label: Some(label(99)) }).unwrap();
+    let expected = ["map 10.0.0.1/32 0", "map 10.1.0.0/16 99", "map 2001:db8::/32 2"];
+    assert_eq!(test.replies(), expected);
 }
 
 #[test]
-fn what_cannot_be_bound_is_refused() {
-    let mut alone = Alone::new(|_| ());
+fn invalid_bindings_are_rejected() {
+    let mut test = SpeakerTest::new(|_| ());
     let too_long = Fec::Prefix { address: address(1), length: 33 };
-    assert_eq!(alone.speaker.bind(too_long, EGRESS), Err(Refused::NotAPrefix));
-    assert_eq!(alone.speaker.bind(Fec::Wildcard, EGRESS), Err(Refused::NotAPrefix));
-    assert_eq!(alone.speaker.bind(prefix(FEC), transit(15, 1)), Err(Refused::ReservedLabel));
-    let loose = Fec::Prefix { address: "10.0.0.99".parse().unwrap(), length: 8 };
-    alone.speaker.bind(loose, transit(16, 1)).unwrap();
-    assert_eq!(alone.speaker.binding(prefix("10.0.0.0/8")), Some(&transit(16, 1)));
+    assert_eq!(test.speaker.bind(too_long, EGRESS), Err(Refused::NotAPrefix));
+    assert_eq!(test.speaker.bind(Fec::Wildcard, EGRESS), Err(Refused::NotAPrefix));
+    assert_eq!(test.speaker.bind(prefix(FEC), transit(15, 1)), Err(Refused::ReservedLabel));
+    let with_host_bits = Fec::Prefix { address: "10.0.0.99".parse().unwrap(), length: 8 };
+    test.speaker.bind(with_host_bits, transit(16, 1)).unwrap();
+    assert_eq!(test.speaker.binding(prefix("10.0.0.0/8")), Some(&transit(16, 1)));
 }
 
 #[test]
@@ -65,171 +65,171 @@ fn a_label_is_free_once_all_peers_have_released_it() {
     network.run(1);
     network.take_events(1);
     network.take_events(2);
-    network.deaf = [3].into();
+    network.blackholed = [3].into();
     network.speaker(1).unbind(prefix(FEC));
     network.run(1);
-    // Router 3 has not heard of it, and may still send packets with the label.
+    // Router 3 has not received the withdrawal, and may still send packets with the label.
     assert_eq!(network.take_events(1), []);
-    let gone = Event::Withdrawn { peer: identifier(1), fec: prefix(FEC), label: label(100) };
-    assert_eq!(network.take_events(2), [gone]);
+    let withdrawn = Event::Withdrawn { peer: identifier(1), fec: prefix(FEC), label: label(100) };
+    assert_eq!(network.take_events(2), [withdrawn]);
     network.cut_connections();
     assert!(network.take_events(1).contains(&Event::Free { label: label(100) }));
-    // One that nobody was told of is free at once.
-    network.deaf.clear();
+    // A label that was not advertised is free at once.
+    network.blackholed.clear();
     network.bind(1, FEC, transit(101, 9));
     network.speaker(1).unbind(prefix(FEC));
     assert_eq!(network.take_events(1), [Event::Free { label: label(101) }]);
 }
 
 #[test]
-fn another_label_is_told_at_once_and_the_same_one_after_its_release() {
-    let mut alone = Alone::up(|_| ());
+fn a_new_label_is_advertised_at_once_and_a_withdrawn_one_after_its_release() {
+    let mut test = SpeakerTest::up(|_| ());
     let fec = prefix(FEC);
-    alone.speaker.bind(fec, transit(100, 9)).unwrap();
-    assert_eq!(alone.answers(), ["map 10.0.0.1/32 100"]);
-    alone.speaker.bind(fec, transit(101, 9)).unwrap();
-    assert_eq!(alone.answers(), ["withdraw 10.0.0.1/32 100", "map 10.0.0.1/32 101"]);
-    // Back to the one before, whose release is not there yet.
-    alone.speaker.bind(fec, transit(100, 9)).unwrap();
-    assert_eq!(alone.answers(), ["withdraw 10.0.0.1/32 101"]);
-    alone.say(&[Outgoing::LabelRelease(fec, Some(label(100)))]);
-    assert_eq!(alone.answers(), ["map 10.0.0.1/32 100"]);
-    alone.say(&[Outgoing::LabelRelease(fec, Some(label(101)))]);
-    assert_eq!(alone.events(), [Event::Free { label: label(101) }]);
-    // What changes and changes back between two looks is not told at all.
-    alone.speaker.bind(fec, transit(102, 9)).unwrap();
-    alone.speaker.bind(fec, transit(100, 8)).unwrap();
-    assert_eq!(alone.answers(), [""; 0]);
-    assert_eq!(alone.events(), [Event::Free { label: label(102) }]);
+    test.speaker.bind(fec, transit(100, 9)).unwrap();
+    assert_eq!(test.replies(), ["map 10.0.0.1/32 100"]);
+    test.speaker.bind(fec, transit(101, 9)).unwrap();
+    assert_eq!(test.replies(), ["withdraw 10.0.0.1/32 100", "map 10.0.0.1/32 101"]);
+    // Back to the previous label, whose release is pending.
+    test.speaker.bind(fec, transit(100, 9)).unwrap();
+    assert_eq!(test.replies(), ["withdraw 10.0.0.1/32 101"]);
+    test.receive(&[Outgoing::LabelRelease(fec, Some(label(100)))]);
+    assert_eq!(test.replies(), ["map 10.0.0.1/32 100"]);
+    test.receive(&[Outgoing::LabelRelease(fec, Some(label(101)))]);
+    assert_eq!(test.events(), [Event::Free { label: label(101) }]);
+    // A change that is reverted before the next poll is not advertised.
+    test.speaker.bind(fec, transit(102, 9)).unwrap();
+    test.speaker.bind(fec, transit(100, 8)).unwrap();
+    assert_eq!(test.replies(), [""; 0]);
+    assert_eq!(test.events(), [Event::Free { label: label(102) }]);
 }
 
 #[test]
 fn two_prefixes_may_share_a_label() {
-    let mut alone = Alone::up(|_| ());
-    alone.speaker.bind(prefix(FEC), transit(100, 9)).unwrap();
-    alone.speaker.bind(prefix("10.2.0.0/16"), transit(100, 9)).unwrap();
-    assert_eq!(alone.answers().len(), 2);
-    alone.speaker.unbind(prefix(FEC));
-    alone.answers();
-    alone.say(&[Outgoing::LabelRelease(prefix(FEC), None)]);
-    assert_eq!(alone.events(), []);
-    alone.speaker.unbind(prefix("10.2.0.0/16"));
-    assert_eq!(alone.answers(), ["withdraw 10.2.0.0/16 100"]);
-    alone.say(&[Outgoing::LabelRelease(Fec::Wildcard, None)]);
-    assert_eq!(alone.events(), [Event::Free { label: label(100) }]);
+    let mut test = SpeakerTest::up(|_| ());
+    test.speaker.bind(prefix(FEC), transit(100, 9)).unwrap();
+    test.speaker.bind(prefix("10.2.0.0/16"), transit(100, 9)).unwrap();
+    assert_eq!(test.replies().len(), 2);
+    test.speaker.unbind(prefix(FEC));
+    test.replies();
+    test.receive(&[Outgoing::LabelRelease(prefix(FEC), None)]);
+    assert_eq!(test.events(), []);
+    test.speaker.unbind(prefix("10.2.0.0/16"));
+    assert_eq!(test.replies(), ["withdraw 10.2.0.0/16 100"]);
+    test.receive(&[Outgoing::LabelRelease(Fec::Wildcard, None)]);
+    assert_eq!(test.events(), [Event::Free { label: label(100) }]);
 }
 
 #[test]
-fn a_peer_may_keep_no_label_it_does_not_use() {
-    let mut alone = Alone::up(|_| ());
+fn a_peer_may_release_an_unused_label() {
+    let mut test = SpeakerTest::up(|_| ());
     let fec = prefix(FEC);
-    alone.speaker.bind(fec, transit(100, 9)).unwrap();
-    alone.answers();
-    alone.say(&[Outgoing::LabelRelease(fec, Some(label(100))), Outgoing::LabelRelease(fec, None)]);
-    // It is not told again, but when it asks.
-    assert_eq!(alone.answers(), [""; 0]);
-    alone.say(&[Outgoing::KeepAlive, Outgoing::LabelRequest(fec)]);
-    assert_eq!(alone.answers(), ["map 10.0.0.1/32 100 for 2"]);
-    // Its release may have been of the mapping before, so the label is withdrawn before it is free.
-    alone.say(&[Outgoing::LabelRelease(fec, Some(label(100)))]);
-    alone.speaker.unbind(fec);
-    assert_eq!(alone.answers(), ["withdraw 10.0.0.1/32 100"]);
-    assert_eq!(alone.events(), []);
-    alone.say(&[Outgoing::LabelRelease(fec, Some(label(100)))]);
-    assert_eq!(alone.events(), [Event::Free { label: label(100) }]);
-    alone.speaker.bind(fec, transit(100, 9)).unwrap();
-    assert_eq!(alone.answers(), ["map 10.0.0.1/32 100"]);
+    test.speaker.bind(fec, transit(100, 9)).unwrap();
+    test.replies();
+    test.receive(&[Outgoing::LabelRelease(fec, Some(label(100))), Outgoing::LabelRelease(fec, None)]);
+    // The label is advertised again only on request.
+    assert_eq!(test.replies(), [""; 0]);
+    test.receive(&[Outgoing::KeepAlive, Outgoing::LabelRequest(fec)]);
+    assert_eq!(test.replies(), ["map 10.0.0.1/32 100 for 2"]);
+    // The release may refer to the previous mapping, so the label is withdrawn before it is free.
+    test.receive(&[Outgoing::LabelRelease(fec, Some(label(100)))]);
+    test.speaker.unbind(fec);
+    assert_eq!(test.replies(), ["withdraw 10.0.0.1/32 100"]);
+    assert_eq!(test.events(), []);
+    test.receive(&[Outgoing::LabelRelease(fec, Some(label(100)))]);
+    assert_eq!(test.events(), [Event::Free { label: label(100) }]);
+    test.speaker.bind(fec, transit(100, 9)).unwrap();
+    assert_eq!(test.replies(), ["map 10.0.0.1/32 100"]);
 }
 
 #[test]
 fn withdrawals_are_answered_by_releases() {
-    let mut alone = Alone::up(|_| ());
+    let mut test = SpeakerTest::up(|_| ());
     let other = "10.0.0.9/32";
-    alone.say(&[map(FEC, 50), map(other, 50), map("10.3.0.0/16", 51)]);
-    assert_eq!(alone.events().len(), 3);
-    // A label that it no longer has for the prefix, and one that it has.
-    alone.say(&[Outgoing::LabelWithdraw(prefix(FEC), Some(label(49)))]);
-    assert_eq!((alone.answers(), alone.events()), (Vec::from(["release 10.0.0.1/32 49".into()]), Vec::new()));
-    alone.say(&[Outgoing::LabelWithdraw(Fec::Wildcard, Some(label(50)))]);
-    assert_eq!(alone.answers(), ["release * 50"]);
-    let gone =
+    test.receive(&[map(FEC, 50), map(other, 50), map("10.3.0.0/16", 51)]);
+    assert_eq!(test.events().len(), 3);
+    // A label that is not current for the prefix, and one that is.
+    test.receive(&[Outgoing::LabelWithdraw(prefix(FEC), Some(label(49)))]);
+    assert_eq!((test.replies(), test.events()), (Vec::from(["release 10.0.0.1/32 49".into()]), Vec::new()));
+    test.receive(&[Outgoing::LabelWithdraw(Fec::Wildcard, Some(label(50)))]);
+    assert_eq!(test.replies(), ["release * 50"]);
+    let withdrawn =
         |fec, number| Event::Withdrawn { peer: identifier(PEER), fec: prefix(fec), label: label(number) };
-    assert_eq!(alone.events(), [gone(FEC, 50), gone(other, 50)]);
-    alone.say(&[Outgoing::LabelWithdraw(Fec::Wildcard, None)]);
-    assert_eq!(alone.answers(), ["release * -1"]);
-    assert_eq!(alone.events(), [gone("10.3.0.0/16", 51)]);
+    assert_eq!(test.events(), [withdrawn(FEC, 50), withdrawn(other, 50)]);
+    test.receive(&[Outgoing::LabelWithdraw(Fec::Wildcard, None)]);
+    assert_eq!(test.replies(), ["release * -1"]);
+    assert_eq!(test.events(), [withdrawn("10.3.0.0/16", 51)]);
 }
 
 #[test]
-fn a_label_in_place_of_another_releases_that() {
-    let mut alone = Alone::up(|_| ());
-    alone.say(&[map(FEC, 50), map(FEC, 51), map(FEC, 51)]);
-    assert_eq!(alone.answers(), ["release 10.0.0.1/32 50"]);
-    assert_eq!(alone.events().len(), 2);
-    assert_eq!(alone.speaker.mappings_for(prefix(FEC)).collect::<Vec<_>>(), [(identifier(PEER), label(51))]);
+fn a_replaced_label_is_released() {
+    let mut test = SpeakerTest::up(|_| ());
+    test.receive(&[map(FEC, 50), map(FEC, 51), map(FEC, 51)]);
+    assert_eq!(test.replies(), ["release 10.0.0.1/32 50"]);
+    assert_eq!(test.events().len(), 2);
+    assert_eq!(test.speaker.mappings_for(prefix(FEC)).collect::<Vec<_>>(), [(identifier(PEER), label(51))]);
 }
 
 #[test]
-fn requests_are_answered_by_a_label_or_the_reason_why_not() {
-    let mut alone = Alone::up(|config| config.control = Control::Ordered);
+fn requests_are_answered_by_a_label_or_an_error() {
+    let mut test = SpeakerTest::up(|config| config.control = Control::Ordered);
     let (fec, own) = (prefix(FEC), prefix("10.0.0.2/32"));
-    alone.speaker.bind(own, EGRESS).unwrap();
-    alone.speaker.bind(fec, transit(100, 9)).unwrap();
-    alone.speaker.bind(prefix("10.4.0.0/16"), transit(101, PEER)).unwrap();
-    alone.say(&[Outgoing::Address(&[address(PEER)])]);
-    assert_eq!(alone.answers(), ["map 10.0.0.2/32 3"]);
+    test.speaker.bind(own, EGRESS).unwrap();
+    test.speaker.bind(fec, transit(100, 9)).unwrap();
+    test.speaker.bind(prefix("10.4.0.0/16"), transit(101, PEER)).unwrap();
+    test.receive(&[Outgoing::Address(&[address(PEER)])]);
+    assert_eq!(test.replies(), ["map 10.0.0.2/32 3"]);
     let unknown = Outgoing::LabelRequest(prefix("10.9.0.0/16"));
-    alone.say(&[
+    test.receive(&[
         Outgoing::LabelRequest(own),
         unknown,
         Outgoing::LabelRequest(prefix("10.4.0.0/16")),
         Outgoing::LabelRequest(fec),
     ]);
-    // The peer itself is asked for by way of itself; what has no label yet is answered when it has.
-    let answers = ["notify 0xd 2 Some(2)", "notify 0xb 3 Some(3)", "map 10.0.0.2/32 3 for 1"];
-    assert_eq!(alone.answers(), answers);
-    alone.say(&[
+    // The third request is a loop through the peer itself; the fourth is pending until there is a label.
+    let expected = ["notify 0xd 2 Some(2)", "notify 0xb 3 Some(3)", "map 10.0.0.2/32 3 for 1"];
+    assert_eq!(test.replies(), expected);
+    test.receive(&[
         Outgoing::KeepAlive,
         Outgoing::LabelAbortRequest(fec, 3),
         Outgoing::LabelAbortRequest(fec, 4),
     ]);
-    assert_eq!(alone.answers(), ["notify 0x15 4 Some(4)"]);
-    alone.say(&[Outgoing::LabelRequest(fec)]);
-    alone.speaker.unbind(fec);
-    assert_eq!(alone.answers(), ["notify 0xd 1 Some(1)"]);
-    alone.say(&[Outgoing::LabelRequest(Fec::Wildcard)]);
-    assert_eq!(alone.answers(), ["notify 0x80000008 1 None", "close"]);
+    assert_eq!(test.replies(), ["notify 0x15 4 Some(4)"]);
+    test.receive(&[Outgoing::LabelRequest(fec)]);
+    test.speaker.unbind(fec);
+    assert_eq!(test.replies(), ["notify 0xd 1 Some(1)"]);
+    test.receive(&[Outgoing::LabelRequest(Fec::Wildcard)]);
+    assert_eq!(test.replies(), ["notify 0x80000008 1 None", "close"]);
 }
 
 #[test]
-fn what_there_is_no_room_for_is_released_and_told_once() {
-    let mut alone = Alone::up(|config| config.most_bindings = 2);
-    alone.say(&[
+fn mappings_over_the_limit_are_released_and_reported_once() {
+    let mut test = SpeakerTest::up(|config| config.most_bindings = 2);
+    test.receive(&[
         map("10.1.0.0/16", 50),
         map("10.2.0.0/16", 51),
         map("10.3.0.0/16", 52),
         map("10.4.0.0/16", 53),
     ]);
-    assert_eq!(alone.answers(), ["release 10.3.0.0/16 52", "release 10.4.0.0/16 53"]);
+    assert_eq!(test.replies(), ["release 10.3.0.0/16 52", "release 10.4.0.0/16 53"]);
     let full = Event::Full { peer: identifier(PEER) };
-    assert_eq!(alone.events().iter().filter(|event| **event == full).count(), 1);
-    // What is there may change.
-    alone.say(&[map("10.2.0.0/16", 60)]);
-    assert_eq!(alone.speaker.mappings_of(identifier(PEER)).count(), 2);
-    assert_eq!(alone.answers(), ["release 10.2.0.0/16 51"]);
+    assert_eq!(test.events().iter().filter(|event| **event == full).count(), 1);
+    // A known mapping may change.
+    test.receive(&[map("10.2.0.0/16", 60)]);
+    assert_eq!(test.speaker.mappings_of(identifier(PEER)).count(), 2);
+    assert_eq!(test.replies(), ["release 10.2.0.0/16 51"]);
 }
 
 #[test]
-fn addresses_come_and_go_and_next_hops_with_them() {
+fn next_hops_follow_the_addresses_of_peers() {
     let mut network = Network::pair(|_| ());
     network.bind(1, FEC, EGRESS);
     network.bind(2, FEC, transit(20, 77));
     network.run(1);
     assert_eq!(network.speaker(2).outgoing(prefix(FEC)), []);
-    network.told(1);
+    network.sent_messages(1);
     network.speaker(1).set_addresses([address(77), address(1), core::net::Ipv6Addr::LOCALHOST.into()]);
     network.run(1);
-    assert_eq!(network.told(1), ["no addresses 1", "addresses 1", "addresses 1"]);
+    assert_eq!(network.sent_messages(1), ["no addresses 1", "addresses 1", "addresses 1"]);
     assert_eq!(
         network.speaker(2).outgoing(prefix(FEC)),
         [NextHop { address: address(77), ..via(1, Label::IMPLICIT_NULL) }]
@@ -253,10 +253,10 @@ fn many_mappings_share_few_pdus() {
     assert_eq!(network.speaker(2).mappings_of(identifier(1)).count(), 10_000);
     let pdus = network.sent.iter().filter(|(from, _)| *from == 1);
     let lengths: Vec<usize> = pdus.map(|(_, bytes)| bytes.len()).collect();
-    // A mapping of a prefix of three bytes takes 27, so a PDU has room for 151 of them.
+    // A mapping of a prefix of three bytes has 27 bytes, so 151 mappings fit into a PDU.
     assert_eq!(lengths.len(), 10_000_usize.div_ceil((MOST_BYTES - 10) / 27));
     assert!(lengths.iter().all(|length| *length <= MOST_BYTES));
-    // And as few for taking them back, and for the releases.
+    // Withdrawals and releases need as few.
     network.sent.clear();
     for number in 0..10_000_u32 {
         let address = Ipv4Addr::from(0x0b00_0000 | number << 8).into();
@@ -269,35 +269,35 @@ fn many_mappings_share_few_pdus() {
 }
 
 #[test]
-fn a_connection_that_takes_nothing_costs_nothing() {
-    let mut alone = Alone::up(|_| ());
-    alone.speaker.set_writable(CONNECTION, false);
+fn advertisements_to_a_blocked_connection_are_merged() {
+    let mut test = SpeakerTest::up(|_| ());
+    test.speaker.set_writable(CONNECTION, false);
     for round in 0..1000 {
-        alone.speaker.bind(prefix(FEC), transit(100 + round, 9)).unwrap();
+        test.speaker.bind(prefix(FEC), transit(100 + round, 9)).unwrap();
     }
     for _ in 0..3 {
-        alone.hello(PEER, 15);
-        alone.wait(9);
+        test.hello(PEER, 15);
+        test.advance(9);
     }
-    assert_eq!(alone.answers(), [""; 0]);
-    alone.speaker.set_writable(CONNECTION, true);
-    assert_eq!(alone.answers(), ["keepalive", "map 10.0.0.1/32 1099"]);
-    // Answers are another thing: who reads none of them is let go.
-    alone.speaker.set_writable(CONNECTION, false);
+    assert_eq!(test.replies(), [""; 0]);
+    test.speaker.set_writable(CONNECTION, true);
+    assert_eq!(test.replies(), ["keepalive", "map 10.0.0.1/32 1099"]);
+    // Replies cannot be merged: a peer that does not read them is disconnected.
+    test.speaker.set_writable(CONNECTION, false);
     let many = [Outgoing::LabelWithdraw(Fec::Wildcard, None); 250];
     for _ in 0..300 {
-        alone.say(&many);
+        test.receive(&many);
     }
-    assert_eq!(alone.answers().last().unwrap(), "close");
+    assert_eq!(test.replies().last().unwrap(), "close");
     let why = End::Sent(Status::INTERNAL_ERROR);
-    assert!(alone.events().contains(&Event::Down { peer: identifier(PEER), why }));
+    assert!(test.events().contains(&Event::Down { peer: identifier(PEER), why }));
 }
 
 proptest! {
-    /// Whatever is bound, unbound, lost and found in between: in the end each knows what the other has bound,
-    /// each label is free or bound, and where loops are looked for there are none.
+    /// After any changes of bindings and losses of connections, peers have each other's bindings, each label is
+    /// free or bound, and with loop detection no loop remains.
     #[test]
-    fn in_the_end_all_agree(
+    fn routers_converge_after_any_changes(
         steps in prop::collection::vec((0..8_u8, 1..4_usize, 0..5_u8, 0..6_u32, any::<bool>()), 0..60),
         is_ordered in any::<bool>(),
         detects_loops in any::<bool>(),
@@ -329,12 +329,11 @@ proptest! {
         }
         network.run(60);
         for (number, other) in [(1, 2), (2, 3), (3, 1), (2, 1), (3, 2), (1, 3)] {
-            let told: Vec<_> = network.speaker(other).mappings_of(identifier(number)).collect();
+            let mappings: Vec<_> = network.speaker(other).mappings_of(identifier(number)).collect();
             let mut bound = 0;
-            for (fec, told) in &told {
-                // What was told is what is bound.
-                let binding = network.speaker(number).binding(*fec).expect("it is bound");
-                prop_assert_eq!(binding.label().unwrap_or(Label::IMPLICIT_NULL), *told);
+            for (fec, label) in &mappings {
+                let binding = network.speaker(number).binding(*fec).expect("the prefix is bound");
+                prop_assert_eq!(binding.label().unwrap_or(Label::IMPLICIT_NULL), *label);
                 bound += 1;
             }
             if !is_ordered && !detects_loops {
@@ -342,11 +341,11 @@ proptest! {
             }
         }
         if detects_loops {
-            // All next hops lead the same way around.
+            // Each next hop is the next router of the ring.
             for net in 0..5 {
                 let fec = Fec::prefix(Ipv4Addr::new(10, net, 0, 0).into(), 16).unwrap();
-                let leads_on = (1..4).filter(|number| !network.speaker(*number).outgoing(fec).is_empty());
-                prop_assert!(leads_on.count() < 3);
+                let with_labels = (1..4).filter(|number| !network.speaker(*number).outgoing(fec).is_empty());
+                prop_assert!(with_labels.count() < 3);
             }
         }
         for number in 1..4 {

@@ -1,4 +1,4 @@
-//! Speakers against each other in virtual time, and one alone against bytes by hand.
+//! Tests of speakers in simulated networks, and of a single speaker with a scripted peer.
 
 mod chain;
 mod hostile;
@@ -14,7 +14,7 @@ use netstage_wire::ldp::message::{Hello, Initialization, Message};
 use netstage_wire::ldp::write::{Outgoing, Writer};
 use netstage_wire::ldp::{MOST_BYTES, Pdu};
 
-/// How long everything takes to get to the other end.
+/// Delay of datagrams and connections.
 const DELAY: Duration = Duration::from_millis(1);
 
 fn seconds(seconds: u64) -> Instant {
@@ -38,7 +38,7 @@ fn identifier(number: usize) -> Identifier {
     Identifier { router: router(number), space: 0 }
 }
 
-/// An address of a router, at which it is a next hop.
+/// Returns the address of a router as a next hop.
 fn address(number: usize) -> IpAddr {
     Ipv4Addr::new(192, 0, 2, number as u8).into()
 }
@@ -47,7 +47,7 @@ fn transit(number: u32, next_hop: usize) -> Binding {
     Binding::Transit { label: label(number), next_hops: vec![address(next_hop)] }
 }
 
-/// A router as a next hop, with its label.
+/// Returns a router as a next hop with its label.
 fn via(number: usize, label: Label) -> NextHop {
     NextHop { address: address(number), peer: identifier(number), label }
 }
@@ -67,19 +67,19 @@ enum Delivery {
 #[derive(Clone, Copy)]
 struct Link {
     ends: [(usize, usize); 2],
-    /// Whether hellos pass from the first and from the second.
+    /// True if hellos of the first and of the second router are delivered.
     passes: [bool; 2],
 }
 
-/// Routers numbered from 1, each with its address as router and transport address, and links.
+/// A network of routers numbered from 1. The address [`router`] is both router ID and transport address.
 struct Network {
     now: Instant,
     speakers: Vec<Speaker>,
     links: Vec<Link>,
-    /// Where the other end of a connection is.
+    /// Remote end of each end of a connection.
     ends: BTreeMap<(usize, Connection), (usize, Connection)>,
-    /// Routers nothing arrives at by connections.
-    deaf: BTreeSet<usize>,
+    /// Routers that receive no bytes on connections.
+    blackholed: BTreeSet<usize>,
     connections: u64,
     deliveries: BTreeMap<(Instant, usize), Delivery>,
     scheduled: usize,
@@ -102,7 +102,7 @@ impl Network {
             speakers: speakers.collect(),
             links: Vec::new(),
             ends: BTreeMap::new(),
-            deaf: BTreeSet::new(),
+            blackholed: BTreeSet::new(),
             connections: 0,
             deliveries: BTreeMap::new(),
             scheduled: 0,
@@ -111,12 +111,12 @@ impl Network {
         }
     }
 
-    /// Two routers on a link, whose sessions are up.
+    /// Creates two routers on a link and establishes their session.
     fn pair(configure: impl Fn(&mut Config)) -> Network {
         let mut network = Network::new(2, configure);
         network.link(1, 2);
         network.run(1);
-        assert_eq!(network.ups(), [1, 2]);
+        assert_eq!(network.sessions_up(), [1, 2]);
         network
     }
 
@@ -187,7 +187,7 @@ impl Network {
             Transmit::Stream { connection, bytes } => {
                 self.sent.push((from, bytes.clone()));
                 if let Some((to, connection)) = self.ends.get(&(from, connection)).copied()
-                    && !self.deaf.contains(&to)
+                    && !self.blackholed.contains(&to)
                 {
                     self.schedule(Delivery::Bytes { to, connection, bytes });
                 }
@@ -226,17 +226,17 @@ impl Network {
             }
             Delivery::Connect { from, peer, address } => {
                 let to = usize::from(address.octets()[3]);
-                let [here, there] = [1, 2].map(|more| Connection(self.connections + more));
+                let [active, passive] = [1, 2].map(|number| Connection(self.connections + number));
                 self.connections += 2;
-                self.ends.insert((from, here), (to, there));
-                self.ends.insert((to, there), (from, here));
-                self.speaker(to).handle_accepted(now, there, router(from));
-                self.speaker(from).handle_connected(now, peer, here);
+                self.ends.insert((from, active), (to, passive));
+                self.ends.insert((to, passive), (from, active));
+                self.speaker(to).handle_accepted(now, passive, router(from));
+                self.speaker(from).handle_connected(now, peer, active);
             }
         }
     }
 
-    /// All connections are lost.
+    /// Breaks all connections.
     fn cut_connections(&mut self) {
         let now = self.now;
         for ((number, connection), _) in core::mem::take(&mut self.ends) {
@@ -246,38 +246,38 @@ impl Network {
 
     fn take_events(&mut self, number: usize) -> Vec<Event> {
         self.settle();
-        let of_router = self.events.iter().filter(|(_, whose, _)| *whose == number);
+        let of_router = self.events.iter().filter(|(_, at_router, _)| *at_router == number);
         let taken = of_router.map(|(_, _, event)| event.clone()).collect();
-        self.events.retain(|(_, whose, _)| *whose != number);
+        self.events.retain(|(_, at_router, _)| *at_router != number);
         taken
     }
 
-    /// Routers that said a session is up, in order; forgets all events.
-    fn ups(&mut self) -> Vec<usize> {
+    /// Returns the routers that have reported a session up, in order, and clears all events.
+    fn sessions_up(&mut self) -> Vec<usize> {
         let events = core::mem::take(&mut self.events);
         let ups = events.iter().filter(|(_, _, event)| matches!(event, Event::Up { .. }));
-        let mut ups: Vec<usize> = ups.map(|(_, number, _)| *number).collect();
-        ups.sort();
-        ups
+        let mut routers: Vec<usize> = ups.map(|(_, number, _)| *number).collect();
+        routers.sort();
+        routers
     }
 
-    fn downs(&self) -> Vec<(Instant, usize, End)> {
-        let downs = self.events.iter().filter_map(|(at, number, event)| match event {
+    fn session_ends(&self) -> Vec<(Instant, usize, End)> {
+        let session_ends = self.events.iter().filter_map(|(at, number, event)| match event {
             Event::Down { why, .. } => Some((*at, *number, *why)),
             _ => None,
         });
-        downs.collect()
+        session_ends.collect()
     }
 
-    /// What a router sent since this was asked last, message by message.
-    fn told(&mut self, number: usize) -> Vec<String> {
+    /// Returns the messages that a router has sent since the last call as text, and clears all PDUs.
+    fn sent_messages(&mut self, number: usize) -> Vec<String> {
         let sent = core::mem::take(&mut self.sent);
         let of_router = sent.iter().filter(|(from, _)| *from == number);
         of_router.flat_map(|(_, bytes)| messages(bytes)).collect()
     }
 }
 
-/// The messages of PDUs, as text.
+/// Returns the messages of PDUs as text.
 fn messages(mut bytes: &[u8]) -> Vec<String> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
@@ -310,8 +310,8 @@ fn text(message: &Message<'_>) -> String {
         }
         Message::LabelWithdraw(r) | Message::LabelRelease(r) => {
             let fecs: Vec<_> = r.fecs.iter().map(fec_text).collect();
-            let what = if matches!(message, Message::LabelWithdraw(_)) { "withdraw" } else { "release" };
-            format!("{what} {} {}", fecs.join(","), r.label.map_or(-1, |label| label.number() as i64))
+            let kind = if matches!(message, Message::LabelWithdraw(_)) { "withdraw" } else { "release" };
+            format!("{kind} {} {}", fecs.join(","), r.label.map_or(-1, |label| label.number() as i64))
         }
         Message::Address(list) => format!("addresses {}", list.iter().count()),
         Message::AddressWithdraw(list) => format!("no addresses {}", list.iter().count()),
@@ -322,7 +322,7 @@ fn text(message: &Message<'_>) -> String {
     }
 }
 
-/// A PDU of a router.
+/// Encodes a PDU of a router.
 fn pdu(number: usize, messages: &[Outgoing<'_>]) -> Vec<u8> {
     let mut bytes = [0; MOST_BYTES];
     let mut writer = Writer::new(&mut bytes, identifier(number)).unwrap();
@@ -332,23 +332,23 @@ fn pdu(number: usize, messages: &[Outgoing<'_>]) -> Vec<u8> {
     writer.bytes().to_vec()
 }
 
-/// A speaker alone, and a peer that does as it is told.
-struct Alone {
+/// A speaker with a scripted peer.
+struct SpeakerTest {
     speaker: Speaker,
     now: Instant,
 }
 
-/// The speaker is router 2, so that it is connected to by its peer.
+/// Number of the scripted peer. The speaker is router 2, so that its peer opens the connection.
 const PEER: usize = 3;
 const CONNECTION: Connection = Connection(7);
 
-impl Alone {
-    fn new(configure: impl Fn(&mut Config)) -> Alone {
+impl SpeakerTest {
+    fn new(configure: impl Fn(&mut Config)) -> SpeakerTest {
         let mut config = Config::new(router(2), router(2));
         configure(&mut config);
         let mut speaker = Speaker::new(config);
         speaker.add_interface(Instant::ZERO, 0);
-        Alone { speaker, now: Instant::ZERO }
+        SpeakerTest { speaker, now: Instant::ZERO }
     }
 
     fn hello(&mut self, number: usize, hold_seconds: u16) {
@@ -373,23 +373,23 @@ impl Alone {
         }
     }
 
-    /// With a session that the peer has opened.
-    fn up(configure: impl Fn(&mut Config)) -> Alone {
-        let mut alone = Alone::new(configure);
-        alone.hello(PEER, 15);
-        alone.speaker.handle_accepted(Instant::ZERO, CONNECTION, router(PEER));
-        alone.say(&[Outgoing::Initialization(Alone::initialization()), Outgoing::KeepAlive]);
-        assert_eq!(alone.speaker.poll_event(), Some(Event::Up { peer: identifier(PEER) }));
-        alone.answers();
-        alone
+    /// Creates a speaker with an established session.
+    fn up(configure: impl Fn(&mut Config)) -> SpeakerTest {
+        let mut test = SpeakerTest::new(configure);
+        test.hello(PEER, 15);
+        test.speaker.handle_accepted(Instant::ZERO, CONNECTION, router(PEER));
+        test.receive(&[Outgoing::Initialization(SpeakerTest::initialization()), Outgoing::KeepAlive]);
+        assert_eq!(test.speaker.poll_event(), Some(Event::Up { peer: identifier(PEER) }));
+        test.replies();
+        test
     }
 
-    fn say(&mut self, messages: &[Outgoing<'_>]) {
+    fn receive(&mut self, messages: &[Outgoing<'_>]) {
         self.speaker.handle_bytes(self.now, CONNECTION, &pdu(PEER, messages));
     }
 
-    /// What the peer hears, message by message, and whether its connection was closed.
-    fn answers(&mut self) -> Vec<String> {
+    /// Returns the messages to the peer as text, and "close" or "connect" for these actions.
+    fn replies(&mut self) -> Vec<String> {
         let mut all = Vec::new();
         while let Some(transmit) = self.speaker.poll_transmit(self.now) {
             match transmit {
@@ -406,7 +406,7 @@ impl Alone {
         core::iter::from_fn(|| self.speaker.poll_event()).collect()
     }
 
-    fn wait(&mut self, seconds: u64) {
+    fn advance(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
         self.speaker.handle_timeout(self.now);
     }

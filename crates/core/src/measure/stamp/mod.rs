@@ -110,12 +110,12 @@ fn append_tlv_digest(bytes: &mut Vec<u8>, base: usize, mac: Mac<'_>) {
 /// Returns whether the TLVs are unmodified: their digest is correct, or none is present and none is required.
 fn tlvs_are_intact(bytes: &[u8], mode: Mode, mac: Option<Mac<'_>>) -> bool {
     let base = mode.base();
-    for place in tlv::places(bytes, base).flatten() {
-        if place.kind != tlv::kind::HMAC {
+    for extent in tlv::places(bytes, base).flatten() {
+        if extent.kind != tlv::kind::HMAC {
             continue;
         }
-        let Ok(digest) = <[u8; DIGEST]>::try_from(&bytes[place.value()]) else { return false };
-        return mac.is_some_and(|mac| equal(tlv_digest(bytes, base, place.start, mac), digest));
+        let Ok(digest) = <[u8; DIGEST]>::try_from(&bytes[extent.value()]) else { return false };
+        return mac.is_some_and(|mac| equal(tlv_digest(bytes, base, extent.start, mac), digest));
     }
     mode == Mode::Unauthenticated || bytes.len() == base
 }
@@ -123,9 +123,9 @@ fn tlvs_are_intact(bytes: &[u8], mode: Mode, mac: Option<Mac<'_>>) -> bool {
 /// Sets the integrity-failed flag of every TLV.
 fn flag_all(bytes: &mut [u8], base: usize) {
     let mut start = base;
-    while let Some(Ok(place)) = tlv::at(bytes, start) {
-        bytes[place.start] |= INTEGRITY_FAILED;
-        start = place.end;
+    while let Some(Ok(extent)) = tlv::at(bytes, start) {
+        bytes[extent.start] |= INTEGRITY_FAILED;
+        start = extent.end;
     }
 }
 

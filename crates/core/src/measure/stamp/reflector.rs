@@ -207,15 +207,15 @@ impl Reflector {
                     reply[malformed.start] = reply[malformed.start] & !tlv::UNRECOGNIZED | tlv::MALFORMED;
                     return dscp;
                 }
-                Some(Ok(place)) => {
-                    let value = &mut reply[place.value()];
-                    let known = self.answer_tlv(place.kind, value, arrival, session, &mut dscp);
-                    reply[place.start] = match known {
+                Some(Ok(extent)) => {
+                    let value = &mut reply[extent.value()];
+                    let known = self.answer_tlv(extent.kind, value, arrival, session, &mut dscp);
+                    reply[extent.start] = match known {
                         Some(Ok(())) => 0,
                         Some(Err(tlv::WrongLength)) => tlv::MALFORMED,
                         None => tlv::UNRECOGNIZED,
                     };
-                    start = place.end;
+                    start = extent.end;
                 }
             }
         }
@@ -272,14 +272,14 @@ impl Reflector {
         LocationPorts { destination, source }.write(value)?;
         let mut start = LocationPorts::LENGTH;
         while let Some(found) = tlv::at(value, start) {
-            let place = found.map_err(|_| tlv::WrongLength)?;
-            let part = &mut value[place.start..place.end];
-            if location::value_length(place.kind).is_some_and(|length| length != place.value().len()) {
+            let extent = found.map_err(|_| tlv::WrongLength)?;
+            let part = &mut value[extent.start..extent.end];
+            if location::value_length(extent.kind).is_some_and(|length| length != extent.value().len()) {
                 part[0] = tlv::MALFORMED;
             } else {
                 part[0] = if self.answer_place(part, arrival) { 0 } else { tlv::UNRECOGNIZED };
             }
-            start = place.end;
+            start = extent.end;
         }
         Ok(())
     }
@@ -320,11 +320,11 @@ impl Reflector {
 
 /// Recomputes the digest over a reply's TLVs, if it has one.
 fn update_tlv_digest(reply: &mut [u8], base: usize, mac: Option<Mac<'_>>) {
-    let place = tlv::places(reply, base)
+    let extent = tlv::places(reply, base)
         .flatten()
-        .find(|place| place.kind == tlv::kind::HMAC && place.value().len() == DIGEST);
-    if let (Some(place), Some(mac)) = (place, mac) {
-        let digest = tlv_digest(reply, base, place.start, mac);
-        reply[place.value()].copy_from_slice(&digest);
+        .find(|extent| extent.kind == tlv::kind::HMAC && extent.value().len() == DIGEST);
+    if let (Some(extent), Some(mac)) = (extent, mac) {
+        let digest = tlv_digest(reply, base, extent.start, mac);
+        reply[extent.value()].copy_from_slice(&digest);
     }
 }

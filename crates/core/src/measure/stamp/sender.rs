@@ -309,17 +309,17 @@ impl Sender {
 }
 
 fn write_tlv<T: Fixed>(bytes: &mut Vec<u8>, value: &T) {
-    let place = append(bytes, T::KIND, T::LENGTH);
-    value.write(&mut bytes[place]).expect("the buffer holds the value");
+    let extent = append(bytes, T::KIND, T::LENGTH);
+    value.write(&mut bytes[extent]).expect("the buffer holds the value");
 }
 
 fn read_tlvs(bytes: &[u8], base: usize, sample: &mut Sample) {
-    for place in tlv::places(bytes, base).flatten() {
-        if place.flags & (tlv::UNRECOGNIZED | tlv::MALFORMED | tlv::INTEGRITY_FAILED) != 0 {
+    for extent in tlv::places(bytes, base).flatten() {
+        if extent.flags & (tlv::UNRECOGNIZED | tlv::MALFORMED | tlv::INTEGRITY_FAILED) != 0 {
             continue;
         }
-        let value = &bytes[place.value()];
-        match place.kind {
+        let value = &bytes[extent.value()];
+        match extent.kind {
             tlv::kind::CLASS_OF_SERVICE => sample.class_of_service = ClassOfService::read(value).ok(),
             tlv::kind::DIRECT_MEASUREMENT => sample.direct_measurement = DirectMeasurement::read(value).ok(),
             tlv::kind::TIMESTAMP_INFORMATION => {

@@ -1,11 +1,9 @@
-//! Fast retransmit and fast recovery without SACK: Reno (RFC 5681 section 3.2) and NewReno
-//! (RFC 6582).
+//! Fast retransmit and fast recovery without SACK: Reno (RFC 5681 section 3.2) and NewReno (RFC 6582).
 //!
-//! Of RFC 6582's choices: the careful test (a recovery begins only for ACKs beyond the last
-//! one's end) without the heuristics of section 4; the retransmission timer restarts at the
-//! first partial ACK only ("impatient"); a full ACK sets the window by option 1, so that no
-//! burst follows. Reno applies the test after timeouts only: RFC 5681 lets each loss found in
-//! one window reduce it anew.
+//! Options of RFC 6582: the careful test without the heuristics of section 4 (a recovery begins only for ACKs beyond
+//! the end of the last one); the retransmission timer restarts only at the first partial ACK ("impatient"); a full
+//! ACK sets the window by option 1, so that no burst follows. Reno applies the test only after timeouts, because RFC
+//! 5681 lets each loss found in one window reduce it again.
 
 use super::{Phase, Sender};
 use crate::tcp::scoreboard::DUPLICATE_THRESHOLD;
@@ -40,8 +38,8 @@ impl Sender {
         self.restart_timer(now);
     }
 
-    /// The next hole shows: send it, deflate by what left the network, and add one segment for
-    /// the one sent (RFC 6582 section 3.2 step 3).
+    /// Handles a partial ACK: retransmits the next hole, deflates the window by the data that left the network, and
+    /// adds one segment for the retransmission (RFC 6582 section 3.2 step 3).
     fn handle_partial_ack(&mut self, config: &Config, now: Instant, advanced: u64) {
         let segment = f64::from(config.max_segment_size);
         self.retransmit_head = true;
@@ -60,7 +58,7 @@ impl Sender {
         match self.phase {
             Phase::Loss => {}
             Phase::Recovery => {
-                // No more segments can have left than were outstanding (RFC 5681 section 3.2 step 4).
+                // Not more segments can have left the network than were outstanding (RFC 5681 section 3.2 step 4).
                 let outstanding = (self.highest - self.unacknowledged) as f64;
                 let limit = self.window.slow_start_threshold() + outstanding;
                 self.window.set((self.window.exact() + segment).min(limit).max(self.window.exact()));
@@ -83,8 +81,8 @@ impl Sender {
         }
     }
 
-    /// Whether the ACK is for more than the last recovery repaired, so that its duplicates cannot
-    /// come from that recovery's own retransmissions.
+    /// Returns whether the ACK covers more than the last recovery repaired, so that its duplicates cannot come from
+    /// retransmissions of that recovery.
     fn may_recover(&self) -> bool {
         self.unacknowledged > self.recover || self.recover == 0
     }

@@ -1,8 +1,7 @@
-//! Loss recovery with RACK-TLP's loss detection (RFC 8985) and Proportional Rate Reduction
-//! (RFC 9937), as Linux does it.
+//! Loss recovery with RACK-TLP's loss detection (RFC 8985) and Proportional Rate Reduction (RFC 9937), as in Linux.
 //!
-//! Losses found while a recovery or the repair after a timeout goes on, those of retransmissions
-//! too, are repaired within it. What left after it began and is lost begins the next one.
+//! Losses found during a recovery or the repair after a timeout are repaired within it, including those of
+//! retransmissions. The loss of data first sent after its start begins the next one.
 
 use super::{Phase, Sender};
 use crate::tcp::prr::Reduction;
@@ -18,7 +17,7 @@ impl Sender {
             let start = ack.ack.saturating_add(u64::from(start));
             Range { start, end: start.saturating_add(u64::from(len)) }
         });
-        // What arrived late shows by its order, so an ACK's own news are taken in theirs.
+        // Reordering is detected by the order of arrivals, so the blocks of one ACK are processed in sequence order.
         blocks.sort_unstable_by_key(|block| block.start);
         let delivered = rack.acknowledge(now, ack.ack, blocks.into_iter(), self.round_trip.min());
         let plain_duplicate = advanced == 0 && ack.sack[0].1 == 0;
@@ -31,7 +30,7 @@ impl Sender {
                 self.window.set_to_threshold();
                 self.finish_recovery();
                 if self.unacknowledged <= self.limited_until {
-                    // This ACK is one of congestion avoidance already, as in Linux.
+                    // This ACK already counts for congestion avoidance, as in Linux.
                     self.window.grow(config, now, self.round_trip.smoothed_ns(), delivered, false);
                 }
             }
@@ -47,12 +46,12 @@ impl Sender {
         }
     }
 
-    /// Whether it was the reordering timer or that of the tail-loss probe which expired.
+    /// Handles the reordering timer and the probe timer. Returns whether one of them expired.
     pub(super) fn handle_rack_timeout(&mut self, config: &Config, now: Instant) -> bool {
         let Some(rack) = &mut self.rack else { return false };
         if rack.reordering_deadline <= now {
             if self.detect_losses(config, now, 0) > 0 {
-                // Nothing was delivered, but what is lost has left the network.
+                // Nothing was delivered, but the lost data has left the network.
                 self.reduce_proportionally(config, u64::from(config.max_segment_size), false);
             }
             return true;
@@ -60,14 +59,14 @@ impl Sender {
         if rack.probe_deadline <= now {
             rack.probe_deadline = Instant::NEVER;
             rack.probe = Probe::Wanted;
-            // The probe needs a round trip to tell something.
+            // The ACK of the probe arrives a round trip later.
             self.deadline = now + self.round_trip.rto();
             return true;
         }
         false
     }
 
-    /// The next segment: the probe, what is lost, new data.
+    /// Returns the next segment: the probe, a lost segment, or new data.
     #[inline]
     pub(super) fn poll_rack(&mut self, config: &Config, now: Instant) -> Option<Data> {
         let rack = self.rack.as_mut()?;
@@ -78,7 +77,7 @@ impl Sender {
         if let Some(first) = rack.first().filter(|_| self.retransmit_head) {
             self.retransmit_head = false;
             let (seq, len) = (first.seq, first.len);
-            return Some(self.send_segment_again(now, seq, len));
+            return Some(self.retransmit_segment(now, seq, len));
         }
         let Some(lost) = rack.next_lost() else { return self.poll_new(config, now) };
         let (seq, len) = (lost.seq, lost.len);
@@ -86,20 +85,20 @@ impl Sender {
             self.limited_until = self.highest;
             return None;
         }
-        Some(self.send_segment_again(now, seq, len))
+        Some(self.retransmit_segment(now, seq, len))
     }
 
-    fn send_segment_again(&mut self, now: Instant, seq: u64, len: u32) -> Data {
+    fn retransmit_segment(&mut self, now: Instant, seq: u64, len: u32) -> Data {
         let end = seq + u64::from(len);
         if let Some(rack) = &mut self.rack {
-            rack.sent_again(now, seq);
+            rack.record_retransmission(now, seq);
         }
         if seq <= self.unacknowledged {
-            // The timer waits for the segment that is due first, as Linux's.
+            // The timer waits for the oldest segment, as in Linux.
             self.deadline = now + self.round_trip.rto();
         }
         self.limited_until = self.limited_until.max(end);
-        self.send_again(now, seq, u64::from(len))
+        self.retransmit(now, seq, u64::from(len))
     }
 
     fn detect_losses(&mut self, config: &Config, now: Instant, delivered: u64) -> u64 {
@@ -134,7 +133,7 @@ impl Sender {
 
 /// The tail-loss probe (RFC 8985 section 7).
 impl Sender {
-    /// Set its timer, after new data has left or arrived.
+    /// Sets the probe timer after new data was sent or acknowledged.
     #[inline]
     pub(super) fn schedule_probe(&mut self, config: &Config, now: Instant) {
         let Some(rack) = &mut self.rack else { return };
@@ -146,8 +145,8 @@ impl Sender {
         };
     }
 
-    /// New data if there is any the receiver takes, beyond the congestion window if need be, or
-    /// the last segment again.
+    /// Sends the probe: new data that fits the receiver's window, beyond the congestion window if necessary;
+    /// otherwise a retransmission of the last segment.
     fn send_probe(&mut self, config: &Config, now: Instant) -> Option<Data> {
         let flight = self.next - self.unacknowledged;
         let unsent = u64::from(config.max_segment_size).min(self.written - self.next);
@@ -157,7 +156,7 @@ impl Sender {
             None => {
                 let last = self.rack.as_ref()?.last()?;
                 let (seq, len) = (last.seq, last.len);
-                self.send_segment_again(now, seq, len)
+                self.retransmit_segment(now, seq, len)
             }
         };
         let rack = self.rack.as_mut()?;
@@ -166,8 +165,8 @@ impl Sender {
         Some(data)
     }
 
-    /// TLP_process_ack(). Without duplicate SACK, a probe sent in vain shows by the plain duplicate
-    /// ACK it causes.
+    /// TLP_process_ack(). Without duplicate SACK, a needless probe is recognized by the plain duplicate ACK that it
+    /// causes.
     fn handle_probe_ack(&mut self, config: &Config, ack: u64, plain_duplicate: bool) {
         let Some(rack) = &mut self.rack else { return };
         let Probe::Sent { end, retransmission } = rack.probe else { return };
@@ -176,8 +175,8 @@ impl Sender {
         }
         rack.probe = Probe::None;
         if retransmission && ack > end && self.phase == Phase::Open {
-            // The probe has repaired a loss that nothing else would have shown. It was the tail of a
-            // window of data, of which little was still in flight: so the window counts.
+            // The probe has repaired a loss that was not detected otherwise: the tail of a window of data. Little of
+            // it was still in flight, so the reduction is based on the window.
             self.reduce_for_loss(config, self.window.bytes(), Cause::TailLossProbe);
             self.window.set_to_threshold();
         }

@@ -1,4 +1,4 @@
-//! Loss recovery by selective acknowledgements (RFC 6675 section 5).
+//! Loss recovery with selective acknowledgments (RFC 6675 section 5).
 
 use alloc::boxed::Box;
 
@@ -8,7 +8,7 @@ use crate::tcp::{Ack, Cause, Config, Data};
 use crate::time::Instant;
 
 impl Sender {
-    /// An ACK with blocks, or while some are known.
+    /// Handles an ACK that has blocks, or that arrives while the scoreboard is in use.
     #[cold]
     pub(super) fn handle_sack(&mut self, config: &Config, now: Instant, ack: &Ack, advanced: u64) {
         let segment = u64::from(config.max_segment_size);
@@ -16,9 +16,9 @@ impl Sender {
             let start = ack.ack.saturating_add(u64::from(start));
             (start, start.saturating_add(u64::from(len)))
         });
-        let resent = if self.phase == Phase::Loss { self.next } else { self.unacknowledged };
-        let scoreboard = self.scoreboard.get_or_insert_with(|| Box::new(Scoreboard::new(resent)));
-        let news = scoreboard.update(self.unacknowledged, self.highest, blocks, segment);
+        let retransmitted = if self.phase == Phase::Loss { self.next } else { self.unacknowledged };
+        let scoreboard = self.scoreboard.get_or_insert_with(|| Box::new(Scoreboard::new(retransmitted)));
+        let has_news = scoreboard.update(self.unacknowledged, self.highest, blocks, segment);
         let head_lost = scoreboard.is_lost(self.unacknowledged);
 
         if self.phase == Phase::Recovery {
@@ -32,7 +32,7 @@ impl Sender {
         } else if advanced > 0 {
             self.handle_progress(config, now, advanced);
         }
-        if news && self.phase == Phase::Open {
+        if has_news && self.phase == Phase::Open {
             self.duplicates = self.duplicates.saturating_add(1);
             if self.duplicates >= DUPLICATE_THRESHOLD || head_lost {
                 self.enter_sack_recovery(config);
@@ -62,7 +62,7 @@ impl Sender {
         }
         if let Some(lost) = scoreboard.next_hole(false, segment) {
             scoreboard.mark_retransmitted(lost.end);
-            return Some(self.send_again(now, lost.start, lost.len()));
+            return Some(self.retransmit(now, lost.start, lost.len()));
         }
         let unsent = segment.min(self.written - self.next);
         if unsent > 0
@@ -73,9 +73,9 @@ impl Sender {
         let scoreboard = self.scoreboard.as_mut()?;
         if let Some(missing) = scoreboard.next_hole(true, segment) {
             scoreboard.mark_retransmitted(missing.end);
-            return Some(self.send_again(now, missing.start, missing.len()));
+            return Some(self.retransmit(now, missing.start, missing.len()));
         }
         let last = scoreboard.rescue(self.unacknowledged, self.highest, self.recover, segment)?;
-        Some(self.send_again(now, last.start, last.len()))
+        Some(self.retransmit(now, last.start, last.len()))
     }
 }

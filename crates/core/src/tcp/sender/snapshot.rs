@@ -1,11 +1,11 @@
-//! How a sender stands, for those who watch it.
+//! State of a sender, for observers.
 
 use super::{Phase, Sender};
 use crate::tcp::Config;
 use crate::tcp::event::{Snapshot, State};
 
 impl Sender {
-    /// How it stands now.
+    /// Returns the current state.
     pub fn snapshot(&self, config: &Config) -> Snapshot {
         let ssthresh = self.window.slow_start_threshold();
         Snapshot {

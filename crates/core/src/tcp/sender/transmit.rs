@@ -1,12 +1,11 @@
-//! Which segment may leave now: new data within both windows, and what goes again after a
-//! timeout.
+//! Segments to send now: new data within both windows, and retransmissions after a timeout.
 
 use super::{Phase, Sender};
 use crate::tcp::{Cause, Config, Data, Event};
 use crate::time::Instant;
 
 impl Sender {
-    /// New data, as the windows allow.
+    /// Returns new data, if the windows allow it.
     #[inline]
     pub(super) fn poll_new(&mut self, config: &Config, now: Instant) -> Option<Data> {
         let segment = u64::from(config.max_segment_size);
@@ -23,8 +22,8 @@ impl Sender {
         if let Some(rack) = &self.rack {
             flight = rack.pipe();
         } else if config.limited_transmit && self.phase == Phase::Open {
-            // RFC 3042 without SACK; with it, the pipe has room for what was received (RFC 6675
-            // section 5 step 3).
+            // RFC 3042 without SACK. With SACK, the pipe has room for data already received (RFC 6675 section 5 step
+            // 3).
             match &self.scoreboard {
                 Some(scoreboard) => flight = scoreboard.pipe(self.unacknowledged, self.highest),
                 None => cwnd += u64::from(self.duplicates.min(2)) * segment,
@@ -42,8 +41,8 @@ impl Sender {
         Some(self.send_new(config, now, len))
     }
 
-    /// How much of a segment the receiver takes: all or nothing, so that no silly segments leave,
-    /// unless nothing is outstanding that would open the window (RFC 9293 section 3.8.6.2.1).
+    /// Returns the part of a segment that fits the receiver's window: all or nothing, which prevents the silly window
+    /// syndrome, unless no data is outstanding that would open the window (RFC 9293 section 3.8.6.2.1).
     #[inline]
     pub(super) fn fit_peer_window(&self, len: u64, flight: u64) -> Option<u64> {
         let room = u64::from(self.peer_window).saturating_sub(self.next - self.unacknowledged);
@@ -64,18 +63,18 @@ impl Sender {
         {
             scoreboard.mark_retransmitted(self.next);
         }
-        let cwr = config.ecn && core::mem::take(&mut self.tell_reduced);
+        let cwr = config.ecn && core::mem::take(&mut self.cwr_pending);
         self.sent(now);
         if let Some(rack) = &mut self.rack {
-            rack.sent(now, seq, len as u32);
+            rack.record_transmission(now, seq, len as u32);
             self.schedule_probe(config, now);
         }
         Data { seq, sent: now, len: len as u32, syn: false, cwr, retransmission: false }
     }
 
-    /// After a timeout: everything missing goes again, in order and by slow start. What SACK
-    /// told before the timeout is kept, as RFC 6675 section 5.1 allows where reneging is
-    /// tested for: the scoreboard does, and keeping it spares sending what has arrived.
+    /// Returns the next retransmission after a timeout: all missing data, in order and by slow start. SACK
+    /// information from before the timeout is kept, which spares retransmitting data that has arrived. RFC 6675
+    /// section 5.1 allows this if reneging is detected, which the scoreboard does.
     #[cold]
     pub(super) fn poll_after_timeout(&mut self, config: &Config, now: Instant) -> Option<Data> {
         let segment = u64::from(config.max_segment_size);
@@ -100,10 +99,10 @@ impl Sender {
         if let Some(scoreboard) = &mut self.scoreboard {
             scoreboard.mark_retransmitted(self.next);
         }
-        Some(self.send_again(now, start, len))
+        Some(self.retransmit(now, start, len))
     }
 
-    /// The first segment outstanding.
+    /// Retransmits the first outstanding segment.
     #[cold]
     pub(super) fn retransmit_first(&mut self, config: &Config, now: Instant) -> Data {
         let start = self.unacknowledged;
@@ -112,11 +111,11 @@ impl Sender {
             Some(scoreboard) => scoreboard.begin_retransmission(start, self.highest, segment),
             None => self.highest.min(start + segment),
         };
-        self.send_again(now, start, end - start)
+        self.retransmit(now, start, end - start)
     }
 
-    pub(super) fn send_again(&mut self, now: Instant, seq: u64, len: u64) -> Data {
-        // Karn: what is sent twice times nothing, nor does an ACK that waited for it.
+    pub(super) fn retransmit(&mut self, now: Instant, seq: u64, len: u64) -> Data {
+        // Karn's algorithm: neither a segment sent twice nor an ACK that waited for it is timed.
         self.timed_at = Instant::NEVER;
         self.retransmissions += 1;
         self.sent(now);

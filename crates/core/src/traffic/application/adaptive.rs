@@ -1,9 +1,9 @@
-//! Video over HTTP whose bit rate adapts (DASH, ISO/IEC 23009-1): segments of constant
-//! length are fetched one after the other into a buffer.
+//! Adaptive video over HTTP (DASH, ISO/IEC 23009-1): segments of constant length are fetched one after the
+//! other into a buffer.
 //!
-//! Rates are chosen by the buffer (BBA-0 of Huang et al., "A Buffer-Based Approach to Rate
-//! Adaptation", SIGCOMM 2014, Algorithm 1) or by the throughput of the last segments (the
-//! harmonic mean of FESTIVE: Jiang et al., CoNEXT 2012, section 4.2).
+//! The bit rate is selected by the buffer level (BBA-0 of Huang et al., "A Buffer-Based Approach to Rate
+//! Adaptation", SIGCOMM 2014, Algorithm 1) or by the throughput of the last segments (the harmonic mean of
+//! FESTIVE: Jiang et al., CoNEXT 2012, section 4.2).
 
 use super::{ApplicationError, Content, Context, Machine, Message, Observation};
 use crate::quantity::BitRate;
@@ -12,42 +12,42 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// Video in segments.
+/// Segmented video with an adaptive bit rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdaptiveVideo {
-    /// Bit rates to choose from, ascending.
+    /// Available bit rates in ascending order.
     pub rates: Vec<BitRate>,
     /// Media time of a segment.
     pub segment: Duration,
-    /// Most media time buffered.
+    /// Capacity of the buffer in media time.
     pub buffer: Duration,
-    /// Media time that must be buffered before play-out begins, and begins again.
+    /// Media time that must be buffered before playout starts or resumes.
     pub startup: Duration,
-    /// How the rate is chosen.
+    /// Selection of the bit rate.
     pub adaptation: Adaptation,
-    /// Bytes of a request.
+    /// Size of a request, bytes.
     pub request: u32,
 }
 
-/// How the bit rate of a segment is chosen.
+/// Selection of the bit rate of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Adaptation {
-    /// By the buffer: the lowest rate up to `reservoir`, the highest from `reservoir + cushion`.
+    /// By the buffer level: the lowest rate up to `reservoir`, the highest from `reservoir + cushion`.
     Buffer {
-        /// Media time for which the lowest rate is kept.
+        /// Media time up to which the lowest rate is selected.
         reservoir: Duration,
-        /// Media time over which the rate climbs.
+        /// Media time over which the rate increases.
         cushion: Duration,
     },
     /// By the throughput of the last segments: the highest rate below `share` of it.
     Throughput {
-        /// Share of the throughput that is used.
+        /// Share of the throughput.
         share: f64,
-        /// Segments looked back on.
+        /// Number of segments over which the throughput is averaged.
         window: u32,
     },
-    /// Always the same: the highest.
+    /// Always the highest rate.
     Fixed,
 }
 
@@ -81,7 +81,7 @@ impl AdaptiveVideo {
         }
     }
 
-    /// Bytes of a segment at a rate.
+    /// Returns the size of a segment at a rate, bytes.
     fn bytes(&self, rate: BitRate) -> u64 {
         u64::try_from(u128::from(rate.0) * u128::from(self.segment.0) / 8_000_000_000).unwrap_or(u64::MAX)
     }
@@ -90,15 +90,15 @@ impl AdaptiveVideo {
 #[derive(Clone, Debug)]
 pub(crate) struct Player {
     model: AdaptiveVideo,
-    asked: Instant,
-    /// The rate asked for, by its place in the list.
+    started_at: Instant,
+    /// Index of the current rate.
     rate: usize,
     fetched_from: Instant,
-    /// Bits per second at which the last segments came.
+    /// Throughputs of the last segments, bits per second.
     throughputs: VecDeque<f64>,
-    /// Rate and media time left of each segment in the buffer, the playing one first.
+    /// Rate and remaining media time of each buffered segment, the playing one first.
     buffer: VecDeque<(u64, Duration)>,
-    /// Up to when play-out is accounted for.
+    /// Time up to which playout has been reported.
     played_until: Instant,
     phase: Phase,
     waiting: bool,
@@ -120,7 +120,7 @@ impl Player {
         };
         Player {
             model,
-            asked: Instant::ZERO,
+            started_at: Instant::ZERO,
             rate,
             fetched_from: Instant::ZERO,
             throughputs: VecDeque::new(),
@@ -133,22 +133,22 @@ impl Player {
     }
 
     fn buffered(&self) -> Duration {
-        self.buffer.iter().fold(Duration::ZERO, |sum, (_, left)| sum + *left)
+        self.buffer.iter().fold(Duration::ZERO, |sum, (_, remaining)| sum + *remaining)
     }
 
-    /// Plays, or stands still, up to now.
+    /// Reports playing and stalled time up to now.
     fn play(&mut self, context: &mut Context) {
         while self.phase == Phase::Playing && self.played_until < context.now {
-            let Some((rate, left)) = self.buffer.front_mut() else {
+            let Some((rate, remaining)) = self.buffer.front_mut() else {
                 self.phase = Phase::Stalled;
                 break;
             };
-            let span = (*left).min(context.now.since(self.played_until));
+            let span = (*remaining).min(context.now.since(self.played_until));
             let (from, until) = (self.played_until, self.played_until + span);
             context.observe(Observation::Playing { from, until, rate: *rate });
             self.played_until = until;
-            *left = *left - span;
-            if *left == Duration::ZERO {
+            *remaining = *remaining - span;
+            if *remaining == Duration::ZERO {
                 self.buffer.pop_front();
             }
         }
@@ -164,7 +164,7 @@ impl Player {
             return;
         }
         self.waiting = false;
-        let rate = self.choose();
+        let rate = self.select_rate();
         if rate != self.rate && self.number > 0 {
             context.observe(Observation::Switched { at: context.now });
         }
@@ -176,7 +176,7 @@ impl Player {
         context.send(0, self.model.request, self.number, content);
     }
 
-    fn choose(&self) -> usize {
+    fn select_rate(&self) -> usize {
         let rates = &self.model.rates;
         let highest_below = |limit: f64| rates.iter().rposition(|rate| rate.as_f64() <= limit).unwrap_or(0);
         match self.model.adaptation {
@@ -185,8 +185,8 @@ impl Player {
                 if self.throughputs.is_empty() {
                     return 0;
                 }
-                let slowness: f64 = self.throughputs.iter().map(|rate| 1.0 / rate).sum();
-                highest_below(share * self.throughputs.len() as f64 / slowness)
+                let inverses: f64 = self.throughputs.iter().map(|rate| 1.0 / rate).sum();
+                highest_below(share * self.throughputs.len() as f64 / inverses)
             }
             Adaptation::Buffer { reservoir, cushion } => {
                 let buffered = self.buffered();
@@ -198,8 +198,8 @@ impl Player {
                     return top;
                 }
                 let (lowest, highest) = (rates[0].as_f64(), rates[top].as_f64());
-                let climbed = (buffered - reservoir).as_secs_f64() / cushion.as_secs_f64();
-                let mapped = lowest + (highest - lowest) * climbed;
+                let fraction = (buffered - reservoir).as_secs_f64() / cushion.as_secs_f64();
+                let mapped = lowest + (highest - lowest) * fraction;
                 let (up, down) = ((self.rate + 1).min(top), self.rate.saturating_sub(1));
                 if self.rate < top && mapped >= rates[up].as_f64() {
                     rates.iter().rposition(|rate| rate.as_f64() < mapped).unwrap_or(0).max(up)
@@ -215,7 +215,7 @@ impl Player {
 
 impl Machine for Player {
     fn start(&mut self, context: &mut Context) {
-        self.asked = context.now;
+        self.started_at = context.now;
         context.open(0);
     }
 
@@ -244,7 +244,7 @@ impl Machine for Player {
         self.buffer.push_back((self.model.rates[self.rate].0, self.model.segment));
         if self.phase != Phase::Playing && self.buffered() >= self.model.startup {
             if self.phase == Phase::Starting {
-                let took = context.now.since(self.asked);
+                let took = context.now.since(self.started_at);
                 context.observe(Observation::Startup { at: context.now, took });
             }
             self.phase = Phase::Playing;
@@ -266,10 +266,10 @@ impl Machine for Player {
         }
         let buffered = self.buffered();
         if self.waiting {
-            // Until there is room for a segment.
+            // Time at which the buffer has room for a segment.
             return self.played_until + (buffered + self.model.segment - self.model.buffer);
         }
-        // Just past the end of the buffer, so that the stall is seen.
+        // Just after the end of the buffer, so that the stall is detected.
         self.played_until + buffered + Duration(1)
     }
 

@@ -1,5 +1,5 @@
-//! Name lookups over UDP: a query, its answer, and another try where none comes. Time-out
-//! and attempts default to those of resolv.conf(5).
+//! Name lookups over UDP: a query, its response, and retries if the response is missing. Scenarios default to
+//! the timeout and the attempts of resolv.conf(5).
 
 use super::{ApplicationError, Content, Context, LARGEST_DATAGRAM, Machine, Message, Observation, Spread};
 use crate::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 pub struct Dns {
     /// Payload of a query, bytes.
     pub query: u32,
-    /// Payload of an answer.
+    /// Payload of a response.
     pub answer: Spread,
-    /// Mean time between lookups, exponential; a lookup never starts before the last has ended.
+    /// Mean time between lookups, exponential; a lookup starts after the end of the previous one.
     pub interval: Duration,
-    /// Time until a query is sent again.
+    /// Time after which a query is repeated.
     pub timeout: Duration,
-    /// Queries sent before a lookup is given up.
+    /// Maximum number of queries per lookup.
     pub attempts: u32,
-    /// Time the server takes.
+    /// Processing time of the server.
     pub server: Duration,
 }
 
@@ -39,10 +39,10 @@ impl Dns {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     model: Dns,
-    asked: Instant,
+    started_at: Instant,
     next: Instant,
-    /// When the next lookup is wanted, should the present one take long.
-    wanted: Instant,
+    /// Time of the next lookup, unless the current one takes longer.
+    next_lookup: Instant,
     attempts_left: u32,
     answer: u32,
     number: u32,
@@ -51,21 +51,30 @@ pub(crate) struct Client {
 
 impl Client {
     pub fn new(model: Dns) -> Client {
-        let (asked, next, wanted) = (Instant::ZERO, Instant::NEVER, Instant::ZERO);
-        Client { model, asked, next, wanted, attempts_left: 0, answer: 0, number: 0, waiting: false }
+        let (started_at, next, next_lookup) = (Instant::ZERO, Instant::NEVER, Instant::ZERO);
+        Client {
+            model,
+            started_at,
+            next,
+            next_lookup,
+            attempts_left: 0,
+            answer: 0,
+            number: 0,
+            waiting: false,
+        }
     }
 
     fn begin(&mut self, context: &mut Context) {
-        self.wanted = context.now + context.exponential(self.model.interval);
-        self.asked = context.now;
+        self.next_lookup = context.now + context.exponential(self.model.interval);
+        self.started_at = context.now;
         self.answer = self.model.answer.draw(context.rng);
         self.attempts_left = self.model.attempts;
         self.waiting = true;
         self.number = self.number.wrapping_add(1);
-        self.ask(context);
+        self.send_query(context);
     }
 
-    fn ask(&mut self, context: &mut Context) {
+    fn send_query(&mut self, context: &mut Context) {
         self.attempts_left -= 1;
         let content = Content::Request { answer: self.answer, after: self.model.server };
         context.send(0, self.model.query, self.number, content);
@@ -74,7 +83,7 @@ impl Client {
 
     fn finish(&mut self, context: &mut Context) {
         self.waiting = false;
-        self.next = self.wanted.max(context.now);
+        self.next = self.next_lookup.max(context.now);
     }
 }
 
@@ -89,7 +98,7 @@ impl Machine for Client {
 
     fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
         if self.waiting && message.number == self.number {
-            let took = context.now.since(self.asked);
+            let took = context.now.since(self.started_at);
             context.observe(Observation::Transaction { at: context.now, took });
             self.finish(context);
         }
@@ -99,7 +108,7 @@ impl Machine for Client {
         if !self.waiting {
             self.begin(context);
         } else if self.attempts_left > 0 {
-            self.ask(context);
+            self.send_query(context);
         } else {
             context.observe(Observation::Failure { at: context.now });
             self.finish(context);

@@ -1,5 +1,5 @@
-//! Requests and responses: the next one a while after the last was answered (closed loop),
-//! or whenever its time has come (open loop, Poisson).
+//! Requests and responses: each request follows the previous response after a think time (closed loop), or
+//! requests are independent of responses (open loop, Poisson).
 
 use super::{
     ApplicationError, Carriage, Content, Context, LARGEST_DATAGRAM, Machine, Message, Observation, Spread,
@@ -15,23 +15,23 @@ pub struct Exchange {
     pub request: Spread,
     /// Size of a response.
     pub response: Spread,
-    /// When requests are made.
+    /// Timing of the requests.
     pub pace: Pace,
-    /// Time the server takes.
+    /// Processing time of the server.
     pub server: Duration,
-    /// Connections, used in turn; with a closed loop each has a request under way.
+    /// Number of connections. An open loop uses them in turn; in a closed loop each has one pending request.
     pub connections: u32,
-    /// When a request is given up.
+    /// Time after which a request fails.
     pub timeout: Duration,
 }
 
-/// When requests are made.
+/// Timing of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pace {
-    /// A time to think after each response; exponential with this mean.
+    /// Closed loop with an exponential think time of this mean.
     Closed(Duration),
-    /// So many requests per second, Poisson, answered or not.
+    /// Open loop with this mean number of requests per second, Poisson.
     Open(f64),
 }
 
@@ -57,11 +57,11 @@ impl Exchange {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     model: Exchange,
-    /// Requests under way by number: when asked, and on which connection.
-    asked: BTreeMap<u32, (Instant, u32)>,
-    /// When each connection asks next, in a closed loop; [`Instant::NEVER`] while it waits.
+    /// Pending requests by number: time and connection.
+    pending: BTreeMap<u32, (Instant, u32)>,
+    /// Times of the next request of the idle connections, in a closed loop.
     due: BTreeMap<u32, Instant>,
-    /// When the next request is made, in an open loop.
+    /// Time of the next request, in an open loop.
     next: Instant,
     open: u32,
     turn: u32,
@@ -70,27 +70,27 @@ pub(crate) struct Client {
 
 impl Client {
     pub fn new(model: Exchange) -> Client {
-        let (asked, due) = (BTreeMap::new(), BTreeMap::new());
-        Client { model, asked, due, next: Instant::NEVER, open: 0, turn: 0, number: 0 }
+        let (pending, due) = (BTreeMap::new(), BTreeMap::new());
+        Client { model, pending, due, next: Instant::NEVER, open: 0, turn: 0, number: 0 }
     }
 
-    fn ask(&mut self, context: &mut Context, connection: u32) {
+    fn send_request(&mut self, context: &mut Context, connection: u32) {
         let (bytes, answer) = (self.model.request.draw(context.rng), self.model.response.draw(context.rng));
         self.number = self.number.wrapping_add(1);
-        self.asked.insert(self.number, (context.now, connection));
+        self.pending.insert(self.number, (context.now, connection));
         context.send(connection, bytes, self.number, Content::Request { answer, after: self.model.server });
     }
 
-    /// A request on this connection has come to its end.
-    fn rest(&mut self, context: &mut Context, connection: u32) {
+    /// Schedules the next request of a connection in a closed loop.
+    fn schedule_next(&mut self, context: &mut Context, connection: u32) {
         if let Pace::Closed(think) = self.model.pace {
             self.due.insert(connection, context.now + context.exponential(think));
         }
     }
 
-    /// The oldest request, which is the first to be given up.
+    /// Returns the number, time and connection of the oldest pending request.
     fn oldest(&self) -> Option<(u32, Instant, u32)> {
-        self.asked.iter().next().map(|(number, (at, connection))| (*number, *at, *connection))
+        self.pending.iter().next().map(|(number, (at, connection))| (*number, *at, *connection))
     }
 }
 
@@ -104,8 +104,8 @@ impl Machine for Client {
     fn connected(&mut self, context: &mut Context, connection: u32) {
         self.open += 1;
         match self.model.pace {
-            Pace::Closed(_) => self.ask(context, connection),
-            // The first gap is exponential too, from when all connections are there.
+            Pace::Closed(_) => self.send_request(context, connection),
+            // The first gap starts once all connections are open.
             Pace::Open(rate) if self.open == self.model.connections => {
                 self.next = context.now + Duration::from_secs_f64(context.rng.exponential(1.0 / rate));
             }
@@ -114,9 +114,9 @@ impl Machine for Client {
     }
 
     fn failed(&mut self, context: &mut Context, connection: u32) {
-        let before = self.asked.len();
-        self.asked.retain(|_, (_, on)| *on != connection);
-        for _ in self.asked.len()..before.max(1) {
+        let before = self.pending.len();
+        self.pending.retain(|_, (_, on)| *on != connection);
+        for _ in self.pending.len()..before.max(1) {
             context.observe(Observation::Failure { at: context.now });
         }
         self.open = self.open.saturating_sub(1);
@@ -125,9 +125,9 @@ impl Machine for Client {
     }
 
     fn message(&mut self, context: &mut Context, connection: u32, message: &Message) {
-        if let Some((asked, _)) = self.asked.remove(&message.number) {
-            context.observe(Observation::Transaction { at: context.now, took: context.now.since(asked) });
-            self.rest(context, connection);
+        if let Some((at, _)) = self.pending.remove(&message.number) {
+            context.observe(Observation::Transaction { at: context.now, took: context.now.since(at) });
+            self.schedule_next(context, connection);
         }
     }
 
@@ -136,27 +136,27 @@ impl Machine for Client {
             if at + self.model.timeout > context.now {
                 break;
             }
-            self.asked.remove(&number);
+            self.pending.remove(&number);
             context.observe(Observation::Failure { at: context.now });
-            self.rest(context, connection);
+            self.schedule_next(context, connection);
         }
         while let Some((&connection, _)) = self.due.iter().find(|(_, at)| **at <= context.now) {
             self.due.remove(&connection);
-            self.ask(context, connection);
+            self.send_request(context, connection);
         }
         while let Pace::Open(rate) = self.model.pace
             && self.next <= context.now
         {
             let connection = self.turn % self.model.connections;
             self.turn = self.turn.wrapping_add(1);
-            self.ask(context, connection);
+            self.send_request(context, connection);
             self.next += Duration::from_secs_f64(context.rng.exponential(1.0 / rate));
         }
     }
 
     fn deadline(&self) -> Instant {
-        let given_up = self.oldest().map_or(Instant::NEVER, |(_, at, _)| at + self.model.timeout);
+        let timeout = self.oldest().map_or(Instant::NEVER, |(_, at, _)| at + self.model.timeout);
         let due = self.due.values().min().copied().unwrap_or(Instant::NEVER);
-        given_up.min(due).min(self.next)
+        timeout.min(due).min(self.next)
     }
 }

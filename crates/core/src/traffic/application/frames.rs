@@ -1,6 +1,6 @@
-//! Video in frames of variable bit rate: groups of pictures of I, P and B frames whose sizes
-//! are log-normal (Krunz, Sass, Hughes, "Statistical characteristics and multiplexing of MPEG
-//! streams", INFOCOM 1995). The server sends each frame at its time, whatever the network does.
+//! Variable-bit-rate video: groups of pictures of I, P and B frames with log-normal sizes (Krunz, Sass,
+//! Hughes, "Statistical characteristics and multiplexing of MPEG streams", INFOCOM 1995). The server sends
+//! frames at fixed times, regardless of the network.
 
 use super::playout::Playout;
 use super::{ApplicationError, Carriage, Content, Context, HEADER, Machine, Message, Observation};
@@ -9,29 +9,29 @@ use crate::time::{Duration, Instant};
 use alloc::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
-/// Payload of a packet that carries part of a frame.
+/// Maximum payload of a packet that carries part of a frame, bytes.
 const PART: u32 = 1_400;
-/// A client that sees no frame asks again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Incomplete frames this far behind are forgotten.
-const FORGOTTEN: u32 = 256;
+/// Interval of the client's requests until it receives a frame.
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of frames after which an incomplete frame is discarded.
+const MAX_INCOMPLETE_AGE: u32 = 256;
 
-/// Video in frames.
+/// Video frames of variable size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FrameVideo {
     /// Mean bit rate.
     pub rate: BitRate,
     /// Frames per second.
     pub frames_per_second: f64,
-    /// Frames from one I frame to the next.
+    /// Length of a group of pictures in frames.
     pub group: u32,
     /// B frames between two I or P frames.
     pub b_frames: u32,
-    /// Mean size of I, P and B frames, relative to each other.
+    /// Relative mean sizes of I, P and B frames.
     pub sizes: [f64; 3],
-    /// Deviation of the sizes of a kind of frame, relative to their mean.
+    /// Standard deviation of the sizes of a kind of frame, relative to their mean.
     pub variation: f64,
-    /// What the viewer buffers against varying delay.
+    /// Size of the viewer's jitter buffer.
     pub playout_delay: Duration,
 }
 
@@ -46,8 +46,11 @@ impl FrameVideo {
         if self.rate.0 == 0 {
             return Err(ApplicationError::Rates);
         }
-        let sound = self.sizes.iter().all(|size| *size > 0.0 && size.is_finite());
-        if !sound || !(0.0..=100.0).contains(&self.variation) || self.means().iter().any(|mean| *mean > 1e8) {
+        let is_valid = self.sizes.iter().all(|size| *size > 0.0 && size.is_finite());
+        if !is_valid
+            || !(0.0..=100.0).contains(&self.variation)
+            || self.means().iter().any(|mean| *mean > 1e8)
+        {
             return Err(ApplicationError::Size);
         }
         Ok(())
@@ -57,14 +60,14 @@ impl FrameVideo {
         Duration::from_secs_f64(1.0 / self.frames_per_second)
     }
 
-    /// 0, 1 or 2 for the I, P or B frame at a place of the group.
-    fn kind(&self, place: u32) -> usize {
-        if place == 0 { 0 } else { 1 + usize::from(!place.is_multiple_of(self.b_frames.saturating_add(1))) }
+    /// Returns 0, 1 or 2 for the I, P or B frame at an index of the group.
+    fn kind(&self, index: u32) -> usize {
+        if index == 0 { 0 } else { 1 + usize::from(!index.is_multiple_of(self.b_frames.saturating_add(1))) }
     }
 
-    /// Mean bytes of each kind of frame.
+    /// Returns the mean size of each kind of frame, bytes.
     fn means(&self) -> [f64; 3] {
-        let weight: f64 = (0..self.group).map(|place| self.sizes[self.kind(place)]).sum();
+        let weight: f64 = (0..self.group).map(|index| self.sizes[self.kind(index)]).sum();
         let frame = self.rate.as_f64() / 8.0 / self.frames_per_second;
         self.sizes.map(|size| size / weight * f64::from(self.group) * frame)
     }
@@ -77,7 +80,7 @@ pub(crate) struct Source {
     carriage: Carriage,
     means: [f64; 3],
     connection: u32,
-    began: Instant,
+    started_at: Instant,
     next: Instant,
     frame: u32,
     number: u32,
@@ -86,8 +89,8 @@ pub(crate) struct Source {
 impl Source {
     pub fn new(model: FrameVideo, carriage: Carriage) -> Source {
         let means = model.means();
-        let (began, next) = (Instant::NEVER, Instant::NEVER);
-        Source { model, carriage, means, connection: 0, began, next, frame: 0, number: 0 }
+        let (started_at, next) = (Instant::NEVER, Instant::NEVER);
+        Source { model, carriage, means, connection: 0, started_at, next, frame: 0, number: 0 }
     }
 
     fn send_frame(&mut self, context: &mut Context) {
@@ -97,26 +100,27 @@ impl Source {
             variation => context.rng.lognormal(mean, mean * variation).min(1e9),
         };
         let size = (size as u32).max(HEADER);
-        let of = if self.carriage == Carriage::Stream { 1 } else { size.div_ceil(PART) };
-        let mut left = size;
-        for part in 0..of {
-            let bytes = left.div_ceil(of - part);
-            left -= bytes;
-            context.send(self.connection, bytes, self.number, Content::Part { frame: self.frame, of });
+        let parts = if self.carriage == Carriage::Stream { 1 } else { size.div_ceil(PART) };
+        let mut remaining = size;
+        for part in 0..parts {
+            let bytes = remaining.div_ceil(parts - part);
+            remaining -= bytes;
+            let content = Content::Part { frame: self.frame, of: parts };
+            context.send(self.connection, bytes, self.number, content);
             self.number = self.number.wrapping_add(1);
         }
         self.frame = self.frame.wrapping_add(1);
-        // Counted from the first frame, so that nothing adds up.
+        // Relative to the first frame, so that rounding errors do not add up.
         let elapsed = f64::from(self.frame) / self.model.frames_per_second;
-        self.next = self.began + Duration::from_secs_f64(elapsed);
+        self.next = self.started_at + Duration::from_secs_f64(elapsed);
     }
 }
 
 impl Machine for Source {
     fn message(&mut self, context: &mut Context, connection: u32, _: &Message) {
         self.connection = connection;
-        if self.began == Instant::NEVER {
-            self.began = context.now;
+        if self.started_at == Instant::NEVER {
+            self.started_at = context.now;
             self.next = context.now;
         }
     }
@@ -136,10 +140,10 @@ impl Machine for Source {
 #[derive(Clone, Debug)]
 pub(crate) struct Sink {
     frames: Playout,
-    /// Parts of incomplete frames that have come: their numbers and bytes.
+    /// Received parts of incomplete frames: their numbers and the sum of their bytes.
     incomplete: BTreeMap<u32, (BTreeSet<u32>, u64)>,
-    /// When to ask again.
-    ask: Instant,
+    /// Time of the next request.
+    next_request: Instant,
     interval: Duration,
 }
 
@@ -148,15 +152,15 @@ impl Sink {
         Sink {
             frames: Playout::new(Some(model.playout_delay)),
             incomplete: BTreeMap::new(),
-            ask: Instant::NEVER,
+            next_request: Instant::NEVER,
             interval: model.interval(),
         }
     }
 
-    fn ask(&mut self, context: &mut Context) {
+    fn send_request(&mut self, context: &mut Context) {
         let content = Content::Request { answer: 0, after: Duration::ZERO };
         context.send(0, HEADER, 0, content);
-        self.ask = context.now + ASK_AGAIN;
+        self.next_request = context.now + REQUEST_INTERVAL;
     }
 }
 
@@ -166,7 +170,7 @@ impl Machine for Sink {
     }
 
     fn connected(&mut self, context: &mut Context, _: u32) {
-        self.ask(context);
+        self.send_request(context);
     }
 
     fn failed(&mut self, context: &mut Context, connection: u32) {
@@ -176,7 +180,7 @@ impl Machine for Sink {
 
     fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
         let Content::Part { frame, of } = message.content else { return };
-        self.ask = Instant::NEVER;
+        self.next_request = Instant::NEVER;
         let (parts, bytes) = self.incomplete.entry(frame).or_default();
         if parts.insert(message.number) {
             *bytes += u64::from(message.bytes);
@@ -186,7 +190,7 @@ impl Machine for Sink {
         }
         let bits = *bytes * 8;
         self.incomplete.remove(&frame);
-        self.incomplete.retain(|other, _| *other > frame.saturating_sub(FORGOTTEN));
+        self.incomplete.retain(|other, _| *other > frame.saturating_sub(MAX_INCOMPLETE_AGE));
         if self.frames.arrive(context, frame, context.now.since(message.sent)) {
             let rate = bits as f64 / self.interval.as_secs_f64();
             let until = context.now + self.interval;
@@ -195,12 +199,12 @@ impl Machine for Sink {
     }
 
     fn timeout(&mut self, context: &mut Context) {
-        if self.ask <= context.now {
-            self.ask(context);
+        if self.next_request <= context.now {
+            self.send_request(context);
         }
     }
 
     fn deadline(&self) -> Instant {
-        self.ask
+        self.next_request
     }
 }

@@ -1,23 +1,23 @@
-//! A game: small packets both ways, as Färber measured them ("Network game traffic
-//! modelling", NetGames 2002): sizes and the server's gaps have an extreme value
-//! distribution, the client's gaps are constant.
+//! A game: small packets in both directions, as measured by Färber ("Network game traffic modelling",
+//! NetGames 2002). Sizes and the server's gaps have an extreme value distribution; the client's gaps are
+//! constant.
 
 use super::playout::Playout;
 use super::{ApplicationError, Content, Context, HEADER, Machine, Message, Role};
 use crate::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
-/// Largest packet of a game, so that none is fragmented.
-const LARGEST: f64 = 1_400.0;
-/// Packets are never closer than this.
-const SMALLEST_GAP: f64 = 1e6;
+/// Maximum packet size, which avoids fragmentation, bytes.
+const MAX_SIZE: f64 = 1_400.0;
+/// Minimum gap between packets, nanoseconds.
+const MIN_GAP: f64 = 1e6;
 
-/// A game: what the client sends, and what the server sends to it.
+/// A game.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Game {
-    /// From the client.
+    /// Packets from the client.
     pub client: Ticks,
-    /// From the server.
+    /// Packets from the server.
     pub server: Ticks,
 }
 
@@ -39,8 +39,7 @@ impl Ticks {
         if self.gap.0 == 0 {
             return Err(ApplicationError::ZeroTime);
         }
-        let sound = self.size <= LARGEST && (0.0..=LARGEST).contains(&self.size_scale);
-        if !sound {
+        if !(self.size <= MAX_SIZE && (0.0..=MAX_SIZE).contains(&self.size_scale)) {
             return Err(ApplicationError::Size);
         }
         if self.size >= f64::from(HEADER) { Ok(()) } else { Err(ApplicationError::SmallMessage) }
@@ -60,25 +59,25 @@ pub(crate) struct Peer {
     role: Role,
     next: Instant,
     number: u32,
-    heard: Playout,
+    playout: Playout,
 }
 
 impl Peer {
     pub fn new(model: &Game, role: Role) -> Peer {
         let ticks = if role == Role::Client { model.client } else { model.server };
-        Peer { ticks, role, next: Instant::NEVER, number: 0, heard: Playout::new(None) }
+        Peer { ticks, role, next: Instant::NEVER, number: 0, playout: Playout::new(None) }
     }
 
     fn tick(&mut self, context: &mut Context) {
-        let drawn = |context: &mut Context, mode: f64, scale: f64| {
+        let draw = |context: &mut Context, mode: f64, scale: f64| {
             if scale > 0.0 { context.rng.extreme(mode, scale) } else { mode }
         };
-        let size = drawn(context, self.ticks.size, self.ticks.size_scale);
-        let gap = drawn(context, self.ticks.gap.0 as f64, self.ticks.gap_scale.0 as f64);
-        let bytes = size.clamp(f64::from(HEADER), LARGEST) as u32;
+        let size = draw(context, self.ticks.size, self.ticks.size_scale);
+        let gap = draw(context, self.ticks.gap.0 as f64, self.ticks.gap_scale.0 as f64);
+        let bytes = size.clamp(f64::from(HEADER), MAX_SIZE) as u32;
         context.send(0, bytes, self.number, Content::Data);
         self.number = self.number.wrapping_add(1);
-        self.next += Duration(gap.max(SMALLEST_GAP.min(self.ticks.gap.0 as f64)) as u64);
+        self.next += Duration(gap.max(MIN_GAP.min(self.ticks.gap.0 as f64)) as u64);
     }
 }
 
@@ -97,7 +96,7 @@ impl Machine for Peer {
         if self.next == Instant::NEVER {
             self.next = context.now;
         }
-        self.heard.arrive(context, message.number, context.now.since(message.sent));
+        self.playout.arrive(context, message.number, context.now.since(message.sent));
     }
 
     fn timeout(&mut self, context: &mut Context) {

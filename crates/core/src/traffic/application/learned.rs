@@ -1,5 +1,5 @@
-//! A model learned from a capture: requests and responses, or packets each way, with the
-//! distributions that were seen and, up to a bound, what was said itself.
+//! A model learned from a capture: requests and responses, or one-way packets, with the observed
+//! distributions and a limited number of recorded messages.
 
 use super::playout::Playout;
 use super::{
@@ -13,67 +13,67 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// A request without its answer is given up after this; only datagrams get lost.
-const GIVEN_UP: Duration = Duration::from_secs(5);
-/// A client that waits for the first packet of a stream asks again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Most connections open at once.
+/// Time after which a request over datagrams fails.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of the client's requests until it receives the first packet.
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of concurrent connections.
 pub const MOST_CONCURRENT: u32 = 64;
 
-/// What was learned.
+/// A learned model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Learned {
-    /// What carried it.
+    /// Type of transport.
     pub carriage: Carriage,
-    /// What it looks like.
+    /// Type of the exchange.
     pub shape: Shape,
 }
 
-/// What a conversation looks like.
+/// Type of a learned exchange.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
-    /// One end asks, the other answers.
+    /// Requests and responses.
     Exchanges(Exchanges),
-    /// Packets each way, none of which answers another.
+    /// Independent packets in one or both directions.
     OneWay {
-        /// From client to server.
+        /// Packets from client to server.
         up: Option<OneWay>,
-        /// From server to client.
+        /// Packets from server to client.
         down: Option<OneWay>,
     },
 }
 
-/// Connections of turns.
+/// Requests and responses on connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exchanges {
-    /// Bytes of a request.
+    /// Sizes of requests, bytes.
     pub request: Quantiles,
-    /// Bytes of a response; 0 for none.
+    /// Sizes of responses, bytes; 0 for no response.
     pub response: Quantiles,
-    /// Nanoseconds from the last response, or from the connection, to the request.
+    /// Think times from the last response, or from the connection setup, to the request, nanoseconds.
     pub think: Quantiles,
-    /// Nanoseconds from the request to its response, as the server takes them.
+    /// Processing times of the server, nanoseconds.
     pub server: Quantiles,
-    /// Turns of a connection.
+    /// Numbers of turns per connection.
     pub turns: Quantiles,
-    /// Nanoseconds from the start of a connection to that of the next.
+    /// Times between the starts of successive connections, nanoseconds.
     pub starts: Quantiles,
-    /// Most connections at once.
+    /// Maximum number of concurrent connections.
     pub concurrent: u32,
-    /// What was said, as far as it was kept.
+    /// Recorded connections.
     pub recorded: Vec<Connection>,
 }
 
-/// A connection, as captured.
+/// A captured connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Connection {
-    /// Time from the start of the one before.
+    /// Time from the start of the previous connection.
     pub after: Duration,
-    /// What was said on it.
+    /// Requests and responses on the connection.
     pub turns: Vec<Turn>,
 }
 
@@ -81,87 +81,91 @@ pub struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Turn {
-    /// Time from the last response, or from the connection, to the request.
+    /// Time from the last response, or from the connection setup, to the request.
     pub think: Duration,
-    /// Bytes of the request.
+    /// Size of the request, bytes.
     pub request: u32,
-    /// Time the server takes.
+    /// Processing time of the server.
     pub server: Duration,
-    /// Bytes of the response; 0 for none.
+    /// Size of the response, bytes; 0 for no response.
     pub response: u32,
 }
 
-/// Packets one way.
+/// Packets in one direction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OneWay {
     /// Payload bytes of a packet.
     pub size: Quantiles,
-    /// Nanoseconds from one packet to the next.
+    /// Gaps between packets, nanoseconds.
     pub gap: Quantiles,
-    /// Gap before each packet, and its bytes, as far as they were kept.
+    /// Recorded packets: the gap before each packet, and its payload bytes.
     pub recorded: Vec<(Duration, u32)>,
 }
 
-/// A distribution as its quantiles: value k of n is that at k / (n - 1).
+/// A distribution by its quantiles: value k of n is the quantile at k / (n - 1).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Quantiles(pub Vec<u64>);
 
 impl Quantiles {
-    /// Of samples, which it sorts: all of them, or evenly spread ones where there are more
-    /// than `most`, which is at least 2.
-    pub fn of(mut samples: Vec<u64>, most: usize) -> Quantiles {
+    /// Creates the distribution of samples in any order. If there are more than `max`, which is at least 2,
+    /// evenly spaced ones are kept.
+    pub fn of(mut samples: Vec<u64>, max: usize) -> Quantiles {
         samples.sort_unstable();
-        if samples.len() > most {
+        if samples.len() > max {
             let last = samples.len() - 1;
-            samples = (0..most).map(|k| samples[k * last / (most - 1)]).collect();
+            samples = (0..max).map(|k| samples[k * last / (max - 1)]).collect();
         }
         Quantiles(samples)
     }
 
-    /// A value, between the quantiles on a straight line.
+    /// Draws a value, with linear interpolation between the quantiles.
     pub fn draw(&self, rng: &mut Stream) -> u64 {
         let Some(last) = self.0.len().checked_sub(1) else { return 0 };
-        let place = rng.uniform() * last as f64;
-        let below = (place as usize).min(last);
+        let position = rng.uniform() * last as f64;
+        let below = (position as usize).min(last);
         let (low, high) = (self.0[below], self.0[(below + 1).min(last)]);
-        low + (high.saturating_sub(low) as f64 * (place - below as f64)) as u64
+        low + (high.saturating_sub(low) as f64 * (position - below as f64)) as u64
     }
 
-    fn ascends(&self) -> bool {
+    fn is_valid(&self) -> bool {
         !self.0.is_empty() && self.0.is_sorted()
     }
 
-    fn largest(&self) -> u64 {
+    fn max(&self) -> u64 {
         self.0.last().copied().unwrap_or(0)
     }
 }
 
-/// A year: no captured time is longer.
-const LONGEST: u64 = 366 * 86_400 * 1_000_000_000;
+/// Maximum captured time: a leap year, nanoseconds.
+const MAX_TIME: u64 = 366 * 86_400 * 1_000_000_000;
 
 impl Learned {
     pub(super) fn check(&self, replay: bool) -> Result<(), ApplicationError> {
         if replay && !self.is_recorded() {
             return Err(ApplicationError::EmptyModel);
         }
-        let most = match self.carriage {
+        let max_size = match self.carriage {
             Carriage::Stream => u64::from(u32::MAX),
             Carriage::Datagram => u64::from(LARGEST_DATAGRAM),
         };
         match &self.shape {
-            Shape::Exchanges(exchanges) => exchanges.check(most),
+            Shape::Exchanges(exchanges) => exchanges.check(max_size),
             Shape::OneWay { up: None, down: None } => Err(ApplicationError::EmptyModel),
-            Shape::OneWay { up, down } => up.iter().chain(down).try_for_each(|way| way.check(most)),
+            Shape::OneWay { up, down } => {
+                up.iter().chain(down).try_for_each(|direction| direction.check(max_size))
+            }
         }
     }
 
-    /// Whether anything was kept that could be replayed.
+    /// Returns whether the model has recorded messages, which can be replayed.
     pub fn is_recorded(&self) -> bool {
         match &self.shape {
             Shape::Exchanges(exchanges) => !exchanges.recorded.is_empty(),
-            Shape::OneWay { up, down } => up.iter().chain(down).any(|way| !way.recorded.is_empty()),
+            Shape::OneWay { up, down } => {
+                up.iter().chain(down).any(|direction| !direction.recorded.is_empty())
+            }
         }
     }
 
@@ -174,28 +178,28 @@ impl Learned {
 }
 
 impl Exchanges {
-    fn check(&self, most: u64) -> Result<(), ApplicationError> {
+    fn check(&self, max_size: u64) -> Result<(), ApplicationError> {
         let sizes = [&self.request, &self.response];
         let times = [&self.think, &self.server, &self.starts];
-        if !sizes.iter().chain(&times).chain(&[&self.turns]).all(|table| table.ascends()) {
+        if !sizes.iter().chain(&times).chain(&[&self.turns]).all(|table| table.is_valid()) {
             return Err(ApplicationError::EmptyModel);
         }
-        let spoken = self.recorded.iter().flat_map(|connection| &connection.turns);
-        let longest = spoken.clone().map(|turn| turn.think.0.max(turn.server.0)).max().unwrap_or(0);
-        let largest = spoken.map(|turn| u64::from(turn.request.max(turn.response))).max().unwrap_or(0);
-        let silent = self.recorded.iter().any(|connection| connection.turns.is_empty());
+        let turns = self.recorded.iter().flat_map(|connection| &connection.turns);
+        let longest = turns.clone().map(|turn| turn.think.0.max(turn.server.0)).max().unwrap_or(0);
+        let largest = turns.map(|turn| u64::from(turn.request.max(turn.response))).max().unwrap_or(0);
+        let has_empty = self.recorded.iter().any(|connection| connection.turns.is_empty());
         let gap = self.recorded.iter().map(|connection| connection.after.0).max().unwrap_or(0);
-        if sizes.iter().any(|table| table.largest() > most) || largest > most {
+        if sizes.iter().any(|table| table.max() > max_size) || largest > max_size {
             return Err(ApplicationError::LargeDatagram);
         }
-        if times.iter().any(|table| table.largest() > LONGEST) || longest.max(gap) > LONGEST {
+        if times.iter().any(|table| table.max() > MAX_TIME) || longest.max(gap) > MAX_TIME {
             return Err(ApplicationError::Size);
         }
-        if silent || self.turns.0[0] == 0 || !(1..=MOST_CONCURRENT).contains(&self.concurrent) {
+        if has_empty || self.turns.0[0] == 0 || !(1..=MOST_CONCURRENT).contains(&self.concurrent) {
             return Err(ApplicationError::ZeroCount);
         }
-        // Connections that start without end at one instant would never let time go on.
-        if self.starts.largest() == 0 && self.starts.0.len() > 1 {
+        // Otherwise connections would start endlessly at one instant, and time would not advance.
+        if self.starts.max() == 0 && self.starts.0.len() > 1 {
             return Err(ApplicationError::ZeroTime);
         }
         Ok(())
@@ -203,17 +207,17 @@ impl Exchanges {
 }
 
 impl OneWay {
-    fn check(&self, most: u64) -> Result<(), ApplicationError> {
-        if !self.size.ascends() || !self.gap.ascends() {
+    fn check(&self, max_size: u64) -> Result<(), ApplicationError> {
+        if !self.size.is_valid() || !self.gap.is_valid() {
             return Err(ApplicationError::EmptyModel);
         }
         let recorded = self.recorded.iter();
         let (longest, largest) = recorded.fold((0, 0), |(gap, size), (g, s)| (g.0.max(gap), (*s).max(size)));
-        if self.size.largest() > most || u64::from(largest) > most {
+        if self.size.max() > max_size || u64::from(largest) > max_size {
             Err(ApplicationError::LargeDatagram)
-        } else if self.gap.largest() > LONGEST || longest > LONGEST {
+        } else if self.gap.max() > MAX_TIME || longest > MAX_TIME {
             Err(ApplicationError::Size)
-        } else if self.gap.largest() == 0 {
+        } else if self.gap.max() == 0 {
             Err(ApplicationError::ZeroTime)
         } else {
             Ok(())
@@ -221,27 +225,27 @@ impl OneWay {
     }
 }
 
-/// The client of [`Exchanges`].
+/// Client of [`Exchanges`].
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     model: Arc<Learned>,
     replay: bool,
     slots: Vec<Slot>,
-    /// When the next connection starts; it waits for a slot to be free.
+    /// Time of the next start of a connection, which also needs a free slot.
     next: Instant,
-    begun: usize,
+    connections_started: usize,
     number: u32,
-    /// Requests under way, by number: the slot, and when they were made.
-    asked: BTreeMap<u32, (usize, Instant)>,
+    /// Pending requests by number: slot and time.
+    pending: BTreeMap<u32, (usize, Instant)>,
 }
 
-/// A connection that is open, or a place for one.
+/// State of an open connection, or a free slot.
 #[derive(Clone, Debug)]
 struct Slot {
     busy: bool,
-    /// The recorded connection it replays.
+    /// Index of the recorded connection.
     recorded: usize,
-    said: usize,
+    turns_started: usize,
     turns: usize,
     due: Instant,
 }
@@ -252,36 +256,39 @@ impl Client {
             Shape::Exchanges(exchanges) => exchanges.concurrent as usize,
             Shape::OneWay { .. } => 0,
         };
-        let slot = Slot { busy: false, recorded: 0, said: 0, turns: 0, due: Instant::NEVER };
+        let slot = Slot { busy: false, recorded: 0, turns_started: 0, turns: 0, due: Instant::NEVER };
         Client {
             model,
             replay,
             slots: alloc::vec![slot; concurrent],
             next: Instant::NEVER,
-            begun: 0,
+            connections_started: 0,
             number: 0,
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
         }
     }
 
-    /// Starts the connections whose time has come, as far as there are slots.
+    /// Starts the connections that are due, as far as slots are free.
     fn begin(&mut self, context: &mut Context) {
         let model = Arc::clone(&self.model);
         let Shape::Exchanges(exchanges) = &model.shape else { return };
         while self.next <= context.now {
             let Some(free) = self.slots.iter().position(|slot| !slot.busy) else { return };
-            let recorded = self.begun;
+            let recorded = self.connections_started;
             let turns = if self.replay {
                 exchanges.recorded[recorded].turns.len()
             } else {
                 exchanges.turns.draw(context.rng).max(1) as usize
             };
-            self.slots[free] = Slot { busy: true, recorded, said: 0, turns, due: Instant::NEVER };
-            self.begun += 1;
+            self.slots[free] = Slot { busy: true, recorded, turns_started: 0, turns, due: Instant::NEVER };
+            self.connections_started += 1;
             self.next = if !self.replay {
                 self.next + Duration(exchanges.starts.draw(context.rng))
             } else {
-                exchanges.recorded.get(self.begun).map_or(Instant::NEVER, |next| self.next + next.after)
+                exchanges
+                    .recorded
+                    .get(self.connections_started)
+                    .map_or(Instant::NEVER, |next| self.next + next.after)
             };
             match model.carriage {
                 Carriage::Stream => context.open(free as u32),
@@ -293,12 +300,12 @@ impl Client {
     fn recorded(&self, slot: usize) -> Option<Turn> {
         let Shape::Exchanges(exchanges) = &self.model.shape else { return None };
         let slot = self.slots.get(slot).filter(|_| self.replay)?;
-        exchanges.recorded.get(slot.recorded)?.turns.get(slot.said).copied()
+        exchanges.recorded.get(slot.recorded)?.turns.get(slot.turns_started).copied()
     }
 
-    /// The next turn of a slot is due after a while, or its connection has had its last.
+    /// Schedules the next turn of a slot, or frees the slot after the last turn.
     fn think(&mut self, context: &mut Context, index: usize) {
-        if self.slots[index].said == self.slots[index].turns {
+        if self.slots[index].turns_started == self.slots[index].turns {
             self.free(context, index);
             return;
         }
@@ -319,7 +326,7 @@ impl Client {
         self.begin(context);
     }
 
-    fn ask(&mut self, context: &mut Context, index: usize) {
+    fn send_request(&mut self, context: &mut Context, index: usize) {
         let turn = match (self.recorded(index), &self.model.shape) {
             (Some(turn), _) => turn,
             (None, Shape::Exchanges(exchanges)) => Turn {
@@ -333,21 +340,21 @@ impl Client {
         let connection = if self.model.carriage == Carriage::Stream { index as u32 } else { 0 };
         self.number = self.number.wrapping_add(1);
         self.slots[index].due = Instant::NEVER;
-        self.slots[index].said += 1;
+        self.slots[index].turns_started += 1;
         let content = Content::Request { answer: turn.response, after: turn.server };
         context.send(connection, turn.request, self.number, content);
         if turn.response == 0 {
             self.think(context, index);
         } else {
-            self.asked.insert(self.number, (index, context.now));
+            self.pending.insert(self.number, (index, context.now));
         }
     }
 
-    /// When the oldest request is given up.
-    fn given_up_at(&self) -> Instant {
-        let lossy = self.model.carriage == Carriage::Datagram;
-        let oldest = self.asked.values().next().filter(|_| lossy);
-        oldest.map_or(Instant::NEVER, |(_, asked)| *asked + GIVEN_UP)
+    /// Returns the time at which the oldest request fails.
+    fn expires_at(&self) -> Instant {
+        let is_lossy = self.model.carriage == Carriage::Datagram;
+        let oldest = self.pending.values().next().filter(|_| is_lossy);
+        oldest.map_or(Instant::NEVER, |(_, at)| *at + REQUEST_TIMEOUT)
     }
 }
 
@@ -371,63 +378,63 @@ impl Machine for Client {
     fn failed(&mut self, context: &mut Context, connection: u32) {
         context.observe(Observation::Failure { at: context.now });
         let index = connection as usize;
-        self.asked.retain(|_, (slot, _)| *slot != index);
+        self.pending.retain(|_, (slot, _)| *slot != index);
         self.slots[index].busy = false;
         self.slots[index].due = Instant::NEVER;
         self.begin(context);
     }
 
     fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
-        if let Some((index, asked)) = self.asked.remove(&message.number) {
-            context.observe(Observation::Transaction { at: context.now, took: context.now.since(asked) });
+        if let Some((index, at)) = self.pending.remove(&message.number) {
+            context.observe(Observation::Transaction { at: context.now, took: context.now.since(at) });
             self.think(context, index);
         }
     }
 
     fn timeout(&mut self, context: &mut Context) {
-        while self.given_up_at() <= context.now {
-            let Some((_, (index, _))) = self.asked.pop_first() else { break };
+        while self.expires_at() <= context.now {
+            let Some((_, (index, _))) = self.pending.pop_first() else { break };
             context.observe(Observation::Failure { at: context.now });
             self.think(context, index);
         }
         while let Some(index) = self.slots.iter().position(|slot| slot.due <= context.now) {
-            self.ask(context, index);
+            self.send_request(context, index);
         }
         self.begin(context);
     }
 
     fn deadline(&self) -> Instant {
         let due = self.slots.iter().map(|slot| slot.due).min().unwrap_or(Instant::NEVER);
-        // A start that waits for a slot comes with the end of another connection.
-        let room = self.slots.iter().any(|slot| !slot.busy);
-        let next = if room { self.next } else { Instant::NEVER };
-        due.min(next).min(self.given_up_at())
+        // A start that waits for a slot follows the end of another connection.
+        let has_free_slot = self.slots.iter().any(|slot| !slot.busy);
+        let next = if has_free_slot { self.next } else { Instant::NEVER };
+        due.min(next).min(self.expires_at())
     }
 }
 
-/// Either end of [`Shape::OneWay`].
+/// Either endpoint of [`Shape::OneWay`].
 #[derive(Clone, Debug)]
 pub(crate) struct StreamEnd {
     model: Arc<Learned>,
     role: Role,
     replay: bool,
-    /// When the next packet leaves.
+    /// Departure time of the next packet.
     next: Instant,
     sent: usize,
     number: u32,
-    /// When a client that sends nothing of its own asks again.
-    ask: Instant,
-    heard: Playout,
+    /// Time of the client's next request, until it receives a packet.
+    next_request: Instant,
+    playout: Playout,
 }
 
 impl StreamEnd {
     pub fn new(model: Arc<Learned>, role: Role, replay: bool) -> StreamEnd {
-        let (next, ask, heard) = (Instant::NEVER, Instant::NEVER, Playout::new(None));
-        StreamEnd { model, role, replay, next, sent: 0, number: 0, ask, heard }
+        let (next, next_request, playout) = (Instant::NEVER, Instant::NEVER, Playout::new(None));
+        StreamEnd { model, role, replay, next, sent: 0, number: 0, next_request, playout }
     }
 
-    /// What this end sends.
-    fn way(&self) -> Option<&OneWay> {
+    /// Returns the packets that this endpoint sends.
+    fn outgoing(&self) -> Option<&OneWay> {
         match (&self.model.shape, self.role) {
             (Shape::OneWay { up, .. }, Role::Client) => up.as_ref(),
             (Shape::OneWay { down, .. }, Role::Server) => down.as_ref(),
@@ -436,26 +443,26 @@ impl StreamEnd {
     }
 
     fn gap(&self, rng: &mut Stream) -> Option<Duration> {
-        let way = self.way()?;
+        let outgoing = self.outgoing()?;
         if self.replay {
-            return way.recorded.get(self.sent).map(|(gap, _)| *gap);
+            return outgoing.recorded.get(self.sent).map(|(gap, _)| *gap);
         }
-        Some(Duration(way.gap.draw(rng)))
+        Some(Duration(outgoing.gap.draw(rng)))
     }
 
     fn begin(&mut self, context: &mut Context) {
         self.next = self.gap(context.rng).map_or(Instant::NEVER, |gap| context.now + gap);
     }
 
-    fn ask(&mut self, context: &mut Context) {
+    fn send_request(&mut self, context: &mut Context) {
         context.send(0, HEADER, 0, Content::Request { answer: 0, after: Duration::ZERO });
-        self.ask = context.now + ASK_AGAIN;
+        self.next_request = context.now + REQUEST_INTERVAL;
     }
 
     fn send(&mut self, context: &mut Context) {
-        let Some(way) = self.way() else { return };
-        let recorded = if self.replay { way.recorded.get(self.sent) } else { None };
-        let bytes = recorded.map_or_else(|| way.size.draw(context.rng) as u32, |(_, bytes)| *bytes);
+        let Some(outgoing) = self.outgoing() else { return };
+        let recorded = if self.replay { outgoing.recorded.get(self.sent) } else { None };
+        let bytes = recorded.map_or_else(|| outgoing.size.draw(context.rng) as u32, |(_, bytes)| *bytes);
         context.send(0, bytes, self.number, Content::Data);
         self.number = self.number.wrapping_add(1);
         self.sent += 1;
@@ -471,8 +478,8 @@ impl Machine for StreamEnd {
     }
 
     fn connected(&mut self, context: &mut Context, _: u32) {
-        // The first packet tells the server that the client is there.
-        self.ask(context);
+        // The server starts to send when it receives the request.
+        self.send_request(context);
         self.begin(context);
     }
 
@@ -482,12 +489,12 @@ impl Machine for StreamEnd {
     }
 
     fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
-        self.ask = Instant::NEVER;
+        self.next_request = Instant::NEVER;
         if self.role == Role::Server && self.next == Instant::NEVER && self.sent == 0 {
             self.begin(context);
         }
         if message.content == Content::Data {
-            self.heard.arrive(context, message.number, context.now.since(message.sent));
+            self.playout.arrive(context, message.number, context.now.since(message.sent));
         }
     }
 
@@ -495,12 +502,12 @@ impl Machine for StreamEnd {
         while self.next <= context.now {
             self.send(context);
         }
-        if self.ask <= context.now {
-            self.ask(context);
+        if self.next_request <= context.now {
+            self.send_request(context);
         }
     }
 
     fn deadline(&self) -> Instant {
-        self.next.min(self.ask)
+        self.next.min(self.next_request)
     }
 }

@@ -1,4 +1,4 @@
-//! Messages, and how they travel: the header is part of the message's own bytes.
+//! Messages and their header, which is part of the message's bytes.
 //!
 //! Layout, big-endian: kind (1), zero (3), bytes (4), number (4), value (4), extent (8),
 //! sent (8).
@@ -7,51 +7,51 @@ use crate::time::{Duration, Instant};
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// Bytes at the start of a message that say what it is.
+/// Length of the header of a message, bytes.
 pub const HEADER: u32 = 32;
 
-/// Bytes handed to the transport at once.
+/// A message: a number of bytes passed to the transport at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Its length, header included.
+    /// Length, including the header.
     pub bytes: u32,
-    /// What its sender calls it; an answer has the number of its request.
+    /// Number assigned by the sender; a response has the number of its request.
     pub number: u32,
-    /// What it is.
+    /// Content.
     pub content: Content,
-    /// When it was sent.
+    /// Time of sending.
     pub sent: Instant,
 }
 
-/// What a message is.
+/// Content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
-    /// Bytes that ask for nothing.
+    /// Data, such as a response.
     Data,
-    /// Asks for an answer.
+    /// Request.
     Request {
-        /// Bytes of the answer; 0 for none.
+        /// Size of the response, bytes; 0 for no response.
         answer: u32,
-        /// How long the server takes before it answers.
+        /// Delay of the response at the server.
         after: Duration,
     },
     /// Part of a frame.
     Part {
         /// Number of the frame.
         frame: u32,
-        /// Parts the frame has.
+        /// Number of parts of the frame.
         of: u32,
     },
 }
 
-/// Bytes that are no header of a message.
+/// Error of bytes that are not a valid message header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("these bytes are no message of an application model")
+        f.write_str("invalid message header of an application model")
     }
 }
 
@@ -62,7 +62,7 @@ const REQUEST: u8 = 0xa1;
 const PART: u8 = 0xa2;
 
 impl Message {
-    /// The header.
+    /// Returns the encoded header.
     pub fn encode(&self) -> [u8; HEADER as usize] {
         let (kind, value, extent) = match self.content {
             Content::Data => (DATA, 0, 0),
@@ -79,10 +79,10 @@ impl Message {
         header
     }
 
-    /// Reads a header. The message's length is at least the header's.
+    /// Decodes a header. The length of the message must include the header.
     pub fn decode(header: &[u8; HEADER as usize]) -> Result<Message, Malformed> {
         let [kind, z1, z2, z3, b0, b1, b2, b3, n0, n1, n2, n3, v0, v1, v2, v3, rest @ ..] = *header;
-        let word = |half: &[u8]| half.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+        let word = |bytes: &[u8]| bytes.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
         let (extent, sent) = (word(&rest[..8]), Instant(word(&rest[8..])));
         let value = u32::from_be_bytes([v0, v1, v2, v3]);
         let content = match kind {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn headers_round_trip() {
         let contents = [
             Content::Data,
             Content::Request { answer: 7, after: Duration(1 << 40) },
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_refused() {
+    fn invalid_headers_are_rejected() {
         assert_eq!(Message::decode(&[0; 32]), Err(Malformed));
         let message = Message { bytes: 31, number: 0, content: Content::Data, sent: Instant::ZERO };
         assert_eq!(Message::decode(&message.encode()), Err(Malformed));

@@ -1,11 +1,11 @@
-//! Application models: what the two ends of a flow say to each other, and how well the user
-//! is served. The client is at the flow's `from`, the server at its `to`.
+//! Application models: the messages between the two endpoints of a flow, and the quality that the user
+//! observes. The client is at the flow's `from`, the server at its `to`.
 //!
-//! Each end is an [`Endpoint`], sans-IO. The client decides; its messages tell the server
-//! what to answer, so the ends need nothing in common but the model's settings. A
-//! [`Message`] is a number of bytes handed to the transport at once; the first
-//! [`HEADER`](message::HEADER) of them say what it is, so that live and simulated flows
-//! carry the same bytes. docs/traffic.md gives the models' parameters and their sources.
+//! Each [`Endpoint`] is sans-IO. The client controls the exchange: its requests contain the size and the delay
+//! of the response, so that the endpoints share only the settings of the model. A [`Message`] is a number of
+//! bytes passed to the transport at once. It starts with a header of [`HEADER`](message::HEADER) bytes, so
+//! that live and simulated flows carry the same bytes. docs/traffic.md lists the parameters of the models and
+//! their sources.
 
 mod adaptive;
 mod dns;
@@ -49,67 +49,66 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Application {
-    /// File transfers, each over a connection of its own.
+    /// File transfers, each over its own connection.
     Transfers(Transfers),
-    /// Pages of many objects.
+    /// Web pages with embedded objects.
     Web(Web),
-    /// Video in segments, whose bit rate adapts.
+    /// Segmented video with an adaptive bit rate.
     AdaptiveVideo(AdaptiveVideo),
-    /// Video in frames of varying size.
+    /// Video frames of variable size.
     FrameVideo(FrameVideo),
     /// A telephone call.
     Voice(Voice),
     /// Name lookups.
     Dns(Dns),
-    /// A game: small packets both ways.
+    /// A game: small packets in both directions.
     Game(Game),
     /// Requests and responses.
     Exchange(Exchange),
-    /// Blocks read and written.
+    /// Block reads and writes.
     BlockStorage(BlockStorage),
-    /// What was learned from a capture.
+    /// A model learned from a capture.
     Learned {
         /// The model.
         model: Arc<Learned>,
-        /// Say exactly what was captured, in place of drawing from its distributions.
+        /// Replay of the recorded messages instead of drawing from the distributions.
         replay: bool,
     },
 }
 
-/// How a transport carries messages.
+/// Type of transport of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Carriage {
-    /// In order and complete, in connections: TCP, QUIC.
+    /// Reliable and in order, in connections: TCP or QUIC.
     Stream,
-    /// Each by itself, if at all: UDP. There is one connection, 0.
+    /// Independent and unreliable: UDP. The only connection is 0.
     Datagram,
 }
 
-/// Which end this is.
+/// Role of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// Opens connections and asks.
+    /// Opens connections and sends requests.
     Client,
-    /// Answers.
+    /// Sends responses.
     Server,
 }
 
-/// What a driver is asked to do.
+/// An action for the driver.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// Open connection number so-and-so, which is closed; client only. Numbers are below
-    /// [`Application::connections`] and come again after a close.
+    /// Open the connection with this number, which is closed; client only. Numbers are below
+    /// [`Application::connections`] and are reused after a close.
     Open(u32),
-    /// Send a message on a connection. A driver that knows the moment of sending better
-    /// than the message says sets [`Message::sent`] anew.
+    /// Send a message on a connection. A driver with a more accurate time of sending sets [`Message::sent`].
     Send(u32, Message),
     /// Close a connection; client only.
     Close(u32),
 }
 
-/// Why an application cannot run as it is set.
+/// Error in the settings of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplicationError {
     /// A message would be smaller than its header.
@@ -122,33 +121,35 @@ pub enum ApplicationError {
     ZeroCount,
     /// A time that must be positive is zero.
     ZeroTime,
-    /// Bit rates are missing, zero or do not ascend.
+    /// Bit rates are missing, zero or not in ascending order.
     Rates,
-    /// A buffer holds less than one segment, or its parts exceed it.
+    /// A buffer is smaller than one segment, or than the reservoir and the cushion.
     Buffer,
     /// A share is not between 0 and 1.
     Share,
-    /// This application needs connections (TCP or QUIC).
+    /// The application requires connections (TCP or QUIC).
     NeedsStream,
-    /// This application needs datagrams (UDP).
+    /// The application requires datagrams (UDP).
     NeedsDatagrams,
-    /// A learned model holds nothing that could be said.
+    /// A learned model is empty.
     EmptyModel,
 }
 
 impl fmt::Display for ApplicationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ApplicationError::SmallMessage => "a message is at least 32 bytes, which say what it is",
+            ApplicationError::SmallMessage => "a message must have at least 32 bytes, the size of its header",
             ApplicationError::LargeDatagram => "a message does not fit into a datagram of 65,507 bytes",
             ApplicationError::Size => "a size must be a number below 4 GiB",
             ApplicationError::ZeroCount => "a count is zero",
             ApplicationError::ZeroTime => "a time is zero",
             ApplicationError::Rates => "bit rates must be given in ascending order, each above zero",
-            ApplicationError::Buffer => "the buffer must hold a segment, and its reservoir and cushion",
+            ApplicationError::Buffer => {
+                "the buffer must hold a segment, and the reservoir together with the cushion"
+            }
             ApplicationError::Share => "a share must be between 0 and 1",
-            ApplicationError::NeedsStream => "it needs connections: transport \"tcp\"",
-            ApplicationError::NeedsDatagrams => "it needs datagrams: transport \"udp\"",
+            ApplicationError::NeedsStream => "it requires connections; use transport \"tcp\"",
+            ApplicationError::NeedsDatagrams => "it requires datagrams; use transport \"udp\"",
             ApplicationError::EmptyModel => "the learned model is empty",
         })
     }
@@ -160,7 +161,7 @@ impl core::error::Error for ApplicationError {}
 pub const LARGEST_DATAGRAM: u32 = 65_507;
 
 impl Application {
-    /// Whether it can run over such a transport as it is set.
+    /// Checks the settings for a type of transport.
     pub fn check(&self, carriage: Carriage) -> Result<(), ApplicationError> {
         match (self.carriage(), carriage) {
             (Some(Carriage::Stream), Carriage::Datagram) => return Err(ApplicationError::NeedsStream),
@@ -181,7 +182,7 @@ impl Application {
         }
     }
 
-    /// The transport it needs, where it does not run over both.
+    /// Returns the required type of transport, or `None` if the application runs over both.
     pub fn carriage(&self) -> Option<Carriage> {
         match self {
             Application::Transfers(_)
@@ -194,7 +195,7 @@ impl Application {
         }
     }
 
-    /// Most connections open at once.
+    /// Returns the maximum number of concurrent connections.
     pub fn connections(&self) -> u32 {
         match self {
             Application::Web(model) => model.connections(),
@@ -204,7 +205,7 @@ impl Application {
         }
     }
 
-    /// Its name in scenarios.
+    /// Returns the name of the application in scenarios.
     pub fn name(&self) -> &'static str {
         match self {
             Application::Transfers(_) => "ftp",
@@ -220,7 +221,7 @@ impl Application {
         }
     }
 
-    /// Whether the metrics of a call apply, and for which codec.
+    /// Returns the codec of a telephone call; `None` for other applications, which have no call metrics.
     pub fn codec(&self) -> Option<Codec> {
         match self {
             Application::Voice(voice) => Some(voice.codec),
@@ -229,28 +230,28 @@ impl Application {
     }
 }
 
-/// One end of an application.
+/// An endpoint of an application.
 ///
-/// Call [`start`](Endpoint::start) once, then each `handle_…` when it happens,
-/// [`handle_timeout`](Endpoint::handle_timeout) when [`poll_timeout`](Endpoint::poll_timeout)
-/// is due (earlier calls do nothing), and [`stop`](Endpoint::stop) at the end. After each of
-/// them take [`poll_action`](Endpoint::poll_action) and
-/// [`poll_observation`](Endpoint::poll_observation) until they give `None`.
+/// Call [`start`](Endpoint::start) once, then the `handle_…` function of each input,
+/// [`handle_timeout`](Endpoint::handle_timeout) at [`poll_timeout`](Endpoint::poll_timeout) (earlier calls
+/// have no effect), and [`stop`](Endpoint::stop) at the end. After each call, call
+/// [`poll_action`](Endpoint::poll_action) and [`poll_observation`](Endpoint::poll_observation) until they
+/// return `None`.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     model: Model,
     rng: Stream,
     actions: VecDeque<Action>,
     observations: VecDeque<Observation>,
-    /// Connections to be opened again after a failure, and when.
+    /// Failed connections and the times at which they are opened again.
     retries: VecDeque<(Instant, u32)>,
     stopped: bool,
 }
 
-/// A connection that failed is tried again after this.
+/// Time after which a failed connection is opened again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What a model is told beside the event, and where its answers go.
+/// Inputs and outputs of a model, in addition to the event.
 pub(crate) struct Context<'a> {
     pub now: Instant,
     pub rng: &'a mut Stream,
@@ -276,29 +277,29 @@ impl Context<'_> {
         self.observations.push_back(observation);
     }
 
-    /// An exponential time.
+    /// Draws an exponential time.
     fn exponential(&mut self, mean: Duration) -> Duration {
         Duration(self.rng.exponential(mean.0 as f64) as u64)
     }
 }
 
-/// One end of one model.
+/// Endpoint of a particular model.
 pub(crate) trait Machine {
-    /// The flow starts.
+    /// Handles the start of the flow.
     fn start(&mut self, _: &mut Context) {}
-    /// A connection the client opened is there.
+    /// Handles the success of [`Action::Open`].
     fn connected(&mut self, _: &mut Context, _connection: u32) {}
-    /// A connection could not be opened, or broke.
+    /// Handles the failure of a connection, during or after its setup.
     fn failed(&mut self, _: &mut Context, _connection: u32) {}
-    /// A whole message has arrived.
+    /// Handles a complete message.
     fn message(&mut self, context: &mut Context, connection: u32, message: &Message);
-    /// The time of [`deadline`](Machine::deadline) has come.
+    /// Handles the expiry of [`deadline`](Machine::deadline).
     fn timeout(&mut self, _: &mut Context) {}
-    /// When to be called.
+    /// Returns the time of the next call of [`timeout`](Machine::timeout).
     fn deadline(&self) -> Instant {
         Instant::NEVER
     }
-    /// The flow stops: tell what is under way.
+    /// Handles the end of the flow and reports pending observations.
     fn stop(&mut self, _: &mut Context) {}
 }
 
@@ -342,7 +343,7 @@ models! {
 }
 
 impl Endpoint {
-    /// One end of a flow. `stream` is the flow's own; each end draws from a part of it.
+    /// Creates an endpoint with its own fork of the flow's random stream.
     pub fn new(application: &Application, role: Role, carriage: Carriage, stream: &Stream) -> Endpoint {
         let (client, rng) = match role {
             Role::Client => (true, stream.fork("client")),
@@ -382,7 +383,7 @@ impl Endpoint {
         }
     }
 
-    fn tell(&mut self, now: Instant, event: impl FnOnce(&mut dyn Machine, &mut Context)) {
+    fn dispatch(&mut self, now: Instant, event: impl FnOnce(&mut dyn Machine, &mut Context)) {
         if self.stopped {
             return;
         }
@@ -395,20 +396,20 @@ impl Endpoint {
         event(self.model.machine(), &mut context);
     }
 
-    /// The flow starts.
+    /// Starts the flow.
     pub fn start(&mut self, now: Instant) {
-        self.tell(now, |machine, context| machine.start(context));
+        self.dispatch(now, |machine, context| machine.start(context));
     }
 
-    /// A connection is open: at the client when it may send, which over UDP is at once.
+    /// Handles the success of [`Action::Open`]: the client may send. Over UDP this is at once.
     pub fn handle_connected(&mut self, now: Instant, connection: u32) {
-        self.tell(now, |machine, context| machine.connected(context, connection));
+        self.dispatch(now, |machine, context| machine.connected(context, connection));
     }
 
-    /// A connection could not be opened, or broke. It counts as closed.
+    /// Handles the failure of a connection, during or after its setup. It counts as closed.
     pub fn handle_failure(&mut self, now: Instant, connection: u32) {
         let before = self.actions.len();
-        self.tell(now, |machine, context| machine.failed(context, connection));
+        self.dispatch(now, |machine, context| machine.failed(context, connection));
         for action in self.actions.split_off(before) {
             match action {
                 Action::Open(connection) => self.retries.push_back((now + RETRY, connection)),
@@ -417,40 +418,41 @@ impl Endpoint {
         }
     }
 
-    /// A whole message has arrived. Its `sent` must be told by this end's clock.
+    /// Handles a complete message. Its `sent` must be a time of this endpoint's clock.
     pub fn handle_message(&mut self, now: Instant, connection: u32, message: &Message) {
-        self.tell(now, |machine, context| machine.message(context, connection, message));
+        self.dispatch(now, |machine, context| machine.message(context, connection, message));
     }
 
-    /// The time of [`poll_timeout`](Endpoint::poll_timeout) has come.
+    /// Handles the expiry of [`poll_timeout`](Endpoint::poll_timeout).
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, connection)) = self.retries.pop_front_if(|(at, _)| *at <= now) {
             self.actions.push_back(Action::Open(connection));
         }
         if self.model.deadline() <= now {
-            self.tell(now, |machine, context| machine.timeout(context));
+            self.dispatch(now, |machine, context| machine.timeout(context));
         }
     }
 
-    /// The flow stops: there is nothing more to do but to take the last observations.
+    /// Stops the flow. Only the last observations remain to be polled.
     pub fn stop(&mut self, now: Instant) {
-        self.tell(now, |machine, context| machine.stop(context));
+        self.dispatch(now, |machine, context| machine.stop(context));
         self.stopped = true;
         self.actions.clear();
         self.retries.clear();
     }
 
-    /// What to do next.
+    /// Returns the next action for the driver.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// What the user noticed.
+    /// Returns the next observation of the user.
     pub fn poll_observation(&mut self) -> Option<Observation> {
         self.observations.pop_front()
     }
 
-    /// When to call [`handle_timeout`](Endpoint::handle_timeout); [`Instant::NEVER`] if never.
+    /// Returns the time of the next call of [`handle_timeout`](Endpoint::handle_timeout), or
+    /// [`Instant::NEVER`].
     pub fn poll_timeout(&self) -> Instant {
         if self.stopped {
             return Instant::NEVER;

@@ -1,59 +1,59 @@
-//! What of a numbered stream came, and what of it in time to be played.
+//! Playout of a numbered stream: its received and its timely packets or frames.
 //!
-//! The play-out point is the smallest delay seen so far and a fixed buffer after it, as in a
-//! receiver with a jitter buffer of constant size.
+//! The playout delay is the minimum delay observed plus a fixed buffer, as in a receiver with a jitter buffer
+//! of constant size.
 
 use super::{Context, Observation};
 use crate::time::Duration;
 
 #[derive(Clone, Debug)]
 pub(super) struct Playout {
-    /// What is buffered against varying delay; `None` where nothing comes too late.
+    /// Size of the jitter buffer; `None` if no delay is too long.
     buffer: Option<Duration>,
-    smallest: Option<Duration>,
-    /// One past the highest number accounted for.
+    min_delay: Option<Duration>,
+    /// Highest number reported, plus one.
     next: u32,
-    /// Which of the 64 numbers before `next` have come, the latest in the lowest bit.
-    seen: u64,
+    /// Bitmap of the received numbers among the 64 before `next`, the highest number in the lowest bit.
+    received: u64,
 }
 
 impl Playout {
     pub fn new(buffer: Option<Duration>) -> Playout {
-        Playout { buffer, smallest: None, next: 0, seen: 0 }
+        Playout { buffer, min_delay: None, next: 0, received: 0 }
     }
 
-    /// From sending to play-out.
+    /// Returns the time from sending to playout.
     pub fn delay(&self) -> Option<Duration> {
-        Some(self.smallest? + self.buffer?)
+        Some(self.min_delay? + self.buffer?)
     }
 
-    /// Number so-and-so has come after this delay. Says whether it is played.
+    /// Handles the arrival of a number after a delay; returns whether it is played.
     pub fn arrive(&mut self, context: &mut Context, number: u32, delay: Duration) -> bool {
         let mut expected = 0;
         if number >= self.next {
-            // A first number far beyond zero is a stream joined late, not a loss.
+            // A high first number indicates a stream joined late, not a loss.
             let shift = (number - self.next).saturating_add(1);
-            expected = if self.smallest.is_none() { 1 } else { shift };
-            self.seen = if shift < 64 { self.seen << shift } else { 0 };
+            expected = if self.min_delay.is_none() { 1 } else { shift };
+            self.received = if shift < 64 { self.received << shift } else { 0 };
             self.next = number.saturating_add(1);
         }
-        let back = self.next.wrapping_sub(1).wrapping_sub(number);
-        if back >= 64 || self.seen >> back & 1 == 1 {
+        let age = self.next.wrapping_sub(1).wrapping_sub(number);
+        if age >= 64 || self.received >> age & 1 == 1 {
             return false;
         }
-        self.seen |= 1 << back;
-        let smallest = self.smallest.map_or(delay, |smallest| smallest.min(delay));
-        self.smallest = Some(smallest);
-        let played = self.buffer.is_none_or(|buffer| delay <= smallest + buffer);
+        self.received |= 1 << age;
+        let min_delay = self.min_delay.map_or(delay, |min_delay| min_delay.min(delay));
+        self.min_delay = Some(min_delay);
+        let played = self.buffer.is_none_or(|buffer| delay <= min_delay + buffer);
         context.observe(Observation::Delay { at: context.now, delay });
         context.observe(Observation::Media { at: context.now, expected, played: played.into() });
         played
     }
 
-    /// Nothing came of the next few, though all of them were due.
+    /// Reports the next `count` numbers as lost.
     pub fn miss(&mut self, context: &mut Context, count: u32) {
         self.next = self.next.saturating_add(count);
-        self.seen = if count < 64 { self.seen << count } else { 0 };
+        self.received = if count < 64 { self.received << count } else { 0 };
         context.observe(Observation::Media { at: context.now, expected: count, played: 0 });
     }
 }

@@ -1,101 +1,101 @@
-//! What a user notices, and its sums per interval of time.
+//! Quality as observed by the user, and its sums per interval.
 
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// Something a user noticed.
+/// An observation of the user.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Observation {
-    /// An answer, transfer or lookup is complete.
+    /// A request, transfer or lookup is complete.
     Transaction {
-        /// When.
+        /// Time.
         at: Instant,
         /// Time from the request to the last byte.
         took: Duration,
     },
-    /// A request was given up.
+    /// A request or connection failed.
     Failure {
-        /// When.
+        /// Time.
         at: Instant,
     },
-    /// A page and all its objects are there.
+    /// A page and all its objects are loaded.
     Page {
-        /// When.
+        /// Time.
         at: Instant,
-        /// Time from asking for the page.
+        /// Load time.
         took: Duration,
     },
-    /// Play-out begins for the first time.
+    /// Playout starts for the first time.
     Startup {
-        /// When.
+        /// Time.
         at: Instant,
-        /// Time since the user asked.
+        /// Time since the start of the flow.
         took: Duration,
     },
-    /// Play-out at one bit rate.
+    /// Playout at a constant bit rate.
     Playing {
-        /// From when.
+        /// Start.
         from: Instant,
-        /// Until when.
+        /// End.
         until: Instant,
         /// Bits per second of media time.
         rate: u64,
     },
-    /// Play-out stood still because nothing was left to play.
+    /// Stalled playout: the buffer is empty.
     Stalled {
-        /// From when.
+        /// Start.
         from: Instant,
-        /// Until when.
+        /// End.
         until: Instant,
     },
-    /// The next segment has another bit rate than the one before.
+    /// The bit rate changes with the next segment.
     Switched {
-        /// When.
+        /// Time.
         at: Instant,
     },
     /// Packets or frames that should have been played by now.
     Media {
-        /// When.
+        /// Time.
         at: Instant,
-        /// How many were expected.
+        /// Number expected.
         expected: u32,
-        /// How many of them came, and in time.
+        /// Number received in time.
         played: u32,
     },
-    /// A packet or frame came, in time or not.
+    /// A packet or frame arrived, in time or not.
     Delay {
-        /// When.
+        /// Time.
         at: Instant,
         /// One-way delay.
         delay: Duration,
     },
-    /// Speech is heard this much after it was spoken, with coding and play-out buffer.
+    /// Mouth-to-ear delay of speech, including coding and the jitter buffer.
     MouthToEar {
-        /// When.
+        /// Time.
         at: Instant,
         /// The delay.
         delay: Duration,
     },
 }
 
-/// Sums over one interval.
+/// Sums of observations over one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quality {
-    /// Transactions complete.
+    /// Completed transactions.
     pub transactions: u64,
-    /// Their times in all, ns.
+    /// Sum of the transaction times, ns.
     pub transaction_ns: u64,
-    /// Requests given up.
+    /// Failed requests and connections.
     pub failures: u64,
-    /// Pages complete.
+    /// Loaded pages.
     pub pages: u64,
-    /// Their load times in all, ns.
+    /// Sum of the load times, ns.
     pub page_ns: u64,
-    /// Play-outs begun.
+    /// Playout startups.
     pub startups: u64,
-    /// Time from asking to playing in all, ns.
+    /// Sum of the startup times, ns.
     pub startup_ns: u64,
     /// Time spent playing, ns.
     pub playing_ns: u64,
@@ -107,15 +107,15 @@ pub struct Quality {
     pub switches: u64,
     /// Packets or frames expected.
     pub expected: u64,
-    /// Packets or frames that came in time.
+    /// Packets or frames received in time.
     pub played: u64,
-    /// Packets or frames that came.
+    /// Packets or frames received.
     pub delayed: u64,
-    /// Their one-way delays in all, ns.
+    /// Sum of their one-way delays, ns.
     pub delay_ns: u64,
-    /// Mouth-to-ear delays counted.
+    /// Number of mouth-to-ear delays.
     pub heard: u64,
-    /// Mouth-to-ear delays in all, ns.
+    /// Sum of the mouth-to-ear delays, ns.
     pub mouth_to_ear_ns: u64,
 }
 
@@ -127,12 +127,12 @@ pub struct QualityBins {
 }
 
 impl QualityBins {
-    /// So many intervals without anything noticed. What comes later is left out.
+    /// Creates a number of empty intervals. Later observations are ignored.
     pub fn new(interval: Duration, bins: usize) -> QualityBins {
         QualityBins { interval: interval.0.max(1), bins: alloc::vec![Quality::default(); bins] }
     }
 
-    /// The intervals.
+    /// Returns the intervals.
     pub fn bins(&self) -> &[Quality] {
         &self.bins
     }
@@ -156,7 +156,7 @@ impl QualityBins {
         }
     }
 
-    /// Adds what was noticed to the intervals it fell in.
+    /// Adds an observation to its intervals.
     pub fn add(&mut self, observation: Observation) {
         match observation {
             Observation::Transaction { at, took } => self.at(at, |quality| {
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_split_at_the_edges_and_end_with_the_run() {
+    fn spans_are_split_between_intervals_and_end_with_the_last_one() {
         let mut bins = QualityBins::new(Duration(10), 3);
         bins.add(Observation::Stalled { from: Instant(4), until: Instant(25) });
         bins.add(Observation::Stalled { from: Instant(28), until: Instant(99) });

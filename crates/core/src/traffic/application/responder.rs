@@ -1,15 +1,14 @@
-//! The server of every model in which the client asks: it answers what it is asked for,
-//! as late as it is asked to.
+//! The server of all request-response models: requests contain the size and the delay of the response.
 
 use super::{Content, Context, Machine, Message};
 use crate::time::Instant;
 use alloc::collections::BTreeMap;
 
-/// Answers by the time they are due, and in the order of their requests where that is equal.
+/// Pending responses, by due time and then by the order of the requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Responder {
     due: BTreeMap<(Instant, u64), (u32, u32, u32)>,
-    asked: u64,
+    requests: u64,
 }
 
 impl Machine for Responder {
@@ -23,8 +22,8 @@ impl Machine for Responder {
             return;
         }
         let at = Instant(context.now.0.saturating_add(after.0));
-        self.due.insert((at, self.asked), (connection, answer, message.number));
-        self.asked += 1;
+        self.due.insert((at, self.requests), (connection, answer, message.number));
+        self.requests += 1;
     }
 
     fn timeout(&mut self, context: &mut Context) {

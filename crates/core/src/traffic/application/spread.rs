@@ -1,40 +1,40 @@
-//! Sizes and their spread.
+//! Distributions of message sizes.
 
 use super::{ApplicationError, HEADER};
 use crate::rng::Stream;
 use serde::{Deserialize, Serialize};
 
-/// A size: constant, or log-normal with this mean and deviation, drawn again until it lies
-/// within bounds.
+/// Distribution of a size: constant, or log-normal and redrawn until it is within the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Mean before truncation, bytes.
     pub mean: f64,
     /// Standard deviation before truncation, bytes; 0 for a constant.
     pub deviation: f64,
-    /// Smallest.
+    /// Minimum, bytes.
     pub least: f64,
-    /// Largest.
+    /// Maximum, bytes.
     pub most: f64,
 }
 
 impl Spread {
-    /// Always the same.
+    /// Creates a constant size.
     pub fn constant(bytes: u32) -> Spread {
         let bytes = f64::from(bytes);
         Spread { mean: bytes, deviation: 0.0, least: bytes, most: bytes }
     }
 
-    /// Log-normal around `mean`, at most `most`.
+    /// Creates a log-normal distribution with a maximum of `most`.
     pub fn lognormal(mean: f64, deviation: f64, most: f64) -> Spread {
         Spread { mean, deviation, least: f64::from(HEADER), most }
     }
 
-    /// Whether it gives sizes a message can have.
+    /// Checks that the sizes are valid for messages.
     pub(super) fn check(&self) -> Result<(), ApplicationError> {
         let limit = f64::from(u32::MAX);
-        let sound = self.mean > 0.0 && self.mean <= limit && self.deviation >= 0.0 && self.deviation <= limit;
-        if !sound || self.most.is_nan() || self.most > limit || self.least > self.most {
+        let is_valid =
+            self.mean > 0.0 && self.mean <= limit && self.deviation >= 0.0 && self.deviation <= limit;
+        if !is_valid || self.most.is_nan() || self.most > limit || self.least > self.most {
             Err(ApplicationError::Size)
         } else if self.most < f64::from(HEADER) || self.mean < f64::from(HEADER) {
             Err(ApplicationError::SmallMessage)
@@ -43,12 +43,12 @@ impl Spread {
         }
     }
 
-    /// A size in bytes.
+    /// Draws a size in bytes.
     pub fn draw(&self, rng: &mut Stream) -> u32 {
         if self.deviation == 0.0 {
             return self.mean as u32;
         }
-        // Bounds that hardly any draw meets give the bound itself.
+        // The maximum is returned if hardly any draw is within the bounds.
         for _ in 0..100 {
             let value = rng.lognormal(self.mean, self.deviation);
             if (self.least..=self.most).contains(&value) {

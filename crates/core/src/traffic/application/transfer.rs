@@ -1,5 +1,5 @@
-//! File transfers (FTP model of IEEE 802.16m-08/004r5, section 10.3): a file, each over a
-//! connection of its own, then a time to think.
+//! File transfers (FTP model of IEEE 802.16m-08/004r5, section 10.3): each file has its own connection and is
+//! followed by a think time.
 
 use super::{ApplicationError, Content, Context, HEADER, Machine, Message, Observation, Spread};
 use crate::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 pub struct Transfers {
     /// Size of a file.
     pub size: Spread,
-    /// Mean time between a transfer and the next, exponential.
+    /// Mean think time between transfers, exponential.
     pub think: Duration,
-    /// Which way files go.
+    /// Direction of the transfers.
     pub way: Way,
-    /// Files in all, or no end.
+    /// Total number of files; `None` for unlimited.
     pub files: Option<u64>,
 }
 
-/// Which way files go.
+/// Direction of file transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -37,28 +37,28 @@ impl Transfers {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     model: Transfers,
-    asked: Instant,
+    started_at: Instant,
     next: Instant,
     number: u32,
-    left: u64,
+    remaining: u64,
 }
 
 impl Client {
     pub fn new(model: Transfers) -> Client {
-        let left = model.files.unwrap_or(u64::MAX);
-        Client { model, asked: Instant::ZERO, next: Instant::NEVER, number: 0, left }
+        let remaining = model.files.unwrap_or(u64::MAX);
+        Client { model, started_at: Instant::ZERO, next: Instant::NEVER, number: 0, remaining }
     }
 
     fn begin(&mut self, context: &mut Context) {
         self.next = Instant::NEVER;
-        if self.left > 0 {
-            self.left -= 1;
-            self.asked = context.now;
+        if self.remaining > 0 {
+            self.remaining -= 1;
+            self.started_at = context.now;
             context.open(0);
         }
     }
 
-    fn rest(&mut self, context: &mut Context) {
+    fn schedule_next(&mut self, context: &mut Context) {
         self.next = context.now + context.exponential(self.model.think);
     }
 }
@@ -80,16 +80,17 @@ impl Machine for Client {
 
     fn failed(&mut self, context: &mut Context, _: u32) {
         context.observe(Observation::Failure { at: context.now });
-        self.rest(context);
+        self.schedule_next(context);
     }
 
     fn message(&mut self, context: &mut Context, connection: u32, message: &Message) {
         if message.number != self.number {
             return;
         }
-        context.observe(Observation::Transaction { at: context.now, took: context.now.since(self.asked) });
+        context
+            .observe(Observation::Transaction { at: context.now, took: context.now.since(self.started_at) });
         context.close(connection);
-        self.rest(context);
+        self.schedule_next(context);
     }
 
     fn timeout(&mut self, context: &mut Context) {

@@ -1,7 +1,7 @@
-//! A telephone call over RTP (RFC 3550): both ends speak and listen.
+//! A telephone call over RTP (RFC 3550), with speech in both directions.
 //!
-//! Without talk-spurts a packet leaves every packet time; with them, only while speaking
-//! (durations of ITU-T P.59). The listener plays what comes within its jitter buffer.
+//! A packet is sent every packet time; with talk spurts, only during a spurt (durations of ITU-T P.59). The
+//! receiver plays the packets that arrive within its jitter buffer.
 
 use super::playout::Playout;
 use super::{
@@ -12,27 +12,27 @@ use crate::quantity::BitRate;
 use crate::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
-/// RTP header without extensions (RFC 3550 section 5.1).
+/// Length of the RTP header without extensions (RFC 3550 section 5.1), bytes.
 const RTP_HEADER: u32 = 12;
-/// A talker unheard for so long is taken for lost, not late.
+/// Silence after which the missing packets count as lost.
 const OUTAGE: Duration = Duration::from_secs(1);
 
 /// A telephone call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Voice {
-    /// How speech is coded.
+    /// Codec.
     pub codec: Codec,
     /// Bit rate of the coded speech.
     pub rate: BitRate,
-    /// Speech in one packet.
+    /// Duration of the speech in a packet.
     pub packet: Duration,
-    /// Mean lengths of talk-spurts and pauses, exponential; `None` for a packet every packet time.
+    /// Mean lengths of talk spurts and pauses, exponential; `None` for continuous packets.
     pub spurts: Option<(Duration, Duration)>,
     /// Size of the jitter buffer.
     pub jitter_buffer: Duration,
 }
 
-/// How speech is coded.
+/// Speech codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Codec {
@@ -45,7 +45,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// Its usual bit rate: for Opus in the range RFC 7587 recommends for full-band speech.
+    /// Returns the usual bit rate; for Opus in the range that RFC 7587 recommends for full-band speech.
     pub fn rate(self) -> BitRate {
         match self {
             Codec::G711 => BitRate(64_000),
@@ -54,7 +54,7 @@ impl Codec {
         }
     }
 
-    /// How far the coder looks ahead (G.729 section 2.4; RFC 6716 section 2).
+    /// Returns the look-ahead of the coder (G.729 section 2.4; RFC 6716 section 2).
     pub fn look_ahead(self) -> Duration {
         match self {
             Codec::G711 => Duration::ZERO,
@@ -65,7 +65,7 @@ impl Codec {
 }
 
 impl Codec {
-    /// How it bears loss, with concealment.
+    /// Returns the impairment by loss, with concealment.
     fn impairment(self) -> CodecImpairment {
         match self {
             Codec::G711 => CodecImpairment::G711_CONCEALED,
@@ -74,8 +74,8 @@ impl Codec {
         }
     }
 
-    /// Mean opinion score by the E-model (ITU-T G.107): of a share of packets lost, at random,
-    /// and a delay from mouth to ear; echo is cancelled, all else at its default.
+    /// Returns the mean opinion score by the E-model (ITU-T G.107) for a share of randomly lost packets and a
+    /// mouth-to-ear delay. Echo is canceled; other parameters have their defaults.
     pub fn opinion_score(self, loss: f64, delay: Duration) -> f64 {
         let call = Call {
             one_way_delay: delay,
@@ -90,15 +90,15 @@ impl Codec {
 }
 
 impl Voice {
-    /// Payload of a packet, the RTP header included.
+    /// Returns the payload of a packet including the RTP header, bytes.
     pub fn payload(&self) -> u32 {
         let bytes = u128::from(self.rate.0) * u128::from(self.packet.0) / 8_000_000_000;
         u32::try_from(bytes).unwrap_or(u32::MAX).saturating_add(RTP_HEADER)
     }
 
     pub(super) fn check(&self) -> Result<(), ApplicationError> {
-        let spoken = self.spurts.is_none_or(|(talk, pause)| talk.0 > 0 && pause.0 > 0);
-        if self.packet.0 == 0 || !spoken {
+        let has_valid_spurts = self.spurts.is_none_or(|(talk, pause)| talk.0 > 0 && pause.0 > 0);
+        if self.packet.0 == 0 || !has_valid_spurts {
             Err(ApplicationError::ZeroTime)
         } else if self.payload() < HEADER {
             Err(ApplicationError::SmallMessage)
@@ -114,12 +114,12 @@ impl Voice {
 pub(crate) struct Talker {
     model: Voice,
     role: Role,
-    /// When the next packet leaves; [`Instant::NEVER`] before the call.
+    /// Departure time of the next packet; [`Instant::NEVER`] before the call.
     next: Instant,
     spurt_until: Instant,
     number: u32,
-    heard: Playout,
-    last_heard: Instant,
+    playout: Playout,
+    last_received: Instant,
 }
 
 impl Talker {
@@ -130,8 +130,8 @@ impl Talker {
             next: Instant::NEVER,
             spurt_until: Instant::NEVER,
             number: 0,
-            heard: Playout::new(Some(model.jitter_buffer)),
-            last_heard: Instant::NEVER,
+            playout: Playout::new(Some(model.jitter_buffer)),
+            last_received: Instant::NEVER,
         }
     }
 
@@ -142,7 +142,7 @@ impl Talker {
         }
     }
 
-    fn speak(&mut self, context: &mut Context) {
+    fn send_packet(&mut self, context: &mut Context) {
         context.send(0, self.model.payload(), self.number, Content::Data);
         self.number = self.number.wrapping_add(1);
         self.next += self.model.packet;
@@ -154,10 +154,10 @@ impl Talker {
         }
     }
 
-    /// When silence is no longer put down to delay.
+    /// Returns the time at which the missing packets count as lost.
     fn outage_at(&self) -> Instant {
-        let expects = self.model.spurts.is_none() && self.last_heard != Instant::NEVER;
-        if expects { self.last_heard + OUTAGE } else { Instant::NEVER }
+        let expects_packets = self.model.spurts.is_none() && self.last_received != Instant::NEVER;
+        if expects_packets { self.last_received + OUTAGE } else { Instant::NEVER }
     }
 }
 
@@ -176,23 +176,23 @@ impl Machine for Talker {
         if self.next == Instant::NEVER {
             self.begin(context);
         }
-        self.last_heard = context.now;
+        self.last_received = context.now;
         let delay = context.now.since(message.sent);
-        if self.heard.arrive(context, message.number, delay)
-            && let Some(playout) = self.heard.delay()
+        if self.playout.arrive(context, message.number, delay)
+            && let Some(playout_delay) = self.playout.delay()
         {
-            let delay = playout + self.model.packet + self.model.codec.look_ahead();
+            let delay = playout_delay + self.model.packet + self.model.codec.look_ahead();
             context.observe(Observation::MouthToEar { at: context.now, delay });
         }
     }
 
     fn timeout(&mut self, context: &mut Context) {
         while self.next <= context.now {
-            self.speak(context);
+            self.send_packet(context);
         }
         while self.outage_at() <= context.now {
-            self.heard.miss(context, (OUTAGE.0 / self.model.packet.0) as u32);
-            self.last_heard += OUTAGE;
+            self.playout.miss(context, (OUTAGE.0 / self.model.packet.0) as u32);
+            self.last_received += OUTAGE;
         }
     }
 

@@ -1,53 +1,53 @@
-//! Web pages: a main object, then what it refers to. Browsers fetch over several
-//! connections (HTTP/1.1, six to a host) or many requests at once over one (RFC 9113).
+//! Web pages: a main object and its embedded objects, fetched over several connections (HTTP/1.1, six per
+//! host) or over one connection with concurrent requests (RFC 9113).
 
 use super::{ApplicationError, Content, Context, Machine, Message, Observation, Spread};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// Pages of many objects.
+/// Web pages with embedded objects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Web {
     /// Size of the main object.
     pub main: Spread,
-    /// Mean number of the objects it refers to, geometric; a whole number where `spread` is false.
+    /// Mean number of embedded objects, geometric; a whole number if `spread` is false.
     pub objects: f64,
-    /// Draw the number of objects, in place of always `objects`.
+    /// Random number of embedded objects; otherwise it is always `objects`.
     pub spread: bool,
-    /// Size of these objects.
+    /// Size of an embedded object.
     pub object: Spread,
-    /// Bytes of a request.
+    /// Size of a request, bytes.
     pub request: u32,
-    /// How objects are fetched.
+    /// Connections and concurrency of the requests.
     pub fetching: Fetching,
-    /// Mean time to read the main object before the others are asked for, exponential.
+    /// Mean time to parse the main object before the others are requested, exponential.
     pub parse: Duration,
-    /// Mean time between a page and the next, exponential.
+    /// Mean think time between pages, exponential.
     pub think: Duration,
-    /// Time the server takes for each object.
+    /// Processing time of the server per object.
     pub server: Duration,
 }
 
-/// How the objects of a page are fetched.
+/// Connections and concurrency of the requests for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fetching {
-    /// One after the other on each of so many connections.
+    /// This number of connections, each with one request at a time.
     Parallel(u32),
-    /// All at once on one connection.
+    /// Concurrent requests on one connection.
     Multiplexed,
 }
 
-/// Most objects of a page.
-const MOST_OBJECTS: f64 = 10_000.0;
+/// Maximum number of objects of a page.
+const MAX_OBJECTS: f64 = 10_000.0;
 
 impl Web {
     pub(super) fn check(&self) -> Result<(), ApplicationError> {
         self.main.check()?;
         self.object.check()?;
         Spread::constant(self.request).check()?;
-        if !(0.0..=MOST_OBJECTS).contains(&self.objects) {
+        if !(0.0..=MAX_OBJECTS).contains(&self.objects) {
             return Err(ApplicationError::Size);
         }
         if self.connections() == 0 { Err(ApplicationError::ZeroCount) } else { Ok(()) }
@@ -66,11 +66,11 @@ pub(crate) struct Client {
     model: Web,
     state: State,
     next: Instant,
-    asked: Instant,
+    started_at: Instant,
     /// Connections open or being opened.
     open: Vec<u32>,
-    /// Objects of this page not asked for, and not there yet.
-    unasked: u32,
+    /// Objects of the page not yet requested, and not yet received.
+    unrequested: u32,
     missing: u32,
     number: u32,
 }
@@ -89,32 +89,32 @@ impl Client {
             model,
             state: State::Idle,
             next: Instant::NEVER,
-            asked: Instant::ZERO,
+            started_at: Instant::ZERO,
             open: Vec::new(),
-            unasked: 0,
+            unrequested: 0,
             missing: 0,
             number: 0,
         }
     }
 
-    fn ask(&mut self, context: &mut Context, connection: u32, answer: u32) {
+    fn send_request(&mut self, context: &mut Context, connection: u32, answer: u32) {
         self.number = self.number.wrapping_add(1);
         let content = Content::Request { answer, after: self.model.server };
         context.send(connection, self.model.request, self.number, content);
     }
 
-    fn ask_object(&mut self, context: &mut Context, connection: u32) {
-        if self.unasked > 0 {
-            self.unasked -= 1;
+    fn request_object(&mut self, context: &mut Context, connection: u32) {
+        if self.unrequested > 0 {
+            self.unrequested -= 1;
             let answer = self.model.object.draw(context.rng);
-            self.ask(context, connection, answer);
+            self.send_request(context, connection, answer);
         }
     }
 
     fn begin(&mut self, context: &mut Context) {
         self.next = Instant::NEVER;
         self.state = State::Main;
-        self.asked = context.now;
+        self.started_at = context.now;
         self.open.push(0);
         context.open(0);
     }
@@ -124,16 +124,16 @@ impl Client {
         self.state = State::Objects;
         match self.model.fetching {
             Fetching::Multiplexed => {
-                while self.unasked > 0 {
-                    self.ask_object(context, 0);
+                while self.unrequested > 0 {
+                    self.request_object(context, 0);
                 }
             }
             Fetching::Parallel(connections) => {
-                for connection in 1..connections.min(self.unasked) {
+                for connection in 1..connections.min(self.unrequested) {
                     self.open.push(connection);
                     context.open(connection);
                 }
-                self.ask_object(context, 0);
+                self.request_object(context, 0);
             }
         }
     }
@@ -143,7 +143,7 @@ impl Client {
             return self.model.objects as u32;
         }
         let objects = context.rng.geometric(1.0 / (1.0 + self.model.objects));
-        objects.min(MOST_OBJECTS as u64) as u32
+        objects.min(MAX_OBJECTS as u64) as u32
     }
 
     fn finish(&mut self, context: &mut Context) {
@@ -151,7 +151,7 @@ impl Client {
             context.close(connection);
         }
         self.state = State::Idle;
-        self.unasked = 0;
+        self.unrequested = 0;
         self.next = context.now + context.exponential(self.model.think);
     }
 }
@@ -165,9 +165,9 @@ impl Machine for Client {
         match self.state {
             State::Main => {
                 let answer = self.model.main.draw(context.rng);
-                self.ask(context, connection, answer);
+                self.send_request(context, connection, answer);
             }
-            State::Objects => self.ask_object(context, connection),
+            State::Objects => self.request_object(context, connection),
             State::Idle | State::Parsing => {}
         }
     }
@@ -181,8 +181,8 @@ impl Machine for Client {
     fn message(&mut self, context: &mut Context, connection: u32, _: &Message) {
         match self.state {
             State::Main => {
-                self.unasked = self.draw_objects(context);
-                self.missing = self.unasked;
+                self.unrequested = self.draw_objects(context);
+                self.missing = self.unrequested;
                 if self.missing > 0 {
                     self.state = State::Parsing;
                     self.next = context.now + context.exponential(self.model.parse);
@@ -192,14 +192,14 @@ impl Machine for Client {
             State::Objects if self.missing > 1 => {
                 self.missing -= 1;
                 if let Fetching::Parallel(_) = self.model.fetching {
-                    self.ask_object(context, connection);
+                    self.request_object(context, connection);
                 }
                 return;
             }
             State::Objects => {}
             State::Idle | State::Parsing => return,
         }
-        context.observe(Observation::Page { at: context.now, took: context.now.since(self.asked) });
+        context.observe(Observation::Page { at: context.now, took: context.now.since(self.started_at) });
         self.finish(context);
     }
 
