@@ -1,19 +1,19 @@
-//! What is wrong with a file, and where: every problem of a scenario, shown as a compiler would.
+//! Faults of a file and their places: all faults of a scenario at once, formatted like a compiler's.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
-/// A text that problems point into: the scenario file, a command-line option, a trace file.
+/// Text that problems point into: the scenario file, a command-line option or a trace file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// File name, or the option as typed.
+    /// File name, or `command line` for an option.
     pub name: String,
-    /// Its whole text.
+    /// Complete text.
     pub text: String,
 }
 
-/// One problem, with its place.
+/// A problem and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Index into [`Errors::sources`].
@@ -22,35 +22,35 @@ pub struct Problem {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// Bytes of the source's text.
+    /// Byte range in the source's text.
     pub span: Range<usize>,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
-    /// What to write instead, where that can be told.
+    /// Remedy, if one is known.
     pub help: Option<String>,
 }
 
-/// Everything that is wrong with a scenario.
+/// All faults of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Errors {
-    /// The scenario file first, then the options and trace files that have a part in it.
+    /// The scenario file first, then the options and trace files.
     pub sources: Vec<Source>,
-    /// The problems, in the order of their places.
+    /// Problems in the order of their places.
     pub problems: Vec<Problem>,
 }
 
 impl Errors {
-    /// Name of the scenario file.
+    /// Returns the name of the scenario file.
     pub fn name(&self) -> &str {
         &self.sources[0].name
     }
 
-    /// Text of the scenario file.
+    /// Returns the text of the scenario file.
     pub fn text(&self) -> &str {
         &self.sources[0].text
     }
 
-    /// The source a problem points into.
+    /// Returns the source a problem points into.
     pub fn source_of(&self, problem: &Problem) -> &Source {
         &self.sources[problem.source]
     }
@@ -70,14 +70,14 @@ impl fmt::Display for Errors {
             let margin = " ".repeat(number.len());
             writeln!(f, "{margin}--> {}:{}:{}", source.name, problem.line, problem.column)?;
             if let Some(line) = source.text.lines().nth(problem.line - 1) {
-                let shown = shorten(line, problem.column);
+                let excerpt = shorten(line, problem.column);
                 writeln!(f, "{margin} |")?;
-                writeln!(f, "{number} | {}", shown.text)?;
+                writeln!(f, "{number} | {}", excerpt.text)?;
                 let length = source.text.get(problem.span.clone()).unwrap_or("");
                 let length = length.lines().next().unwrap_or("").chars().count();
-                let room = shown.text.chars().count().saturating_sub(shown.column - 1);
+                let room = excerpt.text.chars().count().saturating_sub(excerpt.column - 1);
                 let carets = "^".repeat(length.min(room).max(1));
-                writeln!(f, "{margin} | {}{carets}", " ".repeat(shown.column - 1))?;
+                writeln!(f, "{margin} | {}{carets}", " ".repeat(excerpt.column - 1))?;
             }
             if let Some(help) = &problem.help {
                 writeln!(f, "{margin} = help: {help}")?;
@@ -87,23 +87,23 @@ impl fmt::Display for Errors {
     }
 }
 
-struct Shown {
+struct Excerpt {
     text: String,
     column: usize,
 }
 
-/// A line fit for a terminal: no tabs, and of a very long line only what surrounds the place.
-fn shorten(line: &str, column: usize) -> Shown {
+/// Replaces control characters by spaces, and cuts a long line to the surroundings of `column`.
+fn shorten(line: &str, column: usize) -> Excerpt {
     const WIDTH: usize = 160;
     let clean = |c: char| if c.is_control() { ' ' } else { c };
     if line.chars().nth(WIDTH).is_none() {
-        return Shown { text: line.chars().map(clean).collect(), column };
+        return Excerpt { text: line.chars().map(clean).collect(), column };
     }
     let skip = column.saturating_sub(WIDTH / 2);
-    Shown { text: line.chars().skip(skip).take(WIDTH).map(clean).collect(), column: column - skip }
+    Excerpt { text: line.chars().skip(skip).take(WIDTH).map(clean).collect(), column: column - skip }
 }
 
-/// Bytes of a source.
+/// Byte range of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Place {
     pub source: u32,
@@ -117,16 +117,21 @@ impl Place {
     }
 }
 
-/// Collects sources and problems while a file is read; the same problem found twice counts once.
+/// Sources and problems collected while a file is read. A repeated problem is stored once.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     sources: Vec<Source>,
     list: Vec<(Place, String, Option<String>)>,
     seen: HashSet<(Place, String)>,
+    /// Messages that are not stored again while [`Problems::suppress`] is in effect.
+    suppressed: HashSet<String>,
+    is_suppressing: bool,
+    /// Problems found, including those that were not stored.
+    found: usize,
 }
 
-/// More problems than this help nobody, and a hostile file must not fill the memory with them.
-const MOST: usize = 500;
+/// Maximum number of problems stored, so that a hostile file cannot fill the memory.
+const MAX_PROBLEMS: usize = 500;
 
 impl Problems {
     pub fn add_source(&mut self, name: impl Into<String>, text: impl Into<String>) -> usize {
@@ -148,7 +153,11 @@ impl Problems {
 
     pub fn push_with_help(&mut self, place: Place, message: impl Into<String>, help: Option<String>) {
         let message = message.into();
-        if self.list.len() < MOST && self.seen.insert((place, message.clone())) {
+        self.found += 1;
+        if self.is_suppressing && self.suppressed.contains(&message) {
+            return;
+        }
+        if self.list.len() < MAX_PROBLEMS && self.seen.insert((place, message.clone())) {
             self.list.push((place, message, help));
         }
     }
@@ -157,8 +166,19 @@ impl Problems {
         self.list.is_empty()
     }
 
-    pub fn len(&self) -> usize {
-        self.list.len()
+    /// Returns the number of problems found, including repeated ones.
+    pub fn found(&self) -> usize {
+        self.found
+    }
+
+    /// Marks the messages of all problems so far for [`Problems::suppress`].
+    pub fn mark_for_suppression(&mut self) {
+        self.suppressed = self.list.iter().map(|(_, message, _)| message.clone()).collect();
+    }
+
+    /// Starts or stops the suppression of the marked messages at any place.
+    pub fn suppress(&mut self, is_suppressing: bool) {
+        self.is_suppressing = is_suppressing;
     }
 
     pub fn into_errors(mut self) -> Errors {
@@ -189,7 +209,7 @@ fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// The candidate nearest to what was written, if any is near.
+/// Returns the candidate nearest to `written`, or `None` if all differ in more than a third of their letters.
 pub(crate) fn nearest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
     if written.len() > 64 {
         return None;
@@ -207,7 +227,7 @@ pub(crate) fn nearest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// Help for an unknown word: the nearest candidate, or all of them where they are few.
+/// Returns the help for an unknown word: the nearest candidate, or all candidates if they are few.
 pub fn did_you_mean<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
     did_you_mean_one_of(written, &candidates.into_iter().collect::<Vec<_>>())
 }
@@ -216,5 +236,5 @@ fn did_you_mean_one_of(written: &str, candidates: &[&str]) -> Option<String> {
     if let Some(candidate) = nearest(written, candidates) {
         return Some(format!("did you mean `{candidate}`?"));
     }
-    (1..=24).contains(&candidates.len()).then(|| format!("known here: {}", candidates.join(", ")))
+    (1..=24).contains(&candidates.len()).then(|| format!("available: {}", candidates.join(", ")))
 }

@@ -1,118 +1,117 @@
-//! What a scenario expects of its results, and which figures it asks for.
+//! Expectations and plots of a scenario.
 
 use netstage_core::time::Instant;
 
-/// `[expect.NAME]`: a bound on a metric. It decides the exit code.
+/// `[expect.NAME]`: bound on a metric, which decides the exit code.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expectation {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What is bounded.
+    /// Bounded values.
     pub select: Selection,
-    /// The bound.
+    /// Bound.
     pub bound: Bound,
-    /// What the paper (or whoever) claims, in a sentence; may be empty.
+    /// Claim of the paper or author, in a sentence; may be empty.
     pub claim: String,
 }
 
-/// Which values, and how they become one number per cell.
+/// Selection of values, and their reduction to one number per cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection {
-    /// Metric, by its name in the registry, base or derived.
+    /// Name of a base or derived metric.
     pub metric: String,
-    /// Subjects; `*` stands for any part of a name. Empty: every subject.
+    /// Subjects, as a pattern in which `*` matches any text; empty for all.
     pub subject: String,
-    /// From this time to that.
+    /// Start and end.
     pub over: (Instant, Instant),
-    /// How bins and subjects become one number per run.
+    /// Reduction of bins and subjects to one number per run.
     pub statistic: Statistic,
-    /// Only cells whose swept path has this value; `variant` is a path too.
+    /// Selected cells: swept paths, or `variant`, and their values.
     pub cells: Vec<(String, String)>,
 }
 
-/// How the values of one run become one number.
+/// Reduction of the values of a run to one number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Statistic {
     /// Mean over subjects and bins.
     Mean,
-    /// Smallest single value: the worst bin of the worst subject.
+    /// Minimum over subjects and bins.
     Min,
-    /// Largest single value.
+    /// Maximum over subjects and bins.
     Max,
     /// Sum over bins, then over subjects.
     Sum,
-    /// Seconds after the selection's start until the value stays within the bound
-    /// for the rest of the selection.
+    /// Seconds from the start of the selection until the value stays above a threshold for the rest of it.
     ConvergenceTime {
-        /// The value it must stay above.
+        /// Threshold.
         above: f64,
     },
 }
 
-/// The bound on the mean over a cell's runs; it must hold in every selected cell.
+/// Bound on the mean over the runs of a cell. It must hold in every selected cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bound {
-    /// Not below.
+    /// Lower bound.
     AtLeast(f64),
-    /// Not above.
+    /// Upper bound.
     AtMost(f64),
-    /// Within this fraction of a value.
+    /// Within a relative tolerance of a value.
     Near {
-        /// The value.
+        /// Expected value.
         value: f64,
-        /// 0.1 is 10 %.
+        /// Tolerance; 0.1 is 10 %.
         within: f64,
     },
-    /// Above the same selection in the cell of this variant.
+    /// Above the same selection in this variant.
     AboveVariant(String),
 }
 
-/// `[plot.NAME]`: a figure.
+/// `[plot.NAME]`: figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
-    /// Its name, also of its SVG file.
+    /// Name, also of the SVG file.
     pub name: String,
-    /// Its title.
+    /// Title.
     pub title: String,
-    /// What is plotted, in a sentence or two.
+    /// Caption, one or two sentences.
     pub caption: String,
-    /// The paper's claim; may be empty.
+    /// Claim of the paper or author; may be empty.
     pub claim: String,
-    /// Metric, by name.
+    /// Name of the metric.
     pub metric: String,
     /// Subjects, as in [`Selection::subject`].
     pub subject: String,
-    /// Against what.
+    /// Horizontal axis.
     pub against: Against,
-    /// Horizontal lines: value and label.
+    /// Horizontal reference lines: value and label.
     pub reference_lines: Vec<(f64, String)>,
-    /// Only cells that match, as in [`Selection::cells`].
+    /// Selected cells, as in [`Selection::cells`].
     pub cells: Vec<(String, String)>,
-    /// Lower and upper end of the value axis, where given.
+    /// Lower and upper end of the value axis; automatic if `None`.
     pub range: (Option<f64>, Option<f64>),
 }
 
-/// What a figure's horizontal axis shows.
+/// Horizontal axis of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Against {
-    /// Time: a line per cell and subject, mean over seeds with its 95 % interval.
+    /// Time: a line per cell and subject, the mean over seeds with a 95 % confidence interval.
     Time,
-    /// A swept path: one value per cell, over the given time span.
+    /// Swept path: one value per cell.
     Swept {
-        /// The path; a second one makes a heat map.
+        /// Swept path.
         path: String,
-        /// Rows of a heat map.
+        /// Second swept path, which gives the rows of a heat map.
         rows: Option<String>,
-        /// The span the value is a mean of.
+        /// Start and end of the averaged span.
         over: (Instant, Instant),
     },
-    /// Percentiles of a distribution, on an axis of nines: a line per cell and subject.
+    /// Percentiles of a distribution, on an axis of 90 %, 99 %, 99.9 %, …: a line per cell and subject.
     Percentile,
-    /// Values of a distribution, and the share of each: a line per cell and subject.
+    /// Values of a distribution and their frequency: a line per cell and subject.
     Histogram,
-    /// Subjects side by side, a bar each.
+    /// Subjects: a bar per subject.
     Subject {
-        /// The span the value is a mean of.
+        /// Start and end of the averaged span.
         over: (Instant, Instant),
     },
 }

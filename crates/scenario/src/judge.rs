@@ -1,4 +1,4 @@
-//! Expectations and figures: metric names, subjects, spans and cells, checked against the plans.
+//! Checks of expectations and plots against the plans: metrics, subjects, time spans and cells.
 
 use crate::Cell;
 use crate::error::{Place, Problems, did_you_mean};
@@ -10,34 +10,43 @@ use crate::pattern::matches;
 use crate::plan::{Direction, NodeKind, Plan, Transport};
 use crate::quantity::Dimension;
 use crate::scalar::{Amount, MetricName, SubjectPattern};
+use crate::sweep::CellLabel;
 use crate::table::{At, List};
 use netstage_core::time::{Duration, Instant};
 
-/// What expectations and figures are checked against.
+/// Checker of expectations and plots.
 pub(crate) struct Judge<'a> {
+    /// Labels of all cells; empty if a fault leaves them unknown, which skips the checks of variants and swept values.
+    pub labels: &'a [CellLabel],
+    /// Cells without faults.
     pub cells: &'a [Cell],
     pub problems: &'a mut Problems,
-    /// The command line changed the file: what no longer applies is left out, not refused.
+    /// The command line changed the file: entries that no longer apply are dropped instead of refused.
     pub changed: bool,
-    /// What was left out: `expect` or `plot`, its name, and why.
+    /// Dropped entries: `expect` or `plot`, the name, and the reason.
     pub left_out: Vec<(&'static str, String, String)>,
-    /// Why the one being looked at no longer applies.
+    /// Reason to drop the current entry.
     reason: Option<String>,
 }
 
 type Over = Option<At<List<At<Duration>, 2, 2>>>;
 
 impl<'a> Judge<'a> {
-    pub fn new(cells: &'a [Cell], problems: &'a mut Problems, changed: bool) -> Judge<'a> {
-        Judge { cells, problems, changed, left_out: Vec::new(), reason: None }
+    pub fn new(
+        labels: &'a [CellLabel],
+        cells: &'a [Cell],
+        problems: &'a mut Problems,
+        changed: bool,
+    ) -> Judge<'a> {
+        Judge { labels, cells, problems, changed, left_out: Vec::new(), reason: None }
     }
 
     pub fn expectations(&mut self, file: &File) -> Vec<Expectation> {
         let members = file.expect.0.iter().filter_map(|m| Some((&m.name, m.place, m.value.as_ref()?)));
         members
             .filter_map(|(name, place, expect)| {
-                let read = self.expectation(name, place, expect);
-                self.keep("expect", name, read)
+                let checked = self.expectation(name, place, expect);
+                self.keep("expect", name, checked)
             })
             .collect()
     }
@@ -46,19 +55,19 @@ impl<'a> Judge<'a> {
         let members = file.plot.0.iter().filter_map(|m| Some((&m.name, m.value.as_ref()?)));
         members
             .filter_map(|(name, plot)| {
-                let read = self.plot(name, plot);
-                self.keep("plot", name, read)
+                let checked = self.plot(name, plot);
+                self.keep("plot", name, checked)
             })
             .collect()
     }
 
-    fn keep<T>(&mut self, table: &'static str, name: &str, read: Option<T>) -> Option<T> {
+    fn keep<T>(&mut self, table: &'static str, name: &str, checked: Option<T>) -> Option<T> {
         match self.reason.take() {
             Some(reason) => {
                 self.left_out.push((table, name.to_owned(), reason));
                 None
             }
-            None => read,
+            None => checked,
         }
     }
 
@@ -87,8 +96,8 @@ impl<'a> Judge<'a> {
         if let (Some(above), false) =
             (&expect.above, expect.statistic.value == study::Statistic::ConvergenceTime)
         {
-            let help = "it belongs to statistic = \"convergence-time\"";
-            self.problems.push_help(above.place, "`above` has no effect here", help);
+            let help = "remove it, or set statistic = \"convergence-time\"";
+            self.problems.push_help(above.place, "`above` has no effect with this statistic", help);
             return None;
         }
         Some(match expect.statistic.value {
@@ -99,7 +108,7 @@ impl<'a> Judge<'a> {
             study::Statistic::ConvergenceTime => match &expect.above {
                 Some(above) => Statistic::ConvergenceTime { above: self.amount(above, unit)? },
                 None => {
-                    let help = "above = 0.9, say: the value to stay above from then on";
+                    let help = "add the value to exceed from then on, such as above = 0.9";
                     self.problems.push_help(place, "statistic \"convergence-time\" needs `above`", help);
                     return None;
                 }
@@ -117,19 +126,20 @@ impl<'a> Judge<'a> {
         let mut given = given.into_iter().flatten();
         match (given.next(), given.next()) {
             (None, _) => {
-                let help = "one of `at_least`, `at_most`, `near` with `within`, `above_variant`";
+                let help = "add `at_least`, `at_most`, `near` with `within`, or `above_variant`";
                 self.problems.push_help(place, "an expectation needs a bound", help);
                 return None;
             }
             (_, Some(second)) => {
-                let help = "write a second expectation for it";
-                self.problems.push_help(second, "an expectation has one bound", help);
+                let help = "move it to an [expect.NAME] of its own";
+                self.problems.push_help(second, "an expectation takes one bound only", help);
                 return None;
             }
             _ => {}
         }
         if let (Some(within), None) = (&expect.within, &expect.near) {
-            self.problems.push(within.place, "`within` has no effect without `near`");
+            let help = "remove it, or add `near`";
+            self.problems.push_help(within.place, "`within` has no effect without `near`", help);
             return None;
         }
         if let Some(value) = &expect.at_least {
@@ -140,7 +150,11 @@ impl<'a> Judge<'a> {
         }
         if let Some(value) = &expect.near {
             let Some(within) = &expect.within else {
-                self.problems.push_help(value.place, "`near` needs `within`", "within = \"10 %\", say");
+                self.problems.push_help(
+                    value.place,
+                    "`near` needs `within`",
+                    "add a tolerance, such as within = \"10 %\"",
+                );
                 return None;
             };
             return Some(Bound::Near { value: self.amount(value, unit)?, within: within.value.0 });
@@ -150,21 +164,20 @@ impl<'a> Judge<'a> {
     }
 
     fn variant(&mut self, variant: &At<String>) -> Option<String> {
-        let known = self.cells.iter().any(|cell| cell.variant == variant.value && !variant.value.is_empty());
-        // Without cells something else is wrong already, and said.
-        if !known && !self.cells.is_empty() {
+        let known = self.labels.iter().any(|cell| cell.variant == variant.value && !variant.value.is_empty());
+        if !known && !self.labels.is_empty() {
             let mut names: Vec<&str> =
-                self.cells.iter().map(|c| c.variant.as_str()).filter(|n| !n.is_empty()).collect();
+                self.labels.iter().map(|c| c.variant.as_str()).filter(|n| !n.is_empty()).collect();
             names.dedup();
             let help = did_you_mean(&variant.value, names).or(Some("the file has no variants".into()));
-            let message = format!("there is no variant `{}`", variant.value.escape_debug());
+            let message = format!("unknown variant `{}`", variant.value.escape_debug());
             self.problems.push_with_help(variant.place, message, help);
             return None;
         }
         Some(variant.value.clone())
     }
 
-    /// A number in the metric's unit.
+    /// Returns a number in the metric's unit.
     fn amount(&mut self, amount: &At<Amount>, unit: Option<&str>) -> Option<f64> {
         let fits = match amount.dimension {
             None => true,
@@ -192,14 +205,14 @@ impl<'a> Judge<'a> {
         if found.is_none() {
             let names: Vec<&str> = infos().map(|info| info.name).collect();
             let help = did_you_mean(&name.value.0, names.iter().copied())
-                .or_else(|| Some(format!("metrics: {}", names.join(", "))));
-            let message = format!("there is no metric `{}`", name.value.0.escape_debug());
+                .or_else(|| Some(format!("available: {}", names.join(", "))));
+            let message = format!("unknown metric `{}`", name.value.0.escape_debug());
             self.problems.push_with_help(name.place, message, help);
         }
         found
     }
 
-    /// A pattern that some subject of the metric fits.
+    /// Returns the pattern if it matches a subject of the metric.
     fn subject(&mut self, subject: &Option<At<SubjectPattern>>, metric: MetricInfo) -> Option<String> {
         let Some(subject) = subject else { return Some(String::new()) };
         let pattern = &subject.value.0;
@@ -208,17 +221,19 @@ impl<'a> Judge<'a> {
             return Some(pattern.clone());
         }
         let names = subject_names(&cell.plan, metric.name);
-        let counted = cell.plan.flows.iter().any(|flow| flow.name == *pattern && flow.count > 1);
-        let received = cell.plan.flows.iter().any(|flow| flow.name == *pattern && !flow.branches.is_empty());
+        let has_members = cell.plan.flows.iter().any(|flow| flow.name == *pattern && flow.count > 1);
+        let has_receivers =
+            cell.plan.flows.iter().any(|flow| flow.name == *pattern && !flow.branches.is_empty());
         let help = match names.is_empty() {
-            true if metric.name.starts_with("test.") => Some("no test of this file finds it".into()),
-            true => Some("this metric is of the whole network: leave `subject` out".into()),
-            false if counted => Some(format!("did you mean `{pattern}[*]`?")),
-            false if received => Some(format!("did you mean `{pattern}@*`? It has several receivers")),
+            true if metric.name.starts_with("test.") => Some("no test of this file has this result".into()),
+            true => Some("this metric covers the whole network: remove `subject`".into()),
+            false if has_members => Some(format!("did you mean `{pattern}[*]`?")),
+            false if has_receivers => {
+                Some(format!("did you mean `{pattern}@*`? The flow has several receivers"))
+            }
             false => did_you_mean(pattern, names.iter().map(String::as_str)),
         };
-        let message =
-            format!("nothing that `{}` measures is called `{}`", metric.name, pattern.escape_debug());
+        let message = format!("no subject of `{}` matches `{}`", metric.name, pattern.escape_debug());
         self.problems.push_with_help(subject.place, message, help);
         None
     }
@@ -228,38 +243,40 @@ impl<'a> Judge<'a> {
         let Some(over) = over else { return Some((Instant::ZERO, Instant(longest?.0))) };
         let [from, to] = &over.value.0[..] else { return None };
         if from.value >= to.value {
-            self.problems.push(over.place, "this span ends before it starts");
+            let help = "give the start first: over = [\"2 s\", \"10 s\"]";
+            self.problems.push_help(over.place, "the end of the span is not after its start", help);
             return None;
         }
         if longest.is_some_and(|longest| to.value > longest) {
             if self.changed {
-                self.reason = Some("its span ends after the run".into());
+                self.reason = Some("its span ends after the end of the run".into());
                 return None;
             }
-            self.problems.push(to.place, "this span ends after the run");
+            let help = longest.map(|longest| format!("the run ends at {} s", longest.0 as f64 / 1e9));
+            self.problems.push_with_help(to.place, "the span ends after the end of the run", help);
             return None;
         }
         Some((Instant(from.value.0), Instant(to.value.0)))
     }
 
-    /// Cells asked for by value: the paths must be swept, and take these values.
-    fn cells(&mut self, asked: &Assignments) -> Option<Vec<(String, String)>> {
+    /// Checks a selection of cells by value: the paths must be swept, and take these values.
+    fn cells(&mut self, selected: &Assignments) -> Option<Vec<(String, String)>> {
         let mut cells = Vec::new();
-        for assignment in &asked.0 {
+        for assignment in &selected.0 {
             let value = assignment.value.label();
             self.swept(&assignment.path, assignment.place)?;
-            let found = self.cells.iter().any(|cell| setting(cell, &assignment.path) == Some(&value));
+            let found = self.labels.iter().any(|cell| setting(cell, &assignment.path) == Some(&value));
             if !found && self.changed {
                 self.reason = Some(format!("no cell has {} = {value}", assignment.path));
                 return None;
             }
-            if !found && !self.cells.is_empty() {
+            if !found && !self.labels.is_empty() {
                 let mut values: Vec<&str> =
-                    self.cells.iter().filter_map(|cell| setting(cell, &assignment.path)).collect();
+                    self.labels.iter().filter_map(|cell| setting(cell, &assignment.path)).collect();
                 values.sort();
                 values.dedup();
-                let help = format!("its values are {}", values.join(", "));
-                let message = format!("`{}` never is {value}", assignment.path);
+                let help = format!("available: {}", values.join(", "));
+                let message = format!("no cell has {} = {value}", assignment.path);
                 self.problems.push_help(assignment.value.place, message, help);
                 return None;
             }
@@ -269,14 +286,14 @@ impl<'a> Judge<'a> {
     }
 
     fn swept(&mut self, path: &str, place: Place) -> Option<()> {
-        if self.cells.is_empty() || self.cells.iter().any(|cell| setting(cell, path).is_some()) {
+        if self.labels.is_empty() || self.labels.iter().any(|cell| setting(cell, path).is_some()) {
             return Some(());
         }
-        let paths = self.cells.iter().flat_map(|c| c.settings.iter().map(|(path, _)| path.as_str()));
+        let paths = self.labels.iter().flat_map(|c| c.settings.iter().map(|(path, _)| path.as_str()));
         let mut paths: Vec<&str> = paths.collect();
         paths.sort();
         paths.dedup();
-        let help = did_you_mean(path, paths).or(Some("no path is swept in this file".into()));
+        let help = did_you_mean(path, paths).or(Some("the file sweeps no path".into()));
         self.problems.push_with_help(place, format!("`{}` is not swept", path.escape_debug()), help);
         None
     }
@@ -295,7 +312,12 @@ impl<'a> Judge<'a> {
             Some(range) => {
                 let (low, high) = (range.value.0[0].0, range.value.0[1].0);
                 if low >= high {
-                    self.problems.push(range.place, "the lower end comes first");
+                    let help = "give the lower end first: range = [0, 100]";
+                    self.problems.push_help(
+                        range.place,
+                        "the first value must be less than the second",
+                        help,
+                    );
                     return None;
                 }
                 (Some(low), Some(high))
@@ -329,18 +351,24 @@ impl<'a> Judge<'a> {
             self.problems.push_help(
                 plot.against.place,
                 format!("{} has no distribution", metric?.name),
-                format!("these have: {}", names.join(", ")),
+                format!("metrics with a distribution: {}", names.join(", ")),
             );
             return None;
         }
         if let (Some(rows), "time" | "subject" | "percentile" | "histogram") = (&plot.rows, against) {
-            self.problems.push(rows.place, "`rows` has no effect here: `against` names no swept path");
+            let help = "remove it, or set `against` to a swept path";
+            self.problems.push_help(
+                rows.place,
+                format!("`rows` has no effect with against = \"{against}\""),
+                help,
+            );
             return None;
         }
         match against {
             "time" | "percentile" | "histogram" => {
                 if let Some(over) = &plot.over {
-                    self.problems.push(over.place, format!("`over` has no effect against {against}"));
+                    let message = format!("`over` has no effect with against = \"{against}\"");
+                    self.problems.push_help(over.place, message, "remove it");
                     return None;
                 }
                 Some(match against {
@@ -362,17 +390,17 @@ impl<'a> Judge<'a> {
     }
 }
 
-fn setting<'a>(cell: &'a Cell, path: &str) -> Option<&'a str> {
+fn setting<'a>(cell: &'a CellLabel, path: &str) -> Option<&'a str> {
     if path == "variant" {
         return Some(cell.variant.as_str()).filter(|name| !name.is_empty());
     }
     cell.settings.iter().find(|(p, _)| p == path).map(|(_, value)| value.as_str())
 }
 
-/// Subjects of a flow's member under which a metric is found.
+/// Returns the subjects of a flow's member that have a metric.
 fn flow_subjects(plan: &Plan, metric: &str, group: usize, member: usize) -> Vec<String> {
     let found = Metric::ALL.iter().find(|known| known.info().name == metric);
-    // Both ends of an application send over TCP.
+    // Both ends of an application over TCP are senders.
     let flow = &plan.flows[group];
     let is_tcp = matches!(flow.transport, Transport::Tcp(_));
     if found.is_some_and(|metric| metric.is_of_tcp_events()) && is_tcp && flow.traffic.application().is_some()
@@ -414,6 +442,8 @@ fn has_subject(plan: &Plan, metric: &str, pattern: &str) -> bool {
         return names.iter().any(|name| matches(pattern, name)) || (names.is_empty() && pattern.is_empty());
     }
     let mut flows = plan.flows.iter().enumerate();
-    let fits = |name: &String| matches(pattern, name);
-    flows.any(|(group, flow)| (0..flow.count).any(|k| flow_subjects(plan, metric, group, k).iter().any(fits)))
+    let is_match = |name: &String| matches(pattern, name);
+    flows.any(|(group, flow)| {
+        (0..flow.count).any(|k| flow_subjects(plan, metric, group, k).iter().any(is_match))
+    })
 }

@@ -1,57 +1,57 @@
-//! The file of a model learned from a capture: JSON, versioned. docs/traffic.md describes it.
+//! File of a model learned from a capture: versioned JSON, described in docs/traffic.md.
 
 use netstage_core::traffic::application::{Application, ApplicationError, Learned};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// Version of the format. Readers refuse any other.
+/// Format version. Other versions are refused.
 pub const FORMAT: u32 = 1;
 
-/// Larger files are not read.
+/// Maximum size of a model file in bytes.
 pub const MOST_BYTES: u64 = 64 << 20;
 
-/// A model file.
+/// Model file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelFile {
-    /// Version of the format.
+    /// Format version.
     pub format: u32,
-    /// Name of the capture it was learned from.
+    /// Name of the capture.
     pub capture: String,
-    /// What was read of it.
+    /// Counts of the capture's packets and flows.
     pub read: Read,
-    /// The model.
+    /// Learned model.
     pub model: Arc<Learned>,
-    /// How well samples drawn from the model resemble the capture.
+    /// Goodness of fit of samples drawn from the model, per quantity.
     pub fit: Vec<Fit>,
 }
 
-/// What was read of a capture.
+/// Counts of a capture's packets and flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Read {
     /// Packets in the capture.
     pub packets: u64,
-    /// Packets the model was learned from.
+    /// Packets used for the model.
     pub used: u64,
     /// Packets of other flows or protocols.
     pub other: u64,
-    /// Packets that could not be read.
+    /// Packets that could not be decoded.
     pub broken: u64,
-    /// Flows, or connections, the model was learned from.
+    /// Flows or connections used for the model.
     pub flows: u64,
-    /// Messages that were cut down to what a model can carry, or filled up to it.
+    /// Messages whose size was raised or lowered to the limits of a model.
     pub clamped: u64,
-    /// Whether everything said was kept, so that a replay is complete.
+    /// Whether all messages were stored, so that a replay is complete.
     pub complete: bool,
 }
 
-/// One quantity, in the capture and in a run drawn from the model.
+/// Comparison of a quantity in the capture with a run drawn from the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fit {
-    /// Of what: `request`, `response`, `think`, `server`, `up.size`, `up.gap`, …
+    /// Name: `request`, `response`, `think`, `server`, `up.size`, `up.gap`, …
     pub quantity: String,
     /// Unit of the means.
     pub unit: String,
@@ -59,39 +59,39 @@ pub struct Fit {
     pub samples: u64,
     /// Mean in the capture.
     pub mean: f64,
-    /// Mean of the run drawn from the model.
+    /// Mean in the run drawn from the model.
     pub mean_drawn: f64,
     /// Coefficient of variation in the capture.
     pub variation: f64,
-    /// That of the run drawn from the model.
+    /// Coefficient of variation in the run drawn from the model.
     pub variation_drawn: f64,
-    /// Correlation of one sample with the next in the capture. What is drawn has none.
+    /// Correlation of consecutive samples in the capture. Drawn samples are uncorrelated.
     pub autocorrelation: f64,
-    /// Largest distance between the two distribution functions (Kolmogorov–Smirnov).
+    /// Maximum distance between the two distribution functions (Kolmogorov–Smirnov).
     pub distance: f64,
-    /// Distance that two samples of one distribution exceed in one case of a hundred.
+    /// Distance exceeded with a probability of 1 % by two samples of the same distribution.
     pub distance_at_1_percent: f64,
 }
 
-/// Why a text is no model file.
+/// Error of a text that is not a valid model file.
 #[derive(Debug)]
 pub enum ModelError {
-    /// It is not JSON of this shape.
+    /// JSON syntax or structure is invalid.
     Malformed(serde_json::Error),
-    /// It has another version.
+    /// Format version is not supported.
     Version(u64),
-    /// The model cannot run.
+    /// Model has settings that cannot run.
     Unsound(ApplicationError),
 }
 
 impl fmt::Display for ModelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ModelError::Malformed(error) => write!(f, "this is no model file: {error}"),
+            ModelError::Malformed(error) => write!(f, "not a model file: {error}"),
             ModelError::Version(version) => {
-                write!(f, "this model file has format {version}; this program reads format {FORMAT}")
+                write!(f, "the model file has format version {version}; supported: {FORMAT}")
             }
-            ModelError::Unsound(error) => write!(f, "this model cannot run: {error}"),
+            ModelError::Unsound(error) => write!(f, "invalid model: {error}"),
         }
     }
 }
@@ -99,7 +99,7 @@ impl fmt::Display for ModelError {
 impl std::error::Error for ModelError {}
 
 impl ModelFile {
-    /// Reads and checks the text of a model file.
+    /// Parses and checks the text of a model file.
     pub fn from_json(text: &str) -> Result<ModelFile, ModelError> {
         #[derive(Deserialize)]
         struct Version {
@@ -115,8 +115,8 @@ impl ModelFile {
         Ok(file)
     }
 
-    /// Its text.
+    /// Returns the text of the file.
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("numbers and text") + "\n"
+        serde_json::to_string(self).expect("a model file contains only numbers and text") + "\n"
     }
 }

@@ -1,4 +1,4 @@
-//! From a scenario file to a checked plan, and the schema of what a run records.
+//! Conversion of a scenario file to a checked plan, and the schema of a record.
 //!
 //! ```
 //! use netstage_scenario::{Options, parse};
@@ -7,7 +7,7 @@
 //! assert!(errors.to_string().contains("did you mean"));
 //! ```
 //!
-//! Invariant: what has passed the checks can run, and each error names its place and what helps.
+//! Invariant: a scenario that passes the checks can run, and each error gives its place and a remedy.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -48,38 +48,38 @@ use expect::{Expectation, Plot};
 use plan::Plan;
 use std::path::PathBuf;
 
-/// A checked scenario: the cells of its sweep, and what is asked of them.
+/// A checked scenario: its cells, expectations and figures.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is called.
+    /// Title in reports.
     pub title: String,
-    /// A few sentences for the report.
+    /// Description in reports.
     pub description: String,
-    /// First seed; repeats use the following ones.
+    /// Seed of the first run; each repeat uses the next seed.
     pub seed: u64,
     /// Runs per cell.
     pub repeat: u32,
-    /// Every cell: variants in order of name, each times its sweep, last key fastest.
+    /// Cells: variants by name, each multiplied by the sweep. The last swept path changes fastest.
     pub cells: Vec<Cell>,
-    /// What must hold.
+    /// Expectations of the results.
     pub expectations: Vec<Expectation>,
-    /// What is drawn.
+    /// Figures.
     pub plots: Vec<Plot>,
-    /// The file as run, after every `--set`.
+    /// Text of the file with the options of the command line applied.
     pub text: String,
-    /// What is legal but unwise.
+    /// Warnings about valid but unwise values.
     pub warnings: Vec<String>,
-    /// Trace and model files it was read with, below its folder.
+    /// Trace and model files, relative to the scenario's folder.
     pub files: Vec<PathBuf>,
 }
 
-/// One cell: a plan, and what sets it apart from the others.
+/// A plan, and the variant and swept values that identify it.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Name of its variant; empty where the file has none.
+    /// Name of the variant; empty if the file has none.
     pub variant: String,
-    /// Swept path and value, as text, in the file's order.
+    /// Swept paths and their values as text, in the order of the file.
     pub settings: Vec<(String, String)>,
-    /// The plan.
+    /// Plan to run.
     pub plan: Plan,
 }

@@ -1,4 +1,4 @@
-//! What one run of a plan yields, whatever stage it ran on, and the registry of metrics.
+//! Outcome of one run of a plan on any stage, and the registry of metrics.
 
 pub mod finding;
 
@@ -6,7 +6,7 @@ use finding::TestOutcome;
 use netstage_core::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
-/// How the values of one bin were formed.
+/// Aggregation of the values of one bin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregation {
     /// Mean over the bin.
@@ -19,35 +19,35 @@ pub enum Aggregation {
     Max,
 }
 
-/// A metric's entry in the registry, copied into every record.
+/// Registry entry of a metric, copied into every record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricInfo {
     /// Name used in `[expect]`, `[plot]` and records.
     pub name: &'static str,
-    /// Unit of its values; empty where there is none.
+    /// Unit of the values; empty if none.
     pub unit: &'static str,
-    /// Layer a rate or size counts, or empty.
+    /// Layer at which a rate or size is counted, or empty.
     pub layer: &'static str,
-    /// How a bin's value is formed.
+    /// Aggregation of a bin's values.
     pub aggregation: Aggregation,
-    /// One line for people.
+    /// One-line description.
     pub help: &'static str,
 }
 
 impl Metric {
-    /// Whether it is told where what happens to windows is recorded (`[measure] tcp = "events"`).
+    /// Returns whether the metric requires the recording of window events (`[measure] tcp = "events"`).
     pub fn is_of_tcp_events(self) -> bool {
         (Metric::FlowWindowPeak..=Metric::FlowLimitedPacing).contains(&self)
     }
 
-    /// Whether it is found where a flow is sent, not where it is received: of a flow with several
-    /// receivers, those of the flow and those of each receiver have subjects of their own.
+    /// Returns whether the metric is measured at a flow's sender. A flow with several receivers has one subject
+    /// for such metrics, and one per receiver for the others.
     pub fn is_of_sender(self) -> bool {
         use Metric::*;
         matches!(self, FlowOffered | FlowSent | FlowGap | FlowGapAsked | FlowLateness)
     }
 
-    /// Whether tests find it: a number for each test and frame size, none for a bin.
+    /// Returns whether the metric is a result of tests: one number per test and frame size, none per bin.
     pub fn is_finding(self) -> bool {
         self.info().name.starts_with("test.")
     }
@@ -55,17 +55,17 @@ impl Metric {
 
 macro_rules! metrics {
     ($($(#[doc = $help:literal])+ $variant:ident = $name:literal, $unit:literal, $layer:literal, $aggregation:ident;)+) => {
-        /// Everything netstage can measure.
+        /// Metrics that netstage measures.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Metric {
             $($(#[doc = $help])+ #[serde(rename = $name)] $variant,)+
         }
 
         impl Metric {
-            /// Every metric, in the order of the registry.
+            /// All metrics, in the order of the registry.
             pub const ALL: &'static [Metric] = &[$(Metric::$variant,)+];
 
-            /// The registry's entry.
+            /// Returns the registry entry.
             pub fn info(self) -> MetricInfo {
                 match self {
                     $(Metric::$variant => MetricInfo {
@@ -84,124 +84,123 @@ macro_rules! metrics {
 metrics! {
     /// Payload delivered in order to the receiving application.
     FlowThroughput = "flow.throughput", "bit/s", "payload", Mean;
-    /// Payload the application wanted to send (patterns other than bulk).
+    /// Payload offered by the application (patterns other than bulk).
     FlowOffered = "flow.offered", "bit/s", "payload", Mean;
-    /// Packets the flow's sender sent.
+    /// Packets sent by the flow's sender.
     FlowSent = "flow.sent", "packets", "", Sum;
-    /// Packets of the flow lost on the way.
+    /// Packets of the flow lost on the path.
     FlowLost = "flow.lost", "packets", "", Sum;
     /// Packets of the flow that arrived more than once.
     FlowDuplicated = "flow.duplicated", "packets", "", Sum;
-    /// Packets of the flow that arrived after one sent later (RFC 4737).
+    /// Packets of the flow that arrived after a packet sent later (RFC 4737).
     FlowReordered = "flow.reordered", "packets", "", Sum;
-    /// Packets of the flow that arrived with another payload than was sent.
+    /// Packets of the flow that arrived with a changed payload.
     FlowCorrupted = "flow.corrupted", "packets", "", Sum;
-    /// Bits of the flow's payload that arrived changed.
+    /// Bit errors in the payload of the flow.
     FlowBitErrors = "flow.bit_errors", "bits", "", Sum;
-    /// Packets that reached the receiving host and were lost in its socket: no loss of the path.
+    /// Packets dropped by the socket of the receiving host, which do not count as loss on the path.
     FlowReceiverDrops = "flow.receiver_drops", "packets", "", Sum;
     /// One-way delay from the sending to the receiving application.
     FlowDelay = "flow.delay", "s", "", Mean;
-    /// Difference of the one-way delays of packets sent one after the other, as a magnitude (RFC 3393).
+    /// Absolute difference of the one-way delays of consecutive packets (RFC 3393).
     FlowDelayVariation = "flow.delay_variation", "s", "", Mean;
-    /// Most by which one-way delays of a flow may be off, since the clocks of its ends differ.
+    /// Maximum error of one-way delays due to the clock offset between both ends.
     FlowClockError = "flow.clock_error", "s", "", Last;
-    /// Time between packets as sent.
+    /// Time between consecutive packets as sent.
     FlowGap = "flow.gap", "s", "", Mean;
-    /// Time between packets as the pattern asks for it.
+    /// Time between consecutive packets as scheduled by the traffic pattern.
     FlowGapAsked = "flow.gap.asked", "s", "", Mean;
-    /// How long after its time a packet was sent.
+    /// Time from the scheduled to the actual departure of a packet.
     FlowLateness = "flow.lateness", "s", "", Mean;
     /// Congestion window of a TCP sender.
     FlowWindow = "flow.window", "packets", "", Last;
-    /// Largest congestion window of a TCP sender in the bin.
+    /// Maximum congestion window of a TCP sender in the bin.
     FlowWindowPeak = "flow.window.peak", "packets", "", Max;
-    /// What a TCP sender may have in flight: the smaller of its congestion window and its peer's window.
+    /// Usable window of a TCP sender: the smaller of its congestion window and the peer's window.
     FlowWindowUsable = "flow.window.usable", "packets", "", Last;
-    /// Times a TCP sender reduced its window for congestion: any of the first five causes.
+    /// Window reductions of a TCP sender due to congestion: the total of the first five causes.
     FlowReductions = "flow.reductions", "", "", Sum;
-    /// Times a queue of the sender's own host refused a segment, and its window fell.
+    /// Window reductions of a TCP sender due to a full queue of its own host.
     FlowCauseLocalDevice = "flow.cause.local_device", "", "", Sum;
-    /// Times a TCP sender's window fell for an echoed congestion mark.
+    /// Window reductions of a TCP sender due to an ECN echo.
     FlowCauseEcn = "flow.cause.ecn", "", "", Sum;
-    /// Times a TCP sender's window fell for duplicate or selective acknowledgements.
+    /// Window reductions of a TCP sender due to duplicate or selective acknowledgments.
     FlowCauseFastRetransmit = "flow.cause.fast_retransmit", "", "", Sum;
-    /// Times a TCP sender's window fell for a loss that a tail-loss probe repaired.
+    /// Window reductions of a TCP sender due to a loss repaired by a tail-loss probe.
     FlowCauseTailLossProbe = "flow.cause.tail_loss_probe", "", "", Sum;
-    /// Times a TCP sender's window fell for a retransmission timeout.
+    /// Window reductions of a TCP sender due to a retransmission timeout.
     FlowCauseTimeout = "flow.cause.timeout", "", "", Sum;
-    /// Times a TCP sender took a needless reduction back.
+    /// Spurious window reductions undone by a TCP sender.
     FlowCauseUndo = "flow.cause.undo", "", "", Sum;
-    /// Times a TCP sender began anew after it had sent nothing for long.
+    /// Restarts of a TCP sender after an idle period.
     FlowCauseIdleRestart = "flow.cause.idle_restart", "", "", Sum;
-    /// Times the receiver's window began to hold a TCP sender back.
+    /// Times a TCP sender became limited by the receiver's window.
     FlowCauseReceiverWindow = "flow.cause.receiver_window", "", "", Sum;
-    /// Times the application began to hold a TCP sender back.
+    /// Times a TCP sender became limited by the application.
     FlowCauseApplicationLimited = "flow.cause.application_limited", "", "", Sum;
-    /// Share of the time in which the congestion window held a TCP sender back.
+    /// Share of time in which a TCP sender was limited by its congestion window.
     FlowLimitedCongestionWindow = "flow.limited.congestion_window", "", "", Mean;
-    /// Share of the time in which the receiver's window held a TCP sender back.
+    /// Share of time in which a TCP sender was limited by the receiver's window.
     FlowLimitedPeerWindow = "flow.limited.peer_window", "", "", Mean;
-    /// Share of the time in which the application had nothing more to send.
+    /// Share of time in which a TCP sender had no more data from the application.
     FlowLimitedApplication = "flow.limited.application", "", "", Mean;
-    /// Share of the time in which pacing, or a queue of the host's, held a TCP sender back.
+    /// Share of time in which a TCP sender was limited by pacing or a queue of its host.
     FlowLimitedPacing = "flow.limited.pacing", "", "", Mean;
     /// Slow-start threshold of a TCP sender.
     FlowSlowStartThreshold = "flow.slow_start_threshold", "packets", "", Last;
-    /// Window a TCP sender's peer advertises.
+    /// Window advertised by a TCP sender's peer.
     FlowPeerWindow = "flow.peer_window", "bytes", "payload", Last;
-    /// Rate at which a TCP sender sees its data arrive.
+    /// Delivery rate measured by a TCP sender from acknowledgments.
     FlowDeliveryRate = "flow.delivery_rate", "bit/s", "payload", Last;
-    /// Round trip the sender measures; of TCP, smoothed.
+    /// Round-trip time measured by the sender; smoothed for TCP.
     FlowRoundTrip = "flow.round_trip", "s", "", Last;
-    /// Segments a TCP sender sent again.
+    /// Segments retransmitted by a TCP sender.
     FlowRetransmissions = "flow.retransmissions", "packets", "", Sum;
-    /// Transactions an application completed: answers, transfers, lookups, pages.
+    /// Transactions completed by an application: responses, transfers, lookups, pages.
     AppTransactions = "app.transactions", "", "", Sum;
-    /// Requests and connections an application gave up.
+    /// Requests and connections abandoned by an application.
     AppFailures = "app.failures", "", "", Sum;
-    /// Time of a transaction, from the request to the last byte of its answer.
+    /// Time from the request of a transaction to the last byte of its response.
     AppTransactionTime = "app.transaction_time", "s", "", Mean;
-    /// Size of a file over the time of its transfer.
+    /// File size divided by the transfer time.
     AppTransferRate = "app.transfer_rate", "bit/s", "payload", Mean;
-    /// Time from asking for a page until all its objects are there.
+    /// Time from the request of a page to the arrival of its last object.
     AppPageLoadTime = "app.page_load_time", "s", "", Mean;
-    /// Time from asking for a video until it plays.
+    /// Time from the request of a video to the start of playback.
     AppStartupDelay = "app.startup_delay", "s", "", Mean;
-    /// Share of the time after its start in which a video stood still.
+    /// Share of time after the start of playback in which a video stalled.
     AppStallRatio = "app.stall_ratio", "", "", Mean;
-    /// Bit rate of the media played, while they play.
+    /// Bit rate of the media during playback.
     AppBitRate = "app.bit_rate", "bit/s", "payload", Mean;
-    /// Changes of a video's bit rate.
+    /// Changes of the bit rate of a video.
     AppSwitches = "app.switches", "", "", Sum;
-    /// Share of packets or frames that did not come, or too late to be played.
+    /// Share of packets or frames that were lost or arrived too late for playback.
     AppLoss = "app.loss", "", "", Mean;
-    /// One-way delay of an application's packets or frames, both ways.
+    /// One-way delay of an application's packets or frames, in both directions.
     AppDelay = "app.delay", "s", "", Mean;
-    /// Mean opinion score of a call (ITU-T G.107), of the worse direction.
+    /// Mean opinion score of a call (ITU-T G.107) in its worse direction.
     AppMos = "app.mos", "", "", Mean;
-    /// Traffic of a VPN that reaches its egress.
+    /// Traffic of a VPN that arrives at its egress.
     VpnThroughput = "vpn.throughput", "bit/s", "ip", Mean;
     /// Window of a VPN flow.
     VpnWindow = "vpn.window", "packets", "", Last;
-    /// Packets waiting at the ingress PE.
+    /// Packets queued at the ingress PE.
     VpnQueue = "vpn.queue", "packets", "", Mean;
-    /// Packets dropped because the ingress PE's queue was full.
+    /// Packets dropped by the full queue of the ingress PE.
     VpnQueueDrops = "vpn.queue_drops", "packets", "", Sum;
     /// Packets of a VPN lost between ingress and egress.
     VpnLost = "vpn.lost", "packets", "", Sum;
-    /// Additive increase a in force.
+    /// Current additive increase a.
     VpnIncrease = "vpn.increase", "packets", "", Last;
-    /// Multiplicative decrease b in force.
+    /// Current multiplicative decrease b.
     VpnDecrease = "vpn.decrease", "", "", Last;
-    /// Loss p a VPN flow's estimator reports.
+    /// Loss probability p reported by the estimator of a VPN flow.
     VpnLoss = "vpn.loss", "", "", Last;
-    /// Round trip a VPN flow measures between its PEs.
+    /// Round-trip time of a VPN flow between its PEs.
     VpnRoundTrip = "vpn.round_trip", "s", "", Last;
-    /// Share of a core a provider edge router's process takes, the kernel's work on its behalf
-    /// included as far as it is charged to it.
+    /// CPU usage of a provider edge router's process as a share of one core, including kernel work charged to it.
     PeProcessor = "pe.processor", "", "", Mean;
-    /// The part of that which is its own code.
+    /// CPU usage of a provider edge router's own code, part of `pe.processor`.
     PeProcessorOwn = "pe.processor.own", "", "", Mean;
     /// Resident memory of a provider edge router's process.
     PeMemory = "pe.memory", "B", "", Last;
@@ -209,118 +208,117 @@ metrics! {
     LinkThroughput = "link.throughput", "bit/s", "ip", Mean;
     /// Traffic of background flows on a link, part of its throughput.
     LinkBackground = "link.background", "bit/s", "ip", Mean;
-    /// Share of a link's time spent sending.
+    /// Share of time in which a link was transmitting.
     LinkUtilisation = "link.utilisation", "", "", Mean;
-    /// Packets waiting before a link, mean over time.
+    /// Packets queued at a link, mean over time.
     LinkQueue = "link.queue", "packets", "", Mean;
-    /// Packets dropped by a link's queue.
+    /// Packets dropped by the queue of a link.
     LinkDrops = "link.drops", "packets", "", Sum;
-    /// Packets lost on the line (loss, bit errors, failure).
+    /// Packets lost on a link (loss, bit errors, failure).
     LinkLost = "link.lost", "packets", "", Sum;
-    /// Packets a link's queue marked for congestion.
+    /// Packets marked for congestion by the queue of a link.
     LinkMarks = "link.marks", "packets", "", Sum;
-    /// Frames to all stations that came to a link, in one direction: ARP's questions, and whatever else is
-    /// broadcast. Of `emu`, on LANs and where routing daemons run.
+    /// Broadcast frames on a link in one direction, such as ARP requests. Only on `emu`, on LANs and with routing
+    /// daemons.
     LinkBroadcast = "link.broadcast", "frames", "", Sum;
-    /// How long after its time the emulator handed a packet on.
+    /// Time from the scheduled to the actual departure of a packet in the emulator.
     LinkLateness = "link.lateness", "s", "", Mean;
     /// Weighted fairness index F of the VPNs' throughputs.
     FairnessInterVpn = "fairness.inter_vpn", "", "ip", Mean;
-    /// Jain's index pooled over all flows in VPNs, per bin: the index of record.
+    /// Jain's index over all flows in VPNs, per bin: the primary index.
     FairnessIntraVpn = "fairness.intra_vpn", "", "payload", Mean;
-    /// Jain's index inside one VPN, per bin.
+    /// Jain's index over the flows of one VPN, per bin.
     FairnessIntraVpnEach = "fairness.intra_vpn.per_vpn", "", "payload", Mean;
-    /// Jain's index pooled over all flows in VPNs, of their means over the whole span asked.
+    /// Jain's index over the mean rates of all flows in VPNs in the selected time span.
     FairnessIntraVpnWholeRun = "fairness.intra_vpn.whole_run", "", "payload", Mean;
-    /// Jain's index inside one VPN, of its flows' means over the whole span asked.
+    /// Jain's index over the mean rates of the flows of one VPN in the selected time span.
     FairnessIntraVpnEachWholeRun = "fairness.intra_vpn.per_vpn.whole_run", "", "payload", Mean;
-    /// Share of what the background leaves on a link that limits measured flows.
+    /// Utilization of a bottleneck link by measured flows, relative to the capacity left by background flows.
     LinkUtilisationNet = "link.utilisation.net_of_background", "", "ip", Mean;
-    /// Highest rate without loss (RFC 2544).
+    /// Maximum rate without loss (RFC 2544).
     TestThroughput = "test.throughput", "bit/s", "ip", Mean;
-    /// Highest rate without loss, in frames.
+    /// Maximum frame rate without loss.
     TestFrameRate = "test.frame_rate", "frames/s", "", Mean;
-    /// That as a share of what the sender's line carries at this frame size.
+    /// Maximum frame rate without loss as a share of the line rate of the sender at this frame size.
     TestLineShare = "test.line_share", "", "", Mean;
-    /// Rate at which packets came through.
+    /// Rate of delivered packets.
     TestDelivered = "test.delivered", "bit/s", "ip", Mean;
     /// Packets sent.
     TestSent = "test.sent", "packets", "", Mean;
     /// Share of packets lost.
     TestLossRatio = "test.loss_ratio", "", "", Mean;
-    /// Mean delay, of the frames RFC 2544 tags or of all: one way, or there and back where one end
-    /// measures.
+    /// Mean delay of the frames tagged per RFC 2544, or of all frames: one-way, or round-trip in one-ended tests.
     TestLatency = "test.latency", "s", "", Mean;
-    /// Least delay of all frames.
+    /// Minimum delay of all frames.
     TestLatencyLeast = "test.latency.least", "s", "", Mean;
-    /// Half of all frames had at most this delay.
+    /// Median delay of all frames.
     TestLatencyMedian = "test.latency.median", "s", "", Mean;
-    /// 99 % of all frames had at most this delay.
+    /// 99th percentile of the delay of all frames.
     TestLatency99 = "test.latency.p99", "s", "", Mean;
-    /// 99.9 % of all frames had at most this delay.
+    /// 99.9th percentile of the delay of all frames.
     TestLatency999 = "test.latency.p999", "s", "", Mean;
-    /// Largest delay of all frames.
+    /// Maximum delay of all frames.
     TestLatencyMost = "test.latency.most", "s", "", Mean;
-    /// 99.9 % of frames had at most this delay above the least (ITU-T Y.1563; PDV of RFC 5481).
+    /// 99.9th percentile of the delay above the minimum (ITU-T Y.1563; PDV of RFC 5481).
     TestDelayVariation = "test.delay_variation", "s", "", Mean;
-    /// Most by which one-way delays may be off, since the clocks of both ends differ.
+    /// Maximum error of one-way delays due to the clock offset between the ends of the test.
     TestClockError = "test.clock_error", "s", "", Mean;
-    /// 1 where a service kept all that was agreed, 0 where it did not (ITU-T Y.1564).
+    /// 1 if a service met its agreement, 0 otherwise (ITU-T Y.1564).
     TestAccepted = "test.accepted", "", "", Mean;
     /// Longest burst without loss (RFC 9004).
     TestBackToBack = "test.back_to_back", "packets", "", Mean;
-    /// Buffer that bursts imply, less what is forwarded meanwhile (RFC 9004).
+    /// Buffer size in time, derived from bursts and corrected for packets forwarded in the meantime (RFC 9004).
     TestBufferTime = "test.buffer_time", "s", "", Mean;
-    /// Rate at which what comes through tops out.
+    /// Delivered rate at saturation.
     TestPlateau = "test.plateau", "bit/s", "ip", Mean;
     /// Bit error rate.
     TestBitErrorRate = "test.bit_error_rate", "", "", Mean;
-    /// Loss that does not depend on the size of packets.
+    /// Loss ratio independent of the packet size.
     TestBaseLoss = "test.base_loss", "", "", Mean;
-    /// What a TCP transfer reached (RFC 6349).
+    /// Throughput of a TCP transfer (RFC 6349).
     TestTcpThroughput = "test.tcp_throughput", "bit/s", "payload", Mean;
-    /// How long a TCP transfer took.
+    /// Duration of a TCP transfer.
     TestTransferTime = "test.transfer_time", "s", "", Mean;
-    /// That over the time its path allows (RFC 6349).
+    /// Duration of a TCP transfer divided by the ideal duration on its path (RFC 6349).
     TestTransferTimeRatio = "test.transfer_time_ratio", "", "", Mean;
-    /// Share of a transfer's bytes that were no retransmissions (RFC 6349).
+    /// Share of the bytes of a TCP transfer that were not retransmissions (RFC 6349).
     TestTcpEfficiency = "test.tcp_efficiency", "", "", Mean;
-    /// Growth of the round trip under the transfer, as a share of that of the idle path (RFC 6349).
+    /// Increase of the round-trip time during a TCP transfer, relative to that of the idle path (RFC 6349).
     TestBufferDelay = "test.buffer_delay", "", "", Mean;
-    /// From the event until packets to a network followed it, network by network.
+    /// Time from the event until packets to a network follow the route change, per network.
     FlowConvergence = "flow.convergence", "s", "", Mean;
-    /// From the event until packets to all networks followed it (full convergence, RFC 6412).
+    /// Time from the event until packets to all networks follow the route change (full convergence, RFC 6412).
     TestConvergence = "test.convergence", "s", "", Mean;
-    /// Until those to the first network did.
+    /// Time from the event until packets to the first network follow the route change.
     TestConvergenceFirst = "test.convergence.first", "s", "", Mean;
-    /// Until those to half of the networks did.
+    /// Time from the event until packets to half of the networks follow the route change.
     TestConvergenceMedian = "test.convergence.median", "s", "", Mean;
-    /// Until those to 99 % of the networks did.
+    /// Time from the event until packets to 99 % of the networks follow the route change.
     TestConvergence99 = "test.convergence.p99", "s", "", Mean;
     /// Packets lost.
     TestLost = "test.lost", "packets", "", Mean;
-    /// That over the rate: how long a network was cut off, on average (loss-derived, RFC 6412).
+    /// Packets lost divided by the rate: mean outage of a network (loss-derived, RFC 6412).
     TestOutage = "test.outage", "s", "", Mean;
-    /// Round trip of the idle path.
+    /// Round-trip time of the idle path.
     TestRoundTrip = "test.round_trip", "s", "", Mean;
-    /// Smallest window with which TCP carries as much as with any other.
+    /// Minimum window with the maximum TCP throughput.
     TestWindow = "test.window", "B", "", Mean;
-    /// Least window with 97 % of the best throughput, between those tried.
+    /// Minimum window with 97 % of the maximum throughput, interpolated between the windows tried.
     TestWindowKnee = "test.window.knee", "B", "", Mean;
-    /// Smallest window from which on every transfer had something to send again.
+    /// Minimum window from which every transfer had retransmissions.
     TestWindowLosses = "test.window.losses_from", "B", "", Mean;
-    /// 1 where no other window is better by more than the tolerance (95 % confidence), 0 where the trials were used up.
+    /// 1 if no other window is better by more than the tolerance (95 % confidence), 0 if the trials were exhausted.
     TestWindowSure = "test.window.sure", "", "", Mean;
-    /// By what share more the best window carries than one that does not limit.
+    /// Relative throughput gain of the best window over an unlimited window.
     TestWindowGain = "test.window.gain", "", "", Mean;
-    /// Payload that fills the path: rate of its narrowest place times round trip (RFC 6349).
+    /// Bandwidth-delay product: bottleneck rate times round-trip time (RFC 6349).
     TestBandwidthDelayProduct = "test.bandwidth_delay_product", "B", "", Mean;
-    /// Payload that waited on the path at most.
+    /// Maximum payload queued on the path.
     TestBuffer = "test.buffer", "B", "", Mean;
 }
 
 impl Metric {
-    /// Those of which a stage may tell how often each value occurs, not only the bins.
+    /// Metrics that may have a distribution of their values, not only bins.
     pub const DISTRIBUTED: &'static [Metric] = &[
         Metric::FlowDelay,
         Metric::FlowConvergence,
@@ -333,127 +331,123 @@ impl Metric {
     ];
 }
 
-/// Values of one metric of one subject, one per bin; NaN where there is none.
+/// Values of one metric of one subject, one per bin; NaN in a bin without a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What was measured.
+    /// Metric.
     pub metric: Metric,
-    /// Of whom: a flow, VPN or link direction by name; empty for the whole network.
+    /// Name of a flow, VPN or link direction; empty for the whole network.
     pub subject: String,
     /// One value per bin.
     pub values: Vec<f64>,
 }
 
-/// How often each value of a metric occurred in a run.
+/// Distribution of the values of a metric in a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Distribution {
-    /// What was measured; its unit is the second.
+    /// Metric; its unit is the second.
     pub metric: Metric,
-    /// Of whom, as in [`Series`].
+    /// Subject, as in [`Series`].
     pub subject: String,
-    /// Nanoseconds, ascending, and how often each occurred. Recording rounds them to the
-    /// buckets of [`netstage_core::measure::Histogram`]: three significant digits.
+    /// Values in nanoseconds, ascending, and their counts. Recording rounds the values to the buckets of
+    /// [`netstage_core::measure::Histogram`]: three significant digits.
     pub buckets: Vec<(u64, u64)>,
 }
 
-/// Something asked of the tool itself, and what it achieved: the honesty of a measurement.
+/// Requested and achieved value of a quantity that the tool itself controls, by which to judge a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Of whom, as in [`Series`].
+    /// Subject, as in [`Series`].
     pub subject: String,
-    /// What, in a few words: "rate", "packets", "gaps within 5 %".
+    /// Name of the quantity: "rate", "packets", "gaps within 5 %".
     pub quantity: String,
-    /// Unit of both numbers; empty where there is none.
+    /// Unit of both values; empty if none.
     pub unit: String,
-    /// Layer a rate or size counts, or empty.
+    /// Layer at which a rate or size is counted, or empty.
     pub layer: String,
-    /// What was asked.
+    /// Requested value.
     pub asked: f64,
-    /// What was achieved.
+    /// Achieved value.
     pub achieved: f64,
 }
 
-/// What one run yields.
-///
-/// A stage fills what it can tell and leaves the rest empty (`..Outcome::default()`).
+/// Outcome of one run. A stage leaves empty what it cannot measure (`..Outcome::default()`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Width of a bin.
     pub interval: Duration,
-    /// All series have this many values.
+    /// Number of values in each series.
     pub bins: usize,
-    /// The series, ordered by metric, then in the plan's order of subjects.
+    /// Series, ordered by metric, then by subject in the plan's order.
     pub series: Vec<Series>,
     /// Distributions, in any order.
     pub distributions: Vec<Distribution>,
-    /// How well the tool kept what it was asked.
+    /// Requested and achieved values of the tool itself.
     pub loads: Vec<Load>,
-    /// What the tests came to, in the plan's order.
+    /// Outcomes of the tests, in the plan's order.
     pub tests: Vec<TestOutcome>,
-    /// What the run cost and moved.
+    /// Totals of the run.
     pub totals: Totals,
-    /// What a reader must know before trusting the figures.
+    /// Warnings about the validity of the results.
     pub warnings: Vec<String>,
-    /// Why the measurement is void: the tool itself fell short.
+    /// Reasons why the measurement is void: the tool itself fell short.
     pub void: Vec<String>,
-    /// What failed while the rest went on: an agent lost, a flow that could not start.
+    /// Partial failures, such as a lost agent or a flow that did not start.
     pub failures: Vec<String>,
-    /// Where the stage differs from what the scenario says: "TCP: Linux reno for aimd".
+    /// Differences between the stage and the scenario, such as "TCP: Linux reno for aimd".
     pub differences: Vec<String>,
 }
 
-/// What a run cost and moved.
+/// Totals of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Events the simulator processed.
+    /// Events processed by the simulator.
     pub events: u64,
-    /// Packets handed to the network.
+    /// Packets sent into the network.
     pub sent: u64,
-    /// Packets whose payload reached the host they were addressed to; of real TCP, what the
-    /// receiver took at a time.
+    /// Packets whose payload reached their destination host; for real TCP, reads of the receiver.
     pub delivered_data: u64,
-    /// Packets that reached a host or PE they were addressed to.
+    /// Packets that reached their destination host or PE.
     pub delivered: u64,
-    /// Packets dropped by queues or lost on lines.
+    /// Packets dropped by queues or lost on links.
     pub lost: u64,
-    /// Packets still under way at the end.
+    /// Packets still in flight at the end.
     pub in_flight: u64,
-    /// Links crossed by packets, in all.
+    /// Links crossed by packets, total over all packets.
     pub packet_hops: u64,
 }
 
 impl Outcome {
-    /// The series of one metric and subject.
+    /// Returns the series of a metric and subject.
     pub fn get(&self, metric: Metric, subject: &str) -> Option<&Series> {
         self.series.iter().find(|s| s.metric == metric && s.subject == subject)
     }
 
-    /// Keeps the first `bins` bins.
+    /// Drops all bins after the first `bins`.
     pub fn truncate(&mut self, bins: usize) {
         self.bins = self.bins.min(bins);
         self.series.iter_mut().for_each(|series| series.values.truncate(bins));
     }
 }
 
-/// Who attends a run: may end it, and hears what it has found so far. Results do not depend on it.
+/// Observer of a run, which may stop it and receives intermediate outcomes. Results do not depend on it.
 ///
-/// A closure that says whether to stop is one that does not listen.
+/// A closure that returns whether to stop is an observer without intermediate outcomes.
 pub trait Attendant {
-    /// Whether the run is to end now; asked several times a second.
+    /// Returns whether to stop the run now. Called several times a second.
     fn stop(&self) -> bool;
 
-    /// Whether it hears of bins: a stage may have to do more for that.
+    /// Returns whether `bins_ended` is used, which may cost a stage additional work.
     fn listens(&self) -> bool {
         false
     }
 
-    /// Bins have ended. `so_far` works out what was found in them, an outcome of that many bins,
-    /// for an attendant that wants it now.
-    fn bins_ended(&self, so_far: &mut dyn FnMut() -> Outcome) {
-        let _ = so_far;
+    /// Reports the end of bins. `outcome` computes the outcome of the bins up to now, if it is wanted.
+    fn bins_ended(&self, outcome: &mut dyn FnMut() -> Outcome) {
+        let _ = outcome;
     }
 
-    /// The run has come to this time of its own; told often enough to see it go on.
+    /// Reports the current time of the run, often enough to show its progress.
     fn reached(&self, time: Instant) {
         let _ = time;
     }
@@ -465,20 +459,20 @@ impl<F: Fn() -> bool> Attendant for F {
     }
 }
 
-/// Why a run yields no outcome.
+/// Reason why a run has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// It was asked to stop.
+    /// The run was stopped on request.
     Interrupted,
-    /// It failed.
+    /// The run failed.
     Failed(String),
-    /// The stage cannot run this plan, wherever it runs.
+    /// The stage cannot run this plan on any host.
     Unsupported(String),
-    /// This host or this user lacks what the stage needs.
+    /// The host or the user lacks a requirement of the stage.
     Missing {
-        /// What is missing.
+        /// Missing requirement.
         message: String,
-        /// How to get it.
+        /// Instructions to provide it.
         remedy: String,
     },
 }

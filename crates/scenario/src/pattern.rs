@@ -1,6 +1,6 @@
-//! Name patterns, as paths, expectations and figures use them.
+//! Name patterns of paths, expectations and plots.
 
-/// Whether `name` fits a pattern in which `*` stands for anything.
+/// Returns whether `name` matches a pattern in which `*` matches any text.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(head) else { return false };

@@ -1,8 +1,7 @@
-//! The plan: a scenario after every check, with every name resolved to an index.
+//! Plan: a scenario that passed all checks, with names resolved to indices.
 //!
-//! Simulator and live controller run a plan as it stands; whatever could be wrong with a
-//! scenario was refused before one exists. Tables keep the order of their names, so
-//! equal scenarios give equal plans.
+//! All stages run plans, and need not check them again. Lists are ordered by name, so equal scenarios give equal
+//! plans.
 
 mod gateway;
 pub(crate) mod routes;
@@ -23,12 +22,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// A scenario ready to run, for one cell of a sweep.
+/// Scenario ready to run, for one cell of a sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What the scenario is called.
+    /// Title of the scenario.
     pub title: String,
-    /// How long a run of the flows lasts; zero where flows run only beside tests.
+    /// Duration of a run of the flows; zero if flows are only the load of tests.
     pub duration: Duration,
     /// Nodes, ordered by name.
     pub nodes: Vec<Node>,
@@ -38,132 +37,131 @@ pub struct Plan {
     pub vpns: Vec<Vpn>,
     /// Flow groups, ordered by name, and after them services, ordered by name.
     pub flows: Vec<FlowGroup>,
-    /// Measurements made of trials, ordered by name; they follow the run of the flows.
+    /// Tests, ordered by name; they run after the flows.
     pub tests: Vec<Test>,
-    /// Tunnels between gateways, ordered by the first of their ends.
+    /// Tunnels between gateways, ordered by their first end.
     pub tunnels: Vec<Tunnel>,
-    /// Routers whose routes another project's daemons find, if any.
+    /// Routers that run another project's routing daemons, if any.
     pub routing: Option<Routing>,
-    /// What is recorded.
+    /// Scope of the recording.
     pub measure: Measure,
 }
 
-/// An exchange or provider that FRR's daemons drive: OSPF between core routers, LDP among all, BGP-4 between
-/// edges; or BGP-4 alone, between edges on a LAN.
+/// Internet exchange or provider network that runs FRR: OSPF between core routers, LDP among all routers, BGP-4
+/// between edges; or BGP-4 alone, between edges on a LAN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routing {
-    /// Its name, as in `[service.NAME]`.
+    /// Name, as in `[service.NAME]`.
     pub name: String,
-    /// Node indices of the core routers; none where edges peer over a LAN.
+    /// Node indices of the core routers; empty if edges peer over a LAN.
     pub core: Vec<usize>,
-    /// The LAN over which edges peer where there is no core.
+    /// LAN over which edges peer, without a core.
     pub lan: Option<usize>,
-    /// Routers at the edge.
+    /// Edge routers.
     pub edges: Vec<Edge>,
-    /// Edges tell each other of IPv6 too.
+    /// Edges advertise IPv6 routes as well.
     pub ipv6: bool,
-    /// From greeting to greeting.
+    /// Hello interval.
     pub hello: Duration,
-    /// A neighbour of the core not heard for so long is gone.
+    /// Dead interval of neighbors in the core.
     pub dead: Duration,
-    /// Longest wait for all routes to be there.
+    /// Maximum wait until all routes are learned.
     pub patience: Duration,
 }
 
-/// A router at the edge of an exchange.
+/// Edge router of a [`Routing`] service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// Its node.
+    /// Index of the node.
     pub node: usize,
-    /// The number of its autonomous system.
+    /// Autonomous system number.
     pub system: u32,
 }
 
 impl Routing {
-    /// Whether a node is one of its routers.
+    /// Returns whether a node is a router of the service.
     pub fn drives(&self, node: usize) -> bool {
         self.core.contains(&node) || self.edge(node).is_some()
     }
 
-    /// The edge at a node.
+    /// Returns the edge router at a node.
     pub fn edge(&self, node: usize) -> Option<&Edge> {
         self.edges.iter().find(|edge| edge.node == node)
     }
 }
 
-/// A node of the network.
+/// Node of the network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Its name, as in `[node.NAME]`.
+    /// Name, as in `[node.NAME]`.
     pub name: String,
-    /// What it is.
+    /// Kind of the node.
     pub kind: NodeKind,
-    /// Of a host: its network device, where that may limit it.
+    /// Network device of a host, if it may limit its rate.
     pub device: Option<Device>,
-    /// Of a LAN: how long its stations take an answer of address resolution for true, if not as long as their
-    /// systems do.
+    /// Lifetime of the ARP entries of a LAN's hosts; `None` for the default of their systems.
     pub arp_timeout: Option<Duration>,
-    /// Of a host or a provider edge router: which agent stands for it on `live`.
+    /// Agent that runs a host or provider edge router on `live`.
     pub place: Option<Placement>,
 }
 
-/// Which agent stands for a node.
+/// Placement of a node on an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The agent.
+    /// Selection of the agent.
     pub agent: Chosen,
-    /// The address of its host that flows, or tunnels, use; none: the first it tells of.
+    /// Address of the agent's host for flows or tunnels; `None` for the first one the agent reports.
     pub address: Option<IpAddr>,
-    /// Of a provider edge router: the interfaces that stand for its links, by the names of the links.
+    /// Interfaces of a provider edge router, by the name of the link.
     pub interfaces: BTreeMap<String, Attachment>,
 }
 
-/// An interface of a host that stands for a link.
+/// Interface of an agent's host that is the end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// The interface.
+    /// Name of the interface.
     pub name: String,
-    /// The router's addresses there, each with the length of the link's prefix.
+    /// Addresses of the provider edge router on the link, with the prefix length.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// The router that customers are behind where they are not on the link.
+    /// Next-hop router to the customers, if they are not on the link.
     pub via: Option<IpAddr>,
 }
 
-/// How an agent is chosen.
+/// Selection of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chosen {
     /// By name.
     Named(String),
-    /// Any that is free and has this label.
+    /// Any free agent with this label.
     Labelled(String),
 }
 
-/// A host's network device, whose full queue TCP is told of.
+/// Network device of a host. Its full queue is reported to TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// How fast it sends, bytes at the IP layer.
+    /// Sending rate at the IP layer.
     pub rate: BitRate,
-    /// Bytes that may wait in its queue.
+    /// Capacity of its queue in bytes.
     pub buffer: u64,
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
-    /// Sends and receives traffic.
+    /// Host, which sends and receives traffic.
     Host,
-    /// Forwards.
+    /// Router.
     Router,
-    /// A provider edge router: forwards, and controls the VPNs that enter at it.
+    /// Provider edge router, which forwards packets and controls the VPNs that enter at it.
     Pe,
-    /// Forwards, through tunnels that it and another gateway are the ends of.
+    /// Gateway, which forwards packets through a tunnel to another gateway.
     Gateway(Software),
-    /// An Ethernet switch: those joined to it share a subnet.
+    /// Ethernet switch, whose hosts and routers share a subnet.
     Lan,
 }
 
 impl NodeKind {
-    /// Its name in scenarios.
+    /// Returns the name in scenarios.
     pub fn name(self) -> &'static str {
         match self {
             NodeKind::Host => "host",
@@ -175,132 +173,131 @@ impl NodeKind {
     }
 }
 
-/// What a link's ends are where packets are real.
+/// Kind of a link's interfaces on stages with real packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkKind {
-    /// Ethernet's.
+    /// Ethernet interfaces.
     #[default]
     Ethernet,
-    /// TUN interfaces: packets without a link's header.
+    /// TUN interfaces: packets without a link-layer header.
     Tun,
 }
 
-/// A full-duplex link between two nodes.
+/// Full-duplex link between two nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
-    /// Its name, as in `[link.NAME]`.
+    /// Name, as in `[link.NAME]`.
     pub name: String,
-    /// Indices of its two nodes.
+    /// Indices of both nodes.
     pub ends: [usize; 2],
-    /// What its ends are.
+    /// Kind of its interfaces.
     pub kind: LinkKind,
-    /// From `ends[0]` to `ends[1]`, then the other way.
+    /// Direction from `ends[0]` to `ends[1]`, then the opposite one.
     pub directions: [link::Config; 2],
 }
 
-/// One direction of a link.
+/// Direction of a link, as a step of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hop {
     /// Index of the link.
     pub link: usize,
-    /// 0: from `ends[0]` to `ends[1]`; 1: the other way.
+    /// 0 from `ends[0]` to `ends[1]`, 1 in the opposite direction.
     pub direction: usize,
 }
 
-/// A VPN's traffic in one direction, from one ingress PE to one egress PE.
+/// Traffic of a VPN in one direction, from one ingress PE to one egress PE.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vpn {
-    /// Its name, as in `[vpn.NAME]`.
+    /// Name, as in `[vpn.NAME]`.
     pub name: String,
-    /// How it is treated at its ingress; its weight is resolved from the topology where so asked.
+    /// Control and queueing at the ingress, with the weight computed from the topology if requested.
     pub settings: Settings,
     /// Node index of the ingress PE.
     pub ingress: usize,
     /// Node index of the egress PE.
     pub egress: usize,
-    /// What its packets have around them between the PEs.
+    /// Encapsulation between the PEs.
     pub encapsulation: Encapsulation,
-    /// From ingress to egress: the way of its management packets.
+    /// Path of management packets, from ingress to egress.
     pub path: Vec<Hop>,
-    /// From egress to ingress: the way of the replies.
+    /// Path of replies, from egress to ingress.
     pub reverse: Vec<Hop>,
-    /// The VPN that carries what comes back, if any.
+    /// Index of the VPN of the opposite direction, if any.
     pub back: Option<usize>,
 }
 
-/// Flows that differ only in their number and start time.
+/// Group of flows that differ only in number and start time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowGroup {
-    /// Its name, as in `[flow.NAME]`; members are `NAME[0]`, `NAME[1]`, …
+    /// Name, as in `[flow.NAME]`; members are `NAME[0]`, `NAME[1]`, …
     pub name: String,
     /// Node index of the sender.
     pub from: usize,
     /// Node index of the receiver.
     pub to: usize,
-    /// Index of the VPN that carries it, if any.
+    /// Index of the VPN of the flow, if any.
     pub vpn: Option<usize>,
-    /// How bytes are carried.
+    /// Transport protocol.
     pub transport: Transport,
-    /// Version of IP that carries it.
+    /// IP version.
     pub family: Family,
-    /// What sockets do with its datagrams.
+    /// Socket options of its datagrams.
     pub datagrams: Datagrams,
-    /// When bytes are handed over.
+    /// Traffic pattern or application.
     pub traffic: Traffic,
     /// Number of members.
     pub count: usize,
-    /// When member 0 starts.
+    /// Start time of member 0.
     pub start: Instant,
-    /// Member k starts k times this later.
+    /// Interval between the start times of consecutive members.
     pub stagger: Duration,
-    /// When the application stops sending.
+    /// Time at which the application stops sending.
     pub stop: Instant,
-    /// Background load: its throughput is subtracted from what others can use.
+    /// Background load. Its throughput is subtracted from the capacity of other flows.
     pub background: bool,
     /// Hops from sender to receiver.
     pub path: Vec<Hop>,
     /// Hops from receiver to sender.
     pub reverse: Vec<Hop>,
-    /// Receivers of a multicast flow beside the first, each with the hops that lead to it.
+    /// Receivers of a multicast flow after the first, with their paths.
     pub branches: Vec<Branch>,
-    /// Whose programs carry it where packets are real; none: netstage's own.
+    /// External program of the flow on stages with real packets; `None` for netstage itself.
     pub program: Option<Program>,
 }
 
-/// Another project's programs, as `[service.NAME]` names them. `from` of their flow is the client.
+/// External program of a `[service.NAME]`. The client is `from` of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Program {
-    /// An FTP server and client (RFC 959): one file to the client.
+    /// FTP server and client (RFC 959), which downloads one file.
     Ftp,
-    /// An iSCSI target and initiator (RFC 7143): blocks read by the client.
+    /// iSCSI target and initiator (RFC 7143), which reads blocks.
     Iscsi,
 }
 
 impl Program {
-    /// All of them.
+    /// All programs.
     pub const ALL: [Program; 2] = [Program::Ftp, Program::Iscsi];
 
-    /// As files call it.
+    /// Returns the name in scenario and policy files.
     pub fn name(self) -> &'static str {
         crate::table::word(self)
     }
 }
 
 impl FlowGroup {
-    /// The ways to all its receivers.
+    /// Returns the paths to all receivers.
     pub fn paths(&self) -> impl Iterator<Item = &[Hop]> {
         std::iter::once(&self.path[..]).chain(self.branches.iter().map(|branch| &branch.path[..]))
     }
 
-    /// The hops its packets cross, each once.
+    /// Returns the hops of all paths, each once.
     pub fn hops(&self) -> BTreeSet<Hop> {
         self.paths().flatten().copied().collect()
     }
 }
 
-/// A further receiver of a multicast flow. The ways to all receivers form a tree that leaves the
-/// sender by one link.
+/// Further receiver of a multicast flow. The paths to all receivers form a tree that leaves the sender on one link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Branch {
     /// Node index of the receiver.
@@ -309,7 +306,7 @@ pub struct Branch {
     pub path: Vec<Hop>,
 }
 
-/// How a flow's bytes are carried.
+/// Transport protocol of a flow.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transport {
     /// TCP.
@@ -318,33 +315,33 @@ pub enum Transport {
     Udp,
     /// UDP to a multicast group.
     Multicast(Multicast),
-    /// ICMP echo: one-ended, any host answers with as many bytes.
+    /// ICMP echo: one-ended, with a reply of the same size from any host.
     IcmpEcho,
-    /// UDP to a closed port: one-ended, the host answers port-unreachable.
+    /// UDP to a closed port: one-ended, with a port-unreachable reply.
     UdpUnreachable,
     /// QUIC (RFC 9000).
     Quic,
-    /// STAMP (RFC 8762): the receiver answers each packet. Of tests only.
+    /// STAMP (RFC 8762), in tests only: the receiver reflects each packet.
     Stamp {
-        /// From packet to packet.
+        /// Interval between packets.
         interval: Duration,
     },
 }
 
-/// A direction of a flow whose packets are answered.
+/// Direction of a flow with replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// To the one who answers.
+    /// To the receiver.
     Forward,
-    /// Back.
+    /// To the sender.
     Backward,
 }
 
 impl Direction {
-    /// Both, as their packets go.
+    /// Both directions, in the order of their packets.
     pub const BOTH: [Direction; 2] = [Direction::Forward, Direction::Backward];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Direction::Forward => "forward",
@@ -352,24 +349,24 @@ impl Direction {
         }
     }
 
-    /// Subject of what is measured of a flow in this direction: `sla[forward]`.
+    /// Returns the subject of a flow's metrics in this direction: `sla[forward]`.
     pub fn of(self, flow: &str) -> String {
         format!("{flow}[{}]", self.name())
     }
 }
 
-/// A multicast group.
+/// Multicast group of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Multicast {
-    /// Its address; `None` for one the stage chooses.
+    /// Group address; `None` for one chosen by the stage.
     pub group: Option<IpAddr>,
-    /// Receivers join the sender's channel alone (RFC 4607), not what any source sends.
+    /// Source-specific multicast (RFC 4607): receivers join the channel of the sender only.
     pub source_specific: bool,
-    /// Hops a packet may live.
+    /// Time to live of packets.
     pub hops: u8,
 }
 
-/// A version of IP.
+/// IP version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Family {
@@ -381,7 +378,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Length of its header, bytes.
+    /// Returns the length of the IP header in bytes.
     pub fn header(self) -> u32 {
         match self {
             Family::V4 => netstage_wire::IPV4_HEADER,
@@ -390,16 +387,16 @@ impl Family {
     }
 }
 
-/// What sockets do with datagrams.
+/// Socket options of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagrams {
-    /// What routers, and PEs with classes, are told of its urgency (RFC 2474).
+    /// Differentiated services codepoint (RFC 2474), used by routers, and by PEs with classes.
     pub dscp: u8,
-    /// UDP carries a checksum. Without one (IPv4), changed packets reach the receiver.
+    /// UDP checksum. Without it (IPv4 only), corrupted packets reach the receiver.
     pub checksum: bool,
-    /// Payloads hold a known pattern, and bits that differ are counted.
+    /// Bit errors are counted by comparing payloads with a known pattern.
     pub compare: bool,
-    /// Packets handed to the kernel in one buffer (UDP GSO); above 1 none has its own time.
+    /// Packets per buffer passed to the kernel (UDP GSO). Above 1, packets have no individual departure times.
     pub batch: u16,
 }
 
@@ -410,7 +407,7 @@ impl Default for Datagrams {
 }
 
 impl Transport {
-    /// How it carries the messages of an application; `None` where it cannot.
+    /// Returns how application messages are carried; `None` if they cannot be.
     pub fn carriage(&self) -> Option<Carriage> {
         match self {
             Transport::Tcp(_) | Transport::Quic => Some(Carriage::Stream),
@@ -422,7 +419,7 @@ impl Transport {
         }
     }
 
-    /// Its name in scenarios.
+    /// Returns the name in scenarios.
     pub fn name(&self) -> &'static str {
         match self {
             Transport::Tcp(_) => "tcp",
@@ -436,53 +433,53 @@ impl Transport {
     }
 }
 
-/// What is recorded, and how finely.
+/// Scope and resolution of the recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
     /// Width of a bin.
     pub interval: Duration,
-    /// Series of every flow's window, round trip and retransmissions, not only its throughput.
+    /// Series of the window, round trip and retransmissions of every flow, in addition to its throughput.
     pub flow_detail: bool,
-    /// What happens to the windows of TCP flows, and why.
+    /// Window events of TCP flows, with their causes.
     pub tcp_events: bool,
     /// Delays of the packets of UDP flows, as series and distributions.
     pub delay: bool,
 }
 
 impl Plan {
-    /// Name of one direction of a link, the subject of its series: `core.forward`.
+    /// Returns the name of a link direction, which is the subject of its series: `core.forward`.
     pub fn hop_name(&self, hop: Hop) -> String {
         let direction = ["forward", "reverse"][hop.direction];
         format!("{}.{direction}", self.links[hop.link].name)
     }
 
-    /// Configuration of one direction of a link.
+    /// Returns the configuration of a link direction.
     pub fn hop(&self, hop: Hop) -> &link::Config {
         &self.links[hop.link].directions[hop.direction]
     }
 
-    /// The node a hop leaves, and the one it leads to.
+    /// Returns the nodes at the start and the end of a hop.
     pub fn ends(&self, hop: Hop) -> [usize; 2] {
         let ends = self.links[hop.link].ends;
         [ends[hop.direction], ends[1 - hop.direction]]
     }
 
-    /// The path with the fewest links from one node to another, of several the one whose names come
-    /// first; none where only hosts lead there.
+    /// Returns the path with the fewest links between two nodes, with ties resolved by name; `None` if there is none
+    /// without a host in the middle.
     pub fn shortest(&self, from: usize, to: usize) -> Option<Vec<Hop>> {
         let kinds: Vec<NodeKind> = self.nodes.iter().map(|node| node.kind).collect();
         let links = self.links.iter().enumerate().map(|(index, link)| (index, link.ends));
         Topology::new(&kinds, links).shortest(from, to)
     }
 
-    /// Name of member `index` of a group: `bulk[3]`, or `bulk` where there is only one.
+    /// Returns the name of member `index` of a group: `bulk[3]`, or `bulk` if it has one member.
     pub fn flow_name(&self, group: usize, index: usize) -> String {
         let group = &self.flows[group];
         if group.count == 1 { group.name.clone() } else { format!("{}[{index}]", group.name) }
     }
 
-    /// Who receives member `index` of a group, each with the subject of what is measured there:
-    /// the flow's name, or `tv@kitchen` where it has several receivers.
+    /// Returns the receivers of member `index` of a group, with the subjects of their metrics: the flow's name, or
+    /// `tv@kitchen` if the flow has several receivers.
     pub fn receivers(&self, group: usize, index: usize) -> Vec<(usize, String)> {
         let (flow, name) = (&self.flows[group], self.flow_name(group, index));
         if flow.branches.is_empty() {
@@ -493,38 +490,38 @@ impl Plan {
         std::iter::once(flow.to).chain(further).map(|node| (node, subject(node))).collect()
     }
 
-    /// The LAN a link leads to, if one of its ends is.
+    /// Returns the LAN at an end of a link, if any.
     pub fn lan_of(&self, link: usize) -> Option<usize> {
         self.links[link].ends.into_iter().find(|end| self.is_lan(*end))
     }
 
-    /// Whether a node is a LAN.
+    /// Returns whether a node is a LAN.
     pub fn is_lan(&self, node: usize) -> bool {
         matches!(self.nodes[node].kind, NodeKind::Lan)
     }
 
-    /// Whether flows run by themselves: not if all of them are there only beside tests.
+    /// Returns whether the plan has a run of flows: false if all flows are the load of tests.
     pub fn has_run(&self) -> bool {
         (0..self.flows.len()).any(|flow| !self.tests.iter().any(|test| test.load.contains(&flow)))
     }
 
-    /// Whether anything draws random numbers, so that seeds differ.
+    /// Returns whether the run uses random numbers, so that results depend on the seed.
     pub fn is_random(&self) -> bool {
-        let random_link = |link: &link::Config| {
+        let is_random_link = |link: &link::Config| {
             let schedule = link.schedule.iter().map(|(_, change)| change);
             let later = schedule.flat_map(|change| [change.loss, change.bit_error_rate]).flatten();
             link.loss + link.bit_error_rate + link.duplicate + later.sum::<f64>() > 0.0
                 || link.jitter.amount > Duration::ZERO
                 || matches!(link.queue, queue::Config::Red(_) | queue::Config::FqCodel(_))
         };
-        // An application may draw in ways its settings do not show.
-        let random_traffic = |traffic: &Traffic| {
-            let drawn = |pattern: &Pattern| {
+        // Applications may use random numbers regardless of their settings.
+        let is_random_traffic = |traffic: &Traffic| {
+            let is_drawn = |pattern: &Pattern| {
                 !matches!(pattern, Pattern::Bulk { .. } | Pattern::Cbr { .. } | Pattern::Trace { .. })
             };
-            traffic.pattern().is_none_or(drawn)
+            traffic.pattern().is_none_or(is_drawn)
         };
-        self.links.iter().flat_map(|link| &link.directions).any(random_link)
-            || self.flows.iter().any(|flow| random_traffic(&flow.traffic))
+        self.links.iter().flat_map(|link| &link.directions).any(is_random_link)
+            || self.flows.iter().any(|flow| is_random_traffic(&flow.traffic))
     }
 }

@@ -1,10 +1,10 @@
-//! From what an application's two ends noticed to series of metrics, whatever stage it ran on.
+//! Conversion of the quality measured at both ends of an application to series of metrics, for all stages.
 
 use crate::outcome::{Metric, Series};
 use netstage_core::time::Duration;
 use netstage_core::traffic::application::{Application, Codec, Quality, Shape};
 
-/// The series of one flow; `client` and `server` have a value per bin.
+/// Returns the series of a flow. `client` and `server` have a value per bin.
 pub fn series(
     application: &Application,
     subject: &str,
@@ -31,7 +31,7 @@ pub fn series(
     metrics.iter().map(series).collect()
 }
 
-/// The metrics an application has.
+/// Returns the metrics of an application.
 fn metrics(application: &Application) -> &'static [Metric] {
     use Metric::{
         AppBitRate, AppDelay, AppFailures, AppLoss, AppMos, AppPageLoadTime, AppStallRatio, AppStartupDelay,
@@ -39,7 +39,7 @@ fn metrics(application: &Application) -> &'static [Metric] {
     };
     const TRANSACTIONS: &[Metric] = &[AppTransactions, AppFailures, AppTransactionTime];
     match application {
-        // What files of several sizes took says little of a rate.
+        // With files of several sizes, the mean time gives no meaningful rate.
         Application::Transfers(transfers) if transfers.size.deviation == 0.0 => {
             &[AppTransactions, AppFailures, AppTransactionTime, AppTransferRate]
         }
@@ -64,7 +64,7 @@ fn metrics(application: &Application) -> &'static [Metric] {
 fn value(metric: Metric, codec: Option<Codec>, client: &Quality, server: &Quality) -> f64 {
     let ratio = |above: u64, below: u64| if below == 0 { f64::NAN } else { above as f64 / below as f64 };
     let loss = |expected: u64, played: u64| (1.0 - ratio(played, expected)).max(0.0);
-    // What is missing must not hide: max of a number and NaN is the number, so ask first.
+    // `max` of a number and NaN is the number, which would hide a missing value.
     let lost = |expected: u64, played: u64| if expected == 0 { f64::NAN } else { loss(expected, played) };
     match metric {
         Metric::AppTransactions => (client.transactions + client.pages) as f64,
@@ -80,12 +80,12 @@ fn value(metric: Metric, codec: Option<Codec>, client: &Quality, server: &Qualit
         Metric::AppMos => {
             let Some(codec) = codec else { return f64::NAN };
             let score = |end: &Quality| {
-                // Where nothing was heard, nothing is known of the delay, and it does not matter.
+                // The delay is unknown if nothing was heard, and then has no effect.
                 let delay = Duration(end.mouth_to_ear_ns.checked_div(end.heard).unwrap_or(0));
                 let lost = lost(end.expected, end.played);
                 match lost {
                     lost if lost.is_nan() => f64::NAN,
-                    // The E-model stops short of silence, which has the lowest score there is.
+                    // The E-model does not cover complete loss, which gets the lowest score.
                     lost if lost >= 1.0 => 1.0,
                     lost => codec.opinion_score(lost, delay),
                 }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_as_good_as_its_worse_direction() {
+    fn a_call_has_the_score_of_its_worse_direction() {
         let perfect = Quality {
             expected: 50,
             played: 50,

@@ -1,11 +1,9 @@
-//! Quantities: a number and its unit, as text, read into exact integers.
+//! Parser of quantities: text of a number and its unit, converted to an exact integer.
 //!
-//! `"0.1 s"` is 100,000,000 ns and `"1.5 Gbit/s"` is 1,500,000,000 bit/s: the decimal is
-//! scaled as an integer and never passes through a float.
+//! `"0.1 s"` is 100,000,000 ns and `"1.5 Gbit/s"` is 1,500,000,000 bit/s: the decimal is scaled as an
+//! integer, never as a float.
 
-use crate::error::nearest;
-
-/// What a quantity measures.
+/// Dimension of a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dimension {
     Rate,
@@ -20,7 +18,7 @@ use Dimension::{Packets, Rate, Share, Size, Time};
 pub(crate) struct Unit {
     pub name: &'static str,
     dimension: Dimension,
-    /// In bit/s, nanoseconds, bytes, packets or hundredths.
+    /// Factor to the base unit: bit/s, nanoseconds, bytes, packets or percent.
     factor: u64,
 }
 
@@ -41,14 +39,14 @@ pub(crate) const UNITS: &[Unit] = &[
 ];
 
 impl Dimension {
-    /// Its name with article and an example.
+    /// Returns the name with article and an example.
     pub fn describe(self) -> &'static str {
         match self {
             Rate => "a rate such as \"50 Mbit/s\"",
             Time => "a time such as \"25 ms\"",
             Size => "a size such as \"64 KiB\"",
             Packets => "a number of packets such as \"50 packets\"",
-            Share => "a share such as \"1 %\"",
+            Share => "a percentage such as \"1 %\"",
         }
     }
 
@@ -58,7 +56,7 @@ impl Dimension {
             Time => "a time",
             Size => "a size",
             Packets => "a number of packets",
-            Share => "a share",
+            Share => "a percentage",
         }
     }
 
@@ -66,7 +64,7 @@ impl Dimension {
         UNITS.iter().filter(move |u| u.dimension == self).map(|u| u.name)
     }
 
-    /// The unit tried in help messages for this number: a rate of ten thousand and more was hardly meant in Mbit/s.
+    /// Returns the unit suggested for a number without one. A rate from 10,000 is unlikely to be in Mbit/s.
     pub fn usual_unit(self, number: &str) -> &'static str {
         match self {
             Rate if number.parse::<f64>().is_ok_and(|number| number >= 10_000.0) => "bit/s",
@@ -79,7 +77,7 @@ impl Dimension {
     }
 }
 
-/// Why a text is not the quantity asked for.
+/// Fault of a text that is not the expected quantity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub message: String,
@@ -90,18 +88,18 @@ fn refuse<T>(message: impl Into<String>, help: impl Into<Option<String>>) -> Res
     Err(Refusal { message: message.into(), help: help.into() })
 }
 
-/// Reads a quantity of one of these dimensions into its base unit.
-/// A share is returned in units of 1e-12, so that it stays an integer.
+/// Parses a quantity of one of these dimensions into its base unit. A percentage is returned in units of 1e-12,
+/// so that it stays an integer.
 pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64), Refusal> {
     let text = text.trim();
     let (number, unit) = split(text);
-    let expected = allowed.iter().map(|d| d.describe()).collect::<Vec<_>>().join(" or ");
+    let expected = alternatives(allowed.iter().map(|d| d.describe().to_owned()).collect());
     let Some(decimal) = Decimal::parse(number) else {
         return refuse(format!("expected {expected}, found \"{}\"", text.escape_debug()), None);
     };
     if unit.is_empty() {
         let help =
-            allowed.first().map(|d| format!("write its unit, as in \"{number} {}\"", d.usual_unit(number)));
+            allowed.first().map(|d| format!("add the unit, such as \"{number} {}\"", d.usual_unit(number)));
         return refuse(format!("\"{number}\" has no unit: expected {expected}"), help);
     }
     let Some(known) = UNITS.iter().find(|u| u.name == unit) else {
@@ -114,12 +112,12 @@ pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64
         return refuse(format!("expected {expected}, found {} (\"{text}\")", known.dimension.name()), None);
     }
     if decimal.negative {
-        return refuse(format!("\"{text}\" is negative"), None);
+        return refuse(format!("{} must not be negative, found \"{text}\"", known.dimension.name()), None);
     }
     let factor = if known.dimension == Share { 10_000_000_000 } else { known.factor };
     match decimal.scale(factor) {
         Ok(value) => Ok((known.dimension, value)),
-        Err(Inexact::Fraction) => {
+        Err(ScaleError::Fraction) => {
             let whole = match known.dimension {
                 Rate => "bits per second",
                 Time => "nanoseconds",
@@ -129,7 +127,7 @@ pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64
             };
             refuse(format!("\"{text}\" is not a whole number of {whole}"), None)
         }
-        Err(Inexact::Overflow) => refuse(format!("\"{text}\" is too large"), None),
+        Err(ScaleError::Overflow) => refuse(format!("\"{text}\" is too large"), None),
     }
 }
 
@@ -157,11 +155,11 @@ fn suggest(number: &str, decimal: &Decimal, unit: &str, allowed: &[Dimension]) -
         meant = meant.or(match dimension {
             Rate => {
                 if let Some(prefix) =
-                    unit.strip_suffix("B/s").filter(|p| matches!(*p, "" | "k" | "K" | "M" | "G"))
+                    unit.strip_suffix("B/s").filter(|p| matches!(*p, "" | "k" | "K" | "M" | "G" | "T"))
                 {
                     let bits = decimal.times(8)?;
                     let prefix = prefix.replace('K', "k");
-                    return Some(format!("rates count bits: \"{bits} {prefix}bit/s\""));
+                    return Some(format!("rates are in bit/s: write \"{bits} {prefix}bit/s\""));
                 }
                 let (prefix, rest) = match lower.chars().next() {
                     Some(c @ ('k' | 'm' | 'g' | 't')) => (c, &lower[1..]),
@@ -203,11 +201,33 @@ fn suggest(number: &str, decimal: &Decimal, unit: &str, allowed: &[Dimension]) -
         });
     }
     let candidates: Vec<&str> = allowed.iter().flat_map(|d| d.units()).collect();
-    let meant = meant.or_else(|| nearest(unit, &candidates));
+    let meant = meant.or_else(|| misspelled(unit, &candidates));
     Some(match meant {
         Some(unit) => format!("did you mean \"{number} {unit}\"?"),
-        None => format!("units here: {}", candidates.join(", ")),
+        None => format!("known units: {}", candidates.join(", ")),
     })
+}
+
+/// Returns the unit that differs from `unit` in case only, or by a typo after the first letter if it has at least four.
+/// The first letter may be an unknown prefix, such as P, which a suggestion must not replace.
+fn misspelled<'a>(unit: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    let lower = unit.to_lowercase();
+    let first = lower.chars().next();
+    let near = |candidate: &str| {
+        let candidate = candidate.to_lowercase();
+        let is_typo = (4..16).contains(&lower.chars().count())
+            && candidate.chars().next() == first
+            && strsim::damerau_levenshtein(&lower, &candidate) == 1;
+        candidate == lower || is_typo
+    };
+    candidates.iter().copied().find(|candidate| near(candidate))
+}
+
+/// Joins alternatives: "a", "a or b", "a, b or c", "a and b, or c".
+pub(crate) fn alternatives(mut words: Vec<String>) -> String {
+    let last = words.pop().unwrap_or_default();
+    let or = if words.iter().any(|word| word.contains(" and ")) { ", or" } else { " or" };
+    if words.is_empty() { last } else { format!("{}{or} {last}", words.join(", ")) }
 }
 
 /// A decimal number: `mantissa * 10^exponent`.
@@ -218,7 +238,7 @@ struct Decimal {
     exponent: i32,
 }
 
-enum Inexact {
+enum ScaleError {
     Fraction,
     Overflow,
 }
@@ -243,7 +263,7 @@ impl Decimal {
             return None;
         }
         let mut decimal = Decimal { negative, mantissa: 0, exponent };
-        // Zeros at the end are held back, so that "1.000…0" is as small as "1".
+        // Trailing zeros are not multiplied in, so that "1.000…0" overflows no earlier than "1".
         let mut zeros = 0;
         for (digit, is_fraction) in whole
             .bytes()
@@ -267,20 +287,20 @@ impl Decimal {
         Some(decimal)
     }
 
-    fn scale(self, factor: u64) -> Result<u64, Inexact> {
-        let value = self.mantissa.checked_mul(u128::from(factor)).ok_or(Inexact::Overflow)?;
+    fn scale(self, factor: u64) -> Result<u64, ScaleError> {
+        let value = self.mantissa.checked_mul(u128::from(factor)).ok_or(ScaleError::Overflow)?;
         let power = 10u128.checked_pow(self.exponent.unsigned_abs());
         let value = if self.exponent >= 0 {
-            power.and_then(|p| value.checked_mul(p)).ok_or(Inexact::Overflow)?
+            power.and_then(|p| value.checked_mul(p)).ok_or(ScaleError::Overflow)?
         } else {
-            let power = power.ok_or(Inexact::Fraction)?;
+            let power = power.ok_or(ScaleError::Fraction)?;
             if value % power != 0 {
-                return Err(Inexact::Fraction);
+                return Err(ScaleError::Fraction);
             }
             value / power
         };
-        // Half of the range is kept free, so that sums of two quantities never overflow.
-        u64::try_from(value).ok().filter(|v| *v <= u64::MAX / 2).ok_or(Inexact::Overflow)
+        // The upper half of the range is excluded, so that the sum of two quantities never overflows.
+        u64::try_from(value).ok().filter(|v| *v <= u64::MAX / 2).ok_or(ScaleError::Overflow)
     }
 
     fn times(self, factor: u128) -> Option<String> {
@@ -289,13 +309,13 @@ impl Decimal {
     }
 }
 
-/// A number of seconds, as traces have them, to the nearest nanosecond.
+/// Parses a number of seconds, as in traces, to the nearest nanosecond.
 pub(crate) fn seconds(text: &str) -> Option<netstage_core::time::Duration> {
     let decimal = Decimal::parse(text).filter(|d| !d.negative)?;
     match decimal.scale(1_000_000_000) {
         Ok(nanoseconds) => Some(netstage_core::time::Duration(nanoseconds)),
-        Err(Inexact::Fraction) => text.parse().ok().map(netstage_core::time::Duration::from_secs_f64),
-        Err(Inexact::Overflow) => None,
+        Err(ScaleError::Fraction) => text.parse().ok().map(netstage_core::time::Duration::from_secs_f64),
+        Err(ScaleError::Overflow) => None,
     }
 }
 
@@ -306,6 +326,35 @@ mod tests {
 
     fn read(text: &str, dimension: Dimension) -> Option<u64> {
         parse(text, &[dimension]).ok().map(|(_, value)| value)
+    }
+
+    #[test]
+    fn only_near_units_are_suggested() {
+        let help = |text: &str, dimension| parse(text, &[dimension]).unwrap_err().help.unwrap();
+        for (text, dimension, unit) in [
+            ("10 Mbti/s", Rate, "Mbit/s"),
+            ("10 gbit/s", Rate, "Gbit/s"),
+            ("10 mbps", Rate, "Mbit/s"),
+            ("10 mS", Time, "ms"),
+            ("10 kib", Size, "KiB"),
+            ("10 packtes", Packets, "packets"),
+        ] {
+            assert_eq!(help(text, dimension), format!("did you mean \"10 {unit}\"?"), "{text}");
+        }
+        for (text, dimension) in [
+            ("10 Pbit/s", Rate),
+            ("10 Ebit/s", Rate),
+            ("10 PB/s", Rate),
+            ("10 ps", Time),
+            ("10 d", Time),
+            ("10 TB", Size),
+            ("10 TiB", Size),
+            ("10 ‰", Share),
+        ] {
+            let units: Vec<&str> = dimension.units().collect();
+            assert_eq!(help(text, dimension), format!("known units: {}", units.join(", ")), "{text}");
+        }
+        assert_eq!(help("10 TB/s", Rate), "rates are in bit/s: write \"80 Tbit/s\"");
     }
 
     #[test]
@@ -330,7 +379,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(nanoseconds in 0..u64::MAX / 4) {
+        fn formatted_times_are_parsed_exactly(nanoseconds in 0..u64::MAX / 4) {
             let (seconds, rest) = (nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
             prop_assert_eq!(read(&format!("{seconds}.{rest:09} s"), Time), Some(nanoseconds));
             prop_assert_eq!(read(&format!("{nanoseconds} ns"), Time), Some(nanoseconds));
@@ -346,7 +395,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_is_read_or_refused(text in "\\PC{0,24}", number in "[-+0-9._eE]{0,12}", unit in "[a-zA-Z/%µ ]{0,8}") {
+        fn arbitrary_text_is_parsed_or_refused(text in "\\PC{0,24}", number in "[-+0-9._eE]{0,12}", unit in "[a-zA-Z/%µ ]{0,8}") {
             let all = [Rate, Time, Size, Packets, Share];
             let _ = parse(&text, &all);
             let _ = parse(&format!("{number}{unit}"), &all);

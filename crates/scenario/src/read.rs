@@ -1,13 +1,13 @@
-//! From text and options to a checked scenario.
+//! Conversion of text and options to a checked scenario.
 
 use crate::build::Builder;
 use crate::error::{Errors, Place, Problems};
 use crate::file::expand::expand;
-use crate::file::{File, MOST_SEED, apply_defaults, root_kind};
+use crate::file::{File, MAX_SEED, apply_defaults, root_kind};
 use crate::judge::Judge;
 use crate::plan::Plan;
 use crate::set::assign;
-use crate::sweep::{CellTree, cells};
+use crate::sweep::{CellTree, cells, is_complete, labels};
 use crate::table::Decode;
 use crate::trace::Traces;
 use crate::tree::{Node, Table, Value, document, parse_argument, parse_document};
@@ -15,12 +15,12 @@ use crate::{Cell, Scenario};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What the command line changes.
+/// Changes made on the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// `--set path=value`, in order.
     pub sets: Vec<(String, String)>,
-    /// `--vary path=value,value,…`: sweeps this path, in place of what the file says of it.
+    /// `--vary path=value,value,…`: sweeps this path, and replaces a sweep of it in the file.
     pub vary: Vec<(String, Vec<String>)>,
     /// `--seed N`.
     pub seed: Option<u64>,
@@ -28,17 +28,17 @@ pub struct Options {
     pub repeat: Option<u32>,
 }
 
-/// A scenario file larger than this is not one.
-const MOST_BYTES: u64 = 16 << 20;
+/// Maximum size of a scenario file in bytes.
+const MAX_BYTES: u64 = 16 << 20;
 
-/// Reads and checks a scenario file. Trace files are looked for beside it.
+/// Reads and checks a scenario file. Paths of trace files are relative to its folder.
 pub fn load(path: &Path, options: &Options) -> Result<Scenario, Errors> {
     let text = read_text(path, "scenario")?;
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     parse(&path.display().to_string(), &text, Some(folder), options)
 }
 
-/// Reads and checks a daemon's configuration, which `build` makes of what is written.
+/// Reads and checks a daemon's configuration. `build` converts the decoded tables.
 pub(crate) fn configuration<F: Decode, T>(
     name: &str,
     text: &str,
@@ -55,12 +55,12 @@ pub(crate) fn configuration<F: Decode, T>(
         return Ok(built);
     }
     if problems.is_empty() {
-        problems.push(Place::new(0, 0..0), "the configuration cannot be used");
+        problems.push(Place::new(0, 0..0), "invalid configuration");
     }
     Err(problems.into_errors())
 }
 
-/// The text of a file that is said to be a `what`.
+/// Reads the text of a file. `what` names the kind of file in the messages.
 pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, Errors> {
     let name = path.display().to_string();
     let fail = |message: String| {
@@ -71,8 +71,11 @@ pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, Errors> {
     };
     match std::fs::metadata(path) {
         Err(error) => return Err(fail(format!("cannot read the file: {error}"))),
-        Ok(found) if found.len() > MOST_BYTES => {
-            return Err(fail(format!("a file this large is not a {what}")));
+        Ok(metadata) if metadata.len() > MAX_BYTES => {
+            return Err(fail(format!(
+                "the file is too large for a {what}: the limit is {} MiB",
+                MAX_BYTES >> 20
+            )));
         }
         Ok(_) => {}
     }
@@ -84,8 +87,8 @@ pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, Errors> {
     })
 }
 
-/// Reads and checks a scenario. `base` is the folder that trace files are relative to;
-/// without one, naming a trace file is an error.
+/// Reads and checks a scenario. Paths of trace files are relative to `base`; without it, a trace file is
+/// an error.
 pub fn parse(name: &str, text: &str, base: Option<&Path>, options: &Options) -> Result<Scenario, Errors> {
     let mut problems = Problems::default();
     problems.add_source(name, text);
@@ -96,8 +99,9 @@ pub fn parse(name: &str, text: &str, base: Option<&Path>, options: &Options) -> 
 }
 
 fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Problems) -> Option<Scenario> {
-    if text.len() as u64 > MOST_BYTES {
-        problems.push(Place::new(0, 0..0), "a text this large is not a scenario");
+    if text.len() as u64 > MAX_BYTES {
+        let message = format!("the text is too large for a scenario: the limit is {} MiB", MAX_BYTES >> 20);
+        problems.push(Place::new(0, 0..0), message);
         return None;
     }
     let mut root = parse_document(0, problems);
@@ -109,34 +113,35 @@ fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Prob
     let mut traces = Traces::new(base);
     let (file, plan) = build(root.clone(), problems, &mut warnings, &mut traces);
     let file = file?;
+    problems.mark_for_suppression();
     let trees = cells(&root, &file, problems);
-    if plan.is_none() || !problems.is_empty() {
-        // Metrics and the like can be checked without cells.
-        let mut judge = Judge::new(&[], problems, false);
-        judge.expectations(&file);
-        judge.plots(&file);
-        return None;
-    }
+    // The labels are unknown if a fault hides part of the sweep or the variants.
+    let labels = if is_complete(&root, &file) { labels(&trees) } else { Vec::new() };
+    let has_base_plan = plan.is_some();
     let cells = plans(trees, plan, problems, &mut warnings, &mut traces);
-    let mut judge = Judge::new(&cells, problems, changed);
+    let mut judge = Judge::new(&labels, &cells, problems, changed);
     let expectations = judge.expectations(&file);
     let plots = judge.plots(&file);
-    for (table, name, reason) in judge.left_out {
+    let left_out = judge.left_out;
+    if !has_base_plan || !problems.is_empty() {
+        return None;
+    }
+    for (table, name, reason) in left_out {
         leave_out(&mut root, table, &name);
         warnings.insert(format!("{table}.{name} is left out: {reason}"));
     }
     let text = if changed { document(&root) } else { text.to_owned() };
     let head = file.scenario.as_ref()?.0.as_ref()?;
     let seed = head.seed.value.0;
-    if seed + (head.repeat.0 - 1) > MOST_SEED {
-        let message = format!("the last of {} runs would have a seed above {MOST_SEED}", head.repeat.0);
-        problems.push(head.seed.place, message);
+    if seed + (head.repeat.0 - 1) > MAX_SEED {
+        let message = format!("the seed of the last of {} runs would exceed {MAX_SEED}", head.repeat.0);
+        problems.push_help(head.seed.place, message, "lower `seed` or `repeat`");
         return None;
     }
     if head.repeat.0 > 1 && !cells.iter().any(|cell| cell.plan.is_random()) {
-        let seeds =
-            "nothing in this scenario is random: simulated, every seed gives the same run, and no interval";
-        warnings.insert(seeds.to_owned());
+        let warning = "nothing in this scenario is random: on `sim`, every seed gives the same run, and results \
+                       have no confidence interval";
+        warnings.insert(warning.to_owned());
     }
     Some(Scenario {
         title: head.title.clone(),
@@ -163,11 +168,14 @@ fn build(
     if let Some(file) = &mut file {
         expand(file, problems);
     }
+    // A fault of the base file's topology is reported once, and not again for each value swept or set by a variant.
+    problems.suppress(true);
     let plan = file.as_ref().and_then(|file| Builder { file, problems, warnings, traces }.plan());
+    problems.suppress(false);
     (file, plan)
 }
 
-/// Every cell's plan. `plan` is that of the file as it stands.
+/// Builds the plans of the cells without faults. `plan` is that of the base file, if it has no faults.
 fn plans(
     trees: Vec<CellTree>,
     plan: Option<Plan>,
@@ -180,7 +188,7 @@ fn plans(
     for CellTree { variant, settings, root } in trees {
         let unchanged = only && settings.is_empty();
         let plan = match &plan {
-            Some(plan) if unchanged && matches!(variant.as_str(), "") => Some(plan.clone()),
+            plan if unchanged && variant.is_empty() => plan.clone(),
             _ => build(root, problems, warnings, traces).1,
         };
         if let Some(plan) = plan {
@@ -190,7 +198,7 @@ fn plans(
     cells
 }
 
-/// Applies what the command line says; tells whether it says anything.
+/// Applies the options of the command line. Returns whether there are any.
 fn apply_options(root: &mut Node, options: &Options, problems: &mut Problems) -> bool {
     let mut sets: Vec<(String, &str, String)> = Vec::new();
     if let Some(seed) = options.seed {
@@ -220,7 +228,7 @@ fn apply_options(root: &mut Node, options: &Options, problems: &mut Problems) ->
     !sets.is_empty() || !options.vary.is_empty()
 }
 
-/// A swept path that `--set` sets keeps this one value.
+/// Reduces the sweep of a path set by `--set` to this value.
 fn narrow_sweep(root: &mut Node, path: &str, value: &Node) {
     let Value::Table(table) = &mut root.value else { return };
     if let Some(Node { value: Value::Table(sweep), .. }) = table.get_mut("sweep")

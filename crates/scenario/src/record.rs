@@ -1,9 +1,8 @@
-//! The schema of `record.json`: what ran, what was measured, and what it came to.
+//! Schema of `record.json`: the scenario, the metrics and the results of a study.
 //!
-//! The values themselves are in `series.parquet` beside it. Everything that may differ
-//! between two equal runs (host, time) is in `environment.json` instead, so that the
-//! same seed gives the same bytes. Adding a field raises the minor version; anything
-//! else raises the major version. Readers ignore fields they do not know.
+//! Values are in `series.parquet` in the same folder. Data that may differ between equal runs (host, time) is in
+//! `environment.json`, so that the same seed gives the same bytes. A new field raises the minor version, any other
+//! change the major version. Readers ignore unknown fields.
 
 mod layout;
 
@@ -14,89 +13,89 @@ use layout::Layout;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Major version of the schema: readers refuse a newer one.
+/// Major version of the schema. Readers refuse any other one.
 pub const MAJOR: u32 = 1;
 /// Minor version of the schema.
 pub const MINOR: u32 = 2;
 
-/// Everything in `record.json`.
+/// Content of `record.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// `MAJOR.MINOR`.
+    /// Schema version, `MAJOR.MINOR`.
     pub schema: String,
     /// Name and version of the tool that wrote it.
     pub tool: String,
-    /// What it ran on: `sim`, `emu` or `live`.
+    /// Stage: `sim`, `emu` or `live`.
     pub stage: String,
-    /// What the scenario is called.
+    /// Title of the scenario.
     pub title: String,
-    /// A few sentences from the scenario.
+    /// Description of the scenario.
     #[serde(default)]
     pub description: String,
-    /// Identity of what ran: equal for equal scenario, seeds, stage and tool.
+    /// Identifier of the plan: equal for equal scenario, seeds, stage and tool.
     pub plan: String,
-    /// First seed; repeats used the following ones.
+    /// Seed of the first run; each repeat used the next seed.
     pub seed: u64,
     /// Runs per cell.
     pub repeat: u32,
-    /// What a reader must know before trusting the figures.
+    /// Warnings about the validity of the results.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// Why the measurement is void (the tool itself fell short); empty where it is not.
+    /// Reasons why the measurement is void (the tool itself fell short); empty if it is valid.
     #[serde(default)]
     pub void: Vec<String>,
-    /// What failed while the rest went on: an agent lost, a flow that could not start.
+    /// Partial failures, such as a lost agent or a flow that did not start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
-    /// Where the stage differs from what the scenario says.
+    /// Differences between the stage and the scenario.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<String>,
-    /// What was expected, and what came of it.
+    /// Expectations and their results.
     #[serde(default)]
     pub expectations: Vec<ExpectationEntry>,
-    /// How strongly throughput follows what holds TCP back, where that was watched.
+    /// Correlations of throughput with the limits of TCP, if these were recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub correlations: Vec<CorrelationEntry>,
-    /// The cells of the sweep.
+    /// Cells of the sweep.
     pub cells: Vec<CellEntry>,
-    /// The metrics that occur.
+    /// Metrics that occur.
     pub metrics: Vec<MetricEntry>,
-    /// The network of the first cell.
+    /// Network of the first cell.
     #[serde(default)]
     pub topology: Topology,
-    /// The file with the values.
+    /// File of the values.
     pub series: SeriesFile,
-    /// The file with the distributions, where any were taken.
+    /// File of the distributions, if any were recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distributions: Option<SeriesFile>,
-    /// The scenario as run.
+    /// Text of the scenario, with command-line options applied.
     pub scenario: String,
 }
 
-/// The rank correlation of a flow's throughput with another metric of it.
+/// Rank correlation of a flow's throughput with another of its metrics.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CorrelationEntry {
-    /// Index of the cell, whose bins are compared; none: the means of all cells are.
+    /// Index of the cell whose bins are correlated; `None` for the means of all cells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cell: Option<usize>,
-    /// The flow.
+    /// Name of the flow.
     pub subject: String,
-    /// The metric, by its name in the registry.
+    /// Metric, by its name in the registry.
     pub metric: String,
-    /// Spearman's rho: from -1 to 1.
+    /// Spearman's rho, from -1 to 1.
     pub coefficient: f64,
-    /// Lower end of its 95 % interval.
+    /// Lower bound of its 95 % confidence interval.
     pub low: f64,
-    /// Upper end of its 95 % interval.
+    /// Upper bound of its 95 % confidence interval.
     pub high: f64,
-    /// Bins or cells compared.
+    /// Number of bins or cells compared.
     pub count: usize,
 }
 
-/// A file of values, as this record was written with it.
+/// Size and checksum of a file of values, which identify the file of this record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeriesFile {
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
     /// Length in bytes.
     pub bytes: u64,
@@ -104,79 +103,77 @@ pub struct SeriesFile {
     pub xxh64: String,
 }
 
-/// One cell of the sweep.
+/// Cell of the sweep.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellEntry {
-    /// Name of its variant; empty where there is none.
+    /// Name of the variant; empty if none.
     #[serde(default)]
     pub variant: String,
-    /// Swept path and value.
+    /// Swept paths and values.
     #[serde(default)]
     pub settings: Vec<(String, String)>,
-    /// Length of a run, nanoseconds.
+    /// Duration of a run, nanoseconds.
     pub duration_ns: u64,
     /// Width of a bin, nanoseconds.
     pub interval_ns: u64,
-    /// What the summary covers: from the bin in which the first measured flow starts
-    /// to the end.
+    /// Time span of the summary, from the bin in which the first measured flow starts to the end of the run.
     pub measured_ns: (u64, u64),
-    /// Each metric and subject as one number.
+    /// Summary of each metric and subject.
     pub summary: Vec<SummaryEntry>,
-    /// Each distribution in a few numbers.
+    /// Summary of each distribution.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distributions: Vec<DistributionEntry>,
-    /// How well the tool kept what it was asked.
+    /// Requested and achieved values of the tool itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loads: Vec<LoadEntry>,
-    /// What each test came to, run by run.
+    /// Outcome of each test in each run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tests: Vec<TestEntry>,
-    /// What its runs cost and moved, together.
+    /// Totals of all runs.
     #[serde(default)]
     pub totals: TotalsEntry,
 }
 
-/// A test in one run.
+/// Outcome of a test in one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TestEntry {
     /// Seed of the run.
     pub seed: u64,
-    /// What it came to.
+    /// Outcome of the test.
     #[serde(flatten)]
     pub outcome: TestOutcome,
 }
 
-/// One metric of one subject over the measured span.
+/// Summary of a metric and subject over the measured span.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SummaryEntry {
     /// Metric, by its name in the registry.
     pub metric: String,
-    /// A VPN, a link's direction, a flow group (mean, or sum, over its members), or empty
-    /// for the whole network.
+    /// Name of a VPN, link direction or flow group (mean or sum over its members); empty for the whole network.
     pub subject: String,
-    /// Mean over the span, or sum where the metric's bins are sums.
+    /// Mean over the span, or sum if the metric's bins are sums.
     #[serde(flatten)]
     pub value: Estimate,
-    /// Smallest value of any bin and run.
+    /// Minimum of all bins and runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
-    /// Largest value of any bin and run.
+    /// Maximum of all bins and runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
 }
 
-/// A distribution over all packets of all runs, in the metric's unit.
+/// Summary of a distribution over all packets of all runs, in the metric's unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DistributionEntry {
     /// Metric, by its name in the registry.
     pub metric: String,
-    /// As in [`SummaryEntry`].
+    /// Subject, as in [`SummaryEntry`].
     pub subject: String,
-    /// Values counted.
+    /// Number of values.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub mean: f64,
-    /// The smallest.
+    /// Minimum.
     pub min: f64,
     /// Median.
     pub p50: f64,
@@ -186,129 +183,129 @@ pub struct DistributionEntry {
     pub p99: f64,
     /// 99.9th percentile.
     pub p999: f64,
-    /// The largest.
+    /// Maximum.
     pub max: f64,
 }
 
-/// Something asked of the tool itself and what it achieved, means over runs.
+/// Requested and achieved value of a quantity that the tool itself controls, as means over runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadEntry {
-    /// A flow or a link's direction.
+    /// Name of a flow or link direction.
     pub subject: String,
-    /// What, in a few words.
+    /// Name of the quantity.
     pub quantity: String,
-    /// Unit of the numbers; empty where there is none.
+    /// Unit of the values; empty if none.
     #[serde(default)]
     pub unit: String,
-    /// Layer a rate or size counts, or empty.
+    /// Layer at which a rate or size is counted, or empty.
     #[serde(default)]
     pub layer: String,
-    /// What was asked.
+    /// Requested value.
     pub asked: f64,
-    /// What was achieved.
+    /// Achieved value.
     pub achieved: f64,
-    /// What the run furthest from what was asked achieved.
+    /// Achieved value of the run furthest from the requested value.
     pub worst: f64,
 }
 
-/// A mean over runs with its 95 % confidence interval (Student's t).
+/// Mean over runs, with its 95 % confidence interval (Student's t).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The mean; none where no run has a value, or one never reached what was asked.
+    /// Mean; `None` if no run has a value, or a run never met the condition.
     pub mean: Option<f64>,
-    /// Lower end; none with fewer than two runs.
+    /// Lower bound; `None` with fewer than two runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low: Option<f64>,
-    /// Upper end.
+    /// Upper bound; `None` with fewer than two runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
-    /// Runs that have a value.
+    /// Number of runs with a value.
     #[serde(default)]
     pub runs: u32,
 }
 
-/// An expectation and what came of it.
+/// Expectation and its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExpectationEntry {
-    /// Its name in the scenario.
+    /// Name in the scenario.
     pub name: String,
     /// Metric, by name.
     pub metric: String,
-    /// What was asked, in words.
+    /// Condition, in words.
     pub condition: String,
-    /// What the paper (or whoever) claims.
+    /// Claim of the paper or another source.
     #[serde(default)]
     pub claim: String,
     /// Unit of the values.
     #[serde(default)]
     pub unit: String,
-    /// Whether it holds in every selected cell.
+    /// Result over all selected cells.
     pub pass: bool,
-    /// Why there is no result, where there is none.
+    /// Reason for a missing result; empty otherwise.
     #[serde(default)]
     pub problem: String,
-    /// Each selected cell.
+    /// Results of the selected cells.
     pub cells: Vec<ExpectationCell>,
 }
 
-/// An expectation in one cell.
+/// Result of an expectation in one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExpectationCell {
     /// Index of the cell.
     pub cell: usize,
-    /// The number, over the runs.
+    /// Value over the runs.
     #[serde(flatten)]
     pub value: Estimate,
-    /// The number as people read it.
+    /// Formatted value.
     pub achieved: String,
-    /// Whether the bound holds.
+    /// Result of the comparison with the bound.
     pub pass: bool,
 }
 
-/// A metric's entry in the record.
+/// Description of a metric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetricEntry {
-    /// Its name.
+    /// Name of the metric.
     pub name: String,
-    /// Unit of its values; empty where there is none.
+    /// Unit of the values; empty if none.
     pub unit: String,
-    /// Layer a rate or size counts, or empty.
+    /// Layer at which a rate or size is counted, or empty.
     pub layer: String,
-    /// How a bin's value is formed: `mean`, `sum` or `last`.
+    /// Aggregation of a bin's values: `mean`, `sum`, `last` or `max`.
     pub aggregation: String,
-    /// What `time_ns` is: always `start`, the start of the bin.
+    /// Meaning of `time_ns`: always `start`, the start of the bin.
     pub bin: String,
-    /// One line for people.
+    /// One-line description.
     pub help: String,
 }
 
-/// What runs cost and moved; see [`Totals`].
+/// Totals of runs; see [`Totals`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TotalsEntry {
-    /// Events the simulator processed.
+    /// Events processed by the simulator.
     #[serde(default)]
     pub events: u64,
-    /// Packets handed to the network.
+    /// Packets sent into the network.
     #[serde(default)]
     pub sent: u64,
-    /// Packets whose payload reached the host they were addressed to.
+    /// Packets whose payload reached their destination host.
     #[serde(default)]
     pub delivered_data: u64,
-    /// Packets that reached a host or PE they were addressed to.
+    /// Packets that reached their destination host or PE.
     #[serde(default)]
     pub delivered: u64,
-    /// Packets dropped by queues or lost on lines.
+    /// Packets dropped by queues or lost on links.
     #[serde(default)]
     pub lost: u64,
-    /// Packets still under way at the end.
+    /// Packets still in flight at the end.
     #[serde(default)]
     pub in_flight: u64,
-    /// Links crossed by packets, in all.
+    /// Links crossed by packets, total over all packets.
     #[serde(default)]
     pub packet_hops: u64,
 }
 
-/// The network, for drawing it.
+/// Network topology, for its diagram.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Topology {
     /// Nodes.
@@ -320,54 +317,54 @@ pub struct Topology {
     pub vpns: Vec<TopologyVpn>,
 }
 
-/// A node.
+/// Node of the topology.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopologyNode {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// `host`, `router` or `pe`.
+    /// Kind, as in the scenario.
     pub kind: String,
 }
 
-/// A link; rate and delay are those of its first direction.
+/// Link of the topology, with the rate and delay of its first direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopologyLink {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// Names of its two nodes.
+    /// Names of both nodes.
     pub ends: (String, String),
-    /// Bits per second.
+    /// Rate, bits per second.
     pub rate_bps: u64,
     /// One-way delay, nanoseconds.
     pub delay_ns: u64,
 }
 
-/// A VPN.
+/// VPN of the topology.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopologyVpn {
-    /// Its name.
+    /// Name of the VPN.
     pub name: String,
-    /// Its weight.
+    /// Weight.
     pub weight: f64,
-    /// Node names from ingress to egress.
+    /// Names of the nodes from ingress to egress.
     pub path: Vec<String>,
 }
 
-/// Why a text is not a record.
+/// Error of reading a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// Not JSON, or not of this shape.
+    /// The text is not JSON, or does not match the schema.
     Malformed(String),
-    /// A major version this tool does not read.
+    /// The major version is not supported.
     Version(String),
 }
 
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReadError::Malformed(why) => write!(f, "not a record: {why}"),
+            ReadError::Malformed(reason) => write!(f, "not a record: {reason}"),
             ReadError::Version(found) => {
-                write!(f, "schema version {found}, but this tool reads version {MAJOR}; use a newer netstage")
+                write!(f, "unsupported schema version {found}, expected {MAJOR}; use a newer netstage")
             }
         }
     }
@@ -378,7 +375,7 @@ impl std::error::Error for ReadError {}
 impl Record {
     /// Reads the text of a `record.json`.
     pub fn from_json(text: &str) -> Result<Record, ReadError> {
-        /// The one field every version has.
+        /// Fields common to all schema versions.
         #[derive(Deserialize)]
         struct Head {
             schema: String,
@@ -392,40 +389,40 @@ impl Record {
         let record: Record = serde_json::from_str(text).map_err(malformed)?;
         let cells = record.cells.len();
         if record.expectations.iter().flat_map(|e| &e.cells).any(|c| c.cell >= cells) {
-            return Err(ReadError::Malformed("an expectation names a cell that does not exist".into()));
+            return Err(ReadError::Malformed("an expectation refers to a missing cell".into()));
         }
         Ok(record)
     }
 
-    /// The text of its `record.json`.
+    /// Returns the text of `record.json`.
     pub fn to_json(&self) -> String {
         let mut bytes = Vec::new();
         let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Layout::default());
-        self.serialize(&mut serializer).expect("a record holds only names and numbers");
+        self.serialize(&mut serializer).expect("a record consists of serializable types");
         bytes.push(b'\n');
         String::from_utf8(bytes).expect("JSON is UTF-8")
     }
 
-    /// The entry of a metric, if it occurs.
+    /// Returns the entry of a metric, if it occurs.
     pub fn metric(&self, name: &str) -> Option<&MetricEntry> {
         self.metrics.iter().find(|m| m.name == name)
     }
 
-    /// Whether every expectation holds.
+    /// Returns whether all expectations hold.
     pub fn passes(&self) -> bool {
         self.expectations.iter().all(|e| e.pass)
     }
 }
 
 impl CellEntry {
-    /// What sets it apart from the others, as text; empty for an only cell.
+    /// Returns the variant and settings of the cell as text; empty if there is one cell.
     pub fn label(&self) -> String {
         let variant = (!self.variant.is_empty()).then(|| self.variant.clone());
         let settings = self.settings.iter().map(|(path, value)| format!("{path}={value}"));
         variant.into_iter().chain(settings).collect::<Vec<_>>().join(" ")
     }
 
-    /// The summary of one metric and subject.
+    /// Returns the summary of a metric and subject.
     pub fn summary(&self, metric: &str, subject: &str) -> Option<&SummaryEntry> {
         self.summary.iter().find(|s| s.metric == metric && s.subject == subject)
     }
@@ -452,7 +449,7 @@ impl From<Metric> for MetricEntry {
 }
 
 impl TotalsEntry {
-    /// Adds one run's.
+    /// Adds the totals of a run.
     pub fn add(&mut self, totals: &Totals) {
         self.events += totals.events;
         self.sent += totals.sent;
@@ -476,11 +473,11 @@ impl From<&Plan> for Topology {
             delay_ns: l.directions[0].delay.0,
         });
         let vpns = plan.vpns.iter().map(|v| {
-            let way = v.path.iter().map(|hop| node(plan.ends(*hop)[1]));
+            let nodes = v.path.iter().map(|hop| node(plan.ends(*hop)[1]));
             TopologyVpn {
                 name: v.name.clone(),
                 weight: v.settings.weight,
-                path: std::iter::once(node(v.ingress)).chain(way).collect(),
+                path: std::iter::once(node(v.ingress)).chain(nodes).collect(),
             }
         });
         Topology { nodes: nodes.collect(), links: links.collect(), vpns: vpns.collect() }
@@ -492,7 +489,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_newer_major_version_is_refused_and_unknown_fields_are_not() {
+    fn newer_major_versions_are_refused_and_unknown_fields_are_ignored() {
         let newer = r#"{"schema": "2.0", "cells": "something else"}"#;
         assert_eq!(Record::from_json(newer), Err(ReadError::Version("2.0".into())));
         let known = r#"{"schema": "1.9", "tool": "t", "stage": "sim", "title": "x", "plan": "p", "seed": 1,
@@ -505,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_record_is_said_to_be_none() {
+    fn malformed_records_are_refused() {
         for text in ["", "{}", "[1]", "{\"schema\": 1}", "{\"schema\": \"1.0\"}", "\u{0}"] {
             assert!(matches!(Record::from_json(text), Err(ReadError::Malformed(_))), "{text}");
         }

@@ -1,4 +1,4 @@
-//! The reference of the scenario format, as Markdown, from the description of its tables.
+//! Generator of the reference of the scenario format, in Markdown, from the description of its tables.
 
 use crate::error::Place;
 use crate::file::root_kind;
@@ -6,21 +6,22 @@ use crate::outcome::{Aggregation, Metric};
 use crate::table::{Field, Kind, Presence};
 use std::collections::BTreeSet;
 
-/// The reference section of docs/scenarios.md.
+/// Returns the reference section of docs/scenarios.md.
 pub fn reference() -> String {
-    let mut reference = of_tables(root_kind());
+    let mut reference = describe_tables(root_kind());
     reference.metrics();
     reference.text
 }
 
-/// The tables of a file, in Markdown.
+/// Returns the reference of the tables of a file, in Markdown.
 pub(crate) fn tables(root: &Kind) -> String {
-    of_tables(root).text
+    describe_tables(root).text
 }
 
-fn of_tables(root: &Kind) -> Reference {
+fn describe_tables(root: &Kind) -> ReferenceWriter {
     let Kind::Table { fields, .. } = root else { unreachable!("a file is a table") };
-    let mut reference = Reference { text: String::new(), told: BTreeSet::new(), pending: Vec::new() };
+    let mut reference =
+        ReferenceWriter { text: String::new(), described: BTreeSet::new(), pending: Vec::new() };
     for field in fields {
         let kind = (field.kind)();
         let title = match &kind {
@@ -38,7 +39,7 @@ fn of_tables(root: &Kind) -> Reference {
             reference.pending.clear();
         }
         while let Some((what, about, kind)) = reference.pending.pop() {
-            if reference.told.insert(what.clone()) {
+            if reference.described.insert(what.clone()) {
                 reference.heading("####", &what);
                 reference.body(&kind, about);
             }
@@ -47,14 +48,14 @@ fn of_tables(root: &Kind) -> Reference {
     reference
 }
 
-struct Reference {
+struct ReferenceWriter {
     text: String,
-    told: BTreeSet<String>,
-    /// Nested tables, still to be described.
+    described: BTreeSet<String>,
+    /// Nested tables to describe next.
     pending: Vec<(String, &'static str, Kind)>,
 }
 
-impl Reference {
+impl ReferenceWriter {
     fn heading(&mut self, level: &str, title: &str) {
         self.text.push_str(&format!("{level} `{title}`\n\n"));
     }
@@ -65,30 +66,30 @@ impl Reference {
                 let about = if own.is_empty() { about } else { own };
                 self.text.push_str(&format!("{about}\n\n"));
                 if let Some(shorthand) = shorthand {
-                    self.text.push_str(&format!("A lone value stands for `{shorthand}`.\n\n"));
+                    self.text.push_str(&format!("A value in place of the table sets `{shorthand}`.\n\n"));
                 }
                 self.fields(fields);
             }
             Kind::Tagged(tagged) => {
                 let tag = tagged.tag;
-                self.text.push_str(&format!("{} A lone text stands for `{tag}`.\n\n", tagged.about));
+                self.text
+                    .push_str(&format!("{} A string in place of the table sets `{tag}`.\n\n", tagged.about));
                 for variant in &tagged.variants {
-                    let left_out =
-                        if tagged.default == Some(variant.name) { " (where left out)" } else { "" };
+                    let default = if tagged.default == Some(variant.name) { " (default)" } else { "" };
                     let doc = variant.doc;
-                    self.text.push_str(&format!("`{tag} = \"{}\"`{left_out}: {doc}\n\n", variant.name));
+                    self.text.push_str(&format!("`{tag} = \"{}\"`{default}: {doc}\n\n", variant.name));
                     let fields = (variant.fields)();
                     if !fields.is_empty() {
                         self.fields(&fields);
                     }
                 }
             }
-            kind => self.text.push_str(&format!("{about} It is {}.\n\n", kind.describe())),
+            kind => self.text.push_str(&format!("{about} Value: {}.\n\n", kind.describe())),
         }
     }
 
     fn fields(&mut self, fields: &[Field]) {
-        self.text.push_str("| field | takes | default | |\n|---|---|---|---|\n");
+        self.text.push_str("| field | value | default | description |\n|---|---|---|---|\n");
         let mut nested = Vec::new();
         for field in fields {
             let kind = (field.kind)();
@@ -105,41 +106,41 @@ impl Reference {
                 }
                 _ => field.doc.to_owned(),
             };
-            let takes = self.takes(kind, field.doc, &mut nested);
-            self.text.push_str(&format!("| `{}` | {takes} | {default} | {doc} |\n", field.name));
+            let value = self.value(kind, field.doc, &mut nested);
+            self.text.push_str(&format!("| `{}` | {value} | {default} | {doc} |\n", field.name));
         }
         self.text.push('\n');
         self.pending.extend(nested.into_iter().rev());
     }
 
-    /// What a field takes; tables are told of later.
-    fn takes(
+    /// Returns the description of a field's value. Tables are added to `nested`.
+    fn value(
         &mut self,
         kind: Kind,
         doc: &'static str,
         nested: &mut Vec<(String, &'static str, Kind)>,
     ) -> String {
         match kind {
-            Kind::Table { what: "reverse", .. } => "a table of the fields of this one".into(),
+            Kind::Table { what: "reverse", .. } => "a table with the same fields".into(),
             Kind::Table { what, shorthand, ref fields, .. } => {
                 let name = plain(what);
                 let short = shorthand.and_then(|s| fields.iter().find(|f| f.name == s));
-                let takes = match short {
+                let value = match short {
                     Some(field) => format!("{}, or a table: see `{name}`", (field.kind)().describe()),
                     None => format!("a table: see `{name}`"),
                 };
                 nested.push((name, doc, kind));
-                takes
+                value
             }
             Kind::Tagged(ref tagged) => {
-                let takes = format!("{} or a table: see `{}`", tagged.words().describe(), tagged.what);
+                let value = format!("{}, or a table: see `{}`", tagged.words().describe(), tagged.what);
                 nested.push((tagged.what.to_owned(), doc, kind));
-                takes
+                value
             }
             Kind::List { of, .. } if of().structure().is_some() => {
-                format!("a list, each {}", self.takes(of(), doc, nested))
+                format!("a list of values, each {}", self.value(of(), doc, nested))
             }
-            Kind::Named { of } => format!("a table of names, each {}", self.takes(of(), doc, nested)),
+            Kind::Named { of } => format!("a table of named values, each {}", self.value(of(), doc, nested)),
             Kind::Choice(words) => {
                 words.iter().map(|(word, _)| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
             }
@@ -148,7 +149,7 @@ impl Reference {
     }
 
     fn metrics(&mut self) {
-        self.text.push_str("### Metrics\n\n| metric | unit | layer | in a bin | |\n|---|---|---|---|---|\n");
+        self.text.push_str("### Metrics\n\n| metric | unit | layer | value of a bin | description |\n|---|---|---|---|---|\n");
         for metric in Metric::ALL {
             let info = metric.info();
             let aggregation = match info.aggregation {
@@ -163,7 +164,7 @@ impl Reference {
     }
 }
 
-/// "a flow" as a heading is "flow".
+/// Removes the article: "a flow" becomes the heading "flow".
 fn plain(what: &str) -> String {
     what.trim_start_matches("a ").trim_start_matches("an ").to_owned()
 }

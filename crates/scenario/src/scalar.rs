@@ -1,4 +1,4 @@
-//! Plain values of a configuration file: numbers within bounds, texts, quantities.
+//! Scalar values of a configuration file: bounded numbers, strings and quantities.
 
 use crate::error::Problems;
 use crate::quantity::{self, Dimension};
@@ -22,17 +22,17 @@ impl Decode for bool {
 
 impl Decode for String {
     fn kind() -> Kind {
-        Kind::Text("a text")
+        Kind::Text("a string")
     }
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
         node.text().map(str::to_owned).or_else(|| mismatch(node, &Self::kind(), problems))
     }
 }
 
-/// Declares a text that holds something special.
+/// Declares a string type.
 macro_rules! text {
-    ($($(#[doc = $doc:literal])+ $name:ident = $holds:literal;)+) => {
-        $($(#[doc = $doc])+
+    ($($(#[doc = $doc:literal])* $name:ident = $holds:literal;)+) => {
+        $($(#[doc = $doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub(crate) struct $name(pub String);
 
@@ -50,29 +50,23 @@ macro_rules! text {
 pub(crate) use text;
 
 text! {
-    /// A node, by name.
     NodeName = "the name of a node";
-    /// A VPN, by name.
     VpnName = "the name of a VPN";
-    /// A network interface, by name.
     InterfaceName = "the name of a network interface";
-    /// A metric, by name.
     MetricName = "the name of a metric";
-    /// Flows, VPNs or link directions, by name with `*`.
-    SubjectPattern = "a subject's name, in which `*` stands for anything";
-    /// A path that is swept, or `variant`.
+    /// Name of a flow, VPN or link direction, possibly with `*`.
+    SubjectPattern = "the name of a subject, in which `*` matches any text";
+    /// Swept path, or `variant`.
     SweptPath = "a swept path";
-    /// A fleet, by the name its controller has.
+    /// Name of a fleet, as configured at its controller.
     FleetName = "the name of a fleet";
-    /// An agent of a fleet, by name.
-    AgentName = "the name of an agent, as `netstage fleet ls` tells it";
-    /// A label of agents.
+    AgentName = "the name of an agent, as listed by `netstage fleet ls`";
     Label = "a label of agents";
-    /// A file, relative to the one that names it.
+    /// Path of a file, relative to the file that contains it.
     FilePath = "the path of a file";
 }
 
-/// The address of a multicast group.
+/// Address of a multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupAddress(pub IpAddr);
 
@@ -89,7 +83,7 @@ impl Decode for GroupAddress {
     }
 }
 
-/// A whole number within bounds.
+/// Integer within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Count<const MIN: u64, const MAX: u64>(pub u64);
 
@@ -107,7 +101,7 @@ impl<const MIN: u64, const MAX: u64> Decode for Count<MIN, MAX> {
     }
 }
 
-/// Any finite number.
+/// Returns the number of a node, if finite.
 pub(crate) fn number(node: &Node) -> Option<f64> {
     match &node.value {
         Value::Integer(number) => Some(*number as f64),
@@ -116,10 +110,10 @@ pub(crate) fn number(node: &Node) -> Option<f64> {
     }
 }
 
-/// Declares a number within bounds.
+/// Declares a bounded number type.
 macro_rules! number {
-    ($($(#[doc = $doc:literal])+ $name:ident = $bounds:literal, $min:expr, $max:expr, $holds:expr;)+) => {
-        $($(#[doc = $doc])+
+    ($($(#[doc = $doc:literal])* $name:ident = $bounds:literal, $min:expr, $max:expr, $holds:expr;)+) => {
+        $($(#[doc = $doc])*
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub(crate) struct $name(pub f64);
 
@@ -136,23 +130,16 @@ macro_rules! number {
 }
 
 number! {
-    /// Any number.
     Number = "", f64::NEG_INFINITY, f64::INFINITY, |_| true;
-    /// Above 0.
     Positive = "above 0", 0.0, f64::INFINITY, |n| n > 0.0;
-    /// From 0, at most 1000.
     Scale = "from 0 to 1000", 0.0, 1000.0, |n| (0.0..=1000.0).contains(&n);
-    /// From 1.
     AtLeastOne = "from 1", 1.0, f64::INFINITY, |n| n >= 1.0;
-    /// Above 1.
     AboveOne = "above 1", 1.0, f64::INFINITY, |n| n > 1.0;
-    /// Above 0 and below 1.
     Fraction = "above 0 and below 1", 0.0, 1.0, |n| n > 0.0 && n < 1.0;
-    /// Above 0, up to 1.
     Weighting = "above 0, at most 1", 0.0, 1.0, |n| n > 0.0 && n <= 1.0;
 }
 
-/// A probability: a number from 0 to 1, or a share such as "1 %".
+/// Number from 0 to 1, or a percentage such as "1 %".
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Probability(pub f64);
 
@@ -174,16 +161,18 @@ impl Decode for Probability {
         if (0.0..=1.0).contains(&value) {
             return Some(Probability(value));
         }
-        mismatch(node, &Self::kind(), problems)
+        let expected = "a number from 0 to 1 or a percentage from \"0 %\" to \"100 %\"";
+        problems.push(node.place, format!("expected {expected}, found {}", node.describe()));
+        None
     }
 }
 
-/// A share such as "10 %" as a fraction, without an upper bound.
+/// Returns a percentage such as "10 %" as a fraction, without an upper bound.
 pub(crate) fn share(node: &Node, problems: &mut Problems) -> Option<f64> {
     quantity(node, &[Dimension::Share], problems).map(|(_, parts)| parts as f64 / 1e12)
 }
 
-/// The quantity of a node in its base unit.
+/// Returns the quantity of a node in its base unit.
 pub(crate) fn quantity(
     node: &Node,
     dimensions: &'static [Dimension],
@@ -199,6 +188,7 @@ pub(crate) fn quantity(
     }
 }
 
+/// Returns the quantity of a node if it is within a range. `bounds` describes the range in the message.
 pub(crate) fn bounded(
     node: &Node,
     dimensions: &'static [Dimension],
@@ -219,25 +209,25 @@ impl Decode for BitRate {
         Kind::Quantity(&[Dimension::Rate])
     }
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        let most = 100_000_000_000_000;
-        bounded(node, &[Dimension::Rate], 1..=most, "above 0, at most 100 Tbit/s", problems)
+        let max = 100_000_000_000_000;
+        bounded(node, &[Dimension::Rate], 1..=max, "above 0 and at most 100 Tbit/s", problems)
             .map(|v| BitRate(v.1))
     }
 }
 
-/// The longest time a file may give: a year of 366 days.
-const LONGEST: u64 = 366 * 86_400 * 1_000_000_000;
+/// Maximum duration: a year of 366 days.
+const MAX_DURATION: u64 = 366 * 86_400 * 1_000_000_000;
 
 impl Decode for Duration {
     fn kind() -> Kind {
         Kind::Quantity(&[Dimension::Time])
     }
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        bounded(node, &[Dimension::Time], 0..=LONGEST, "at most 8784 h", problems).map(|v| Duration(v.1))
+        bounded(node, &[Dimension::Time], 0..=MAX_DURATION, "at most 8784 h", problems).map(|v| Duration(v.1))
     }
 }
 
-/// A time longer than none.
+/// Duration above 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span(pub Duration);
 
@@ -246,12 +236,12 @@ impl Decode for Span {
         Kind::Quantity(&[Dimension::Time])
     }
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        bounded(node, &[Dimension::Time], 1..=LONGEST, "above 0, at most 8784 h", problems)
+        bounded(node, &[Dimension::Time], 1..=MAX_DURATION, "above 0 and at most 8784 h", problems)
             .map(|v| Span(Duration(v.1)))
     }
 }
 
-/// A size within bounds, in bytes.
+/// Size in bytes, within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes<const MIN: u64, const MAX: u64>(pub u64);
 
@@ -265,18 +255,18 @@ impl<const MIN: u64, const MAX: u64> Decode for Bytes<MIN, MAX> {
     }
 }
 
-/// A number of packets that wait.
+/// Number of queued packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packets(pub u32);
 
-const MOST_PACKETS: u64 = 10_000_000;
+const MAX_PACKETS: u64 = 10_000_000;
 
 impl Decode for Packets {
     fn kind() -> Kind {
         Kind::Quantity(&[Dimension::Packets])
     }
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        bounded(node, &[Dimension::Packets], 1..=MOST_PACKETS, "from 1 to 10000000", problems)
+        bounded(node, &[Dimension::Packets], 1..=MAX_PACKETS, "from 1 to 10000000", problems)
             .map(|v| Packets(v.1 as u32))
     }
 }
@@ -288,13 +278,13 @@ impl Decode for Capacity {
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
         let both: &[Dimension] = &[Dimension::Packets, Dimension::Size];
         match quantity(node, both, problems)? {
-            (Dimension::Packets, 1..=MOST_PACKETS) => {
+            (Dimension::Packets, 1..=MAX_PACKETS) => {
                 Packets::decode(node, problems).map(|p| Capacity::Packets(p.0))
             }
             (Dimension::Size, bytes @ 1..=16_000_000_000) => Some(Capacity::Bytes(bytes)),
             _ => {
                 let message = format!(
-                    "a buffer holds at least 1 packet or 1 B, and at most 10000000 packets or 16 GB; found {}",
+                    "a buffer must be from 1 packet to 10000000 packets, or from 1 B to 16 GB, found {}",
                     node.describe()
                 );
                 problems.push(node.place, message);
@@ -304,7 +294,7 @@ impl Decode for Capacity {
     }
 }
 
-/// A number in the unit of a metric: plain, or a quantity.
+/// Value of a metric: a number in its unit, or a quantity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Amount {
     pub value: f64,

@@ -1,13 +1,13 @@
-//! The JSON Schema of a scenario file, for editors.
+//! JSON Schema of a scenario file, for editors.
 
 use crate::file::root_kind;
 use crate::table::{Field, Kind, Literal, Presence};
 use serde_json::{Map, Value, json};
 
-/// JSON Schema (draft 2020-12) of a scenario file.
+/// Returns the JSON Schema (draft 2020-12) of a scenario file.
 ///
-/// Fields that `[defaults]` may fill are not required in it: only a run of the checks tells
-/// whether something is missing.
+/// Fields that `[defaults]` may set are not required by the schema; only the checks of a scenario find missing
+/// fields.
 pub fn json_schema() -> Value {
     let Kind::Table { fields, .. } = root_kind() else { unreachable!("a file is a table") };
     let mut definitions = Map::new();
@@ -60,7 +60,7 @@ fn named(member: Value) -> Value {
     })
 }
 
-/// The schema of a value. `complete`: required fields must be there.
+/// Returns the schema of a value. Required fields are required only if `complete`.
 fn schema(kind: &Kind, complete: bool) -> Value {
     match kind {
         Kind::Text(_) => json!({ "type": "string" }),

@@ -1,11 +1,11 @@
-//! Paths such as `vpn.*.control.increase`, and setting what they lead to.
+//! Assignments to paths such as `vpn.*.control.increase`.
 
 use crate::error::{Place, Problems, did_you_mean};
 use crate::pattern::matches;
 use crate::table::Kind;
 use crate::tree::{Node, Table, Value};
 
-/// Sets every value a path leads to. A wrong path becomes a problem at `place`.
+/// Sets all values that match a path. An unknown path becomes a problem at `place`.
 pub(crate) fn assign(
     root: &mut Node,
     kind: &Kind,
@@ -15,27 +15,27 @@ pub(crate) fn assign(
     problems: &mut Problems,
 ) {
     let segments: Vec<&str> = path.split('.').collect();
-    let setting = Setting { path, place, value };
-    if let Err((message, help)) = setting.descend(root, kind, &segments, "the file") {
+    let setter = Setter { path, place, value };
+    if let Err((message, help)) = setter.descend(root, kind, &segments, "the file") {
         problems.push_with_help(place, message, help);
     }
 }
 
-struct Setting<'a> {
+struct Setter<'a> {
     path: &'a str,
     place: Place,
     value: &'a Node,
 }
 
-type Refusal = (String, Option<String>);
+type PathError = (String, Option<String>);
 
-impl Setting<'_> {
-    fn descend(&self, node: &mut Node, kind: &Kind, rest: &[&str], what: &str) -> Result<(), Refusal> {
+impl Setter<'_> {
+    fn descend(&self, node: &mut Node, kind: &Kind, rest: &[&str], what: &str) -> Result<(), PathError> {
         let Some((segment, rest)) = rest.split_first() else {
             *node = self.value.clone();
             return Ok(());
         };
-        let leads_nowhere = || format!("the path `{}` leads nowhere: ", self.path);
+        let unknown_path = || format!("unknown path `{}`: ", self.path);
         match kind.structure() {
             Some(Kind::Named { of }) => {
                 let Value::Table(table) = &mut node.value else { return Ok(()) };
@@ -53,8 +53,8 @@ impl Setting<'_> {
                     return Ok(());
                 }
                 let message = match segment.contains('*') {
-                    true => format!("{}no {what} matches `{segment}`", leads_nowhere()),
-                    false => format!("{}there is no {what} `{segment}`", leads_nowhere()),
+                    true => format!("{}no {what} matches `{segment}`", unknown_path()),
+                    false => format!("{}unknown {what} `{segment}`", unknown_path()),
                 };
                 Err((message, did_you_mean(segment, names.iter().map(String::as_str))))
             }
@@ -64,29 +64,26 @@ impl Setting<'_> {
                 match segment.parse::<usize>().ok().and_then(|index| items.get_mut(index)) {
                     Some(item) => self.descend(item, &of(), rest, what),
                     None => {
-                        let help = format!("a list is indexed from 0; this one has {count} values");
-                        Err((
-                            format!("{}`{segment}` is not in the list `{what}`", leads_nowhere()),
-                            Some(help),
-                        ))
+                        let help = format!("indexes start at 0; the list has {count} values");
+                        Err((format!("{}`{segment}` is not an index of {what}", unknown_path()), Some(help)))
                     }
                 }
             }
             Some(kind) => {
                 let Some(field) = kind.field(segment) else {
-                    let message = format!("{}`{segment}` is not a field of {what}", leads_nowhere());
+                    let message = format!("{}unknown field `{segment}` in {what}", unknown_path());
                     return Err((message, did_you_mean(segment, kind.field_names())));
                 };
                 if matches!(field, Kind::Assignments { .. }) {
                     let message = format!("`{}` cannot be set", self.path);
-                    return Err((message, Some("sweep with --vary path=value,value,…".into())));
+                    return Err((message, Some("to sweep a path, use --vary path=value,value,…".into())));
                 }
                 self.open(node, kind);
                 let Value::Table(table) = &mut node.value else { return Ok(()) };
                 if table.get(segment).is_none() {
                     let adds = matches!(rest, [name] if self.adds(name, &[]));
                     if matches!(field, Kind::Named { .. }) && !adds {
-                        return Err((format!("{}there is no [{segment}.…]", leads_nowhere()), None));
+                        return Err((format!("{}the file has no [{segment}.NAME]", unknown_path()), None));
                     }
                     table.insert(segment, self.place, Node::empty_table(self.value.place));
                 }
@@ -102,22 +99,21 @@ impl Setting<'_> {
                 }
                 Ok(())
             }
-            None => Err((format!("{}`{what}` has no fields", leads_nowhere()), None)),
+            None => Err((format!("{}`{what}` has no fields", unknown_path()), None)),
         }
     }
 
-    /// Whether the value is a whole member, which may be new: anything less under an unknown name
-    /// is a slip of the pen.
+    /// Returns whether the value is a complete table, which may have a new name.
     fn adds(&self, name: &str, rest: &[&str]) -> bool {
         rest.is_empty() && !name.contains('*') && matches!(self.value.value, Value::Table(_))
     }
 
-    /// A lone value that stands for one field of a table becomes that table.
+    /// Replaces a value in place of a table by a table with its shorthand field.
     fn open(&self, node: &mut Node, kind: &Kind) {
         if let (Some(shorthand), false) = (kind.shorthand(), matches!(node.value, Value::Table(_))) {
-            let lone = node.clone();
+            let value = node.clone();
             let mut table = Table::default();
-            table.insert(shorthand, lone.place, lone);
+            table.insert(shorthand, value.place, value);
             node.value = Value::Table(table);
         }
     }
@@ -155,24 +151,24 @@ to = "b"
     }
 
     #[test]
-    fn a_whole_table_under_a_new_name_is_added() {
+    fn a_table_under_a_new_name_is_added() {
         let added = set("flow.down", "{ from = \"b\", to = \"a\" }").unwrap();
         assert_eq!(added.cells[0].plan.flows.len(), 2);
-        // Of a kind the file has none of yet, too.
+        // The file has no expectations yet.
         let expected = set("expect.used", "{ metric = \"flow.throughput\", subject = \"up\", at_least = 0 }");
         assert_eq!(expected.unwrap().expectations.len(), 1);
     }
 
     #[test]
-    fn less_than_a_table_under_a_new_name_is_a_mistake() {
+    fn a_single_value_under_a_new_name_is_refused() {
         for (path, value) in [("flow.down.from", "\"b\""), ("flow.down", "3"), ("flow.x*", "{}")] {
             let message = set(path, value).unwrap_err();
-            assert!(message.starts_with(&format!("the path `{path}` leads nowhere")), "{message}");
+            assert!(message.starts_with(&format!("unknown path `{path}`: ")), "{message}");
         }
     }
 
     #[test]
-    fn a_star_stands_for_anything() {
+    fn a_star_matches_any_text() {
         assert!(matches("*", "vpn1") && matches("vpn*", "vpn1") && matches("*[*]", "bulk[3]"));
         assert!(matches("a*b*c", "a-b-b-c") && matches("vpn1", "vpn1"));
         assert!(!matches("vpn*", "wpn1") && !matches("a*bc", "abcd") && !matches("vpn", "vpn1"));

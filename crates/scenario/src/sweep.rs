@@ -1,4 +1,4 @@
-//! Cells: the file as it stands and its variants, each times the sweep.
+//! Cells: the base file and its variants, each multiplied by the sweep.
 
 use crate::error::{Place, Problems};
 use crate::file::File;
@@ -8,36 +8,41 @@ use crate::set::assign;
 use crate::tree::Node;
 use std::collections::BTreeSet;
 
-/// A cell before it is decoded.
 pub(crate) struct CellTree {
     pub variant: String,
     pub settings: Vec<(String, String)>,
     pub root: Node,
 }
 
-/// More cells than this are a mistake more likely than a study.
-const MOST_CELLS: usize = 10_000;
+/// Variant and swept values of a cell.
+pub(crate) struct CellLabel {
+    pub variant: String,
+    pub settings: Vec<(String, String)>,
+}
 
-/// One kind of cell: the values it sets, and whether it is swept.
-struct Base<'a> {
+/// Maximum number of cells; a larger number is more likely a mistake than a study.
+const MAX_CELLS: usize = 10_000;
+
+/// Variant, or the base file: the values it sets, and whether it is swept.
+struct CellGroup<'a> {
     name: &'a str,
     set: &'a [Assignment],
     swept: bool,
 }
 
-/// Every cell: variants by name, each times its sweep, the last swept path fastest.
+/// Returns all cells: variants by name, each multiplied by the sweep. The last swept path changes fastest.
 pub(crate) fn cells(root: &Node, file: &File, problems: &mut Problems) -> Vec<CellTree> {
     let sweep = file.sweep.as_ref().and_then(|s| s.0.as_ref()).map_or(&[][..], |s| &s.0);
     let bases = bases(file);
-    check(sweep, &file.variant.0, problems);
+    refuse_set_and_swept(sweep, &file.variant.0, problems);
     sweep.iter().for_each(|swept| refuse_equal_values(swept, problems));
     let count = sweep.iter().try_fold(1usize, |count, swept| count.checked_mul(swept.values.len()));
     match (count, sweep.first()) {
-        (Some(count), _) if count.saturating_mul(bases.len()) <= MOST_CELLS => {}
+        (Some(count), _) if count.saturating_mul(bases.len()) <= MAX_CELLS => {}
         (_, first) => {
             let place = first.map_or(Place::new(0, 0..0), |s| s.place);
-            let help = "sweep fewer paths at once, or fewer values of each";
-            problems.push_help(place, format!("this makes more than {MOST_CELLS} cells"), help);
+            let help = "sweep fewer paths, or fewer values of each";
+            problems.push_help(place, format!("the sweep has more than {MAX_CELLS} cells"), help);
             return Vec::new();
         }
     }
@@ -53,47 +58,62 @@ pub(crate) fn cells(root: &Node, file: &File, problems: &mut Problems) -> Vec<Ce
     cells
 }
 
-fn bases(file: &File) -> Vec<Base<'_>> {
-    let mut bases: Vec<Base<'_>> = file
+pub(crate) fn labels(trees: &[CellTree]) -> Vec<CellLabel> {
+    let label =
+        |tree: &CellTree| CellLabel { variant: tree.variant.clone(), settings: tree.settings.clone() };
+    trees.iter().map(label).collect()
+}
+
+/// Returns whether every swept path and every variant of the file was decoded.
+pub(crate) fn is_complete(root: &Node, file: &File) -> bool {
+    let written = root.get("sweep").and_then(Node::table).map_or(0, |sweep| sweep.entries.len());
+    let decoded = file.sweep.as_ref().and_then(|sweep| sweep.0.as_ref()).map_or(0, |sweep| sweep.0.len());
+    let head_is_decoded = file.scenario.as_ref().is_none_or(|head| head.0.is_some());
+    written == decoded && head_is_decoded && file.variant.0.iter().all(|variant| variant.value.is_some())
+}
+
+fn bases(file: &File) -> Vec<CellGroup<'_>> {
+    let mut bases: Vec<CellGroup<'_>> = file
         .variant
         .0
         .iter()
         .filter_map(|member| {
             let variant = member.value.as_ref()?;
-            Some(Base { name: &member.name, set: &variant.set.0, swept: variant.sweep })
+            Some(CellGroup { name: &member.name, set: &variant.set.0, swept: variant.sweep })
         })
         .collect();
-    let asked = file.scenario.as_ref().and_then(|s| s.0.as_ref()).is_none_or(|head| head.base);
+    let with_base = file.scenario.as_ref().and_then(|s| s.0.as_ref()).is_none_or(|head| head.base);
     if file.variant.0.is_empty() {
-        bases.push(Base { name: "", set: &[], swept: true });
-    } else if asked && file.variant.index("base").is_none() {
-        bases.push(Base { name: "base", set: &[], swept: true });
+        bases.push(CellGroup { name: "", set: &[], swept: true });
+    } else if with_base && file.variant.index("base").is_none() {
+        bases.push(CellGroup { name: "base", set: &[], swept: true });
         bases.sort_by(|a, b| a.name.cmp(b.name));
     }
     bases
 }
 
-fn check(sweep: &[Swept], variants: &[crate::table::Member<Variant>], problems: &mut Problems) {
+fn refuse_set_and_swept(
+    sweep: &[Swept],
+    variants: &[crate::table::Member<Variant>],
+    problems: &mut Problems,
+) {
     for variant in variants.iter().filter_map(|m| m.value.as_ref()).filter(|v| v.sweep) {
         for set in &variant.set.0 {
             if sweep.iter().any(|s| s.path == set.path) {
                 let message = format!("`{}` is both set by this variant and swept", set.path);
-                problems.push_help(
-                    set.place,
-                    message,
-                    "write `sweep = false` in the variant, or sweep without it",
-                );
+                let help = "set `sweep = false` in the variant, or remove the path from one of the two";
+                problems.push_help(set.place, message, help);
             }
         }
     }
 }
 
-/// Equal values would make cells that nothing tells apart.
+/// Refuses equal values, which would give cells with the same label.
 fn refuse_equal_values(swept: &Swept, problems: &mut Problems) {
     let mut seen = BTreeSet::new();
     for value in swept.values.iter().filter(|value| !seen.insert(value.label())) {
-        let message = format!("`{}` is swept over this value twice", swept.path);
-        problems.push_help(value.place, message, "more runs of the same are had with `repeat`");
+        let message = format!("duplicate value in the sweep of `{}`", swept.path);
+        problems.push_help(value.place, message, "remove it; `repeat` runs every cell several times");
     }
 }
 

@@ -1,7 +1,6 @@
-//! Files a scenario names: traces of when packets were sent and how large they were, and
-//! models learned from captures.
+//! Files of a scenario: traces of packet times and sizes, and models learned from captures.
 //!
-//! A trace is CSV with one of two headings, `gap_seconds,bytes` or `time_s,bytes`, and a packet per line.
+//! A trace is CSV with the heading `gap_seconds,bytes` or `time_s,bytes`, and one packet per line.
 
 use crate::error::{Place, Problems};
 use crate::learned::{self, ModelFile};
@@ -16,9 +15,10 @@ use std::sync::Arc;
 
 pub(crate) type Packets = Arc<[(Duration, u32)]>;
 
-const MOST_BYTES: u64 = 256 << 20;
+/// Maximum size of a trace in bytes.
+const MAX_BYTES: u64 = 256 << 20;
 
-/// The trace and model files of a scenario, each read once.
+/// Trace and model files of a scenario, each read once.
 pub(crate) struct Traces<'a> {
     base: Option<&'a Path>,
     read: BTreeMap<PathBuf, Option<Packets>>,
@@ -30,16 +30,16 @@ impl<'a> Traces<'a> {
         Traces { base, read: BTreeMap::new(), models: BTreeMap::new() }
     }
 
-    /// The packets of a file that the scenario names at `place`.
+    /// Returns the packets of the trace at `place` of the scenario.
     pub fn load(&mut self, file: &str, place: Place, problems: &mut Problems) -> Option<Packets> {
-        let path = self.within_reach(file, "trace", place, problems)?;
-        if let Some(read) = self.read.get(&path) {
-            return read.clone();
+        let path = self.resolve(file, "trace", place, problems)?;
+        if let Some(packets) = self.read.get(&path) {
+            return packets.clone();
         }
-        let packets = match read_file(&path, MOST_BYTES) {
+        let packets = match read_file(&path, MAX_BYTES) {
             Ok(text) => parse(&path.display().to_string(), &text, problems),
-            Err(why) => {
-                problems.push(place, format!("cannot read the trace file {}: {why}", path.display()));
+            Err(error) => {
+                problems.push(place, format!("cannot read the trace file {}: {error}", path.display()));
                 None
             }
         };
@@ -47,19 +47,19 @@ impl<'a> Traces<'a> {
         packets
     }
 
-    /// The model of a file that the scenario names at `place`.
+    /// Returns the model of the model file at `place` of the scenario.
     pub fn load_model(&mut self, file: &str, place: Place, problems: &mut Problems) -> Option<Arc<Learned>> {
-        let path = self.within_reach(file, "model", place, problems)?;
-        if let Some(read) = self.models.get(&path) {
-            return read.clone();
+        let path = self.resolve(file, "model", place, problems)?;
+        if let Some(model) = self.models.get(&path) {
+            return model.clone();
         }
         let text = read_file(&path, learned::MOST_BYTES);
-        let read = text.and_then(|text| ModelFile::from_json(&text).map_err(|error| error.to_string()));
-        let model = match read {
+        let parsed = text.and_then(|text| ModelFile::from_json(&text).map_err(|error| error.to_string()));
+        let model = match parsed {
             Ok(file) => Some(file.model),
-            Err(why) => {
-                let message = format!("cannot read the model file {}: {why}", path.display());
-                let help = "`netstage traffic learn CAPTURE -o FILE` writes one";
+            Err(error) => {
+                let message = format!("cannot read the model file {}: {error}", path.display());
+                let help = "create it with `netstage traffic learn CAPTURE -o FILE`";
                 problems.push_help(place, message, help);
                 None
             }
@@ -68,24 +68,30 @@ impl<'a> Traces<'a> {
         model
     }
 
-    /// The files that were read, below the scenario's folder.
+    /// Returns the paths of the files, relative to the scenario's folder.
     pub fn files(&self) -> Vec<PathBuf> {
-        let below = |path: &PathBuf| Some(path.strip_prefix(self.base?).ok()?.to_owned());
-        self.read.keys().chain(self.models.keys()).filter_map(below).collect()
+        let relative = |path: &PathBuf| Some(path.strip_prefix(self.base?).ok()?.to_owned());
+        self.read.keys().chain(self.models.keys()).filter_map(relative).collect()
     }
 
-    /// The path of a file below the scenario's folder.
-    fn within_reach(&self, file: &str, what: &str, place: Place, problems: &mut Problems) -> Option<PathBuf> {
+    /// Returns the path of a file. Files outside the scenario's folder are refused.
+    fn resolve(&self, file: &str, what: &str, place: Place, problems: &mut Problems) -> Option<PathBuf> {
         let Some(base) = self.base else {
-            problems.push(place, format!("a scenario that is not a file cannot name {what} files"));
+            let help = format!("save the scenario to a file, and put the {what} file in its folder");
+            problems.push_help(
+                place,
+                format!("{what} files need a scenario that is loaded from a file"),
+                help,
+            );
             return None;
         };
         let path = Path::new(file);
         if file.is_empty()
             || !path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir))
         {
-            let help = "name a file below the folder of the scenario";
-            let message = format!("the {what} file \"{}\" is out of reach", file.escape_debug());
+            let help = "use a path below this folder, without `..`";
+            let message =
+                format!("the {what} file \"{}\" is not in the folder of the scenario", file.escape_debug());
             problems.push_help(place, message, help);
             return None;
         }
@@ -93,19 +99,19 @@ impl<'a> Traces<'a> {
     }
 }
 
-/// The text of a file of at most so many bytes, or why there is none.
-fn read_file(path: &Path, most: u64) -> Result<String, String> {
-    let said = |error: std::io::Error| error.to_string();
-    let mut file = regular::open(path).map_err(said)?;
-    if file.metadata().map_err(said)?.len() > most {
-        return Err(format!("it is larger than {} MiB", most >> 20));
+/// Reads the text of a file of at most `max` bytes.
+fn read_file(path: &Path, max: u64) -> Result<String, String> {
+    let message = |error: std::io::Error| error.to_string();
+    let mut file = regular::open(path).map_err(message)?;
+    if file.metadata().map_err(message)?.len() > max {
+        return Err(format!("the file is larger than {} MiB", max >> 20));
     }
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(said)?;
-    String::from_utf8(bytes).map_err(|_| "it is not text".into())
+    file.read_to_end(&mut bytes).map_err(message)?;
+    String::from_utf8(bytes).map_err(|_| "the file is not UTF-8 text".into())
 }
 
-/// Reads the text of a trace; what is wrong points into that file.
+/// Parses the text of a trace. Problems point into the trace file.
 pub(crate) fn parse(name: &str, text: &str, problems: &mut Problems) -> Option<Packets> {
     match packets(text) {
         Ok(packets) => Some(packets.into()),
@@ -117,17 +123,19 @@ pub(crate) fn parse(name: &str, text: &str, problems: &mut Problems) -> Option<P
     }
 }
 
-struct Malformed {
+struct TraceError {
     span: std::ops::Range<usize>,
     message: String,
     help: Option<String>,
 }
 
-fn packets(text: &str) -> Result<Vec<(Duration, u32)>, Malformed> {
-    let bad = |line: &str, at: usize, message: &str| Malformed {
+fn packets(text: &str) -> Result<Vec<(Duration, u32)>, TraceError> {
+    let bad = |line: &str, at: usize, message: &str| TraceError {
         span: at..at + line.len(),
         message: message.to_owned(),
-        help: Some("a line is a time in seconds, a comma, and payload bytes: 0.020,172".into()),
+        help: Some(
+            "each line has a time in seconds, a comma and the payload bytes, such as 0.020,172".into(),
+        ),
     };
     let mut lines = text.split_inclusive('\n').scan(0, |at, whole| {
         let start = *at;
@@ -140,10 +148,10 @@ fn packets(text: &str) -> Result<Vec<(Duration, u32)>, Malformed> {
         "time_s,bytes" => true,
         _ => {
             let heading = heading.trim_end();
-            let help = "`gap_seconds,bytes` or `time_s,bytes`";
-            return Err(Malformed {
+            let help = "write `gap_seconds,bytes` or `time_s,bytes` in the first line";
+            return Err(TraceError {
                 help: Some(help.into()),
-                ..bad(heading, 0, "a trace starts with its heading")
+                ..bad(heading, 0, "missing heading of the trace")
             });
         }
     };
@@ -155,25 +163,25 @@ fn packets(text: &str) -> Result<Vec<(Duration, u32)>, Malformed> {
             continue;
         }
         if !whole.ends_with('\n') {
-            let help = Some("end the file with a line break, if the line is whole".into());
-            return Err(Malformed { help, ..bad(line, at, "the last line is cut off") });
+            let help = Some("if the line is complete, add a line break".into());
+            return Err(TraceError { help, ..bad(line, at, "the last line has no line break") });
         }
         let (time, size) = line.split_once(',').ok_or_else(|| bad(line, at, "expected two columns"))?;
         let time =
-            quantity::seconds(time.trim()).ok_or_else(|| bad(time, at, "this is not a time in seconds"))?;
+            quantity::seconds(time.trim()).ok_or_else(|| bad(time, at, "expected a time in seconds"))?;
         let size_at = at + line.len() - size.len();
         let bytes = size.trim().parse::<u32>().ok().filter(|bytes| (1..=65_507).contains(bytes));
         let bytes = bytes.ok_or_else(|| bad(size, size_at, "expected payload bytes from 1 to 65507"))?;
         let gap = match absolute {
             false => time,
-            true if time < last => return Err(bad(line, at, "this packet comes before the one above it")),
+            true if time < last => return Err(bad(line, at, "the time is before that of the line above")),
             true => time - last,
         };
         last = time;
         packets.push((gap, bytes));
     }
     if packets.is_empty() {
-        return Err(bad(heading.trim_end(), 0, "the trace holds no packets"));
+        return Err(bad(heading.trim_end(), 0, "the trace has no packets"));
     }
     Ok(packets)
 }
@@ -199,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_and_times_are_read() {
+    fn gaps_and_times_are_parsed() {
         assert_eq!(read("gap_seconds,bytes\n0,100\n0.02, 172\r\n"), Ok(vec![(0, 100), (20_000_000, 172)]));
         assert_eq!(
             read("time_s, bytes\n1.5,100\n\n1.75,1\n"),
@@ -209,18 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn faults_are_reported_with_their_lines() {
         let wrong = [
-            ("", "trace.csv:1:1 a trace starts with its heading"),
-            ("0.1,100\n", "trace.csv:1:1 a trace starts with its heading"),
-            ("gap_seconds,bytes\n", "trace.csv:1:1 the trace holds no packets"),
-            ("gap_seconds,bytes\n0.1,100\n0.1,1", "trace.csv:3:1 the last line is cut off"),
+            ("", "trace.csv:1:1 missing heading of the trace"),
+            ("0.1,100\n", "trace.csv:1:1 missing heading of the trace"),
+            ("gap_seconds,bytes\n", "trace.csv:1:1 the trace has no packets"),
+            ("gap_seconds,bytes\n0.1,100\n0.1,1", "trace.csv:3:1 the last line has no line break"),
             ("gap_seconds,bytes\n0.1 100\n", "trace.csv:2:1 expected two columns"),
-            ("gap_seconds,bytes\n0.1,100\nx,100\n", "trace.csv:3:1 this is not a time in seconds"),
-            ("gap_seconds,bytes\n-0.1,100\n", "trace.csv:2:1 this is not a time in seconds"),
+            ("gap_seconds,bytes\n0.1,100\nx,100\n", "trace.csv:3:1 expected a time in seconds"),
+            ("gap_seconds,bytes\n-0.1,100\n", "trace.csv:2:1 expected a time in seconds"),
             ("gap_seconds,bytes\n0.1,0\n", "trace.csv:2:5 expected payload bytes from 1 to 65507"),
             ("gap_seconds,bytes\n0.1,1,2\n", "trace.csv:2:5 expected payload bytes from 1 to 65507"),
-            ("time_s,bytes\n2,1\n1,1\n", "trace.csv:3:1 this packet comes before the one above it"),
+            ("time_s,bytes\n2,1\n1,1\n", "trace.csv:3:1 the time is before that of the line above"),
         ];
         for (text, message) in wrong {
             assert_eq!(read(text), Err(message.to_owned()));

@@ -1,14 +1,14 @@
-//! A TOML document as a tree whose every value knows its place, and the way back to text.
+//! TOML document as a tree of values with their places, and its conversion back to text.
 
 use crate::error::{Place, Problems};
 use toml::de::{DeTable, DeValue};
 
-/// A value with its place.
+/// Value and its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub value: Value,
     pub place: Place,
-    /// Written in this table, not taken over from `[defaults]` or built in.
+    /// Whether the table itself sets the value, rather than `[defaults]` or a built-in default.
     pub own: bool,
 }
 
@@ -16,7 +16,7 @@ pub(crate) struct Node {
 pub(crate) enum Value {
     Text(String),
     Integer(i128),
-    /// The number as written, so that decimals stay exact.
+    /// Number as written, so that decimals stay exact.
     Float(String),
     Boolean(bool),
     Datetime(String),
@@ -24,7 +24,7 @@ pub(crate) enum Value {
     Table(Table),
 }
 
-/// A table's entries in the order of the file.
+/// Entries of a table, in the order of the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     pub entries: Vec<Entry>,
@@ -85,11 +85,11 @@ impl Node {
         self.table()?.get(key)
     }
 
-    /// What it is, with its article, for "found …".
+    /// Returns the description for "found …", with article.
     pub fn describe(&self) -> String {
         match &self.value {
             Value::Text(text) if text.chars().count() <= 40 => format!("\"{}\"", text.escape_debug()),
-            Value::Text(_) => "a text".into(),
+            Value::Text(_) => "a string".into(),
             Value::Integer(number) => format!("the number {number}"),
             Value::Float(number) if number.len() <= 40 => format!("the number {number}"),
             Value::Float(_) => "a number".into(),
@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    /// The value as it labels a cell: equal values give equal text.
+    /// Returns the label of the value in a cell: equal values have equal labels.
     pub fn label(&self) -> String {
         match &self.value {
             Value::Text(text) => text.clone(),
@@ -110,7 +110,7 @@ impl Node {
         }
     }
 
-    /// The value as TOML, on one line.
+    /// Returns the value as TOML on one line.
     pub fn to_toml(&self) -> String {
         match &self.value {
             Value::Text(text) => quote(text),
@@ -129,7 +129,7 @@ impl Node {
     }
 }
 
-/// Reads a document; syntax errors become problems.
+/// Parses a document; syntax errors become problems.
 pub(crate) fn parse_document(source: usize, problems: &mut Problems) -> Node {
     let text = problems.text(source).to_owned();
     let (document, errors) = DeTable::parse_recoverable(&text);
@@ -138,8 +138,8 @@ pub(crate) fn parse_document(source: usize, problems: &mut Problems) -> Node {
         let place = Place::new(source, span.clone());
         match (error.message(), text.get(span)) {
             ("duplicate key", Some(key)) => {
-                let help = "every name and every field of a table appears once";
-                problems.push_help(place, format!("`{key}` appears twice"), help);
+                let help = "rename it, or remove one of the two";
+                problems.push_help(place, format!("duplicate name `{key}`"), help);
             }
             (message, _) => problems.push(place, message),
         }
@@ -147,7 +147,7 @@ pub(crate) fn parse_document(source: usize, problems: &mut Problems) -> Node {
     table(document.get_ref(), Place::new(source, document.span()), source, problems)
 }
 
-/// Reads a value typed on the command line: TOML where it is TOML, plain text otherwise.
+/// Parses a value of the command line: as TOML if valid, as a plain string otherwise.
 pub(crate) fn parse_argument(text: &str, place: Place, problems: &mut Problems) -> Node {
     match DeValue::parse(text) {
         Ok(parsed) => {
@@ -190,7 +190,7 @@ fn convert(value: &DeValue<'_>, place: Place, source: usize, problems: &mut Prob
         DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => Value::Integer(number),
             Err(_) => {
-                problems.push(place, "this number is too large");
+                problems.push(place, "the number is too large");
                 Value::Integer(0)
             }
         },
@@ -208,7 +208,7 @@ fn convert(value: &DeValue<'_>, place: Place, source: usize, problems: &mut Prob
     Node::new(value, place)
 }
 
-/// A whole document as TOML text: top-level tables and their members as `[table.member]`.
+/// Returns a document as TOML text, with members of top-level tables as `[table.member]`.
 pub(crate) fn document(root: &Node) -> String {
     let mut text = String::new();
     for entry in root.table().map_or(&[][..], |table| &table.entries) {

@@ -1,29 +1,31 @@
-//! From what happened to a TCP flow's window to series of metrics, whatever stage it ran on.
+//! Conversion of the window history of a TCP flow to series of metrics, for all stages.
 
 use crate::outcome::{Metric, Series};
 use netstage_core::tcp::event::{Cause, Limit};
 use netstage_core::tcp::history::Bin;
 use netstage_core::time::Duration;
 
-/// The series of one flow, whose bins are as wide as `interval`.
+/// Returns the series of a flow with bins of width `interval`.
 pub fn series(subject: &str, interval: Duration, bins: &[Bin]) -> Vec<Series> {
-    let of = |metric, value: &dyn Fn(&Bin) -> f64| Series {
+    let to_series = |metric, value: &dyn Fn(&Bin) -> f64| Series {
         metric,
         subject: subject.to_owned(),
         values: bins.iter().map(value).collect(),
     };
     let mut series = vec![
-        of(Metric::FlowWindowPeak, &|bin| bin.peak.unwrap_or(f64::NAN)),
-        of(Metric::FlowWindowUsable, &|bin| bin.usable.unwrap_or(f64::NAN)),
-        of(Metric::FlowReductions, &|bin| f64::from(bin.reductions())),
+        to_series(Metric::FlowWindowPeak, &|bin| bin.peak.unwrap_or(f64::NAN)),
+        to_series(Metric::FlowWindowUsable, &|bin| bin.usable.unwrap_or(f64::NAN)),
+        to_series(Metric::FlowReductions, &|bin| f64::from(bin.reductions())),
     ];
-    series.extend(Cause::ALL.map(|cause| of(by_cause(cause), &|bin| f64::from(bin.causes[cause as usize]))));
+    series.extend(
+        Cause::ALL.map(|cause| to_series(by_cause(cause), &|bin| f64::from(bin.causes[cause as usize]))),
+    );
     let share = |limit: Limit, bin: &Bin| bin.limited[limit as usize].0 as f64 / interval.0 as f64;
-    series.extend(Limit::ALL.map(|limit| of(by_limit(limit), &|bin| share(limit, bin))));
+    series.extend(Limit::ALL.map(|limit| to_series(by_limit(limit), &|bin| share(limit, bin))));
     series
 }
 
-/// How often a cause occurs.
+/// Returns the metric that counts a cause.
 pub fn by_cause(cause: Cause) -> Metric {
     match cause {
         Cause::LocalDevice => Metric::FlowCauseLocalDevice,

@@ -1,5 +1,4 @@
-//! The references in docs/ and the JSON Schema are those of the code.
-//! Run with `BLESS=1` to write them anew.
+//! Checks that the references in docs/ and the JSON Schema are up to date. `BLESS=1` regenerates them.
 
 use netstage_scenario::{agent, json_schema, pe, reference, router, tester};
 use std::path::{Path, PathBuf};
@@ -8,12 +7,12 @@ fn docs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
 }
 
-fn compare(path: &Path, wanted: &str) {
+fn compare(path: &Path, expected: &str) {
     if std::env::var_os("BLESS").is_some() {
-        std::fs::write(path, wanted).unwrap();
+        std::fs::write(path, expected).unwrap();
     }
     let found = std::fs::read_to_string(path).unwrap();
-    assert!(found == wanted, "{} is out of date: run the tests with BLESS=1", path.display());
+    assert!(found == expected, "{} is out of date: run the tests with BLESS=1", path.display());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every example and every paper's scenario loads, and what is written back reads the same.
+//! Every scenario of the examples and papers loads, and its rewritten text gives the same plan.
 
 use netstage_core::fair::{Control, Decrease, Reference};
 use netstage_core::quantity::{BitRate, Capacity};
@@ -33,7 +33,7 @@ fn set(path: &str, value: &str) -> Options {
 }
 
 #[test]
-fn every_scenario_loads_and_survives_being_written() {
+fn every_scenario_loads_and_survives_rewriting() {
     let mut found = Vec::new();
     scenarios(&folder(), &mut found);
     assert!(found.len() >= 8);
@@ -61,7 +61,7 @@ fn every_scenario_loads_and_survives_being_written() {
 }
 
 #[test]
-fn a_plan_says_what_its_file_says() {
+fn a_plan_has_the_values_of_its_file() {
     let plan = &example("two-hosts.toml", &Options::default()).cells[0].plan;
     let line = &plan.links[0].directions[0];
     assert_eq!((line.rate, line.delay), (BitRate(10_000_000), Duration::from_millis(20)));
@@ -78,7 +78,7 @@ fn a_plan_says_what_its_file_says() {
 }
 
 #[test]
-fn weights_come_from_the_topology() {
+fn weights_are_computed_from_the_topology() {
     let scenario = example("parking-lot.toml", &Options::default());
     let weights = |cell: usize| -> Vec<(String, f64)> {
         scenario.cells[cell].plan.vpns.iter().map(|v| (v.name.clone(), v.settings.weight)).collect()
@@ -89,7 +89,7 @@ fn weights_come_from_the_topology() {
         let expected = if matches!(name.as_str(), "one" | "three") { 3.0 } else { 1.0 };
         assert!((weight - expected).abs() < 1e-9, "{name} {weight}");
     }
-    // Proportional fairness takes from the long path.
+    // Proportional fairness gives less to the long path.
     let proportional = weights(1);
     assert_eq!(proportional[0].1, 1.0);
     assert!(proportional[3].1 > 1.5, "{proportional:?}");
@@ -97,19 +97,19 @@ fn weights_come_from_the_topology() {
 }
 
 #[test]
-fn variants_and_sweeps_make_cells_in_order() {
+fn variants_and_sweeps_give_cells_in_order() {
     let queues = example("queues.toml", &Options::default());
     let names: Vec<&str> = queues.cells.iter().map(|c| c.variant.as_str()).collect();
     assert_eq!(names, ["codel", "drop-tail", "fq-codel", "red"]);
-    let flavours = example("tcp-flavours.toml", &Options::default());
-    assert_eq!(flavours.cells.len(), 18);
+    let flavors = example("tcp-flavours.toml", &Options::default());
+    assert_eq!(flavors.cells.len(), 18);
     let values =
-        |cell: usize| -> Vec<&str> { flavours.cells[cell].settings.iter().map(|s| s.1.as_str()).collect() };
+        |cell: usize| -> Vec<&str> { flavors.cells[cell].settings.iter().map(|s| s.1.as_str()).collect() };
     assert_eq!(values(0), ["reno", "false", "0"]);
     assert_eq!(values(1), ["reno", "false", "0.001"]);
     assert_eq!(values(17), ["cubic", "true", "0.01"]);
-    assert_eq!(flavours.cells[17].plan.links[0].directions[0].loss, 0.01);
-    assert_eq!(flavours.cells[17].plan.links[0].directions[1].loss, 0.0);
+    assert_eq!(flavors.cells[17].plan.links[0].directions[0].loss, 0.01);
+    assert_eq!(flavors.cells[17].plan.links[0].directions[1].loss, 0.0);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn the_command_line_changes_the_file() {
         assert_eq!(config.decrease, Decrease::Fixed(0.2));
         assert_eq!(matches!(config.reference, Reference::Vpn(_)), vpn.name == "gold");
     }
-    // A swept path that is set keeps one value, and what asked for others is left out.
+    // A swept path that is set keeps one value. Plots that select other values are left out.
     let fixed = example("tcp-flavours.toml", &set("flow.download.tcp.sack", "false"));
     assert_eq!(fixed.cells.len(), 9);
     assert_eq!(fixed.plots.len(), 1);
@@ -136,10 +136,10 @@ fn the_command_line_changes_the_file() {
 }
 
 #[test]
-fn unwise_values_are_warned_of() {
+fn unwise_values_give_warnings() {
     let warned = |path: &str, value: &str| example("fair-two-vpns.toml", &set(path, value)).warnings;
     assert!(warned("vpn.gold.control.increase", "0.5").is_empty());
-    assert!(warned("vpn.gold.control.increase", "1")[0].contains("as aggressive as the TCP inside"));
+    assert!(warned("vpn.gold.control.increase", "1")[0].contains("as aggressive as the TCP flows inside"));
     assert!(warned("vpn.gold.control.decrease", "0.5")[0].contains("vpn.gold"));
     assert!(warned("flow.gold.stagger", "10 s")[0].contains("after the end"));
 }

@@ -1,10 +1,10 @@
-//! Tunnels of gateways: which of them are two ends of one, and what is refused.
+//! Tunnels between gateways: valid pairs of ends, and refused ones.
 
 use netstage_harness::scenario::network;
 use netstage_scenario::plan::{Plan, Software};
 use netstage_scenario::{Options, parse};
 
-/// a - g1 - r - g2 - b, and a flow through all of them.
+/// Parses the scenario a - g1 - r - g2 - b, with a flow from b to a.
 fn chain(first: &str, second: &str, flow: &str) -> Result<Plan, String> {
     let nodes = [("host", "a b"), ("router", "r")];
     let network = network(&nodes, "a:a,g1 b:g2,b c:g1,r d:r,g2");
@@ -29,7 +29,7 @@ fn chain(first: &str, second: &str, flow: &str) -> Result<Plan, String> {
 }
 
 #[test]
-fn two_gateways_on_a_way_are_the_ends_of_a_tunnel() {
+fn two_gateways_on_a_path_are_the_ends_of_a_tunnel() {
     let ipsec = "kind = \"ipsec\"\ncipher = \"3des-sha1\"";
     let plan = chain(ipsec, ipsec, "tcp = { max_segment_size = \"1348 B\" }").unwrap();
     let [tunnel] = &plan.tunnels[..] else { panic!("{:?}", plan.tunnels) };
@@ -43,30 +43,34 @@ fn two_gateways_on_a_way_are_the_ends_of_a_tunnel() {
 }
 
 #[test]
-fn a_tunnel_takes_what_its_flows_send_where_its_program_lets_it() {
+fn a_tunnel_adapts_its_mtu_to_its_flows_if_its_program_supports_it() {
     let plan =
         chain("kind = \"wireguard\"", "kind = \"wireguard\"", "tcp = { max_segment_size = \"8948 B\" }");
     assert_eq!(plan.unwrap().tunnels[0].mtu, 9000);
-    let said = chain("kind = \"ipsec\"", "kind = \"ipsec\"", "").unwrap_err();
+    let message = chain("kind = \"ipsec\"", "kind = \"ipsec\"", "").unwrap_err();
     assert!(
-        said.contains("`bulk` sends packets of 1500 B, and the tunnel from `g2` takes 1400 B at most"),
-        "{said}"
+        message.contains("`bulk` sends packets of 1500 B, but the tunnel from `g2` takes at most 1400 B"),
+        "{message}"
     );
 }
 
 #[test]
-fn gateways_that_are_no_pair_are_refused_by_name() {
+fn mismatched_gateways_are_refused_by_name() {
     let wireguard = "kind = \"wireguard\"";
     for (first, second, expected) in [
-        (wireguard, "kind = \"router\"", "passes the gateway `g1` and no second one"),
-        (wireguard, "kind = \"openvpn\"", "`g2` and `g1` are no two ends of a tunnel: kind or cipher differ"),
+        (wireguard, "kind = \"router\"", "crosses the gateway `g1` but no second one"),
+        (
+            wireguard,
+            "kind = \"openvpn\"",
+            "`g2` and `g1` cannot be the ends of a tunnel: their kind or cipher differs",
+        ),
         (
             "kind = \"openvpn\"\ncipher = \"aes-256-gcm\"",
             "kind = \"openvpn\"",
-            "`g2` and `g1` are no two ends of a tunnel: kind or cipher differ",
+            "`g2` and `g1` cannot be the ends of a tunnel: their kind or cipher differs",
         ),
     ] {
-        let said = chain(first, second, "").unwrap_err();
-        assert!(said.contains(expected), "{said}");
+        let message = chain(first, second, "").unwrap_err();
+        assert!(message.contains(expected), "{message}");
     }
 }

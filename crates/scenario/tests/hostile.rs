@@ -1,4 +1,4 @@
-//! Arbitrary bytes are read or refused, and never break anything.
+//! Robustness: arbitrary text is parsed or refused without a panic.
 
 use netstage_scenario::{Options, parse};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ fn depth_and_length_are_bounded() {
     read("[sweep]\n\"a.b\" = [1]\n\"scenario.title\" = [{}, [], 1979-05-27]");
 }
 
-/// Pieces of real files, put together at random.
+/// Lines of real files in random order.
 fn pieces() -> impl Strategy<Value = String> {
     let text = concat!(
         include_str!("../../../scenarios/examples/queues.toml"),
@@ -37,12 +37,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
+    fn any_text_is_parsed_or_refused(text in "\\PC{0,200}") {
         read(&text);
     }
 
     #[test]
-    fn shuffled_lines_are_read_or_refused(text in pieces()) {
+    fn shuffled_lines_are_parsed_or_refused(text in pieces()) {
         read(&text);
     }
 
@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn one_changed_byte_is_read_or_refused(at in 0usize..2_000, byte in "[ -~]") {
+    fn a_changed_byte_is_parsed_or_refused(at in 0usize..2_000, byte in "[ -~]") {
         let mut text = include_str!("../../../scenarios/examples/queues.toml").to_owned();
         let at = at.min(text.len() - 1);
         if text.is_char_boundary(at) && text.is_char_boundary(at + 1) {

@@ -1,7 +1,7 @@
-//! What people are told about their mistakes, word for word and place for place.
+//! Golden messages: text and place of every fault.
 //!
-//! Every case of `messages.txt` changes one thing in a scenario without fault: `-` lines become `+` lines, or
-//! an option is given. Below stand the messages; run with `BLESS=1` to write them anew, and read the difference.
+//! Every case of `messages.txt` changes a valid scenario: `-` lines are replaced by `+` lines, or an option is given.
+//! The expected messages follow. `BLESS=1` regenerates them; review the diff.
 
 use netstage_scenario::{Options, parse};
 
@@ -66,7 +66,7 @@ metric = "flow.throughput"
 subject = "tcp[*]"
 "#;
 
-fn told(options: &Options, text: &str) -> String {
+fn messages(options: &Options, text: &str) -> String {
     match parse("case.toml", text, None, options) {
         Ok(_) => "no error\n".into(),
         Err(errors) => {
@@ -82,8 +82,8 @@ fn told(options: &Options, text: &str) -> String {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place() {
-    assert_eq!(told(&Options::default(), GOOD), "no error\n");
+fn every_fault_is_reported_with_its_place() {
+    assert_eq!(messages(&Options::default(), GOOD), "no error\n");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.txt");
     let golden = std::fs::read_to_string(path).unwrap();
     let mut all = Vec::new();
@@ -94,7 +94,7 @@ fn every_mistake_is_told_with_its_place() {
         assert!(GOOD.contains(&from), "{case}");
         let sets = lines("--set ").map(|set| set.split_once('=').unwrap());
         let sets = sets.map(|(path, value)| (path.to_owned(), value.to_owned())).collect();
-        let message = told(&Options { sets, ..Options::default() }, &GOOD.replacen(&from, &to, 1));
+        let message = messages(&Options { sets, ..Options::default() }, &GOOD.replacen(&from, &to, 1));
         assert_ne!(message, "no error\n", "{case}");
         let is_change = |line: &&str| ["- ", "+ ", "--set "].iter().any(|sign| line.starts_with(sign));
         let (title, change) = case.split_once('\n').unwrap();
@@ -111,7 +111,61 @@ fn every_mistake_is_told_with_its_place() {
 }
 
 #[test]
-fn every_problem_is_told_at_once() {
+fn faults_of_variants_are_reported_with_the_others() {
+    let text = GOOD
+        .replace("ends = [\"out\", \"b\"]", "ends = [\"out\", \"bb\"]")
+        .replace("at_least = 0.5", "at_least = 0.5\ncells = { variant = \"hevy\" }")
+        + "[expect.more]\nmetric = \"fairness.inter_vpn\"\nabove_variant = \"lght\"\n"
+        + "[variant.heavy]\nset = { \"vpn.one.weight\" = \"heavy\" }\n"
+        + "[variant.light]\nset = { \"vpn.one.wieght\" = 1 }\n";
+    let errors = parse("case.toml", &text, None, &Options::default()).unwrap_err();
+    let found: Vec<(usize, &str)> = errors.problems.iter().map(|p| (p.line, p.message.as_str())).collect();
+    let line = |expected: &str| text.lines().position(|line| line.contains(expected)).unwrap() + 1;
+    let expected = [
+        (line("\"bb\""), "unknown node `bb`"),
+        (line("hevy"), "no cell has variant = hevy"),
+        (line("lght"), "unknown variant `lght`"),
+        (line("\"heavy\""), "expected a number above 0, \"max-min\" or \"proportional\", found \"heavy\""),
+        (line("wieght"), "unknown path `vpn.one.wieght`: unknown field `wieght` in a VPN"),
+    ];
+    for problem in expected {
+        assert!(found.contains(&problem), "{problem:?} is missing in\n{errors}");
+    }
+
+    // Unknown subjects are reported, too.
+    let text = GOOD.replace("subject = \"tcp[*]\"", "subject = \"tpc[*]\"")
+        + "[variant.heavy]\nset = { \"vpn.one.wieght\" = 5 }\n";
+    let errors = parse("case.toml", &text, None, &Options::default()).unwrap_err();
+    let found: Vec<&str> = errors.problems.iter().map(|p| p.message.as_str()).collect();
+    assert_eq!(
+        found,
+        [
+            "no subject of `flow.throughput` matches `tpc[*]`",
+            "unknown path `vpn.one.wieght`: unknown field `wieght` in a VPN"
+        ]
+    );
+}
+
+#[test]
+fn a_faulty_variant_causes_no_further_messages() {
+    let text = GOOD.to_owned()
+        + "[expect.more]\nmetric = \"fairness.inter_vpn\"\nabove_variant = \"heavy\"\n"
+        + "[expect.less]\nmetric = \"fairness.inter_vpn\"\nat_least = 0.5\ncells = { variant = \"light\" }\n"
+        + "[variant.heavy]\nset = { \"vpn.one.weight\" = \"heavy\" }\n"
+        + "[variant.light]\nsweeep = false\n";
+    let errors = parse("case.toml", &text, None, &Options::default()).unwrap_err();
+    let found: Vec<&str> = errors.problems.iter().map(|p| p.message.as_str()).collect();
+    assert_eq!(
+        found,
+        [
+            "expected a number above 0, \"max-min\" or \"proportional\", found \"heavy\"",
+            "unknown field `sweeep` in a variant"
+        ]
+    );
+}
+
+#[test]
+fn all_faults_are_reported_at_once() {
     let text = GOOD
         .replace("delay = \"5 ms\"", "dealy = \"5 ms\"")
         .replace("count = 3", "count = 0")
@@ -119,10 +173,10 @@ fn every_problem_is_told_at_once() {
         .replace("metric = \"flow.throughput\"", "metric = \"flow.throughputs\"");
     let errors = parse("case.toml", &text, None, &Options::default()).unwrap_err();
     let lines: Vec<usize> = errors.problems.iter().map(|p| p.line).collect();
-    let line = |wanted: &str| text.lines().position(|l| l.starts_with(wanted)).unwrap() + 1;
-    let wanted =
+    let line = |start: &str| text.lines().position(|l| l.starts_with(start)).unwrap() + 1;
+    let expected =
         ["dealy", "ends = [\"out\", \"bb\"]", "count = 0", "metric = \"flow.throughputs\""].map(line);
-    for line in wanted {
+    for line in expected {
         assert!(lines.contains(&line), "{errors}");
     }
 }

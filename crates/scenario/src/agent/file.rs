@@ -1,4 +1,4 @@
-//! The tables of an agent's policy, as written.
+//! Tables of an agent's policy file.
 
 use crate::address::PrefixText;
 use crate::plan::Program;
@@ -9,31 +9,31 @@ use netstage_core::quantity::BitRate;
 table! {
     /// An agent's policy.
     pub(crate) struct File "the file" {
-        /// What the agent may be asked to do. What is left out is not limited.
+        /// Limits on requests to the agent. A limit that is not set does not apply.
         policy: Policy,
     }
 }
 
 table! {
-    /// What the agent may be asked to do. What is left out is not limited.
+    /// Limits on requests to the agent. A limit that is not set does not apply.
     pub(crate) struct Policy "[policy]" {
-        /// Fleets whose controllers may command.
+        /// Fleets whose controllers may use the agent.
         controllers: Option<List<FleetName>>,
-        /// Most payload bits per second the agent sends, all flows together. Traffic without a rate of its own is refused then.
+        /// Maximum payload rate of all flows together. If set, traffic without a rate of its own is refused.
         rate: Option<BitRate>,
-        /// Longest run.
+        /// Maximum duration of a run.
         longest: Option<Span>,
-        /// Prefixes it sends to, multicast groups among them.
+        /// Prefixes the agent may send to, including multicast groups.
         destinations: Option<List<PrefixText>>,
-        /// Interfaces of this host that flows and routers use.
+        /// Interfaces of this host that flows and routers may use.
         interfaces: Option<List<InterfaceName>>,
-        /// Send to hosts that have not agreed, too: ICMP echo, and UDP to a closed port.
+        /// Allow traffic to hosts that have not agreed to receive it: ICMP echo, and UDP to a closed port.
         one_ended: bool = false,
-        /// Be a provider edge router, too.
+        /// Allow the agent to run a provider edge router.
         routers: bool = false,
-        /// Tell what happens to the windows of TCP flows it sends: programs in the kernel, which need root.
+        /// Allow recording of window events of the TCP flows the agent sends. It loads kernel programs, which need root.
         tcp_events: bool = false,
-        /// Services whose programs, or the clients of these, it starts; none where it is left out.
+        /// Services whose server or client programs the agent may start. Default: none.
         services: Option<List<Program>>,
     }
 }

@@ -1,5 +1,4 @@
-//! The policy of an agent: read and checked as a scenario is, with the same names, positions
-//! and advice.
+//! Policy of an agent, read and checked like a scenario: same scalars, positions and help.
 
 mod file;
 
@@ -37,7 +36,7 @@ pub fn parse(name: &str, text: &str) -> Result<Policy, Errors> {
     })
 }
 
-/// The tables of a policy, in Markdown.
+/// Returns the reference of the policy's tables, in Markdown.
 pub fn reference() -> String {
     crate::reference::tables(&file::File::kind())
 }
@@ -50,7 +49,7 @@ mod tests {
     use netstage_core::time::Duration;
 
     #[test]
-    fn a_file_is_a_policy() {
+    fn a_policy_file_is_parsed() {
         let text = "[policy]\ncontrollers = [\"lab\"]\nrate = \"10 Mbit/s\"\nlongest = \"1 h\"\n\
             destinations = [\"10.0.0.0/8\"]\ninterfaces = [\"eth1\"]\none_ended = true\ntcp_events = true\nservices = [\"ftp\"]\n";
         let policy = parse("policy.toml", text).unwrap();
@@ -70,15 +69,15 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place_and_remedy() {
-        for (text, told) in [
+    fn errors_contain_position_and_remedy() {
+        for (text, expected) in [
             ("[policy]\nrates = \"1 Mbit/s\"\n", "did you mean `rate`"),
-            ("[policy]\ndestinations = [\"10.0.0.1/8\"]\n", "a prefix without bits beyond its length"),
+            ("[policy]\ndestinations = [\"10.0.0.1/8\"]\n", "a prefix without host bits"),
             ("[policy]\nservices = [\"sh\"]\n", "iscsi"),
             ("rate = \"1 Mbit/s\"\n", "policy"),
         ] {
             let errors = parse("policy.toml", text).unwrap_err().to_string();
-            assert!(errors.contains(told) && errors.contains("policy.toml:"), "{errors}");
+            assert!(errors.contains(expected) && errors.contains("policy.toml:"), "{errors}");
         }
     }
 }

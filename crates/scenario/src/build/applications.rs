@@ -1,4 +1,4 @@
-//! Application models of a plan: what the tables say, made whole by published defaults.
+//! Application models of a plan: values of the tables, and published defaults for the rest.
 
 use super::Builder;
 use crate::error::Place;
@@ -14,11 +14,11 @@ use netstage_core::traffic::application::{
 /// Bit rates of the HLS Authoring Specification for Apple Devices, H.264, kbit/s.
 const LADDER: [u64; 9] = [145, 365, 730, 1_100, 2_000, 3_000, 4_500, 6_000, 7_800];
 
-/// Most of what is drawn where no bound is given: this many deviations above the mean.
-const MOST_DEVIATIONS: f64 = 100.0;
+/// Upper bound of a random size without a configured one, in standard deviations above the mean.
+const MAX_DEVIATIONS: f64 = 100.0;
 
 impl Builder<'_, '_> {
-    /// The application a traffic table describes, or a problem.
+    /// Returns the application of a traffic table, or reports a problem.
     pub(super) fn application(&mut self, model: &Model, place: Place) -> Option<Application> {
         Some(match model {
             Model::Ftp(ftp) => Application::Transfers(Transfers {
@@ -77,7 +77,7 @@ impl Builder<'_, '_> {
             | Model::Pareto(_)
             | Model::Mmpp(_)
             | Model::Trace(_) => {
-                self.problems.push(place, "this is a pattern, and no application");
+                self.problems.push(place, "expected an application, found a traffic pattern");
                 return None;
             }
         })
@@ -90,7 +90,7 @@ impl Builder<'_, '_> {
             }
             (Http::Two, None) => Fetching::Multiplexed,
             (Http::Two, Some(connections)) => {
-                let message = "with \"http2\" there is one connection";
+                let message = "`connections` has no effect with \"http2\", which uses one";
                 self.problems.push(connections.place, message);
                 return None;
             }
@@ -131,7 +131,7 @@ impl Builder<'_, '_> {
             set.find(|_| adaptation != Adapt::Buffer)
         });
         if let Some(place) = misplaced {
-            let message = "this belongs to another `adaptation` than the one chosen";
+            let message = "this field does not apply to the chosen `adaptation`";
             self.problems.push(place, message);
             return None;
         }
@@ -150,7 +150,7 @@ impl Builder<'_, '_> {
                     share: video.share.as_ref().map_or(0.85, |share| share.value.0),
                     window: video.window.as_ref().map_or(20, |window| window.value.0 as u32),
                 },
-                // The paper's shares of its buffer of 240 s: 90 s and 126 s.
+                // Shares of the 240 s buffer in the paper: 90 s and 126 s.
                 Adapt::Buffer => Adaptation::Buffer {
                     reservoir: video.reservoir.as_ref().map_or(buffer * 3 / 8, |time| time.value),
                     cushion: video.cushion.as_ref().map_or(buffer * 21 / 40, |time| time.value),
@@ -163,7 +163,8 @@ impl Builder<'_, '_> {
     fn voice(&mut self, voip: &Voip) -> Option<Voice> {
         let codec = voip.codec.value;
         if let Some(rate) = voip.rate.as_ref().filter(|_| codec != Codec::Opus) {
-            self.problems.push(rate.place, "only \"opus\" takes a rate; the other codecs have theirs");
+            self.problems
+                .push(rate.place, "`rate` applies to \"opus\" only; the other codecs have fixed rates");
             return None;
         }
         Some(Voice {
@@ -181,7 +182,7 @@ impl Builder<'_, '_> {
             (Some(think), None) => Pace::Closed(think.value),
             (None, Some(rate)) => Pace::Open(rate.value.0),
             (Some(_), Some(rate)) => {
-                let message = "a loop is closed (`think`) or open (`per_second`), not both";
+                let message = "`think` (closed loop) and `per_second` (open loop) exclude each other";
                 self.problems.push(rate.place, message);
                 return None;
             }
@@ -213,14 +214,14 @@ fn frames(video: &VideoFrames) -> FrameVideo {
     }
 }
 
-/// A size as the file gives it, or the usual one. Given without a deviation it is constant.
+/// Returns the configured distribution of a size, or the usual one. A mean without a deviation gives a constant.
 fn spread(mean: Option<u64>, deviation: Option<u64>, largest: Option<u64>, usual: Spread) -> Spread {
     if mean.is_some() && deviation.unwrap_or(0) == 0 {
         return Spread::constant(mean.and_then(|mean| u32::try_from(mean).ok()).unwrap_or(u32::MAX));
     }
     let deviation = deviation.map_or(usual.deviation, |deviation| deviation as f64);
     let mean = mean.map_or(usual.mean, |mean| mean as f64);
-    let unbounded = (mean + MOST_DEVIATIONS * deviation).min(f64::from(u32::MAX));
-    let usual_most = if usual.deviation > 0.0 { usual.most.max(mean) } else { unbounded };
-    Spread::lognormal(mean, deviation, largest.map_or(usual_most, |most| most as f64))
+    let unbounded = (mean + MAX_DEVIATIONS * deviation).min(f64::from(u32::MAX));
+    let usual_max = if usual.deviation > 0.0 { usual.most.max(mean) } else { unbounded };
+    Spread::lognormal(mean, deviation, largest.map_or(usual_max, |max| max as f64))
 }

@@ -1,4 +1,4 @@
-//! Flows of a plan: their ways, their TCP and their traffic.
+//! Flows of a plan: paths, transports and traffic.
 
 use super::vpns::PlacedVpn;
 use super::{Builder, Network};
@@ -13,15 +13,15 @@ use netstage_core::tcp;
 use netstage_core::time::Instant;
 use netstage_core::traffic::{Pattern, Traffic};
 
-/// What carries a pattern's packets.
+/// Transport of a pattern, as far as it determines packet sizes.
 struct Carrier {
-    /// As a stream of bytes: how large packets are is the transport's decision.
+    /// Byte stream: the transport chooses the packet sizes.
     stream: bool,
-    /// Bytes of headers on each packet otherwise.
+    /// Bytes of headers per packet, otherwise.
     headers: u64,
 }
 
-/// What a table says of a way through the network.
+/// Fields of a table that determine a path.
 pub(super) struct Ends<'a> {
     pub from: &'a At<NodeName>,
     pub to: &'a At<NodeName>,
@@ -31,7 +31,7 @@ pub(super) struct Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    /// From the fields of a table: both ends, the VPN, and the way there and back.
+    /// Groups the fields of a table: both ends, the VPN, and the explicit paths of both directions.
     pub fn new(
         [from, to]: [&'a At<NodeName>; 2],
         vpn: &'a Option<At<VpnName>>,
@@ -47,7 +47,7 @@ impl<'a> From<&'a Flow> for Ends<'a> {
     }
 }
 
-/// A way through the network.
+/// Path of a flow, with its ends.
 pub(super) struct Way {
     pub from: usize,
     pub to: usize,
@@ -81,14 +81,14 @@ impl Builder<'_, '_> {
         vpns: &[Option<PlacedVpn>],
         end: Option<Instant>,
     ) -> Option<FlowGroup> {
-        let way = self.way(&Ends::from(flow), network, vpns);
+        let flow_path = self.way(&Ends::from(flow), network, vpns);
         let transport = self.transport(flow);
         let traffic = self.traffic(flow, transport.as_ref());
         self.check_settings(flow);
         let times = self.times(flow, end);
-        let way = way?;
-        let branches = self.branches(flow, network, &way)?;
-        let Way { from, to, vpn, path, reverse } = way;
+        let flow_path = flow_path?;
+        let branches = self.branches(flow, network, &flow_path)?;
+        let Way { from, to, vpn, path, reverse } = flow_path;
         let (start, stop) = times?;
         Some(FlowGroup {
             name: name.to_owned(),
@@ -116,7 +116,7 @@ impl Builder<'_, '_> {
         })
     }
 
-    /// From whom to whom, and how.
+    /// Resolves the ends and the path of a flow.
     pub(super) fn way(
         &mut self,
         ends: &Ends<'_>,
@@ -129,59 +129,56 @@ impl Builder<'_, '_> {
         let to = self.host(network, ends.to);
         let (from, to) = (from?, to?);
         if from == to {
-            self.problems.push(ends.to.place, "a flow goes to another host than it comes from");
+            self.problems.push(ends.to.place, "sender and receiver are the same host");
             return None;
         }
         let vpn = match vpn {
             Some(index) => Some(index?),
             None => None,
         };
-        let through = vpn.and_then(|index| vpns[index].as_ref());
-        if vpn.is_some() && through.is_none() {
+        let placed = vpn.and_then(|index| vpns[index].as_ref());
+        if vpn.is_some() && placed.is_none() {
             return None;
         }
-        let path = self.path(ends, network, from, to, through)?;
+        let path = self.path(ends, network, from, to, placed)?;
         let reverse = match ends.reverse_via {
-            Some(via) => self.through(network, to, via, from)?.1,
+            Some(via) => self.explicit_path(network, to, via, from)?.1,
             None => mirrored(&path),
         };
         Some(Way { from, to, vpn, path, reverse })
     }
 
-    /// Settings of a transport that is not the flow's.
+    /// Reports settings of a transport other than the flow's.
     fn check_settings(&mut self, flow: &Flow) {
         let transport = flow.transport.value;
         let name = crate::table::word(transport);
         if let Some(tcp) = flow.tcp.as_ref().filter(|tcp| tcp.own)
             && transport != flow::Transport::Tcp
         {
-            let message = match transport {
-                flow::Transport::Udp => "this flow is carried by UDP, and has no TCP settings".to_owned(),
-                _ => format!("this flow's transport is \"{name}\", and has no TCP settings"),
-            };
+            let message = format!("`tcp` has no effect: this flow's transport is \"{name}\"");
             self.problems.push(tcp.place, message);
         }
         if let Some(udp) = flow.udp.as_ref().filter(|udp| udp.own)
             && !matches!(transport, flow::Transport::Udp | flow::Transport::UdpUnreachable)
         {
-            let message = format!("this flow's transport is \"{name}\", and has no UDP settings");
+            let message = format!("`udp` has no effect: this flow's transport is \"{name}\"");
             self.problems.push(udp.place, message);
         }
         if let Some(udp) = flow.udp.as_ref().filter(|udp| !udp.checksum)
             && flow.ip.value == Family::V6
         {
-            self.problems.push(udp.place, "over IPv6, UDP always carries a checksum (RFC 8200 section 8.1)");
+            self.problems.push(udp.place, "UDP over IPv6 always carries a checksum (RFC 8200 section 8.1)");
         }
         let Some(multicast) = &flow.multicast else { return };
         if transport != flow::Transport::Multicast && multicast.own {
-            let help = "write transport = \"multicast\"";
-            self.problems.push_help(multicast.place, "this flow goes to no group", help);
+            let message = format!("`multicast` has no effect: this flow's transport is \"{name}\"");
+            self.problems.push_help(multicast.place, message, "set transport = \"multicast\"");
         }
         if let Some(group) = &multicast.group
             && group.value.0.is_ipv6() != (flow.ip.value == Family::V6)
         {
-            let help = "`ip` says which version of IP carries a flow";
-            self.problems.push_help(group.place, "this address is of the other version of IP", help);
+            let message = "this group and the flow have different IP versions";
+            self.problems.push_help(group.place, message, "set `ip` of the flow, or choose another group");
         }
     }
 
@@ -189,8 +186,8 @@ impl Builder<'_, '_> {
         let index = self.node(name)?;
         let readable = self.file.node.0[index].value.is_some();
         if readable && network.kinds[index] != NodeKind::Host {
-            let message = format!("`{}` is not a host: flows go from host to host", name.value.0);
-            self.problems.push_help(name.place, message, "join a host to it by a link");
+            let message = format!("`{}` is not a host; flows run between hosts", name.value.0);
+            self.problems.push_help(name.place, message, "connect a host to it with a link");
             return None;
         }
         Some(index)
@@ -211,7 +208,7 @@ impl Builder<'_, '_> {
             let path = [access, vpn.path.clone(), last].concat();
             return self.without_loop(ends, network, from, path);
         };
-        let (nodes, path) = self.through(network, from, via, to)?;
+        let (nodes, path) = self.explicit_path(network, from, via, to)?;
         if let Some(vpn) = vpn {
             let at = |node: usize| nodes.iter().position(|n| *n == node);
             let (ingress, egress) = (&network.names[vpn.ingress], &network.names[vpn.egress]);
@@ -219,14 +216,13 @@ impl Builder<'_, '_> {
                 (Some(first), Some(second)) if first < second => {
                     if path[first..second] != vpn.path[..] {
                         self.warnings.insert(format!(
-                            "flow from {} to {}: between its PEs it takes another way than its VPN's management packets",
+                            "flow from {} to {}: its path between the PEs differs from that of its VPN's management packets",
                             ends.from.value.0, ends.to.value.0
                         ));
                     }
                 }
                 _ => {
-                    let message =
-                        format!("this path must pass the VPN's PEs: `{ingress}`, and after it `{egress}`");
+                    let message = format!("this path must pass the VPN's PEs: `{ingress}`, then `{egress}`");
                     self.problems.push(via.place, message);
                     return None;
                 }
@@ -235,7 +231,7 @@ impl Builder<'_, '_> {
         Some(path)
     }
 
-    /// A way put together of the VPN's and two shortest paths may cross itself.
+    /// Reports a node that a path visits twice, as is possible where it joins a VPN's path and two shortest paths.
     fn without_loop(
         &mut self,
         ends: &Ends<'_>,
@@ -246,16 +242,16 @@ impl Builder<'_, '_> {
         let links = &self.file.link.0;
         let mut seen = vec![from];
         for hop in &path {
-            let joined = &links[hop.link].value.as_ref()?.ends;
-            let next = self.file.node.index(&joined[1 - hop.direction].value.0)?;
+            let ends_of_link = &links[hop.link].value.as_ref()?.ends;
+            let next = self.file.node.index(&ends_of_link[1 - hop.direction].value.0)?;
             if seen.contains(&next) {
                 let message =
-                    format!("through its VPN's PEs this flow would come to `{}` twice", network.names[next]);
+                    format!("the path through the VPN's PEs would visit `{}` twice", network.names[next]);
                 let place = ends.vpn.map_or(ends.from.place, |vpn| vpn.place);
                 self.problems.push_help(
                     place,
                     message,
-                    "give its path with `via`, or join its hosts to the PEs",
+                    "set the path with `via`, or connect the hosts to the PEs",
                 );
                 return None;
             }
@@ -302,7 +298,7 @@ impl Builder<'_, '_> {
         self.tcp(flow.tcp.as_ref(), flow.transport.place).map(Transport::Tcp)
     }
 
-    /// A congestion control; what it takes beside its name is `tcp`'s.
+    /// Returns a congestion control, with its parameters from `tcp`.
     pub(super) fn algorithm(
         &mut self,
         named: &At<Algorithm>,
@@ -324,7 +320,7 @@ impl Builder<'_, '_> {
         })
     }
 
-    /// TCP as a table says; where there is none, problems are at `place`.
+    /// Returns the TCP settings of a table. Without a table, problems are reported at `place`.
     pub(super) fn tcp(&mut self, table: Option<&At<flow::Tcp>>, place: Place) -> Option<tcp::Config> {
         let default;
         let tcp = match table {
@@ -339,7 +335,7 @@ impl Builder<'_, '_> {
             let increase = tcp.increase.as_ref().filter(|a| a.own).map(|a| a.place);
             let decrease = tcp.decrease.as_ref().filter(|b| b.own).map(|b| b.place);
             if let Some(place) = increase.or(decrease) {
-                self.problems.push(place, "only algorithm \"aimd\" takes this");
+                self.problems.push(place, "this field applies to algorithm \"aimd\" only");
                 return None;
             }
         }
@@ -348,8 +344,8 @@ impl Builder<'_, '_> {
             LossDetection::Rack => tcp::LossDetection::Rack,
         };
         if loss_detection == tcp::LossDetection::Rack && !tcp.sack {
-            let message = "`loss_detection = \"rack\"` needs selective acknowledgements, and `sack` is false";
-            let help = "leave out `sack = false`, or leave out `loss_detection`";
+            let message = "`loss_detection = \"rack\"` needs selective acknowledgments, but `sack` is false";
+            let help = "remove `sack = false` or `loss_detection`";
             self.problems.push_help(tcp.loss_detection.place, message, help);
             return None;
         }
@@ -385,8 +381,8 @@ impl Builder<'_, '_> {
         let pattern = match &flow.traffic.value {
             Model::Bulk(bulk) => {
                 if !stream {
-                    let message = "\"bulk\" sends as much as TCP takes; UDP takes anything";
-                    let help = "give a rate: traffic = { model = \"cbr\", rate = \"10 Mbit/s\" }";
+                    let message = "\"bulk\" needs a transport that limits the rate: \"tcp\" or \"quic\"";
+                    let help = "set a rate: traffic = { model = \"cbr\", rate = \"10 Mbit/s\" }";
                     self.problems.push_help(place, message, help);
                     return None;
                 }
@@ -424,16 +420,19 @@ impl Builder<'_, '_> {
                 let application = self.application(application, place)?;
                 let Some(carriage) = transport?.carriage() else {
                     let message = format!(
-                        "transport \"{name}\" carries no dialogue: \"{}\" needs two ends",
+                        "application \"{}\" cannot run over transport \"{name}\"",
                         application.name()
                     );
-                    let help = "patterns such as \"cbr\" and \"poisson\" go one way";
+                    let help =
+                        "use \"tcp\", \"quic\" or \"udp\", or a pattern such as \"cbr\" or \"poisson\"";
                     self.problems.push_help(place, message, help);
                     return None;
                 };
                 if let Err(error) = application.check(carriage) {
-                    let message =
-                        format!("\"{}\" cannot run over {name} like this: {error}", application.name());
+                    let message = format!(
+                        "\"{}\" cannot run over {name} with these settings: {error}",
+                        application.name()
+                    );
                     self.problems.push(place, message);
                     return None;
                 }
@@ -447,7 +446,7 @@ impl Builder<'_, '_> {
         Some(pattern.into())
     }
 
-    /// Payload rate and packet size.
+    /// Returns the payload rate and the packet size.
     fn load(
         &mut self,
         rate: &At<BitRate>,
@@ -459,21 +458,22 @@ impl Builder<'_, '_> {
             Layer::Payload => rate.value,
             Layer::Ip if carrier.stream => {
                 let place: Place = packets.layer.place;
-                let message = "how large TCP's packets are is not known beforehand: give the payload's rate";
+                let message = "the transport chooses the packet sizes: set the payload rate";
                 self.problems.push(place, message);
                 return None;
             }
             Layer::Ip => payload_rate(rate.value, packet, carrier.headers),
         };
         if rate.0 == 0 {
-            self.problems.push(packets.layer.place, "nothing is left of this rate for the payload");
+            self.problems
+                .push(packets.layer.place, "the headers use up this rate, and leave none for the payload");
             return None;
         }
         Some((rate, packet as u32))
     }
 }
 
-/// The payload's share of a rate at the IP layer, to the nearest bit per second.
+/// Converts a rate at the IP layer to a payload rate, rounded to the nearest bit per second.
 fn payload_rate(ip: BitRate, packet: u64, headers: u64) -> BitRate {
     let (rate, packet) = (u128::from(ip.0), u128::from(packet));
     let size = packet + u128::from(headers);

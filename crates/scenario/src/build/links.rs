@@ -1,4 +1,4 @@
-//! Links of a plan: each direction with its queue and what changes over time.
+//! Links of a plan: the queue and the scheduled changes of each direction.
 
 use super::{Builder, Network};
 use crate::error::did_you_mean;
@@ -55,7 +55,7 @@ impl Builder<'_, '_> {
                 let at = Instant(change.at.value.0);
                 if end.is_some_and(|end| at > end) {
                     self.warnings
-                        .insert(format!("link.{link}: a change at {at:?} comes after the end of the run"));
+                        .insert(format!("link.{link}: the change at {at:?} is after the end of the run"));
                 }
                 let change = link::Change {
                     rate: change.rate,
@@ -135,20 +135,17 @@ impl Builder<'_, '_> {
                 Some(index) => classes[index] = *weight,
                 None => {
                     let help = did_you_mean(name, self.file.vpn.names());
-                    self.problems.push_with_help(
-                        name.place,
-                        format!("there is no vpn `{}`", name.value),
-                        help,
-                    );
+                    self.problems.push_with_help(name.place, format!("unknown vpn `{}`", name.value), help);
                     return None;
                 }
             }
         }
         classes.push(drr.others.value.0);
-        let (least, most) = classes.iter().fold((f64::INFINITY, 0f64), |(l, m), w| (l.min(*w), m.max(*w)));
-        if most > least * 1e6 {
+        let (min, max) =
+            classes.iter().fold((f64::INFINITY, 0f64), |(min, max), w| (min.min(*w), max.max(*w)));
+        if max > min * 1e6 {
             let place = direction.queue.place;
-            self.problems.push(place, "the weights of these classes differ by more than a million");
+            self.problems.push(place, "the class weights differ by more than a factor of 1,000,000");
             return None;
         }
         Some(classes)

@@ -1,5 +1,5 @@
-//! From the tables of a file to a plan: names become indices, routes and weights are
-//! computed, and what the tables cannot say by themselves is checked.
+//! Builds a plan from the tables of a file: resolves names to indices, computes paths and weights, and checks
+//! relations between tables.
 
 mod applications;
 mod flows;
@@ -25,7 +25,7 @@ use crate::trace::Traces;
 use netstage_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What building a plan reads and adds to.
+/// Tables of a plan, and the problems, warnings and traces found in the process.
 pub(crate) struct Builder<'a, 'b> {
     pub file: &'a File,
     pub problems: &'a mut Problems,
@@ -33,19 +33,19 @@ pub(crate) struct Builder<'a, 'b> {
     pub traces: &'a mut Traces<'b>,
 }
 
-/// Node and link indices, and who is joined to whom.
+/// Nodes by index, and their adjacency.
 struct Network {
     kinds: Vec<NodeKind>,
     names: Vec<String>,
     topology: Topology,
-    /// Every link could be read, so that a path that is not there is missing.
+    /// Every link was read. Otherwise a missing path is not reported.
     complete: bool,
 }
 
 impl Builder<'_, '_> {
-    /// The plan, or `None` once all that is wrong has been said.
+    /// Returns the plan, or `None` if problems were reported.
     pub fn plan(mut self) -> Option<Plan> {
-        let before = self.problems.len();
+        let before = self.problems.found();
         let top = Place::new(0, 0..0);
         let head = match &self.file.scenario {
             Some(head) => head.0.as_ref().map(|read| (read, head.place)),
@@ -57,7 +57,7 @@ impl Builder<'_, '_> {
         };
         let duration = head.and_then(|(head, place)| self.duration(head, place));
         let network = self.network();
-        self.settings_fit(&network);
+        self.check_node_settings(&network);
         let end = duration.map(|d| if d == Duration::ZERO { Instant::NEVER } else { Instant(d.0) });
         let vpns = self.vpns(&network);
         let mut flows = self.flows(&network, &vpns, end);
@@ -68,13 +68,13 @@ impl Builder<'_, '_> {
         if self.file.flow.0.is_empty() && !self.has_programs() && self.file.test.0.is_empty() {
             self.problems.push_help(
                 top,
-                "no flow is defined, so nothing would happen",
+                "the scenario defines no flow, service or test",
                 "add a [flow.NAME] with `from` and `to`",
             );
         }
         let measure = self.measure(duration);
         let nodes = self.nodes(&network);
-        if self.problems.len() > before {
+        if self.problems.found() > before {
             return None;
         }
         let flows: Vec<_> = flows.into_iter().collect::<Option<_>>()?;
@@ -96,28 +96,28 @@ impl Builder<'_, '_> {
         };
         self.check_size(&plan);
         self.warn(&plan);
-        (self.problems.len() == before).then_some(plan)
+        (self.problems.found() == before).then_some(plan)
     }
 
-    /// How long a run of the flows lasts: zero where there are none but beside tests.
+    /// Returns the duration of a run of the flows: zero if every flow is the load of a test.
     fn duration(&mut self, head: &Head, place: Place) -> Option<Duration> {
         if let Some(duration) = head.duration {
             return Some(duration.0);
         }
         let tests = self.file.test.0.iter().filter_map(|test| test.value.as_ref());
-        let beside: BTreeSet<&str> = tests.flat_map(|t| &t.probe().load.0).map(|f| f.as_str()).collect();
+        let load: BTreeSet<&str> = tests.flat_map(|t| &t.probe().load.0).map(|f| f.as_str()).collect();
         if !self.has_programs()
             && !self.file.test.0.is_empty()
-            && self.file.flow.names().all(|name| beside.contains(name))
+            && self.file.flow.names().all(|name| load.contains(name))
         {
             return Some(Duration::ZERO);
         }
-        let help = format!("`duration` takes {}", Span::kind().describe());
-        self.problems.push_help(place, "[scenario] needs `duration`", help);
+        let help = format!("add `duration`: {}", Span::kind().describe());
+        self.problems.push_help(place, "missing field `duration` in [scenario]", help);
         None
     }
 
-    /// Services with a flow of their own, which routing daemons have not.
+    /// Returns whether any service has a flow of its own. Routing daemons have none.
     fn has_programs(&self) -> bool {
         let mut services = self.file.service.0.iter();
         services.any(|member| !matches!(member.value, Some(Service::Frr(_))))
@@ -140,16 +140,20 @@ impl Builder<'_, '_> {
         nodes.map(node).collect()
     }
 
-    /// What is of one kind of node only.
-    fn settings_fit(&mut self, network: &Network) {
+    /// Reports settings that do not apply to the kind of the node.
+    fn check_node_settings(&mut self, network: &Network) {
         for (member, kind) in self.file.node.0.iter().zip(&network.kinds) {
             let Some(node) = &member.value else { continue };
             if let Some(device) = node.device.as_ref().filter(|_| *kind != NodeKind::Host) {
-                let message = format!("`{}` is no host: the queues of its ports are its links'", member.name);
-                self.problems.push_help(device.place, message, "give its links `rate` and `buffer`");
+                let message = format!("`device` applies to hosts, and `{}` is not a host", member.name);
+                self.problems.push_help(device.place, message, "set `rate` and `buffer` of its links");
             }
             if let Some(timeout) = node.arp_timeout.as_ref().filter(|_| *kind != NodeKind::Lan) {
-                self.problems.push_help(timeout.place, "only a LAN has `arp_timeout`", "kind = \"lan\"");
+                self.problems.push_help(
+                    timeout.place,
+                    "`arp_timeout` applies to LANs only",
+                    "set kind = \"lan\"",
+                );
             }
         }
     }
@@ -159,7 +163,7 @@ impl Builder<'_, '_> {
         let kinds: Vec<NodeKind> = nodes
             .0
             .iter()
-            // A node that could not be read may be anything; as a router it raises no further problems.
+            // A node that was not read counts as a router, which causes no further problems.
             .map(|member| member.value.as_ref().map_or(NodeKind::Router, |node| node.kind.value.0))
             .collect();
         let mut joined = Vec::new();
@@ -186,16 +190,16 @@ impl Builder<'_, '_> {
         Some([a, b])
     }
 
-    /// A LAN joins stations by Ethernet.
+    /// Reports a link between two LANs, and a TUN link to a LAN.
     fn check_lan(&mut self, link: &Link, kinds: [NodeKind; 2]) {
         let lans = kinds.iter().filter(|kind| matches!(kind, NodeKind::Lan)).count();
         if lans == 2 {
-            let help = "join the stations of both to one of them, or put a router between";
-            self.problems.push_help(link.ends[1].place, "this link joins two LANs", help);
+            let help = "connect all hosts to one LAN, or put a router between the LANs";
+            self.problems.push_help(link.ends[1].place, "this link connects two LANs", help);
         }
         if lans > 0 && link.kind.value == LinkKind::Tun {
-            let help = "leave `kind` out, or join two nodes by it";
-            self.problems.push_help(link.kind.place, "a LAN takes frames of Ethernet", help);
+            let help = "remove `kind`, or replace the LAN with a host or router";
+            self.problems.push_help(link.kind.place, "a link of a LAN must have kind \"ethernet\"", help);
         }
     }
 
@@ -204,34 +208,34 @@ impl Builder<'_, '_> {
         self.reference(nodes, &name.value.0, name.place, "node")
     }
 
-    /// The index of a name, or a problem that names the nearest.
+    /// Returns the index of a name, or reports it with the nearest known name.
     fn reference<T>(&mut self, members: &Named<T>, name: &str, place: Place, what: &str) -> Option<usize> {
         let index = members.index(name);
         if index.is_none() {
-            let message = format!("there is no {what} `{}`", name.escape_debug());
+            let message = format!("unknown {what} `{}`", name.escape_debug());
             let help = did_you_mean(name, members.names());
-            let help = help.or_else(|| Some(format!("every {what} needs its own [{what}.{name}]")));
+            let help = help.or_else(|| Some(format!("define it with [{what}.{name}]")));
             self.problems.push_with_help(place, message, help);
         }
         index
     }
 
-    /// The shortest path, or a problem at `place`.
+    /// Returns the shortest path, or reports at `place` that there is none.
     fn shortest(&mut self, network: &Network, from: usize, to: usize, place: Place) -> Option<Vec<Hop>> {
         let path = network.topology.shortest(from, to);
         if path.is_none() && network.complete {
-            let message = format!("no path leads from `{}` to `{}`", network.names[from], network.names[to]);
+            let message = format!("no path from `{}` to `{}`", network.names[from], network.names[to]);
             self.problems.push_help(
                 place,
                 message,
-                "join them by links through routers or PEs; hosts forward nothing",
+                "connect them with links through routers or PEs; hosts do not forward",
             );
         }
         path
     }
 
-    /// The nodes of a given path, and its hops.
-    fn through(
+    /// Returns the nodes and hops of an explicit path.
+    fn explicit_path(
         &mut self,
         network: &Network,
         from: usize,
@@ -246,11 +250,11 @@ impl Builder<'_, '_> {
         let (place, message) = match network.topology.through(&nodes) {
             Ok(path) => return Some((nodes, path)),
             Err(NoPath::NotAdjacent(at)) => {
-                (place(at), format!("no link joins `{}` and `{}`", name(at - 1), name(at)))
+                (place(at), format!("no link connects `{}` and `{}`", name(at - 1), name(at)))
             }
-            Err(NoPath::Loop(at)) => (place(at), format!("this path comes to `{}` twice", name(at))),
+            Err(NoPath::Loop(at)) => (place(at), format!("this path visits `{}` twice", name(at))),
             Err(NoPath::HostInTheMiddle(at)) => {
-                (place(at), format!("`{}` is a host, and hosts forward nothing", name(at)))
+                (place(at), format!("`{}` is a host; hosts do not forward", name(at)))
             }
         };
         self.problems.push(place, message);
@@ -279,10 +283,10 @@ impl Builder<'_, '_> {
         })
     }
 
-    /// Refuses what no memory would hold.
+    /// Reports a plan whose run needs too much memory.
     fn check_size(&mut self, plan: &Plan) {
-        const PER_FLOW: u64 = 4096;
-        const MOST: u64 = 16 << 30;
+        const BYTES_PER_FLOW: u64 = 4096;
+        const MAX_BYTES: u64 = 16 << 30;
         let endpoints = |f: &crate::plan::FlowGroup| {
             f.traffic.application().map_or(1, |a| 1 + 2 * u64::from(a.connections()))
         };
@@ -292,13 +296,13 @@ impl Builder<'_, '_> {
             + if plan.measure.tcp_events { 16 } else { 0 }
             + if plan.measure.delay { 3 } else { 0 };
         let series = members * per_flow + 12 * plan.vpns.len() as u64 + 16 * plan.links.len() as u64;
-        let need = (members * PER_FLOW).saturating_add(bins.saturating_mul(series).saturating_mul(8));
-        if need > MOST {
+        let need = (members * BYTES_PER_FLOW).saturating_add(bins.saturating_mul(series).saturating_mul(8));
+        if need > MAX_BYTES {
             let message = format!(
                 "a run would need about {} GiB: {members} flows, {bins} bins of {series} series",
                 need >> 30
             );
-            let help = "fewer flows, a shorter run or a longer [measure] interval";
+            let help = "use fewer flows, a shorter run or a longer [measure] interval";
             let flows = self.file.flow.0.iter().filter_map(|m| Some(&m.value.as_ref()?.count));
             let place =
                 flows.max_by_key(|count| count.value.0).map_or(Place::new(0, 0..0), |count| count.place);
@@ -310,16 +314,16 @@ impl Builder<'_, '_> {
         let mut aggressive: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for vpn in &plan.vpns {
             let netstage_core::fair::Control::I2vfc(control) = &vpn.settings.control else { continue };
-            let with = match control.decrease {
+            let cause = match control.decrease {
                 netstage_core::fair::Decrease::Fixed(b) if b >= 0.5 => format!("decrease {b}"),
                 _ if control.increase >= 1.0 => format!("increase {}", control.increase),
                 _ => continue,
             };
-            aggressive.entry(with).or_default().push(&vpn.name);
+            aggressive.entry(cause).or_default().push(&vpn.name);
         }
-        for (with, names) in aggressive {
+        for (cause, names) in aggressive {
             self.warnings.insert(format!(
-                "vpn.{}: with {with}, a window is as aggressive as the TCP inside, and interferes with it",
+                "vpn.{}: {cause} makes the window as aggressive as the TCP flows inside, and interferes with them",
                 names.join(", ")
             ));
         }

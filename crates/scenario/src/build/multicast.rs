@@ -1,4 +1,4 @@
-//! Receivers of a multicast flow: the ways to them form a tree, as packets are copied where ways part.
+//! Receivers of a multicast flow. Their paths form a tree, because packets are copied where the paths part.
 
 use super::flows::Way;
 use super::{Builder, Network};
@@ -9,23 +9,28 @@ use crate::table::At;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// By which hop packets come to each node; the sender is not among them.
+/// Hop on which packets arrive at each node except the sender.
 type Arrivals = BTreeMap<usize, Hop>;
 
 impl Builder<'_, '_> {
-    /// The receivers beside the first, and their ways.
-    pub(super) fn branches(&mut self, flow: &Flow, network: &Network, way: &Way) -> Option<Vec<Branch>> {
-        let mut receivers = vec![way.to];
+    /// Returns the receivers after the first, with their paths.
+    pub(super) fn branches(
+        &mut self,
+        flow: &Flow,
+        network: &Network,
+        flow_path: &Way,
+    ) -> Option<Vec<Branch>> {
+        let mut receivers = vec![flow_path.to];
         let mut branches = Vec::new();
         for named in &flow.to.0[1..] {
             if flow.transport.value != flow::Transport::Multicast {
-                let help = "write transport = \"multicast\", or a flow for each receiver";
+                let help = "set transport = \"multicast\", or define a flow for each receiver";
                 self.problems.push_help(named.place, "only a multicast flow has several receivers", help);
                 return None;
             }
             let to = self.host(network, named)?;
-            if to == way.from {
-                self.problems.push(named.place, "a flow goes to another host than it comes from");
+            if to == flow_path.from {
+                self.problems.push(named.place, "sender and receiver are the same host");
                 return None;
             }
             if receivers.contains(&to) {
@@ -33,46 +38,52 @@ impl Builder<'_, '_> {
                 return None;
             }
             if let Some(via) = &flow.via {
-                self.problems.push(via.place, "`via` leads to one receiver, and this flow has several");
+                self.problems.push(via.place, "`via` cannot be used with several receivers");
                 return None;
             }
             receivers.push(to);
-            branches.push(Branch { to, path: self.shortest(network, way.from, to, named.place)? });
+            branches.push(Branch { to, path: self.shortest(network, flow_path.from, to, named.place)? });
         }
         if flow.transport.value == flow::Transport::Multicast {
-            self.check_tree(flow, network, way, &branches)?;
-            self.check_scope(flow, way, &branches)?;
+            self.check_tree(flow, network, flow_path, &branches)?;
+            self.check_scope(flow, flow_path, &branches)?;
         }
         Some(branches)
     }
 
-    /// Routers forward a group's packets from the link they expect them on, and a host sends each
-    /// of them once.
-    fn check_tree(&mut self, flow: &Flow, network: &Network, way: &Way, branches: &[Branch]) -> Option<()> {
+    /// Reports paths that are not a tree: routers forward a group's packets from the expected link only, and a
+    /// host sends each packet once.
+    fn check_tree(
+        &mut self,
+        flow: &Flow,
+        network: &Network,
+        flow_path: &Way,
+        branches: &[Branch],
+    ) -> Option<()> {
         let mut arrivals = Arrivals::new();
-        let ways = std::iter::once(&way.path).chain(branches.iter().map(|branch| &branch.path));
-        for (path, named) in ways.zip(&flow.to.0) {
+        let paths = std::iter::once(&flow_path.path).chain(branches.iter().map(|branch| &branch.path));
+        for (path, named) in paths.zip(&flow.to.0) {
             let Some(first) = path.first() else { continue };
-            if path[0] != way.path[0] {
+            if path[0] != flow_path.path[0] {
                 let link = |hop: &Hop| &self.file.link.0[hop.link].name;
                 let message = format!(
-                    "the ways to `{}` and `{}` leave `{}` by two links, `{}` and `{}`: a host sends to a group by one",
+                    "the paths to `{}` and `{}` leave `{}` on two links, `{}` and `{}`; a host sends to a group on one",
                     flow.to.0[0].value.0,
                     named.value.0,
                     flow.from.value.0,
-                    link(&way.path[0]),
+                    link(&flow_path.path[0]),
                     link(first),
                 );
-                let help = "join the sender by one link to a router behind which the ways part, or write a flow for each link";
+                let help = "connect the sender with one link to a router behind which the paths part, or define a flow for each link";
                 self.problems.push_help(named.place, message, help);
                 return None;
             }
-            self.add_way(network, path, named, &mut arrivals)?;
+            self.add_path(network, path, named, &mut arrivals)?;
         }
         Some(())
     }
 
-    fn add_way(
+    fn add_path(
         &mut self,
         network: &Network,
         path: &[Hop],
@@ -80,21 +91,21 @@ impl Builder<'_, '_> {
         arrivals: &mut Arrivals,
     ) -> Option<()> {
         for hop in path {
-            let node = self.end_of(*hop)?;
+            let node = self.hop_end(*hop)?;
             if matches!(network.kinds[node], NodeKind::Lan) {
                 let message =
-                    format!("the way to `{}` leads through the LAN `{}`", named.value.0, network.names[node]);
-                let help = "multicast goes by links between two nodes: put a router there, or join the LAN's stations to one";
+                    format!("the path to `{}` crosses the LAN `{}`", named.value.0, network.names[node]);
+                let help = "multicast needs links between two nodes: replace the LAN with a router";
                 self.problems.push_help(named.place, message, help);
                 return None;
             }
             if *arrivals.entry(node).or_insert(*hop) != *hop {
                 let name = &network.names[node];
                 let message = format!(
-                    "the way to `{}` comes to `{name}` by another link than the way to an earlier receiver",
+                    "the path to `{}` enters `{name}` on another link than the path to an earlier receiver",
                     named.value.0
                 );
-                let help = "only the first receiver's way follows `vpn`: leave it out, or write a flow for each receiver";
+                let help = "only the path to the first receiver follows `vpn`: remove it, or define a flow for each receiver";
                 self.problems.push_help(named.place, message, help);
                 return None;
             }
@@ -102,29 +113,30 @@ impl Builder<'_, '_> {
         Some(())
     }
 
-    /// The node a hop leads to.
-    fn end_of(&self, hop: Hop) -> Option<usize> {
+    /// Returns the node at the end of a hop.
+    fn hop_end(&self, hop: Hop) -> Option<usize> {
         let ends = &self.file.link.0[hop.link].value.as_ref()?.ends;
         self.file.node.index(&ends[1 - hop.direction].value.0)
     }
 
-    /// Some groups are never forwarded.
-    fn check_scope(&mut self, flow: &Flow, way: &Way, branches: &[Branch]) -> Option<()> {
+    /// Reports a group that routers never forward, if the flow crosses a router.
+    fn check_scope(&mut self, flow: &Flow, flow_path: &Way, branches: &[Branch]) -> Option<()> {
         let group = flow.multicast.as_ref().and_then(|multicast| multicast.value.group.as_ref());
-        let Some(group) = group.filter(|group| stays_on_its_link(group.value.0)) else { return Some(()) };
-        let forwarded = way.path.len() > 1 || branches.iter().any(|branch| branch.path.len() > 1);
+        let Some(group) = group.filter(|group| is_link_local(group.value.0)) else { return Some(()) };
+        let forwarded = flow_path.path.len() > 1 || branches.iter().any(|branch| branch.path.len() > 1);
         if !forwarded {
             return Some(());
         }
-        let message = format!("no router forwards packets to `{}`, and this flow passes one", group.value.0);
-        let help = "leave `group` out and one is chosen, or take one of 239.192.0.0/14 or ff18::/16";
+        let message =
+            format!("routers do not forward packets to `{}`, and this flow crosses a router", group.value.0);
+        let help = "remove `group` to have one chosen, or use one from 239.192.0.0/14 or ff18::/16";
         self.problems.push_help(group.place, message, help);
         None
     }
 }
 
-/// Groups of the link alone: 224.0.0.0/24 (RFC 5771 section 4), scopes 0 to 2 of IPv6 (RFC 7346).
-fn stays_on_its_link(group: IpAddr) -> bool {
+/// Returns whether a group is limited to a link: 224.0.0.0/24 (RFC 5771 section 4), IPv6 scopes 0 to 2 (RFC 7346).
+fn is_link_local(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => group.octets()[..3] == [224, 0, 0],
         IpAddr::V6(group) => scope(group) <= 2,

@@ -1,4 +1,4 @@
-//! Which agents stand for hosts and provider edge routers on `live`.
+//! Placement of hosts and provider edge routers on agents, for stage `live`.
 
 use super::{Builder, Network};
 use crate::file::place;
@@ -7,7 +7,7 @@ use crate::table::Named;
 use std::collections::BTreeMap;
 
 impl Builder<'_, '_> {
-    /// The placements of `[place]`, by node.
+    /// Returns the placements of `[place]`, by node name.
     pub(super) fn places(&mut self, network: &Network) -> BTreeMap<String, Placement> {
         let mut places: BTreeMap<String, Placement> = BTreeMap::new();
         for member in &self.file.place.0 {
@@ -17,8 +17,8 @@ impl Builder<'_, '_> {
             };
             if !matches!(network.kinds[node], NodeKind::Host | NodeKind::Pe) {
                 let message =
-                    format!("`{}` is neither a host nor a pe: agents are nothing else", member.name);
-                let help = "place hosts and provider edge routers; on `live` the rest of the network is the real one";
+                    format!("`{}` is neither a host nor a PE; agents run nothing else", member.name);
+                let help = "place hosts and PEs only; on `live` the rest of the network is the real one";
                 self.problems.push_help(member.place, message, help);
                 continue;
             }
@@ -27,21 +27,25 @@ impl Builder<'_, '_> {
                 (None, Some(label)) => Chosen::Labelled(label.value.0.clone()),
                 (None, None) => {
                     let help = format!("{} = \"AGENT\", or {{ label = \"LABEL\" }}", member.name);
-                    self.problems.push_help(member.place, "this placement names no agent", help);
+                    self.problems.push_help(member.place, "this placement has no agent", help);
                     continue;
                 }
                 (Some(_), Some(label)) => {
                     let message = "a placement has an agent or a label, not both";
-                    self.problems.push_help(label.place, message, "take one of them out");
+                    self.problems.push_help(label.place, message, "remove one of them");
                     continue;
                 }
             };
-            let twice = |(_, other): &(&String, &Placement)| {
+            let is_taken = |(_, other): &(&String, &Placement)| {
                 matches!(agent, Chosen::Named(_)) && other.agent == agent
             };
-            if let Some((other, _)) = places.iter().find(twice) {
-                let message = format!("the agent of `{}` stands for `{other}` already", member.name);
-                self.problems.push_help(member.place, message, "an agent stands for one node: name another");
+            if let Some((other, _)) = places.iter().find(is_taken) {
+                let message = format!("the agent of `{}` already runs `{other}`", member.name);
+                self.problems.push_help(
+                    member.place,
+                    message,
+                    "an agent runs one node: choose another agent",
+                );
                 continue;
             }
             let address = place.address.as_ref().map(|address| address.0);
@@ -51,23 +55,24 @@ impl Builder<'_, '_> {
         places
     }
 
-    /// The interfaces that stand for a node's links.
+    /// Returns the interfaces of a node, by link name.
     fn interfaces(
         &mut self,
-        written: &Named<place::Attachment>,
+        table: &Named<place::Attachment>,
         node: &str,
         kind: NodeKind,
     ) -> BTreeMap<String, Attachment> {
         let mut interfaces = BTreeMap::new();
-        for member in &written.0 {
+        for member in &table.0 {
             let Some(attachment) = &member.value else { continue };
             let Some(link) = self.reference(&self.file.link, &member.name, member.place, "link") else {
                 continue;
             };
             let ends = self.file.link.0[link].value.as_ref().map(|link| &link.ends);
             if kind != NodeKind::Pe {
-                let message = format!("`{node}` is a host: which interfaces its flows use, its address says");
-                self.problems.push_help(member.place, message, "name interfaces of a `pe` only");
+                let message =
+                    format!("`{node}` is a host; its address determines the interface of its flows");
+                self.problems.push_help(member.place, message, "set `interfaces` for a `pe` only");
             } else if ends.is_some_and(|ends| ends.iter().all(|end| end.value.0 != node)) {
                 let message = format!("link `{}` does not end at `{node}`", member.name);
                 self.problems.push_help(member.place, message, "name a link of this node");

@@ -1,4 +1,4 @@
-//! Services of a plan: flows whose bytes other people's programs carry.
+//! Services of a plan: flows carried by other projects' programs.
 
 use super::flows::{Ends, Way};
 use super::vpns::PlacedVpn;
@@ -25,8 +25,8 @@ impl Builder<'_, '_> {
         let mut services = Vec::with_capacity(file.service.0.len());
         for member in &file.service.0 {
             if file.flow.index(&member.name).is_some() {
-                let message = format!("`{}` is the name of a flow already", member.name);
-                let help = "flows and services share their names: they are subjects of the same metrics";
+                let message = format!("a flow is already named `{}`", member.name);
+                let help = "flows and services are subjects of the same metrics: choose another name";
                 self.problems.push_help(member.place, message, help);
             }
             match &member.value {
@@ -69,8 +69,8 @@ impl Builder<'_, '_> {
         end: Option<Instant>,
     ) -> Option<FlowGroup> {
         if !iscsi.block.value.0.is_multiple_of(SECTOR) {
-            let help = "a multiple of 512 B, such as \"64 KiB\"";
-            self.problems.push_help(iscsi.block.place, "disks are read in whole sectors", help);
+            let help = "such as \"64 KiB\"";
+            self.problems.push_help(iscsi.block.place, "`block` must be a multiple of 512 B", help);
         }
         let application = Application::BlockStorage(BlockStorage {
             block: iscsi.block.value.0 as u32,
@@ -83,7 +83,7 @@ impl Builder<'_, '_> {
         self.program(name, &ends, iscsi.tcp.as_ref(), run, network, vpns, end)
     }
 
-    /// A flow that a program carries, what a model of it does, and when it starts.
+    /// Returns the flow of a program, from its application model and its start time.
     #[allow(clippy::too_many_arguments)]
     fn program(
         &mut self,
@@ -95,14 +95,14 @@ impl Builder<'_, '_> {
         vpns: &[Option<PlacedVpn>],
         end: Option<Instant>,
     ) -> Option<FlowGroup> {
-        let way = self.way(ends, network, vpns);
+        let flow_path = self.way(ends, network, vpns);
         let tcp = self.tcp(tcp, ends.from.place);
-        let begins = Instant(start.value.0);
-        if end.is_some_and(|end| begins >= end) {
+        let start_time = Instant(start.value.0);
+        if end.is_some_and(|end| start_time >= end) {
             self.problems.push(start.place, "this service would start after the end of the run");
             return None;
         }
-        let Way { from, to, vpn, path, reverse } = way?;
+        let Way { from, to, vpn, path, reverse } = flow_path?;
         Some(FlowGroup {
             name: name.to_owned(),
             from,
@@ -113,7 +113,7 @@ impl Builder<'_, '_> {
             datagrams: Datagrams::default(),
             traffic: Traffic::Application(application),
             count: 1,
-            start: begins,
+            start: start_time,
             stagger: Duration::ZERO,
             stop: end?,
             background: false,

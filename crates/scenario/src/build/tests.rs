@@ -1,4 +1,4 @@
-//! Tests of a plan: their way, their packets, and what runs beside them.
+//! Tests of a plan: path, packets, and load.
 
 use super::flows::{Ends, Way};
 use super::vpns::PlacedVpn;
@@ -19,8 +19,8 @@ use netstage_wire as wire;
 
 /// Ethernet header and frame check sequence.
 const ETHERNET: u32 = 18;
-/// Most packets of a STAMP session: their delays are kept in memory.
-const MOST_ANSWERED: u64 = 10_000_000;
+/// Maximum packets of a STAMP session, whose delays are kept in memory.
+const MAX_STAMP_PACKETS: u64 = 10_000_000;
 
 impl<'a> From<&'a Probe> for Ends<'a> {
     fn from(probe: &'a Probe) -> Ends<'a> {
@@ -42,20 +42,20 @@ impl Builder<'_, '_> {
         network: &Network,
         vpns: &[Option<PlacedVpn>],
     ) -> Option<Test> {
-        let asked = table.probe();
-        let way = self.way(&Ends::from(asked), network, vpns);
-        let load = self.beside(asked);
+        let fields = table.probe();
+        let flow_path = self.way(&Ends::from(fields), network, vpns);
+        let load = self.load_flows(fields);
         let method = self.method(table);
         let (transport, frames, drain) = match table {
             Table::Transfer(table::Transfer { tcp, .. }) | Table::Tune(table::Tune { tcp, .. }) => {
-                let tcp = self.tcp(tcp.as_ref(), asked.from.place);
+                let tcp = self.tcp(tcp.as_ref(), fields.from.place);
                 let frames = tcp.as_ref().map(|config| vec![full_packet(config)]);
                 let drain = if let Table::Transfer(test) = table { test.drain } else { Duration::ZERO };
                 (tcp.map(Transport::Tcp), frames, drain)
             }
             Table::Activation(test) => {
-                let promised = test.service.0.iter().filter_map(|service| service.value.as_ref());
-                let frames = promised.map(|service| FrameSize::ethernet_udp(service.frame_size.0 as u32));
+                let services = test.service.0.iter().filter_map(|service| service.value.as_ref());
+                let frames = services.map(|service| FrameSize::ethernet_udp(service.frame_size.0 as u32));
                 (Some(Transport::Udp), Some(frames.collect()), test.drain)
             }
             Table::Stamp(test) => {
@@ -64,16 +64,16 @@ impl Builder<'_, '_> {
             }
             _ => {
                 let packets = table.packets()?;
-                (Some(carried(packets.transport.value)), self.frames(packets), packets.drain)
+                (Some(probe_transport(packets.transport.value)), self.frames(packets), packets.drain)
             }
         };
-        let mut probe = probe(name, way?, transport?);
+        let mut probe = probe(name, flow_path?, transport?);
         if let Table::BitError(test) = table
             && test.by.value == ErrorsBy::Payload
         {
             if test.packets.transport.value != Carrier::Udp {
-                let help = "by = \"loss\" takes any transport";
-                let message = "payloads are compared where both ends measure, by UDP";
+                let help = "use by = \"loss\" with other transports";
+                let message = "payloads can be compared with transport \"udp\" only";
                 self.problems.push_help(test.packets.transport.place, message, help);
                 return None;
             }
@@ -85,13 +85,13 @@ impl Builder<'_, '_> {
             probe,
             frames: frames?,
             load: load?,
-            warm_up: asked.warm_up,
+            warm_up: fields.warm_up,
             drain,
         })
     }
 
-    /// Indices of the flows that run beside a test.
-    fn beside(&mut self, probe: &Probe) -> Option<Vec<usize>> {
+    /// Returns the indices of the flows that run during a test.
+    fn load_flows(&mut self, probe: &Probe) -> Option<Vec<usize>> {
         let file = self.file;
         let found =
             probe.load.0.iter().map(|name| self.reference(&file.flow, &name.value, name.place, "flow"));
@@ -102,13 +102,13 @@ impl Builder<'_, '_> {
     }
 
     fn frames(&mut self, packets: &Packets) -> Option<Vec<FrameSize>> {
-        let Some(asked) = &packets.frame_sizes else {
+        let Some(listed) = &packets.frame_sizes else {
             return Some(ETHERNET_FRAME_SIZES.map(FrameSize::ethernet_udp).into());
         };
-        let mut sizes: Vec<u32> = asked.value.0.iter().map(|size| size.0 as u32).collect();
+        let mut sizes: Vec<u32> = listed.value.0.iter().map(|size| size.0 as u32).collect();
         sizes.sort();
         if sizes.windows(2).any(|pair| pair[0] == pair[1]) {
-            self.problems.push(asked.place, "a frame size is listed twice");
+            self.problems.push(listed.place, "a frame size is listed twice");
             return None;
         }
         Some(sizes.into_iter().map(FrameSize::ethernet_udp).collect())
@@ -168,7 +168,7 @@ impl Builder<'_, '_> {
             }),
             Table::Tune(test) => Method::Tune(self.tune(test)?),
             Table::Activation(test) => Method::Activation {
-                services: self.promised(test)?,
+                services: self.activation_services(test)?,
                 step: test.step.0,
                 performance: test.performance.0,
             },
@@ -194,10 +194,10 @@ impl Builder<'_, '_> {
         })
     }
 
-    fn promised(&mut self, test: &Activation) -> Option<Vec<Service>> {
+    fn activation_services(&mut self, test: &Activation) -> Option<Vec<Service>> {
         if test.service.0.is_empty() {
-            let help = "[test.NAME.service.SERVICE] with `frame_size` and `committed`";
-            self.problems.push_help(test.probe.from.place, "this test has no service to try", help);
+            let help = "add [test.NAME.service.SERVICE] with `frame_size` and `committed`";
+            self.problems.push_help(test.probe.from.place, "this test has no service", help);
             return None;
         }
         let service = |member: &crate::table::Member<_>| {
@@ -225,37 +225,33 @@ impl Builder<'_, '_> {
         };
         let services: Option<Vec<Service>> = test.service.0.iter().map(service).collect();
         let services = services?;
-        if let Some(nothing) = services.iter().find(|service| service.committed.0 == 0) {
-            let message = format!("service `{}` commits to no rate", nothing.name);
+        if let Some(zero) = services.iter().find(|service| service.committed.0 == 0) {
+            let message = format!("`committed` of service `{}` must be above 0", zero.name);
             self.problems.push(test.probe.from.place, message);
             return None;
         }
         Some(services)
     }
 
-    /// How long a STAMP session sends.
+    /// Returns the sending time of a STAMP session.
     fn session(&mut self, test: &Stamp) -> Option<Duration> {
         let packets = test.trial.value.0.0 / test.interval.0.0;
-        if !(1..=MOST_ANSWERED).contains(&packets) {
+        if !(1..=MAX_STAMP_PACKETS).contains(&packets) {
             let message =
-                format!("{packets} packets in this time: one at least, and {MOST_ANSWERED} at most");
-            self.problems.push_help(
-                test.trial.place,
-                message,
-                "choose `trial` and `interval` so that they fit",
-            );
+                format!("this session has {packets} packets; the range is 1 to {MAX_STAMP_PACKETS}");
+            self.problems.push_help(test.trial.place, message, "change `trial` or `interval`");
             return None;
         }
         Some(test.trial.value.0)
     }
 
-    /// The packets of a STAMP session.
+    /// Returns the packet of a STAMP session.
     fn padded(&mut self, test: &Stamp) -> Option<FrameSize> {
         let frame = FrameSize::ethernet_udp(test.frame_size.value.0 as u32);
         let padding = frame.payload as usize - wire::stamp::UNAUTHENTICATED;
         if (1..wire::stamp::tlv::HEADER).contains(&padding) {
-            let help = "90 B for no padding at all, or 94 B and more";
-            let message = "a test packet takes 90 B, and padding 4 B to say that it is padding";
+            let help = "use 90 B for no padding, or at least 94 B";
+            let message = "a test packet takes 90 B, and the header of its padding 4 B";
             self.problems.push_help(test.frame_size.place, message, help);
             return None;
         }
@@ -269,7 +265,7 @@ impl Builder<'_, '_> {
 
     fn some_rate(&mut self, rate: &At<BitRate>) -> Option<BitRate> {
         if rate.value.0 == 0 {
-            self.problems.push(rate.place, "expected a rate above 0, found none");
+            self.problems.push(rate.place, "expected a rate above 0, found 0");
             return None;
         }
         Some(rate.value)
@@ -277,7 +273,7 @@ impl Builder<'_, '_> {
 
     fn above_zero(&mut self, share: &At<Probability>) -> Option<f64> {
         if share.value.0 <= 0.0 {
-            self.problems.push(share.place, "expected a share above 0, found none");
+            self.problems.push(share.place, "expected a number above 0, found 0");
             return None;
         }
         Some(share.value.0)
@@ -288,7 +284,7 @@ fn max_rate(packets: &Searched) -> Option<BitRate> {
     packets.max_rate.as_ref().map(|rate| rate.value)
 }
 
-/// A TCP segment of full size, as the packet that carries it.
+/// Returns the packet of a TCP segment of full size.
 fn full_packet(config: &tcp::Config) -> FrameSize {
     let options = if config.timestamps { wire::TCP_TIMESTAMPS } else { 0 };
     let ip = config.max_segment_size + wire::IPV4_HEADER + wire::TCP_HEADER + options;
@@ -296,7 +292,7 @@ fn full_packet(config: &tcp::Config) -> FrameSize {
     FrameSize { payload: config.max_segment_size, ..frame }
 }
 
-fn carried(carrier: Carrier) -> Transport {
+fn probe_transport(carrier: Carrier) -> Transport {
     match carrier {
         Carrier::Udp => Transport::Udp,
         Carrier::IcmpEcho => Transport::IcmpEcho,
@@ -304,9 +300,9 @@ fn carried(carrier: Carrier) -> Transport {
     }
 }
 
-/// The flow of a test's trials. A flow's name has no dot, so that the two never meet.
-fn probe(name: &str, way: Way, transport: Transport) -> FlowGroup {
-    let Way { from, to, vpn, path, reverse } = way;
+/// Returns the flow of a test's trials. Its name contains a dot, and so differs from that of any flow of the file.
+fn probe(name: &str, flow_path: Way, transport: Transport) -> FlowGroup {
+    let Way { from, to, vpn, path, reverse } = flow_path;
     FlowGroup {
         name: format!("test.{name}"),
         from,

@@ -1,4 +1,4 @@
-//! Tunnels of a plan: which gateways are the two ends of one, and whether they fit.
+//! Tunnels of a plan: pairs of gateways on the paths of flows, and checks that they match.
 
 use super::vpns::PlacedVpn;
 use super::{Builder, Network};
@@ -11,11 +11,11 @@ use netstage_wire as wire;
 use netstage_wire::{Cipher, Protection};
 use std::collections::BTreeMap;
 
-/// Largest packet of a tunnel that only small ones go through: Ethernet's.
+/// Minimum MTU of a tunnel whose software does not fix it.
 const ETHERNET_MTU: u32 = 1500;
 
 impl Builder<'_, '_> {
-    /// The tunnels that flows and tests go through.
+    /// Returns the tunnels on the paths of flows and tests.
     pub(super) fn tunnels(
         &mut self,
         network: &Network,
@@ -23,16 +23,16 @@ impl Builder<'_, '_> {
         flows: &[Option<FlowGroup>],
         tests: &[Option<Test>],
     ) -> Vec<Tunnel> {
-        self.gateways_alone_have_ciphers(network);
+        self.check_gateway_settings(network);
         let file = self.file;
         for (member, vpn) in file.vpn.0.iter().zip(vpns) {
             let hops = vpn.iter().flat_map(|vpn| vpn.path.iter().chain(&vpn.reverse));
-            let nodes: Vec<usize> = hops.filter_map(|hop| self.left(*hop)).collect();
-            let kind = |node: &usize| matches!(network.kinds[*node], NodeKind::Gateway(_));
-            if let Some(node) = nodes.into_iter().find(kind) {
+            let nodes: Vec<usize> = hops.filter_map(|hop| self.hop_start(*hop)).collect();
+            let is_gateway = |node: &usize| matches!(network.kinds[*node], NodeKind::Gateway(_));
+            if let Some(node) = nodes.into_iter().find(is_gateway) {
                 let message =
-                    format!("between its PEs this VPN passes the gateway `{}`", network.names[node]);
-                self.problems.push_help(member.place, message, "put gateways before and behind the PEs");
+                    format!("the path between this VPN's PEs crosses the gateway `{}`", network.names[node]);
+                self.problems.push_help(member.place, message, "put gateways outside the PEs");
             }
         }
         let flow_places = file.flow.0.iter().map(|member| member.place);
@@ -45,12 +45,12 @@ impl Builder<'_, '_> {
         let mut tunnels: BTreeMap<[usize; 2], Tunnel> = BTreeMap::new();
         for (flow, place, bounded) in flows.chain(probes) {
             for path in [&flow.path, &flow.reverse] {
-                self.through_tunnels(network, flow, path, place, bounded, &mut tunnels);
+                self.add_tunnels(network, flow, path, place, bounded, &mut tunnels);
             }
         }
         let mut tunnels: Vec<Tunnel> = tunnels.into_values().collect();
         for tunnel in &mut tunnels {
-            // What only goes one way is answered the same way.
+            // A tunnel used in one direction has its replies on the same links.
             let Tunnel { path, reverse, .. } = tunnel;
             match (path.is_empty(), reverse.is_empty()) {
                 (true, _) => *path = mirrored(reverse),
@@ -61,35 +61,40 @@ impl Builder<'_, '_> {
         tunnels
     }
 
-    fn gateways_alone_have_ciphers(&mut self, network: &Network) {
+    fn check_gateway_settings(&mut self, network: &Network) {
         for (member, kind) in self.file.node.0.iter().zip(&network.kinds) {
             let Some(node) = &member.value else { continue };
-            let of_gateways = [
+            let gateway_fields = [
                 node.cipher.as_ref().map(|cipher| ("cipher", cipher.place)),
                 node.service_rate.as_ref().map(|rate| ("service_rate", rate.place)),
             ];
             let NodeKind::Gateway(software) = kind else {
-                for (field, place) in of_gateways.into_iter().flatten() {
-                    let message = format!("`{field}` is of gateways, and `{}` is none", member.name);
-                    self.problems.push_help(place, message, "kind = \"ipsec\", \"wireguard\" or \"openvpn\"");
+                for (field, place) in gateway_fields.into_iter().flatten() {
+                    let message =
+                        format!("`{field}` applies to gateways, and `{}` is not a gateway", member.name);
+                    self.problems.push_help(
+                        place,
+                        message,
+                        "set kind = \"ipsec\", \"wireguard\" or \"openvpn\"",
+                    );
                 }
                 continue;
             };
             if let Some(cipher) = &node.cipher
                 && software.protection(Some(cipher.value)).is_none()
             {
-                let message = format!("nodes of kind \"{}\" do not have this cipher", software.kind());
+                let message = format!("nodes of kind \"{}\" do not support this cipher", software.kind());
                 let help = match software {
-                    Software::WireGuard => "leave it out: WireGuard has one only",
-                    _ => "\"3des-sha1\" is of kind \"ipsec\" alone",
+                    Software::WireGuard => "remove it: WireGuard has one cipher",
+                    _ => "\"3des-sha1\" is available with kind \"ipsec\" only",
                 };
                 self.problems.push_help(cipher.place, message, help);
             }
         }
     }
 
-    /// Adds the tunnels a path goes through: it enters one at every other gateway, and leaves it at the next.
-    fn through_tunnels(
+    /// Adds the tunnels of a path, which enters a tunnel at every other gateway and leaves it at the next.
+    fn add_tunnels(
         &mut self,
         network: &Network,
         flow: &FlowGroup,
@@ -98,36 +103,40 @@ impl Builder<'_, '_> {
         bounded: bool,
         tunnels: &mut BTreeMap<[usize; 2], Tunnel>,
     ) {
-        let left = path.iter().map(|hop| self.left(*hop)).enumerate();
-        let passed: Vec<(usize, usize, Software)> = left
+        let starts = path.iter().map(|hop| self.hop_start(*hop)).enumerate();
+        let passed: Vec<(usize, usize, Software)> = starts
             .filter_map(|(at, node)| match network.kinds[node?] {
                 NodeKind::Gateway(software) => Some((at, node?, software)),
                 _ => None,
             })
             .collect();
         if !passed.is_empty() && matches!(flow.transport, Transport::Multicast(_)) {
-            let message = format!("`{}` goes to a group through gateways", flow.name);
-            return self.problems.push_help(place, message, "tunnels carry packets to one receiver");
+            let message = format!("`{}` sends multicast through gateways", flow.name);
+            return self.problems.push_help(place, message, "tunnels carry unicast only");
         }
         for pair in passed.chunks(2) {
-            let &[(first, entered, software), (behind, other, its)] = pair else {
+            let &[(first, entered, software), (behind, other, other_software)] = pair else {
                 let name = &network.names[pair[0].1];
-                let message = format!("`{}` passes the gateway `{name}` and no second one", flow.name);
-                let help = "a tunnel has two ends: put another gateway of its kind on the way";
+                let message =
+                    format!("the path of `{}` crosses the gateway `{name}` but no second one", flow.name);
+                let help = "a tunnel has two ends: put another gateway of the same kind on the path";
                 return self.problems.push_help(place, message, help);
             };
             let (a, b) = (&network.names[entered], &network.names[other]);
-            let protections = [(entered, software), (other, its)].map(|(node, of)| self.protection(node, of));
-            let [Some(protection), Some(others)] = protections else { return };
-            if protection != others {
-                let message = format!("`{a}` and `{b}` are no two ends of a tunnel: kind or cipher differ");
-                return self.problems.push_help(place, message, "give both the same `kind` and `cipher`");
+            let protections = [(entered, software), (other, other_software)]
+                .map(|(node, software)| self.protection(node, software));
+            let [Some(protection), Some(other_protection)] = protections else { return };
+            if protection != other_protection {
+                let message =
+                    format!("`{a}` and `{b}` cannot be the ends of a tunnel: their kind or cipher differs");
+                return self.problems.push_help(place, message, "set the same `kind` and `cipher` for both");
             }
             let ends = [entered.min(other), entered.max(other)];
-            let meets = |known: &&[usize; 2]| **known != ends && known.iter().any(|end| ends.contains(end));
-            if let Some(known) = tunnels.keys().find(meets) {
+            let shares_gateway =
+                |known: &&[usize; 2]| **known != ends && known.iter().any(|end| ends.contains(end));
+            if let Some(known) = tunnels.keys().find(shares_gateway) {
                 let message = format!(
-                    "between `{a}` and `{b}` there would be a second tunnel beside that between `{}` and `{}`",
+                    "a tunnel between `{a}` and `{b}` would share a gateway with the one between `{}` and `{}`",
                     network.names[known[0]], network.names[known[1]]
                 );
                 return self.problems.push_help(
@@ -148,34 +157,37 @@ impl Builder<'_, '_> {
                 path: Vec::new(),
                 reverse: Vec::new(),
             });
-            let way = if forward { &mut tunnel.path } else { &mut tunnel.reverse };
-            if way.is_empty() {
-                inside.clone_into(way);
+            let known_path = if forward { &mut tunnel.path } else { &mut tunnel.reverse };
+            if known_path.is_empty() {
+                inside.clone_into(known_path);
             }
-            if way != inside {
-                let message = format!("`{}` goes another way from `{a}` to `{b}` than others do", flow.name);
-                self.problems.push_help(place, message, "all packets of a tunnel go one way");
+            if known_path != inside {
+                let message = format!(
+                    "the path of `{}` from `{a}` to `{b}` differs from that of other flows",
+                    flow.name
+                );
+                self.problems.push_help(place, message, "all packets of a tunnel take the same path");
                 continue;
             }
             let size = largest_packet(flow);
             match software.largest_packet() {
-                Some(most) if bounded && size > most => self.too_large(flow, place, [size, most], a),
+                Some(max) if bounded && size > max => self.report_too_large(flow, place, [size, max], a),
                 Some(_) => {}
                 None => tunnel.mtu = tunnel.mtu.max(size),
             }
         }
     }
 
-    fn too_large(&mut self, flow: &FlowGroup, place: Place, [size, most]: [u32; 2], gateway: &str) {
+    fn report_too_large(&mut self, flow: &FlowGroup, place: Place, [size, max]: [u32; 2], gateway: &str) {
         let name = &flow.name;
         let message = format!(
-            "`{name}` sends packets of {size} B, and the tunnel from `{gateway}` takes {most} B at most"
+            "`{name}` sends packets of {size} B, but the tunnel from `{gateway}` takes at most {max} B"
         );
-        self.problems.push_help(place, message, "a smaller `max_segment_size` or packet");
+        self.problems.push_help(place, message, "use a smaller `max_segment_size` or `packet`");
     }
 
-    /// The node a hop leaves, where its link could be read.
-    fn left(&self, hop: Hop) -> Option<usize> {
+    /// Returns the node at the start of a hop, or `None` if its link was not read.
+    fn hop_start(&self, hop: Hop) -> Option<usize> {
         let link = self.file.link.0[hop.link].value.as_ref()?;
         self.file.node.index(&link.ends[hop.direction].value.0)
     }
@@ -197,12 +209,12 @@ impl Builder<'_, '_> {
     }
 }
 
-/// Whether a service has a flow of its own.
+/// Returns whether a service has a flow of its own.
 fn has_flow(service: &Option<crate::file::service::Service>) -> bool {
     !matches!(service, Some(crate::file::service::Service::Frr(_)))
 }
 
-/// Bytes of the largest packet a flow sends.
+/// Returns the bytes of the largest packet of a flow.
 fn largest_packet(flow: &FlowGroup) -> u32 {
     flow.family.header()
         + match &flow.transport {

@@ -1,4 +1,4 @@
-//! VPNs of a plan: their PEs, their ways, and who is whose reference.
+//! VPNs of a plan: PEs, paths and references.
 
 use super::{Builder, Network};
 use crate::file::File;
@@ -9,7 +9,7 @@ use crate::scalar::NodeName;
 use crate::table::At;
 use netstage_core::fair;
 
-/// A VPN whose places in the network are known.
+/// VPN with resolved PEs and paths.
 pub(super) struct PlacedVpn {
     pub ingress: usize,
     pub egress: usize,
@@ -26,58 +26,63 @@ impl Builder<'_, '_> {
             .map(|member| {
                 let vpn = member.value.as_ref()?;
                 if member.name == "nominal" {
-                    self.problems.push(member.place, "`nominal` is not free as the name of a VPN");
+                    self.problems
+                        .push(member.place, "`nominal` is reserved: choose another name for this VPN");
                 }
                 self.check_reference(vpn);
                 let ingress = self.pe(network, &vpn.ingress);
                 let egress = self.pe(network, &vpn.egress);
                 let (ingress, egress) = (ingress?, egress?);
                 if ingress == egress {
-                    self.problems.push(vpn.egress.place, "a VPN leaves at another PE than it enters");
+                    self.problems.push(vpn.egress.place, "`ingress` and `egress` are the same PE");
                     return None;
                 }
                 let path = match &vpn.via {
-                    Some(via) => self.through(network, ingress, via, egress)?.1,
+                    Some(via) => self.explicit_path(network, ingress, via, egress)?.1,
                     None => self.shortest(network, ingress, egress, vpn.egress.place)?,
                 };
                 let reverse = match &vpn.reverse_via {
-                    Some(via) => self.through(network, egress, via, ingress)?.1,
+                    Some(via) => self.explicit_path(network, egress, via, ingress)?.1,
                     None => mirrored(&path),
                 };
                 Some(PlacedVpn { ingress, egress, path, reverse, back: None })
             })
             .collect();
         for index in 0..placed.len() {
-            let Some(back) = self.back(&placed, index) else { continue };
-            // Said of one, it holds for both.
+            let Some(back) = self.opposite(&placed, index) else { continue };
+            // `back` in one table applies to both VPNs.
             for (one, other) in [(index, back), (back, index)] {
-                placed[one].as_mut().expect("both were found").back = Some(other);
+                placed[one].as_mut().expect("both VPNs were resolved").back = Some(other);
             }
         }
         placed
     }
 
-    /// The VPN that carries what comes back: between the same PEs, the same way.
-    fn back(&mut self, placed: &[Option<PlacedVpn>], index: usize) -> Option<usize> {
+    /// Returns the VPN of the opposite direction: between the same PEs, over the same links.
+    fn opposite(&mut self, placed: &[Option<PlacedVpn>], index: usize) -> Option<usize> {
         let vpns = &self.file.vpn;
         let back = vpns.0[index].value.as_ref()?.back.as_ref()?;
         let name = &back.value.0;
         let found = self.reference(vpns, name, back.place, "vpn")?;
         let (own, other) = (placed[index].as_ref()?, placed[found].as_ref()?);
         if (own.ingress, own.egress) != (other.egress, other.ingress) {
-            let message = format!("vpn `{name}` does not lead back");
-            let help = "its ingress is this one's egress, and the other way round";
+            let message = format!("vpn `{name}` is not in the opposite direction");
+            let help = "its ingress must be this VPN's egress, and its egress this VPN's ingress";
             self.problems.push_help(back.place, message, help);
             return None;
         }
         if own.reverse != other.path {
-            let message = format!("vpn `{name}` leads back another way than this one's `reverse_via`");
-            self.problems.push_help(back.place, message, "give both the same nodes, or neither");
+            let message = format!("the path of vpn `{name}` differs from this VPN's `reverse_via`");
+            self.problems.push_help(back.place, message, "set the same nodes for both, or for neither");
             return None;
         }
         if own.back.or(other.back).is_some_and(|known| known != found && known != index) {
-            let message = format!("vpn `{name}` and this one are not the only ones to lead back");
-            self.problems.push_help(back.place, message, "every way has one way back: leave the third out");
+            let message = format!("vpn `{name}` or this one is already paired with another VPN");
+            self.problems.push_help(
+                back.place,
+                message,
+                "a VPN has one opposite: remove the third VPN's `back`",
+            );
             return None;
         }
         Some(found)
@@ -88,14 +93,14 @@ impl Builder<'_, '_> {
         let readable = self.file.node.0[index].value.is_some();
         if readable && network.kinds[index] != NodeKind::Pe {
             let message = format!("`{}` is not a PE", name.value.0);
-            let help = format!("give it the kind: [node.{}] kind = \"pe\"", name.value.0);
+            let help = format!("set its kind: [node.{}] kind = \"pe\"", name.value.0);
             self.problems.push_help(name.place, message, help);
             return None;
         }
         Some(index)
     }
 
-    /// A VPN that others refer to needs a decrease that does not depend on them.
+    /// Reports a reference whose own decrease depends on other VPNs.
     fn check_reference(&mut self, vpn: &control::Vpn) {
         let Control::I2vfc(i2vfc) = &vpn.treatment.control.value else { return };
         let name = &i2vfc.reference.value.0;
@@ -105,22 +110,21 @@ impl Builder<'_, '_> {
         }
         if let Some(nominal) = i2vfc.nominal.as_ref().filter(|n| n.own) {
             let message = "`nominal` has no effect here";
-            self.problems.push_help(nominal.place, message, "it belongs to reference = \"nominal\"");
+            self.problems.push_help(nominal.place, message, "it applies to reference = \"nominal\" only");
         }
         let vpns = &self.file.vpn;
         let Some(index) = self.reference(vpns, name, place, "vpn") else { return };
-        let Some(referred) = &vpns.0[index].value else { return };
-        match &referred.treatment.control.value {
+        let Some(target) = &vpns.0[index].value else { return };
+        match &target.treatment.control.value {
             Control::I2vfc(I2vfc { decrease, .. }) if decrease.value == Decrease::FromWeight => {
                 let message =
-                    format!("vpn `{name}` cannot be a reference: its own decrease is from its weight");
-                let help = format!("give it a fixed one: vpn.{name}.control.decrease = 0.1, say");
+                    format!("vpn `{name}` cannot be a reference: its own decrease depends on its weight");
+                let help = format!("set a fixed decrease, such as vpn.{name}.control.decrease = 0.1");
                 self.problems.push_help(place, message, help);
             }
             Control::I2vfc(_) => {}
             _ => {
-                let message =
-                    format!("vpn `{name}` cannot be a reference: it is not controlled by \"i2vfc\"");
+                let message = format!("vpn `{name}` cannot be a reference: its control is not \"i2vfc\"");
                 self.problems.push(place, message);
             }
         }
@@ -153,12 +157,12 @@ impl Builder<'_, '_> {
     }
 }
 
-/// The window of a VPN, its reference numbered.
+/// Returns the window settings of a VPN, with its reference as an index.
 fn window(file: &File, own: usize, i2vfc: &I2vfc) -> Option<fair::Config> {
     let config = i2vfc.config();
     match i2vfc.reference.value.0.as_str() {
         "nominal" => Some(config),
-        // The reference itself, where one value is set for every VPN: it keeps its a and b.
+        // One value set for every VPN makes the reference refer to itself; it keeps its a and b.
         name => match file.vpn.index(name)? {
             index if index == own => Some(fair::Config { rule: fair::Rule::DecreaseThenIncrease, ..config }),
             index => Some(fair::Config { reference: fair::Reference::Vpn(index), ..config }),

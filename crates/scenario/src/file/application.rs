@@ -1,6 +1,6 @@
-//! `traffic` of a flow that is a dialogue: the application models and their settings.
+//! `traffic` of application flows: the application models and their settings.
 //!
-//! The defaults are published figures; docs/traffic.md has their sources.
+//! The defaults are published values; docs/traffic.md gives their sources.
 
 use crate::scalar::{Bytes, Count, FilePath, Positive, Probability, Scale, Span};
 use crate::table::{At, List, choice, table};
@@ -8,27 +8,27 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::application::{Codec, Way};
 
-/// What a message may hold.
+/// Size of a message.
 type MessageSize = Bytes<32, 4_294_967_295>;
-/// How far sizes may spread.
+/// Standard deviation of sizes.
 type Deviation = Bytes<0, 4_294_967_295>;
-/// What a datagram may hold.
+/// Payload of a datagram.
 type DatagramSize = Bytes<32, 65_507>;
 
 table! {
-    /// File transfers, each over a connection of its own.
+    /// File transfers, each over a separate connection.
     pub(crate) struct Ftp "traffic \"ftp\"" {
-        /// Mean size of a file; left out: 2 MB, log-normal with deviation 722 kB, at most 5 MB.
+        /// Mean size of a file; default: 2 MB, log-normal with standard deviation 722 kB, at most 5 MB.
         size: Option<MessageSize>,
-        /// Standard deviation of the size, log-normal; left out: none where `size` is given.
+        /// Standard deviation of the log-normal size; default: 0 if `size` is set.
         deviation: Option<Deviation>,
-        /// Largest size.
+        /// Maximum size.
         largest: Option<MessageSize>,
-        /// Mean time between a transfer and the next, exponential.
+        /// Mean of the exponential time between transfers.
         think: Duration = "180 s",
-        /// Which way files go; the client is at `from`.
+        /// Direction of the files; the client is at `from`.
         way: Way = "download",
-        /// Files in all; left out: no end.
+        /// Number of files; default: unlimited.
         files: Option<Count<1, 1_000_000_000>>,
     }
 }
@@ -41,36 +41,36 @@ choice!(Way {
 });
 
 table! {
-    /// Web pages: a main object, then the objects it refers to.
+    /// Web pages: a main object, then the objects it references.
     pub(crate) struct Pages "traffic \"web\"" {
-        /// Mean size of the main object; left out: 18 kB, log-normal with deviation 42 kB, at most 2 MB.
+        /// Mean size of the main object; default: 18 kB, log-normal with standard deviation 42 kB, at most 2 MB.
         main_size: Option<MessageSize>,
-        /// Standard deviation of the main object's size; left out: none where `main_size` is given.
+        /// Standard deviation of the main object's size; default: 0 if `main_size` is set.
         main_deviation: Option<Deviation>,
-        /// Mean number of other objects.
+        /// Mean number of further objects.
         objects: Count<0, 10_000> = 70,
-        /// Draw their number anew for each page (geometric).
+        /// Draw the number of further objects for each page from a geometric distribution.
         objects_vary: bool = true,
-        /// Mean size of another object; left out: 37.6 kB, log-normal with deviation 88 kB, at most 2 MB.
+        /// Mean size of a further object; default: 37.6 kB, log-normal with standard deviation 88 kB, at most 2 MB.
         object_size: Option<MessageSize>,
-        /// Standard deviation of these sizes; left out: none where `object_size` is given.
+        /// Standard deviation of a further object's size; default: 0 if `object_size` is set.
         object_deviation: Option<Deviation>,
         /// Size of a request.
         request: MessageSize = "350 B",
-        /// How objects are fetched.
+        /// Protocol that fetches the objects.
         protocol: At<Http> = "http1",
-        /// Connections at once, with `http1`.
+        /// Parallel connections, with `http1`.
         connections: Option<At<Count<1, 64>>>,
-        /// Mean time from the main object to the requests for the others, exponential.
+        /// Mean of the exponential time from the main object to the requests for the further objects.
         parse: Duration = "130 ms",
-        /// Mean time between a page and the next, exponential.
+        /// Mean of the exponential time between pages.
         think: Duration = "30 s",
-        /// Time the server takes for each object.
+        /// Processing time of the server per object.
         server: Duration = "0 s",
     }
 }
 
-/// How objects are fetched.
+/// Protocol that fetches the objects of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Http {
     One,
@@ -78,39 +78,39 @@ pub(crate) enum Http {
 }
 
 choice!(Http {
-    /// One after the other on each of several connections (HTTP/1.1).
+    /// HTTP/1.1: one object at a time on each of several connections.
     "http1" => Http::One,
-    /// All at once on one connection (HTTP/2, HTTP/3).
+    /// HTTP/2 or HTTP/3: all objects at once on one connection.
     "http2" => Http::Two,
 });
 
 table! {
-    /// Video in segments whose bit rate adapts (DASH).
+    /// Adaptive video in segments (DASH).
     pub(crate) struct Video "traffic \"video\"" {
-        /// Bit rates to choose from, ascending; left out: 145, 365, 730, 1100, 2000, 3000, 4500, 6000 and 7800 kbit/s.
+        /// Available bit rates, ascending; default: 145, 365, 730, 1100, 2000, 3000, 4500, 6000 and 7800 kbit/s.
         rates: Option<List<BitRate, 1, 100>>,
-        /// Media time of a segment.
+        /// Playback time of a segment.
         segment: Span = "4 s",
-        /// Most media time buffered.
+        /// Maximum playback time buffered.
         buffer: Span = "30 s",
-        /// Media time buffered before play-out begins, and begins again.
+        /// Playback time buffered before playback starts or resumes.
         startup: Span = "4 s",
-        /// How the bit rate is chosen.
+        /// Selection of the bit rate.
         adaptation: At<Adapt> = "buffer",
-        /// With `buffer`: media time for which the lowest rate is kept; left out: 3/8 of `buffer`.
+        /// With `buffer`: buffer level up to which the lowest rate is chosen; default: 3/8 of `buffer`.
         reservoir: Option<At<Duration>>,
-        /// With `buffer`: media time over which the rate climbs; left out: 21/40 of `buffer`.
+        /// With `buffer`: range of buffer levels over which the rate rises to the highest; default: 21/40 of `buffer`.
         cushion: Option<At<Duration>>,
-        /// With `throughput`: share of the measured throughput that is used; left out: 0.85.
+        /// With `throughput`: usable fraction of the measured throughput; default: 0.85.
         share: Option<At<Probability>>,
-        /// With `throughput`: segments looked back on; left out: 20.
+        /// With `throughput`: number of last segments measured; default: 20.
         window: Option<At<Count<1, 1_000>>>,
         /// Size of a request.
         request: MessageSize = "350 B",
     }
 }
 
-/// How the bit rate is chosen.
+/// Selection of the bit rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Adapt {
     Buffer,
@@ -119,50 +119,50 @@ pub(crate) enum Adapt {
 }
 
 choice!(Adapt {
-    /// By the buffer's level (BBA-0).
+    /// By the buffer level (BBA-0).
     "buffer" => Adapt::Buffer,
-    /// By the throughput of the last segments (harmonic mean).
+    /// By the harmonic mean of the throughput of the last segments.
     "throughput" => Adapt::Throughput,
-    /// Always the highest.
+    /// Always the highest rate.
     "fixed" => Adapt::Fixed,
 });
 
 table! {
-    /// Video in frames of varying size, sent as they come.
+    /// Video in frames of varying size, sent at the frame rate.
     pub(crate) struct VideoFrames "traffic \"video-frames\"" {
         /// Mean bit rate.
         rate: BitRate = "4 Mbit/s",
         /// Frames per second.
         frames_per_second: Positive = 25,
-        /// Frames from one I frame to the next.
+        /// Frames from an I frame to the next (group of pictures).
         group: Count<1, 10_000> = 12,
         /// B frames between two I or P frames.
         b_frames: Count<0, 100> = 2,
-        /// Mean sizes of I, P and B frames relative to each other; left out: 5, 3, 1.
+        /// Ratio of the mean sizes of I, P and B frames; default: 5, 3, 1.
         sizes: Option<List<Positive, 3, 3>>,
-        /// Deviation of the sizes of one kind of frame, relative to their mean.
+        /// Standard deviation of the sizes of a frame type, relative to the mean.
         variation: Probability = 0.3,
-        /// What the viewer buffers against varying delay.
+        /// Playout delay of the receiver, which absorbs delay variation.
         playout_delay: Duration = "200 ms",
     }
 }
 
 table! {
-    /// A telephone call, both ways.
+    /// Telephone call in both directions.
     pub(crate) struct Voip "traffic \"voip\"" {
-        /// How speech is coded.
+        /// Speech codec.
         codec: At<Codec> = "g711",
-        /// Bit rate of the codec, for `opus` only; left out: 32 kbit/s.
+        /// Bit rate of the codec, with `opus` only; default: 32 kbit/s.
         rate: Option<At<BitRate>>,
-        /// Speech in one packet.
+        /// Duration of the speech in a packet.
         packet: Span = "20 ms",
-        /// Send only while speaking.
+        /// Send only during talk-spurts.
         talk_spurts: bool = false,
-        /// Mean length of a talk-spurt, exponential.
+        /// Mean of the exponential length of a talk-spurt.
         talk: Span = "1004 ms",
-        /// Mean length of a pause, exponential.
+        /// Mean of the exponential length of a pause.
         pause: Span = "1587 ms",
-        /// What the listener buffers against varying delay.
+        /// Length of the receiver's jitter buffer.
         jitter_buffer: Duration = "60 ms",
     }
 }
@@ -177,39 +177,39 @@ choice!(Codec {
 });
 
 table! {
-    /// Name lookups.
+    /// DNS lookups.
     pub(crate) struct Lookups "traffic \"dns\"" {
         /// Payload of a query.
         query: DatagramSize = "45 B",
-        /// Payload of an answer.
+        /// Payload of a response.
         answer: DatagramSize = "160 B",
-        /// Mean time between lookups, exponential.
+        /// Mean of the exponential time between lookups.
         interval: Span = "1 s",
-        /// Time until a query is sent again.
+        /// Retransmission timeout of a query.
         timeout: Span = "5 s",
-        /// Queries sent before a lookup is given up.
+        /// Queries sent before a lookup fails.
         attempts: Count<1, 100> = 2,
-        /// Time the server takes.
+        /// Processing time of the server.
         server: Duration = "0 s",
     }
 }
 
 table! {
-    /// A game: small packets both ways.
+    /// Game: small packets in both directions.
     pub(crate) struct Gaming "traffic \"gaming\"" {
-        /// Gap between the client's packets.
+        /// Interval of the client's packets.
         client_gap: Span = "40 ms",
         /// Most frequent size of the client's packets.
         client_packet: Bytes<32, 1_400> = "80 B",
-        /// Scale of their extreme value distribution, bytes; 0 for a constant size.
+        /// Scale of the extreme value distribution of these sizes in bytes; 0 for a constant size.
         client_scale: Scale = 5.7,
-        /// Most frequent gap between the server's packets.
+        /// Most frequent interval of the server's packets.
         server_gap: Span = "55 ms",
-        /// Scale of the gaps' extreme value distribution; 0 for a constant gap.
+        /// Scale of the extreme value distribution of these intervals; 0 for a constant interval.
         server_gap_scale: Duration = "6 ms",
         /// Most frequent size of the server's packets.
         server_packet: Bytes<32, 1_400> = "120 B",
-        /// Scale of their extreme value distribution, bytes; 0 for a constant size.
+        /// Scale of the extreme value distribution of these sizes in bytes; 0 for a constant size.
         server_scale: Scale = 36,
     }
 }
@@ -219,45 +219,45 @@ table! {
     pub(crate) struct RequestResponse "traffic \"request-response\"" {
         /// Mean size of a request.
         request: MessageSize = "200 B",
-        /// Standard deviation of it, log-normal.
+        /// Standard deviation of the log-normal size of a request.
         request_deviation: Option<Deviation>,
         /// Mean size of a response.
         response: MessageSize = "1 kB",
-        /// Standard deviation of it, log-normal.
+        /// Standard deviation of the log-normal size of a response.
         response_deviation: Option<Deviation>,
-        /// Closed loop: mean time from a response to the next request, exponential; left out: none.
+        /// Closed loop: mean of the exponential time from a response to the next request; default: 0.
         think: Option<At<Duration>>,
-        /// Open loop: requests per second, Poisson, in place of a closed loop.
+        /// Open loop instead of a closed loop: mean requests per second (Poisson).
         per_second: Option<At<Positive>>,
-        /// Connections, used in turn; with a closed loop, each has a request under way.
+        /// Connections, used in turn; with a closed loop, each has one outstanding request.
         connections: At<Count<1, 64>> = 1,
-        /// Time the server takes.
+        /// Processing time of the server.
         server: Duration = "0 s",
-        /// When a request is given up.
+        /// Timeout of a request.
         timeout: Span = "5 s",
     }
 }
 
 table! {
-    /// Blocks read and written over one connection.
+    /// Block storage: reads and writes over one connection.
     pub(crate) struct Blocks "traffic \"block-storage\"" {
         /// Size of a block.
         block: Bytes<1, 1_073_741_824> = "4 KiB",
-        /// Share of commands that read.
+        /// Fraction of commands that are reads.
         reads: Probability = 0.7,
-        /// Commands under way at once.
+        /// Outstanding commands.
         queue_depth: Count<1, 10_000> = 32,
-        /// Time the device takes for a command.
+        /// Processing time of the device per command.
         server: Duration = "100 us",
     }
 }
 
 table! {
-    /// What `netstage traffic learn` made of a capture.
+    /// Model created from a capture by `netstage traffic learn`.
     pub(crate) struct LearnedModel "traffic \"learned\"" {
-        /// The model file, relative to the scenario.
+        /// Model file, relative to the scenario.
         file: At<FilePath>,
-        /// Say exactly what was captured, in place of drawing from its distributions.
+        /// Replay the captured messages instead of drawing from the distributions.
         replay: bool = false,
     }
 }

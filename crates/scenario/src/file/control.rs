@@ -1,4 +1,4 @@
-//! `[vpn.NAME]` and how a VPN is controlled at its ingress PE.
+//! `[vpn.NAME]` and the control of a VPN at its ingress PE.
 
 use super::network::FqCodel;
 use crate::error::Problems;
@@ -16,74 +16,76 @@ use netstage_core::time::Duration;
 use netstage_wire::Encapsulation;
 
 table! {
-    /// A VPN's traffic in one direction. The way back, if it is to be controlled, is a VPN of its own: `back`.
+    /// Traffic of a VPN in one direction. The reverse direction, if it is to be controlled, is a separate VPN: `back`.
     pub(crate) struct Vpn "a VPN" {
-        /// So many VPNs instead of one, alike but for their names, `NAME1`, `NAME2`, …; each has flows of its own for every flow of this VPN, numbered like it.
+        /// Number of identical VPNs, named `NAME1`, `NAME2`, …, each with its own copy of the flows.
         count: Option<Count<0, 10_000>>,
-        /// Its share relative to the other VPNs: a number, or computed from the topology.
+        /// Share relative to the other VPNs: a number, or computed from the topology.
         weight: At<Weight> = 1,
-        /// The PE where its traffic enters.
+        /// Ingress PE.
         ingress: At<NodeName>,
-        /// The PE where its traffic leaves.
+        /// Egress PE.
         egress: At<NodeName>,
-        /// What its packets have around them between the PEs. Links carry it; the VPN's own figures leave it out.
+        /// Encapsulation of the packets between the PEs. Links carry it; the VPN's metrics do not count it.
         encapsulation: Encapsulation = word(Encapsulation::None),
-        /// The VPN from egress to ingress that carries what comes back, acknowledgements above all, and whose own comes back by this one; left out: nobody controls that.
+        /// VPN that carries the reverse traffic, mainly acknowledgments, and whose reverse traffic this VPN carries;
+        /// default: none, so that the reverse traffic is not controlled.
         back: Option<At<VpnName>>,
-        /// Nodes between ingress and egress, in order, instead of the shortest path.
+        /// Nodes between ingress and egress, in order; default: the shortest path.
         via: Option<At<List<At<NodeName>>>>,
-        /// Nodes on the way back, in order; left out: the same way.
+        /// Nodes of the reverse path, in order; default: the same path reversed.
         reverse_via: Option<At<List<At<NodeName>>>>,
         ..treatment: Treatment
     }
 }
 
 table! {
-    /// How a VPN flow is treated at its ingress, in a scenario and by a provider edge router.
+    /// Treatment of a VPN flow at its ingress, in a scenario and by a provider edge router.
     pub(crate) struct Treatment "a VPN" {
-        /// How it is controlled at its ingress.
+        /// Control at the ingress.
         control: At<Control> = "i2vfc",
-        /// Rate at the IP layer its window never falls short of; the sum of all on a link is the operator's business. A weight computed from the topology shares these out first.
+        /// Minimum rate of the window, at the IP layer. The operator must ensure that the links carry the sum of all
+        /// minimums. Weights computed from the topology allocate the minimums first.
         minimum: Option<At<BitRate>>,
-        /// Rate at the IP layer it never exceeds.
+        /// Maximum rate, at the IP layer.
         maximum: Option<BitRate>,
-        /// Classes in which its packets wait at the ingress, by DSCP; what is in no class's list belongs to the last. Left out: first in, first out.
+        /// Ingress classes, by DSCP; unlisted DSCPs belong to the last class. Default: one first-in, first-out queue.
         classes: Option<At<List<Class, 1, 64>>>,
-        /// The far end is silent, and that is an alarm, when two queries this far apart, or more, are unanswered, and all between them.
+        /// Silence that raises an alarm: two queries at least this far apart, and all between, are unanswered.
         silent_after: Span = milliseconds(Silence::default().after),
-        /// What becomes of packets while the far end is silent.
+        /// Treatment of packets while the peer is silent.
         when_silent: At<WhenSilent> = word(Silence::default().then),
     }
 }
 
 table! {
-    /// Packets of a VPN flow that wait together.
+    /// Class of a VPN flow's ingress queue.
     pub(crate) struct Class "a class" {
-        /// DSCPs of its packets, as numbers (46 is expedited forwarding); the first class that has one counts.
+        /// DSCPs of the class, as numbers (46 is expedited forwarding); the first class that lists a DSCP applies.
         dscp: List<Count<0, 63>>,
-        /// Classes of a lower number send before those of a higher one.
+        /// Priority; lower numbers send first.
         priority: Count<0, 255> = 0,
-        /// Share among classes of one priority.
+        /// Weight among classes of the same priority.
         weight: Positive = 1,
-        /// Packets that may wait.
+        /// Capacity in packets.
         buffer: Packets = format!("{} packets", Config::default().queue),
-        /// In what order.
+        /// Queue discipline.
         queue: ClassQueue = "drop-tail",
     }
 }
 
 tagged! {
-    /// How the packets of a class wait.
-    pub(crate) enum ClassQueue "a class's queue" by "kind" {
-        /// First in, first out; what does not fit is dropped.
+    /// Queue discipline of a class.
+    pub(crate) enum ClassQueue "class queue" by "kind" {
+        /// First in, first out; packets that do not fit are dropped.
         DropTail(NoFields) = "drop-tail",
-        /// FQ-CoDel (RFC 8290): each flow inside has a queue of its own.
+        /// FQ-CoDel (RFC 8290): a queue per flow inside the VPN.
         FqCodel(FqCodel) = "fq-codel",
     }
 }
 
 impl Class {
-    /// What it says.
+    /// Returns the class for the engine.
     pub(crate) fn checked(&self) -> TrafficClass {
         TrafficClass {
             codepoints: self.dscp.0.iter().map(|codepoint| codepoint.0 as u8).collect(),
@@ -99,17 +101,17 @@ impl Class {
 }
 
 choice!(WhenSilent {
-    /// They go on, each second of silence is a loss, and the window goes towards one packet or the minimum.
+    /// Packets are sent; each second of silence counts as a loss, and the window shrinks to one packet or the minimum.
     "shrink" => WhenSilent::Shrink,
-    /// They go on at the rate of the last window: fail open.
+    /// Fail open: packets are sent at the rate of the last window.
     "open" => WhenSilent::Open,
-    /// They are refused and counted, and a router tells their senders: fail closed.
+    /// Fail closed: packets are dropped and counted, and a router notifies their senders.
     "closed" => WhenSilent::Closed,
 });
 
 impl Treatment {
-    /// What it says, checked. `window` is the configuration of a window with its reference, where that is known;
-    /// `shares` says that minima count in computing weights, with a window or without.
+    /// Returns the checked settings. `window` returns the configuration of a window with its reference, if known.
+    /// With `shares`, a minimum counts in the computation of weights, and is valid without a window.
     pub(crate) fn settings(
         &self,
         weight: f64,
@@ -129,19 +131,20 @@ impl Treatment {
             let minimum = self.minimum.as_ref().filter(|minimum| minimum.own && !shares);
             let silence = Some(self.when_silent.place).filter(|_| self.when_silent.own);
             let windowless = [
-                (silence, "when_silent", "asks the peer anything"),
+                (silence, "when_silent", "queries the peer"),
                 (minimum.map(|minimum| minimum.place), "minimum", "has a window"),
             ];
             for (place, field, what) in windowless {
                 let Some(place) = place else { continue };
-                let message = format!("`{field}` needs the control `i2vfc`: no other {what}");
-                problems.push_help(place, message, "leave it out, or take that control");
+                let message = format!("`{field}` needs control \"i2vfc\": no other control {what}");
+                problems.push_help(place, message, "remove it, or set control = \"i2vfc\"");
             }
         }
         if let (Some(minimum), Some(maximum)) = (&self.minimum, self.maximum)
             && minimum.value > maximum
         {
-            problems.push_help(minimum.place, "the minimum is more than the maximum", "lower it");
+            let help = "lower `minimum`, or raise `maximum`";
+            problems.push_help(minimum.place, "`minimum` exceeds `maximum`", help);
         }
         let classes = self.classes.iter().flat_map(|classes| &classes.value.0);
         Some(Settings {
@@ -158,7 +161,7 @@ fn milliseconds(duration: Duration) -> Literal {
     format!("{} ms", duration.0 / 1_000_000).into()
 }
 
-/// A VPN's weight.
+/// Weight of a VPN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Weight {
     Given(f64),
@@ -171,8 +174,8 @@ impl Decode for Weight {
         Kind::Either(vec![
             Kind::Number { bounds: "above 0", min: 0.0, max: f64::INFINITY },
             Kind::Choice(vec![
-                ("max-min", "The VPN's max-min fair share of what the background leaves."),
-                ("proportional", "The VPN's proportionally fair share of what the background leaves."),
+                ("max-min", "Max-min fair share of the capacity left by background load."),
+                ("proportional", "Proportionally fair share of the capacity left by background load."),
             ]),
         ])
     }
@@ -188,73 +191,73 @@ impl Decode for Weight {
 }
 
 tagged! {
-    /// How a VPN is controlled at its ingress.
+    /// Control of a VPN at its ingress.
     pub(crate) enum Control "control" by "kind" or "i2vfc" {
-        /// Not at all: packets pass.
+        /// No control.
         None(NoFields) = "none",
-        /// One AIMD window for the VPN, between its two PEs.
+        /// One AIMD window for the VPN between its two PEs.
         I2vfc(I2vfc) = "i2vfc",
-        /// A shaper of fixed rate.
+        /// Shaper with a fixed rate.
         FixedRate(FixedRate) = "fixed-rate",
     }
 }
 
 table! {
-    /// A fixed rate.
+    /// Fixed-rate control.
     pub(crate) struct FixedRate "control \"fixed-rate\"" {
-        /// Rate at the IP layer.
+        /// Rate, at the IP layer.
         rate: BitRate,
-        /// Packets that may wait at the ingress.
+        /// Capacity of the ingress queue.
         queue: Packets = format!("{} packets", Config::default().queue),
     }
 }
 
 table! {
-    /// The window of a VPN.
+    /// Window control.
     pub(crate) struct I2vfc "control \"i2vfc\"" {
         /// Additive increase a, packets per round trip.
         increase: At<Positive> = Config::default().increase,
         /// Multiplicative decrease b, or `from-weight`: computed from weight, loss and round trip.
         decrease: At<Decrease> = default_decrease(),
-        /// What the weight is relative to: a VPN with a fixed decrease, or `nominal`; in the file of a provider edge router the name of a [reference.NAME].
+        /// Reference of the weight: `nominal`, a VPN with a fixed decrease, or in a PE's file a [reference.NAME].
         reference: At<VpnName> = "nominal",
-        /// The nominal flow, for `reference = "nominal"`.
+        /// Nominal flow, with `reference = "nominal"`.
         nominal: Option<At<NominalFlow>>,
-        /// Which of a and b carries the weight.
+        /// Parameter that applies the weight: a, b or both.
         rule: Rule = word(Config::default().rule),
         /// Initial window, packets.
         initial_window: AtLeastOne = Config::default().initial_window,
-        /// Packets that may wait at the ingress.
+        /// Capacity of the ingress queue.
         queue: Packets = format!("{} packets", Config::default().queue),
         /// Data packets per management packet.
         report_every: Count<1, 1_000_000> = Config::default().report_every,
-        /// How long a query may wait for `report_every` packets while the window is open.
+        /// Maximum delay of a management packet with fewer than `report_every` packets, while the window is open.
         report_within: ReportWithin = milliseconds(Config::default().report_within),
-        /// Longest time between two probes of an idle VPN: they come a second after the last packet, then after twice as long each time.
+        /// Maximum interval between probes of an idle VPN. The first interval is one second; each next one is doubled.
         idle_probe: IdleProbe = milliseconds(Config::default().idle_probe),
-        /// A congestion mark (ECN) set by the core decreases the window as a lost packet does.
+        /// Decrease the window on a congestion mark (ECN) of the core as on a lost packet.
         ecn: bool = Config::default().marks_count,
-        /// Spread packets over the round trip.
+        /// Pace packets over the round-trip time.
         pacing: bool = Config::default().pacing,
-        /// How loss is measured.
+        /// Measure of loss.
         loss_measure: LossMeasure = word(Config::default().loss_measure),
     }
 }
 
 table! {
-    /// A flow that exists only as constants shared by all PEs.
+    /// Nominal flow: constants shared by all PEs.
     pub(crate) struct NominalFlow "a nominal flow" {
-        /// Its weight.
+        /// Weight.
         weight: Positive = Nominal::default().weight,
-        /// Its multiplicative decrease.
+        /// Multiplicative decrease.
         decrease: Fraction = Nominal::default().decrease,
-        /// Its round trip.
+        /// Round-trip time.
         round_trip: Span = milliseconds(Nominal::default().round_trip),
     }
 }
 
 impl I2vfc {
-    /// What it says, relative to its nominal flow.
+    /// Returns the configuration, with the nominal flow as reference.
     pub(crate) fn config(&self) -> Config {
         let nominal = self.nominal.as_ref().map_or_else(Nominal::default, |n| Nominal {
             weight: n.weight.0,
@@ -289,7 +292,7 @@ fn default_decrease() -> Literal {
     }
 }
 
-/// How long a query may wait: well below the second after which silence is a loss.
+/// Maximum delay of a query: well below the second of silence that counts as a loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ReportWithin(pub Duration);
 
@@ -305,7 +308,7 @@ impl Decode for ReportWithin {
     }
 }
 
-/// How rarely an idle VPN may probe.
+/// Maximum interval between probes of an idle VPN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct IdleProbe(pub Duration);
 
@@ -332,7 +335,10 @@ impl Decode for Decrease {
     fn kind() -> Kind {
         Kind::Either(vec![
             Fraction::kind(),
-            Kind::Choice(vec![("from-weight", "Computed from the weight, measured loss and round trip.")]),
+            Kind::Choice(vec![(
+                "from-weight",
+                "Computed from the weight, the measured loss and the round-trip time.",
+            )]),
         ])
     }
 
@@ -346,26 +352,26 @@ impl Decode for Decrease {
 }
 
 choice!(Rule {
-    /// Move b while that is feasible, and a beyond.
+    /// Adjust b within its feasible range, then a.
     "decrease-then-increase" => Rule::DecreaseThenIncrease,
-    /// Move b only; a weight that asks for more is reported.
+    /// Adjust b only; an infeasible weight is reported.
     "decrease" => Rule::Decrease,
-    /// Keep b, scale a.
+    /// Adjust a only.
     "increase" => Rule::Increase,
 });
 
 choice!(Encapsulation {
-    /// Nothing: headers are left out of account.
+    /// None; headers are not counted.
     "none" => Encapsulation::None,
     /// Two labels.
     "mpls" => Encapsulation::Mpls,
-    /// The VPN's label in UDP over IPv4 (RFC 7510).
+    /// VPN label in UDP over IPv4 (RFC 7510).
     "mpls-in-udp" => Encapsulation::MplsInUdp,
 });
 
 choice!(LossMeasure {
     /// Loss events per packet over the last eight intervals (as RFC 5348).
     "loss-events" => LossMeasure::LossEvents,
-    /// Packets dropped per packet sent, smoothed.
+    /// Smoothed ratio of packets dropped to packets sent.
     "drop-ratio" => LossMeasure::DropRatio,
 });

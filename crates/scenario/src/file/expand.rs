@@ -1,4 +1,4 @@
-//! VPNs that differ only in their number, and their flows: written once, many in the plan.
+//! Expansion of VPNs with a `count`, and of their flows.
 
 use super::File;
 use crate::error::Problems;
@@ -6,7 +6,7 @@ use crate::table::{At, Member, Named};
 use netstage_core::time::Duration;
 use std::collections::BTreeMap;
 
-/// Replaces every VPN that has a `count` by so many, and each of its flows by one in each of them.
+/// Replaces every VPN with a `count` by that number of VPNs, and replicates its flows for each of them.
 pub(crate) fn expand(file: &mut File, problems: &mut Problems) {
     let mut counts = BTreeMap::new();
     for member in &file.vpn.0 {
@@ -17,20 +17,20 @@ pub(crate) fn expand(file: &mut File, problems: &mut Problems) {
     if counts.is_empty() {
         return;
     }
-    let named = |name: &mut At<_>, number| rename(name, &counts, number);
+    let rename = |name: &mut At<_>, number| rename(name, &counts, number);
     replicate(
         &mut file.vpn,
         problems,
         |vpn| vpn.count.map(|count| count.0),
         |vpn, number| {
             vpn.count = None;
-            vpn.back.iter_mut().for_each(|back| named(back, number));
+            vpn.back.iter_mut().for_each(|back| rename(back, number));
         },
     );
     let count = |flow: &super::Flow| counts.get(&flow.vpn.as_ref()?.value.0).copied();
     replicate(&mut file.flow, problems, count, |flow, number| {
-        flow.vpn.iter_mut().for_each(|vpn| named(vpn, number));
-        // They follow those of the VPN before as these follow each other.
+        flow.vpn.iter_mut().for_each(|vpn| rename(vpn, number));
+        // The stagger continues from the flows of the previous VPN.
         let before = (number - 1) * flow.count.value.0;
         flow.start.value = flow.start.value + Duration(flow.stagger.0.saturating_mul(before));
     });
@@ -42,7 +42,7 @@ fn rename(name: &mut At<crate::scalar::VpnName>, counts: &BTreeMap<String, u64>,
     }
 }
 
-/// What the one of this number is called, from one.
+/// Returns the name of a replica, numbered from 1.
 fn numbered(name: &str, number: u64) -> String {
     format!("{name}{number}")
 }
@@ -67,8 +67,8 @@ fn replicate<T: Clone>(
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
     for pair in all.windows(2).filter(|pair| pair[0].name == pair[1].name) {
-        let message = format!("there is a second `{}`, one of those a `count` stands for", pair[0].name);
-        problems.push_help(pair[1].place, message, "give one of them another name");
+        let message = format!("duplicate name `{}`: a `count` creates the same name", pair[0].name);
+        problems.push_help(pair[1].place, message, "rename one of the two");
     }
     all.dedup_by(|a, b| a.name == b.name);
     members.0 = all;
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_so_many_vpns_each_with_its_flows() {
+    fn a_count_replicates_a_vpn_and_its_flows() {
         let text = FILE.replacen("count = 3", "count = 3\ncontrol = { decrease = 0.1 }", 1);
         let plan = plan(&text).unwrap();
         let names: Vec<&str> = plan.vpns.iter().map(|vpn| vpn.name.as_str()).collect();
@@ -130,12 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_is_refused() {
+    fn a_duplicate_name_is_refused() {
         let text = format!("{FILE}\n[vpn.site2]\ningress = \"in\"\negress = \"out\"");
-        let said = plan(&text).unwrap_err();
-        assert!(said.contains("there is a second `site2`"), "{said}");
+        let message = plan(&text).unwrap_err();
+        assert!(message.contains("duplicate name `site2`"), "{message}");
         let none = FILE.replacen("count = 3", "count = 0", 1);
-        let said = plan(&none).unwrap_err();
-        assert!(said.contains("there is no vpn `site2`"), "{said}");
+        let message = plan(&none).unwrap_err();
+        assert!(message.contains("unknown vpn `site2`"), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! `[flow.NAME]`: who sends to whom, over which transport, in which pattern.
+//! `[flow.NAME]`: sender, receivers, transport and traffic pattern.
 
 use super::application::{
     Blocks, Ftp, Gaming, LearnedModel, Lookups, Pages, RequestResponse, Video, VideoFrames, Voip,
@@ -13,44 +13,44 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
 table! {
-    /// Flows that differ only in their number and start time.
+    /// Flow, or a group of flows that differ only in number and start time.
     pub(crate) struct Flow "a flow" {
-        /// The host that sends; with an application, its client.
+        /// Sending host; with an application, the client.
         from: At<NodeName>,
-        /// The host that receives; with an application, its server. A multicast flow may have a list of them.
+        /// Receiving host; with an application, the server. A multicast flow may have a list of hosts.
         to: At<OneOrMore<At<NodeName>>>,
-        /// The VPN that carries it.
+        /// VPN that carries the flow.
         vpn: Option<At<VpnName>>,
-        /// How bytes are carried.
+        /// Transport protocol.
         transport: At<Transport> = "tcp",
-        /// Version of IP.
+        /// IP version.
         ip: At<Family> = "v4",
-        /// How its TCP behaves.
+        /// TCP settings.
         tcp: Option<At<Tcp>>,
-        /// What sockets do with its datagrams.
+        /// UDP settings.
         udp: Option<At<Datagrams>>,
-        /// The group of a multicast flow.
+        /// Group of a multicast flow.
         multicast: Option<At<Multicast>>,
-        /// When bytes are handed over.
+        /// Traffic pattern or application.
         traffic: At<Traffic> = "bulk",
-        /// Number of flows: with more than one they are called `NAME[0]`, `NAME[1]`, …
+        /// Number of flows; several flows are named `NAME[0]`, `NAME[1]`, …
         count: At<Count<1, 1_000_000>> = 1,
-        /// When the first one starts.
+        /// Start time of the first flow.
         start: At<Duration> = "0 s",
-        /// How much later each further one starts.
+        /// Interval between the start times of consecutive flows.
         stagger: Duration = "0 s",
-        /// When the application stops sending; left out: at the end of the run.
+        /// Time at which the application stops sending; default: the end of the run.
         stop: Option<At<Duration>>,
-        /// Background load: what it takes is not there to be shared.
+        /// Whether the flow is background load, whose rate is not available to the VPNs.
         background: bool = false,
-        /// Nodes between sender and receiver, in order, instead of the shortest path.
+        /// Nodes between sender and receiver, in order; default: the shortest path.
         via: Option<At<List<At<NodeName>>>>,
-        /// Nodes on the way back, in order; left out: the same way.
+        /// Nodes of the reverse path, in order; default: the same path reversed.
         reverse_via: Option<At<List<At<NodeName>>>>,
     }
 }
 
-/// How bytes are carried.
+/// Transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Tcp,
@@ -66,13 +66,13 @@ choice!(Transport {
     "tcp" => Transport::Tcp,
     /// UDP.
     "udp" => Transport::Udp,
-    /// UDP to a multicast group. Not on `sim`.
+    /// UDP to a multicast group; not on `sim`.
     "multicast" => Transport::Multicast,
-    /// ICMP echo: one-ended, any host answers with as many bytes.
+    /// ICMP echo: one-ended; any host answers with the same number of bytes.
     "icmp-echo" => Transport::IcmpEcho,
-    /// UDP to a closed port: one-ended, the host answers port-unreachable.
+    /// UDP to a closed port: one-ended; the host answers port unreachable.
     "udp-unreachable" => Transport::UdpUnreachable,
-    /// QUIC (RFC 9000). Not on `sim`.
+    /// QUIC (RFC 9000); not on `sim`.
     "quic" => Transport::Quic,
 });
 
@@ -84,32 +84,32 @@ choice!(Family {
 });
 
 table! {
-    /// What sockets do with a flow's datagrams; `sim` has no use for `batch`.
+    /// UDP settings; `sim` ignores `batch`.
     pub(crate) struct Datagrams "udp" {
-        /// What routers, and PEs with classes, are to know of its urgency (DSCP, RFC 2474); 46 is voice.
+        /// DSCP (RFC 2474), by which routers, and PEs with classes, prioritize packets; 46 is voice.
         dscp: Count<0, 63> = 0,
-        /// Send a checksum; without one (IPv4) packets with changed bits reach the receiver.
+        /// Send a checksum. Without one (IPv4 only), packets with bit errors reach the receiver.
         checksum: bool = true,
-        /// Fill payloads with a known pattern, and count the bits that differ.
+        /// Fill payloads with a known pattern, and count bit errors.
         compare: bool = false,
-        /// Packets the kernel splits from one buffer (UDP GSO); above 1 none has its own time.
+        /// Packets per buffer handed to the kernel (UDP GSO); above 1, packets are not timed individually.
         batch: Count<1, 64> = 1,
     }
 }
 
 table! {
-    /// The group of a multicast flow. The ways to its receivers leave the sender by one link.
+    /// Group of a multicast flow. The paths to all receivers leave the sender on one link.
     pub(crate) struct Multicast "multicast" {
-        /// Its address; left out: one of its own is chosen.
+        /// Group address; default: a unique one is chosen.
         group: Option<At<GroupAddress>>,
-        /// Whose packets the receivers want.
+        /// Senders whose packets the receivers accept.
         source: Source = "any",
-        /// Links a packet may cross one after the other: its TTL, or IPv6 hop limit.
+        /// Maximum number of links on a path: the TTL or IPv6 hop limit.
         hops: Count<1, 255> = 32,
     }
 }
 
-/// Whose packets the receivers of a group want.
+/// Senders whose packets the receivers of a group accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Any,
@@ -117,51 +117,51 @@ pub(crate) enum Source {
 }
 
 choice!(Source {
-    /// Anyone's (any-source multicast).
+    /// Any sender (any-source multicast).
     "any" => Source::Any,
-    /// The sender's alone (source-specific multicast, RFC 4607).
+    /// The sender of the flow only (source-specific multicast, RFC 4607).
     "sender" => Source::Sender,
 });
 
 table! {
-    /// How a flow's TCP behaves.
+    /// TCP settings.
     pub(crate) struct Tcp "tcp" {
-        /// How the congestion window grows and shrinks.
+        /// Congestion control algorithm.
         algorithm: At<Algorithm> = "newreno",
-        /// With `aimd`: additive increase, segments per round trip.
+        /// With `aimd`: additive increase in segments per round trip.
         increase: Option<At<Positive>>,
         /// With `aimd`: multiplicative decrease.
         decrease: Option<At<Fraction>>,
-        /// Selective acknowledgements (RFC 2018).
+        /// Selective acknowledgments (RFC 2018).
         sack: bool = true,
-        /// What tells a loss; `rack` needs `sack`.
+        /// Loss detection; `rack` needs `sack`.
         loss_detection: At<LossDetection> = "duplicate-acks",
         /// Explicit congestion notification (RFC 3168).
         ecn: bool = false,
-        /// Timestamps (RFC 7323): 12 bytes a segment, a round-trip sample per ACK.
+        /// Timestamps (RFC 7323): 12 bytes per segment, a round-trip sample per ACK.
         timestamps: bool = true,
-        /// Largest payload of a segment.
+        /// Maximum payload of a segment.
         max_segment_size: Bytes<1, 65_483> = "1448 B",
-        /// The receiver's advertised window.
+        /// Advertised window of the receiver.
         window: Bytes<1, 1_073_725_440> = "64 KiB",
-        /// Initial congestion window, segments.
+        /// Initial congestion window in segments.
         initial_window: Count<1, 10_000> = 10,
-        /// Acknowledge every this many segments.
+        /// Segments per acknowledgment.
         ack_every: Count<1, 1_000> = 2,
-        /// Longest time an acknowledgement is held back.
+        /// Maximum delay of an acknowledgment.
         delayed_ack: Duration = "200 ms",
-        /// Lower bound of the retransmission timeout (RFC 6298).
+        /// Minimum retransmission timeout (RFC 6298).
         min_rto: Span = "1 s",
         /// Retransmission timeout before the first round-trip sample.
         initial_rto: Span = "1 s",
-        /// A new segment on each of the first two duplicate ACKs (RFC 3042).
+        /// Limited transmit (RFC 3042): a new segment on each of the first two duplicate ACKs.
         limited_transmit: bool = true,
-        /// Open with SYN and SYN-ACK; otherwise data starts at once.
+        /// Open the connection with SYN and SYN-ACK; otherwise data is sent at once.
         handshake: bool = true,
     }
 }
 
-/// How the congestion window grows and shrinks.
+/// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Algorithm {
     Reno,
@@ -178,13 +178,13 @@ choice!(Algorithm {
     "newreno" => Algorithm::NewReno,
     /// RFC 9438.
     "cubic" => Algorithm::Cubic,
-    /// RFC 9438, but beside Reno as Linux: as fast as Reno where windows are small, not faster.
+    /// RFC 9438, but as friendly to Reno as Linux: with small windows as fast as Reno, not faster.
     "linux-cubic" => Algorithm::LinuxCubic,
-    /// Increase and decrease as given, with NewReno's recovery.
+    /// Configured increase and decrease, with NewReno's recovery.
     "aimd" => Algorithm::Aimd,
 });
 
-/// What tells a loss.
+/// Loss detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossDetection {
     DuplicateAcks,
@@ -192,48 +192,48 @@ pub(crate) enum LossDetection {
 }
 
 choice!(LossDetection {
-    /// Three duplicate ACKs, or segments received above it (RFC 6675).
+    /// Three duplicate ACKs, or enough segments received above the lost one (RFC 6675).
     "duplicate-acks" => LossDetection::DuplicateAcks,
-    /// RACK-TLP (RFC 8985) with Proportional Rate Reduction (RFC 9937), as Linux.
+    /// RACK-TLP (RFC 8985) with Proportional Rate Reduction (RFC 9937), as in Linux.
     "rack" => LossDetection::Rack,
 });
 
 tagged! {
-    /// When an application hands over how many bytes.
+    /// Traffic pattern or application of a flow.
     pub(crate) enum Traffic "traffic" by "model" {
-        /// As much as TCP takes.
+        /// Bulk transfer, limited only by the transport.
         Bulk(Bulk) = "bulk",
         /// Constant bit rate.
         Cbr(Constant) = "cbr",
-        /// Packets at exponential gaps.
+        /// Packets at exponential intervals.
         Poisson(Poisson) = "poisson",
-        /// Constant bit rate while on; both phases exponential.
+        /// Constant bit rate in on phases; both phases exponential.
         OnOff(OnOff) = "on-off",
-        /// Constant bit rate while on; both phases Pareto, so the sum of many is self-similar.
+        /// Constant bit rate in on phases; both phases Pareto, so that the sum of many flows is self-similar.
         Pareto(Pareto) = "pareto",
-        /// Poisson whose rate jumps between states.
+        /// Markov-modulated Poisson process: a Poisson process whose rate changes between states.
         Mmpp(Mmpp) = "mmpp",
-        /// Gaps and sizes read from a file.
+        /// Packet intervals and sizes from a file.
         Trace(Trace) = "trace",
-        /// File transfers, each over a connection of its own; a dialogue, as all below.
+        /// File transfers over separate connections. This and all following models have a client and a server.
         Ftp(Ftp) = "ftp",
-        /// Web pages of many objects.
+        /// Web pages with many objects.
         Web(Pages) = "web",
-        /// Video whose bit rate adapts.
+        /// Adaptive video.
         Video(Video) = "video",
-        /// Video in frames, sent as they come.
+        /// Video in frames, sent at the frame rate.
         VideoFrames(VideoFrames) = "video-frames",
-        /// A telephone call.
+        /// Telephone call.
         Voip(Voip) = "voip",
-        /// Name lookups.
+        /// DNS lookups.
         Dns(Lookups) = "dns",
-        /// A game.
+        /// Game.
         Gaming(Gaming) = "gaming",
         /// Requests and responses.
         RequestResponse(RequestResponse) = "request-response",
-        /// Blocks read and written.
+        /// Reads and writes of blocks.
         BlockStorage(Blocks) = "block-storage",
-        /// What was learned from a capture.
+        /// Model learned from a capture.
         Learned(LearnedModel) = "learned",
     }
 }
@@ -241,12 +241,12 @@ tagged! {
 table! {
     /// Bulk transfer.
     pub(crate) struct Bulk "traffic \"bulk\"" {
-        /// Bytes in all; left out: no end.
+        /// Total bytes; default: unlimited.
         size: Option<Bytes<1, 4_000_000_000_000_000>>,
     }
 }
 
-/// The layer a rate counts.
+/// Layer at which a rate is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layer {
     Payload,
@@ -254,9 +254,9 @@ pub(crate) enum Layer {
 }
 
 choice!(Layer {
-    /// Payload alone.
+    /// Payload only.
     "payload" => Layer::Payload,
-    /// With the headers of IP and of UDP or ICMP; not for TCP and QUIC.
+    /// Including the IP and UDP or ICMP headers; not for TCP and QUIC.
     "ip" => Layer::Ip,
 });
 
@@ -275,26 +275,26 @@ table! {
 }
 
 table! {
-    /// A rate and the packets it comes in.
+    /// Rate and packet size.
     pub(crate) struct Load "traffic" {
-        /// Rate; for a pattern with phases, while on.
+        /// Rate; in a pattern with phases, the rate of the on phase.
         rate: At<BitRate>,
         ..packets: PacketSize
     }
 }
 
 table! {
-    /// The packets a rate comes in.
+    /// Packet size, and the layer of the rate.
     pub(crate) struct PacketSize "traffic" {
         /// Payload of each packet.
         packet: Bytes<1, 65_507> = "1000 B",
-        /// The layer the rate counts.
+        /// Layer at which the rate is counted.
         layer: At<Layer> = "payload",
     }
 }
 
 table! {
-    /// On and off.
+    /// On and off phases with exponential lengths.
     pub(crate) struct OnOff "traffic \"on-off\"" {
         /// Mean length of an on phase.
         on: Span,
@@ -305,48 +305,48 @@ table! {
 }
 
 table! {
-    /// On and off, heavy-tailed.
+    /// On and off phases with Pareto lengths.
     pub(crate) struct Pareto "traffic \"pareto\"" {
         /// Mean length of an on phase.
         on: Span,
         /// Mean length of an off phase.
         off: Span,
-        /// Shape of both: below 2 the lengths are heavy-tailed.
+        /// Shape of both distributions; below 2 they are heavy-tailed.
         shape: AboveOne = 1.5,
         ..load: Load
     }
 }
 
 table! {
-    /// A Poisson process whose rate jumps.
+    /// Markov-modulated Poisson process.
     pub(crate) struct Mmpp "traffic \"mmpp\"" {
-        /// Its states; from one, any other follows with equal chance.
+        /// States; every other state follows with equal probability.
         states: List<State, 2, 1000>,
         ..packets: PacketSize
     }
 }
 
 table! {
-    /// A state of an MMPP.
+    /// State of a Markov-modulated Poisson process.
     pub(crate) struct State "a state" {
         /// Mean rate.
         rate: At<BitRate>,
-        /// Mean stay.
+        /// Mean duration.
         mean: Span,
     }
 }
 
 table! {
-    /// A trace.
+    /// Trace of packets.
     pub(crate) struct Trace "traffic \"trace\"" {
         /// CSV file, relative to the scenario: `gap_seconds,bytes` or `time_s,bytes` per line.
         file: At<FilePath>,
-        /// Start again at the end.
+        /// Repeat the trace from the start when it ends.
         repeat: bool = false,
     }
 }
 
-/// Puts `[defaults.tcp]` under the `tcp` of a flow or test carried by TCP.
+/// Merges `[defaults.tcp]` into the `tcp` table of a flow or test over TCP.
 pub(crate) fn apply_tcp_defaults(flow: &mut Node, tcp: &Node) {
     let place = tcp.place;
     let Value::Table(fields) = &mut flow.value else { return };

@@ -1,5 +1,4 @@
-//! The tables of a scenario file, as written: types and ranges are checked here, names
-//! and topology when a plan is built.
+//! Tables of a scenario file. Decoding checks types and ranges; building a plan checks names and topology.
 
 pub(crate) mod application;
 pub(crate) mod control;
@@ -24,62 +23,62 @@ use std::sync::OnceLock;
 use study::{Expect, Measure, Plot, Sweep, Variant};
 use test::Test;
 
-/// The largest seed: readers of JSON know no larger whole number for certain.
-pub(crate) const MOST_SEED: u64 = (1 << 53) - 1;
+/// Maximum seed: the largest integer that every JSON reader represents exactly.
+pub(crate) const MAX_SEED: u64 = (1 << 53) - 1;
 
 table! {
-    /// What a run is.
+    /// General settings of the scenario.
     pub(crate) struct Head "[scenario]" {
-        /// What the scenario is called, in reports.
+        /// Title in reports.
         title: String = "",
-        /// A few sentences for the report.
+        /// Description in reports, a few sentences.
         description: String = "",
-        /// How long a run of the flows lasts; may be left out where flows run only beside tests.
+        /// Duration of a run; may be omitted if flows run only as load of tests.
         duration: Option<Span>,
-        /// Seed of the first run; repeats use the following ones.
-        seed: At<Count<0, MOST_SEED>> = 1,
-        /// Runs of every cell, each with its own seed.
+        /// Seed of the first run; each repeat uses the next seed.
+        seed: At<Count<0, MAX_SEED>> = 1,
+        /// Runs of every cell, each with a different seed.
         repeat: Count<1, 100_000> = 1,
-        /// Where there are variants: whether the file as it stands is one too, called `base`.
+        /// Whether the unchanged file is run as the variant `base`, if the file has variants.
         base: bool = true,
     }
 }
 
 table! {
-    /// A whole scenario file.
+    /// A scenario file.
     pub(crate) struct File "the file" {
-        /// What a run is.
+        /// General settings of the scenario.
         scenario: Option<At<Lenient<Head>>>,
-        /// Values for every table of a kind that leaves them out.
+        /// Defaults of all nodes, links, VPNs, flows and TCP settings.
         defaults: Option<Defaults>,
         /// Nodes, by name.
         node: Named<NodeTable>,
         /// Links, by name.
         link: Named<Link>,
-        /// VPNs, by name: one direction each, from an ingress PE to an egress PE.
+        /// VPNs, by name: each carries one direction, from an ingress PE to an egress PE.
         vpn: Named<Vpn>,
         /// Flows, by name.
         flow: Named<Flow>,
-        /// Other people's programs, by name: beside the flows, and measured like them.
+        /// Services, by name: programs of other projects, run and measured beside the flows.
         service: Named<Service>,
-        /// Measurements made of trials, by name; they follow the run of the flows.
+        /// Tests, by name: measurements that consist of trials, run after the flows.
         test: Named<Test>,
-        /// Which agents stand for the nodes on `live`, by name of the node. Other stages do not look at it.
+        /// Agents that take the place of the nodes on `live`, by node name; ignored on other stages.
         place: Named<Placement>,
-        /// What is recorded.
+        /// Recording.
         measure: Option<Lenient<Measure>>,
-        /// Paths and the values each takes; a cell is run for every combination.
+        /// Swept paths and their values; every combination is a cell.
         sweep: Option<Lenient<Sweep>>,
-        /// Variants of the file, by name: each is the file with some values set.
+        /// Variants of the file, by name: each sets some values of the file.
         variant: Named<Variant>,
-        /// What must hold of the results, by name.
+        /// Expectations of the results, by name.
         expect: Named<Expect>,
         /// Figures, by name.
         plot: Named<Plot>,
     }
 }
 
-/// `[defaults]`, of which only the keys are checked: its values are decoded where they are used.
+/// `[defaults]`. Decoding checks only its keys; the values are decoded in the tables that use them.
 #[derive(Clone, Debug)]
 pub(crate) struct Defaults;
 
@@ -89,16 +88,16 @@ impl Decode for Defaults {
         let field = |name, doc, kind| Field { name, doc, kind, presence: Presence::Optional };
         Kind::Table {
             what: "[defaults]",
-            about: "Values for every table of a kind that leaves them out. Tables merge field by field, \
-                    unless the upper one names another `kind` or `model`.",
+            about: "Defaults of all tables of a kind. Tables merge field by field, unless the table sets another \
+                    `kind` or `model` than its default.",
             fields: vec![
-                field("node", "For every `[node.NAME]`.", NodeTable::kind),
-                field("link", "For every `[link.NAME]`.", Link::kind),
-                field("vpn", "For every `[vpn.NAME]`.", Vpn::kind),
-                field("flow", "For every `[flow.NAME]`.", Flow::kind),
+                field("node", "Defaults of every `[node.NAME]`.", NodeTable::kind),
+                field("link", "Defaults of every `[link.NAME]`.", Link::kind),
+                field("vpn", "Defaults of every `[vpn.NAME]`.", Vpn::kind),
+                field("flow", "Defaults of every `[flow.NAME]`.", Flow::kind),
                 field(
                     "tcp",
-                    "For the `tcp` table of every flow, service and test carried by TCP.",
+                    "Defaults of the `tcp` table of every flow, service and test over TCP.",
                     Tcp::kind,
                 ),
             ],
@@ -115,13 +114,13 @@ impl Decode for Defaults {
     }
 }
 
-/// The description of the whole file.
+/// Returns the description of the scenario file.
 pub(crate) fn root_kind() -> &'static Kind {
     static ROOT: OnceLock<Kind> = OnceLock::new();
     ROOT.get_or_init(File::kind)
 }
 
-/// Puts `[defaults]` under the tables they are for.
+/// Merges `[defaults]` into the tables.
 pub(crate) fn apply_defaults(root: &mut Node) {
     let Some(defaults) = root.get("defaults").cloned() else { return };
     let tcp = defaults.get("tcp").cloned();

@@ -12,71 +12,72 @@ use netstage_core::time::Duration;
 use netstage_wire::Cipher;
 
 table! {
-    /// A node of the network. An empty table is a host.
+    /// Node of the network. An empty table is a host.
     pub(crate) struct NodeTable "a node" {
-        /// What it is.
+        /// Kind of node.
         kind: At<Role> = "host",
-        /// Queue of its ports, for links that give none themselves.
+        /// Queue of the ports whose link sets none.
         queue: Option<Queue>,
-        /// Buffer of its ports, for links that give none themselves.
+        /// Buffer of the ports whose link sets none.
         buffer: Option<Capacity>,
-        /// Of a LAN, on `emu`: how long its stations take an answer of ARP or neighbour discovery for true, each between half and three halves of it; left out, as their kernels do (30 s).
+        /// With a LAN, on `emu`: mean lifetime of ARP and neighbor discovery entries, each from half to three halves of
+        /// it; default: that of the kernel (30 s).
         arp_timeout: Option<At<Span>>,
-        /// Of a host: its network device, when it is what limits the host. TCP is told when its queue is full.
+        /// With a host: network device, if it limits the host. TCP is notified when its queue is full.
         device: Option<At<DeviceTable>>,
-        /// Of a gateway: what protects packets. Both ends of a tunnel have the same. Left out: aes-128-gcm; WireGuard knows chacha20-poly1305 alone.
+        /// With a gateway: cipher, the same at both ends; default: aes-128-gcm. WireGuard has chacha20-poly1305 only.
         cipher: Option<At<Cipher>>,
-        /// Of a gateway, on `sim`: how fast it protects packets, and as fast those of the other direction. Left out: as its program did it on a core of its own.
+        /// With a gateway, on `sim`: encryption and decryption rate; default: that of its program on a dedicated core.
         service_rate: Option<At<BitRate>>,
     }
 }
 
 table! {
-    /// A host's network device.
+    /// Network device of a host.
     pub(crate) struct DeviceTable "a device" {
-        /// How fast it sends IP packets.
+        /// Rate, at the IP layer.
         rate: BitRate,
-        /// What may wait in its queue.
+        /// Capacity of the queue.
         buffer: Bytes<1_514, 1_000_000_000> = "100 kB",
     }
 }
 
 choice!(Cipher {
-    /// AES-GCM with a key of 128 bits.
+    /// AES-GCM with a 128-bit key.
     "aes-128-gcm" => Cipher::Aes128Gcm,
-    /// AES-GCM with a key of 256 bits.
+    /// AES-GCM with a 256-bit key.
     "aes-256-gcm" => Cipher::Aes256Gcm,
     /// ChaCha20 and Poly1305.
     "chacha20-poly1305" => Cipher::ChaCha20Poly1305,
-    /// Triple DES and HMAC-SHA-1, of `ipsec` alone: what routers of 2006 had.
+    /// Triple DES and HMAC-SHA-1, with `ipsec` only: the usual choice of routers in 2006.
     "3des-sha1" => Cipher::TripleDesSha1,
 });
 
-/// What a node is.
+/// Kind of node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Role(pub NodeKind);
 
-/// Kinds that will come: refused by name, so that nobody looks for a misspelling.
-const NOT_YET: &[&str] = &["external"];
-/// Those there are.
+/// Planned kinds, refused with a message of their own because they are not misspelled.
+const PLANNED_KINDS: &[&str] = &["external"];
+/// Available kinds.
 const KINDS: [&str; 7] = ["host", "router", "pe", "lan", "ipsec", "wireguard", "openvpn"];
 
 impl Decode for Role {
     fn kind() -> Kind {
         Kind::Choice(vec![
-            ("host", "Sends and receives traffic; forwards none."),
-            ("router", "Forwards."),
-            ("pe", "A provider edge router: forwards, and controls the VPNs that enter at it."),
+            ("host", "Sends and receives traffic; does not forward."),
+            ("router", "Forwards packets."),
+            ("pe", "Provider edge router: forwards packets, and controls the VPNs whose ingress it is."),
             (
                 "lan",
-                "An Ethernet switch: those that links join to it share one subnet, and what is broadcast reaches all of them. On `sim` it forwards, and nothing is broadcast.",
+                "Ethernet switch: the nodes linked to it share a subnet, and receive each other's broadcasts. On `sim` it forwards, and broadcasts nothing.",
             ),
             (
                 "ipsec",
-                "A gateway by strongSwan: between two of them on a flow's way its packets are in a tunnel.",
+                "VPN gateway with strongSwan: the packets of a flow are in a tunnel between two gateways on its path.",
             ),
-            ("wireguard", "A gateway by WireGuard: the kernel's where it has it, else wireguard-go."),
-            ("openvpn", "A gateway by OpenVPN."),
+            ("wireguard", "VPN gateway with WireGuard: the kernel's if available, otherwise wireguard-go."),
+            ("openvpn", "VPN gateway with OpenVPN."),
         ])
     }
 
@@ -89,14 +90,14 @@ impl Decode for Role {
             Some("ipsec") => NodeKind::Gateway(Software::StrongSwan),
             Some("wireguard") => NodeKind::Gateway(Software::WireGuard),
             Some("openvpn") => NodeKind::Gateway(Software::OpenVpn),
-            Some(kind) if NOT_YET.contains(&kind) => {
-                let message = format!("nodes of kind \"{kind}\" are not available yet");
+            Some(kind) if PLANNED_KINDS.contains(&kind) => {
+                let message = format!("node kind \"{kind}\" is not implemented yet");
                 problems.push_help(node.place, message, format!("available: {}", KINDS.join(", ")));
                 return None;
             }
             Some(kind) => {
                 let help = did_you_mean(kind, KINDS);
-                let message = format!("unknown kind of node `{}`", kind.escape_debug());
+                let message = format!("unknown node kind `{}`", kind.escape_debug());
                 problems.push_with_help(node.place, message, help);
                 return None;
             }
@@ -107,14 +108,14 @@ impl Decode for Role {
 }
 
 table! {
-    /// A full-duplex link between two nodes. What it says holds for both directions,
-    /// unless `reverse` says otherwise for the way back.
+    /// Full-duplex link between two nodes. Settings apply to both directions, unless `reverse` overrides them for the
+    /// reverse direction.
     pub(crate) struct LinkTable "a link" {
-        /// The two nodes it joins; forward is from the first to the second.
+        /// The two connected nodes; the forward direction is from the first to the second.
         ends: List<At<NodeName>, 2, 2>,
-        /// What its ends are where packets are real.
+        /// Kind of interfaces at its ends, on stages with real packets.
         kind: At<LinkKind> = "ethernet",
-        /// Values that differ on the way from the second end to the first.
+        /// Settings that differ in the direction from the second node to the first.
         reverse: Option<Overrides>,
         ..forward: Direction
     }
@@ -123,33 +124,33 @@ table! {
 table! {
     /// One direction of a link.
     pub(crate) struct Direction "a link" {
-        /// Rate of the line. It carries IP packets, and `overhead` with each.
+        /// Line rate, for IP packets and their `overhead`.
         rate: BitRate,
         /// One-way propagation delay.
         delay: Duration = "0 ms",
-        /// What may wait for the line, beside the packet that is being sent.
+        /// Capacity of the queue, in addition to the packet being sent.
         buffer: At<Capacity> = "50 packets",
-        /// Who waits and who is dropped.
+        /// Queue discipline.
         queue: At<Queue> = "drop-tail",
-        /// Framing that each packet adds on the line (Ethernet: 38 B).
+        /// Framing overhead of each packet on the line (Ethernet: 38 B).
         overhead: Bytes<0, 10_000> = "0 B",
-        /// Probability that a packet is lost, each by itself.
+        /// Probability of independent packet loss.
         loss: Probability = 0,
-        /// Bit error rate: a packet with a wrong bit is lost to its receiver.
+        /// Bit error rate; the receiver drops packets with bit errors.
         ber: Probability = 0,
         /// Random extra delay.
         jitter: Option<Jitter>,
         /// Probability that a packet is delivered twice.
         duplicate: Probability = 0,
-        /// Changes while a run lasts.
+        /// Changes during the run.
         schedule: List<Change>,
     }
 }
 
 table! {
-    /// A change of a link at a moment; what it leaves out stays as it was.
+    /// Change of a link during the run. Omitted fields keep their value.
     pub(crate) struct Change "a change" {
-        /// When, from the start of the run.
+        /// Time from the start of the run.
         at: At<Duration>,
         /// New rate.
         rate: Option<BitRate>,
@@ -159,7 +160,7 @@ table! {
         loss: Option<Probability>,
         /// New bit error rate.
         ber: Option<Probability>,
-        /// `false`: the link fails, and loses what it holds. `true`: it returns.
+        /// `false`: the link fails, and loses its packets. `true`: the link recovers.
         up: Option<bool>,
     }
 }
@@ -167,9 +168,9 @@ table! {
 table! {
     /// Random extra delay of each packet.
     pub(crate) struct Jitter "jitter" short "amount" {
-        /// Largest extra delay (uniform), or its mean (exponential).
+        /// Maximum extra delay (uniform), or mean (exponential).
         amount: Duration,
-        /// How it is spread.
+        /// Distribution of the extra delay.
         distribution: JitterDistribution = "uniform",
         /// Whether a packet may overtake an earlier one.
         reorder: bool = false,
@@ -177,23 +178,23 @@ table! {
 }
 
 choice!(LinkKind {
-    /// Interfaces of Ethernet.
+    /// Ethernet interfaces.
     "ethernet" => LinkKind::Ethernet,
-    /// TUN interfaces, which carry packets without a link's header. For hosts and routers.
+    /// TUN interfaces, which carry packets without a link-layer header; for hosts and routers.
     "tun" => LinkKind::Tun,
 });
 
 choice!(JitterDistribution {
-    /// Evenly between none and `amount`.
+    /// Uniform between 0 and `amount`.
     "uniform" => JitterDistribution::Uniform,
-    /// Exponentially, with mean `amount`.
+    /// Exponential with mean `amount`.
     "exponential" => JitterDistribution::Exponential,
 });
 
 tagged! {
-    /// Who waits before a line, who is dropped, who is marked.
+    /// Queue discipline of a link.
     pub(crate) enum Queue "queue" by "kind" {
-        /// First in, first out; what does not fit is dropped.
+        /// First in, first out; packets that do not fit are dropped.
         DropTail(NoFields) = "drop-tail",
         /// Random early detection (Floyd and Jacobson 1993), gentle.
         Red(Red) = "red",
@@ -201,11 +202,11 @@ tagged! {
         Codel(Codel) = "codel",
         /// FQ-CoDel (RFC 8290).
         FqCodel(FqCodel) = "fq-codel",
-        /// Deficit round robin, a class for each VPN and one for all else.
+        /// Deficit round robin, with a class per VPN and one for all other packets.
         Drr(Drr) = "drr",
-        /// Packets of traffic class 5 and above go first: voice (DSCP 46, RFC 3246) and control, by the
-        /// outermost label where there is one (RFC 5462), else by DSCP. They and all others have the buffer
-        /// each. For `emu`.
+        /// Strict priority for traffic class 5 and above: voice (DSCP 46, RFC 3246) and control, by the outermost
+        /// label if there is one (RFC 5462), otherwise by DSCP. Both priorities have the full buffer each. On `emu`
+        /// only.
         Priority(NoFields) = "priority",
     }
 }
@@ -213,15 +214,15 @@ tagged! {
 table! {
     /// Random early detection.
     pub(crate) struct Red "queue \"red\"" {
-        /// Average queue, in packets, below which nothing is dropped.
+        /// Average queue length in packets below which nothing is dropped.
         min_threshold: At<Positive> = 5,
-        /// Average queue, in packets, at which `max_probability` is reached.
+        /// Average queue length in packets at which the drop probability is `max_probability`.
         max_threshold: Positive = 15,
-        /// Drop probability at `max_threshold`; it rises to 1 at twice that.
+        /// Drop probability at `max_threshold`; it rises to 1 at twice that length.
         max_probability: Weighting = 0.1,
         /// Weight of a new sample in the average.
         weight: Weighting = 0.002,
-        /// Mark packets that can carry a mark (ECN) instead of dropping them.
+        /// Mark ECN-capable packets instead of dropping them.
         ecn: bool = false,
     }
 }
@@ -229,11 +230,11 @@ table! {
 table! {
     /// CoDel.
     pub(crate) struct Codel "queue \"codel\"" {
-        /// Standing delay that is accepted.
+        /// Acceptable standing queue delay.
         target: Span = "5 ms",
-        /// How long a delay must stand before packets are dropped: about a round trip.
+        /// Time a standing delay must last before packets are dropped: about a round-trip time.
         interval: Span = "100 ms",
-        /// Mark packets that can carry a mark (ECN) instead of dropping them.
+        /// Mark ECN-capable packets instead of dropping them.
         ecn: bool = false,
     }
 }
@@ -241,9 +242,9 @@ table! {
 table! {
     /// FQ-CoDel.
     pub(crate) struct FqCodel "queue \"fq-codel\"" {
-        /// Number of queues that flows are hashed into.
+        /// Number of queues into which flows are hashed.
         flows: Count<1, 65_536> = 1024,
-        /// What a queue may send per turn.
+        /// Bytes a queue may send per round.
         quantum: Bytes<1, 1_000_000> = "1514 B",
         ..codel: Codel
     }
@@ -268,16 +269,16 @@ impl FqCodel {
 table! {
     /// Deficit round robin.
     pub(crate) struct Drr "queue \"drr\"" {
-        /// Weight of each VPN's class, by VPN; those left out have the VPN's own weight.
+        /// Weight of each VPN's class, by VPN; default: the weight of the VPN.
         weights: Option<ClassWeights>,
         /// Weight of the class of all other packets.
         others: At<ClassWeight> = 1,
-        /// Buffer of each class; left out: the link's buffer.
+        /// Buffer of each class; default: the buffer of the link.
         buffer_per_class: Option<Capacity>,
     }
 }
 
-/// A class's weight. Its bounds keep a turn of the scheduler short.
+/// Weight of a class. The bounds limit the length of a scheduler round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ClassWeight(pub f64);
 
@@ -291,7 +292,7 @@ impl Decode for ClassWeight {
     }
 }
 
-/// VPN names, each with its place, and their weights.
+/// VPN names with their places, and their weights.
 #[derive(Clone, Debug)]
 pub(crate) struct ClassWeights(pub Vec<(At<String>, f64)>);
 
@@ -309,7 +310,7 @@ impl Decode for ClassWeights {
     }
 }
 
-/// `reverse`, not yet joined with what it overrides.
+/// `reverse`, before it is merged with the settings it overrides.
 #[derive(Clone, Debug)]
 pub(crate) struct Overrides;
 
@@ -323,7 +324,7 @@ impl Decode for Overrides {
                     .collect();
                 Kind::Table { what: "reverse", about, fields: optional, shorthand }
             }
-            _ => unreachable!("a direction is a table"),
+            _ => unreachable!("the kind of a direction is a table"),
         }
     }
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
@@ -331,7 +332,7 @@ impl Decode for Overrides {
     }
 }
 
-/// A link with both its directions.
+/// Link with both directions.
 #[derive(Clone)]
 pub(crate) struct Link {
     pub ends: [At<NodeName>; 2],
@@ -353,20 +354,20 @@ impl Decode for Link {
                 table.remove("ends");
                 table.remove("kind");
                 table.remove("reverse");
-                // What the link as a whole says is as much its own on the way back.
+                // Settings of the link count as set by the reverse direction itself, too.
                 let kind = Direction::kind();
-                let owned: Vec<(String, bool)> =
+                let owners: Vec<(String, bool)> =
                     table.entries.iter().map(|e| (e.key.clone(), e.node.own)).collect();
-                // An unknown field of the link is told once, as such.
+                // An unknown field of the link is reported once, for the link.
                 table.entries.retain(|e| kind.field(&e.key).is_some());
-                let given: Vec<String> = reverse
+                let overridden: Vec<String> = reverse
                     .table()
                     .map(|t| t.entries.iter().map(|e| e.key.clone()).collect())
                     .unwrap_or_default();
                 merge(&mut over, &under, &kind);
                 if let Value::Table(merged) = &mut over.value {
-                    for (key, own) in owned {
-                        if let Some(value) = merged.get_mut(&key).filter(|_| !given.contains(&key)) {
+                    for (key, own) in owners {
+                        if let Some(value) = merged.get_mut(&key).filter(|_| !overridden.contains(&key)) {
                             value.own = own;
                         }
                     }
@@ -380,7 +381,7 @@ impl Decode for Link {
             Some(reverse) => reverse?,
             None => forward.clone(),
         };
-        let ends: [At<NodeName>; 2] = ends.0.try_into().expect("a list of two");
+        let ends: [At<NodeName>; 2] = ends.0.try_into().expect("a link has two ends");
         Some(Link { ends, kind, directions: [forward, reverse] })
     }
 }

@@ -1,31 +1,31 @@
-//! `[place]`: which hosts of a fleet stand for the nodes, where a run is on real hosts.
+//! `[place]`: agents of a fleet that take the place of nodes in a run on real hosts.
 
 use crate::address::{Address, LinkAddress};
 use crate::scalar::{AgentName, InterfaceName, Label};
 use crate::table::{At, List, Named, table};
 
 table! {
-    /// The agent that stands for a node.
+    /// Agent that takes the place of a node.
     pub(crate) struct Placement "a placement" short "agent" {
-        /// The agent, by name.
+        /// Name of the agent.
         agent: Option<At<AgentName>>,
-        /// Any agent with this label that is free, in the order of their names.
+        /// Label; the first free agent with it is used, in the order of names.
         label: Option<At<Label>>,
-        /// The address of its host that flows use, of a `pe` the end of its tunnels; left out, the first it tells of.
+        /// Host address used by flows, with a `pe` by its tunnels; default: the first address the agent reports.
         address: Option<Address>,
-        /// Of a `pe`: the interfaces of its host that stand for its links, by the names of the links.
+        /// With a `pe`: interfaces of the host that take the place of links, by link name.
         interfaces: Named<Attachment>,
     }
 }
 
 table! {
-    /// The interface that stands for a link.
+    /// Interface that takes the place of a link.
     pub(crate) struct Attachment "an interface" short "name" {
-        /// The interface. One towards customers is the router's: the kernel must have no address there.
+        /// Name of the interface. The kernel must have no address on a customer interface, which belongs to the router.
         name: At<InterfaceName>,
-        /// Towards customers: the router's addresses there, with the length of the link's prefix: ["10.0.1.1/24"].
+        /// On a customer interface: addresses of the router with prefix lengths, such as ["10.0.1.1/24"].
         address: List<LinkAddress>,
-        /// Towards customers: the router their addresses are behind, where they are not on the link.
+        /// On a customer interface: next hop to the customers' addresses, if these are not on the link.
         via: Option<Address>,
     }
 }

@@ -1,5 +1,4 @@
-//! `[service.NAME]`: other people's programs, from a list compiled in. Where packets are real they
-//! run as they are; the simulator has a model of each.
+//! `[service.NAME]`: programs of other projects, from a built-in list. The simulator has a model of each.
 
 use super::flow::Tcp;
 use crate::scalar::{Bytes, Count, NodeName, Span, VpnName};
@@ -7,82 +6,82 @@ use crate::table::{At, List, Named, table, tagged};
 use netstage_core::time::Duration;
 
 tagged! {
-    /// A program of another project, in its own process at its node.
+    /// Program of another project, in a separate process at its node.
     pub(crate) enum Service "service" by "program" {
-        /// A file by FTP: `vsftpd` serves it and `curl` gets it. On `sim`, a TCP transfer of as
-        /// many bytes.
+        /// FTP transfer of a file: `vsftpd` serves it and `curl` downloads it. On `sim`, a TCP transfer of the
+        /// same size.
         Ftp(Ftp) = "ftp",
-        /// Blocks of a disk by iSCSI: `tgtd` serves them and `iscsi-perf` reads them, one after the other, to the
-        /// end of the run. On `sim`, the block-storage model.
+        /// iSCSI reads of a disk: `tgtd` serves the disk and `iscsi-perf` reads its blocks in sequence until the end
+        /// of the run. On `sim`, the block-storage model.
         Iscsi(Iscsi) = "iscsi",
-        /// An exchange or provider whose routers FRR's daemons drive: OSPF finds ways between the core
-        /// routers, LDP makes LSPs of them from edge to edge, and edges peer by BGP-4 over these. Without a
-        /// core, edges peer over the LAN they share. All of them forward by netstage's router; flows through
-        /// them have no `via`. For `emu` as root.
+        /// Exchange point or provider network with FRR's routing daemons: OSPF between core routers, LSPs by LDP from
+        /// edge to edge, and BGP-4 between edges over the LSPs. Without a core, edges peer over the LAN they share. All
+        /// of them forward with netstage's router; flows through them have no `via`. On `emu` only, as root.
         Frr(Frr) = "frr",
     }
 }
 
 table! {
-    /// Routers that FRR's daemons drive.
+    /// Routers with FRR's routing daemons.
     pub(crate) struct Frr "service \"frr\"" {
-        /// Routers of the core, of kind \"router\": they switch labels, run OSPF on the links between them and LDP on all, and hear of no network but the edges' own addresses. Left out: all edges are joined to one node of kind \"lan\", and peer over it.
+        /// Core routers, of kind "router": they switch labels, run OSPF between them and LDP on all links, and have
+        /// routes to the edges only. Default: none; all edges are linked to one node of kind "lan", and peer over it.
         core: Option<At<List<At<NodeName>, 1, 1_000>>>,
-        /// Routers at the edge, each with the number of its autonomous system. They push and pop, and announce to each other the addresses of the nodes behind them.
+        /// Edge routers and their AS numbers. They push and pop labels, and advertise the nodes behind them.
         edges: At<Named<Count<1, 4_294_967_294>>>,
-        /// IPv6 between edges: over the LSPs of IPv4 (6PE, RFC 4798), or on the LAN.
+        /// IPv6 between edges: over IPv4 LSPs (6PE, RFC 4798), or on the LAN.
         ipv6: bool = true,
-        /// Routers of the core, and edges, greet their neighbours this often; on a LAN, BGP's sign of life.
+        /// Hello interval of OSPF and LDP; on a LAN, the keepalive interval of BGP.
         hello: At<Span> = "1 s",
-        /// A neighbour of the core, or on the LAN, that is not heard for so long is gone.
+        /// Time without a hello, or on a LAN a keepalive, after which a neighbor is down.
         dead: At<Span> = "4 s",
-        /// Longest wait for all routes to be there before the run begins.
+        /// Maximum wait for all routes before the run starts.
         patience: Span = "90 s",
     }
 }
 
 table! {
-    /// A disk that is read.
+    /// iSCSI reads of a disk.
     pub(crate) struct Iscsi "service \"iscsi\"" {
-        /// The host that reads (the initiator).
+        /// Host that reads (initiator).
         client: At<NodeName>,
-        /// The host that has the disk (the target).
+        /// Host with the disk (target).
         server: At<NodeName>,
-        /// Size of a read; whole sectors of 512 B.
+        /// Size of a read, a multiple of 512 B.
         block: At<Bytes<512, 16_777_216>> = "64 KiB",
-        /// Commands under way at once.
+        /// Outstanding commands.
         queue_depth: Count<1, 1_000> = 8,
-        /// When the client begins.
+        /// Start time of the client.
         start: At<Duration> = "0 s",
-        /// The VPN that carries the client's packets.
+        /// VPN that carries the client's packets.
         vpn: Option<At<VpnName>>,
-        /// How its TCP behaves, as far as hosts let routes decide: window, segment size, algorithm.
+        /// TCP settings, as far as routes of the host can set them: window, segment size and algorithm.
         tcp: Option<At<Tcp>>,
-        /// Nodes between client and server, in order, instead of the shortest path.
+        /// Nodes between client and server, in order; default: the shortest path.
         via: Option<At<List<At<NodeName>>>>,
-        /// Nodes on the way back, in order; left out: the same way.
+        /// Nodes of the reverse path, in order; default: the same path reversed.
         reverse_via: Option<At<List<At<NodeName>>>>,
     }
 }
 
 table! {
-    /// One file from server to client.
+    /// Transfer of a file from server to client.
     pub(crate) struct Ftp "service \"ftp\"" {
-        /// The host that gets the file.
+        /// Host that downloads the file.
         client: At<NodeName>,
-        /// The host that has it.
+        /// Host with the file.
         server: At<NodeName>,
         /// Size of the file.
         size: Bytes<32, 4_294_967_295>,
-        /// When the client begins.
+        /// Start time of the client.
         start: At<Duration> = "0 s",
-        /// The VPN that carries the client's packets.
+        /// VPN that carries the client's packets.
         vpn: Option<At<VpnName>>,
-        /// How its TCP behaves, as far as hosts let routes decide: window, segment size, algorithm.
+        /// TCP settings, as far as routes of the host can set them: window, segment size and algorithm.
         tcp: Option<At<Tcp>>,
-        /// Nodes between client and server, in order, instead of the shortest path.
+        /// Nodes between client and server, in order; default: the shortest path.
         via: Option<At<List<At<NodeName>>>>,
-        /// Nodes on the way back, in order; left out: the same way.
+        /// Nodes of the reverse path, in order; default: the same path reversed.
         reverse_via: Option<At<List<At<NodeName>>>>,
     }
 }

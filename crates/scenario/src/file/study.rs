@@ -8,32 +8,32 @@ use crate::tree::{Node, Value};
 use netstage_core::time::Duration;
 
 table! {
-    /// What is recorded.
+    /// Recording of results.
     pub(crate) struct Measure "[measure]" {
         /// Width of a bin.
         interval: At<Span> = "1 s",
-        /// Record every flow's window, round trip and retransmissions, not only its throughput.
+        /// Record the window, round-trip time and retransmissions of every flow in addition to its throughput.
         flow_detail: bool = false,
-        /// With "events", record what happens to the window of every TCP flow, and why; of applications and services at
-        /// either end, as `NAME[forward]` (from the client) and `NAME[backward]`.
+        /// With "events", record the window changes of every TCP flow and their causes; of applications and services at
+        /// both ends, as `NAME[forward]` (from the client) and `NAME[backward]`.
         tcp: Option<TcpWatch>,
-        /// Record the one-way delays of every UDP flow's packets and how often each occurs.
+        /// Record the distribution of the one-way delays of every UDP flow.
         delay: bool = false,
     }
 }
 
-/// What is watched of TCP flows.
+/// Observation of TCP flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TcpWatch {
     Events,
 }
 
 choice!(TcpWatch {
-    /// Each change of a window and its cause: metrics `flow.window.*`, `flow.reductions`, `flow.cause.*`, `flow.limited.*`.
+    /// Every window change and its cause: metrics `flow.window.*`, `flow.reductions`, `flow.cause.*`, `flow.limited.*`.
     "events" => TcpWatch::Events,
 });
 
-/// A path and what it is set to.
+/// Path and the value it is set to.
 #[derive(Clone, Debug)]
 pub(crate) struct Assignment {
     pub path: String,
@@ -41,7 +41,7 @@ pub(crate) struct Assignment {
     pub value: Node,
 }
 
-/// Paths in the order of the file.
+/// Assignments in the order of the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Assignments(pub Vec<Assignment>);
 
@@ -66,7 +66,7 @@ impl Decode for Assignments {
     }
 }
 
-/// Swept paths, each with its list of values.
+/// Swept paths and their values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sweep(pub Vec<Swept>);
 
@@ -94,21 +94,18 @@ impl Decode for Sweep {
                     place: entry.key_place,
                     values: values.clone(),
                 }),
-                Value::Array(_) => {
-                    problems.push(entry.node.place, "there is nothing in this list to sweep over")
-                }
+                Value::Array(_) => problems.push_help(
+                    entry.node.place,
+                    "the list of values is empty",
+                    "add a value, or remove the path",
+                ),
                 Value::Table(_) => {
-                    let help = format!("quote the whole path, as in \"{}.…\" = […]", entry.key);
-                    problems.push_help(
-                        entry.key_place,
-                        "a swept path has a list of values, found a table",
-                        help,
-                    );
+                    let help = format!("quote the complete path: \"{}.…\" = […]", entry.key);
+                    problems.push_help(entry.key_place, "expected a list of values, found a table", help);
                 }
                 _ => {
-                    let message =
-                        format!("a swept path has a list of values, found {}", entry.node.describe());
-                    let help = format!("[{}]", entry.node.to_toml());
+                    let message = format!("expected a list of values, found {}", entry.node.describe());
+                    let help = format!("write it in brackets: [{}]", entry.node.to_toml());
                     problems.push_help(entry.node.place, message, help);
                 }
             }
@@ -118,46 +115,46 @@ impl Decode for Sweep {
 }
 
 table! {
-    /// The file with some values set.
+    /// Variant of the file, with some values set.
     pub(crate) struct Variant "a variant" {
-        /// Paths, quoted, and the value of each.
+        /// Quoted paths and their values.
         set: Assignments,
-        /// Whether it is swept too; `false`: it is a single cell.
+        /// Whether the sweep applies to the variant; otherwise it is a single cell.
         sweep: bool = true,
     }
 }
 
 table! {
-    /// A bound on a metric, which decides the exit code.
+    /// Bound on a metric, which decides the exit code.
     pub(crate) struct Expect "an expectation" {
-        /// What is bounded.
+        /// Bounded metric.
         metric: At<MetricName>,
-        /// Of whom; left out: of all.
+        /// Subjects; default: all.
         subject: Option<At<SubjectPattern>>,
-        /// From when to when; left out: the whole run.
+        /// Start and end of the evaluated span; default: the whole run.
         over: Option<At<List<At<Duration>, 2, 2>>>,
-        /// How bins and subjects become one number per run.
+        /// Reduction of bins and subjects to one number per run.
         statistic: At<Statistic> = "mean",
-        /// With `convergence-time`: the value to stay above.
+        /// With `convergence-time`: value to exceed.
         above: Option<At<Amount>>,
         /// Lower bound.
         at_least: Option<At<Amount>>,
         /// Upper bound.
         at_most: Option<At<Amount>>,
-        /// The value it should be near.
+        /// Expected value.
         near: Option<At<Amount>>,
-        /// With `near`: how near, as a share of the value.
+        /// With `near`: tolerance, relative to the value.
         within: Option<At<Tolerance>>,
-        /// Above the same in this variant.
+        /// Variant whose result must be exceeded.
         above_variant: Option<At<String>>,
-        /// What is claimed, in a sentence.
+        /// Claim, in a sentence.
         claim: String = "",
-        /// Only cells with these values: swept paths or `variant`.
+        /// Selected cells: swept paths, or `variant`, and their values; default: all.
         cells: Assignments,
     }
 }
 
-/// How bins and subjects become one number.
+/// Reduction of bins and subjects to one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Statistic {
     Mean,
@@ -168,19 +165,19 @@ pub(crate) enum Statistic {
 }
 
 choice!(Statistic {
-    /// Over subjects and bins.
+    /// Mean over subjects and bins.
     "mean" => Statistic::Mean,
-    /// The smallest single value.
+    /// Minimum over subjects and bins.
     "min" => Statistic::Min,
-    /// The largest single value.
+    /// Maximum over subjects and bins.
     "max" => Statistic::Max,
-    /// Over bins, then over subjects.
+    /// Sum over bins and subjects.
     "sum" => Statistic::Sum,
-    /// Seconds until the value stays above `above`.
+    /// Seconds until the value exceeds `above` for the rest of the span.
     "convergence-time" => Statistic::ConvergenceTime,
 });
 
-/// How far from a value is near: "10 %" or 0.1.
+/// Relative tolerance: "10 %" or 0.1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tolerance(pub f64);
 
@@ -201,40 +198,40 @@ impl Decode for Tolerance {
 }
 
 table! {
-    /// A figure.
+    /// Figure.
     pub(crate) struct Plot "a plot" {
-        /// Its title; left out: its name.
+        /// Title; default: the name.
         title: Option<String>,
-        /// What is shown, in a sentence or two.
+        /// Caption, one or two sentences.
         caption: String = "",
-        /// What is claimed of it.
+        /// Claim.
         claim: String = "",
-        /// What is shown.
+        /// Plotted metric.
         metric: At<MetricName>,
-        /// Of whom; left out: of all.
+        /// Subjects; default: all.
         subject: Option<At<SubjectPattern>>,
-        /// The horizontal axis: `time`, `subject`, `variant` or a swept path; of metrics with a
-        /// distribution also `percentile` or `histogram`.
+        /// Horizontal axis: `time`, `subject`, `variant` or a swept path; for metrics with a distribution also
+        /// `percentile` or `histogram`.
         against: At<SweptPath> = "time",
-        /// A second swept path: makes a heat map.
+        /// Second swept path, which gives the rows of a heat map.
         rows: Option<At<SweptPath>>,
-        /// Not against time: the span a value is a mean of; left out: the whole run.
+        /// Unless against time: start and end of the averaged span; default: the whole run.
         over: Option<At<List<At<Duration>, 2, 2>>>,
-        /// Horizontal lines.
+        /// Horizontal reference lines.
         reference_lines: List<ReferenceLine, 0, 50>,
-        /// Lower and upper end of the value axis.
+        /// Lower and upper end of the value axis; default: automatic.
         range: Option<At<List<Number, 2, 2>>>,
-        /// Only cells with these values: swept paths or `variant`.
+        /// Selected cells: swept paths, or `variant`, and their values; default: all.
         cells: Assignments,
     }
 }
 
 table! {
-    /// A horizontal line in a figure.
+    /// Horizontal reference line of a figure.
     pub(crate) struct ReferenceLine "a reference line" {
-        /// Where.
+        /// Value.
         value: At<Amount>,
-        /// What it says.
+        /// Label.
         label: String = "",
     }
 }

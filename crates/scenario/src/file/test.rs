@@ -1,5 +1,4 @@
-//! `[test.NAME]`: measurements made of trials. What each kind finds, and by which method, is in
-//! docs/measurement.md.
+//! `[test.NAME]`: measurements that consist of trials. docs/measurement.md describes the methods and results.
 
 use super::flow::{Algorithm, Tcp};
 use crate::plan::ErrorsBy;
@@ -9,142 +8,142 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
 tagged! {
-    /// A measurement made of trials, each on the network as it stands at the start.
+    /// Measurement that consists of trials. Each trial starts with the network in its initial state.
     pub(crate) enum Test "test" by "kind" {
-        /// The highest rate without loss (RFC 2544, 26.1).
+        /// Maximum rate without loss (RFC 2544, 26.1).
         Throughput(Throughput) = "rfc2544-throughput",
-        /// The delay at the throughput (RFC 2544, 26.2).
+        /// Delay at the throughput rate (RFC 2544, 26.2).
         Latency(Latency) = "rfc2544-latency",
-        /// What is lost at rates from the highest down (RFC 2544, 26.3).
+        /// Frame loss at decreasing rates (RFC 2544, 26.3).
         FrameLoss(FrameLoss) = "rfc2544-frame-loss",
-        /// The longest burst without loss (RFC 9004).
+        /// Longest burst without loss (RFC 9004).
         BackToBack(BackToBack) = "rfc9004-back-to-back",
-        /// A throughput that comes out the same again on a noisy network (MLRsearch, RFC 9971).
+        /// Throughput that is repeatable on a noisy network (MLRsearch, RFC 9971).
         Mlrsearch(Mlrsearch) = "mlrsearch",
-        /// The rate at which what comes through tops out, whatever is lost before.
+        /// Maximum received rate, regardless of loss.
         Plateau(Plateau) = "plateau",
-        /// The highest rate without loss whose mean delay stays, second by second, near that of a low rate.
+        /// Maximum rate without loss whose mean delay in every second stays near the delay at a low rate.
         Steady(Steady) = "steady-rate",
-        /// What is lost of packets sent at one rate.
+        /// Packet loss at one rate.
         Loss(Loss) = "loss",
-        /// The bit error rate, from how loss grows with the size of packets or from payloads compared.
+        /// Bit error rate, from the increase of loss with packet size or from compared payloads.
         BitError(BitError) = "bit-error",
-        /// A TCP transfer beside what its path allows, and what limits it (RFC 6349).
+        /// TCP throughput compared with the capacity of the path, and the cause of its limit (RFC 6349).
         Transfer(Transfer) = "rfc6349",
-        /// The window, and congestion control, with which TCP carries most.
+        /// Window and congestion control with the highest TCP throughput.
         Tune(Tune) = "tcp-window",
-        /// Whether services keep what was agreed, each alone and all together (ITU-T Y.1564).
+        /// Compliance of services with their agreements, each alone and all together (ITU-T Y.1564).
         Activation(Activation) = "y1564",
-        /// Loss, delay and its variation there and back, from packets that are answered (STAMP, RFC 8762).
+        /// Loss, delay and delay variation in both directions, from reflected packets (STAMP, RFC 8762).
         Stamp(Stamp) = "stamp",
     }
 }
 
 table! {
-    /// RFC 2544 throughput: a binary search, from the highest rate down.
+    /// RFC 2544 throughput: binary search, starting at the maximum rate.
     pub(crate) struct Throughput "test \"rfc2544-throughput\"" {
-        /// Length of a trial; the RFC asks for 60 s.
+        /// Length of a trial; the RFC specifies 60 s.
         trial: Span = "60 s",
-        /// Where the search ends, as a share of the highest rate.
+        /// Resolution of the search, relative to the maximum rate.
         resolution: At<Probability> = "0.1 %",
         ..packets: Searched
     }
 }
 
 table! {
-    /// RFC 2544 latency: of a tagged frame in each trial.
+    /// RFC 2544 latency: delay of a tagged frame in each trial.
     pub(crate) struct Latency "test \"rfc2544-latency\"" {
-        /// The rate, at the IP layer; left out: the throughput, searched for first.
+        /// Rate, at the IP layer; default: the throughput, which is measured first.
         rate: Option<At<BitRate>>,
-        /// Length of a trial; the RFC asks for 120 s.
+        /// Length of a trial; the RFC specifies 120 s.
         trial: Span = "120 s",
-        /// Number of trials; the RFC asks for 20.
+        /// Number of trials; the RFC specifies 20.
         repeats: Count<1, 10_000> = 20,
-        /// Where the search ends, as a share of the highest rate.
+        /// Resolution of the search, relative to the maximum rate.
         resolution: At<Probability> = "0.1 %",
         ..packets: Searched
     }
 }
 
 table! {
-    /// RFC 2544 frame loss: down from the highest rate, until two rates in a row lose nothing.
+    /// RFC 2544 frame loss: decreasing rates from the maximum, until two consecutive rates have no loss.
     pub(crate) struct FrameLoss "test \"rfc2544-frame-loss\"" {
         /// Length of a trial.
         trial: Span = "60 s",
-        /// How far each rate is below the one before, as a share of the highest.
+        /// Step between rates, relative to the maximum rate.
         step: At<Probability> = "10 %",
         ..packets: Searched
     }
 }
 
 table! {
-    /// RFC 9004 back-to-back frames, and the buffer they imply.
+    /// RFC 9004 back-to-back frames, and the buffer size derived from them.
     pub(crate) struct BackToBack "test \"rfc9004-back-to-back\"" {
-        /// Length of a trial of the search for the throughput, which corrects the buffer.
+        /// Length of a trial of the throughput search, whose result corrects the buffer size.
         trial: Span = "60 s",
-        /// Where that search ends, as a share of the highest rate.
+        /// Resolution of the throughput search, relative to the maximum rate.
         resolution: At<Probability> = "0.1 %",
-        /// The longest burst tried.
+        /// Maximum burst length.
         longest: At<Span> = "2 s",
-        /// Number of searches; the RFC asks for 50.
+        /// Number of searches; the RFC specifies 50.
         repeats: Count<1, 10_000> = 50,
         ..packets: Searched
     }
 }
 
 table! {
-    /// MLRsearch: a rate is judged by all its trials together.
+    /// MLRsearch: a rate is classified by all its trials together.
     pub(crate) struct Mlrsearch "test \"mlrsearch\"" {
-        /// A trial that loses more than this has high loss.
+        /// Loss ratio above which a trial has high loss.
         loss_tolerance: Probability = 0,
-        /// Share of the time that may have high loss.
+        /// Fraction of the time that may have high loss.
         exceed: Probability = 0.5,
-        /// The shortest trial.
+        /// Length of the shortest trial.
         initial_trial: Span = "1 s",
-        /// Length of the trials that decide.
+        /// Length of the final trials.
         trial: Span = "60 s",
-        /// Length of all trials at one rate together; left out: two of those that decide.
+        /// Total length of all trials at one rate; default: two final trials.
         trials_together: Option<Span>,
-        /// Where the search ends: the width between bounds, as a share of the upper.
+        /// Resolution of the search: distance of the bounds, relative to the upper bound.
         resolution: At<Probability> = "0.5 %",
         ..packets: Searched
     }
 }
 
 table! {
-    /// Rates up from a small share of the highest, until more no longer comes through.
+    /// Increasing rates from a small fraction of the maximum, until the received rate no longer grows.
     pub(crate) struct Plateau "test \"plateau\"" {
         /// Length of a trial.
         trial: Span = "5 s",
-        /// Trials on the plateau, of which the mean is taken.
+        /// Trials on the plateau, which are averaged.
         repeats: Count<1, 10_000> = 3,
         ..packets: Searched
     }
 }
 
 table! {
-    /// Rates in whole steps: by halves in short trials, then a trial of full length, and down until one is
-    /// carried. The mean delay of no second may be more than ten times that at the low rate and 20 us, and none may
-    /// tell a trend upwards.
+    /// Search in whole steps: a binary search with short trials, then trials of full length at decreasing rates until
+    /// one passes. In no second may the mean delay exceed ten times the delay at the low rate plus 20 us, and the
+    /// delay may not have an upward trend.
     pub(crate) struct Steady "test \"steady-rate\"" {
-        /// Length of the trial that decides.
+        /// Length of the final trial.
         trial: Span = "60 s",
-        /// Length of those that look for the rate at which that is worth while.
+        /// Length of the trials of the binary search.
         search: Span = "2 s",
-        /// Rates are whole multiples of this, at the IP layer.
+        /// Step of the rate, at the IP layer.
         step: At<BitRate> = "1 Mbit/s",
-        /// The low rate, at the IP layer.
+        /// Low rate, at the IP layer.
         low: At<BitRate> = "1 Mbit/s",
         ..packets: Searched
     }
 }
 
 table! {
-    /// Packets of one or several sizes at one rate, which the network carries.
+    /// Packets of one or several sizes, at a rate the network carries.
     pub(crate) struct BitError "test \"bit-error\"" {
-        /// What the bit error rate is concluded from.
+        /// Source of the bit error rate.
         by: At<ErrorsBy> = "loss",
-        /// The rate, at the IP layer.
+        /// Rate, at the IP layer.
         rate: At<BitRate>,
         /// Length of the trial of each size.
         trial: Span = "60 s",
@@ -153,160 +152,158 @@ table! {
 }
 
 table! {
-    /// RFC 6349: the round trip of an idle path, the rate of its line (a plateau of UDP packets
-    /// of full size), then a transfer.
+    /// RFC 6349: round-trip time of the idle path, bottleneck rate (a plateau of full-size UDP packets), then a
+    /// transfer.
     pub(crate) struct Transfer "test \"rfc6349\"" {
-        /// Bytes to transfer; left out: as many as the time allows.
+        /// Bytes to transfer; default: as many as `trial` allows.
         size: Option<Bytes<1, 4_000_000_000_000_000>>,
-        /// The longest the transfer takes.
+        /// Maximum length of the transfer.
         trial: Span = "30 s",
-        /// How its TCP behaves.
+        /// TCP settings.
         tcp: Option<At<Tcp>>,
-        /// The highest rate of the search for the line's, at the IP layer; left out: what the
-        /// sender's own link carries.
+        /// Maximum rate of the bottleneck search, at the IP layer; default: the rate of the sender's link.
         max_rate: Option<At<BitRate>>,
-        /// Length of a trial of that search.
+        /// Length of a trial of this search.
         search: Span = "5 s",
-        /// How long packets still under way are waited for.
+        /// Maximum wait for outstanding packets.
         drain: Duration = "2 s",
         ..probe: Probe
     }
 }
 
 table! {
-    /// A search for the smallest window with which TCP carries as much as with any other: transfers with windows
-    /// around the one that fills the path, in random order, until nothing else is surely better.
+    /// Search for the smallest window with maximum TCP throughput: transfers with windows around the bandwidth-delay
+    /// product, in random order, until no other window is significantly better.
     pub(crate) struct Tune "test \"tcp-window\"" {
-        /// Length of a transfer, without what is left out.
+        /// Length of a transfer, without `settle`.
         trial: Span = "4 s",
-        /// How much of its beginning is left out.
+        /// Length of the start of a transfer that is not evaluated.
         settle: Duration = "1 s",
-        /// Most transfers; those a stage spoiled do not count.
+        /// Maximum number of transfers; transfers disturbed by the stage do not count.
         trials: Count<1, 10_000> = 40,
-        /// Shares of throughput below this make no difference.
+        /// Difference of throughput that is not significant.
         tolerance: At<Probability> = "1.5 %",
-        /// The longest mean round trip; left out: any.
+        /// Maximum mean round-trip time; default: unlimited.
         max_round_trip: Option<Span>,
-        /// Congestion controls to choose from; left out: that of `tcp`.
+        /// Congestion control algorithms to compare; default: that of `tcp`.
         algorithms: Option<At<List<At<Algorithm>, 1, 8>>>,
-        /// The largest window tried, and what stands for no limit, in place of `tcp`'s.
+        /// Maximum window, also used as the unlimited window; replaces the window of `tcp`.
         largest: Bytes<262_144, 1_073_725_440> = "16 MiB",
-        /// How its TCP behaves otherwise.
+        /// Other TCP settings.
         tcp: Option<At<Tcp>>,
         ..probe: Probe
     }
 }
 
 table! {
-    /// Loss at one rate.
+    /// Packet loss at one rate.
     pub(crate) struct Loss "test \"loss\"" {
-        /// The rate, at the IP layer.
+        /// Rate, at the IP layer.
         rate: At<BitRate>,
         /// Length of a trial.
         trial: Span = "10 s",
-        /// Number of trials; they count together.
+        /// Number of trials, which are evaluated together.
         repeats: Count<1, 10_000> = 1,
         ..packets: Packets
     }
 }
 
 table! {
-    /// Service activation: each service alone at 25, 50, 75 and 100 % of its committed rate and
-    /// above, then all together at their committed rates.
+    /// Service activation: each service alone at 25, 50, 75 and 100 % of its committed rate and above, then all
+    /// services together at their committed rates.
     pub(crate) struct Activation "test \"y1564\"" {
-        /// The services, by name.
+        /// Services, by name.
         service: Named<Promise>,
-        /// Length of a step of one service; the recommendation has 1 s to 60 s.
+        /// Length of a step of one service; the recommendation specifies 1 s to 60 s.
         step: Span = "60 s",
-        /// Length of the test of all together; the recommendation has 15 min, 2 h and 24 h.
+        /// Length of the test of all services together; the recommendation specifies 15 min, 2 h or 24 h.
         performance: Span = "15 min",
-        /// How long packets still under way are waited for.
+        /// Maximum wait for outstanding packets.
         drain: Duration = "2 s",
         ..probe: Probe
     }
 }
 
 table! {
-    /// What was agreed for a service. Rates count frames with their check sequence.
-    pub(crate) struct Promise "a promised service" {
-        /// Size of its frames.
+    /// Agreement for a service. Rates count frames with their frame check sequence.
+    pub(crate) struct Promise "a service agreement" {
+        /// Frame size.
         frame_size: Bytes<64, 65_553>,
-        /// The committed rate (CIR).
+        /// Committed rate (CIR).
         committed: BitRate,
-        /// What is carried above it as far as there is room (EIR); left out: nothing.
+        /// Excess rate, carried if capacity is available (EIR); default: none.
         excess: Option<BitRate>,
-        /// The network polices it: more than committed and excess must not come through.
+        /// Whether the network polices the service: rates above committed plus excess must be dropped.
         policed: bool = false,
-        /// Largest mean delay (FTD); left out: any.
+        /// Maximum mean delay (FTD); default: unlimited.
         delay: Option<Span>,
-        /// Largest delay of 99.9 % of frames above the least (FDV); left out: any.
+        /// Maximum 99.9th percentile of the delay above the minimum (FDV); default: unlimited.
         delay_variation: Option<Span>,
-        /// Largest share of frames lost (FLR).
+        /// Maximum ratio of frames lost (FLR).
         loss_ratio: Probability = 0,
     }
 }
 
 table! {
-    /// STAMP: the session-sender at `from` sends packets one by one, the session-reflector at `to`
-    /// answers each.
+    /// STAMP: the session-sender at `from` sends packets, and the session-reflector at `to` answers each.
     pub(crate) struct Stamp "test \"stamp\"" {
-        /// From packet to packet.
+        /// Interval between packets.
         interval: Span = "20 ms",
-        /// How long packets are sent.
+        /// Length of the session.
         trial: At<Span> = "10 s",
-        /// Size of the packets, as Ethernet frames with their check sequence: 90 B is a test packet
-        /// as it is, 94 B and more have extra padding (RFC 8972).
+        /// Size of the packets as Ethernet frames with frame check sequence: 90 B for a plain test packet, 94 B or more
+        /// with extra padding (RFC 8972).
         frame_size: At<Bytes<90, 9_018>> = "90 B",
-        /// How long answers are waited for.
+        /// Maximum wait for answers.
         drain: Duration = "2 s",
         ..probe: Probe
     }
 }
 
 table! {
-    /// Packets at rates up to a highest.
+    /// Packets at rates up to a maximum.
     pub(crate) struct Searched "test" {
-        /// The highest rate, at the IP layer; left out: what the sender's own link carries.
+        /// Maximum rate, at the IP layer; default: the rate of the sender's link.
         max_rate: Option<At<BitRate>>,
         ..packets: Packets
     }
 }
 
 table! {
-    /// The packets of a test.
+    /// Packets of a test.
     pub(crate) struct Packets "test" {
-        /// How they are carried.
+        /// Transport.
         transport: At<Carrier> = "udp",
-        /// Sizes as Ethernet frames with their check sequence, as RFC 2544 counts: the IP packet
-        /// is 18 B smaller. Left out: 64, 128, 256, 512, 1024, 1280 and 1518 B.
+        /// Sizes as Ethernet frames with frame check sequence, as in RFC 2544: the IP packet is 18 B smaller.
+        /// Default: 64, 128, 256, 512, 1024, 1280 and 1518 B.
         frame_sizes: Option<At<List<Bytes<64, 65_553>, 1, 100>>>,
-        /// How long packets still under way are waited for.
+        /// Maximum wait for outstanding packets.
         drain: Duration = "2 s",
         ..probe: Probe
     }
 }
 
 table! {
-    /// Where a test sends, and beside what.
+    /// Path and background load of a test.
     pub(crate) struct Probe "test" {
-        /// The host that sends.
+        /// Sending host.
         from: At<NodeName>,
-        /// The host that receives.
+        /// Receiving host.
         to: At<NodeName>,
-        /// The VPN that carries its packets.
+        /// VPN that carries the packets.
         vpn: Option<At<VpnName>>,
-        /// Nodes between sender and receiver, in order, instead of the shortest path.
+        /// Nodes between sender and receiver, in order; default: the shortest path.
         via: Option<At<List<At<NodeName>>>>,
-        /// Nodes on the way back, in order; left out: the same way.
+        /// Nodes of the reverse path, in order; default: the same path reversed.
         reverse_via: Option<At<List<At<NodeName>>>>,
-        /// Flows that run beside its packets, by name.
+        /// Flows that run during the test, by name.
         load: List<At<String>>,
-        /// How long these flows run before its packets start.
+        /// Time for which these flows run before the test starts.
         warm_up: Duration = "0 s",
     }
 }
 
-/// How a test's packets are carried.
+/// Transport of a test's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Udp,
@@ -315,37 +312,35 @@ pub(crate) enum Carrier {
 }
 
 choice!(Carrier {
-    /// UDP over IPv4, sent by one end and received by the other.
+    /// UDP over IPv4 from one host to the other.
     "udp" => Carrier::Udp,
-    /// ICMP echo, measured by the sender alone: what is lost either way counts, and delays are
-    /// round trips.
+    /// ICMP echo, measured by the sender only: loss in both directions counts, and delays are round-trip times.
     "icmp-echo" => Carrier::IcmpEcho,
-    /// UDP to a closed port, measured by the sender alone from the answers, which quote up to 548 B
-    /// of what they answer.
+    /// UDP to a closed port, measured by the sender only, from the port unreachable messages, which quote up to 548 B
+    /// of the packet.
     "udp-unreachable" => Carrier::UdpUnreachable,
 });
 
 choice!(ErrorsBy {
-    /// How loss grows with size, where damaged packets are thrown away on the way.
+    /// Increase of loss with packet size, if damaged packets are dropped on the path.
     "loss" => ErrorsBy::Loss,
-    /// The bits of payloads, compared with those sent: UDP without a checksum, so that damaged
-    /// packets arrive.
+    /// Comparison of the received payload with the one sent: UDP without a checksum, so that damaged packets arrive.
     "payload" => ErrorsBy::Payload,
 });
 
 impl Test {
-    /// Where it sends, and beside what.
+    /// Returns the path and load of the test.
     pub fn probe(&self) -> &Probe {
         match self {
             Test::Transfer(test) => &test.probe,
             Test::Tune(test) => &test.probe,
             Test::Activation(test) => &test.probe,
             Test::Stamp(test) => &test.probe,
-            _ => &self.packets().expect("all others are of packets").probe,
+            _ => &self.packets().expect("all other tests have packets").probe,
         }
     }
 
-    /// Its packets, where they are all alike.
+    /// Returns the packets of the test, if it has one set of packets.
     pub fn packets(&self) -> Option<&Packets> {
         Some(match self {
             Test::Throughput(test) => &test.packets.packets,

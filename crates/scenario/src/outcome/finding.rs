@@ -1,93 +1,93 @@
-//! What a test came to: its findings, what they mean, and every trial they rest on.
+//! Outcome of a test: its findings, their interpretation, and all trials.
 
 use super::Metric;
 use netstage_core::measure::trial::{Layer, Trial, TrialResult};
 use serde::{Deserialize, Serialize};
 
-/// What one `[test.NAME]` came to in one run.
+/// Outcome of one `[test.NAME]` in one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TestOutcome {
-    /// Its name.
+    /// Name of the test.
     pub name: String,
-    /// Its kind, as in the scenario.
+    /// Kind of the test, as in the scenario.
     pub kind: String,
-    /// What was found.
+    /// Numeric results.
     pub findings: Vec<Finding>,
-    /// What it means, in sentences.
+    /// Interpretation of the findings, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<String>,
-    /// Where its rules were not kept in full, so that its findings compare with no others.
+    /// Deviations from the rules of the test, which make its findings incomparable with others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deviations: Vec<String>,
-    /// Why it found nothing that counts: the tool itself fell short.
+    /// Reasons why the findings are void: the tool itself fell short.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub void: Vec<String>,
-    /// Its trials, in order.
+    /// Trials, in order.
     pub trials: Vec<TrialEntry>,
 }
 
-/// A number a test found.
+/// Numeric result of a test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Name of a metric.
+    /// Name of the metric.
     pub metric: String,
-    /// `NAME`, or `NAME[64]` where there are several frame sizes.
+    /// `NAME`, or `NAME[64]` if the test has several frame sizes.
     pub subject: String,
-    /// The value, in the metric's unit.
+    /// Value, in the metric's unit.
     pub value: f64,
-    /// Lower bound, where the method gives one.
+    /// Lower bound, if the method has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low: Option<f64>,
-    /// Upper bound.
+    /// Upper bound, if the method has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
 }
 
-/// A trial and what came of it.
+/// Trial and its result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrialEntry {
-    /// What it was for, as in [`Finding`].
+    /// Subject, as in [`Finding`].
     pub subject: String,
-    /// Bytes of a frame, with its check sequence.
+    /// Bytes of a frame, including its check sequence.
     pub frame: u32,
-    /// Rate asked for at the IP layer, bits per second.
+    /// Requested rate at the IP layer, bits per second.
     pub asked_bps: f64,
-    /// Rate offered at the IP layer, bits per second.
+    /// Offered rate at the IP layer, bits per second.
     pub offered_bps: f64,
-    /// How long packets were sent, nanoseconds.
+    /// Sending time, nanoseconds.
     pub sending_ns: u64,
     /// Packets sent.
     pub sent: u64,
-    /// Packets lost on the way.
+    /// Packets lost on the path.
     pub lost: u64,
-    /// Packets the receiving host lost itself.
+    /// Packets dropped by the receiving host.
     #[serde(default)]
     pub receiver_dropped: u64,
     /// Packets received more than once.
     #[serde(default)]
     pub duplicated: u64,
-    /// Packets received after one sent later.
+    /// Packets received after a packet sent later.
     #[serde(default)]
     pub reordered: u64,
-    /// Packets received with another payload than was sent.
+    /// Packets received with a changed payload.
     #[serde(default)]
     pub corrupted: u64,
-    /// Bytes a TCP transfer delivered.
+    /// Bytes delivered by a TCP transfer.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub transferred: u64,
-    /// Segments it sent again.
+    /// Segments retransmitted by a TCP transfer.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub retransmissions: u64,
-    /// Mean round trip of a transfer, nanoseconds.
+    /// Mean round-trip time of a TCP transfer, nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trip_ns: Option<u64>,
-    /// Packets sent back to back at most, where the generator tells.
+    /// Maximum number of packets sent back to back, if the generator reports it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub burst: u64,
-    /// Mean one-way delay, nanoseconds, where it was measured.
+    /// Mean one-way delay, nanoseconds, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ns: Option<u64>,
-    /// Why it does not count; empty where it does.
+    /// Reason why the trial does not count; empty if it does.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub void: String,
 }
@@ -97,21 +97,21 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Finding {
-    /// A finding; none where there is no number.
+    /// Returns a finding, or `None` if the value is not finite.
     pub fn new(metric: Metric, subject: &str, value: f64) -> Option<Finding> {
         let (metric, subject) = (metric.info().name.to_owned(), subject.to_owned());
         value.is_finite().then_some(Finding { metric, subject, value, low: None, high: None })
     }
 
-    /// With its bounds, as far as there are any.
+    /// Sets the bounds; one that is not finite is omitted.
     pub fn within(self, low: f64, high: f64) -> Finding {
-        let known = |bound: f64| bound.is_finite().then_some(bound);
-        Finding { low: known(low), high: known(high), ..self }
+        let finite = |bound: f64| bound.is_finite().then_some(bound);
+        Finding { low: finite(low), high: finite(high), ..self }
     }
 }
 
 impl TrialEntry {
-    /// What a trial and its result say.
+    /// Creates the entry of a trial and its result.
     pub fn new(subject: &str, trial: &Trial, result: &TrialResult) -> TrialEntry {
         let rate =
             |packets_per_second: f64| packets_per_second * 8.0 * f64::from(trial.frame.bytes(Layer::Ip));

@@ -1,6 +1,5 @@
-//! What the parts of a configuration say of each other: names that are there, labels and
-//! prefixes given once, addresses that belong to a link. Flows that weights are relative to
-//! are [`references`]'s.
+//! Checks between the tables of a configuration: known names, unique labels and prefixes, addresses within the
+//! prefix of their link. [`references`] checks the flows that weights are relative to.
 
 use super::file::{self, File};
 use super::{Circuit, Flow, Peer, Router, Select, Tunnel, Vpn, references};
@@ -29,16 +28,16 @@ pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
         let Some(vpn) = &member.value else { continue };
         let flows = vpn.peer.0.iter().map(|flow| {
             let peer = reference(&file.peer, &flow.name, flow.place, "peer", problems);
-            let of = format!("VPN `{}` with peer `{}`", member.name, flow.name);
-            let read = self::flow(file, &of, flow.value.as_ref()?, &mut labels, prefixes, problems);
-            Some(Flow { peer: peer?, ..read? })
+            let owner = format!("VPN `{}` with peer `{}`", member.name, flow.name);
+            let checked = self::flow(file, &owner, flow.value.as_ref()?, &mut labels, prefixes, problems);
+            Some(Flow { peer: peer?, ..checked? })
         });
         let flows: Vec<Option<Flow>> = flows.collect();
         vpns.push(Vpn { name: member.name.clone(), flows: flows.into_iter().collect::<Option<_>>()? });
     }
     let references = references::references(file, problems);
     let circuits: Vec<Circuit> = circuits.into_iter().collect::<Option<_>>()?;
-    sharing(file, &circuits, problems);
+    check_sharing(file, &circuits, problems);
     Some(Router {
         core,
         control: file.pe.control.0.clone().into(),
@@ -59,13 +58,13 @@ fn core(file: &File, problems: &mut Problems) -> Vec<String> {
     for (number, name) in names.iter().enumerate() {
         if names[..number].iter().any(|other| other.value.0 == name.value.0) {
             let message = format!("interface `{}` is listed twice", name.value.0);
-            problems.push_help(name.place, message, "leave one out");
+            problems.push_help(name.place, message, "remove one");
         }
     }
     names.iter().map(|name| name.value.0.clone()).collect()
 }
 
-/// The index of a name, or a problem that names the nearest.
+/// Returns the index of a name, or reports it with the nearest known name.
 pub(super) fn reference<T>(
     members: &Named<T>,
     name: &str,
@@ -75,9 +74,9 @@ pub(super) fn reference<T>(
 ) -> Option<usize> {
     let index = members.index(name);
     if index.is_none() {
-        let message = format!("there is no {what} `{}`", name.escape_debug());
+        let message = format!("unknown {what} `{}`", name.escape_debug());
         let help = did_you_mean(name, members.names());
-        let help = help.or_else(|| Some(format!("every {what} needs its own [{what}.{name}]")));
+        let help = help.or_else(|| Some(format!("define it with [{what}.{name}]")));
         problems.push_with_help(place, message, help);
     }
     index
@@ -93,8 +92,12 @@ fn peer(member: &crate::table::Member<file::Peer>, problems: &mut Problems) -> O
         file::Tunnel::MplsInUdp(udp) => {
             let (to, from) = (udp.to.0, udp.from.as_ref().map(|from| from.0));
             if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
-                let message = "the ends of a tunnel are both IPv4 or both IPv6";
-                problems.push_help(peer.tunnel.place, message, "leave `from` out, or make them alike");
+                let message = "the ends of this tunnel have different IP versions";
+                problems.push_help(
+                    peer.tunnel.place,
+                    message,
+                    "remove `from`, or use two IPv4 or two IPv6 addresses",
+                );
                 return None;
             }
             Tunnel::MplsInUdp { to, from, checksum: udp.checksum }
@@ -108,7 +111,7 @@ fn peer(member: &crate::table::Member<file::Peer>, problems: &mut Problems) -> O
     let mut numbers = BTreeSet::new();
     for key in peer.keys.0.iter().filter(|key| !numbers.insert(key.value.number.0)) {
         let message = format!("two keys have the number {}", key.value.number.0);
-        problems.push_help(key.place, message, "a message names its key by number: give each its own");
+        problems.push_help(key.place, message, "messages identify keys by number: change one");
     }
     Some(Peer {
         name: member.name.clone(),
@@ -124,22 +127,22 @@ fn peer(member: &crate::table::Member<file::Peer>, problems: &mut Problems) -> O
     })
 }
 
-/// A flow, its peer still to be filled in.
+/// Returns a flow, without the index of its peer.
 fn flow(
     file: &File,
-    of: &str,
+    owner: &str,
     flow: &file::Flow,
     labels: &mut BTreeMap<u64, String>,
     prefixes: &mut BTreeMap<Prefix, Place>,
     problems: &mut Problems,
 ) -> Option<Flow> {
-    if let Some(holder) = labels.insert(flow.receive.value.0, of.to_owned()) {
-        let message = format!("label {} is taken by {holder}", flow.receive.value.0);
-        let help = "each flow needs a label of its own, so that the label alone tells VPN and sender";
+    if let Some(holder) = labels.insert(flow.receive.value.0, owner.to_owned()) {
+        let message = format!("label {} is already used by {holder}", flow.receive.value.0);
+        let help = "each flow needs its own label, which identifies VPN and sender";
         problems.push_help(flow.receive.place, message, help);
     }
     for prefix in &flow.routes.0 {
-        once(prefixes, prefix.value.0, prefix.place, problems);
+        add_prefix(prefixes, prefix.value.0, prefix.place, problems);
     }
     let window = match &flow.treatment.control.value {
         Control::I2vfc(i2vfc) => Some(references::config(file, i2vfc, problems)?),
@@ -155,11 +158,11 @@ fn flow(
     })
 }
 
-/// A prefix leads one way.
-fn once(prefixes: &mut BTreeMap<Prefix, Place>, prefix: Prefix, place: Place, problems: &mut Problems) {
+/// Adds a prefix of a VPN, and reports a duplicate.
+fn add_prefix(prefixes: &mut BTreeMap<Prefix, Place>, prefix: Prefix, place: Place, problems: &mut Problems) {
     if prefixes.insert(prefix, place).is_some() {
-        let message = format!("{prefix} leads two ways in this VPN");
-        problems.push_help(place, message, "leave one out, or change one of them");
+        let message = format!("prefix {prefix} is listed twice in this VPN");
+        problems.push_help(place, message, "remove or change one of them");
     }
 }
 
@@ -172,33 +175,33 @@ fn circuit(
 ) -> Option<Circuit> {
     let interface = &circuit.interface.value.0;
     if file.pe.core.0.iter().any(|core| core.value.0 == *interface) {
-        let message = format!("`{interface}` is an interface of the core");
-        let help = "what comes from customers and what comes from the core are never believed alike: use two";
+        let message = format!("`{interface}` is a core interface");
+        let help = "customers and the core need separate interfaces, because they are trusted differently";
         problems.push_help(circuit.interface.place, message, help);
     }
     let vlans: Vec<u16> =
         circuit.vlan.iter().flat_map(|vlans| vlans.value.0.iter().map(|vlan| vlan.0 as u16)).collect();
     if let (Some(vlan), 3..) = (&circuit.vlan, vlans.len()) {
-        problems.push(vlan.place, "a frame has at most two VLAN tags here");
+        problems.push(vlan.place, "expected at most two VLAN tags");
     }
     let vpn = reference(&file.vpn, &circuit.vpn.value.0, circuit.vpn.place, "vpn", problems)?;
     let addresses: Vec<(IpAddr, u8)> = circuit.address.0.iter().map(|address| address.value.0).collect();
     for address in &circuit.address.0 {
         let (own, length) = address.value.0;
         let (link, host) = (Prefix::around(own, length), Prefix::host(own));
-        once(&mut prefixes[vpn], link, address.place, problems);
+        add_prefix(&mut prefixes[vpn], link, address.place, problems);
         if link != host {
-            once(&mut prefixes[vpn], host, address.place, problems);
+            add_prefix(&mut prefixes[vpn], host, address.place, problems);
         }
     }
     let mut routes = Vec::with_capacity(circuit.routes.0.len());
     for route in &circuit.routes.0 {
         let (to, via) = (route.to.value.0, route.via.value.0);
-        once(&mut prefixes[vpn], to, route.to.place, problems);
+        add_prefix(&mut prefixes[vpn], to, route.to.place, problems);
         let is_on_link = addresses.iter().any(|(own, length)| Prefix::around(*own, *length).holds(via));
         if !is_on_link || addresses.iter().any(|(own, _)| *own == via) {
             let message = format!("{via} is not on this circuit");
-            let help = "`via` is a router's address within the prefix of one of the circuit's own addresses";
+            let help = "`via` must be a router's address within the prefix of one of the circuit's addresses";
             problems.push_help(route.via.place, message, help);
         }
         routes.push((to, via));
@@ -226,9 +229,9 @@ fn select(select: &file::Select) -> Select {
     }
 }
 
-/// Circuits of one interface and VLAN differ by what they select, and by their addresses, which
-/// alone say which VPN a request for an address belongs to. A VLAN is a circuit, or holds circuits.
-fn sharing(file: &File, circuits: &[Circuit], problems: &mut Problems) {
+/// Checks circuits that share an interface and VLAN. They must differ in selection, and in addresses, which alone
+/// determine the VPN of an ARP or neighbor solicitation. A VLAN is a circuit or contains circuits, not both.
+fn check_sharing(file: &File, circuits: &[Circuit], problems: &mut Problems) {
     let members = file.circuit.0.iter().filter_map(|member| member.value.as_ref());
     let mut outer: BTreeMap<(&str, u16), [Option<usize>; 2]> = BTreeMap::new();
     let mut shared: BTreeMap<(&str, &[u16]), Vec<&Circuit>> = BTreeMap::new();
@@ -240,23 +243,24 @@ fn sharing(file: &File, circuits: &[Circuit], problems: &mut Problems) {
             first[depth].get_or_insert(number);
             if let Some(other) = first[1 - depth].map(|other| &circuits[other].name) {
                 let message = match depth {
-                    0 => format!("circuit `{other}` has a VLAN inside that of this one"),
-                    _ => format!("this circuit has a VLAN inside that of circuit `{other}`"),
+                    0 => format!("circuit `{other}` uses a VLAN inside this circuit's VLAN"),
+                    _ => format!("this circuit uses a VLAN inside that of circuit `{other}`"),
                 };
-                problems.push_help(place, message, "a VLAN is a circuit, or holds circuits");
+                problems.push_help(place, message, "a VLAN is a circuit or contains circuits, not both");
             }
         }
         let others = shared.entry((interface, &circuit.vlans)).or_default();
         for other in others.iter() {
             if other.select == circuit.select {
-                let message = format!("circuit `{}` takes the same packets", other.name);
-                let help = "give one another interface, VLAN or selection";
+                let message = format!("circuit `{}` selects the same packets", other.name);
+                let help = "change the interface, VLAN or selection of one";
                 problems.push_help(place, message, help);
             }
             let mut own = circuit.addresses.iter().map(|(own, _)| own);
             if let Some(own) = own.find(|own| other.addresses.iter().any(|(address, _)| address == *own)) {
-                let message = format!("circuit `{}` has the address {own} at the same place", other.name);
-                let help = "circuits of one interface and VLAN need different addresses: who asks for one must mean one VPN";
+                let message =
+                    format!("circuit `{}` has the address {own} on the same interface and VLAN", other.name);
+                let help = "circuits of one interface and VLAN need different addresses, which identify the VPN of a request";
                 problems.push_help(place, message, help);
             }
         }

@@ -1,4 +1,4 @@
-//! The tables of the configuration, as written.
+//! Tables of the configuration file.
 
 use super::PortKind;
 use crate::address::{Address, LabelNumber, LinkAddress, Listen, PrefixText, StationText};
@@ -12,204 +12,204 @@ use netstage_core::time::Duration;
 use std::ops::RangeInclusive;
 
 table! {
-    /// A provider edge router's configuration.
+    /// Configuration of a provider edge router.
     pub(crate) struct File "the file" {
-        /// The router itself.
+        /// Settings of the router.
         pe: Head,
-        /// The other provider edge routers, by name.
+        /// Other provider edge routers, by name.
         peer: Named<Peer>,
-        /// The VPNs, by name.
+        /// VPNs, by name.
         vpn: Named<Vpn>,
         /// Flows that weights are relative to, by name.
         reference: Named<Reference>,
-        /// Where customers are attached, by name.
+        /// Attachment circuits of customers, by name.
         circuit: Named<Circuit>,
     }
 }
 
 table! {
-    /// The router itself.
+    /// Settings of the router.
     pub(crate) struct Head "[pe]" {
-        /// Interfaces towards the core. The kernel keeps their addresses and routes; the router takes only MPLS and UDP port 6635.
+        /// Interfaces to the core. The kernel keeps their addresses and routes; the router receives only MPLS and UDP port 6635 on them.
         core: List<At<InterfaceName>, 1, 64>,
-        /// The control socket, for `netstage pe show`, `top` and `reload`.
+        /// Control socket, for `netstage pe show`, `top` and `reload`.
         control: FilePath = "/run/netstage-pe.sock",
-        /// Address and port to serve Prometheus metrics on; left out, they are not served.
+        /// Listening address and port of the Prometheus exporter. Default: no exporter.
         metrics: Option<Listen>,
-        /// Packets that may wait, all VPNs together.
+        /// Maximum number of queued packets of all VPNs together.
         buffers: Packets = "16384 packets",
-        /// How interfaces are opened.
+        /// Packet interface of the ports.
         ports: PortKind = "auto",
-        /// Frames and timers are looked at once in this time at most, as with interrupt moderation: more takes less processor time, and adds up to as much to the delay of a packet.
+        /// Minimum interval between polls of frames and timers, as with interrupt moderation. A longer interval takes less CPU time, but delays packets by up to that interval.
         moderation: Moderation = "250 us",
-        /// Processor cores that forward, each some of the VPNs: those with circuits on one interface share a core, by AF_PACKET those on one VLAN of it.
+        /// Number of CPU cores that forward. VPNs are distributed over them; VPNs with circuits on the same interface (with AF_PACKET, on the same VLAN) share a core.
         cores: Count<1, 64> = 1,
     }
 }
 
 table! {
-    /// Another provider edge router, and the way there.
+    /// Another provider edge router, and the tunnel to it.
     pub(crate) struct Peer "a peer" {
-        /// What packets to it are put into.
+        /// Encapsulation of packets to the peer.
         tunnel: At<Tunnel>,
-        /// Largest IP or MPLS packet the core carries; left out, that of the interface.
+        /// Maximum size of IP or MPLS packets in the core. Default: the MTU of the interface.
         mtu: Option<Bytes<1_344, 9_216>>,
-        /// Lower the segment size TCP connections agree on to what fits.
+        /// Clamp the maximum segment size of TCP connections to the MTU.
         clamp_segment_size: bool = true,
-        /// Keys shared with it, which authenticate management packets: the first signs, what any signed is taken. Left out: nothing is authenticated.
+        /// Keys shared with the peer, which authenticate management packets. The first one signs; all are accepted. Default: no authentication.
         keys: List<At<SharedKey>>,
     }
 }
 
 table! {
-    /// A key two provider edge routers share.
+    /// Key shared by two provider edge routers.
     pub(crate) struct SharedKey "a key" {
-        /// Its number, the same at both.
+        /// Key number, the same on both routers.
         number: Count<0, 255>,
-        /// The file that holds it, relative to this one: 32 or more hexadecimal digits, as `openssl rand -hex 16` prints them.
+        /// Key file, relative to this file, with at least 32 hexadecimal digits, as printed by `openssl rand -hex 16`.
         file: FilePath,
     }
 }
 
 tagged! {
-    /// What packets to a peer are put into.
+    /// Encapsulation of packets to a peer.
     pub(crate) enum Tunnel "tunnel" by "kind" {
-        /// MPLS in UDP (RFC 7510), along the kernel's routes.
+        /// MPLS in UDP (RFC 7510), routed by the kernel.
         MplsInUdp(MplsInUdp) = "mpls-in-udp",
-        /// MPLS on Ethernet, with a label for the path there.
+        /// MPLS on Ethernet, with a label for the path to the peer.
         Mpls(Mpls) = "mpls",
     }
 }
 
 table! {
-    /// A tunnel of UDP.
+    /// MPLS-in-UDP tunnel.
     pub(crate) struct MplsInUdp "tunnel \"mpls-in-udp\"" {
-        /// The peer's address.
+        /// Address of the peer.
         to: Address,
-        /// This router's address; left out, the one the kernel would send from.
+        /// Address of this router. Default: the source address chosen by the kernel.
         from: Option<Address>,
-        /// Compute UDP checksums, and over IPv6 ask for them.
+        /// Compute UDP checksums, and require them over IPv6.
         checksum: bool = false,
     }
 }
 
 table! {
-    /// A path of labels.
+    /// Label switched path.
     pub(crate) struct Mpls "tunnel \"mpls\"" {
-        /// The next router there, a neighbour of this machine.
+        /// Next router on the path, adjacent to this host.
         next_hop: Address,
-        /// Label of the path there; left out where the peer itself is the next router.
+        /// Label of the path to the peer. Omit it if the peer is the next router.
         push: Option<LabelNumber>,
-        /// Label of the path back, where the last router leaves it on.
+        /// Label of the path from the peer, if the last router does not pop it.
         accept: Option<LabelNumber>,
     }
 }
 
 table! {
-    /// A VPN: addresses of its own.
+    /// A VPN, with its own address space.
     pub(crate) struct Vpn "a VPN" {
-        /// Its flows, by the peer each leads to.
+        /// VPN flows, by peer.
         peer: Named<Flow>,
     }
 }
 
 table! {
-    /// A VPN's flow to a peer, and the one back.
+    /// VPN flow to a peer, and the one from it.
     pub(crate) struct Flow "a VPN flow" {
-        /// The label the peer has given to what this router sends: its `receive`.
+        /// Label of sent packets, assigned by the peer: its `receive`.
         send: LabelNumber,
-        /// The label this router has given to what the peer sends. No two flows have the same.
+        /// Label of received packets, assigned by this router. Each flow needs a different one.
         receive: At<LabelNumber>,
-        /// Prefixes of the VPN behind the peer.
+        /// Prefixes of the VPN reached through the peer.
         routes: List<At<PrefixText>>,
-        /// Its share of the core, relative to other flows'.
+        /// Weight of the flow in the core, relative to other flows.
         weight: Positive = 1,
         ..treatment: Treatment
     }
 }
 
 table! {
-    /// A flow that weights are relative to: one of this router's VPN flows, or one a peer tells of.
+    /// Flow that weights are relative to: a VPN flow of this router, or one published by a peer.
     pub(crate) struct Reference "a reference" {
-        /// Its number, by which routers tell references apart: the same wherever it is followed.
+        /// Number that identifies the reference, the same on all routers that use it.
         number: At<Count<1, 4_294_967_295>>,
-        /// The VPN flow of this router that it is, under `i2vfc` with a fixed decrease.
+        /// VPN flow of this router to use, with control `i2vfc` and a fixed decrease.
         flow: Option<At<FlowName>>,
-        /// Peers that are told what that flow measures.
+        /// Peers that receive the measurements of that flow.
         publish_to: List<At<PeerName>>,
-        /// Instead of `flow`: the peer that tells of it.
+        /// Peer that publishes the reference, instead of `flow`.
         from: Option<At<PeerName>>,
     }
 }
 
 table! {
-    /// A VPN flow, by the names of its VPN and peer.
+    /// VPN flow, identified by its VPN and peer.
     pub(crate) struct FlowName "the name of a VPN flow" {
-        /// Its VPN.
+        /// VPN of the flow.
         vpn: At<VpnName>,
-        /// The peer it leads to.
+        /// Peer of the flow.
         peer: At<PeerName>,
     }
 }
 
 table! {
-    /// Where a customer is attached.
+    /// Attachment circuit of a customer.
     pub(crate) struct Circuit "a circuit" {
-        /// Its VPN.
+        /// VPN of the customer.
         vpn: At<VpnName>,
-        /// Its interface. The router owns it: the kernel must have no address there.
+        /// Customer-facing interface. The router owns it: the kernel must have no address on it.
         interface: At<InterfaceName>,
-        /// VLAN, or two, the outer first; left out: untagged.
+        /// VLAN, or outer and inner VLAN. Default: untagged.
         vlan: Option<At<OneOrMore<Count<1, 4_094>>>>,
-        /// Which packets there belong to it, where it shares interface and VLAN with other circuits.
+        /// Packets of this circuit, if it shares interface and VLAN with other circuits.
         select: Option<Select>,
-        /// This router's addresses there, with the length of the link's prefix: "10.0.1.1/24".
+        /// Addresses of this router on the circuit, with the prefix length of the link: "10.0.1.1/24".
         address: OneOrMore<At<LinkAddress>>,
-        /// The one station there, to which everything goes: nothing is resolved then.
+        /// MAC address that receives all packets, instead of address resolution.
         station: Option<StationText>,
-        /// What is behind routers on the circuit.
+        /// Routes through routers on the circuit.
         routes: List<Route>,
-        /// Largest IP packet it carries; left out, that of the interface.
+        /// Maximum size of IP packets. Default: the MTU of the interface.
         mtu: Option<Bytes<1_280, 9_216>>,
     }
 }
 
 table! {
-    /// A prefix behind a router on a circuit.
+    /// Route through a router on a circuit.
     pub(crate) struct Route "a route" {
-        /// The prefix.
+        /// Destination prefix.
         to: At<PrefixText>,
-        /// The router's address, on the circuit.
+        /// Address of the router, on the circuit.
         via: At<Address>,
     }
 }
 
 table! {
-    /// Packets by their addresses and ports; what is not given is not looked at.
+    /// Packet filter by addresses and ports. A field that is not set matches all packets.
     pub(crate) struct Select "a selection" {
-        /// The sender's prefix.
+        /// Source prefix.
         source: Option<PrefixText>,
-        /// The receiver's prefix.
+        /// Destination prefix.
         destination: Option<PrefixText>,
-        /// Protocol, as in the IP header: 6 is TCP, 17 is UDP.
+        /// IP protocol number, such as 6 for TCP or 17 for UDP.
         protocol: Option<Count<0, 255>>,
-        /// The sender's port, or first and last.
+        /// Source port, or first and last port of a range.
         source_ports: Option<Ports>,
-        /// The receiver's port, or first and last.
+        /// Destination port, or first and last port of a range.
         destination_ports: Option<Ports>,
     }
 }
 
 choice!(PortKind {
-    /// The customers' interfaces by AF_XDP where it works, the others by AF_PACKET.
+    /// AF_XDP on customer interfaces that support it, AF_PACKET on all others.
     "auto" => PortKind::Auto,
-    /// By AF_PACKET.
+    /// AF_PACKET on all interfaces.
     "af-packet" => PortKind::AfPacket,
-    /// The customers' by AF_XDP or not at all.
+    /// AF_XDP on customer interfaces, with an error if one does not support it; AF_PACKET on core interfaces.
     "af-xdp" => PortKind::AfXdp,
 });
 
-/// Time between turns. What is due is made up for by no more than a millisecond.
+/// Interval between polls, at most 1 ms: greater lateness is not caught up on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Moderation(pub Duration);
 
@@ -224,11 +224,11 @@ impl Decode for Moderation {
 }
 
 text! {
-    /// A peer, by name.
+    /// Name of a peer.
     PeerName = "the name of a peer";
 }
 
-/// Ports, both ends included.
+/// Port range, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ports(pub RangeInclusive<u16>);
 
@@ -242,7 +242,7 @@ impl Decode for Ports {
             [Count(only)] => Some(Ports(only as u16..=only as u16)),
             [Count(first), Count(last)] if first <= last => Some(Ports(first as u16..=last as u16)),
             _ => {
-                problems.push(node.place, "expected a port, or the first and the last of several");
+                problems.push(node.place, "expected a port, or the first and last port of a range");
                 None
             }
         }

@@ -1,8 +1,7 @@
-//! The configuration of a provider edge router: read and checked as a scenario is, with the
-//! same quantities, names, positions and advice.
+//! Configuration of a provider edge router, read and checked like a scenario: same scalars, positions and help.
 //!
-//! [`file`] is what is written, [`build`] and [`references`] check what its parts say of each other. What only
-//! the machine knows (whether an interface is there, where a route leads) is the daemon's.
+//! [`file`] declares the tables; [`build`] and [`references`] check relations between them. The daemon checks what
+//! depends on the host, such as interfaces and routes.
 
 mod build;
 pub(crate) mod file;
@@ -20,90 +19,90 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-/// A provider edge router, as configured.
+/// Configuration of a provider edge router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Router {
-    /// Interfaces on the core's side, shared with the kernel.
+    /// Core interfaces, shared with the kernel.
     pub core: Vec<String>,
-    /// The control socket.
+    /// Path of the control socket.
     pub control: PathBuf,
-    /// Where metrics are served, if anywhere.
+    /// Listening address of the Prometheus exporter, if enabled.
     pub metrics: Option<SocketAddr>,
-    /// Packets that may wait, all VPNs together.
+    /// Maximum number of queued packets of all VPNs together.
     pub buffers: u32,
-    /// How interfaces are opened.
+    /// Packet interface of the ports.
     pub ports: PortKind,
-    /// Time between turns.
+    /// Interval between polls.
     pub moderation: Duration,
-    /// Processor cores that forward.
+    /// Number of CPU cores that forward.
     pub cores: usize,
-    /// The other provider edge routers, by name.
+    /// Other provider edge routers, by name.
     pub peers: Vec<Peer>,
-    /// The VPNs, by name.
+    /// VPNs, by name.
     pub vpns: Vec<Vpn>,
-    /// The references, by name: what [`netstage_core::fair::Reference::Vpn`] numbers in a flow's control.
+    /// References, by name. [`netstage_core::fair::Reference::Vpn`] in a flow's control is an index of this list.
     pub references: Vec<Reference>,
-    /// The circuits, by name.
+    /// Circuits, by name.
     pub circuits: Vec<Circuit>,
 }
 
 impl Router {
-    /// Interfaces of customers, each once, in order of name.
+    /// Returns the customer interfaces, each once, ordered by name.
     pub fn customer_interfaces(&self) -> BTreeSet<&str> {
         self.circuits.iter().map(|circuit| circuit.interface.as_str()).collect()
     }
 
-    /// All interfaces: the core's in the order of the file, then those of customers in order of name.
+    /// Returns all interfaces: core interfaces in file order, then customer interfaces by name.
     pub fn interfaces(&self) -> Vec<&str> {
         self.core.iter().map(String::as_str).chain(self.customer_interfaces()).collect()
     }
 }
 
-/// How interfaces are opened.
+/// Packet interface of the ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortKind {
-    /// The customers' by AF_XDP where it works, all others by AF_PACKET.
+    /// AF_XDP on customer interfaces that support it, AF_PACKET on all others.
     Auto,
-    /// All by AF_PACKET.
+    /// AF_PACKET on all interfaces.
     AfPacket,
-    /// The customers' by AF_XDP or not at all; the core's by AF_PACKET.
+    /// AF_XDP on customer interfaces, without fallback; AF_PACKET on core interfaces.
     AfXdp,
 }
 
 /// Another provider edge router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its name.
+    /// Name of the peer.
     pub name: String,
-    /// What packets to it are put into.
+    /// Encapsulation of packets to the peer.
     pub tunnel: Tunnel,
-    /// Bytes of the largest IP or MPLS packet the core carries; that of the interface if none.
+    /// Maximum bytes of IP or MPLS packets in the core; `None` for the MTU of the interface.
     pub mtu: Option<u16>,
-    /// Lower the segment size TCP connections agree on to what fits.
+    /// Clamping of the maximum segment size of TCP connections to the MTU.
     pub clamp_segment_size: bool,
-    /// Numbers of keys shared with it, and the files that hold them; the first signs.
+    /// Numbers and files of the keys shared with the peer; the first one signs.
     pub keys: Vec<(u8, PathBuf)>,
 }
 
-/// What packets to a peer are put into.
+/// Encapsulation of packets to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tunnel {
-    /// MPLS in UDP (RFC 7510), along the kernel's routes.
+    /// MPLS in UDP (RFC 7510), routed by the kernel.
     MplsInUdp {
-        /// The peer's address.
+        /// Address of the peer.
         to: IpAddr,
-        /// Ours; where left out the one the kernel would send from.
+        /// Address of this router; `None` for the source address chosen by the kernel.
         from: Option<IpAddr>,
-        /// Compute UDP checksums.
+        /// UDP checksums are computed.
         checksum: bool,
     },
-    /// A label stack on Ethernet.
+    /// MPLS on Ethernet.
     Mpls {
-        /// The next router, a neighbour of this machine.
+        /// Next router, adjacent to this host.
         next_hop: IpAddr,
-        /// Label of the path there.
+        /// Label of the path to the peer.
         push: Option<Label>,
-        /// Label of the path back, where it arrives.
+        /// Label of the path from the peer, if the last router does not pop it.
         accept: Option<Label>,
     },
 }
@@ -111,29 +110,29 @@ pub enum Tunnel {
 /// A VPN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vpn {
-    /// Its name.
+    /// Name of the VPN.
     pub name: String,
-    /// Its flows, by peer.
+    /// VPN flows, by peer.
     pub flows: Vec<Flow>,
 }
 
-/// A VPN's flow to a peer, and the one back.
+/// VPN flow to a peer, and the one from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
-    /// The peer, an index.
+    /// Index of the peer.
     pub peer: usize,
-    /// The label the peer has given to what we send.
+    /// Label of sent packets, assigned by the peer.
     pub send: Label,
-    /// The label we have given to what the peer sends.
+    /// Label of received packets, assigned by this router.
     pub receive: Label,
-    /// What is behind the peer.
+    /// Prefixes reached through the peer.
     pub routes: Vec<Prefix>,
-    /// How what is sent is treated.
+    /// Control and queueing of sent packets.
     pub settings: Settings,
 }
 
 impl Flow {
-    /// The reference it follows, an index; none where that is the nominal flow, or it has no window.
+    /// Returns the index of the flow's reference; `None` for the nominal flow or a control without a window.
     pub fn reference(&self) -> Option<usize> {
         match &self.settings.control {
             Control::I2vfc(Config { reference: fair::Reference::Vpn(index), .. }) => Some(*index),
@@ -142,89 +141,89 @@ impl Flow {
     }
 }
 
-/// A flow that weights are relative to.
+/// Flow that weights are relative to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Its name here.
+    /// Name in this configuration.
     pub name: String,
-    /// Its number between routers.
+    /// Number shared by all routers.
     pub number: u32,
-    /// Who measures it.
+    /// Source of its measurements.
     pub source: ReferenceSource,
 }
 
-/// Who measures a reference.
+/// Source of a reference's measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReferenceSource {
     /// A VPN flow of this router.
     Flow {
-        /// Its VPN, an index.
+        /// Index of the VPN.
         vpn: usize,
-        /// The peer it leads to, an index.
+        /// Index of the peer.
         peer: usize,
-        /// The peers that are told, as indices.
+        /// Indices of the peers that receive the measurements.
         publish_to: Vec<usize>,
     },
-    /// This peer, an index.
+    /// The peer with this index.
     Peer(usize),
 }
 
-/// Where a customer is attached.
+/// Attachment circuit of a customer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Circuit {
-    /// Its name.
+    /// Name of the circuit.
     pub name: String,
-    /// Its VPN, an index.
+    /// Index of the VPN.
     pub vpn: usize,
-    /// Its interface.
+    /// Customer-facing interface.
     pub interface: String,
-    /// Its VLANs, outermost first, up to two.
+    /// Up to two VLANs, outer one first.
     pub vlans: Vec<u16>,
-    /// Which packets there are its, where it is not alone.
+    /// Filter of the circuit's packets, if it shares interface and VLAN with others.
     pub select: Option<Select>,
-    /// Our addresses there, each with the length of its link's prefix.
+    /// Addresses of this router on the circuit, with the prefix length of the link.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// The one station there, if nothing is to be resolved.
+    /// MAC address that receives all packets, instead of address resolution.
     pub station: Option<[u8; 6]>,
-    /// What is behind routers there.
+    /// Prefixes behind routers on the circuit, with the routers' addresses.
     pub routes: Vec<(Prefix, IpAddr)>,
-    /// Bytes of the largest IP packet it carries; that of the interface if none.
+    /// Maximum bytes of IP packets; `None` for the MTU of the interface.
     pub mtu: Option<u16>,
 }
 
 impl Circuit {
-    /// The prefixes whose addresses are on its link.
+    /// Returns the prefixes of the circuit's link.
     pub fn links(&self) -> impl Iterator<Item = Prefix> + '_ {
         self.addresses.iter().map(|(address, length)| Prefix::around(*address, *length))
     }
 }
 
-/// Packets by their addresses and ports.
+/// Packet filter by addresses and ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Select {
-    /// The sender's prefix.
+    /// Source prefix.
     pub source: Option<Prefix>,
-    /// The receiver's prefix.
+    /// Destination prefix.
     pub destination: Option<Prefix>,
-    /// Protocol, as in the IP header.
+    /// IP protocol number.
     pub protocol: Option<u8>,
-    /// The sender's ports.
+    /// Source ports.
     pub source_ports: Option<RangeInclusive<u16>>,
-    /// The receiver's ports.
+    /// Destination ports.
     pub destination_ports: Option<RangeInclusive<u16>>,
 }
 
-/// The word of a configuration for a rule.
+/// Returns the configuration keyword of a rule.
 pub fn rule_word(rule: Rule) -> &'static str {
     word(rule)
 }
 
-/// The word of a configuration for a measure of loss.
+/// Returns the configuration keyword of a loss measure.
 pub fn loss_measure_word(measure: LossMeasure) -> &'static str {
     word(measure)
 }
 
-/// The word of a configuration for what to do while a peer is silent.
+/// Returns the configuration keyword of the behavior while a peer is silent.
 pub fn when_silent_word(then: WhenSilent) -> &'static str {
     word(then)
 }
@@ -234,7 +233,7 @@ pub fn load(path: &Path) -> Result<Router, Errors> {
     parse(&path.display().to_string(), &read(path)?)
 }
 
-/// The text of a configuration file.
+/// Reads the text of a configuration file.
 pub fn read(path: &Path) -> Result<String, Errors> {
     read_text(path, "configuration")
 }
@@ -248,7 +247,7 @@ pub fn parse(name: &str, text: &str) -> Result<Router, Errors> {
     Ok(router)
 }
 
-/// The tables of a configuration, in Markdown.
+/// Returns the reference of the configuration's tables, in Markdown.
 pub fn reference() -> String {
     crate::reference::tables(&root_kind())
 }

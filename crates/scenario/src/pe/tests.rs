@@ -3,7 +3,7 @@ use netstage_core::fair;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
-const GOOD: &str = r#"
+const VALID: &str = r#"
 [pe]
 core = ["core0"]
 metrics = "127.0.0.1:9635"
@@ -50,8 +50,8 @@ mtu = "1400 B"
 "#;
 
 #[test]
-fn a_configuration_is_read() {
-    let router = parse("pe.toml", GOOD).unwrap();
+fn a_configuration_is_parsed() {
+    let router = parse("pe.toml", VALID).unwrap();
     assert_eq!((router.core.as_slice(), router.buffers), (&["core0".to_owned()][..], 16_384));
     assert_eq!(router.control, Path::new("/run/netstage-pe.sock"));
     let [north, west] = &router.peers[..] else { panic!("{:?}", router.peers) };
@@ -82,15 +82,15 @@ fn a_configuration_is_read() {
     assert_eq!((links, red.routes.len()), (vec!["10.0.1.0/24".into(), "fd00:1::/64".into()], 1));
 }
 
-/// What is said of the good file with one text put in place of another: line, column, message and help.
-fn refusal(from: &str, to: &str) -> String {
-    refusal_of(GOOD, from, to)
+/// Returns line, column, message and help of the problems after one replacement in the valid file.
+fn problems(from: &str, to: &str) -> String {
+    problems_of(VALID, from, to)
 }
 
-fn refusal_of(good: &str, from: &str, to: &str) -> String {
-    assert_eq!(good.matches(from).count(), 1, "{from}");
-    let errors = parse("pe.toml", &good.replace(from, to)).unwrap_err();
-    let told: Vec<String> = errors
+fn problems_of(valid: &str, from: &str, to: &str) -> String {
+    assert_eq!(valid.matches(from).count(), 1, "{from}");
+    let errors = parse("pe.toml", &valid.replace(from, to)).unwrap_err();
+    let problems: Vec<String> = errors
         .problems
         .iter()
         .map(|problem| {
@@ -98,11 +98,11 @@ fn refusal_of(good: &str, from: &str, to: &str) -> String {
             format!("{}:{}: {}; {help}", problem.line, problem.column, problem.message)
         })
         .collect();
-    told.join("\n")
+    problems.join("\n")
 }
 
 #[test]
-fn mistakes_are_told_with_place_and_remedy() {
+fn errors_contain_position_and_remedy() {
     let mut wrong = Vec::new();
     let zone = |vlans: &str, more: &str| {
         format!(
@@ -117,28 +117,32 @@ fn mistakes_are_told_with_place_and_remedy() {
         (
             "mtu = \"1400 B\"",
             &inside[..],
-            "48:13: this circuit has a VLAN inside that of circuit `red-lan`; a VLAN is",
+            "48:13: this circuit uses a VLAN inside that of circuit `red-lan`; a VLAN is",
         ),
         (
             "mtu = \"1400 B\"",
             &same_packets[..],
-            "circuit `blue-lan` takes the same packets; give one another",
+            "circuit `blue-lan` selects the same packets; change the interface",
         ),
         (
             "mtu = \"1400 B\"",
             &same_address[..],
-            "10.0.1.1/32 leads two ways in this VPN; leave one out, or change",
+            "prefix 10.0.1.1/32 is listed twice in this VPN; remove or change",
         ),
-        ("classes = [{ dscp", &classes[..], "20:11: expected at most 64 in this list, found 65; "),
+        ("classes = [{ dscp", &classes[..], "20:11: expected at most 64 values in this list, found 65; "),
         (
             "core = [\"core0\"]",
             "core = [\"core0\", \"core0\"]",
-            "3:18: interface `core0` is listed twice; leave one out",
+            "3:18: interface `core0` is listed twice; remove one",
         ),
-        ("vlan = 100", "vlan = 7", "34:13: circuit `blue-lan` has a VLAN inside that of this one; a VLAN is"),
+        (
+            "vlan = 100",
+            "vlan = 7",
+            "34:13: circuit `blue-lan` uses a VLAN inside this circuit's VLAN; a VLAN is",
+        ),
         ("vlan = 100", "vlan = 4095", "35:8: expected a whole number from 1 to 4094"),
-        ("vlan = 100", "vlan = [1, 2, 3]", "35:8: a frame has at most two VLAN tags here"),
-        ("[vpn.blue.peer.west]", "[vpn.red.peer.west]", "27:15: `west` appears twice"),
+        ("vlan = 100", "vlan = [1, 2, 3]", "35:8: expected at most two VLAN tags"),
+        ("[vpn.blue.peer.west]", "[vpn.red.peer.west]", "27:15: duplicate name `west`; rename it"),
         (
             "send = 2003",
             "send = 13",
@@ -149,12 +153,12 @@ fn mistakes_are_told_with_place_and_remedy() {
         (
             "routes = [\"10.0.2.0/24\"]",
             "routes = [\"10.0.1.1/32\"]",
-            "30:11: 10.0.1.1/32 leads two ways in this VPN",
+            "30:11: prefix 10.0.1.1/32 is listed twice in this VPN",
         ),
         (
             "receive = 1003",
             "receive = 1001",
-            "15:11: label 1001 is taken by VPN `blue` with peer `west`; each flow",
+            "15:11: label 1001 is already used by VPN `blue` with peer `west`; each flow",
         ),
         ("weight = 2", "weight = 0", "17:10: expected a number above 0, found the number 0; "),
         (
@@ -162,70 +166,74 @@ fn mistakes_are_told_with_place_and_remedy() {
             "receive = 3",
             "24:11: expected a whole number from 16 to 1048575, found the number 3; ",
         ),
-        (
-            "[vpn.blue.peer.west]",
-            "[vpn.blue.peer.wets]",
-            "27:16: there is no peer `wets`; did you mean `west`?",
-        ),
-        ("vpn = \"red\"", "vpn = \"rde\"", "33:7: there is no vpn `rde`; did you mean `red`?"),
+        ("[vpn.blue.peer.west]", "[vpn.blue.peer.wets]", "27:16: unknown peer `wets`; did you mean `west`?"),
+        ("vpn = \"red\"", "vpn = \"rde\"", "33:7: unknown vpn `rde`; did you mean `red`?"),
         (
             "via = \"10.0.1.2\"",
             "via = \"10.0.3.2\"",
-            "37:39: 10.0.3.2 is not on this circuit; `via` is a router's",
+            "37:39: 10.0.3.2 is not on this circuit; `via` must be a router's",
         ),
         (
             "via = \"10.0.1.2\"",
             "via = \"10.0.1.1\"",
-            "37:39: 10.0.1.1 is not on this circuit; `via` is a router's",
+            "37:39: 10.0.1.1 is not on this circuit; `via` must be a router's",
         ),
         (
             "to = \"10.9.0.0/16\"",
             "to = \"10.0.2.0/24\"",
-            "16:11: 10.0.2.0/24 leads two ways in this VPN; leave one",
+            "16:11: prefix 10.0.2.0/24 is listed twice in this VPN; remove",
+        ),
+        ("10.9.0.0/16", "10.9.0.1/16", "37:18: expected a prefix without host bits such as \"10.0.2.0/24\""),
+        (
+            "vlan = [7, 9]",
+            "vlan = 100",
+            "34:13: circuit `blue-lan` selects the same packets; change the interface",
         ),
         (
-            "10.9.0.0/16",
-            "10.9.0.1/16",
-            "37:18: expected a prefix without bits beyond its length, such as \"10.0.2.0/24\"",
+            "vlan = [7, 9]",
+            "vlan = [100, 9]",
+            "34:13: circuit `blue-lan` uses a VLAN inside this circuit's VLAN",
         ),
-        ("vlan = [7, 9]", "vlan = 100", "34:13: circuit `blue-lan` takes the same packets; give one another"),
-        ("vlan = [7, 9]", "vlan = [100, 9]", "34:13: circuit `blue-lan` has a VLAN inside that of this one"),
-        ("core = [\"core0\"]", "core = [\"eth1\"]", "41:13: `eth1` is an interface of the core; what comes"),
+        ("core = [\"core0\"]", "core = [\"eth1\"]", "41:13: `eth1` is a core interface; customers and"),
         (
             "to = \"192.0.2.2\"",
             "to = \"192.0.2.2\", from = \"::1\"",
-            "7:10: the ends of a tunnel are both IPv4 or",
+            "7:10: the ends of this tunnel have different IP versions; remove `from`",
         ),
         (
             "weight = 2",
             "control = { reference = \"blue\" }",
-            "17:25: there is no reference `blue`; every reference needs its own [reference.blue]",
+            "17:25: unknown reference `blue`; define it with [reference.blue]",
         ),
         (
             "mtu = \"1496 B\"",
             "mtu = 1496",
-            "11:7: expected a size such as \"64 KiB\", found the number 1496; write it",
+            "11:7: expected a size such as \"64 KiB\", found the number 1496; write a string with the unit",
         ),
-        ("kind = \"mpls-in-udp\", ", "", "7:10: tunnel needs `kind`; one of \"mpls-in-udp\" or \"mpls\""),
+        (
+            "kind = \"mpls-in-udp\", ",
+            "",
+            "7:10: missing field `kind` in tunnel; add `kind`: \"mpls-in-udp\" or \"mpls\"",
+        ),
         (
             "mtu = \"1400 B\"",
             "station = \"01:00:00:00:00:01\"",
-            "44:11: expected an Ethernet address such as",
+            "44:11: expected a unicast MAC address such as",
         ),
         (
             "rate = \"5 Mbit/s\" }",
             "rate = \"5 Mbit/s\" }\nwhen_silent = \"open\"\nminimum = \"1 Mbit/s\"",
-            "26:15: `when_silent` needs the control `i2vfc`: no other asks the peer anything; leave it out",
+            "26:15: `when_silent` needs control \"i2vfc\": no other control queries the peer; remove it",
         ),
         (
             "minimum = \"1 Mbit/s\"",
             "minimum = \"1 Mbit/s\"\nmaximum = \"500 kbit/s\"",
-            "19:11: the minimum is more than the maximum; lower it",
+            "19:11: `minimum` exceeds `maximum`; lower `minimum`",
         ),
         (
             "mtu = \"1496 B\"",
             "keys = [{ number = 3, file = \"a\" }, { number = 3, file = \"b\" }]",
-            "11:37: two keys have the number 3; a message names its key by number",
+            "11:37: two keys have the number 3; messages identify keys by number",
         ),
         ("dscp = [46]", "dscp = [64]", "20:22: expected a whole number from 0 to 63, found the number 64; "),
         (
@@ -235,9 +243,9 @@ fn mistakes_are_told_with_place_and_remedy() {
         ),
         ("metrics", "metrisc", "4:1: unknown field `metrisc` in [pe]; did you mean `metrics`?"),
     ] {
-        let told = refusal(from, to);
-        if !told.contains(expected) {
-            wrong.push(format!("{from} → {to}:\n{told}\nexpected\n{expected}"));
+        let found = problems(from, to);
+        if !found.contains(expected) {
+            wrong.push(format!("{from} → {to}:\n{found}\nexpected\n{expected}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
@@ -274,7 +282,7 @@ from = "west"
 "#;
 
 #[test]
-fn references_are_read() {
+fn references_are_parsed() {
     let router = parse("pe.toml", REFERENCES).unwrap();
     let [gold, silver] = &router.references[..] else { panic!("{:?}", router.references) };
     assert_eq!((gold.name.as_str(), gold.number, silver.number), ("gold", 7, 8));
@@ -285,66 +293,58 @@ fn references_are_read() {
 }
 
 #[test]
-fn mistakes_about_references_are_told_with_place_and_remedy() {
+fn errors_of_references_contain_position_and_remedy() {
     let mut wrong = Vec::new();
     for (from, to, expected) in [
         (
             "reference = \"silver\"",
             "reference = \"sliver\"",
-            "19:25: there is no reference `sliver`; did you mean `silver`?",
+            "19:25: unknown reference `sliver`; did you mean `silver`?",
         ),
-        ("number = 8", "number = 7", "27:10: number 7 is taken by reference `gold`; routers tell"),
+        ("number = 8", "number = 7", "27:10: number 7 is already used by reference `gold`; routers identify"),
         ("number = 8", "number = 0", "27:10: expected a whole number from 1 to 4294967295"),
-        ("from = \"west\"", "from = \"wets\"", "28:8: there is no peer `wets`; did you mean `west`?"),
-        (
-            "from = \"west\"",
-            "",
-            "26:12: reference `silver` is either a `flow` of this router or `from` a peer; flow = {",
-        ),
-        ("publish_to = [\"north\"]", "from = \"north\"", "23:8: reference `gold` is either a `flow`"),
+        ("from = \"west\"", "from = \"wets\"", "28:8: unknown peer `wets`; did you mean `west`?"),
+        ("from = \"west\"", "", "26:12: reference `silver` needs either `flow` or `from`; flow = {"),
+        ("publish_to = [\"north\"]", "from = \"north\"", "23:8: reference `gold` needs either `flow`"),
         (
             "from = \"west\"",
             "from = \"west\"\npublish_to = [\"north\"]",
-            "29:15: what a peer tells is not told on; let",
+            "29:15: a reference from a peer cannot be published; list all",
         ),
-        ("vpn = \"red\"", "vpn = \"rde\"", "23:16: there is no vpn `rde`; did you mean `red`?"),
+        ("vpn = \"red\"", "vpn = \"rde\"", "23:16: unknown vpn `rde`; did you mean `red`?"),
         (
             "peer = \"west\" }",
             "peer = \"north\" }",
-            "23:8: VPN `red` has no flow with peer `north`; give it one: [vpn.red.peer.north]",
+            "23:8: VPN `red` has no flow with peer `north`; define it with [vpn.red.peer.north]",
         ),
-        ("[\"north\"]", "[\"nroth\"]", "24:15: there is no peer `nroth`; did you mean `north`?"),
-        ("[reference.silver]", "[reference.gold]", "26:12: `gold` appears twice"),
-        ("[\"north\"]", "[\"north\", \"north\"]", "24:24: peer `north` is told twice; leave one out"),
+        ("[\"north\"]", "[\"nroth\"]", "24:15: unknown peer `nroth`; did you mean `north`?"),
+        ("[reference.silver]", "[reference.gold]", "26:12: duplicate name `gold`; rename it"),
+        ("[\"north\"]", "[\"north\", \"north\"]", "24:24: peer `north` is listed twice; remove one"),
         (
             "decrease = 0.1",
             "increase = 0.1",
-            "23:8: this flow cannot be a reference: its own decrease is from its weight; give it a fixed one: vpn.red.peer.west.control.decrease",
+            "23:8: this flow cannot be a reference: its own decrease depends on its weight; set a fixed decrease, such as vpn.red.peer.west.control.decrease",
         ),
         (
             "control = { decrease = 0.1 }",
             "control = \"none\"",
-            "23:8: this flow cannot be a reference: it is not controlled by",
+            "23:8: this flow cannot be a reference: its control is not",
         ),
         (
             "control = { decrease = 0.1 }",
             "control = { decrease = 0.1 }\nweight = 1e12",
-            "24:8: a reference's weight is told others from",
+            "24:8: the weight of a reference must be from",
         ),
         (
             "reference = \"silver\"",
             "reference = \"silver\", nominal = { weight = 2 }",
-            "`nominal` has no effect here; it belongs to",
+            "`nominal` has no effect here; it applies to",
         ),
-        (
-            "[reference.gold]",
-            "[reference.nominal]",
-            "21:12: `nominal` is not free as the name of a reference",
-        ),
+        ("[reference.gold]", "[reference.nominal]", "21:12: `nominal` is reserved: choose another name"),
     ] {
-        let told = refusal_of(REFERENCES, from, to);
-        if !told.contains(expected) {
-            wrong.push(format!("{from} → {to}:\n{told}\nexpected\n{expected}"));
+        let found = problems_of(REFERENCES, from, to);
+        if !found.contains(expected) {
+            wrong.push(format!("{from} → {to}:\n{found}\nexpected\n{expected}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));

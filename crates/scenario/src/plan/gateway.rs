@@ -1,11 +1,11 @@
-//! Gateways, and the tunnels between two of them that carry what comes their way.
+//! Gateways, and the tunnels between pairs of them.
 
 use super::{Hop, NodeKind, Plan};
 use netstage_core::quantity::BitRate;
 use netstage_wire::{Cipher, Protection};
 use serde::{Deserialize, Serialize};
 
-/// Whose program a gateway is.
+/// Software of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Software {
@@ -18,7 +18,7 @@ pub enum Software {
 }
 
 impl Software {
-    /// The kind of node, by its name in scenarios.
+    /// Returns the kind of node in scenarios.
     pub fn kind(self) -> &'static str {
         match self {
             Software::StrongSwan => "ipsec",
@@ -27,7 +27,7 @@ impl Software {
         }
     }
 
-    /// How it protects packets by a cipher; none where it has not got it.
+    /// Returns the protection of packets with a cipher; `None` if the software does not support it.
     pub fn protection(self, cipher: Option<Cipher>) -> Option<Protection> {
         match (self, cipher) {
             (Software::StrongSwan, cipher) => Some(Protection::Esp(cipher.unwrap_or(Cipher::Aes128Gcm))),
@@ -37,61 +37,62 @@ impl Software {
         }
     }
 
-    /// Largest packet its tunnels take, where it does not let that be set.
+    /// Returns the fixed MTU of its tunnels, or `None` if it is configurable.
     pub fn largest_packet(self) -> Option<u32> {
         // TUN_DEFAULT_MTU of strongSwan's kernel-libipsec.
         (self == Software::StrongSwan).then_some(1400)
     }
 }
 
-/// A tunnel: between its two gateways packets are protected.
+/// Tunnel that protects packets between two gateways.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tunnel {
-    /// Node indices of its gateways, the smaller one first.
+    /// Node indices of the gateways, in ascending order.
     pub ends: [usize; 2],
-    /// Whose program its gateways are.
+    /// Software of the gateways.
     pub software: Software,
-    /// What protects its packets.
+    /// Protection of packets.
     pub protection: Protection,
-    /// The largest packet it takes, bytes at the IP layer.
+    /// Maximum bytes of a packet at the IP layer.
     pub mtu: u32,
-    /// How fast each of its gateways protects packets, and as fast those of the other direction.
+    /// Processing rate of each gateway, for each direction separately.
     pub service_rates: [BitRate; 2],
-    /// From `ends[0]` to `ends[1]`.
+    /// Path from `ends[0]` to `ends[1]`.
     pub path: Vec<Hop>,
-    /// From `ends[1]` to `ends[0]`.
+    /// Path from `ends[1]` to `ends[0]`.
     pub reverse: Vec<Hop>,
 }
 
 impl Tunnel {
-    /// Bytes around each packet. Padding is that of the largest one, since most are as large or bare.
+    /// Returns the overhead of a packet in bytes. The padding is that of the largest packet, because most packets are
+    /// of full size or have no payload.
     pub fn overhead(&self) -> u32 {
         self.protection.overhead(self.mtu)
     }
 }
 
-/// Where a path goes through a tunnel.
+/// Part of a path inside a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
     /// Index of the tunnel.
     pub tunnel: usize,
-    /// Which of its ends is entered: 0 or 1.
+    /// Index of the end at which the path enters: 0 or 1.
     pub entry: usize,
-    /// Of the path, the first hop inside.
+    /// Position of the first hop inside the tunnel.
     pub first: usize,
-    /// Of the path, the first hop behind it.
+    /// Position of the first hop after the tunnel.
     pub behind: usize,
 }
 
 impl Plan {
-    /// The tunnels a path goes through, in order.
+    /// Returns the tunnels on a path, in order.
     pub fn crossings(&self, path: &[Hop]) -> Vec<Crossing> {
-        let gateway = |&(_, node): &(usize, usize)| matches!(self.nodes[node].kind, NodeKind::Gateway(_));
-        let left = path.iter().map(|hop| self.ends(*hop)[0]).enumerate();
-        let passed: Vec<(usize, usize)> = left.filter(gateway).collect();
+        let is_gateway = |&(_, node): &(usize, usize)| matches!(self.nodes[node].kind, NodeKind::Gateway(_));
+        let starts = path.iter().map(|hop| self.ends(*hop)[0]).enumerate();
+        let passed: Vec<(usize, usize)> = starts.filter(is_gateway).collect();
         let crossing = |pair: &[(usize, usize)]| {
-            let [(first, entered), (behind, left)] = *pair else { return None };
-            let ends = [entered.min(left), entered.max(left)];
+            let [(first, entered), (behind, exited)] = *pair else { return None };
+            let ends = [entered.min(exited), entered.max(exited)];
             let tunnel = self.tunnels.iter().position(|tunnel| tunnel.ends == ends)?;
             Some(Crossing { tunnel, entry: usize::from(entered == ends[1]), first, behind })
         };

@@ -1,5 +1,4 @@
-//! `[test.NAME]` in a plan: what is searched, and with which packets. The trials themselves are
-//! plans of their own, which the study derives.
+//! `[test.NAME]` in a plan: method and packets. Trials are plans of their own, which the study derives.
 
 use super::{Direction, FlowGroup};
 use crate::outcome::Metric;
@@ -10,189 +9,189 @@ use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::Duration;
 
-/// A measurement made of trials.
+/// Measurement that consists of trials.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Test {
-    /// Its name, as in `[test.NAME]`.
+    /// Name, as in `[test.NAME]`.
     pub name: String,
-    /// What is searched.
+    /// Method and its parameters.
     pub method: Method,
-    /// The flow of its trials; each puts in its own traffic and times.
+    /// Flow of the trials; each trial sets traffic and times.
     pub probe: FlowGroup,
-    /// Sizes of its packets: what is searched is searched for each. For a transfer, its segment of full size.
+    /// Packet sizes; the method is applied to each. For a transfer, the size of a full segment.
     pub frames: Vec<FrameSize>,
-    /// Indices of the flow groups that run beside the probe.
+    /// Indices of the flow groups that run during the test.
     pub load: Vec<usize>,
-    /// How long these run before the probe starts.
+    /// Time between the start of the load and of the probe.
     pub warm_up: Duration,
-    /// How long packets still under way are waited for.
+    /// Waiting time for packets in flight at the end of a trial.
     pub drain: Duration,
 }
 
-/// What is searched. Rates count the IP layer; shares are of the highest rate.
+/// Method of a test. Rates are at the IP layer; shares are relative to the maximum rate.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Method {
-    /// The highest rate without loss (RFC 2544, 26.1).
+    /// Maximum rate without loss (RFC 2544 section 26.1).
     Throughput(Search),
-    /// The delay at a rate, or at the throughput (RFC 2544, 26.2).
+    /// Delay at a rate, or at the throughput (RFC 2544 section 26.2).
     Latency {
-        /// The rate; none: the throughput.
+        /// Rate; `None` for the throughput.
         rate: Option<BitRate>,
-        /// Search for the throughput, and length of a trial.
+        /// Search for the throughput, and duration of a trial.
         search: Search,
-        /// Trials.
+        /// Number of trials.
         repeats: u32,
     },
-    /// Loss at rates from the highest down (RFC 2544, 26.3).
+    /// Loss at decreasing rates (RFC 2544 section 26.3).
     FrameLoss {
-        /// The highest rate; none: what the sender's own link carries.
+        /// Maximum rate; `None` for the rate of the sender's link.
         max_rate: Option<BitRate>,
-        /// Length of a trial.
+        /// Duration of a trial.
         trial: Duration,
-        /// From one rate to the next, as a share.
+        /// Step between rates, as a share.
         step: f64,
     },
-    /// The longest burst without loss (RFC 9004).
+    /// Longest burst without loss (RFC 9004).
     BackToBack {
         /// Search for the throughput.
         search: Search,
-        /// The longest burst tried.
+        /// Maximum burst duration.
         longest: Duration,
-        /// Searches.
+        /// Number of searches.
         repeats: u32,
     },
-    /// The highest rate that keeps to a goal (MLRsearch, RFC 9971).
+    /// Maximum rate that meets a goal (MLRsearch, RFC 9971).
     Mlrsearch {
-        /// The highest rate; none: what the sender's own link carries.
+        /// Maximum rate; `None` for the rate of the sender's link.
         max_rate: Option<BitRate>,
-        /// The goal.
+        /// Search goal.
         goal: Goal,
     },
-    /// The rate at which what comes through tops out.
+    /// Delivered rate at saturation.
     Plateau {
-        /// The highest rate; none: what the sender's own link carries.
+        /// Maximum rate; `None` for the rate of the sender's link.
         max_rate: Option<BitRate>,
-        /// Length of a trial.
+        /// Duration of a trial.
         trial: Duration,
-        /// Trials on the plateau.
+        /// Number of trials at saturation.
         repeats: u32,
     },
-    /// The highest rate that is carried steadily (`netstage_core::measure::steady`).
+    /// Maximum rate without loss or growing delay (`netstage_core::measure::steady`).
     Steady {
-        /// The highest rate; none: what the sender's own link carries.
+        /// Maximum rate; `None` for the rate of the sender's link.
         max_rate: Option<BitRate>,
-        /// The low rate, whose delay others are measured by.
+        /// Low rate whose delay is the baseline of other rates.
         low: BitRate,
-        /// Rates are whole multiples of this.
+        /// Granularity of rates.
         step: BitRate,
-        /// Length of the trial that decides.
+        /// Duration of the decisive trial.
         trial: Duration,
-        /// Length of those before it.
+        /// Duration of the earlier trials.
         search: Duration,
     },
     /// Bit error rate.
     BitError {
-        /// What it is concluded from.
+        /// Method of error detection.
         by: ErrorsBy,
-        /// The rate.
+        /// Rate.
         rate: BitRate,
-        /// Length of the trial of each size.
+        /// Duration of the trial of each packet size.
         trial: Duration,
     },
-    /// A TCP transfer beside what its path allows (RFC 6349).
+    /// TCP transfer compared with the ideal one on its path (RFC 6349).
     Transfer(Transfer),
-    /// The window with which TCP carries most.
+    /// Window with the maximum TCP throughput.
     Tune(Tune),
-    /// Whether services keep what was agreed (ITU-T Y.1564).
+    /// Service activation test (ITU-T Y.1564).
     Activation {
-        /// What was agreed.
+        /// Services with their agreed rates and acceptance criteria.
         services: Vec<Service>,
-        /// Length of a step of one service.
+        /// Duration of a step of one service.
         step: Duration,
-        /// Length of the test of all together.
+        /// Duration of the test of all services together.
         performance: Duration,
     },
-    /// Loss, delay and its variation there and back (STAMP, RFC 8762).
+    /// Loss, delay and delay variation in both directions (STAMP, RFC 8762).
     Stamp {
-        /// From packet to packet.
+        /// Interval between packets.
         interval: Duration,
-        /// How long packets are sent.
+        /// Sending time.
         trial: Duration,
     },
-    /// How long packets take to follow routes that go or come (RFC 7747).
+    /// Convergence time after the withdrawal or advertisement of routes (RFC 7747).
     Convergence {
-        /// The rate.
+        /// Rate.
         rate: BitRate,
-        /// Length of a trial; when in it the event is, the stage knows.
+        /// Duration of a trial. The stage determines the time of the event in it.
         trial: Duration,
-        /// To how many networks packets go, in turn.
+        /// Number of destination networks, which packets are sent to in turn.
         networks: u32,
     },
     /// Loss at one rate.
     Loss {
-        /// The rate.
+        /// Rate.
         rate: BitRate,
-        /// Length of a trial.
+        /// Duration of a trial.
         trial: Duration,
-        /// Trials.
+        /// Number of trials.
         repeats: u32,
     },
 }
 
-/// What a bit error rate is concluded from.
+/// Method of detecting bit errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorsBy {
-    /// How loss grows with the size of packets.
+    /// Increase of loss with the packet size.
     Loss,
-    /// Payloads compared, bit by bit.
+    /// Comparison of payloads, bit by bit.
     Payload,
 }
 
-/// A search over rates.
+/// Search over rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Search {
-    /// The highest rate; none: what the sender's own link carries.
+    /// Maximum rate; `None` for the rate of the sender's link.
     pub max_rate: Option<BitRate>,
-    /// Where it ends, as a share.
+    /// Resolution at which the search ends, as a share.
     pub resolution: f64,
-    /// Length of a trial.
+    /// Duration of a trial.
     pub trial: Duration,
 }
 
-/// A TCP transfer.
+/// TCP transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transfer {
-    /// Bytes; none: as many as the time allows.
+    /// Size in bytes; `None` for a transfer limited by time.
     pub size: Option<u64>,
-    /// The longest it takes.
+    /// Maximum duration.
     pub trial: Duration,
-    /// The highest rate of the search for the line's; none: what the sender's own link carries.
+    /// Maximum rate of the search for the bottleneck rate; `None` for the rate of the sender's link.
     pub max_rate: Option<BitRate>,
-    /// Length of a trial of that search.
+    /// Duration of a trial of that search.
     pub search: Duration,
 }
 
-/// A search for a window.
+/// Search for a TCP window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tune {
-    /// Length of a transfer, without what is left out.
+    /// Measured duration of a transfer, after `settle`.
     pub trial: Duration,
-    /// How much of its beginning is left out.
+    /// Initial time of a transfer that is not measured.
     pub settle: Duration,
-    /// Most transfers.
+    /// Maximum number of transfers.
     pub trials: usize,
-    /// Shares of throughput below this make no difference.
+    /// Relative throughput difference that counts as equal.
     pub tolerance: f64,
-    /// The longest mean round trip.
+    /// Maximum mean round-trip time.
     pub delay_bound: Option<Duration>,
-    /// Congestion controls to choose from; none: that of the probe.
+    /// Congestion controls to try; empty for that of the probe.
     pub algorithms: Vec<tcp::Algorithm>,
-    /// The largest window tried, bytes.
+    /// Maximum window tried, bytes.
     pub largest: u64,
 }
 
 impl Method {
-    /// The word of the scenario for it.
+    /// Returns the kind of test in scenarios.
     pub fn kind(&self) -> &'static str {
         match self {
             Method::Throughput(_) => "rfc2544-throughput",
@@ -212,7 +211,7 @@ impl Method {
         }
     }
 
-    /// What it finds.
+    /// Returns the metrics of its findings.
     pub fn metrics(&self) -> &'static [Metric] {
         use Metric::*;
         match self {
@@ -279,7 +278,7 @@ impl Method {
     }
 }
 
-/// Three metrics of the rate, then those of latency.
+/// Three metrics of the rate, followed by those of latency.
 const RATE_AND_LATENCY: &[Metric] = &[
     Metric::TestThroughput,
     Metric::TestFrameRate,
@@ -292,22 +291,21 @@ const RATE_AND_LATENCY: &[Metric] = &[
     Metric::TestLatencyMost,
 ];
 
-/// The part of a test that is there and back together.
+/// Part of a test that covers both directions together.
 pub const ROUND_TRIP: &str = "round-trip";
 
 impl Test {
-    /// Name of what is found for one of its frame sizes: `NAME[64]`, or `NAME` where there is
-    /// only one.
+    /// Returns the subject of a frame size: `NAME[64]`, or `NAME` if the test has one size.
     pub fn subject(&self, frame: FrameSize) -> String {
         if self.frames.len() == 1 { self.name.clone() } else { format!("{}[{}]", self.name, frame.link) }
     }
 
-    /// Name of what is found for one part of it, as of a frame size.
+    /// Returns the subject of a part of the test, in the same form.
     pub fn part(&self, part: &str) -> String {
         format!("{}[{part}]", self.name)
     }
 
-    /// Names of all that it finds of a metric.
+    /// Returns all subjects of a metric.
     pub fn subjects(&self, metric: Metric) -> Vec<String> {
         use Metric::*;
         if !self.method.metrics().contains(&metric) {
@@ -318,8 +316,8 @@ impl Test {
                 services.iter().map(|service| self.part(&service.name)).collect()
             }
             Method::Stamp { .. } if ![TestSent, TestClockError].contains(&metric) => {
-                let ways = Direction::BOTH.map(Direction::name);
-                ways.into_iter().chain([ROUND_TRIP]).map(|part| self.part(part)).collect()
+                let directions = Direction::BOTH.map(Direction::name);
+                directions.into_iter().chain([ROUND_TRIP]).map(|part| self.part(part)).collect()
             }
             _ if [TestBitErrorRate, TestBaseLoss].contains(&metric) => vec![self.name.clone()],
             _ => self.frames.iter().map(|&frame| self.subject(frame)).collect(),

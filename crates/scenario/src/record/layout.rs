@@ -1,8 +1,8 @@
-//! How `record.json` is broken into lines.
+//! Line breaks of `record.json`.
 
 use std::io;
 
-/// Lines for people down to the entries of a list, each of which is one line.
+/// JSON formatter with line breaks down to the entries of a list, each of which is one line.
 #[derive(Default)]
 pub(super) struct Layout {
     depth: usize,
@@ -10,11 +10,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Deeper than this, all stands on one line: `cells`, a cell, `summary`, an entry.
-    const LINES: usize = 4;
+    /// Depth below which everything is on one line: `cells`, a cell, `summary`, an entry.
+    const MAX_DEPTH: usize = 4;
 
     fn line<W: ?Sized + io::Write>(&self, out: &mut W) -> io::Result<()> {
-        if self.depth > Layout::LINES {
+        if self.depth > Layout::MAX_DEPTH {
             return Ok(());
         }
         out.write_all(b"\n")?;
@@ -28,7 +28,7 @@ impl Layout {
     }
 
     fn close<W: ?Sized + io::Write>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
-        let inline = self.empty || self.depth > Layout::LINES;
+        let inline = self.empty || self.depth > Layout::MAX_DEPTH;
         self.depth -= 1;
         self.empty = false;
         if !inline {
@@ -39,7 +39,7 @@ impl Layout {
 
     fn next<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
         self.empty = false;
-        let separator: &[u8] = match (first, self.depth > Layout::LINES) {
+        let separator: &[u8] = match (first, self.depth > Layout::MAX_DEPTH) {
             (true, _) => b"",
             (false, true) => b", ",
             (false, false) => b",",

@@ -1,4 +1,4 @@
-//! The tables of the configuration, as written.
+//! Tables of the configuration file.
 
 use super::{Counting, FastPath, WhenKilled};
 use crate::address::{Listen, Loopback};
@@ -9,49 +9,49 @@ use netstage_core::forward::Model;
 use netstage_core::quantity::BitRate;
 
 table! {
-    /// A router's configuration.
+    /// Configuration of a router.
     pub(crate) struct File "the file" {
-        /// The router itself.
+        /// Settings of the router.
         router: Head,
-        /// VPNs, by name: interfaces whose addresses are their own.
+        /// VPNs, by name: groups of interfaces with their own address space.
         vpn: Named<Vpn>,
-        /// Interfaces whose frames wait for a slower line, by name.
+        /// Interfaces with a limited sending rate, by name.
         port: Named<Port>,
     }
 }
 
 table! {
-    /// The router itself.
+    /// Settings of the router.
     pub(crate) struct Head "[router]" {
-        /// Interfaces it forwards between. The kernel keeps their addresses and neighbours; it forwards nothing that comes in there.
+        /// Interfaces to forward between. The kernel keeps their addresses and neighbors, and does not forward packets received on them.
         interfaces: List<At<InterfaceName>, 1, 64>,
-        /// Those of them from which labels are taken.
+        /// Interfaces that accept labeled packets.
         mpls: List<At<InterfaceName>>,
-        /// The control socket, for `netstage router show` and `reload`.
+        /// Control socket, for `netstage router show` and `reload`.
         control: FilePath = "/run/netstage-router.sock",
-        /// Address and port to serve Prometheus metrics on; left out, they are not served.
+        /// Listening address and port of the Prometheus exporter. Default: no exporter.
         metrics: Option<Listen>,
-        /// A file of routes and labels, relative to this one.
+        /// File of routes and labels, relative to this file.
         routes: Option<FilePath>,
-        /// Forward by the kernel's routes and labels too, as `ip route` or a routing daemon sets them.
+        /// Use routes and labels of the kernel as well, as set with `ip route` or by a routing daemon.
         follow_kernel: bool = true,
-        /// Where it hears FRR's forwarding plane manager (zebra's module `dplane_fpm_nl`), whose routes and labels count before the kernel's: an address of this machine's loopback interface, since whoever connects there is believed.
+        /// Listening address for FRR's forwarding plane manager (zebra's module `dplane_fpm_nl`), whose routes and labels take precedence over those of the kernel. Must be a loopback address, because connections are not authenticated.
         fpm: Option<Loopback>,
-        /// Where packets are decided.
+        /// Forwarding path.
         fast_path: FastPath = "auto",
-        /// How times to live and traffic classes of labels belong to those of what is beneath.
+        /// Relation of the time to live and traffic class of a label to those of the packet below.
         model: Model = "uniform",
-        /// How many networks of IPv4 with a length of 24 may have longer prefixes within; 1 kB each.
+        /// Maximum number of IPv4 /24 networks that contain longer prefixes; 1 kB each.
         v4_rows: Count<16, 4_194_304> = 16384,
-        /// So many kB for the routes of IPv6: a prefix takes one for each eight bits beyond the first 16 that it does not share with others.
+        /// Memory for IPv6 routes in kB. A prefix takes 1 kB for every 8 bits after the first 16 that it does not share with other prefixes.
         v6_rows: Count<16, 4_194_304> = 65536,
-        /// Different next hops, and groups of them; where each prefix is counted by itself, it takes one too.
+        /// Maximum number of next hops and groups of next hops. If each prefix has a counter, each takes one as well.
         next_hops: Count<16, 1_048_576> = 65536,
-        /// What packets that took a route are counted by.
+        /// Granularity of packet counters of routes.
         count: Counting = "next-hop",
-        /// What the program in the kernel does when the router is killed.
+        /// Behavior of the kernel program when the router process is killed.
         when_killed: WhenKilled = "stop",
-        /// Where it is pinned then: a folder in a bpffs, made if it is not there.
+        /// Folder in a bpffs where the kernel program is pinned with `when_killed = "forward"`. It is created if missing.
         pins: FilePath = "/sys/fs/bpf/netstage",
     }
 }
@@ -59,49 +59,49 @@ table! {
 table! {
     /// A VPN.
     pub(crate) struct Vpn "a VPN" {
-        /// Its interfaces.
+        /// Interfaces of the VPN.
         interfaces: List<At<InterfaceName>, 1, 64>,
-        /// The kernel's table of its routes (`ip route show table`).
+        /// Kernel routing table of the VPN (`ip route show table`).
         kernel_table: Option<Count<1, 4_294_967_294>>,
     }
 }
 
 table! {
-    /// An interface that sends no faster than this; all its frames are sent by the program itself.
+    /// Interface with a limited sending rate. Its frames are sent in user space.
     pub(crate) struct Port "a port" {
-        /// Its rate, of frames with their Ethernet header.
+        /// Sending rate of frames, including the Ethernet header.
         rate: BitRate,
-        /// Classes in which its packets wait, by DSCP, or by traffic class where they are labelled, as the eight class selectors; what is in no class's list belongs to the last. Left out: first in, first out.
+        /// Queue classes, selected by DSCP, or by the traffic class of labeled packets, which maps to the eight class selectors. Packets that match no class use the last one. Default: one FIFO queue.
         classes: List<Class, 0, 64>,
     }
 }
 
 choice!(FastPath {
-    /// In the kernel as frames arrive (XDP) where that works, by the program itself elsewhere.
+    /// XDP on interfaces that support it, user space on others.
     "auto" => FastPath::Auto,
-    /// In the kernel or not at all.
+    /// XDP, with an error if an interface does not support it.
     "xdp" => FastPath::Xdp,
-    /// By the program itself.
+    /// User space.
     "off" => FastPath::Off,
 });
 
 choice!(Counting {
-    /// All routes to the same next hops together.
+    /// One counter for all routes with the same next hops.
     "next-hop" => Counting::NextHop,
-    /// Each prefix by itself.
+    /// One counter per prefix.
     "prefix" => Counting::Prefix,
 });
 
 choice!(WhenKilled {
-    /// It goes with the router.
+    /// It stops forwarding.
     "stop" => WhenKilled::Stop,
-    /// It forwards on, by what is known then, and the router that begins next takes over without a gap. `netstage clean` ends it.
+    /// It continues to forward with its current routes, and the next router process takes over without a gap. `netstage clean` removes it.
     "forward" => WhenKilled::Forward,
 });
 
 choice!(Model {
-    /// They are the same (RFC 3443): a hop in an LSP is one of the packet's.
+    /// Uniform model (RFC 3443): each hop of an LSP counts for the packet.
     "uniform" => Model::Uniform,
-    /// They are the LSP's own: it is one hop.
+    /// Pipe model: the LSP has its own values, and counts as one hop.
     "pipe" => Model::Pipe,
 });

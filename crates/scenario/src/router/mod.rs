@@ -1,5 +1,4 @@
-//! The configuration of a router: read and checked as a scenario is, with the same names, positions and
-//! advice.
+//! Configuration of a router, read and checked like a scenario: same scalars, positions and help.
 
 mod file;
 
@@ -15,102 +14,102 @@ use netstage_core::queue::TrafficClass;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// A router, as configured.
+/// Configuration of a router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Router {
-    /// Its interfaces.
+    /// Interfaces to forward between.
     pub interfaces: Vec<Interface>,
-    /// Its tables: the first is of all interfaces no VPN has.
+    /// Routing tables. The first is for interfaces outside any VPN.
     pub tables: Vec<Table>,
-    /// The control socket.
+    /// Path of the control socket.
     pub control: PathBuf,
-    /// Where metrics are served, if anywhere.
+    /// Listening address of the Prometheus exporter, if enabled.
     pub metrics: Option<SocketAddr>,
-    /// A file of routes and labels.
+    /// File of routes and labels.
     pub routes: Option<PathBuf>,
-    /// Forward by the kernel's routes too.
+    /// Use of the kernel's routes and labels.
     pub follow_kernel: bool,
-    /// Where a forwarding plane manager is heard.
+    /// Listening address for a forwarding plane manager.
     pub fpm: Option<SocketAddr>,
-    /// Where packets are decided.
+    /// Forwarding path.
     pub fast_path: FastPath,
-    /// How labels belong to what is beneath.
+    /// Relation of the time to live and traffic class of a label to those of the packet below.
     pub model: Model,
-    /// Rows of 256 routes below the first, of IPv4 in each table.
+    /// Rows of 256 IPv4 routes below the first row, per table.
     pub v4_rows: usize,
-    /// Of IPv6.
+    /// Rows of 256 IPv6 routes below the first row, per table.
     pub v6_rows: usize,
-    /// Next hops, and groups of them.
+    /// Maximum number of next hops and groups of next hops.
     pub next_hops: usize,
-    /// What packets are counted by.
+    /// Granularity of packet counters of routes.
     pub count: Counting,
-    /// What the program in the kernel does when the router is killed.
+    /// Behavior of the kernel program when the router process is killed.
     pub when_killed: WhenKilled,
-    /// Where it is pinned then.
+    /// Folder where the kernel program is pinned with [`WhenKilled::Forward`].
     pub pins: PathBuf,
 }
 
-/// One of its interfaces.
+/// Interface of a router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Its table, an index.
+    /// Index of its routing table.
     pub table: usize,
-    /// Labels are taken from there.
+    /// Labeled packets are accepted.
     pub mpls: bool,
-    /// How its frames wait, if they do.
+    /// Limit of the sending rate, if any.
     pub shaping: Option<Shaping>,
 }
 
-/// How frames wait for an interface's line.
+/// Sending rate and queues of an interface.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shaping {
-    /// The line's rate, of frames with their Ethernet header.
+    /// Sending rate of frames, including the Ethernet header.
     pub rate: BitRate,
-    /// Classes, one at least.
+    /// Queue classes, at least one.
     pub classes: Vec<TrafficClass>,
 }
 
-/// One of its tables.
+/// Routing table of a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The VPN's name, or `main`.
+    /// Name of the VPN, or `main`.
     pub name: String,
-    /// The kernel's number of it.
+    /// Number of the kernel routing table.
     pub kernel: Option<u32>,
 }
 
-/// Where packets are decided.
+/// Forwarding path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastPath {
-    /// In the kernel where that works.
+    /// XDP on interfaces that support it, user space on others.
     Auto,
-    /// In the kernel.
+    /// XDP only.
     Xdp,
-    /// By the program itself.
+    /// User space.
     Off,
 }
 
-/// What packets that took a route are counted by.
+/// Granularity of packet counters of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
-    /// Their next hops.
+    /// One counter for all routes with the same next hops.
     NextHop,
-    /// Their prefix.
+    /// One counter per prefix.
     Prefix,
 }
 
-/// What the program in the kernel does when the router is killed.
+/// Behavior of the kernel program when the router process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenKilled {
-    /// It goes with it.
+    /// It stops forwarding.
     Stop,
-    /// It forwards on.
+    /// It continues to forward.
     Forward,
 }
 
-/// The kernel's main table.
+/// Main routing table of the kernel.
 const MAIN: u32 = 254;
 
 /// Reads and checks a configuration file.
@@ -120,24 +119,24 @@ pub fn load(path: &Path) -> Result<Router, Errors> {
 
 /// Reads and checks a configuration.
 pub fn parse(name: &str, text: &str) -> Result<Router, Errors> {
-    let mut router = configuration(name, text, |file, problems| Some(built(file, problems)))?;
+    let mut router = configuration(name, text, |file, problems| Some(build(file, problems)))?;
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     router.routes = router.routes.map(|file| folder.join(file));
     Ok(router)
 }
 
-/// The tables of a configuration, in Markdown.
+/// Returns the reference of the configuration's tables, in Markdown.
 pub fn reference() -> String {
     crate::reference::tables(&file::File::kind())
 }
 
-fn built(file: &file::File, problems: &mut Problems) -> Router {
+fn build(file: &file::File, problems: &mut Problems) -> Router {
     let head = &file.router;
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut add = |name: &At<InterfaceName>, table: usize, problems: &mut Problems| {
         if interfaces.iter().any(|known| known.name == name.value.0) {
-            let message = format!("`{}` is named twice", name.value.0);
-            problems.push_help(name.place, message, "an interface has one table: name it once");
+            let message = format!("`{}` is listed twice", name.value.0);
+            problems.push_help(name.place, message, "an interface belongs to one table: list it once");
             return;
         }
         interfaces.push(Interface { name: name.value.0.clone(), table, mpls: false, shaping: None });
@@ -147,20 +146,24 @@ fn built(file: &file::File, problems: &mut Problems) -> Router {
     for member in &file.vpn.0 {
         let Some(vpn) = &member.value else { continue };
         if member.name == "main" {
-            problems.push_help(member.place, "`main` is the table of no VPN", "give the VPN another name");
+            problems.push_help(
+                member.place,
+                "`main` is reserved for interfaces outside any VPN",
+                "choose another name for this VPN",
+            );
         }
         vpn.interfaces.0.iter().for_each(|name| add(name, tables.len(), problems));
         tables
             .push(Table { name: member.name.clone(), kernel: vpn.kernel_table.map(|table| table.0 as u32) });
     }
     for name in &head.mpls.0 {
-        if let Some(interface) = known(&mut interfaces, &name.value.0, name.place, problems) {
+        if let Some(interface) = find_interface(&mut interfaces, &name.value.0, name.place, problems) {
             interface.mpls = true;
         }
     }
     for member in &file.port.0 {
         let Some(port) = &member.value else { continue };
-        if let Some(interface) = known(&mut interfaces, &member.name, member.place, problems) {
+        if let Some(interface) = find_interface(&mut interfaces, &member.name, member.place, problems) {
             let mut classes: Vec<TrafficClass> = port.classes.0.iter().map(Class::checked).collect();
             if classes.is_empty() {
                 let packets = fair::Config::default().queue;
@@ -195,8 +198,8 @@ fn built(file: &file::File, problems: &mut Problems) -> Router {
     }
 }
 
-/// An interface by its name, or a problem that names the nearest.
-fn known<'a>(
+/// Returns the interface of a name, or reports it with the nearest known name.
+fn find_interface<'a>(
     interfaces: &'a mut [Interface],
     name: &str,
     place: Place,
@@ -204,9 +207,9 @@ fn known<'a>(
 ) -> Option<&'a mut Interface> {
     let found = interfaces.iter().position(|known| known.name == name);
     if found.is_none() {
-        let message = format!("`{name}` is no interface of the router");
+        let message = format!("unknown interface `{name}`");
         let help = did_you_mean(name, interfaces.iter().map(|known| known.name.as_str()));
-        let help = help.or_else(|| Some("name it under `interfaces`, or of a VPN, too".into()));
+        let help = help.or_else(|| Some("add it to `interfaces` of [router] or of a VPN".into()));
         problems.push_with_help(place, message, help);
     }
     found.map(|number| &mut interfaces[number])
@@ -217,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_a_router() {
+    fn a_configuration_is_parsed() {
         let text = "[router]\ninterfaces = [\"eth0\", \"eth1\"]\nmpls = [\"eth1\"]\nroutes = \"fib.txt\"\n\
             [vpn.red]\ninterfaces = [\"eth2\"]\nkernel_table = 10\n[port.eth0]\nrate = \"10 Mbit/s\"\n\
             [port.eth2]\nrate = \"10 Mbit/s\"\nclasses = [{ dscp = [46] }, { dscp = [], priority = 1 }]\n";
@@ -237,27 +240,24 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place_and_remedy() {
+    fn errors_contain_position_and_remedy() {
         for (text, message) in [
             ("[router]\ninterfaces = []\n", "interfaces"),
-            ("[router]\ninterfaces = [\"eth0\", \"eth0\"]\n", "`eth0` is named twice"),
-            (
-                "[router]\ninterfaces = [\"eth0\"]\nmpls = [\"eth1\"]\n",
-                "`eth1` is no interface of the router",
-            ),
+            ("[router]\ninterfaces = [\"eth0\", \"eth0\"]\n", "`eth0` is listed twice"),
+            ("[router]\ninterfaces = [\"eth0\"]\nmpls = [\"eth1\"]\n", "unknown interface `eth1`"),
             (
                 "[router]\ninterfaces = [\"eth0\"]\n[vpn.a]\ninterfaces = [\"eth0\"]\n",
-                "`eth0` is named twice",
+                "`eth0` is listed twice",
             ),
             (
                 "[router]\ninterfaces = [\"eth0\"]\n[vpn.main]\ninterfaces = [\"eth1\"]\n",
-                "`main` is the table of no VPN",
+                "`main` is reserved",
             ),
             ("[router]\ninterfaces = [\"eth0\"]\nfpm = \"192.0.2.1:2620\"\n", "a loopback address"),
             ("[router]\ninterfaces = [\"eth0\"]\nfast_path = \"of\"\n", "fast_path"),
             (
                 "[router]\ninterfaces = [\"eth0\"]\n[port.eth1]\nrate = \"1 Mbit/s\"\n",
-                "`eth1` is no interface of the router",
+                "unknown interface `eth1`",
             ),
         ] {
             let errors = parse("router.toml", text).unwrap_err().to_string();

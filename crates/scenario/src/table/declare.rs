@@ -1,5 +1,5 @@
-//! How tables are declared: a struct or enum whose documentation, types and defaults are
-//! also its description ([`Kind`](crate::table::Kind)).
+//! Macros that declare tables: a struct or enum whose documentation, types and defaults also give its
+//! description ([`Kind`](crate::table::Kind)).
 
 /// Declares a table: `struct Link "a link" { field: Type = default, … ..part: Part }`.
 macro_rules! table {
@@ -11,7 +11,7 @@ macro_rules! table {
         }
     ) => {
         $(#[doc = $about])+
-        // Some fields are there for their description alone.
+        // Some fields serve only the description.
         #[allow(dead_code)]
         #[derive(Clone)]
         $vis struct $table {
@@ -76,7 +76,7 @@ macro_rules! tagged {
         }
     ) => {
         $(#[doc = $about])+
-        // A file has few of them.
+        // A file has few of these values.
         #[allow(clippy::large_enum_variant)]
         #[derive(Clone)]
         $vis enum $table {
@@ -108,14 +108,14 @@ macro_rules! tagged {
                 match name {
                     $($name => $crate::table::take_variant::<$fields>(&table, node.place, problems)
                         .map($table::$variant),)+
-                    _ => unreachable!("a tag that open_tagged does not know"),
+                    _ => unreachable!("open_tagged returns declared tags only"),
                 }
             }
         }
     };
 }
 
-/// Declares words of the file for the values of an enum, which may be someone else's.
+/// Declares the words for the values of an enum, which may belong to another crate.
 macro_rules! choice {
     ($type:ty { $($(#[doc = $doc:literal])+ $name:literal => $value:expr,)+ }) => {
         impl $crate::table::Decode for $type {

@@ -1,10 +1,10 @@
-//! One table under another: what the upper leaves out, the lower fills.
+//! Merging of a table with its defaults.
 
 use super::Kind;
 use crate::tree::{Node, Table, Value};
 
-/// Fills what a table leaves out from another. Tables merge field by field, unless the
-/// upper one names another tag: then nothing of the lower one applies.
+/// Adds the fields that `over` lacks from `under`. Tables merge field by field. If `over` has another tag,
+/// nothing is added.
 pub(crate) fn merge(over: &mut Node, under: &Node, kind: &Kind) {
     let structure = kind.structure();
     if let (Value::Table(_), Some(shorthand)) = (&over.value, structure.and_then(Kind::shorthand))

@@ -1,43 +1,42 @@
-//! Tables of a configuration file, described once.
+//! Declarative description of the tables of a configuration file.
 //!
-//! `declare` turns a struct into such a description: decoding, the refusal of
-//! unknown keys, `--set` paths, the JSON Schema and the reference all read [`Kind`].
-//! Nothing here knows what a scenario is.
+//! The macros of `declare` turn a struct into a [`Kind`], which decoding, the refusal of unknown fields, `--set`
+//! paths, the JSON Schema and the reference share. This module does not depend on the scenario format.
 
 mod declare;
 mod merge;
 mod nest;
 
-use crate::error::{Place, Problems, did_you_mean};
-use crate::quantity::Dimension;
+use crate::error::{Place, Problems, did_you_mean, nearest};
+use crate::quantity::{Dimension, alternatives};
 use crate::tree::{Node, Table, Value};
 use std::borrow::Cow;
 
-/// What a value may be.
+/// Type of a value.
 pub(crate) enum Kind {
-    /// Any text; says what it holds: "the name of a node".
+    /// String, with a description of its content: "the name of a node".
     Text(&'static str),
     /// `true` or `false`.
     Boolean,
-    /// A whole number within bounds, both included.
+    /// Integer within inclusive bounds.
     Integer { min: u64, max: u64 },
-    /// A number; the bounds in words, and as numbers for the schema.
+    /// Number; the bounds in words, and as numbers for the schema.
     Number { bounds: &'static str, min: f64, max: f64 },
-    /// A text with a unit.
+    /// String of a number and a unit.
     Quantity(&'static [Dimension]),
-    /// One of a few words, each with its documentation.
+    /// One of several words, each with its documentation.
     Choice(Vec<(&'static str, &'static str)>),
-    /// A list.
+    /// List.
     List { of: fn() -> Kind, min: usize, max: usize },
-    /// A table of tables, each under a name of the user's.
+    /// Table of tables, each under a user-defined name.
     Named { of: fn() -> Kind },
-    /// A table; a lone value may stand for its `shorthand` field.
+    /// Table; a value in place of the table sets its `shorthand` field.
     Table { what: &'static str, about: &'static str, fields: Vec<Field>, shorthand: Option<&'static str> },
-    /// A table whose fields depend on its tag; a lone text stands for the tag.
+    /// Table whose fields depend on its tag; a string in place of the table sets the tag.
     Tagged(Tagged),
-    /// Paths, quoted, each with a value.
+    /// Quoted paths, each with a value.
     Assignments { what: &'static str },
-    /// Any one of these.
+    /// One of several types.
     Either(Vec<Kind>),
 }
 
@@ -55,7 +54,7 @@ pub(crate) struct Variant {
     pub fields: fn() -> Vec<Field>,
 }
 
-/// One field of a table.
+/// Field of a table.
 #[derive(Clone, Copy)]
 pub(crate) struct Field {
     pub name: &'static str,
@@ -71,7 +70,7 @@ pub(crate) enum Presence {
     Default(fn() -> Literal),
 }
 
-/// A default, written as it would be in a file.
+/// Default value, as written in a file.
 #[derive(Clone, Debug)]
 pub(crate) enum Literal {
     Text(String),
@@ -112,36 +111,36 @@ impl Literal {
     }
 }
 
-/// The word of a file for a value, as [`choice!`] declares it.
+/// Returns the word for a value, as declared by [`choice!`].
 pub(crate) fn word<T: Decode + PartialEq>(value: T) -> &'static str {
-    let Kind::Choice(words) = T::kind() else { unreachable!("only a choice has words") };
+    let Kind::Choice(words) = T::kind() else { unreachable!("the kind is a choice") };
     let place = Place { source: 0, start: 0, end: 0 };
-    let means = |word: &str| T::decode(&Literal::from(word).node(place), &mut Problems::default());
-    let found = words.iter().find(|(word, _)| means(word).as_ref() == Some(&value));
-    found.expect("every value has its word").0
+    let decode = |word: &str| T::decode(&Literal::from(word).node(place), &mut Problems::default());
+    let found = words.iter().find(|(word, _)| decode(word).as_ref() == Some(&value));
+    found.expect("every value has a word").0
 }
 
-/// A type that a value of the file becomes.
+/// Type that values of the file are decoded to.
 pub(crate) trait Decode: Sized {
     fn kind() -> Kind;
-    /// The value, or `None` once the reason has been added to `problems`.
+    /// Decodes a value, or adds the fault to `problems` and returns `None`.
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self>;
-    /// Whether a field of this type may be left out without a default: [`Decode::missing`] has a value then.
+    /// Whether a field of this type may be omitted without a default. [`Decode::missing`] then returns a value.
     const IS_OPTIONAL: bool = false;
-    /// The value where the field is left out and has no default.
+    /// Returns the value of an omitted field without a default.
     fn missing() -> Option<Self> {
         None
     }
 }
 
-/// A set of fields: a table of its own, or part of one.
+/// Set of fields: a table, or part of one.
 pub(crate) trait Fields: Sized {
     const WHAT: &'static str;
     fn fields() -> Vec<Field>;
     fn take(reader: &mut Reader<'_>) -> Option<Self>;
 }
 
-/// A table that has no fields of its own: a tag says all.
+/// Table without fields except its tag.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NoFields;
 
@@ -155,7 +154,7 @@ impl Fields for NoFields {
     }
 }
 
-/// Hands out the fields of one table.
+/// Reader of the fields of a table.
 pub(crate) struct Reader<'a> {
     table: &'a Table,
     fields: &'a [Field],
@@ -164,7 +163,7 @@ pub(crate) struct Reader<'a> {
     problems: &'a mut Problems,
 }
 
-// Every field of every table instantiates `field`, so all it can do without the type is in functions of their own.
+// `field` is instantiated for every field, so its code that does not depend on the type is in functions.
 impl<'a> Reader<'a> {
     pub fn field<T: Decode>(&mut self, name: &'static str) -> Option<T> {
         match self.node(name) {
@@ -177,7 +176,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The field as written, or its default.
+    /// Returns the field as written, or its default.
     fn node(&self, name: &str) -> Option<Cow<'a, Node>> {
         if let Some(node) = self.table.get(name) {
             return Some(Cow::Borrowed(node));
@@ -189,8 +188,8 @@ impl<'a> Reader<'a> {
     }
 
     fn refuse_missing(&mut self, name: &str, kind: fn() -> Kind) {
-        let message = format!("{} needs `{name}`", self.what);
-        let help = format!("`{name}` takes {}", kind().describe());
+        let message = format!("missing field `{name}` in {}", self.what);
+        let help = format!("add `{name}`: {}", kind().describe());
         self.problems.push_help(self.place, message, help);
     }
 }
@@ -216,14 +215,14 @@ pub(crate) use nest::{At, Lenient, List, Member, Named, OneOrMore};
 
 pub(crate) fn decode_table<T: Fields + Decode>(node: &Node, problems: &mut Problems) -> Option<T> {
     let kind = T::kind();
-    let Kind::Table { shorthand, ref fields, .. } = kind else { unreachable!("a table's kind is a table") };
+    let Kind::Table { shorthand, ref fields, .. } = kind else { unreachable!("the kind is a table") };
     let Some(table) = open_table(node, shorthand) else { return mismatch(node, &kind, problems) };
     let known = refuse_unknown(&table, fields, None, T::WHAT, problems);
     let taken = T::take(&mut Reader { table: &table, fields, place: node.place, what: T::WHAT, problems });
     taken.filter(|_| known)
 }
 
-/// The table as written, or the one that a lone value stands for.
+/// Returns the table as written, or a table with the shorthand field if `node` is a single value.
 fn open_table<'a>(node: &'a Node, shorthand: Option<&str>) -> Option<Cow<'a, Table>> {
     match (&node.value, shorthand) {
         (Value::Table(table), _) => Some(Cow::Borrowed(table)),
@@ -236,12 +235,12 @@ fn open_table<'a>(node: &'a Node, shorthand: Option<&str>) -> Option<Cow<'a, Tab
     }
 }
 
-/// The fields of a tagged table, whose keys [`open_tagged`] has checked.
+/// Decodes the fields of a tagged table, whose keys were checked by [`open_tagged`].
 pub(crate) fn take_variant<T: Fields>(table: &Table, place: Place, problems: &mut Problems) -> Option<T> {
     T::take(&mut Reader { table, fields: &T::fields(), place, what: T::WHAT, problems })
 }
 
-/// Refuses keys that no field has. Says so whether all were known.
+/// Refuses unknown keys. Returns whether all keys are known.
 fn refuse_unknown(
     table: &Table,
     fields: &[Field],
@@ -249,7 +248,7 @@ fn refuse_unknown(
     what: &str,
     problems: &mut Problems,
 ) -> bool {
-    let before = problems.len();
+    let before = problems.found();
     for entry in &table.entries {
         if fields.iter().any(|f| f.name == entry.key) {
             continue;
@@ -262,10 +261,10 @@ fn refuse_unknown(
         let message = format!("unknown field `{}` in {what}", entry.key.escape_debug());
         problems.push_with_help(entry.key_place, message, help);
     }
-    problems.len() == before
+    problems.found() == before
 }
 
-/// The tag of a tagged table, and its other fields.
+/// Returns the tag of a tagged table and its other fields.
 pub(crate) fn open_tagged(
     node: &Node,
     tagged: &Tagged,
@@ -286,14 +285,15 @@ pub(crate) fn open_tagged(
         let words = tagged.words().describe();
         problems.push_help(
             node.place,
-            format!("{} needs `{}`", tagged.what, tagged.tag),
-            format!("one of {words}"),
+            format!("missing field `{}` in {}", tagged.tag, tagged.what),
+            format!("add `{}`: {words}", tagged.tag),
         );
         return None;
     };
     let Some(variant) = tagged.variants.iter().find(|v| v.name == tag) else {
         let help = did_you_mean(tag, tagged.variants.iter().map(|v| v.name));
-        problems.push_with_help(tag_place, format!("unknown {} `{}`", tagged.what, tag.escape_debug()), help);
+        let message = format!("unknown {} {} `{}`", tagged.what, tagged.tag, tag.escape_debug());
+        problems.push_with_help(tag_place, message, help);
         return None;
     };
     table.remove(tagged.tag);
@@ -311,12 +311,13 @@ fn refuse_word(node: &Node, kind: &Kind, problems: &mut Problems) {
     let (Some(text), Kind::Choice(words)) = (node.text(), kind) else {
         return refuse(node, kind, problems);
     };
-    let help = did_you_mean(text, words.iter().map(|(name, _)| *name));
+    let words: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
+    let help = nearest(text, &words).map(|word| format!("did you mean `{word}`?"));
     let message = format!("expected {}, found {}", kind.describe(), node.describe());
     problems.push_with_help(node.place, message, help);
 }
 
-/// The wrong type of value.
+/// Refuses a value of the wrong type or out of bounds.
 pub(crate) fn mismatch<T>(node: &Node, kind: &Kind, problems: &mut Problems) -> Option<T> {
     refuse(node, kind, problems);
     None
@@ -324,16 +325,33 @@ pub(crate) fn mismatch<T>(node: &Node, kind: &Kind, problems: &mut Problems) -> 
 
 fn refuse(node: &Node, kind: &Kind, problems: &mut Problems) {
     let help = match (&node.value, kind) {
+        (Value::Float(number), _) if number.parse::<f64>().is_ok_and(|number| !number.is_finite()) => {
+            Some("the number must be finite".into())
+        }
         (Value::Integer(_) | Value::Float(_), Kind::Quantity(dimensions)) => {
             let number = node.label();
             let unit = dimensions[0].usual_unit(&number);
-            Some(format!("write it as text with its unit, as in \"{number} {unit}\""))
+            Some(format!("write a string with the unit, such as \"{number} {unit}\""))
         }
         (Value::Text(text), Kind::Boolean) if matches!(text.as_str(), "true" | "false") => {
-            Some("without quotation marks".into())
+            Some("remove the quotation marks".into())
         }
         (Value::Text(text), Kind::Integer { .. } | Kind::Number { .. }) if text.parse::<f64>().is_ok() => {
-            Some("without quotation marks".into())
+            Some("remove the quotation marks".into())
+        }
+        (Value::Table(_), Kind::List { .. }) => Some("write the table in brackets: [{ … }]".into()),
+        (Value::Text(_), Kind::List { min: 2.., .. }) => {
+            Some("write the values in brackets: [\"…\", \"…\"]".into())
+        }
+        (Value::Integer(_), Kind::Text(content)) if content.starts_with("the name") => {
+            Some(format!("write a string: \"{}\"", node.label()))
+        }
+        (value, Kind::Table { .. }) if !matches!(value, Value::Table(_)) => {
+            Some("write a table: { field = value, … }".into())
+        }
+        (value, Kind::List { min: 0 | 1, .. }) if !matches!(value, Value::Array(_)) => {
+            let value = node.to_toml();
+            Some(format!("write it in brackets: [{}]", if value.len() <= 60 { &value } else { "…" }))
         }
         _ => None,
     };
@@ -348,7 +366,7 @@ impl Tagged {
 }
 
 impl Kind {
-    /// What is expected, with its article.
+    /// Returns the description for "expected …", with article.
     pub fn describe(&self) -> String {
         match self {
             Kind::Text(holds) => (*holds).into(),
@@ -357,36 +375,37 @@ impl Kind {
             Kind::Integer { min, max } => format!("a whole number from {min} to {max}"),
             Kind::Number { bounds: "", .. } => "a number".into(),
             Kind::Number { bounds, .. } => format!("a number {bounds}"),
-            Kind::Quantity(dimensions) => {
-                dimensions.iter().map(|d| d.describe()).collect::<Vec<_>>().join(" or ")
-            }
-            Kind::Choice(words) => match words.as_slice() {
-                [(only, _)] => format!("\"{only}\""),
-                words => {
-                    let words: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
-                    let (last, rest) = words.split_last().expect("a choice has words");
-                    format!("{} or {last}", rest.join(", "))
-                }
-            },
             Kind::List { of, min, max } => match (min, max) {
                 (2, 2) => format!("a list of two values, each {}", of().describe()),
-                _ => format!("a list, each {}", of().describe()),
+                _ => format!("a list of values, each {}", of().describe()),
             },
-            Kind::Named { of } => format!("a table of names, each {}", of().describe()),
-            Kind::Table { what, fields, shorthand, .. } => {
-                let short = shorthand.and_then(|s| fields.iter().find(|f| f.name == s));
-                match short {
-                    Some(field) => format!("{} or a table ({what})", (field.kind)().describe()),
-                    None => format!("a table ({what})"),
-                }
-            }
-            Kind::Tagged(tagged) => format!("{} or a table ({})", tagged.words().describe(), tagged.what),
+            Kind::Named { of } => format!("a table of named values, each {}", of().describe()),
             Kind::Assignments { what } => (*what).into(),
-            Kind::Either(kinds) => kinds.iter().map(Kind::describe).collect::<Vec<_>>().join(", or "),
+            Kind::Quantity(_) | Kind::Choice(_) | Kind::Table { .. } | Kind::Tagged(_) | Kind::Either(_) => {
+                alternatives(self.alternatives())
+            }
         }
     }
 
-    /// The alternative that is a table, if one is.
+    /// Returns the descriptions of the alternatives, which [`Kind::describe`] joins.
+    fn alternatives(&self) -> Vec<String> {
+        match self {
+            Kind::Quantity(dimensions) => dimensions.iter().map(|d| d.describe().to_owned()).collect(),
+            Kind::Choice(words) => words.iter().map(|(word, _)| format!("\"{word}\"")).collect(),
+            Kind::Table { what, fields, shorthand, .. } => {
+                let short = shorthand.and_then(|s| fields.iter().find(|f| f.name == s));
+                let short = short.map_or_else(Vec::new, |field| (field.kind)().alternatives());
+                [short, vec![format!("a table ({what})")]].concat()
+            }
+            Kind::Tagged(tagged) => {
+                [tagged.words().alternatives(), vec![format!("a table ({})", tagged.what)]].concat()
+            }
+            Kind::Either(kinds) => kinds.iter().flat_map(Kind::alternatives).collect(),
+            kind => vec![kind.describe()],
+        }
+    }
+
+    /// Returns the alternative with fields or items, if any.
     pub fn structure(&self) -> Option<&Kind> {
         match self {
             Kind::Either(kinds) => kinds.iter().find_map(Kind::structure),
@@ -395,7 +414,7 @@ impl Kind {
         }
     }
 
-    /// The key that a lone value stands for.
+    /// Returns the field that a value in place of the table sets.
     pub fn shorthand(&self) -> Option<&'static str> {
         match self {
             Kind::Table { shorthand, .. } => *shorthand,
@@ -404,7 +423,7 @@ impl Kind {
         }
     }
 
-    /// What the field of this name takes.
+    /// Returns the type of the field with this name.
     pub fn field(&self, name: &str) -> Option<Kind> {
         match self {
             Kind::Table { fields, .. } => fields.iter().find(|f| f.name == name).map(|f| (f.kind)()),
@@ -417,7 +436,7 @@ impl Kind {
         }
     }
 
-    /// Names of all fields.
+    /// Returns the names of all fields.
     pub fn field_names(&self) -> Vec<&'static str> {
         match self {
             Kind::Table { fields, .. } => fields.iter().map(|f| f.name).collect(),
@@ -435,7 +454,7 @@ impl Kind {
     }
 }
 
-/// Refuses unknown keys of a table that may lack required ones, at any depth.
+/// Refuses unknown fields at any depth. Required fields may be missing.
 pub(crate) fn refuse_unknown_keys(node: &Node, kind: &Kind, problems: &mut Problems) {
     let Some(kind) = kind.structure() else { return };
     match (&node.value, kind) {

@@ -1,11 +1,11 @@
-//! Values around values: with a place, left out, listed, under names.
+//! Wrappers of values: with a place, optional, in a list, under a name.
 
 use super::{Decode, Kind, mismatch};
 use crate::error::{Place, Problems};
 use crate::tree::{Node, Value};
 use std::ops::Deref;
 
-/// A value with its place.
+/// Value and its place.
 #[derive(Clone, Debug)]
 pub(crate) struct At<T> {
     pub value: T,
@@ -42,15 +42,14 @@ impl<T: Decode> Decode for Option<T> {
     }
 }
 
-/// Tables under names of the user's, ordered by name. A table that could not be read keeps
-/// its name, so that references to it are not taken for wrong.
+/// Named tables, ordered by name. A table with faults keeps its name, so that references to it are valid.
 #[derive(Clone, Debug)]
 pub(crate) struct Named<T>(pub Vec<Member<T>>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Member<T> {
     pub name: String,
-    /// Where the name stands.
+    /// Place of the name.
     pub place: Place,
     pub value: Option<T>,
 }
@@ -60,7 +59,7 @@ impl<T> Named<T> {
         self.0.iter().map(|m| m.name.as_str())
     }
 
-    /// Index of a name.
+    /// Returns the index of a name.
     pub fn index(&self, name: &str) -> Option<usize> {
         self.0.binary_search_by(|m| m.name.as_str().cmp(name)).ok()
     }
@@ -76,8 +75,8 @@ impl<T: Decode> Decode for Named<T> {
         let mut members = Vec::with_capacity(table.entries.len());
         for entry in &table.entries {
             if !is_name(&entry.key) {
-                let message = format!("`{}` cannot be a name", entry.key.escape_debug());
-                let help = "names are made of letters, digits, `-` and `_`, at most 64 of them";
+                let message = format!("invalid name `{}`", entry.key.escape_debug());
+                let help = "use 1 to 64 letters, digits, `-` and `_`";
                 problems.push_help(entry.key_place, message, help);
             }
             let value = T::decode(&entry.node, problems);
@@ -98,7 +97,7 @@ fn is_name(key: &str) -> bool {
     !key.is_empty() && letters && key.chars().count() <= 64
 }
 
-/// A list of at least `MIN` and at most `MAX` values.
+/// List of `MIN` to `MAX` values.
 #[derive(Clone, Debug)]
 pub(crate) struct List<T, const MIN: usize = 0, const MAX: usize = 100_000>(pub Vec<T>);
 
@@ -111,11 +110,12 @@ impl<T: Decode, const MIN: usize, const MAX: usize> Decode for List<T, MIN, MAX>
         let Value::Array(items) = &node.value else { return mismatch(node, &Self::kind(), problems) };
         if items.len() < MIN || items.len() > MAX {
             let expected = match (MIN, MAX) {
-                (min, max) if min == max => format!("{min} values"),
+                (min, max) if min == max => format!("{min}"),
                 (min, _) if items.len() < min => format!("at least {min}"),
                 _ => format!("at most {MAX}"),
             };
-            problems.push(node.place, format!("expected {expected} in this list, found {}", items.len()));
+            let message = format!("expected {expected} values in this list, found {}", items.len());
+            problems.push(node.place, message);
             return None;
         }
         let decoded: Vec<Option<T>> = items.iter().map(|item| T::decode(item, problems)).collect();
@@ -128,7 +128,7 @@ impl<T: Decode, const MIN: usize, const MAX: usize> Decode for List<T, MIN, MAX>
     }
 }
 
-/// One value, or a list of several.
+/// A value, or a list of values.
 #[derive(Clone, Debug)]
 pub(crate) struct OneOrMore<T>(pub Vec<T>);
 
@@ -145,7 +145,7 @@ impl<T: Decode> Decode for OneOrMore<T> {
     }
 }
 
-/// A table that, where it cannot be read, does not keep its neighbours from being read.
+/// Table whose faults do not prevent the decoding of the table that contains it.
 #[derive(Clone, Debug)]
 pub(crate) struct Lenient<T>(pub Option<T>);
 

@@ -1,5 +1,4 @@
-//! From the tables of a configuration to a tester: what each says alone is right, and here they are held against
-//! each other.
+//! Builds a tester from the tables of a configuration, and checks relations between tables.
 
 use super::convergence::{Convergence, Event};
 use super::file::{self, PortName};
@@ -8,37 +7,37 @@ use crate::error::{Place, Problems, did_you_mean};
 use crate::table::At;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// None where something cannot be used; the problems say what.
+/// Returns the tester, or `None` if problems were reported.
 pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> Option<Tester> {
     let head = &file.tester;
     let ports = ports(file, problems);
-    let [from, to] = [&head.from.0, &head.to.0].map(|names| named(file, names, problems));
+    let [from, to] = [&head.from.0, &head.to.0].map(|names| port_indices(file, names, problems));
     for name in head.to.0.iter().filter(|name| head.from.0.iter().any(|other| other.0 == name.0)) {
-        let help = "both_ways = true has the receiving ports send too";
-        problems.push_help(name.place, format!("`{}` sends and receives", name.0), help);
+        let help = "use both_ways = true for traffic in both directions";
+        problems.push_help(name.place, format!("port `{}` is in both `from` and `to`", name.0), help);
     }
     let networks = file.routes.count.0 as u32;
     let first = first_network(file, networks, problems);
-    let convergence = file.convergence.as_ref().and_then(|asked| convergence(file, asked, problems));
+    let convergence = file.convergence.as_ref().and_then(|table| convergence(file, table, problems));
     let operations = match (&head.operations, &file.convergence) {
-        (Some(asked), _) => asked.value.0.clone(),
+        (Some(listed), _) => listed.value.0.clone(),
         (None, Some(_)) => Vec::new(),
         (None, None) => head.profile.operations(),
     };
-    check_sessions(file, problems);
+    check_sources(file, problems);
     let (first, ports) = (first?, ports?);
     check_families(file, first, &ports, &operations, problems);
     let labels = file.labels.as_ref().map(|labels| Labels::from(&labels.value));
-    let mut ways = vec![Way { from: from.clone(), to: to.clone(), first, labels_above: 0 }];
+    let mut directions = vec![Way { from: from.clone(), to: to.clone(), first, labels_above: 0 }];
     if head.both_ways {
-        let (first, _) = ways[0].network(networks);
+        let (first, _) = directions[0].network(networks);
         let labels_above = labels.map_or(0, |labels| labels.peers);
-        ways.push(Way { from: to, to: from, first, labels_above });
+        directions.push(Way { from: to, to: from, first, labels_above });
     }
     let sizes = match operations[..] {
         [] => Vec::new(),
-        _ => head.sizes.as_ref().map_or(head.profile.sizes(first), |asked| {
-            asked.value.0.iter().map(|size| size.for_networks(first)).collect()
+        _ => head.sizes.as_ref().map_or(head.profile.sizes(first), |listed| {
+            listed.value.0.iter().map(|size| size.for_networks(first)).collect()
         }),
     };
     let operations: Vec<Operation> = match labels {
@@ -48,17 +47,17 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
     if operations.is_empty() && convergence.is_none() {
         problems.push_help(
             Place::new(0, 0..0),
-            "this profile has operations with labels only",
+            "all operations of this profile need labels",
             "add a table [labels]",
         );
     }
     if !problems.is_empty() {
         return None;
     }
-    let lines = ways[0].from.len() * ways.len();
+    let lines = directions[0].from.len() * directions.len();
     let mut scenario = cells::scenario(head, &operations, &sizes, lines, text)?;
     if let Some(convergence) = &convergence {
-        scenario.cells.extend(cells::converging(head, convergence, networks, lines)?);
+        scenario.cells.extend(cells::convergence_cells(head, convergence, networks, lines)?);
     }
     Some(Tester {
         router: head.router.clone(),
@@ -66,7 +65,7 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
         operations,
         sizes,
         ports,
-        ways,
+        ways: directions,
         networks,
         told: file.routes.by.value,
         labels,
@@ -81,39 +80,40 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
     })
 }
 
-/// Indices of the ports of these names.
-fn named(file: &file::File, names: &[At<PortName>], problems: &mut Problems) -> Vec<usize> {
+/// Returns the indices of ports.
+fn port_indices(file: &file::File, names: &[At<PortName>], problems: &mut Problems) -> Vec<usize> {
     let index = |name: &At<PortName>| {
         let found = file.port.index(&name.0);
         if found.is_none() {
             let help = did_you_mean(&name.0, file.port.names());
-            problems.push_with_help(name.place, format!("there is no port `{}`", name.0), help);
+            problems.push_with_help(name.place, format!("unknown port `{}`", name.0), help);
         }
         found
     };
     names.iter().filter_map(index).collect()
 }
 
-/// What is told of labels and routes needs somebody to tell it to.
-fn check_sessions(file: &file::File, problems: &mut Problems) {
+/// Checks that labels and routes have a source.
+fn check_sources(file: &file::File, problems: &mut Problems) {
     if file.labels.is_none()
-        && let Some(asked) = &file.tester.operations
-        && asked.value.0.iter().any(|operation| *operation != Operation::Ip)
+        && let Some(operations) = &file.tester.operations
+        && operations.value.0.iter().any(|operation| *operation != Operation::Ip)
     {
-        problems.push_help(asked.place, "these operations have labels", "add a table [labels]");
+        problems.push_help(operations.place, "these operations need labels", "add a table [labels]");
     }
     if file.routes.by.value == Told::Bgp && file.bgp.is_none() {
-        let help = "add a table [bgp], with `router_as` at least";
-        problems.push_help(file.routes.by.place, "routes are told by BGP, and there is no session", help);
+        let help = "add a table [bgp] with `router_as`";
+        problems.push_help(
+            file.routes.by.place,
+            "routes are advertised by BGP, but the file has no session",
+            help,
+        );
     }
     if file.routes.by.value != Told::Bgp
         && let Some(beside) = file.bgp.as_ref().and_then(|bgp| bgp.value.beside.as_ref())
     {
-        problems.push_help(
-            beside.place,
-            "there is no session to tell of these routes",
-            "by = \"bgp\" in [routes]",
-        );
+        let help = "set by = \"bgp\" in [routes]";
+        problems.push_help(beside.place, "`beside` has no effect without BGP", help);
     }
 }
 
@@ -143,34 +143,34 @@ fn bgp(file: &file::File) -> Bgp {
     }
 }
 
-/// None where they do not all fit.
+/// Returns the first network, or `None` if the address range is too small.
 fn first_network(file: &file::File, networks: u32, problems: &mut Problems) -> Option<IpAddr> {
-    let ways = if file.tester.both_ways { 2 } else { 1 };
+    let directions = if file.tester.both_ways { 2 } else { 1 };
     let first = file.routes.first.value.0;
     let (fits, help) = match first {
         IpAddr::V4(first) => (
             first.octets()[3] == 0
-                && (u64::from(u32::from(first)) + (u64::from(networks * ways) << 8)) <= 0xe000_0000,
-            "such as \"11.0.0.0\", with room for all of them below 224.0.0.0",
+                && (u64::from(u32::from(first)) + (u64::from(networks * directions) << 8)) <= 0xe000_0000,
+            "such as \"11.0.0.0\"; all networks must be below 224.0.0.0",
         ),
         IpAddr::V6(first) => {
             let first = u128::from(first);
             let room = (u128::from(u16::MAX) << 112) - first.min(u128::from(u16::MAX) << 112);
-            let fits = first << 48 == 0 && u128::from(networks * ways) << 80 <= room;
-            (fits, "such as \"2001:db8::\", with zeros behind its first 48 bits")
+            let fits = first << 48 == 0 && u128::from(networks * directions) << 80 <= room;
+            (fits, "such as \"2001:db8::\", with zeros after the first 48 bits")
         }
     };
     if !fits {
         problems.push_help(
             file.routes.first.place,
-            "expected the first of many networks of 24 bits, of IPv6 48",
+            "expected the first of consecutive networks, IPv4 /24 or IPv6 /48",
             help,
         );
     }
     fits.then_some(first)
 }
 
-/// Whether ports, packets and who tells of them are of kinds that go together.
+/// Checks that IP versions, operations and sources of routes and labels are compatible.
 fn check_families(
     file: &file::File,
     first: IpAddr,
@@ -179,27 +179,28 @@ fn check_families(
     problems: &mut Problems,
 ) {
     let place = file.routes.first.place;
-    let other = ports.iter().find(|port| port.router.is_ipv6() != first.is_ipv6());
+    let mismatch = ports.iter().find(|port| port.router.is_ipv6() != first.is_ipv6());
     let by_address = operations.iter().any(|operation| matches!(operation, Operation::Ip | Operation::Pop));
     let by_bgp = file.routes.by.value == Told::Bgp;
-    if let Some(port) = other
+    if let Some(port) = mismatch
         && (first.is_ipv4() || by_address || by_bgp)
     {
         let kind = if first.is_ipv4() { "IPv4" } else { "IPv6" };
-        let message = format!("the next hop of these networks, {}, is of another kind", port.address.0);
-        problems.push_help(place, message, format!("give `{}` addresses of {kind}", port.name));
+        let message =
+            format!("the next hop of these networks, {}, has a different IP version", port.address.0);
+        problems.push_help(place, message, format!("set {kind} addresses for port `{}`", port.name));
     }
     if first.is_ipv6() && by_bgp && operations.contains(&Operation::Push) {
-        let help = "leave `push` out, or by = \"bgp\"";
-        problems.push_help(place, "routes of IPv6 told by BGP have no label", help);
+        let help = "remove `push` or by = \"bgp\"";
+        problems.push_help(place, "IPv6 routes advertised by BGP have no label", help);
     }
     if let Some(labels) = &file.labels {
         if labels.value.by == LabelsBy::RsvpTe {
-            let help = "by = \"ldp\", or by = \"you\" with what --setup prints";
-            problems.push_help(labels.place, "label switched paths are not set up by RSVP-TE yet", help);
+            let help = "use by = \"ldp\", or by = \"you\" with the output of --setup";
+            problems.push_help(labels.place, "RSVP-TE is not supported yet", help);
         }
         if labels.value.by == LabelsBy::Ldp && ports.iter().any(|port| port.router.is_ipv6()) {
-            problems.push_help(labels.place, "LDP is spoken over IPv4", "give all ports addresses of IPv4");
+            problems.push_help(labels.place, "LDP runs over IPv4 only", "set IPv4 addresses for all ports");
         }
     }
     if first.is_ipv6()
@@ -208,63 +209,63 @@ fn check_families(
             .value
             .0
             .iter()
-            .any(|size| matches!(size, PacketSize::Bytes(bytes) if *bytes < u32::from(LEAST_IPV6)))
+            .any(|size| matches!(size, PacketSize::Bytes(bytes) if *bytes < u32::from(MIN_IPV6)))
     {
-        let help = "packets of IPv6 have 66 B and more: 40 B, UDP's 8 B, and 18 B by which they are known";
-        problems.push_help(sizes.place, "a size is too small for IPv6", help);
+        let help = "IPv6 test packets have at least 66 B: 40 B, UDP header of 8 B, and signature of 18 B";
+        problems.push_help(sizes.place, "a packet size is too small for IPv6", help);
     }
 }
 
-/// Bytes of the smallest packet of IPv4: that of the smallest frame.
-pub(super) const LEAST_IPV4: u16 = 46;
-/// Bytes of the smallest packet of IPv6.
-const LEAST_IPV6: u16 = 66;
+/// Bytes of the smallest IPv4 packet: that of the smallest frame.
+pub(super) const MIN_IPV4: u16 = 46;
+/// Bytes of the smallest IPv6 packet.
+const MIN_IPV6: u16 = 66;
 
-/// Bytes of the smallest packet to these networks.
-pub(super) fn least(first: IpAddr) -> u16 {
-    if first.is_ipv4() { LEAST_IPV4 } else { LEAST_IPV6 }
+/// Returns the bytes of the smallest packet to these networks.
+pub(super) fn min_size(first: IpAddr) -> u16 {
+    if first.is_ipv4() { MIN_IPV4 } else { MIN_IPV6 }
 }
 
 impl PacketSize {
-    /// A mix with the smallest packets there are to these networks.
+    /// Sets the minimum size of a mix by the IP version of the networks.
     fn for_networks(self, first: IpAddr) -> PacketSize {
         match self {
             PacketSize::Bytes(_) => self,
-            PacketSize::Imix { .. } => PacketSize::Imix { smallest: least(first) },
+            PacketSize::Imix { .. } => PacketSize::Imix { smallest: min_size(first) },
         }
     }
 }
 
 fn convergence(
     file: &file::File,
-    asked: &At<file::Convergence>,
+    table: &At<file::Convergence>,
     problems: &mut Problems,
 ) -> Option<Convergence> {
     if file.routes.by.value != Told::Bgp {
-        let help = "by = \"bgp\" in [routes], and a table [bgp]";
-        problems.push_help(asked.place, "routes go and come by BGP, and the tester does not tell them", help);
+        let help = "set by = \"bgp\" in [routes], and add a table [bgp]";
+        problems.push_help(table.place, "[convergence] needs routes advertised by BGP", help);
     }
     if file.tester.both_ways {
-        problems.push_help(asked.place, "routes go and come in one way only", "leave both_ways out");
+        problems.push_help(table.place, "[convergence] tests one direction only", "remove `both_ways`");
     }
-    let file::Convergence { events, rate, size, before, after } = &asked.value;
+    let file::Convergence { events, rate, size, before, after } = &table.value;
     Some(Convergence {
         events: events.as_ref().map_or(Event::ALL.to_vec(), |events| events.0.clone()),
         rate: *rate,
-        size: size.as_ref().map_or(least(file.routes.first.value.0).into(), |size| size.0 as u32),
+        size: size.as_ref().map_or(min_size(file.routes.first.value.0).into(), |size| size.0 as u32),
         before: before.0,
         after: after.0,
     })
 }
 
-/// None where one cannot be used.
+/// Returns the ports, or `None` if a table was not read.
 fn ports(file: &file::File, problems: &mut Problems) -> Option<Vec<Port>> {
     let mut ports: Vec<Port> = Vec::new();
     for member in &file.port.0 {
         let port = member.value.as_ref()?;
         let interface = port.interface.value.0.clone();
         if ports.iter().any(|known| known.interface == interface) {
-            problems.push(port.interface.place, format!("`{interface}` is named twice"));
+            problems.push(port.interface.place, format!("interface `{interface}` is listed twice"));
         }
         let (address, length) = port.address.value.0;
         let router = port.router.value.0;
@@ -275,8 +276,12 @@ fn ports(file: &file::File, problems: &mut Problems) -> Option<Vec<Port>> {
             IpAddr::V6(address) => u128::from(address).checked_shr(128 - u32::from(length)).unwrap_or(0),
         };
         if address.is_ipv4() != router.is_ipv4() || network(address) != network(router) || address == router {
-            let help = format!("another address of the same link than {address}/{length}");
-            problems.push_help(port.router.place, format!("{router} is not at the other end"), help);
+            let help = format!("set another address of the link {address}/{length}");
+            problems.push_help(
+                port.router.place,
+                format!("{router} cannot be the other end of this link"),
+                help,
+            );
         }
         ports.push(Port {
             name: member.name.clone(),
@@ -309,10 +314,10 @@ impl Profile {
     fn sizes(self, first: IpAddr) -> Vec<PacketSize> {
         let bytes: &[u32] = match self {
             Profile::Paper => &[46, 66, 130, 258, 514, 1026, 1498],
-            // Frames of RFC 2544 section 9.1, without their header and check sequence.
+            // Frame sizes of RFC 2544 section 9.1, without header and check sequence.
             _ => &[46, 110, 238, 494, 1006, 1262, 1500],
         };
-        let mut bytes: Vec<u32> = bytes.iter().map(|bytes| (*bytes).max(least(first).into())).collect();
+        let mut bytes: Vec<u32> = bytes.iter().map(|bytes| (*bytes).max(min_size(first).into())).collect();
         bytes.dedup();
         bytes.into_iter().map(PacketSize::Bytes).collect()
     }

@@ -1,5 +1,5 @@
-//! What a tester searches, as the cells of a scenario. Each has the network that is tested (a sender, the
-//! router, a receiver) and one test, so that methods know the line and its framing.
+//! Tests of a tester as the cells of a scenario. Each cell has a network (sender, router, receiver) and its tests, so
+//! that methods know the line rate and framing.
 
 use super::file::Head;
 use super::{Convergence, Operation, PacketSize, Profile};
@@ -9,21 +9,21 @@ use crate::{Cell, Options, Scenario, parse};
 use netstage_core::time::Instant;
 use std::fmt::Write as _;
 
-/// Name of the node that sends, in every cell.
+/// Name of the sending node, in every cell.
 const SENDER: &str = "sender";
-/// Name of the node that receives.
+/// Name of the receiving node.
 const RECEIVER: &str = "receiver";
-/// Lengths of IP packets in a mix, in turn, the smallest being zero here.
+/// Lengths of IP packets in a mix, in turn; 0 is the minimum size.
 const IMIX: [u16; 12] = [0, 552, 0, 0, 552, 0, 1500, 0, 552, 0, 0, 552];
 
-/// Bytes of a frame around its IP packet: header, check sequence, preamble and gap.
+/// Bytes of Ethernet framing per IP packet: header, check sequence, preamble and gap.
 const FRAMING: u32 = 38;
-/// Header and check sequence of Ethernet.
+/// Bytes of Ethernet header and check sequence.
 const ETHERNET: u32 = 18;
 const LABEL: u32 = 4;
 
 impl PacketSize {
-    /// Its name in records.
+    /// Returns the name in records.
     pub fn name(self) -> String {
         match self {
             PacketSize::Bytes(bytes) => format!("{bytes} B"),
@@ -31,7 +31,7 @@ impl PacketSize {
         }
     }
 
-    /// Lengths of IP packets, in turn.
+    /// Returns the lengths of IP packets, in turn.
     pub fn lengths(self) -> Vec<u16> {
         match self {
             PacketSize::Bytes(bytes) => vec![bytes as u16],
@@ -39,14 +39,14 @@ impl PacketSize {
         }
     }
 
-    /// Bytes of an IP packet, the mean of a mix.
+    /// Returns the bytes of an IP packet, or their mean in a mix.
     pub fn bytes(self) -> u32 {
         let lengths = self.lengths();
         lengths.iter().map(|bytes| u32::from(*bytes)).sum::<u32>() / lengths.len() as u32
     }
 }
 
-/// The scenario of a tester whose ports send on so many lines.
+/// Returns the scenario of a tester that sends on this number of lines.
 pub fn scenario(
     head: &Head,
     operations: &[Operation],
@@ -74,12 +74,17 @@ pub fn scenario(
     })
 }
 
-/// Cells of what has routes of the router go and come: trials at one rate.
-pub fn converging(head: &Head, asked: &Convergence, networks: u32, lines: usize) -> Option<Vec<Cell>> {
-    let size = PacketSize::Bytes(asked.size);
-    let (rate, trial) = (asked.rate, asked.trial());
+/// Returns the cells of convergence tests, whose trials have one rate.
+pub fn convergence_cells(
+    head: &Head,
+    convergence: &Convergence,
+    networks: u32,
+    lines: usize,
+) -> Option<Vec<Cell>> {
+    let size = PacketSize::Bytes(convergence.size);
+    let (rate, trial) = (convergence.rate, convergence.trial());
     let mut cells = Vec::new();
-    for event in &asked.events {
+    for event in &convergence.events {
         let text = format!(
             "{}[test.{}]\nkind = \"loss\"\nrate = \"{} bit/s\"\ntrial = \"{} ns\"\n{}",
             network_text(head, 0, lines),
@@ -88,24 +93,24 @@ pub fn converging(head: &Head, asked: &Convergence, networks: u32, lines: usize)
             trial.0,
             packets_text(head, size)
         );
-        let mut found = cells_of(event.name(), size, &text)?;
-        for test in found.iter_mut().flat_map(|cell| &mut cell.plan.tests) {
+        let mut event_cells = cells_of(event.name(), size, &text)?;
+        for test in event_cells.iter_mut().flat_map(|cell| &mut cell.plan.tests) {
             test.method = Method::Convergence { rate, trial, networks };
         }
-        cells.extend(found);
+        cells.extend(event_cells);
     }
     Some(cells)
 }
 
-/// What is written here is right by construction: tests have every combination parsed.
-fn cells_of(what: &str, size: PacketSize, text: &str) -> Option<Vec<Cell>> {
-    let read = parse(&format!("{what} of {}", size.name()), text, None, &Options::default()).ok()?;
-    let settings = [("operation", what.to_owned()), ("size", size.name())];
+/// Parses a generated scenario, which is valid by construction: the unit tests parse every combination.
+fn cells_of(operation: &str, size: PacketSize, text: &str) -> Option<Vec<Cell>> {
+    let scenario = parse(&format!("{operation} of {}", size.name()), text, None, &Options::default()).ok()?;
+    let settings = [("operation", operation.to_owned()), ("size", size.name())];
     let settings = settings.map(|(path, value)| (path.to_owned(), value)).to_vec();
-    Some(read.cells.into_iter().map(|cell| Cell { settings: settings.clone(), ..cell }).collect())
+    Some(scenario.cells.into_iter().map(|cell| Cell { settings: settings.clone(), ..cell }).collect())
 }
 
-/// A sender, the router with its lines, and a receiver; frames have so many labels at most.
+/// Returns the network: sender, router with its lines, receiver. `labels` is the maximum number of labels of a frame.
 fn network_text(head: &Head, labels: u32, lines: usize) -> String {
     let overhead = FRAMING + LABEL * labels;
     let line = head.line.0 * lines as u64;
@@ -116,7 +121,7 @@ fn network_text(head: &Head, labels: u32, lines: usize) -> String {
     )
 }
 
-/// What packets all tests of a cell send.
+/// Returns the packet fields of all tests of a cell.
 fn packets_text(head: &Head, size: PacketSize) -> String {
     let (frame, drain) = (size.bytes() + ETHERNET, head.drain.0);
     format!(
@@ -128,7 +133,7 @@ fn cell_text(head: &Head, operation: Operation, size: PacketSize, lines: usize) 
     let (arriving, leaving) = operation.labels();
     let max_rate = head.max_rate.map_or(String::new(), |rate| format!("max_rate = \"{} bit/s\"\n", rate.0));
     let common = format!("{}{max_rate}", packets_text(head, size));
-    // The larger of both frames fills the line.
+    // The line rate limits the larger of both frames.
     let mut text = network_text(head, arriving.max(leaving), lines);
     let name = test_name(operation, size);
     let mut add = |name: &str, kind: &str, rest: &str| {
@@ -155,7 +160,7 @@ fn cell_text(head: &Head, operation: Operation, size: PacketSize, lines: usize) 
     text
 }
 
-/// Name of a test: what the router does; of a mix, that too.
+/// Returns the name of a test: the operation, with a suffix for a mix.
 fn test_name(operation: Operation, size: PacketSize) -> String {
     match size {
         PacketSize::Bytes(_) => operation.name().to_owned(),
@@ -163,7 +168,7 @@ fn test_name(operation: Operation, size: PacketSize) -> String {
     }
 }
 
-/// What the test of this name does, and whether with a mix of sizes.
+/// Returns the operation of a test by name, and whether its packets are a mix of sizes.
 pub fn of_test(name: &str) -> Option<(Operation, bool)> {
     let name = name.strip_suffix("-loss").unwrap_or(name);
     let plain = name.strip_suffix("-imix");
@@ -175,8 +180,8 @@ pub fn of_test(name: &str) -> Option<(Operation, bool)> {
 fn description(head: &Head, lines: usize) -> String {
     let line = head.line.0 * lines as u64;
     format!(
-        "Sizes are those of IP packets. 100 % of the line is {line} bit/s over 8 times (38 B + size) frames a \
-         second for IP, and (42 B + size) where packets have a label before or behind the router (46 B: two)."
+        "Sizes are those of IP packets. 100 % of the line rate is {line} bit/s / (8 × (size + framing)) frames/s; framing \
+         is 38 B for IP, 42 B for packets with a label before or after the router, 46 B for two labels."
     )
 }
 
@@ -194,17 +199,22 @@ fn plots(head: &Head) -> Vec<Plot> {
         range: (Some(0.0), None),
     };
     let mut plots = vec![
-        plot("share", "test.line_share", "share of the line", "Frames a second over what the line carries."),
-        plot("rate", "test.frame_rate", "packets a second", "The highest rate found."),
+        plot("share", "test.line_share", "share of the line rate", "Frame rate relative to the line rate."),
+        plot("rate", "test.frame_rate", "packets per second", "Maximum rate found."),
     ];
     if head.profile != Profile::Mlrsearch {
         plots.push(plot(
             "delay",
             "test.latency",
             "mean delay",
-            "At that rate; the tester's own is part of it.",
+            "At the maximum rate, including the delay of the tester itself.",
         ));
-        plots.push(plot("delay-p999", "test.latency.p999", "99.9 % of delays", "At that rate, at most."));
+        plots.push(plot(
+            "delay-p999",
+            "test.latency.p999",
+            "99.9th percentile of delays",
+            "At the maximum rate.",
+        ));
     }
     plots
 }

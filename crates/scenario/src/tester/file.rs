@@ -1,4 +1,4 @@
-//! The tables of the configuration, as written.
+//! Tables of the configuration file.
 
 use super::{Event, Generator, LabelsBy, Operation, PacketSize, Profile, Told};
 use crate::address::{Address, LabelNumber, LinkAddress};
@@ -11,205 +11,205 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
 table! {
-    /// A tester's configuration.
+    /// Configuration of a router tester.
     pub(crate) struct File "the file" {
-        /// What is tested, and how.
+        /// Tests and their parameters.
         tester: Head,
-        /// Interfaces of this machine that lead to the router, by name.
+        /// Interfaces of this host that are connected to the router, by name.
         port: Named<Port>,
-        /// What the router is told of, and packets go to.
+        /// Routes of the router, and destinations of packets.
         routes: Routes,
-        /// Labels, for the operations that have any.
+        /// Labels, for operations that use them.
         labels: Option<At<Labels>>,
-        /// The sessions by which routes are told.
+        /// BGP sessions that advertise routes.
         bgp: Option<At<Bgp>>,
-        /// Routes that go and come while packets flow.
+        /// Withdrawal and advertisement of routes during traffic.
         convergence: Option<At<Convergence>>,
     }
 }
 
 table! {
-    /// What is tested, and how.
+    /// Tests and their parameters.
     pub(crate) struct Head "[tester]" {
-        /// What reports call the router.
+        /// Name of the router in reports.
         router: String = "router",
-        /// By whose rules: what is searched, which packets, how long.
+        /// Test profile: methods, packets and durations.
         profile: Profile = "paper",
-        /// What the router does with packets; left out: all that the profile has.
+        /// Forwarding operations to test. Default: all operations of the profile.
         operations: Option<At<List<Operation, 1, 6>>>,
-        /// Sizes of IP packets, their headers included, those of IPv6 from 66 B on; left out: those of the profile.
+        /// Sizes of IP packets, including headers; at least 66 B for IPv6. Default: the sizes of the profile.
         sizes: Option<At<List<PacketSize, 1, 100>>>,
-        /// Ports that send.
+        /// Sending ports.
         from: List<At<PortName>, 1, 8>,
-        /// Ports that receive.
+        /// Receiving ports.
         to: List<At<PortName>, 1, 8>,
-        /// Those send too, and these receive. Rates are then those of both ways together.
+        /// Send in both directions. Rates are then totals of both directions.
         both_ways: bool = false,
-        /// Rate of one port, preamble and gap of Ethernet included: what 100 % is.
+        /// Line rate of a port, including Ethernet preamble and gap; it is 100 % in results.
         line: BitRate = "1 Gbit/s",
-        /// The highest rate tried, at the IP layer; left out: what the sending ports' lines carry.
+        /// Maximum rate at the IP layer. Default: the line rate of the sending ports.
         max_rate: Option<BitRate>,
-        /// Length of a trial that decides; left out: that of the profile.
+        /// Duration of a decisive trial. Default: the duration of the profile.
         trial: Option<Span>,
-        /// Length of the trials that look for where that is worth while (profile `paper`).
+        /// Duration of the shorter trials that narrow the range first (profile `paper`).
         search: Span = "2 s",
-        /// Where the search ends, as a rate at the IP layer (profile `paper`).
+        /// Resolution of the search, as a rate at the IP layer (profile `paper`).
         step: BitRate = "1 Mbit/s",
-        /// How long packets still under way are waited for.
+        /// Waiting time for packets in flight at the end of a trial.
         drain: Duration = "500 ms",
-        /// How the router shall treat times to live and traffic classes of labels.
+        /// Expected handling of the time to live and traffic class of labels by the router.
         model: Model = "uniform",
-        /// What sends.
+        /// Packet generator.
         generator: Generator = "auto",
-        /// Runs of every search; several give an interval of confidence.
+        /// Runs of every search. Several runs give a confidence interval.
         repeat: Count<1, 1_000> = 1,
-        /// How long the router may take until it forwards what it was told of.
+        /// Time limit for the router to install advertised routes and labels.
         ready_within: Span = "60 s",
     }
 }
 
 table! {
-    /// An interface that leads to the router.
+    /// Interface connected to the router.
     pub(crate) struct Port "a port" {
-        /// The interface. Test packets that arrive there do not reach the system; all others do.
+        /// Name of the interface. Received test packets do not reach the kernel; other packets do.
         interface: At<InterfaceName>,
-        /// The tester's address there, with the length of the link's prefix. It is given to the interface while the tester runs.
+        /// Address of the tester on the link, with the prefix length. The interface has it while the tester runs.
         address: At<LinkAddress>,
-        /// The router's address there.
+        /// Address of the router on the link.
         router: At<Address>,
-        /// What the router calls its end, for `--setup`.
+        /// Name of the router's interface, for `--setup`.
         router_interface: Option<String>,
     }
 }
 
 table! {
-    /// What the router is told of, and packets go to.
+    /// Routes of the router, and destinations of packets.
     pub(crate) struct Routes "[routes]" {
-        /// The first network of 24 bits, such as "11.0.0.0", or of 48, such as "2001:db8::"; the others follow it. Packets are of its kind.
+        /// First network: an IPv4 /24 such as "11.0.0.0", or an IPv6 /48 such as "2001:db8::". The others follow it. It determines the IP version of packets.
         first: At<Address> = "11.0.0.0",
-        /// How many. Twice as many are told where packets go both ways.
+        /// Number of networks per direction.
         count: Count<1, 1_000_000> = 50_000,
-        /// Who tells the router.
+        /// Source of the router's routes.
         by: At<Told> = "you",
     }
 }
 
 table! {
-    /// Labels, for the operations that have any. With several peers each has labels of its own, which follow these.
+    /// Labels, for operations that use them. These are the labels of the first peer; those of other peers follow.
     pub(crate) struct Labels "[labels]" {
-        /// Who tells the router of them. By LDP each port is a router of its own, and the router under test chooses what it swaps and pops.
+        /// Source of the router's labels. With LDP each port acts as a separate router, and the router under test assigns the labels it swaps and pops.
         by: LabelsBy = "you",
-        /// What the router shall push towards the first peer: networks are spread over peers in turn.
+        /// Label that the router pushes for the first peer. Networks are distributed over peers in turn.
         push: LabelNumber = 1_000,
-        /// What the router knows and swaps.
+        /// Label that the router swaps.
         swap: LabelNumber = 2_000,
-        /// By which label it does.
+        /// Label that replaces it.
         swap_to: LabelNumber = 3_000,
-        /// What the router pops to look up what is beneath.
+        /// Label that the router pops before it looks up the packet below.
         pop: LabelNumber = 4_000,
-        /// What the router pops for the next router, without a look.
+        /// Label that the router pops for the next router, without a lookup.
         php: LabelNumber = 5_000,
-        /// The address of the first peer, to which the router's label switched path leads: the next hop of routes told by BGP, for PUSH. The router needs a route there.
+        /// Address of the first peer, the end of the router's label switched path. It is the next hop of BGP routes, for PUSH. The router needs a route to it.
         loopback: Address = "198.51.100.1",
-        /// By LDP: an address of the router itself, for POP; left out: the one at the sending port.
+        /// With LDP: address of the router itself, for POP. Default: its address on the link of the sending port.
         router_loopback: Option<Address>,
-        /// Label switched paths: peers beyond the receiving ports, in turn.
+        /// Number of label switched paths, each to a separate peer. The peers are behind the receiving ports in turn.
         peers: Count<1, 64> = 1,
     }
 }
 
 table! {
-    /// The sessions by which routes are told: one from each receiving port.
+    /// BGP sessions that advertise routes, one from each receiving port.
     pub(crate) struct Bgp "[bgp]" {
-        /// The tester's autonomous system.
+        /// Autonomous system number of the tester.
         own_as: Count<1, 4_294_967_295> = 65_002,
-        /// The router's.
+        /// Autonomous system number of the router.
         router_as: Count<1, 4_294_967_295> = 65_001,
-        /// The key of TCP's MD5 option (RFC 2385).
+        /// Key of the TCP MD5 option (RFC 2385).
         md5: Option<String>,
-        /// A table told beside the networks that packets go to, by the first receiving port and with it as next hop, so that the router has these in a table as large and as mixed as a real one: an MRT file (RFC 6396, gzip too) or a text with a prefix and a next hop on each line, relative to this file. Routes to tested networks or parts of them are left out.
+        /// File of additional routes, relative to this file, which give the router a table as large and as varied as a real one: an MRT file (RFC 6396, optionally compressed with gzip), or a text file with a prefix and a next hop per line. The first receiving port advertises them with itself as next hop. Routes to tested networks or parts of them are omitted.
         beside: Option<At<FilePath>>,
     }
 }
 
 table! {
-    /// Trials in which the first receiving port's routes go, or come again, by BGP while packets flow. With it and without `operations`, nothing else is measured.
+    /// Convergence tests: the routes of the first receiving port are withdrawn and advertised by BGP during traffic. If `operations` is not set, no other test runs.
     pub(crate) struct Convergence "[convergence]" {
-        /// What happens, each in a trial of its own; left out: both.
+        /// Events, each in a trial of its own. Default: both.
         events: Option<List<Event, 1, 2>>,
-        /// Rate of the packets, at the IP layer. They go to the networks in turn: no time is more exact than from one packet to a network to the next.
+        /// Packet rate at the IP layer. Packets go to the networks in turn, so the resolution of times is the interval between two packets to the same network.
         rate: BitRate = "100 Mbit/s",
-        /// Size of the IP packets, their headers included; left out: 46 B, of IPv6 66 B.
+        /// Size of the IP packets, including headers. Default: 46 B, or 66 B for IPv6.
         size: Option<Bytes<46, 9_000>>,
-        /// How long packets flow before it happens.
+        /// Time from the first packet to the event.
         before: Span = "1 s",
-        /// How long they do after it: longer than the router takes.
+        /// Time from the event to the last packet. Must be longer than the convergence time of the router.
         after: Span = "10 s",
     }
 }
 
 text! {
-    /// A port, by name.
+    /// Name of a port.
     PortName = "the name of a port";
 }
 
 choice!(Profile {
-    /// The comparison of routers for MPLS-IX: IP, PUSH, SWAP and POP with packets of 46 to 1498 B; trials of 60 s, in which nothing is lost and the mean delay of a second neither grows nor is ten times that at a low rate; in steps of 1 Mbit/s.
+    /// Comparison of routers for MPLS-IX: IP, PUSH, SWAP and POP with packets of 46 to 1498 B, in steps of 1 Mbit/s. In trials of 60 s no packet may be lost, and the mean delay per second may neither grow nor reach ten times the delay at a low rate.
     "paper" => Profile::Paper,
-    /// RFC 2544: throughput, latency at it, and loss above, of IP.
+    /// RFC 2544 for IP: throughput, latency at that rate, and loss at higher rates.
     "rfc2544" => Profile::Rfc2544,
-    /// RFC 5695: the same of PUSH, SWAP, POP, PHP and of the last label popped without a look beneath.
+    /// RFC 5695: the same for PUSH, SWAP, POP, PHP, and the last label popped without a lookup below it.
     "rfc5695" => Profile::Rfc5695,
-    /// MLRsearch (RFC 9971), of IP, PUSH, SWAP and POP.
+    /// MLRsearch (RFC 9971) for IP, PUSH, SWAP and POP.
     "mlrsearch" => Profile::Mlrsearch,
 });
 
 choice!(Operation {
-    /// IP packets arrive and leave.
+    /// IP packets arrive and leave without labels.
     "ip" => Operation::Ip,
     /// IP packets arrive and leave with a label.
     "push" => Operation::Push,
-    /// Packets arrive with a label and leave with another.
+    /// Packets arrive with a label and leave with another one.
     "swap" => Operation::Swap,
-    /// Packets arrive with a label and leave without, by the route of their address.
+    /// Packets arrive with a label and leave without it, by the route of their address.
     "pop" => Operation::Pop,
     /// Packets arrive with two labels and leave with the inner one.
     "php" => Operation::Php,
-    /// Packets arrive with a label and leave without, by what the label says alone.
+    /// Packets arrive with a label and leave without it, forwarded by the label alone.
     "unlabelled" => Operation::Unlabelled,
 });
 
 choice!(Event {
-    /// All routes are withdrawn: packets stop, or leave by the other receiving ports, where the same routes stand by.
+    /// All routes are withdrawn: packets stop, or leave through the other receiving ports, which advertise the same routes as backup.
     "withdraw" => Event::Withdraw,
-    /// They are announced again.
+    /// All routes are advertised again.
     "announce" => Event::Announce,
 });
 
 choice!(Told {
-    /// You: `netstage test router CONFIG --setup` prints the lines for some routers.
+    /// You configure them. `netstage test router CONFIG --setup` prints the configuration for some routers.
     "you" => Told::You,
-    /// The tester, by BGP-4.
+    /// The tester advertises them with BGP-4.
     "bgp" => Told::Bgp,
 });
 
 choice!(LabelsBy {
-    /// You: `netstage test router CONFIG --setup` prints the lines for some routers.
+    /// You configure them. `netstage test router CONFIG --setup` prints the configuration for some routers.
     "you" => LabelsBy::You,
-    /// The tester, by LDP (RFC 5036).
+    /// The tester advertises them with LDP (RFC 5036).
     "ldp" => LabelsBy::Ldp,
-    /// The tester, by RSVP-TE (RFC 3209); refused, for it is not there yet.
+    /// The tester signals them with RSVP-TE (RFC 3209); not supported yet.
     "rsvp-te" => LabelsBy::RsvpTe,
 });
 
 choice!(Generator {
-    /// The fastest that the sending interfaces take; the report says which, and why none faster.
+    /// Fastest generator that the sending interfaces support. The report names it, and why faster ones were not used.
     "auto" => Generator::Auto,
-    /// A program in the kernel (live frames of XDP).
+    /// Kernel program (XDP live frames).
     "xdp" => Generator::Xdp,
-    /// AF_XDP: slower, each packet at its own time.
+    /// AF_XDP: slower, with an individual departure time for each packet.
     "af-xdp" => Generator::AfXdp,
-    /// AF_PACKET: slower still, by any driver.
+    /// AF_PACKET: slowest, works with any driver.
     "af-packet" => Generator::AfPacket,
 });
 
@@ -220,7 +220,7 @@ impl Decode for PacketSize {
     fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
         match node.text() {
             None => mismatch(node, &Self::kind(), problems),
-            Some("imix") => Some(PacketSize::Imix { smallest: super::build::LEAST_IPV4 }),
+            Some("imix") => Some(PacketSize::Imix { smallest: super::build::MIN_IPV4 }),
             Some(_) => {
                 Bytes::<46, 9_000>::decode(node, problems).map(|bytes| PacketSize::Bytes(bytes.0 as u32))
             }

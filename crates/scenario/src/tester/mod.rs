@@ -1,6 +1,5 @@
-//! The configuration of a router tester: read and checked as a scenario is. What is searched becomes a
-//! [`Scenario`], a cell for each operation and size, so that all else is as with any scenario: methods,
-//! repeats, resuming, the record and its figures.
+//! Configuration of a router tester, read and checked like a scenario. It becomes a [`Scenario`] with a cell for each
+//! operation and size, so that methods, repeats, resuming, the record and its figures are those of any scenario.
 
 mod build;
 mod cells;
@@ -22,64 +21,64 @@ use std::path::{Path, PathBuf};
 pub use cells::of_test;
 pub use convergence::{Convergence, Event};
 
-/// A tester, as configured.
+/// Configuration of a router tester.
 #[derive(Clone, Debug)]
 pub struct Tester {
-    /// What reports call the router.
+    /// Name of the router under test in reports.
     pub router: String,
-    /// By whose rules.
+    /// Test profile.
     pub profile: Profile,
-    /// What the router does with packets.
+    /// Forwarding operations to test.
     pub operations: Vec<Operation>,
     /// Sizes of IP packets.
     pub sizes: Vec<PacketSize>,
-    /// Interfaces that lead to the router.
+    /// Interfaces connected to the router.
     pub ports: Vec<Port>,
-    /// One way, or both.
+    /// Directions of traffic: one, or both.
     pub ways: Vec<Way>,
-    /// Networks in each way.
+    /// Number of networks per direction.
     pub networks: u32,
-    /// Who tells the router of them.
+    /// Source of the router's routes to them.
     pub told: Told,
-    /// The labels of the first way.
+    /// Labels of the first direction.
     pub labels: Option<Labels>,
-    /// The sessions of [`Told::Bgp`].
+    /// BGP sessions of [`Told::Bgp`].
     pub bgp: Bgp,
-    /// Routes that go and come while packets flow.
+    /// Trials in which routes are withdrawn and advertised.
     pub convergence: Option<Convergence>,
-    /// How labels belong to what is beneath.
+    /// Relation of the time to live and traffic class of a label to those of the packet below.
     pub model: Model,
-    /// What sends.
+    /// Packet generator.
     pub generator: Generator,
-    /// Rate of one port.
+    /// Line rate of a port.
     pub line: BitRate,
-    /// The highest rate tried, at the IP layer.
+    /// Maximum rate at the IP layer.
     pub max_rate: Option<BitRate>,
-    /// How long the router may take until it forwards what it was told of.
+    /// Time limit for the router to install advertised routes and labels.
     pub ready_within: Duration,
-    /// What is searched.
+    /// Scenario of the tests.
     pub scenario: Scenario,
 }
 
 impl Tester {
-    /// How many peers packets of a way go to: at least one behind each port that receives.
-    pub fn peers(&self, way: &Way) -> u32 {
-        self.labels.map_or(1, |labels| labels.peers).max(way.to.len() as u32)
+    /// Returns the number of peers of a direction: at least one behind each receiving port.
+    pub fn peers(&self, direction: &Way) -> u32 {
+        self.labels.map_or(1, |labels| labels.peers).max(direction.to.len() as u32)
     }
 
-    /// The end of a peer's label switched path.
-    pub fn loopback(&self, way: &Way, peer: u32) -> Ipv4Addr {
+    /// Returns the address at the end of a peer's label switched path.
+    pub fn loopback(&self, direction: &Way, peer: u32) -> Ipv4Addr {
         let first = self.labels.map_or(Ipv4Addr::UNSPECIFIED, |labels| labels.loopback);
-        Ipv4Addr::from(u32::from(first) + way.labels_above + peer)
+        Ipv4Addr::from(u32::from(first) + direction.labels_above + peer)
     }
 
-    /// The sizes of packets in a mix.
+    /// Returns the packet sizes of a mix.
     pub fn mix(&self) -> PacketSize {
-        let first = self.ways.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |way| way.first);
-        PacketSize::Imix { smallest: build::least(first) }
+        let first = self.ways.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |direction| direction.first);
+        PacketSize::Imix { smallest: build::min_size(first) }
     }
 
-    /// The shortest and the longest IP packet of all sizes.
+    /// Returns the range of IP packet lengths over all sizes.
     pub fn lengths(&self) -> RangeInclusive<u16> {
         let mut all: Vec<u16> = self.sizes.iter().flat_map(|size| size.lengths()).collect();
         all.extend(self.convergence.iter().map(|convergence| convergence.size as u16));
@@ -88,10 +87,10 @@ impl Tester {
     }
 }
 
-/// By whose rules routers are tested.
+/// Test profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Those of the comparison for MPLS-IX.
+    /// Comparison of routers for MPLS-IX.
     Paper,
     /// RFC 2544.
     Rfc2544,
@@ -101,25 +100,25 @@ pub enum Profile {
     Mlrsearch,
 }
 
-/// What a router does with packets.
+/// Forwarding operation of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
-    /// Forwards them by address.
+    /// Forwards by IP address.
     Ip,
     /// Pushes a label.
     Push,
-    /// Swaps one.
+    /// Swaps a label.
     Swap,
-    /// Pops the last one and looks up what is beneath.
+    /// Pops the last label and looks up the packet below.
     Pop,
-    /// Pops the outer one of two for the next router.
+    /// Pops the outer of two labels for the next router (penultimate hop popping).
     Php,
-    /// Pops the last one and sends what is beneath where the label says.
+    /// Pops the last label and forwards by the label alone.
     Unlabelled,
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Operation; 6] = [
         Operation::Ip,
         Operation::Push,
@@ -129,7 +128,7 @@ impl Operation {
         Operation::Unlabelled,
     ];
 
-    /// Its name in configurations, records and figures.
+    /// Returns the name in configurations, records and figures.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Ip => "ip",
@@ -141,7 +140,7 @@ impl Operation {
         }
     }
 
-    /// Labels of a packet that arrives at the router, and of one that leaves it.
+    /// Returns the number of labels of packets that arrive at and leave the router.
     pub fn labels(self) -> (u32, u32) {
         match self {
             Operation::Ip => (0, 0),
@@ -152,50 +151,50 @@ impl Operation {
         }
     }
 
-    /// Whether packets go to the networks the router was told of.
+    /// Returns whether the router looks up the routes of the networks.
     pub fn is_routed(self) -> bool {
         matches!(self, Operation::Ip | Operation::Push | Operation::Pop)
     }
 }
 
-/// Sizes of packets in a trial.
+/// Packet sizes of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketSize {
-    /// All of one size.
+    /// Packets of one size in bytes.
     Bytes(u32),
-    /// A mix: 7 of the smallest, 4 of 552 B and 1 of 1500 B in every 12.
+    /// Mix of sizes: of 12 packets, 7 of the minimum size, 4 of 552 B and 1 of 1500 B.
     Imix {
-        /// Bytes of the smallest.
+        /// Minimum size in bytes.
         smallest: u16,
     },
 }
 
-/// Who tells the router of routes.
+/// Source of the router's routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Its operator.
+    /// Configuration by the user.
     You,
-    /// The tester, by BGP-4.
+    /// Advertisement by the tester with BGP-4.
     Bgp,
 }
 
-/// Who tells the router of labels.
+/// Source of the router's labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelsBy {
-    /// Its operator.
+    /// Configuration by the user.
     You,
-    /// The tester, by LDP.
+    /// Advertisement by the tester with LDP.
     Ldp,
-    /// The tester, by RSVP-TE (RFC 3209); no configuration has it yet.
+    /// Signaling by the tester with RSVP-TE (RFC 3209); not supported yet.
     RsvpTe,
 }
 
-/// What sends.
+/// Packet generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generator {
-    /// Whatever works, the fastest first.
+    /// Fastest generator that the interfaces support.
     Auto,
-    /// A program in the kernel.
+    /// Kernel program (XDP).
     Xdp,
     /// AF_XDP.
     AfXdp,
@@ -203,59 +202,59 @@ pub enum Generator {
     AfPacket,
 }
 
-/// An interface that leads to the router.
+/// Interface connected to the router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub name: String,
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
-    /// The tester's address there, and the length of the link's prefix.
+    /// Address of the tester on the link, with the prefix length.
     pub address: (IpAddr, u8),
-    /// The router's.
+    /// Address of the router on the link.
     pub router: IpAddr,
-    /// What the router calls its end.
+    /// Name of the router's interface.
     pub router_interface: Option<String>,
 }
 
-/// Packets that go one way through the router.
+/// Direction of traffic through the router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// Ports that send, as indices.
+    /// Indices of the sending ports.
     pub from: Vec<usize>,
-    /// Ports that receive.
+    /// Indices of the receiving ports.
     pub to: Vec<usize>,
-    /// The first network; the others follow it.
+    /// First network; the others follow it.
     pub first: IpAddr,
-    /// Labels are so much above those of the first way.
+    /// Offset of the labels from those of the first direction.
     pub labels_above: u32,
 }
 
-/// The first label of each kind, of the first peer of the first way.
+/// Labels of the first peer of the first direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Labels {
-    /// Who tells the router of them.
+    /// Source of the router's labels.
     pub by: LabelsBy,
-    /// Pushed by the router.
+    /// Label pushed by the router.
     pub push: u32,
-    /// Swapped by it.
+    /// Label swapped by the router.
     pub swap: u32,
-    /// In place of that.
+    /// Label that replaces `swap`.
     pub swap_to: u32,
-    /// Popped by it, and looked up.
+    /// Label popped by the router before a lookup.
     pub pop: u32,
-    /// Popped for the next router.
+    /// Label popped by the router for the next router.
     pub php: u32,
-    /// The address of the first peer, to which the router's label switched path leads.
+    /// Address of the first peer, the end of the router's label switched path.
     pub loopback: Ipv4Addr,
-    /// An address of the router itself.
+    /// Address of the router itself.
     pub router_loopback: Option<Ipv4Addr>,
-    /// How many peers there are in each way.
+    /// Number of peers per direction.
     pub peers: u32,
 }
 
 impl Way {
-    /// The network of this number: of 24 bits, of IPv6 48.
+    /// Returns the network with this number: an IPv4 /24 or an IPv6 /48.
     pub fn network(&self, number: u32) -> (IpAddr, u8) {
         match self.first {
             IpAddr::V4(first) => (Ipv4Addr::from(u32::from(first) + (number << 8)).into(), 24),
@@ -265,7 +264,7 @@ impl Way {
 }
 
 impl Labels {
-    /// The outer label of packets that arrive at the router for the first peer.
+    /// Returns the outer label of packets for the first peer that arrive at the router.
     pub fn incoming(&self, operation: Operation) -> Option<u32> {
         match operation {
             Operation::Ip | Operation::Push => None,
@@ -275,7 +274,7 @@ impl Labels {
         }
     }
 
-    /// The label of packets that leave it.
+    /// Returns the label of packets for the first peer that leave the router.
     pub fn outgoing(&self, operation: Operation) -> Option<u32> {
         match operation {
             Operation::Push => Some(self.push),
@@ -286,19 +285,19 @@ impl Labels {
     }
 }
 
-/// The inner label of two, which no router looks at.
+/// Inner label of two, which the router does not look up.
 pub const INNER: u32 = 16;
 
-/// Sessions by which routes are told.
+/// BGP sessions that advertise routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bgp {
-    /// The tester's autonomous system.
+    /// Autonomous system number of the tester.
     pub own_as: u32,
-    /// The router's.
+    /// Autonomous system number of the router.
     pub router_as: u32,
-    /// The key of TCP's MD5 option.
+    /// Key of the TCP MD5 option.
     pub md5: Option<String>,
-    /// A file of routes that are told beside those of the networks.
+    /// File of additional routes to advertise.
     pub beside: Option<PathBuf>,
 }
 
@@ -322,12 +321,12 @@ pub fn parse(name: &str, text: &str) -> Result<Tester, Errors> {
         return Ok(tester);
     }
     if problems.is_empty() {
-        problems.push(Place::new(0, 0..0), "the configuration cannot be used");
+        problems.push(Place::new(0, 0..0), "invalid configuration");
     }
     Err(problems.into_errors())
 }
 
-/// The tables of a configuration, in Markdown.
+/// Returns the reference of the configuration's tables, in Markdown.
 pub fn reference() -> String {
     crate::reference::tables(&file::File::kind())
 }

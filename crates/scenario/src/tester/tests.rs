@@ -39,7 +39,7 @@ fn every_profile_gives_a_cell_for_each_operation_and_size() {
 }
 
 #[test]
-fn the_line_is_the_papers() {
+fn the_line_rate_matches_the_paper() {
     let tester = with("sizes = [\"46 B\", \"imix\"]").unwrap();
     let rates = tester.scenario.cells.iter().map(|cell| {
         let test = &cell.plan.tests[0];
@@ -52,43 +52,43 @@ fn the_line_is_the_papers() {
 }
 
 #[test]
-fn both_ways_have_networks_and_labels_of_their_own() {
+fn both_directions_have_separate_networks_and_labels() {
     let tester = with("both_ways = true").unwrap();
-    let [there, back] = &tester.ways[..] else { panic!("{:?}", tester.ways) };
-    assert_eq!((there.first, back.first), (IpAddr::from([11, 0, 0, 0]), IpAddr::from([11, 3, 232, 0])));
+    let [forward, reverse] = &tester.ways[..] else { panic!("{:?}", tester.ways) };
+    assert_eq!((forward.first, reverse.first), (IpAddr::from([11, 0, 0, 0]), IpAddr::from([11, 3, 232, 0])));
     // Ports are in order of name.
-    assert_eq!((&there.from[..], &back.from[..], back.labels_above), (&[1][..], &[0][..], 1));
+    assert_eq!((&forward.from[..], &reverse.from[..], reverse.labels_above), (&[1][..], &[0][..], 1));
     let Method::Steady { max_rate: None, .. } = tester.scenario.cells[0].plan.tests[0].method else {
         panic!()
     };
 }
 
 #[test]
-fn what_cannot_be_tested_is_told_with_its_remedy() {
-    let told = |text: &str| parse("tester.toml", text).unwrap_err().to_string();
+fn errors_contain_the_remedy() {
+    let errors = |text: &str| parse("tester.toml", text).unwrap_err().to_string();
     for (from, to, message) in [
-        ("to = [\"east\"]", "to = [\"eas\"]", "there is no port `eas`"),
-        ("to = [\"east\"]", "to = [\"west\"]", "`west` sends and receives"),
+        ("to = [\"east\"]", "to = [\"eas\"]", "unknown port `eas`"),
+        ("to = [\"east\"]", "to = [\"west\"]", "port `west` is in both"),
         ("[labels]", "", "add a table [labels]"),
         ("count = 1000", "by = \"bgp\"", "add a table [bgp]"),
-        ("count = 1000", "first = \"223.255.0.0\"", "with room for all of them"),
-        ("router = \"192.0.2.5\"", "router = \"192.0.2.9\"", "192.0.2.9 is not at the other end"),
-        ("[labels]", "[labels]\nby = \"rsvp-te\"", "not set up by RSVP-TE yet"),
-        ("count = 1000", "first = \"2001:db8::\"", "give `east` addresses of IPv6"),
+        ("count = 1000", "first = \"223.255.0.0\"", "all networks must be below 224.0.0.0"),
+        ("router = \"192.0.2.5\"", "router = \"192.0.2.9\"", "192.0.2.9 cannot be the other end"),
+        ("[labels]", "[labels]\nby = \"rsvp-te\"", "RSVP-TE is not supported yet"),
+        ("count = 1000", "first = \"2001:db8::\"", "set IPv6 addresses for port `east`"),
         ("[labels]", "[labels]\n[convergence]", "by = \"bgp\" in [routes]"),
-        ("[labels]", "[labels]\n[bgp]\nbeside = \"rib\"", "there is no session to tell of these routes"),
-        ("interface = \"eth2\"", "interface = \"eth1\"", "`eth1` is named twice"),
+        ("[labels]", "[labels]\n[bgp]\nbeside = \"rib\"", "`beside` has no effect without BGP"),
+        ("interface = \"eth2\"", "interface = \"eth1\"", "interface `eth1` is listed twice"),
     ] {
         let text = SMALL
             .replace(from, to)
             .replace("from = [\"west\"]", "from = [\"west\"]\noperations = [\"ip\", \"swap\"]");
-        let told = told(&text);
-        assert!(told.contains(message), "{message}: {told}");
+        let found = errors(&text);
+        assert!(found.contains(message), "{message}: {found}");
     }
 }
 
 #[test]
-fn packets_of_ipv6_have_66_bytes_at_least() {
+fn ipv6_packets_have_at_least_66_bytes() {
     let text = SMALL
         .replace("192.0.2.2/30", "2001:db8:ffff::2/64")
         .replace("192.0.2.1", "2001:db8:ffff::1")
@@ -100,8 +100,8 @@ fn packets_of_ipv6_have_66_bytes_at_least() {
     assert_eq!(tester.sizes.len(), 6);
     assert_eq!(tester.ways[0].network(65_537), ("2001:db9:1::".parse().unwrap(), 48));
     let small = text.replace("[port.west]", "sizes = [\"46 B\"]\n[port.west]");
-    let told = parse("tester.toml", &small).unwrap_err().to_string();
-    assert!(told.contains("a size is too small for IPv6"), "{told}");
+    let error = parse("tester.toml", &small).unwrap_err().to_string();
+    assert!(error.contains("a packet size is too small for IPv6"), "{error}");
     let mixed = parse("tester.toml", &small.replace("46 B", "imix")).unwrap();
     assert_eq!(mixed.sizes[0], mixed.mix());
     assert_eq!(mixed.mix().lengths(), [66, 552, 66, 66, 552, 66, 1500, 66, 552, 66, 66, 552]);
