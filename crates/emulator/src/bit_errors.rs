@@ -1,23 +1,22 @@
-//! Bit errors as they are: bits of the packet flipped, headers included. What becomes of it
-//! is for the receivers' checksums to judge.
+//! Bit errors: flips bits of a packet, including its headers. The receivers detect the damage by their checksums.
 
 use netstage_core::rng::Stream;
 
-/// Flips bits of packets.
+/// Generator of bit errors.
 #[derive(Clone, Debug)]
 pub struct BitErrors {
     rng: Stream,
-    /// Bits flipped in the last packet: a duplicate has the errors of its original.
+    /// Bits flipped in the previous packet. A duplicate has the errors of its original.
     flipped: Vec<u8>,
 }
 
 impl BitErrors {
-    /// Draws from `rng` which bits are flipped.
+    /// Creates a generator that draws the bits from `rng`.
     pub fn new(rng: Stream) -> BitErrors {
         BitErrors { rng, flipped: Vec::new() }
     }
 
-    /// Flips `count` different bits of `packet`, each set of that size equally likely.
+    /// Flips `count` different bits of `packet`. All sets of `count` bits are equally likely.
     pub fn strike(&mut self, packet: &mut [u8], count: u32) {
         self.flipped.clear();
         self.flipped.resize(packet.len(), 0);
@@ -31,7 +30,7 @@ impl BitErrors {
         self.repeat(packet);
     }
 
-    /// Flips in `packet` the bits flipped in the packet before.
+    /// Flips the same bits as in the previous packet.
     pub fn repeat(&self, packet: &mut [u8]) {
         packet.iter_mut().zip(&self.flipped).for_each(|(byte, mask)| *byte ^= mask);
     }
@@ -46,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_different_bits_as_asked() {
+    fn the_requested_number_of_different_bits_is_flipped() {
         let mut errors = BitErrors::new(Stream::new(1, "bits"));
         for count in [0, 1, 2, 7, 400, 799, 800, 2000] {
             let mut packet = [0; 100];
@@ -60,17 +59,17 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_is_struck_alike() {
+    fn all_bits_are_equally_likely() {
         let mut errors = BitErrors::new(Stream::new(2, "bits"));
-        let mut struck = [0_u32; 160];
+        let mut flips = [0_u32; 160];
         for _ in 0..16_000 {
             let mut packet = [0; 20];
             errors.strike(&mut packet, 3);
-            for (bit, count) in struck.iter_mut().enumerate() {
+            for (bit, count) in flips.iter_mut().enumerate() {
                 *count += u32::from(packet[bit / 8] >> (bit % 8) & 1);
             }
         }
-        let chi_square: f64 = struck.iter().map(|&n| (f64::from(n) - 300.0).powi(2) / 300.0).sum();
+        let chi_square: f64 = flips.iter().map(|&n| (f64::from(n) - 300.0).powi(2) / 300.0).sum();
         assert!(chi_square < 205.0, "99 % quantile of chi-square with 159 degrees: {chi_square}");
     }
 }

@@ -1,5 +1,4 @@
-//! To whom a packet belongs: the VPN, the flow and whether it is background load, looked up
-//! by its addresses and ports.
+//! Classifier: assigns a packet to a VPN and a flow by its addresses and ports.
 
 use super::headers::Conversation;
 use serde::{Deserialize, Serialize};
@@ -7,72 +6,71 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
-/// To whom a packet belongs.
+/// Classification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Label {
-    /// Class for schedulers: the index of its VPN, or the number of VPNs.
+    /// Class for schedulers: the index of the VPN, or the number of VPNs if the packet is in none.
     pub class: u16,
-    /// Number of its flow, where it has one.
+    /// Number of the flow, if there is one.
     pub flow: Option<u32>,
-    /// Background load.
+    /// True for background load.
     pub background: bool,
-    /// Its connections are queued apart, as those of an application are.
+    /// Separate queues for the connections of the flow, such as those of an application.
     pub connections: bool,
 }
 
-/// Packets that go between two ends, and their label. What is left out is any.
+/// Label of the packets between two endpoints. A field that is `None` matches any value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Sender's address.
+    /// Source address.
     pub source: Option<IpAddr>,
-    /// Receiver's address.
+    /// Destination address.
     pub destination: Option<IpAddr>,
     /// IP protocol number.
     pub protocol: Option<u8>,
-    /// Sender's port; an ICMP echo has its identifier in both.
+    /// Source port. For an ICMP echo, its identifier is both ports.
     pub source_port: Option<u16>,
-    /// Receiver's port.
+    /// Destination port.
     pub destination_port: Option<u16>,
-    /// What they are. Packets the other way, and ICMP errors about these, get it too.
+    /// Label, also of packets in the opposite direction and of ICMP errors about these packets.
     pub label: Label,
 }
 
-/// A label, and whether the packet goes against its entry's direction.
+/// Result of a classification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// To whom the packet belongs.
+    /// Label of the packet.
     pub label: Label,
-    /// From the entry's destination to its source.
+    /// Whether the packet goes from the entry's destination to its source.
     pub reverse: bool,
 }
 
-/// Finds labels. Of several entries that match, the one with the most fields given wins, and
-/// of these the first.
+/// Classifier of packets. If several entries match, the one with the most fields wins; among equals, the first.
 #[derive(Clone, Debug)]
 pub struct Classifier {
-    /// For each set of given fields, most fields first: what they select.
-    shapes: Vec<(Shape, HashMap<Key, Match>)>,
+    /// Entries by the set of their fields, larger sets first.
+    field_sets: Vec<(FieldSet, HashMap<EntryKey, Match>)>,
     others: Label,
 }
 
-/// Which fields are given.
+/// Set of the fields that an entry matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape([bool; 5]);
+struct FieldSet([bool; 5]);
 
-type Key = (Option<IpAddr>, Option<IpAddr>, Option<u8>, Option<u16>, Option<u16>);
+type EntryKey = (Option<IpAddr>, Option<IpAddr>, Option<u8>, Option<u16>, Option<u16>);
 
-impl Shape {
-    fn of(key: &Key) -> Shape {
-        Shape([key.0.is_some(), key.1.is_some(), key.2.is_some(), key.3.is_some(), key.4.is_some()])
+impl FieldSet {
+    fn new(key: &EntryKey) -> FieldSet {
+        FieldSet([key.0.is_some(), key.1.is_some(), key.2.is_some(), key.3.is_some(), key.4.is_some()])
     }
 
-    fn given(self) -> usize {
-        self.0.iter().filter(|given| **given).count()
+    fn count(self) -> usize {
+        self.0.iter().filter(|is_matched| **is_matched).count()
     }
 
-    fn key(self, conversation: &Conversation) -> Key {
+    fn key(self, conversation: &Conversation) -> EntryKey {
         let [source, destination, protocol, source_port, destination_port] = self.0;
         let ports = conversation.ports;
         (
@@ -86,10 +84,10 @@ impl Shape {
 }
 
 impl Classifier {
-    /// A classifier; what no entry matches is of class `others`, of no flow.
+    /// Creates a classifier. Packets without a matching entry have class `others` and no flow.
     pub fn new(entries: &[Entry], others: u16) -> Classifier {
         let others = Label { class: others, flow: None, background: false, connections: false };
-        let mut classifier = Classifier { shapes: Vec::new(), others };
+        let mut classifier = Classifier { field_sets: Vec::new(), others };
         for reverse in [false, true] {
             for entry in entries {
                 let (mut ends, mut ports) =
@@ -101,36 +99,36 @@ impl Classifier {
                 classifier.add(key, Match { label: entry.label, reverse });
             }
         }
-        classifier.shapes.sort_by_key(|(shape, _)| std::cmp::Reverse(shape.given()));
+        classifier.field_sets.sort_by_key(|(fields, _)| std::cmp::Reverse(fields.count()));
         classifier
     }
 
-    fn add(&mut self, key: Key, found: Match) {
-        let shape = Shape::of(&key);
-        let place = self.shapes.iter().position(|(known, _)| *known == shape).unwrap_or_else(|| {
-            self.shapes.push((shape, HashMap::new()));
-            self.shapes.len() - 1
+    fn add(&mut self, key: EntryKey, found: Match) {
+        let fields = FieldSet::new(&key);
+        let index = self.field_sets.iter().position(|(other, _)| *other == fields).unwrap_or_else(|| {
+            self.field_sets.push((fields, HashMap::new()));
+            self.field_sets.len() - 1
         });
-        self.shapes[place].1.entry(key).or_insert(found);
+        self.field_sets[index].1.entry(key).or_insert(found);
     }
 
-    /// To whom a packet of this conversation belongs.
+    /// Classifies a packet of this conversation.
     pub fn find(&self, conversation: Option<&Conversation>) -> Match {
         let others = Match { label: self.others, reverse: false };
         let Some(conversation) = conversation else { return others };
-        let mut found = self.shapes.iter().filter_map(|(shape, map)| map.get(&shape.key(conversation)));
+        let mut found = self.field_sets.iter().filter_map(|(fields, map)| map.get(&fields.key(conversation)));
         found.next().copied().unwrap_or(others)
     }
 }
 
-/// Equal for packets of one flow in one direction, or of one of its connections. That of a flow
-/// with a number and one connection is the simulator's.
+/// Returns a key that is equal for the packets of one direction of a flow, or of one of its connections. The key of a
+/// numbered flow with one connection is the same as in the simulator.
 pub fn flow_key(found: Match, conversation: Option<&Conversation>) -> u64 {
     match (found.label.flow, conversation) {
         (Some(flow), _) if !found.label.connections => u64::from(flow) << 1 | u64::from(found.reverse),
         (Some(flow), None) => u64::from(flow) << 1 | u64::from(found.reverse),
         (_, Some(conversation)) => {
-            // The top bit keeps these apart from flows that have a number.
+            // The top bit distinguishes these from the keys of numbered flows.
             let mut hasher = DefaultHasher::new();
             conversation.hash(&mut hasher);
             hasher.finish() | 1 << 63
@@ -164,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entry_with_most_fields_wins_in_either_direction() {
+    fn the_entry_with_the_most_fields_wins_in_both_directions() {
         let entries = [
             entry(2, (None, None), 1),
             entry(2, (None, Some(80)), 2),
@@ -176,24 +174,24 @@ mod tests {
             let forward = conversation(2, ports);
             let found = Match { label: label(flow), reverse: false };
             assert_eq!(classifier.find(Some(&forward)), found);
-            let back = Match { reverse: true, ..found };
-            assert_eq!(classifier.find(Some(&forward.reversed())), back);
-            assert_eq!(flow_key(back, None), u64::from(flow) << 1 | 1);
+            let reverse = Match { reverse: true, ..found };
+            assert_eq!(classifier.find(Some(&forward.reversed())), reverse);
+            assert_eq!(flow_key(reverse, None), u64::from(flow) << 1 | 1);
         }
     }
 
     #[test]
-    fn connections_of_an_application_are_queued_apart() {
+    fn connections_of_an_application_have_separate_queues() {
         let plain = Match { label: label(3), reverse: false };
-        let apart = Match { label: Label { connections: true, ..label(3) }, reverse: false };
+        let separate = Match { label: Label { connections: true, ..label(3) }, reverse: false };
         let key = |found, port| flow_key(found, Some(&conversation(2, Some((port, 80)))));
         assert_eq!((key(plain, 1), key(plain, 2)), (6, 6));
-        assert_eq!(key(apart, 1), key(apart, 1));
-        assert_ne!(key(apart, 1), key(apart, 2));
+        assert_eq!(key(separate, 1), key(separate, 1));
+        assert_ne!(key(separate, 1), key(separate, 2));
     }
 
     #[test]
-    fn what_nothing_matches_is_of_the_others() {
+    fn packets_without_a_matching_entry_have_the_default_class() {
         let classifier = Classifier::new(&[entry(2, (None, Some(80)), 1)], 7);
         for other in [None, Some(conversation(3, None)), Some(conversation(2, Some((80, 1))))] {
             let found = classifier.find(other.as_ref());

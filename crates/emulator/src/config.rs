@@ -1,4 +1,4 @@
-//! What an emulator is asked to do.
+//! Configuration of an emulator.
 
 use super::classify::Entry;
 use netstage_core::link;
@@ -6,71 +6,70 @@ use netstage_core::time::Duration;
 use netstage_scenario::plan::{Hop, Plan};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of frames under way where nobody said otherwise: a second of 2 Gbit/s.
+/// Default limit for buffered frames in bytes: one second at 2 Gbit/s.
 pub const POOL_BYTES: usize = 256 << 20;
 
-/// Everything one emulator does in one run.
+/// Configuration of one emulator for one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Seed of the run.
     pub seed: u64,
-    /// Length of the run: what comes later is still carried, but not counted.
+    /// Length of the run. Later frames are forwarded but not counted.
     pub duration: Duration,
-    /// Width of a bin, above zero.
+    /// Width of a bin; must not be zero.
     pub interval: Duration,
     /// The links.
     pub links: Vec<LinkConfig>,
-    /// To whom packets belong.
+    /// Classifier entries, which assign labels to packets.
     pub labels: Vec<Entry>,
-    /// Class of packets that no entry matches.
+    /// Class of packets without a matching entry.
     pub others: u16,
-    /// Most bytes the frames under way may take.
+    /// Maximum size of the frame buffers in bytes.
     pub pool_bytes: usize,
-    /// What voids a run.
+    /// Lateness limit; a run beyond it is void.
     pub tolerance: Tolerance,
 }
 
-/// One link.
+/// Configuration of one link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkConfig {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// From end 0 to end 1, then the other way.
+    /// Directions: from end 0 to end 1, then from end 1 to end 0.
     pub directions: [link::Config; 2],
-    /// Classes of the VPNs whose last link each direction is.
+    /// Per direction, the classes of the VPNs whose path ends with it.
     pub delivers: [Vec<u16>; 2],
 }
 
-/// The lateness a run may have: more than `share` of a direction's frames later than `late`
-/// voids it.
+/// Lateness limit of a run. The run is void if more than `share` of a direction's frames are later than `late`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tolerance {
-    /// Lateness beyond which a frame is not where the link would have it.
+    /// Maximum lateness of a frame that counts as on time.
     pub late: Duration,
-    /// Share of frames that may be.
+    /// Maximum share of late frames.
     pub share: f64,
 }
 
 impl Default for Tolerance {
-    /// A millisecond is a packet's time on a line of 12 Mbit/s; what one frame in a hundred
-    /// does moves no figure by more than the seed does.
+    /// Returns 1 ms, the transmission time of a packet at 12 Mbit/s, and 1 %: one frame in a hundred changes no result
+    /// by more than the seed does.
     fn default() -> Tolerance {
         Tolerance { late: Duration::from_millis(1), share: 0.01 }
     }
 }
 
 impl LinkConfig {
-    /// Name of one of its directions: `core.forward`.
+    /// Returns the name of a direction, such as `core.forward`.
     pub fn direction_name(&self, direction: usize) -> String {
         format!("{}.{}", self.name, ["forward", "reverse"][direction])
     }
 }
 
 impl Config {
-    /// The links of a plan, without labels.
+    /// Returns the configuration for the links of a plan, without labels.
     pub fn of_plan(plan: &Plan, seed: u64) -> Config {
         let delivers = |link: usize, direction: usize| {
             let vpns = plan.vpns.iter().enumerate();

@@ -1,30 +1,30 @@
-//! What one direction of a link counts, in bins of the measure interval: the simulator's
-//! counts, with its edges (a moment at the edge of two bins belongs to the later one).
+//! Counters in bins of the measure interval. As in the simulator, the time at the edge of two bins belongs to the
+//! later bin.
 
 use netstage_core::time::{Duration, Instant};
 
-/// The bins of a run.
+/// Bins of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
     /// Width of a bin.
     pub interval: Duration,
-    /// Number of whole bins; what falls behind the last is not recorded.
+    /// Number of whole bins. Events after the last one are not recorded.
     pub bins: usize,
 }
 
 impl Grid {
-    /// The bins of a run of this length.
+    /// Returns the bins of a run of this length.
     pub fn new(interval: Duration, duration: Duration) -> Grid {
         Grid { interval, bins: (duration.0 / interval.0) as usize }
     }
 
-    /// Where bin `index` ends; never for what is behind the last.
+    /// Returns the end of bin `index`; [`Instant::NEVER`] after the last one.
     fn end(self, index: usize) -> Instant {
         if index < self.bins { Instant((index as u64 + 1) * self.interval.0) } else { Instant::NEVER }
     }
 }
 
-/// One sum per bin.
+/// Sum per bin.
 #[derive(Clone, Debug)]
 pub struct Bins {
     values: Vec<u64>,
@@ -32,12 +32,12 @@ pub struct Bins {
 }
 
 impl Bins {
-    /// All zero.
+    /// Creates bins with zero sums.
     pub fn new(grid: Grid) -> Bins {
         Bins { values: vec![0; grid.bins], grid }
     }
 
-    /// Adds to the bin of `time`.
+    /// Adds `amount` to the bin of `time`.
     #[inline]
     pub fn add(&mut self, time: Instant, amount: u64) {
         if let Some(value) = self.values.get_mut((time.0 / self.grid.interval.0) as usize) {
@@ -45,7 +45,7 @@ impl Bins {
         }
     }
 
-    /// Adds `weight` for each nanosecond of [from, to), split at the edges of bins.
+    /// Adds `weight` for each nanosecond of [from, to), split at the bin edges.
     pub fn spread(&mut self, from: Instant, to: Instant, weight: u64) {
         let mut start = from;
         let mut bin = (from.0 / self.grid.interval.0) as usize;
@@ -56,18 +56,18 @@ impl Bins {
         }
     }
 
-    /// The sum of a bin.
+    /// Returns the sum of a bin.
     pub fn of(&self, bin: usize) -> u64 {
         self.values.get(bin).copied().unwrap_or(0)
     }
 
-    /// The sums.
+    /// Returns all sums.
     pub fn into_values(self) -> Vec<u64> {
         self.values
     }
 }
 
-/// From a total that only grows, what it grew by in each bin.
+/// Increase of a cumulative counter per bin.
 #[derive(Clone, Debug)]
 pub struct Growth {
     values: Vec<u64>,
@@ -75,29 +75,29 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Nothing yet.
+    /// Creates a counter at zero.
     pub fn new(grid: Grid) -> Growth {
         Growth { values: Vec::with_capacity(grid.bins), before: 0 }
     }
 
-    /// The next bin ended with this total.
+    /// Closes the next bin, at whose end the counter is `total`.
     pub fn close(&mut self, total: u64) {
         self.values.push(total - self.before);
         self.before = total;
     }
 
-    /// The growth in a bin; none before it is closed.
+    /// Returns the increase in a bin; 0 before it is closed.
     pub fn of(&self, bin: usize) -> u64 {
         self.values.get(bin).copied().unwrap_or(0)
     }
 
-    /// The growth in each bin closed so far.
+    /// Returns the increase in each closed bin.
     pub fn into_values(self) -> Vec<u64> {
         self.values
     }
 }
 
-/// The edges of bins, one after the other.
+/// Cursor over the edges of the bins.
 #[derive(Clone, Copy, Debug)]
 pub struct Edges {
     grid: Grid,
@@ -105,18 +105,18 @@ pub struct Edges {
 }
 
 impl Edges {
-    /// From the end of the first bin on.
+    /// Starts at the end of the first bin.
     pub fn new(grid: Grid) -> Edges {
         Edges { grid, bin: 0 }
     }
 
-    /// The next edge; never after the last.
+    /// Returns the next edge; [`Instant::NEVER`] after the last one.
     #[inline]
     pub fn next(&self) -> Instant {
         self.grid.end(self.bin)
     }
 
-    /// It is past.
+    /// Advances to the following edge.
     pub fn pass(&mut self) {
         self.bin += 1;
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_per_bin_and_edges_end() {
+    fn increases_are_per_bin_and_edges_end() {
         let (mut growth, mut edges) = (Growth::new(GRID), Edges::new(GRID));
         for total in [5, 5, 9] {
             assert!(edges.next() < Instant::NEVER);

@@ -1,5 +1,5 @@
-//! One direction of an emulated link: `core`'s link over frames, and what it has counted.
-//! Told every time, so that a test runs it without a clock.
+//! One direction of an emulated link: the link model of `core` for frames, and its counts. Each call passes the
+//! time, so a test needs no clock.
 
 use super::bit_errors::BitErrors;
 use super::classify::Label;
@@ -15,16 +15,16 @@ use netstage_core::time::{Duration, Instant};
 use netstage_wire::ethernet::BROADCAST;
 use std::collections::BTreeMap;
 
-/// What all directions share.
+/// State shared by all directions.
 #[derive(Debug)]
 pub struct Shared {
-    /// Bytes of frames under way.
+    /// Frame buffers.
     pub pool: Pool,
-    /// The bins of the run.
+    /// Bins of the run.
     pub grid: Grid,
-    /// The end of the run; what happens later is not counted.
+    /// End of the run. Later events are not counted.
     pub end: Instant,
-    /// Packets lost of each flow that lost any.
+    /// Lost packets of each flow that lost any.
     pub flow_lost: BTreeMap<u32, Bins>,
 }
 
@@ -33,14 +33,14 @@ pub struct Shared {
 pub struct Direction {
     link: Link<Frame>,
     overhead: u32,
-    /// Its queue keeps traffic classes apart, not VPNs.
+    /// Whether the queue separates traffic classes instead of VPNs.
     by_traffic_class: bool,
     bit_errors: BitErrors,
-    /// A packet that was read late enters no earlier than what the line last did or the packet
-    /// before it entered.
+    /// Earliest time at which a packet that was read late may enter: the last event of the line or the entry of the
+    /// previous packet.
     floor: Instant,
-    /// How much earlier than its arrival a packet is counted as carried: the simulator counts
-    /// traffic of a plain line as it leaves the line, of any other as it arrives.
+    /// Time between counting a packet as carried and its arrival. The simulator counts the traffic of a plain line
+    /// when it leaves the line, and all other traffic when it arrives.
     counted_ahead: Duration,
     edges: Edges,
     waiting_since: Instant,
@@ -48,44 +48,44 @@ pub struct Direction {
     pub(super) totals: Totals,
 }
 
-/// What a direction counts, per bin.
+/// Counts of one direction per bin.
 #[derive(Debug)]
 pub struct Counts {
     /// Packets carried.
     pub packets: Bins,
     /// Bytes carried.
     pub bytes: Bins,
-    /// Bytes of background flows carried.
+    /// Bytes carried of background flows.
     pub background: Bins,
-    /// Bytes of VPNs that are delivered here.
+    /// Bytes of the VPNs whose path ends here, by class.
     pub delivered: BTreeMap<u16, Bins>,
-    /// Packets waiting times nanoseconds.
+    /// Queue length in packets, integrated over nanoseconds.
     pub waiting: Bins,
-    /// Frames to all stations.
+    /// Broadcast frames received.
     pub broadcast: Bins,
     /// Packets dropped by the queue.
     pub drops: Bins,
     /// Packets lost on the line.
     pub lost: Bins,
-    /// Nanoseconds spent sending.
+    /// Nanoseconds of transmission.
     pub busy: Growth,
     /// Packets marked for congestion.
     pub marks: Growth,
 }
 
-/// A frame that leaves.
+/// Frame that leaves the link.
 #[derive(Debug)]
 pub struct Departure {
     /// The frame.
     pub frame: Frame,
-    /// When it is due.
+    /// Time at which the frame is due.
     pub due: Instant,
-    /// How long it was on the line, at the line's present rate.
+    /// Transmission time at the current rate of the line.
     pub transmission: Duration,
 }
 
 impl Direction {
-    /// An idle direction; `delivers` are the VPNs whose last link this is.
+    /// Creates an idle direction. `delivers` are the classes of the VPNs whose path ends with it.
     pub fn new(config: &Config, rng: Stream, delivers: &[u16], grid: Grid) -> Direction {
         let bins = || Bins::new(grid);
         Direction {
@@ -113,7 +113,7 @@ impl Direction {
         }
     }
 
-    /// A frame came in at `at`, which may be a while ago.
+    /// Handles a frame that arrived at `at`, which may be in the past.
     pub fn handle_frame(&mut self, at: Instant, mut frame: Frame, shared: &mut Shared) {
         if self.by_traffic_class {
             frame.sort_by_traffic_class();
@@ -127,20 +127,20 @@ impl Direction {
         self.settle(at, shared);
     }
 
-    /// A frame came in at `at`, whatever becomes of it.
+    /// Counts a frame that arrived at `at` if it is a broadcast, regardless of its further processing.
     pub fn notice(&mut self, at: Instant, frame: &[u8]) {
         if frame.starts_with(&BROADCAST) {
             self.counts.broadcast.add(at, 1);
         }
     }
 
-    /// Whether the link is there at `at`, for what passes beside it.
+    /// Returns whether the link is up at `at`.
     pub fn is_up(&mut self, at: Instant, shared: &mut Shared) -> bool {
         self.handle_timeout(at, shared);
         self.link.is_up()
     }
 
-    /// The time is `now`: every change of the queue and the line by then is done at its own time.
+    /// Advances to `now`. Each change of the queue and the line until then takes place at its own time.
     pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared) {
         loop {
             let (step, edge) = (self.link.next_step(), self.edges.next());
@@ -157,7 +157,7 @@ impl Direction {
         }
     }
 
-    /// What was counted in a bin that is over.
+    /// Returns the counts of a past bin.
     pub fn ended_bin(&self, bin: usize) -> DirectionBin {
         let counts = &self.counts;
         DirectionBin {
@@ -172,12 +172,12 @@ impl Direction {
         }
     }
 
-    /// When the next frame leaves or the line changes.
+    /// Returns the time of the next departure or change of the line.
     pub fn poll_timeout(&self) -> Instant {
         self.link.poll_timeout()
     }
 
-    /// The next frame that is due by `now`.
+    /// Returns the next frame that is due by `now`.
     pub fn poll_departure(&mut self, now: Instant, shared: &mut Shared) -> Option<Departure> {
         self.handle_timeout(now, shared);
         let link::Arrival { packet: mut frame, at: due, bit_errors } = self.link.poll_arrival(now)?;
@@ -213,7 +213,7 @@ impl Direction {
         }
     }
 
-    /// Accounts for the time the queue had its present length; to be called before it changes.
+    /// Accounts for the time since the last change of the queue length. Must be called before each change.
     fn account(&mut self, now: Instant) {
         let waiting = self.link.queue_len() as u64;
         if waiting > 0 {
@@ -231,7 +231,7 @@ impl Direction {
         }
     }
 
-    /// Counts what the link has lost at `now`, and gives its bytes back.
+    /// Counts the packets that the link lost at `now` and releases their buffers.
     fn settle(&mut self, now: Instant, shared: &mut Shared) {
         let counted = u64::from(now <= shared.end);
         while let Some((frame, loss)) = self.link.poll_loss() {
@@ -253,7 +253,7 @@ impl Direction {
 }
 
 impl Shared {
-    /// A frame has left.
+    /// Releases the buffer of a frame that has left.
     pub fn recycle(&mut self, frame: Frame) {
         if let Some(buffer) = frame.into_buffer() {
             self.pool.give(buffer);
@@ -267,7 +267,7 @@ impl Shared {
     }
 }
 
-/// First in first out, nothing random, nothing scheduled: what the simulator computes on entry.
+/// Returns whether the simulator computes the link on entry: a drop-tail queue without randomness or schedule.
 fn is_plain(config: &Config) -> bool {
     config.queue == queue::Config::DropTail
         && config.loss == 0.0

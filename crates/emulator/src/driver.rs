@@ -1,8 +1,8 @@
-//! Links between ports, in real time: reads frames with the moments at which they came, lets
-//! the links decide, and sends each frame when it is due.
+//! Real-time driver of the links: reads frames with their arrival times, passes them to the links and sends each
+//! frame when it is due.
 //!
-//! Decisions use the frames' own times, so reading late moves none of them; only sending can
-//! be late, and is measured.
+//! The links use the arrival times, so a late read changes no result. Only sending can be late; the lateness is
+//! measured.
 
 use super::config::Config;
 use super::links::{Arrived, Links};
@@ -19,26 +19,26 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 
-/// Frames read from one port, or sent to one, before the others have their turn.
+/// Maximum number of frames read from or sent to one port before the next port is served.
 const BATCH: usize = 256;
 
-/// Arrival times may lie this far ahead of the clock, no more: timestamps are converted from
-/// the wall clock, which may be stepped.
-const AHEAD: Duration = Duration::from_millis(1);
+/// Maximum time by which an arrival time may be ahead of the clock. Timestamps are converted from the wall clock,
+/// which may be stepped.
+const MAX_AHEAD: Duration = Duration::from_millis(1);
 
-/// Why there is no emulator.
+/// Error of creating an emulator.
 #[derive(Debug)]
 pub enum Error {
-    /// Each link needs its two ports.
+    /// The number of port pairs differs from the number of links.
     Ports {
         /// Number of links.
         links: usize,
         /// Number of pairs of ports.
         ports: usize,
     },
-    /// A bin has no width.
+    /// The measure interval is zero.
     Interval,
-    /// The system has no descriptors left to wait with.
+    /// The ports cannot be polled, for example because no file descriptors are left.
     Waiting(io::Error),
 }
 
@@ -46,65 +46,66 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Ports { links, ports } => {
-                write!(f, "{links} links need as many pairs of ports, not {ports}")
+                write!(f, "{links} links need {links} pairs of ports; {ports} were given")
             }
-            Error::Interval => write!(f, "the measure interval is zero"),
-            Error::Waiting(error) => write!(f, "cannot wait for the emulator's ports: {error}"),
+            Error::Interval => write!(f, "the measure interval is zero; give a positive one"),
+            Error::Waiting(error) => write!(f, "cannot poll the emulator's ports: {error}"),
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// Links between pairs of ports.
+/// Emulator of links between pairs of ports.
 #[derive(Debug)]
 pub struct Emulator<P> {
     config: Config,
     links: Links,
-    /// Two per link: a frame of direction `d` comes in at port `d` and leaves at port `d ^ 1`.
-    ports: Vec<Attachment<P>>,
-    /// Per direction.
+    /// Two ports per link. A frame of direction `d` is received at port `d` and sent at port `d ^ 1`.
+    ports: Vec<AttachedPort<P>>,
+    /// Timing of each direction.
     timing: Vec<Timing>,
     waiter: Waiter,
     epoch: Epoch,
-    /// The run is over: frames are carried on, shortfalls no longer matter.
+    /// True after the run: frames are still forwarded, and errors no longer count.
     over: bool,
-    /// Ports that may have frames.
+    /// Ports that may have frames to read.
     ready: Vec<usize>,
-    /// Of the batch being sent: when each frame was due, and how long it was on the line.
+    /// Due time and transmission time of each frame of the batch that is being sent.
     sent: Vec<(Instant, Duration)>,
-    telling: Option<Telling>,
+    bin_reporter: Option<BinReporter>,
 }
 
-/// Bins told while the run goes on.
+/// Reports bins during the run.
 #[derive(Debug)]
-struct Telling {
-    to: Sender<EndedBin>,
-    /// The next bin to tell of.
+struct BinReporter {
+    sender: Sender<EndedBin>,
+    /// Next bin to report.
     bin: usize,
-    /// When: a bin after it ended, since links look back when something happens to them.
+    /// Time of the next report: one bin after the end of the bin, because links count past time only at their next
+    /// event.
     at: Instant,
 }
 
 #[derive(Debug)]
-struct Attachment<P> {
+struct AttachedPort<P> {
     port: P,
-    /// Frames it had missed when the run began.
+    /// Frames missed before the run.
     missed_before: u64,
     failed: Option<Failure>,
-    /// More frames are waiting than were read: what came after this is not known yet.
+    /// Arrival time of the last frame read, if more frames are waiting. Later arrivals are not known yet.
     read_until: Instant,
 }
 
 #[derive(Debug)]
 struct Failure {
     reason: String,
-    /// Afterwards, interfaces go as the network is taken down.
+    /// True if the port failed during the run. After it, interfaces disappear as the network is removed.
     in_run: bool,
 }
 
 impl<P: Port> Emulator<P> {
-    /// Idle links; `ports` are those of each link's ends.
+    /// Creates an emulator with idle links between these pairs of ports.
     pub fn new(config: Config, ports: Vec<[P; 2]>) -> Result<Emulator<P>, Error> {
         if ports.len() != config.links.len() {
             return Err(Error::Ports { links: config.links.len(), ports: ports.len() });
@@ -113,7 +114,7 @@ impl<P: Port> Emulator<P> {
             return Err(Error::Interval);
         }
         let mut waiter = Waiter::precise().map_err(Error::Waiting)?;
-        let attach = |port| Attachment { port, missed_before: 0, failed: None, read_until: Instant::NEVER };
+        let attach = |port| AttachedPort { port, missed_before: 0, failed: None, read_until: Instant::NEVER };
         let mut ports: Vec<_> = ports.into_iter().flatten().map(attach).collect();
         for (index, attached) in ports.iter_mut().enumerate() {
             waiter.add(index, attached.port.fd()).map_err(Error::Waiting)?;
@@ -129,19 +130,19 @@ impl<P: Port> Emulator<P> {
             over: false,
             ready: Vec::new(),
             sent: Vec::new(),
-            telling: None,
+            bin_reporter: None,
         })
     }
 
-    /// Has every bin told once it is settled, in the run to come.
+    /// Sends each bin of the next run to `to` once its counts are final.
     pub fn tell_bins(&mut self, to: Sender<EndedBin>) {
         let at = Instant::ZERO + self.config.interval * 2;
-        self.telling = Some(Telling { to, bin: 0, at });
+        self.bin_reporter = Some(BinReporter { sender: to, bin: 0, at });
     }
 
-    /// Passes frames at once until `stop` is set, before it is known when the run begins.
+    /// Forwards frames without emulation until `stop` is set, before the start time of the run is known.
     pub fn carry(&mut self, stop: &AtomicBool) {
-        // A start that does not come: whatever comes, comes before it.
+        // The start is infinitely far away, so each frame arrives before it.
         self.epoch = Epoch(u64::MAX);
         while !stop.load(Ordering::Relaxed) && self.waiter.wait(u64::MAX, &mut self.ready).is_ok() {
             self.turn(Instant::ZERO, &mut || Instant::ZERO);
@@ -151,27 +152,27 @@ impl<P: Port> Emulator<P> {
         }
     }
 
-    /// Carries frames until `stop` is set. The run begins at `epoch`; frames that come before
-    /// pass at once. Call it on a thread of its own: it asks for real-time scheduling.
+    /// Emulates the links until `stop` is set. The run begins at `epoch`; earlier frames are forwarded without
+    /// emulation. Requires a thread of its own, for which it requests real-time scheduling.
     pub fn run(mut self, epoch: Epoch, stop: &AtomicBool) -> Report {
         let (grants, _awake) = (Grants::request(Rank::Links), Awake::request());
         self.epoch = epoch;
         let (mut faults, processor_before) = (Vec::new(), thread_cpu_ns());
         while !stop.load(Ordering::Relaxed) {
-            let tell_at = self.telling.as_ref().map_or(Instant::NEVER, |telling| telling.at);
-            let due = epoch.monotonic_ns(self.links.poll_timeout().min(tell_at));
+            let report_at = self.bin_reporter.as_ref().map_or(Instant::NEVER, |reporter| reporter.at);
+            let due = epoch.monotonic_ns(self.links.poll_timeout().min(report_at));
             if let Err(error) = self.waiter.wait(due, &mut self.ready) {
-                faults.push(format!("the emulator could not wait for its ports and ended early: {error}"));
+                faults.push(format!("the emulator could not poll its ports and stopped early: {error}"));
                 break;
             }
             self.turn(epoch.now(), &mut || epoch.now());
-            self.tell(epoch.now());
+            self.report_ended_bins(epoch.now());
         }
         let processor_ns = thread_cpu_ns() - processor_before;
         Report { processor_ns, ..self.finish(epoch.now(), grants, faults) }
     }
 
-    /// Reads what is ready, and sends what is due by `now`.
+    /// Reads the ready ports and sends the frames that are due by `now`.
     fn turn(&mut self, now: Instant, clock: &mut dyn FnMut() -> Instant) {
         if now > self.links.shared.end && !self.over {
             self.end_run();
@@ -179,7 +180,7 @@ impl<P: Port> Emulator<P> {
         for index in std::mem::take(&mut self.ready) {
             self.read(index, now);
         }
-        self.pass_beside();
+        self.send_bypassed();
         for direction in 0..self.ports.len() {
             let until = now.min(self.ports[direction].read_until);
             if self.links.is_due(direction, until) {
@@ -194,7 +195,7 @@ impl<P: Port> Emulator<P> {
             return;
         }
         let (links, epoch) = (&mut self.links, self.epoch);
-        let latest = now + AHEAD;
+        let latest = now + MAX_AHEAD;
         let mut last = Instant::ZERO;
         let read = attached.port.receive(BATCH, &mut |received| {
             let arrived = if received.at_ns < epoch.0 {
@@ -211,7 +212,8 @@ impl<P: Port> Emulator<P> {
         }
     }
 
-    /// Sends what is due on a direction. A frame has left when the system has taken it.
+    /// Sends the frames of a direction that are due. The departure time of a frame is the time at which the system
+    /// accepted it.
     fn send(&mut self, direction: usize, until: Instant, clock: &mut dyn FnMut() -> Instant) {
         self.sent.clear();
         while self.sent.len() < BATCH
@@ -225,32 +227,32 @@ impl<P: Port> Emulator<P> {
             return;
         }
         self.flush(direction);
-        let (left, end) = (clock(), self.links.shared.end);
+        let (departure, end) = (clock(), self.links.shared.end);
         for (due, transmission) in self.sent.drain(..).filter(|(due, _)| *due <= end) {
-            self.timing[direction].record(due, left, transmission);
+            self.timing[direction].record(due, departure, transmission);
         }
     }
 
-    /// Tells of the bins that are settled by `now`.
-    fn tell(&mut self, now: Instant) {
-        let Some(telling) = &mut self.telling else { return };
-        while telling.at <= now && telling.bin < self.links.shared.grid.bins {
-            let directions = self.links.directions.iter().map(|direction| direction.ended_bin(telling.bin));
-            // Whoever no longer listens misses nothing.
-            let _ = telling.to.send(EndedBin { bin: telling.bin, directions: directions.collect() });
-            telling.bin += 1;
-            telling.at += self.config.interval;
+    /// Reports the bins whose counts are final at `now`.
+    fn report_ended_bins(&mut self, now: Instant) {
+        let Some(reporter) = &mut self.bin_reporter else { return };
+        while reporter.at <= now && reporter.bin < self.links.shared.grid.bins {
+            let directions = self.links.directions.iter().map(|direction| direction.ended_bin(reporter.bin));
+            // A receiver that is gone needs no bins.
+            let _ = reporter.sender.send(EndedBin { bin: reporter.bin, directions: directions.collect() });
+            reporter.bin += 1;
+            reporter.at += self.config.interval;
         }
-        if telling.bin >= self.links.shared.grid.bins {
-            self.telling = None;
+        if reporter.bin >= self.links.shared.grid.bins {
+            self.bin_reporter = None;
         }
     }
 
-    fn pass_beside(&mut self) {
-        while let Some(beside) = self.links.poll_beside() {
-            self.transmit(beside.direction, beside.bytes());
-            self.flush(beside.direction);
-            self.links.give_back(beside);
+    fn send_bypassed(&mut self) {
+        while let Some(frame) = self.links.poll_beside() {
+            self.transmit(frame.direction, frame.bytes());
+            self.flush(frame.direction);
+            self.links.give_back(frame);
         }
     }
 
@@ -289,7 +291,7 @@ impl<P: Port> Emulator<P> {
         *refused += if self.over { 0 } else { frames };
     }
 
-    /// A port is gone; the other links go on.
+    /// Marks a port as failed. The other links continue.
     fn fail(&mut self, index: usize, error: &io::Error) {
         let attached = &mut self.ports[index];
         self.waiter.remove(index, attached.port.fd());
@@ -297,7 +299,7 @@ impl<P: Port> Emulator<P> {
         attached.read_until = Instant::NEVER;
     }
 
-    /// What goes wrong from now on harms no result.
+    /// Ends the run. Later errors do not void it.
     fn end_run(&mut self) {
         self.over = true;
         for (direction, attached) in self.links.directions.iter_mut().zip(&mut self.ports) {

@@ -1,13 +1,13 @@
-//! A frame as queues and links handle it: what the decisions need, and the bytes they are about.
+//! Frame as handled by queues and links: the fields that they need, and the bytes.
 
 use super::classify::{Label, Match, flow_key};
 use super::headers::{self, Headers};
 use netstage_core::packet::{Ecn, Packet};
 
-/// Traffic classes from here on are voice (RFC 3246) and what controls the network.
+/// Lowest traffic class that is urgent: voice (RFC 3246) and network control.
 const URGENT: u8 = 5;
 
-/// A frame under way. Small; the bytes are in a buffer of the pool.
+/// Frame in a link. Its bytes are in a buffer of the pool, so that a frame is cheap to move.
 #[derive(Debug)]
 pub struct Frame {
     buffer: Box<[u8]>,
@@ -16,8 +16,8 @@ pub struct Frame {
     customer: u32,
     flow_key: u64,
     label: Label,
-    /// Its class where links keep traffic classes apart, in place of the label's.
-    urgency: Option<u16>,
+    /// Class that replaces that of the label if the queue separates traffic classes.
+    traffic_class_queue: Option<u16>,
     traffic_class: u8,
     network: u16,
     version: u8,
@@ -26,7 +26,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// A frame of `length` bytes that begins `buffer`.
+    /// Creates a frame from the first `length` bytes of `buffer`.
     pub fn new(buffer: Box<[u8]>, length: usize, headers: &Headers, found: Match) -> Frame {
         Frame {
             buffer,
@@ -35,7 +35,7 @@ impl Frame {
             customer: headers.customer,
             flow_key: flow_key(found, headers.conversation.as_ref()),
             label: found.label,
-            urgency: None,
+            traffic_class_queue: None,
             traffic_class: headers.traffic_class,
             network: headers.network as u16,
             version: headers.version,
@@ -44,46 +44,45 @@ impl Frame {
         }
     }
 
-    /// The whole frame.
+    /// Returns the whole frame.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.length as usize]
     }
 
-    /// The bytes that count on a link, which are those its bit errors strike.
+    /// Returns the bytes that count on a link and are subject to bit errors.
     pub fn counted_mut(&mut self) -> &mut [u8] {
         let network = usize::from(self.network);
         &mut self.buffer[network..network + self.size as usize]
     }
 
-    /// Bytes of the packet without labels and tunnel.
+    /// Returns the size in bytes of the packet without labels and tunnel headers.
     pub fn customer(&self) -> u32 {
         self.customer
     }
 
-    /// To whom it belongs.
+    /// Returns the label of the packet.
     pub fn label(&self) -> Label {
         self.label
     }
 
-    /// Sorts it by its traffic class: urgent ones first.
+    /// Sets the class by the traffic class, urgent packets first.
     pub fn sort_by_traffic_class(&mut self) {
-        self.urgency = Some(u16::from(self.traffic_class < URGENT));
+        self.traffic_class_queue = Some(u16::from(self.traffic_class < URGENT));
     }
 
-    /// Whether a link made it, by duplicating.
+    /// Returns whether the frame is a duplicate made by a link.
     pub fn is_copy(&self) -> bool {
         self.copy
     }
 
-    /// The buffer, for the pool to take back; none if the frame is a copy, whose buffer is not
-    /// the pool's.
+    /// Returns the buffer for the pool; `None` for a copy, whose buffer does not belong to the pool.
     pub fn into_buffer(self) -> Option<Box<[u8]>> {
         (!self.copy).then_some(self.buffer)
     }
 }
 
-/// A link clones what it duplicates: the copy has its own bytes, so that both can be sent,
-/// lost and given back apart.
+/// A link clones the frames that it duplicates. The copy has a buffer of its own, because the two frames leave the link
+/// independently.
 impl Clone for Frame {
     fn clone(&self) -> Frame {
         Frame { buffer: self.bytes().into(), copy: true, ..*self }
@@ -98,7 +97,7 @@ impl Packet for Frame {
 
     #[inline]
     fn class(&self) -> u16 {
-        self.urgency.unwrap_or(self.label.class)
+        self.traffic_class_queue.unwrap_or(self.label.class)
     }
 
     #[inline]
@@ -124,8 +123,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_of_its_vpn_or_of_its_traffic_class() {
-        for (traffic_class, urgency) in [(0, 1), (4, 1), (5, 0), (7, 0)] {
+    fn the_class_of_a_frame_follows_its_vpn_or_its_traffic_class() {
+        for (traffic_class, queue) in [(0, 1), (4, 1), (5, 0), (7, 0)] {
             let headers = Headers {
                 network: 0,
                 size: 4,
@@ -139,7 +138,7 @@ mod tests {
             let mut frame = Frame::new(Box::new([0; 4]), 4, &headers, Match { label, reverse: false });
             assert_eq!(frame.class(), 9);
             frame.sort_by_traffic_class();
-            assert_eq!((frame.class(), frame.label().class), (urgency, 9));
+            assert_eq!((frame.class(), frame.label().class), (queue, 9));
         }
     }
 }

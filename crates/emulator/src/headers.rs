@@ -1,7 +1,6 @@
-//! What an emulated link needs to know of a frame: where its network layer begins, how many
-//! bytes count, and between whom it goes. Reads Ethernet II with VLAN tags, MPLS (RFC 3032),
-//! IPv4 (RFC 791), IPv6 with extension headers (RFC 8200), and the addresses inside ICMP
-//! errors. Believes no length it has not compared with the frame's own.
+//! Header fields of a frame that an emulated link needs: the offset of the network layer, the size that counts and
+//! the conversation. Reads Ethernet II with VLAN tags, MPLS (RFC 3032), IPv4 (RFC 791), IPv6 with extension headers
+//! (RFC 8200) and the addresses inside ICMP errors. Each length field is checked against the length of the frame.
 
 use netstage_core::packet::Ecn;
 use netstage_wire::mpls_in_udp;
@@ -16,42 +15,41 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
-/// A frame as a link sees it.
+/// Header fields of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
-    /// Where the network layer begins, with the label stack where there is one.
+    /// Offset of the network layer, including the label stack if there is one.
     pub network: usize,
-    /// Bytes that count on the link: from the network layer to the end of the packet,
-    /// Ethernet's padding left out.
+    /// Bytes that count on the link: from the network layer to the end of the packet, without Ethernet padding.
     pub size: u32,
-    /// IP version whose header stands at `network`; 0 for what is labelled or not IP.
+    /// Version of the IP header at `network`; 0 for labeled packets and other protocols.
     pub version: u8,
-    /// Codepoint of that header.
+    /// ECN codepoint of that header.
     pub ecn: Ecn,
-    /// Traffic class of the outermost label (RFC 5462), else what of DSCP stands for it.
+    /// Traffic class of the outermost label (RFC 5462); without a label, the upper three bits of the DSCP.
     pub traffic_class: u8,
-    /// Bytes of the packet without labels and tunnel; none in a management message.
+    /// Bytes of the packet without labels and tunnel headers; 0 for a management message.
     pub customer: u32,
-    /// Between whom the packet goes, inside of labels and tunnel.
+    /// Endpoints of the packet inside labels and tunnel.
     pub conversation: Option<Conversation>,
 }
 
-/// Between whom a packet goes.
+/// Endpoints and protocol of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conversation {
-    /// Sender's address.
+    /// Source address.
     pub source: IpAddr,
-    /// Receiver's address.
+    /// Destination address.
     pub destination: IpAddr,
     /// IP protocol number.
     pub protocol: u8,
-    /// Ports of sender and receiver; an ICMP echo has its identifier in both. None in
-    /// later fragments and for protocols without ports.
+    /// Source and destination port; for an ICMP echo, its identifier twice. `None` in later fragments and for
+    /// protocols without ports.
     pub ports: Option<(u16, u16)>,
 }
 
 impl Conversation {
-    /// The same conversation, seen from the other side.
+    /// Returns the conversation in the opposite direction.
     pub fn reversed(self) -> Conversation {
         Conversation {
             source: self.destination,
@@ -62,8 +60,8 @@ impl Conversation {
     }
 }
 
-/// Reads a frame. None where it serves only the wire it is on (address resolution, neighbour
-/// discovery, group membership, or too short for a packet): no simulated link has such frames.
+/// Reads the headers of a frame. Returns `None` for link-local frames (address resolution, neighbor discovery, group
+/// membership) and for frames too short for a packet; no simulated link has these.
 pub fn read(frame: &[u8]) -> Option<Headers> {
     let mut network = ETHERNET;
     let mut kind = word(frame, network - 2)?;
@@ -71,18 +69,18 @@ pub fn read(frame: &[u8]) -> Option<Headers> {
         kind = word(frame, network + 2)?;
         network += 4;
     }
-    let labelled = matches!(kind, 0x8847 | 0x8848);
+    let labeled = matches!(kind, 0x8847 | 0x8848);
     let mut at = network;
-    if labelled {
-        at += labels(frame.get(at..)?)?;
+    if labeled {
+        at += label_stack_length(frame.get(at..)?)?;
     }
     let inner = frame.get(at..)?;
     let first = *inner.first()?;
-    let of_label = if labelled { Some(frame.get(network + 2)? >> 1 & 7) } else { None };
+    let label_class = if labeled { Some(frame.get(network + 2)? >> 1 & 7) } else { None };
     let expected = match kind {
         0x0800 => Some(4),
         0x86dd => Some(6),
-        _ if labelled => Some(first >> 4),
+        _ if labeled => Some(first >> 4),
         0x0806 | 0x88cc => return None,
         _ => None,
     };
@@ -93,13 +91,13 @@ pub fn read(frame: &[u8]) -> Option<Headers> {
     };
     let Some(packet) = packet else {
         let size = (frame.len() - network) as u32;
-        let customer = if labelled { 0 } else { size };
+        let customer = if labeled { 0 } else { size };
         return Some(Headers {
             network,
             size,
             version: 0,
             ecn: Ecn::NotCapable,
-            traffic_class: of_label.unwrap_or(0),
+            traffic_class: label_class.unwrap_or(0),
             customer,
             conversation: None,
         });
@@ -109,8 +107,8 @@ pub fn read(frame: &[u8]) -> Option<Headers> {
     }
     let mut customer = packet.length as u32;
     let mut conversation = packet.conversation;
-    if let Some(payload) = packet.labelled {
-        let inner = tunnelled(inner.get(payload..)?);
+    if let Some(payload) = packet.labeled {
+        let inner = tunneled(inner.get(payload..)?);
         customer = inner.as_ref().map_or(0, |inner| inner.length as u32);
         conversation = inner.map_or(conversation, |inner| inner.conversation);
     }
@@ -118,15 +116,15 @@ pub fn read(frame: &[u8]) -> Option<Headers> {
         network,
         customer,
         size: (at - network + packet.length) as u32,
-        version: if labelled { 0 } else { first >> 4 },
-        ecn: if labelled { Ecn::NotCapable } else { packet.ecn },
-        traffic_class: of_label.unwrap_or(packet.traffic_class),
+        version: if labeled { 0 } else { first >> 4 },
+        ecn: if labeled { Ecn::NotCapable } else { packet.ecn },
+        traffic_class: label_class.unwrap_or(packet.traffic_class),
         conversation: Some(conversation),
     })
 }
 
-/// Bytes of a label stack.
-fn labels(bytes: &[u8]) -> Option<usize> {
+/// Returns the length of a label stack in bytes.
+fn label_stack_length(bytes: &[u8]) -> Option<usize> {
     let mut length = MPLS_LABEL;
     while bytes.get(length - 2)? & 1 == 0 {
         length += MPLS_LABEL;
@@ -134,9 +132,9 @@ fn labels(bytes: &[u8]) -> Option<usize> {
     Some(length)
 }
 
-/// The customer's packet behind labels in a datagram; none where they label something else.
-fn tunnelled(bytes: &[u8]) -> Option<Packet> {
-    let inner = bytes.get(labels(bytes)?..)?;
+/// Returns the customer packet behind the labels in a datagram; `None` if it is not an IP packet.
+fn tunneled(bytes: &[u8]) -> Option<IpPacket> {
+    let inner = bytes.get(label_stack_length(bytes)?..)?;
     match inner.first()? >> 4 {
         4 => ipv4(inner),
         6 => ipv6(inner),
@@ -144,18 +142,18 @@ fn tunnelled(bytes: &[u8]) -> Option<Packet> {
     }
 }
 
-/// An IP packet.
-struct Packet {
+/// Header fields of an IP packet.
+struct IpPacket {
     length: usize,
-    /// Where the label stack begins in a packet of MPLS in UDP (RFC 7510).
-    labelled: Option<usize>,
+    /// Offset of the label stack in a packet of MPLS in UDP (RFC 7510).
+    labeled: Option<usize>,
     ecn: Ecn,
     traffic_class: u8,
     conversation: Conversation,
     link_local: bool,
 }
 
-fn ipv4(bytes: &[u8]) -> Option<Packet> {
+fn ipv4(bytes: &[u8]) -> Option<IpPacket> {
     let header = usize::from(bytes.first()? & 0x0f) * 4;
     if bytes[0] >> 4 != 4 || header < 20 || bytes.len() < header {
         return None;
@@ -172,9 +170,9 @@ fn ipv4(bytes: &[u8]) -> Option<Packet> {
     if !later_fragment {
         conversation = transport(conversation, &bytes[header..]);
     }
-    let is_labelled = is_mpls_in_udp(&conversation);
-    Some(Packet {
-        labelled: is_labelled.then_some(header + UDP_HEADER),
+    let is_labeled = is_mpls_in_udp(&conversation);
+    Some(IpPacket {
+        labeled: is_labeled.then_some(header + UDP_HEADER),
         length: if (header..=bytes.len()).contains(&length) { length } else { bytes.len() },
         ecn: codepoint(bytes[1]),
         traffic_class: bytes[1] >> 5,
@@ -183,7 +181,7 @@ fn ipv4(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
-fn ipv6(bytes: &[u8]) -> Option<Packet> {
+fn ipv6(bytes: &[u8]) -> Option<IpPacket> {
     if bytes.len() < 40 || bytes[0] >> 4 != 6 {
         return None;
     }
@@ -193,18 +191,18 @@ fn ipv6(bytes: &[u8]) -> Option<Packet> {
         Some(Ipv6Addr::from(octets).into())
     };
     let (source, destination) = (address(8)?, address(24)?);
-    let (protocol, payload) = behind_extensions(bytes[6], &bytes[40..]);
+    let (protocol, payload) = skip_extensions(bytes[6], &bytes[40..]);
     let mut conversation = Conversation { source, destination, protocol, ports: None };
     if let Some(payload) = payload {
         conversation = transport(conversation, payload);
     }
-    // Neighbour discovery (RFC 4861) and multicast listeners (RFC 2710, RFC 3810).
+    // Neighbor discovery (RFC 4861) and multicast listener discovery (RFC 2710, RFC 3810).
     let kind = payload.and_then(|payload| payload.first());
     let link_local = protocol == ICMPV6 && matches!(kind, Some(130..=137 | 143));
-    let is_labelled = is_mpls_in_udp(&conversation);
-    let before = bytes.len() - payload.map_or(0, <[u8]>::len);
-    Some(Packet {
-        labelled: is_labelled.then_some(before + UDP_HEADER),
+    let is_labeled = is_mpls_in_udp(&conversation);
+    let headers_length = bytes.len() - payload.map_or(0, <[u8]>::len);
+    Some(IpPacket {
+        labeled: is_labeled.then_some(headers_length + UDP_HEADER),
         length: if length > 40 && length <= bytes.len() { length } else { bytes.len() },
         ecn: codepoint(bytes[0] << 4 | bytes[1] >> 4),
         traffic_class: (bytes[0] << 4 | bytes[1] >> 4) >> 5,
@@ -217,8 +215,8 @@ fn is_mpls_in_udp(conversation: &Conversation) -> bool {
     conversation.protocol == UDP && conversation.ports.is_some_and(|ports| ports.1 == mpls_in_udp::PORT)
 }
 
-/// The protocol behind IPv6's extension headers, and its bytes unless this is a later fragment.
-fn behind_extensions(mut next: u8, mut bytes: &[u8]) -> (u8, Option<&[u8]>) {
+/// Returns the protocol after the IPv6 extension headers, and its bytes unless the packet is a later fragment.
+fn skip_extensions(mut next: u8, mut bytes: &[u8]) -> (u8, Option<&[u8]>) {
     const FRAGMENT: u8 = 44;
     while matches!(next, 0 | 43 | FRAGMENT | 60) {
         let (Some(&[following, length]), Some(fragment)) =
@@ -236,7 +234,7 @@ fn behind_extensions(mut next: u8, mut bytes: &[u8]) -> (u8, Option<&[u8]>) {
     (next, Some(bytes))
 }
 
-/// The conversation with its ports. An ICMP error belongs to the packet it is about, in reverse.
+/// Adds the ports to a conversation. For an ICMP error, returns the reversed conversation of the original packet.
 fn transport(conversation: Conversation, payload: &[u8]) -> Conversation {
     let kind = payload.first().copied();
     let (echo, error) = match (conversation.protocol, kind) {
@@ -245,10 +243,10 @@ fn transport(conversation: Conversation, payload: &[u8]) -> Conversation {
         _ => (false, false),
     };
     if error {
-        let about = payload.get(8..).unwrap_or_default();
-        let inner = if conversation.protocol == ICMP { ipv4(about) } else { ipv6(about) };
-        // The packet it is about may itself hold an error only by forgery; one level is read.
-        return inner.map_or(conversation, |inner| inner.conversation.reversed());
+        let original = payload.get(8..).unwrap_or_default();
+        let original = if conversation.protocol == ICMP { ipv4(original) } else { ipv6(original) };
+        // No ICMP error is sent about another one, so one level suffices.
+        return original.map_or(conversation, |original| original.conversation.reversed());
     }
     let ports = match conversation.protocol {
         TCP | UDP => word(payload, 0).zip(word(payload, 2)),
@@ -271,15 +269,15 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([pair[0], pair[1]]))
 }
 
-/// Sets "congestion experienced" in the IP header of `version` at the start of `packet`
-/// (RFC 3168 section 5), IPv4's checksum brought up to date (RFC 1624 equation 3).
+/// Sets "congestion experienced" (RFC 3168 section 5) in the IP header at the start of `packet`, and updates the IPv4
+/// checksum (RFC 1624 equation 3).
 pub fn mark_congestion(packet: &mut [u8], version: u8) {
     match version {
         4 => {
-            let before = word(packet, 0).expect("a header was read here");
+            let before = word(packet, 0).expect("the packet has an IPv4 header");
             packet[1] |= 3;
-            let after = word(packet, 0).expect("a header was read here");
-            let checksum = word(packet, 10).expect("a header was read here");
+            let after = word(packet, 0).expect("the packet has an IPv4 header");
+            let checksum = word(packet, 10).expect("the packet has an IPv4 header");
             let sum = u32::from(!checksum) + u32::from(!before) + u32::from(after);
             let folded = (sum & 0xffff) + (sum >> 16);
             let folded = ((folded & 0xffff) + (folded >> 16)) as u16;
@@ -327,7 +325,7 @@ mod tests {
     const DATAGRAM: [u8; 8] = [0, 1, 0, 2, 0, 8, 0, 0];
 
     #[test]
-    fn urgency_is_the_outermost_labels_else_the_packets_own() {
+    fn the_traffic_class_is_read_from_the_outermost_label_or_the_dscp() {
         let mut packet = ipv4_packet(UDP, &DATAGRAM);
         let class = |kind, bytes: &[u8]| read(&ethernet(kind, bytes)).unwrap().traffic_class;
         assert_eq!(class(0x0800, &packet), 0);
@@ -344,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_tags_and_labels() {
+    fn padding_is_ignored_and_tags_and_labels_are_skipped() {
         let packet = ipv4_packet(UDP, &DATAGRAM);
         let mut padded = ethernet(0x0800, &packet);
         padded.resize(60, 0);
@@ -356,28 +354,28 @@ mod tests {
         assert_eq!(read(&tagged), Some(Headers { network: 18, ..headers }));
 
         let labels = [[0, 0, 0x10, 64], [0, 0, 0x21, 64]].concat();
-        let labelled = ethernet(0x8847, &[&labels[..], &packet, &[0; 20]].concat());
-        let through = read(&labelled).unwrap();
-        assert_eq!((through.size, through.version, through.ecn), (36, 0, Ecn::NotCapable));
-        assert_eq!(through.conversation, headers.conversation);
+        let labeled = ethernet(0x8847, &[&labels[..], &packet, &[0; 20]].concat());
+        let labeled = read(&labeled).unwrap();
+        assert_eq!((labeled.size, labeled.version, labeled.ecn), (36, 0, Ecn::NotCapable));
+        assert_eq!(labeled.conversation, headers.conversation);
     }
 
     #[test]
-    fn a_tunnel_hides_neither_conversation_nor_size_of_what_it_carries() {
+    fn the_conversation_and_the_size_are_those_of_the_tunneled_packet() {
         let packet = ipv4_packet(UDP, &DATAGRAM);
         let plain = read(&ethernet(0x0800, &packet)).unwrap();
         assert_eq!(plain.customer, 28);
         let tunnel = [0xc0, 0, 0x19, 0xeb, 0, 0, 0, 0];
         let payload = [&tunnel[..], &[0, 0, 0x10, 64, 0, 0, 0x21, 64], &packet].concat();
-        for tunnelled in [
+        for tunneled in [
             ethernet(0x0800, &ipv4_packet(UDP, &payload)),
             ethernet(0x86dd, &ipv6_packet(60, &[&[UDP, 0, 0, 0, 0, 0, 0, 0], &payload[..]].concat())),
         ] {
-            let headers = read(&tunnelled).unwrap();
+            let headers = read(&tunneled).unwrap();
             assert_eq!((headers.customer, headers.conversation), (28, plain.conversation));
-            assert_eq!(headers.size as usize, tunnelled.len() - 14);
+            assert_eq!(headers.size as usize, tunneled.len() - 14);
         }
-        // A management message is no customer's; it goes between the ends of the tunnel.
+        // A management message has no customer packet; its endpoints are those of the tunnel.
         let message = [&tunnel[..], &[0, 0x1f, 0x40, 64, 0, 0, 0xd1, 64, 0x10, 0, 0, 0x0d, 0, 0]].concat();
         let headers = read(&ethernet(0x0800, &ipv4_packet(UDP, &message))).unwrap();
         assert_eq!((headers.customer, headers.size), (0, 42));
@@ -385,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_stand_behind_extensions_and_in_first_fragments_only() {
+    fn ports_are_read_after_extension_headers_and_in_first_fragments_only() {
         let options = [UDP, 0, 0, 0, 0, 0, 0, 0];
         let behind = ethernet(0x86dd, &ipv6_packet(60, &[&options[..], &DATAGRAM].concat()));
         assert_eq!((ports(&behind), read(&behind).unwrap().ecn), (Some((1, 2)), Ecn::CongestionExperienced));
@@ -400,18 +398,18 @@ mod tests {
     }
 
     #[test]
-    fn an_error_belongs_to_what_it_is_about() {
-        let about = ipv4_packet(UDP, &DATAGRAM);
-        let unreachable = [&[3, 3, 0, 0, 0, 0, 0, 0][..], &about].concat();
+    fn an_icmp_error_has_the_reversed_conversation_of_the_original_packet() {
+        let original = ipv4_packet(UDP, &DATAGRAM);
+        let unreachable = [&[3, 3, 0, 0, 0, 0, 0, 0][..], &original].concat();
         let error = read(&ethernet(0x0800, &ipv4_packet(ICMP, &unreachable))).unwrap();
-        let packet = read(&ethernet(0x0800, &about)).unwrap();
+        let packet = read(&ethernet(0x0800, &original)).unwrap();
         assert_eq!(error.conversation, packet.conversation.map(Conversation::reversed));
         let echo = ethernet(0x0800, &ipv4_packet(ICMP, &[8, 0, 0, 0, 0, 7, 0, 1]));
         assert_eq!(ports(&echo), Some((7, 7)));
     }
 
     #[test]
-    fn what_serves_the_wire_is_no_packet() {
+    fn link_local_and_short_frames_are_ignored() {
         assert_eq!(read(&ethernet(0x0806, &[0; 46])), None);
         assert_eq!(read(&ethernet(0x0800, &ipv4_packet(IGMP, &[0x16; 8]))), None);
         assert_eq!(read(&ethernet(0x86dd, &ipv6_packet(ICMPV6, &[135; 24]))), None);
@@ -421,7 +419,7 @@ mod tests {
         assert_eq!(read(&[0; 13]), None);
     }
 
-    /// One's complement sum of the header's words (RFC 1071), 0xffff where the checksum is right.
+    /// Returns the one's complement sum of the header's words (RFC 1071): 0xffff if the checksum is correct.
     fn sum(header: &[u8]) -> u16 {
         let words = (0..header.len()).step_by(2).map(|at| u32::from(word(header, at).unwrap()));
         let sum: u32 = words.sum();
@@ -431,7 +429,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mark_keeps_the_checksum_right(mut header: [u8; 20]) {
+        fn a_congestion_mark_updates_the_ipv4_checksum(mut header: [u8; 20]) {
             (header[0], header[10], header[11]) = (0x45, 0, 0);
             let checksum = !sum(&header);
             header[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -443,7 +441,7 @@ mod tests {
         }
 
         #[test]
-        fn an_ipv6_mark_changes_two_bits(mut header: [u8; 40]) {
+        fn a_congestion_mark_changes_two_bits_of_ipv6(mut header: [u8; 40]) {
             let before = header;
             mark_congestion(&mut header, 6);
             prop_assert_eq!(codepoint(header[0] << 4 | header[1] >> 4), Ecn::CongestionExperienced);
@@ -452,7 +450,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_are_read_within_their_bounds(
+        fn arbitrary_bytes_are_read_within_their_bounds(
             kind in prop::sample::select(vec![0x0800_u16, 0x86dd, 0x8847, 0x8100, 0x1234]),
             first: u8,
             mut rest in prop::collection::vec(any::<u8>(), 1..200),

@@ -1,13 +1,12 @@
-//! The link emulator: links of a scenario between pairs of ports, with real packets in real
-//! time. What a link does is `netstage_core::link`'s, the same code the simulator runs, with
-//! the same random streams.
+//! Link emulator: applies the links of a scenario to real packets between pairs of ports, in real time. The link
+//! model is `netstage_core::link`, the code of the simulator, with the same random streams.
 //!
-//! - [`config`]: what is asked; [`report`]: what was found.
+//! - [`config`]: configuration; [`report`]: results.
 //! - [`driver`]: the thread that reads, waits and sends.
-//! - [`links`]: all links as one machine without a clock; [`direction`] is one of them.
-//! - [`frame`], [`headers`], [`classify`], [`pool`]: a packet, and to whom it belongs.
-//! - [`netem`]: the same link by the kernel, where the kernel can.
-//! - [`timing`], [`verdict`]: how well it went, and whether the result may be trusted.
+//! - [`links`]: all links as one state machine without a clock; [`direction`]: one direction of a link.
+//! - [`frame`], [`headers`], [`classify`], [`pool`]: frames, their headers, labels and buffers.
+//! - [`netem`]: links emulated by the kernel, where netem gives the same result.
+//! - [`timing`], [`verdict`]: accuracy of the send times, and the validity of the result.
 //!
 //! ```
 //! use netstage_emulator::{Config, Report};
@@ -16,7 +15,7 @@
 //! assert_eq!(report, Report::default());
 //! ```
 //!
-//! Invariant: a frame is sent, counted as dropped, or still waiting; none vanishes.
+//! Invariant: each frame is sent, counted as dropped, or still queued.
 
 mod bit_errors;
 pub mod classify;

@@ -1,10 +1,8 @@
-//! All links of an emulator as one machine: it takes frames and the time, and returns what
-//! leaves where and when to call again.
+//! All links of an emulator as one state machine without a clock.
 //!
-//! Give it frames with [`handle_frame`](Links::handle_frame), oldest first per direction; when
-//! [`poll_timeout`](Links::poll_timeout) says so, take what
-//! [`poll_departure`](Links::poll_departure) holds. After either,
-//! [`poll_beside`](Links::poll_beside) holds frames that leave at once.
+//! Pass frames to [`handle_frame`](Links::handle_frame), oldest first per direction. At the time returned by
+//! [`poll_timeout`](Links::poll_timeout), call [`poll_departure`](Links::poll_departure) until it returns `None`. After
+//! either, [`poll_beside`](Links::poll_beside) returns the frames that bypass the links.
 
 use super::classify::Classifier;
 use super::config::Config;
@@ -17,53 +15,53 @@ use netstage_core::rng::Stream;
 use netstage_core::time::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
-/// All links of an emulator. Direction `2 × link` leads from end 0 to end 1, the next one back.
+/// All links of an emulator. Direction `2 × link` leads from end 0 to end 1, the next direction from end 1 to end 0.
 #[derive(Debug)]
 pub struct Links {
     pub(super) directions: Vec<Direction>,
-    /// When each direction has something to do.
+    /// Time of the next event of each direction.
     wake: Vec<Instant>,
     classifier: Classifier,
     pub(super) shared: Shared,
-    beside: VecDeque<Beside>,
-    /// The longest frame that found no buffer because of its length.
+    bypassed: VecDeque<Beside>,
+    /// Length of the longest frame that was too long for a buffer.
     pub(super) too_long: Option<usize>,
 }
 
-/// A frame that passes beside its link.
+/// Frame that bypasses its link.
 #[derive(Debug)]
 pub struct Beside {
-    /// The direction it goes.
+    /// Direction of the frame.
     pub direction: usize,
     buffer: Box<[u8]>,
     length: usize,
 }
 
 impl Beside {
-    /// The whole frame.
+    /// Returns the whole frame.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.length]
     }
 }
 
-/// When a frame came.
+/// Arrival time of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arrived {
-    /// Before the run: it passes at once, so that the network can be reached and neighbours
-    /// know each other when the run begins.
+    /// Before the run. The frame bypasses the link, so that hosts are reachable and neighbors are resolved when the
+    /// run begins.
     BeforeStart,
-    /// At this moment of the run.
+    /// At this time of the run.
     At(Instant),
 }
 
 impl Links {
-    /// Idle links.
+    /// Creates idle links.
     pub fn new(config: &Config) -> Links {
         let grid = Grid::new(config.interval, config.duration);
         let mut directions = Vec::new();
         for link in &config.links {
             for (index, direction) in link.directions.iter().enumerate() {
-                // The simulator's name for the stream: the same packets meet the same fate.
+                // The stream has the same name in the simulator, so the same packets are lost.
                 let rng = Stream::new(config.seed, &format!("link.{}", link.direction_name(index)));
                 directions.push(Direction::new(direction, rng, &link.delivers[index], grid));
             }
@@ -78,12 +76,12 @@ impl Links {
                 end: Instant::ZERO + config.duration,
                 flow_lost: BTreeMap::new(),
             },
-            beside: VecDeque::new(),
+            bypassed: VecDeque::new(),
             too_long: None,
         }
     }
 
-    /// A frame comes to a direction.
+    /// Handles a frame that arrived at a direction.
     pub fn handle_frame(&mut self, index: usize, arrived: Arrived, bytes: &[u8]) {
         let direction = &mut self.directions[index];
         if let Arrived::At(at) = arrived {
@@ -114,28 +112,27 @@ impl Links {
                     Arrived::At(at) => direction.is_up(at, &mut self.shared),
                 };
                 self.wake[index] = direction.poll_timeout();
-                let beside = Beside { direction: index, buffer, length: bytes.len() };
+                let frame = Beside { direction: index, buffer, length: bytes.len() };
                 match passes {
-                    true => self.beside.push_back(beside),
-                    false => self.give_back(beside),
+                    true => self.bypassed.push_back(frame),
+                    false => self.give_back(frame),
                 }
             }
         }
     }
 
-    /// When something leaves next, or a line has something to do.
+    /// Returns the time of the next event.
     pub fn poll_timeout(&self) -> Instant {
         self.wake.iter().copied().min().unwrap_or(Instant::NEVER)
     }
 
-    /// Whether a direction has something to do by `now`.
+    /// Returns whether a direction has an event by `now`.
     #[inline]
     pub fn is_due(&self, direction: usize, now: Instant) -> bool {
         self.wake[direction] <= now
     }
 
-    /// The next frame that leaves a direction by `now`. Its bytes go back by
-    /// [`recycle`](Links::recycle).
+    /// Returns the next frame that leaves a direction by `now`. Its buffer is released by [`recycle`](Links::recycle).
     pub fn poll_departure(&mut self, index: usize, now: Instant) -> Option<Departure> {
         let direction = &mut self.directions[index];
         let departure = direction.poll_departure(now, &mut self.shared);
@@ -143,18 +140,17 @@ impl Links {
         departure
     }
 
-    /// The next frame that leaves at once. Its bytes go back by
-    /// [`give_back`](Links::give_back).
+    /// Returns the next frame that bypasses its link. Its buffer is released by [`give_back`](Links::give_back).
     pub fn poll_beside(&mut self) -> Option<Beside> {
-        self.beside.pop_front()
+        self.bypassed.pop_front()
     }
 
-    /// A frame that passed beside its link has left.
-    pub fn give_back(&mut self, beside: Beside) {
-        self.shared.pool.give(beside.buffer);
+    /// Releases the buffer of a bypassed frame that has left.
+    pub fn give_back(&mut self, frame: Beside) {
+        self.shared.pool.give(frame.buffer);
     }
 
-    /// A frame has left.
+    /// Releases the buffer of a frame that has left.
     pub fn recycle(&mut self, frame: Frame) {
         self.shared.recycle(frame);
     }

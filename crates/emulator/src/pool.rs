@@ -1,39 +1,38 @@
-//! The bytes of frames under way: buffers of a few sizes, lent out and taken back. Grows on
-//! demand up to a bound, and says when it is exhausted.
+//! Pool of frame buffers in a few sizes. The pool grows on demand up to a limit.
 
-/// Lengths of buffers: acknowledgements, full Ethernet frames, jumbo frames.
+/// Lengths of buffers, in bytes: acknowledgments, full Ethernet frames, jumbo frames.
 const LENGTHS: [usize; 3] = [256, 2048, 16_384];
 
-/// Buffers for frames.
+/// Pool of frame buffers.
 #[derive(Debug)]
 pub struct Pool {
     free: [Vec<Box<[u8]>>; LENGTHS.len()],
-    /// Bytes of all buffers, lent or free.
+    /// Bytes of all buffers, allocated or free.
     bytes: usize,
-    bound: usize,
+    limit: usize,
 }
 
-/// Why a frame could not be kept.
+/// Error of buffering a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The pool has reached its bound.
+    /// The pool has reached its limit.
     Exhausted,
-    /// The frame is longer than any buffer.
+    /// The frame is longer than the largest buffer.
     TooLong,
 }
 
 impl Pool {
-    /// A pool that grows up to `bound` bytes.
-    pub fn new(bound: usize) -> Pool {
-        Pool { free: Default::default(), bytes: 0, bound }
+    /// Creates a pool that grows up to `limit` bytes.
+    pub fn new(limit: usize) -> Pool {
+        Pool { free: Default::default(), bytes: 0, limit }
     }
 
-    /// A buffer that begins with this frame.
+    /// Returns a buffer that begins with a copy of this frame.
     pub fn keep(&mut self, frame: &[u8]) -> Result<Box<[u8]>, Refused> {
         let class = LENGTHS.iter().position(|length| *length >= frame.len()).ok_or(Refused::TooLong)?;
         let mut buffer = match self.free[class].pop() {
             Some(buffer) => buffer,
-            None if self.bytes + LENGTHS[class] <= self.bound => {
+            None if self.bytes + LENGTHS[class] <= self.limit => {
                 self.bytes += LENGTHS[class];
                 vec![0; LENGTHS[class]].into()
             }
@@ -43,7 +42,7 @@ impl Pool {
         Ok(buffer)
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub fn give(&mut self, buffer: Box<[u8]>) {
         if let Some(class) = LENGTHS.iter().position(|length| *length == buffer.len()) {
             self.free[class].push(buffer);
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_to_its_bound_and_takes_back() {
+    fn the_pool_grows_to_its_limit_and_reuses_buffers() {
         let mut pool = Pool::new(256 + 2048);
         let small = pool.keep(&[1; 60]).unwrap();
         let large = pool.keep(&[2; 1514]).unwrap();

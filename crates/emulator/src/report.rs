@@ -1,4 +1,4 @@
-//! What an emulator found.
+//! Results of an emulator.
 
 use netstage_agent_api::results::Buckets;
 use netstage_core::time::Duration;
@@ -6,95 +6,95 @@ use netstage_host::realtime::Grants;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Everything an emulator found in one run.
+/// Results of an emulator in one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Width of a bin.
     pub interval: Duration,
-    /// Its links, in the order of the configuration.
+    /// Links, in the order of the configuration.
     pub links: Vec<LinkReport>,
-    /// Packets lost per bin, of each numbered flow that lost any, over all links.
+    /// Packets lost per bin on all links, for each numbered flow that lost any.
     pub flow_lost: BTreeMap<u32, Vec<u64>>,
     /// Lateness of all frames.
     pub lateness: Lateness,
-    /// Its distribution, nanoseconds.
+    /// Distribution of the lateness in nanoseconds.
     pub lateness_distribution: Buckets,
-    /// Processor time the emulator used, nanoseconds.
+    /// Processor time used, in nanoseconds.
     pub processor_ns: u64,
-    /// What the kernel granted.
+    /// Privileges granted by the kernel.
     pub grants: Grants,
-    /// What a reader must know before trusting the figures.
+    /// Warnings about the accuracy of the results.
     pub warnings: Vec<String>,
-    /// Why the run is void: the emulator itself fell short.
+    /// Faults of the emulator that make the run void.
     pub void: Vec<String>,
 }
 
-/// One link.
+/// Results of one link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkReport {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// From end 0 to end 1, then the other way.
+    /// Directions: from end 0 to end 1, then from end 1 to end 0.
     pub directions: [DirectionReport; 2],
-    /// Whether the kernel worked it, which does not tell whose packets were lost.
+    /// Whether the kernel emulated the link. It does not report the flows of lost packets.
     pub by_kernel: bool,
 }
 
-/// One direction of a link. Series have a value per bin.
+/// Results of one direction of a link. Series have one value per bin.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectionReport {
-    /// Its name: `core.forward`.
+    /// Name, such as `core.forward`.
     pub name: String,
     /// Packets carried.
     pub packets: Vec<u64>,
     /// Bytes carried, at the IP layer.
     pub bytes: Vec<u64>,
-    /// Bytes of background flows carried, at the IP layer.
+    /// Bytes carried of background flows, at the IP layer.
     pub background: Vec<u64>,
-    /// Bytes of each VPN whose last link this is, as they arrived, at the IP layer.
+    /// Bytes of each VPN whose path ends here, counted on arrival at the IP layer.
     pub delivered: BTreeMap<u16, Vec<u64>>,
-    /// Packets waiting times nanoseconds.
+    /// Queue length in packets, integrated over nanoseconds.
     pub waiting_ns: Vec<u64>,
-    /// Nanoseconds spent sending.
+    /// Nanoseconds of transmission.
     pub busy_ns: Vec<u64>,
-    /// Frames to all stations that came to it.
+    /// Broadcast frames received.
     pub broadcast: Vec<u64>,
     /// Packets dropped by the queue.
     pub drops: Vec<u64>,
-    /// Packets lost on the line, those with bit errors among them: no receiver takes these.
+    /// Packets lost on the line, including those with bit errors, which receivers discard.
     pub lost: Vec<u64>,
     /// Packets marked for congestion.
     pub marks: Vec<u64>,
     /// Sums over the run.
     pub totals: Totals,
-    /// How late frames left.
+    /// Lateness of the frames.
     pub lateness: Lateness,
-    /// The rate achieved where the line was busy without a pause, if it was.
+    /// Rate achieved while the line was saturated; `None` if it never was.
     pub saturated: Option<SaturatedRate>,
 }
 
-/// What the directions of all links counted in one bin, told while the run goes on. What a direction
-/// has yet to look back at is missing; the report has it.
+/// Counts of all links in one bin, reported during the run. Counts that a direction adds later are only in the final
+/// report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedBin {
     /// Number of the bin.
     pub bin: usize,
-    /// Two per link, in the order of the configuration.
+    /// Two directions per link, in the order of the configuration.
     pub directions: Vec<DirectionBin>,
 }
 
-/// One direction in one bin; the fields are those of [`DirectionReport`].
+/// Counts of one direction in one bin, with the fields of [`DirectionReport`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionBin {
     /// Bytes carried, at the IP layer.
     pub bytes: u64,
-    /// Bytes of background flows carried, at the IP layer.
+    /// Bytes carried of background flows, at the IP layer.
     pub background: u64,
-    /// Bytes of each VPN whose last link this is.
+    /// Bytes of each VPN whose path ends here.
     pub delivered: BTreeMap<u16, u64>,
-    /// Packets waiting times nanoseconds.
+    /// Queue length in packets, integrated over nanoseconds.
     pub waiting_ns: u64,
-    /// Nanoseconds spent sending.
+    /// Nanoseconds of transmission.
     pub busy_ns: u64,
     /// Packets dropped by the queue.
     pub drops: u64,
@@ -105,7 +105,7 @@ pub struct DirectionBin {
 }
 
 impl Report {
-    /// Before the first bin of a run: links of these names, without values.
+    /// Returns a report of these links without bins.
     pub fn begun<'a>(interval: Duration, links: impl Iterator<Item = (&'a str, [String; 2])>) -> Report {
         let link = |(name, directions): (&str, [String; 2])| LinkReport {
             name: name.to_owned(),
@@ -115,7 +115,7 @@ impl Report {
         Report { interval, links: links.map(link).collect(), ..Report::default() }
     }
 
-    /// Adds a bin that has ended. They come in order.
+    /// Adds the next bin.
     pub fn add(&mut self, ended: &EndedBin) {
         let directions = self.links.iter_mut().flat_map(|link| &mut link.directions);
         for (report, counted) in directions.zip(&ended.directions) {
@@ -136,9 +136,9 @@ impl Report {
 /// Sums over the run: `entered + duplicated = delivered + corrupted + dropped + lost + in_flight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Packets that came to the link.
+    /// Packets received by the link.
     pub entered: u64,
-    /// Packets that reached the far end as they were.
+    /// Packets that reached the far end undamaged.
     pub delivered: u64,
     /// Packets that reached the far end with flipped bits.
     pub corrupted: u64,
@@ -148,41 +148,41 @@ pub struct Totals {
     pub dropped: u64,
     /// Packets lost on the line.
     pub lost: u64,
-    /// Packets under way when the run ended: waiting, on the line or between the ends.
+    /// Packets queued or in transit at the end of the run.
     pub in_flight: u64,
-    /// Frames that pass beside the link, at once: address resolution, neighbour discovery,
-    /// group membership, and whatever came before the run began.
+    /// Frames that bypassed the link: address resolution, neighbor discovery, group membership, and all frames before
+    /// the run.
     pub beside: u64,
-    /// Frames the port lost before the emulator could read them.
+    /// Frames that the port lost before the emulator read them.
     pub missed: u64,
-    /// Frames the pool had no room for, or was too small for.
+    /// Frames dropped because the buffers were exhausted or too small.
     pub unkept: u64,
-    /// Frames the system refused to send.
+    /// Frames that the system refused to send.
     pub refused: u64,
 }
 
-/// How late frames left, against the moment each was due. Frames never leave early.
+/// Lateness of frames after their due times. Frames never leave early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lateness {
     /// Frames sent.
     pub frames: u64,
-    /// Median, nanoseconds.
+    /// Median in nanoseconds.
     pub p50_ns: u64,
-    /// 99th percentile, nanoseconds.
+    /// 99th percentile in nanoseconds.
     pub p99_ns: u64,
-    /// Largest, nanoseconds.
+    /// Maximum in nanoseconds.
     pub max_ns: u64,
     /// Share of frames more than 100 µs late.
     pub share_over_100_us: f64,
 }
 
-/// The rate over the longest time in which the line was never free.
+/// Rate over the longest busy period of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SaturatedRate {
-    /// Frames sent in it.
+    /// Frames sent in the busy period.
     pub frames: u64,
-    /// Its length, nanoseconds.
+    /// Length of the busy period in nanoseconds.
     pub span_ns: u64,
-    /// Rate over configured rate, less one.
+    /// Achieved rate divided by the configured rate, minus 1.
     pub error: f64,
 }

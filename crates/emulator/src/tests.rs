@@ -1,5 +1,5 @@
-//! The emulator in virtual time: the driver's step told every time, over ports that a test
-//! fills and empties.
+//! Tests of the emulator in virtual time: each step of the driver is called with its time, on ports that the test fills
+//! and reads.
 
 use super::*;
 use crate::classify::{Entry, Label};
@@ -16,27 +16,30 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-/// One end of a link: what will come in, and what has left.
+/// Port at one end of a link.
 #[derive(Clone, Default)]
-struct End(Rc<RefCell<Traffic>>);
+struct TestPort(Rc<RefCell<PortTraffic>>);
 
 #[derive(Default)]
-struct Traffic {
-    coming: VecDeque<(Instant, Vec<u8>)>,
-    left: Vec<Vec<u8>>,
+struct PortTraffic {
+    /// Frames to be received.
+    received: VecDeque<(Instant, Vec<u8>)>,
+    /// Frames that were sent.
+    sent: Vec<Vec<u8>>,
     missed: u64,
-    room: Option<usize>,
-    gone: bool,
+    /// Maximum number of frames that can be sent.
+    capacity: Option<usize>,
+    has_failed: bool,
 }
 
-impl Port for End {
+impl Port for TestPort {
     fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
         let mut traffic = self.0.borrow_mut();
-        if traffic.gone {
+        if traffic.has_failed {
             return Err(io::Error::other("the device is gone"));
         }
-        let count = limit.min(traffic.coming.len());
-        for (at, frame) in traffic.coming.drain(..count) {
+        let count = limit.min(traffic.received.len());
+        for (at, frame) in traffic.received.drain(..count) {
             each(Received { frame: &frame, at_ns: at.0 });
         }
         Ok(count)
@@ -44,11 +47,11 @@ impl Port for End {
 
     fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
         let mut traffic = self.0.borrow_mut();
-        let room = traffic.room.is_none_or(|room| traffic.left.len() < room);
-        if room {
-            traffic.left.push(frame.into());
+        let has_room = traffic.capacity.is_none_or(|capacity| traffic.sent.len() < capacity);
+        if has_room {
+            traffic.sent.push(frame.into());
         }
-        Ok(room)
+        Ok(has_room)
     }
 
     fn flush(&mut self) -> io::Result<usize> {
@@ -64,12 +67,12 @@ impl Port for End {
     }
 }
 
-/// An emulator of one link whose forward direction is under test.
+/// Emulator of one link, whose forward direction is tested.
 struct Bench {
-    emulator: Emulator<End>,
-    near: End,
-    far: End,
-    /// When frames that are still to come will come.
+    emulator: Emulator<TestPort>,
+    near: TestPort,
+    far: TestPort,
+    /// Future arrivals.
     arrivals: VecDeque<(Instant, Vec<u8>)>,
     now: Instant,
 }
@@ -109,29 +112,29 @@ fn config(direction: link::Config) -> Config {
 
 impl Bench {
     fn new(config: Config, arrivals: Vec<(Instant, Vec<u8>)>) -> Bench {
-        let (near, far) = (End::default(), End::default());
+        let (near, far) = (TestPort::default(), TestPort::default());
         let emulator = Emulator::new(config, vec![[near.clone(), far.clone()]]).unwrap();
         Bench { emulator, near, far, arrivals: arrivals.into(), now: Instant::ZERO }
     }
 
-    /// One turn of the driver at `now`, in which it sees every frame that has come.
+    /// Runs one step of the driver at `now`, with all frames that have arrived.
     fn turn(&mut self, now: Instant) {
         assert!(now >= self.now);
         self.now = now;
         while let Some(frame) = self.arrivals.pop_front_if(|(at, _)| *at <= now) {
-            self.near.0.borrow_mut().coming.push_back(frame);
+            self.near.0.borrow_mut().received.push_back(frame);
         }
         self.emulator.ready = vec![0];
         self.emulator.turn(now, &mut || now);
     }
 
-    /// When a driver that is never late would have its next turn.
+    /// Returns the time of the next step of a driver that is never late.
     fn next(&self) -> Instant {
-        let coming = self.arrivals.front().map_or(Instant::NEVER, |(at, _)| *at);
-        self.emulator.links.poll_timeout().min(coming)
+        let arrival = self.arrivals.front().map_or(Instant::NEVER, |(at, _)| *at);
+        self.emulator.links.poll_timeout().min(arrival)
     }
 
-    /// Runs until `end`, never late.
+    /// Runs until `end` without lateness.
     fn run(&mut self, end: Instant) {
         while self.next() <= end && self.next() < Instant::NEVER {
             self.turn(self.next());
@@ -144,7 +147,7 @@ impl Bench {
     }
 }
 
-/// An Ethernet frame with an IPv4 UDP packet of `size` bytes that says its number.
+/// Returns an Ethernet frame with an IPv4 UDP packet of `size` bytes that contains its number.
 fn udp(size: usize, number: u32, ecn: u8) -> Vec<u8> {
     let mut frame = vec![2; 12];
     frame.extend([8, 0]);
@@ -161,7 +164,7 @@ fn udp(size: usize, number: u32, ecn: u8) -> Vec<u8> {
     frame
 }
 
-/// One's complement sum of 16-bit words: 0xffff over a header with a right checksum.
+/// Returns the one's complement sum of 16-bit words: 0xffff for a header with a correct checksum.
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let sum: u32 = words.sum();
@@ -173,19 +176,19 @@ fn number(frame: &[u8]) -> u32 {
     u32::from_be_bytes(frame[42..46].try_into().unwrap())
 }
 
-fn numbers(end: &End) -> Vec<u32> {
-    end.0.borrow().left.iter().map(|frame| number(frame)).collect()
+fn numbers(port: &TestPort) -> Vec<u32> {
+    port.0.borrow().sent.iter().map(|frame| number(frame)).collect()
 }
 
-/// The packet as the reference has it.
+/// Packet of the reference link.
 #[derive(Clone, Debug)]
-struct Reference {
+struct ReferencePacket {
     number: u32,
     size: u32,
     ecn: Ecn,
 }
 
-impl Packet for Reference {
+impl Packet for ReferencePacket {
     fn size(&self) -> u32 {
         self.size
     }
@@ -203,7 +206,7 @@ impl Packet for Reference {
     }
 }
 
-/// Bursts of random sizes, some ECN-capable.
+/// Returns bursts of packets of random sizes, some ECN-capable.
 fn bursts(seed: u64, packets: u32) -> Vec<(Instant, Vec<u8>)> {
     let mut rng = Stream::new(seed, "arrivals");
     let mut at = Instant::ZERO;
@@ -218,7 +221,7 @@ fn bursts(seed: u64, packets: u32) -> Vec<(Instant, Vec<u8>)> {
         .collect()
 }
 
-/// Every kind of link, one after the other.
+/// Returns the configuration of a test case.
 fn variant(case: u64) -> link::Config {
     let jitter = |reorder| Jitter {
         amount: Duration::from_millis(3),
@@ -263,21 +266,21 @@ fn variant(case: u64) -> link::Config {
     }
 }
 
-/// What the link of `core` does with the arrivals.
-struct Expected {
-    /// In order of arrival, with the times and flipped bits.
-    arrived: Vec<link::Arrival<Reference>>,
+/// Result of the link of `core`.
+struct ReferenceResult {
+    /// Packets in order of arrival, with times and flipped bits.
+    arrived: Vec<link::Arrival<ReferencePacket>>,
     dropped: u64,
     lost: u64,
 }
 
-fn reference(config: &link::Config, arrivals: &[(Instant, Vec<u8>)]) -> Expected {
-    let mut link: Link<Reference> = Link::new(config, Stream::new(7, "link.line.forward"));
+fn reference(config: &link::Config, arrivals: &[(Instant, Vec<u8>)]) -> ReferenceResult {
+    let mut link: Link<ReferencePacket> = Link::new(config, Stream::new(7, "link.line.forward"));
     for (at, frame) in arrivals {
         let size = u32::from(u16::from_be_bytes([frame[16], frame[17]]));
-        link.handle_packet(*at, Reference { number: number(frame), size, ecn: ecn_of(frame) });
+        link.handle_packet(*at, ReferencePacket { number: number(frame), size, ecn: ecn_of(frame) });
     }
-    let mut expected = Expected { arrived: Vec::new(), dropped: 0, lost: 0 };
+    let mut expected = ReferenceResult { arrived: Vec::new(), dropped: 0, lost: 0 };
     expected.arrived.extend(std::iter::from_fn(|| link.poll_arrival(END)));
     while let Some((_, loss)) = link.poll_loss() {
         *if loss == Loss::Queue { &mut expected.dropped } else { &mut expected.lost } += 1;
@@ -302,15 +305,13 @@ fn assert_conserved(direction: &DirectionReport) {
     assert_eq!(direction.lost.iter().sum::<u64>(), totals.lost + totals.corrupted);
 }
 
-/// The same arrivals through the link of `core` and through the emulator: the same packets
-/// arrive in the same order, at the same time where the driver is never late, with the same
-/// marks; the same number is dropped and lost. A driver that looks only now and then sends
-/// late, and changes nothing else.
+/// Passes the same packets to the link of `core` and to the emulator. The arrivals, their order, marks, drops and
+/// losses must be equal; the times, too, if the driver is never late.
 #[test]
-fn the_emulator_is_the_link_of_core() {
+fn the_emulator_gives_the_results_of_the_link_of_core() {
     for case in 0..8 {
         let arrivals = bursts(case, 1500);
-        let Expected { arrived, dropped, lost } = reference(&variant(case), &arrivals);
+        let ReferenceResult { arrived, dropped, lost } = reference(&variant(case), &arrivals);
         for late in [false, true] {
             let mut bench = Bench::new(config(variant(case)), arrivals.clone());
             let mut rng = Stream::new(case, "late");
@@ -319,12 +320,12 @@ fn the_emulator_is_the_link_of_core() {
                 let lateness = if late { rng.exponential(20e-3) } else { 0.0 };
                 let now = bench.next().max(bench.now) + Duration::from_secs_f64(lateness);
                 bench.turn(now);
-                times.resize(bench.far.0.borrow().left.len(), now);
+                times.resize(bench.far.0.borrow().sent.len(), now);
             }
             bench.now = END;
-            let left = bench.far.0.borrow().left.clone();
-            assert_eq!(left.len(), arrived.len(), "case {case}");
-            for ((frame, time), expected) in left.iter().zip(&times).zip(&arrived) {
+            let sent = bench.far.0.borrow().sent.clone();
+            assert_eq!(sent.len(), arrived.len(), "case {case}");
+            for ((frame, time), expected) in sent.iter().zip(&times).zip(&arrived) {
                 assert!(*time >= expected.at && (late || *time == expected.at), "case {case}");
                 if expected.bit_errors == 0 {
                     assert_eq!(number(frame), expected.packet.number, "case {case}");
@@ -337,45 +338,45 @@ fn the_emulator_is_the_link_of_core() {
             assert_conserved(direction);
             let totals = direction.totals;
             assert_eq!((totals.dropped, totals.lost, totals.in_flight), (dropped, lost, 0), "case {case}");
-            let struck = arrived.iter().filter(|arrival| arrival.bit_errors > 0).count() as u64;
-            assert_eq!(totals.corrupted, struck, "case {case}");
+            let corrupted = arrived.iter().filter(|arrival| arrival.bit_errors > 0).count() as u64;
+            assert_eq!(totals.corrupted, corrupted, "case {case}");
             let marked = arrived.iter().filter(|arrival| arrival.packet.ecn == Ecn::CongestionExperienced);
             assert!(direction.marks.iter().sum::<u64>() >= marked.count() as u64);
             let flow_lost: u64 = report.flow_lost.values().flatten().sum();
-            assert_eq!(flow_lost, dropped + lost + struck);
+            assert_eq!(flow_lost, dropped + lost + corrupted);
             assert!(report.flow_lost.keys().all(|flow| *flow == 5));
         }
     }
 }
 
 #[test]
-fn struck_frames_differ_in_as_many_bits_as_core_drew_and_nowhere_else() {
+fn bit_errors_flip_the_number_of_bits_drawn_by_core_and_only_in_the_packet() {
     let direction =
         link::Config { bit_error_rate: 1e-4, duplicate: 0.3, buffer: Capacity::Packets(9999), ..perfect() };
     let mut arrivals = bursts(3, 500);
     for (_, frame) in &mut arrivals {
-        // Padding does not count, and is not struck.
+        // Padding does not count and has no bit errors.
         frame.extend([0xee; 10]);
     }
     let mut bench = Bench::new(config(direction.clone()), arrivals.clone());
     bench.run(END);
-    let left = bench.far.0.borrow().left.clone();
-    let Expected { arrived, .. } = reference(&direction, &arrivals);
-    assert_eq!(left.len(), arrived.len());
-    let mut headers_struck = 0;
-    for (frame, arrival) in left.iter().zip(&arrived) {
-        let sent = &arrivals[arrival.packet.number as usize].1;
-        let flipped: Vec<u32> = sent.iter().zip(frame).map(|(a, b)| (a ^ b).count_ones()).collect();
+    let sent = bench.far.0.borrow().sent.clone();
+    let ReferenceResult { arrived, .. } = reference(&direction, &arrivals);
+    assert_eq!(sent.len(), arrived.len());
+    let mut flipped_in_headers = 0;
+    for (frame, arrival) in sent.iter().zip(&arrived) {
+        let original = &arrivals[arrival.packet.number as usize].1;
+        let flipped: Vec<u32> = original.iter().zip(frame).map(|(a, b)| (a ^ b).count_ones()).collect();
         assert_eq!(flipped.iter().sum::<u32>(), arrival.bit_errors);
-        assert_eq!(flipped[..14].iter().sum::<u32>(), 0, "the Ethernet header is the emulator's own way");
+        assert_eq!(flipped[..14].iter().sum::<u32>(), 0, "the Ethernet header has no bit errors");
         assert_eq!(frame[frame.len() - 10..], [0xee; 10]);
-        headers_struck += flipped[14..42].iter().sum::<u32>();
+        flipped_in_headers += flipped[14..42].iter().sum::<u32>();
     }
-    assert!(headers_struck > 0, "headers are struck like the rest");
+    assert!(flipped_in_headers > 0, "headers have bit errors, too");
 }
 
 #[test]
-fn without_reordering_jitter_keeps_the_order() {
+fn jitter_keeps_the_order_unless_reordering_is_enabled() {
     for reorder in [false, true] {
         let jitter =
             Jitter { amount: Duration::from_millis(20), distribution: JitterDistribution::Uniform, reorder };
@@ -386,7 +387,7 @@ fn without_reordering_jitter_keeps_the_order() {
 }
 
 #[test]
-fn what_serves_the_wire_passes_beside_the_link_while_that_is_there() {
+fn link_local_frames_bypass_the_link_while_it_is_up() {
     let mut request = vec![0xff; 12];
     request.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
     request.resize(60, 0);
@@ -396,22 +397,22 @@ fn what_serves_the_wire_passes_beside_the_link_while_that_is_there() {
     let arrivals = [5, 15].map(|at| [(Instant(at), request.clone()), (Instant(at), udp(100, 1, 0))]);
     let mut bench = Bench::new(config(direction), arrivals.concat());
     bench.turn(Instant(5));
-    assert_eq!(bench.far.0.borrow().left, [request.clone()]);
+    assert_eq!(bench.far.0.borrow().sent, [request.clone()]);
     bench.turn(Instant(15));
-    assert_eq!(bench.far.0.borrow().left, [request]);
+    assert_eq!(bench.far.0.borrow().sent, [request]);
     let direction = bench.report().links[0].directions[0].clone();
     assert_eq!((direction.totals.beside, direction.totals.entered, direction.totals.lost), (2, 2, 2));
     assert_eq!(direction.broadcast.iter().sum::<u64>(), 2);
 }
 
 #[test]
-fn what_comes_before_the_start_passes_at_once() {
+fn frames_before_the_start_bypass_the_link() {
     let mut bench = Bench::new(config(perfect()), Vec::new());
     bench.emulator.epoch = Epoch(1000);
-    bench.near.0.borrow_mut().coming.push_back((Instant(999), udp(100, 1, 0)));
+    bench.near.0.borrow_mut().received.push_back((Instant(999), udp(100, 1, 0)));
     bench.turn(Instant::ZERO);
     assert_eq!(numbers(&bench.far), [1]);
-    bench.near.0.borrow_mut().coming.push_back((Instant(1000), udp(100, 2, 0)));
+    bench.near.0.borrow_mut().received.push_back((Instant(1000), udp(100, 2, 0)));
     bench.turn(Instant::ZERO);
     assert_eq!(numbers(&bench.far), [1]);
     bench.run(END);
@@ -419,20 +420,20 @@ fn what_comes_before_the_start_passes_at_once() {
 }
 
 #[test]
-fn the_end_of_the_run_ends_counting_not_carrying() {
+fn after_the_run_frames_are_forwarded_but_not_counted() {
     let arrivals: Vec<_> = (0..30).map(|i| (Instant(i * 1_000_000), udp(1000, i as u32, 0))).collect();
     let mut short = config(perfect());
     (short.duration, short.interval) = (Duration::from_millis(20), Duration::from_millis(10));
     let mut bench = Bench::new(short, arrivals);
     bench.run(Instant::ZERO + Duration::from_secs(1));
-    assert_eq!(bench.far.0.borrow().left.len(), 30);
+    assert_eq!(bench.far.0.borrow().sent.len(), 30);
     let report = bench.report();
     let direction = &report.links[0].directions[0];
-    // 1018 bytes take 0.8144 ms, then 5 ms: the packet of 14 ms arrives at 19.8 ms.
+    // 1018 bytes take 0.8144 ms, plus 5 ms of delay: the packet sent at 14 ms arrives at 19.8 ms.
     let totals = direction.totals;
     assert_eq!((totals.entered, totals.delivered, totals.in_flight), (21, 15, 6));
     assert_eq!(direction.busy_ns, [8_144_000; 2]);
-    // A plain line counts what it has sent, as the simulator does; what is delivered, as it arrives.
+    // As in the simulator, a plain line counts packets when they leave it, and deliveries on arrival.
     assert_eq!((&direction.bytes, &direction.delivered[&0]), (&vec![10_000; 2], &vec![5_000, 10_000]));
     assert_eq!(report.void, Vec::<String>::new());
 }
@@ -452,46 +453,44 @@ fn a_stalled_driver_voids_the_run() {
 }
 
 #[test]
-fn every_shortfall_is_said() {
-    let shortfall = |change: &dyn Fn(&mut Config, &End, &End)| {
+fn each_fault_is_reported() {
+    let fault = |change: &dyn Fn(&mut Config, &TestPort, &TestPort)| {
         let mut config = config(perfect());
-        let (near, far) = (End::default(), End::default());
+        let (near, far) = (TestPort::default(), TestPort::default());
         change(&mut config, &near, &far);
-        let (coming, room) = (near.0.take().coming, far.0.borrow().room);
-        let gone = config.seed == 0;
-        let mut bench = Bench::new(config, coming.into());
-        bench.far.0.borrow_mut().room = room;
-        if gone {
+        let (arrivals, capacity) = (near.0.take().received, far.0.borrow().capacity);
+        let fails = config.seed == 0;
+        let mut bench = Bench::new(config, arrivals.into());
+        bench.far.0.borrow_mut().capacity = capacity;
+        if fails {
             bench.run(Instant(1));
-            bench.near.0.borrow_mut().gone = true;
+            bench.near.0.borrow_mut().has_failed = true;
             bench.turn(Instant(2));
         }
         bench.run(END);
         bench.report().void.join("\n")
     };
-    let frames = |near: &End, length: usize| {
-        near.0.borrow_mut().coming.extend((0..3).map(|i| (Instant(i), udp(length, i as u32, 0))));
+    let frames = |near: &TestPort, length: usize| {
+        near.0.borrow_mut().received.extend((0..3).map(|i| (Instant(i), udp(length, i as u32, 0))));
     };
-    let exhausted = shortfall(&|config, near, _| {
+    let exhausted = fault(&|config, near, _| {
         config.pool_bytes = 4096;
         frames(near, 1500);
     });
-    assert!(exhausted.contains("1 packets could not be kept: the 0 MB"), "{exhausted}");
-    let offload = shortfall(&|_, near, _| frames(near, 60_000));
-    assert!(offload.contains("60014 bytes long. Switch segmentation offload"), "{offload}");
-    let refused = shortfall(&|_, near, far| {
+    assert!(exhausted.contains("1 packets could not be buffered: the buffers of 0 MB"), "{exhausted}");
+    let offload = fault(&|_, near, _| frames(near, 60_000));
+    assert!(offload.contains("60014 bytes long; disable segmentation offload"), "{offload}");
+    let refused = fault(&|_, near, far| {
         frames(near, 1500);
-        far.0.borrow_mut().room = Some(2);
+        far.0.borrow_mut().capacity = Some(2);
     });
     assert!(refused.contains("refused to send 1 packets"), "{refused}");
-    let gone = shortfall(&|config, _, _| config.seed = 0);
-    assert!(
-        gone.contains("link.line.forward: the interface its packets come from failed: the device is gone")
-    );
+    let failed = fault(&|config, _, _| config.seed = 0);
+    assert!(failed.contains("link.line.forward: the input interface failed: the device is gone"), "{failed}");
 }
 
 #[test]
-fn frames_the_port_missed_void_the_run() {
+fn frames_missed_by_the_port_void_the_run() {
     let mut bench = Bench::new(config(perfect()), Vec::new());
     bench.run(END);
     bench.near.0.borrow_mut().missed = 3;
@@ -503,20 +502,20 @@ fn frames_the_port_missed_void_the_run() {
 }
 
 #[test]
-fn what_goes_wrong_after_the_run_harms_nothing() {
+fn faults_after_the_run_do_not_void_it() {
     let late = END + Duration(1);
     let frames = (0..3).map(|i| (late + Duration(i), udp(60_000, i as u32, 0)));
     let mut bench = Bench::new(config(perfect()), frames.collect());
     bench.run(late + Duration(10));
     bench.near.0.borrow_mut().missed = 3;
-    bench.far.0.borrow_mut().gone = true;
+    bench.far.0.borrow_mut().has_failed = true;
     bench.emulator.ready = vec![1];
     bench.emulator.turn(bench.now, &mut || late);
     assert_eq!(bench.report().void, Vec::<String>::new());
 }
 
 #[test]
-fn a_saturated_line_has_its_rate() {
+fn a_saturated_line_achieves_its_rate() {
     let arrivals: Vec<_> = (0..2000).map(|i| (Instant(i * 1_000_000), udp(1482, i as u32, 0))).collect();
     let mut bench = Bench::new(config(perfect()), arrivals);
     bench.run(END);

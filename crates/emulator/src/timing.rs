@@ -1,65 +1,65 @@
-//! How well frames left on time: lateness against the moment each was due, and the rate of
-//! links that had always something to send.
+//! Accuracy of the send times: the lateness of frames after their due times, and the achieved rate of saturated
+//! lines.
 
 use super::report::{Lateness, SaturatedRate};
 use netstage_agent_api::results::Buckets;
 use netstage_core::measure::histogram::{Histogram, rounded};
 use netstage_core::time::{Duration, Instant};
 
-/// Lateness beyond this is shown as a share: the accuracy an emulator is expected to have.
+/// Expected accuracy of an emulator. The share of later frames is reported.
 const NOTABLE: Duration = Duration::from_micros(100);
 
-/// The timing of one direction.
+/// Timing of one direction.
 #[derive(Debug, Default)]
 pub struct Timing {
     lateness: Histogram,
     notable: u64,
-    run: Option<Run>,
-    longest: Option<Run>,
+    period: Option<BusyPeriod>,
+    longest: Option<BusyPeriod>,
 }
 
-/// Frames sent one straight after the other.
+/// Period in which frames were transmitted back to back.
 #[derive(Clone, Copy, Debug)]
-struct Run {
-    first_left: Instant,
+struct BusyPeriod {
+    first_departure: Instant,
     last_due: Instant,
-    last_left: Instant,
+    last_departure: Instant,
     frames: u64,
-    /// Time the line took for all but the first.
+    /// Transmission time of all frames but the first.
     sending: Duration,
 }
 
-impl Run {
+impl BusyPeriod {
     fn span(&self) -> Duration {
-        self.last_left.since(self.first_left)
+        self.last_departure.since(self.first_departure)
     }
 }
 
 impl Timing {
-    /// Nothing has left yet.
+    /// Creates the timing of a direction that has sent nothing.
     pub fn new() -> Timing {
         Timing::default()
     }
 
-    /// A frame that was due at `due`, and on the line for `transmission`, left at `left`.
-    pub fn record(&mut self, due: Instant, left: Instant, transmission: Duration) {
-        let late = left.since(due);
+    /// Records a frame that was due at `due`, with its actual departure and transmission time.
+    pub fn record(&mut self, due: Instant, departure: Instant, transmission: Duration) {
+        let late = departure.since(due);
         self.lateness.record(late.0);
         self.notable += u64::from(late > NOTABLE);
-        match &mut self.run {
-            Some(run) if due == run.last_due + transmission => {
-                (run.last_due, run.last_left) = (due, left);
-                run.frames += 1;
-                run.sending = run.sending + transmission;
+        match &mut self.period {
+            Some(period) if due == period.last_due + transmission => {
+                (period.last_due, period.last_departure) = (due, departure);
+                period.frames += 1;
+                period.sending = period.sending + transmission;
             }
             // A duplicate leaves with its original.
-            Some(run) if due == run.last_due => run.last_left = left,
+            Some(period) if due == period.last_due => period.last_departure = departure,
             _ => {
-                self.end_run();
-                self.run = Some(Run {
-                    first_left: left,
+                self.end_period();
+                self.period = Some(BusyPeriod {
+                    first_departure: departure,
                     last_due: due,
-                    last_left: left,
+                    last_departure: departure,
                     frames: 1,
                     sending: Duration::ZERO,
                 });
@@ -67,24 +67,24 @@ impl Timing {
         }
     }
 
-    fn end_run(&mut self) {
-        let longest = self.longest.map_or(Duration::ZERO, |run| run.sending);
-        self.longest = self.run.take_if(|run| run.sending > longest).or(self.longest);
+    fn end_period(&mut self) {
+        let longest = self.longest.map_or(Duration::ZERO, |period| period.sending);
+        self.longest = self.period.take_if(|period| period.sending > longest).or(self.longest);
     }
 
-    /// Adds another direction's lateness.
+    /// Adds the lateness of another direction.
     pub fn merge(&mut self, other: &Timing) {
         other.lateness.buckets().for_each(|(late, frames)| self.lateness.record_many(late, frames));
         self.notable += other.notable;
     }
 
-    /// Frames that left more than `bound` late.
+    /// Returns the number of frames that left later than `bound`.
     pub fn later_than(&self, bound: Duration) -> u64 {
         let later = self.lateness.buckets().filter(|(late, _)| *late > rounded(bound.0));
         later.map(|(_, frames)| frames).sum()
     }
 
-    /// The lateness in figures.
+    /// Returns the statistics of the lateness.
     pub fn lateness(&self) -> Lateness {
         let frames = self.lateness.count();
         let quantile = |share| self.lateness.quantile(share).unwrap_or(0);
@@ -97,20 +97,20 @@ impl Timing {
         }
     }
 
-    /// The whole distribution of lateness, nanoseconds.
+    /// Returns the distribution of the lateness in nanoseconds.
     pub fn distribution(&self) -> Buckets {
         Buckets(self.lateness.buckets().collect())
     }
 
-    /// The rate over the longest time in which the line was never free, against what it
-    /// should have been.
+    /// Returns the rate over the longest busy period of the line, relative to the configured rate; `None` if no busy
+    /// period has 100 frames.
     pub fn saturated_rate(&mut self) -> Option<SaturatedRate> {
-        self.end_run();
-        let run = self.longest.filter(|run| run.span() > Duration::ZERO && run.frames >= 100)?;
+        self.end_period();
+        let period = self.longest.filter(|period| period.span() > Duration::ZERO && period.frames >= 100)?;
         Some(SaturatedRate {
-            frames: run.frames,
-            span_ns: run.span().0,
-            error: run.sending.0 as f64 / run.span().0 as f64 - 1.0,
+            frames: period.frames,
+            span_ns: period.span().0,
+            error: period.sending.0 as f64 / period.span().0 as f64 - 1.0,
         })
     }
 }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_run_gives_the_rate() {
+    fn the_rate_is_measured_over_the_longest_busy_period() {
         let mut timing = Timing::new();
         let send = |timing: &mut Timing, due: u64, late: u64| {
             timing.record(Instant(due), Instant(due + late), Duration(1000));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_quantiles() {
+    fn lateness_has_shares_and_quantiles() {
         let mut timing = Timing::new();
         (0..90).for_each(|_| timing.record(Instant(0), Instant(1_000), Duration(0)));
         (0..10).for_each(|_| timing.record(Instant(0), Instant(200_000), Duration(0)));

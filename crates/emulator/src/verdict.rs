@@ -1,5 +1,4 @@
-//! From what the links have counted to a report, and whether it may be trusted: an emulator
-//! that fell short says what, where, by how much, and what to do about it.
+//! Report of the links and its validity. Each fault of the emulator is reported with its place, extent and remedy.
 
 use super::config::{Config, LinkConfig};
 use super::direction::Direction;
@@ -8,18 +7,18 @@ use super::report::{DirectionReport, LinkReport, Report, Totals};
 use super::timing::Timing;
 use netstage_core::time::Instant;
 
-/// What the driver knows beside the links.
+/// Faults recorded by the driver.
 #[derive(Debug)]
 pub struct Faults {
-    /// Per direction: why the port it comes from failed.
+    /// Error of each direction's input port, if it failed.
     pub failed: Vec<Option<String>>,
-    /// The longest frame that was too long.
+    /// Length of the longest frame that was too long.
     pub too_long: Option<usize>,
-    /// When the emulator stopped.
+    /// Time at which the emulator stopped.
     pub stopped: Instant,
 }
 
-/// The report of links that were stopped at `now`.
+/// Returns the report of links that were stopped at `now`.
 pub fn report(config: &Config, mut links: Links, mut timing: Vec<Timing>, now: Instant) -> Report {
     let mut overall = Timing::new();
     timing.iter().for_each(|timing| overall.merge(timing));
@@ -35,10 +34,10 @@ pub fn report(config: &Config, mut links: Links, mut timing: Vec<Timing>, now: I
         (report, late)
     };
     let mut reports = Vec::new();
-    let mut slipped = Slipped::default();
+    let mut late_directions = LateDirections::default();
     for link in &config.links {
         let directions = [next(link), next(link)].map(|(report, late)| {
-            slipped.add(config, &report, late);
+            late_directions.add(config, &report, late);
             report
         });
         reports.push(LinkReport { name: link.name.clone(), directions, by_kernel: false });
@@ -50,15 +49,15 @@ pub fn report(config: &Config, mut links: Links, mut timing: Vec<Timing>, now: I
         flow_lost: flow_lost.map(|(flow, lost)| (flow, lost.into_values())).collect(),
         lateness: overall.lateness(),
         lateness_distribution: overall.distribution(),
-        void: slipped.verdict(config).into_iter().collect(),
+        void: late_directions.verdict(config).into_iter().collect(),
         ..Report::default()
     }
 }
 
 fn direction_report(name: String, direction: Direction, timing: &mut Timing, bins: usize) -> DirectionReport {
     let (counts, totals) = (direction.counts, direction.totals);
-    // A run that was stopped early leaves bins open.
-    let closed = |mut values: Vec<u64>| {
+    // A run that was stopped early has bins that were not closed.
+    let padded = |mut values: Vec<u64>| {
         values.resize(bins, 0);
         values
     };
@@ -70,101 +69,102 @@ fn direction_report(name: String, direction: Direction, timing: &mut Timing, bin
         background: counts.background.into_values(),
         delivered: counts.delivered.into_iter().map(|(class, bytes)| (class, bytes.into_values())).collect(),
         waiting_ns: counts.waiting.into_values(),
-        busy_ns: closed(counts.busy.into_values()),
+        busy_ns: padded(counts.busy.into_values()),
         broadcast: counts.broadcast.into_values(),
         drops: counts.drops.into_values(),
         lost: counts.lost.into_values(),
-        marks: closed(counts.marks.into_values()),
+        marks: padded(counts.marks.into_values()),
         totals: Totals { in_flight: totals.entered + totals.duplicated - ended, ..totals },
         lateness: timing.lateness(),
         saturated: timing.saturated_rate(),
     }
 }
 
-/// Fewer late packets than this are an accident.
-const SUSTAINED: u64 = 10;
+/// Minimum number of late packets that voids a run. Fewer may be accidental.
+const MIN_LATE: u64 = 10;
 
-/// Directions whose packets left late too often. One overload makes many: the worst is told.
+/// Directions with too many late packets. One overload affects many directions, so only the worst is reported.
 #[derive(Default)]
-struct Slipped {
-    directions: usize,
-    /// Share of late packets in the worst direction, and what to say of it.
+struct LateDirections {
+    count: usize,
+    /// Share of late packets in the worst direction, and its description.
     worst: Option<(f64, String)>,
 }
 
-impl Slipped {
+impl LateDirections {
     fn add(&mut self, config: &Config, report: &DirectionReport, late: u64) {
         let frames = report.lateness.frames;
         let share = late as f64 / frames.max(1) as f64;
-        if late < SUSTAINED || share <= config.tolerance.share {
+        if late < MIN_LATE || share <= config.tolerance.share {
             return;
         }
-        self.directions += 1;
+        self.count += 1;
         if self.worst.as_ref().is_none_or(|(worst, _)| share > *worst) {
-            let story = format!(
+            let description = format!(
                 "link.{}: {late} of {frames} packets left more than {:.1} ms late (99th percentile {:.1} ms)",
                 report.name,
                 config.tolerance.late.as_secs_f64() * 1e3,
                 report.lateness.p99_ns as f64 / 1e6,
             );
-            self.worst = Some((share, story));
+            self.worst = Some((share, description));
         }
     }
 
     fn verdict(self, config: &Config) -> Option<String> {
-        let (_, story) = self.worst?;
-        let others = match self.directions {
+        let (_, description) = self.worst?;
+        let others = match self.count {
             1 => String::new(),
             count => format!(", the worst of {count} of {} directions", 2 * config.links.len()),
         };
         Some(format!(
-            "{story}{others}: the emulator could not keep up. Lower the rates, use fewer links, leave the \
-             machine to the run, or grant real-time scheduling."
+            "{description}{others}: the emulator could not keep up; lower the rates, use fewer links, stop other \
+             programs on this machine, or grant real-time scheduling"
         ))
     }
 }
 
-/// Adds to the report why it is void, and what else a reader must know.
+/// Adds faults that void the run, and warnings, to the report.
 pub fn judge(report: &mut Report, config: &Config, faults: &Faults) {
     let mut void = Vec::new();
     for (index, direction) in report.links.iter().flat_map(|link| &link.directions).enumerate() {
         let (name, totals) = (&direction.name, direction.totals);
         if let Some(error) = &faults.failed[index] {
-            void.push(format!("link.{name}: the interface its packets come from failed: {error}"));
+            void.push(format!("link.{name}: the input interface failed: {error}"));
         }
         if totals.missed > 0 {
             void.push(format!(
-                "link.{name}: {} packets were lost before the emulator read them. Lower the rates, use \
-                 fewer links, or grant real-time scheduling.",
+                "link.{name}: {} packets were lost before the emulator read them; lower the rates, use \
+                 fewer links, or grant real-time scheduling",
                 totals.missed
             ));
         }
         if totals.unkept > 0 {
-            let why = match faults.too_long {
+            let reason = match faults.too_long {
                 Some(length) => format!(
-                    "one was {length} bytes long. Switch segmentation offload (tso, gso, gro) off on the \
+                    "one was {length} bytes long; disable segmentation offload (tso, gso, gro) on the \
                      interfaces"
                 ),
                 None => format!(
-                    "the {} MB for packets under way were used up. Lower the rates or delays, or raise \
+                    "the buffers of {} MB are exhausted; lower the rates or delays, or raise \
                      pool_bytes",
                     config.pool_bytes >> 20
                 ),
             };
-            void.push(format!("link.{name}: {} packets could not be kept: {why}.", totals.unkept));
+            void.push(format!("link.{name}: {} packets could not be buffered: {reason}", totals.unkept));
         }
         if totals.refused > 0 {
             void.push(format!(
-                "link.{name}: the system refused to send {} packets on. Is the interface up, and its \
-                 receiver reading?",
+                "link.{name}: the system refused to send {} packets; check that the interface is up and its \
+                 receiver reads",
                 totals.refused
             ));
         }
     }
     report.void.extend(void);
     if faults.stopped < Instant::ZERO + config.duration {
-        let at = faults.stopped.as_secs_f64();
-        report.warnings.push(format!("the emulator was stopped after {at:.3} s, before the end of the run"));
+        let seconds = faults.stopped.as_secs_f64();
+        let warning = format!("the emulator was stopped after {seconds:.3} s, before the end of the run");
+        report.warnings.push(warning);
     }
     let lateness = report.lateness;
     if report.void.is_empty() && lateness.share_over_100_us > 0.01 {
@@ -185,7 +185,7 @@ mod tests {
     use netstage_core::time::Duration;
 
     #[test]
-    fn of_many_directions_that_slipped_the_worst_is_told() {
+    fn only_the_worst_of_several_late_directions_is_reported() {
         let config = Config {
             seed: 1,
             duration: Duration::from_secs(1),
@@ -196,15 +196,15 @@ mod tests {
             pool_bytes: POOL_BYTES,
             tolerance: Tolerance::default(),
         };
-        let mut slipped = Slipped::default();
+        let mut late_directions = LateDirections::default();
         for (name, late) in [("a.forward", 20), ("a.reverse", 300), ("b.forward", 30), ("b.reverse", 1)] {
             let lateness = Lateness { frames: 1000, ..Lateness::default() };
             let report = DirectionReport { name: name.into(), lateness, ..DirectionReport::default() };
-            slipped.add(&config, &report, late);
+            late_directions.add(&config, &report, late);
         }
-        let verdict = slipped.verdict(&config).unwrap();
+        let verdict = late_directions.verdict(&config).unwrap();
         assert!(verdict.starts_with("link.a.reverse: 300 of 1000 packets left more than 1.0 ms late"));
         assert!(verdict.contains("the worst of 3 of "), "{verdict}");
-        assert_eq!(Slipped::default().verdict(&config), None);
+        assert_eq!(LateDirections::default().verdict(&config), None);
     }
 }

@@ -1,5 +1,4 @@
-//! The link emulator between namespaces: real packets of the kernel's own sockets over links
-//! that exist only here.
+//! Link emulator between namespaces, with real packets of kernel sockets.
 
 #[path = "../../../tests/support/apart.rs"]
 mod apart;
@@ -27,7 +26,7 @@ fn socket(namespace: &Namespace, own: u8) -> UdpSocket {
     socket
 }
 
-/// Sends packets of `size` bytes at the IP layer, `rate` a second, for this long; returns how many.
+/// Sends packets of `size` bytes at the IP layer, `rate` per second, for this time. Returns their number.
 fn send(socket: &UdpSocket, size: usize, rate: u64, milliseconds: u64) -> u64 {
     let payload = vec![0; size - 28];
     let start = monotonic_ns();
@@ -45,7 +44,7 @@ fn send(socket: &UdpSocket, size: usize, rate: u64, milliseconds: u64) -> u64 {
     }
 }
 
-fn a_round_trip_takes_the_delay_twice() {
+fn a_round_trip_takes_twice_the_delay() {
     needs::namespaces();
     let (mut round_trips, report) =
         Apart::new().emulate(line(100_000_000, Duration::from_millis(10)), |left, right| {
@@ -70,16 +69,16 @@ fn a_round_trip_takes_the_delay_twice() {
             })
         });
     round_trips.sort();
-    // 100 bytes at 100 Mbit/s take 8 µs each way.
-    println!("round trip over 20.016 ms: {} µs more, in the median", (round_trips[10] - 20_016_000) / 1000);
+    // 100 bytes at 100 Mbit/s take 8 µs in each direction.
+    println!("median round trip: 20.016 ms + {} µs", (round_trips[10] - 20_016_000) / 1000);
     assert!(round_trips[0] >= 20_016_000, "never early: {round_trips:?}");
     let totals = report.links[0].directions.each_ref().map(|direction| direction.totals);
     assert!(totals.iter().all(|totals| (totals.entered, totals.delivered) == (20, 20)), "{totals:?}");
     assert_eq!(report.void, Vec::<String>::new());
 }
 
-/// Offers a line more than it carries for two seconds, and returns by how much its rate is
-/// off: as the receiver sees it, and as the emulator reports it.
+/// Overloads a line for two seconds and returns the relative error of its rate, as measured by the receiver and as
+/// reported by the emulator.
 fn rate_error(rate: u64) -> (f64, f64) {
     let packets = rate / (1500 * 8);
     let (received, report) = Apart::new().emulate(line(rate, Duration::from_millis(5)), |left, right| {
@@ -91,7 +90,7 @@ fn rate_error(rate: u64) -> (f64, f64) {
                 let (mut first, mut last, mut count) = (0, 0, 0_u64);
                 while far.recv(&mut buffer).is_ok() {
                     last = monotonic_ns();
-                    // The steady state: the line is busy from the first packet on.
+                    // The line is busy from the first packet on.
                     if count == 0 {
                         first = last;
                     }
@@ -104,13 +103,13 @@ fn rate_error(rate: u64) -> (f64, f64) {
         })
     });
     let direction = &report.links[0].directions[0];
-    assert!(direction.totals.dropped > 0, "it was offered more than it carries");
+    assert!(direction.totals.dropped > 0, "the line was overloaded");
     assert_eq!(report.void, Vec::<String>::new());
     println!("{} Mbit/s: {:?} {:?}", rate / 1_000_000, direction.saturated, direction.lateness);
     (received / rate as f64 - 1.0, direction.saturated.unwrap().error)
 }
 
-fn a_busy_line_keeps_its_rate() {
+fn a_saturated_line_keeps_its_rate() {
     needs::namespaces();
     for rate in [10_000_000, 100_000_000] {
         let (received, emulated) = rate_error(rate);
@@ -120,17 +119,17 @@ fn a_busy_line_keeps_its_rate() {
             received * 100.0,
             emulated * 100.0
         );
-        // A busy machine keeps the sender from the line at times; no line is faster than it should be.
+        // On a busy machine the sender pauses at times; a line is never faster than configured.
         assert!((-0.75..0.02).contains(&received), "{received}");
     }
 }
 
-/// The kernel's own emulator is offered where it is there, and only there.
-fn netem_is_found_where_the_kernel_has_it() {
+/// `netem::is_available` agrees with the kernel.
+fn netem_is_available_if_the_kernel_has_it() {
     needs::namespaces();
     let scratch = Namespace::new().unwrap();
     let mut netlink = Netlink::open(&scratch).unwrap();
-    // A discipline every kernel has shows that asking works.
+    // A queue discipline that every kernel has verifies that the request works.
     netlink.set_queue_discipline("lo", "pfifo", 100_u32.to_ne_bytes().to_vec()).unwrap();
     match netem::is_available().unwrap() {
         true => {
@@ -144,13 +143,13 @@ fn netem_is_found_where_the_kernel_has_it() {
     }
 }
 
-/// The goals, on a machine that has nothing else to do: make bench-emulator.
+/// Measures the accuracy on an idle machine: make bench-emulator.
 fn measures_accuracy_at_full_load() {
     needs::namespaces();
     println!("      rate  size     pps  rate error   late p50     p99     max  > 100 µs  processor");
     for (rate, size) in [(10_000_000, 1500), (100_000_000, 1500), (51_200_000, 128), (1_000_000_000, 1500)] {
         let packets = rate / (size * 8);
-        // As much room as a busy machine keeps the sender away from its work.
+        // The buffer is large enough for a sender that is delayed by a busy machine.
         let line = link::Config { buffer: Capacity::Packets(2000), ..line(rate, Duration::from_millis(5)) };
         let ((), report) = Apart::new().emulate(line, |left, right| {
             let (near, _far) = (socket(left, 0), socket(right, 1));
@@ -174,10 +173,10 @@ fn measures_accuracy_at_full_load() {
 }
 
 netstage_harness::tests![
-    a_round_trip_takes_the_delay_twice,
-    a_busy_line_keeps_its_rate,
-    netem_is_found_where_the_kernel_has_it,
-    #[ignore = "measures: a quiet machine"]
+    a_round_trip_takes_twice_the_delay,
+    a_saturated_line_keeps_its_rate,
+    netem_is_available_if_the_kernel_has_it,
+    #[ignore = "measurement: needs an idle machine"]
     measures_accuracy_at_full_load,
 ];
 netstage_harness::main![self];

@@ -1,8 +1,8 @@
-//! A plan on real packets.
+//! Runs of a plan with real packets.
 //!
 //! - [`topology`]: the network of a plan: namespaces, links, addresses, routes, and the programs in its nodes.
-//! - `conductor`: follows a run, and makes its outcome of what agents and network found.
-//! - [`emulated`]: a plan between namespaces of this machine; [`hosts`]: a plan on agents of other hosts.
+//! - `conductor`: follows a run and derives its outcome from the results of agents and network.
+//! - [`emulated`]: runs in namespaces of this machine; [`hosts`]: runs on agents of other hosts.
 //!
 //! ```
 //! use netstage_scenario::{Options, parse};
@@ -14,8 +14,8 @@
 //! assert_eq!(netstage_stage::hosts::refusal(&scenario.cells[0].plan), None);
 //! ```
 //!
-//! Invariant: the controller cannot tell whether an agent runs in a namespace of this machine or on another host; and with
-//! the process that holds a network, all of it goes.
+//! Invariant: an agent in a namespace of this machine and one on another host look the same to the controller; the
+//! whole network is removed with the process that holds it.
 
 mod conductor;
 pub mod emulated;
@@ -25,7 +25,7 @@ pub mod topology;
 use netstage_host::obstacle::Obstacle;
 use netstage_scenario::outcome::Stopped;
 
-/// How a run ends that something on this machine is in the way of.
+/// Converts an obstacle on this machine into the end of a run.
 fn stopped(obstacle: Obstacle) -> Stopped {
     match obstacle.is_missing {
         true => Stopped::Missing { message: obstacle.message, remedy: obstacle.remedy },

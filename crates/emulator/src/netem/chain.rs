@@ -1,52 +1,52 @@
-//! The interfaces a link's packets pass between two nodes, where the kernel emulates it.
+//! Interfaces between the two nodes of a link that the kernel emulates.
 //!
 //! ```text
 //! node a ── near0 ═ middle0 ── middle1 ═ near1 ── node b        ── veth pair   ═ bridge
 //! ```
-//! From a to b the line is the netem of `middle0`, the way that of `near1`; back it is
-//! `middle1` and `near0`. Neither is in a host's own namespace: there the kernel would tell TCP
-//! of a drop at once, and let it have few packets in the queue, which no line does.
+//! From a to b, the netem of `middle0` emulates the line and that of `near1` the propagation; from b to a, `middle1`
+//! and `near0`. No netem is in the namespace of a host: there the kernel would report drops to TCP immediately and
+//! limit the packets that TCP has in the queue, unlike a real line.
 
 use super::Stages;
 use netstage_host::netns::netlink::{Error, VethEnd, VethOptions, create_veth};
 use netstage_host::netns::{Namespace, Netlink, ethtool};
 use std::io;
 
-/// Names of a link's interfaces beside its nodes, by end.
+/// Names of the interfaces of a link outside its nodes, by end.
 #[derive(Clone, Debug)]
 pub struct Names {
-    /// The other ends of the nodes' interfaces.
+    /// Peers of the nodes' interfaces.
     pub near: [String; 2],
-    /// The two ends of the pair between the bridges.
+    /// Ends of the veth pair between the bridges.
     pub middle: [String; 2],
-    /// The bridges.
+    /// Bridges.
     pub bridges: [String; 2],
 }
 
 impl Names {
-    /// Of a link whose `near` interfaces are named so.
+    /// Derives the names from those of the `near` interfaces.
     pub fn new(near: [String; 2]) -> Names {
-        let with = |last: &str| [0, 1].map(|end: usize| format!("{}{last}", near[end]));
-        Names { middle: with("m"), bridges: with("b"), near }
+        let with_suffix = |suffix: &str| [0, 1].map(|end: usize| format!("{}{suffix}", near[end]));
+        Names { middle: with_suffix("m"), bridges: with_suffix("b"), near }
     }
 
-    /// The interface whose netem is a direction's line.
+    /// Returns the interface whose netem emulates the line of a direction.
     pub fn line(&self, direction: usize) -> &str {
         &self.middle[direction]
     }
 
-    /// The interface whose netem is a direction's way.
+    /// Returns the interface whose netem emulates the propagation of a direction.
     pub fn way(&self, direction: usize) -> &str {
         &self.near[1 - direction]
     }
 
-    /// All interfaces that frames leave by.
+    /// Returns all interfaces that send frames.
     pub fn carriers(&self) -> impl Iterator<Item = &str> {
         self.near.iter().chain(&self.middle).map(String::as_str)
     }
 }
 
-/// Joins a link's `near` interfaces, which are there and up, by everything between them.
+/// Creates the bridges, interfaces and netems between the `near` interfaces, which must exist and be up.
 pub fn build(
     namespace: &Namespace,
     names: &Names,
@@ -56,14 +56,14 @@ pub fn build(
     let end = |end: usize| VethEnd {
         namespace,
         name: &names.middle[end],
-        // Nobody sends to them.
+        // No frame is addressed to these interfaces.
         mac: [2, 0, 0, 0, 0, end as u8],
     };
     create_veth(end(0), end(1), options)?;
     let mut netlink = Netlink::open(namespace)?;
     for end in [0, 1] {
         let (bridge, middle) = (&names.bridges[end], &names.middle[end]);
-        ethtool::offloads_off(namespace, middle).map_err(offloads(middle))?;
+        ethtool::offloads_off(namespace, middle).map_err(offload_error(middle))?;
         netlink.create_bridge(bridge)?;
         for link in [&names.near[end], middle] {
             netlink.set_bridge(link, bridge)?;
@@ -78,7 +78,7 @@ pub fn build(
     Ok(())
 }
 
-fn offloads(link: &str) -> impl FnOnce(io::Error) -> Error {
-    let action = format!("switch offloads of {link} off");
+fn offload_error(link: &str) -> impl FnOnce(io::Error) -> Error {
+    let action = format!("disable the offloads of {link}");
     move |source| Error { action, source }
 }

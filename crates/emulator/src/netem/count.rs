@@ -1,5 +1,5 @@
-//! What the two netems of one direction have counted, as the emulator of our own would report
-//! it: pure, told every reading and its time.
+//! Converts the counters of the two netems of a direction into a report like that of netstage's emulator. Each reading
+//! is passed with its time, without a clock.
 
 use super::super::counts::{Bins, Grid};
 use super::super::report::{DirectionReport, Totals};
@@ -9,26 +9,25 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::netns::qdiscs::QueueStatistics;
 
-/// Both netems of a direction, read one after the other.
+/// Counters of both netems of a direction, read one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// The line.
+    /// Counters of the line.
     pub line: QueueStatistics,
-    /// The way behind it.
+    /// Counters of the propagation after the line.
     pub way: QueueStatistics,
 }
 
-/// Counts of one direction. What changed between two readings belongs to the bin of the first;
-/// readings at the edges of bins make that exact but for how late they are.
+/// Counts of one direction. A change between two readings is added to the bin of the first. Readings at the bin edges
+/// make this exact, except for their lateness.
 #[derive(Debug)]
 pub struct Counter {
     rate: BitRate,
     overhead: u64,
-    /// Traffic is counted as it leaves the line, where everything that does arrives; else as it
-    /// arrives.
+    /// Count traffic when it leaves the line, because all of it arrives, instead of on arrival.
     counted_by_line: bool,
-    last: Reading,
-    last_at: Instant,
+    previous: Reading,
+    previous_at: Instant,
     packets: Bins,
     bytes: Bins,
     waiting: Bins,
@@ -39,7 +38,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// The run begins with this reading.
+    /// Creates a counter; the run begins with this reading.
     pub fn new(config: &Config, grid: Grid, first: Reading) -> Counter {
         let bins = || Bins::new(grid);
         Counter {
@@ -48,8 +47,8 @@ impl Counter {
             counted_by_line: config.loss == 0.0
                 && config.duplicate == 0.0
                 && config.jitter.amount == Duration::ZERO,
-            last: first,
-            last_at: Instant::ZERO,
+            previous: first,
+            previous_at: Instant::ZERO,
             packets: bins(),
             bytes: bins(),
             waiting: bins(),
@@ -60,37 +59,37 @@ impl Counter {
         }
     }
 
-    /// It was read at `at`, later than before.
+    /// Adds a reading taken at `at`, later than the previous one.
     pub fn handle_reading(&mut self, at: Instant, now: Reading) {
-        let (before, since) = (self.last, self.last_at);
-        let line = Growth::between(before.line, now.line);
-        let way = Growth::between(before.way, now.way);
+        let (before, since) = (self.previous, self.previous_at);
+        let line = CounterDelta::between(before.line, now.line);
+        let way = CounterDelta::between(before.way, now.way);
         let carried = if self.counted_by_line { line } else { way };
         self.packets.add(since, carried.packets);
         self.bytes.add(since, carried.bytes);
         let on_line = line.bytes + line.packets * self.overhead;
         let sending = u128::from(on_line) * 8 * 1_000_000_000 / u128::from(self.rate.0.max(1));
         self.busy.add(since, sending as u64);
-        // One of those in the line's netem is being sent.
+        // One of the packets in the netem of the line is being transmitted.
         let waiting = u64::from(before.line.held.saturating_sub(1));
         self.waiting.spread(since, at, waiting);
         self.drops.add(since, line.dropped);
         self.lost.add(since, way.dropped);
-        // What enters the way has left the line, or is a copy.
+        // Packets enter the second netem from the line or as duplicates.
         let held = |reading: Reading| i64::from(reading.way.held);
-        let entered_way = (way.packets + way.dropped) as i64 + held(now) - held(before);
+        let entered = (way.packets + way.dropped) as i64 + held(now) - held(before);
         let totals = &mut self.totals;
         totals.entered += (line.packets + line.dropped)
             .saturating_add_signed(i64::from(now.line.held) - i64::from(before.line.held));
         totals.delivered += way.packets;
         totals.dropped += line.dropped;
         totals.lost += way.dropped;
-        totals.duplicated += u64::try_from(entered_way - line.packets as i64).unwrap_or(0);
+        totals.duplicated += u64::try_from(entered - line.packets as i64).unwrap_or(0);
         totals.in_flight = u64::from(now.line.held) + u64::from(now.way.held);
-        (self.last, self.last_at) = (now, at);
+        (self.previous, self.previous_at) = (now, at);
     }
 
-    /// What it comes to.
+    /// Returns the report of the direction.
     pub fn finish(self, name: String) -> DirectionReport {
         let drops = self.drops.into_values();
         let none = vec![0; drops.len()];
@@ -110,19 +109,19 @@ impl Counter {
     }
 }
 
-/// What one netem counted between two readings; bytes at the IP layer.
+/// Increase of the counters of one netem between two readings. Bytes are at the IP layer.
 #[derive(Clone, Copy)]
-struct Growth {
+struct CounterDelta {
     packets: u64,
     bytes: u64,
     dropped: u64,
 }
 
-impl Growth {
-    fn between(before: QueueStatistics, now: QueueStatistics) -> Growth {
+impl CounterDelta {
+    fn between(before: QueueStatistics, now: QueueStatistics) -> CounterDelta {
         let packets = u64::from(now.packets.wrapping_sub(before.packets));
         let frames = now.bytes.wrapping_sub(before.bytes);
-        Growth {
+        CounterDelta {
             packets,
             bytes: frames.saturating_sub(packets * ETHERNET as u64),
             dropped: u64::from(now.dropped.wrapping_sub(before.dropped)),
@@ -136,7 +135,7 @@ mod tests {
     use super::*;
     use netstage_core::link::Jitter;
 
-    fn steady(config: Config) -> Config {
+    fn without_jitter_and_loss(config: Config) -> Config {
         let jitter = Jitter { amount: Duration::ZERO, ..config.jitter };
         Config { jitter, loss: 0.0, ..config }
     }
@@ -152,10 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_becomes_bins() {
+    fn readings_are_converted_into_bins() {
         let grid = Grid::new(Duration(1_000_000_000), Duration(2_000_000_000));
-        let mut counter = Counter::new(&steady(config()), grid, reading([5, 0, 0], [5, 0, 0]));
-        // 10 Mbit/s, 1000 bytes and 18 of framing.
+        let mut counter =
+            Counter::new(&without_jitter_and_loss(config()), grid, reading([5, 0, 0], [5, 0, 0]));
+        // 10 Mbit/s, packets of 1000 bytes and 18 bytes of framing.
         counter.handle_reading(Instant(500_000_000), reading([15, 4, 0], [8, 7, 0]));
         counter.handle_reading(Instant(1_000_000_000), reading([25, 11, 3], [20, 5, 0]));
         counter.handle_reading(Instant(2_000_000_000), reading([36, 0, 3], [36, 0, 0]));
@@ -170,11 +170,11 @@ mod tests {
     }
 
     #[test]
-    fn losses_and_copies_are_told_apart_and_counters_wrap() {
+    fn losses_and_duplicates_are_distinguished_and_counters_wrap() {
         let grid = Grid::new(Duration(10), Duration(10));
         let before = reading([u32::MAX, 0, u32::MAX], [u32::MAX, 0, 7]);
         let mut after = reading([9, 0, 1], [5, 0, 11]);
-        // 10 packets of 1014 bytes more, of which 6 went all the way.
+        // 10 more packets of 1014 bytes, of which 6 arrived.
         after.line.bytes = before.line.bytes + 10_140;
         after.way.bytes = before.way.bytes + 6084;
         let mut lossy = Counter::new(&config(), grid, before);
@@ -186,7 +186,7 @@ mod tests {
         );
         assert_eq!((report.totals.entered, report.totals.duplicated, report.totals.dropped), (12, 0, 2));
 
-        let copying = Config { duplicate: 0.5, ..steady(config()) };
+        let copying = Config { duplicate: 0.5, ..without_jitter_and_loss(config()) };
         let mut copying = Counter::new(&copying, grid, Reading::default());
         copying.handle_reading(Instant(9), reading([10, 0, 0], [12, 3, 0]));
         let totals = copying.finish(String::new()).totals;

@@ -1,13 +1,12 @@
-//! netem, the kernel's own link emulator (tc-netem(8), net/sched/sch_netem.c), as another
-//! back-end: which links it can be without a difference, what it has to be told, and
-//! whether this kernel has it.
+//! Back-end with netem, the link emulator of the kernel (tc-netem(8), net/sched/sch_netem.c): the links that it
+//! emulates exactly, its configuration, and its availability.
 //!
-//! One netem counts packets under way into its limit and loses packets before they take the
-//! line's time. So a link is two of them, one behind the other: the line, then the way. A
-//! netem inside the other would count into its limit still.
+//! A netem counts packets in transit toward its limit, and drops lost packets before their transmission. So each link
+//! has two netems in series: the line, then the propagation. A netem nested in another one would still count toward the
+//! limit of the outer one.
 //!
-//! - [`chain`]: the interfaces that carry a link's packets past both.
-//! - [`count`], [`watch`]: what they have counted.
+//! - [`chain`]: the interfaces of a link.
+//! - [`count`], [`watch`]: the counters.
 
 pub mod chain;
 mod count;
@@ -23,10 +22,10 @@ use netstage_host::netns::{Namespace, Netlink};
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// Bytes of Ethernet's header, which netem counts and a link does not.
+/// Bytes of the Ethernet header, which netem counts and a link does not.
 const ETHERNET: i32 = 14;
-/// Largest jitter: netem draws from 32 bits of nanoseconds.
-const LONGEST_JITTER: Duration = Duration(u32::MAX as u64);
+/// Maximum jitter; netem draws a 32-bit number of nanoseconds.
+const MAX_JITTER: Duration = Duration(u32::MAX as u64);
 
 /// Attributes of netem's options (linux/pkt_sched.h).
 const TCA_NETEM_RATE: u16 = 6;
@@ -34,18 +33,18 @@ const TCA_NETEM_RATE64: u16 = 8;
 const TCA_NETEM_LATENCY64: u16 = 10;
 const TCA_NETEM_JITTER64: u16 = 11;
 
-/// What one netem is told.
+/// Configuration of one netem.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Netem {
-    /// Bytes a second; zero does not limit.
+    /// Rate in bytes per second; 0 is unlimited.
     pub rate: u64,
-    /// Bytes each packet takes more than its frame has.
+    /// Bytes added to the frame size of each packet.
     pub overhead: i32,
-    /// Packets it holds, the one being sent and those under way included.
+    /// Maximum number of packets held, including the one being transmitted and those in transit.
     pub limit: u32,
-    /// Delay in the middle of the jitter, nanoseconds.
+    /// Mean delay in nanoseconds.
     pub latency_ns: i64,
-    /// Half the width of the jitter, nanoseconds.
+    /// Half the width of the jitter in nanoseconds.
     pub jitter_ns: i64,
     /// Probability of loss.
     pub loss: f64,
@@ -53,36 +52,37 @@ pub struct Netem {
     pub duplicate: f64,
 }
 
-/// A link as two netems.
+/// Two netems that emulate one direction of a link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stages {
-    /// Rate and buffer: where packets leave the near end.
+    /// Rate and buffer, at the near end.
     pub line: Netem,
-    /// Delay and impairments: behind it.
+    /// Delay and impairments after the line.
     pub way: Netem,
 }
 
-/// The netems that do what this link does, or everything about it that none can do.
+/// Returns the netems that emulate this link exactly, or the properties of the link that netem lacks.
 pub fn stages(config: &Config) -> Result<Stages, Vec<&'static str>> {
     let limit = match config.buffer {
         Capacity::Packets(packets) => packets.saturating_add(1),
         Capacity::Bytes(_) => 0,
     };
     let jitter = config.jitter;
-    let jitters = jitter.amount > Duration::ZERO;
+    let has_jitter = jitter.amount > Duration::ZERO;
     let differences = [
         (limit == 0, "a buffer in bytes"),
         (config.queue != queue::Config::DropTail, "a queue other than drop-tail"),
-        (!config.rate.0.is_multiple_of(8), "a rate that is not whole bytes a second"),
-        (config.bit_error_rate > 0.0, "a bit error rate: netem flips one bit, in the packets it picks"),
-        (jitters && jitter.distribution != JitterDistribution::Uniform, "exponential jitter"),
-        (jitters && !jitter.reorder, "jitter that keeps packets in order"),
-        (jitter.amount > LONGEST_JITTER, "jitter beyond 4 s"),
-        (jitters && config.duplicate > 0.0, "duplicates that have the jitter of their original"),
+        (!config.rate.0.is_multiple_of(8), "a rate that is not a whole number of bytes per second"),
+        (config.bit_error_rate > 0.0, "a bit error rate (netem flips one bit per damaged packet)"),
+        (has_jitter && jitter.distribution != JitterDistribution::Uniform, "exponential jitter"),
+        (has_jitter && !jitter.reorder, "jitter that keeps packets in order"),
+        (jitter.amount > MAX_JITTER, "jitter over 4 s"),
+        (has_jitter && config.duplicate > 0.0, "duplicates that have the jitter of their original"),
         (config.loss > 0.0 && config.duplicate > 0.0, "duplicates that are lost with their original"),
         (!config.schedule.is_empty(), "a schedule"),
     ];
-    let found: Vec<_> = differences.iter().filter(|(differs, _)| *differs).map(|(_, what)| *what).collect();
+    let found: Vec<_> =
+        differences.iter().filter(|(differs, _)| *differs).map(|(_, property)| *property).collect();
     if !found.is_empty() {
         return Err(found);
     }
@@ -92,7 +92,7 @@ pub fn stages(config: &Config) -> Result<Stages, Vec<&'static str>> {
         limit,
         ..Netem::default()
     };
-    // Jitter here adds up to its amount; netem's lies around its latency.
+    // A link adds jitter between 0 and its amount; netem's jitter is symmetric around the latency.
     let way = Netem {
         limit: u32::MAX,
         latency_ns: (config.delay.0 + jitter.amount.0 / 2) as i64,
@@ -105,10 +105,10 @@ pub fn stages(config: &Config) -> Result<Stages, Vec<&'static str>> {
 }
 
 impl Netem {
-    /// Its options as netlink carries them: `struct tc_netem_qopt`, then attributes.
+    /// Encodes the options for netlink: `struct tc_netem_qopt`, then attributes.
     pub fn options(&self) -> Vec<u8> {
         let probability = |p: f64| (p * f64::from(u32::MAX)).round() as u32;
-        // Latency and jitter stand in attributes, in nanoseconds.
+        // Latency and jitter are attributes in nanoseconds.
         let fixed = [0, self.limit, probability(self.loss), 0, probability(self.duplicate), 0];
         let mut options: Vec<u8> = fixed.into_iter().flat_map(u32::to_ne_bytes).collect();
         attribute(&mut options, TCA_NETEM_LATENCY64, &self.latency_ns.to_ne_bytes());
@@ -124,19 +124,18 @@ impl Netem {
     }
 }
 
-/// An attribute of a length divisible by four.
+/// Appends an attribute, whose length must be a multiple of four.
 fn attribute(options: &mut Vec<u8>, kind: u16, value: &[u8]) {
     options.extend((4 + value.len() as u16).to_ne_bytes());
     options.extend(kind.to_ne_bytes());
     options.extend(value);
 }
 
-/// Whether this kernel has netem: tried in a namespace made for it.
+/// Returns whether this kernel has netem, by a test in a namespace of its own.
 pub fn is_available() -> io::Result<bool> {
     let scratch = Namespace::new()?;
-    let nothing = Netem { limit: 1, ..Netem::default() };
-    let tried = Netlink::open(&scratch)?.set_queue_discipline("lo", "netem", nothing.options());
-    match tried {
+    let netem = Netem { limit: 1, ..Netem::default() };
+    match Netlink::open(&scratch)?.set_queue_discipline("lo", "netem", netem.options()) {
         Ok(()) => Ok(true),
         Err(error) if matches!(error.source.raw_os_error(), Some(libc::ENOENT | libc::EOPNOTSUPP)) => {
             Ok(false)
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_a_line_and_a_way() {
+    fn a_link_has_a_netem_for_the_line_and_one_for_the_propagation() {
         let Stages { line, way } = stages(&config()).unwrap();
         let expected = Netem { rate: 1_250_000, overhead: 4, limit: 11, ..Netem::default() };
         assert_eq!(line, expected);
@@ -173,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn what_netem_does_otherwise_is_refused_by_name() {
+    fn properties_that_netem_lacks_are_returned_as_errors() {
         let other = Config { buffer: Capacity::Bytes(1), duplicate: 0.1, bit_error_rate: 1e-6, ..config() };
         assert_eq!(stages(&other).unwrap_err().len(), 4);
     }
 
     #[test]
-    fn options_are_laid_out_as_the_kernel_reads_them() {
+    fn options_have_the_layout_of_the_kernel() {
         let options = stages(&config()).unwrap().line.options();
         let word = |at: usize| u32::from_ne_bytes(options[at..at + 4].try_into().unwrap());
         assert_eq!((word(4), options.len()), (11, 24 + 12 + 12 + 12 + 20));

@@ -1,4 +1,4 @@
-//! Reads what the kernel's links have counted, from the beginning of a run to its end.
+//! Reads the counters of the links that the kernel emulates during a run.
 
 use super::chain::Names;
 use super::count::{Counter, Reading};
@@ -16,40 +16,40 @@ use rustix::thread::{ClockId, clock_nanosleep_absolute};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Longest time between two readings: what is known of queues is known that often.
+/// Maximum time between two readings, and so the resolution of queue lengths.
 pub const STEP: Duration = Duration::from_millis(10);
 
-/// A link the kernel emulates.
+/// Link that the kernel emulates.
 #[derive(Clone, Debug)]
 pub struct KernelLink {
-    /// What it does.
+    /// Configuration of the link.
     pub config: LinkConfig,
-    /// Its interfaces.
+    /// Interfaces of the link.
     pub names: Names,
 }
 
-/// All links of a namespace that the kernel emulates.
+/// Reader of the counters of all kernel links of a namespace.
 #[derive(Debug)]
 pub struct Watch {
     netlink: Netlink,
     links: Vec<KernelLink>,
-    /// Numbers of each direction's two interfaces: the line's and the way's.
+    /// Interface indexes of each direction: the line and the propagation.
     interfaces: Vec<[u32; 2]>,
 }
 
-/// What was found.
+/// Results of the kernel links.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// The links, in their order.
+    /// Links, in the order of the configuration.
     pub links: Vec<LinkReport>,
-    /// What a reader must know.
+    /// Warnings about the accuracy of the results.
     pub warnings: Vec<String>,
-    /// Why the run is void.
+    /// Faults that make the run void.
     pub void: Vec<String>,
 }
 
 impl Watch {
-    /// Of links that are there.
+    /// Creates a reader of existing links.
     pub fn new(namespace: &Namespace, links: Vec<KernelLink>) -> Result<Watch, Error> {
         let mut netlink = Netlink::open(namespace)?;
         let mut interfaces = Vec::new();
@@ -62,8 +62,8 @@ impl Watch {
         Ok(Watch { netlink, links, interfaces })
     }
 
-    /// Reads until the run of this length is over or `stop` is set. Call it on a thread of its
-    /// own: it asks for real-time scheduling.
+    /// Reads the counters until the end of the run or until `stop` is set. Requires a thread of its own, for which it
+    /// requests real-time scheduling.
     pub fn run(
         mut self,
         epoch: Epoch,
@@ -79,17 +79,17 @@ impl Watch {
         let directions = self.links.iter().flat_map(|link| &link.config.directions);
         let mut counters: Vec<Counter> =
             directions.zip(first).map(|(config, first)| Counter::new(config, grid, first)).collect();
-        // Readings divide each bin evenly, so that one falls on its edge.
+        // Readings divide each bin evenly, so that one coincides with its edge.
         let steps = interval.0.div_ceil(STEP.0).max(1);
-        let mut latest = Duration::ZERO;
+        let mut max_lateness = Duration::ZERO;
         let due = |reading: u64| Instant(reading / steps * interval.0 + reading % steps * interval.0 / steps);
         for reading in 1.. {
             let due = due(reading).min(Instant::ZERO + duration);
             sleep_until(epoch.monotonic_ns(due));
             let at = epoch.now();
-            latest = latest.max(at.since(due));
+            max_lateness = max_lateness.max(at.since(due));
             for (counter, now) in counters.iter_mut().zip(self.read()?) {
-                // What is left of the moments between is no later than the run's end.
+                // The due time replaces the time of reading, so that no count is after the end of the run.
                 counter.handle_reading(due, now);
             }
             if due >= Instant::ZERO + duration || stop.load(Ordering::Relaxed) {
@@ -102,30 +102,31 @@ impl Watch {
             let lost = dropped.get(name).map_or(0, |now| now.saturating_sub(*before));
             if lost > 0 {
                 watched.void.push(format!(
-                    "link.{name}: the kernel lost {lost} packets between its own interfaces. Lower the rates, or raise \
-                     net.core.netdev_max_backlog."
+                    "link.{name}: the kernel lost {lost} packets between its own interfaces; lower the rates, or raise \
+                     net.core.netdev_max_backlog"
                 ));
             }
         }
-        if latest.0 > interval.0 / 100 {
+        if max_lateness.0 > interval.0 / 100 {
             watched.warnings.push(format!(
-                "what the kernel's links counted was read up to {:.1} ms late: bins of {} ms are no sharper",
-                latest.as_secs_f64() * 1e3,
+                "the counters of the kernel's links were read up to {:.1} ms late, which limits the accuracy of bins of {} ms",
+                max_lateness.as_secs_f64() * 1e3,
                 interval.0 / 1_000_000
             ));
         }
         Ok(watched)
     }
 
-    /// Of each direction what its netems have counted.
+    /// Reads the counters of the netems of each direction.
     fn read(&mut self) -> Result<Vec<Reading>, Error> {
         let counted: BTreeMap<u32, QueueStatistics> =
             self.netlink.queue_statistics("netem")?.into_iter().collect();
-        let of = |interface| counted.get(interface).copied().unwrap_or_default();
-        Ok(self.interfaces.iter().map(|[line, way]| Reading { line: of(line), way: of(way) }).collect())
+        let counters = |interface: &u32| counted.get(interface).copied().unwrap_or_default();
+        let reading = |[line, way]: &[u32; 2]| Reading { line: counters(line), way: counters(way) };
+        Ok(self.interfaces.iter().map(reading).collect())
     }
 
-    /// Packets each link's interfaces lost apart from their netems, so far.
+    /// Returns the packets that the interfaces of each link have dropped outside their netems.
     fn dropped(&mut self) -> Result<BTreeMap<String, u64>, Error> {
         let all = self.netlink.links()?;
         let sum = |link: &KernelLink| {
@@ -139,7 +140,7 @@ impl Watch {
         let mut counters = counters.into_iter();
         let links = self.links.into_iter().map(|link| {
             let mut next = |direction| {
-                let counter = counters.next().expect("one for each direction");
+                let counter = counters.next().expect("each direction has a counter");
                 counter.finish(link.config.direction_name(direction))
             };
             let directions = [next(0), next(1)];
@@ -150,6 +151,6 @@ impl Watch {
 }
 
 fn sleep_until(monotonic_ns: u64) {
-    // An interruption makes the reading an early one.
+    // After an interruption by a signal the reading is early.
     let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(monotonic_ns));
 }

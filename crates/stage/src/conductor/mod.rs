@@ -1,7 +1,6 @@
-//! The conductor of a run on real packets: what is the same whether its agents are in namespaces of this machine or on
-//! other hosts.
+//! Conductor of a run with real packets, for agents in namespaces of this machine and on other hosts.
 //!
-//! - [`so_far`]: what has been found while the run goes on; [`outcome`]: what was found at its end.
+//! - [`so_far`]: partial results during the run; [`outcome`]: results at its end.
 
 pub mod outcome;
 pub mod so_far;
@@ -14,20 +13,20 @@ use so_far::SoFar;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// What a stage itself has to say of a run, beside what agents report.
+/// Remarks of a stage about a run, in addition to the reports of agents.
 #[derive(Default)]
 pub struct Remarks {
-    /// In what the network differs from the plan's.
+    /// Differences between the network and the plan.
     pub differences: Vec<String>,
-    /// What ended before the run did.
+    /// Failures, such as a process that exited before the end of the run.
     pub failures: Vec<String>,
-    /// Why the measurement is void.
+    /// Reasons why the measurement is void.
     pub void: Vec<String>,
-    /// What a reader should know.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
-/// Follows a run to its end, or until the attendant stops it. `links` adds what the links of the network did.
+/// Follows a run until it ends or the attendant stops it. `links` adds the bins of the emulated links.
 pub fn watch(
     agents: &mut Agents,
     so_far: &mut SoFar,
@@ -45,8 +44,8 @@ pub fn watch(
     });
 }
 
-/// The outcome of a run under a seed, with all that is to be said of it. Logs of services that failed go to the folder `logs`;
-/// `loss` names a lost agent.
+/// Returns the outcome of a run, with all remarks. Writes the logs of failed services to the folder `logs`. `loss`
+/// formats the failure of a lost agent.
 pub fn conclude(
     found: &Findings,
     seed: u64,

@@ -1,5 +1,4 @@
-//! From what agents and emulator found to the outcome of a run, under the names and with
-//! the bins the simulator uses.
+//! Outcome of a run from the reports of agents and emulator, with the names and bins of the simulator.
 
 use crate::topology::assignments::{Member, is_dated, is_one_ended};
 use netstage_agent_api::results::{
@@ -17,30 +16,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Everything that was found in one run.
+/// Results of one run.
 pub struct Findings<'a> {
-    /// What ran.
+    /// Plan of the run.
     pub plan: &'a Plan,
-    /// Its flows.
+    /// Flows of the plan.
     pub members: &'a [Member],
-    /// What each agent reported.
+    /// Reports of the agents.
     pub reports: &'a [Report],
-    /// What the emulator reported; nothing where the network is a real one.
+    /// Report of the emulator; empty for a real network.
     pub emulator: &'a emulator::Report,
-    /// Whether the network is a real one, of whose links nobody reports.
+    /// True for a real network, without reports about its links.
     pub is_real: bool,
-    /// Most by which the clocks of two nodes may differ, nanoseconds.
+    /// Maximum error of the clock offset between two nodes, in nanoseconds.
     pub clock_error: &'a dyn Fn(usize, usize) -> u64,
-    /// What came of services.
+    /// Results of the services.
     pub services: &'a [ServiceResult],
-    /// What happened to the windows that were watched.
+    /// Samples of the watched windows.
     pub watched: &'a Watched,
 }
 
-/// The outcome, its series in the registry's order.
+/// Returns the outcome, with series in the order of the metric registry.
 pub fn outcome(found: &Findings) -> Outcome {
     let plan = found.plan;
-    let mut gathered = Gathered {
+    let mut builder = OutcomeBuilder {
         bins: (plan.duration.0 / plan.measure.interval.0) as usize,
         seconds: plan.measure.interval.as_secs_f64(),
         outcome: Outcome { interval: plan.measure.interval, ..Outcome::default() },
@@ -49,62 +48,62 @@ pub fn outcome(found: &Findings) -> Outcome {
             .collect(),
         is_real: found.is_real,
     };
-    gathered.outcome.bins = gathered.bins;
+    builder.outcome.bins = builder.bins;
     let sides = Sides::new(found.reports);
     for (id, member) in found.members.iter().enumerate() {
         let lost = found.emulator.flow_lost.get(&(id as u32));
         let group = &plan.flows[member.group];
         if let (Some(_), Some(application)) = (group.program, group.traffic.application()) {
             let service = found.services.iter().find(|service| service.name == group.name);
-            gathered.add_service(application, &group.name, service);
+            builder.add_service(application, &group.name, service);
             continue;
         }
-        gathered.add_flow(plan, member, &sides, lost);
+        builder.add_flow(plan, member, &sides, lost);
         if found.is_real && is_dated(&group.transport) {
             let error = (found.clock_error)(group.from, group.to) as f64 * 1e-9;
-            let values = vec![error; gathered.bins];
-            gathered.push(Metric::FlowClockError, &plan.flow_name(member.group, member.index), values);
+            let values = vec![error; builder.bins];
+            builder.push(Metric::FlowClockError, &plan.flow_name(member.group, member.index), values);
         }
     }
     for (subject, bins) in &found.watched.flows {
-        gathered.outcome.series.extend(window::series(subject, plan.measure.interval, bins));
+        builder.outcome.series.extend(window::series(subject, plan.measure.interval, bins));
     }
     for (index, vpn) in plan.vpns.iter().enumerate() {
         let own = found.reports.iter().flat_map(|report| &report.vpns).find(|own| own.vpn == vpn.name);
         let bytes = match found.is_real {
-            true => gathered.received_in(found, index, &sides),
-            false => gathered.delivered_to(index as u16, found.emulator),
+            true => builder.received_in(found, index, &sides),
+            false => builder.delivered_to(index as u16, found.emulator),
         };
-        gathered.add_vpn(&vpn.name, &bytes, own);
+        builder.add_vpn(&vpn.name, &bytes, own);
     }
-    found.reports.iter().for_each(|report| gathered.add_usage(report));
+    found.reports.iter().for_each(|report| builder.add_usage(report));
     for link in &found.emulator.links {
-        link.directions.iter().for_each(|direction| gathered.add_link(direction));
-        if tells_of_broadcast(plan, &link.name) {
-            link.directions.iter().for_each(|direction| gathered.add_broadcast(direction));
+        link.directions.iter().for_each(|direction| builder.add_link(direction));
+        if reports_broadcast(plan, &link.name) {
+            link.directions.iter().for_each(|direction| builder.add_broadcast(direction));
         }
     }
-    gathered.add_remarks(found);
-    let mut outcome = gathered.outcome;
+    builder.add_remarks(found);
+    let mut outcome = builder.outcome;
     outcome.series.sort_by_key(|series| series.metric);
     outcome
 }
 
-/// A failure for each service that failed, and a file of what its programs said.
+/// Adds a failure for each failed service, and writes the output of its programs to a file.
 pub fn keep_logs(services: &[ServiceResult], seed: u64, logs: &Path, outcome: &mut Outcome) {
     for service in services {
         let Some(error) = &service.error else { continue };
         let path = logs.join(format!("{}-{seed}.log", service.name));
         let written = fs::create_dir_all(logs).and_then(|()| fs::write(&path, &service.log));
-        let place = match written {
-            Ok(()) => format!("its log is {}", path.display()),
-            Err(e) => format!("its log cannot be kept in {}: {e}", path.display()),
+        let log = match written {
+            Ok(()) => format!("see the log {}", path.display()),
+            Err(e) => format!("cannot write the log {}: {e}", path.display()),
         };
-        outcome.failures.push(format!("service.{}: {error}; {place}", service.name));
+        outcome.failures.push(format!("service.{}: {error}; {log}", service.name));
     }
 }
 
-/// The two sides of every flow, by name.
+/// Results of both sides of each flow, by name.
 struct Sides<'a> {
     sending: BTreeMap<&'a str, &'a FlowResult>,
     receiving: BTreeMap<&'a str, &'a FlowResult>,
@@ -112,29 +111,29 @@ struct Sides<'a> {
 
 impl<'a> Sides<'a> {
     fn new(reports: &'a [Report]) -> Sides<'a> {
-        let of = |sends: bool| {
+        let side = |sends: bool| {
             let flows = reports.iter().flat_map(|report| &report.flows);
             flows.filter(|flow| flow.sends == sends).map(|flow| (flow.name.as_str(), flow)).collect()
         };
-        Sides { sending: of(true), receiving: of(false) }
+        Sides { sending: side(true), receiving: side(false) }
     }
 }
 
-/// What Linux tells of a connection that has lost nothing yet (TCP_INFINITE_SSTHRESH).
+/// Slow start threshold that Linux reports before the first loss (TCP_INFINITE_SSTHRESH).
 const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
-struct Gathered {
+struct OutcomeBuilder {
     bins: usize,
     seconds: f64,
     outcome: Outcome,
-    /// Names of the links the kernel works.
+    /// Names of the links that the kernel emulates.
     by_kernel: BTreeSet<String>,
     is_real: bool,
 }
 
-impl Gathered {
+impl OutcomeBuilder {
     fn push(&mut self, metric: Metric, subject: &str, mut values: Vec<f64>) {
-        // What an agent did not tell is unknown, not zero.
+        // Values that an agent did not report are unknown, not zero.
         values.resize(self.bins, f64::NAN);
         self.outcome.series.push(Series { metric, subject: subject.to_owned(), values });
     }
@@ -152,7 +151,7 @@ impl Gathered {
         let is_tcp = matches!(group.transport, Transport::Tcp(_));
         let (sending, mut receiving) = (sides.sending.get(&*name), sides.receiving.get(&*name));
         if is_one_ended(&group.transport) {
-            // What comes back is what was received.
+            // The sender receives the replies.
             receiving = sending;
         }
         self.add_remarks_of(&name, [sending, receiving]);
@@ -179,21 +178,21 @@ impl Gathered {
         self.add_sender(&name, is_tcp, sending);
     }
 
-    /// Packets lost per bin on the links of a TCP flow; unknown where the kernel works one of
-    /// them, or a tunnel hides whose they are.
+    /// Returns the packets lost per bin on the links of a TCP flow. They are unknown if the kernel emulates one of the
+    /// links or the path contains a tunnel.
     fn lost_of_tcp(&self, plan: &Plan, group: &FlowGroup, lost: Option<&Vec<u64>>) -> Vec<f64> {
         let by_kernel = |hop: &Hop| self.by_kernel.contains(&plan.links[hop.link].name);
-        let hidden = |path: &[Hop]| !plan.crossings(path).is_empty();
+        let has_tunnel = |path: &[Hop]| !plan.crossings(path).is_empty();
         match lost {
             _ if self.is_real => Vec::new(),
-            _ if hidden(&group.path) || hidden(&group.reverse) => Vec::new(),
+            _ if has_tunnel(&group.path) || has_tunnel(&group.reverse) => Vec::new(),
             _ if group.path.iter().chain(&group.reverse).any(by_kernel) => Vec::new(),
             Some(lost) => lost.iter().map(|count| *count as f64).collect(),
             None => vec![0.0; self.bins],
         }
     }
 
-    /// What a flow's sender found.
+    /// Adds the results of a flow's sender.
     fn add_sender(&mut self, name: &str, is_tcp: bool, sending: Option<&&FlowResult>) {
         if !is_tcp {
             let bits = 8.0 / self.seconds;
@@ -210,7 +209,7 @@ impl Gathered {
         }
     }
 
-    /// What one of a flow's receivers found.
+    /// Adds the results of one of a flow's receivers.
     fn add_receiver(&mut self, name: &str, is_tcp: bool, receiving: Option<&&FlowResult>) {
         let received = |value: fn(&Counts) -> u64, scale| per_bin(receiving, value, scale);
         self.push(Metric::FlowThroughput, name, received(|c| c.received_bytes, 8.0 / self.seconds));
@@ -237,14 +236,14 @@ impl Gathered {
         }
     }
 
-    /// A STAMP session: its sender has what was answered and every delay, its reflector what reached it.
+    /// Adds a STAMP session. The sender reports replies and delays, the reflector the packets it received.
     fn add_session(&mut self, name: &str, sender: Option<&&FlowResult>, reflector: Option<&&FlowResult>) {
         let answered = |value: fn(&Counts) -> u64, scale| per_bin(sender, value, scale);
         self.push(Metric::FlowThroughput, name, answered(|c| c.received_bytes, 8.0 / self.seconds));
         self.push(Metric::FlowDuplicated, name, answered(|c| c.duplicated, 1.0));
         self.push(Metric::FlowReordered, name, answered(|c| c.reordered, 1.0));
         self.add_sender(name, false, sender);
-        // What neither side knows alone is known at the end.
+        // Losses per direction need the totals of both sides, which are known at the end.
         let total = |side: Option<&&FlowResult>, value: fn(&Counts) -> u64| {
             side.map(|side| side.bins.iter().map(value).sum::<u64>())
         };
@@ -265,12 +264,12 @@ impl Gathered {
             self.distribution(Metric::FlowDelay, &backward, &sender.answer_delay);
         }
         if !self.is_real {
-            // All agents read the clock of one machine.
+            // All agents read the same clock.
             self.push(Metric::FlowClockError, name, vec![0.0; self.bins]);
         }
     }
 
-    /// A number of the whole run, in the last bin; unknown where there is none.
+    /// Adds a total of the whole run to the last bin; unknown if `None`.
     fn push_total(&mut self, metric: Metric, subject: &str, total: Option<f64>) {
         let mut values = vec![0.0; self.bins];
         if let Some(last) = values.last_mut() {
@@ -288,7 +287,7 @@ impl Gathered {
         }
     }
 
-    /// A dialogue delivers in both directions.
+    /// Adds an application, which delivers data in both directions.
     fn add_dialogue(&mut self, application: &Application, name: &str, sides: [Option<&&FlowResult>; 2]) {
         let bits = 8.0 / self.seconds;
         let [at_client, at_server] = sides.map(|side| per_bin(side, |c| c.received_bytes, bits));
@@ -301,7 +300,7 @@ impl Gathered {
         }
     }
 
-    /// A service is seen from its client, as an application's is.
+    /// Adds a service. Like that of an application, its quality is measured at the client.
     fn add_service(&mut self, application: &Application, name: &str, found: Option<&ServiceResult>) {
         let Some(found) = found else { return };
         let bits = 8.0 / self.seconds;
@@ -309,19 +308,19 @@ impl Gathered {
         self.push(Metric::FlowThroughput, name, values);
         let mut client = vec![Quality::default(); self.bins];
         let bin = |at: Instant| ((at.0 as f64 / 1e9 / self.seconds) as usize).min(self.bins.max(1) - 1);
-        for (noticed, (reads, took)) in client.iter_mut().zip(&found.reads) {
-            (noticed.transactions, noticed.transaction_ns) = (*reads, took.0);
+        for (quality, (reads, took)) in client.iter_mut().zip(&found.reads) {
+            (quality.transactions, quality.transaction_ns) = (*reads, took.0);
         }
         match (found.finished, &found.error) {
             (Some((at, took)), _) => {
-                let noticed = &mut client[bin(at)];
-                (noticed.transactions, noticed.transaction_ns) = (1, took.0);
+                let quality = &mut client[bin(at)];
+                (quality.transactions, quality.transaction_ns) = (1, took.0);
             }
             (None, Some(_)) => client[0].failures = 1,
-            // What reads to the end of the run is never over.
+            // A client that reads until the end of the run never finishes.
             (None, None) if !found.reads.is_empty() => {}
             (None, None) => self.outcome.warnings.push(format!(
-                "service.{name}: not over at the end of the run, after {} bytes",
+                "service.{name}: unfinished at the end of the run, after {} bytes",
                 found.received.iter().sum::<u64>()
             )),
         }
@@ -366,12 +365,12 @@ impl Gathered {
                 achieved,
             });
         };
-        load("rate", "of that asked", 1.0, 1.0 + schedule.rate_error);
+        load("rate", "of the requested rate", 1.0, 1.0 + schedule.rate_error);
         load("packets", "packets", schedule.asked as f64, schedule.sent as f64);
         load("gaps within 5 %", "", 1.0, schedule.gaps_within_5_percent);
     }
 
-    /// Bytes of a VPN's packets that links delivered to customers in each bin.
+    /// Returns the bytes of a VPN's packets that links delivered to customers, per bin.
     fn delivered_to(&self, class: u16, emulator: &emulator::Report) -> Vec<f64> {
         let directions = emulator.links.iter().flat_map(|link| &link.directions);
         let mut bytes = vec![0.0; self.bins];
@@ -381,7 +380,7 @@ impl Gathered {
         bytes
     }
 
-    /// Bytes of a VPN's packets in each bin, as its flows' receivers tell of them.
+    /// Returns the bytes of a VPN's packets per bin, as reported by the receivers of its flows.
     fn received_in(&self, found: &Findings, vpn: usize, sides: &Sides) -> Vec<f64> {
         let mut bytes = vec![0.0; self.bins];
         for member in found.members {
@@ -390,7 +389,10 @@ impl Gathered {
             let Some(receiving) = sides.receiving.get(&*name).filter(|_| group.vpn == Some(vpn)) else {
                 continue;
             };
-            bytes.iter_mut().zip(&receiving.bins).for_each(|(sum, counts)| *sum += at_ip(group, counts));
+            bytes
+                .iter_mut()
+                .zip(&receiving.bins)
+                .for_each(|(sum, counts)| *sum += bytes_at_ip(group, counts));
         }
         bytes
     }
@@ -415,7 +417,7 @@ impl Gathered {
         self.push(Metric::VpnLost, name, lost.collect());
     }
 
-    /// What a provider edge router took.
+    /// Adds the resource usage of a provider edge router.
     fn add_usage(&mut self, report: &Report) {
         if report.usage.is_empty() {
             return;
@@ -461,10 +463,12 @@ impl Gathered {
         outcome.warnings.extend(emulator.warnings.iter().cloned());
         if found.watched.lost > 0 {
             let lost = found.watched.lost;
-            outcome.warnings.push(format!("{lost} events of TCP flows came faster than they were read"));
+            outcome.warnings.push(format!(
+                "{lost} events of TCP flows were lost because they arrived faster than they were read"
+            ));
         }
-        let untold = |missing: &String| format!("the kernel does not tell of TCP flows: {missing}");
-        outcome.warnings.extend(found.watched.missing.iter().map(untold));
+        let missing = |reason: &String| format!("no kernel events of TCP flows: {reason}");
+        outcome.warnings.extend(found.watched.missing.iter().map(missing));
         outcome.void.extend(emulator.void.iter().cloned());
         for report in found.reports {
             let named = |text: &String| format!("node.{}: {text}", report.node);
@@ -475,7 +479,7 @@ impl Gathered {
             if let Some(saturated) = &direction.saturated {
                 outcome.loads.push(Load {
                     subject: direction.name.clone(),
-                    quantity: "rate of the full line, relative".into(),
+                    quantity: "rate of the saturated line, relative".into(),
                     unit: String::new(),
                     layer: "ip".into(),
                     asked: 1.0,
@@ -487,15 +491,15 @@ impl Gathered {
     }
 }
 
-/// Frames to all stations are told of where neighbours ask for each other: on LANs, and among routers that
-/// daemons drive.
-fn tells_of_broadcast(plan: &Plan, link: &str) -> bool {
+/// Returns whether the broadcast frames of a link are reported: on LANs and between routers with routing daemons, where
+/// neighbors are resolved during the run.
+fn reports_broadcast(plan: &Plan, link: &str) -> bool {
     let index = plan.links.iter().position(|other| other.name == link);
     plan.routing.is_some() || index.is_some_and(|index| plan.lan_of(index).is_some())
 }
 
-/// What was received in a bin, with the headers its packets had; a stream's are as few as can be.
-fn at_ip(group: &FlowGroup, counts: &Counts) -> f64 {
+/// Returns the bytes received in a bin at the IP layer. TCP streams count with the minimum number of segments.
+fn bytes_at_ip(group: &FlowGroup, counts: &Counts) -> f64 {
     let ip = match group.family {
         Family::V4 => IPV4_HEADER,
         Family::V6 => IPV6_HEADER,
@@ -510,7 +514,7 @@ fn at_ip(group: &FlowGroup, counts: &Counts) -> f64 {
     counts.received_bytes as f64 + packets as f64 * f64::from(ip + header)
 }
 
-/// Mean travel time of each bin, seconds; unknown where nothing travelled.
+/// Returns the mean travel time of each bin in seconds; NaN for a bin without packets.
 fn mean_travel(travel: &[Travel]) -> Vec<f64> {
     travel.iter().map(|bin| bin.sum_ns as f64 * 1e-9 / bin.count as f64).collect()
 }
@@ -519,7 +523,7 @@ fn per_bin(side: Option<&&FlowResult>, value: impl Fn(&Counts) -> u64, scale: f6
     side.map_or(Vec::new(), |side| side.bins.iter().map(|counts| value(counts) as f64 * scale).collect())
 }
 
-/// Packets are handed to the network where a link leaves a host, and delivered where one ends at it.
+/// Returns the packet totals. Packets are sent where a link leaves a host and delivered where a link ends at a host.
 fn totals(found: &Findings) -> Totals {
     let mut totals = Totals::default();
     let is_host = |node: usize| found.plan.nodes[node].kind == NodeKind::Host;

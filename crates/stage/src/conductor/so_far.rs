@@ -1,7 +1,7 @@
-//! What a run has found so far, put together from the bins that agents and emulator tell while it goes on:
-//! series under the same names as in the outcome. Delays' distributions are known at the end.
+//! Partial outcome of a run, from the bins that agents and emulator report during it. Its series have the names of
+//! those in the final outcome. Delay distributions are only available at the end.
 //!
-//! What an agent tells is taken as far as it can be of this run: on `live` it is somebody else's program.
+//! Bins that do not belong to the run are ignored, because the agents of the live stage are not trusted.
 
 use super::outcome::{self, Findings};
 use crate::topology::assignments::Member;
@@ -14,28 +14,28 @@ use netstage_scenario::outcome::Outcome;
 use netstage_scenario::plan::Plan;
 use std::collections::BTreeMap;
 
-/// How long a bin waits for those who have not told of it. A lost agent tells nothing any more.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum time to wait for missing reports of a bin. A lost agent reports no more bins.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The bins told so far.
+/// Partial outcome of a run.
 pub struct SoFar<'a> {
     plan: &'a Plan,
     members: &'a [Member],
-    /// Sides of flows, and windows, that are told of.
+    /// Expected numbers of flow sides and of windows.
     expected: (usize, usize),
-    /// By number of the flow, and whether this is its sender's side.
+    /// Results by flow number and side; `true` is the sender.
     flows: BTreeMap<(u32, bool), FlowResult>,
     windows: BTreeMap<String, Vec<Bin>>,
     vpns: BTreeMap<String, VpnResult>,
     emulator: emulator::Report,
-    /// Bins of which the emulator has told; none where the network is a real one.
+    /// Number of bins reported by the emulator; `None` for a real network.
     links: Option<usize>,
-    /// Bins that were passed on.
-    told: usize,
+    /// Number of bins that were passed on.
+    reported: usize,
 }
 
 impl<'a> SoFar<'a> {
-    /// Nothing yet of what these agents are to do, and of so many windows; links are those of an emulator, if there is one.
+    /// Creates an empty outcome for these assignments and this number of windows. `config` is that of the emulator.
     pub fn new<'b>(
         plan: &'a Plan,
         members: &'a [Member],
@@ -44,7 +44,7 @@ impl<'a> SoFar<'a> {
         config: Option<&emulator::Config>,
     ) -> SoFar<'a> {
         let expected = (assignments.map(|assignment| assignment.flows.len()).sum(), windows);
-        let begun = |config: &emulator::Config| {
+        let empty_report = |config: &emulator::Config| {
             let links = config.links.iter();
             let named = links
                 .map(|link| (link.name.as_str(), [0, 1].map(|direction| link.direction_name(direction))));
@@ -57,16 +57,16 @@ impl<'a> SoFar<'a> {
             flows: BTreeMap::new(),
             windows: BTreeMap::new(),
             vpns: BTreeMap::new(),
-            emulator: config.map(begun).unwrap_or_default(),
+            emulator: config.map(empty_report).unwrap_or_default(),
             links: config.map(|_| 0),
-            told: 0,
+            reported: 0,
         }
     }
 
-    /// Bins have ended at agents.
+    /// Adds bins reported by agents.
     pub fn add(&mut self, ended: &Ended) {
-        let whole = self.whole();
-        for ended in ended.bins.iter().filter(|ended| (ended.bin as usize) < whole) {
+        let bin_count = self.bin_count();
+        for ended in ended.bins.iter().filter(|ended| (ended.bin as usize) < bin_count) {
             let Some(member) = self.members.get(ended.flow as usize) else { continue };
             let side = self.flows.entry((ended.flow, ended.sends)).or_insert_with(|| FlowResult {
                 name: self.plan.flow_name(member.group, member.index),
@@ -74,17 +74,17 @@ impl<'a> SoFar<'a> {
                 ..FlowResult::default()
             });
             let bin = ended.bin as usize;
-            // The halves of a one-ended flow tell apart.
-            place(&mut side.bins, bin, Counts::default()).add(&ended.counts);
+            // The two halves of a one-ended flow report separately.
+            bin_mut(&mut side.bins, bin, Counts::default()).add(&ended.counts);
             if let Some(tcp) = ended.tcp {
-                *place(&mut side.tcp, bin, tcp) = tcp;
+                *bin_mut(&mut side.tcp, bin, tcp) = tcp;
             }
             if let Some(travel) = ended.travel {
-                *place(&mut side.travel, bin, travel) = travel;
+                *bin_mut(&mut side.travel, bin, travel) = travel;
             }
         }
         self.add_windows(&ended.windows);
-        for ended in ended.vpns.iter().filter(|ended| (ended.bin as usize) < whole) {
+        for ended in ended.vpns.iter().filter(|ended| (ended.bin as usize) < bin_count) {
             if !self.plan.vpns.iter().any(|vpn| vpn.name == ended.vpn) {
                 continue;
             }
@@ -93,24 +93,24 @@ impl<'a> SoFar<'a> {
                 .entry(ended.vpn.clone())
                 .or_insert_with_key(|name| VpnResult { vpn: name.clone(), ..VpnResult::default() });
             let bin = ended.bin as usize;
-            *place(&mut vpn.queue, bin, 0.0) = ended.queue;
-            *place(&mut vpn.queue_drops, bin, 0) = ended.queue_drops;
+            *bin_mut(&mut vpn.queue, bin, 0.0) = ended.queue;
+            *bin_mut(&mut vpn.queue_drops, bin, 0) = ended.queue_drops;
             if let Some(window) = ended.window {
-                *place(&mut vpn.window, bin, window) = window;
+                *bin_mut(&mut vpn.window, bin, window) = window;
             }
         }
     }
 
-    /// Bins of watched windows have ended.
+    /// Adds bins of watched windows.
     pub fn add_windows(&mut self, ended: &[EndedWindow]) {
-        let whole = self.whole();
-        for ended in ended.iter().filter(|ended| (ended.bin as usize) < whole) {
+        let bin_count = self.bin_count();
+        for ended in ended.iter().filter(|ended| (ended.bin as usize) < bin_count) {
             let bins = self.windows.entry(ended.subject.clone()).or_default();
-            *place(bins, ended.bin as usize, Bin::default()) = ended.window;
+            *bin_mut(bins, ended.bin as usize, Bin::default()) = ended.window;
         }
     }
 
-    /// Bins of links have ended.
+    /// Adds bins of links.
     pub fn add_links(&mut self, ended: &[emulator::report::EndedBin]) {
         for ended in ended {
             self.emulator.add(ended);
@@ -118,24 +118,24 @@ impl<'a> SoFar<'a> {
         }
     }
 
-    /// Whether bins have ended since this was asked before: all have told of them, or had the time.
+    /// Returns whether bins have been completed since the last call: all their reports have arrived or timed out.
     pub fn has_news(&mut self, now: Instant) -> bool {
-        let told_of = |lengths: Vec<usize>, expected: usize| match lengths.len() < expected {
+        let complete = |lengths: Vec<usize>, expected: usize| match lengths.len() < expected {
             true => 0,
             false => lengths.into_iter().min().unwrap_or(usize::MAX),
         };
-        let flows = told_of(self.flows.values().map(|flow| flow.bins.len()).collect(), self.expected.0);
-        let windows = told_of(self.windows.values().map(Vec::len).collect(), self.expected.1);
-        let vpns = told_of(self.vpns.values().map(|vpn| vpn.queue.len()).collect(), 0);
-        let waited = (now.0.saturating_sub(PATIENCE.0) / self.plan.measure.interval.0) as usize;
-        let by_agents = flows.min(windows).min(vpns).max(waited);
-        let bins = by_agents.min(self.links.unwrap_or(usize::MAX)).min(self.whole());
-        let before = self.told;
-        self.told = before.max(bins);
-        before < self.told
+        let flows = complete(self.flows.values().map(|flow| flow.bins.len()).collect(), self.expected.0);
+        let windows = complete(self.windows.values().map(Vec::len).collect(), self.expected.1);
+        let vpns = complete(self.vpns.values().map(|vpn| vpn.queue.len()).collect(), 0);
+        let timed_out = (now.0.saturating_sub(REPORT_TIMEOUT.0) / self.plan.measure.interval.0) as usize;
+        let by_agents = flows.min(windows).min(vpns).max(timed_out);
+        let bins = by_agents.min(self.links.unwrap_or(usize::MAX)).min(self.bin_count());
+        let before = self.reported;
+        self.reported = before.max(bins);
+        before < self.reported
     }
 
-    /// The outcome of these bins.
+    /// Returns the outcome of the completed bins.
     pub fn outcome(&self) -> Outcome {
         let reports = [Report {
             flows: self.flows.values().cloned().collect(),
@@ -153,20 +153,20 @@ impl<'a> SoFar<'a> {
             services: &[],
             watched: &Watched { flows: windows.collect(), ..Watched::default() },
         });
-        outcome.truncate(self.told);
+        outcome.truncate(self.reported);
         outcome
     }
 
-    /// Bins of the run.
-    fn whole(&self) -> usize {
+    /// Returns the number of bins of the run.
+    fn bin_count(&self) -> usize {
         (self.plan.duration.0 / self.plan.measure.interval.0) as usize
     }
 }
 
-/// A bin's place; what was not told before it is as `blank`.
-fn place<T: Clone>(values: &mut Vec<T>, place: usize, blank: T) -> &mut T {
-    if values.len() <= place {
-        values.resize(place + 1, blank);
+/// Returns the value of a bin. Missing bins up to it are filled with `blank`.
+fn bin_mut<T: Clone>(values: &mut Vec<T>, bin: usize, blank: T) -> &mut T {
+    if values.len() <= bin {
+        values.resize(bin + 1, blank);
     }
-    &mut values[place]
+    &mut values[bin]
 }

@@ -1,5 +1,4 @@
-//! Which links the kernel's netem works in place of netstage's emulator: those it can be
-//! without a difference, where a run asks for it.
+//! Back-ends of emulated links: netstage's emulator, or the kernel's netem for the links that it emulates exactly.
 
 use crate::topology::spec::{LinkSpec, Spec};
 use netstage_core::link::Config;
@@ -7,19 +6,19 @@ use netstage_emulator::netem::{self, STEP, Stages};
 use netstage_scenario::outcome::Stopped;
 use netstage_scenario::plan::{Hop, Plan};
 
-/// Who works the links.
+/// Back-end of the links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
     /// netstage's emulator.
     #[default]
     Own,
-    /// The kernel's netem, or the run is refused.
+    /// The kernel's netem; a run with a link that netem cannot emulate is refused.
     Netem,
-    /// netem where it does the same, netstage's emulator elsewhere.
+    /// netem for the links that it emulates exactly, netstage's emulator for the others.
     Mixed,
 }
 
-/// Hands links to the kernel; what a reader of the record must know of it.
+/// Assigns links to the kernel. Returns remarks for the record.
 pub fn assign(backend: Backend, plan: &Plan, spec: &mut Spec) -> Result<Vec<String>, Stopped> {
     if backend == Backend::Own {
         return Ok(Vec::new());
@@ -33,8 +32,8 @@ pub fn assign(backend: Backend, plan: &Plan, spec: &mut Spec) -> Result<Vec<Stri
     }
     if backend == Backend::Netem && !refused.is_empty() {
         return Err(Stopped::Unsupported(format!(
-            "netem cannot be every link as the scenario has it: {}. Run it with --emulator mixed, which leaves these to \
-             netstage, or with --emulator own",
+            "netem cannot emulate every link of the scenario: {}; use --emulator mixed, which leaves these links to \
+             netstage, or --emulator own",
             refused.join("; ")
         )));
     }
@@ -44,30 +43,30 @@ pub fn assign(backend: Backend, plan: &Plan, spec: &mut Spec) -> Result<Vec<Stri
         .filter(|link| link.netem.is_some())
         .map(|link| format!("link.{}", link.name))
         .collect();
-    let mut told = Vec::new();
+    let mut remarks = Vec::new();
     if !by_kernel.is_empty() {
-        told.push(format!(
-            "the kernel's netem worked {}: its losses, jitter and duplicates do not follow the seed, queue lengths are \
-             those read every {} ms, how late it was is not known, and of TCP's packets it does not tell whose it lost",
+        remarks.push(format!(
+            "the kernel's netem emulated {}: losses, jitter and duplicates do not follow the seed, queue lengths are \
+             sampled every {} ms, and neither the lateness nor the TCP flows of lost packets are known",
             by_kernel.join(", "),
             STEP.0 / 1_000_000
         ));
     }
     if !refused.is_empty() {
-        told.push(format!("netstage worked what netem cannot be: {}", refused.join("; ")));
+        remarks.push(format!("netstage emulated the links that netem cannot: {}", refused.join("; ")));
     }
-    Ok(told)
+    Ok(remarks)
 }
 
-/// The netems of both directions of a link, or all that they would do otherwise.
+/// Returns the netems of both directions of a link, or the properties that netem lacks.
 fn by_netem(plan: &Plan, link: &LinkSpec) -> Result<[Stages; 2], Vec<&'static str>> {
     let mut differences = Vec::new();
     let mut stages = |config: &Config| match netem::stages(config) {
         Ok(stages) => stages,
         Err(found) => {
-            found.into_iter().for_each(|what| {
-                if !differences.contains(&what) {
-                    differences.push(what);
+            found.into_iter().for_each(|difference| {
+                if !differences.contains(&difference) {
+                    differences.push(difference);
                 }
             });
             Stages::default()
@@ -77,12 +76,16 @@ fn by_netem(plan: &Plan, link: &LinkSpec) -> Result<[Stages; 2], Vec<&'static st
     if link.is_tun {
         differences.push("a link of TUN interfaces");
     }
-    let here = |hop: &Hop| hop.link == link.index;
-    if plan.vpns.iter().any(|vpn| vpn.path.last().is_some_and(here)) {
-        differences.push("counting a VPN's traffic where it leaves");
+    let is_this_link = |hop: &Hop| hop.link == link.index;
+    if plan.vpns.iter().any(|vpn| vpn.path.last().is_some_and(is_this_link)) {
+        differences.push("counting the delivered traffic of a VPN");
     }
-    if plan.flows.iter().any(|flow| flow.background && flow.path.iter().chain(&flow.reverse).any(here)) {
-        differences.push("counting background traffic apart");
+    if plan
+        .flows
+        .iter()
+        .any(|flow| flow.background && flow.path.iter().chain(&flow.reverse).any(is_this_link))
+    {
+        differences.push("separate counts of background traffic");
     }
     if differences.is_empty() { Ok(both) } else { Err(differences) }
 }
@@ -116,32 +119,38 @@ mod tests {
     fn assigned(backend: Backend, text: &str) -> (Result<Vec<String>, Stopped>, Vec<bool>) {
         let plan = &plan_of(text);
         let mut spec = Spec::new(plan, &Layout::new(plan).unwrap(), &Default::default());
-        let told = assign(backend, plan, &mut spec);
-        (told, spec.links.iter().map(|link| link.netem.is_some()).collect())
+        let remarks = assign(backend, plan, &mut spec);
+        (remarks, spec.links.iter().map(|link| link.netem.is_some()).collect())
     }
 
     #[test]
-    fn links_netem_can_be_are_handed_to_it_when_asked() {
+    fn supported_links_are_assigned_to_netem_on_request() {
         assert_eq!(assigned(Backend::Own, SCENARIO), (Ok(vec![]), vec![false, false]));
-        let (told, by_kernel) = assigned(Backend::Netem, SCENARIO);
+        let (remarks, by_kernel) = assigned(Backend::Netem, SCENARIO);
         assert_eq!(by_kernel, [true, true]);
-        assert!(told.unwrap()[0].starts_with("the kernel's netem worked link.other, link.plain: "));
+        assert!(remarks.unwrap()[0].starts_with("the kernel's netem emulated link.other, link.plain: "));
     }
 
     #[test]
-    fn what_it_cannot_be_is_refused_by_name_or_stays() {
+    fn an_unsupported_link_is_refused_or_emulated_by_netstage() {
         let text = SCENARIO.replace("[link.other]", "[link.other]\nber = 1e-6");
         let (refused, _) = assigned(Backend::Netem, &text);
-        let Err(Stopped::Unsupported(why)) = refused else { panic!("{refused:?}") };
-        assert!(why.contains("link.other: a bit error rate") && !why.contains("link.plain"), "{why}");
-        let (told, by_kernel) = assigned(Backend::Mixed, &text);
-        let told = told.unwrap();
+        let Err(Stopped::Unsupported(reason)) = refused else { panic!("{refused:?}") };
+        assert!(
+            reason.contains("link.other: a bit error rate") && !reason.contains("link.plain"),
+            "{reason}"
+        );
+        let (remarks, by_kernel) = assigned(Backend::Mixed, &text);
+        let remarks = remarks.unwrap();
         assert_eq!(by_kernel, [false, true]);
-        assert!(told[1].contains("netstage worked what netem cannot be: link.other: a bit error rate"));
+        assert!(
+            remarks[1]
+                .contains("netstage emulated the links that netem cannot: link.other: a bit error rate")
+        );
     }
 
     #[test]
-    fn background_that_is_counted_apart_keeps_a_link_from_netem() {
+    fn a_link_with_background_traffic_is_not_assigned_to_netem() {
         let (_, by_kernel) = assigned(Backend::Mixed, &format!("{SCENARIO}\nbackground = true"));
         assert_eq!(by_kernel, [false, false]);
     }

@@ -1,5 +1,5 @@
-//! A private folder for a run's sockets and spools, removed with the run. What a killed run
-//! left behind is removed by the next one.
+//! Private folder for the sockets and spools of a run, removed at its end. The folder of a killed run is removed by the
+//! next run.
 
 use std::fs;
 use std::io;
@@ -11,14 +11,14 @@ const PREFIX: &str = "netstage-";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// The folder.
+/// Private folder of a run.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
 }
 
 impl Folder {
-    /// Makes one, readable by this user alone.
+    /// Creates a folder that only this user can read.
     pub fn new() -> io::Result<Folder> {
         // A socket's path has at most 107 bytes, so the folder is not below the record.
         let parent = std::env::temp_dir();
@@ -29,32 +29,32 @@ impl Folder {
         Ok(Folder { path })
     }
 
-    /// Where the agent of a node listens.
+    /// Returns the path of the socket of a node's agent.
     pub fn socket(&self, node: usize) -> PathBuf {
         self.path.join(format!("{node}.sock"))
     }
 
-    /// Where the agent of a node spools.
+    /// Returns the path of the spool of a node's agent.
     pub fn spool(&self, node: usize) -> PathBuf {
         self.path.join(format!("{node}.spool"))
     }
 
-    /// Where the provider edge router of a node listens.
+    /// Returns the path of the control socket of a node's provider edge router.
     pub fn control(&self, node: usize) -> PathBuf {
         self.path.join(format!("{node}.pe"))
     }
 
-    /// The folder itself.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the agent of a node says what went wrong.
+    /// Returns the path of the log of a node's agent.
     pub fn log(&self, node: usize) -> PathBuf {
         self.path.join(format!("{node}.log"))
     }
 
-    /// The last thing the agent of a node said, if anything.
+    /// Returns the last line of the log of a node's agent, if any.
     pub fn last_words(&self, node: usize) -> Option<String> {
         let log = fs::read_to_string(self.log(node)).ok()?;
         log.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
@@ -67,7 +67,7 @@ impl Drop for Folder {
     }
 }
 
-/// Removes our own folders whose process is gone.
+/// Removes folders of this user whose process no longer exists.
 fn remove_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -75,9 +75,9 @@ fn remove_abandoned(parent: &Path) {
         let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'));
         let Some((process, _)) = process else { continue };
         let Ok(process) = process.parse::<u32>() else { continue };
-        let gone = !Path::new("/proc").join(process.to_string()).exists();
-        let own = entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == nix::unistd::geteuid().as_raw());
-        if gone && own {
+        let is_gone = !Path::new("/proc").join(process.to_string()).exists();
+        let is_own = entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == nix::unistd::geteuid().as_raw());
+        if is_gone && is_own {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -1,7 +1,7 @@
-//! A plan on the emulated stage: real packets between namespaces of this machine.
+//! Emulated stage: runs a plan with real packets between namespaces of this machine.
 //!
-//! The fabric holds the network, an agent in each host its flows; this is the controller
-//! of both, and what turns their findings into the outcome of a run.
+//! The fabric process holds the network, and an agent in each host runs its flows. This module controls both and
+//! derives the outcome of a run from their results.
 
 mod backend;
 mod folder;
@@ -32,28 +32,28 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::PathBuf;
 
-/// How often the end of a run without agents is looked for.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+/// Polling interval for the end of a run without agents.
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// What a run needs beside its plan.
+/// Program, log folder and back-end of the runs.
 #[derive(Clone, Debug)]
 pub struct Means {
-    /// netstage itself: fabric and agents are processes of it.
+    /// netstage executable, which also runs fabric and agents.
     pub program: PathBuf,
-    /// The folder for what other people's programs said where they failed.
+    /// Folder for the logs of failed services.
     pub logs: PathBuf,
-    /// Who works the links.
+    /// Back-end of the links.
     pub backend: Backend,
 }
 
-/// Runs a plan under a seed. `attendant` is asked several times a second.
+/// Runs a plan with a seed. Calls `attendant` several times per second.
 pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> Result<Outcome, Stopped> {
     let stop = &|| attendant.stop();
     if let Some(missing) = missing(plan) {
         return Err(missing);
     }
     let folder =
-        Folder::new().map_err(|e| Stopped::Failed(format!("cannot make a folder for sockets: {e}")))?;
+        Folder::new().map_err(|e| Stopped::Failed(format!("cannot create a folder for sockets: {e}")))?;
     let Prepared { members, assignments, windows, mut build, differences } =
         prepare(plan, seed, means.backend, &folder)?;
     build.tell_bins = attendant.listens();
@@ -73,10 +73,10 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
         so_far.add_links(&links);
         so_far.add_windows(&windows);
     });
-    // Services go on where no agent takes part, or all are over.
+    // Services continue if there are no agents or all have finished.
     while services && epoch.now().0 < plan.duration.0 && !stop() {
         attendant.reached(epoch.now());
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let mut collected = agents.collect();
     let warnings = clock_warnings(agents.clocks());
@@ -100,13 +100,13 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
     let remarks = Remarks { differences, failures: ended, warnings, ..Remarks::default() };
     Ok(conductor::conclude(&found, seed, &means.logs, collected, remarks, |loss| {
         let node = plan.nodes.iter().position(|node| node.name == loss.agent);
-        let words = node.and_then(|node| folder.last_words(node));
-        let words = words.map_or(String::new(), |words| format!("; it last said: {words}"));
-        format!("node.{}: its agent was lost: {}{words}", loss.agent, loss.reason)
+        let line = node.and_then(|node| folder.last_words(node));
+        let log = line.map_or(String::new(), |line| format!("; last line of its log: {line}"));
+        format!("node.{}: the agent was lost: {}{log}", loss.agent, loss.reason)
     }))
 }
 
-/// What this machine lacks for a plan.
+/// Returns the first program or privilege that a plan needs and this machine lacks.
 fn missing(plan: &Plan) -> Option<Stopped> {
     if let Some(absent) = services::missing(plan) {
         return Some(Stopped::Missing {
@@ -117,20 +117,20 @@ fn missing(plan: &Plan) -> Option<Stopped> {
     let tunnel = plan.tunnels.first().filter(|_| !matches!(privileges(), Privileges::Held))?;
     let name = &plan.nodes[tunnel.ends[0]].name;
     Some(Stopped::Missing {
-        message: format!("node.{name}: programs of gateways make network devices, which is forbidden"),
+        message: format!("node.{name}: gateways create network devices, which is not permitted"),
         remedy: "run it as root".into(),
     })
 }
 
-/// A run before anything of it is started.
+/// Run that is prepared but not started.
 struct Prepared {
     members: Vec<Member>,
-    /// What agents are asked to do, by index of the node.
+    /// Assignments of agents, by index of the node.
     assignments: BTreeMap<usize, Assignment>,
-    /// Number of windows that are watched.
+    /// Number of watched windows.
     windows: usize,
     build: Build,
-    /// In what the network differs from the plan's because of who works the links.
+    /// Differences from the plan due to the back-end of the links.
     differences: Vec<String>,
 }
 
@@ -146,7 +146,7 @@ fn prepare(plan: &Plan, seed: u64, backend: Backend, folder: &Folder) -> Result<
         let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
         assignment.edge = Some(EdgeTask { configuration });
     }
-    // All windows of this machine are watched at once.
+    // One watcher observes the windows of all nodes.
     let (senders, watched): (Vec<usize>, Vec<_>) = assignments::watched(plan, &members).into_iter().unzip();
     let windows = watched.len();
     let watch = WatchSpec::new(watched, plan.duration, plan.measure.interval);
@@ -171,11 +171,11 @@ fn prepare(plan: &Plan, seed: u64, backend: Backend, folder: &Folder) -> Result<
     Ok(Prepared { members, assignments, windows, build, differences })
 }
 
-/// The links that are built, and how packets on them are told apart.
+/// Returns the configuration of the used links, with the labels of their packets.
 fn emulator_config(plan: &Plan, layout: &Layout, members: &[Member], seed: u64) -> emulator::Config {
     let mut config = emulator::Config::of_plan(plan, seed);
     let mut used = layout.used.iter();
-    config.links.retain(|_| *used.next().expect("one for each link"));
+    config.links.retain(|_| *used.next().expect("each link has a flag"));
     config.labels = labels(plan, layout, members);
     config
 }
@@ -184,12 +184,12 @@ fn interrupted_or(failed: Obstacle, stop: &dyn Fn() -> bool) -> Stopped {
     if stop() { Stopped::Interrupted } else { stopped(failed) }
 }
 
-/// What one-way delays between clocks that were compared are worth.
+/// Returns a warning for each node whose clock offset has an error.
 fn clock_warnings(clocks: &Clocks) -> Vec<String> {
     let compared = clocks.iter().filter(|(_, clock)| clock.error_ns > 0);
     let warning = |(node, clock): (&str, ClockOffset)| {
         format!(
-            "node.{node}: its clock is known to ± {} µs; one-way delays to and from it carry that error",
+            "node.{node}: the clock offset is known to ± {} µs; one-way delays to and from it have that error",
             clock.error_ns.div_ceil(1000)
         )
     };

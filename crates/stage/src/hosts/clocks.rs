@@ -1,4 +1,4 @@
-//! Which hosts compare their clocks: those between which packets carry the time they were sent at.
+//! Clock comparison between hosts that exchange packets with timestamps.
 
 use netstage_agent::controller::{Agents, Clocks, Comparison};
 use netstage_agent_api::task::{Assignment, ClockTask, FlowTask, MOST_ASKED, Side, Transport};
@@ -7,23 +7,23 @@ use netstage_host::keyed::{Key, KeyError};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-/// The UDP port at which agents answer.
+/// UDP port of the STAMP reflectors of agents.
 pub const PORT: u16 = 4704;
 
-/// Has hosts that send to each other compare their clocks, but those that are known to read one.
+/// Adds clock comparisons between hosts that send to each other, except between agents that read the same clock.
 pub fn compare(parts: &mut [(String, Assignment)], clocks: &Clocks) -> Result<Vec<Comparison>, KeyError> {
     let mut pairs = BTreeSet::new();
     let mut found: Vec<(usize, usize, IpAddr, SocketAddr)> = Vec::new();
     for (from, (sender, part)) in parts.iter().enumerate() {
-        let mut asked = 0;
-        for flow in part.flows.iter().filter(|flow| is_dated(flow) && flow.side == Side::Send) {
+        let mut count = 0;
+        for flow in part.flows.iter().filter(|flow| has_timestamps(flow) && flow.side == Side::Send) {
             let receives = |task: &FlowTask| task.id == flow.id && task.side == Side::Receive;
             let Some(to) = parts.iter().position(|(_, part)| part.flows.iter().any(receives)) else {
                 continue;
             };
-            let is_one = clocks.between(sender, &parts[to].0).is_some_and(|clock| clock.same_clock);
-            if !is_one && asked < MOST_ASKED && pairs.insert((from.min(to), from.max(to))) {
-                asked += 1;
+            let is_same = clocks.between(sender, &parts[to].0).is_some_and(|clock| clock.same_clock);
+            if !is_same && count < MOST_ASKED && pairs.insert((from.min(to), from.max(to))) {
+                count += 1;
                 found.push((from, to, flow.source.ip(), SocketAddr::new(flow.destination.ip(), PORT)));
             }
         }
@@ -32,11 +32,11 @@ pub fn compare(parts: &mut [(String, Assignment)], clocks: &Clocks) -> Result<Ve
         return Ok(Vec::new());
     }
     let key = Key::generate()?.to_hexadecimal();
-    let none = || ClockTask { key: key.clone(), answers: Vec::new(), asks: Vec::new() };
+    let empty_task = || ClockTask { key: key.clone(), answers: Vec::new(), asks: Vec::new() };
     let mut comparisons = Vec::new();
     for (from, to, source, at) in found {
-        parts[from].1.clocks.get_or_insert_with(none).asks.push((SocketAddr::new(source, 0), at));
-        let answers = &mut parts[to].1.clocks.get_or_insert_with(none).answers;
+        parts[from].1.clocks.get_or_insert_with(empty_task).asks.push((SocketAddr::new(source, 0), at));
+        let answers = &mut parts[to].1.clocks.get_or_insert_with(empty_task).answers;
         if !answers.contains(&at) {
             answers.push(at);
         }
@@ -45,41 +45,40 @@ pub fn compare(parts: &mut [(String, Assignment)], clocks: &Clocks) -> Result<Ve
     Ok(comparisons)
 }
 
-/// Whether a flow's packets tell when they were sent, to one receiver that has agreed to them.
-fn is_dated(flow: &FlowTask) -> bool {
+/// Returns whether the packets of a flow carry send times to a single receiver.
+fn has_timestamps(flow: &FlowTask) -> bool {
     matches!(flow.transport, Transport::Udp(_))
 }
 
-/// How well a run's clocks are known.
+/// Accuracy of the clock offsets of a run.
 pub struct Certainty {
     before: Clocks,
     after: Clocks,
-    asked: usize,
+    requested: usize,
 }
 
 impl Certainty {
-    /// By looking again after a run that counted by what was seen before it.
+    /// Compares the clocks again after a run, whose delays use the offsets measured before it.
     pub fn after(agents: &Agents, comparisons: &[Comparison]) -> Certainty {
         let (before, after) = (agents.clocks().clone(), agents.read_clocks(comparisons));
-        Certainty { before, after, asked: comparisons.len() }
+        Certainty { before, after, requested: comparisons.len() }
     }
 
-    /// Most by which the clocks of two agents may differ from what was taken for it, with the drift between,
-    /// nanoseconds.
+    /// Returns the maximum error of the clock offset between two agents, including the drift, in nanoseconds.
     pub fn error_ns(&self, from: &str, to: &str) -> u64 {
         let between = |clocks: &Clocks| clocks.between(from, to);
-        let known = |offset: &ClockOffset| offset.error_ns < u64::MAX;
-        let after = between(&self.after).filter(known);
+        let is_known = |offset: &ClockOffset| offset.error_ns < u64::MAX;
+        let after = between(&self.after).filter(is_known);
         between(&self.before).map_or(0, |before| before.error_with_drift(after))
     }
 
-    /// What a reader should know, of the pairs of agents that send to each other.
+    /// Returns warnings about the clocks of the pairs of agents that send to each other.
     pub fn remarks(&self, pairs: impl Iterator<Item = (String, String)>) -> Vec<String> {
         let errors = pairs.map(|(from, to)| (self.error_ns(&from, &to), from, to));
         let mut remarks = Vec::new();
         if let Some((error_ns, from, to)) = errors.max().filter(|(error_ns, ..)| *error_ns > 0) {
             let compared = self.before.compared();
-            let how = match self.asked {
+            let method = match self.requested {
                 0 => "over their connections to the controller".into(),
                 all if compared == all => "by STAMP between the hosts".into(),
                 all => format!(
@@ -88,14 +87,16 @@ impl Certainty {
                 ),
             };
             remarks.push(format!(
-                "clocks of agents are known beside each other to ± {} µs at worst, between {from} and {to}, {how}: one-way \
-                 delays carry that error (flow.clock_error)",
+                "clock offsets of agents are known to within ± {} µs (largest error: between {from} and {to}, {method}); \
+                 one-way delays have that error (flow.clock_error)",
                 error_ns.div_ceil(1000)
             ));
         }
-        let doubted = self.before.doubted().iter().chain(self.after.doubted());
-        remarks.extend(doubted.map(|Comparison { from, to, .. }| {
-            format!("agents {from} and {to} tell of clocks that contradict what each told the controller: not counted by")
+        let inconsistent = self.before.doubted().iter().chain(self.after.doubted());
+        remarks.extend(inconsistent.map(|Comparison { from, to, .. }| {
+            format!(
+                "the clock offset between agents {from} and {to} contradicts their offsets to the controller and is ignored"
+            )
         }));
         remarks
     }

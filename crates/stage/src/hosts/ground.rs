@@ -1,4 +1,4 @@
-//! Where provider edge routers and their customers are, on hosts of a fleet.
+//! Addresses and interfaces of provider edge routers and their customers on hosts of a fleet.
 
 use crate::topology::pe::{Circuit, Ground, Routers};
 use netstage_core::edge::Prefix;
@@ -6,13 +6,13 @@ use netstage_scenario::plan::{Attachment, Plan};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The hosts' ground.
+/// Addressing of routers on hosts.
 pub struct OnHosts<'a> {
-    /// The plan.
+    /// Plan of the run.
     pub plan: &'a Plan,
-    /// Addresses of each flow group's sender and receiver.
+    /// Addresses of the sender and the receiver of each flow group.
     pub flows: &'a [(IpAddr, IpAddr)],
-    /// Addresses of the routers' tunnels, by index of the node.
+    /// Tunnel addresses of the routers, by index of the node.
     pub routers: &'a BTreeMap<usize, IpAddr>,
 }
 
@@ -22,13 +22,13 @@ impl OnHosts<'_> {
     }
 
     fn router(&self, node: usize) -> IpAddr {
-        // One that is not placed was refused before; its tunnels lead nowhere.
+        // A plan with an unplaced router is refused earlier, so this address is never used.
         self.routers.get(&node).copied().unwrap_or(Ipv4Addr::UNSPECIFIED.into())
     }
 
-    /// What the placements of routers lack, a line each.
+    /// Returns the errors in the placements of routers.
     pub fn lacks(&self, routers: &Routers) -> Vec<String> {
-        let mut lacks = Vec::new();
+        let mut errors = Vec::new();
         for (&node, router) in routers {
             let name = &self.plan.nodes[node].name;
             let mut customers: BTreeMap<&str, usize> = BTreeMap::new();
@@ -38,31 +38,31 @@ impl OnHosts<'_> {
                 let at = format!("node.{name}: link {link_name}");
                 let field = format!("place.{name}.interfaces.{link_name}");
                 let Some(attachment) = self.attachment(node, link) else {
-                    lacks.push(format!("{at} has no interface of the agent's host; name it in {field}"));
+                    errors.push(format!("{at} has no interface of the agent's host; name it in {field}"));
                     continue;
                 };
                 let Some(circuit) = circuit else { continue };
                 if circuit.is_select || customers.insert(&attachment.name, link).is_some() {
-                    lacks.push(format!(
+                    errors.push(format!(
                         "{at} has customers of several VPNs; give each VPN an interface of its own"
                     ));
                     continue;
                 }
                 if attachment.addresses.is_empty() {
-                    lacks.push(format!(
-                        "{at} leads to customers; add the router's `address` there to {field}"
+                    errors.push(format!(
+                        "{at} leads to customers; add the router's `address` on it to {field}"
                     ));
                 }
                 let is_beyond =
                     |customer: &&IpAddr| attachment.via.is_none() && !is_on(attachment, **customer);
                 if let Some(customer) = circuit.addresses.iter().find(is_beyond) {
-                    lacks.push(format!(
-                        "{at}: {customer} is not on the link; add the router it is behind, `via`, to {field}"
+                    errors.push(format!(
+                        "{at}: {customer} is not on the link; add its next hop, `via`, to {field}"
                     ));
                 }
             }
         }
-        lacks
+        errors
     }
 }
 
@@ -95,7 +95,7 @@ impl Ground for OnHosts<'_> {
     }
 }
 
-/// Whether an address is on the link of an interface.
+/// Returns whether an address is on the link of an interface.
 fn is_on(attachment: &Attachment, customer: IpAddr) -> bool {
     attachment.addresses.iter().any(|(address, length)| Prefix::around(*address, *length).holds(customer))
 }

@@ -1,9 +1,8 @@
-//! A plan on the live stage: its hosts and provider edge routers placed on agents of a fleet, the
-//! network between them the real one.
+//! Live stage: the hosts and provider edge routers of a plan are agents of a fleet, in a real network.
 //!
-//! A run has a number and a folder at the controller before any agent is asked, and each
-//! report is there before its agent may forget it. Where this process ends in between, the
-//! run is taken up by its journal: what agents had finished is fetched, not run again.
+//! The controller creates the number and the folder of a run before it contacts any agent, and stores each report
+//! before the agent may delete it. If this process ends in between, the journal lets the next process fetch the
+//! finished reports instead of repeating the run.
 
 mod bounds;
 mod clocks;
@@ -38,30 +37,30 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the controller may take to see that an agent was let go, and how often that is looked for.
-const LET_GO: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(200);
+/// Maximum time until the controller notices that an agent was released, and the polling interval.
+const RELEASE_LIMIT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Name of the file in a record's folder with the runs that agents may still have results of.
+/// Name of the journal in the folder of a record, with the runs whose results may still be at agents.
 pub const UNDER_WAY: &str = "under-way.json";
 
-/// What a run needs beside its plan.
+/// Fleet, journal and log folder of the runs of a record.
 pub struct Means {
     fleet: Fleet,
     journal: Mutex<Journal>,
-    /// Where the logs of services that failed are kept.
+    /// Folder for the logs of failed services.
     logs: PathBuf,
 }
 
 impl Means {
-    /// Runs on agents of this fleet; what is under way is noted in the record's folder.
+    /// Prepares runs on agents of this fleet, with the journal in the folder of the record.
     pub fn new(fleet: Fleet, record: &Path) -> Means {
         let journal = Mutex::new(Journal::open(record.join(UNDER_WAY)));
         Means { fleet, journal, logs: record.join("logs") }
     }
 }
 
-/// Runs a plan under a seed. `attendant` is asked several times a second.
+/// Runs a plan with a seed. Calls `attendant` several times per second.
 pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> Result<Outcome, Stopped> {
     if let Some(refusal) = refusal(plan) {
         return Err(Stopped::Unsupported(refusal));
@@ -69,7 +68,7 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
     let fleet = &means.fleet;
     if !fleet.is_served() {
         return Err(Stopped::Missing {
-            message: format!("nobody serves the fleet in {}", fleet.folder().display()),
+            message: format!("no controller serves the fleet in {}", fleet.folder().display()),
             remedy: "netstage fleet serve --listen ADDRESS:PORT".into(),
         });
     }
@@ -77,83 +76,82 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
     let names: Vec<String> = placed.values().cloned().collect();
     let mut runs = Runs::of(fleet).map_err(stopped)?;
     let mut journal = means.journal.lock().unwrap_or_else(PoisonError::into_inner);
-    let part = Part { plan, seed, placed: &placed, logs: &means.logs };
+    let context = RunContext { plan, seed, placed: &placed, logs: &means.logs };
     if let Some(left) = journal.left(plan, seed)
-        && let Some(outcome) = taken_up(&part, fleet, &mut runs, left)?
+        && let Some(outcome) = resume(&context, fleet, &mut runs, left)?
     {
         return Ok(outcome);
     }
 
-    let mut agents = taken(&names, fleet)?;
-    let result = conduct(&part, &mut agents, &mut runs, &mut journal, attendant);
+    let mut agents = connect(&names, fleet)?;
+    let result = conduct(&context, &mut agents, &mut runs, &mut journal, attendant);
     agents.finish();
     result
 }
 
-/// The agents of the hosts. The run before may have let its agents go a moment ago.
+/// Assigns agents to the nodes. Waits for agents that the previous run is releasing.
 fn placed(plan: &Plan, fleet: &Fleet, stop: &dyn Fn() -> bool) -> Result<BTreeMap<usize, String>, Stopped> {
-    let since = Instant::now();
+    let start = Instant::now();
     loop {
         match place::agents(plan, &fleet.agents().map_err(stopped)?) {
             Ok(placed) => return Ok(placed),
             Err(unplaced) if unplaced.cause == Cause::Scenario => {
                 return Err(Stopped::Unsupported(unplaced.why));
             }
-            Err(unplaced) if unplaced.cause == Cause::Absent || since.elapsed() > LET_GO => {
+            Err(unplaced) if unplaced.cause == Cause::Absent || start.elapsed() > RELEASE_LIMIT => {
                 return Err(Stopped::Failed(unplaced.why));
             }
             Err(_) if stop() => return Err(Stopped::Interrupted),
-            Err(_) => std::thread::sleep(LOOK),
+            Err(_) => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }
 
-/// The agents, which the run before may just be leaving.
-fn taken(names: &[String], fleet: &Fleet) -> Result<Agents, Error> {
-    let (since, mut wait) = (Instant::now(), LOOK);
+/// Connects to the agents. Waits for agents that the previous run is releasing.
+fn connect(names: &[String], fleet: &Fleet) -> Result<Agents, Error> {
+    let (start, mut wait) = (Instant::now(), POLL_INTERVAL);
     loop {
         let places = names.iter().map(|name| (name.clone(), Place::Fleet(fleet.socket()))).collect();
         match Agents::connect(places) {
-            Err(error) if error.is_busy() && since.elapsed() < LET_GO => std::thread::sleep(wait),
-            other => return other,
+            Err(error) if error.is_busy() && start.elapsed() < RELEASE_LIMIT => std::thread::sleep(wait),
+            result => return result,
         }
-        // Those that are free are taken and let go each time.
+        // Each attempt locks and releases the free agents, so attempts become rarer.
         wait *= 2;
     }
 }
 
-/// What this stage cannot be asked for, whoever its agents are.
+/// Returns the reason why this stage cannot run a plan, regardless of the agents.
 pub fn refusal(plan: &Plan) -> Option<String> {
     let node = |index: usize| &plan.nodes[index].name;
     if let Some(tunnel) = plan.tunnels.first() {
         return Some(format!(
-            "node.{}: gateways are not made on hosts of a fleet; run it with --on emu, or make a router of it and set \
-             the tunnel up between the hosts yourself",
+            "node.{}: gateways do not run on hosts of a fleet; use --on emu, or make the node a router and set up \
+             the tunnel between the hosts yourself",
             node(tunnel.ends[0])
         ));
     }
     plan.routing.as_ref().map(|routing| {
         format!(
-            "service.{}: daemons are not run on hosts of a fleet, whose routers are their own; take it out, or run it \
-             with --on emu",
+            "service.{}: routing daemons do not run on hosts of a fleet; remove the service, or use --on emu",
             routing.name
         )
     })
 }
 
-/// Where a run's nodes are: each is known before any agent is asked.
-struct Places {
-    /// Of each flow group, the addresses of sender and receiver; a multicast group's stands for receivers.
+/// Addresses of the nodes of a run.
+struct NodeAddresses {
+    /// Addresses of the sender and the receiver of each flow group; for multicast, the group address as the receiver.
     flows: Vec<(IpAddr, IpAddr)>,
-    /// Of receivers of multicast, by name of the node.
+    /// Addresses of multicast receivers, by name of the node.
     receivers: BTreeMap<String, IpAddr>,
-    /// Of provider edge routers, by index of the node.
+    /// Addresses of provider edge routers, by index of the node.
     routers: BTreeMap<usize, IpAddr>,
 }
 
-impl Places {
-    /// Those of the agents, or of the plan where it names them.
-    fn new(plan: &Plan, agents: &Agents, placed: &BTreeMap<usize, String>) -> Result<Places, Stopped> {
+impl NodeAddresses {
+    /// Collects the addresses from the plan, or from the agents if the plan has none.
+    fn new(plan: &Plan, agents: &Agents, placed: &BTreeMap<usize, String>) -> Result<NodeAddresses, Stopped> {
         let address = |node: usize, family: Family| address(plan, agents, placed, node, family);
         let groups = distribution::groups(plan);
         let mut flows = Vec::new();
@@ -174,21 +172,21 @@ impl Places {
         let is_router = |node: &&usize| plan.nodes[**node].kind == NodeKind::Pe;
         let routers = placed.keys().filter(is_router);
         let routers = routers.map(|&node| Ok((node, address(node, Family::V4)?)));
-        Ok(Places { flows, receivers, routers: routers.collect::<Result<_, Stopped>>()? })
+        Ok(NodeAddresses { flows, receivers, routers: routers.collect::<Result<_, Stopped>>()? })
     }
 }
 
-/// What each agent is asked to do, as a list of agents and their parts.
+/// Returns the assignment of each agent.
 fn parts(
     plan: &Plan,
     members: &[Member],
     seed: u64,
     placed: &BTreeMap<usize, String>,
-    places: &Places,
+    addresses: &NodeAddresses,
 ) -> Result<Vec<(String, Assignment)>, Stopped> {
     let mut assignments = assignments::assignments(plan, members, seed);
     for assignment in assignments.values_mut() {
-        let own = places.receivers.get(&assignment.node).copied();
+        let own = addresses.receivers.get(&assignment.node).copied();
         for flow in assignment.flows.iter_mut().filter(|flow| flow.side == Side::Receive) {
             if let Transport::Multicast { receiver, .. } = &mut flow.transport {
                 *receiver = own;
@@ -203,15 +201,15 @@ fn parts(
         let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
         assignment.services.push(service);
     }
-    if !places.routers.is_empty() {
-        let ground = OnHosts { plan, flows: &places.flows, routers: &places.routers };
+    if !addresses.routers.is_empty() {
+        let ground = OnHosts { plan, flows: &addresses.flows, routers: &addresses.routers };
         let routers = pe::routers(plan, &ground).map_err(|error| Stopped::Unsupported(error.to_string()))?;
-        let lacks = ground.lacks(&routers);
-        if !lacks.is_empty() {
-            return Err(Stopped::Unsupported(lacks.join("\n")));
+        let errors = ground.lacks(&routers);
+        if !errors.is_empty() {
+            return Err(Stopped::Unsupported(errors.join("\n")));
         }
         for (&node, router) in &routers {
-            // The agent offers no control socket.
+            // The router of an agent has no control socket.
             let configuration = pe::configuration(plan, &ground, node, router, Path::new("none"));
             let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
             assignment.edge = Some(EdgeTask { configuration });
@@ -220,52 +218,52 @@ fn parts(
     Ok(assignments.into_iter().map(|(node, assignment)| (placed[&node].clone(), assignment)).collect())
 }
 
-/// What is run, and on whom.
-struct Part<'a> {
+/// Plan, seed and placement of a run.
+struct RunContext<'a> {
     plan: &'a Plan,
     seed: u64,
-    /// Agents of nodes, by index of the node.
+    /// Agents, by index of the node.
     placed: &'a BTreeMap<usize, String>,
-    /// Where logs of services are kept.
+    /// Folder for the logs of failed services.
     logs: &'a Path,
 }
 
 fn conduct(
-    part: &Part,
+    context: &RunContext,
     agents: &mut Agents,
     runs: &mut Runs,
     journal: &mut Journal,
     attendant: &dyn Attendant,
 ) -> Result<Outcome, Stopped> {
-    let &Part { plan, seed, placed, .. } = part;
-    let places = Places::new(plan, agents, placed)?;
-    let members = assignments::members_at(plan, |group| places.flows[group]);
+    let &RunContext { plan, seed, placed, .. } = context;
+    let addresses = NodeAddresses::new(plan, agents, placed)?;
+    let members = assignments::members_at(plan, |group| addresses.flows[group]);
     let members = members.map_err(|error| Stopped::Unsupported(error.to_string()))?;
-    let mut parts = parts(plan, &members, seed, placed, &places)?;
+    let mut parts = parts(plan, &members, seed, placed, &addresses)?;
     let comparisons = clocks::compare(&mut parts, agents.clocks());
     let comparisons = comparisons.map_err(|error| Stopped::Failed(error.to_string()))?;
     let nodes = parts.iter().map(|(agent, part)| (agent.clone(), part.node.clone())).collect();
     let run = runs.open(&plan.title, nodes).map_err(stopped)?;
-    journal.begun(plan, seed, run, &places.flows, &places.routers);
+    journal.begun(plan, seed, run, &addresses.flows, &addresses.routers);
     agents.new_run_numbered(run, attendant.listens());
     if let Err(error) = agents.agree(&parts).and_then(|()| agents.add(parts.clone())) {
-        // Nothing was sent, so nothing is to come.
+        // No agent has started, so no report will arrive.
         let _ = runs.forget(run);
         return Err(error.into());
     }
     agents.compare_clocks(&comparisons);
-    // Where it fails, some may have begun: what they found is still to come.
+    // If this fails, some agents may have started; the run stays open for their reports.
     agents.start_together()?;
     let windows = parts.iter().map(|(_, part)| part.watch.len()).sum();
     let mut so_far = SoFar::new(plan, &members, parts.iter().map(|(_, part)| part), windows, None);
     conductor::watch(agents, &mut so_far, attendant, |_| ());
-    // While receivers still answer.
+    // The reflectors answer only until the reports are collected.
     let clocks = Certainty::after(agents, &comparisons);
     let collected = agents.collect_keeping(|agent, report| {
         let part = parts.iter().find(|(name, _)| name == agent).map(|(_, part)| part);
-        bounds::check(report, part.ok_or("it had no part in this run")?)?;
+        bounds::check(report, part.ok_or("the agent has no assignment in this run")?)?;
         match runs.receive(run, agent, report) {
-            Ok(Receipt::Unexpected) => Err("nobody expects it".into()),
+            Ok(Receipt::Unexpected) => Err("no report is expected from this agent".into()),
             Ok(Receipt::New | Receipt::Again | Receipt::Late) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
@@ -276,25 +274,25 @@ fn conduct(
     if attendant.stop() {
         return Err(Stopped::Interrupted);
     }
-    Ok(made(part, &members, &parts, collected, Some(&clocks)))
+    Ok(outcome(context, &members, &parts, collected, Some(&clocks)))
 }
 
-/// The outcome of a run that this process did not see the end of, where every agent has
-/// finished it. None: it is to be run again.
-fn taken_up(
-    part: &Part,
+/// Completes a run that an earlier process left unfinished. Returns `None` if an agent has not finished it, so that the
+/// run must be repeated.
+fn resume(
+    context: &RunContext,
     fleet: &Fleet,
     runs: &mut Runs,
     left: journal::Left,
 ) -> Result<Option<Outcome>, Stopped> {
-    let &Part { plan, seed, placed, .. } = part;
+    let &RunContext { plan, seed, placed, .. } = context;
     let run = left.run;
-    let there = fleet.agents().map_err(stopped)?.into_iter().filter(|agent| agent.state != State::Offline);
+    let online = fleet.agents().map_err(stopped)?.into_iter().filter(|agent| agent.state != State::Offline);
     let missing = runs.missing(run);
     let missing: Vec<String> =
-        there.filter(|agent| missing.contains(&agent.name)).map(|agent| agent.name).collect();
+        online.filter(|agent| missing.contains(&agent.name)).map(|agent| agent.name).collect();
     if !missing.is_empty() {
-        let agents = taken(&missing, fleet)?;
+        let agents = connect(&missing, fleet)?;
         agents.fetch_kept(|agent, run, report| {
             runs.receive(run, agent, report).is_ok_and(|receipt| receipt != Receipt::Unexpected)
         });
@@ -303,62 +301,63 @@ fn taken_up(
     let reports = runs.reports(run);
     let members = assignments::members_at(plan, |group| left.addresses[group]);
     let Ok(members) = members else { return Ok(None) };
-    // Which interface a receiver joined on is all the same to its report.
-    let places = Places { flows: left.addresses, receivers: BTreeMap::new(), routers: left.routers };
-    let parts = parts(plan, &members, seed, placed, &places)?;
-    let whole = |(agent, part): &(String, Assignment)| {
+    // The report does not depend on the interface on which a receiver joined its group.
+    let addresses =
+        NodeAddresses { flows: left.addresses, receivers: BTreeMap::new(), routers: left.routers };
+    let parts = parts(plan, &members, seed, placed, &addresses)?;
+    let is_complete = |(agent, part): &(String, Assignment)| {
         let mut own = reports.iter().filter(|report| report.node == part.node);
         !runs.missing(run).contains(agent)
             && own.any(|report| {
                 report.void.is_empty() && !report.stopped && bounds::check(report, part).is_ok()
             })
     };
-    let is_whole = parts.iter().all(whole);
+    let is_complete = parts.iter().all(is_complete);
     let _ = runs.close(run);
-    if !is_whole {
+    if !is_complete {
         return Ok(None);
     }
     let collected = Collected {
         reports,
         warnings: vec![format!(
-            "run {run} was under way when its controller ended: its reports were fetched afterwards, and the clocks' error is \
-             not known"
+            "run {run} was in progress when its controller ended; its reports were fetched afterwards, and the clock error is \
+             unknown"
         )],
         ..Collected::default()
     };
-    Ok(Some(made(part, &members, &parts, collected, None)))
+    Ok(Some(outcome(context, &members, &parts, collected, None)))
 }
 
-/// The outcome from what came back.
-fn made(
-    part: &Part,
+/// Returns the outcome of a run from the reports of its agents.
+fn outcome(
+    context: &RunContext,
     members: &[Member],
     parts: &[(String, Assignment)],
     collected: Collected,
     clocks: Option<&Certainty>,
 ) -> Outcome {
-    let &Part { plan, seed, placed, logs } = part;
+    let &RunContext { plan, seed, placed, logs } = context;
     let mut void = Vec::new();
-    let enters_there = |report: &Report, name: &str| {
+    let is_ingress_of = |report: &Report, name: &str| {
         plan.vpns.iter().any(|vpn| vpn.name == name && plan.nodes[vpn.ingress].name == report.node)
     };
-    let within = |report: &&Report| {
+    let is_valid = |report: &&Report| {
         let part = parts.iter().find(|(_, part)| part.node == report.node);
-        let checked =
-            part.ok_or_else(|| "it had no part in this run".to_owned()).and_then(|(agent, part)| {
-                bounds::check(report, part)
-                    .map_err(|why| format!("agent {agent}: its report cannot be true: {why}"))
-            });
-        checked.map_err(|why| void.push(why)).is_ok()
+        let checked = part.ok_or_else(|| format!("node.{}: no agent has this node", report.node)).and_then(
+            |(agent, part)| {
+                bounds::check(report, part).map_err(|error| format!("agent {agent}: invalid report: {error}"))
+            },
+        );
+        checked.map_err(|error| void.push(error)).is_ok()
     };
-    let mut reports: Vec<Report> = collected.reports.iter().filter(within).cloned().collect();
+    let mut reports: Vec<Report> = collected.reports.iter().filter(is_valid).cloned().collect();
     for report in &mut reports {
         let mut vpns = std::mem::take(&mut report.vpns);
-        vpns.retain(|vpn| enters_there(report, &vpn.vpn));
+        vpns.retain(|vpn| is_ingress_of(report, &vpn.vpn));
         report.vpns = vpns;
     }
     let services: Vec<ServiceResult> =
-        reports.iter().flat_map(|report| &report.services).map(shown).collect();
+        reports.iter().flat_map(|report| &report.services).map(without_control_characters).collect();
     let watched = watched(&reports);
     void.extend(bounds::contradictions(&reports));
     let error_between = |from: usize, to: usize| {
@@ -377,61 +376,58 @@ fn made(
         services: &services,
         watched: &watched,
     };
-    let dated = plan.flows.iter().filter(|flows| assignments::is_dated(&flows.transport));
-    let pairs =
-        dated.filter_map(|flows| Some((placed.get(&flows.from)?.clone(), placed.get(&flows.to)?.clone())));
+    let timestamped = plan.flows.iter().filter(|flows| assignments::is_dated(&flows.transport));
+    let pairs = timestamped
+        .filter_map(|flows| Some((placed.get(&flows.from)?.clone(), placed.get(&flows.to)?.clone())));
     let warnings = clocks.map(|clocks| clocks.remarks(pairs)).unwrap_or_default();
-    let differences = differences_of_hosts(part, !services.is_empty());
+    let differences = differences_of_hosts(context, !services.is_empty());
     let remarks = Remarks { differences, void, warnings, ..Remarks::default() };
     conductor::conclude(&found, seed, logs, collected, remarks, |loss| {
-        format!("agent {}: it was lost: {}", loss.agent, loss.reason)
+        format!("agent {} was lost: {}", loss.agent, loss.reason)
     })
 }
 
-/// In what a network between hosts differs from the plan's.
-fn differences_of_hosts(part: &Part, has_services: bool) -> Vec<String> {
-    let is_router = |node: &usize| part.plan.nodes[*node].kind == NodeKind::Pe;
-    let without_router = pe::are_needed(part.plan) && !part.placed.keys().any(is_router);
+/// Returns the differences between the network of the hosts and the plan.
+fn differences_of_hosts(context: &RunContext, has_services: bool) -> Vec<String> {
+    let is_router = |node: &usize| context.plan.nodes[*node].kind == NodeKind::Pe;
+    let lacks_router = pe::are_needed(context.plan) && !context.placed.keys().any(is_router);
     let remarks = [
         (
             true,
-            "links, routers and their queues are those of the network between the hosts, whatever the scenario says of them",
+            "links, routers and queues are those of the network between the hosts; those of the scenario are ignored",
         ),
         (
-            !part.plan.vpns.is_empty(),
-            "a VPN's throughput is what the receivers of its flows got, streams counted with the headers of full segments",
+            !context.plan.vpns.is_empty(),
+            "the throughput of a VPN is computed from the bytes received by its flows, with the headers of full TCP segments",
         ),
         (
             has_services,
-            "TCP of services is as their hosts have it: window, segment size and algorithm of the scenario do not reach it",
+            "services use the TCP settings of their hosts; window, segment size and algorithm of the scenario are ignored",
         ),
-        (
-            without_router,
-            "no provider edge router is placed: whoever forwards between the hosts, controls no VPN of the scenario's",
-        ),
+        (lacks_router, "no provider edge router is placed, so the VPN control of the scenario has no effect"),
     ];
     remarks.into_iter().filter(|(applies, _)| *applies).map(|(_, remark)| remark.into()).collect()
 }
 
-/// A service's result, its log without what a terminal would obey.
-fn shown(service: &ServiceResult) -> ServiceResult {
+/// Removes control characters from the log of a service.
+fn without_control_characters(service: &ServiceResult) -> ServiceResult {
     let log = service.log.chars().filter(|c| !bounds::is_obeyed(*c)).collect();
     ServiceResult { log, ..service.clone() }
 }
 
-/// What the agents saw of the windows of all flows.
+/// Merges the window samples of all agents.
 fn watched(reports: &[Report]) -> Watched {
     let mut all = Watched::default();
     for report in reports {
         let Watched { flows, lost, missing } = &report.watched;
         all.flows.extend(flows.iter().cloned());
         all.lost = all.lost.saturating_add(*lost);
-        all.missing.extend(missing.iter().map(|what| format!("at node.{}: {what}", report.node)));
+        all.missing.extend(missing.iter().map(|reason| format!("at node.{}: {reason}", report.node)));
     }
     all
 }
 
-/// The address of a node that flows use.
+/// Returns the address of a node for flows of this IP version.
 fn address(
     plan: &Plan,
     agents: &Agents,
@@ -440,18 +436,18 @@ fn address(
     family: Family,
 ) -> Result<IpAddr, Stopped> {
     let (name, agent) = (&plan.nodes[node].name, &placed[&node]);
-    let is_of = |address: &IpAddr| address.is_ipv4() == (family == Family::V4);
+    let has_version = |address: &IpAddr| address.is_ipv4() == (family == Family::V4);
     let version = if family == Family::V4 { "IPv4" } else { "IPv6" };
     match plan.nodes[node].place.as_ref().and_then(|place| place.address) {
-        Some(given) if is_of(&given) => Ok(given),
-        Some(given) => Err(Stopped::Unsupported(format!(
-            "node.{name}: its address in [place] is {given}, and its flows are {version}; give it an {version} address, \
-             or its flows the other `family`"
+        Some(configured) if has_version(&configured) => Ok(configured),
+        Some(configured) => Err(Stopped::Unsupported(format!(
+            "node.{name}: the address in [place] is {configured}, but the flows use {version}; configure an {version} \
+             address, or the other `family` for the flows"
         ))),
-        None => agents.addresses(agent).iter().copied().find(is_of).ok_or_else(|| {
+        None => agents.addresses(agent).iter().copied().find(has_version).ok_or_else(|| {
             Stopped::Failed(format!(
-                "node.{name}: agent {agent} tells of no {version} address; name one: {name} = {{ agent = \"{agent}\", address = \"…\" }} \
-                 in [place]"
+                "node.{name}: agent {agent} reports no {version} address; add {name} = {{ agent = \"{agent}\", address = \"…\" }} \
+                 to [place]"
             ))
         }),
     }

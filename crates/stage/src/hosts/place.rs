@@ -1,4 +1,4 @@
-//! Which agent stands for which host or provider edge router.
+//! Placement of hosts and provider edge routers on agents.
 
 use crate::topology::pe;
 use netstage_agent::fleet::{AgentStatus, State};
@@ -6,47 +6,47 @@ use netstage_scenario::did_you_mean;
 use netstage_scenario::plan::{Chosen, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why hosts have no agent.
+/// Error of placing nodes on agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unplaced {
-    /// What is wrong, a line each.
+    /// Errors, one per line.
     pub why: String,
-    /// The gravest cause of them.
+    /// Most severe cause.
     pub cause: Cause,
 }
 
-/// Why a host has no agent, the gravest last.
+/// Cause of a missing agent, in order of increasing severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// Agents are taken, which may be over in a moment.
+    /// The agents are in use, possibly for a short time.
     Taken,
-    /// Agents are not there.
+    /// The agents are not connected.
     Absent,
-    /// The scenario names none, or one that this fleet has not.
+    /// The scenario specifies no agent, or one that the fleet does not have.
     Scenario,
 }
 
-/// The nodes that agents have to stand for: the hosts of flows, and, if one of them is placed, the
-/// provider edge routers of VPNs.
-fn wanted(plan: &Plan) -> BTreeSet<usize> {
+/// Returns the nodes that need an agent: the hosts of flows and, if any of them is placed, the provider edge routers of
+/// VPNs.
+fn required_nodes(plan: &Plan) -> BTreeSet<usize> {
     let ends = plan.flows.iter().flat_map(|group| {
         let branches = group.branches.iter().map(|branch| branch.to);
         [group.from, group.to].into_iter().chain(branches)
     });
-    let mut wanted: BTreeSet<usize> = ends.collect();
+    let mut nodes: BTreeSet<usize> = ends.collect();
     let routers = || plan.vpns.iter().flat_map(|vpn| [vpn.ingress, vpn.egress]);
     if pe::are_needed(plan) && routers().any(|node| plan.nodes[node].place.is_some()) {
-        wanted.extend(routers());
+        nodes.extend(routers());
     }
-    wanted
+    nodes
 }
 
-/// The agents of the nodes that need one, by index of the node.
+/// Assigns an agent to each node that needs one, by index of the node.
 pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, String>, Unplaced> {
-    let hosts = wanted(plan);
+    let hosts = required_nodes(plan);
     let mut placed: BTreeMap<usize, String> = BTreeMap::new();
     let mut problems = Vec::new();
-    // Named ones first: a label takes what they leave.
+    // Names first; labels select among the remaining agents.
     for by_name in [true, false] {
         for &host in &hosts {
             let node = &plan.nodes[host];
@@ -55,25 +55,25 @@ pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, S
                 None if by_name => problems.push((
                     Cause::Scenario,
                     format!(
-                        "node.{name}: no agent stands for it; add `{name} = \"AGENT\"` to [place] (netstage fleet ls \
-                         lists them)"
+                        "node.{name}: no agent is assigned; add `{name} = \"AGENT\"` to [place] (`netstage fleet ls` \
+                         lists the agents)"
                     ),
                 )),
-                Some(Chosen::Named(agent)) if by_name => match named(agent, statuses) {
+                Some(Chosen::Named(agent)) if by_name => match check_named(agent, statuses) {
                     Ok(()) => drop(placed.insert(host, agent.clone())),
-                    Err((cause, why)) => problems.push((cause, format!("node.{name}: {why}"))),
+                    Err((cause, message)) => problems.push((cause, format!("node.{name}: {message}"))),
                 },
                 Some(Chosen::Labelled(label)) if !by_name => {
-                    let of_label = || statuses.iter().filter(|agent| agent.labels.contains(label));
-                    let free = |agent: &&AgentStatus| {
+                    let labeled = || statuses.iter().filter(|agent| agent.labels.contains(label));
+                    let is_free = |agent: &&AgentStatus| {
                         agent.state == State::Idle
                             && !placed.values().any(|taken| *taken == agent.name)
                     };
-                    match of_label().find(free) {
+                    match labeled().find(is_free) {
                         Some(agent) => drop(placed.insert(host, agent.name.clone())),
                         None => {
-                            let (cause, why) = unlabelled(label, statuses);
-                            problems.push((cause, format!("node.{name}: {why}")));
+                            let (cause, message) = label_problem(label, statuses);
+                            problems.push((cause, format!("node.{name}: {message}")));
                         }
                     }
                 }
@@ -82,35 +82,35 @@ pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, S
         }
     }
     let Some(cause) = problems.iter().map(|(cause, _)| *cause).max() else { return Ok(placed) };
-    let why: Vec<String> = problems.into_iter().map(|(_, why)| why).collect();
-    Err(Unplaced { why: why.join("\n"), cause })
+    let messages: Vec<String> = problems.into_iter().map(|(_, message)| message).collect();
+    Err(Unplaced { why: messages.join("\n"), cause })
 }
 
-/// Why no agent of this label can be had.
-fn unlabelled(label: &str, statuses: &[AgentStatus]) -> (Cause, String) {
+/// Returns the reason why no agent with this label is available.
+fn label_problem(label: &str, statuses: &[AgentStatus]) -> (Cause, String) {
     let labels: BTreeSet<&str> =
         statuses.iter().flat_map(|agent| agent.labels.iter().map(String::as_str)).collect();
     if !labels.contains(label) {
         let help = did_you_mean(label, labels.iter().copied());
-        let help = help.unwrap_or_else(|| "`netstage fleet ls` lists them".into());
+        let help = help.unwrap_or_else(|| "`netstage fleet ls` lists the labels".into());
         return (Cause::Scenario, format!("no agent has label {label}; {help}"));
     }
-    let mut of_label = statuses.iter().filter(|agent| agent.labels.iter().any(|one| one == label));
-    let cause = if of_label.any(|agent| agent.state == State::Taken) { Cause::Taken } else { Cause::Absent };
-    (cause, format!("no further agent with label {label} is there and free"))
+    let mut labeled = statuses.iter().filter(|agent| agent.labels.iter().any(|other| other == label));
+    let cause = if labeled.any(|agent| agent.state == State::Taken) { Cause::Taken } else { Cause::Absent };
+    (cause, format!("no further agent with label {label} is available; `netstage fleet ls` lists the agents"))
 }
 
-fn named(agent: &str, statuses: &[AgentStatus]) -> Result<(), (Cause, String)> {
+fn check_named(agent: &str, statuses: &[AgentStatus]) -> Result<(), (Cause, String)> {
     let Some(status) = statuses.iter().find(|status| status.name == agent) else {
         let help = did_you_mean(agent, statuses.iter().map(|status| status.name.as_str()));
-        let help = help.unwrap_or_else(|| "`netstage fleet ls` lists them".into());
+        let help = help.unwrap_or_else(|| "`netstage fleet ls` lists the agents".into());
         return Err((Cause::Scenario, format!("there is no agent {agent}; {help}")));
     };
     match status.state {
         State::Idle | State::Taken => Ok(()),
         state => {
-            let why = format!("agent {agent} is {state}; netstage fleet doctor tells what helps");
-            Err((Cause::Absent, why))
+            let message = format!("agent {agent} is {state}; run `netstage fleet doctor` for a remedy");
+            Err((Cause::Absent, message))
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_first_and_labels_take_what_is_free() {
+    fn named_agents_are_assigned_before_labeled_ones() {
         let statuses = [
             status("x", "lab", State::Idle),
             status("y", "lab", State::Taken),
@@ -157,21 +157,21 @@ mod tests {
         let both = |a: &str, b: &str| Ok([(0, a.to_owned()), (1, b.to_owned())].into());
         assert_eq!(placed("a = { label = \"lab\" }\nb = \"x\""), both("z", "x"));
         assert_eq!(placed("a = { label = \"lab\" }\nb = { label = \"lab\" }"), both("x", "z"));
-        for (place, cause, told) in [
-            ("a = \"x\"", Cause::Scenario, "node.b: no agent stands for it"),
+        for (place, cause, message) in [
+            ("a = \"x\"", Cause::Scenario, "node.b: no agent is assigned"),
             ("a = \"x\"\nb = \"gon\"", Cause::Scenario, "did you mean `gone`"),
             ("a = \"x\"\nb = \"gone\"", Cause::Absent, "agent gone is offline"),
             (
                 "a = \"x\"\nb = { label = \"rome\" }",
                 Cause::Scenario,
-                "no agent has label rome; known here: busy, lab",
+                "no agent has label rome; available: busy, lab",
             ),
             ("a = \"x\"\nb = { label = \"busi\" }", Cause::Scenario, "did you mean `busy`"),
             ("a = \"y\"\nb = { label = \"busy\" }", Cause::Taken, "no further agent with label busy"),
         ] {
             let error = placed(place).unwrap_err();
             assert_eq!(error.cause, cause);
-            assert!(error.why.contains(told), "{error:?}");
+            assert!(error.why.contains(message), "{error:?}");
         }
     }
 }

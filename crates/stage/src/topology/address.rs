@@ -1,27 +1,26 @@
-//! Addresses of nodes: which ones a node has follows from its place in the plan alone.
+//! Address plan. The addresses of a node depend only on its index in the plan.
 //!
-//! IPv4 from 10.0.0.0/8, IPv6 from fd6e:7374::/64 (RFC 4193): 16 bits name the node, the
-//! last ones tell its addresses apart. Address 0 is the node's own, where its neighbours
-//! send what it shall forward.
+//! IPv4 addresses are from 10.0.0.0/8, IPv6 addresses from fd6e:7374::/64 (RFC 4193). 16 bits identify the node, the
+//! last ones the address of the node. Address 0 is the node's own, which its neighbors use as the next hop.
 
 use netstage_scenario::plan::Family;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Nodes there are addresses for.
+/// Maximum number of nodes.
 pub const NODES: usize = 1 << 16;
-/// Circuits there are addresses for.
+/// Maximum number of circuits.
 pub const CIRCUITS: usize = 1 << 14;
-/// LANs there are addresses for.
+/// Maximum number of LANs.
 pub const LANS: usize = 512;
-/// Stations of a LAN there are addresses for.
+/// Maximum number of stations of a LAN.
 pub const STATIONS: usize = (1 << 12) - 2;
-/// Addresses a node may have.
+/// Maximum number of addresses of a node.
 pub const PER_NODE: usize = 254;
 
-/// Every node has addresses of both.
+/// Address families; each node has addresses of both.
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// Address `number` of a node.
+/// Returns address `number` of a node.
 pub fn of(family: Family, node: usize, number: usize) -> IpAddr {
     debug_assert!(node < NODES && number < PER_NODE);
     let [high, low] = (node as u16).to_be_bytes();
@@ -32,13 +31,13 @@ pub fn of(family: Family, node: usize, number: usize) -> IpAddr {
     }
 }
 
-/// Length of the prefix of one address.
+/// Returns the length of a prefix that holds only this address.
 pub fn host_prefix(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Address of one end of a customer's circuit, and the length of the circuit's prefix: IPv4 from 169.254.0.0/16
-/// (RFC 3927), IPv6 from fd6e:7375::/64.
+/// Returns the address of one end of a customer circuit and the length of the circuit's prefix: IPv4 from
+/// 169.254.0.0/16 (RFC 3927), IPv6 from fd6e:7375::/64.
 pub fn on_circuit(family: Family, circuit: usize, end: usize) -> (IpAddr, u8) {
     debug_assert!(circuit < CIRCUITS && end < 2);
     let [high, low] = (4 * circuit as u16).to_be_bytes();
@@ -49,22 +48,22 @@ pub fn on_circuit(family: Family, circuit: usize, end: usize) -> (IpAddr, u8) {
     }
 }
 
-/// Address of one end of a link between routers that find their routes themselves, and the length of the link's
-/// prefix: from 100.64.0.0/10 (RFC 6598).
+/// Returns the address of one end of a link between routers with routing daemons and the length of the link's prefix,
+/// from 100.64.0.0/10 (RFC 6598).
 pub fn on_link(link: usize, end: usize) -> (IpAddr, u8) {
     debug_assert!(link < NODES && end < 2);
     let shared = u32::from(Ipv4Addr::new(100, 64, 0, 0));
     (Ipv4Addr::from(shared + 4 * link as u32 + 1 + end as u32).into(), 30)
 }
 
-/// Address of a station of a LAN, and the length of the prefix that holds so many: IPv4 from 100.96.0.0/11
-/// (RFC 6598), IPv6 from fd6e:7376::/32.
+/// Returns the address of a station of a LAN and the length of the prefix that holds all stations: IPv4 from
+/// 100.96.0.0/11 (RFC 6598), IPv6 from fd6e:7376::/32.
 pub fn on_lan(family: Family, lan: usize, number: usize, stations: usize) -> (IpAddr, u8) {
     debug_assert!(lan < LANS && number < stations && stations <= STATIONS);
     match family {
         Family::V4 => {
             let first = u32::from(Ipv4Addr::new(100, 96, 0, 0)) + ((STATIONS + 2) * lan) as u32;
-            // The prefix's own address and the one to all of them are nobody's.
+            // The network and broadcast addresses of the prefix are not assigned.
             let length = 32 - (stations + 2).next_power_of_two().ilog2() as u8;
             (Ipv4Addr::from(first + 1 + number as u32).into(), length)
         }
@@ -75,7 +74,7 @@ pub fn on_lan(family: Family, lan: usize, number: usize, stations: usize) -> (Ip
     }
 }
 
-/// The prefix of all addresses of a node.
+/// Returns the prefix of all addresses of a node.
 pub fn prefix(family: Family, node: usize) -> (IpAddr, u8) {
     debug_assert!(node < NODES);
     let [high, low] = (node as u16).to_be_bytes();
@@ -85,19 +84,18 @@ pub fn prefix(family: Family, node: usize) -> (IpAddr, u8) {
     }
 }
 
-/// MAC address of one end of a link's side: locally administered, of the form
-/// 02:6e:LINK(16):END:SIDE.
+/// Returns the MAC address of an interface of a link: locally administered, in the form 02:6e:LINK(16):END:SIDE.
 pub fn mac(link: usize, end: usize, side: Side) -> [u8; 6] {
     let [high, low] = (link as u16).to_be_bytes();
     [0x02, 0x6e, high, low, end as u8, side as u8]
 }
 
-/// The two interfaces of a veth pair between a node and the emulator.
+/// Interface of the veth pair between a node and the emulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// In the node.
+    /// Interface in the node.
     Node = 0,
-    /// In the emulator.
+    /// Interface in the emulator.
     Emulator = 1,
 }
 

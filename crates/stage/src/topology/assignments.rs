@@ -1,4 +1,4 @@
-//! What the agent of each node is asked to do, so that the plan's flows run.
+//! Assignments of the agents: the flow tasks of each node.
 
 use super::address;
 use super::layout::Layout;
@@ -12,23 +12,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// The first port flows are received on, and the last: below the system's own choice.
+/// Ports on which flows are received, below the ephemeral ports of the system.
 const PORTS: std::ops::RangeInclusive<u16> = 5001..=32_000;
 
-/// One flow of the plan, placed.
+/// Flow of the plan with its addresses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Member {
-    /// Index of its group.
+    /// Index of the flow group.
     pub group: usize,
-    /// Which member of it.
+    /// Index in the flow group.
     pub index: usize,
-    /// The sender's address.
+    /// Address of the sender.
     pub source: IpAddr,
-    /// Where it is received; a multicast flow's group.
+    /// Address and port of the receiver; for multicast, of the group.
     pub destination: SocketAddr,
 }
 
-/// More flows go to one address than there are ports.
+/// Error: more flows to one address than ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TooManyFlows {
     /// Name of the host.
@@ -37,16 +37,16 @@ pub struct TooManyFlows {
 
 impl fmt::Display for TooManyFlows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let most = PORTS.end() - PORTS.start() + 1;
+        let limit = PORTS.end() - PORTS.start() + 1;
         write!(
             f,
-            "node.{}: more than {most} flows of one kind go there; spread them over several hosts",
+            "node.{}: more than {limit} flows to one address; distribute them over several hosts",
             self.host
         )
     }
 }
 
-/// Every flow of a plan, in the plan's order; a flow's place is its number.
+/// Returns all flows of a plan in its order. The index of a flow is its number.
 pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows> {
     members_at(plan, |group| {
         let (flows, placed) = (&plan.flows[group], &layout.groups[group]);
@@ -59,7 +59,7 @@ pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows
     })
 }
 
-/// As [`members`], with the sender's and the receiver's address of each flow group.
+/// Like [`members`], with the addresses of the sender and the receiver of each flow group.
 pub fn members_at(
     plan: &Plan,
     addresses: impl Fn(usize) -> (IpAddr, IpAddr),
@@ -81,36 +81,36 @@ pub fn members_at(
     Ok(members)
 }
 
-/// What is watched of TCP where a plan asks for it, with the node that sends it. Both ends of an application or a
-/// service send.
-pub fn watched(asked: &Plan, members: &[Member]) -> Vec<(usize, FlowSpec)> {
+/// Returns the TCP flows to watch, each with its sending node, if the plan requests it. Both ends of an application or
+/// a service send.
+pub fn watched(plan: &Plan, members: &[Member]) -> Vec<(usize, FlowSpec)> {
     let ends = |member: &Member| -> Vec<(usize, FlowSpec)> {
-        let group = &asked.flows[member.group];
+        let group = &plan.flows[member.group];
         if !matches!(group.transport, plan::Transport::Tcp(_)) {
             return Vec::new();
         }
-        let subject = asked.flow_name(member.group, member.index);
+        let subject = plan.flow_name(member.group, member.index);
         let source = End::any(member.source);
         let port = services::data_port(group, member.destination).unwrap_or(member.destination.port());
         let destination = End::at(SocketAddr::new(member.destination.ip(), port));
         if group.traffic.application().is_none() {
             return vec![(group.from, FlowSpec { subject, source, destination })];
         }
-        let there = FlowSpec { subject: Direction::Forward.of(&subject), source, destination };
+        let forward = FlowSpec { subject: Direction::Forward.of(&subject), source, destination };
         let subject = Direction::Backward.of(&subject);
-        let back = FlowSpec { subject, source: destination, destination: source };
-        vec![(group.from, there), (group.to, back)]
+        let reverse = FlowSpec { subject, source: destination, destination: source };
+        vec![(group.from, forward), (group.to, reverse)]
     };
-    match asked.measure.tcp_events {
+    match plan.measure.tcp_events {
         true => members.iter().flat_map(ends).collect(),
         false => Vec::new(),
     }
 }
 
-/// What each node that has flows is asked to do, by index of the node. Services are not the agents'.
+/// Returns the assignment of each node with flows, by index of the node. Services are not assigned to agents.
 pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize, Assignment> {
     let mut assignments: BTreeMap<usize, Assignment> = BTreeMap::new();
-    let mut give = |node: usize, task: FlowTask| {
+    let mut assign = |node: usize, task: FlowTask| {
         let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
         assignment.flows.push(task);
     };
@@ -122,29 +122,29 @@ pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize
         let task = task(plan, group, member, id as u32);
         if !is_one_ended(&group.transport) {
             for (node, name) in plan.receivers(member.group, member.index) {
-                give(node, FlowTask { name, side: Side::Receive, ..task.clone() });
+                assign(node, FlowTask { name, side: Side::Receive, ..task.clone() });
             }
         }
-        give(group.from, task);
+        assign(group.from, task);
     }
     assignments
 }
 
-/// Whether any host answers, so that no agent has to receive.
+/// Returns whether the receiver needs no agent, because any host replies.
 pub fn is_one_ended(transport: &plan::Transport) -> bool {
     matches!(transport, plan::Transport::IcmpEcho | plan::Transport::UdpUnreachable)
 }
 
-/// Whether packets tell their receiver when they were sent, by the sender's clock.
+/// Returns whether packets carry their send time by the sender's clock.
 pub fn is_dated(transport: &plan::Transport) -> bool {
     !is_one_ended(transport) && !matches!(transport, plan::Transport::Tcp(_))
 }
 
-/// The sender's side of a flow.
+/// Returns the task of a flow's sender.
 fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
     let start = group.start.since(Instant::ZERO) + group.stagger * member.index as u64;
-    // The host that answers is one of ours: it has agreed to whatever the plan says.
-    let agreed = OneEnded { limit: Some(BitRate(u64::MAX)) };
+    // The replying host belongs to the run, so the rate needs no limit.
+    let unlimited = OneEnded { limit: Some(BitRate(u64::MAX)) };
     let transport = match &group.transport {
         plan::Transport::Tcp(tcp) => Transport::Tcp(TcpOptions::from(tcp)),
         plan::Transport::Udp => Transport::Udp(UdpOptions {
@@ -157,8 +157,8 @@ fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
             ttl: group.hops,
             receiver: None,
         },
-        plan::Transport::IcmpEcho => Transport::IcmpEcho(agreed),
-        plan::Transport::UdpUnreachable => Transport::UdpUnreachable(agreed),
+        plan::Transport::IcmpEcho => Transport::IcmpEcho(unlimited),
+        plan::Transport::UdpUnreachable => Transport::UdpUnreachable(unlimited),
         plan::Transport::Quic => Transport::Quic,
         &plan::Transport::Stamp { interval } => Transport::Stamp { interval },
     };
@@ -186,7 +186,7 @@ mod tests {
     use netstage_harness::scenario::network;
 
     #[test]
-    fn a_stamp_session_has_a_reflector_and_is_known_both_ways() {
+    fn a_stamp_session_has_a_reflector_and_one_label() {
         let text = r#"
             [scenario]
             duration = "1 s"
@@ -211,14 +211,14 @@ mod tests {
             let [task] = &assignments[&node].flows[..] else { panic!("{assignments:?}") };
             assert_eq!((task.side, &task.transport), (side, &Transport::Stamp { interval }));
         }
-        // Answers go to a port of the system's choosing: the reflector's own tells whose they are.
+        // Replies go to an ephemeral port, so they are classified by the reflector's port.
         let labels = labels(&plan, &layout, &members);
         assert_eq!(labels[0].destination_port, Some(members[0].destination.port()));
         assert_eq!((labels[0].source_port, labels[0].label.flow), (None, Some(0)));
     }
 
     #[test]
-    fn every_receiver_of_a_group_has_a_task_under_its_own_name() {
+    fn each_receiver_of_a_group_has_a_task_with_its_own_name() {
         let text = r#"
             [scenario]
             duration = "1 s"
@@ -243,25 +243,25 @@ mod tests {
         let layout = Layout::new(plan).unwrap();
         let members = members(plan, &layout).unwrap();
         let assignments = assignments(plan, &members, 1);
-        let told = |node: &str| -> Vec<(String, Side, String)> {
-            let node = plan.nodes.iter().position(|known| known.name == node).unwrap();
+        let tasks = |node: &str| -> Vec<(String, Side, String)> {
+            let node = plan.nodes.iter().position(|other| other.name == node).unwrap();
             let tasks = assignments[&node].flows.iter();
             tasks.map(|task| (task.name.clone(), task.side, task.destination.to_string())).collect()
         };
         let (send, receive) = (Side::Send, Side::Receive);
-        let told_of = |node: &str, expected: &[(&str, Side, &str)]| {
+        let assert_tasks = |node: &str, expected: &[(&str, Side, &str)]| {
             let expected: Vec<_> =
                 expected.iter().map(|(name, side, to)| (name.to_string(), *side, to.to_string())).collect();
-            assert_eq!(told(node), expected);
+            assert_eq!(tasks(node), expected);
         };
-        // Ports tell apart what goes to one group, whoever sends it.
+        // Flows to one group have different ports, also if their senders differ.
         let ports = ["232.0.1.0:5001", "232.0.1.1:5001", "232.0.1.1:5002"];
-        told_of("s", &[("tv[0]", send, ports[1]), ("tv[1]", send, ports[2])]);
+        assert_tasks("s", &[("tv[0]", send, ports[1]), ("tv[1]", send, ports[2])]);
         let of_a = [("back", send, ports[0]), ("tv[0]@a", receive, ports[1]), ("tv[1]@a", receive, ports[2])];
-        told_of("a", &of_a);
+        assert_tasks("a", &of_a);
         let of_b =
             [("back", receive, ports[0]), ("tv[0]@b", receive, ports[1]), ("tv[1]@b", receive, ports[2])];
-        told_of("b", &of_b);
+        assert_tasks("b", &of_b);
         let tv = &members[1];
         assert_eq!(
             assignments[&plan.flows[tv.group].from].flows[0].transport,

@@ -1,5 +1,4 @@
-//! In what the hosts' kernel differs from what a plan says of TCP: told in every record,
-//! so that nobody compares two stages without knowing.
+//! Differences between TCP of the kernel and that of a plan. Every record lists them, for the comparison of stages.
 
 use super::pe;
 use netstage_core::tcp::{Algorithm, Config, LossDetection};
@@ -8,94 +7,104 @@ use netstage_scenario::plan::{Plan, Transport, Vpn};
 use netstage_wire::Encapsulation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every difference, each with the flows it concerns.
+/// Returns all differences, each with the flows that it affects.
 pub fn differences(plan: &Plan) -> Vec<String> {
     let mut found: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    let mut of_host: BTreeMap<usize, BTreeSet<(bool, bool)>> = BTreeMap::new();
+    let mut host_settings: BTreeMap<usize, BTreeSet<(bool, bool)>> = BTreeMap::new();
     for group in &plan.flows {
         let Transport::Tcp(tcp) = &group.transport else { continue };
-        for difference in of_tcp(tcp) {
+        for difference in tcp_differences(tcp) {
             found.entry(difference).or_default().push(&group.name);
         }
         for host in [group.from, group.to] {
-            of_host.entry(host).or_default().insert((tcp.sack, tcp.timestamps));
+            host_settings.entry(host).or_default().insert((tcp.sack, tcp.timestamps));
         }
     }
-    let mut told: Vec<String> =
-        found.into_iter().map(|(what, flows)| format!("{what} (flow.{})", flows.join(", flow."))).collect();
-    for (host, settings) in of_host {
+    let mut differences: Vec<String> =
+        found.into_iter().map(|(text, flows)| format!("{text} (flow.{})", flows.join(", flow."))).collect();
+    for (host, settings) in host_settings {
         if settings.len() > 1 {
             let name = &plan.nodes[host].name;
-            told.push(format!(
-                "node.{name}: its flows differ in sack or timestamps, which Linux sets per host: those of the last flow hold"
+            differences.push(format!(
+                "node.{name}: the flows differ in sack or timestamps, which Linux sets per host; those of the last flow apply"
             ));
         }
     }
-    told.extend(of_vpns(plan));
-    told
+    differences.extend(vpn_differences(plan));
+    differences
 }
 
-fn of_vpns(plan: &Plan) -> Vec<String> {
+fn vpn_differences(plan: &Plan) -> Vec<String> {
     if !pe::are_needed(plan) {
         return Vec::new();
     }
-    let named = |of: &dyn Fn(&Vpn) -> bool| {
-        let found = plan.vpns.iter().filter(|vpn| of(vpn));
-        found.map(|vpn| format!("vpn.{}", vpn.name)).collect::<Vec<String>>().join(", ")
+    let names = |predicate: &dyn Fn(&Vpn) -> bool| {
+        let vpns = plan.vpns.iter().filter(|vpn| predicate(vpn));
+        vpns.map(|vpn| format!("vpn.{}", vpn.name)).collect::<Vec<String>>().join(", ")
     };
     let bytes = Encapsulation::MplsInUdp.overhead();
-    let of_encapsulation = |encapsulation, instead: &str| {
-        let vpns = named(&|vpn| vpn.encapsulation == encapsulation);
-        let told =
-            format!("packets between PEs are in MPLS-in-UDP, {bytes} bytes more each, {instead} ({vpns})");
-        (!vpns.is_empty()).then_some(told)
+    let difference = |encapsulation, instead: &str| {
+        let vpns = names(&|vpn| vpn.encapsulation == encapsulation);
+        let text = format!(
+            "packets between PEs have {bytes} more bytes of MPLS-in-UDP encapsulation, {instead} ({vpns})"
+        );
+        (!vpns.is_empty()).then_some(text)
     };
     [
-        of_encapsulation(Encapsulation::None, "which the scenario leaves out of account: encapsulation = \"mpls-in-udp\" counts them"),
-        of_encapsulation(Encapsulation::Mpls, "where the scenario says two labels: routers in between are the kernel's, which may know no labels"),
+        difference(
+            Encapsulation::None,
+            "which the scenario does not count; set encapsulation = \"mpls-in-udp\" to count them",
+        ),
+        difference(
+            Encapsulation::Mpls,
+            "instead of the two labels of the scenario, because the kernel's routers in between may lack MPLS",
+        ),
     ]
     .into_iter()
     .flatten()
     .collect()
 }
 
-fn of_tcp(tcp: &Config) -> Vec<String> {
-    let mut told = Vec::new();
-    let mut tell = |differs: bool, text: &str| {
+fn tcp_differences(tcp: &Config) -> Vec<String> {
+    let mut differences = Vec::new();
+    let mut add = |differs: bool, text: &str| {
         if differs {
-            told.push(text.to_owned());
+            differences.push(text.to_owned());
         }
     };
     match tcp.algorithm {
-        Algorithm::Reno => tell(true, "TCP reno ran as Linux reno, whose recovery is NewReno's with SACK"),
-        Algorithm::NewReno => tell(true, "TCP newreno ran as Linux reno"),
-        Algorithm::Cubic => tell(
+        Algorithm::Reno => add(true, "TCP reno ran as Linux reno, with the recovery of NewReno and SACK"),
+        Algorithm::NewReno => add(true, "TCP newreno ran as Linux reno"),
+        Algorithm::Cubic => add(
             true,
-            "TCP cubic ran as Linux cubic, with HyStart, and slower than RFC 9438 where windows are small, by 10 to 17 % \
-             at random losses of 0.1 to 1 %; ask the simulator for it by tcp = { algorithm = \"linux-cubic\" }",
+            "TCP cubic ran as Linux cubic, with HyStart, and slower than RFC 9438 with small windows, by 10 to 17 % \
+             at random losses of 0.1 to 1 %; to simulate it, set tcp = { algorithm = \"linux-cubic\" }",
         ),
-        Algorithm::LinuxCubic => tell(true, "TCP linux-cubic ran as Linux cubic, with HyStart"),
+        Algorithm::LinuxCubic => add(true, "TCP linux-cubic ran as Linux cubic, with HyStart"),
         Algorithm::Aimd { .. } => {
-            tell(true, "TCP aimd ran as Linux reno, a = 1 and b = 0.5: the kernel has no other")
+            add(true, "TCP aimd ran as Linux reno, with a = 1 and b = 0.5, the only values of the kernel")
         }
     }
-    tell(true, "Linux adds the minimum RTO to the smoothed round trip instead of bounding the timeout by it");
-    tell(
-        !tcp.sack,
-        "without SACK Linux repairs one loss per round trip, however many there are, where the simulator soon times out \
-         (RFC 6582 section 4: slow-but-steady against impatient)",
+    add(
+        true,
+        "Linux adds the minimum RTO to the smoothed round trip instead of using it as the lower limit of the timeout",
     );
-    tell(
+    add(
+        !tcp.sack,
+        "without SACK Linux repairs one loss per round trip (slow-but-steady), while the simulator soon times out \
+         (impatient; RFC 6582 section 4)",
+    );
+    add(
         tcp.sack && tcp.loss_detection != LossDetection::Rack,
-        "Linux detects losses by RACK-TLP (RFC 8985), also those of retransmissions, where the simulator waits for the \
-         timeout, and reduces by PRR (RFC 9937); ask the simulator for it by tcp = { loss_detection = \"rack\" }",
+        "Linux detects losses by RACK-TLP (RFC 8985), including lost retransmissions, for which the simulator waits for the \
+         timeout, and reduces by PRR (RFC 9937); to simulate it, set tcp = { loss_detection = \"rack\" }",
     );
     let delayed = tcp.ack_every != 2 || tcp.delayed_ack != Duration::from_millis(200);
-    tell(delayed, "ack_every and delayed_ack are Linux's own: every second segment, 40 to 200 ms");
-    tell(tcp.initial_rto != Duration::from_secs(1), "the first timeout is Linux's own: 1 s");
-    tell(!tcp.limited_transmit, "Linux always uses limited transmit");
-    tell(!tcp.handshake, "Linux always opens with a handshake");
-    told
+    add(delayed, "ack_every and delayed_ack are those of Linux: every second segment, 40 to 200 ms");
+    add(tcp.initial_rto != Duration::from_secs(1), "the initial timeout is that of Linux: 1 s");
+    add(!tcp.limited_transmit, "Linux always uses limited transmit");
+    add(!tcp.handshake, "Linux always opens with a handshake");
+    differences
 }
 
 #[cfg(test)]
@@ -103,23 +112,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_linux_cannot_do_is_told() {
+    fn differences_of_linux_are_reported() {
         let aimd =
             Config { algorithm: Algorithm::Aimd { increase: 2.0, decrease: 0.1 }, ..Config::default() };
-        assert!(of_tcp(&aimd)[0].contains("a = 1 and b = 0.5"));
+        assert!(tcp_differences(&aimd)[0].contains("a = 1 and b = 0.5"));
         let [standard, linux] = [Algorithm::Cubic, Algorithm::LinuxCubic]
-            .map(|algorithm| of_tcp(&Config { algorithm, ..Config::default() })[0].clone());
+            .map(|algorithm| tcp_differences(&Config { algorithm, ..Config::default() })[0].clone());
         assert!(standard.contains("algorithm = \"linux-cubic\""), "{standard}");
         assert!(!linux.contains("RFC 9438"), "{linux}");
         let slow = Config { ack_every: 1, handshake: false, ..Config::default() };
-        let told = of_tcp(&slow).join("; ");
-        assert!(told.contains("ack_every") && told.contains("handshake"), "{told}");
+        let differences = tcp_differences(&slow).join("; ");
+        assert!(differences.contains("ack_every") && differences.contains("handshake"), "{differences}");
         let plain = Config { sack: false, ..Config::default() };
-        assert!(of_tcp(&plain).join("; ").contains("one loss per round trip"));
-        let by_acks = of_tcp(&Config::default()).join("; ");
+        assert!(tcp_differences(&plain).join("; ").contains("one loss per round trip"));
+        let by_acks = tcp_differences(&Config::default()).join("; ");
         assert!(by_acks.contains("loss_detection = \"rack\""), "{by_acks}");
         let rack = Config { loss_detection: LossDetection::Rack, ..Config::default() };
-        assert!(!of_tcp(&rack).join("; ").contains("RACK"));
-        assert!(!of_tcp(&plain).join("; ").contains("RACK"));
+        assert!(!tcp_differences(&rack).join("; ").contains("RACK"));
+        assert!(!tcp_differences(&plain).join("; ").contains("RACK"));
     }
 }

@@ -1,9 +1,9 @@
-//! How packets to multicast groups spread: the group of each flow, and what every router on the
-//! way does with its packets. Pure, as [`super::layout`] is.
+//! Multicast distribution: the group address of each flow and the forwarding entries of each router, without side
+//! effects.
 //!
-//! A plan's ways to all receivers form a tree that leaves the sender by one link. The kernel
-//! forwards by source and group, so each flow group has a source address of its own: trees of
-//! several senders to one group never mix.
+//! The paths of a flow to all receivers form a tree that leaves the sender by one link. The kernel forwards by source
+//! and group, so each flow group has a source address of its own, and the trees of several senders to one group are
+//! independent.
 
 use super::layout::Unplaceable;
 use netstage_host::netns::multicast::MOST_LINKS;
@@ -11,29 +11,29 @@ use netstage_scenario::plan::{Family, FlowGroup, Hop, Multicast, Plan, Transport
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How one flow group's packets spread.
+/// Distribution tree of one flow group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
-    /// The group they go to.
+    /// Multicast group.
     pub group: IpAddr,
-    /// Index of the link the sender sends by.
+    /// Index of the link by which packets leave the sender.
     pub first: usize,
-    /// The hop by which they come to each node but the sender.
+    /// Hop by which packets reach each node except the sender.
     pub arrivals: BTreeMap<usize, Hop>,
-    /// What each router on the way does with them.
+    /// Forwarding entry of each router of the tree.
     pub forwarding: BTreeMap<usize, Forwarding>,
 }
 
-/// What a router does with a tree's packets.
+/// Multicast forwarding entry of a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forwarding {
-    /// Index of the link they come by.
+    /// Index of the incoming link.
     pub from: usize,
-    /// Indices of those they leave by.
+    /// Indices of the outgoing links.
     pub to: BTreeSet<usize>,
 }
 
-/// The trees of a plan's flow groups, none for those that are not multicast.
+/// Returns the trees of the flow groups of a plan; `None` for unicast.
 pub fn trees(plan: &Plan) -> Result<Vec<Option<Tree>>, Unplaceable> {
     let groups = groups(plan);
     let trees: Vec<Option<Tree>> =
@@ -61,8 +61,8 @@ fn tree(plan: &Plan, flow: &FlowGroup, group: IpAddr) -> Tree {
         debug_assert_eq!(path[0].link, first, "a tree leaves its sender by one link");
         for &hop in path {
             let [_, node] = plan.ends(hop);
-            let known = tree.arrivals.insert(node, hop);
-            debug_assert!(known.is_none_or(|known| known == hop), "the ways of a flow form a tree");
+            let previous = tree.arrivals.insert(node, hop);
+            debug_assert!(previous.is_none_or(|previous| previous == hop), "the paths of a flow form a tree");
         }
         for pair in path.windows(2) {
             let [_, node] = plan.ends(pair[0]);
@@ -74,27 +74,27 @@ fn tree(plan: &Plan, flow: &FlowGroup, group: IpAddr) -> Tree {
     tree
 }
 
-/// The group of each flow group that is multicast: the one the plan names, else one of its own.
+/// Returns the multicast group of each flow group: the one in the plan, or else an unused one.
 pub fn groups(plan: &Plan) -> Vec<Option<IpAddr>> {
     let multicast = |flow: &FlowGroup| match flow.transport {
         Transport::Multicast(multicast) => Some(multicast),
         _ => None,
     };
-    let mut taken: BTreeSet<IpAddr> = plan.flows.iter().filter_map(|flow| multicast(flow)?.group).collect();
+    let mut used: BTreeSet<IpAddr> = plan.flows.iter().filter_map(|flow| multicast(flow)?.group).collect();
     let mut group = |flow: &FlowGroup| {
         let multicast = multicast(flow)?;
-        let free = || (0..).map(|number| numbered(flow.family, multicast, number));
-        let group = multicast.group.or_else(|| free().find(|group| !taken.contains(group)))?;
-        taken.insert(group);
+        let candidates = || (0..).map(|number| group_address(flow.family, multicast, number));
+        let group = multicast.group.or_else(|| candidates().find(|group| !used.contains(group)))?;
+        used.insert(group);
         Some(group)
     };
     plan.flows.iter().map(&mut group).collect()
 }
 
-/// Of addresses nobody has been given: 239.192.0.0/14, of an organisation (RFC 2365), and
-/// transient groups of that scope (RFC 7346); of sources of their own those that hosts may take
-/// for themselves (RFC 4607 section 1).
-fn numbered(family: Family, multicast: Multicast, number: u32) -> IpAddr {
+/// Returns a group address from unassigned ranges: 239.192.0.0/14 of organization-local scope (RFC 2365) and transient
+/// groups of that scope (RFC 7346); for source-specific multicast, the range for dynamic allocation by hosts
+/// (RFC 4607 section 1).
+fn group_address(family: Family, multicast: Multicast, number: u32) -> IpAddr {
     match (family, multicast.source_specific) {
         (Family::V4, false) => Ipv4Addr::from(0xefc0_0001 + number).into(),
         (Family::V4, true) => Ipv4Addr::from(0xe800_0100 + number).into(),
@@ -109,7 +109,7 @@ mod tests {
     use crate::topology::plan_of;
     use netstage_harness::scenario::network;
 
-    /// `s` – `r1` – `r2`; `a` at `r1`, `b` and `c` at `r2`, and what flows.
+    /// Returns a plan with `s` – `r1` – `r2`, `a` at `r1`, `b` and `c` at `r2`, and these flows.
     fn plan(flows: &str) -> Plan {
         let nodes = [("host", "s a b c"), ("router", "r1 r2")];
         let network = network(&nodes, "up:s,r1 core:r2,r1 to-a:r1,a to-b:b,r2 to-c:r2,c");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn routers_copy_where_ways_part() {
+    fn routers_copy_packets_where_paths_diverge() {
         let plan = plan("[flow.tv]\nfrom = \"s\"\nto = [\"c\", \"a\", \"b\"]");
         let tree = trees(&plan).unwrap()[0].clone().unwrap();
         let link = |name: &str| plan.links.iter().position(|link| link.name == name).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_those_named_or_ones_of_their_own() {
+    fn groups_are_configured_or_chosen() {
         let plan = plan(
             r#"
             [flow.a]
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_forwards_between_so_many_links() {
+    fn the_multicast_links_of_a_router_are_limited() {
         let hosts = |count: usize| {
             let joined = (0..count).map(|k| format!("[node.h{k}]\n[link.h{k}]\nends = [\"h{k}\", \"r2\"]\n"));
             let names: Vec<String> = (0..count).map(|k| format!("\"h{k}\"")).collect();

@@ -1,9 +1,8 @@
-//! From a plan's paths to addresses and routes: pure, so it is tested without a network.
+//! Addresses and routes for the paths of a plan, computed without side effects.
 //!
-//! The kernel routes by destination, a plan by flow. They agree where every flow group has
-//! a destination address whose routes lead along its path, and a source address whose
-//! routes lead along the way back. Groups share an address as long as their paths to it
-//! never part, and the kernel and the emulator shall treat them alike.
+//! The kernel routes by destination, a plan by flow. So each flow group has a destination address whose routes follow
+//! its path, and a source address whose routes follow the reverse path. Groups share an address if their paths to it
+//! never diverge and the kernel and the emulator treat them alike.
 
 use super::address::{LANS, PER_NODE, STATIONS};
 use super::distribution::{self, Tree};
@@ -15,55 +14,54 @@ use netstage_scenario::plan::{FlowGroup, Hop, NodeKind, Plan, Transport};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Where every flow's ends are, and how packets find them.
+/// Addresses and routes of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
-    /// The addresses of each node of the plan.
+    /// Addresses of each node of the plan.
     pub addresses: Vec<Vec<Address>>,
-    /// Each flow group's addresses.
+    /// Addresses of each flow group.
     pub groups: Vec<Placement>,
-    /// The ends of each VPN's tunnel, where its PEs are routers of their own; the source is the ingress.
+    /// Ends of each VPN's tunnel, if PE routers are needed; the source is at the ingress.
     pub tunnels: Vec<Option<Placement>>,
-    /// The ends of the tunnels between PEs one of which tells the other of a reference, by their nodes;
-    /// the source is at the first.
+    /// Ends of the tunnels for references between PEs, by their nodes; the source is at the first node.
     pub tellings: BTreeMap<(usize, usize), Placement>,
-    /// The outer ends of each tunnel between gateways; the source is the first of its ends.
+    /// Outer ends of each tunnel between gateways; the source is at the first gateway.
     pub gateways: Vec<Placement>,
-    /// How the packets of each multicast flow group spread.
+    /// Distribution tree of each multicast flow group.
     pub trees: Vec<Option<Tree>>,
-    /// Whether a link carries anything.
+    /// Flag for each link that carries packets.
     pub used: Vec<bool>,
 }
 
-/// One address of a node.
+/// Address of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Address {
-    /// What its packets have in common.
+    /// Common properties of its packets.
     pub treatment: Treatment,
-    /// From each node on a way to this address, the hop to take.
+    /// Next hop to this address at each node of its paths.
     pub routes: BTreeMap<usize, Hop>,
-    /// At each gateway on a way to this address where a tunnel is entered: which one.
+    /// Index of the tunnel to this address at each gateway where a path enters a tunnel.
     pub tunnels: BTreeMap<usize, usize>,
 }
 
-/// What packets to or from one address have in common.
+/// Common properties of the packets to or from one address.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Treatment {
     /// VPN that carries them.
     pub vpn: Option<usize>,
     /// Whether they are background load.
     pub background: bool,
-    /// What the kernel's TCP is told by the route.
+    /// TCP options of the route.
     pub tcp: Option<RouteOptions>,
-    /// Index of the flow group, where other people's programs carry it: which ports they take is
-    /// theirs to choose, so the address alone tells it from others.
+    /// Index of the flow group of a service. Third-party programs choose their ports, so only the address identifies
+    /// the flow.
     pub service: Option<usize>,
-    /// Where they go to a multicast group: whose, and by which link they leave the sender.
+    /// Flow group and outgoing link of a multicast sender.
     pub multicast: Option<Sending>,
 }
 
-/// A flow group that sends to a multicast group. Its source address is its own, since routers
-/// forward by it, and lies on the link it sends by, as sockets choose that link by the address.
+/// Flow group that sends to a multicast group. It has a source address of its own, because routers forward by it. The
+/// address is on the outgoing link, because sockets select that link by the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sending {
     /// Index of the flow group.
@@ -72,53 +70,53 @@ pub struct Sending {
     pub link: usize,
 }
 
-/// What Linux takes from a route rather than from a socket.
+/// TCP options that Linux takes from the route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteOptions {
     /// Initial congestion window, segments.
     pub initial_window: u32,
-    /// Lower bound of the retransmission timeout.
+    /// Minimum retransmission timeout.
     pub min_rto: Duration,
     /// Negotiate ECN.
     pub ecn: bool,
-    /// What netstage's own sockets are told directly, and other people's programs cannot be.
+    /// Options that netstage sets on its own sockets but cannot set on those of third-party programs.
     pub socket: Option<SocketOptions>,
 }
 
-/// Settings of a socket that a route can stand in for.
+/// Socket options that a route can replace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// Largest window to advertise, bytes.
+    /// Maximum window to advertise, in bytes.
     pub window: u32,
-    /// Largest packet at the IP layer, bytes.
+    /// Maximum packet size at the IP layer, in bytes.
     pub mtu: u32,
-    /// Congestion control by the kernel's name for it.
+    /// Name of the congestion control in the kernel.
     pub congestion_control: String,
 }
 
-/// Numbers of a flow group's addresses on its two hosts.
+/// Address numbers of a flow group at its two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// At the sender.
+    /// Number at the sender.
     pub source: usize,
-    /// At the receiver; its own, 0, where packets go to a multicast group instead.
+    /// Number at the receiver; 0 for a multicast group.
     pub destination: usize,
 }
 
-/// Why a plan finds no place on this stage.
+/// Error of a plan that this stage cannot run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unplaceable {
-    /// A host would need more addresses than there are.
+    /// A host needs more addresses than available.
     TooManyPaths {
         /// Name of the host.
         host: String,
     },
-    /// A router would forward multicast between more links than the kernel does.
+    /// A router forwards multicast between more links than the kernel supports.
     TooManyLinks {
         /// Name of the router.
         router: String,
     },
-    /// A LAN has more stations, or there are more LANs, than there are addresses.
+    /// The LANs, or the stations of a LAN, exceed the available addresses.
     TooManyStations {
         /// Name of the LAN.
         lan: String,
@@ -130,16 +128,16 @@ impl fmt::Display for Unplaceable {
         match self {
             Unplaceable::TooManyPaths { host } => write!(
                 f,
-                "node.{host}: its flows take more than {PER_NODE} different ways; spread them over several hosts"
+                "node.{host}: the flows have more than {PER_NODE} different paths; distribute them over several hosts"
             ),
             Unplaceable::TooManyStations { lan } => write!(
                 f,
-                "node.{lan}: there are addresses for {LANS} LANs of {STATIONS} stations; put a router between \
+                "node.{lan}: there are addresses for at most {LANS} LANs of {STATIONS} stations; place a router between \
                  some of them"
             ),
             Unplaceable::TooManyLinks { router } => write!(
                 f,
-                "node.{router}: the kernel forwards multicast between at most {MOST_LINKS} links; put a \
+                "node.{router}: the kernel forwards multicast between at most {MOST_LINKS} links; place a \
                  router between it and some of the receivers"
             ),
         }
@@ -147,12 +145,12 @@ impl fmt::Display for Unplaceable {
 }
 
 impl Layout {
-    /// Places a plan's flows.
+    /// Assigns the addresses and routes of a plan.
     pub fn new(plan: &Plan) -> Result<Layout, Unplaceable> {
-        let own =
+        let own_address =
             || Address { treatment: Treatment::default(), routes: BTreeMap::new(), tunnels: BTreeMap::new() };
         let mut layout = Layout {
-            addresses: plan.nodes.iter().map(|_| vec![own()]).collect(),
+            addresses: plan.nodes.iter().map(|_| vec![own_address()]).collect(),
             groups: Vec::new(),
             tunnels: Vec::new(),
             tellings: BTreeMap::new(),
@@ -161,10 +159,10 @@ impl Layout {
             used: vec![false; plan.links.len()],
         };
         let lans = (0..plan.nodes.len()).filter(|node| plan.is_lan(*node));
-        let mut crowded = lans
+        let mut too_large = lans
             .enumerate()
             .filter(|(number, node)| *number >= LANS || lan::links(plan, *node).nth(STATIONS).is_some());
-        if let Some((_, node)) = crowded.next() {
+        if let Some((_, node)) = too_large.next() {
             return Err(Unplaceable::TooManyStations { lan: plan.nodes[node].name.clone() });
         }
         for (index, group) in plan.flows.iter().enumerate() {
@@ -198,7 +196,7 @@ impl Layout {
             layout.tunnels.push(tunnel);
         }
         for (first, second) in pe::tellings(plan) {
-            // Where there is no way, the PEs are refused by name.
+            // Without a path, `pe::routers` returns an error.
             let Some(path) = plan.shortest(first, second) else { continue };
             let treatment = Treatment::default();
             let destination = layout.place(plan, second, first, &path, &treatment)?;
@@ -212,15 +210,15 @@ impl Layout {
             let source = layout.place(plan, first, second, &tunnel.reverse, &treatment)?;
             layout.gateways.push(Placement { source, destination });
         }
-        // Daemons choose among all links of their routers.
+        // Routing daemons use all links of their routers.
         for (index, link) in plan.links.iter().enumerate() {
             layout.used[index] |= link.ends.iter().any(|end| routing::drives(plan, *end));
         }
         Ok(layout)
     }
 
-    /// The address a multicast flow group is sent from. Routes lead back to it along its tree:
-    /// where the kernel asks whether a packet comes from where its source is, it does.
+    /// Returns the number of the source address of a multicast flow group. Its routes follow the tree back to the
+    /// sender, so that packets pass the reverse path check of the kernel.
     fn place_sender(
         &mut self,
         plan: &Plan,
@@ -230,16 +228,16 @@ impl Layout {
         let group = &plan.flows[index];
         let mut number = None;
         for path in group.paths() {
-            let back = mirrored(path);
-            let [receiver, _] = plan.ends(back[0]);
-            let placed = self.place(plan, group.from, receiver, &back, treatment)?;
-            debug_assert!(number.is_none_or(|number| number == placed), "the ways of a flow form a tree");
+            let reverse = mirrored(path);
+            let [receiver, _] = plan.ends(reverse[0]);
+            let placed = self.place(plan, group.from, receiver, &reverse, treatment)?;
+            debug_assert!(number.is_none_or(|number| number == placed), "the paths of a flow form a tree");
             number = Some(placed);
         }
         Ok(number.expect("a flow has a receiver"))
     }
 
-    /// An address at `to` that the path leads to; returns its number.
+    /// Returns the number of an address of `to` whose routes follow the path.
     fn place(
         &mut self,
         plan: &Plan,
@@ -248,39 +246,47 @@ impl Layout {
         path: &[Hop],
         treatment: &Treatment,
     ) -> Result<usize, Unplaceable> {
-        debug_assert_eq!(path.first().map(|hop| plan.ends(*hop)[0]), Some(from), "a path has a start");
-        debug_assert_eq!(path.last().map(|hop| plan.ends(*hop)[1]), Some(to), "a path leads to its end");
-        let (mut wanted, mut tunnels) = (BTreeMap::new(), BTreeMap::new());
+        debug_assert_eq!(
+            path.first().map(|hop| plan.ends(*hop)[0]),
+            Some(from),
+            "a path begins at its source"
+        );
+        debug_assert_eq!(
+            path.last().map(|hop| plan.ends(*hop)[1]),
+            Some(to),
+            "a path ends at its destination"
+        );
+        let (mut routes, mut tunnels) = (BTreeMap::new(), BTreeMap::new());
         let crossings = plan.crossings(path);
         for (at, &hop) in path.iter().enumerate() {
             self.used[hop.link] = true;
             let crossing = crossings.iter().find(|crossing| (crossing.first..crossing.behind).contains(&at));
             if let Some(crossing) = crossing {
-                // Inside a tunnel nobody sees where a packet goes.
+                // Routers inside a tunnel route by the outer address.
                 if crossing.first == at {
                     tunnels.insert(plan.ends(hop)[0], crossing.tunnel);
                 }
                 continue;
             }
-            // What a tunnel carries is known to the PEs at its ends, and to no kernel there.
+            // Customer packets are routed by the PE routers at the ends of the tunnel, not by their kernels.
             let [node, _] = plan.ends(hop);
             if plan.nodes[to].kind == NodeKind::Pe || !pe::route(plan, treatment.vpn, node, hop) {
-                wanted.insert(node, hop);
+                routes.insert(node, hop);
             }
         }
         let addresses = &mut self.addresses[to];
-        let agrees = |address: &Address| {
-            let same = |(node, hop)| {
+        let is_compatible = |address: &Address| {
+            let has_route = |(node, hop)| {
                 address.routes.get(node).is_none_or(|other| other == hop)
                     && !address.tunnels.contains_key(node)
             };
-            let entered = |(node, tunnel)| {
+            let has_tunnel = |(node, tunnel)| {
                 address.tunnels.get(node).is_none_or(|other| other == tunnel)
                     && !address.routes.contains_key(node)
             };
-            address.treatment == *treatment && wanted.iter().all(same) && tunnels.iter().all(entered)
+            address.treatment == *treatment && routes.iter().all(has_route) && tunnels.iter().all(has_tunnel)
         };
-        let number = match addresses.iter().skip(1).position(agrees) {
+        let number = match addresses.iter().skip(1).position(is_compatible) {
             Some(position) => position + 1,
             None if addresses.len() == PER_NODE => {
                 return Err(Unplaceable::TooManyPaths { host: plan.nodes[to].name.clone() });
@@ -294,13 +300,13 @@ impl Layout {
                 addresses.len() - 1
             }
         };
-        addresses[number].routes.extend(wanted);
+        addresses[number].routes.extend(routes);
         addresses[number].tunnels.extend(tunnels);
         Ok(number)
     }
 }
 
-/// The same links the other way.
+/// Returns the path in the opposite direction over the same links.
 fn mirrored(path: &[Hop]) -> Vec<Hop> {
     path.iter().rev().map(|hop| Hop { link: hop.link, direction: 1 - hop.direction }).collect()
 }
@@ -327,7 +333,7 @@ mod tests {
     use crate::topology::plan_of as plan;
     use netstage_harness::scenario::network;
 
-    /// Two ways from `a` to `b`: over `n` (shorter by name) and over `s`.
+    /// Returns a plan with two paths from `a` to `b`: over `n` (first by name) and over `s`.
     fn diamond(flows: &str) -> Plan {
         let nodes = [("host", "a b"), ("router", "w n s e")];
         let network = network(&nodes, "aw:a,w eb:e,b wn:w,n ws:w,s ne:n,e se:s,e");
@@ -335,7 +341,7 @@ mod tests {
         plan(&format!("[scenario]\nduration = \"1 s\"\n[defaults.link]\n{link}\n{network}{flows}"))
     }
 
-    /// The hops packets to one address take from a node.
+    /// Returns the hops of packets from a node to an address.
     fn walk(plan: &Plan, layout: &Layout, from: usize, to: usize, number: usize) -> Vec<Hop> {
         let (mut node, mut hops) = (from, Vec::new());
         while node != to {
@@ -346,7 +352,7 @@ mod tests {
         hops
     }
 
-    fn every_flow_takes_its_path(plan: &Plan, layout: &Layout) {
+    fn assert_flows_take_their_paths(plan: &Plan, layout: &Layout) {
         for (group, placed) in plan.flows.iter().zip(&layout.groups) {
             assert_eq!(walk(plan, layout, group.from, group.to, placed.destination), group.path);
             assert_eq!(walk(plan, layout, group.to, group.from, placed.source), group.reverse);
@@ -354,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_part_get_addresses_of_their_own() {
+    fn diverging_paths_have_separate_addresses() {
         let plan = diamond(
             r#"
             [flow.north]
@@ -374,16 +380,16 @@ mod tests {
             reverse_via = ["e", "s", "w"]"#,
         );
         let layout = Layout::new(&plan).unwrap();
-        every_flow_takes_its_path(&plan, &layout);
-        let of = |name: &str| layout.groups[plan.flows.iter().position(|f| f.name == name).unwrap()];
-        assert_eq!(of("north"), of("north2"));
-        assert_ne!(of("north").destination, of("south").destination);
-        assert_eq!(of("round").destination, of("north").destination);
-        assert_ne!(of("round").source, of("north").source);
+        assert_flows_take_their_paths(&plan, &layout);
+        let placement = |name: &str| layout.groups[plan.flows.iter().position(|f| f.name == name).unwrap()];
+        assert_eq!(placement("north"), placement("north2"));
+        assert_ne!(placement("north").destination, placement("south").destination);
+        assert_eq!(placement("round").destination, placement("north").destination);
+        assert_ne!(placement("round").source, placement("north").source);
     }
 
     #[test]
-    fn what_is_treated_differently_is_addressed_differently() {
+    fn flows_with_different_treatment_have_separate_addresses() {
         let plan = diamond(
             r#"
             [flow.tcp]
@@ -401,14 +407,14 @@ mod tests {
             background = true"#,
         );
         let layout = Layout::new(&plan).unwrap();
-        every_flow_takes_its_path(&plan, &layout);
+        assert_flows_take_their_paths(&plan, &layout);
         let destinations: std::collections::BTreeSet<_> =
             layout.groups.iter().map(|placed| placed.destination).collect();
         assert_eq!(destinations.len(), 3);
     }
 
     #[test]
-    fn a_multicast_flow_has_an_address_of_its_own_on_the_link_it_is_sent_by() {
+    fn a_multicast_flow_has_a_source_address_of_its_own_on_the_outgoing_link() {
         let plan = diamond(
             r#"
             [node.c]
@@ -438,7 +444,7 @@ mod tests {
         for (index, flow) in plan.flows.iter().enumerate().filter(|(_, flow)| !flow.branches.is_empty()) {
             let address = &layout.addresses[flow.from][layout.groups[index].source];
             assert_eq!(address.treatment.multicast, Some(Sending { group: index, link: link("aw") }));
-            // Back along the tree from every receiver.
+            // Routes follow the tree back from each receiver.
             for receiver in ["b", "c"] {
                 let names = walk(&plan, &layout, node(receiver), flow.from, layout.groups[index].source);
                 let mut names: Vec<&str> =
@@ -453,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn links_nobody_uses_are_left_out() {
+    fn unused_links_are_omitted() {
         let plan = diamond("[flow.tcp]\nfrom = \"a\"\nto = \"b\"");
         let layout = Layout::new(&plan).unwrap();
         let unused: Vec<&str> =

@@ -1,4 +1,4 @@
-//! Who works the links of a network: the emulator, the kernel's netems, or each some of them.
+//! Links of a network, emulated by netstage's emulator, by the kernel's netems, or by both.
 
 use super::network::{Network, chain_names, emulator_interface};
 use super::spec::Spec;
@@ -21,14 +21,14 @@ use std::sync::mpsc::Sender;
 pub struct Links {
     emulator: Emulator<LinkPort>,
     watch: Option<Watch>,
-    /// Of each link, whether the kernel works it.
+    /// Flag for each link that the kernel emulates.
     by_kernel: Vec<bool>,
     interval: Duration,
     duration: Duration,
 }
 
 impl Links {
-    /// Of a network that is there.
+    /// Opens the links of an existing network.
     pub fn new(spec: &Spec, mut config: Config, network: &mut Network) -> Result<Links, Obstacle> {
         let namespace = &network.emulator;
         let (interval, duration) = (config.interval, config.duration);
@@ -62,17 +62,17 @@ impl Links {
         })
     }
 
-    /// Carries frames at once until `stop` is set: the run has not begun.
+    /// Forwards frames without emulation until `stop` is set, before the run.
     pub fn carry(&mut self, stop: &AtomicBool) {
         self.emulator.carry(stop);
     }
 
-    /// Has every bin of the emulator's links told once it is settled. Of those the kernel works, none is.
+    /// Sends each bin of netstage's links to `to` once its counts are final. Bins of kernel links are not reported.
     pub fn tell_bins(&mut self, to: Sender<EndedBin>) {
         self.emulator.tell_bins(to);
     }
 
-    /// Works them until `stop` is set. The run begins at `epoch`.
+    /// Emulates the links until `stop` is set. The run begins at `epoch`.
     pub fn run(self, epoch: Epoch, stop: &AtomicBool) -> Report {
         let Links { emulator, watch, by_kernel, interval, duration } = self;
         let Some(watch) = watch else { return emulator.run(epoch, stop) };
@@ -81,20 +81,20 @@ impl Links {
             let report = emulator.run(epoch, stop);
             let watched = watching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let watched = watched.unwrap_or_else(|error| Watched {
-                void: vec![format!("what the kernel's links counted is not known: {error}")],
+                void: vec![format!("cannot read the counters of the kernel's links: {error}")],
                 ..Watched::default()
             });
-            joined(report, watched, &by_kernel)
+            merge(report, watched, &by_kernel)
         })
     }
 }
 
-/// The emulator's side of a link's end.
+/// Emulator port of one end of a link.
 #[derive(Debug)]
 enum LinkPort {
-    /// A veth's far end.
+    /// Peer of a node's veth interface.
     Ethernet(AfPacket),
-    /// The far side of a TUN interface.
+    /// Descriptor of a node's TUN interface.
     Tun(Tun),
 }
 
@@ -132,8 +132,8 @@ impl Port for LinkPort {
     }
 }
 
-/// One report of both, its links in the order of the network.
-fn joined(mut report: Report, watched: Watched, by_kernel: &[bool]) -> Report {
+/// Merges both reports, with the links in the order of the network.
+fn merge(mut report: Report, watched: Watched, by_kernel: &[bool]) -> Report {
     let mut own = std::mem::take(&mut report.links).into_iter();
     let mut kernel = watched.links.into_iter();
     let mut next =

@@ -1,15 +1,14 @@
-//! The emulated network: a namespace for every node of a plan, and between them links
-//! that the emulator works.
+//! Emulated network: a namespace for each node of a plan, joined by emulated links.
 //!
-//! - [`layout`], [`distribution`], [`pe`], [`assignments`], [`labels`], [`spec`]: what a plan asks for; pure.
-//! - [`lan`]: who is joined to shared LANs, and with which addresses.
-//! - [`routing`]: what of a plan is left to routing daemons.
-//! - [`process`]: the process that holds it, as the controller sees it; [`server`], its inside.
+//! - [`layout`], [`distribution`], [`pe`], [`assignments`], [`labels`], [`spec`]: derivation of the network from a
+//!   plan, without side effects.
+//! - [`lan`]: stations of shared LANs and their addresses.
+//! - [`routing`]: links and prefixes of routers with routing daemons.
+//! - [`process`]: the fabric process, as seen by the controller; [`server`]: the fabric itself.
 //! - [`network`]: namespaces, interfaces, addresses and routes.
-//! - [`links`]: who works its links: the emulator, the kernel, or each some of them.
-//! - [`services`]: other people's programs in its nodes.
-//! - [`watch`]: what happens to the windows of its TCP flows.
-//! - [`differences`]: in what the kernel differs from the plan.
+//! - [`links`]: the back-ends of the links: the emulator, the kernel, or both.
+//! - [`services`]: third-party programs in the nodes.
+//! - [`differences`]: differences between the kernel and the plan.
 
 pub mod address;
 pub mod assignments;
@@ -26,7 +25,8 @@ pub mod routing;
 pub mod server;
 pub mod services;
 pub mod spec;
-/// The plan of a scenario's first cell.
+
+/// Returns the plan of the first cell of a scenario.
 #[cfg(test)]
 pub(crate) fn plan_of(text: &str) -> netstage_scenario::plan::Plan {
     let scenario = netstage_scenario::parse("test.toml", text, None, &Default::default());

@@ -1,6 +1,5 @@
-//! Builds the namespaces of a [`Spec`]: one per node, and one where the emulator's ends of
-//! all links lie. They are held by file descriptors; when the last one closes, the kernel
-//! removes everything in them.
+//! Builds the namespaces of a [`Spec`]: one per node, and one for the emulator's ends of all links. File descriptors
+//! hold the namespaces; when the last one closes, the kernel removes them with their interfaces.
 
 use super::address::{self, Side};
 use super::lan::BRIDGE;
@@ -16,56 +15,56 @@ use netstage_host::ports::tun::{Layer, Tun};
 use std::collections::BTreeMap;
 use std::io;
 
-/// A full packet, and the header the kernel counts with it.
+/// Size of a full packet, and of the header that the kernel counts with it.
 const ETHERNET_MTU: u64 = 1500;
 const ETHERNET_HEADER: u64 = 14;
-/// What a host's device sends at once at most, so that the kernel need not wake for each packet: ten of them.
+/// Maximum burst of a host's device: ten packets, so that the kernel need not wake for each packet.
 const DEVICE_BURST: u32 = 15_140;
 
-/// The namespaces of a network.
+/// Namespaces of a network.
 #[derive(Debug)]
 pub struct Network {
-    /// One per node that is used.
+    /// Namespace of each node, if it is used.
     pub nodes: Vec<Option<Namespace>>,
-    /// Where the emulator's ends of the links lie, named by [`emulator_interface`].
+    /// Namespace of the emulator's ends of the links, named by [`emulator_interface`].
     pub emulator: Namespace,
-    /// The far sides of TUN links, by the link's index in the plan.
+    /// Emulator's ends of TUN links, by index of the link in the plan.
     pub tuns: BTreeMap<usize, [Tun; 2]>,
-    /// What the nodes do with packets to multicast groups, as long as this is here.
+    /// Multicast routes of the nodes, which are removed when dropped.
     pub multicast: Vec<MulticastRoutes>,
 }
 
-/// Name of a node's interface to a link.
+/// Returns the name of a node's interface to a link.
 pub fn node_interface(link: usize) -> String {
     format!("link{link}")
 }
 
-/// Name of the emulator's interface for one end of a link.
+/// Returns the name of the emulator's interface for one end of a link.
 pub fn emulator_interface(link: usize, end: usize) -> String {
     format!("link{link}.{end}")
 }
 
-/// Names of the interfaces of a link that the kernel works.
+/// Returns the names of the interfaces of a link that the kernel emulates.
 pub fn chain_names(link: usize) -> chain::Names {
     chain::Names::new([0, 1].map(|end| emulator_interface(link, end)))
 }
 
 impl Network {
-    /// The kernel's numbers of the namespaces of nodes that are used.
+    /// Returns the namespace inode numbers of used nodes.
     pub fn numbers(&self, nodes: &[usize]) -> Result<Vec<u64>, Obstacle> {
         let number = |node: &usize| self.nodes[*node].as_ref().expect("a node with a flow is used").number();
-        let cannot = |e| Obstacle::broken(format!("cannot tell network namespaces apart: {e}"));
+        let cannot = |e| Obstacle::broken(format!("cannot identify network namespaces: {e}"));
         nodes.iter().map(|node| number(node).map_err(cannot)).collect()
     }
 
-    /// Builds it.
+    /// Builds a network.
     pub fn build(spec: &Spec) -> Result<Network, Obstacle> {
-        let namespace = || Namespace::new().map_err(|e| broken("make a network namespace", &e));
+        let namespace = || Namespace::new().map_err(|e| broken("create a network namespace", &e));
         let emulator = namespace()?;
         let nodes = spec.nodes.iter().map(|node| node.used.then(namespace).transpose());
         let nodes = nodes.collect::<Result<_, _>>()?;
         let mut network = Network { nodes, emulator, tuns: BTreeMap::new(), multicast: Vec::new() };
-        // The emulator's ends carry frames, never packets of their own.
+        // The emulator's ends only carry frames and send no packets of their own.
         network.set(&network.emulator, "net.ipv6.conf.default.disable_ipv6", "1")?;
         for link in &spec.links {
             if link.is_tun {
@@ -74,7 +73,7 @@ impl Network {
                 continue;
             }
             network.add_link(link, spec)?;
-            network.hand_to_kernel(link, spec.mtu)?;
+            network.add_netems(link, spec.mtu)?;
         }
         for (node, spec) in network.nodes.iter().zip(&spec.nodes) {
             if let Some(namespace) = node {
@@ -82,7 +81,7 @@ impl Network {
             }
         }
         for link in &spec.links {
-            network.introduce(link, spec)?;
+            network.add_neighbors(link, spec)?;
             network.wait_until_ready(link)?;
         }
         for (node, spec) in network.nodes.iter().zip(&spec.nodes) {
@@ -99,7 +98,7 @@ impl Network {
     }
 
     fn add_link(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Obstacle> {
-        // Who is at the other end is told in advance, but for those who ask.
+        // Neighbors are configured statically, except where they are resolved.
         let has_circuit = link.ends.iter().any(|end| spec.nodes[*end].circuits.contains(&link.index));
         let resolve_neighbours = link.resolves || has_circuit;
         let options = VethOptions { mtu: spec.mtu, resolve_neighbours, ..VethOptions::default() };
@@ -112,9 +111,9 @@ impl Network {
             create_veth(inner_end, outer_end, options).map_err(failed)?;
             let device = spec.nodes[node].device;
             for (namespace, name) in [(self.node(node), &inner), (&self.emulator, &outer)] {
-                // A host that is limited by its device leaves cutting super-packets to it, as to a real one.
+                // A host with a rate-limited device leaves the segmentation of super-packets to it, like a real one.
                 if device.is_none() || name == &outer {
-                    ethtool::offloads_off(namespace, name).map_err(|e| broken("switch offloads off", &e))?;
+                    ethtool::offloads_off(namespace, name).map_err(|e| broken("disable offloads", &e))?;
                 }
                 Netlink::open(namespace).and_then(|mut n| n.set_up(name)).map_err(failed)?;
             }
@@ -125,7 +124,7 @@ impl Network {
         Ok(())
     }
 
-    /// One end of a link whose packets have no header of the link's.
+    /// Creates one end of a link without link-layer headers.
     fn add_tun(&self, link: &LinkSpec, end: usize, mtu: u32) -> Result<Tun, Obstacle> {
         let (namespace, name) = (self.node(link.ends[end]), node_interface(link.index));
         let tun = Tun::create(namespace, &name, Layer::Ip).map_err(|error| {
@@ -140,16 +139,16 @@ impl Network {
         Ok(tun)
     }
 
-    /// Makes a node's interface as fast as its device.
+    /// Limits a node's interface to the rate of its device.
     fn limit(&self, node: usize, interface: &str, device: DeviceSpec, name: &str) -> Result<(), Obstacle> {
-        // The kernel counts Ethernet's header as well: as if all packets were full.
+        // The kernel also counts the Ethernet header, so the rate is scaled as for full packets.
         let framed = |bytes: u64| bytes * (ETHERNET_MTU + ETHERNET_HEADER) / ETHERNET_MTU;
         let bucket = TokenBucket {
             rate: framed(device.rate_bps / 8),
             burst: DEVICE_BURST,
             limit: u32::try_from(framed(device.buffer)).unwrap_or(u32::MAX),
         };
-        // A packet less, so that the token bucket need not cut any.
+        // One packet less than the burst, so that the token bucket need not segment any.
         let super_packet = DEVICE_BURST - (ETHERNET_MTU + ETHERNET_HEADER) as u32;
         let set = Netlink::open(self.node(node)).and_then(|mut netlink| {
             netlink.set_largest_super_packet(interface, super_packet)?;
@@ -164,8 +163,8 @@ impl Network {
         })
     }
 
-    /// Where the kernel works a link: everything between its ends.
-    fn hand_to_kernel(&self, link: &LinkSpec, mtu: u32) -> Result<(), Obstacle> {
+    /// Creates the interfaces and netems between the ends of a link that the kernel emulates.
+    fn add_netems(&self, link: &LinkSpec, mtu: u32) -> Result<(), Obstacle> {
         let Some(directions) = &link.netem else { return Ok(()) };
         let options = VethOptions { mtu, ..VethOptions::default() };
         let names = chain_names(link.index);
@@ -173,8 +172,8 @@ impl Network {
             match error.source.raw_os_error() {
                 Some(libc::ENOENT | libc::EOPNOTSUPP) => Obstacle::missing(
                     format!("link.{}: {error}", link.name),
-                    "modprobe sch_netem bridge (CONFIG_NET_SCH_NETEM, CONFIG_BRIDGE), or leave the link to \
-                     netstage: --emulator own",
+                    "modprobe sch_netem bridge (CONFIG_NET_SCH_NETEM, CONFIG_BRIDGE); or use netstage's emulator: \
+                     --emulator own",
                 ),
                 _ => failed(error),
             }
@@ -197,9 +196,9 @@ impl Network {
         Ok(())
     }
 
-    /// Tells both ends of a link who is at the other. A PE asks its customers itself, and routers with
-    /// addresses on the link ask each other.
-    fn introduce(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Obstacle> {
+    /// Adds static neighbor entries at both ends of a link. PEs resolve their customers, and routers with addresses on
+    /// the link resolve each other.
+    fn add_neighbors(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Obstacle> {
         if link.resolves || link.is_tun {
             return Ok(());
         }
@@ -210,8 +209,8 @@ impl Network {
             let mut netlink = Netlink::open(self.node(node)).map_err(failed)?;
             let peer = address::mac(link.index, 1 - end, Side::Node);
             for family in address::FAMILIES {
-                let neighbour = address::of(family, link.ends[1 - end], 0);
-                netlink.add_neighbour(&node_interface(link.index), neighbour, peer).map_err(failed)?;
+                let neighbor = address::of(family, link.ends[1 - end], 0);
+                netlink.add_neighbour(&node_interface(link.index), neighbor, peer).map_err(failed)?;
             }
         }
         Ok(())
@@ -226,8 +225,8 @@ impl Network {
                 Netlink::open(namespace).and_then(|mut n| n.wait_until_ready(&name)).map_err(failed)?;
             }
         }
-        let between = link.netem.iter().flat_map(|_| chain_names(link.index).middle);
-        for name in between {
+        let middle = link.netem.iter().flat_map(|_| chain_names(link.index).middle);
+        for name in middle {
             Netlink::open(&self.emulator).and_then(|mut n| n.wait_until_ready(&name)).map_err(failed)?;
         }
         Ok(())
@@ -235,23 +234,22 @@ impl Network {
 
     fn set(&self, namespace: &Namespace, name: &str, value: &str) -> Result<(), Obstacle> {
         match namespace.sysctl(name, value) {
-            // What the kernel does not have, it does not do either.
+            // A kernel without the setting lacks the feature, too.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            // Containers have it so, unless they are told otherwise.
-            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Err(Obstacle::missing(
-                error.to_string(),
-                "where this is a container, run it with --privileged",
-            )),
-            other => other.map_err(|e| broken("configure a node", &e)),
+            // /proc/sys is read-only in unprivileged containers.
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                Err(Obstacle::missing(error.to_string(), "in a container: run it with --privileged"))
+            }
+            result => result.map_err(|e| broken("configure a node", &e)),
         }
     }
 }
 
-/// Joins all links of a LAN.
+/// Creates the bridge that joins all links of a LAN.
 fn bridge(netlink: &mut Netlink, lan: &NodeSpec) -> Result<(), Obstacle> {
     netlink.create_bridge(BRIDGE).map_err(|error| match error.source.raw_os_error() {
         Some(libc::EOPNOTSUPP) => Obstacle::missing(
-            format!("node.{}: this kernel has no bridges, so there can be no LAN", lan.name),
+            format!("node.{}: this kernel has no bridges, which a LAN needs", lan.name),
             "modprobe bridge (CONFIG_BRIDGE)",
         ),
         _ => failed(error),
@@ -266,7 +264,7 @@ fn bridge(netlink: &mut Netlink, lan: &NodeSpec) -> Result<(), Obstacle> {
 fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Obstacle> {
     let mut netlink = Netlink::open(namespace).map_err(failed)?;
     for route in routes {
-        let asked = Route {
+        let route = Route {
             destination: (route.destination, route.length),
             gateway: Some(route.gateway),
             link: &node_interface(route.link),
@@ -281,37 +279,38 @@ fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Obstacl
                 ..Metrics::default()
             },
         };
-        // A neighbour's own address is routed like any other.
-        netlink.add_route(&asked).map_err(failed)?;
+        // The address of a neighbor needs a route like any other.
+        netlink.add_route(&route).map_err(failed)?;
     }
     Ok(())
 }
 
-/// Tells a node's kernel what it does with packets to multicast groups.
+/// Adds the multicast routes of a node.
 fn multicast_routes(namespace: &Namespace, node: &NodeSpec) -> Result<Vec<MulticastRoutes>, Obstacle> {
-    let mut kept = Vec::new();
+    let mut all_routes = Vec::new();
     for version_6 in [false, true] {
         let mut routes = node.multicast.iter().filter(|route| route.group.is_ipv6() == version_6).peekable();
         let Some(first) = routes.peek() else { continue };
-        let mut told =
-            MulticastRoutes::open(namespace, first.group).map_err(|e| no_forwarding(node, first, &e))?;
+        let mut kernel_routes =
+            MulticastRoutes::open(namespace, first.group).map_err(|e| forwarding_error(node, first, &e))?;
         let mut netlink = Netlink::open(namespace).map_err(failed)?;
         for route in routes {
             let mut index =
                 |link: usize| netlink.link(&node_interface(link)).map(|link| link.index).map_err(failed);
             let from = index(route.from)?;
             let to = route.to.iter().map(|link| index(*link)).collect::<Result<Vec<u32>, Obstacle>>()?;
-            let added = told.add(route.source, route.group, from, &to);
-            added.map_err(|e| broken(&format!("route the group {} at {}", route.group, node.name), &e))?;
+            let added = kernel_routes.add(route.source, route.group, from, &to);
+            added
+                .map_err(|e| broken(&format!("route the group {} at node.{}", route.group, node.name), &e))?;
         }
-        kept.push(told);
+        all_routes.push(kernel_routes);
     }
-    Ok(kept)
+    Ok(all_routes)
 }
 
-fn no_forwarding(node: &NodeSpec, route: &MulticastSpec, error: &io::Error) -> Obstacle {
+fn forwarding_error(node: &NodeSpec, route: &MulticastSpec, error: &io::Error) -> Obstacle {
     if error.raw_os_error() != Some(libc::ENOPROTOOPT) {
-        return broken(&format!("forward multicast at {}", node.name), error);
+        return broken(&format!("forward multicast at node.{}", node.name), error);
     }
     let (version, option) = match route.group.is_ipv6() {
         true => ("IPv6", "CONFIG_IPV6_MROUTE"),
@@ -319,7 +318,7 @@ fn no_forwarding(node: &NodeSpec, route: &MulticastSpec, error: &io::Error) -> O
     };
     Obstacle::missing(
         format!("node.{}: this kernel does not forward {version} multicast", node.name),
-        format!("a kernel with {option}, or receivers on the sender's own link"),
+        format!("use a kernel with {option}, or receivers on the sender's link"),
     )
 }
 
@@ -327,6 +326,6 @@ fn failed(error: netstage_host::netns::netlink::Error) -> Obstacle {
     Obstacle::broken(error.to_string())
 }
 
-fn broken(doing: &str, error: &io::Error) -> Obstacle {
-    Obstacle::broken(format!("cannot {doing}: {error}"))
+fn broken(action: &str, error: &io::Error) -> Obstacle {
+    Obstacle::broken(format!("cannot {action}: {error}"))
 }

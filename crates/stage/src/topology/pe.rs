@@ -1,11 +1,11 @@
-//! The PE configuration of a stage: what the router in each `pe` node reads, as the file it would have on a real box.
+//! Configuration of the PE routers in `pe` nodes, in the file format of a real PE.
 //!
-//! Between PEs only tunnels are routed. Each VPN has tunnel addresses of its own, so that the
-//! emulator tells its management packets from others', too. Where no VPN of a plan is
-//! controlled or encapsulated, nobody would see a PE: the kernel forwards.
+//! Only tunnels are routed between PEs. Each VPN has tunnel addresses of its own, so that the emulator can classify its
+//! management packets, too. If a plan has no VPN with control or encapsulation, no PE router is needed and the kernel
+//! forwards.
 //!
-//! A VPN whose reference is another VPN hears of it from the PE where that one enters; PEs that
-//! have no other business with each other get a tunnel for it.
+//! A VPN with another VPN as its reference receives the reference from the ingress PE of the other VPN. Such PEs have a
+//! tunnel between them.
 
 use super::address;
 use super::layout::Layout;
@@ -23,69 +23,69 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// The first VPN's labels; each VPN has two, one per direction.
+/// First label. Each VPN has two labels, one per direction.
 const FIRST_LABEL: usize = 1000;
 
-/// Two VPNs that are each other's way back are one to its routers: the first of them.
-fn whole(plan: &Plan, vpn: usize) -> usize {
+/// Returns the index of the VPN in the routers, which combine two VPNs in opposite directions into the first of them.
+fn combined(plan: &Plan, vpn: usize) -> usize {
     plan.vpns[vpn].back.map_or(vpn, |back| back.min(vpn))
 }
 
-/// Whether PEs of a plan are routers of their own.
+/// Returns whether a plan needs PE routers.
 pub fn are_needed(plan: &Plan) -> bool {
     plan.vpns.iter().any(|vpn| vpn.settings.may_wait() || vpn.encapsulation != Encapsulation::None)
 }
 
-/// Whether a VPN's packets that take a hop from a node are the PEs' to route.
+/// Returns whether PE routers route a VPN's packets from a node over a hop.
 pub fn route(plan: &Plan, vpn: Option<usize>, node: usize, hop: Hop) -> bool {
-    let is_ours = |vpn: usize| plan.nodes[node].kind == NodeKind::Pe || is_between(&plan.vpns[vpn], hop);
-    are_needed(plan) && vpn.is_some_and(is_ours)
+    let is_pe_hop = |vpn: usize| plan.nodes[node].kind == NodeKind::Pe || is_between(&plan.vpns[vpn], hop);
+    are_needed(plan) && vpn.is_some_and(is_pe_hop)
 }
 
-/// The VPN another one follows as its reference.
-fn followed(vpn: &Vpn) -> Option<usize> {
+/// Returns the index of the VPN that is the reference of a VPN, if any.
+fn reference(vpn: &Vpn) -> Option<usize> {
     match &vpn.settings.control {
         Control::I2vfc(Config { reference: Reference::Vpn(index), .. }) => Some(*index),
         _ => None,
     }
 }
 
-/// Pairs of PEs, the lower index first, one of which tells the other of a reference.
+/// Returns the pairs of PEs between which references are sent, the lower index first.
 pub fn tellings(plan: &Plan) -> BTreeSet<(usize, usize)> {
     let pair = |vpn: &Vpn| {
-        let (own, other) = (vpn.ingress, plan.vpns[followed(vpn)?].ingress);
+        let (own, other) = (vpn.ingress, plan.vpns[reference(vpn)?].ingress);
         (own != other).then_some((own.min(other), own.max(other)))
     };
     plan.vpns.iter().filter_map(pair).collect()
 }
 
-/// Where routers and their customers are: at addresses of this stage's making, or at those of real hosts.
+/// Addresses and interfaces of routers and their customers, in namespaces or on real hosts.
 pub trait Ground {
-    /// The addresses of a flow group's sender and receiver.
+    /// Returns the addresses of a flow group's sender and receiver.
     fn ends(&self, group: usize) -> [IpAddr; 2];
-    /// The addresses of a VPN's tunnel, at its ingress and at its egress.
+    /// Returns the addresses of a VPN's tunnel at its ingress and egress.
     fn tunnel(&self, vpn: usize) -> [IpAddr; 2];
-    /// The addresses of the tunnel between two PEs one of which tells the other of a reference.
+    /// Returns the addresses of the tunnel for references between two PEs.
     fn telling(&self, nodes: (usize, usize)) -> [IpAddr; 2];
-    /// The interface of a PE to a link.
+    /// Returns the name of a PE's interface to a link.
     fn interface(&self, node: usize, link: usize) -> String;
-    /// The addresses of a PE on a customers' link, each with the length of its prefix.
+    /// Returns the addresses of a PE on a circuit, each with its prefix length.
     fn on_circuit(&self, node: usize, circuit: &Circuit) -> Vec<(IpAddr, u8)>;
-    /// The router on a circuit that has this customer's address; none where the address is on the link.
+    /// Returns the next hop on a circuit to a customer's address; `None` if the address is on the link.
     fn via(&self, node: usize, circuit: &Circuit, customer: IpAddr) -> Option<IpAddr>;
 }
 
-/// The ground of namespaces.
+/// Addressing of routers in namespaces.
 pub struct Emulated<'a> {
-    /// The plan.
+    /// Plan of the run.
     pub plan: &'a Plan,
-    /// Where its parts are.
+    /// Addresses of the plan.
     pub layout: &'a Layout,
 }
 
 impl Emulated<'_> {
-    /// The side of a PE on a link to customers; the other one is theirs.
-    fn side(&self, node: usize, circuit: &Circuit) -> usize {
+    /// Returns the link end of a PE at a circuit.
+    fn end(&self, node: usize, circuit: &Circuit) -> usize {
         usize::from(self.plan.links[circuit.link].ends[1] == node)
     }
 }
@@ -98,7 +98,7 @@ impl Ground for Emulated<'_> {
     }
 
     fn tunnel(&self, vpn: usize) -> [IpAddr; 2] {
-        let tunnel = self.layout.tunnels[vpn].expect("the VPNs of routers have tunnels");
+        let tunnel = self.layout.tunnels[vpn].expect("each VPN of a router has a tunnel");
         let Vpn { ingress, egress, .. } = self.plan.vpns[vpn];
         [(ingress, tunnel.source), (egress, tunnel.destination)]
             .map(|(node, number)| address::of(Family::V4, node, number))
@@ -115,85 +115,84 @@ impl Ground for Emulated<'_> {
     }
 
     fn on_circuit(&self, node: usize, circuit: &Circuit) -> Vec<(IpAddr, u8)> {
-        let side = self.side(node, circuit);
-        address::FAMILIES.map(|family| address::on_circuit(family, circuit.number, side)).to_vec()
+        let end = self.end(node, circuit);
+        address::FAMILIES.map(|family| address::on_circuit(family, circuit.number, end)).to_vec()
     }
 
     fn via(&self, node: usize, circuit: &Circuit, customer: IpAddr) -> Option<IpAddr> {
-        let side = 1 - self.side(node, circuit);
-        Some(address::on_circuit(family_of(customer), circuit.number, side).0)
+        let customer_end = 1 - self.end(node, circuit);
+        Some(address::on_circuit(family_of(customer), circuit.number, customer_end).0)
     }
 }
 
-/// The routers of a plan, by index of their nodes.
+/// Routers of a plan, by index of their nodes.
 pub type Routers = BTreeMap<usize, Router>;
 
-/// What one router has to do with a plan's VPNs.
+/// Part of a plan's VPNs that one router handles.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Router {
     /// Indices of the links to the core.
     pub core: BTreeSet<usize>,
-    /// Where customers are attached.
+    /// Circuits of customers.
     pub circuits: Vec<Circuit>,
-    /// Addresses behind the other router of each VPN, by the index of the VPN, or that of the
-    /// first of two which lead both ways.
-    there: BTreeMap<usize, BTreeSet<IpAddr>>,
+    /// Addresses behind the other router of each VPN, by the combined index of the VPN.
+    remote: BTreeMap<usize, BTreeSet<IpAddr>>,
 }
 
-/// Where a customer is attached.
+/// Attachment of a customer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Circuit {
-    /// Number of the circuit, among all of all routers: its addresses follow from it.
+    /// Number of the circuit among those of all routers, from which its addresses are derived.
     pub number: usize,
     /// Index of the link.
     pub link: usize,
-    /// Index of the VPN, as above.
+    /// Combined index of the VPN.
     vpn: usize,
     /// Addresses of the customer.
     pub addresses: BTreeSet<IpAddr>,
-    /// Packets from these addresses belong to it; otherwise all of the link do.
+    /// Selects only packets from these addresses, instead of all packets of the link.
     pub is_select: bool,
 }
 
-/// Why a plan's PEs cannot be routers of their own.
+/// Error of a plan that PE routers cannot implement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unroutable {
-    /// A flow goes through a PE, and is in no VPN.
+    /// A flow without a VPN passes a PE.
     NoVpn {
         /// Name of the flow.
         flow: String,
         /// Name of the PE.
         node: String,
     },
-    /// Multicast goes through a PE.
+    /// A multicast flow passes a PE.
     Multicast {
         /// Name of the flow.
         flow: String,
     },
-    /// Customers and the core are on one link of a PE.
+    /// A link of a PE leads to both customers and the core.
     SharedLink {
         /// Name of the link.
         link: String,
         /// Name of the PE.
         node: String,
     },
-    /// A link of a PE is no Ethernet between two nodes.
+    /// A link of a PE is not an Ethernet link between two nodes.
     Medium {
         /// Name of the link.
         link: String,
         /// Name of the PE.
         node: String,
     },
-    /// A PE cannot be told of a reference.
+    /// No path exists for a reference between two PEs.
     NoWay {
         /// Name of the VPN.
         vpn: String,
         /// Name of its reference.
         reference: String,
-        /// Names of the PEs where they enter.
+        /// Names of the ingress PEs of the VPN and the reference.
         nodes: [String; 2],
     },
-    /// There are more circuits than addresses for them.
+    /// The circuits exceed the available addresses.
     TooManyCircuits,
 }
 
@@ -202,24 +201,27 @@ impl fmt::Display for Unroutable {
         match self {
             Unroutable::NoVpn { flow, node } => write!(
                 f,
-                "flow.{flow}: goes through the PE {node} and is in no VPN; a PE forwards nothing else: give it a VPN, or another way"
+                "flow.{flow}: passes the PE {node}, but is in no VPN; add it to a VPN, or choose a path without PEs"
             ),
             Unroutable::Multicast { flow } => {
-                write!(f, "flow.{flow}: a PE carries no multicast; give it another way, or run it --on sim")
+                write!(
+                    f,
+                    "flow.{flow}: a PE forwards no multicast; choose a path without PEs, or use --on sim"
+                )
             }
             Unroutable::SharedLink { link, node } => write!(
                 f,
-                "link.{link}: leads from the PE {node} both to customers and to the core; give each a link of its own"
+                "link.{link}: leads from the PE {node} to both customers and the core; use a separate link for each"
             ),
             Unroutable::Medium { link, node } => write!(
                 f,
-                "link.{link}: joins the PE {node} to a LAN or by TUN interfaces, and its VPNs need Ethernet between \
-                 two nodes; put a router between them, or run it --on sim"
+                "link.{link}: joins the PE {node} to a LAN or has TUN interfaces, but VPNs need an Ethernet link between \
+                 two nodes; place a router between them, or use --on sim"
             ),
             Unroutable::NoWay { vpn, reference, nodes: [own, other] } => write!(
                 f,
-                "vpn.{vpn}: no way leads from the PE {other}, which measures its reference {reference}, to the PE {own}; \
-                 join them by routers, or make the reference \"nominal\""
+                "vpn.{vpn}: no path leads from the PE {other}, which measures the reference {reference}, to the PE {own}; \
+                 join them by routers, or set the reference to \"nominal\""
             ),
             Unroutable::TooManyCircuits => {
                 write!(f, "the PEs need more than {} circuits; use fewer VPNs or PEs", address::CIRCUITS)
@@ -228,7 +230,7 @@ impl fmt::Display for Unroutable {
     }
 }
 
-/// What each PE of a plan has to do; none where nobody would see them.
+/// Returns the PE routers of a plan; none if the plan needs no PE routers.
 pub fn routers(plan: &Plan, ground: &dyn Ground) -> Result<Routers, Unroutable> {
     let mut routers = Routers::new();
     if !are_needed(plan) {
@@ -250,10 +252,10 @@ pub fn routers(plan: &Plan, ground: &dyn Ground) -> Result<Routers, Unroutable> 
             let (link, node) = (plan.links[link].name.clone(), plan.nodes[node].name.clone());
             return Err(Unroutable::SharedLink { link, node });
         }
-        // Where VPNs share a link, the sender's address tells whose a packet is: one each.
+        // VPNs that share a link are selected by source address, so each address has a circuit.
         let is_select = attached.keys().any(|other| other.1 == link && other.2 != vpn);
-        let each = addresses.iter().map(|address| BTreeSet::from([*address]));
-        let sets = if is_select { each.collect() } else { vec![addresses.clone()] };
+        let singles = addresses.iter().map(|address| BTreeSet::from([*address]));
+        let sets = if is_select { singles.collect() } else { vec![addresses.clone()] };
         for addresses in sets {
             router.circuits.push(Circuit { number, link, vpn, addresses, is_select });
             number += 1;
@@ -265,7 +267,7 @@ pub fn routers(plan: &Plan, ground: &dyn Ground) -> Result<Routers, Unroutable> 
     Ok(routers)
 }
 
-/// Adds the links by which VPNs leave their PEs, and those to PEs whose references they follow.
+/// Adds the core links of PEs: those of their VPNs' paths, and those to the PEs that measure their references.
 fn add_cores(plan: &Plan, routers: &mut Routers) -> Result<(), Unroutable> {
     for vpn in &plan.vpns {
         for hop in vpn.path.iter().chain(&vpn.reverse) {
@@ -277,21 +279,21 @@ fn add_cores(plan: &Plan, routers: &mut Routers) -> Result<(), Unroutable> {
         }
     }
     for vpn in &plan.vpns {
-        let Some(reference) = followed(vpn) else { continue };
-        // It is measured even if it carries nothing.
+        let Some(reference) = reference(vpn) else { continue };
+        // The reference is measured even without traffic.
         let Vpn { ingress, egress, .. } = plan.vpns[reference];
         for node in [ingress, egress] {
-            routers.entry(node).or_default().there.entry(whole(plan, reference)).or_default();
+            routers.entry(node).or_default().remote.entry(combined(plan, reference)).or_default();
         }
         if ingress == vpn.ingress {
             continue;
         }
-        let way = plan.shortest(ingress, vpn.ingress).ok_or_else(|| Unroutable::NoWay {
+        let path = plan.shortest(ingress, vpn.ingress).ok_or_else(|| Unroutable::NoWay {
             vpn: vpn.name.clone(),
             reference: plan.vpns[reference].name.clone(),
             nodes: [vpn.ingress, ingress].map(|node| plan.nodes[node].name.clone()),
         })?;
-        for hop in way {
+        for hop in path {
             for node in plan.ends(hop).into_iter().filter(|node| [ingress, vpn.ingress].contains(node)) {
                 routers.entry(node).or_default().core.insert(hop.link);
             }
@@ -308,8 +310,8 @@ fn attach(plan: &Plan, ground: &dyn Ground, routers: &mut Routers) -> Result<Att
     for (index, group) in plan.flows.iter().enumerate() {
         let hops = || group.path.iter().chain(&group.reverse);
         let Some(through) = group.vpn else {
-            let passed = hops().flat_map(|hop| plan.ends(*hop));
-            if let Some(node) = passed.into_iter().find(|node| plan.nodes[*node].kind == NodeKind::Pe) {
+            let mut nodes = hops().flat_map(|hop| plan.ends(*hop));
+            if let Some(node) = nodes.find(|node| plan.nodes[*node].kind == NodeKind::Pe) {
                 let (flow, node) = (group.name.clone(), plan.nodes[node].name.clone());
                 return Err(Unroutable::NoVpn { flow, node });
             }
@@ -318,27 +320,27 @@ fn attach(plan: &Plan, ground: &dyn Ground, routers: &mut Routers) -> Result<Att
         if matches!(group.transport, Transport::Multicast(_)) {
             return Err(Unroutable::Multicast { flow: group.name.clone() });
         }
-        let vpn = whole(plan, through);
+        let vpn = combined(plan, through);
         let [source, destination] = ground.ends(index);
         let Vpn { ingress, egress, .. } = plan.vpns[through];
         for (node, own, other) in [(ingress, source, destination), (egress, destination, source)] {
-            let of_customer = |hop: &&Hop| !is_between(&plan.vpns[through], **hop);
-            for hop in hops().filter(of_customer).filter(|hop| plan.ends(**hop).contains(&node)) {
+            let is_customer_hop = |hop: &&Hop| !is_between(&plan.vpns[through], **hop);
+            for hop in hops().filter(is_customer_hop).filter(|hop| plan.ends(**hop).contains(&node)) {
                 attached.entry((node, hop.link, vpn)).or_default().insert(own);
             }
-            routers.entry(node).or_default().there.entry(vpn).or_default().insert(other);
+            routers.entry(node).or_default().remote.entry(vpn).or_default().insert(other);
         }
     }
     Ok(attached)
 }
 
-/// Whether a hop lies between a VPN's PEs.
+/// Returns whether a hop is between a VPN's PEs.
 fn is_between(vpn: &Vpn, hop: Hop) -> bool {
     vpn.path.contains(&hop) || vpn.reverse.contains(&hop)
 }
 
-/// The configuration file of the router in a node; its control socket is `control`. Its VPN flows
-/// have peers by the names of the plan's VPNs that enter at it.
+/// Returns the configuration file of a node's router with the control socket `control`. The peers of its VPN flows have
+/// the names of the plan's VPNs with this ingress.
 pub fn configuration(
     plan: &Plan,
     ground: &dyn Ground,
@@ -346,15 +348,15 @@ pub fn configuration(
     router: &Router,
     control: &Path,
 ) -> String {
-    // One interface may stand for several links.
+    // Several links may share an interface.
     let core: BTreeSet<String> = router.core.iter().map(|link| ground.interface(node, *link)).collect();
     let mut peers = Map::new();
     let mut vpns = Map::new();
     let mut circuits = Map::new();
-    for (&index, there) in &router.there {
+    for (&index, remote) in &router.remote {
         let vpn = &plan.vpns[index];
         let is_ingress = vpn.ingress == node;
-        // The VPN that enters here; what only comes back is nobody's.
+        // VPN of the plan with this ingress. Without one, the flow only receives.
         let own = if is_ingress { Some(vpn) } else { vpn.back.map(|back| &plan.vpns[back]) };
         let peer = own.map_or_else(|| format!("{}-back", vpn.name), |own| own.name.clone());
         let mut ends = ground.tunnel(index);
@@ -372,7 +374,7 @@ pub fn configuration(
                 "clamp_segment_size": false,
             }),
         );
-        let routes: Vec<String> = there.iter().map(|address| host(*address)).collect();
+        let routes: Vec<String> = remote.iter().map(|address| host_prefix(*address)).collect();
         let mut flow = own.map_or(json!({ "control": "none" }), |own| treatment(plan, &own.settings));
         (flow["send"], flow["receive"], flow["routes"]) = (send.into(), receive.into(), routes.into());
         vpns.insert(vpn.name.clone(), json!({ "peer": { peer: flow } }));
@@ -382,17 +384,18 @@ pub fn configuration(
         let name = format!("{}-{}", plan.links[circuit.link].name, circuit.number);
         circuits.insert(name, self::circuit(plan, ground, node, circuit));
     }
-    let file = json!({
+    let configuration = json!({
         "pe": { "core": core, "control": control },
         "peer": peers,
         "vpn": vpns,
         "reference": references,
         "circuit": circuits,
     });
-    toml::to_string(&file).expect("tables, texts and numbers")
+    toml::to_string(&configuration).expect("the configuration can be serialized")
 }
 
-/// The references a PE measures or follows, by the names of their VPNs, and the peers it tells, or that tell it.
+/// Returns the references that a PE measures or follows, by the names of their VPNs. Adds the PEs to which it publishes
+/// or from which it receives them to `peers`.
 fn references(
     plan: &Plan,
     ground: &dyn Ground,
@@ -421,15 +424,15 @@ fn references(
         .collect();
     let mut references = Map::new();
     for follower in &plan.vpns {
-        let Some(index) = followed(follower) else { continue };
+        let Some(index) = reference(follower) else { continue };
         let vpn = &plan.vpns[index];
         let source = if vpn.ingress == node {
-            let followers = plan.vpns.iter().filter(|other| followed(other) == Some(index));
-            let told: BTreeSet<&String> = followers.filter_map(|vpn| names.get(&vpn.ingress)).collect();
+            let followers = plan.vpns.iter().filter(|other| reference(other) == Some(index));
+            let receivers: BTreeSet<&String> = followers.filter_map(|vpn| names.get(&vpn.ingress)).collect();
             json!({
                 "number": index + 1,
-                "flow": { "vpn": plan.vpns[whole(plan, index)].name, "peer": vpn.name },
-                "publish_to": told,
+                "flow": { "vpn": plan.vpns[combined(plan, index)].name, "peer": vpn.name },
+                "publish_to": receivers,
             })
         } else if follower.ingress == node {
             json!({ "number": index + 1, "from": names[&vpn.ingress] })
@@ -441,53 +444,55 @@ fn references(
     references
 }
 
-/// A circuit: the PE is one end of the link, the customer's host or router the other.
+/// Returns the configuration of a circuit.
 fn circuit(plan: &Plan, ground: &dyn Ground, node: usize, circuit: &Circuit) -> Value {
     let Circuit { link, vpn, addresses, is_select, .. } = circuit;
-    let own = ground.on_circuit(node, circuit).into_iter();
-    let own: Vec<String> = own.map(|(address, length)| format!("{address}/{length}")).collect();
+    let own_addresses = ground.on_circuit(node, circuit).into_iter();
+    let own_addresses: Vec<String> =
+        own_addresses.map(|(address, length)| format!("{address}/{length}")).collect();
     let route = |address: &IpAddr| {
         let via = ground.via(node, circuit, *address)?;
-        Some(json!({ "to": host(*address), "via": via }))
+        Some(json!({ "to": host_prefix(*address), "via": via }))
     };
-    let mut told = json!({
+    let mut configuration = json!({
         "vpn": plan.vpns[*vpn].name,
         "interface": ground.interface(node, *link),
-        "address": own,
+        "address": own_addresses,
         "routes": addresses.iter().filter_map(route).collect::<Vec<Value>>(),
     });
     if let (true, Some(source)) = (*is_select, addresses.first()) {
-        told["select"] = json!({ "source": host(*source) });
+        configuration["select"] = json!({ "source": host_prefix(*source) });
     }
-    told
+    configuration
 }
 
 fn family_of(address: IpAddr) -> Family {
     if address.is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
-/// The prefix of one address.
-fn host(address: IpAddr) -> String {
+/// Returns the prefix of one address.
+fn host_prefix(address: IpAddr) -> String {
     format!("{address}/{}", address::host_prefix(address))
 }
 
-/// How a VPN flow is treated, as a router's file says it.
+/// Returns the configuration of a VPN flow's settings.
 fn treatment(plan: &Plan, settings: &Settings) -> Value {
-    let mut told = json!({ "weight": settings.weight, "control": control(plan, &settings.control) });
+    let mut configuration = json!({ "weight": settings.weight, "control": control(plan, &settings.control) });
     if let Control::I2vfc(Config { silence, .. }) = &settings.control {
-        told["silent_after"] = microseconds(silence.after);
-        told["when_silent"] = json!(pe::when_silent_word(silence.then));
+        configuration["silent_after"] = microseconds(silence.after);
+        configuration["when_silent"] = json!(pe::when_silent_word(silence.then));
     }
     for (field, rate) in [("minimum", settings.minimum), ("maximum", settings.maximum)] {
-        // Without a window a minimum has only counted for weights.
-        if let Some(rate) = rate.filter(|_| field == "maximum" || told.get("when_silent").is_some()) {
-            told[field] = json!(format!("{} bit/s", rate.0));
+        // Without a window, the minimum rate only affects the weights.
+        if let Some(rate) = rate.filter(|_| field == "maximum" || configuration.get("when_silent").is_some())
+        {
+            configuration[field] = json!(format!("{} bit/s", rate.0));
         }
     }
     if !settings.classes.is_empty() {
-        told["classes"] = settings.classes.iter().map(class).collect();
+        configuration["classes"] = settings.classes.iter().map(class).collect();
     }
-    told
+    configuration
 }
 
 fn class(class: &TrafficClass) -> Value {
@@ -527,7 +532,7 @@ fn control(plan: &Plan, control: &Control) -> Value {
 }
 
 fn window(plan: &Plan, config: &Config) -> Value {
-    let mut told = json!({
+    let mut configuration = json!({
         "kind": "i2vfc",
         "increase": config.increase,
         "decrease": match config.decrease {
@@ -546,15 +551,15 @@ fn window(plan: &Plan, config: &Config) -> Value {
     });
     match config.reference {
         Reference::Nominal(nominal) => {
-            told["nominal"] = json!({
+            configuration["nominal"] = json!({
                 "weight": nominal.weight,
                 "decrease": nominal.decrease,
                 "round_trip": microseconds(nominal.round_trip),
             });
         }
-        Reference::Vpn(index) => told["reference"] = json!(plan.vpns[index].name),
+        Reference::Vpn(index) => configuration["reference"] = json!(plan.vpns[index].name),
     }
-    told
+    configuration
 }
 
 #[cfg(test)]
@@ -569,7 +574,7 @@ mod tests {
         plan.nodes.iter().position(|node| node.name == name).unwrap()
     }
 
-    /// The router of a node, as its own reader understands what it is told.
+    /// Returns the router of a node, parsed from its configuration.
     fn read(plan: &Plan, name: &str) -> pe::Router {
         let layout = Layout::new(plan).unwrap();
         let ground = Emulated { plan, layout: &layout };
@@ -580,33 +585,34 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_a_vpn_agree() {
+    fn both_ends_of_a_vpn_match() {
         let plan = plan(TWO_WAY);
         let [west, east] = ["west", "east"].map(|name| read(&plan, name));
         assert_eq!((west.vpns.len(), west.circuits.len(), west.core.len()), (2, 2, 1));
-        for (here, there) in west.vpns.iter().zip(&east.vpns) {
-            let [to, back] = [&here.flows[0], &there.flows[0]];
-            assert_eq!((to.send, to.receive), (back.receive, back.send));
+        for (west_vpn, east_vpn) in west.vpns.iter().zip(&east.vpns) {
+            let [west_flow, east_flow] = [&west_vpn.flows[0], &east_vpn.flows[0]];
+            assert_eq!((west_flow.send, west_flow.receive), (east_flow.receive, east_flow.send));
             let tunnel = |router: &pe::Router, flow: &pe::Flow| match router.peers[flow.peer].tunnel {
                 Tunnel::MplsInUdp { from, to, .. } => (from.unwrap(), to),
-                Tunnel::Mpls { .. } => panic!("the kernel between them knows no labels"),
+                Tunnel::Mpls { .. } => panic!("the tunnel is not MPLS-in-UDP"),
             };
-            let (from, to_far) = tunnel(&west, to);
-            assert_eq!(tunnel(&east, back), (to_far, from));
-            // Where one has customers, the other has a route there.
+            let (from, to) = tunnel(&west, west_flow);
+            assert_eq!(tunnel(&east, east_flow), (to, from));
+            // Each router has routes to the customers of the other one.
             let customers = |router: &pe::Router, vpn: &pe::Vpn| -> Vec<String> {
-                let of = router.circuits.iter().filter(|circuit| router.vpns[circuit.vpn].name == vpn.name);
-                let mut found: Vec<String> =
-                    of.flat_map(|circuit| &circuit.routes).map(|(to, _)| to.to_string()).collect();
-                found.sort();
-                found
+                let circuits =
+                    router.circuits.iter().filter(|circuit| router.vpns[circuit.vpn].name == vpn.name);
+                let mut customers: Vec<String> =
+                    circuits.flat_map(|circuit| &circuit.routes).map(|(to, _)| to.to_string()).collect();
+                customers.sort();
+                customers
             };
-            let mut routed: Vec<String> = to.routes.iter().map(ToString::to_string).collect();
-            routed.sort();
-            assert_eq!(customers(&east, there), routed);
-            assert!(!routed.is_empty());
+            let mut routes: Vec<String> = west_flow.routes.iter().map(ToString::to_string).collect();
+            routes.sort();
+            assert_eq!(customers(&east, east_vpn), routes);
+            assert!(!routes.is_empty());
         }
-        // Each direction has its own control and weight, under the name of the plan's VPN.
+        // Each direction has the control, weight and name of the VPN of the plan.
         let names = |router: &pe::Router| -> Vec<(String, f64)> {
             let flows = router.vpns.iter().flat_map(|vpn| &vpn.flows);
             flows.map(|flow| (router.peers[flow.peer].name.clone(), flow.settings.weight)).collect()
@@ -616,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn who_measures_a_reference_tells_those_who_follow_it() {
+    fn a_reference_is_published_to_the_pes_that_follow_it() {
         let text = TWO_WAY.to_owned()
             + r#"
 [vpn.gold-down.control]
@@ -636,14 +642,14 @@ reference = "gold-down"
             ("gold-down", "gold-down")
         );
         let pe::ReferenceSource::Peer(from) = followed.source else { panic!("{followed:?}") };
-        let [there, here] = [&west.peers[publish_to[0]], &east.peers[from]];
-        assert_eq!((there.name.as_str(), here.name.as_str()), ("pe-east", "pe-west"));
-        let (Tunnel::MplsInUdp { from, to, .. }, Tunnel::MplsInUdp { from: back, to: far, .. }) =
-            (&there.tunnel, &here.tunnel)
+        let [to_east, to_west] = [&west.peers[publish_to[0]], &east.peers[from]];
+        assert_eq!((to_east.name.as_str(), to_west.name.as_str()), ("pe-east", "pe-west"));
+        let (Tunnel::MplsInUdp { from, to, .. }, Tunnel::MplsInUdp { from: east_from, to: east_to, .. }) =
+            (&to_east.tunnel, &to_west.tunnel)
         else {
-            panic!("{there:?} {here:?}");
+            panic!("{to_east:?} {to_west:?}");
         };
-        assert_eq!((from.as_ref(), Some(to)), (Some(far), back.as_ref()));
+        assert_eq!((from.as_ref(), Some(to)), (Some(east_to), east_from.as_ref()));
         let followers = |router: &pe::Router| -> Vec<String> {
             let flows = router.vpns.iter().flat_map(|vpn| &vpn.flows);
             flows
@@ -658,10 +664,10 @@ reference = "gold-down"
     }
 
     #[test]
-    fn vpns_that_share_a_link_are_told_apart_by_address() {
+    fn vpns_that_share_a_link_are_selected_by_address() {
         let text = TWO_WAY.replace(r#"from = "silver-a""#, r#"from = "gold-a""#);
         let router = read(&plan(&text.replace(r#"to = "silver-a""#, r#"to = "gold-a""#)), "west");
-        assert_eq!(router.circuits.len(), 4, "a circuit for each address of two VPNs in two directions");
+        assert_eq!(router.circuits.len(), 4, "each address of two VPNs in two directions has a circuit");
         for circuit in &router.circuits {
             let source = circuit.select.as_ref().and_then(|select| select.source).unwrap();
             assert_eq!(circuit.routes[0].0, source);
@@ -670,7 +676,7 @@ reference = "gold-down"
     }
 
     #[test]
-    fn the_core_routes_tunnels_and_nothing_of_customers() {
+    fn the_core_routes_tunnels_but_no_customer_addresses() {
         let plan = plan(TWO_WAY);
         let layout = Layout::new(&plan).unwrap();
         let [core, west] = ["core-west", "west"].map(|name| node(&plan, name));
@@ -678,21 +684,24 @@ reference = "gold-down"
             let is_edge = plan.nodes[owner].kind == NodeKind::Pe;
             for address in &addresses[1..] {
                 assert_eq!(address.routes.contains_key(&core), is_edge);
-                assert!(is_edge || !address.routes.contains_key(&west), "a PE's kernel knows no customers");
+                assert!(
+                    is_edge || !address.routes.contains_key(&west),
+                    "the kernel of a PE has no routes to customers"
+                );
             }
         }
     }
 
     #[test]
-    fn what_a_router_cannot_do_is_refused_by_name() {
+    fn unsupported_plans_are_refused() {
         let refused = |text: &str| {
             let plan = plan(text);
             let layout = Layout::new(&plan).unwrap();
             routers(&plan, &Emulated { plan: &plan, layout: &layout }).unwrap_err().to_string()
         };
-        let stray = TWO_WAY.replacen("vpn = \"gold-down\"\ncount", "count", 1);
-        assert!(refused(&stray).starts_with("flow.gold-down: goes through the PE west and is in no VPN"));
-        // Without anything to see of a PE, the kernel forwards.
+        let without_vpn = TWO_WAY.replacen("vpn = \"gold-down\"\ncount", "count", 1);
+        assert!(refused(&without_vpn).starts_with("flow.gold-down: passes the PE west, but is in no VPN"));
+        // Without control and encapsulation, the kernel forwards.
         let plain = TWO_WAY.replace("encapsulation = \"mpls-in-udp\"", "control = \"none\"");
         let plan = plan(&plain);
         let layout = Layout::new(&plan).unwrap();

@@ -1,7 +1,5 @@
-//! The fabric's process, seen from the controller: started, told when the run begins,
-//! asked for what the emulator saw. Messages are lines of JSON on its standard input and
-//! output. When the controller is gone its input ends, and with the process go its agents,
-//! namespaces and interfaces.
+//! Controller's side of the fabric process. Messages are lines of JSON on the standard input and output of the process.
+//! If the controller exits, that input ends, and the process exits with its agents, namespaces and interfaces.
 
 use super::services::Placed;
 use super::services::frr::RoutingSpec;
@@ -22,62 +20,62 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Longest a network may take to come up.
+/// Maximum time to build a network.
 const BUILD_LIMIT: Duration = Duration::from_secs(60);
-/// Longest the fabric may take, past the end of a run, to tell what it saw.
+/// Maximum time after the end of a run until the fabric reports its results.
 const FINISH_LIMIT: Duration = Duration::from_secs(20);
 
-/// What the controller says.
+/// Request of the controller.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
     /// Build the network and start the agents.
     Build(Box<Build>),
-    /// The run begins then.
+    /// Run at this time.
     Run(Epoch),
-    /// End it now.
+    /// End the run now.
     Stop,
 }
 
-/// A network and who is in it.
+/// Network with its agents and services.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Build {
-    /// The network.
+    /// Network to build.
     pub spec: Spec,
-    /// What its links do.
+    /// Configuration of its links.
     pub emulator: emulator::Config,
-    /// The agents to start.
+    /// Agents to start.
     pub agents: Vec<AgentSpec>,
-    /// The services to run.
+    /// Services to run.
     pub services: Vec<Placed>,
-    /// Routers that routing daemons drive.
+    /// Routers with routing daemons.
     pub routing: Option<RoutingSpec>,
     /// Gateways and their tunnels.
     pub gateways: Option<GatewaysSpec>,
-    /// TCP flows whose windows are watched, and indices of the nodes that send them.
+    /// TCP flows whose windows are watched, with the indices of their sending nodes.
     pub watch: Option<(WatchSpec, Vec<usize>)>,
-    /// Whether to tell of bins while the run goes on.
+    /// Reports bins during the run.
     pub tell_bins: bool,
 }
 
-/// An agent to start in a node.
+/// Agent to start in a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentSpec {
     /// Index of the node.
     pub node: usize,
-    /// Socket it listens on.
+    /// Path of its socket.
     pub socket: PathBuf,
-    /// Where it spools its results.
+    /// Path of the spool for its results.
     pub spool: PathBuf,
-    /// Where what it has to say to people goes.
+    /// Path of its log.
     pub log: PathBuf,
 }
 
-/// What the fabric answers.
+/// Response of the fabric.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// The network is there and the agents are started.
+    /// The network is built and the agents are started.
     Ready,
     /// A bin of the run has ended.
     Bin(EndedBin),
@@ -85,47 +83,46 @@ pub enum Answer {
     Window(EndedWindow),
     /// The run is over.
     Finished(Box<Finished>),
-    /// It cannot be done.
+    /// The request failed.
     Failed(Obstacle),
 }
 
-/// What the fabric saw of a run.
+/// Results of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Finished {
-    /// What its emulator saw.
+    /// Report of the emulator.
     pub emulator: emulator::Report,
-    /// What came of the services, in their order.
+    /// Results of the services, in their order.
     pub services: Vec<ServiceResult>,
-    /// Routers, daemons and gateways that ended before the run did.
+    /// Messages about routers, daemons and gateways that exited before the end of the run.
     pub ended: Vec<String>,
-    /// What happened to the windows that are watched.
+    /// Samples of the watched windows.
     pub watched: Watched,
 }
 
-/// A fabric that is there.
+/// Running fabric process.
 #[derive(Debug)]
 pub struct Fabric {
     child: Child,
     orders: Option<ChildStdin>,
     answers: Receiver<io::Result<Answer>>,
-    /// An answer that came while bins were taken.
+    /// Response that arrived while bins were taken.
     early: Option<io::Result<Answer>>,
 }
 
 impl Fabric {
-    /// Starts the fabric's process (`program` with the argument `fabric`) and has it build
-    /// a network; `stop` is asked while that lasts.
+    /// Starts the fabric process (`program` with the argument `fabric`) and builds a network. Polls `stop` meanwhile.
     pub fn start(program: &Path, build: Build, stop: &dyn Fn() -> bool) -> Result<Fabric, Obstacle> {
         let mut child = Command::new(program)
             .arg("fabric")
-            // An interrupt at the terminal is the controller's to act on.
+            // An interrupt at the terminal must only reach the controller.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|e| Obstacle::broken(format!("cannot start {}: {e}", program.display())))?;
         let orders = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let output = BufReader::new(child.stdout.take().expect("the output is piped"));
         let (sender, answers) = channel();
         std::thread::spawn(move || {
             for line in output.lines() {
@@ -138,28 +135,28 @@ impl Fabric {
         let patience = build.routing.as_ref().map_or(0, |routing| routing.patience.0);
         let limit = Instant::now() + BUILD_LIMIT + Duration::from_nanos(patience);
         let mut fabric = Fabric { child, orders, answers, early: None };
-        fabric.tell(&Order::Build(Box::new(build)))?;
+        fabric.send(&Order::Build(Box::new(build)))?;
         match fabric.answer(limit, stop)? {
             Some(Answer::Ready) => Ok(fabric),
             Some(Answer::Failed(failed)) => Err(failed),
             Some(Answer::Finished(_) | Answer::Bin(_) | Answer::Window(_)) => {
-                Err(Obstacle::broken("the fabric answered out of turn"))
+                Err(Obstacle::broken("unexpected response of the fabric process"))
             }
-            None => Err(Obstacle::broken("stopped while the network was built")),
+            None => Err(Obstacle::broken("interrupted while the network was built")),
         }
     }
 
-    /// The run begins then.
+    /// Starts the run at `epoch`.
     pub fn run(&mut self, epoch: Epoch) -> Result<(), Obstacle> {
-        self.tell(&Order::Run(epoch))
+        self.send(&Order::Run(epoch))
     }
 
     /// Ends the run early.
     pub fn stop(&mut self) -> Result<(), Obstacle> {
-        self.tell(&Order::Stop)
+        self.send(&Order::Stop)
     }
 
-    /// The bins of links and of watched windows that ended since they were taken before, where they are told.
+    /// Returns the bins of links and watched windows that were reported since the last call.
     pub fn take_ended(&mut self) -> (Vec<EndedBin>, Vec<EndedWindow>) {
         let (mut bins, mut windows) = (Vec::new(), Vec::new());
         while self.early.is_none() {
@@ -173,35 +170,35 @@ impl Fabric {
         (bins, windows)
     }
 
-    /// What it saw, once the run is over.
+    /// Waits for the results of the run.
     pub fn finish(mut self) -> Result<Finished, Obstacle> {
         match self.answer(Instant::now() + FINISH_LIMIT, &|| false)? {
             Some(Answer::Finished(finished)) => Ok(*finished),
             Some(Answer::Failed(failed)) => Err(failed),
             Some(Answer::Ready | Answer::Bin(_) | Answer::Window(_)) | None => {
-                Err(Obstacle::broken("the fabric answered out of turn"))
+                Err(Obstacle::broken("unexpected response of the fabric process"))
             }
         }
     }
 
-    /// Whether the process still is there.
+    /// Returns whether the process is running.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    fn tell(&mut self, order: &Order) -> Result<(), Obstacle> {
-        let orders = self.orders.as_mut().expect("open as long as the fabric");
-        let mut line = serde_json::to_vec(order).expect("orders are text and numbers");
+    fn send(&mut self, order: &Order) -> Result<(), Obstacle> {
+        let orders = self.orders.as_mut().expect("the input is open until the fabric is dropped");
+        let mut line = serde_json::to_vec(order).expect("requests can be serialized");
         line.push(b'\n');
         let written = orders.write_all(&line).and_then(|()| orders.flush());
-        // A fabric that has failed says why in its answer.
+        // A fabric that has failed reports the reason in its response.
         if written.is_err() && self.child.try_wait().is_err() {
-            return Err(Obstacle::broken("the fabric is gone"));
+            return Err(Obstacle::broken("the fabric process has exited"));
         }
         Ok(())
     }
 
-    /// The next answer; none where `stop` says so.
+    /// Waits for the next response; returns `None` if `stop` returns true.
     fn answer(&mut self, limit: Instant, stop: &dyn Fn() -> bool) -> Result<Option<Answer>, Obstacle> {
         loop {
             let received = match self.early.take() {
@@ -209,18 +206,22 @@ impl Fabric {
                 None => self.answers.recv_timeout(Duration::from_millis(50)),
             };
             match received {
-                // Nobody asks for bins any more.
+                // Bins are no longer needed.
                 Ok(Ok(Answer::Bin(_) | Answer::Window(_))) => {}
                 Ok(Ok(answer)) => return Ok(Some(answer)),
                 Ok(Err(error)) => {
-                    return Err(Obstacle::broken(format!("the fabric cannot be understood: {error}")));
+                    return Err(Obstacle::broken(format!(
+                        "cannot read the response of the fabric process: {error}"
+                    )));
                 }
                 Err(RecvTimeoutError::Timeout) if stop() => return Ok(None),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < limit => {}
-                Err(RecvTimeoutError::Timeout) => return Err(Obstacle::broken("the fabric does not answer")),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(Obstacle::broken("the fabric process does not respond"));
+                }
                 Err(RecvTimeoutError::Disconnected) => {
-                    let status = self.child.wait().map_or("unknown".to_owned(), |s| s.to_string());
-                    return Err(Obstacle::broken(format!("the fabric's process ended early: {status}")));
+                    let status = self.child.wait().map_or("unknown status".to_owned(), |s| s.to_string());
+                    return Err(Obstacle::broken(format!("the fabric process exited early: {status}")));
                 }
             }
         }
@@ -229,7 +230,7 @@ impl Fabric {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        // Its input ends, and so does it; what does not listen is killed.
+        // The process exits when its input ends. If it does not, it is killed.
         self.orders = None;
         let limit = Instant::now() + Duration::from_secs(3);
         while Instant::now() < limit {

@@ -1,5 +1,5 @@
-//! The fabric's own process: holds the namespaces, runs the emulator, and is the parent of
-//! the agents. It ends when its standard input does, and everything ends with it.
+//! Fabric process: holds the namespaces, runs the emulator and is the parent of the agents. It exits when its standard
+//! input ends, and the network is removed with it.
 
 use super::links::Links;
 use super::network::Network;
@@ -24,10 +24,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// What the fabric waits for.
-enum Event {
+/// Event of the fabric's main loop.
+enum FabricEvent {
     Order(Order),
-    /// The controller is gone, or speaks nonsense.
+    /// The input has ended or is invalid.
     End,
     /// A bin of the run has ended.
     Bin(EndedBin),
@@ -37,50 +37,50 @@ enum Event {
     Finished(Box<Report>),
 }
 
-/// Serves a controller on standard input and output. Call it before any thread starts.
+/// Serves a controller on standard input and output. Must be called before any thread is started.
 pub fn serve() {
-    // The input's end tells the same, but only to a process that still listens.
+    // The end of the input only stops a process that still reads it.
     let _ = prctl::set_pdeathsig(Signal::SIGKILL);
     let (events, received) = channel();
     let privileged = user::become_privileged();
     let orders = events.clone();
     std::thread::spawn(move || read_orders(&orders));
     let mut stage = match (privileged, received.recv()) {
-        (Err(forbidden), Ok(Event::Order(Order::Build(_)))) => {
+        (Err(forbidden), Ok(FabricEvent::Order(Order::Build(_)))) => {
             let remedy = forbidden.grants.join("; or ");
             return answer(&Answer::Failed(Obstacle::missing(forbidden.to_string(), remedy)));
         }
-        (Ok(()), Ok(Event::Order(Order::Build(build)))) => match Stage::build(*build) {
+        (Ok(()), Ok(FabricEvent::Order(Order::Build(build)))) => match RunningNetwork::build(*build) {
             Ok(stage) => stage,
             Err(failed) => return answer(&Answer::Failed(failed)),
         },
         _ => return,
     };
     answer(&Answer::Ready);
-    stage.attend(&received, &events);
+    stage.serve(&received, &events);
 }
 
-fn read_orders(orders: &Sender<Event>) {
+fn read_orders(orders: &Sender<FabricEvent>) {
     for line in io::stdin().lock().lines() {
         let order = line.ok().and_then(|line| serde_json::from_str(&line).ok());
         let Some(order) = order else { break };
-        if orders.send(Event::Order(order)).is_err() {
+        if orders.send(FabricEvent::Order(order)).is_err() {
             return;
         }
     }
-    let _ = orders.send(Event::End);
+    let _ = orders.send(FabricEvent::End);
 }
 
 fn answer(answer: &Answer) {
-    let mut line = serde_json::to_vec(answer).expect("answers are text and numbers");
+    let mut line = serde_json::to_vec(answer).expect("responses can be serialized");
     line.push(b'\n');
     let mut output = io::stdout().lock();
-    // A controller that is gone needs no answer.
+    // A controller that has exited needs no response.
     let _ = output.write_all(&line).and_then(|()| output.flush());
 }
 
-/// A network with its emulator and agents.
-struct Stage {
+/// Network with its emulator, agents and services.
+struct RunningNetwork {
     network: Network,
     links: Option<Links>,
     agents: Vec<Child>,
@@ -90,27 +90,27 @@ struct Stage {
     watch: Option<Watch>,
     watching: Option<JoinHandle<Watched>>,
     tell_bins: bool,
-    /// Carries frames before the run, where routers have to find each other first.
-    before: Option<Before>,
+    /// Forwards frames before the run, if routers must find each other first.
+    pre_run: Option<PreRunForwarding>,
     stop: Arc<AtomicBool>,
     running: Option<JoinHandle<()>>,
 }
 
-/// Links that carry frames at once, until the run begins.
-struct Before {
+/// Thread that forwards frames without emulation until the run begins.
+struct PreRunForwarding {
     stop: Arc<AtomicBool>,
     links: JoinHandle<Links>,
 }
 
-impl Before {
-    fn begin(mut links: Links) -> Before {
+impl PreRunForwarding {
+    fn begin(mut links: Links) -> PreRunForwarding {
         let stop = Arc::new(AtomicBool::new(false));
-        let until = Arc::clone(&stop);
+        let stop_flag = Arc::clone(&stop);
         let carry = move || {
-            links.carry(&until);
+            links.carry(&stop_flag);
             links
         };
-        Before { stop, links: std::thread::spawn(carry) }
+        PreRunForwarding { stop, links: std::thread::spawn(carry) }
     }
 
     fn end(self) -> Option<Links> {
@@ -119,13 +119,13 @@ impl Before {
     }
 }
 
-impl Stage {
-    fn build(build: Build) -> Result<Stage, Obstacle> {
+impl RunningNetwork {
+    fn build(build: Build) -> Result<RunningNetwork, Obstacle> {
         let mut network = Network::build(&build.spec)?;
         let links = Links::new(&build.spec, build.emulator, &mut network)?;
-        let program =
-            std::env::current_exe().map_err(|e| Obstacle::broken(format!("cannot find myself: {e}")))?;
-        let mut stage = Stage {
+        let program = std::env::current_exe()
+            .map_err(|e| Obstacle::broken(format!("cannot find the netstage executable: {e}")))?;
+        let mut stage = RunningNetwork {
             links: Some(links),
             agents: Vec::new(),
             services: Vec::new(),
@@ -134,13 +134,13 @@ impl Stage {
             watch: None,
             watching: None,
             tell_bins: build.tell_bins,
-            before: None,
+            pre_run: None,
             stop: Arc::new(AtomicBool::new(false)),
             running: None,
             network,
         };
         if build.routing.is_some() || build.gateways.is_some() {
-            stage.before = stage.links.take().map(Before::begin);
+            stage.pre_run = stage.links.take().map(PreRunForwarding::begin);
         }
         if let Some(spec) = build.routing {
             let nodes = &stage.network.nodes;
@@ -173,15 +173,15 @@ impl Stage {
         Ok(())
     }
 
-    /// Follows orders until the run is over or the controller gone.
-    fn attend(&mut self, events: &Receiver<Event>, sender: &Sender<Event>) {
+    /// Handles events until the controller exits.
+    fn serve(&mut self, events: &Receiver<FabricEvent>, sender: &Sender<FabricEvent>) {
         while let Ok(event) = events.recv() {
             match event {
-                Event::Order(Order::Run(epoch)) => self.run(epoch, sender),
-                Event::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
-                Event::Bin(bin) => answer(&Answer::Bin(bin)),
-                Event::Window(window) => answer(&Answer::Window(*window)),
-                Event::Finished(emulator) => {
+                FabricEvent::Order(Order::Run(epoch)) => self.run(epoch, sender),
+                FabricEvent::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
+                FabricEvent::Bin(bin) => answer(&Answer::Bin(bin)),
+                FabricEvent::Window(window) => answer(&Answer::Window(*window)),
+                FabricEvent::Finished(emulator) => {
                     let services = self.services.drain(..).map(Service::finish).collect();
                     let mut ended = self.routing.as_mut().map_or(Vec::new(), Routing::ended);
                     ended.extend(self.gateways.as_mut().map_or(Vec::new(), Gateways::ended));
@@ -191,40 +191,40 @@ impl Stage {
                     let emulator = *emulator;
                     answer(&Answer::Finished(Box::new(Finished { emulator, services, ended, watched })));
                 }
-                Event::Order(Order::Build(_)) | Event::End => break,
+                FabricEvent::Order(Order::Build(_)) | FabricEvent::End => break,
             }
         }
         self.stop.store(true, Ordering::Relaxed);
         if let Some(running) = self.running.take() {
             let _ = running.join();
         }
-        self.before.take().and_then(Before::end);
+        self.pre_run.take().and_then(PreRunForwarding::end);
         for agent in &mut self.agents {
             let _ = agent.kill();
             let _ = agent.wait();
         }
     }
 
-    fn run(&mut self, epoch: Epoch, sender: &Sender<Event>) {
-        let links = self.links.take().or_else(|| self.before.take().and_then(Before::end));
+    fn run(&mut self, epoch: Epoch, sender: &Sender<FabricEvent>) {
+        let links = self.links.take().or_else(|| self.pre_run.take().and_then(PreRunForwarding::end));
         let Some(mut links) = links else { return };
         if self.tell_bins {
-            links.tell_bins(passed_on(sender.clone()));
+            links.tell_bins(forward_bins(sender.clone()));
         }
         if let Some(watch) = self.watch.take() {
-            let (stop, told) = (Arc::clone(&self.stop), self.tell_bins.then(|| sender.clone()));
-            let tell = move |window| {
-                if let Some(told) = &told {
-                    // Who is gone hears nothing.
-                    let _ = told.send(Event::Window(Box::new(window)));
+            let (stop, events) = (Arc::clone(&self.stop), self.tell_bins.then(|| sender.clone()));
+            let report = move |window| {
+                if let Some(events) = &events {
+                    // A main loop that has ended needs no bins.
+                    let _ = events.send(FabricEvent::Window(Box::new(window)));
                 }
             };
-            self.watching = Some(std::thread::spawn(move || watch.run(epoch, &stop, tell)));
+            self.watching = Some(std::thread::spawn(move || watch.run(epoch, &stop, report)));
         }
         let (stop, sender) = (Arc::clone(&self.stop), sender.clone());
         let work = move || {
             let report = links.run(epoch, &stop);
-            let _ = sender.send(Event::Finished(Box::new(report)));
+            let _ = sender.send(FabricEvent::Finished(Box::new(report)));
         };
         self.running = Some(std::thread::spawn(work));
         for service in &mut self.services {
@@ -233,9 +233,9 @@ impl Stage {
     }
 }
 
-/// Where the thread that works the links tells of bins, at no cost to it: another one passes them on.
-fn passed_on(events: Sender<Event>) -> Sender<EndedBin> {
+/// Returns a sender for the bins of links, whose receiving thread forwards them to the main loop.
+fn forward_bins(events: Sender<FabricEvent>) -> Sender<EndedBin> {
     let (sender, bins) = channel();
-    std::thread::spawn(move || bins.into_iter().try_for_each(|bin| events.send(Event::Bin(bin))));
+    std::thread::spawn(move || bins.into_iter().try_for_each(|bin| events.send(FabricEvent::Bin(bin))));
     sender
 }

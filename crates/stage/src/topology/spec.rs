@@ -1,5 +1,5 @@
-//! What the fabric builds: namespaces, interfaces, addresses, routes. Made from a plan by
-//! the controller, handed to the fabric's own process as JSON.
+//! Specification of the network that the fabric builds: namespaces, interfaces, addresses, routes. The controller
+//! derives it from a plan and passes it to the fabric process as JSON.
 
 use super::address;
 use super::distribution::Tree;
@@ -16,129 +16,129 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Smallest MTU of an interface: Ethernet's.
+/// Minimum MTU of an interface: that of Ethernet.
 const ETHERNET_MTU: u32 = 1500;
-/// Headers of IPv6 and TCP with timestamps: the most that is put before a segment's payload.
+/// Headers of IPv6 and TCP with timestamps, the largest headers of a segment.
 const TCP_IP_HEADERS: u32 =
     netstage_wire::IPV6_HEADER + netstage_wire::TCP_HEADER + netstage_wire::TCP_TIMESTAMPS;
 
-/// A network of namespaces.
+/// Network of namespaces.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
-    /// Its nodes: those of the plan, in its order.
+    /// Nodes of the plan, in its order.
     pub nodes: Vec<NodeSpec>,
-    /// Its links: those of the plan that carry something, in its order.
+    /// Used links of the plan, in its order.
     pub links: Vec<LinkSpec>,
     /// MTU of every interface.
     pub mtu: u32,
 }
 
-/// A node: a namespace of its own.
+/// Node with a namespace of its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeSpec {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Whether anything is in it at all.
+    /// True if the node has used links.
     pub used: bool,
-    /// Its addresses, its own first.
+    /// Addresses, the node's own one first.
     pub addresses: Vec<AddressSpec>,
-    /// Where it sends what it does not keep.
+    /// Unicast routes.
     pub routes: Vec<RouteSpec>,
-    /// Where it sends what goes to multicast groups.
+    /// Multicast routes.
     pub multicast: Vec<MulticastSpec>,
-    /// Whether it is a LAN: a bridge joins its links.
+    /// True if the node is a LAN: a bridge that joins its links.
     pub is_lan: bool,
-    /// Indices, in the plan, of the links at which it is a provider edge router with customers.
+    /// Indices in the plan of the links to customers, if the node is a provider edge router.
     pub circuits: Vec<usize>,
-    /// Kernel settings that are its own.
+    /// Kernel settings of the namespace.
     pub settings: Vec<(String, String)>,
-    /// How fast its interfaces send, where that may limit it.
+    /// Device that limits the rate of its interfaces, if any.
     pub device: Option<DeviceSpec>,
 }
 
-/// A network device. Sizes count at the IP layer.
+/// Network device. Sizes are at the IP layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSpec {
-    /// Bits a second.
+    /// Rate in bits per second.
     pub rate_bps: u64,
-    /// Bytes that may wait.
+    /// Size of its queue in bytes.
     pub buffer: u64,
 }
 
-/// An address of a node.
+/// Address of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressSpec {
     /// The address.
     pub address: IpAddr,
-    /// Bits of the prefix whose other addresses are on the same link.
+    /// Prefix length. All addresses of the prefix are on the link.
     pub length: u8,
-    /// Index, in the plan, of the link it lies on; none: on the node itself.
+    /// Index in the plan of the address's link; `None` for the loopback interface.
     pub link: Option<usize>,
 }
 
-/// A route of packets to a multicast group. Links are told by their indices in the plan.
+/// Multicast route. Links are indices in the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MulticastSpec {
-    /// Who sends them.
+    /// Address of the sender.
     pub source: IpAddr,
-    /// The group.
+    /// Multicast group.
     pub group: IpAddr,
-    /// The link they come by.
+    /// Incoming link.
     pub from: usize,
-    /// The links they leave by.
+    /// Outgoing links.
     pub to: Vec<usize>,
 }
 
-/// A link: two interfaces with the emulator between them.
+/// Link: two interfaces with the emulator between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkSpec {
     /// Index in the plan.
     pub index: usize,
-    /// Its name.
+    /// Name of the link.
     pub name: String,
     /// Indices of its nodes.
     pub ends: [usize; 2],
-    /// From `ends[0]` to `ends[1]`, then the other way.
+    /// Directions: from `ends[0]` to `ends[1]`, then from `ends[1]` to `ends[0]`.
     pub directions: [link::Config; 2],
-    /// What the kernel's netems are told, where they work this link.
+    /// Configuration of the kernel's netems, if they emulate this link.
     pub netem: Option<[Stages; 2]>,
-    /// Its ends find each other themselves.
+    /// True if its ends resolve each other by ARP and neighbor discovery.
     pub resolves: bool,
-    /// Its ends are TUN interfaces, whose far sides are the emulator's.
+    /// True if its ends are TUN interfaces; the emulator holds their descriptors.
     pub is_tun: bool,
 }
 
-/// A route.
+/// Unicast route.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RouteSpec {
-    /// The address, or the first of a prefix.
+    /// Destination address, or the first one of the prefix.
     pub destination: IpAddr,
-    /// Bits of the prefix.
+    /// Prefix length.
     pub length: u8,
-    /// Index, in the plan, of the link that leads there.
+    /// Index in the plan of the outgoing link.
     pub link: usize,
-    /// The node's end of that link.
+    /// End of that link at the node.
     pub end: usize,
-    /// The neighbour's own address.
+    /// Address of the neighbor.
     pub gateway: IpAddr,
-    /// The address of those that send there and choose none themselves.
+    /// Source address of sockets that do not set one.
     pub source: Option<IpAddr>,
-    /// Initial congestion window, segments.
+    /// Initial congestion window in segments.
     pub initial_window: Option<u32>,
-    /// Lower bound of the retransmission timeout, milliseconds.
+    /// Minimum retransmission timeout in milliseconds.
     pub min_rto_ms: Option<u32>,
     /// Negotiate ECN.
     pub ecn: bool,
-    /// Largest window to advertise, bytes.
+    /// Maximum window to advertise, in bytes.
     pub window: Option<u32>,
-    /// Largest packet, bytes.
+    /// Maximum packet size in bytes.
     pub mtu: Option<u32>,
-    /// Congestion control by the kernel's name for it.
+    /// Name of the congestion control in the kernel.
     pub congestion_control: Option<String>,
 }
 
 impl Spec {
-    /// The network a plan asks for.
+    /// Returns the network of a plan.
     pub fn new(plan: &Plan, layout: &Layout, routers: &Routers) -> Spec {
         let links: Vec<LinkSpec> = (plan.links.iter().enumerate())
             .filter(|(index, _)| layout.used[*index])
@@ -152,11 +152,11 @@ impl Spec {
                 is_tun: link.kind == LinkKind::Tun,
             })
             .collect();
-        let on_a_way: BTreeSet<usize> = links.iter().flat_map(|link| link.ends).collect();
+        let used_nodes: BTreeSet<usize> = links.iter().flat_map(|link| link.ends).collect();
         let node = |index: usize| NodeSpec {
             circuits: routers.get(&index).map_or(Vec::new(), links_to_customers),
             name: plan.nodes[index].name.clone(),
-            used: on_a_way.contains(&index),
+            used: used_nodes.contains(&index),
             is_lan: plan.is_lan(index),
             addresses: address::FAMILIES
                 .into_iter()
@@ -180,7 +180,7 @@ impl Spec {
         let mut nodes: Vec<NodeSpec> = (0..plan.nodes.len()).map(node).collect();
         for (&pe, router) in routers {
             for &Circuit { link, number, .. } in &router.circuits {
-                // The customer's end has an address that the PE can ask for.
+                // The customer's end has an address that the PE can resolve.
                 let end = usize::from(plan.links[link].ends[0] == pe);
                 let customer = &mut nodes[plan.links[link].ends[end]];
                 customer.addresses.extend(address::FAMILIES.map(|family| {
@@ -211,7 +211,7 @@ impl Spec {
     }
 }
 
-/// Adds the routes to each address, at nodes where no routing daemon has them.
+/// Adds the routes to each address at nodes without routing daemons.
 fn add_routes(plan: &Plan, layout: &Layout, nodes: &mut [NodeSpec]) {
     for (owner, addresses) in layout.addresses.iter().enumerate() {
         for (number, address) in addresses.iter().enumerate() {
@@ -231,7 +231,7 @@ fn add_routes(plan: &Plan, layout: &Layout, nodes: &mut [NodeSpec]) {
     }
 }
 
-/// What a node does with packets to multicast groups.
+/// Returns the multicast routes of a node.
 fn multicast(plan: &Plan, layout: &Layout, node: usize) -> Vec<MulticastSpec> {
     let groups = plan.flows.iter().zip(&layout.groups).zip(&layout.trees);
     let route = |((flow, placed), tree): ((&FlowGroup, &Placement), &Option<Tree>)| {
@@ -247,18 +247,18 @@ fn multicast(plan: &Plan, layout: &Layout, node: usize) -> Vec<MulticastSpec> {
     groups.filter_map(route).collect()
 }
 
-/// To all that a node behind an edge is, whichever of its addresses.
+/// Returns the route of an edge router to all addresses of a node behind it.
 fn route_to_all(plan: &Plan, family: Family, owner: usize, hop: Hop) -> RouteSpec {
     let (destination, length) = address::prefix(family, owner);
     RouteSpec { destination, length, ..route(plan, family, (owner, 0), hop, None) }
 }
 
-/// Whom a hop leads to: the station beyond, where it leads to a LAN.
+/// Returns the address of the next router of a hop: on a LAN, that of the station after the LAN.
 fn next_router(plan: &Plan, family: Family, routes: &BTreeMap<usize, Hop>, hop: Hop) -> IpAddr {
-    let [_, neighbour] = plan.ends(hop);
-    let onward = routes.get(&neighbour).filter(|_| plan.is_lan(neighbour));
-    let on_lan = onward.and_then(|onward| lan::address(plan, family, onward.link));
-    on_lan.map_or_else(|| address::of(family, neighbour, 0), |(address, _)| address)
+    let [_, neighbor] = plan.ends(hop);
+    let next_hop = routes.get(&neighbor).filter(|_| plan.is_lan(neighbor));
+    let on_lan = next_hop.and_then(|next_hop| lan::address(plan, family, next_hop.link));
+    on_lan.map_or_else(|| address::of(family, neighbor, 0), |(address, _)| address)
 }
 
 fn route(
@@ -269,34 +269,34 @@ fn route(
     options: Option<&RouteOptions>,
 ) -> RouteSpec {
     let socket = options.and_then(|options| options.socket.as_ref());
-    let [_, neighbour] = plan.ends(hop);
+    let [_, neighbor] = plan.ends(hop);
     let destination = address::of(family, owner, number);
     RouteSpec {
         destination,
         length: address::host_prefix(destination),
         link: hop.link,
         end: hop.direction,
-        gateway: address::of(family, neighbour, 0),
+        gateway: address::of(family, neighbor, 0),
         source: None,
         initial_window: options.map(|o| o.initial_window),
         min_rto_ms: options.map(|o| u32::try_from(o.min_rto.0 / 1_000_000).unwrap_or(u32::MAX).max(1)),
         ecn: options.is_some_and(|o| o.ecn),
         window: socket.map(|s| s.window),
-        // IPv6 has a least one (RFC 8200 section 5).
+        // IPv6 has a minimum MTU (RFC 8200 section 5).
         mtu: socket.map(|s| if family == Family::V6 { s.mtu.max(1280) } else { s.mtu }),
         congestion_control: socket.map(|s| s.congestion_control.clone()),
     }
 }
 
-/// The address a service's client sends from: not every program lets that be said.
+/// Returns the source address of a service's client. Not every program can be configured with one.
 fn source(plan: &Plan, layout: &Layout, family: Family, from: usize, to: &Address) -> Option<IpAddr> {
     let service = to.treatment.service.filter(|service| plan.flows[*service].from == from)?;
     Some(address::of(family, from, layout.groups[service].source))
 }
 
-/// Large enough that nothing a flow sends has to be fragmented, with whatever is around it.
+/// Returns an MTU at which no packet of a flow is fragmented, including its encapsulation.
 fn mtu(plan: &Plan, routers: &Routers) -> u32 {
-    let around = if routers.is_empty() { 0 } else { Encapsulation::MplsInUdp.overhead() };
+    let encapsulation = if routers.is_empty() { 0 } else { Encapsulation::MplsInUdp.overhead() };
     let labels = if plan.routing.is_some() { Encapsulation::Mpls.overhead() } else { 0 };
     let largest = |group: &FlowGroup| match &group.transport {
         Transport::Tcp(tcp) => tcp.max_segment_size + TCP_IP_HEADERS,
@@ -308,7 +308,7 @@ fn mtu(plan: &Plan, routers: &Routers) -> u32 {
     let customers = plan.flows.iter().map(largest).fold(ETHERNET_MTU, u32::max);
     let protected = |tunnel: &Tunnel| tunnel.mtu + tunnel.overhead();
     let tunnels = plan.tunnels.iter().map(protected).max().unwrap_or(0);
-    (customers + around + labels).max(tunnels).min(65_535)
+    (customers + encapsulation + labels).max(tunnels).min(65_535)
 }
 
 fn links_to_customers(router: &Router) -> Vec<usize> {
@@ -316,26 +316,26 @@ fn links_to_customers(router: &Router) -> Vec<usize> {
     links.into_iter().collect()
 }
 
-/// Settings of a node's kernel. All of them belong to the node's namespace.
+/// Returns the kernel settings of a node. All of them belong to its namespace.
 fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, String)> {
     let mut settings = vec![
         // Paths may differ by direction.
         ("net.ipv4.conf.all.rp_filter", "0"),
         ("net.ipv4.conf.default.rp_filter", "0"),
-        // One-ended measurement counts every answer.
+        // One-ended measurement counts every reply.
         ("net.ipv4.icmp_ratemask", "0"),
         ("net.ipv6.icmp.ratelimit", "0"),
-        // Echo sockets of the kernel's own, which let nothing damaged through.
+        // Enables ICMP echo sockets, which discard damaged packets.
         ("net.ipv4.ping_group_range", "0 0"),
         // A receiver joins its group on every interface.
         ("net.ipv4.igmp_max_memberships", "1000"),
-        // A flow learns nothing from the one before it.
+        // A flow does not inherit the metrics of an earlier one.
         ("net.ipv4.tcp_no_metrics_save", "1"),
         ("net.ipv4.tcp_wmem", "4096 65536 67108864"),
         ("net.ipv4.tcp_rmem", "4096 131072 67108864"),
     ];
     if routing::drives(plan, node) {
-        // Where the kernel knows labels, it has room for those the daemons bind.
+        // A kernel with MPLS has room for the labels that the daemons bind.
         settings.push(("net.mpls.platform_labels", "1048575"));
     }
     if plan.nodes[node].kind != NodeKind::Host && !plan.is_lan(node) && router.is_none() {
@@ -343,21 +343,21 @@ fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, S
         settings.push(("net.ipv6.conf.all.forwarding", "1"));
     }
     if plan.nodes[node].device.is_some() {
-        // TCP small queues let a connection have a millisecond of its pacing rate in a device's queue, which
-        // then hardly overflows. Nothing is paced here, so the rate only decides that.
+        // TCP small queues limit a connection to a millisecond of its pacing rate in the queue of a device, which
+        // then hardly overflows. No flow is paced here, so the rate affects only this limit.
         settings.push(("net.ipv4.tcp_pacing_ss_ratio", "1000"));
         settings.push(("net.ipv4.tcp_pacing_ca_ratio", "1000"));
-        // The token bucket sends by whichever processor is free, and a veth end has a queue for each: now and then
-        // segments overtake others by microseconds. RACK that always waits a quarter of the round trip (its
-        // reordering window, RFC 8985 section 6.2) does not take that for a loss.
+        // The token bucket sends on any free processor, and a veth interface has a queue for each, so segments
+        // occasionally overtake others by microseconds. With a permanent reordering window of a quarter of the round
+        // trip (RFC 8985 section 6.2), RACK does not detect that as a loss.
         settings.push(("net.ipv4.tcp_recovery", "7"));
     }
-    let of_node = plan.flows.iter().filter(|group| group.from == node || group.to == node);
-    let mut configurations = of_node.filter_map(|group| match &group.transport {
+    let flows = plan.flows.iter().filter(|group| group.from == node || group.to == node);
+    let mut configurations = flows.filter_map(|group| match &group.transport {
         Transport::Tcp(tcp) => Some(tcp),
         _ => None,
     });
-    // Where the flows of one host differ, the last one's settings hold; `differences` says so.
+    // If the flows of a host differ, the settings of the last one apply, as `differences` reports.
     if let Some(tcp) = configurations.next_back() {
         settings.push(("net.ipv4.tcp_sack", flag(tcp.sack)));
         settings.push(("net.ipv4.tcp_timestamps", flag(tcp.timestamps)));
@@ -365,13 +365,13 @@ fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, S
     let mut settings: Vec<(String, String)> =
         settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     settings.extend(lan::settings(plan, node));
-    // The interfaces of circuits are the router's alone.
+    // Only the PE router uses the interfaces of circuits.
     for link in router.into_iter().flat_map(links_to_customers) {
         let interface = node_interface(link);
         settings.push((format!("net.ipv4.conf.{interface}.arp_ignore"), "8".into()));
         settings.push((format!("net.ipv6.conf.{interface}.disable_ipv6"), "1".into()));
     }
-    // Of a service's client; our own sockets set their buffers themselves.
+    // For clients of services; netstage's own sockets set their buffers themselves.
     let clients = plan.flows.iter().filter(|group| group.from == node && group.program.is_some());
     if let Some(buffer) = clients.filter_map(receive_buffer).max() {
         settings.push(("net.ipv4.tcp_moderate_rcvbuf".into(), "0".into()));
@@ -380,17 +380,17 @@ fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, S
     settings
 }
 
-/// The receive buffer that makes the window of a socket which is not ours what the plan says.
+/// Returns the receive buffer in bytes that gives the socket of a third-party program the window of the plan.
 ///
-/// The kernel lifts a window that was set by other means to what the buffer holds, counting what
-/// each segment takes in memory (`tcp_measure_rcv_mss`): a power of two, and its descriptor.
+/// The kernel raises any other window to the content of the buffer, and counts the memory of each segment
+/// (`tcp_measure_rcv_mss`): a power of two plus the descriptor.
 fn receive_buffer(group: &FlowGroup) -> Option<u64> {
-    const BESIDE_SEGMENT: u64 = 440;
+    const SEGMENT_OVERHEAD: u64 = 440;
     const DESCRIPTOR: u64 = 256;
     let Transport::Tcp(tcp) = &group.transport else { return None };
     let segment = u64::from(tcp.max_segment_size);
-    let memory = (segment + BESIDE_SEGMENT).next_power_of_two() + DESCRIPTOR;
-    // The kernel counts in 256ths, rounded down; one part in a hundred makes up for it.
+    let memory = (segment + SEGMENT_OVERHEAD).next_power_of_two() + DESCRIPTOR;
+    // The kernel counts in 256ths, rounded down; 1 % compensates for that.
     Some(tcp.window * memory / segment * 101 / 100)
 }
 

@@ -1,10 +1,9 @@
-//! Services of a plan: other people's programs in the nodes of a network.
+//! Services of a plan: third-party programs in the nodes of a network. This module derives their ends from the plan.
 //!
-//! - here: which services a plan has, and where their ends are;
 //! - [`run`]: a service between two namespaces;
-//! - [`gateways`]: the ends of tunnels, which are nodes;
-//! - [`processes`]: programs that last as long as a run; [`reach`]: whether packets arrive;
-//! - [`frr`]: routing daemons, which are there before the run and have no flow of their own.
+//! - [`gateways`]: the nodes at the ends of tunnels;
+//! - [`processes`]: processes that last for a whole run; [`reach`]: reachability probes;
+//! - [`frr`]: routing daemons, which start before the run and have no flow.
 
 pub mod frr;
 pub mod gateways;
@@ -21,10 +20,10 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// A service between two nodes.
+/// Service between two nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Placed {
-    /// The service.
+    /// Specification of the service.
     pub spec: ServiceSpec,
     /// Index of the client's node.
     pub client: usize,
@@ -32,23 +31,23 @@ pub struct Placed {
     pub server: usize,
 }
 
-/// The port at the server of the connection that carries what is asked for; of a flow that is a service.
+/// Returns the server port of the data connection of a service; `None` for other flows.
 pub fn data_port(group: &FlowGroup, server: SocketAddr) -> Option<u16> {
     Task::new(group).map(|task| task.data_port(server))
 }
 
-/// A program that is not installed.
+/// Required program that is not installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotInstalled {
-    /// Who needs it: `service.web`, `node.west`.
+    /// Service or node that requires it, such as `service.web` or `node.west`.
     pub by: String,
-    /// The program.
+    /// Name of the program.
     pub program: &'static str,
-    /// The Debian package that has it.
+    /// Debian package that contains it.
     pub package: &'static str,
 }
 
-/// The first program of a plan's services that is not installed.
+/// Returns the first program of a plan's services that is not installed.
 pub fn missing(plan: &Plan) -> Option<NotInstalled> {
     if let Some((service, program)) = frr::missing(plan) {
         return Some(NotInstalled { by: format!("service.{service}"), program, package: "frr" });
@@ -63,7 +62,7 @@ pub fn missing(plan: &Plan) -> Option<NotInstalled> {
     })
 }
 
-/// The services of a plan; each gets a folder under `folder`, which is not made here.
+/// Returns the services of a plan, each with a folder below `folder` that is not created here.
 pub fn placed(plan: &Plan, members: &[Member], folder: &Path) -> Vec<Placed> {
     let placed = |member: &Member| {
         let group = &plan.flows[member.group];
@@ -82,7 +81,7 @@ pub fn placed(plan: &Plan, members: &[Member], folder: &Path) -> Vec<Placed> {
     members.iter().filter_map(placed).collect()
 }
 
-/// The ends of a plan's services, each with the index of its node.
+/// Returns the tasks of the ends of a plan's services, each with the index of its node.
 pub fn tasks(plan: &Plan, members: &[Member]) -> Vec<(usize, ServiceTask)> {
     let ends = |(id, member): (usize, &Member)| {
         let group = &plan.flows[member.group];

@@ -1,4 +1,4 @@
-//! Programs that run as long as a run does, and what they say.
+//! Processes that last for a whole run, and their logs.
 
 use netstage_host::obstacle::Obstacle;
 use std::fs::{self, File};
@@ -6,41 +6,41 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Processes that go when this does.
+/// Processes that are killed when dropped.
 #[derive(Default)]
-pub struct Processes(Vec<Process>);
+pub struct Processes(Vec<LoggedProcess>);
 
-struct Process {
-    /// As whom it is spoken of: `node.west: zebra`.
+struct LoggedProcess {
+    /// Name in messages, such as `node.west: zebra`.
     name: String,
     child: Child,
     log: PathBuf,
 }
 
 impl Processes {
-    /// Adds one, which writes to a log.
+    /// Adds a process that writes to a log.
     pub fn keep(&mut self, name: String, child: Child, log: PathBuf) {
-        self.0.push(Process { name, child, log });
+        self.0.push(LoggedProcess { name, child, log });
     }
 
-    /// Ends a process.
+    /// Kills a process.
     pub fn end(&mut self, name: &str) {
         drop(Processes(self.0.extract_if(.., |process| process.name == name).collect()));
     }
 
-    /// Who of them has ended by itself, and what it said last.
+    /// Returns a message for each process that has exited, with the last line of its log.
     pub fn ended(&mut self) -> Vec<String> {
-        let ended = self.0.iter_mut().filter_map(|process| match process.child.try_wait() {
-            Ok(Some(_)) => Some(format!("{} has ended: {}", process.name, last_words(&process.log))),
+        let exited = self.0.iter_mut().filter_map(|process| match process.child.try_wait() {
+            Ok(Some(_)) => Some(format!("{} has exited: {}", process.name, last_words(&process.log))),
             _ => None,
         });
-        ended.collect()
+        exited.collect()
     }
 }
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        // All at once, then each is buried. What they started goes with them.
+        // Kills all of them before waiting for each. Their child processes die with them.
         for process in &mut self.0 {
             let _ = process.child.kill();
         }
@@ -50,7 +50,7 @@ impl Drop for Processes {
     }
 }
 
-/// Has a command write what it says to a log; returns where that is.
+/// Redirects the output of a command to a log and returns its path.
 pub fn log_to(path: PathBuf, command: &mut Command) -> Result<PathBuf, Obstacle> {
     let cannot = |error: io::Error| Obstacle::broken(format!("{}: {error}", path.display()));
     let file = File::create(&path).map_err(cannot)?;
@@ -58,9 +58,9 @@ pub fn log_to(path: PathBuf, command: &mut Command) -> Result<PathBuf, Obstacle>
     Ok(path)
 }
 
-/// The last line of a log.
+/// Returns the last line of a log.
 pub fn last_words(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
-    let last = text.lines().rev().find(|line| !line.trim().is_empty());
-    last.unwrap_or("it said nothing").trim().to_owned()
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    line.unwrap_or("no output").trim().to_owned()
 }

@@ -1,4 +1,4 @@
-//! Whether packets arrive: an ICMP echo from one address to another, through all that is between.
+//! Reachability probes: ICMP echoes between the ends of flows.
 
 use crate::topology::assignments::Member;
 use netstage_host::netns::Namespace;
@@ -10,23 +10,23 @@ use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Longest wait for an answer, within one machine and without the links' delays.
+/// Maximum wait for a reply, within one machine and without the delays of links.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// A flow's ends.
+/// Probe between the ends of a flow.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Probe {
     /// Index of the sender's node.
     pub node: usize,
-    /// The sender's address.
+    /// Address of the sender.
     pub source: IpAddr,
-    /// The receiver's address.
+    /// Address of the receiver.
     pub destination: IpAddr,
     /// Name of the flow.
     pub flow: String,
 }
 
-/// The ends of all flows to a single receiver.
+/// Returns the probes of all unicast flows.
 pub fn probes(plan: &Plan, members: &[Member]) -> Vec<Probe> {
     let single = members.iter().filter(|member| !member.destination.ip().is_multicast());
     let probe = |member: &Member| {
@@ -37,22 +37,22 @@ pub fn probes(plan: &Plan, members: &[Member]) -> Vec<Probe> {
     single.map(probe).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Leaves those whose packets do not arrive yet, and says so of each.
+/// Removes the probes that succeed, and returns a message for each of the others.
 pub fn lacking(probes: &mut Vec<Probe>, nodes: &[Option<Namespace>]) -> Vec<String> {
     let mut lacking = Vec::new();
     probes.retain(|probe| {
         let namespace = nodes[probe.node].as_ref().expect("a node with a flow is used");
-        let arrives = arrives(namespace, probe);
-        if !arrives {
-            lacking.push(format!("flow.{}: {} does not answer", probe.flow, probe.destination));
+        let is_reachable = is_reachable(namespace, probe);
+        if !is_reachable {
+            lacking.push(format!("flow.{}: {} does not reply", probe.flow, probe.destination));
         }
-        !arrives
+        !is_reachable
     });
     lacking
 }
 
-/// Whether its destination answers.
-fn arrives(namespace: &Namespace, probe: &Probe) -> bool {
+/// Returns whether the destination replies.
+fn is_reachable(namespace: &Namespace, probe: &Probe) -> bool {
     matches!(namespace.run(|| echo(probe)), Ok(Ok(())))
 }
 
@@ -67,10 +67,10 @@ fn echo(probe: &Probe) -> io::Result<()> {
     socket.bind(&SockAddr::from(SocketAddr::new(probe.source, 0)))?;
     socket.connect(&SockAddr::from(SocketAddr::new(probe.destination, 0)))?;
     socket.send(&[request, 0, 0, 0, 0, 0, 0, 1])?;
-    let mut answer = [0; 64];
-    // A socket of this kind hears answers to its own requests alone; errors about them come as errors.
-    let length = (&socket).read(&mut answer)?;
-    match answer[..length].first() {
+    let mut packet = [0; 64];
+    // The kernel delivers only replies to this socket's own requests, and ICMP errors as socket errors.
+    let length = (&socket).read(&mut packet)?;
+    match packet[..length].first() {
         Some(kind) if *kind == reply => Ok(()),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }

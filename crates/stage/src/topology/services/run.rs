@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle};
 
-/// A service between two namespaces, whose server listens.
+/// Service between two namespaces with a listening server.
 pub struct Service {
     server: Server,
     client: Option<Site>,
@@ -21,11 +21,11 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts its server, and waits until it listens. `nodes` are the network's namespaces.
+    /// Starts the server and waits until it listens. `nodes` are the namespaces of the network.
     pub fn start(placed: Placed, nodes: &[Option<Namespace>], netstage: &Path) -> Result<Service, Obstacle> {
         let Placed { spec, client, server } = placed;
         let broken =
-            |e: io::Error| Obstacle::broken(format!("service.{}: cannot start its server: {e}", spec.name));
+            |e: io::Error| Obstacle::broken(format!("service.{}: cannot start the server: {e}", spec.name));
         let site = |index: usize| {
             let node = nodes[index].as_ref().expect("a node with a service is used");
             Site::inside(node, netstage).map_err(broken)
@@ -34,20 +34,20 @@ impl Service {
         Ok(Service { server: Server::start(spec, &server)?, client: Some(client), running: None })
     }
 
-    /// Starts its client when its time comes. Everything of it ends with the run, or when `stop` is set.
+    /// Starts the client at its start time. The client ends with the run, or when `stop` is set.
     pub fn run(&mut self, epoch: Epoch, stop: &Arc<AtomicBool>) {
         let (spec, stop) = (self.server.spec().clone(), Arc::clone(stop));
         let Some(client) = self.client.take() else { return };
         self.running = Some(thread::spawn(move || attend(&spec, &client, epoch, &stop)));
     }
 
-    /// What came of it; waits for the end of the run.
+    /// Waits for the end of the run and returns the result.
     pub fn finish(mut self) -> ServiceResult {
         let spec = self.server.spec();
         let result = self.running.take().and_then(|running| running.join().ok());
         let mut result = result.unwrap_or_else(|| ServiceResult {
             name: spec.name.clone(),
-            error: Some("its client could not be watched".into()),
+            error: Some("the thread of the client has failed".into()),
             ..ServiceResult::default()
         });
         if result.error.is_some() {

@@ -1,5 +1,5 @@
-//! What daemons and routers are told: FRR's own configuration language, written from a plan. Nothing of it
-//! is anybody's text but names and numbers that were checked.
+//! Configuration of daemons, in FRR's language, and of routers. The only text from the plan are names and numbers that
+//! were validated.
 
 use super::{Behind, Daemon};
 use crate::topology::layout::Layout;
@@ -12,18 +12,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-/// Where netstage's router hears zebra, in each namespace.
-const MANAGER: &str = "127.0.0.1:2620";
-/// Links an LSP may cross, and then some.
-const MOST_HOPS: u32 = 64;
-/// For how long a peer of label distribution that is not heard is still there, seconds, at least: what RFC 5036
-/// (section 3.5.2) has. OSPF finds out about links, and labels that are kept do no harm.
-const LABEL_PEER_HOLD: u64 = 15;
-/// From sign of life to sign of life between edges, and the longest silence: a core link that fails breaks no
-/// session.
+/// Address at which netstage's router accepts the FPM connection of zebra in each namespace.
+const FPM_ADDRESS: &str = "127.0.0.1:2620";
+/// Maximum hops of a BGP session between edges, more than the links of any LSP.
+const MAX_HOPS: u32 = 64;
+/// Minimum LDP hello hold time in seconds, the default of RFC 5036 (section 3.5.2). OSPF detects link failures earlier,
+/// and labels of a lost peer do no harm.
+const MIN_LDP_HOLD: u64 = 15;
+/// BGP keepalive and hold time in seconds. The failure of a core link must not close a session.
 const BGP_TIMERS: &str = "10 60";
 
-/// netstage's router at a node. Its socket is `router.sock` beside the file.
+/// Returns the configuration of netstage's router at a node. Its socket is `router.sock` in the folder of the file.
 pub fn router(plan: &Plan, layout: &Layout, node: usize) -> String {
     let links =
         (0..plan.links.len()).filter(|link| plan.links[*link].ends.contains(&node) && layout.used[*link]);
@@ -32,16 +31,16 @@ pub fn router(plan: &Plan, layout: &Layout, node: usize) -> String {
         let names: Vec<String> = links.iter().map(|link| format!("\"{}\"", node_interface(*link))).collect();
         names.join(", ")
     };
-    // Frames between emulated links need not be as fast as on wires, and tables not as large.
+    // Emulated links need neither the fast path nor large tables.
     format!(
-        "[router]\ninterfaces = [{}]\nmpls = [{}]\ncontrol = \"router.sock\"\nfpm = \"{MANAGER}\"\n\
+        "[router]\ninterfaces = [{}]\nmpls = [{}]\ncontrol = \"router.sock\"\nfpm = \"{FPM_ADDRESS}\"\n\
          fast_path = \"off\"\nv4_rows = 1024\nv6_rows = 1024\nnext_hops = 4096\n",
         names(&[&inside[..], &outside].concat()),
         names(&inside)
     )
 }
 
-/// The daemons at a node.
+/// Returns the daemons at a node with their configurations.
 pub fn daemons(plan: &Plan, routing: &Routing, node: usize, behind: &Behind) -> Vec<(Daemon, String)> {
     let mut daemons = vec![(Daemon::Zebra, zebra())];
     if routing.lan.is_none() {
@@ -55,13 +54,13 @@ pub fn daemons(plan: &Plan, routing: &Routing, node: usize, behind: &Behind) -> 
     daemons
 }
 
-/// A router's own address.
+/// Returns the own address of a router.
 fn own(node: usize) -> IpAddr {
     address::of(Family::V4, node, 0)
 }
 
-/// The neighbours of a node within the network: each with the link there, and its address on that.
-fn neighbours(plan: &Plan, node: usize) -> impl Iterator<Item = (usize, usize, IpAddr)> {
+/// Returns the neighbors of a router that also have routing daemons, each with the link and its address on the link.
+fn neighbors(plan: &Plan, node: usize) -> impl Iterator<Item = (usize, usize, IpAddr)> {
     let inside = (0..plan.links.len()).filter(|link| is_inside(plan, *link));
     inside.filter_map(move |link| {
         let end = plan.links[link].ends.iter().position(|end| *end == node)?;
@@ -71,24 +70,25 @@ fn neighbours(plan: &Plan, node: usize) -> impl Iterator<Item = (usize, usize, I
 }
 
 fn zebra() -> String {
-    let (address, port) = MANAGER.split_once(':').expect("it has a port");
-    // Labels beyond the kernel's own routes are told by route, not by next hop.
+    let (address, port) = FPM_ADDRESS.split_once(':').expect("the address has a port");
+    // Labels must be in the routes sent to the FPM, not in next-hop groups.
     format!("no zebra nexthop kernel enable\nno fpm use-next-hop-groups\nfpm address {address} port {port}\n")
 }
 
-/// Edges are reached by their links to the core, and reach each other and their core routers by these.
+/// Returns the static routes of a router. Core routers reach edges by their links to them; edges reach each other and
+/// their core routers by their links to the core.
 fn static_routes(plan: &Plan, routing: &Routing, node: usize) -> String {
     let mut text = String::new();
     let is_edge = routing.edge(node).is_some();
-    for (neighbour, _, via) in neighbours(plan, node) {
-        let to_core = routing.core.contains(&neighbour);
+    for (neighbor, _, via) in neighbors(plan, node) {
+        let to_core = routing.core.contains(&neighbor);
         let destinations: Vec<usize> = match (is_edge, to_core) {
             (false, true) => Vec::new(),
             (true, true) => {
                 let others = routing.edges.iter().map(|edge| edge.node).filter(|edge| *edge != node);
-                others.chain([neighbour]).collect()
+                others.chain([neighbor]).collect()
             }
-            (_, false) => vec![neighbour],
+            (_, false) => vec![neighbor],
         };
         for destination in destinations {
             let _ = writeln!(text, "ip route {}/32 {via}", own(destination));
@@ -104,7 +104,7 @@ fn ospf(plan: &Plan, routing: &Routing, node: usize) -> String {
          interface lo\n ip ospf area 0\nexit\n",
         own(node)
     );
-    for (_, link, _) in neighbours(plan, node).filter(|(neighbour, ..)| routing.core.contains(neighbour)) {
+    for (_, link, _) in neighbors(plan, node).filter(|(neighbor, ..)| routing.core.contains(neighbor)) {
         let _ = writeln!(
             text,
             "interface {}\n ip ospf area 0\n ip ospf network point-to-point\n ip ospf hello-interval {}\n \
@@ -117,13 +117,14 @@ fn ospf(plan: &Plan, routing: &Routing, node: usize) -> String {
     text
 }
 
-/// Labels are bound to the edges' own addresses, those packets between edges go to, and nothing else.
+/// Returns the configuration of ldpd. Labels are bound only to the edges' own addresses, the destinations of packets
+/// between edges.
 fn ldp(routing: &Routing, node: usize) -> String {
     let mut text = String::new();
     for edge in &routing.edges {
         let _ = writeln!(text, "access-list edges permit {}/32", own(edge.node));
     }
-    // LSPs end at edges, not before them: no implicit null.
+    // LSPs end at the edges, not at the penultimate hop: no implicit null.
     let _ = writeln!(
         text,
         "mpls ldp\n router-id {own}\n discovery hello interval {hello}\n discovery hello holdtime {hold}\n \
@@ -131,27 +132,27 @@ fn ldp(routing: &Routing, node: usize) -> String {
          label local allocate for edges",
         own = own(node),
         hello = seconds(routing.hello),
-        hold = (3 * seconds(routing.hello)).max(LABEL_PEER_HOLD),
+        hold = (3 * seconds(routing.hello)).max(MIN_LDP_HOLD),
     );
     text.push_str("\n exit-address-family\nexit\n");
     text
 }
 
-/// The interfaces by which a router has peers of label distribution.
+/// Returns the interfaces of a router with LDP peers.
 pub fn label_interfaces(plan: &Plan, routing: &Routing, node: usize) -> Vec<String> {
-    let has_peer = |neighbour| routing.core.contains(&node) || routing.core.contains(&neighbour);
-    let peers = neighbours(plan, node).filter(|(neighbour, ..)| has_peer(*neighbour));
+    let has_peer = |neighbor| routing.core.contains(&node) || routing.core.contains(&neighbor);
+    let peers = neighbors(plan, node).filter(|(neighbor, ..)| has_peer(*neighbor));
     peers.map(|(_, link, _)| node_interface(link)).collect()
 }
 
-/// What ldpd is told to look for peers by interfaces.
+/// Returns the commands that enable LDP discovery on interfaces.
 pub fn label_peers(interfaces: &[String]) -> Vec<String> {
-    let begin = ["configure terminal", "mpls ldp", "address-family ipv4"].map(String::from);
-    let each = interfaces.iter().flat_map(|interface| [format!("interface {interface}"), "exit".into()]);
-    begin.into_iter().chain(each).collect()
+    let prefix = ["configure terminal", "mpls ldp", "address-family ipv4"].map(String::from);
+    let commands = interfaces.iter().flat_map(|interface| [format!("interface {interface}"), "exit".into()]);
+    prefix.into_iter().chain(commands).collect()
 }
 
-/// The address by which an edge's peers know it.
+/// Returns the BGP peering address of an edge.
 fn peering(plan: &Plan, routing: &Routing, family: Family, edge: usize) -> IpAddr {
     let link = routing.lan.and_then(|lan| lan::link_to(plan, lan, edge));
     let on_lan = link.and_then(|link| lan::address(plan, family, link));
@@ -176,19 +177,19 @@ fn bgp(plan: &Plan, routing: &Routing, edge: &Edge, behind: &BTreeMap<usize, Hop
         let _ = writeln!(text, " neighbor {address} remote-as {}", peer.system);
         let _ = writeln!(text, " neighbor {address} peer-group members");
         if peer.system != system && routing.lan.is_none() {
-            let _ = writeln!(text, " neighbor {address} ebgp-multihop {MOST_HOPS}");
+            let _ = writeln!(text, " neighbor {address} ebgp-multihop {MAX_HOPS}");
         }
     }
-    let mut family = |name: &str, family: Family, labelled: bool| {
+    let mut family = |name: &str, family: Family, labeled: bool| {
         let _ = writeln!(text, " address-family {name} unicast");
         for owner in behind.keys() {
             let (address, length) = address::prefix(family, *owner);
             let _ = writeln!(text, "  network {address}/{length}");
         }
-        if labelled {
+        if labeled {
             let _ = write!(text, " exit-address-family\n address-family {name} labeled-unicast\n");
         }
-        // Members do not carry each other's packets to third ones.
+        // A member announces only its own prefixes and provides no transit.
         let _ = writeln!(text, "  neighbor members activate\n  neighbor members route-map own-{name} out");
         let _ = writeln!(text, " exit-address-family");
     };
@@ -198,7 +199,7 @@ fn bgp(plan: &Plan, routing: &Routing, edge: &Edge, behind: &BTreeMap<usize, Hop
     }
     let next_hop = match routing.lan {
         Some(_) => peering(plan, routing, Family::V6, node).to_string(),
-        // The address an LSP leads to, as one of IPv6 (RFC 4798 section 2).
+        // IPv4-mapped address of the end of the LSP (RFC 4798 section 2).
         None => format!("::ffff:{own_address}"),
     };
     let _ = writeln!(

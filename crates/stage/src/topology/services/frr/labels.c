@@ -1,11 +1,11 @@
-/* Has zebra keep MPLS labels where the kernel knows none, and another router forwards by them.
+/* Lets zebra use MPLS labels on a kernel without MPLS, while another router forwards the packets.
  *
- * It is loaded before the C library (ld.so(8), LD_PRELOAD), into zebra alone, and does three things:
- * - zebra finds /proc/sys/net/mpls, by which it tells that the kernel has MPLS;
- * - a route with labels is not asked of the kernel: it forgets the one without that it may have, so that
- *   no packet leaves without its labels;
- * - the kernel's refusals of labels are taken for consent.
- * Only messages to and from rtnetlink (rtnetlink(7)) are touched.
+ * The library is loaded before the C library (ld.so(8), LD_PRELOAD), only into zebra. It
+ * - makes /proc/sys/net/mpls exist for zebra, which detects MPLS by it;
+ * - replaces requests to add a route with labels by requests to delete the route without labels, so that the kernel
+ *   sends no packet without its labels;
+ * - replaces the kernel's errors about labels by success.
+ * Only rtnetlink(7) messages are modified.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,13 +41,13 @@ static int has_labels(const struct rtattr *attribute, int length)
 	return 0;
 }
 
-/* What the kernel is to forget is told by these; the rest would have to be as the kernel has it. */
-static int names_the_route(int kind)
+/* Attributes that identify the route to delete. The kernel would compare all others with its route. */
+static int identifies_route(int kind)
 {
 	return kind == RTA_DST || kind == RTA_PRIORITY || kind == RTA_TABLE;
 }
 
-static void forget_instead(struct nlmsghdr *message)
+static void delete_instead(struct nlmsghdr *message)
 {
 	struct rtmsg *route = NLMSG_DATA(message);
 	struct rtattr *attribute = RTM_RTA(route);
@@ -56,7 +56,7 @@ static void forget_instead(struct nlmsghdr *message)
 	message->nlmsg_type = RTM_DELROUTE;
 	message->nlmsg_flags &= ~(NLM_F_CREATE | NLM_F_REPLACE);
 	for (; RTA_OK(attribute, length); attribute = RTA_NEXT(attribute, length))
-		if (!names_the_route(kind_of(attribute)))
+		if (!identifies_route(kind_of(attribute)))
 			attribute->rta_type = RTA_PAD;
 }
 
@@ -84,7 +84,7 @@ ssize_t sendmsg(int socket, const struct msghdr *header, int flags)
 			if (route->rtm_family != AF_INET && route->rtm_family != AF_INET6)
 				continue;
 			if (has_labels(RTM_RTA(route), RTM_PAYLOAD(message)))
-				forget_instead(message);
+				delete_instead(message);
 		}
 	}
 	return original(socket, header, flags);

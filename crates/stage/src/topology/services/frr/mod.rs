@@ -1,9 +1,9 @@
-//! FRR's daemons in the routers of a plan, with netstage's router to forward as they say.
+//! Routers with FRR's routing daemons and netstage's router as the forwarding plane. This module derives them from the
+//! plan.
 //!
-//! - here: what a plan asks for;
-//! - [`configuration`]: what daemons and routers are told;
-//! - [`labels`]: how zebra keeps labels where the kernel has none;
-//! - [`run`]: their processes.
+//! - [`configuration`]: the configuration of daemons and routers;
+//! - [`labels`]: MPLS labels in zebra on kernels without MPLS;
+//! - [`run`]: the processes.
 
 mod configuration;
 mod labels;
@@ -21,59 +21,59 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The nodes behind each edge, with its hop to each.
+/// Nodes behind each edge router, with the hop to each.
 type Behind = BTreeMap<usize, BTreeMap<usize, Hop>>;
 
-/// Where its packages put the daemons.
+/// Folders in which FRR's packages install the daemons.
 const FOLDERS: [&str; 2] = ["/usr/lib/frr", "/usr/libexec/frr"];
 
-/// Routers and their daemons to start.
+/// Routers and daemons of a routing service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoutingSpec {
     /// Name of the service.
     pub name: String,
-    /// Its routers.
+    /// Routers of the service.
     pub routers: Vec<RouterSpec>,
-    /// Packets that have to arrive before the run begins.
+    /// Probes that must succeed before the run begins.
     pub probes: Vec<Probe>,
-    /// Longest wait for that.
+    /// Maximum time until routing has converged and the probes succeed.
     pub patience: Duration,
-    /// A folder of its own, which goes after the run.
+    /// Folder of the service, removed after the run.
     pub folder: PathBuf,
 }
 
-/// A router.
+/// Router with routing daemons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RouterSpec {
-    /// Index of its node.
+    /// Index of the node.
     pub node: usize,
-    /// Name of its node.
+    /// Name of the node.
     pub name: String,
-    /// Configuration of netstage's router there.
+    /// Configuration of netstage's router.
     pub configuration: String,
-    /// Its interfaces with peers of label distribution.
+    /// Interfaces with LDP peers.
     pub label_interfaces: Vec<String>,
-    /// The daemons it runs, in the order of [`Daemon::WAVES`].
+    /// Daemons of the router, in the order of [`Daemon::WAVES`].
     pub waves: Vec<Wave>,
 }
 
-/// Daemons that begin together, at all routers, once those before them have what they need: sessions that
-/// find no way would wait long until they try again.
+/// Daemons that start together on all routers, once the earlier ones have learned their routes. Sessions without a
+/// route to their peer would wait long before the next attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Wave {
-    /// The daemons, and what each is told.
+    /// Daemons with their configurations.
     pub daemons: Vec<(Daemon, String)>,
-    /// Prefixes to which the router knows a way in the end; an LSP, where so told.
+    /// Prefixes to which the router must learn a route; if the flag is set, an LSP.
     pub expects: Vec<(String, bool)>,
 }
 
-/// One of FRR's daemons.
+/// Daemon of FRR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Daemon {
-    /// Routes of all the others, and the forwarding plane manager.
+    /// Route manager, with the interface to the forwarding plane (FPM).
     Zebra,
-    /// Routes that are told by hand.
+    /// Static routes.
     Static,
     /// OSPF.
     Ospf,
@@ -84,11 +84,11 @@ pub enum Daemon {
 }
 
 impl Daemon {
-    /// In which order they begin.
+    /// Daemons in the order of their start.
     const WAVES: [&[Daemon]; 4] =
         [&[Daemon::Zebra], &[Daemon::Static, Daemon::Ospf], &[Daemon::Ldp], &[Daemon::Bgp]];
 
-    /// The name of its program.
+    /// Returns the name of its program.
     fn program(self) -> &'static str {
         match self {
             Daemon::Zebra => "zebra",
@@ -99,20 +99,20 @@ impl Daemon {
         }
     }
 
-    /// Where it is installed.
+    /// Returns the path of its program, if installed.
     fn path(self) -> Option<PathBuf> {
         FOLDERS.iter().map(|folder| Path::new(folder).join(self.program())).find(|path| path.is_file())
     }
 }
 
-/// The first daemon of a plan that is not installed.
+/// Returns the service of a plan and the first daemon that it needs and is not installed.
 pub(super) fn missing(plan: &Plan) -> Option<(&str, &'static str)> {
     let routing = plan.routing.as_ref()?;
     let absent = Daemon::WAVES.into_iter().flatten().find(|daemon| daemon.path().is_none())?;
     Some((&routing.name, absent.program()))
 }
 
-/// The routing of a plan; it gets a folder under `folder`, which is not made here.
+/// Returns the routing service of a plan, with a folder below `folder` that is not created here.
 pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> Option<RoutingSpec> {
     let routing = plan.routing.as_ref()?;
     let folder = folder.join("routing");
@@ -141,8 +141,7 @@ pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> 
     })
 }
 
-/// What each router of a plan is told, by its name: files by their names, the addresses of its interfaces
-/// among them.
+/// Returns the configuration files of each router of a plan, including one with the addresses of its interfaces.
 pub fn configurations(plan: &Plan) -> Result<BTreeMap<String, BTreeMap<String, String>>, Unplaceable> {
     let layout = Layout::new(plan)?;
     let Some(routing) = spec(plan, &layout, &[], Path::new("")) else { return Ok(BTreeMap::new()) };
@@ -161,12 +160,12 @@ pub fn configurations(plan: &Plan) -> Result<BTreeMap<String, BTreeMap<String, S
     Ok(routing.routers.into_iter().map(files).collect())
 }
 
-/// What a router knows once a wave of daemons has done its work.
+/// Returns the prefixes that a router must learn from a wave of daemons.
 fn expects(routing: &Routing, node: usize, behind: &Behind, wave: &[Daemon]) -> Vec<(String, bool)> {
     let own = |node: usize| format!("{}/32", address::of(Family::V4, node, 0));
     let edges = routing.edges.iter().map(|edge| edge.node).filter(|edge| *edge != node);
     match wave {
-        // All are on one LAN.
+        // All routers are on one LAN.
         [Daemon::Static | Daemon::Ldp, ..] if routing.lan.is_some() => Vec::new(),
         [Daemon::Static, ..] => {
             let core = routing.core.iter().filter(|core| **core != node && routing.edge(node).is_none());
@@ -174,7 +173,7 @@ fn expects(routing: &Routing, node: usize, behind: &Behind, wave: &[Daemon]) -> 
         }
         [Daemon::Ldp] => edges.map(|edge| (own(edge), true)).collect(),
         [Daemon::Bgp] if routing.edge(node).is_some() => {
-            // What is behind itself as well needs no LSP.
+            // Nodes that are also behind this router need no LSP.
             let others = edges.flat_map(|edge| behind[&edge].keys());
             let others: BTreeSet<usize> =
                 others.copied().filter(|other| !behind[&node].contains_key(other)).collect();
@@ -196,8 +195,8 @@ mod tests {
     use crate::topology::plan_of;
     use netstage_harness::scenario::network;
 
-    /// a (0) and b (1) behind edges (4 and 5), a kernel's router (6) and c (2) behind it at the second, and
-    /// one core router (3).
+    /// Hosts a (0) and b (1) behind the edges (4 and 5), a router of the kernel (6) behind the second edge with host c
+    /// (2) behind it, and one core router (3).
     const SCENARIO: &str = r#"
         [scenario]
         duration = "1 s"
@@ -213,20 +212,20 @@ mod tests {
         "#;
 
     #[test]
-    fn a_plan_gives_each_router_its_daemons_and_what_they_are_to_learn() {
+    fn each_router_has_its_daemons_and_expected_routes() {
         let nodes = [("host", "a b c"), ("router", "core east west yard")];
         let network = network(&nodes, "a:a,east b:b,west c:c,yard d:east,core e:core,west f:yard,west");
         let plan = &plan_of(&format!("{SCENARIO}{network}"));
         let layout = Layout::new(plan).unwrap();
         let members = members(plan, &layout).unwrap();
         let spec = spec(plan, &layout, &members, Path::new("/run/x")).unwrap();
-        let of = |name: &str| spec.routers.iter().find(|router| router.name == name).unwrap();
+        let router = |name: &str| spec.routers.iter().find(|router| router.name == name).unwrap();
         let text = |name: &str, daemon: Daemon| {
-            let mut told = of(name).waves.iter().flat_map(|wave| &wave.daemons);
-            told.find(|(of, _)| *of == daemon).map(|(_, text)| text.as_str())
+            let mut daemons = router(name).waves.iter().flat_map(|wave| &wave.daemons);
+            daemons.find(|(other, _)| *other == daemon).map(|(_, text)| text.as_str())
         };
         assert!(text("core", Daemon::Bgp).is_none() && text("west", Daemon::Ospf).is_none());
-        // The edge announces its own, whatever is between, and peers by the other's own address.
+        // The edge announces all nodes behind it, and peers with the own address of the other edge.
         let bgp = text("west", Daemon::Bgp).unwrap();
         for line in [
             "router bgp 65002",
@@ -237,7 +236,7 @@ mod tests {
             "  network fd6e:7374::2:0/112",
             " set ipv6 next-hop global ::ffff:10.0.5.1",
         ] {
-            assert!(bgp.lines().any(|told| told == line), "{line}\n{bgp}");
+            assert!(bgp.lines().any(|other| other == line), "{line}\n{bgp}");
         }
         assert_eq!(
             text("east", Daemon::Static),
@@ -252,14 +251,16 @@ mod tests {
             ldp.contains("label local advertise explicit-null") && !ldp.contains("permit 10.0.3.1"),
             "{ldp}"
         );
-        let learns = |name: &str, wave: usize| of(name).waves[wave].expects.clone();
+        let learns = |name: &str, wave: usize| router(name).waves[wave].expects.clone();
         assert_eq!(learns("core", 2), [("10.0.4.1/32".into(), true), ("10.0.5.1/32".into(), true)]);
         assert_eq!(learns("core", 3), []);
         assert_eq!(learns("west", 3), [("10.0.0.0/24".into(), true), ("fd6e:7374::/112".into(), true)]);
-        assert!(of("east").configuration.contains("interfaces = [\"link3\", \"link0\"]\nmpls = [\"link3\"]"));
+        assert!(
+            router("east").configuration.contains("interfaces = [\"link3\", \"link0\"]\nmpls = [\"link3\"]")
+        );
         assert_eq!(spec.probes.len(), 1);
 
-        // No route of a flow is set where daemons find them, but what is behind an edge.
+        // Routers with routing daemons have static routes only to nodes behind an edge.
         let network = Spec::new(plan, &layout, &Default::default());
         let routes = |node: usize| {
             let routes = network.nodes[node].routes.iter().filter(|route| route.destination.is_ipv4());

@@ -1,5 +1,4 @@
-//! The processes: a router and its daemons in each node, started before the run, which begins when all of
-//! them know where packets go.
+//! Processes: a router and its daemons in each node. They start before the run, which begins after convergence.
 
 use super::{Daemon, RouterSpec, RoutingSpec, configuration, labels};
 use crate::topology::services::processes::{self, Processes, last_words};
@@ -20,19 +19,19 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// As whom the daemons run: so they were built.
+/// User of the daemons, fixed when FRR is compiled.
 const USER: &str = "frr";
-/// How often something is looked for.
-const LOOK: Duration = Duration::from_millis(200);
-/// Longest time without progress until the LDP sessions of routers that lack an LSP are reset, doubled after each reset:
-/// in a new session a peer advertises all its labels.
-const STALLED: Duration = Duration::from_secs(15);
-/// Longest time vtysh may take, in seconds.
+/// Polling interval.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Maximum time without progress until the LDP sessions of routers without an expected LSP are reset, doubled after
+/// each reset. In a new session a peer advertises all its labels.
+const STALL_LIMIT: Duration = Duration::from_secs(15);
+/// Maximum time for a vtysh command, in seconds.
 const VTYSH_LIMIT: &str = "20";
-/// Longest wait for a process to listen.
+/// Maximum wait until a process listens.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
-/// What ldpd has bound labels to.
+/// Label bindings of ldpd.
 #[derive(Default, Deserialize)]
 struct Bindings {
     bindings: Vec<Binding>,
@@ -42,11 +41,11 @@ struct Bindings {
 #[serde(rename_all = "camelCase")]
 struct Binding {
     prefix: String,
-    /// "-" where there is none.
+    /// Local label; "-" if none is bound.
     local_label: String,
 }
 
-/// When nothing has been learned for too long.
+/// Detects that routers have learned nothing for too long.
 struct Stall {
     lacking: Vec<String>,
     since: Instant,
@@ -55,10 +54,10 @@ struct Stall {
 
 impl Stall {
     fn new(now: Instant) -> Stall {
-        Stall { lacking: Vec::new(), since: now, limit: STALLED }
+        Stall { lacking: Vec::new(), since: now, limit: STALL_LIMIT }
     }
 
-    /// Whether the same has been lacking for the limit, which is twice as long from then on.
+    /// Returns whether the same routes have been missing for the limit, and then doubles the limit.
     fn is_due(&mut self, now: Instant, lacking: &[String]) -> bool {
         if self.lacking != lacking {
             self.lacking = lacking.to_vec();
@@ -72,15 +71,15 @@ impl Stall {
     }
 }
 
-/// What routers lack, each asked until it lacks nothing any more.
+/// Returns a function that lists what routers lack. A router that lacks nothing is not checked again.
 fn until_all<'a>(
     routers: &'a [RouterSpec],
     lacks: impl Fn(&Routing, &RouterSpec) -> Option<String> + 'a,
 ) -> impl FnMut(&Routing) -> Vec<String> + 'a {
-    let mut learning: Vec<&RouterSpec> = routers.iter().collect();
+    let mut pending: Vec<&RouterSpec> = routers.iter().collect();
     move |routing| {
         let mut lacking = Vec::new();
-        learning.retain(|router| {
+        pending.retain(|router| {
             let lack = lacks(routing, router);
             let is_lacking = lack.is_some();
             lacking.extend(lack);
@@ -90,15 +89,15 @@ fn until_all<'a>(
     }
 }
 
-/// Routers that run.
+/// Running routers.
 pub struct Routing {
     spec: RoutingSpec,
     processes: Processes,
 }
 
 impl Routing {
-    /// Starts all of them, and waits until every router knows where packets go and those of every flow arrive.
-    /// `nodes` are the network's namespaces, between which frames are carried meanwhile.
+    /// Starts all routers and waits until routing has converged and the probes of all flows succeed. `nodes` are the
+    /// namespaces of the network, whose links must already forward frames.
     pub fn start(
         spec: RoutingSpec,
         nodes: &[Option<Namespace>],
@@ -158,7 +157,7 @@ impl Routing {
                 if distributes && stall.is_due(Instant::now(), &lacking) {
                     routers.iter().filter(|router| routing.lacks(router, wave).is_some()).for_each(
                         |router| {
-                            // A daemon that does not answer is asked again after the next stall.
+                            // A reset that fails is repeated after the next stall.
                             let _ = routing.vtysh(router, Daemon::Ldp, &["clear mpls ldp neighbor"]);
                         },
                     );
@@ -171,13 +170,13 @@ impl Routing {
         Ok(routing)
     }
 
-    /// Starts LDP discovery on all routers at once: a peer that is found long after the others makes its neighbors wait
-    /// longer from attempt to attempt, up to two minutes (RFC 5036, section 2.5.3).
+    /// Starts LDP discovery on all routers at once. The neighbors of a peer that starts late would retry with increasing
+    /// delays of up to two minutes (RFC 5036, section 2.5.3).
     fn start_discovery(&self, routers: &[RouterSpec]) -> Result<(), Obstacle> {
         thread::scope(|scope| {
             let start = |router| scope.spawn(move || self.configure_interfaces(router));
             let started: Vec<_> = routers.iter().map(start).collect();
-            started.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
+            started.into_iter().try_for_each(|thread| thread.join().expect("the thread does not panic"))
         })
     }
 
@@ -204,12 +203,12 @@ impl Routing {
         }
     }
 
-    /// The first prefix to which a router's ldpd has bound no label yet. Sessions begin after that: ldpd (FRR 8.4)
-    /// at times does not advertise a label that it binds while a session comes up.
+    /// Returns a message with the first prefix to which a router's ldpd has bound no label yet. Sessions start when all
+    /// labels are bound, because ldpd (FRR 8.4) sometimes does not advertise a label bound while a session comes up.
     fn unbound(&self, router: &RouterSpec, prefixes: &BTreeSet<&String>) -> Option<String> {
         let output = self.vtysh(router, Daemon::Ldp, &["show mpls ldp ipv4 binding json"]).ok();
         let text = output.map(|output| output.stdout).unwrap_or_default();
-        // Without an answer nothing is bound.
+        // No response counts as no bindings.
         let bindings: Bindings = serde_json::from_slice(&text).unwrap_or_default();
         let bound = bindings.bindings.iter().filter(|binding| binding.local_label != "-");
         let bound: BTreeSet<&String> = bound.map(|binding| &binding.prefix).collect();
@@ -217,7 +216,7 @@ impl Routing {
         Some(format!("node.{} has no label for {prefix}", router.name))
     }
 
-    /// Runs commands in one of a router's daemons. vtysh itself waits for a daemon forever.
+    /// Runs vtysh commands in a daemon of a router, with a time limit, because vtysh waits for a daemon forever.
     fn vtysh(&self, router: &RouterSpec, daemon: Daemon, commands: &[impl AsRef<str>]) -> io::Result<Output> {
         let mut vtysh = Command::new("timeout");
         vtysh.args(["--kill-after=1", VTYSH_LIMIT, "vtysh"]);
@@ -226,10 +225,10 @@ impl Routing {
             vtysh.arg("-c").arg(command.as_ref());
         }
         let output = vtysh.stdin(Stdio::null()).output()?;
-        // As timeout(1) reports a time that is over, the same after SIGKILL, and a program that is missing.
+        // Exit status of timeout(1): 124 for a timeout, 137 after SIGKILL, 127 for a missing program.
         match output.status.code() {
             Some(124 | 137) | None => {
-                let message = format!("no answer within {VTYSH_LIMIT} s");
+                let message = format!("no response within {VTYSH_LIMIT} s");
                 Err(io::Error::new(io::ErrorKind::TimedOut, message))
             }
             Some(127) => Err(io::ErrorKind::NotFound.into()),
@@ -237,7 +236,7 @@ impl Routing {
         }
     }
 
-    /// Waits until nothing is lacking any more.
+    /// Waits until nothing is missing.
     fn wait_until(
         &mut self,
         limit: Instant,
@@ -252,9 +251,9 @@ impl Routing {
                 return Err(Obstacle::broken(ended));
             }
             if Instant::now() > limit {
-                const MOST: usize = 5;
-                let more = lacking.len().saturating_sub(MOST);
-                lacking.truncate(MOST);
+                const MAX_SHOWN: usize = 5;
+                let more = lacking.len().saturating_sub(MAX_SHOWN);
+                lacking.truncate(MAX_SHOWN);
                 let more = if more > 0 { format!(", and {more} more") } else { String::new() };
                 return Err(Obstacle::broken(format!(
                     "service.{}: routing has not converged within its `patience`: {}{more}",
@@ -262,59 +261,59 @@ impl Routing {
                     lacking.join("; ")
                 )));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Who of them has ended by itself, and what it said last.
+    /// Returns a message for each process that has exited, with the last line of its log.
     pub fn ended(&mut self) -> Vec<String> {
         let service = &self.spec.name;
         self.processes.ended().into_iter().map(|ended| format!("service.{service}: {ended}")).collect()
     }
 
-    /// Whereto a router does not know how, of what it is to learn by a wave of daemons.
+    /// Returns a message with the first prefix that a router must learn from a wave of daemons and has not learned yet.
     fn lacks(&self, router: &RouterSpec, wave: usize) -> Option<String> {
         let expects = &router.waves[wave].expects;
         if expects.is_empty() {
             return None;
         }
-        let (mut known, mut by_lsps) = (BTreeSet::new(), BTreeSet::new());
-        // A router that does not answer yet knows nothing.
+        let (mut reachable, mut reachable_by_lsp) = (BTreeSet::new(), BTreeSet::new());
+        // No response counts as no routes.
         let _ = routes(&self.folder(router).join("router.sock"), &RouteFilter::default(), &mut |route| {
             if route.to.contains(" push ") {
-                by_lsps.insert(route.prefix.clone());
+                reachable_by_lsp.insert(route.prefix.clone());
             }
-            known.insert(route.prefix);
+            reachable.insert(route.prefix);
             Ok(())
         });
-        let knows = |(prefix, by_lsp): &&(String, bool)| match by_lsp {
-            true => by_lsps.contains(prefix),
-            false => known.contains(prefix),
+        let is_learned = |(prefix, by_lsp): &&(String, bool)| match by_lsp {
+            true => reachable_by_lsp.contains(prefix),
+            false => reachable.contains(prefix),
         };
-        let (prefix, by_lsp) = expects.iter().find(|expected| !knows(expected))?;
-        let what = if *by_lsp { "LSP" } else { "way" };
-        Some(format!("node.{} has no {what} to {prefix}", router.name))
+        let (prefix, by_lsp) = expects.iter().find(|expected| !is_learned(expected))?;
+        let kind = if *by_lsp { "LSP" } else { "route" };
+        Some(format!("node.{} has no {kind} to {prefix}", router.name))
     }
 
     fn folder(&self, router: &RouterSpec) -> PathBuf {
         self.spec.folder.join(router.node.to_string())
     }
 
-    /// Folders and files, which the daemons read as a user of their own.
+    /// Creates the folders and files, readable by the daemons' user.
     fn prepare(&self) -> Result<(), Obstacle> {
         let name = &self.spec.name;
         let broken =
-            |error: io::Error| Obstacle::broken(format!("service.{name}: cannot prepare it: {error}"));
+            |error: io::Error| Obstacle::broken(format!("service.{name}: cannot write its files: {error}"));
         let user = User::from_name(USER).ok().flatten().ok_or_else(|| {
             Obstacle::missing(
-                format!("service.{name}: there is no user {USER}, as whom FRR's daemons run"),
+                format!("service.{name}: missing user {USER}, which FRR's daemons need"),
                 "sudo apt-get install frr (Debian)",
             )
         })?;
         fs::create_dir_all(&self.spec.folder).map_err(broken)?;
-        // Others may pass, but not look.
-        let above = self.spec.folder.parent().into_iter();
-        for folder in above.chain([&*self.spec.folder]) {
+        // Other users may traverse the folders, but not list them.
+        let parent = self.spec.folder.parent().into_iter();
+        for folder in parent.chain([&*self.spec.folder]) {
             fs::set_permissions(folder, Permissions::from_mode(0o711)).map_err(broken)?;
         }
         for router in &self.spec.routers {
@@ -324,10 +323,10 @@ impl Routing {
             for (daemon, text) in router.waves.iter().flat_map(|wave| &wave.daemons) {
                 fs::write(folder.join(format!("{}.conf", daemon.program())), text).map_err(broken)?;
             }
-            let given = chown(&folder, Some(user.uid), Some(user.gid));
-            given.map_err(|error| {
+            let result = chown(&folder, Some(user.uid), Some(user.gid));
+            result.map_err(|error| {
                 Obstacle::missing(
-                    format!("service.{name}: FRR's daemons run as a user of their own ({USER}), which is forbidden: {error}"),
+                    format!("service.{name}: cannot run FRR's daemons as user {USER}: {error}"),
                     "run it as root",
                 )
             })?;
@@ -383,7 +382,7 @@ impl Routing {
     ) -> Result<(), Obstacle> {
         let name = process_name(router, program);
         let child = child.map_err(|error| {
-            Obstacle::broken(format!("service.{}: {name} cannot be started: {error}", self.spec.name))
+            Obstacle::broken(format!("service.{}: cannot start {name}: {error}", self.spec.name))
         })?;
         self.processes.keep(name, child, log);
         Ok(())
@@ -393,27 +392,29 @@ impl Routing {
         let limit = Instant::now() + LISTEN_LIMIT;
         while !socket.exists() {
             if Instant::now() > limit {
-                let words = last_words(&self.folder(router).join(format!("{program}.log")));
+                let line = last_words(&self.folder(router).join(format!("{program}.log")));
                 return Err(Obstacle::broken(format!(
-                    "service.{}: node.{}: {program} does not listen: {words}",
-                    self.spec.name, router.name
+                    "service.{}: node.{}: {program} does not listen after {} s: {line}",
+                    self.spec.name,
+                    router.name,
+                    LISTEN_LIMIT.as_secs()
                 )));
             }
-            thread::sleep(LOOK / 10);
+            thread::sleep(POLL_INTERVAL / 10);
         }
         Ok(())
     }
 }
 
 fn namespace<'a>(nodes: &'a [Option<Namespace>], router: &RouterSpec) -> &'a Namespace {
-    nodes[router.node].as_ref().expect("a router that is driven is used")
+    nodes[router.node].as_ref().expect("a router with routing daemons is used")
 }
 
 fn process_name(router: &RouterSpec, program: &str) -> String {
     format!("node.{}: {program}", router.name)
 }
 
-/// A socket is told by its whole path.
+/// Replaces the name of the control socket by its absolute path.
 fn with_socket(router: &RouterSpec, folder: &Path) -> String {
     let socket = format!("control = \"{}\"", folder.join("router.sock").display());
     router.configuration.replace("control = \"router.sock\"", &socket)
@@ -424,16 +425,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stall_is_due_once_nothing_has_changed_and_later_each_time() {
-        let begin = Instant::now();
-        let at = |seconds| begin + Duration::from_secs(seconds);
+    fn a_stall_is_due_after_no_progress_with_a_doubling_limit() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
         let lacking = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let (two, one) = (lacking(&["a", "b"]), lacking(&["b"]));
-        let mut stall = Stall::new(begin);
+        let mut stall = Stall::new(start);
         assert!(!stall.is_due(at(0), &two) && !stall.is_due(at(14), &two));
-        assert!(!stall.is_due(at(20), &one), "one has learned");
+        assert!(!stall.is_due(at(20), &one), "one router has made progress");
         assert!(!stall.is_due(at(34), &one) && stall.is_due(at(35), &one));
         assert!(!stall.is_due(at(64), &one) && stall.is_due(at(65), &one));
-        assert!(!stall.is_due(at(1000), &[]), "nothing is lacking");
+        assert!(!stall.is_due(at(1000), &[]), "nothing is missing");
     }
 }

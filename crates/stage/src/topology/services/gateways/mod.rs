@@ -1,8 +1,7 @@
-//! Gateways: the ends of a plan's tunnels, each its own program's process in its node.
+//! Gateways: the ends of a plan's tunnels, each with a process in its node. This module derives them from the plan.
 //!
-//! - here: what a plan asks for;
-//! - [`strongswan`], [`wireguard`], [`openvpn`]: what each program is told, and its keys, made for the run;
-//! - [`run`]: their processes, and routes through what they make.
+//! - [`strongswan`], [`wireguard`], [`openvpn`]: the configuration of each program, with keys generated for the run;
+//! - [`run`]: the processes, and the routes through their interfaces.
 
 mod openvpn;
 pub(in crate::topology) mod run;
@@ -20,51 +19,51 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// The gateways of a network.
+/// Gateways of a network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GatewaysSpec {
-    /// Each tunnel.
+    /// Tunnels between gateways.
     pub tunnels: Vec<TunnelSpec>,
-    /// Packets that have to arrive before the run begins.
+    /// Probes that must succeed before the run begins.
     pub probes: Vec<Probe>,
-    /// A folder of its own, which goes after the run.
+    /// Folder of the gateways, removed after the run.
     pub folder: PathBuf,
 }
 
-/// A tunnel.
+/// Tunnel between two gateways.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TunnelSpec {
-    /// Its gateways; the first one begins.
+    /// Gateways; the first one initiates the tunnel.
     pub ends: [GatewaySpec; 2],
-    /// Whose programs they are.
+    /// Software of the gateways.
     pub software: Software,
-    /// What protects packets, by its name in scenarios.
+    /// Cipher by its name in scenarios.
     pub cipher: String,
-    /// The largest packet it takes, bytes.
+    /// Maximum packet size in bytes.
     pub mtu: u32,
 }
 
-/// A gateway.
+/// Gateway at one end of a tunnel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GatewaySpec {
-    /// Index of its node.
+    /// Index of the node.
     pub node: usize,
-    /// Name of its node.
+    /// Name of the node.
     pub name: String,
-    /// Its address outside.
+    /// Outer address.
     pub address: IpAddr,
-    /// Addresses it reaches through the tunnel.
+    /// Addresses reached through the tunnel.
     pub behind: Vec<IpAddr>,
 }
 
 impl TunnelSpec {
-    /// The other end.
+    /// Returns the other end.
     fn peer(&self, end: usize) -> &GatewaySpec {
         &self.ends[1 - end]
     }
 }
 
-/// The first program or part of one that a plan's gateways lack.
+/// Returns the first program or plug-in that a plan's gateways need and is not installed.
 pub(super) fn missing(plan: &Plan) -> Option<NotInstalled> {
     plan.tunnels.iter().find_map(|tunnel| {
         let (program, package) = match tunnel.software {
@@ -76,7 +75,7 @@ pub(super) fn missing(plan: &Plan) -> Option<NotInstalled> {
     })
 }
 
-/// The gateways of a plan; they get a folder under `folder`, which is not made here.
+/// Returns the gateways of a plan, with a folder below `folder` that is not created here.
 pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> Option<GatewaysSpec> {
     if plan.tunnels.is_empty() {
         return None;
@@ -105,7 +104,7 @@ pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> 
     })
 }
 
-/// The addresses to which packets go through a tunnel from one of its ends.
+/// Returns the addresses that one end of a tunnel reaches through it.
 fn behind(layout: &Layout, node: usize, tunnel: usize) -> Vec<IpAddr> {
     let through = |address: &Address| address.tunnels.get(&node) == Some(&tunnel);
     let owners = layout.addresses.iter().enumerate();

@@ -1,4 +1,4 @@
-//! OpenVPN: between two peers, whose certificates are their own and known to each other by fingerprint.
+//! OpenVPN between two peers with self-signed certificates, verified by fingerprint.
 
 use super::TunnelSpec;
 use super::run::private;
@@ -6,14 +6,14 @@ use ring::digest::{SHA256, digest};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The program.
+/// Name of the program.
 pub const PROGRAM: &str = "openvpn";
-/// The interface it makes.
+/// Name of its interface.
 pub const INTERFACE: &str = "tun0";
-/// Where both ends listen.
+/// Port of both ends.
 const PORT: u16 = 1194;
 
-/// Who an end is.
+/// Certificate and key of an end.
 pub struct Identity {
     certificate: String,
     key: String,
@@ -21,20 +21,20 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A fresh one.
+    /// Generates a certificate with its key.
     pub fn generate(name: &str) -> io::Result<Identity> {
-        let made = rcgen::generate_simple_self_signed([name.to_owned()]).map_err(io::Error::other)?;
-        let bytes = digest(&SHA256, made.cert.der());
+        let generated = rcgen::generate_simple_self_signed([name.to_owned()]).map_err(io::Error::other)?;
+        let bytes = digest(&SHA256, generated.cert.der());
         let digits: Vec<String> = bytes.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
         Ok(Identity {
-            certificate: made.cert.pem(),
-            key: made.signing_key.serialize_pem(),
+            certificate: generated.cert.pem(),
+            key: generated.signing_key.serialize_pem(),
             fingerprint: digits.join(":"),
         })
     }
 }
 
-/// Writes what an end of a tunnel is told.
+/// Writes the configuration of one end of a tunnel and returns its path.
 pub fn write(
     tunnel: &TunnelSpec,
     end: usize,

@@ -1,4 +1,4 @@
-//! The processes of gateways, started before the run, which begins when packets pass all tunnels.
+//! Processes of gateways. They start before the run, which begins when packets pass all tunnels.
 
 use super::{GatewaysSpec, TunnelSpec, openvpn, strongswan, wireguard};
 use crate::topology::address;
@@ -18,73 +18,80 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often something is looked for.
-const LOOK: Duration = Duration::from_millis(20);
-/// Longest wait for a program to make its interface or to listen.
+/// Polling interval.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum wait until a program has created its interface or listens.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// Longest wait for packets to pass all tunnels.
+/// Maximum wait until packets pass all tunnels.
 const TUNNEL_LIMIT: Duration = Duration::from_secs(30);
 
-/// Gateways that run.
+/// Running gateways.
 pub struct Gateways {
     processes: Processes,
 }
 
-/// A key that two gateways share, as hexadecimal digits.
+/// Pre-shared key of two gateways, as hexadecimal digits.
 pub struct Secret(pub String);
 
 impl Secret {
     fn generate() -> io::Result<Secret> {
         let mut bytes = [0; 32];
         let drawn = SystemRandom::new().fill(&mut bytes);
-        drawn.map_err(|_| io::Error::other("the system gives no random numbers"))?;
+        drawn.map_err(|_| io::Error::other("the system provides no random numbers"))?;
         Ok(Secret(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 }
 
-/// What an end is told, and where.
-enum Told {
+/// Configuration files of a gateway.
+enum GatewayConfiguration {
     StrongSwan([PathBuf; 2]),
     WireGuard(PathBuf),
     OpenVpn(PathBuf),
 }
 
-impl Told {
-    /// Writes it for both ends, with keys of their own.
-    fn write(tunnel: &TunnelSpec, folders: [&Path; 2]) -> io::Result<[Told; 2]> {
-        let both = |write: &dyn Fn(usize) -> io::Result<Told>| Ok([write(0)?, write(1)?]);
+impl GatewayConfiguration {
+    /// Writes the configurations of both ends, with new keys.
+    fn write(tunnel: &TunnelSpec, folders: [&Path; 2]) -> io::Result<[GatewayConfiguration; 2]> {
+        let both = |write: &dyn Fn(usize) -> io::Result<GatewayConfiguration>| Ok([write(0)?, write(1)?]);
         match tunnel.software {
             Software::StrongSwan => {
                 let secret = Secret::generate()?;
-                both(&|end| strongswan::write(tunnel, end, &secret, folders[end]).map(Told::StrongSwan))
+                both(&|end| {
+                    strongswan::write(tunnel, end, &secret, folders[end])
+                        .map(GatewayConfiguration::StrongSwan)
+                })
             }
             Software::WireGuard => {
                 let keys = [wireguard::Keys::generate()?, wireguard::Keys::generate()?];
-                both(&|end| wireguard::write(tunnel, end, &keys, folders[end]).map(Told::WireGuard))
+                both(&|end| {
+                    wireguard::write(tunnel, end, &keys, folders[end]).map(GatewayConfiguration::WireGuard)
+                })
             }
             Software::OpenVpn => {
-                let name = |end: usize| openvpn::Identity::generate(&tunnel.ends[end].name);
-                let identities = [name(0)?, name(1)?];
-                both(&|end| openvpn::write(tunnel, end, &identities, folders[end]).map(Told::OpenVpn))
+                let identity = |end: usize| openvpn::Identity::generate(&tunnel.ends[end].name);
+                let identities = [identity(0)?, identity(1)?];
+                both(&|end| {
+                    openvpn::write(tunnel, end, &identities, folders[end]).map(GatewayConfiguration::OpenVpn)
+                })
             }
         }
     }
 }
 
-/// One gateway while it is started.
-struct Start<'a> {
-    /// As whom it is spoken of: `node.west`.
+/// Gateway that is being started.
+struct StartingGateway<'a> {
+    /// Name in messages, such as `node.west`.
     name: String,
     namespace: &'a Namespace,
     netstage: &'a Path,
-    /// Its own folder, and what is /run for its programs.
+    /// Folder of the gateway, and the folder mounted as /run for its programs.
     folder: PathBuf,
     run: PathBuf,
 }
 
 impl Gateways {
-    /// Starts all of them, and waits until packets of every flow arrive. `nodes` are the network's namespaces,
-    /// between which frames are carried meanwhile.
+    /// Starts all gateways and waits until the probes of all flows succeed. `nodes` are the namespaces of the network,
+    /// whose links must already forward frames.
     pub fn start(
         spec: GatewaysSpec,
         nodes: &[Option<Namespace>],
@@ -97,24 +104,24 @@ impl Gateways {
         let mut probes = spec.probes;
         let limit = Instant::now() + TUNNEL_LIMIT;
         loop {
-            let lacking = reach::lacking(&mut probes, nodes);
-            let Some(lack) = lacking.first() else { return Ok(gateways) };
+            let unreachable = reach::lacking(&mut probes, nodes);
+            let Some(first) = unreachable.first() else { return Ok(gateways) };
             if let Some(ended) = gateways.ended().pop() {
                 return Err(Obstacle::broken(ended));
             }
             if Instant::now() > limit {
-                let others = lacking.len() - 1;
-                let more = if others > 0 { format!(", nor do {others} more") } else { String::new() };
+                let others = unreachable.len() - 1;
+                let more = if others > 0 { format!(" (and {others} more)") } else { String::new() };
                 return Err(Obstacle::broken(format!(
-                    "the gateways' tunnels are not there after {} s: {lack}{more}",
+                    "the tunnels of the gateways are not up after {} s: {first}{more}",
                     TUNNEL_LIMIT.as_secs()
                 )));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Who of them has ended by itself, and what it said last.
+    /// Returns a message for each process that has exited, with the last line of its log.
     pub fn ended(&mut self) -> Vec<String> {
         self.processes.ended()
     }
@@ -129,7 +136,7 @@ impl Gateways {
         let start = |end: usize| {
             let gateway = &tunnel.ends[end];
             let folder = folder.join(gateway.node.to_string());
-            Start {
+            StartingGateway {
                 name: format!("node.{}", gateway.name),
                 namespace: nodes[gateway.node].as_ref().expect("a gateway is used"),
                 netstage,
@@ -139,17 +146,17 @@ impl Gateways {
         };
         let starts = [start(0), start(1)];
         for start in &starts {
-            fs::create_dir_all(&start.run).map_err(|e| start.broken("prepare it", &e))?;
+            fs::create_dir_all(&start.run).map_err(|e| start.broken("create its folder", &e))?;
         }
-        let told = Told::write(tunnel, [&starts[0].folder, &starts[1].folder]);
-        let told = told.map_err(|e| starts[0].broken("prepare it", &e))?;
-        for (start, told) in starts.iter().zip(&told) {
-            self.launch(start, told)?;
+        let configurations = GatewayConfiguration::write(tunnel, [&starts[0].folder, &starts[1].folder]);
+        let configurations = configurations.map_err(|e| starts[0].broken("write its configuration", &e))?;
+        for (start, configuration) in starts.iter().zip(&configurations) {
+            self.launch(start, configuration)?;
         }
-        // The end that begins is told last, so that the other one knows already.
+        // The initiator is configured last, so that the responder is ready.
         for end in [1, 0] {
             let (start, gateway) = (&starts[end], &tunnel.ends[end]);
-            let interface = self.tell(start, &told[end])?;
+            let interface = self.configure(start, &configurations[end])?;
             let mut netlink = Netlink::open(start.namespace).map_err(|e| start.failed(&e))?;
             if tunnel.software.largest_packet().is_none() {
                 netlink.set_mtu(interface, tunnel.mtu).map_err(|e| start.failed(&e))?;
@@ -169,17 +176,21 @@ impl Gateways {
         Ok(())
     }
 
-    /// Starts what makes the interface.
-    fn launch(&mut self, start: &Start, told: &Told) -> Result<(), Obstacle> {
-        match told {
-            Told::StrongSwan([settings, _]) => {
+    /// Starts the program that creates the interface.
+    fn launch(
+        &mut self,
+        start: &StartingGateway,
+        configuration: &GatewayConfiguration,
+    ) -> Result<(), Obstacle> {
+        match configuration {
+            GatewayConfiguration::StrongSwan([settings, _]) => {
                 self.keep(start, strongswan::PROGRAM, |command| {
                     command.env("STRONGSWAN_CONF", settings);
                 })?;
                 self.wait(start, strongswan::PROGRAM, || start.run.join(strongswan::SOCKET).exists())?;
                 self.wait_for_interface(start, strongswan::PROGRAM, strongswan::INTERFACE)
             }
-            Told::WireGuard(_) => {
+            GatewayConfiguration::WireGuard(_) => {
                 let mut netlink = Netlink::open(start.namespace).map_err(|e| start.failed(&e))?;
                 if netlink.create_wireguard(wireguard::INTERFACE).is_ok() {
                     return Ok(());
@@ -201,7 +212,7 @@ impl Gateways {
                 self.wait(start, wireguard::PROGRAM, || socket.exists())?;
                 self.wait_for_interface(start, wireguard::PROGRAM, wireguard::INTERFACE)
             }
-            Told::OpenVpn(configuration) => {
+            GatewayConfiguration::OpenVpn(configuration) => {
                 self.keep(start, openvpn::PROGRAM, |command| {
                     command.arg("--config").arg(configuration);
                 })?;
@@ -210,72 +221,94 @@ impl Gateways {
         }
     }
 
-    /// Tells it of its tunnel, where that takes more than to start it; returns its interface.
-    fn tell(&mut self, start: &Start, told: &Told) -> Result<&'static str, Obstacle> {
-        match told {
-            Told::StrongSwan([settings, connection]) => {
+    /// Configures the tunnel, unless the program has read its configuration at the start. Returns the interface.
+    fn configure(
+        &mut self,
+        start: &StartingGateway,
+        configuration: &GatewayConfiguration,
+    ) -> Result<&'static str, Obstacle> {
+        match configuration {
+            GatewayConfiguration::StrongSwan([settings, connection]) => {
                 let socket = format!("unix://{}", start.run.join(strongswan::SOCKET).display());
-                start.ask(strongswan::TELLER, |command| {
+                start.run_to_completion(strongswan::TELLER, |command| {
                     command.env("STRONGSWAN_CONF", settings);
                     command.args(["--load-all", "--uri", &socket, "--file"]).arg(connection);
                 })?;
                 Ok(strongswan::INTERFACE)
             }
-            Told::WireGuard(configuration) => {
-                start.ask(wireguard::TELLER, |command| {
+            GatewayConfiguration::WireGuard(configuration) => {
+                start.run_to_completion(wireguard::TELLER, |command| {
                     command.args(["setconf", wireguard::INTERFACE]).arg(configuration);
                 })?;
                 Ok(wireguard::INTERFACE)
             }
-            Told::OpenVpn(_) => Ok(openvpn::INTERFACE),
+            GatewayConfiguration::OpenVpn(_) => Ok(openvpn::INTERFACE),
         }
     }
 
-    /// Starts a program that lasts as long as the run.
+    /// Starts a program that lasts for the whole run.
     fn keep(
         &mut self,
-        start: &Start,
+        start: &StartingGateway,
         program: &str,
-        dress: impl FnOnce(&mut Command),
+        add_arguments: impl FnOnce(&mut Command),
     ) -> Result<(), Obstacle> {
-        let (child, log) = start.spawn(program, dress)?;
+        let (child, log) = start.spawn(program, add_arguments)?;
         self.processes.keep(format!("{}: {program}", start.name), child, log);
         Ok(())
     }
 
-    fn wait_for_interface(&mut self, start: &Start, program: &str, name: &str) -> Result<(), Obstacle> {
+    fn wait_for_interface(
+        &mut self,
+        start: &StartingGateway,
+        program: &str,
+        name: &str,
+    ) -> Result<(), Obstacle> {
         let mut netlink = Netlink::open(start.namespace).map_err(|e| start.failed(&e))?;
         self.wait(start, program, || netlink.link(name).is_ok())
     }
 
-    /// Waits until a program has done something.
-    fn wait(&mut self, start: &Start, program: &str, mut done: impl FnMut() -> bool) -> Result<(), Obstacle> {
+    /// Waits until `done` returns true.
+    fn wait(
+        &mut self,
+        start: &StartingGateway,
+        program: &str,
+        mut done: impl FnMut() -> bool,
+    ) -> Result<(), Obstacle> {
         let limit = Instant::now() + START_LIMIT;
         while !done() {
             if let Some(ended) = self.ended().pop() {
                 return Err(Obstacle::broken(ended));
             }
             if Instant::now() > limit {
-                let words = last_words(&start.log(program));
-                return Err(Obstacle::broken(format!("{}: {program} does not start: {words}", start.name)));
+                let line = last_words(&start.log(program));
+                return Err(Obstacle::broken(format!(
+                    "{}: {program} did not start within {} s: {line}",
+                    start.name,
+                    START_LIMIT.as_secs()
+                )));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 }
 
-impl Start<'_> {
+impl StartingGateway<'_> {
     fn log(&self, program: &str) -> PathBuf {
         self.folder.join(format!("{program}.log"))
     }
 
-    fn spawn(&self, program: &str, dress: impl FnOnce(&mut Command)) -> Result<(Child, PathBuf), Obstacle> {
+    fn spawn(
+        &self,
+        program: &str,
+        add_arguments: impl FnOnce(&mut Command),
+    ) -> Result<(Child, PathBuf), Obstacle> {
         let path = find(program)
-            .ok_or_else(|| Obstacle::broken(format!("{}: {program} is not installed any more", self.name)))?;
+            .ok_or_else(|| Obstacle::broken(format!("{}: {program} is no longer installed", self.name)))?;
         let mut log = Ok(PathBuf::new());
         let child = spawn_held_apart(self.namespace, self.netstage, &path, &self.run, |command| {
-            dress(command);
+            add_arguments(command);
             log = log_to(self.log(program), command);
         });
         let child = child.map_err(|e| self.broken(&format!("start {program}"), &e))?;
@@ -283,17 +316,21 @@ impl Start<'_> {
     }
 
     /// Runs a program to its end.
-    fn ask(&self, program: &str, dress: impl FnOnce(&mut Command)) -> Result<(), Obstacle> {
-        let (mut child, log) = self.spawn(program, dress)?;
-        let ended: io::Result<ExitStatus> = child.wait();
-        match ended {
+    fn run_to_completion(
+        &self,
+        program: &str,
+        add_arguments: impl FnOnce(&mut Command),
+    ) -> Result<(), Obstacle> {
+        let (mut child, log) = self.spawn(program, add_arguments)?;
+        let status: io::Result<ExitStatus> = child.wait();
+        match status {
             Ok(status) if status.success() => Ok(()),
-            _ => Err(Obstacle::broken(format!("{}: {program} has failed: {}", self.name, last_words(&log)))),
+            _ => Err(Obstacle::broken(format!("{}: {program} failed: {}", self.name, last_words(&log)))),
         }
     }
 
-    fn broken(&self, doing: &str, error: &io::Error) -> Obstacle {
-        Obstacle::broken(format!("{}: cannot {doing}: {error}", self.name))
+    fn broken(&self, action: &str, error: &io::Error) -> Obstacle {
+        Obstacle::broken(format!("{}: cannot {action}: {error}", self.name))
     }
 
     fn failed(&self, error: &netstage_host::netns::netlink::Error) -> Obstacle {
@@ -301,7 +338,7 @@ impl Start<'_> {
     }
 }
 
-/// Writes a file that only its owner reads.
+/// Writes a file that only its owner can read.
 pub fn private(path: &Path, text: &str) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())

@@ -1,5 +1,5 @@
-//! strongSwan: IKEv2 with a key shared by both ends, ESP in user space (its plugin kernel-libipsec), since not
-//! every kernel has ESP. charon is told by swanctl.
+//! strongSwan: IKEv2 with a pre-shared key, and ESP in user space (plug-in kernel-libipsec), because not every kernel
+//! has ESP. swanctl configures charon.
 
 use super::TunnelSpec;
 use super::run::{Secret, private};
@@ -7,19 +7,19 @@ use crate::topology::services::find;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The daemon.
+/// Name of the daemon.
 pub const PROGRAM: &str = "charon";
-/// What tells it what to do.
+/// Name of the program that configures the daemon.
 pub const TELLER: &str = "swanctl";
-/// The interface it makes, the first of its network namespace.
+/// Name of its interface, the first one in its network namespace.
 pub const INTERFACE: &str = "ipsec0";
-/// Where, in the folder that is its /run, it listens for swanctl.
+/// Name of its control socket for swanctl, in its /run folder.
 pub const SOCKET: &str = "charon.vici";
 
-/// Where it keeps its plugins.
+/// Folder of its plug-ins.
 const PLUGINS: &str = "/usr/lib/ipsec/plugins";
 
-/// What is not there, and the package that has it.
+/// Returns the first missing program or plug-in, and its package.
 pub fn missing() -> Option<(&'static str, &'static str)> {
     let program = |name, package| find(name).is_none().then_some((name, package));
     let plugin =
@@ -30,7 +30,7 @@ pub fn missing() -> Option<(&'static str, &'static str)> {
         .or_else(|| plugin("libstrongswan-gcm.so", "libstrongswan-standard-plugins"))
 }
 
-/// Writes what an end of a tunnel is told; returns its strongswan.conf and its swanctl.conf.
+/// Writes the configuration of one end of a tunnel; returns the paths of strongswan.conf and swanctl.conf.
 pub fn write(tunnel: &TunnelSpec, end: usize, secret: &Secret, folder: &Path) -> io::Result<[PathBuf; 2]> {
     let paths = ["strongswan.conf", "swanctl.conf"].map(|name| folder.join(name));
     private(&paths[0], SETTINGS)?;
@@ -38,8 +38,8 @@ pub fn write(tunnel: &TunnelSpec, end: usize, secret: &Secret, folder: &Path) ->
     Ok(paths)
 }
 
-/// Where packets go is not its to say: routes through its interface are ours, and its own, of whole halves of
-/// all addresses, lie behind them in the main table.
+/// Settings of charon. netstage sets the routes through the interface; the daemon's own routes, for both halves of the
+/// address space, are less specific and in the main table.
 const SETTINGS: &str = "charon {
   load = random nonce openssl aes sha1 sha2 hmac gcm kdf kernel-libipsec kernel-netlink socket-default vici
   install_virtual_ip = no
@@ -86,7 +86,7 @@ secrets {{ ike {{ secret = 0x{} }} }}
         peer.address,
         own.address,
         peer.address,
-        // One end begins, the other answers.
+        // One end initiates, the other responds.
         if end == 0 { "start" } else { "none" },
         secret.0
     )

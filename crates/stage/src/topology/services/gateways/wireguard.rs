@@ -1,4 +1,4 @@
-//! WireGuard: the kernel's where it has it, else wireguard-go. Both are told by wg(8).
+//! WireGuard of the kernel, or wireguard-go if the kernel has none. wg(8) configures both.
 
 use super::TunnelSpec;
 use super::run::private;
@@ -7,29 +7,29 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// WireGuard in user space.
+/// Name of the program for WireGuard in user space.
 pub const PROGRAM: &str = "wireguard-go";
-/// What tells it and the kernel what to do.
+/// Name of the program that configures it and the kernel.
 pub const TELLER: &str = "wg";
-/// The interface.
+/// Name of the interface.
 pub const INTERFACE: &str = "wg0";
-/// Where both ends listen.
+/// Port of both ends.
 const PORT: u16 = 51_820;
 
-/// What is not there, and the package that has it. Whether wireguard-go is needed is known only once the kernel
-/// was asked.
+/// Returns the missing program, and its package. The need for wireguard-go is determined later, by a request to the
+/// kernel.
 pub fn missing() -> Option<(&'static str, &'static str)> {
     find(TELLER).is_none().then_some((TELLER, "wireguard-tools"))
 }
 
-/// A key pair.
+/// Key pair.
 pub struct Keys {
     private: String,
     public: String,
 }
 
 impl Keys {
-    /// A fresh one.
+    /// Generates a key pair.
     pub fn generate() -> io::Result<Keys> {
         let private = wg("genkey", "")?;
         let public = wg("pubkey", &private)?;
@@ -41,16 +41,16 @@ fn wg(command: &str, input: &str) -> io::Result<String> {
     let program = find(TELLER).ok_or(io::ErrorKind::NotFound)?;
     let mut child =
         Command::new(program).arg(command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    child.stdin.take().expect("it is piped").write_all(input.as_bytes())?;
+    child.stdin.take().expect("the input is piped").write_all(input.as_bytes())?;
     let output = child.wait_with_output()?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     match output.status.success() {
         true => Ok(text),
-        false => Err(io::Error::other(format!("wg {command} has failed"))),
+        false => Err(io::Error::other(format!("wg {command} failed"))),
     }
 }
 
-/// Writes what an end of a tunnel is told, as `wg setconf` reads it.
+/// Writes the configuration of one end of a tunnel for `wg setconf` and returns its path.
 pub fn write(tunnel: &TunnelSpec, end: usize, keys: &[Keys; 2], folder: &Path) -> io::Result<PathBuf> {
     let path = folder.join("wg.conf");
     let text = format!(
