@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-/* Limits the windows that hosts advertise to each other through this machine: lowers the window field of TCP
- * segments that pass an interface. Connections are known from their first segments on, which tell how windows are
- * scaled; others are left alone. A window that was once advertised is never taken back: its right edge stays until
- * data has come up to it. */
+/* Limits the windows that hosts advertise to each other through this machine by lowering the window field of
+ * TCP segments that pass an interface. Only connections whose first segments were seen are limited, because
+ * these announce the window scale. An advertised window is never withdrawn: its right edge stays until data has
+ * reached it. */
 #include "tcp.h"
 
-/* Bytes. */
+/* Limit in bytes. */
 const volatile u32 WINDOW = 0;
-/* Bytes in front of the IP header. */
+/* Bytes before the IP header. */
 const volatile u32 LINK_HEADER = 14;
 
 struct frame {
@@ -20,7 +20,7 @@ struct frame {
 
 enum { MAP_LRU_HASH = 9 };
 
-/* One direction of a connection: who advertises to whom. */
+/* One direction of a connection, from the advertiser to its peer. */
 struct direction {
 	struct addresses addresses;
 	u16 from_port;
@@ -29,10 +29,10 @@ struct direction {
 };
 
 struct advertised {
-	/* Bits by which the window field is shifted. */
+	/* Shift of the window field in bits. */
 	u32 scale;
 	u32 has_edge;
-	/* The last sequence number the peer may send, plus one. */
+	/* Last sequence number the peer may send, plus one. */
 	u32 edge;
 };
 
@@ -79,7 +79,7 @@ struct tcp {
 	u16 urgent;
 };
 
-/* TC_ACT_UNSPEC: whoever is next. */
+/* TC_ACT_UNSPEC: continue with the next program. */
 #define NEXT -1
 #define IPV4_PROTOCOL 0x0008
 #define IPV6_PROTOCOL 0xdd86
@@ -98,7 +98,7 @@ INLINE void count(u32 what)
 		(*value)++;
 }
 
-/* Where the TCP header is; zero: there is none. */
+/* Returns the offset of the TCP header, or zero if there is none. */
 INLINE u32 find_tcp(struct frame *frame, struct direction *direction)
 {
 	struct addresses *addresses = &direction->addresses;
@@ -108,7 +108,7 @@ INLINE u32 find_tcp(struct frame *frame, struct direction *direction)
 
 		if (load_bytes(frame, LINK_HEADER, &ip, sizeof(ip)) || ip.protocol != TCP)
 			return 0;
-		/* Only the first fragment has the header, and only whole ones are looked at. */
+		/* Only the first fragment has the header; only whole packets are processed. */
 		if (ip.fragment & to_host16(0x3fff))
 			return 0;
 		addresses->local[0] = addresses->remote[0] = 0;
@@ -144,7 +144,7 @@ INLINE int is_meant(struct direction *direction)
 	return has;
 }
 
-/* The window scale option (RFC 7323). */
+/* Returns the value of the window scale option (RFC 7323). */
 INLINE u32 scale_of(struct frame *frame, u32 at, u32 end)
 {
 	u8 option[3];
@@ -176,7 +176,7 @@ INLINE void reverse(struct direction *direction, struct direction *to)
 	to->unused = 0;
 }
 
-/* The windows of the first two segments are not scaled, and no later one is unless both tell a scale. */
+/* The windows of the first two segments are not scaled; later ones are only if both segments announce a scale. */
 INLINE void learn(struct frame *frame, struct direction *direction, struct tcp *tcp, u32 at)
 {
 	struct advertised new = { .scale = scale_of(frame, at + sizeof(*tcp), at + (tcp->length >> 4) * 4) };
@@ -234,7 +234,7 @@ SECTION("classifier") int limit_window(struct frame *frame)
 	if (advertised->has_edge && (int)(advertised->edge - (acknowledged + allowed)) > 0)
 		allowed = advertised->edge - acknowledged;
 	if (window <= allowed) {
-		/* What the host takes back it takes back itself. */
+		/* The host itself may withdraw a window. */
 		advertised->edge = acknowledged + window;
 		advertised->has_edge = 1;
 		count(AS_IT_WAS);

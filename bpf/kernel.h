@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* What a program in the kernel is given: types, helpers by their numbers (linux/bpf.h), and how maps
- * are declared (BTF). Only what is used here. */
+/* Environment of a program in the kernel: types, helpers by their numbers (linux/bpf.h), and declarations of
+ * maps (BTF). Contains only what is used here. */
 #pragma once
 
 typedef unsigned char u8;
@@ -12,7 +12,7 @@ typedef unsigned long long u64;
 #define INLINE static inline __attribute__((always_inline))
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
-/* Fields of a map's declaration: a number is told as the length of an array. */
+/* Fields of a map's declaration: a number is encoded as the length of an array. */
 #define NUMBER(name, value) int(*name)[value]
 #define TYPE(name, type) type *name
 
@@ -40,7 +40,7 @@ static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static long (*const xdp_adjust_head)(struct xdp_md *frame, int bytes) = (void *)44;
 static long (*const redirect_map)(void *map, u64 key, u64 flags) = (void *)51;
 
-/* Bytes of an Ethernet header and of a label, and labels that are pushed at most. */
+/* Length in bytes of an Ethernet header and of a label, and the maximum number of pushed labels. */
 #define ETHERNET 14
 #define LABEL 4
 #define MOST_LABELS 3
@@ -62,6 +62,6 @@ struct ipv4 {
 #define to_host32(value) __builtin_bswap32(value)
 #define to_host64(value) __builtin_bswap64(value)
 
-/* Keeps the compiler from what it knows of a number, so that every access to a packet is at the one that
- * was compared with the packet's end, which is what the kernel's verifier follows. */
+/* Hides from the compiler what it knows of a number, so that every access to a packet uses the value that was
+ * compared with the packet's end, which the kernel's verifier tracks. */
 #define OPAQUE(value) asm volatile("" : "+r"(value))

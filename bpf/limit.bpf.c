@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-/* Limits the windows of TCP connections, and tells how each stands. Of those that run already: the kernel runs
- * `limit_tcp` on every connection of a namespace when somebody reads (an iterator). Of those of a cgroup that begin:
- * `limit_new` is called before their first segment. What a window was limited to before is kept, to be put back.
+/* Limits the windows of TCP connections, and reports their state. For existing connections, the kernel runs the
+ * iterator `limit_tcp` on every connection of a namespace at each read. For new connections of a cgroup,
+ * `limit_new` is called before their first segment. The previous limits are stored, to be restored later.
  * Layouts are those of netstage_tcp_watch::limit. */
 #include "tcp.h"
 
-/* What is to be done; zero: leave that window alone. */
+/* Requested limits; zero leaves a window alone. */
 struct order {
-	/* Segments. */
+	/* Congestion window in segments. */
 	u32 cwnd;
-	/* Bytes. */
+	/* Advertised window in bytes. */
 	u32 window;
-	/* Instead: put back what was before. */
+	/* Restore the previous limits instead. */
 	u32 is_undo;
 	u32 unused;
 };
@@ -23,8 +23,8 @@ struct {
 	TYPE(value, struct order);
 } orders SECTION(".maps");
 
-/* Of each socket that was limited, by its cookie, its limits before: of congestion window, and of the window it
- * advertises. Zero: it was left alone. */
+/* Previous limits of each limited socket, by its cookie: of the congestion window and of the advertised window.
+ * Zero: the window was left alone. */
 struct before {
 	u32 cwnd;
 	u32 window;
@@ -37,7 +37,7 @@ struct {
 	TYPE(value, struct before);
 } limited SECTION(".maps");
 
-/* How a connection stands. */
+/* State of a connection. */
 struct standing {
 	u64 cookie;
 	struct addresses addresses;
@@ -49,7 +49,7 @@ struct standing {
 	u32 peer_window;
 	u32 own_window;
 	u32 own_window_limit;
-	/* Of enum tcp_state. */
+	/* Value of enum tcp_state. */
 	u32 state;
 };
 
@@ -68,17 +68,17 @@ static long (*const seq_write)(void *sequence, const void *data, u32 length) = (
 #define WINDOW_CLAMP 10
 #define BPF_SNDCWND_CLAMP 1002
 #define UNLIMITED 0x7fffffff
-/* What a socket that listens takes for no limit; zero, which it has at first, cannot be set. */
+/* Value that means no limit to a listening socket; zero, its initial value, cannot be set. */
 #define UNCLAMPED (0xffff << 14)
 
-/* struct bpf_sock_ops of linux/bpf.h, as far as it is read. */
+/* The part of struct bpf_sock_ops of linux/bpf.h that is read. */
 struct sock_ops {
 	u32 operation;
 	u32 unused[45];
 	struct sock *sk;
 };
 
-/* Calls before a connection's first segment, and once it stands; and when a socket begins to listen. */
+/* Calls before a connection's first segment, after its establishment, and at the start of listening. */
 enum { CONNECTS = 3, CONNECTED = 4, ACCEPTED = 5, LISTENS = 11 };
 
 struct bpf_iter_meta {
@@ -103,7 +103,7 @@ INLINE void put_back(struct tcp_sock *tcp, u64 cookie)
 	map_delete(&limited, &cookie);
 }
 
-/* `target` is what the kernel takes for the connection where it is called from. */
+/* `target` is the connection as the kernel expects it at this call site. */
 INLINE void limit(void *target, struct tcp_sock *tcp, u64 cookie, struct order *order)
 {
 	struct before before = {};
@@ -114,7 +114,7 @@ INLINE void limit(void *target, struct tcp_sock *tcp, u64 cookie, struct order *
 	if (order->window)
 		before.window = tcp->window_clamp ? tcp->window_clamp : UNCLAMPED;
 	map_update(&limited, &cookie, &before, IF_NEW);
-	/* Setting it sets the slow-start threshold, too, which a loss may have lowered since. */
+	/* Setting it also sets the slow-start threshold, which a loss may have lowered since. */
 	if (order->cwnd && tcp->snd_cwnd_clamp != order->cwnd) {
 		value = order->cwnd;
 		setsockopt(target, TCP_LEVEL, BPF_SNDCWND_CLAMP, &value, sizeof(value));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-/* What the router is measured with and against.
+/* Programs for measuring the router and for comparison with it.
  *
- * `scatter` makes frames of a template that the kernel runs it on (BPF_PROG_TEST_RUN with live frames), to so
- * many networks in an order that is none of theirs; `bare` sends the template as it lies there, which is the
- * most that can be sent. `receive` counts what arrives. `forward` is the least that a program can do to forward IPv4 by the kernel's own
- * routes: it asks for the next hop, lowers the time to live and redirects. */
+ * `scatter` creates frames from a template on which the kernel runs it (BPF_PROG_TEST_RUN with live frames),
+ * for a number of networks in scattered order; `bare` sends the template unchanged, which gives the maximum
+ * rate. `receive` counts frames. `forward` is a minimal program that forwards IPv4 by the kernel's own routes:
+ * it looks up the next hop, decrements the TTL and redirects. */
 #include "kernel.h"
 
 static long (*const redirect)(u32 link, u64 flags) = (void *)23;
@@ -44,13 +44,13 @@ struct {
 	TYPE(value, u64);
 } seen SECTION(".maps");
 
-/* Frames go to so many networks: IPv4 prefixes of 24 bits from that of the template on, each so many further
- * than the one before, around the end. */
+/* Number of destination networks: /24 prefixes from that of the template on, each STEP networks after the
+ * previous one, modulo their number. */
 const volatile u32 NETWORKS = 1;
 const volatile u32 STEP = 0;
-/* Bytes of labels in front of the IPv4 packet. */
+/* Bytes of labels before the IPv4 packet. */
 const volatile u32 LABELS = 0;
-/* How each frame begins. */
+/* Initial bytes of each frame. */
 const volatile u64 BEGINNING[6] = {};
 
 INLINE u16 folded(u32 sum)
@@ -71,7 +71,7 @@ SECTION("xdp") int scatter(struct xdp_md *frame)
 		return XDP_ABORTED;
 	if ((void *)(ethernet + sizeof(BEGINNING)) > end)
 		return XDP_ABORTED;
-	/* Its memory was a frame before, with whatever the router made of it. */
+	/* Its memory held an earlier frame, as changed by the router. */
 #pragma unroll
 	for (int word = 0; word < 6; word++)
 		((u64 *)ethernet)[word] = BEGINNING[word];
@@ -125,14 +125,14 @@ SECTION("xdp") int forward(struct xdp_md *frame)
 	if (fib_lookup(frame, &asked, sizeof(asked), 0))
 		return XDP_PASS;
 	ip->ttl--;
-	/* RFC 1624: the time to live is the upper byte of its word. */
+	/* RFC 1624: the TTL is the upper byte of its word. */
 	ip->checksum = folded((u32)ip->checksum + to_host16(0x0100));
 	__builtin_memcpy(ethernet, asked.to, 6);
 	__builtin_memcpy(ethernet + 6, asked.from, 6);
 	return redirect(asked.link, 0);
 }
 
-/* Where frames redirected to a veth go on its other end: without a program there they are lost. */
+/* Runs on the peer of a veth to which frames are redirected: without a program there, they are lost. */
 SECTION("xdp") int pass(struct xdp_md *frame __attribute__((unused)))
 {
 	return XDP_PASS;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-/* The fast path of the router: what netstage_core::forward decides, for packets that are as nearly all
- * are. Every other packet passes to the kernel as it came, where the slow path finds it and decides by
- * the same tables. So this program may give up anywhere before it has changed something, and must not
- * decide otherwise.
+/* Fast path of the router: the decisions of netstage_core::forward for ordinary packets. Every other
+ * packet is passed to the kernel unchanged, where the slow path decides by the same tables. This
+ * program may therefore give up at any point before it has changed a packet, but must not decide
+ * differently.
  *
- * The tables are written by netstage_router. Single words of them change while they are read; what
- * takes more than one word is written before the word that leads to it. */
+ * The tables are written by netstage_router. Single words change while they are read; anything longer
+ * is written before the word that refers to it. */
 #include "kernel.h"
 
 #define MOST_HOPS 15
 #define MOST_PORTS 64
-/* Labels popped one after the other; more are for the slow path. */
+/* Maximum number of labels popped in sequence; more are handled by the slow path. */
 #define MOST_POPS 3
 
-/* EtherTypes as they stand in memory. */
+/* EtherTypes in memory byte order. */
 #define IPV4 0x0008
 #define IPV6 0xdd86
 #define MPLS 0x4788
@@ -23,7 +23,7 @@
 #define ICMP 1
 #define ICMPV6 58
 
-/* Words of routes: the number of a row below, or of a target. */
+/* Words of routes: the number of a further row, or of a target. */
 #define LEADS_ON (1u << 31)
 #define ROW 256
 
@@ -31,7 +31,7 @@ struct row {
 	u32 words[ROW];
 };
 
-/* Where a table's rows begin, in rows, and how many bits of an address its first row takes: 8, 16 or 24. */
+/* First rows of a table, and the number of address bits its first level covers: 8, 16 or 24. */
 struct table {
 	u32 v4_start;
 	u32 v4_bits;
@@ -42,26 +42,26 @@ struct table {
 #define DISCARD 0xffffffffu
 
 struct target {
-	/* Hops; none: the slow path knows. DISCARD: drop. */
+	/* Number of hops; zero: slow path. DISCARD: drop. */
 	u32 count;
 	u32 hops[MOST_HOPS];
 };
 
 struct hop {
-	/* Place in `ports`. */
+	/* Index in `ports`. */
 	u32 port;
 	u16 mtu;
 	u8 depth;
 	u8 is_pipe;
-	/* The outermost first, as entries whose class, bottom and time to live are zero. */
+	/* Outermost first, as entries whose class, bottom and TTL are zero. */
 	u32 labels[MOST_LABELS];
 	u8 to[6];
 	u8 from[6];
-	/* Its neighbour's station is known. */
+	/* Whether the neighbor's MAC address is known. */
 	u32 is_ready;
 };
 
-/* What a label means, in one word: what is done, in which model, and with which target or table. */
+/* Meaning of a label in one word: action, TTL model, and target or table. */
 #define ACTION(word) ((word)&3)
 #define IS_PIPE(word) ((word) >> 2 & 1)
 #define LEADS_TO(word) ((word) >> 3)
@@ -70,12 +70,12 @@ enum action { UNKNOWN, SWAP, POP };
 struct incoming {
 	u32 action;
 	u32 unused;
-	/* A bit for each interface it may come by. */
+	/* Bit set of interfaces on which the label may arrive. */
 	u64 expected;
 };
 
 struct interface {
-	/* Its number plus one; zero: not the router's. */
+	/* Its number plus one; zero: not an interface of the router. */
 	u32 number;
 	u32 table;
 	u8 mac[6];
@@ -87,7 +87,7 @@ struct count {
 	u64 bytes;
 };
 
-/* What was done with frames; the order is that of netstage_router::counter. */
+/* Outcomes of frames; the order is that of netstage_router::counter. */
 enum total {
 	ROUTED,
 	PUSHED,
@@ -142,7 +142,7 @@ struct {
 	TYPE(value, struct incoming);
 } labels SECTION(".maps");
 
-/* By the kernel's number of an interface. */
+/* By the kernel's interface index. */
 struct {
 	NUMBER(type, MAP_ARRAY);
 	NUMBER(map_flags, MAP_MMAPABLE);
@@ -179,7 +179,7 @@ struct {
 	TYPE(value, struct count);
 } label_counts SECTION(".maps");
 
-/* Frames that came by each port for the router, and frames that left by it, one after the other. */
+/* Frames received for the router and frames sent, alternating, by port. */
 struct {
 	NUMBER(type, MAP_PERCPU_ARRAY);
 	NUMBER(max_entries, MOST_PORTS * 2);
@@ -187,7 +187,7 @@ struct {
 	TYPE(value, struct count);
 } port_counts SECTION(".maps");
 
-/* Keeps routers in a row from dividing flows alike. */
+/* Makes consecutive routers distribute flows differently. */
 const volatile u64 SEED = 0;
 
 struct ethernet {
@@ -205,7 +205,7 @@ struct ipv6 {
 	u8 destination[16];
 } __attribute__((packed));
 
-/* Fragment offset and "more fragments" of IPv4, as they stand in memory. */
+/* Fragment offset and "more fragments" of IPv4, in memory byte order. */
 #define IS_FRAGMENT 0xff3f
 
 INLINE void add(void *map, u32 key, u32 bytes)
@@ -242,7 +242,7 @@ INLINE u32 word_at(u32 row, u32 within)
 	return found ? *(volatile u32 *)&found->words[within & (ROW - 1)] : 0;
 }
 
-/* The target an address of IPv4 leads to; zero is none. */
+/* Returns the target of an IPv4 address; zero is none. */
 INLINE u32 route_v4(const struct table *table, u32 address)
 {
 	u32 shift = 32 - table->v4_bits;
@@ -257,7 +257,7 @@ INLINE u32 route_v4(const struct table *table, u32 address)
 	return word & LEADS_ON ? 0 : word;
 }
 
-/* The same for IPv6, whose address is given in two halves. */
+/* As route_v4 for IPv6, with the address in two halves. */
 INLINE u32 route_v6(const struct table *table, u64 high, u64 low)
 {
 	u32 bits = table->v6_bits;
@@ -282,8 +282,8 @@ INLINE u64 mixed(u64 state, u64 word)
 	return z ^ z >> 31;
 }
 
-/* Ports count for what is known to have them and is whole; what else may have some has no hash here. Of
- * the transport there are `length` bytes, and what pads the frame is behind them. */
+/* Ports are hashed for protocols known to have them and whole headers; other protocols have no hash here. The
+ * transport has `length` bytes; frame padding may follow. */
 INLINE int add_ports(u64 *hash, u8 protocol, const void *transport, u32 length, const void *end)
 {
 	*hash = mixed(*hash, protocol);
@@ -323,7 +323,7 @@ INLINE int hash_v6(const struct ipv6 *ip, const void *end, u32 *hash)
 	return 1;
 }
 
-/* The hop with that hash; none is for the slow path. */
+/* Returns the hop of a hash; none: slow path. */
 INLINE struct hop *choose(const struct target *target, u32 hash)
 {
 	u32 place = (u64)hash * target->count >> 32;
@@ -351,8 +351,8 @@ INLINE int leave(struct xdp_md *frame, const struct hop *hop, enum total what)
 	return redirect_map(&ports, hop->port, 0);
 }
 
-/* A hop's labels where the packet begins, for which there is room; `innermost` is what the last one has
- * besides its label, the others have that without the bottom. */
+/* Writes a hop's labels at the start of the packet, where there is room; `innermost` is the rest of the last
+ * entry, and without the bottom bit of the others. */
 INLINE int write_labels(struct xdp_md *frame, const struct hop *hop, u32 innermost)
 {
 	void *end = (void *)(u64)frame->data_end;
@@ -372,7 +372,7 @@ INLINE int write_labels(struct xdp_md *frame, const struct hop *hop, u32 innermo
 	return 1;
 }
 
-/* Moves the packet's beginning, so that there is room for so many more bytes of labels. */
+/* Moves the start of the packet to make room for additional bytes of labels. */
 INLINE struct ethernet *move(struct xdp_md *frame, int bytes)
 {
 	struct ethernet *ethernet;
@@ -383,25 +383,25 @@ INLINE struct ethernet *move(struct xdp_md *frame, int bytes)
 	return (void *)(ethernet + 1) > (void *)(u64)frame->data_end ? 0 : ethernet;
 }
 
-/* What is to be done with a packet whose labels were looked at. */
+/* Action after processing a packet's labels. */
 enum next { ROUTE, CHANGE_TOP, DONE };
 
 struct work {
-	/* Bytes of labels that are to go. */
+	/* Bytes of labels to remove. */
 	u32 popped;
-	/* Where an IP packet is to be looked up. */
+	/* Table in which to look up an IP packet. */
 	u32 table;
-	/* Hops it may have left, by what the LSP allowed. */
+	/* Remaining hops permitted by the LSP. */
 	u8 limit;
 	u8 is_v6;
-	/* A label to be swapped: its entry, its time to live as it counts here, what it means. */
+	/* Label to swap: its TTL here, its entry, its meaning. */
 	u8 ttl;
 	u32 top;
 	u32 word;
 	int action;
 };
 
-/* An IP packet leaves. */
+/* Forwards an IP packet. */
 INLINE int route(struct xdp_md *frame, const struct table *table, const struct work *work, const int is_v6)
 {
 	u64 popped = work->popped & 31;
@@ -469,12 +469,12 @@ INLINE int route(struct xdp_md *frame, const struct table *table, const struct w
 	if (hop->depth > MOST_LABELS || room > hop->mtu || length > room)
 		return pass(frame);
 
-	/* From here on it is decided. */
+	/* From here on the packet is changed. */
 	ttl--;
 	if (is_v6) {
 		v6->hop_limit = ttl;
 	} else {
-		/* RFC 1624 equation 3; the time to live is the first byte of its word. */
+		/* RFC 1624 equation 3; the TTL is the first byte of its word. */
 		u32 sum = (u16)~v4->checksum + (u16)~(v4->ttl) + ttl;
 
 		sum = (sum & 0xffff) + (sum >> 16);
@@ -494,8 +494,8 @@ INLINE int route(struct xdp_md *frame, const struct table *table, const struct w
 	return leave(frame, hop, PUSHED);
 }
 
-/* netstage_core::forward's hash of a stack whose packet beneath is IP and is seen at once; what is deeper
- * than a few labels has none here. */
+/* Returns netstage_core::forward's hash of a label stack above an IP packet; stacks deeper than a few labels
+ * have no hash here. */
 INLINE int hash_labels(struct xdp_md *frame, u32 popped, u32 *hash)
 {
 	void *end = (void *)(u64)frame->data_end;
@@ -528,7 +528,7 @@ INLINE int hash_labels(struct xdp_md *frame, u32 popped, u32 *hash)
 	return 0;
 }
 
-/* The labels of a hop take the place of the top one. */
+/* Replaces the top label by the labels of a hop. */
 INLINE int swap(struct xdp_md *frame, const struct work *work)
 {
 	void *end = (void *)(u64)frame->data_end;
@@ -549,7 +549,7 @@ INLINE int swap(struct xdp_md *frame, const struct work *work)
 	hop = choose(target, hash);
 	if (!hop || hop->depth > MOST_LABELS || length + hop->depth * LABEL > hop->mtu)
 		return pass(frame);
-	/* Penultimate hop popping shows an IP packet, whose header the slow path looks after. */
+	/* Penultimate hop popping exposes an IP packet, whose header the slow path checks. */
 	if (hop->depth == 0) {
 		u32 *beneath = (void *)(u64)frame->data + ETHERNET + popped + LABEL;
 		struct ipv4 *v4 = (void *)beneath;
@@ -600,7 +600,7 @@ INLINE int swap(struct xdp_md *frame, const struct work *work)
 	if (!ethernet)
 		return XDP_ABORTED;
 	address(ethernet, hop, MPLS);
-	/* Class and bottom stay; those above it are no bottom. */
+	/* Class and bottom bit are kept; labels above have no bottom bit. */
 	if (!write_labels(frame, hop, (top & 0xf00) | (u8)(ttl - 1)))
 		return XDP_ABORTED;
 	return leave(frame, hop, SWAPPED);
@@ -612,7 +612,7 @@ INLINE enum next done(struct work *work, int action)
 	return DONE;
 }
 
-/* Looks at labels until one is to be swapped, or none is left. */
+/* Processes labels until one must be swapped, or none is left. */
 INLINE enum next labelled(struct xdp_md *frame, const struct interface *in, struct work *work)
 {
 #pragma unroll
@@ -629,7 +629,7 @@ INLINE enum next labelled(struct xdp_md *frame, const struct interface *in, stru
 		ttl = top;
 		ttl = ttl < work->limit ? ttl : work->limit;
 		if (label < 16) {
-			/* Explicit null of either version; the others are for the slow path. */
+			/* Explicit null of either version; others are handled by the slow path. */
 			if (label != 0 && label != 2)
 				return done(work, pass(frame));
 			word = POP | work->table << 3;
@@ -660,7 +660,7 @@ INLINE enum next labelled(struct xdp_md *frame, const struct interface *in, stru
 		if ((void *)(entry + 1) + 1 > end)
 			return done(work, pass(frame));
 		version = *(u8 *)(entry + 1) >> 4;
-		/* IPv6 may come in an LSP of IPv4 that ends with its explicit null. */
+		/* An LSP that ends with the explicit null of IPv4 may also carry IPv6. */
 		if ((version != 4 && version != 6) || (label == 2 && version != 6))
 			return done(work, pass(frame));
 		if (label >= 16)
@@ -685,7 +685,7 @@ SECTION("xdp") int router(struct xdp_md *frame)
 	in = map_lookup(&interfaces, &index);
 	if (!in || !in->number)
 		return XDP_PASS;
-	/* To another station, or to all: the kernel's. */
+	/* Frames to other addresses or broadcast belong to the kernel. */
 	if (*(u32 *)ethernet->to != *(u32 *)in->mac || *(u16 *)(ethernet->to + 4) != *(u16 *)(in->mac + 4))
 		return XDP_PASS;
 	add(&port_counts, (in->number - 1) * 2, length_of(frame));
@@ -707,11 +707,11 @@ SECTION("xdp") int router(struct xdp_md *frame)
 	table = map_lookup(&tables, &work.table);
 	if (!table)
 		return pass(frame);
-	/* One of each version, which the compiler makes of the same lines. */
+	/* One copy for each version, compiled from the same lines. */
 	return work.is_v6 ? route(frame, table, &work, 1) : route(frame, table, &work, 0);
 }
 
-/* Sends a frame by the port whose number is behind its Ethernet header: to see whether it arrives. */
+/* Sends a frame on the port whose number follows its Ethernet header, to check whether it arrives. */
 SECTION("xdp") int probe(struct xdp_md *frame)
 {
 	u8 *number = (void *)(u64)frame->data + ETHERNET;
@@ -721,7 +721,7 @@ SECTION("xdp") int probe(struct xdp_md *frame)
 	return redirect_map(&ports, *number, 0);
 }
 
-/* Where frames redirected to a veth go on its other end: without a program there they are lost. */
+/* Runs on the peer of a veth to which frames are redirected: without a program there, they are lost. */
 SECTION("xdp") int pass_all(struct xdp_md *frame __attribute__((unused)))
 {
 	return XDP_PASS;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-/* What the kernel's TCP senders do: a record for each acknowledgement, retransmission, and change of state of
- * the connections that are watched. Each program hangs on a tracepoint of its own and does without the others.
- * What the records mean is netstage_tcp_watch's; `struct record` is also its `Record`. */
+/* Records of the kernel's TCP senders: one for each acknowledgment, retransmission and state change of the
+ * watched connections. Each program has its own tracepoint and works without the others. netstage_tcp_watch
+ * evaluates the records; `struct record` is also its `Record`. */
 #include "tcp.h"
 
 struct {
@@ -9,7 +9,7 @@ struct {
 	NUMBER(max_entries, 1 << 24);
 } records SECTION(".maps");
 
-/* Records for which there was no room. */
+/* Records lost because the ring was full. */
 struct {
 	NUMBER(type, MAP_PERCPU_ARRAY);
 	NUMBER(max_entries, 1);
@@ -29,11 +29,11 @@ struct record {
 	u16 local_port;
 	u16 remote_port;
 	u8 kind;
-	/* Of congestion control, and of the connection, where it changes: before and after. */
+	/* Congestion state; for a state change also the old and new state. */
 	u8 state;
 	u8 old_state;
 	u8 new_state;
-	/* It has a model of its own in place of windows that fall for a cause, as BBR does. */
+	/* Whether congestion control follows a path model instead of reducing its window for a cause, as BBR does. */
 	u32 is_modelled;
 	u32 segment;
 	u32 cwnd;
@@ -62,7 +62,7 @@ struct record {
 #define DEPTH 16
 struct turn {
 	struct record record;
-	/* Whence congestion control was told; zeros follow the last. */
+	/* Call stack of the state change; zeros follow the last entry. */
 	u64 stack[DEPTH];
 };
 
@@ -71,7 +71,7 @@ static long (*const get_stack)(void *context, void *to, u32 bytes, u64 flags) = 
 static void *(*const ringbuf_reserve)(void *ring, u64 bytes, u64 flags) = (void *)131;
 static void (*const ringbuf_submit)(void *record, u64 flags) = (void *)132;
 
-/* The reader looks by itself: waking it for each record would cost more than the record. */
+/* The reader polls: waking it for each record would cost more than the record. */
 #define NO_WAKEUP 1
 #define TCP 6
 #define ESTABLISHED 1
@@ -164,13 +164,13 @@ INLINE void emit(struct sock *sk, struct tcp_sock *tcp, enum kind kind, u8 old_s
 	ringbuf_submit(record, NO_WAKEUP);
 }
 
-/* A segment arrived at an established connection; nothing of it was looked at yet. */
+/* A segment arrived at an established connection and was not processed yet. */
 SECTION("tp_btf/tcp_probe") int tcp_probe(u64 *arguments)
 {
 	struct sock *sk = (void *)arguments[0];
 	struct tcp_sock *tcp;
 
-	/* The filter first: on a busy host most segments are of others. */
+	/* Filter first: on a busy host most segments belong to other connections. */
 	if (!is_watched(sk))
 		return 0;
 	tcp = skc_to_tcp_sock(sk);
@@ -204,7 +204,7 @@ SECTION("tp_btf/tcp_cong_state_set") int tcp_cong_state_set(u64 *arguments)
 	}
 	fill(&turn->record, sk, tcp, CONGESTION_STATE);
 	turn->record.new_state = (u8)arguments[1];
-	/* What the helper does not fill it zeroes. */
+	/* The helper zeroes unused entries. */
 	get_stack(arguments, turn->stack, sizeof(turn->stack), 0);
 	ringbuf_submit(turn, NO_WAKEUP);
 	return 0;

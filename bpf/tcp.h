@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* The kernel's TCP connections, and which of them are meant. */
+/* The kernel's TCP connections, and the filter that selects them. */
 #pragma once
 #include "kernel.h"
 
 #define KERNEL __attribute__((preserve_access_index))
 
-/* Of the kernel's structures only what is read here; where it stands is told by the running kernel (CO-RE). */
+/* Members of the kernel's structures that are read here; their offsets come from the running kernel (CO-RE). */
 struct ns_common {
 	u32 inum;
 } KERNEL;
@@ -65,7 +65,7 @@ struct sock {
 	struct socket *sk_socket;
 	unsigned long sk_pacing_rate;
 	u16 sk_protocol;
-	/* Newer kernels have the inode's number here, too. */
+	/* Newer kernels also have the inode number here. */
 	unsigned long sk_ino;
 	struct sock_cgroup_data sk_cgrp_data;
 } KERNEL;
@@ -117,8 +117,8 @@ struct tcp_sock {
 	u64 bytes_acked;
 } KERNEL;
 
-/* Which connections are watched: those that agree with every kind of filter that is set. Zero of a kind: it is
- * not set. */
+/* Filter of watched connections, which must match every kind of criterion that is set. Zero: the kind is not
+ * set. */
 #define MOST 16
 const volatile u32 PORTS = 0;
 const volatile u32 ADDRESSES = 0;
@@ -127,13 +127,13 @@ const volatile u32 BY_SOCKET = 0;
 const volatile u32 BY_CGROUP = 0;
 const volatile u16 PORT[MOST] = {};
 const volatile u32 NAMESPACE[MOST] = {};
-/* IPv4 as ::ffff:a.b.c.d, in the order of the wire. */
+/* IPv4 as ::ffff:a.b.c.d, in network byte order. */
 const volatile u64 ADDRESS[MOST * 2] = {};
 const volatile u64 ADDRESS_MASK[MOST * 2] = {};
 
 
 
-/* Inodes of the sockets of processes that are watched. */
+/* Inodes of the sockets of watched processes. */
 struct {
 	NUMBER(type, MAP_HASH);
 	NUMBER(max_entries, 65536);
@@ -141,7 +141,7 @@ struct {
 	TYPE(value, u8);
 } sockets SECTION(".maps");
 
-/* A bit for each of them, by its lowest bits: it tells most others apart without a search. */
+/* Bit per inode, by its lowest bits, which excludes most others without a hash lookup. */
 #define SOCKET_WORDS 1024
 struct {
 	NUMBER(type, MAP_ARRAY);

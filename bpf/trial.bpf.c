@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-/* A trial of a router: frames that are numbered and stamped as they leave, and what came back.
+/* Trial of a router: numbered and timestamped frames, and statistics of those that return.
  *
- * `generate` makes frames of a template that the kernel runs it on (BPF_PROG_TEST_RUN with live frames),
- * so many at a time, each batch at its time. `receive` knows how each must look when the router has
- * forwarded it. Both are loaded anew for each trial; netstage_tester says what the settings are. */
+ * `generate` creates frames from a template on which the kernel runs it (BPF_PROG_TEST_RUN with live frames),
+ * in timed batches. `receive` checks each frame against its expected form after forwarding. Both are loaded
+ * again for each trial; netstage_tester sets their constants. */
 #include "kernel.h"
 
-/* EtherTypes of MPLS, IPv4 and IPv6, and UDP's number, as they stand in memory. */
+/* EtherTypes of MPLS, IPv4 and IPv6, and the number of UDP, in memory byte order. */
 #define MPLS 0x4788
 #define IPV4 0x0008
 #define IPV6 0xdd86
 #define UDP 17
-/* Labels that are looked beneath. */
+/* Maximum number of labels that are parsed. */
 #define DEEPEST 4
-/* What stands in a label's entry at the bottom of the stack. */
+/* Bottom-of-stack bit of a label entry. */
 #define BOTTOM 0x00010000u
 
-/* Sizes of one trial, in turn. */
+/* Maximum number of frame sizes per trial. */
 #define SIZES 12
-/* How often a batch asks for the time before it gives up until it is called again. */
+/* Clock readings of a batch before it returns until the next call. */
 #define PATIENCE 64
 
 /* Counters of `counts`, in the order of netstage_tester::count. */
@@ -31,9 +31,9 @@ enum count {
 	COUNTS,
 };
 
-/* The host that is sent to in a network of IPv6. */
+/* Destination host in an IPv6 network. */
 #define HOST 2
-/* How far the last bit of a network is from that of FIRST. */
+/* Position of a network's last bit relative to that of FIRST. */
 #define NETWORK_BIT (IS_IPV6 ? 16 : 8)
 
 struct ipv6 {
@@ -45,7 +45,7 @@ struct ipv6 {
 	u64 destination[2];
 } __attribute__((packed));
 
-/* An address; one of IPv4 is its first word. */
+/* Address; an IPv4 address is its first word. */
 struct source {
 	u32 words[4];
 };
@@ -53,12 +53,12 @@ struct source {
 #define MOST_STREAMS 8
 #define MOST_PEERS 64
 #define SECONDS 4096
-/* Delays are counted in buckets: so many for each power of two nanoseconds, up to 2 to the 39th. */
+/* Delays are counted in buckets: 2^FINE per power of two nanoseconds, up to 2^39 ns. */
 #define FINE 7
 #define OCTAVES (40 - FINE)
-/* Sequence numbers remembered, to tell a frame from its copy. */
+/* Sequence numbers remembered to detect duplicates. */
 #define REMEMBERED (1 << 20)
-/* Frames kept that were not as they should be, and bytes of each: the most of these that it has. */
+/* Number of stored invalid frames, and maximum bytes of each. */
 #define SAMPLES 8
 #define SAMPLE 128
 #define SMALLEST 60
@@ -79,7 +79,7 @@ struct sample {
 	u8 bytes[SAMPLE];
 };
 
-/* How far a trial is. The tester sets when it starts (CLOCK_MONOTONIC, zero: not yet) and that it is over. */
+/* Progress of a trial. The tester sets its start (CLOCK_MONOTONIC, zero: not yet) and its end. */
 struct progress {
 	u64 start;
 	u64 batch;
@@ -87,13 +87,13 @@ struct progress {
 	u64 last;
 	u32 in_batch;
 	u32 is_over;
-	/* Nanoseconds in all that were late and are not made up for. */
+	/* Total lateness in nanoseconds that is not caught up on. */
 	u64 lost;
-	/* When what networks are watched for happened, zero: not yet. */
+	/* Time of the event for which networks are watched; zero: not yet. */
 	u64 event;
 };
 
-/* When the first packet to a network came after the event, and the last at all. */
+/* Arrival of the first packet to a network after the event, and of its last packet. */
 struct arrival {
 	u64 first;
 	u64 last;
@@ -134,7 +134,7 @@ struct {
 	TYPE(value, u32);
 } highest SECTION(".maps");
 
-/* One for each network that is watched. */
+/* One entry for each watched network. */
 struct {
 	NUMBER(type, MAP_ARRAY);
 	NUMBER(max_entries, 1);
@@ -157,41 +157,41 @@ struct {
 	TYPE(value, struct progress);
 } progress SECTION(".maps");
 
-/* Headers of frames: as they are sent, or as they must arrive. Of IP and UDP the lengths, the checksums and
- * the destination are zero here: they are different in each. */
+/* Headers of frames as sent, or as they must arrive. The lengths, checksums and destination of IP and UDP are
+ * zero here, because they differ in each frame. */
 const volatile u16 ETHERNET_HEADER[ETHERNET / 2] = {};
 const volatile u8 IS_IPV6 = 0;
 const volatile u32 IP_HEADER[sizeof(struct ipv6) / 4] = {};
 const volatile u32 UDP_PORTS = 0;
-/* The source address of each stream that is received. */
+/* Source address of each received stream. */
 const volatile struct source SOURCES[MOST_STREAMS] = {};
-/* Entries of labels, outermost first, in the host's order of bytes. The number of the first is that of the peer. */
+/* Label entries, outermost first, in host byte order. The label of the first is that of the peer. */
 const volatile u32 LABELS = 0;
 const volatile u32 LABEL_ENTRIES[MOST_LABELS] = {};
 const volatile u32 PEER_LABELS[MOST_PEERS] = {};
-/* Frames go to so many networks one after the other, of 24 bits from the address FIRST on, or of 48 bits, of
- * whose addresses it is the first half. */
+/* Frames go to the networks in sequence: /24 prefixes from the address FIRST on, or /48 prefixes, of whose
+ * addresses FIRST is the upper half. */
 const volatile u64 FIRST = 0;
 const volatile u32 NETWORKS = 1;
-/* Networks are spread over so many peers in turn. */
+/* Number of peers over which networks are distributed in sequence. */
 const volatile u32 PEERS = 1;
-/* Lengths of IP packets, in turn. */
+/* Lengths of IP packets, used in sequence. */
 const volatile u32 SIZE_COUNT = 1;
 const volatile u16 LENGTHS[SIZES] = {};
-/* Told in every frame: the trial, and who sends. A receiver expects so many streams from STREAM on. */
+/* Trial and sending stream in every frame. A receiver expects STREAMS streams from STREAM on. */
 const volatile u16 TRIAL = 0;
 const volatile u8 STREAM = 0;
 const volatile u8 STREAMS = 1;
-/* Peers are spread over so many ports in turn; this is one of them. */
+/* Number of ports over which peers are distributed in sequence, and the index of this port. */
 const volatile u32 PORTS = 1;
 const volatile u32 PORT = 0;
-/* From batch to batch in 1024ths of a nanosecond, frames of a batch and of the trial. */
+/* Interval of batches in 1024ths of a nanosecond, frames per batch, and frames per trial. */
 const volatile u64 BATCH_GAP = 0;
 const volatile u32 BATCH = 1;
-/* What is later than this, in nanoseconds, is not made up for: a burst at full speed would be no load that was
- * asked for. */
+/* Maximum lateness in nanoseconds that is caught up on: a longer burst at full speed would not be the requested
+ * load. */
 const volatile u64 MOST_LATE = 0;
-/* Once so much has been lost, and a quarter of the frames are made, the trial is void whatever follows. */
+/* Once this much is lost and a quarter of the frames are sent, the trial is void in any case. */
 const volatile u64 MOST_LOST = ~0ULL;
 const volatile u64 FRAMES = 0;
 /* Whether networks are watched. */
@@ -207,7 +207,7 @@ struct udp {
 	u16 checksum;
 } __attribute__((packed));
 
-/* What every frame of a trial carries: 18 bytes, as many as the smallest frame of Ethernet has room for. */
+/* Content of every frame of a trial: 18 bytes, for which the smallest Ethernet frame has room. */
 #define SIGNATURE 0x5354
 struct stamp {
 	u16 signature;
@@ -232,7 +232,7 @@ INLINE void add(enum count what)
 		(*count)++;
 }
 
-/* A label of the packets to a network. */
+/* Returns a label of the packets to a network. */
 INLINE u32 label_of(u32 label, u32 network)
 {
 	u32 entry = LABEL_ENTRIES[label], peer;
@@ -244,13 +244,13 @@ INLINE u32 label_of(u32 label, u32 network)
 	return (entry & 0xfff) | (peer < MOST_PEERS ? PEER_LABELS[peer] : 0) << 12;
 }
 
-/* Where the packets to a network go, in the host's order of bytes: of IPv6 the first half. */
+/* Returns the destination of packets to a network in host byte order; for IPv6 its upper half. */
 INLINE u64 destination_of(u32 network)
 {
 	return FIRST + ((u64)network << NETWORK_BIT);
 }
 
-/* The length of the IP packet of this number. */
+/* Returns the length of the IP packet with this sequence number. */
 INLINE u32 length_of(u32 sequence)
 {
 	u32 turn = SIZE_COUNT > 1 ? sequence % SIZE_COUNT : 0;
@@ -275,7 +275,7 @@ INLINE u32 sum_of(const struct ipv4 *ip)
 	return folded(sum);
 }
 
-/* Of all that the checksum of a UDP packet over IPv6 is of, as sent: what follows the stamp is zero. */
+/* Returns the UDP checksum over IPv6 as sent: all bytes after the stamp are zero. */
 INLINE u32 sum_of_ipv6(const struct ipv6 *ip, const struct rest *rest)
 {
 	u32 sum = (u32)rest->udp.length + to_host16(UDP);
@@ -289,7 +289,7 @@ INLINE u32 sum_of_ipv6(const struct ipv6 *ip, const struct rest *rest)
 	return folded(sum);
 }
 
-/* Whether the batch of the next frame is due; waits for it, though not forever. */
+/* Returns whether the batch of the next frame is due, after waiting for a limited time. */
 INLINE int is_due(struct progress *made)
 {
 	u64 due, time = 0;
@@ -299,7 +299,7 @@ INLINE int is_due(struct progress *made)
 	due = made->start + (made->batch * BATCH_GAP >> 10);
 	for (int tries = 0; tries < PATIENCE && time < due; tries++)
 		time = now();
-	/* The kernel calls so often and no more: each call that finds nothing due is to last. */
+	/* The kernel makes a fixed number of calls: each call that finds no batch due should take long. */
 	if (time < due)
 		return 0;
 	if (time > due + MOST_LATE) {
@@ -317,7 +317,7 @@ next:
 	return 1;
 }
 
-/* Bytes of the IP header. */
+/* Length of the IP header in bytes. */
 #define IP_BYTES (IS_IPV6 ? sizeof(struct ipv6) : sizeof(struct ipv4))
 
 SECTION("xdp") int generate(struct xdp_md *frame)
@@ -344,7 +344,7 @@ SECTION("xdp") int generate(struct xdp_md *frame)
 	rest = ip + IP_BYTES;
 	if ((void *)(rest + 1) > end)
 		return XDP_DROP;
-	/* Its memory was a frame before, with whatever the router made of it: all is written anew. */
+	/* Its memory held an earlier frame, as changed by the router: all bytes are written again. */
 #pragma unroll
 	for (int word = 0; word < ETHERNET / 2; word++)
 		((u16 *)ethernet)[word] = ETHERNET_HEADER[word];
@@ -444,7 +444,7 @@ INLINE void note(u64 delay, u64 sent)
 	}
 	if (delay >> 39)
 		delay = (1ULL << 39) - 1;
-	/* How far its highest bit is above the fine ones. */
+	/* Distance of its highest bit from the fine ones. */
 	if (delay >> (FINE + 16))
 		shift += 16;
 	if (delay >> (FINE + shift + 8))
@@ -505,7 +505,7 @@ INLINE u32 wrong_ipv6(struct ipv6 *ip, struct rest *rest, const volatile struct 
 	return wrong;
 }
 
-/* Whether a frame is as it must be, all but what follows the stamp. */
+/* Returns whether a frame is correct, except for the bytes after the stamp. */
 INLINE int is_right(u8 *ethernet, void *ip, struct rest *rest, u32 length)
 {
 	u32 network = rest->stamp.sequence % NETWORKS;
@@ -528,7 +528,7 @@ INLINE int is_right(u8 *ethernet, void *ip, struct rest *rest, u32 length)
 	return !wrong && length >= expected;
 }
 
-/* Whether it is a packet of the tester's. */
+/* Returns whether a packet belongs to the tester. */
 INLINE int is_own(void *ip, struct rest *rest)
 {
 	if (rest->stamp.signature != SIGNATURE)

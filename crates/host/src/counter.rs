@@ -1,18 +1,18 @@
-//! Counters declared once, each with its name, severity and meaning.
+//! Declaration of counters, each with a name, a severity and a meaning.
 
-/// How much a count matters.
+/// Severity of a counted event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Belongs to normal operation.
+    /// Normal operation.
     Info,
-    /// Somebody sends what they should not, or more than fits.
+    /// Peer sends invalid data, or more than fits.
     Warning,
-    /// Somebody is misconfigured, broken or attacking.
+    /// Peer is misconfigured, broken or attacking.
     Error,
 }
 
 impl Severity {
-    /// Its name in outputs.
+    /// Returns the name used in outputs.
     pub const fn name(self) -> &'static str {
         match self {
             Severity::Info => "info",
@@ -22,7 +22,7 @@ impl Severity {
     }
 }
 
-/// Declares an enum of which each variant has a name, a [`Severity`] and a sentence.
+/// Declares an enum whose variants have a name, a [`Severity`] and a one-sentence meaning.
 #[macro_export]
 macro_rules! counted {
     ($(#[$about:meta])* $counter:ident { $($variant:ident $name:literal $severity:ident $meaning:literal)* }) => {
@@ -33,20 +33,20 @@ macro_rules! counted {
         }
 
         impl $counter {
-            /// All of them, in order.
+            /// All variants in order of declaration.
             pub const ALL: &[$counter] = &[$($counter::$variant,)*];
 
-            /// Its name in outputs.
+            /// Returns the name used in outputs.
             pub const fn name(self) -> &'static str {
                 match self { $($counter::$variant => $name,)* }
             }
 
-            /// How much it matters.
+            /// Returns the severity.
             pub const fn severity(self) -> $crate::counter::Severity {
                 match self { $($counter::$variant => $crate::counter::Severity::$severity,)* }
             }
 
-            /// One sentence for people.
+            /// Returns a one-sentence description.
             pub const fn meaning(self) -> &'static str {
                 match self { $($counter::$variant => $meaning,)* }
             }
@@ -54,7 +54,7 @@ macro_rules! counted {
     };
 }
 
-/// Declares such an enum called `Counter`, and `Counters`, a count of each.
+/// Declares a `counted!` enum named `Counter`, and `Counters`, which counts each of its variants.
 #[macro_export]
 macro_rules! counters {
     ($(#[$about:meta])* $($variant:ident $name:literal $severity:ident $meaning:literal)*) => {
@@ -63,7 +63,7 @@ macro_rules! counters {
             Counter { $($variant $name $severity $meaning)* }
         }
 
-        /// A count of each.
+        /// Count of each event.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Counters([u64; Counter::ALL.len()]);
 
@@ -74,12 +74,12 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// How often it happened.
+            /// Returns the count of an event.
             pub fn get(&self, counter: Counter) -> u64 {
                 self.0[counter as usize]
             }
 
-            /// What happened at all.
+            /// Returns the events with a nonzero count.
             pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
                 Counter::ALL.iter().map(|counter| (*counter, self.get(*counter))).filter(|(_, count)| *count > 0)
             }

@@ -1,11 +1,11 @@
-//! How many files and sockets this process may have open.
+//! Limit on open file descriptors.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// As many as the system lets it: with fewer it serves fewer agents, and says so once they are
-/// too many.
+/// Raises the soft limit to the hard limit. A daemon with fewer descriptors serves fewer agents, and reports it
+/// once there are too many.
 pub fn allow_many() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    if let Ok((_, hard_limit)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard_limit, hard_limit);
     }
 }

@@ -1,40 +1,39 @@
-//! What this host can do, found by trying: in a thread or in namespaces of its own, so that
-//! nothing of the host changes. Owns what is tried and how to get what is missing; how it
-//! is shown is the caller's.
+//! Detection of the host's features by trying them, in a thread or in temporary namespaces, so that the host
+//! does not change. Owns the probes and the remedies; the caller formats the result.
 
 mod probes;
 mod tools;
 
 use serde::Serialize;
 
-/// What was found of one thing.
+/// Result of one probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it belongs to, for people.
+    /// Heading under which the feature is listed.
     pub group: &'static str,
-    /// Its name.
+    /// Name of the feature.
     pub name: &'static str,
-    /// Whether it is there.
+    /// Whether the feature is available.
     pub present: bool,
-    /// Whether `netstage run --on emu` cannot do without it.
+    /// Whether `netstage run --on emu` requires the feature.
     pub required: bool,
-    /// What was seen: a number, a version, the kernel's answer.
+    /// Observed detail: a number, a version or the kernel's error.
     pub detail: String,
-    /// How to get it; empty where it is there.
+    /// Instruction to enable the feature; empty if available.
     pub remedy: String,
 }
 
-/// Tries everything, in about a second.
+/// Runs all probes, in about a second.
 ///
-/// Call it before any thread starts: without root, what is tried needs a user namespace,
-/// which this process enters for good.
+/// Call it before any thread starts: without root, the probes need a user namespace, which this process enters
+/// permanently.
 pub fn examine() -> Vec<Finding> {
     let mut findings = probes::examine();
     findings.extend(tools::examine());
     findings
 }
 
-/// Whether everything the emulated stage cannot do without is there.
+/// Returns whether all features required for emulation are available.
 pub fn emulation_possible(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.present || !finding.required)
 }
@@ -50,7 +49,7 @@ impl Finding {
         self
     }
 
-    /// It is there if `tried` succeeded; else here is how to get it.
+    /// Records the result of a probe. The remedy is used if the probe failed.
     fn tried<E: ToString>(mut self, tried: Result<String, E>, remedy: impl Into<String>) -> Finding {
         match tried {
             Ok(detail) => (self.present, self.detail) = (true, detail),

@@ -1,23 +1,23 @@
-//! What ends a daemon from outside.
+//! Shutdown request of a daemon.
 
 use tokio::sync::watch;
 
-/// Asks a daemon to end, from a signal handler's thread for example.
+/// Handle that requests the shutdown of a daemon, for example from a signal handler's thread.
 #[derive(Clone, Debug, Default)]
 pub struct Ender(watch::Sender<bool>);
 
 impl Ender {
-    /// What is under way comes to its end; those it serves are let go.
+    /// Requests the shutdown. Work in progress is completed; clients are disconnected.
     pub fn end(&self) {
         self.0.send_replace(true);
     }
 
-    /// Becomes true when it is to end.
+    /// Returns a receiver that becomes true on shutdown.
     pub fn subscribe(&self) -> watch::Receiver<bool> {
         self.0.subscribe()
     }
 
-    /// Whether it is to end.
+    /// Returns whether shutdown was requested.
     pub fn has_ended(&self) -> bool {
         *self.0.borrow()
     }

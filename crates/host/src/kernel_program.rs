@@ -1,4 +1,4 @@
-//! What keeps a program of ours from running in the kernel, whoever loads it.
+//! Errors of BPF programs, shared by all their loaders.
 
 use aya::EbpfError;
 use aya::maps::MapError;
@@ -6,23 +6,23 @@ use aya::programs::ProgramError;
 use std::fmt;
 use std::io;
 
-/// Why a program cannot be used.
+/// Error that makes a BPF program unusable.
 #[derive(Debug)]
 pub enum Error {
-    /// The kernel does not take it.
+    /// The kernel rejects the program.
     Load(EbpfError),
-    /// It does not run, or not there.
+    /// The program cannot be attached or run.
     Program(ProgramError),
-    /// What it shares with us cannot be had.
+    /// The program's maps cannot be mapped.
     Maps(io::Error),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Load(error) => write!(f, "the kernel does not load the program: {error}"),
-            Error::Program(error) => write!(f, "the program does not run in the kernel: {error}"),
-            Error::Maps(error) => write!(f, "what the program in the kernel shares cannot be had: {error}"),
+            Error::Load(error) => write!(f, "the kernel cannot load the BPF program: {error}"),
+            Error::Program(error) => write!(f, "the BPF program cannot be run: {error}"),
+            Error::Maps(error) => write!(f, "the maps of the BPF program cannot be read: {error}"),
         }
     }
 }

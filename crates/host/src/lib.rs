@@ -1,13 +1,12 @@
-//! What netstage asks of Linux, and nothing about the networks under test.
+//! Access to the Linux kernel and host. Knows nothing of the networks under test.
 //!
 //! - [`netns`]: network namespaces, and links, addresses and routes in them by netlink.
-//! - [`ports`]: where frames enter and leave: AF_PACKET, AF_XDP, TUN, pcapng.
-//! - [`clock`]: the monotonic clock that all times are taken from; [`wait`]: sleeping until something is due;
-//!   [`realtime`]: what the kernel grants a thread that has to be on time.
+//! - [`ports`]: ports for frames: AF_PACKET, AF_XDP, TUN, pcapng.
+//! - [`clock`]: the monotonic clock of all times; [`wait`]: precise sleeping; [`realtime`]: scheduling of real-time threads.
 //! - [`socket`]: a daemon's control socket; [`keyed`]: connections between hosts that share a key.
-//! - [`log`], [`counter`], [`prometheus`]: what a daemon logs, counts and exports; [`signals`] and [`ender`]: what ends it.
-//! - [`obstacle`]: what keeps a daemon from running; [`doctor`]: what this host can do.
-//! - [`kernel_program`]: loading BPF programs; [`lock`], [`memory`], [`descriptors`]: files, memory and file descriptors.
+//! - [`log`], [`counter`], [`prometheus`]: logs, counters and metrics of a daemon; [`signals`] and [`ender`]: its shutdown.
+//! - [`obstacle`]: startup errors of a daemon; [`doctor`]: features of this host.
+//! - [`kernel_program`]: errors of BPF programs; [`lock`], [`memory`], [`descriptors`]: lock files, memory, file descriptors.
 //!
 //! ```
 //! let before = netstage_host::clock::monotonic_ns();
@@ -15,7 +14,7 @@
 //! ```
 //!
 //! Invariant: nearly all unsafe code of the workspace is here, each block with its reason, and nothing outside
-//! namespaces of our own is changed.
+//! netstage's own namespaces is changed.
 
 pub mod clock;
 pub mod counter;

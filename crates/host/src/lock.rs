@@ -1,18 +1,18 @@
-//! Files that one process has at a time, until it ends, however it ends.
+//! Lock files, released when their process ends for any reason.
 
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// A file that nobody else has as long as this lives.
+/// File locked by this process while this value exists.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "the lock goes with the file")] Flock<File>);
+pub struct Lock(#[expect(dead_code, reason = "the lock is released when the file is closed")] Flock<File>);
 
 impl Lock {
-    /// Takes it, making it where there is none; `WouldBlock` where another process has it.
+    /// Locks the file, creating it if missing. Fails with `WouldBlock` if another process holds the lock.
     pub fn take(path: &Path) -> io::Result<Lock> {
-        // Whom the file belongs to is all the same: to lock it, it need not be written.
+        // Ownership of the file does not matter: locking needs no write access.
         let file = File::open(path).or_else(|_| File::create(path))?;
         Flock::lock(file, FlockArg::LockExclusiveNonblock).map(Lock).map_err(|(_, errno)| errno.into())
     }
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_has_it_at_a_time() {
+    fn a_file_has_one_holder() {
         let path = std::env::temp_dir().join(format!("netstage-lock-{}", std::process::id()));
         let lock = Lock::take(&path).unwrap();
         assert_eq!(Lock::take(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);

@@ -1,15 +1,15 @@
-//! What a daemon tells of while it runs, one line at a time.
+//! Log of a daemon, one line per event.
 
 use std::sync::Arc;
 
-/// How much a line of the log matters.
+/// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Belongs to normal operation.
+    /// Normal operation.
     Note,
-    /// Somebody should look.
+    /// Needs the operator's attention.
     Alarm,
 }
 
-/// Where lines of the log go, from any thread.
+/// Destination of log lines, usable from any thread.
 pub type Log = Arc<dyn Fn(Level, &str) + Send + Sync>;

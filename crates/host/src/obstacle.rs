@@ -1,42 +1,42 @@
-//! What keeps a daemon from running, told with its remedy.
+//! Startup errors of a daemon, with remedies.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
 
-/// What stands in the way, and what to do about it.
+/// Error that keeps a daemon from running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obstacle {
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
-    /// What helps; empty where nothing is known to.
+    /// Remedy; empty if unknown.
     pub remedy: String,
-    /// A privilege or kernel feature is missing, rather than something in the configuration.
+    /// Whether a privilege or kernel feature is missing, rather than the configuration being wrong.
     pub is_missing: bool,
 }
 
 impl Obstacle {
-    /// Something broke, and nothing is known to help.
+    /// Creates an error without a known remedy.
     pub fn broken(message: impl Into<String>) -> Obstacle {
         Obstacle::new(message, "")
     }
 
-    /// A privilege or kernel feature is missing.
+    /// Creates the error of a missing privilege or kernel feature.
     pub fn missing(message: impl Into<String>, remedy: impl Into<String>) -> Obstacle {
         Obstacle { is_missing: true, ..Obstacle::new(message, remedy) }
     }
 
-    /// Something is in the way, and this helps.
+    /// Creates an error with a remedy.
     pub fn new(message: impl Into<String>, remedy: impl Into<String>) -> Obstacle {
         Obstacle { message: message.into(), remedy: remedy.into(), is_missing: false }
     }
 
-    /// The system refused; without a privilege, where that is why.
+    /// Creates the error of a system call; a permission error counts as a missing privilege.
     pub fn system(message: impl fmt::Display, error: &io::Error) -> Obstacle {
         let is_missing = error.kind() == io::ErrorKind::PermissionDenied;
         let remedy = match is_missing {
-            true => "run it as root, or within a user namespace of your own (unshare -Urn)",
-            false => "see what the system says of it (ip link, dmesg)",
+            true => "run as root, or in a user namespace (unshare -Urn)",
+            false => "check the system (ip link, dmesg)",
         };
         Obstacle { message: format!("{message}: {error}"), remedy: remedy.into(), is_missing }
     }
@@ -51,12 +51,12 @@ impl fmt::Display for Obstacle {
 
 impl std::error::Error for Obstacle {}
 
-/// Why a daemon does not start, or refuses a configuration; `C` says what is wrong in the configuration.
+/// Error of a daemon's start or reload; `C` is an error in the configuration.
 #[derive(Debug)]
 pub enum Error<C> {
-    /// The file is wrong.
+    /// Invalid configuration.
     Configuration(C),
-    /// The machine does not have, or allow, what the file asks for.
+    /// Feature or permission that the configuration needs and the machine lacks.
     Machine(Obstacle),
 }
 

@@ -1,8 +1,7 @@
-//! Metrics for Prometheus, in its text format 0.0.4: names with units, each with its help; and the page on
-//! which a daemon tells them.
+//! Metrics in the Prometheus text format 0.0.4, and the HTTP page that serves them.
 //!
-//! All programs name alike: `netstage_COMPONENT_THING_UNIT`, counters with `_total` behind it, in base units
-//! (seconds, bytes, ratios). [`scheme`] says it exactly, and tests hold every page to it.
+//! All programs use the same scheme: `netstage_COMPONENT_THING_UNIT`, counters with the suffix `_total`, in
+//! base units (seconds, bytes, ratios). Tests check every page against [`scheme`].
 
 pub mod scheme;
 
@@ -18,14 +17,14 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// A request is no longer, and takes no longer.
-const MOST_BYTES: usize = 8 << 10;
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Limits on the size and duration of a request.
+const MAX_REQUEST_BYTES: usize = 8 << 10;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Gives all metrics as they are now; none when the daemon is ending.
+/// Returns all current metrics, or `None` during shutdown.
 pub type Source = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Serves `/metrics` until the end, from the runtime that is entered.
+/// Serves `/metrics` until shutdown, on the current runtime.
 pub async fn listen(
     address: SocketAddr,
     source: Source,
@@ -46,9 +45,9 @@ pub async fn listen(
             match stream {
                 Ok((stream, _)) => {
                     let source = Arc::clone(&source);
-                    tokio::spawn(async move { timeout(PATIENCE, answer(stream, source)).await });
+                    tokio::spawn(async move { timeout(REQUEST_TIMEOUT, answer(stream, source)).await });
                 }
-                // Out of descriptors: others may give some back.
+                // Out of descriptors: other tasks may release some.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
@@ -56,22 +55,22 @@ pub async fn listen(
     Ok(())
 }
 
-/// One request, one answer: scrapers ask rarely.
+/// Answers the one request of a connection, which suffices because scrapers connect rarely.
 async fn answer(mut stream: TcpStream, source: Source) -> io::Result<()> {
     let mut request = Vec::with_capacity(1 << 10);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        if request.len() > MOST_BYTES || stream.read_buf(&mut request).await? == 0 {
+        if request.len() > MAX_REQUEST_BYTES || stream.read_buf(&mut request).await? == 0 {
             return Ok(());
         }
     }
-    let asks = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET /metrics?");
-    let text = match asks {
+    let is_for_metrics = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET /metrics?");
+    let text = match is_for_metrics {
         true => spawn_blocking(move || source()).await.ok().flatten(),
         false => None,
     };
-    let (status, body) = match (asks, text) {
+    let (status, body) = match (is_for_metrics, text) {
         (true, Some(text)) => ("200 OK", text),
-        (true, None) => ("503 Service Unavailable", "it is ending\n".into()),
+        (true, None) => ("503 Service Unavailable", "the daemon is shutting down\n".into()),
         (false, _) => ("404 Not Found", "metrics are at /metrics\n".into()),
     };
     let head = format!(
@@ -83,36 +82,36 @@ async fn answer(mut stream: TcpStream, source: Source) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// What a page is, as HTTP says it.
+/// Content type of a page.
 pub const CONTENT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The text, as it grows.
+/// Text of a page under construction.
 #[derive(Debug)]
 pub struct Page(String);
 
 impl Page {
-    /// Of a component, which tells what it is and for how long.
+    /// Starts the page of a component with its version and uptime.
     pub fn new(component: &str, uptime: Duration) -> Page {
         let mut page = Page(String::new());
         let info = format!("netstage_{component}_info");
-        page.head(&info, "gauge", "1; its version.");
+        page.head(&info, "gauge", "Always 1; the label is the version.");
         page.sample(&info, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-        let help = "Time since it began.";
+        let help = "Time since the start.";
         page.one(&format!("netstage_{component}_uptime_seconds"), "gauge", help, uptime.as_secs_f64());
         page
     }
 
-    /// The whole.
+    /// Returns the text.
     pub fn text(self) -> String {
         self.0
     }
 
-    /// Begins a metric.
+    /// Starts a metric.
     pub fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// A value of the metric that was begun last.
+    /// Adds a sample to the current metric.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let labels: Vec<String> =
@@ -121,7 +120,7 @@ impl Page {
         let _ = writeln!(self.0, "{name}{labels} {value}");
     }
 
-    /// A metric of one value.
+    /// Adds a metric with one sample.
     pub fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
         self.head(name, kind, help);
         self.sample(name, &[], value);

@@ -1,4 +1,4 @@
-//! Signals a daemon listens to.
+//! Signals handled by a daemon.
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -6,20 +6,20 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// Signals a daemon listens to: end, end, and read the configuration again. Block them before
-/// any thread begins.
+/// Signals handled by a daemon: SIGTERM and SIGINT end it, SIGHUP reloads the configuration. Block them before
+/// any thread starts.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Blocks them for this thread and those it begins, and listens.
+    /// Blocks the signals for this thread and its descendants, and opens a descriptor for them.
     pub fn block() -> io::Result<Signals> {
         let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
         signals.thread_block()?;
         Ok(Signals(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?))
     }
 
-    /// Waits for the next one; whether it asks for the configuration to be read again.
+    /// Waits for the next signal; returns whether it requests a reload.
     pub fn wait(&self) -> io::Result<bool> {
         loop {
             if let Some(signal) = self.0.read_signal()? {
@@ -28,9 +28,10 @@ impl Signals {
         }
     }
 
-    /// The same of all that come. A thread of its own waits for them, until the process ends.
+    /// Returns a channel of the results of [`wait`](Signals::wait), which a separate thread sends until the
+    /// process ends.
     pub fn told(self) -> io::Result<UnboundedReceiver<bool>> {
-        let (sender, told) = unbounded_channel();
+        let (sender, receiver) = unbounded_channel();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             while let Ok(reload) = self.wait() {
                 if sender.send(reload).is_err() {
@@ -38,12 +39,12 @@ impl Signals {
                 }
             }
         })?;
-        Ok(told)
+        Ok(receiver)
     }
 }
 
 impl AsFd for Signals {
-    /// Readable when one has come.
+    /// Becomes readable when a signal is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

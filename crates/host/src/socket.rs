@@ -1,5 +1,5 @@
-//! A daemon's socket in the file system: made for this user only, never taken from another
-//! that lives, and removed at the end.
+//! Control socket of a daemon: accessible by this user only, never taken over from a running process, removed
+//! at the end.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -7,21 +7,21 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Longest path a Unix socket may have, bytes (`sun_path` and its final zero).
-const LONGEST_PATH: usize = 107;
+/// Maximum path length of a Unix socket in bytes (`sun_path` without its final zero).
+const MAX_PATH: usize = 107;
 
-/// Why there is no socket to listen on.
+/// Error of creating a control socket.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BindError {
-    /// Somebody listens there.
+    /// Another process listens on the socket.
     InUse(PathBuf),
-    /// Something is there that is no socket.
+    /// The path exists and is not a socket.
     NotASocket(PathBuf),
-    /// The system refuses.
+    /// Error of the system.
     Socket {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// Error message.
         reason: String,
     },
 }
@@ -30,10 +30,10 @@ impl std::fmt::Display for BindError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             BindError::InUse(path) => {
-                write!(f, "{}: somebody listens there; choose another socket", path.display())
+                write!(f, "{}: another process listens on this socket; choose another path", path.display())
             }
             BindError::NotASocket(path) => {
-                write!(f, "{}: exists and is no socket; choose another path", path.display())
+                write!(f, "{}: exists and is not a socket; choose another path", path.display())
             }
             BindError::Socket { path, reason } => write!(f, "cannot listen on {}: {reason}", path.display()),
         }
@@ -42,7 +42,7 @@ impl std::fmt::Display for BindError {
 
 impl std::error::Error for BindError {}
 
-/// A listening socket, removed when dropped.
+/// Listening socket, removed on drop.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
@@ -50,11 +50,11 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Makes the socket. One that a killed agent left is replaced.
+    /// Creates the socket. A stale one of a killed process is replaced.
     pub fn bind(path: &Path) -> Result<Socket, BindError> {
-        let refused = |reason: String| BindError::Socket { path: path.to_owned(), reason };
-        if path.as_os_str().len() > LONGEST_PATH {
-            return Err(refused(format!("its path is longer than {LONGEST_PATH} bytes")));
+        let socket_error = |reason: String| BindError::Socket { path: path.to_owned(), reason };
+        if path.as_os_str().len() > MAX_PATH {
+            return Err(socket_error(format!("the path is longer than {MAX_PATH} bytes")));
         }
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -63,19 +63,19 @@ impl Socket {
             }
             other => other,
         };
-        let listener = listener.map_err(|error| refused(error.to_string()))?;
+        let listener = listener.map_err(|error| socket_error(error.to_string()))?;
         let socket = Socket { path: path.to_owned(), listener: Some(listener) };
         fs::set_permissions(path, Permissions::from_mode(0o600))
-            .map_err(|error| refused(error.to_string()))?;
+            .map_err(|error| socket_error(error.to_string()))?;
         Ok(socket)
     }
 
-    /// The listener, for the runtime that is entered; can be taken once.
+    /// Takes the listener for the current runtime; call it once.
     pub fn listener(&mut self) -> io::Result<tokio::net::UnixListener> {
         tokio::net::UnixListener::from_std(self.std_listener()?)
     }
 
-    /// The listener, which does not block; can be taken once.
+    /// Takes the non-blocking listener; call it once.
     pub fn std_listener(&mut self) -> io::Result<UnixListener> {
         let listener = self.listener.take().expect("taken once");
         listener.set_nonblocking(true)?;
@@ -90,15 +90,16 @@ impl Drop for Socket {
 }
 
 fn remove_stale(path: &Path) -> Result<(), BindError> {
-    let refused = |error: io::Error| BindError::Socket { path: path.to_owned(), reason: error.to_string() };
-    if !fs::symlink_metadata(path).map_err(refused)?.file_type().is_socket() {
+    let socket_error =
+        |error: io::Error| BindError::Socket { path: path.to_owned(), reason: error.to_string() };
+    if !fs::symlink_metadata(path).map_err(socket_error)?.file_type().is_socket() {
         return Err(BindError::NotASocket(path.to_owned()));
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(refused)
+            fs::remove_file(path).map_err(socket_error)
         }
-        Err(error) => Err(refused(error)),
+        Err(error) => Err(socket_error(error)),
         Ok(_) => Err(BindError::InUse(path.to_owned())),
     }
 }
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_in_use_is_not_taken_and_one_left_behind_is() {
+    fn a_stale_socket_is_replaced_but_one_in_use_is_not() {
         let path = path("stale");
         let first = Socket::bind(&path).unwrap();
         assert_eq!(Socket::bind(&path).unwrap_err(), BindError::InUse(path.clone()));
@@ -120,13 +121,13 @@ mod tests {
         assert!(!path.exists());
 
         drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists(), "left behind, as a killed agent leaves it");
+        assert!(path.exists(), "the socket is stale, as a killed agent leaves it");
         drop(Socket::bind(&path).unwrap());
         assert!(!path.exists());
     }
 
     #[test]
-    fn what_is_no_socket_stays() {
+    fn a_file_that_is_not_a_socket_is_kept() {
         let path = path("file");
         fs::write(&path, "precious").unwrap();
         assert_eq!(Socket::bind(&path).unwrap_err(), BindError::NotASocket(path.clone()));
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_too_long_is_told() {
+    fn a_path_that_is_too_long_is_reported() {
         let error = Socket::bind(&path(&"x".repeat(200))).unwrap_err();
         assert!(error.to_string().contains("longer than 107 bytes"), "{error}");
     }

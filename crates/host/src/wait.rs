@@ -1,13 +1,13 @@
-//! Sleeping until something is due or a frame comes, precisely or sparingly.
+//! Waiting for a deadline or a frame, precisely or with little processor time.
 //!
-//! Whoever waits takes only so many turns a second: at high rates what comes and what becomes
-//! due within one of them is handled together.
+//! A waiter takes a limited number of turns per second: at high rates, all frames and deadlines within a turn
+//! are handled together.
 //!
-//! A precise waiter, the emulator's, has turns of some tens of microseconds. A sleep ends that
-//! much after it should, so the thread asks to be woken earlier, as learned, and spins for the
-//! rest, but only while spinning has taken no more than a share of the time. The processor time
-//! saved is what keeps a real-time thread clear of the kernel's limit (sched_rt_runtime_us),
-//! which would stop it for 50 ms. A sparing one, a router's, never spins.
+//! The precise waiter, used by the emulator, has turns of some tens of microseconds. A sleep ends that much
+//! late, so the thread requests an earlier wake-up by a learned margin and spins for the rest, as long as
+//! spinning takes no more than a share of the time. The saved processor time keeps a real-time thread below the
+//! kernel's limit (sched_rt_runtime_us), which would stop it for 50 ms. The economical waiter, used by a
+//! router, never spins.
 
 use crate::clock::monotonic_ns;
 use rustix::event::{Timespec, epoll};
@@ -16,14 +16,14 @@ use rustix::thread::{ClockId, clock_nanosleep_absolute};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Longest sleep, so that a request to stop is seen.
-const LONGEST_NS: u64 = 20_000_000;
-/// Longest sleep while some port has to be polled.
+/// Maximum sleep, so that a stop request is noticed.
+const MAX_SLEEP_NS: u64 = 20_000_000;
+/// Maximum sleep while a port has to be polled.
 const POLL_NS: u64 = 50_000;
-/// Time in which a precise one earns a turn, and the turns it may have saved up.
+/// Interval of turns of a precise waiter, and the maximum of turns it saves up.
 const TURN_NS: u64 = 40_000;
 const TURNS_SAVED: u64 = 32;
-/// A precise one's: the margin settles where one sleep in twenty overruns.
+/// Parameters of a precise waiter: the margin settles where one sleep in twenty overruns.
 const PRECISE: SpinLaw = SpinLaw {
     step_up_ns: 2_000,
     step_down_ns: 100,
@@ -32,22 +32,22 @@ const PRECISE: SpinLaw = SpinLaw {
     most_saved_ns: 2_000_000,
 };
 
-/// How one who waits learns its margin, and how much it may spin.
+/// Parameters for learning the margin and for limiting the spinning.
 #[derive(Clone, Copy, Debug)]
 pub struct SpinLaw {
-    /// The margin moves up by this when a sleep overran it,
+    /// Increase of the margin when a sleep overran it.
     pub step_up_ns: u64,
-    /// and down by this when not.
+    /// Decrease of the margin when a sleep did not overrun it.
     pub step_down_ns: u64,
-    /// Where the margin stays.
+    /// Minimum and maximum of the margin.
     pub margin_ns: (u64, u64),
-    /// One nanosecond in this many may be spent spinning,
+    /// Spinning is limited to one nanosecond in this many.
     pub share: u64,
-    /// of which so much may be saved up.
+    /// Maximum spinning time that is saved up.
     pub most_saved_ns: u64,
 }
 
-/// How late sleeps end, as learned, and what may be spun for the rest.
+/// Learned lateness of sleeps, and the remaining spinning time.
 #[derive(Debug)]
 pub struct Spin {
     law: SpinLaw,
@@ -57,34 +57,35 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// Begins with this margin and these savings.
+    /// Starts with this margin and saved spinning time.
     pub fn new(law: SpinLaw, margin_ns: u64, saved_ns: u64) -> Spin {
         Spin { law, margin_ns, saved_ns, refilled_ns: monotonic_ns() }
     }
 
-    /// Adds what was earned until now.
+    /// Adds the spinning time earned until now.
     pub fn refill(&mut self, now_ns: u64) {
         let earned = now_ns.saturating_sub(self.refilled_ns) / self.law.share;
         self.saved_ns = (self.saved_ns + earned).min(self.law.most_saved_ns);
         self.refilled_ns = now_ns;
     }
 
-    /// How much before its moment a sleep is to end, where the savings allow to spin that long.
+    /// Returns how much earlier a sleep should end, if the saved time permits spinning that long.
     pub fn margin(&self) -> Option<u64> {
         (self.saved_ns >= self.margin_ns).then_some(self.margin_ns)
     }
 
-    /// A sleep ended so late: the margin settles where one in `step_up_ns / step_down_ns` overruns it.
+    /// Learns from the lateness of a sleep: the margin settles where one sleep in `step_up_ns / step_down_ns`
+    /// overruns it.
     pub fn learn(&mut self, late_ns: u64) {
-        let (least, most) = self.law.margin_ns;
+        let (min_ns, max_ns) = self.law.margin_ns;
         self.margin_ns = if late_ns > self.margin_ns {
-            (self.margin_ns + self.law.step_up_ns).min(most)
+            (self.margin_ns + self.law.step_up_ns).min(max_ns)
         } else {
-            (self.margin_ns - self.law.step_down_ns).max(least)
+            (self.margin_ns - self.law.step_down_ns).max(min_ns)
         };
     }
 
-    /// Spins until the moment, at the cost of the savings; `from_ns` is now.
+    /// Spins until the given time, using up saved time; `from_ns` is now.
     pub fn until(&mut self, moment_ns: u64, from_ns: u64) {
         let mut now = from_ns;
         while now < moment_ns {
@@ -95,28 +96,28 @@ impl Spin {
     }
 }
 
-/// Waits for ports and moments.
+/// Waits for ports and deadlines.
 #[derive(Debug)]
 pub struct Waiter {
     epoll: OwnedFd,
     /// Ports without a file descriptor.
     polled: Vec<usize>,
-    /// None: it never spins.
+    /// `None`: never spins.
     spin: Option<Spin>,
-    /// Time in which it earns a turn, and the turns it may have saved up.
+    /// Interval of turns, and the maximum of turns that are saved up.
     turn_ns: u64,
     turns_saved: u64,
-    /// When its next turn is earned.
+    /// Time at which the next turn is earned.
     next_turn_ns: u64,
 }
 
 impl Waiter {
-    /// As precise as a thread can be.
+    /// Creates a waiter that is as precise as a thread can be.
     pub fn precise() -> io::Result<Waiter> {
         Waiter::new(Some(Spin::new(PRECISE, PRECISE.margin_ns.0, 0)), TURN_NS, TURNS_SAVED)
     }
 
-    /// One that takes a turn in so many nanoseconds at most, and is late by up to as many.
+    /// Creates a waiter that takes at most one turn per interval, and is late by up to that interval.
     pub fn sparing(turn_ns: u64) -> io::Result<Waiter> {
         Waiter::new(None, turn_ns, 0)
     }
@@ -132,7 +133,7 @@ impl Waiter {
         })
     }
 
-    /// Port `index` is readable when this is; one without has to be polled.
+    /// Adds port `index`, which is readable when `fd` is; without a descriptor it is polled.
     pub fn add(&mut self, index: usize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let data = epoll::EventData::new_u64(index as u64);
         match fd {
@@ -144,28 +145,28 @@ impl Waiter {
         }
     }
 
-    /// Port `index` has failed.
+    /// Removes port `index`, which has failed.
     pub fn remove(&mut self, index: usize, fd: Option<BorrowedFd<'_>>) {
         if let Some(fd) = fd {
-            // A descriptor that has vanished with its interface is not there to remove.
+            // A descriptor that has vanished with its interface cannot be removed.
             let _ = epoll::delete(self.epoll.as_fd(), fd);
         }
         self.polled.retain(|port| *port != index);
     }
 
-    /// Waits until `due` of the monotonic clock or until frames may be there, and puts the
-    /// ports that may have some into `ready`.
+    /// Waits until `due` in monotonic time or until frames may have arrived, and puts the ports that may have
+    /// some into `ready`.
     pub fn wait(&mut self, due: u64, ready: &mut Vec<usize>) -> io::Result<()> {
         let mut now = monotonic_ns();
         if now < self.next_turn_ns {
-            // An interruption only makes the turn an early one.
+            // An interruption only makes the turn early.
             let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(self.next_turn_ns));
             now = monotonic_ns();
         }
         let saved = self.turns_saved * self.turn_ns;
         self.next_turn_ns = self.next_turn_ns.max(now.saturating_sub(saved)) + self.turn_ns;
-        let longest = if self.polled.is_empty() { LONGEST_NS } else { POLL_NS };
-        let target = due.min(now.saturating_add(longest));
+        let max_sleep = if self.polled.is_empty() { MAX_SLEEP_NS } else { POLL_NS };
+        let target = due.min(now.saturating_add(max_sleep));
         let margin = self.spin.as_mut().and_then(|spin| {
             spin.refill(now);
             spin.margin().filter(|_| target == due)
@@ -191,8 +192,8 @@ impl Waiter {
 
     /// Sleeps this long, or until ports are readable, which are added to `ready`.
     fn sleep(&self, nanoseconds: u64, ready: &mut Vec<usize>) -> io::Result<()> {
-        let nothing = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        let mut events = [nothing; 64];
+        let empty = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [empty; 64];
         let count = match epoll::wait(&self.epoll, &mut events[..], Some(&timespec(nanoseconds))) {
             Err(Errno::INTR) => 0,
             result => result?,
@@ -202,7 +203,7 @@ impl Waiter {
     }
 }
 
-/// A moment of the monotonic clock as the system takes it.
+/// Converts monotonic nanoseconds to the type of the system.
 pub fn timespec(nanoseconds: u64) -> Timespec {
     Timespec { tv_sec: (nanoseconds / 1_000_000_000) as i64, tv_nsec: (nanoseconds % 1_000_000_000) as i64 }
 }
@@ -212,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_never_wakes_early() {
+    fn a_waiter_never_wakes_early() {
         for mut waiter in [Waiter::precise().unwrap(), Waiter::sparing(250_000).unwrap()] {
             let mut ready = Vec::new();
             for microseconds in [0, 10, 100, 1000, 3000] {
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_rationed() {
+    fn the_rate_of_turns_is_limited() {
         for (mut waiter, turn_ns, saved) in [
             (Waiter::precise().unwrap(), TURN_NS, TURNS_SAVED),
             (Waiter::sparing(250_000).unwrap(), 250_000, 0),

@@ -1,4 +1,4 @@
-//! Namespaces hold what was put into them, touch nothing else, and leave nothing behind.
+//! Tests of namespaces: their contents, their isolation, and their removal.
 
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
@@ -16,30 +16,30 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Generous: only a broken program takes so long.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Test timeout, exceeded only by a broken program.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The kernel's name of a namespace: `net:[4026532000]`.
+/// Returns the kernel's name of a namespace: `net:[4026532000]`.
 fn identity(namespace: &Namespace) -> String {
     let link = format!("/proc/self/fd/{}", namespace.as_fd().as_raw_fd());
     fs::read_link(link).unwrap().to_string_lossy().into_owned()
 }
 
-/// Whether any process is in this namespace or holds it open.
+/// Returns whether a process is in this namespace or holds it open.
 fn is_held(identity: &str) -> bool {
-    let leads_there = |path: std::path::PathBuf| {
+    let is_same = |path: std::path::PathBuf| {
         fs::read_link(path).is_ok_and(|target| target.to_string_lossy() == identity)
     };
     let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     processes.filter(|path| path.join("ns").exists()).any(|process| {
         let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-        leads_there(process.join("ns/net")) || files.map(|file| file.path()).any(leads_there)
+        is_same(process.join("ns/net")) || files.map(|file| file.path()).any(is_same)
     })
 }
 
 fn udp(namespace: &Namespace, address: &str) -> UdpSocket {
     let socket = namespace.run(|| UdpSocket::bind(address)).unwrap().unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
@@ -53,11 +53,11 @@ fn datagrams_pass_between_two_namespaces() {
         assert_eq!((&bytes[..length], from), (&b"hello"[..], left.parse().unwrap()));
     }
     let statistics = Netlink::open(&pair.right).unwrap().link("right0").unwrap().statistics;
-    // Only what was sent has flowed: one IPv4 and one IPv6 datagram.
+    // Only the sent datagrams have been transmitted: one IPv4 and one IPv6.
     assert_eq!((statistics.received_packets, statistics.sent_packets), (2, 0));
 }
 
-fn links_are_as_asked_for() {
+fn links_have_the_requested_properties() {
     let pair = Pair::new(VethOptions { mtu: 9000, ..VethOptions::default() });
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let names: Vec<String> = netlink.links().unwrap().into_iter().map(|link| link.name).collect();
@@ -68,11 +68,11 @@ fn links_are_as_asked_for() {
     netlink.set_down("left0").unwrap();
     assert!(!netlink.link("left0").unwrap().up);
     netlink.delete_link("left0").unwrap();
-    let gone = Netlink::open(&pair.right).unwrap().link("right0").unwrap_err();
-    assert_eq!(gone.source.raw_os_error(), Some(libc::ENODEV), "{gone}");
+    let error = Netlink::open(&pair.right).unwrap().link("right0").unwrap_err();
+    assert_eq!(error.source.raw_os_error(), Some(libc::ENODEV), "{error}");
 }
 
-fn routes_lead_through_a_router_and_carry_their_metrics() {
+fn routes_apply_their_gateway_and_metrics() {
     let pair = Pair::new(VethOptions::default());
     for (namespace, link, own, gateway, far) in [
         (&pair.left, "left0", "192.0.2.1", "10.1.0.1", "192.0.2.2"),
@@ -99,13 +99,13 @@ fn routes_lead_through_a_router_and_carry_their_metrics() {
         let preferred_source = Some(own);
         let route = Route { destination, gateway: Some(gateway), link, preferred_source, metrics };
         netlink.add_route(&route).unwrap();
-        let twice = netlink.add_route(&route).unwrap_err();
-        assert_eq!(twice.source.kind(), io::ErrorKind::AlreadyExists, "{twice}");
-        assert!(twice.to_string().contains(&format!("add route {far}/{length} via {gateway} on {link}")));
+        let error = netlink.add_route(&route).unwrap_err();
+        assert_eq!(error.source.kind(), io::ErrorKind::AlreadyExists, "{error}");
+        assert!(error.to_string().contains(&format!("add route {far}/{length} via {gateway} on {link}")));
     }
     for address in ["192.0.2.2:9", "[2001:db8::2]:9"] {
         let listener = pair.right.run(|| TcpListener::bind(address)).unwrap().unwrap();
-        let connect = || TcpStream::connect_timeout(&address.parse().unwrap(), PATIENCE);
+        let connect = || TcpStream::connect_timeout(&address.parse().unwrap(), TIMEOUT);
         let stream = pair.left.run(connect).unwrap().unwrap();
         let (_, from) = listener.accept().unwrap();
         assert_eq!(from.ip(), stream.local_addr().unwrap().ip());
@@ -133,7 +133,7 @@ fn socket_option_text(stream: &TcpStream, option: libc::c_int) -> String {
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_string()
 }
 
-fn parameters_are_set_inside_only() {
+fn parameters_are_set_only_in_the_namespace() {
     needs::namespaces();
     let (host, inside) = (Namespace::of_this_thread().unwrap(), Namespace::new().unwrap());
     let before = host.sysctl_value("net.ipv4.ip_default_ttl").unwrap();
@@ -154,19 +154,19 @@ fn parameters_are_set_inside_only() {
     assert!(error.to_string().contains("net.ipv4.no_such_thing"), "{error}");
 }
 
-fn a_panic_inside_goes_on_outside_and_leaves_nothing() {
+fn a_panic_in_a_namespace_reaches_the_caller() {
     needs::namespaces();
     let namespace = Namespace::new().unwrap();
     let identity = identity(&namespace);
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let moved = namespace;
-        moved.run(|| panic!("as asked")).unwrap();
+        moved.run(|| panic!("requested panic")).unwrap();
     }));
-    assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"as asked"));
-    assert!(within(PATIENCE, || !is_held(&identity)), "the namespace is there");
+    assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"requested panic"));
+    assert!(within(TIMEOUT, || !is_held(&identity)), "the namespace still exists");
 }
 
-fn a_refused_request_says_what_was_asked() {
+fn an_error_names_the_request() {
     needs::namespaces();
     let namespace = Namespace::new().unwrap();
     let error = Netlink::open(&namespace).unwrap().set_up("eth7").unwrap_err();
@@ -178,18 +178,18 @@ fn a_refused_request_says_what_was_asked() {
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
 }
 
-fn a_child_is_inside_and_ends_with_its_parents_thread_alive() {
+fn a_child_runs_in_the_namespace_and_outlives_the_calling_thread() {
     needs::namespaces();
     let namespace = Namespace::new().unwrap();
-    // The thread that asks may end: the child lives on.
+    // The calling thread ends; the child lives on.
     let start = || {
         let mut command = Command::new("cat");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         spawn_in(&namespace, command).unwrap()
     };
     let mut child = std::thread::scope(|scope| scope.spawn(start).join()).unwrap();
-    let place = fs::read_link(format!("/proc/{}/ns/net", child.id())).unwrap();
-    assert_eq!(place.to_string_lossy(), identity(&namespace));
+    let child_namespace = fs::read_link(format!("/proc/{}/ns/net", child.id())).unwrap();
+    assert_eq!(child_namespace.to_string_lossy(), identity(&namespace));
     child.stdin.take().unwrap().write_all(b"alive").unwrap();
     let mut answer = String::new();
     child.stdout.take().unwrap().read_to_string(&mut answer).unwrap();
@@ -199,10 +199,10 @@ fn a_child_is_inside_and_ends_with_its_parents_thread_alive() {
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
 }
 
-/// Not a test by itself: a program that stages two namespaces with a child and waits to be killed.
+/// Helper of another test: creates two namespaces with a child and waits to be killed.
 fn stage_and_wait() {
     if std::env::var_os("NETSTAGE_TEST_STAGE").is_none() {
-        skip("a part of another test");
+        skip("helper of another test");
     }
     let pair = Pair::new(VethOptions::default());
     let mut command = Command::new("sleep");
@@ -212,7 +212,7 @@ fn stage_and_wait() {
     child.wait().unwrap();
 }
 
-fn kill_leaves_nothing_behind() {
+fn nothing_remains_after_kill_9() {
     needs::namespaces();
     let mut stage = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "stage_and_wait", "--ignored", "--nocapture"])
@@ -225,24 +225,25 @@ fn kill_leaves_nothing_behind() {
     let [left, right, child] = staged.split(' ').collect::<Vec<_>>().try_into().unwrap();
     assert!(is_held(left) && is_held(right));
     let mut host = Netlink::open(&Namespace::of_this_thread().unwrap()).unwrap();
-    let ours = |link: &netstage_host::netns::netlink::Link| ["left0", "right0"].contains(&link.name.as_str());
-    assert!(!host.links().unwrap().iter().any(ours), "nothing of the stage is seen outside");
+    let is_of_stage =
+        |link: &netstage_host::netns::netlink::Link| ["left0", "right0"].contains(&link.name.as_str());
+    assert!(!host.links().unwrap().iter().any(is_of_stage), "no link of the stage exists on the host");
     stage.kill().unwrap();
     stage.wait().unwrap();
     let is_gone = || {
         let state = fs::read_to_string(format!("/proc/{child}/stat"));
         state.is_err() || state.is_ok_and(|text| text.contains(") Z"))
     };
-    assert!(within(PATIENCE, is_gone), "its child is there");
-    assert!(within(PATIENCE, || !is_held(left) && !is_held(right)), "the namespaces are there");
-    assert!(!host.links().unwrap().iter().any(ours));
+    assert!(within(TIMEOUT, is_gone), "the child still runs");
+    assert!(within(TIMEOUT, || !is_held(left) && !is_held(right)), "the namespaces still exist");
+    assert!(!host.links().unwrap().iter().any(is_of_stage));
 }
 
-fn multicast_routes_are_the_namespaces_own_and_go_with_their_value() {
+fn multicast_routes_belong_to_the_namespace_and_end_on_drop() {
     let pair = Pair::new(VethOptions::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let [from, to] = ["lo", "left0"].map(|name| netlink.link(name).unwrap().index);
-    let told = |namespace: &Namespace, file: &'static str| {
+    let lines_of = |namespace: &Namespace, file: &'static str| {
         let text = namespace.run(|| fs::read_to_string(format!("/proc/thread-self/net/{file}"))).unwrap();
         text.unwrap_or_default().lines().skip(1).map(str::to_owned).collect::<Vec<String>>()
     };
@@ -251,35 +252,35 @@ fn multicast_routes_are_the_namespaces_own_and_go_with_their_value() {
         ("fd00::", "ff18::1", "ip6_mr_vif", "ip6_mr_cache"),
     ] {
         let (source, group): (IpAddr, IpAddr) = (source.parse().unwrap(), group.parse().unwrap());
-        let opened = MulticastRoutes::open(&pair.left, group);
-        if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(nix::libc::ENOPROTOOPT)) {
+        let result = MulticastRoutes::open(&pair.left, group);
+        if result.as_ref().is_err_and(|error| error.raw_os_error() == Some(nix::libc::ENOPROTOOPT)) {
             skip(format!("this kernel does not forward {group}"));
         }
-        let mut kept = opened.unwrap();
-        kept.add(source, group, from, &[to]).unwrap();
-        assert_eq!((told(&pair.left, links).len(), told(&pair.left, routes).len()), (2, 1));
-        assert!(told(&pair.left, links).iter().any(|line| line.contains("left0")));
-        let again = MulticastRoutes::open(&pair.left, group).unwrap_err();
-        assert_eq!(again.kind(), io::ErrorKind::AddrInUse, "one forwards at a time");
+        let mut routes_value = result.unwrap();
+        routes_value.add(source, group, from, &[to]).unwrap();
+        assert_eq!((lines_of(&pair.left, links).len(), lines_of(&pair.left, routes).len()), (2, 1));
+        assert!(lines_of(&pair.left, links).iter().any(|line| line.contains("left0")));
+        let error = MulticastRoutes::open(&pair.left, group).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "only one process may forward");
         let other = if group.is_ipv4() { "ff18::1" } else { "239.1.1.1" };
-        assert!(kept.add(source, other.parse().unwrap(), from, &[to]).is_err());
-        assert_eq!(told(&pair.right, links), Vec::<String>::new());
-        drop(kept);
-        assert_eq!((told(&pair.left, links), told(&pair.left, routes)), (Vec::new(), Vec::new()));
+        assert!(routes_value.add(source, other.parse().unwrap(), from, &[to]).is_err());
+        assert_eq!(lines_of(&pair.right, links), Vec::<String>::new());
+        drop(routes_value);
+        assert_eq!((lines_of(&pair.left, links), lines_of(&pair.left, routes)), (Vec::new(), Vec::new()));
     }
 }
 
 netstage_harness::tests![
     datagrams_pass_between_two_namespaces,
-    links_are_as_asked_for,
-    routes_lead_through_a_router_and_carry_their_metrics,
-    parameters_are_set_inside_only,
-    a_panic_inside_goes_on_outside_and_leaves_nothing,
-    a_refused_request_says_what_was_asked,
-    a_child_is_inside_and_ends_with_its_parents_thread_alive,
+    links_have_the_requested_properties,
+    routes_apply_their_gateway_and_metrics,
+    parameters_are_set_only_in_the_namespace,
+    a_panic_in_a_namespace_reaches_the_caller,
+    an_error_names_the_request,
+    a_child_runs_in_the_namespace_and_outlives_the_calling_thread,
     #[ignore = "started by the test of kill -9"]
     stage_and_wait,
-    kill_leaves_nothing_behind,
-    multicast_routes_are_the_namespaces_own_and_go_with_their_value,
+    nothing_remains_after_kill_9,
+    multicast_routes_belong_to_the_namespace_and_end_on_drop,
 ];
 netstage_harness::main![self];

@@ -1,4 +1,4 @@
-//! What a frame costs by each kind of port on a veth pair. Prints; decides nothing.
+//! Measures the cost of a frame for each kind of port on a veth pair. Prints the result without judging it.
 //!
 //! ```text
 //! cargo test --release -p netstage-host --test port_rates -- --ignored --nocapture
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const LENGTH: Duration = Duration::from_secs(1);
+const DURATION: Duration = Duration::from_secs(1);
 /// Frames between two flushes.
 const BATCH: usize = 64;
 
@@ -34,13 +34,13 @@ fn af_xdp(namespace: &Namespace, link: &str) -> io::Result<Box<dyn Port + Send>>
     Ok(Box::new(AfXdp::open(namespace, link, Default::default())?))
 }
 
-/// Time this thread has spent on a processor, in the kernel too.
+/// Returns the processor time of this thread, including kernel time.
 fn processor_time_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
     time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
 }
 
-/// What one side has done: frames, and processor time.
+/// Result of one side: frames and processor time.
 struct Work {
     frames: u64,
     processor_ns: u64,
@@ -52,13 +52,13 @@ impl Work {
     }
 }
 
-/// Sends at most `window` frames more than have been received, so that nothing need be lost.
+/// Keeps at most `window` frames unreceived, so that none need be lost.
 fn send(port: &mut dyn Port, length: usize, window: u64, received: &AtomicU64) -> Work {
     let mut frame = [&RIGHT_MAC[..], &LEFT_MAC, &[0x88, 0xb5]].concat();
     frame.resize(length, 0);
     let (start, processor) = (Instant::now(), processor_time_ns());
     let mut frames = 0;
-    while start.elapsed() < LENGTH {
+    while start.elapsed() < DURATION {
         if frames - received.load(Ordering::Relaxed) + BATCH as u64 > window {
             thread::yield_now();
             continue;
@@ -86,7 +86,7 @@ fn receive(port: &mut dyn Port, ended: &AtomicBool, received: &AtomicU64) -> Wor
     }
 }
 
-/// Asked for only when idle: it is a system call.
+/// Requested only when idle, because it is a system call.
 fn port_missed(port: &mut dyn Port, count: usize) -> u64 {
     if count == 0 { port.missed() } else { 0 }
 }
@@ -99,7 +99,7 @@ fn measure(name: &str, open: Open, length: usize, window: u64) {
     };
     let mut from = open(&pair.left, "left0").unwrap();
     let (ended, received) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (sent, taken) = thread::scope(|scope| {
+    let (sent, received_work) = thread::scope(|scope| {
         let receiver = scope.spawn(|| receive(&mut *to, &ended, &received));
         let sent = send(&mut *from, length, window, &received);
         ended.store(true, Ordering::Relaxed);
@@ -107,25 +107,25 @@ fn measure(name: &str, open: Open, length: usize, window: u64) {
     });
     println!(
         "{name:10} {length:5} {:9.2} {:14} {:17} {:9.2}",
-        taken.frames as f64 / LENGTH.as_secs_f64() / 1e6,
+        received_work.frames as f64 / DURATION.as_secs_f64() / 1e6,
         sent.ns_per_frame(),
-        taken.ns_per_frame(),
-        100.0 * (sent.frames - taken.frames) as f64 / sent.frames as f64,
+        received_work.ns_per_frame(),
+        100.0 * (sent.frames - received_work.frames) as f64 / sent.frames as f64,
     );
 }
 
-fn measures_what_a_frame_costs() {
+fn measure_cost_per_frame() {
     needs::namespaces();
     println!("port       bytes      Mpps  ns/frame sent  ns/frame received  % missed");
     for length in [64, 512, 1514] {
         measure("af_packet", af_packet, length, 1024);
-        // Half of what the driver's own ring holds.
+        // Half the capacity of the driver's ring.
         measure("af_xdp", af_xdp, length, 1024);
     }
 }
 
 netstage_harness::tests![
     #[ignore = "a measurement, not a test"]
-    measures_what_a_frame_costs,
+    measure_cost_per_frame,
 ];
 netstage_harness::main![self];

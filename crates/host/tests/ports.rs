@@ -1,5 +1,5 @@
-//! Every kind of port: frames in are frames out, in order, with times that never go back;
-//! what is lost is counted; what disappears is said.
+//! Tests of every kind of port: frames pass in order with monotonic times, losses are counted, and a removed
+//! interface is reported.
 
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
@@ -21,17 +21,17 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Generous: only a broken program takes so long.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Test timeout, exceeded only by a broken program.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A frame of a protocol the kernel does not know, which therefore only ports see.
+/// Returns a frame of a protocol unknown to the kernel, so that only ports handle it.
 fn frame(number: u32, length: usize) -> Vec<u8> {
     let header = [&RIGHT_MAC[..], &LEFT_MAC, &[0x88, 0xb5]].concat();
     let payload = number.to_be_bytes().into_iter().cycle();
     header.into_iter().chain(payload).take(length).collect()
 }
 
-/// Frames of all lengths an Ethernet interface takes.
+/// Returns frames of all lengths an Ethernet interface accepts.
 fn frames(count: u32) -> Vec<Vec<u8>> {
     (0..count).map(|number| frame(number, 60 + (number as usize * 97) % 1455)).collect()
 }
@@ -40,24 +40,24 @@ fn send_all(port: &mut dyn Port, frames: &[Vec<u8>]) {
     for frame in frames {
         if !port.send(frame).unwrap() {
             assert_eq!(port.flush().unwrap(), 0);
-            assert!(port.send(frame).unwrap(), "room after a flush");
+            assert!(port.send(frame).unwrap(), "a flushed port accepts a frame");
         }
     }
     assert_eq!(port.flush().unwrap(), 0);
 }
 
-/// Waits until the port has something to say (true), or it is time to ask.
+/// Waits until the port is readable (true) or a timeout expires.
 fn wait(port: &dyn Port) -> bool {
     let fd = port.fd().unwrap();
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::from(100_u8)).unwrap() > 0
 }
 
-/// Receives `count` frames with their times.
+/// Receives `count` frames with their arrival times.
 fn receive(port: &mut dyn Port, count: usize) -> Vec<(Vec<u8>, u64)> {
     let mut all = Vec::new();
     let start = Instant::now();
     while all.len() < count {
-        assert!(start.elapsed() < PATIENCE, "only {} of {count} frames", all.len());
+        assert!(start.elapsed() < TIMEOUT, "only {} of {count} frames", all.len());
         wait(port);
         let limit = count - all.len();
         port.receive(limit, &mut |received| all.push((received.frame.to_vec(), received.at_ns))).unwrap();
@@ -65,33 +65,33 @@ fn receive(port: &mut dyn Port, count: usize) -> Vec<(Vec<u8>, u64)> {
     all
 }
 
-/// What holds for all ports that are joined.
+/// Checks properties common to all connected ports.
 fn frames_in_are_frames_out(from: &mut dyn Port, to: &mut dyn Port) {
     let sent = frames(500);
     let before = monotonic_ns();
     let mut received = Vec::new();
-    for part in sent.chunks(100) {
-        send_all(from, part);
-        received.extend(receive(to, part.len()));
+    for chunk in sent.chunks(100) {
+        send_all(from, chunk);
+        received.extend(receive(to, chunk.len()));
     }
     assert!(received.iter().map(|(frame, _)| frame).eq(&sent));
     let times: Vec<u64> = received.iter().map(|(_, at_ns)| *at_ns).collect();
     assert!(times.is_sorted(), "{times:?}");
-    // A wall clock being set right moves kernel timestamps against ours, by less than this.
+    // Adjustment of the wall clock shifts kernel timestamps against the monotonic clock by less than this.
     assert!(times[0] + 1_000_000_000 > before && *times.last().unwrap() <= monotonic_ns());
     assert_eq!(to.missed(), 0);
-    assert_eq!(to.receive(1, &mut |_| panic!("no frame was sent twice")).unwrap(), 0);
-    // A frame arrives when it arrives, not when somebody reads it.
+    assert_eq!(to.receive(1, &mut |_| panic!("received a duplicate frame")).unwrap(), 0);
+    // The arrival time does not depend on the time of reading.
     send_all(from, &sent[..1]);
     let start = Instant::now();
     while !wait(to) {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     let read = monotonic_ns();
     assert!(receive(to, 1)[0].1 <= read);
 }
 
-/// The error a port gives once it has lost its interface.
+/// Returns the error of a port that has lost its interface.
 fn loss(port: &mut dyn Port) -> std::io::Error {
     for _ in 0..100 {
         wait(port);
@@ -113,7 +113,7 @@ fn packet_port(namespace: &Namespace, link: &str, options: Options) -> AfPacket 
     AfPacket::open(namespace, link, options).unwrap()
 }
 
-/// Frames pass unchanged both ways.
+/// Frames pass unchanged in both directions.
 fn frames_pass(left: &mut dyn Port, right: &mut dyn Port) {
     frames_in_are_frames_out(left, right);
     frames_in_are_frames_out(right, left);
@@ -133,7 +133,7 @@ fn loss_without_wait(port: &mut dyn Port) -> std::io::Error {
     port.receive(1, &mut |_| {}).unwrap_err()
 }
 
-fn ring_counts_what_nobody_took() {
+fn ring_counts_missed_frames() {
     let (mut left, mut right) = ring::pair(10).unwrap();
     send_all(&mut left, &frames(25));
     assert_eq!(receive(&mut right, 10).len(), 10);
@@ -162,7 +162,7 @@ fn af_packet_keeps_vlan_tags() {
     assert!(received.iter().map(|(frame, _)| frame).eq(&sent), "{received:x?}");
 }
 
-fn af_packet_refuses_what_the_interface_does_not_carry() {
+fn af_packet_refuses_frames_of_invalid_length() {
     let (_pair, mut left, mut right) = packet_ports(Options::default());
     for unfit in [frame(0, 3000), frame(0, 1600), frame(0, 5)] {
         assert!(left.send(&unfit).unwrap());
@@ -172,26 +172,26 @@ fn af_packet_refuses_what_the_interface_does_not_carry() {
     assert_eq!(receive(&mut right, 1)[0].0, frame(1, 60));
 }
 
-fn af_packet_counts_what_nobody_took() {
+fn af_packet_counts_missed_frames() {
     let (pair, mut left, mut right) = packet_ports(Options { receive_frames: 100 });
     let sent = frames(2000);
     send_all(&mut left, &sent);
     let taken = receive(&mut right, 100);
-    assert!(taken.iter().map(|(frame, _)| frame).eq(&sent[..100]), "the oldest were kept");
+    assert!(taken.iter().map(|(frame, _)| frame).eq(&sent[..100]), "the oldest frames are kept");
     let mut count = 100;
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let start = Instant::now();
-    // On a busy machine frames may still be on their way, or dropped there and counted.
+    // On a busy machine, frames may still be in transit, or dropped and counted by the sender.
     while count + right.missed() + netlink.link("left0").unwrap().statistics.sent_dropped < 2000 {
-        assert!(start.elapsed() < PATIENCE, "{count} received, {} missed", right.missed());
+        assert!(start.elapsed() < TIMEOUT, "{count} received, {} missed", right.missed());
         count += right.receive(64, &mut |_| {}).unwrap() as u64;
     }
     assert!(count < 2000);
     let missed = right.missed();
-    assert_eq!(right.missed(), missed, "asking does not change it");
+    assert_eq!(right.missed(), missed, "reading the counter does not change it");
 }
 
-fn af_packet_says_that_its_interface_is_down_or_gone() {
+fn af_packet_reports_that_its_interface_is_down_or_gone() {
     let (pair, mut left, mut right) = packet_ports(Options::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
     netlink.set_down("left0").unwrap();
@@ -203,7 +203,7 @@ fn af_packet_says_that_its_interface_is_down_or_gone() {
     netlink.set_up("left0").unwrap();
     netlink.wait_until_ready("left0").unwrap();
     send_all(&mut left, &[frame(1, 60)]);
-    assert_eq!(receive(&mut right, 1)[0].0, frame(1, 60), "it works again once the interface is up");
+    assert_eq!(receive(&mut right, 1)[0].0, frame(1, 60), "the port works again once the interface is up");
     netlink.delete_link("left0").unwrap();
     for port in [&mut left, &mut right] {
         let error = loss(port);
@@ -216,7 +216,7 @@ fn af_packet_says_that_its_interface_is_down_or_gone() {
     assert!(error.to_string().contains("left0"), "{error}");
 }
 
-/// A port by AF_XDP; skips where this process or kernel cannot.
+/// Opens an AF_XDP port; skips the test if this process or kernel cannot.
 fn xdp_port(namespace: &Namespace, link: &str, options: af_xdp::Options) -> AfXdp {
     match AfXdp::open(namespace, link, options) {
         Ok(port) => port,
@@ -238,35 +238,35 @@ fn af_xdp_carries_frames() {
         assert_eq!(receive(&mut right, 100).len(), 100);
     }
     assert!(left.send(&frame(0, 3000)).unwrap());
-    assert_eq!(left.flush().unwrap(), 1, "what is too long is refused");
+    assert_eq!(left.flush().unwrap(), 1, "a frame that is too long is refused");
 }
 
-fn af_xdp_and_af_packet_understand_each_other() {
+fn af_xdp_and_af_packet_interoperate() {
     let pair = Pair::new(Default::default());
     let mut left = xdp_port(&pair.left, "left0", Default::default());
     let mut right = AfPacket::open(&pair.right, "right0", Options::default()).unwrap();
     frames_pass(&mut left, &mut right);
 }
 
-fn af_xdp_counts_what_nobody_took() {
+fn af_xdp_counts_missed_frames() {
     let pair = Pair::new(Default::default());
     let options = af_xdp::Options { receive_frames: 64, send_frames: 4096, receives: true };
     let mut right = xdp_port(&pair.right, "right0", options);
     let mut left = AfPacket::open(&pair.left, "left0", Options::default()).unwrap();
-    // Fewer than the driver itself holds, so that it loses none.
+    // Fewer than the driver's capacity, so that the driver loses none.
     let sent = frames(200);
     send_all(&mut left, &sent);
     let start = Instant::now();
     while right.missed() < 136 {
-        assert!(start.elapsed() < PATIENCE, "{} missed", right.missed());
+        assert!(start.elapsed() < TIMEOUT, "{} missed", right.missed());
         std::thread::sleep(Duration::from_millis(1));
     }
     let taken = receive(&mut right, 64);
-    assert!(taken.iter().map(|(frame, _)| frame).eq(&sent[..64]), "the oldest were kept");
+    assert!(taken.iter().map(|(frame, _)| frame).eq(&sent[..64]), "the oldest frames are kept");
     assert_eq!(right.missed(), 136);
 }
 
-fn af_xdp_outlives_a_flood() {
+fn af_xdp_survives_a_flood() {
     let pair = Pair::new(Default::default());
     let options = af_xdp::Options { receive_frames: 64, send_frames: 1024, receives: true };
     let mut left = xdp_port(&pair.left, "left0", options);
@@ -282,22 +282,22 @@ fn af_xdp_outlives_a_flood() {
                 left.flush().unwrap();
             }
         });
-        // Every chunk is on its way nearly all the time.
+        // Nearly all chunks are in use most of the time.
         let start = Instant::now();
         let mut taken = 0;
         while start.elapsed() < Duration::from_millis(500) {
             taken += right.receive(64, &mut |_| {}).unwrap();
         }
         ended.store(true, Ordering::Relaxed);
-        assert!(taken > 64, "{taken} taken");
+        assert!(taken > 64, "{taken} frames received");
     });
-    // What is left of it, and then all of them are there again.
+    // Drain the rest; then all chunks are available again.
     while wait(&right) && right.receive(64, &mut |_| {}).unwrap() > 0 {}
     send_all(&mut left, &frames(64));
     assert_eq!(receive(&mut right, 64).len(), 64);
 }
 
-fn af_xdp_leaves_its_interface_as_it_was() {
+fn af_xdp_restores_its_interface() {
     let pair = Pair::new(Default::default());
     let port = xdp_port(&pair.right, "right0", Default::default());
     let second = AfXdp::open(&pair.right, "right0", Default::default()).unwrap_err();
@@ -314,16 +314,16 @@ fn af_xdp_leaves_its_interface_as_it_was() {
     assert_eq!(port.flush().unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// What a port at the right sees of a TCP transfer from the left: frames, and packets the left's
-/// kernel handed to its interface meanwhile.
+/// Returns the frames of a TCP transfer captured at the right, and the number of packets that the left kernel
+/// passed to its interface.
 fn transfer(pair: &Pair, bytes: usize) -> (Vec<Vec<u8>>, u64) {
-    let handed = || Netlink::open(&pair.left).unwrap().link("left0").unwrap().statistics.sent_packets;
+    let kernel_packets = || Netlink::open(&pair.left).unwrap().link("left0").unwrap().statistics.sent_packets;
     let mut port = AfPacket::open(&pair.right, "right0", Options::default()).unwrap();
-    let before = handed();
+    let before = kernel_packets();
     let listener = pair.right.run(|| TcpListener::bind("[fd00::1]:80")).unwrap().unwrap();
     let mut client = pair.left.run(|| TcpStream::connect("[fd00::1]:80")).unwrap().unwrap();
     let (mut server, _) = listener.accept().unwrap();
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut frames = Vec::new();
     for part in vec![1; bytes].chunks(1 << 16) {
         client.write_all(part).unwrap();
@@ -331,21 +331,24 @@ fn transfer(pair: &Pair, bytes: usize) -> (Vec<Vec<u8>>, u64) {
         while port.receive(64, &mut |received| frames.push(received.frame.to_vec())).unwrap() > 0 {}
     }
     assert_eq!(port.missed(), 0);
-    (frames, handed() - before)
+    (frames, kernel_packets() - before)
 }
 
-fn af_packet_does_what_a_host_leaves_to_its_interface() {
+fn af_packet_performs_the_offloads_of_its_peer() {
     needs::namespaces();
     const BYTES: usize = 1 << 20;
     let pair = Pair::new(Default::default());
-    let (frames, handed) = transfer(&pair, BYTES);
-    assert!(handed >= frames.len() as u64, "without offloads each frame is a packet: {handed}");
+    let (frames, kernel_packets) = transfer(&pair, BYTES);
+    assert!(
+        kernel_packets >= frames.len() as u64,
+        "without offloads each frame is a packet: {kernel_packets}"
+    );
 
     let features =
         ["tx-tcp6-segmentation", "tx-checksum-ip-generic", "tx-generic-segmentation", "tx-scatter-gather"];
     ethtool::switch_on(&pair.left, "left0", &features.map(String::from)).unwrap();
-    let (frames, handed) = transfer(&pair, BYTES);
-    assert!(handed < frames.len() as u64 / 2, "{handed} packets, {} frames", frames.len());
+    let (frames, kernel_packets) = transfer(&pair, BYTES);
+    assert!(kernel_packets < frames.len() as u64 / 2, "{kernel_packets} packets, {} frames", frames.len());
     let mut sequences = std::collections::BTreeSet::new();
     let mut payload = 0;
     for frame in &frames {
@@ -354,7 +357,7 @@ fn af_packet_does_what_a_host_leaves_to_its_interface() {
         let transport = packet.transport().unwrap();
         let length = transport.payload.len() as u32;
         let sum = ip::pseudo_header(packet.source(), packet.destination(), transport.protocol, length);
-        assert_eq!(sum.bytes(transport.payload).folded(), 0xffff, "checksums are finished");
+        assert_eq!(sum.bytes(transport.payload).folded(), 0xffff, "checksums are complete");
         if let Ok(segment) = tcp::View::new(transport.payload)
             && transport.protocol == ip::protocol::TCP
             && !segment.payload().is_empty()
@@ -366,8 +369,7 @@ fn af_packet_does_what_a_host_leaves_to_its_interface() {
     assert_eq!(payload, BYTES);
 }
 
-/// Sends back what a socket sends to 10.9.0.2, from there; by swapping addresses and ports,
-/// which no checksum notices.
+/// Reflects datagrams sent to 10.9.0.2. Swapping addresses and ports leaves all checksums valid.
 fn reflect_through(layer: Layer) {
     let namespace = Namespace::new().unwrap();
     let mut tun = Tun::create(&namespace, "tun0", layer).unwrap();
@@ -379,7 +381,7 @@ fn reflect_through(layer: Layer) {
     }
     netlink.wait_until_ready("tun0").unwrap();
     let socket = namespace.run(|| UdpSocket::bind("10.9.0.1:9")).unwrap().unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     for number in 0..20_u8 {
         socket.send_to(&[number; 10], "10.9.0.2:9").unwrap();
     }
@@ -387,7 +389,7 @@ fn reflect_through(layer: Layer) {
     while count < 20 {
         for (mut frame, at_ns) in receive(&mut tun, 1) {
             assert!(at_ns <= monotonic_ns());
-            // The kernel may have to say something of its own (IGMP, MLD).
+            // The kernel may send packets of its own (IGMP, MLD).
             if frame[12..14] != [8, 0] || frame[14 + 9] != 17 {
                 continue;
             }
@@ -405,7 +407,7 @@ fn reflect_through(layer: Layer) {
     }
     assert_eq!(tun.missed(), 0);
     (0..2000).for_each(|_| drop(socket.send_to(b"unread", "10.9.0.2:9")));
-    assert!(tun.missed() > 0, "its queue is finite");
+    assert!(tun.missed() > 0, "the queue of the interface is finite");
     netlink.delete_link("tun0").unwrap();
     let error = loss(&mut tun);
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
@@ -418,14 +420,14 @@ fn tun_and_tap_reach_the_kernel() {
     reflect_through(Layer::Ethernet);
 }
 
-fn labelled_packets_pass_an_interface_without_ethernet() {
+fn mpls_packets_pass_an_interface_without_ethernet() {
     needs::namespaces();
     needs::kernel("/dev/net/tun", std::path::Path::new("/dev/net/tun").exists());
     let namespace = Namespace::new().unwrap();
     let mut tun = Tun::create(&namespace, "tun0", Layer::Ip).unwrap();
     Netlink::open(&namespace).unwrap().set_up("tun0").unwrap();
     let mut port = AfPacket::open(&namespace, "tun0", Options::default()).unwrap();
-    // What is no packet of IP by its first bits is none for that.
+    // A packet whose first bits are not an IP version must pass, too.
     for (kind, first) in [([0x88, 0x47], 0), ([0x88, 0x47], 0x45), ([0x08, 0x00], 0x45), ([0x86, 0xdd], 0x60)]
     {
         let sent = [[&[0; 12][..], &kind, &[first], &[9; 1499]].concat()];
@@ -436,7 +438,7 @@ fn labelled_packets_pass_an_interface_without_ethernet() {
     }
 }
 
-/// The next frame of this kind; the kernel may have something of its own to say.
+/// Returns the next frame of this kind, skipping packets of the kernel.
 fn of_kind(port: &mut impl Port, kind: &[u8; 2]) -> Vec<Vec<u8>> {
     loop {
         let frames = receive(port, 1).into_iter().map(|(frame, _)| frame);
@@ -447,7 +449,7 @@ fn of_kind(port: &mut impl Port, kind: &[u8; 2]) -> Vec<Vec<u8>> {
     }
 }
 
-fn what_is_captured_is_replayed() {
+fn a_capture_is_replayed() {
     let folder = Folder::new("captured");
     let file = folder.join("captured.pcapng");
     let (mut left, right) = ring::pair(1000).unwrap();
@@ -484,7 +486,7 @@ fn what_is_captured_is_replayed() {
             let lengths: Vec<usize> = text.lines().map(|line| line.parse().unwrap()).collect();
             assert!(lengths.into_iter().eq(frames.iter().map(|frame| frame.len())));
         }
-        Err(error) => skip(format!("tshark reading our pcapng: {error}")),
+        Err(error) => skip(format!("cannot run tshark: {error}")),
     }
 }
 
@@ -502,11 +504,11 @@ fn replay_waits_until_frames_are_due() {
     let mut count = 0;
     replay.receive(10, &mut |received| count += usize::from(received.frame == b"now")).unwrap();
     assert_eq!((count, replay.has_ended()), (1, false));
-    assert!(replay.send(b"nothing takes this").unwrap());
+    assert!(replay.send(b"refused").unwrap());
     assert_eq!(replay.flush().unwrap(), 1);
 }
 
-fn a_broken_capture_and_a_full_disk_are_said() {
+fn a_broken_capture_and_a_full_disk_are_reported() {
     let folder = Folder::new("broken");
     let file = folder.join("broken.pcapng");
     std::fs::write(&file, b"\x0a\x0d\x0d\x0anot a capture, although it begins like one").unwrap();
@@ -516,32 +518,32 @@ fn a_broken_capture_and_a_full_disk_are_said() {
     let Ok(mut captured) = Captured::new(right, "/dev/full".as_ref(), "right0") else {
         skip("no /dev/full");
     };
-    // More than is held back before it is written.
+    // More than the write buffer holds.
     let sent = frames(2000);
     send_all(&mut left, &sent);
-    assert_eq!(receive(&mut captured, 2000).len(), 2000, "traffic goes on");
+    assert_eq!(receive(&mut captured, 2000).len(), 2000, "traffic continues");
     let error = captured.finish().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
 }
 
 netstage_harness::tests![
     ring_carries_frames,
-    ring_counts_what_nobody_took,
+    ring_counts_missed_frames,
     af_packet_carries_frames,
     af_packet_keeps_vlan_tags,
-    af_packet_refuses_what_the_interface_does_not_carry,
-    af_packet_counts_what_nobody_took,
-    af_packet_says_that_its_interface_is_down_or_gone,
+    af_packet_refuses_frames_of_invalid_length,
+    af_packet_counts_missed_frames,
+    af_packet_reports_that_its_interface_is_down_or_gone,
     af_xdp_carries_frames,
-    af_xdp_and_af_packet_understand_each_other,
-    af_xdp_counts_what_nobody_took,
-    af_xdp_outlives_a_flood,
-    af_xdp_leaves_its_interface_as_it_was,
-    af_packet_does_what_a_host_leaves_to_its_interface,
+    af_xdp_and_af_packet_interoperate,
+    af_xdp_counts_missed_frames,
+    af_xdp_survives_a_flood,
+    af_xdp_restores_its_interface,
+    af_packet_performs_the_offloads_of_its_peer,
     tun_and_tap_reach_the_kernel,
-    labelled_packets_pass_an_interface_without_ethernet,
-    what_is_captured_is_replayed,
+    mpls_packets_pass_an_interface_without_ethernet,
+    a_capture_is_replayed,
     replay_waits_until_frames_are_due,
-    a_broken_capture_and_a_full_disk_are_said,
+    a_broken_capture_and_a_full_disk_are_reported,
 ];
 netstage_harness::main![self];

@@ -1,5 +1,5 @@
-//! A user without any privilege stages a network in a user namespace. Not under the usual
-//! test harness: only a process without threads can enter a user namespace.
+//! Tests that an unprivileged user can create a network in a user namespace. Does not use the standard test
+//! harness: only a process without threads can enter a user namespace.
 
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
@@ -12,22 +12,22 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// "nobody" and "nogroup" of most systems; any without privileges do.
+/// "nobody" and "nogroup" on most systems; any unprivileged account works.
 const NOBODY: u32 = 65_534;
-/// Exit code where user namespaces are forbidden.
+/// Exit code if user namespaces are forbidden.
 const FORBIDDEN: u8 = 4;
 
 const INSIDE: &str = "--inside";
 
 fn main() -> ExitCode {
-    // Only a process without threads can enter a user namespace: the test runs this program anew.
+    // Only a process without threads can enter a user namespace: the test starts this program again.
     match std::env::args().any(|argument| argument == INSIDE) {
         true => stage(),
         false => netstage_harness::run([tests()]),
     }
 }
 
-fn a_network_is_staged_without_privileges() {
+fn a_network_is_created_without_privileges() {
     needs::emulation();
     match privileges() {
         Privileges::Held => stage_as_nobody(),
@@ -36,19 +36,19 @@ fn a_network_is_staged_without_privileges() {
     }
 }
 
-/// Stages the network in a process of its own.
+/// Creates the network in a separate process.
 fn inside(mut command: Command) {
     match command.arg(INSIDE).current_dir("/").output() {
         Ok(output) if output.status.code() == Some(i32::from(FORBIDDEN)) => {
             skip(String::from_utf8_lossy(&output.stderr))
         }
         Ok(output) => assert!(output.status.success(), "{output:?}"),
-        Err(error) => skip(format!("no process of another user can be started: {error}")),
+        Err(error) => skip(format!("cannot start a process of another user: {error}")),
     }
 }
 
 fn stage_as_nobody() {
-    // Where the program was built, others may not read.
+    // Other users may be unable to read the build folder.
     let folder = Folder::new("unprivileged");
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
     let program = folder.program("inside", &std::fs::read(std::env::current_exe().unwrap()).unwrap());
@@ -59,13 +59,13 @@ fn stage_as_nobody() {
 
 fn stage() -> ExitCode {
     match privileges() {
-        Privileges::UserNamespace => become_privileged().expect("privileges() said so"),
+        Privileges::UserNamespace => become_privileged().expect("privileges() reported that it succeeds"),
         Privileges::Neither(forbidden) => {
             assert_eq!(become_privileged(), Err(forbidden.clone()));
             eprintln!("{forbidden}");
             return ExitCode::from(FORBIDDEN);
         }
-        Privileges::Held => panic!("nobody has privileges"),
+        Privileges::Held => panic!("the account is privileged"),
     }
     assert_eq!(privileges(), Privileges::Held);
     let pair = Pair::new(Default::default());
@@ -80,4 +80,4 @@ fn stage() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-netstage_harness::tests![a_network_is_staged_without_privileges];
+netstage_harness::tests![a_network_is_created_without_privileges];

@@ -1,4 +1,4 @@
-//! Puts back what killed processes left limited, by their notes.
+//! Restores limits that killed processes left behind, using their files.
 
 use super::note::{Before, Noted};
 use super::{limit, route};
@@ -10,21 +10,21 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Puts back what killed processes left limited: how many connections and routes of theirs there were.
+/// Restores limits that killed processes left behind; returns the number of connections and routes.
 pub fn clean(folder: &Path) -> Result<usize, Obstacle> {
     let mut count = 0;
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let failed = |error| Obstacle::system(format!("{}", entry.path().display()), &error);
-        let mut file = File::options().read(true).write(true).open(entry.path()).map_err(failed)?;
+        let system_error = |error| Obstacle::system(format!("{}", entry.path().display()), &error);
+        let mut file = File::options().read(true).write(true).open(entry.path()).map_err(system_error)?;
         match file.try_lock() {
             Ok(()) => {}
-            // It is at work.
+            // The process is still running.
             Err(TryLockError::WouldBlock) => continue,
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
+            Err(TryLockError::Error(error)) => return Err(system_error(error)),
         }
         let mut text = String::new();
-        file.read_to_string(&mut text).map_err(failed)?;
-        // A kill in the middle of writing leaves a line that ends early.
+        file.read_to_string(&mut text).map_err(system_error)?;
+        // A kill during writing leaves an incomplete last line.
         let (first, rest) = text.split_once('\n').unwrap_or_default();
         let noted: Vec<Noted> = rest.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let namespaces = namespaces(&serde_json::from_str(first).unwrap_or_default());
@@ -44,16 +44,16 @@ pub fn clean(folder: &Path) -> Result<usize, Obstacle> {
             }
         }
         count += noted.len();
-        fs::remove_file(entry.path()).map_err(failed)?;
+        fs::remove_file(entry.path()).map_err(system_error)?;
     }
     Ok(count)
 }
 
-/// Those of some namespaces that are still there: they are held by names, processes, or open files.
+/// Opens those of the namespaces that still exist: namespaces are held by names, processes or open files.
 fn namespaces(numbers: &BTreeSet<u64>) -> Vec<Namespace> {
     let entries =
         |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let of_process = |process: PathBuf| {
+    let paths_of_process = |process: PathBuf| {
         let is_namespace = |file: &PathBuf| {
             fs::read_link(file).is_ok_and(|target| target.to_string_lossy().starts_with("net:["))
         };
@@ -61,13 +61,13 @@ fn namespaces(numbers: &BTreeSet<u64>) -> Vec<Namespace> {
         std::iter::once(process.join("ns/net")).chain(open.collect::<Vec<_>>())
     };
     let processes = entries("/proc".into()).filter(|path| path.join("fd").exists());
-    let places = entries("/run/netns".into()).chain(processes.flat_map(of_process));
+    let paths = entries("/run/netns".into()).chain(processes.flat_map(paths_of_process));
     let mut found = BTreeMap::new();
-    for place in places {
-        let number = fs::metadata(&place).map_or(0, |namespace| namespace.ino());
+    for path in paths {
+        let number = fs::metadata(&path).map_or(0, |namespace| namespace.ino());
         if numbers.contains(&number)
             && !found.contains_key(&number)
-            && let Ok(namespace) = Namespace::at(&place)
+            && let Ok(namespace) = Namespace::at(&path)
         {
             found.insert(number, namespace);
         }

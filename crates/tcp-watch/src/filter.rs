@@ -1,5 +1,5 @@
-//! Which connections are watched: those that agree with every kind of filter given, and of each kind with one
-//! of those given.
+//! Filter of watched connections. A connection matches if, for every kind of criterion given, one entry
+//! matches.
 
 use netstage_host::obstacle::Obstacle;
 use std::collections::BTreeSet;
@@ -10,32 +10,32 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Filters of a kind at most, apart from processes.
+/// Maximum number of entries per kind, except processes.
 pub const MOST: usize = 16;
-/// Where the hierarchy of cgroups of version 2 may be.
+/// Mount points of the cgroup v2 hierarchy.
 const CGROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// What is watched; everything, if nothing is given.
+/// Filter of connections; matches all if empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Processes.
     pub processes: Vec<Process>,
     /// Local or remote ports.
     pub ports: Vec<u16>,
-    /// Networks the local or remote address is in.
+    /// Networks of the local or remote address.
     pub addresses: Vec<Network>,
     /// Inodes of network namespaces.
     pub namespaces: Vec<u32>,
-    /// Folders of cgroups, each with those below.
+    /// Folders of cgroups, including their descendants.
     pub cgroups: Vec<PathBuf>,
 }
 
-/// A process by its number, or all of a name.
+/// Process number, or name of any number of processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Process {
-    /// Its number.
+    /// Process number.
     Number(u32),
-    /// What its kernel calls it: the first 15 characters of its program's name.
+    /// Name in the kernel: the first 15 characters of the program name.
     Name(String),
 }
 
@@ -44,15 +44,15 @@ impl FromStr for Process {
 
     fn from_str(text: &str) -> Result<Process, String> {
         match text.parse() {
-            Ok(0) => Err("processes are numbered from 1".into()),
+            Ok(0) => Err("process numbers start at 1".into()),
             Ok(number) => Ok(Process::Number(number)),
-            Err(_) if text.is_empty() => Err("expected a process's number or name".into()),
+            Err(_) if text.is_empty() => Err("expected the number or name of a process".into()),
             Err(_) => Ok(Process::Name(text.chars().take(15).collect())),
         }
     }
 }
 
-/// Addresses that begin alike, as IPv6 (IPv4 mapped into it).
+/// Address prefix, in IPv6 (IPv4 is mapped).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: u128,
@@ -63,27 +63,28 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Network, String> {
-        let wrong = || format!("{text:?} is no address: expected 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32");
+        let invalid =
+            || format!("{text:?} is not an address: expected 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32");
         let (address, length) = match text.split_once('/') {
-            Some((address, length)) => (address, Some(length.parse::<u32>().map_err(|_| wrong())?)),
+            Some((address, length)) => (address, Some(length.parse::<u32>().map_err(|_| invalid())?)),
             None => (text, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let (mapped, most) = match address {
+        let address: IpAddr = address.parse().map_err(|_| invalid())?;
+        let (mapped, max) = match address {
             IpAddr::V4(address) => (address.to_ipv6_mapped(), 32),
             IpAddr::V6(address) => (address, 128),
         };
-        let length = length.unwrap_or(most);
-        if length > most {
-            return Err(format!("{text:?}: a prefix of {most} bits at most"));
+        let length = length.unwrap_or(max);
+        if length > max {
+            return Err(format!("{text:?}: the prefix is longer than {max} bits"));
         }
-        let mask = u128::MAX.checked_shl(most - length).unwrap_or(0);
+        let mask = u128::MAX.checked_shl(max - length).unwrap_or(0);
         Ok(Network { address: u128::from(mapped) & mask, mask })
     }
 }
 
 impl Network {
-    /// Whether an address is in it.
+    /// Returns whether an address is in the network.
     pub fn contains(&self, address: IpAddr) -> bool {
         let mapped = match address {
             IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -92,7 +93,7 @@ impl Network {
         u128::from(mapped) & self.mask == self.address
     }
 
-    /// Address and mask, each as two words in the order of the wire.
+    /// Returns address and mask, each as two words in network byte order.
     pub(super) fn words(&self) -> ([u64; 2], [u64; 2]) {
         let words = |value: u128| {
             let octets = Ipv6Addr::from(value).octets();
@@ -103,7 +104,7 @@ impl Network {
     }
 }
 
-/// Where the network namespace is that a name of `ip netns`, the number of a process or a path stands for.
+/// Returns the path of a network namespace, given by a name of `ip netns`, a process number or a path.
 pub fn namespace_path(text: &str) -> PathBuf {
     match text.parse::<u32>() {
         Ok(process) => PathBuf::from(format!("/proc/{process}/ns/net")),
@@ -112,15 +113,15 @@ pub fn namespace_path(text: &str) -> PathBuf {
     }
 }
 
-/// The number of that network namespace.
+/// Returns the inode of this network namespace.
 pub fn namespace(text: &str) -> Result<u32, String> {
     let path = namespace_path(text);
     let found =
         fs::metadata(&path).map_err(|error| format!("no namespace at {}: {error}", path.display()))?;
-    u32::try_from(found.ino()).map_err(|_| format!("{} is no namespace", path.display()))
+    u32::try_from(found.ino()).map_err(|_| format!("{} is not a namespace", path.display()))
 }
 
-/// The cgroup of a path, from the root of their hierarchy or of the file system.
+/// Returns the folder of a cgroup path, relative to the root of the hierarchy or of the file system.
 pub fn cgroup(text: &str) -> Result<PathBuf, String> {
     let relative = text.trim_start_matches('/');
     let roots = CGROUPS.iter().rev().map(|root| Path::new(root).join(relative));
@@ -129,34 +130,34 @@ pub fn cgroup(text: &str) -> Result<PathBuf, String> {
     candidates.find(is_cgroup).ok_or_else(|| format!("no cgroup {text:?} below {}", CGROUPS.join(" or ")))
 }
 
-/// The cgroup of a container: the one whose name holds its id, of which the first characters suffice.
+/// Returns the cgroup of a container, identified by the start of its ID in the folder name.
 pub fn container(id: &str) -> Result<PathBuf, String> {
     if id.len() < 4 || !id.chars().all(|c| c.is_ascii_hexdigit()) {
-        return Err(format!("{id:?} is no container's id: expected four or more hexadecimal digits"));
+        return Err(format!("{id:?} is not a container ID: expected four or more hexadecimal digits"));
     }
-    let mut found: Vec<PathBuf> = Vec::new();
+    let mut matching: Vec<PathBuf> = Vec::new();
     for root in CGROUPS.iter().rev() {
-        let holds = |folder: &PathBuf| {
+        let is_of_container = |folder: &PathBuf| {
             let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            // docker-ID.scope, cri-containerd-ID.scope, libpod-ID.scope, or the id alone; libpod-conmon-ID.scope is
-            // its monitor's.
+            // Names: docker-ID.scope, cri-containerd-ID.scope, libpod-ID.scope, or the plain ID. A container's
+            // monitor has libpod-conmon-ID.scope.
             let mut parts = name.split(['-', '.']);
             !name.contains("conmon") && parts.any(|part| part.starts_with(id) && part.len() >= 12)
         };
-        found.extend(folders(Path::new(root)).into_iter().filter(holds));
-        if !found.is_empty() {
+        matching.extend(folders(Path::new(root)).into_iter().filter(is_of_container));
+        if !matching.is_empty() {
             break;
         }
     }
-    found.retain(|folder| folder.join("cgroup.procs").exists());
-    match found.as_slice() {
+    matching.retain(|folder| folder.join("cgroup.procs").exists());
+    match matching.as_slice() {
         [one] => Ok(one.clone()),
-        [] => Err(format!("no container whose id begins with {id:?}")),
-        several => Err(format!("{} containers have an id that begins with {id:?}", several.len())),
+        [] => Err(format!("no container ID starts with {id:?}")),
+        several => Err(format!("{} container IDs start with {id:?}; give more digits", several.len())),
     }
 }
 
-/// A folder and all below it.
+/// Returns a folder and all its descendants.
 fn folders(root: &Path) -> Vec<PathBuf> {
     let mut all = vec![root.to_owned()];
     let mut next = 0;
@@ -171,7 +172,7 @@ fn folders(root: &Path) -> Vec<PathBuf> {
 }
 
 impl Filter {
-    /// Refuses more than there is room for.
+    /// Rejects a filter with too many entries.
     pub fn check(&self) -> Result<(), Obstacle> {
         let kinds = [
             ("ports", self.ports.len()),
@@ -180,20 +181,20 @@ impl Filter {
         ];
         match kinds.into_iter().find(|(_, count)| *count > MOST) {
             Some((kind, count)) => Err(Obstacle::new(
-                format!("{count} {kind} to watch, of {MOST} at most"),
-                "watch more, or all, and choose later",
+                format!("{count} {kind} in the filter; the limit is {MOST}"),
+                "use a wider filter, or none, and filter the output",
             )),
             None => Ok(()),
         }
     }
 
-    /// Inodes of all cgroups that are watched, which are the kernel's numbers of them.
+    /// Returns the inodes of all watched cgroups, by which the kernel numbers them.
     pub(super) fn cgroup_numbers(&self) -> BTreeSet<u64> {
         let all = self.cgroups.iter().flat_map(|cgroup| folders(cgroup));
         all.filter_map(|folder| fs::metadata(folder).ok()).map(|found| found.ino()).collect()
     }
 
-    /// All processes that are watched, by number, and those of the cgroups.
+    /// Returns the numbers of all watched processes, including those in cgroups.
     pub fn process_numbers(&self) -> Vec<u32> {
         let folders = self.cgroups.iter().flat_map(|cgroup| folders(cgroup));
         let lists = folders.filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok());
@@ -202,19 +203,19 @@ impl Filter {
         self.processes.iter().flat_map(Process::numbers).chain(listed).collect()
     }
 
-    /// Inodes of the sockets of all processes that are watched, and those of which there is no process.
+    /// Returns the inodes of all sockets of watched processes, and the processes that do not exist.
     pub(super) fn sockets(&self) -> (BTreeSet<u64>, Vec<Process>) {
         let mut sockets = BTreeSet::new();
-        let mut gone = Vec::new();
+        let mut missing = Vec::new();
         for process in &self.processes {
             let found: Vec<_> =
                 process.numbers().into_iter().filter_map(|number| sockets_of(number).ok()).collect();
             if found.is_empty() {
-                gone.push(process.clone());
+                missing.push(process.clone());
             }
             sockets.extend(found.into_iter().flatten());
         }
-        (sockets, gone)
+        (sockets, missing)
     }
 }
 
@@ -236,7 +237,7 @@ impl std::fmt::Display for Process {
     }
 }
 
-/// All processes of a name.
+/// Returns all processes of a name.
 fn numbers_of(name: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -246,7 +247,7 @@ fn numbers_of(name: &str) -> Vec<u32> {
     numbers.filter(is_named).collect()
 }
 
-/// Inodes of a process's sockets.
+/// Returns the inodes of a process's sockets.
 fn sockets_of(process: u32) -> io::Result<Vec<u64>> {
     let entries = fs::read_dir(format!("/proc/{process}/fd"))?;
     let inode = |entry: fs::DirEntry| {
@@ -262,7 +263,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn networks_are_of_both_kinds() {
+    fn networks_contain_both_ip_versions() {
         let network: Network = "192.0.2.0/24".parse().unwrap();
         assert!(network.contains("192.0.2.255".parse().unwrap()));
         assert!(network.contains("::ffff:192.0.2.1".parse().unwrap()));
@@ -271,20 +272,20 @@ mod tests {
         assert!(all.contains("10.0.0.1".parse().unwrap()) && all.words() == ([0; 2], [0; 2]));
         let one: Network = "2001:db8::1".parse().unwrap();
         assert!(!one.contains("2001:db8::2".parse().unwrap()));
-        for wrong in ["", "10.0.0", "10.0.0.0/33", "::/129", "10.0.0.0/", "host"] {
-            assert!(wrong.parse::<Network>().is_err(), "{wrong}");
+        for invalid in ["", "10.0.0", "10.0.0.0/33", "::/129", "10.0.0.0/", "host"] {
+            assert!(invalid.parse::<Network>().is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn sockets_of_a_process_are_found_by_number_and_name() {
+    fn sockets_are_found_by_process_number_and_name() {
         let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let number = std::process::id();
         let name = fs::read_to_string("/proc/self/comm").unwrap();
         for process in [Process::Number(number), name.trim_end().parse().unwrap()] {
             let filter = Filter { processes: vec![process], ..Filter::default() };
-            let (sockets, gone) = filter.sockets();
-            assert!(!sockets.is_empty() && gone.is_empty());
+            let (sockets, missing) = filter.sockets();
+            assert!(!sockets.is_empty() && missing.is_empty());
         }
         let nobody = Filter { processes: vec![Process::Number(u32::MAX)], ..Filter::default() };
         assert_eq!(nobody.sockets(), (BTreeSet::new(), nobody.processes.clone()));
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_that_of_a_process_or_a_path() {
+    fn a_namespace_is_found_by_process_or_path() {
         let own = namespace(&std::process::id().to_string()).unwrap();
         assert_eq!(namespace("/proc/self/ns/net"), Ok(own));
         assert!(namespace("no-such-namespace").unwrap_err().contains("/run/netns/no-such-namespace"));

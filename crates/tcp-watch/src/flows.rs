@@ -1,10 +1,8 @@
-//! From the kernel's records to events of flows: why a window fell, and what the kernel has no tracepoint
-//! for. Only differences between records are looked at here; who hands them in, and from where, is the
-//! caller's.
+//! Converts the kernel's records to events of flows: the cause of each window reduction, including changes
+//! without a tracepoint. Only differences between records are evaluated here; the caller supplies the records.
 //!
-//! A reduction that enters a state of its own (a loss, a mark, a full queue of the host) is told when that
-//! happens. An undo, a restart after idling and the decay of what an application does not use are seen at the
-//! next ACK.
+//! A reduction with its own congestion state (a loss, a mark, a full queue of the host) is reported
+//! immediately. An undo, a restart after idling and the decay of an unused window are detected at the next ACK.
 
 use super::record::{Happened, Record};
 use super::symbols::Function;
@@ -15,29 +13,29 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// A connection, seen from one of its ends.
+/// Connection as seen from one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Flow {
-    /// Its number among those seen.
+    /// Number of the flow in order of discovery.
     #[serde(rename = "flow")]
     pub id: usize,
-    /// The kernel's number of the socket.
+    /// The kernel's cookie of the socket.
     #[serde(skip)]
     pub cookie: u64,
-    /// Inode of its network namespace.
+    /// Inode of the network namespace.
     pub namespace: u32,
-    /// Its own address.
+    /// Local address.
     pub local: SocketAddr,
-    /// Its peer's.
+    /// Address of the peer.
     pub remote: SocketAddr,
 }
 
-/// All connections that were seen.
+/// All connections that were observed.
 #[derive(Clone, Debug)]
 pub struct Flows {
     start_ns: u64,
     flows: Vec<Flow>,
-    /// By cookie, those under way.
+    /// Open connections by cookie.
     open: BTreeMap<u64, Tracked>,
 }
 
@@ -45,31 +43,31 @@ pub struct Flows {
 struct Tracked {
     id: usize,
     last: Record,
-    /// The window that was in force when `last` was told: leaving a recovery sets it right after.
+    /// Window in force after `last`; leaving recovery sets it only after the record.
     cwnd: u64,
-    /// The state after `last`.
+    /// State after `last`.
     state: State,
     limited: Limited,
 }
 
 impl Flows {
-    /// None yet; times count from here (CLOCK_MONOTONIC).
+    /// Starts without flows; event times are relative to `start_ns` (CLOCK_MONOTONIC).
     pub fn new(start_ns: u64) -> Flows {
         Flows { start_ns, flows: Vec::new(), open: BTreeMap::new() }
     }
 
-    /// All that were seen, by their numbers.
+    /// Returns all observed flows, indexed by number.
     pub fn all(&self) -> &[Flow] {
         &self.flows
     }
 
-    /// Takes a record, and from where congestion control was told; `tell` is told each event.
-    pub fn handle(&mut self, record: &Record, told_by: Told, tell: &mut impl FnMut(&Flow, &FlowEvent)) {
+    /// Evaluates a record and the origin of its congestion state change; passes each event to `report`.
+    pub fn handle(&mut self, record: &Record, origin: Told, report: &mut impl FnMut(&Flow, &FlowEvent)) {
         let time = Instant(record.time_ns.saturating_sub(self.start_ns));
         if record.happened == Happened::Closed {
             if let Some(tracked) = self.open.remove(&record.cookie) {
                 let event = FlowEvent { time, kind: Kind::Ended, snapshot: record.snapshot };
-                tell(&self.flows[tracked.id], &event);
+                report(&self.flows[tracked.id], &event);
             }
             return;
         }
@@ -85,30 +83,30 @@ impl Flows {
             });
             self.open.insert(record.cookie, Tracked::new(id, record));
         }
-        let tracked = self.open.get_mut(&record.cookie).expect("it is there now");
+        let tracked = self.open.get_mut(&record.cookie).expect("the flow was inserted above");
         let flow = &self.flows[tracked.id];
         let snapshot = Snapshot { state: tracked.state_after(record), ..record.snapshot };
-        let mut tell = |kind| tell(flow, &FlowEvent { time, kind, snapshot });
+        let mut report = |kind| report(flow, &FlowEvent { time, kind, snapshot });
         if is_new {
-            tell(Kind::Began);
+            report(Kind::Began);
         }
         if let Some(cause) = tracked.change_between(record) {
-            tell(Kind::Window(cause));
+            report(Kind::Window(cause));
         }
         match record.happened {
             Happened::Acknowledged => {
                 if let Some(cause) = tracked.limited.observe(&record.snapshot) {
-                    tell(Kind::Window(cause));
+                    report(Kind::Window(cause));
                 }
-                tell(Kind::Acknowledged);
+                report(Kind::Acknowledged);
             }
-            Happened::Retransmitted => tell(Kind::Retransmitted),
+            Happened::Retransmitted => report(Kind::Retransmitted),
             Happened::Congestion { to } => {
-                if let Some(cause) = tracked.reduction(record, to, told_by) {
-                    tell(Kind::Window(cause));
+                if let Some(cause) = tracked.reduction(record, to, origin) {
+                    report(Kind::Window(cause));
                 }
                 if to == State::Open && record.snapshot.state > State::Disorder {
-                    tell(Kind::Recovered);
+                    report(Kind::Recovered);
                 }
             }
             Happened::Established | Happened::Closed => {}
@@ -117,17 +115,17 @@ impl Flows {
     }
 }
 
-/// From where congestion control was told.
+/// Origin of a congestion state change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// The kernel does not tell where its functions are.
+    /// Unknown, because the kernel does not disclose the addresses of its functions.
     Unknown,
-    /// It was found changed between two looks.
+    /// Difference between two polls.
     Polled {
-        /// Marks were echoed in between.
+        /// Set if ECN marks were echoed between the polls.
         is_marked: bool,
     },
-    /// By this function, if any that is known.
+    /// Innermost known function of the call stack, if any.
     By(Option<Function>),
 }
 
@@ -154,21 +152,21 @@ impl Tracked {
         self.last = *record;
     }
 
-    /// The cause for which congestion control enters a state; none where the window does not fall for it.
-    fn reduction(&self, record: &Record, to: State, told: Told) -> Option<Cause> {
-        if told == Told::By(Some(Function::PathMtu)) {
+    /// Returns the cause of entering a congestion state, or `None` if the window is not reduced.
+    fn reduction(&self, record: &Record, to: State, origin: Told) -> Option<Cause> {
+        if origin == Told::By(Some(Function::PathMtu)) {
             return None;
         }
         match to {
             State::Open | State::Disorder => None,
-            // A loss found while the window falls already is part of that reduction.
+            // A loss detected during a reduction is part of it.
             State::Recovery => (record.snapshot.state != State::Reducing).then_some(Cause::FastRetransmit),
             State::Loss => Some(Cause::Timeout),
-            State::Reducing => Some(match told {
+            State::Reducing => Some(match origin {
                 Told::By(Some(Function::Transmit)) => Cause::LocalDevice,
                 Told::By(Some(Function::ProcessProbeAck)) => Cause::TailLossProbe,
                 Told::By(Some(Function::TryToOpen)) => Cause::Ecn,
-                // The ACK before this is the one that is being looked at, if it came by one.
+                // The preceding ACK is the one being processed, if one caused the change.
                 _ if self.last.is_probing && !record.is_probing => Cause::TailLossProbe,
                 Told::Polled { is_marked: true } => Cause::Ecn,
                 Told::Polled { is_marked: false } => Cause::LocalDevice,
@@ -182,15 +180,15 @@ impl Tracked {
         }
     }
 
-    /// What changed the window since the record before without a state of its own.
+    /// Returns the cause of a window change since the previous record that has no congestion state of its own.
     fn change_between(&self, record: &Record) -> Option<Cause> {
         let (last, snapshot) = (&self.last, &record.snapshot);
         if record.is_modelled {
             return None;
         }
-        // A reduction that begins forgets the one before. So does a connection that has nothing more to send again,
-        // but only an undo raises the threshold to what it was; or else the window, where the threshold is as low as it
-        // can be: within an ACK, which grows the window only after its state has changed.
+        // A reduction discards the previous undo state, and so does the end of retransmission, but only an undo
+        // restores the threshold. If the threshold is at its minimum already, an undo shows in the window
+        // instead: within an ACK, which grows the window only after the state change.
         let reduces = matches!(record.happened, Happened::Congestion { to } if to > State::Disorder);
         let unlimited = |threshold: Option<u64>| threshold.unwrap_or(u64::MAX);
         let within_ack = last.happened == Happened::Acknowledged

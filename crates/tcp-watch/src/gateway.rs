@@ -1,5 +1,5 @@
-//! Limits the windows hosts advertise to each other through this machine (bpf/gateway.bpf.c). The programs are on
-//! the interface by links that end with this process, whatever ends it.
+//! Limits the windows that hosts advertise to each other through this machine (bpf/gateway.bpf.c). The programs
+//! are attached by links that end with this process for any reason.
 
 use super::filter::Filter;
 use super::selection::{Selection, refused, types};
@@ -13,47 +13,51 @@ use netstage_wire::ethernet;
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/gateway.bpf.o");
 
-/// What passed so far, segments.
+/// Counters of processed segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// Their window was lowered.
+    /// Segments whose window was lowered.
     pub lowered: u64,
-    /// It was small enough.
+    /// Segments whose window was within the limit.
     pub unchanged: u64,
-    /// Their connection began before: how its windows are scaled is not known.
+    /// Segments of connections established earlier, whose window scale is unknown.
     pub unknown: u64,
 }
 
-/// The limit, in force.
+/// Active limit.
 pub struct Gateway {
     kernel: Ebpf,
 }
 
 impl Gateway {
-    /// Of windows that are advertised, by segments that enter or leave by an interface of the calling thread's
-    /// namespace. Only ports and addresses can be chosen.
+    /// Limits windows advertised in segments that enter or leave an interface of the calling thread's
+    /// namespace. Only ports and addresses can be filtered.
     pub fn new(interface: &str, window: u32, filter: Filter) -> Result<Gateway, Obstacle> {
         let Filter { processes, namespaces, cgroups, .. } = &filter;
         if !processes.is_empty() || !namespaces.is_empty() || !cgroups.is_empty() {
-            let remedy = "choose by --port and --address";
-            return Err(Obstacle::new("a gateway knows no processes, namespaces or cgroups", remedy));
+            let remedy = "filter by --port and --address";
+            return Err(Obstacle::new("a gateway cannot filter by process, namespace or cgroup", remedy));
         }
-        let here =
-            Namespace::of_this_thread().map_err(|error| Obstacle::system("no network namespace", &error))?;
-        let link = Netlink::open(&here).and_then(|mut netlink| netlink.link(interface)).map_err(|_| {
-            Obstacle::new(format!("there is no interface {interface} here"), "ip link shows those there are")
-        })?;
-        // What has no station, a tunnel for one, has no Ethernet header.
+        let namespace = Namespace::of_this_thread()
+            .map_err(|error| Obstacle::system("cannot open the network namespace", &error))?;
+        let link =
+            Netlink::open(&namespace).and_then(|mut netlink| netlink.link(interface)).map_err(|_| {
+                Obstacle::new(
+                    format!("there is no interface {interface}"),
+                    "list the interfaces with ip link",
+                )
+            })?;
+        // An interface without a MAC address, such as a tunnel, has no Ethernet header.
         let link_header = if link.mac.is_some() { ethernet::HEADER as u32 } else { 0 };
         let constants = [("WINDOW", window), ("LINK_HEADER", link_header)];
         let (mut kernel, _) = Selection::load(OBJECT, &constants, filter, &types()?)?;
-        let program = kernel.program_mut("limit_window").expect("it is in the object");
-        let program: &mut SchedClassifier = program.try_into().expect("it is of this kind");
+        let program = kernel.program_mut("limit_window").expect("the BPF object contains it");
+        let program: &mut SchedClassifier = program.try_into().expect("the type matches");
         program.load().map_err(refused)?;
-        for way in [TcAttachType::Ingress, TcAttachType::Egress] {
+        for direction in [TcAttachType::Ingress, TcAttachType::Egress] {
             let options = TcAttachOptions::TcxOrder(LinkOrder::default());
-            program.attach_with_options(interface, way, options).map_err(|error| Obstacle {
-                message: format!("the kernel puts no program on {interface}: {error}"),
+            program.attach_with_options(interface, direction, options).map_err(|error| Obstacle {
+                message: format!("cannot attach the program to {interface}: {error}"),
                 remedy: "root, and Linux 6.6 or newer (tcx), whose programs end with their process".into(),
                 is_missing: true,
             })?;
@@ -61,11 +65,11 @@ impl Gateway {
         Ok(Gateway { kernel })
     }
 
-    /// What passed so far.
+    /// Returns the counters.
     pub fn passed(&self) -> Passed {
-        let map = self.kernel.map("counts").expect("it is in the object");
-        let map = PerCpuArray::<&MapData, u64>::try_from(map).expect("it is of this kind");
-        let count = |what| map.get(&what, 0).map_or(0, |counts| counts.iter().sum());
+        let map = self.kernel.map("counts").expect("the BPF object contains it");
+        let map = PerCpuArray::<&MapData, u64>::try_from(map).expect("the type matches");
+        let count = |index| map.get(&index, 0).map_or(0, |counts| counts.iter().sum());
         Passed { lowered: count(0), unchanged: count(1), unknown: count(2) }
     }
 }

@@ -1,8 +1,9 @@
-//! Watches the kernel's TCP senders, each change of their windows and its cause, and limits their windows.
+//! Watches the windows of the kernel's TCP senders and the causes of their changes, and limits these windows.
 //!
-//! [`filter`] says whom; [`source`] has the kernel tell, by [`programs`], [`traced`] or [`polling`]; [`flows`] makes events of what it tells
-//! (`netstage_core::tcp::event`); [`watch`] keeps those of a run's flows, per bin. Only [`limit`], [`route`] and [`gateway`]
-//! change what a connection does; [`note`] says on disk what they changed, and [`clean`] undoes it after a kill.
+//! [`filter`] selects connections; [`source`] obtains records by [`programs`], [`traced`] or [`polling`];
+//! [`flows`] converts them to events (`netstage_core::tcp::event`); [`watch`] aggregates the events of a run's
+//! flows per bin. Only [`limit`], [`route`] and [`gateway`] change the behavior of connections; [`note`]
+//! records their changes on disk, and [`clean`] undoes them after a kill.
 //!
 //! ```
 //! use netstage_tcp_watch::filter::Filter;
@@ -10,7 +11,7 @@
 //! assert!(Filter::default().check().is_ok());
 //! ```
 //!
-//! Invariant: watching changes no connection; what limits a window is undone at its end.
+//! Invariant: watching changes no connection; a limit is undone at its end.
 
 pub mod clean;
 pub mod filter;

@@ -1,7 +1,7 @@
-//! Limits the windows of connections that run (bpf/limit.bpf.c), and puts them back.
+//! Limits the windows of running connections (bpf/limit.bpf.c), and restores them.
 //!
-//! The kernel keeps a limit with the socket, so what was before is written down while it lasts: a process that
-//! is killed leaves the file ([`super::note`]).
+//! The kernel stores a limit in the socket, so the previous limits are written to a file while the limit lasts:
+//! a killed process leaves the file ([`super::note`]).
 
 use super::filter::{Filter, Process};
 use super::note::{Before, Note, Noted};
@@ -20,38 +20,38 @@ use std::path::{Path, PathBuf};
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/limit.bpf.o");
 
-/// Bytes of `struct standing`.
+/// Size of `struct standing` in bytes.
 const STANDING: usize = 72;
 
-/// What windows are limited to.
+/// Window limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The congestion window, segments.
+    /// Congestion window in segments.
     pub cwnd: Option<u32>,
-    /// The window that is advertised to the peer, bytes.
+    /// Window advertised to the peer, in bytes.
     pub window: Option<u32>,
 }
 
-/// How a connection stands.
+/// Windows and limits of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Standing {
-    /// Its own address.
+    /// Local address.
     pub local: SocketAddr,
-    /// Its peer's; of a socket that listens, none in particular.
+    /// Address of the peer; unspecified for a listening socket.
     pub remote: SocketAddr,
-    /// Payload of a full segment.
+    /// Payload of a full segment in bytes.
     pub segment: u32,
-    /// The congestion window, segments.
+    /// Congestion window in segments.
     pub cwnd: u32,
-    /// What it is limited to.
+    /// Limit of the congestion window in segments.
     pub cwnd_limit: u32,
-    /// The window its peer advertises, bytes.
+    /// Window advertised by the peer, in bytes.
     pub peer_window: u32,
-    /// The window its peer sees, bytes.
+    /// Window advertised to the peer, in bytes.
     pub window: u32,
-    /// What that is limited to.
+    /// Limit of the advertised window in bytes.
     pub window_limit: u32,
-    /// It waits for connections, which inherit its limits.
+    /// Whether the socket is listening; its connections inherit the limits.
     pub listens: bool,
 }
 
@@ -75,7 +75,7 @@ impl From<Limits> for Order {
 #[allow(unsafe_code)]
 unsafe impl Pod for Order {}
 
-/// Limits in force; dropped, all is put back.
+/// Active limits, undone on drop.
 pub struct Limiter {
     limits: Limits,
     selection: Selection,
@@ -85,7 +85,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Limits nothing yet. `namespaces` are those in which connections are looked for.
+    /// Starts without limits. Connections are searched in `namespaces`.
     pub fn new(
         limits: Limits,
         filter: Filter,
@@ -102,11 +102,11 @@ impl Limiter {
         Ok(Limiter { limits, selection, kernel, namespaces, note })
     }
 
-    /// Limits what is not limited yet; how all of them stand, and the processes of which there is none. Call it
-    /// a few times a second: new connections are found by it, and the kernel raises what it advertises with the
-    /// receive buffer.
+    /// Limits all connections that are not limited yet; returns the state of all connections, and the processes
+    /// that do not exist. Call it a few times a second: it finds new connections, and the kernel raises the
+    /// advertised window with the receive buffer.
     pub fn apply(&mut self) -> Result<(Vec<Standing>, Vec<Process>), Obstacle> {
-        let gone = self.selection.refresh(&mut self.kernel.ebpf);
+        let missing = self.selection.refresh(&mut self.kernel.ebpf);
         let bytes = self.kernel.order(self.limits.into(), &self.namespaces)?;
         let noted: Vec<Noted> = self
             .kernel
@@ -114,11 +114,13 @@ impl Limiter {
             .into_iter()
             .map(|(cookie, before)| Noted::Connection(cookie, before))
             .collect();
-        self.note.write(noted).map_err(|error| Obstacle::system("limits cannot be kept", &error))?;
-        Ok((bytes.chunks_exact(STANDING).filter_map(standing).collect(), gone))
+        self.note
+            .write(noted)
+            .map_err(|error| Obstacle::system("cannot save the previous limits", &error))?;
+        Ok((bytes.chunks_exact(STANDING).filter_map(standing).collect(), missing))
     }
 
-    /// Puts back what was before; how many connections were limited.
+    /// Restores the previous limits; returns the number of limited connections.
     pub fn undo(&mut self) -> Result<usize, Obstacle> {
         let count = self.kernel.before().len();
         self.kernel.order(Order { is_undo: 1, ..Order::default() }, &self.namespaces)?;
@@ -134,7 +136,7 @@ impl Drop for Limiter {
     }
 }
 
-/// Puts back what a killed process left limited in some namespaces.
+/// Restores limits that a killed process left behind in some namespaces.
 pub(super) fn put_back(before: &[(u64, Before)], namespaces: &[Namespace]) -> Result<(), Obstacle> {
     let (ebpf, _) = Selection::load(OBJECT, &[], Filter::default(), &types()?)?;
     let mut kernel = Kernel::load(ebpf)?;
@@ -142,7 +144,7 @@ pub(super) fn put_back(before: &[(u64, Before)], namespaces: &[Namespace]) -> Re
     kernel.order(Order { is_undo: 1, ..Order::default() }, namespaces).map(drop)
 }
 
-/// The program in the kernel.
+/// BPF programs in the kernel.
 struct Kernel {
     ebpf: Ebpf,
 }
@@ -153,79 +155,79 @@ impl Kernel {
         Ok(Kernel { ebpf })
     }
 
-    /// Has connections of some cgroups limited as they begin. That ends with this process, whatever ends it.
+    /// Limits connections of some cgroups when they are created, until this process ends for any reason.
     fn limit_new(&mut self, limits: Limits, cgroups: &[PathBuf]) -> Result<(), Obstacle> {
         if cgroups.is_empty() {
             return Ok(());
         }
-        self.give(limits.into())?;
-        let program = self.ebpf.program_mut("limit_new").expect("it is in the object");
-        let program: &mut SockOps = program.try_into().expect("it is of this kind");
+        self.set_order(limits.into())?;
+        let program = self.ebpf.program_mut("limit_new").expect("the BPF object contains it");
+        let program: &mut SockOps = program.try_into().expect("the type matches");
         program.load().map_err(refused)?;
         for cgroup in cgroups {
-            let failed = |error: &dyn std::fmt::Display| Obstacle {
-                message: format!("no program can be put on the cgroup {}: {error}", cgroup.display()),
+            let attach_error = |error: &dyn std::fmt::Display| Obstacle {
+                message: format!("cannot attach the program to cgroup {}: {error}", cgroup.display()),
                 remedy: "a cgroup of version 2, root, and Linux 5.7 or newer".into(),
                 is_missing: true,
             };
-            let folder = File::open(cgroup).map_err(|error| failed(&error))?;
-            // A link allows others beside it, and takes no flag that says so.
-            program.attach(folder, CgroupAttachMode::Single).map_err(|error| failed(&error))?;
+            let folder = File::open(cgroup).map_err(|error| attach_error(&error))?;
+            // A BPF link permits other programs and takes no flag for it.
+            program.attach(folder, CgroupAttachMode::Single).map_err(|error| attach_error(&error))?;
         }
         Ok(())
     }
 
-    fn give(&mut self, order: Order) -> Result<(), Obstacle> {
-        let orders = self.ebpf.map_mut("orders").expect("it is in the object");
-        let mut orders = Array::<_, Order>::try_from(orders).expect("it is of this kind");
+    fn set_order(&mut self, order: Order) -> Result<(), Obstacle> {
+        let orders = self.ebpf.map_mut("orders").expect("the BPF object contains it");
+        let mut orders = Array::<_, Order>::try_from(orders).expect("the type matches");
         orders.set(0, order, 0).map_err(refused)
     }
 
-    /// Has every connection of some namespaces looked at; what the program wrote of them.
+    /// Visits every connection of some namespaces; returns the output of the program.
     fn order(&mut self, order: Order, namespaces: &[Namespace]) -> Result<Vec<u8>, Obstacle> {
-        self.give(order)?;
+        self.set_order(order)?;
         let mut bytes = Vec::new();
         for namespace in namespaces {
             let program = iterator(&mut self.ebpf);
             let link = program.attach().and_then(|id| program.take_link(id)).map_err(refused)?;
-            // An iterator looks at the namespace of whoever opens it.
+            // An iterator visits the namespace of the thread that opens it.
             let read = namespace.run(|| -> io::Result<Vec<u8>> {
                 let mut read = Vec::new();
                 link.into_file().map_err(io::Error::other)?.read_to_end(&mut read)?;
                 Ok(read)
             });
             let read = read.and_then(|read| read);
-            bytes.extend(read.map_err(|error| Obstacle::system("connections cannot be limited", &error))?);
+            bytes.extend(read.map_err(|error| Obstacle::system("cannot limit connections", &error))?);
         }
         Ok(bytes)
     }
 
-    /// Of each connection that is limited, by its cookie, what was before.
+    /// Returns the previous limits of each limited connection, by its cookie.
     fn before(&self) -> Vec<(u64, Before)> {
-        let map = self.ebpf.map("limited").expect("it is in the object");
-        let map = HashMap::<&MapData, u64, Before>::try_from(map).expect("it is of this kind");
+        let map = self.ebpf.map("limited").expect("the BPF object contains it");
+        let map = HashMap::<&MapData, u64, Before>::try_from(map).expect("the type matches");
         map.iter().filter_map(Result::ok).collect()
     }
 
     fn remember(&mut self, before: &[(u64, Before)]) -> Result<(), Obstacle> {
-        let map = self.ebpf.map_mut("limited").expect("it is in the object");
-        let mut map = HashMap::<_, u64, Before>::try_from(map).expect("it is of this kind");
+        let map = self.ebpf.map_mut("limited").expect("the BPF object contains it");
+        let mut map = HashMap::<_, u64, Before>::try_from(map).expect("the type matches");
         before.iter().try_for_each(|(cookie, before)| map.insert(cookie, before, 0)).map_err(refused)
     }
 }
 
 fn iterator(ebpf: &mut Ebpf) -> &mut Iter {
-    let program = ebpf.program_mut("limit_tcp").expect("it is in the object");
-    program.try_into().expect("it is of this kind")
+    let program = ebpf.program_mut("limit_tcp").expect("the BPF object contains it");
+    program.try_into().expect("the type matches")
 }
 
-/// `struct standing`, of connections that are established or listen.
+/// Parses `struct standing`. Returns connections that are established or listening.
 fn standing(bytes: &[u8]) -> Option<Standing> {
-    let mut at = Reader::of(bytes);
-    let _cookie = at.u64()?;
-    let (local, remote) = (at.address()?, at.address()?);
-    let (local_port, remote_port) = (at.u16()?, at.u16()?);
-    let [segment, cwnd, cwnd_limit, peer_window, window, window_limit, state] = at.words()?;
+    let mut reader = Reader::of(bytes);
+    let _cookie = reader.u64()?;
+    let (local, remote) = (reader.address()?, reader.address()?);
+    let (local_port, remote_port) = (reader.u16()?, reader.u16()?);
+    let [segment, cwnd, cwnd_limit, peer_window, window, window_limit, state] = reader.words()?;
     const ESTABLISHED: u32 = 1;
     const CLOSE_WAIT: u32 = 8;
     const LISTEN: u32 = 10;

@@ -1,5 +1,5 @@
-//! Flows as the kernel's own list of sockets has them (sock_diag(7)), again and again: for hosts that take no
-//! programs. What comes and goes between two looks is not seen, so causes are what the difference suggests.
+//! Flows from repeated dumps of the kernel's sockets (sock_diag(7)), for hosts without BPF. Changes between two
+//! polls are not seen, so causes are inferred from differences.
 
 use super::filter::{Filter, Process};
 use super::flows::Told;
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 
-/// Between two looks.
+/// Interval between polls.
 pub const EVERY: std::time::Duration = std::time::Duration::from_millis(50);
 
 const SOCK_DIAG: isize = 4;
@@ -25,28 +25,28 @@ const REQUEST_DUMP: u16 = 0x301;
 const DONE: u16 = 3;
 const ERROR: u16 = 2;
 const TCP: u8 = 6;
-/// Attributes: of the connection, of its congestion control, and of its cgroup.
+/// Attributes: connection, congestion control, cgroup.
 const INFO: u16 = 2;
 const CONTROL: u16 = 4;
 const CGROUP: u16 = 21;
-/// Established, and closing with data still to send.
+/// Established, and closing with unsent data.
 const STATES: u32 = 1 << 1 | 1 << 4 | 1 << 8;
-/// `struct inet_diag_msg`.
+/// Size of `struct inet_diag_msg` in bytes.
 const MESSAGE: usize = 72;
 
-/// Looks at the sockets of some namespaces.
+/// Polls the sockets of some namespaces.
 #[derive(Debug)]
 pub struct Polling {
     filter: Filter,
-    places: Vec<(u32, Socket)>,
+    dumps: Vec<(u32, Socket)>,
     sockets: BTreeSet<u64>,
     cgroups: BTreeSet<u64>,
-    /// By cookie, how each stood at the last look.
+    /// Records of the last poll by cookie.
     last: BTreeMap<u64, Record>,
-    looked: Option<u64>,
+    last_poll_ns: Option<u64>,
 }
 
-/// One socket of the kernel's list.
+/// Entry of the kernel's list of sockets.
 struct Listed {
     record: Record,
     inode: u64,
@@ -54,36 +54,35 @@ struct Listed {
 }
 
 impl Polling {
-    /// Of these namespaces.
+    /// Creates a source for these namespaces.
     pub fn new(filter: Filter, namespaces: &[Namespace]) -> Result<Polling, Obstacle> {
-        let own = Namespace::of_this_thread().and_then(|own| own.number()).unwrap_or(0);
+        let current = Namespace::of_this_thread().and_then(|own| own.number()).unwrap_or(0);
         let open = |namespace: &Namespace| -> io::Result<(u32, Socket)> {
             let number = namespace.number()?;
-            // Where we are anyway anybody may list.
-            let socket = match number == own {
+            // Listing the current namespace needs no privilege.
+            let socket = match number == current {
                 true => Socket::new(SOCK_DIAG)?,
                 false => namespace.run(|| Socket::new(SOCK_DIAG))??,
             };
             Ok((number as u32, socket))
         };
-        let places = namespaces.iter().map(open).collect::<io::Result<_>>();
-        let places =
-            places.map_err(|error| Obstacle::system("the kernel's sockets cannot be listed", &error))?;
+        let dumps = namespaces.iter().map(open).collect::<io::Result<_>>();
+        let dumps = dumps.map_err(|error| Obstacle::system("cannot list the kernel's sockets", &error))?;
         let (sockets, cgroups, last) = Default::default();
-        let mut polling = Polling { filter, places, sockets, cgroups, last, looked: None };
+        let mut polling = Polling { filter, dumps, sockets, cgroups, last, last_poll_ns: None };
         polling.refresh();
         Ok(polling)
     }
 
-    /// Looks which sockets processes have now, and which cgroups there are; yields the processes of which there
-    /// is none.
+    /// Updates the sets of sockets and cgroups that the filter selects; returns the processes that do not
+    /// exist.
     pub fn refresh(&mut self) -> Vec<Process> {
-        let (sockets, gone) = self.filter.sockets();
+        let (sockets, missing) = self.filter.sockets();
         (self.sockets, self.cgroups) = (sockets, self.filter.cgroup_numbers());
-        gone
+        missing
     }
 
-    /// Tells what changed, if it is time for another look.
+    /// Reports changes if a poll is due.
     pub fn poll(&mut self, mut take: impl FnMut(&Record, Told)) -> Result<(), Obstacle> {
         let Some(mut present) = self.look()? else { return Ok(()) };
         for last in self.last.values().filter(|last| !present.contains_key(&last.cookie)) {
@@ -94,31 +93,31 @@ impl Polling {
                 take(&Record { happened: Happened::Established, ..*record }, Told::Unknown);
                 continue;
             };
-            // The window is set anew when sending goes on.
+            // The window is reset when sending resumes.
             let fell = record.snapshot.cwnd < last.snapshot.cwnd;
             record.cwnd_changed = if fell { record.last_sent } else { last.cwnd_changed };
             turns(last, record, &mut take);
-            take(record, told(last, record));
+            take(record, origin(last, record));
         }
         self.last = present;
         Ok(())
     }
 
-    /// How those that are meant stand now, by cookie, if it is time for another look.
+    /// Returns the current records of matching connections by cookie if a poll is due.
     pub(super) fn look(&mut self) -> Result<Option<BTreeMap<u64, Record>>, Obstacle> {
         let now = monotonic_ns();
-        if self.looked.is_some_and(|looked| now - looked < EVERY.as_nanos() as u64) {
+        if self.last_poll_ns.is_some_and(|last_poll_ns| now - last_poll_ns < EVERY.as_nanos() as u64) {
             return Ok(None);
         }
-        self.looked = Some(now);
+        self.last_poll_ns = Some(now);
         let mut present = BTreeMap::new();
-        for (namespace, socket) in &mut self.places {
+        for (namespace, socket) in &mut self.dumps {
             for family in [libc::AF_INET, libc::AF_INET6] {
-                let failed = |error| Obstacle::system("the kernel's sockets cannot be listed", &error);
+                let list_error = |error| Obstacle::system("cannot list the kernel's sockets", &error);
                 for Listed { record, inode, cgroup } in
-                    list(socket, family as u8, now, *namespace).map_err(failed)?
+                    list(socket, family as u8, now, *namespace).map_err(list_error)?
                 {
-                    if is_meant(&self.filter, &self.sockets, &self.cgroups, (&record, inode, cgroup)) {
+                    if matches(&self.filter, &self.sockets, &self.cgroups, (&record, inode, cgroup)) {
                         present.insert(record.cookie, record);
                     }
                 }
@@ -128,55 +127,55 @@ impl Polling {
     }
 }
 
-/// Whether a filter lets a socket through, of which processes and cgroups it names are given.
-fn is_meant(
+/// Returns whether a filter matches a socket, given the sockets of its processes and its cgroups.
+fn matches(
     filter: &Filter,
-    of_processes: &BTreeSet<u64>,
-    of_cgroups: &BTreeSet<u64>,
+    process_sockets: &BTreeSet<u64>,
+    process_cgroups: &BTreeSet<u64>,
     (record, inode, cgroup): (&Record, u64, u64),
 ) -> bool {
     let Filter { processes, ports, addresses, namespaces, cgroups } = filter;
     let ends = [record.local, record.remote];
     let within = |end: SocketAddr| addresses.iter().any(|network| network.contains(end.ip()));
-    (processes.is_empty() || of_processes.contains(&inode))
-        && (cgroups.is_empty() || of_cgroups.contains(&cgroup))
+    (processes.is_empty() || process_sockets.contains(&inode))
+        && (cgroups.is_empty() || process_cgroups.contains(&cgroup))
         && (namespaces.is_empty() || namespaces.contains(&record.namespace))
         && (ports.is_empty() || ends.iter().any(|end| ports.contains(&end.port())))
         && (addresses.is_empty() || ends.into_iter().any(within))
 }
 
-/// A connection is no longer listed.
+/// Returns the record of a connection that is no longer listed.
 pub(super) fn closed(last: &Record) -> Record {
     Record { time_ns: monotonic_ns(), happened: Happened::Closed, ..*last }
 }
 
-fn told(last: &Record, record: &Record) -> Told {
+fn origin(last: &Record, record: &Record) -> Told {
     Told::Polled { is_marked: record.marks != last.marks }
 }
 
-/// Changes of congestion control's state between two looks at a socket.
+/// Reports changes of the congestion state between two polls of a socket.
 pub(super) fn turns(last: &Record, record: &Record, take: &mut impl FnMut(&Record, Told)) {
     let (before, after) = (last.snapshot.state, record.snapshot.state);
-    let turn = |from: State, to: State| Record {
+    let change = |from: State, to: State| Record {
         happened: Happened::Congestion { to },
         snapshot: Snapshot { state: from, ..record.snapshot },
         ..*record
     };
-    let told = told(last, record);
+    let origin = origin(last, record);
     let repaired = record.snapshot.retransmissions > last.snapshot.retransmissions;
     let reduced = record.snapshot.ssthresh != last.snapshot.ssthresh;
     if before != after {
-        take(&turn(before, after), told);
+        take(&change(before, after), origin);
     } else if after <= State::Disorder && repaired && reduced {
-        take(&turn(before, State::Recovery), told);
-        take(&turn(State::Recovery, after), told);
+        take(&change(before, State::Recovery), origin);
+        take(&change(State::Recovery, after), origin);
     } else if after <= State::Disorder && record.marks != last.marks && reduced {
-        take(&turn(before, State::Reducing), told);
-        take(&turn(State::Reducing, after), told);
+        take(&change(before, State::Reducing), origin);
+        take(&change(State::Reducing, after), origin);
     }
 }
 
-/// All TCP sockets of a family that could send.
+/// Lists all TCP sockets of a family that may send.
 fn list(socket: &mut Socket, family: u8, now: u64, namespace: u32) -> io::Result<Vec<Listed>> {
     let mut request = Vec::new();
     request.extend(72_u32.to_ne_bytes());
@@ -185,7 +184,7 @@ fn list(socket: &mut Socket, family: u8, now: u64, namespace: u32) -> io::Result
     request.extend([0; 8]);
     request.extend([family, TCP, 1 << (INFO - 1) | 1 << (CONTROL - 1), 0]);
     request.extend(STATES.to_ne_bytes());
-    // Whatever its addresses; a cookie of all ones stands for any.
+    // Any address; a cookie of all ones matches any.
     request.extend([0; 40]);
     request.extend([0xff; 8]);
     socket.send_to(&request, &Kernel::new(0, 0), 0)?;
@@ -194,8 +193,8 @@ fn list(socket: &mut Socket, family: u8, now: u64, namespace: u32) -> io::Result
         let (bytes, _) = socket.recv_from_full()?;
         let mut rest = bytes.as_slice();
         while rest.len() >= 16 {
-            let mut at = Reader::of(rest);
-            let (Some(length), Some(kind)) = (at.u32(), at.u16()) else { break };
+            let mut reader = Reader::of(rest);
+            let (Some(length), Some(kind)) = (reader.u32(), reader.u16()) else { break };
             let length = (length as usize).clamp(16, rest.len());
             match kind {
                 DONE => return Ok(listed),
@@ -210,21 +209,21 @@ fn list(socket: &mut Socket, family: u8, now: u64, namespace: u32) -> io::Result
     }
 }
 
-/// `struct inet_diag_msg` and the attributes behind it.
+/// Parses `struct inet_diag_msg` and its attributes.
 fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<Listed> {
-    let mut at = Reader::of(bytes);
-    let [family, _, _, _] = at.take::<4>()?;
-    let (local_port, remote_port) = (u16::from_be_bytes(at.take()?), u16::from_be_bytes(at.take()?));
+    let mut reader = Reader::of(bytes);
+    let [family, _, _, _] = reader.take::<4>()?;
+    let (local_port, remote_port) = (u16::from_be_bytes(reader.take()?), u16::from_be_bytes(reader.take()?));
     let is_v4 = i32::from(family) == libc::AF_INET;
-    let (local, remote) = (at.diag_address(is_v4)?, at.diag_address(is_v4)?);
-    let _interface = at.u32()?;
-    let cookie = at.u64()?;
-    let [_, _, _, _, inode] = at.words()?;
+    let (local, remote) = (reader.diag_address(is_v4)?, reader.diag_address(is_v4)?);
+    let _interface = reader.u32()?;
+    let cookie = reader.u64()?;
+    let [_, _, _, _, inode] = reader.words()?;
     let (mut info, mut cgroup, mut is_modelled) = (None, 0, false);
     let mut rest = bytes.get(MESSAGE..)?;
     while rest.len() >= 4 {
-        let mut at = Reader::of(rest);
-        let (length, kind) = (usize::from(at.u16()?).clamp(4, rest.len()), at.u16()?);
+        let mut reader = Reader::of(rest);
+        let (length, kind) = (usize::from(reader.u16()?).clamp(4, rest.len()), reader.u16()?);
         match kind {
             INFO => info = Some(&rest[4..length]),
             CONTROL => is_modelled = rest[4..length].starts_with(b"bbr"),
@@ -265,13 +264,13 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<Listed> {
         cwnd_changed: 0,
         timeout: 0,
     };
-    Some(Listed { record: of_info(base, info?)?, inode: inode.into(), cgroup })
+    Some(Listed { record: with_info(base, info?)?, inode: inode.into(), cgroup })
 }
 
-/// `struct tcp_info`, which is shorter on older kernels.
-fn of_info(mut record: Record, info: &[u8]) -> Option<Record> {
-    let word = |at: usize| Reader::of(info.get(at..)?).u32();
-    let long = |at: usize| Reader::of(info.get(at..)?).u64();
+/// Parses `struct tcp_info`, which is shorter on older kernels.
+fn with_info(mut record: Record, info: &[u8]) -> Option<Record> {
+    let word = |offset: usize| Reader::of(info.get(offset..)?).u32();
+    let long = |offset: usize| Reader::of(info.get(offset..)?).u64();
     let now_ms = (record.time_ns / 1_000_000) as u32;
     let segment = word(16)?;
     let bytes_of = |segments: u32| u64::from(segments) * u64::from(segment);
@@ -288,7 +287,7 @@ fn of_info(mut record: Record, info: &[u8]) -> Option<Record> {
         in_flight: bytes_of(unacked.saturating_sub(sacked.saturating_add(lost)).saturating_add(retrans)),
         outstanding: bytes_of(unacked),
         unsent: word(144).unwrap_or(0).into(),
-        // Kernels before 5.4 do not tell.
+        // Not available before Linux 5.4.
         peer_window: word(228).map_or(u64::MAX >> 1, u64::from),
         smoothed_round_trip: round_trip(word(68)?),
         min_round_trip: word(148).and_then(round_trip),
@@ -298,7 +297,7 @@ fn of_info(mut record: Record, info: &[u8]) -> Option<Record> {
         retransmissions: word(100)?.into(),
     };
     record.marks = word(196).unwrap_or(0);
-    // In milliseconds, where the programs tell jiffies: only differences count.
+    // In milliseconds instead of the jiffies of the BPF programs: only differences matter.
     record.last_sent = now_ms.wrapping_sub(word(44)?);
     record.timeout = word(8)? / 1_000;
     Some(record)
@@ -311,7 +310,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn a_connection_of_our_own_is_listed() {
+    fn an_own_connection_is_listed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
@@ -320,14 +319,14 @@ mod tests {
         let own = Namespace::of_this_thread().unwrap();
         let filter = Filter { ports: vec![address.port()], ..Filter::default() };
         let mut polling = Polling::new(filter, &[own]).unwrap();
-        let mut seen = Vec::new();
-        polling.poll(|record, _| seen.push(*record)).unwrap();
-        let sender = seen.iter().find(|record| record.remote == address).unwrap();
+        let mut records = Vec::new();
+        polling.poll(|record, _| records.push(*record)).unwrap();
+        let sender = records.iter().find(|record| record.remote == address).unwrap();
         assert_eq!((sender.happened, sender.local), (Happened::Established, stream.local_addr().unwrap()));
         let Snapshot { cwnd, segment, peer_window, ssthresh, .. } = sender.snapshot;
         assert!(cwnd >= 2 * u64::from(segment) && segment > 500, "{sender:?}");
         assert!((10_000..1 << 30).contains(&peer_window) && ssthresh.is_none(), "{sender:?}");
         assert!(sender.snapshot.smoothed_round_trip.is_some_and(|trip| trip < Duration::from_secs(10)));
-        assert_eq!(seen.len(), 2);
+        assert_eq!(records.len(), 2);
     }
 }

@@ -1,5 +1,5 @@
-//! The programs in the kernel (bpf/tcp.bpf.c): one for each tracepoint, which does without the others. They end
-//! with this process, whatever ends it.
+//! BPF programs in the kernel (bpf/tcp.bpf.c), one per tracepoint, each of which works without the others. They
+//! are detached when this process ends for any reason.
 
 use super::filter::{Filter, Process};
 use super::flows::Told;
@@ -15,45 +15,45 @@ use std::collections::BTreeMap;
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/tcp.bpf.o");
 
-/// Bytes of the ring of records.
-const RING: usize = 1 << 24;
-const TURNS: &str = "tcp_cong_state_set";
-/// The tracepoints, and what is not told without each. Linux has that of congestion control from 5.19 on.
+/// Size of the ring buffer in bytes.
+const RING_BYTES: usize = 1 << 24;
+const STATE_CHANGE: &str = "tcp_cong_state_set";
+/// Tracepoints, and the information that is missing without each. Linux has tcp_cong_state_set since 5.19.
 const TRACEPOINTS: [(&str, &str); 4] = [
-    ("tcp_probe", "how flows stand at each ACK"),
-    (TURNS, "reductions as they happen: they are what two records suggest"),
+    ("tcp_probe", "state of flows at each ACK"),
+    (STATE_CHANGE, "exact reductions, which are inferred from two records"),
     ("tcp_retransmit_skb", "single retransmissions"),
-    ("inet_sock_set_state", "beginnings and ends of flows"),
+    ("inet_sock_set_state", "start and end of flows"),
 ];
 
-/// The programs, running.
+/// Running programs.
 pub struct Programs {
     selection: Selection,
     symbols: Symbols,
     missing: Vec<String>,
-    /// Where turns are not told: each connection's last record, by its number.
+    /// Last record of each connection by cookie, if congestion state changes have no tracepoint.
     last: Option<BTreeMap<u64, Record>>,
     records: RingBuf<MapData>,
     kernel: Ebpf,
 }
 
 impl Programs {
-    /// Loads them.
+    /// Loads and attaches the programs.
     pub fn load(filter: Filter) -> Result<Programs, Obstacle> {
         let btf = types()?;
         let (mut kernel, selection) = Selection::load(OBJECT, &[], filter, &btf)?;
-        // Reading all of the kernel's addresses takes a moment: before events come that would wait for it.
+        // Reading all kernel addresses takes time, so it is done before events arrive.
         let symbols = Symbols::of_kernel().unwrap_or_default();
         let (mut missing, mut last) = (Vec::new(), None);
         let mut running = 0;
-        for (tracepoint, tells) in TRACEPOINTS {
-            let program = kernel.program_mut(tracepoint).expect("it is in the object");
-            let program: &mut BtfTracePoint = program.try_into().expect("it is of this kind");
+        for (tracepoint, information) in TRACEPOINTS {
+            let program = kernel.program_mut(tracepoint).expect("the BPF object contains it");
+            let program: &mut BtfTracePoint = program.try_into().expect("the type matches");
             match program.load(tracepoint, &btf).and_then(|()| program.attach()) {
                 Ok(_) => running += 1,
                 Err(error) => {
-                    missing.push(format!("{tracepoint}, which tells {tells}: {error}"));
-                    last = last.or_else(|| (tracepoint == TURNS).then(BTreeMap::new));
+                    missing.push(format!("{information} ({tracepoint}: {error})"));
+                    last = last.or_else(|| (tracepoint == STATE_CHANGE).then(BTreeMap::new));
                 }
             }
         }
@@ -61,57 +61,61 @@ impl Programs {
             return Err(refused(missing.join("; ")));
         }
         if symbols.is_empty() {
-            let note = "addresses of the kernel's functions, which tell local devices, ECN and tail-loss probes \
-                apart for certain: sysctl kernel.kptr_restrict=1 and CAP_SYSLOG";
+            let note = "addresses of kernel functions, which distinguish local devices, ECN and tail-loss probes \
+                reliably: set sysctl kernel.kptr_restrict=1 and grant CAP_SYSLOG";
             missing.push(note.into());
         }
         let records = match kernel.take_map("records") {
             Some(map @ Map::RingBuf(_)) => RingBuf::try_from(map).map_err(refused)?,
-            _ => panic!("records is a ring"),
+            _ => panic!("records is not a ring buffer"),
         };
         let mut programs = Programs { selection, symbols, missing, last, records, kernel };
         programs.refresh();
         Ok(programs)
     }
 
-    /// What cannot be told here, and why.
+    /// Returns the information that is not available, with the reason.
     pub fn missing(&self) -> &[String] {
         &self.missing
     }
 
-    /// Looks which sockets processes have now, and which cgroups there are. Call it a few times a second;
-    /// yields the processes of which there is none.
+    /// Updates the sockets and cgroups that the filter selects; returns the processes that do not exist. Call
+    /// it a few times a second.
     pub fn refresh(&mut self) -> Vec<Process> {
         self.selection.refresh(&mut self.kernel)
     }
 
-    /// Takes records that have come, in the order of time: as many as the ring holds, so that it comes to an end where
-    /// they come faster than they are taken.
+    /// Reads records in order of time, at most as many as the ring holds, so that it returns even if they
+    /// arrive faster than they are read.
     pub fn poll(&mut self, mut take: impl FnMut(&Record, Told)) {
-        for _ in 0..RING / record::RECORD {
+        for _ in 0..RING_BYTES / record::RECORD {
             let Some(bytes) = self.records.next() else { return };
             let Some((record, stack)) = record::read(&bytes) else { continue };
-            let told = match self.symbols.is_empty() {
+            let origin = match self.symbols.is_empty() {
                 true => Told::Unknown,
                 false => Told::By(self.symbols.innermost(&stack)),
             };
             if let Some(all) = &mut self.last {
-                turned(all, &record, &mut take);
+                report_state_changes(all, &record, &mut take);
             }
-            take(&record, told);
+            take(&record, origin);
         }
     }
 
-    /// Records for which there was no room.
+    /// Returns the number of records lost because the ring was full.
     pub fn lost(&self) -> u64 {
-        let map = self.kernel.map("lost").expect("it is in the object");
+        let map = self.kernel.map("lost").expect("the BPF object contains it");
         let counts = PerCpuArray::<&MapData, u64>::try_from(map).and_then(|map| map.get(&0, 0));
         counts.map_or(0, |counts| counts.iter().sum())
     }
 }
 
-/// The turns since a connection's last record, where they are not told themselves.
-fn turned(all: &mut BTreeMap<u64, Record>, record: &Record, take: &mut impl FnMut(&Record, Told)) {
+/// Reports state changes since a connection's last record, if they have no tracepoint.
+fn report_state_changes(
+    all: &mut BTreeMap<u64, Record>,
+    record: &Record,
+    take: &mut impl FnMut(&Record, Told),
+) {
     if record.happened == Happened::Closed {
         all.remove(&record.cookie);
     } else if let Some(last) = all.insert(record.cookie, *record) {

@@ -1,8 +1,8 @@
-//! What the programs in the kernel write: numbers in the machine's order, and addresses.
+//! Decodes the output of BPF programs: numbers in native byte order, and addresses.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Takes numbers off the front of bytes.
+/// Reads values from the front of a byte slice.
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
 }
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         Some(words)
     }
 
-    /// As sock_diag lays it out: four words, of which IPv4 uses the first.
+    /// Reads an address of sock_diag: four words, of which IPv4 uses the first.
     pub fn diag_address(&mut self, is_v4: bool) -> Option<IpAddr> {
         let octets = self.take::<16>()?;
         Some(match is_v4 {

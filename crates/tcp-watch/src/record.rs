@@ -1,4 +1,4 @@
-//! What the programs in the kernel tell: `struct record` and `struct turn` of bpf/tcp.bpf.c, read from bytes.
+//! Records of the BPF programs: `struct record` and `struct turn` of bpf/tcp.bpf.c, parsed from bytes.
 
 use super::reader::Reader;
 use netstage_core::quantity::BitRate;
@@ -6,79 +6,79 @@ use netstage_core::tcp::event::{Snapshot, State};
 use netstage_core::time::Duration;
 use std::net::SocketAddr;
 
-/// Bytes of a record, and of the addresses that follow one of congestion control.
+/// Size of a record in bytes; a stack follows a congestion state change.
 pub(super) const RECORD: usize = 168;
 const DEPTH: usize = 16;
-/// The kernel's "no threshold yet".
+/// The kernel's value for an unset threshold.
 pub(super) const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
-/// What happened.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// A segment arrived at a sender; nothing of it was looked at yet.
+    /// A segment arrived at a sender and was not processed yet.
     Acknowledged,
-    /// A segment left again.
+    /// A segment was retransmitted.
     Retransmitted,
     /// Congestion control is about to change its state.
     Congestion {
-        /// The state it enters.
+        /// New state.
         to: State,
     },
     /// The connection was established.
     Established,
-    /// The connection is no more.
+    /// The connection was closed.
     Closed,
 }
 
-/// One record.
+/// Record of one event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// CLOCK_MONOTONIC, nanoseconds.
+    /// Time in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// The kernel's number of the socket, never used twice.
+    /// The kernel's unique cookie of the socket.
     pub cookie: u64,
-    /// Inode of its network namespace.
+    /// Inode of the network namespace.
     pub namespace: u32,
-    /// Its own address.
+    /// Local address.
     pub local: SocketAddr,
-    /// Its peer's.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// What happened.
+    /// Kind of the event.
     pub happened: Happened,
-    /// How it stood, in the state it was in before.
+    /// State of the connection before the event.
     pub snapshot: Snapshot,
-    /// Its congestion control follows a model of the path and not single losses, as BBR does.
+    /// Set if the congestion control follows a path model rather than single losses, as BBR does.
     pub is_modelled: bool,
-    /// Segments known to have been marked on the way.
+    /// Segments known to have been marked by the network.
     pub marks: u32,
-    /// A tail-loss probe is out.
+    /// Whether a tail-loss probe is outstanding.
     pub is_probing: bool,
-    /// A reduction could still be taken back.
+    /// Whether a reduction may still be undone.
     pub may_undo: bool,
-    /// When data was last sent, when the window was last changed by other than growth, and the
-    /// retransmission timeout: in jiffies.
+    /// Time in jiffies at which data was last sent.
     pub last_sent: u32,
-    /// See `last_sent`.
+    /// Time in jiffies at which the window last changed other than by growth.
     pub cwnd_changed: u32,
-    /// See `last_sent`.
+    /// Retransmission timeout in jiffies.
     pub timeout: u32,
 }
 
-/// A record, and whence congestion control was told, where that is what happened: the innermost call first.
+/// Parses a record and its call stack, innermost first, which is set for congestion state changes.
 pub(super) fn read(bytes: &[u8]) -> Option<(Record, [u64; DEPTH])> {
-    let mut at = Reader::of(bytes);
-    let (time_ns, cookie, acknowledged, pacing) = (at.u64()?, at.u64()?, at.u64()?, at.u64()?);
-    let local = at.address()?;
-    let remote = at.address()?;
-    let namespace = at.u32()?;
-    let local = SocketAddr::new(local, at.u16()?);
-    let remote = SocketAddr::new(remote, at.u16()?);
-    let [kind, old, _, new] = at.take::<4>()?;
-    let is_modelled = at.u32()? != 0;
-    let [segment, cwnd, ssthresh, peer_window, outstanding, unsent] = at.words()?;
-    let [packets_out, sacked_out, lost_out, retrans_out] = at.words()?;
-    let [smoothed_us, min_us, delivered, interval_us, retransmissions, marks] = at.words()?;
-    let [probe, last_sent, cwnd_changed, timeout, undo_marker] = at.words()?;
+    let mut reader = Reader::of(bytes);
+    let (time_ns, cookie, acknowledged, pacing) =
+        (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
+    let local = reader.address()?;
+    let remote = reader.address()?;
+    let namespace = reader.u32()?;
+    let local = SocketAddr::new(local, reader.u16()?);
+    let remote = SocketAddr::new(remote, reader.u16()?);
+    let [kind, old, _, new] = reader.take::<4>()?;
+    let is_modelled = reader.u32()? != 0;
+    let [segment, cwnd, ssthresh, peer_window, outstanding, unsent] = reader.words()?;
+    let [packets_out, sacked_out, lost_out, retrans_out] = reader.words()?;
+    let [smoothed_us, min_us, delivered, interval_us, retransmissions, marks] = reader.words()?;
+    let [probe, last_sent, cwnd_changed, timeout, undo_marker] = reader.words()?;
     let happened = match (kind, new) {
         (0, _) => Happened::Acknowledged,
         (1, _) => Happened::Retransmitted,
@@ -132,7 +132,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<(Record, [u64; DEPTH])> {
     Some((record, stack))
 }
 
-/// The kernel's `enum tcp_ca_state`.
+/// Converts the kernel's `enum tcp_ca_state`.
 pub(super) fn state(number: u8) -> Option<State> {
     Some(match number {
         0 => State::Open,
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_become_a_record() {
+    fn a_record_is_parsed() {
         let mut bytes = Vec::new();
         for word in [5_000_u64, 7, 1 << 33, 125_000] {
             bytes.extend(word.to_ne_bytes());
@@ -171,7 +171,7 @@ mod tests {
             9,
             2,
             1,
-            1, // segments out, received out of order, lost, sent again
+            1, // segments out, received out of order, lost, retransmitted
             1_500,
             1_000,
             10,

@@ -1,4 +1,4 @@
-//! A filter, as the programs in the kernel know it (bpf/tcp.h).
+//! Filter in the form of the BPF programs (bpf/tcp.h).
 
 use super::filter::{Filter, MOST, Process};
 use aya::maps::{Array, HashMap};
@@ -6,10 +6,10 @@ use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use netstage_host::obstacle::Obstacle;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// `SOCKET_WORDS`.
+/// `SOCKET_WORDS` of bpf/tcp.h.
 const SOCKET_WORDS: u64 = 1024;
 
-/// The filter of an object's programs, and what it comes to at present.
+/// Filter of loaded programs, with the sockets and cgroups it currently selects.
 #[derive(Debug)]
 pub(super) struct Selection {
     filter: Filter,
@@ -17,26 +17,26 @@ pub(super) struct Selection {
     cgroups: BTreeSet<u64>,
 }
 
-/// The kernel's own types, which say where their members are.
+/// Returns the kernel's type information, which has the offsets of structure members.
 pub(super) fn types() -> Result<Btf, Obstacle> {
     Btf::from_sys_fs().map_err(|error| Obstacle {
-        message: format!("the kernel tells nothing of its types: {error}"),
+        message: format!("cannot read the kernel's type information: {error}"),
         remedy: "a kernel with CONFIG_DEBUG_INFO_BTF (/sys/kernel/btf/vmlinux)".into(),
         is_missing: true,
     })
 }
 
-/// The kernel does not take a program.
+/// Returns the error of a rejected program.
 pub(super) fn refused(error: impl std::fmt::Display) -> Obstacle {
     Obstacle {
-        message: format!("the kernel takes no programs for its TCP: {error}"),
-        remedy: "run it as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN".into(),
+        message: format!("the kernel rejects BPF programs for TCP: {error}"),
+        remedy: "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN".into(),
         is_missing: true,
     }
 }
 
 impl Selection {
-    /// Hands an object to the kernel, with the filter in it and constants by their names.
+    /// Loads an object into the kernel with a filter and named constants.
     pub fn load(
         object: &[u8],
         constants: &[(&str, u32)],
@@ -49,20 +49,19 @@ impl Selection {
         Ok((kernel, Selection { filter, sockets, cgroups }))
     }
 
-    /// Looks which sockets processes have now, and which cgroups there are; yields the processes of which there is
-    /// none.
+    /// Updates the sockets and cgroups that the filter selects; returns the processes that do not exist.
     pub fn refresh(&mut self, kernel: &mut Ebpf) -> Vec<Process> {
-        let (sockets, gone) = self.filter.sockets();
+        let (sockets, missing) = self.filter.sockets();
         let bits_before = bits(&self.sockets);
         change(kernel, "sockets", &mut self.sockets, sockets);
         set_bits(kernel, &bits_before, &bits(&self.sockets));
         let cgroups = self.filter.cgroup_numbers();
         change(kernel, "cgroups", &mut self.cgroups, cgroups);
-        gone
+        missing
     }
 }
 
-/// Words of `socket_bits`, and which bits they have set.
+/// Returns the nonzero words of `socket_bits`.
 fn bits(sockets: &BTreeSet<u64>) -> BTreeMap<u32, u64> {
     let mut words = BTreeMap::new();
     for inode in sockets {
@@ -72,38 +71,38 @@ fn bits(sockets: &BTreeSet<u64>) -> BTreeMap<u32, u64> {
 }
 
 fn set_bits(kernel: &mut Ebpf, before: &BTreeMap<u32, u64>, after: &BTreeMap<u32, u64>) {
-    let map = kernel.map_mut("socket_bits").expect("it is in the object");
-    let mut map = Array::<_, u64>::try_from(map).expect("it is of this kind");
+    let map = kernel.map_mut("socket_bits").expect("the BPF object contains it");
+    let mut map = Array::<_, u64>::try_from(map).expect("the type matches");
     for word in before.keys().chain(after.keys()) {
-        let of = |words: &BTreeMap<u32, u64>| words.get(word).copied().unwrap_or(0);
-        if of(before) != of(after) {
-            // A word of the map's is always there.
-            let _ = map.set(*word, of(after), 0);
+        let word_of = |words: &BTreeMap<u32, u64>| words.get(word).copied().unwrap_or(0);
+        if word_of(before) != word_of(after) {
+            // Every word exists in the map.
+            let _ = map.set(*word, word_of(after), 0);
         }
     }
 }
 
-/// Makes a set of the kernel's the same as ours.
-fn change(kernel: &mut Ebpf, name: &str, known: &mut BTreeSet<u64>, wanted: BTreeSet<u64>) {
-    let map = kernel.map_mut(name).expect("it is in the object");
-    let mut map = HashMap::<_, u64, u8>::try_from(map).expect("it is of this kind");
-    for added in wanted.difference(known) {
-        // A set that is full watches those it has.
+/// Updates a set in the kernel to match ours.
+fn change(kernel: &mut Ebpf, name: &str, current: &mut BTreeSet<u64>, wanted: BTreeSet<u64>) {
+    let map = kernel.map_mut(name).expect("the BPF object contains it");
+    let mut map = HashMap::<_, u64, u8>::try_from(map).expect("the type matches");
+    for added in wanted.difference(current) {
+        // A full set ignores further entries.
         let _ = map.insert(added, 1, 0);
     }
-    for removed in known.difference(&wanted) {
+    for removed in current.difference(&wanted) {
         let _ = map.remove(removed);
     }
-    *known = wanted;
+    *current = wanted;
 }
 
 fn load(object: &[u8], constants: &[(&str, u32)], filter: &Filter, btf: &Btf) -> Result<Ebpf, EbpfError> {
     let mut addresses = [0_u64; MOST * 2];
     let mut masks = [0_u64; MOST * 2];
-    for (at, network) in filter.addresses.iter().enumerate() {
+    for (index, network) in filter.addresses.iter().enumerate() {
         let (address, mask) = network.words();
-        addresses[2 * at..][..2].copy_from_slice(&address);
-        masks[2 * at..][..2].copy_from_slice(&mask);
+        addresses[2 * index..][..2].copy_from_slice(&address);
+        masks[2 * index..][..2].copy_from_slice(&mask);
     }
     let mut loader = EbpfLoader::new();
     for (name, value) in constants {
@@ -112,9 +111,9 @@ fn load(object: &[u8], constants: &[(&str, u32)], filter: &Filter, btf: &Btf) ->
     loader
         .btf(Some(btf))
         .override_global("PORTS", &(filter.ports.len() as u32), true)
-        .override_global("PORT", &filled(&filter.ports)[..], true)
+        .override_global("PORT", &to_array(&filter.ports)[..], true)
         .override_global("NAMESPACES", &(filter.namespaces.len() as u32), true)
-        .override_global("NAMESPACE", &filled(&filter.namespaces)[..], true)
+        .override_global("NAMESPACE", &to_array(&filter.namespaces)[..], true)
         .override_global("ADDRESSES", &(filter.addresses.len() as u32), true)
         .override_global("ADDRESS", &addresses[..], true)
         .override_global("ADDRESS_MASK", &masks[..], true)
@@ -123,7 +122,7 @@ fn load(object: &[u8], constants: &[(&str, u32)], filter: &Filter, btf: &Btf) ->
         .load(object)
 }
 
-fn filled<T: Copy + Default>(given: &[T]) -> [T; MOST] {
+fn to_array<T: Copy + Default>(given: &[T]) -> [T; MOST] {
     let mut all = [T::default(); MOST];
     all.iter_mut().zip(given).for_each(|(to, from)| *to = *from);
     all

@@ -1,4 +1,4 @@
-//! Who tells of flows: programs in the kernel, where it takes none its tracing, or else its list of sockets.
+//! Source of flow records: BPF programs in the kernel, or else its tracing, or else polling of its sockets.
 
 use super::filter::{Filter, Process};
 use super::flows::Told;
@@ -9,45 +9,45 @@ use super::traced::Traced;
 use netstage_host::netns::Namespace;
 use netstage_host::obstacle::Obstacle;
 
-/// Who is to tell.
+/// Requested kind of source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The first of these that can.
+    /// First kind that works.
     Any,
-    /// Programs in the kernel.
+    /// BPF programs in the kernel.
     Programs,
-    /// The kernel's tracing.
+    /// Tracing in the kernel.
     Tracing,
-    /// The kernel's list of sockets.
+    /// Polling of the kernel's sockets.
     Polling,
 }
 
-/// Who tells.
+/// Open source.
 pub enum Source {
-    /// Programs in the kernel.
+    /// BPF programs in the kernel.
     Programs(Box<Programs>),
-    /// The kernel's tracing.
+    /// Tracing in the kernel.
     Tracing {
-        /// The tracing.
+        /// Tracing source.
         traced: Box<Traced>,
-        /// What it does not tell, and why it is asked at all.
+        /// Unavailable information, and errors of the preferred sources.
         missing: Vec<String>,
     },
-    /// The kernel's list of sockets.
+    /// Polling of the kernel's sockets.
     Polling {
-        /// The list.
+        /// Polling source.
         polling: Box<Polling>,
-        /// What it does not tell, and why it is asked at all.
+        /// Unavailable information, and errors of the preferred sources.
         missing: Vec<String>,
     },
 }
 
 impl Source {
-    /// Begins to listen. `namespaces` are those whose sockets are listed, if it comes to that.
+    /// Opens a source. `namespaces` are those to poll, if it comes to that.
     pub fn open(by: By, filter: Filter, namespaces: &[Namespace]) -> Result<Source, Obstacle> {
         let mut missing = Vec::new();
-        // Where any will do, what one lacks leads to the next.
-        let mut lacks = |obstacle: Obstacle| match by == By::Any && obstacle.is_missing {
+        // With `Any`, a missing feature selects the next kind.
+        let mut fall_back = |obstacle: Obstacle| match by == By::Any && obstacle.is_missing {
             true => {
                 missing.push(obstacle.to_string());
                 Ok(())
@@ -57,7 +57,7 @@ impl Source {
         if matches!(by, By::Any | By::Programs) {
             match Programs::load(filter.clone()) {
                 Ok(programs) => return Ok(Source::Programs(programs.into())),
-                Err(obstacle) => lacks(obstacle)?,
+                Err(obstacle) => fall_back(obstacle)?,
             }
         }
         if matches!(by, By::Any | By::Tracing) {
@@ -66,18 +66,16 @@ impl Source {
                     missing.extend(traced.missing().iter().cloned());
                     return Ok(Source::Tracing { traced: traced.into(), missing });
                 }
-                Err(obstacle) => lacks(obstacle)?,
+                Err(obstacle) => fall_back(obstacle)?,
             }
         }
         let polling = Polling::new(filter, namespaces)?.into();
-        let looks = std::time::Duration::from_secs(1).as_millis() / EVERY.as_millis();
-        missing.push(format!(
-            "what comes and goes between {looks} looks a second: causes are what these suggest"
-        ));
+        let polls = std::time::Duration::from_secs(1).as_millis() / EVERY.as_millis();
+        missing.push(format!("changes between {polls} polls a second, so that causes are inferred"));
         Ok(Source::Polling { polling, missing })
     }
 
-    /// What cannot be told here, and why.
+    /// Returns the information that is not available, with the reason.
     pub fn missing(&self) -> &[String] {
         match self {
             Source::Programs(programs) => programs.missing(),
@@ -85,7 +83,7 @@ impl Source {
         }
     }
 
-    /// Looks which sockets processes have now; yields the processes of which there is none.
+    /// Updates the sockets that the filter selects; returns the processes that do not exist.
     pub fn refresh(&mut self) -> Vec<Process> {
         match self {
             Source::Programs(programs) => programs.refresh(),
@@ -94,7 +92,7 @@ impl Source {
         }
     }
 
-    /// Takes what has come.
+    /// Reads the available records.
     pub fn poll(&mut self, take: impl FnMut(&Record, Told)) -> Result<(), Obstacle> {
         match self {
             Source::Programs(programs) => {
@@ -106,7 +104,7 @@ impl Source {
         }
     }
 
-    /// Records for which the kernel had no room.
+    /// Returns the number of records lost in the kernel.
     pub fn lost(&self) -> u64 {
         match self {
             Source::Programs(programs) => programs.lost(),

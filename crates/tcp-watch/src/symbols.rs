@@ -1,26 +1,26 @@
-//! Which of the kernel's functions an address is in, of those that tell why a window falls.
+//! Lookup of the kernel functions that determine the cause of a window reduction.
 
 use std::fs;
 use std::io;
 
-/// Functions of the kernel's TCP, each of which calls congestion control for one reason.
+/// Functions of the kernel's TCP that each call congestion control for a single reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
-    /// Hands a segment to IP.
+    /// Passes a segment to IP.
     Transmit,
-    /// Takes an ACK with which nothing is lost.
+    /// Processes an ACK without a loss.
     TryToOpen,
-    /// Takes the ACK of a tail-loss probe.
+    /// Processes the ACK of a tail-loss probe.
     ProcessProbeAck,
-    /// Repairs what is lost.
+    /// Starts fast recovery.
     EnterRecovery,
-    /// Begins anew after a timeout.
+    /// Starts recovery after a timeout.
     EnterLoss,
-    /// Sends again what was too large for the path.
+    /// Retransmits a segment that exceeded the path MTU.
     PathMtu,
 }
 
-/// A function from its first address to its last.
+/// Address range of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     first: u64,
@@ -28,14 +28,14 @@ struct Extent {
     function: Function,
 }
 
-/// Where the functions are; nowhere, if the kernel does not tell.
+/// Addresses of the functions; empty if the kernel does not disclose them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbols {
     extents: Vec<Extent>,
 }
 
 impl Symbols {
-    /// Those of the running kernel. It tells addresses to root only, or to nobody
+    /// Reads the addresses of the running kernel, which may be disclosed to root only, or not at all
     /// (kernel.kptr_restrict).
     pub fn of_kernel() -> io::Result<Symbols> {
         Ok(Symbols::read(&fs::read_to_string("/proc/kallsyms")?))
@@ -67,13 +67,13 @@ impl Symbols {
         Symbols { extents: found.into_iter().map(extent).collect() }
     }
 
-    /// Whether the kernel tells of none.
+    /// Returns whether no address is known.
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty()
     }
 
-    /// The innermost known function of a stack. Others further out may be another connection's: on a
-    /// virtual line, what one sends the other receives in the same call.
+    /// Returns the innermost known function of a stack. Outer ones may belong to another connection: on a
+    /// virtual link, one's transmission and the other's reception share a call stack.
     pub fn innermost(&self, stack: &[u64]) -> Option<Function> {
         stack.iter().find_map(|address| {
             let within = |extent: &&Extent| (extent.first..extent.end).contains(address);
@@ -83,7 +83,7 @@ impl Symbols {
 }
 
 impl Function {
-    /// By name; the compiler may have split a function and numbered its parts.
+    /// Returns the function of a symbol name; the compiler may have split a function into numbered parts.
     pub(super) fn named(name: &str) -> Option<Function> {
         Some(match name.split('.').next()? {
             "__tcp_transmit_skb" | "tcp_transmit_skb" => Function::Transmit,
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_in_the_function_before_it() {
+    fn an_address_belongs_to_the_preceding_symbol() {
         let text = "ffffffff81000000 T _text\nffffffff82000200 t tcp_try_to_open\n\
             ffffffff82000100 t __tcp_transmit_skb\nffffffff82000180 d data\nffffffff82000300 T tcp_ack\n\
             ffffffff82000400 t tcp_process_tlp_ack.part.0\nnonsense\n";
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(inside(&nested), Some(Function::TryToOpen));
         assert_eq!(inside(&[0xffff_ffff_8200_0410]), Some(Function::ProcessProbeAck));
         assert_eq!(inside(&[0, 1]), None);
-        // What an ordinary user is told.
+        // Output for an unprivileged user.
         assert!(Symbols::read("0000000000000000 t tcp_try_to_open\n").is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! The text in which the kernel's tracing tells of TCP: a line for each event, and after those of congestion control
-//! the functions it was called from.
+//! Parser of the text of the kernel's TCP tracepoints: one line per event, followed by the call stack for
+//! congestion state changes.
 
 use super::record;
 use super::symbols::Function;
@@ -7,38 +7,38 @@ use netstage_core::tcp::event::State;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-/// A stack comes right after its event: if it has not after so many looks, it does not.
-const PATIENCE: u32 = 3;
+/// Number of polls after which a missing stack, which should directly follow its event, is given up.
+const MAX_STACK_POLLS: u32 = 3;
 
-/// An event of one connection.
+/// Event of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traced {
-    /// CLOCK_MONOTONIC, nanoseconds, exact to a microsecond.
+    /// Time in nanoseconds of CLOCK_MONOTONIC, with a resolution of 1 µs.
     pub time_ns: u64,
-    /// Its own address.
+    /// Local address.
     pub local: SocketAddr,
-    /// Its peer's.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// What happened.
+    /// Kind of the event.
     pub what: What,
 }
 
-/// What happened, and how the connection then stood as far as it is told.
+/// Kind of an event, with the values it includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// A segment arrived; nothing of it was looked at yet.
+    /// A segment arrived and was not processed yet.
     Acknowledged(Standing),
-    /// A segment left again.
+    /// A segment was retransmitted.
     Retransmitted,
     /// Congestion control is about to change its state.
     Congestion(State),
     /// The connection was established.
     Established,
-    /// It is no more.
+    /// The connection was closed.
     Closed,
 }
 
-/// Windows are in segments, the peer's in bytes.
+/// Values of tcp_probe. Windows are in segments, except the peer's, which is in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     pub next: u32,
@@ -49,15 +49,15 @@ pub(super) struct Standing {
     pub smoothed_round_trip_us: u32,
 }
 
-/// The stack of an event.
+/// Stack of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stack {
-    /// It has none.
+    /// The event has no stack.
     None,
-    /// It was not told yet.
+    /// Not received yet.
     Awaited,
-    /// It was told: the innermost function that is known.
-    Told(Option<Function>),
+    /// Innermost known function of the received stack.
+    Received(Option<Function>),
 }
 
 #[derive(Debug)]
@@ -65,28 +65,28 @@ struct Waiting {
     event: Traced,
     processor: u32,
     stack: Stack,
-    looks: u32,
+    polls: u32,
 }
 
-/// Reads the text as it comes.
+/// Incremental parser of trace lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     has_stacks: bool,
     partial: Vec<u8>,
     waiting: VecDeque<Waiting>,
-    /// Whose stack's functions come now, counted from the back.
-    under_way: Option<usize>,
-    /// Events for which the kernel had no room.
+    /// Event whose stack is being received, counted from the back.
+    receiving: Option<usize>,
+    /// Events lost because the kernel's buffer was full.
     pub lost: u64,
 }
 
 impl Lines {
-    /// Of a trace in which stacks follow changes of congestion control, or do not.
+    /// Creates a parser. `has_stacks`: stacks follow congestion state changes.
     pub fn new(has_stacks: bool) -> Lines {
         Lines { has_stacks, ..Lines::default() }
     }
 
-    /// Takes what has come.
+    /// Parses received bytes.
     pub fn take(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -98,67 +98,71 @@ impl Lines {
         self.partial.extend(rest);
     }
 
-    /// The next event, and the innermost known function of its stack if that was told.
+    /// Returns the next event, with the innermost known function of its stack if the stack was received.
     pub fn next(&mut self) -> Option<(Traced, Option<Option<Function>>)> {
         let first = self.waiting.front_mut()?;
-        if first.stack == Stack::Awaited && first.looks < PATIENCE {
-            first.looks += 1;
+        if first.stack == Stack::Awaited && first.polls < MAX_STACK_POLLS {
+            first.polls += 1;
             return None;
         }
         let Waiting { event, stack, .. } = self.waiting.pop_front()?;
-        self.under_way = self.under_way.filter(|back| *back < self.waiting.len());
-        let told = match stack {
-            Stack::Told(function) => Some(function),
+        self.receiving = self.receiving.filter(|back| *back < self.waiting.len());
+        let function = match stack {
+            Stack::Received(function) => Some(function),
             Stack::None | Stack::Awaited => None,
         };
-        Some((event, told))
+        Some((event, function))
     }
 
     fn line(&mut self, line: &str) {
         if let Some(function) = line.strip_prefix(" => ") {
-            return self.called_from(function);
+            return self.handle_caller(function);
         }
-        self.under_way = None;
+        self.receiving = None;
         if let Some(lost) = lost(line) {
             self.lost += lost;
         } else if let Some(head) = line.strip_suffix(": <stack trace>") {
-            self.stack_begins(head);
+            self.begin_stack(head);
         } else if let Some((processor, event)) = read(line) {
-            let is_turn = matches!(event.what, What::Congestion(_));
-            let stack = if is_turn && self.has_stacks { Stack::Awaited } else { Stack::None };
-            self.waiting.push_back(Waiting { event, processor, stack, looks: 0 });
+            let is_state_change = matches!(event.what, What::Congestion(_));
+            let stack = if is_state_change && self.has_stacks { Stack::Awaited } else { Stack::None };
+            self.waiting.push_back(Waiting { event, processor, stack, polls: 0 });
         }
     }
 
-    /// A stack follows: it is the last event's of its processor that awaits one.
-    fn stack_begins(&mut self, head: &str) {
+    /// Starts a stack, which belongs to the last event of its processor that awaits one.
+    fn begin_stack(&mut self, head: &str) {
         let Some((processor, _)) = origin(head) else { return };
-        let awaits = |waiting: &Waiting| waiting.processor == processor && waiting.stack == Stack::Awaited;
-        self.under_way = self.waiting.iter().rev().position(awaits);
-        if let Some(waiting) = self.whose_stack_comes() {
-            waiting.stack = Stack::Told(None);
+        let is_awaiting =
+            |waiting: &Waiting| waiting.processor == processor && waiting.stack == Stack::Awaited;
+        self.receiving = self.waiting.iter().rev().position(is_awaiting);
+        if let Some(waiting) = self.receiving_event() {
+            waiting.stack = Stack::Received(None);
         }
     }
 
-    /// The next function of a stack, further out than those before.
-    fn called_from(&mut self, function: &str) {
-        let Some(Waiting { stack: Stack::Told(told @ None), .. }) = self.whose_stack_comes() else { return };
-        *told = Function::named(function.split(['+', ' ']).next().unwrap_or_default());
+    /// Evaluates the next function of a stack, from the inside out.
+    fn handle_caller(&mut self, function: &str) {
+        let Some(Waiting { stack: Stack::Received(innermost @ None), .. }) = self.receiving_event() else {
+            return;
+        };
+        *innermost = Function::named(function.split(['+', ' ']).next().unwrap_or_default());
     }
 
-    fn whose_stack_comes(&mut self) -> Option<&mut Waiting> {
-        let back = self.under_way?;
+    fn receiving_event(&mut self) -> Option<&mut Waiting> {
+        let back = self.receiving?;
         self.waiting.iter_mut().rev().nth(back)
     }
 }
 
-/// How many events a line says that there was no room for.
+/// Returns the number of lost events that a line reports.
 fn lost(line: &str) -> Option<u64> {
     let (_, rest) = line.split_once("[LOST ")?;
     rest.split(' ').next()?.parse().ok()
 }
 
-/// The processor and time of a line: `COMMAND-PROCESS [001] ..s2. 123.456789`. The command may hold anything.
+/// Parses the processor and time of a line: `COMMAND-PROCESS [001] ..s2. 123.456789`. The command may contain
+/// any characters.
 fn origin(head: &str) -> Option<(u32, u64)> {
     let mut words = head.rsplit(' ').filter(|word| !word.is_empty());
     let (seconds, micros) = words.next()?.split_once('.')?;
@@ -168,13 +172,13 @@ fn origin(head: &str) -> Option<(u32, u64)> {
     Some((processor, time_ns))
 }
 
-/// An event's line.
+/// Parses the line of an event.
 fn read(line: &str) -> Option<(u32, Traced)> {
     const EVENTS: [&str; 4] =
         [": tcp_probe: ", ": tcp_retransmit_skb: ", ": tcp_cong_state_set: ", ": inet_sock_set_state: "];
-    let (kind, at) = EVENTS.iter().enumerate().find_map(|(kind, name)| Some((kind, line.rfind(name)?)))?;
-    let (processor, time_ns) = origin(&line[..at])?;
-    let text = &line[at + EVENTS[kind].len()..];
+    let (kind, start) = EVENTS.iter().enumerate().find_map(|(kind, name)| Some((kind, line.rfind(name)?)))?;
+    let (processor, time_ns) = origin(&line[..start])?;
+    let text = &line[start + EVENTS[kind].len()..];
     let field = |name: &str| text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     let number = |name: &str| {
         let text = field(name)?;
@@ -183,7 +187,7 @@ fn read(line: &str) -> Option<(u32, Traced)> {
             None => text.parse().ok(),
         }
     };
-    // IPv4's addresses are in those of IPv6, too.
+    // The IPv6 fields also contain IPv4 addresses.
     let end = |address: &str, port: &str| -> Option<SocketAddr> {
         let address: IpAddr = field(address)?.parse().ok()?;
         Some(SocketAddr::new(address.to_canonical(), number(port)?.try_into().ok()?))
@@ -221,7 +225,7 @@ fn read(line: &str) -> Option<(u32, Traced)> {
 mod tests {
     use super::*;
 
-    /// As Linux 6.18 tells it, and one process with a name that is meant to mislead.
+    /// Output of Linux 6.18, and a process with a misleading name.
     const TRACE: &str = "\
           iperf3-4711    [001] b.s3.  1234.000001: tcp_probe: family=AF_INET src=10.0.0.1:5000 dest=10.0.0.2:80 mark=0x0 data_len=0 snd_nxt=0x3e8 snd_una=0x1f4 snd_cwnd=12 ssthresh=2147483647 snd_wnd=64000 srtt=1500 rcv_wnd=65536 sock_cookie=2001 skbaddr=00000000aa skaddr=00000000bb
  [000] 1.2: tcp_-99 [000] ..s2.  1234.000100: tcp_cong_state_set: family=AF_INET sport=5000 dport=80 saddr=10.0.0.1 daddr=10.0.0.2 saddrv6=::ffff:10.0.0.1 daddrv6=::ffff:10.0.0.2 cong_state=2
@@ -236,14 +240,14 @@ CPU:1 [LOST 17 EVENTS]
 ";
 
     #[test]
-    fn events_are_told_in_order_with_the_stack_of_their_processor_however_they_are_cut() {
+    fn events_are_parsed_in_order_with_their_stacks_wherever_the_input_is_split() {
         for cut in [0, 1, 200, 417, 900, 1_100, TRACE.len()] {
             let mut lines = Lines::new(true);
             lines.take(&TRACE.as_bytes()[..cut]);
             lines.take(&TRACE.as_bytes()[cut..]);
             let events: Vec<_> = std::iter::from_fn(|| lines.next()).collect();
             assert_eq!((events.len(), lines.lost), (4, 17), "{events:?}");
-            let standing = Standing {
+            let values = Standing {
                 next: 1_000,
                 unacknowledged: 500,
                 cwnd: 12,
@@ -253,7 +257,7 @@ CPU:1 [LOST 17 EVENTS]
             };
             assert_eq!(
                 (events[0].0.what, events[0].0.time_ns),
-                (What::Acknowledged(standing), 1_234_000_001_000)
+                (What::Acknowledged(values), 1_234_000_001_000)
             );
             assert_eq!(events[1].0.what, What::Congestion(State::Reducing));
             assert_eq!(events[1].1, Some(Some(Function::Transmit)));
@@ -264,21 +268,21 @@ CPU:1 [LOST 17 EVENTS]
     }
 
     #[test]
-    fn a_stack_that_does_not_come_is_not_waited_for() {
-        let turn = TRACE.lines().nth(1).unwrap().to_owned() + "\n";
+    fn a_missing_stack_is_given_up() {
+        let state_change = TRACE.lines().nth(1).unwrap().to_owned() + "\n";
         let mut lines = Lines::new(true);
-        lines.take(turn.as_bytes());
-        for _ in 0..PATIENCE {
+        lines.take(state_change.as_bytes());
+        for _ in 0..MAX_STACK_POLLS {
             assert_eq!(lines.next(), None);
         }
-        assert_eq!(lines.next().map(|(_, told)| told), Some(None));
+        assert_eq!(lines.next().map(|(_, function)| function), Some(None));
         let mut without = Lines::new(false);
-        without.take(turn.as_bytes());
+        without.take(state_change.as_bytes());
         assert!(without.next().is_some());
     }
 
     #[test]
-    fn what_is_no_event_is_left_out() {
+    fn invalid_lines_are_ignored() {
         for line in TRACE.lines().take(5) {
             for cut in (0..line.len()).filter(|cut| line.is_char_boundary(*cut)) {
                 let mut lines = Lines::new(true);

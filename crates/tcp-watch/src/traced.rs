@@ -1,6 +1,6 @@
-//! Flows as the kernel's tracing tells of them, for kernels that take no programs: the same tracepoints, with less
-//! beside each event. What that lacks, and which connections are meant, its list of sockets tells
-//! ([`super::polling`]), some 20 times a second.
+//! Flows from the kernel's tracing, for kernels that reject BPF programs: the same tracepoints with fewer
+//! values per event. The missing values and the filtering of connections come from polling
+//! ([`super::polling`]), about 20 times a second.
 
 use super::filter::{Filter, Process};
 use super::flows::Told;
@@ -15,41 +15,41 @@ use netstage_host::obstacle::Obstacle;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-const TURNS: &str = "tcp/tcp_cong_state_set";
-/// The tracepoints, and what is not told without each.
+const STATE_CHANGE: &str = "tcp/tcp_cong_state_set";
+/// Tracepoints, and the information that is missing without each.
 const TRACEPOINTS: [(&str, &str); 4] = [
-    ("tcp/tcp_probe", "how flows stand at each ACK"),
-    (TURNS, "reductions as they happen: they are what two looks suggest"),
+    ("tcp/tcp_probe", "state of flows at each ACK"),
+    (STATE_CHANGE, "exact reductions, which are inferred from two polls"),
     ("tcp/tcp_retransmit_skb", "single retransmissions"),
-    ("sock/inet_sock_set_state", "the moment at which flows end"),
+    ("sock/inet_sock_set_state", "exact end times of flows"),
 ];
 
-/// The kernel's tracing, running.
+/// Running trace.
 pub struct Traced {
     polling: Polling,
     instance: Instance,
     lines: Lines,
-    has_turns: bool,
-    /// By the addresses of both ends.
+    has_state_changes: bool,
+    /// Watched connections by the addresses of both ends.
     known: BTreeMap<(SocketAddr, SocketAddr), Known>,
     missing: Vec<String>,
 }
 
-/// A connection that is meant.
+/// Connection selected by the filter.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// How it stood last, in the state it is in.
+    /// Last known values, in the current state.
     record: Record,
-    /// As it was listed last.
+    /// Values of the last poll.
     listed: Record,
-    /// The number of its first byte that was not acknowledged, when that was last told.
+    /// Sequence number of the first unacknowledged byte in the last event.
     unacknowledged: Option<u32>,
-    /// It is out of the state in which an undo would show, but no ACK has told of that yet.
-    is_back: bool,
+    /// The congestion state has left a reduction, and the next ACK must show whether it was undone.
+    has_left_reduction: bool,
 }
 
 impl Traced {
-    /// Begins to trace. Connections are looked for in some namespaces.
+    /// Starts tracing. Connections are polled in `namespaces`.
     pub fn open(filter: Filter, namespaces: &[Namespace]) -> Result<Traced, Obstacle> {
         filter.check()?;
         let instance = Instance::new()?;
@@ -57,62 +57,63 @@ impl Traced {
             filter.ports.iter().map(|port| format!("sport == {port} || dport == {port}")).collect();
         let condition = (!ports.is_empty()).then(|| ports.join(" || "));
         let mut missing: Vec<String> = Vec::new();
-        let mut has_turns = true;
-        for (tracepoint, tells) in TRACEPOINTS {
+        let mut has_state_changes = true;
+        for (tracepoint, information) in TRACEPOINTS {
             if let Err(error) = instance.enable(tracepoint, condition.as_deref()) {
-                missing.push(format!("{tracepoint}, which tells {tells}: {error}"));
-                has_turns &= tracepoint != TURNS;
+                missing.push(format!("{information} ({tracepoint}: {error})"));
+                has_state_changes &= tracepoint != STATE_CHANGE;
             }
         }
         if missing.len() == TRACEPOINTS.len() {
             return Err(Obstacle {
-                message: format!("the kernel's tracing has no events of TCP: {}", missing.join("; ")),
+                message: format!("the kernel has no TCP tracepoints: {}", missing.join("; ")),
                 remedy: "a kernel with CONFIG_EVENT_TRACING, 4.16 or newer".into(),
                 is_missing: true,
             });
         }
-        let stacks = if has_turns { instance.tell_stacks(TURNS) } else { Ok(()) };
+        let stacks = if has_state_changes { instance.tell_stacks(STATE_CHANGE) } else { Ok(()) };
         if let Err(error) = &stacks {
             missing.push(format!(
-                "stacks, which tell local devices, ECN and tail-loss probes apart for certain: {error}"
+                "call stacks, which distinguish local devices, ECN and tail-loss probes reliably: {error}"
             ));
         }
-        let looks = 1_000 / EVERY.as_millis();
+        let polls = 1_000 / EVERY.as_millis();
         missing.push(format!(
-            "by tracing: what is unsent, in flight beside SACK, pacing and delivery rates at more than {looks} looks a second, \
-             what a flow does before its first look, and connections of network namespaces that are not looked at"
+            "by tracing: unsent bytes, bytes in flight after SACK, pacing and delivery rates at more than {polls} \
+             polls a second, changes of a flow before its first poll, and connections of network namespaces that \
+             are not polled"
         ));
-        let lines = Lines::new(has_turns && stacks.is_ok());
+        let lines = Lines::new(has_state_changes && stacks.is_ok());
         let polling = Polling::new(filter, namespaces)?;
-        Ok(Traced { polling, instance, lines, has_turns, known: BTreeMap::new(), missing })
+        Ok(Traced { polling, instance, lines, has_state_changes, known: BTreeMap::new(), missing })
     }
 
-    /// What cannot be told here, and why.
+    /// Returns the information that is not available, with the reason.
     pub fn missing(&self) -> &[String] {
         &self.missing
     }
 
-    /// Events for which there was no room.
+    /// Returns the number of events lost because the kernel's buffer was full.
     pub fn lost(&self) -> u64 {
         self.lines.lost
     }
 
-    /// Looks which sockets processes have now; yields the processes of which there is none.
+    /// Updates the sockets that the filter selects; returns the processes that do not exist.
     pub fn refresh(&mut self) -> Vec<Process> {
         self.polling.refresh()
     }
 
-    /// Takes what has come, in the order of time.
+    /// Reads the available events in order of time.
     pub fn poll(&mut self, mut take: impl FnMut(&Record, Told)) -> Result<(), Obstacle> {
         let Traced { instance, lines, known, .. } = self;
-        let failed = |error| Obstacle::system("the kernel's tracing cannot be read", &error);
-        instance.read(|bytes| lines.take(bytes)).map_err(failed)?;
+        let read_error = |error| Obstacle::system("cannot read the kernel's tracing", &error);
+        instance.read(|bytes| lines.take(bytes)).map_err(read_error)?;
         while let Some((event, function)) = lines.next() {
             let key = (event.local, event.remote);
             let Some(flow) = known.get_mut(&key) else { continue };
-            let told = function.map_or(Told::Unknown, Told::By);
+            let origin = function.map_or(Told::Unknown, Told::By);
             if let Some(record) = flow.happened(&event) {
-                take(&record, told);
+                take(&record, origin);
             }
             if event.what == What::Closed {
                 known.remove(&key);
@@ -124,23 +125,23 @@ impl Traced {
         Ok(())
     }
 
-    /// Connections that came and went, and what events do not tell.
+    /// Evaluates a poll: new and closed connections, and values that events lack.
     fn compare(&mut self, present: BTreeMap<u64, Record>, take: &mut impl FnMut(&Record, Told)) {
         self.known.retain(|_, flow| {
-            let is_there = present.contains_key(&flow.record.cookie);
-            if !is_there {
+            let exists = present.contains_key(&flow.record.cookie);
+            if !exists {
                 take(&closed(&flow.record), Told::Unknown);
             }
-            is_there
+            exists
         });
         for listed in present.into_values() {
             let key = (listed.local, listed.remote);
             match self.known.get_mut(&key) {
                 Some(flow) => {
-                    if !self.has_turns {
+                    if !self.has_state_changes {
                         turns(&flow.listed, &listed, take);
                     }
-                    flow.looked_at(listed, self.has_turns);
+                    flow.update(listed, self.has_state_changes);
                 }
                 None => {
                     take(&Record { happened: Happened::Established, ..listed }, Told::Unknown);
@@ -153,11 +154,11 @@ impl Traced {
 
 impl Known {
     fn new(listed: Record) -> Known {
-        Known { record: listed, listed, unacknowledged: None, is_back: false }
+        Known { record: listed, listed, unacknowledged: None, has_left_reduction: false }
     }
 
-    /// What it stands at now, where events tell nothing.
-    fn looked_at(&mut self, listed: Record, has_turns: bool) {
+    /// Takes over polled values that events lack.
+    fn update(&mut self, listed: Record, has_state_changes: bool) {
         let Snapshot { state, unsent, min_round_trip, pacing_rate, delivery_rate, segment, .. } =
             listed.snapshot;
         let snapshot = &mut self.record.snapshot;
@@ -169,21 +170,21 @@ impl Known {
             delivery_rate,
             segment,
             retransmissions,
-            state: if has_turns { snapshot.state } else { state },
+            state: if has_state_changes { snapshot.state } else { state },
             ..*snapshot
         };
         (self.record.timeout, self.record.marks) = (listed.timeout, listed.marks);
         self.listed = listed;
     }
 
-    /// The record of an event; none where a segment came to a host that has nothing to send.
+    /// Returns the record of an event, or `None` for a segment that arrived at a host with nothing to send.
     fn happened(&mut self, event: &trace::Traced) -> Option<Record> {
         let now_ms = (event.time_ns / 1_000_000) as u32;
         self.record.time_ns = event.time_ns;
         let before = self.record.snapshot.state;
         self.record.happened = match event.what {
-            What::Acknowledged(standing) => {
-                if !self.stands(&standing, now_ms) {
+            What::Acknowledged(values) => {
+                if !self.acknowledge(&values, now_ms) {
                     return None;
                 }
                 Happened::Acknowledged
@@ -193,8 +194,9 @@ impl Known {
                 Happened::Retransmitted
             }
             What::Congestion(to) => {
-                // Leaving a reduction is told before what it sets: the next ACK shows whether it was taken back.
-                self.is_back = before > State::Disorder && to <= State::Disorder;
+                // The event of leaving a reduction precedes its effects: the next ACK shows whether it was
+                // undone.
+                self.has_left_reduction = before > State::Disorder && to <= State::Disorder;
                 self.record.may_undo |= to > State::Disorder;
                 Happened::Congestion { to }
             }
@@ -208,44 +210,44 @@ impl Known {
         Some(record)
     }
 
-    /// Takes how it stood at an ACK; whether it had anything under way or to send.
-    fn stands(&mut self, standing: &Standing, now_ms: u32) -> bool {
+    /// Takes over the values of an ACK; returns whether the connection had data in flight or to send.
+    fn acknowledge(&mut self, values: &Standing, now_ms: u32) -> bool {
         let Record { snapshot, .. } = &mut self.record;
         let segment = u64::from(snapshot.segment);
         let acknowledged =
-            standing.unacknowledged.wrapping_sub(self.unacknowledged.unwrap_or(standing.unacknowledged));
-        self.unacknowledged = Some(standing.unacknowledged);
-        // An older one, of another processor, acknowledges nothing more.
+            values.unacknowledged.wrapping_sub(self.unacknowledged.unwrap_or(values.unacknowledged));
+        self.unacknowledged = Some(values.unacknowledged);
+        // An older event of another processor acknowledges no further data.
         if acknowledged < 1 << 31 {
             snapshot.acknowledged += u64::from(acknowledged);
         }
-        let outstanding = u64::from(standing.next.wrapping_sub(standing.unacknowledged));
+        let outstanding = u64::from(values.next.wrapping_sub(values.unacknowledged));
         if outstanding == 0 && snapshot.unsent == 0 {
             return false;
         }
-        let cwnd = u64::from(standing.cwnd) * segment;
-        // What was received out of order or lost is no longer in flight, as far as a look told.
-        let gone = match snapshot.state {
+        let cwnd = u64::from(values.cwnd) * segment;
+        // Data received out of order or lost is not in flight, according to the last poll.
+        let not_in_flight = match snapshot.state {
             State::Open => 0,
             _ => self.listed.snapshot.outstanding.saturating_sub(self.listed.snapshot.in_flight),
         };
         let fell = cwnd < snapshot.cwnd;
         *snapshot = Snapshot {
             cwnd,
-            ssthresh: (standing.ssthresh < NO_THRESHOLD).then(|| u64::from(standing.ssthresh) * segment),
-            peer_window: standing.peer_window.into(),
+            ssthresh: (values.ssthresh < NO_THRESHOLD).then(|| u64::from(values.ssthresh) * segment),
+            peer_window: values.peer_window.into(),
             outstanding,
-            in_flight: outstanding.saturating_sub(gone),
-            smoothed_round_trip: Some(Duration::from_micros(standing.smoothed_round_trip_us.into())),
+            in_flight: outstanding.saturating_sub(not_in_flight),
+            smoothed_round_trip: Some(Duration::from_micros(values.smoothed_round_trip_us.into())),
             ..*snapshot
         };
-        if std::mem::take(&mut self.is_back) {
+        if std::mem::take(&mut self.has_left_reduction) {
             self.record.may_undo = false;
         }
-        // What is acknowledged now was sent a round trip ago, and the window set then where it fell in silence. More
-        // may have been sent until now.
+        // The acknowledged data was sent a round trip ago, which is the time of a window change without a state
+        // change. More data may have been sent since.
         if fell {
-            self.record.cwnd_changed = now_ms.wrapping_sub(standing.smoothed_round_trip_us / 1_000);
+            self.record.cwnd_changed = now_ms.wrapping_sub(values.smoothed_round_trip_us / 1_000);
         }
         self.record.last_sent = now_ms;
         true

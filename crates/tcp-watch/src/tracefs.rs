@@ -1,5 +1,5 @@
-//! An instance of the kernel's tracing (tracefs) of our own: nobody else's is touched, and it goes with us. What is
-//! left of a process that was killed [`clean`] removes.
+//! Private instance of the kernel's tracing (tracefs), which leaves other instances alone and is removed at the
+//! end. [`clean`] removes instances of killed processes.
 
 use netstage_host::obstacle::Obstacle;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -10,17 +10,17 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where it may be mounted.
-const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// Possible mount points.
+const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const PREFIX: &str = "netstage-";
-/// Of the ring of each processor, KiB.
+/// Ring size per processor in KiB.
 const RING_KIB: &str = "4096";
-/// Bytes read at once.
-const READ: usize = 1 << 16;
+/// Bytes per read.
+const READ_BYTES: usize = 1 << 16;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// The file system of tracing: where it is mounted, or a mount nobody else sees, which goes with it.
+/// The tracing file system: its mount point, or a private mount that ends with this value.
 struct Root {
     path: PathBuf,
     _mount: Option<OwnedFd>,
@@ -28,9 +28,12 @@ struct Root {
 
 impl Root {
     fn open() -> io::Result<Root> {
-        let mounted = PLACES.map(Path::new).into_iter().find(|place| place.join("instances").is_dir());
-        if let Some(place) = mounted {
-            return Ok(Root { path: place.to_owned(), _mount: None });
+        let mounted = MOUNT_POINTS
+            .map(Path::new)
+            .into_iter()
+            .find(|mount_point| mount_point.join("instances").is_dir());
+        if let Some(mount_point) = mounted {
+            return Ok(Root { path: mount_point.to_owned(), _mount: None });
         }
         let system = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&system)?;
@@ -44,28 +47,28 @@ impl Root {
     }
 }
 
-/// An instance; dropped, it is removed.
+/// Tracing instance, removed on drop.
 pub(super) struct Instance {
     folder: PathBuf,
     pipe: Option<File>,
-    /// Held as long as we live: what nobody holds was left by a process that was killed.
+    /// Held while this process lives: an unlocked instance was left by a killed process.
     _lock: File,
     _root: Root,
 }
 
 impl Instance {
-    /// One without events, whose clock is CLOCK_MONOTONIC.
+    /// Creates an instance without events that uses CLOCK_MONOTONIC.
     pub fn new() -> Result<Instance, Obstacle> {
-        let refused = |error: io::Error| Obstacle {
-            message: format!("the kernel's tracing cannot be used: {error}"),
-            remedy: "run it as root, on a kernel with CONFIG_EVENT_TRACING".into(),
+        let tracing_error = |error: io::Error| Obstacle {
+            message: format!("cannot use the kernel's tracing: {error}"),
+            remedy: "run as root, on a kernel with CONFIG_EVENT_TRACING".into(),
             is_missing: true,
         };
-        let root = Root::open().map_err(refused)?;
+        let root = Root::open().map_err(tracing_error)?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = root.instances().join(format!("{PREFIX}{}-{number}", std::process::id()));
-        fs::create_dir(&folder).map_err(refused)?;
-        let begin = || -> io::Result<(File, File)> {
+        fs::create_dir(&folder).map_err(tracing_error)?;
+        let configure = || -> io::Result<(File, File)> {
             let lock = File::open(&folder)?;
             lock.try_lock()?;
             for (setting, value) in [("trace_clock", "mono"), ("buffer_size_kb", RING_KIB)] {
@@ -75,16 +78,16 @@ impl Instance {
             let pipe = pipe.read(true).custom_flags(libc::O_NONBLOCK).open(folder.join("trace_pipe"))?;
             Ok((lock, pipe))
         };
-        match begin() {
+        match configure() {
             Ok((lock, pipe)) => Ok(Instance { folder, pipe: Some(pipe), _lock: lock, _root: root }),
             Err(error) => {
                 let _ = fs::remove_dir(&folder);
-                Err(refused(error))
+                Err(tracing_error(error))
             }
         }
     }
 
-    /// Begins to tell of an event, `tcp/tcp_probe`, where a condition on its fields holds.
+    /// Enables an event, for example `tcp/tcp_probe`, optionally filtered by a condition on its fields.
     pub fn enable(&self, event: &str, condition: Option<&str>) -> io::Result<()> {
         let event = self.folder.join("events").join(event);
         if let Some(condition) = condition {
@@ -93,15 +96,15 @@ impl Instance {
         fs::write(event.join("enable"), "1")
     }
 
-    /// Has the kernel's stack told with an event.
+    /// Adds the kernel's call stack to an event.
     pub fn tell_stacks(&self, event: &str) -> io::Result<()> {
         fs::write(self.folder.join("events").join(event).join("trigger"), "stacktrace")
     }
 
-    /// What has come, as text.
+    /// Reads the available text.
     pub fn read(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<()> {
         let Some(pipe) = &mut self.pipe else { return Ok(()) };
-        let mut buffer = vec![0; READ];
+        let mut buffer = vec![0; READ_BYTES];
         loop {
             match pipe.read(&mut buffer) {
                 Ok(0) => return Ok(()),
@@ -116,13 +119,13 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // An instance that is read from cannot be removed.
+        // An instance with an open pipe cannot be removed.
         self.pipe = None;
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
-/// Removes the instances that killed processes left; how many there were.
+/// Removes the instances of killed processes; returns their number.
 pub fn clean() -> usize {
     let Ok(root) = Root::open() else { return 0 };
     let is_abandoned = |folder: &PathBuf| {

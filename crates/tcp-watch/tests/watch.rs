@@ -1,5 +1,5 @@
-//! Causes of window reductions against the truth: each is made on purpose, by a line or an application that gives
-//! no other reason, and what the kernel counts by itself (/proc/net/netstat) has to agree.
+//! Compares causes of window reductions with the truth: each cause is provoked by a line or an application that
+//! gives no other cause, and the kernel's own counters (/proc/net/netstat) must agree.
 
 #[path = "../../../tests/support/apart.rs"]
 mod apart;
@@ -33,26 +33,26 @@ use std::time;
 const PORT: u16 = 5001;
 const MBIT: u64 = 1_000_000;
 
-/// One truth: what the line and the two ends do, and the causes there may be.
+/// Test case: the line, the behavior of both ends, and the possible causes.
 struct Case {
     name: &'static str,
     line: link::Config,
     algorithm: &'static str,
     /// Settings of both ends.
     settings: &'static [(&'static str, &'static str)],
-    /// A queue of the sender's own device, as tc(8) takes it.
+    /// Queueing discipline of the sender's device, as arguments of tc(8).
     device: Option<&'static str>,
     receive_buffer: Option<usize>,
     send: fn(&mut TcpStream, time::Duration),
-    /// The cause that is made, and how often at least.
-    made: Cause,
+    /// Provoked cause, and its minimum count.
+    provoked: Cause,
     at_least: u64,
-    /// Further ones there may be.
+    /// Other possible causes.
     others: &'static [Cause],
 }
 
 impl Case {
-    fn new(name: &'static str, line: link::Config, made: Cause, at_least: u64) -> Case {
+    fn new(name: &'static str, line: link::Config, provoked: Cause, at_least: u64) -> Case {
         Case {
             name,
             line,
@@ -61,21 +61,21 @@ impl Case {
             device: None,
             receive_buffer: None,
             send: bulk,
-            made,
+            provoked,
             at_least,
             others: &[],
         }
     }
 }
 
-/// As much as goes.
+/// Sends as fast as possible.
 fn bulk(stream: &mut TcpStream, span: time::Duration) {
     let end = time::Instant::now() + span;
     let data = [0; 16_384];
     while time::Instant::now() < end && stream.write_all(&data).is_ok() {}
 }
 
-/// Bursts, and pauses of several timeouts between them.
+/// Sends bursts with pauses of several timeouts.
 fn pauses(stream: &mut TcpStream, span: time::Duration) {
     let end = time::Instant::now() + span;
     while time::Instant::now() < end && stream.write_all(&[0; 300_000]).is_ok() {
@@ -83,7 +83,7 @@ fn pauses(stream: &mut TcpStream, span: time::Duration) {
     }
 }
 
-/// Bursts that never wait for room, and then a little all the time.
+/// Sends bursts that never fill the window, then a small constant rate.
 fn trickle(stream: &mut TcpStream, span: time::Duration) {
     let end = time::Instant::now() + span;
     for size in [20_000, 30_000, 40_000, 60_000, 60_000] {
@@ -95,7 +95,7 @@ fn trickle(stream: &mut TcpStream, span: time::Duration) {
     }
 }
 
-/// Short answers, whose ends are often lost.
+/// Sends short responses, whose last segments are often lost.
 fn answers(stream: &mut TcpStream, span: time::Duration) {
     let end = time::Instant::now() + span;
     while time::Instant::now() < end && stream.write_all(&[0; 6_000]).is_ok() {
@@ -103,7 +103,7 @@ fn answers(stream: &mut TcpStream, span: time::Duration) {
     }
 }
 
-/// What a loss may lead to, and an application that sends little or is held up by a busy machine.
+/// Possible consequences of a loss, and of an application that sends little or is delayed by a busy machine.
 const EVERY_LOSS: &[Cause] = &[
     Cause::FastRetransmit,
     Cause::TailLossProbe,
@@ -122,18 +122,18 @@ fn cases() -> Vec<Case> {
         let at = |time: u64| Instant(time * 1_000_000);
         pairs.flat_map(|start| [(at(start), change(true)), (at(start + lasts), change(false))]).collect()
     };
-    // The receiver's window grows from small, and every burst has an end.
-    let held = &[Cause::ReceiverWindow, Cause::ApplicationLimited];
+    // The receiver's window starts small, and every burst ends.
+    let limited_by_receiver = &[Cause::ReceiverWindow, Cause::ApplicationLimited];
     let marking = CodelConfig { target: ms(3), interval: ms(50), ecn: true };
     vec![
         Case {
             device: Some("tbf rate 60mbit burst 15000 limit 6000"),
-            ..Case::new("a queue of the device that is too small", wide(), Cause::LocalDevice, 2)
+            ..Case::new("a small queue of the device", wide(), Cause::LocalDevice, 2)
         },
         Case {
             settings: &[("net.ipv4.tcp_ecn", "1")],
             ..Case::new(
-                "a queue that marks",
+                "a marking queue",
                 link::Config {
                     queue: queue::Config::Codel(marking),
                     buffer: Capacity::Packets(2_000),
@@ -191,7 +191,11 @@ fn cases() -> Vec<Case> {
                 1,
             )
         },
-        Case { send: pauses, others: held, ..Case::new("pauses", wide(), Cause::IdleRestart, 2) },
+        Case {
+            send: pauses,
+            others: limited_by_receiver,
+            ..Case::new("pauses", wide(), Cause::IdleRestart, 2)
+        },
         Case {
             send: trickle,
             others: &[Cause::ReceiverWindow, Cause::IdleRestart],
@@ -204,17 +208,12 @@ fn cases() -> Vec<Case> {
         Case {
             send: answers,
             others: EVERY_LOSS,
-            ..Case::new(
-                "tails that are lost",
-                link::Config { loss: 0.06, ..clean() },
-                Cause::FastRetransmit,
-                2,
-            )
+            ..Case::new("lost tails", link::Config { loss: 0.06, ..clean() }, Cause::FastRetransmit, 2)
         },
     ]
 }
 
-/// What was seen in a case, and what the kernel counted.
+/// Events of a case, and the kernel's counters.
 struct Seen {
     events: Vec<FlowEvent>,
     counters: BTreeMap<String, u64>,
@@ -226,7 +225,7 @@ impl Seen {
         self.events.iter().filter(|event| event.kind == Kind::Window(cause)).count() as u64
     }
 
-    /// Recoveries that began while the window was being reduced, which the kernel counts, too.
+    /// Returns the number of recoveries that started during a reduction, which the kernel counts too.
     fn parts(&self) -> u64 {
         let begins = |pair: &[FlowEvent]| {
             let states = [pair[0].snapshot.state, pair[1].snapshot.state];
@@ -243,7 +242,7 @@ impl Seen {
 fn run(case: &Case, span: time::Duration, by: By) -> Seen {
     let apart = Apart::new();
     for namespace in [&apart.left, &apart.right] {
-        // Enough that the receiver's window is in nobody's way.
+        // Large enough for the receiver's window never to limit.
         namespace.sysctl("net.ipv4.tcp_rmem", "4096 4194304 8388608").unwrap();
         for (name, value) in case.settings {
             namespace.sysctl(name, value).unwrap();
@@ -254,7 +253,7 @@ fn run(case: &Case, span: time::Duration, by: By) -> Seen {
         command.args(["qdisc", "add", "dev", "eth0", "root"]).args(queue.split(' '));
         assert!(spawn_in(&apart.left, command).unwrap().wait().unwrap().success());
     }
-    let (seen, _) = apart.emulate(case.line.clone(), |left, right| {
+    let (observed, _) = apart.emulate(case.line.clone(), |left, right| {
         let namespace = fstat(left.as_fd()).unwrap().st_ino as u32;
         let filter = Filter { namespaces: vec![namespace], ..Filter::default() };
         let mut source = Source::open(by, filter, &[left.try_clone().unwrap()]).unwrap();
@@ -268,20 +267,21 @@ fn run(case: &Case, span: time::Duration, by: By) -> Seen {
             let mut is_over = false;
             while !is_over {
                 is_over = transfer.is_finished();
-                let tell =
-                    |record: &Record, told| flows.handle(record, told, &mut |_, event| events.push(*event));
-                source.poll(tell).unwrap();
+                let handle = |record: &Record, origin| {
+                    flows.handle(record, origin, &mut |_, event| events.push(*event))
+                };
+                source.poll(handle).unwrap();
                 thread::sleep(time::Duration::from_millis(10));
             }
             transfer.join().unwrap();
         });
-        // What still happens is told before it is counted, or after.
+        // Events may be reported before or after the kernel counts them.
         let text = loop {
             let read = || std::fs::read_to_string("/proc/thread-self/net/netstat");
             let text = left.run(read).unwrap().unwrap();
             let known = events.len();
             source
-                .poll(|record, told| flows.handle(record, told, &mut |_, event| events.push(*event)))
+                .poll(|record, origin| flows.handle(record, origin, &mut |_, event| events.push(*event)))
                 .unwrap();
             if events.len() == known {
                 break text;
@@ -289,10 +289,10 @@ fn run(case: &Case, span: time::Duration, by: By) -> Seen {
         };
         Seen { events, counters: counters(&text), lost: source.lost() }
     });
-    seen
+    observed
 }
 
-/// Sends in the way of the case; over once the receiver has seen the end.
+/// Sends data as the case requires; returns once the receiver has observed the end.
 fn transfer(case: &Case, left: &Namespace, right: &Namespace, span: time::Duration) {
     let new = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
     let listener = right.run(new).unwrap();
@@ -319,14 +319,14 @@ fn transfer(case: &Case, left: &Namespace, right: &Namespace, span: time::Durati
     });
 }
 
-/// The counters of /proc/net/netstat: a line of names, then one of values.
+/// Parses the counters of /proc/net/netstat: a line of names, then a line of values.
 fn counters(text: &str) -> BTreeMap<String, u64> {
     let lines: Vec<&str> = text.lines().collect();
     let pairs = lines.chunks_exact(2).flat_map(|pair| pair[0].split(' ').zip(pair[1].split(' ')));
     pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
 }
 
-/// The causes the kernel counts, too, with the names of its counters.
+/// Causes that the kernel counts too, with the names of its counters.
 const COUNTED: [(Cause, &[&str]); 4] = [
     (Cause::FastRetransmit, &["TCPSackRecovery", "TCPRenoRecovery"]),
     (Cause::TailLossProbe, &["TCPLossProbeRecovery"]),
@@ -334,7 +334,7 @@ const COUNTED: [(Cause, &[&str]); 4] = [
     (Cause::Undo, &["TCPFullUndo", "TCPPartialUndo", "TCPDSACKUndo", "TCPLossUndo"]),
 ];
 
-/// Changes by cause, in the order of `Cause::ALL`: those that were told or counted, and how many were told wrongly.
+/// Changes by cause, in the order of `Cause::ALL`: reported or counted changes, and wrongly reported ones.
 #[derive(Default)]
 struct Tally([(u64, u64); Cause::ALL.len()]);
 
@@ -346,28 +346,32 @@ impl Tally {
     }
 
     fn total(&self) -> (u64, u64) {
-        self.0.iter().fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
+        self.0.iter().fold((0, 0), |sum, entry| (sum.0 + entry.0, sum.1 + entry.1))
     }
 }
 
-/// Compares what was told of a case with the truth.
-fn judge(case: &Case, seen: &Seen) -> Tally {
+/// Compares the reported causes of a case with the truth.
+fn judge(case: &Case, observed: &Seen) -> Tally {
     let mut tally = Tally::default();
     let mut line = format!("{:40}", case.name);
     for cause in Cause::ALL {
-        let times = seen.times(cause);
+        let times = observed.times(cause);
         let truth = COUNTED.iter().find(|(counted, _)| *counted == cause);
-        let parts = if cause == Cause::FastRetransmit { seen.parts() } else { 0 };
-        let truth = truth.map(|(_, names)| seen.counted(names).saturating_sub(parts));
-        let may_be = case.made == cause || case.others.contains(&cause);
+        let parts = if cause == Cause::FastRetransmit { observed.parts() } else { 0 };
+        let truth = truth.map(|(_, names)| observed.counted(names).saturating_sub(parts));
+        let is_possible = case.provoked == cause || case.others.contains(&cause);
         tally.0[cause as usize] = match truth {
             Some(truth) => (times.max(truth), times.abs_diff(truth)),
-            None if may_be => (times, 0),
+            None if is_possible => (times, 0),
             None => (times, times),
         };
         if times > 0 || truth.is_some_and(|truth| truth > 0) {
             let truth = truth.map_or(String::new(), |truth| format!(" of {truth}"));
-            line.push_str(&format!("  {} {times}{truth}{}", cause.name(), if may_be { "" } else { " (!)" }));
+            line.push_str(&format!(
+                "  {} {times}{truth}{}",
+                cause.name(),
+                if is_possible { "" } else { " (!)" }
+            ));
         }
     }
     println!("{line}");
@@ -375,20 +379,20 @@ fn judge(case: &Case, seen: &Seen) -> Tally {
 }
 
 fn examine(case: &Case, span: time::Duration, by: By) -> Tally {
-    let seen = run(case, span, by);
-    assert_eq!(seen.lost, 0, "{}", case.name);
-    let tally = judge(case, &seen);
-    let made = seen.times(case.made);
-    assert!(made >= case.at_least, "{}: {} {made} times", case.name, case.made.name());
-    if case.made == Cause::ReceiverWindow {
-        let acks = seen.events.iter().filter(|event| event.kind == Kind::Acknowledged);
+    let observed = run(case, span, by);
+    assert_eq!(observed.lost, 0, "{}", case.name);
+    let tally = judge(case, &observed);
+    let provoked = observed.times(case.provoked);
+    assert!(provoked >= case.at_least, "{}: {} {provoked} times", case.name, case.provoked.name());
+    if case.provoked == Cause::ReceiverWindow {
+        let acks = observed.events.iter().filter(|event| event.kind == Kind::Acknowledged);
         let held = acks.clone().filter(|event| event.snapshot.limit() == Limit::PeerWindow).count();
         assert!(held * 2 > acks.count(), "{held} ACKs found the peer's window full");
     }
     tally
 }
 
-/// Examines cases, each in namespaces of its own. Three at a time: mostly they wait.
+/// Runs each case in separate namespaces, three at a time because they mostly wait.
 fn examine_all(cases: &[Case], span: time::Duration, by: By) -> Tally {
     let mut tally = Tally::default();
     for some in cases.chunks(3) {
@@ -399,20 +403,20 @@ fn examine_all(cases: &[Case], span: time::Duration, by: By) -> Tally {
         });
     }
     let (all, wrong) = tally.total();
-    println!("{all} changes, {wrong} told wrongly");
+    println!("{all} changes, {wrong} reported wrongly");
     tally
 }
 
-/// Namespaces, and programs in the kernel.
-fn watching() {
+/// Requires namespaces and BPF programs.
+fn needs_programs() {
     needs::namespaces();
     if let Err(obstacle) = Programs::load(Filter::default()) {
         skip(obstacle.to_string());
     }
 }
 
-fn causes_are_those_that_were_made_on_every_path() {
-    watching();
+fn reported_causes_are_correct_on_every_path() {
+    needs_programs();
     let mut tally = Tally::default();
     for algorithm in ["cubic", "reno"] {
         for delay in [1, 10, 40] {
@@ -420,27 +424,28 @@ fn causes_are_those_that_were_made_on_every_path() {
             for case in cases() {
                 let line = link::Config { delay: Duration::from_millis(delay), ..case.line.clone() };
                 let case = Case { line, algorithm, ..case };
-                let seen = run(&case, time::Duration::from_secs(8), By::Programs);
-                assert_eq!(seen.lost, 0, "{}", case.name);
-                tally.add(&judge(&case, &seen));
+                let observed = run(&case, time::Duration::from_secs(8), By::Programs);
+                assert_eq!(observed.lost, 0, "{}", case.name);
+                tally.add(&judge(&case, &observed));
             }
         }
     }
-    println!("\n| cause | told or counted | wrong |\n| :-- | --: | --: |");
+    println!("\n| cause | reported or counted | wrong |\n| :-- | --: | --: |");
     for (cause, (all, wrong)) in Cause::ALL.iter().zip(tally.0) {
         println!("| {} | {all} | {wrong} |", cause.name());
     }
     let (all, wrong) = tally.total();
     assert!(wrong * 100 <= all, "{wrong} of {all} are wrong");
-    // Of some 150 undos that the kernel counts, one or two were not told in some runs: 1 % is too fine for them.
+    // Of some 150 undos counted by the kernel, one or two were not reported in some runs: 1 % is too strict for
+    // them.
     for (cause, (all, wrong)) in Cause::ALL.iter().zip(tally.0) {
         assert!(wrong * 50 <= all, "{}: {wrong} of {all} are wrong", cause.name());
     }
 }
 
-/// Less is beside its events, but the stacks that tell most causes are the same.
-fn tracing_tells_the_causes_too() {
-    watching();
+/// Tracing has fewer values per event, but the same stacks, which determine most causes.
+fn causes_from_tracing_are_mostly_correct() {
+    needs_programs();
     if let Err(obstacle) = Source::open(By::Tracing, Filter::default(), &[]) {
         skip(obstacle.to_string());
     }
@@ -449,25 +454,25 @@ fn tracing_tells_the_causes_too() {
     let cases: Vec<Case> = cases()
         .into_iter()
         .filter(|case| {
-            let at = causes.iter().position(|cause| *cause == case.made);
-            at.map(|at| causes.remove(at)).is_some()
+            let index = causes.iter().position(|cause| *cause == case.provoked);
+            index.map(|index| causes.remove(index)).is_some()
         })
         .collect();
     let total = examine_all(&cases, time::Duration::from_secs(3), By::Tracing).total();
-    // What comes before a flow's first look is not told.
+    // Changes before the first poll of a flow are not reported.
     assert!(total.1 * 10 <= total.0, "{} of {} are wrong", total.1, total.0);
 }
 
-fn causes_are_those_that_were_made() {
-    watching();
+fn reported_causes_are_correct() {
+    needs_programs();
     let total = examine_all(&cases(), time::Duration::from_secs(4), By::Programs).total();
     assert!(total.1 * 100 <= total.0, "{} of {} are wrong", total.1, total.0);
 }
 
 netstage_harness::tests![
     #[ignore = "takes ten minutes"]
-    causes_are_those_that_were_made_on_every_path,
-    tracing_tells_the_causes_too,
-    causes_are_those_that_were_made,
+    reported_causes_are_correct_on_every_path,
+    causes_from_tracing_are_mostly_correct,
+    reported_causes_are_correct,
 ];
 netstage_harness::main![self];

@@ -1,4 +1,4 @@
-//! Privileges, kernel features and timers, each tried where it leaves no trace.
+//! Probes of privileges, kernel features and timers, none of which leaves a trace.
 
 use super::Finding;
 use crate::clock::monotonic_ns;
@@ -19,7 +19,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::thread;
 
-/// Sleeps of a millisecond whose ends are measured.
+/// Measured sleeps of 1 ms.
 const WAKE_UPS: u64 = 300;
 
 pub(super) fn examine() -> Vec<Finding> {
@@ -37,10 +37,10 @@ const NAMESPACES: &str = "a kernel with CONFIG_NET_NS and CONFIG_USER_NS, or roo
 
 fn privileged() -> Finding {
     let finding = Finding::new("Privileges", "network privileges").required();
-    let held = privileges();
-    match (&held, become_privileged()) {
+    let current = privileges();
+    match (&current, become_privileged()) {
         (Privileges::Held, Ok(())) => finding.tried(Ok::<_, String>("held".into()), ""),
-        (_, Ok(())) => finding.tried(Ok::<_, String>("in a user namespace; no BPF or XDP there".into()), ""),
+        (_, Ok(())) => finding.tried(Ok::<_, String>("in a user namespace, without BPF and XDP".into()), ""),
         (_, Err(forbidden)) => {
             let remedy = forbidden.grants.iter().map(String::as_str).chain(["or run as root"]);
             let remedy = remedy.collect::<Vec<_>>().join("; ");
@@ -53,22 +53,22 @@ fn namespaces() -> Finding {
     Finding::new("Network", "namespaces").required()
 }
 
-/// Two namespaces that end with the probes.
+/// Creates two namespaces, which end with the probes.
 fn scratch() -> io::Result<(Namespace, Namespace)> {
     Ok((Namespace::new()?, Namespace::new()?))
 }
 
 fn network(left: &Namespace, right: &Namespace) -> Vec<Finding> {
     let new = |name| Finding::new("Network", name);
-    let yes = |_| String::new();
-    let inside = |task: fn() -> io::Result<String>| left.run(task).and_then(|done| done);
-    let end = |namespace, last| VethEnd { namespace, name: "probe0", mac: [2, 0, 0, 0, 0, last] };
-    let veth = create_veth(end(left, 1), end(right, 2), VethOptions::default());
+    let no_detail = |_| String::new();
+    let inside = |task: fn() -> io::Result<String>| left.run(task).and_then(|result| result);
+    let veth_end = |namespace, last| VethEnd { namespace, name: "probe0", mac: [2, 0, 0, 0, 0, last] };
+    let veth = create_veth(veth_end(left, 1), veth_end(right, 2), VethOptions::default());
     let loopback = left.loopback_up();
     vec![
         namespaces().tried(Ok::<_, String>(String::new()), ""),
-        new("veth").required().tried(veth.map(yes), "modprobe veth (CONFIG_VETH)"),
-        new("loopback").required().tried(loopback.map(yes), "a kernel with rtnetlink"),
+        new("veth").required().tried(veth.map(no_detail), "modprobe veth (CONFIG_VETH)"),
+        new("loopback").required().tried(loopback.map(no_detail), "a kernel with rtnetlink"),
         new("AF_PACKET").required().tried(inside(af_packet), "modprobe af_packet (CONFIG_PACKET)"),
         new("ICMP sockets").tried(inside(raw_icmp), "CAP_NET_RAW"),
         new("IPv6").tried(inside(ipv6), "sysctl net.ipv6.conf.all.disable_ipv6=0"),
@@ -85,18 +85,18 @@ fn network(left: &Namespace, right: &Namespace) -> Vec<Finding> {
         ),
         new("multicast forwarding").tried(
             multicast(left),
-            "a kernel with CONFIG_IP_MROUTE and CONFIG_IPV6_MROUTE; without them multicast flows pass no router",
+            "a kernel with CONFIG_IP_MROUTE and CONFIG_IPV6_MROUTE; without them, routers do not forward multicast flows",
         ),
         new("netem").tried(
             has_qdisc(left, "netem"),
-            "modprobe sch_netem (CONFIG_NET_SCH_NETEM) for --emulator netem; netstage has an emulator of its own",
+            "modprobe sch_netem (CONFIG_NET_SCH_NETEM) for --emulator netem; the default emulator does not need it",
         ),
-        new("bridge").tried(bridge(right), "modprobe bridge (CONFIG_BRIDGE), which --emulator netem needs"),
+        new("bridge").tried(bridge(right), "modprobe bridge (CONFIG_BRIDGE), needed for --emulator netem"),
     ]
 }
 
 fn af_packet() -> io::Result<String> {
-    // Protocol 0: it receives nothing.
+    // Protocol 0 receives nothing.
     socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
     Ok(String::new())
 }
@@ -121,7 +121,7 @@ fn af_xdp() -> io::Result<String> {
     Socket::new(Domain::from(libc::AF_XDP), Type::RAW, None).map(|_| String::new())
 }
 
-/// Opening the device makes no interface yet.
+/// Opening the device does not yet create an interface.
 fn tun() -> io::Result<String> {
     fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").map(|_| String::new())
 }
@@ -136,15 +136,15 @@ fn multicast(namespace: &Namespace) -> Result<String, String> {
 }
 
 fn bridge(namespace: &Namespace) -> Result<String, String> {
-    let made = Netlink::open(namespace).and_then(|mut netlink| netlink.create_bridge("bridge0"));
-    made.map(|()| String::new()).map_err(|error| error.to_string())
+    let created = Netlink::open(namespace).and_then(|mut netlink| netlink.create_bridge("bridge0"));
+    created.map(|()| String::new()).map_err(|error| error.to_string())
 }
 
 fn has_qdisc(namespace: &Namespace, kind: &str) -> Result<String, String> {
-    let known = Netlink::open(namespace).and_then(|mut netlink| netlink.knows_qdisc(kind));
-    match known {
+    let available = Netlink::open(namespace).and_then(|mut netlink| netlink.knows_qdisc(kind));
+    match available {
         Ok(true) => Ok(String::new()),
-        Ok(false) => Err(format!("the kernel knows no {kind}")),
+        Ok(false) => Err(format!("the kernel has no queueing discipline {kind}")),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -154,7 +154,7 @@ fn kernel() -> Vec<Finding> {
     let btf = if btf.exists() { Ok("with type information") } else { Err("no /sys/kernel/btf/vmlinux") };
     let bpf = btf.and_then(|detail| match has_capability(CAP_BPF) {
         true => Ok(detail.to_owned()),
-        false => Err("CAP_BPF is not held"),
+        false => Err("CAP_BPF is missing"),
     });
     vec![
         Finding::new("Kernel", "BPF").tried(bpf, "root, and a kernel with CONFIG_DEBUG_INFO_BTF"),
@@ -170,7 +170,7 @@ fn kernel() -> Vec<Finding> {
 const CAP_BPF: u32 = 39;
 
 fn has_capability(number: u32) -> bool {
-    // In a user namespace all are held, but BPF asks for those of the host.
+    // A user namespace holds all capabilities, but BPF requires those of the host.
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let host = map.split_whitespace().eq(["0", "0", "4294967295"]);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -181,18 +181,18 @@ fn has_capability(number: u32) -> bool {
 
 fn timing() -> Vec<Finding> {
     let awake = Awake::request();
-    let tried = thread::spawn(|| (Grants::request(Rank::Traffic), wake_ups())).join();
-    let (grants, late) = tried.unwrap_or_default();
+    let measured = thread::spawn(|| (Grants::request(Rank::Traffic), wake_ups())).join();
+    let (grants, lateness) = measured.unwrap_or_default();
     let fifo = if grants.fifo { Ok(String::new()) } else { Err("refused") };
     let micros = |ns: u64| ns as f64 / 1e3;
-    let wake = match late.as_slice() {
-        [] => Err("no sleep ended"),
-        late => Ok(format!(
-            "median {:.0} µs late, 99 % {:.0} µs, largest {:.0} µs, of {} sleeps of 1 ms",
-            micros(late[late.len() / 2]),
-            micros(late[late.len() * 99 / 100]),
-            micros(late[late.len() - 1]),
-            late.len()
+    let wake = match lateness.as_slice() {
+        [] => Err("no sleep completed"),
+        lateness => Ok(format!(
+            "lateness: median {:.0} µs, 99 % {:.0} µs, max {:.0} µs over {} sleeps of 1 ms",
+            micros(lateness[lateness.len() / 2]),
+            micros(lateness[lateness.len() * 99 / 100]),
+            micros(lateness[lateness.len() - 1]),
+            lateness.len()
         )),
     };
     let cores = thread::available_parallelism().map(|cores| cores.to_string());
@@ -207,7 +207,7 @@ fn timing() -> Vec<Finding> {
     ]
 }
 
-/// How late sleeps end, nanoseconds, ascending.
+/// Returns the lateness of each sleep in nanoseconds, ascending.
 fn wake_ups() -> Vec<u64> {
     let start = monotonic_ns();
     let wake = |k| {
@@ -216,7 +216,7 @@ fn wake_ups() -> Vec<u64> {
         clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &until).ok()?;
         Some(monotonic_ns().saturating_sub(due))
     };
-    let mut late: Vec<u64> = (1..=WAKE_UPS).filter_map(wake).collect();
-    late.sort_unstable();
-    late
+    let mut lateness: Vec<u64> = (1..=WAKE_UPS).filter_map(wake).collect();
+    lateness.sort_unstable();
+    lateness
 }

@@ -1,9 +1,9 @@
-//! Other people's programs that scenarios and comparisons run.
+//! External programs used by scenarios and comparisons.
 
 use super::Finding;
 use std::path::PathBuf;
 
-/// A tool by what it is for, the programs any of which will do, and its Debian package.
+/// Name of a tool, equivalent programs, and the Debian package.
 const TOOLS: [(&str, &[&str], &str); 11] = [
     ("FRR", &["zebra"], "frr"),
     ("BIRD", &["bird"], "bird2"),
@@ -18,8 +18,8 @@ const TOOLS: [(&str, &[&str], &str); 11] = [
     ("tcpdump", &["tcpdump"], "tcpdump"),
 ];
 
-/// Where Debian keeps programs that are not in an ordinary user's PATH.
-const ALSO: [&str; 5] = ["/usr/sbin", "/sbin", "/usr/lib/frr", "/usr/lib/ipsec", "/usr/local/sbin"];
+/// Folders of programs that Debian keeps outside an ordinary user's PATH.
+const EXTRA_FOLDERS: [&str; 5] = ["/usr/sbin", "/sbin", "/usr/lib/frr", "/usr/lib/ipsec", "/usr/local/sbin"];
 
 pub(super) fn examine() -> Vec<Finding> {
     let finding = |(name, programs, package): (&'static str, &[&str], &str)| {
@@ -32,6 +32,6 @@ pub(super) fn examine() -> Vec<Finding> {
 
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(ALSO.map(PathBuf::from));
+    let folders = std::env::split_paths(&path).chain(EXTRA_FOLDERS.map(PathBuf::from));
     folders.map(|folder| folder.join(program)).find(|path| path.is_file())
 }

@@ -1,52 +1,52 @@
-//! The shared key.
+//! Shared key.
 
 use ring::hkdf::{HKDF_SHA256, Salt};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Least length of a key: 128 bits, since a public key derived from it can be seen by
-/// anybody who connects, and tried against guesses at leisure.
-const LEAST_BYTES: usize = 16;
-/// So few different bytes are no random key.
-const LEAST_DIFFERENT: usize = 8;
+/// Minimum length of a key: 128 bits, because any client sees a public key derived from it, and can test
+/// guesses offline.
+const MIN_BYTES: usize = 16;
+/// Minimum number of distinct bytes in a random key.
+const MIN_DISTINCT: usize = 8;
 
-/// A key that two sides share, of at least 128 random bits. Written as hexadecimal digits.
+/// Key shared by two hosts, of at least 128 random bits, written in hexadecimal digits.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(Vec<u8>);
 
-/// Why a key cannot be used.
+/// Error of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// It has a character that is no hexadecimal digit, or an odd number of them.
+    /// Character that is not a hexadecimal digit, or an odd number of digits.
     NotHexadecimal,
-    /// It has fewer than 128 bits; so many bits it has.
+    /// Key shorter than 128 bits, with its length in bits.
     Short(usize),
-    /// It repeats itself: nobody drew it at random.
+    /// Repetitive bytes, hence not random.
     Weak,
-    /// The file cannot be read.
+    /// Unreadable file.
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         reason: String,
     },
-    /// The system gives no random numbers.
+    /// Failure of the system's random generator.
     NoRandom,
 }
 
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            KeyError::NotHexadecimal => f.write_str("the key is not written in pairs of hexadecimal digits"),
+            KeyError::NotHexadecimal => f.write_str("the key is not a sequence of hexadecimal digit pairs"),
             KeyError::Short(bits) => {
-                write!(f, "the key has {bits} bits, fewer than 128: it could be guessed")
+                write!(f, "the key has {bits} bits, fewer than 128, and can be guessed; use a longer key")
             }
-            KeyError::Weak => f.write_str("the key repeats itself, so it could be guessed"),
+            KeyError::Weak => f.write_str("the key is repetitive and can be guessed; use random digits"),
             KeyError::Unreadable { path, reason } => {
-                write!(f, "the key file {} cannot be read: {reason}", path.display())
+                write!(f, "cannot read key file {}: {reason}", path.display())
             }
-            KeyError::NoRandom => f.write_str("the system gives no random numbers for a key"),
+            KeyError::NoRandom => f.write_str("the system's random generator failed"),
         }
     }
 }
@@ -54,62 +54,62 @@ impl fmt::Display for KeyError {
 impl std::error::Error for KeyError {}
 
 impl Key {
-    /// A fresh key of 128 bits.
+    /// Generates a random key of 128 bits.
     pub fn generate() -> Result<Key, KeyError> {
-        let mut bytes = vec![0; LEAST_BYTES];
+        let mut bytes = vec![0; MIN_BYTES];
         SystemRandom::new().fill(&mut bytes).map_err(|_| KeyError::NoRandom)?;
         Ok(Key(bytes))
     }
 
-    /// Reads hexadecimal digits; white space around them does not count.
+    /// Parses hexadecimal digits; surrounding white space is ignored.
     pub fn parse(text: &str) -> Result<Key, KeyError> {
         let digits: Option<Vec<u8>> =
             text.trim().chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
         let digits = digits.filter(|digits| digits.len() % 2 == 0).ok_or(KeyError::NotHexadecimal)?;
         let bytes: Vec<u8> = digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-        if bytes.len() < LEAST_BYTES {
+        if bytes.len() < MIN_BYTES {
             return Err(KeyError::Short(bytes.len() * 8));
         }
-        let mut different = bytes.clone();
-        different.sort_unstable();
-        different.dedup();
-        // Sixteen random bytes have fewer than eight different ones once in 10¹³ keys.
-        if different.len() < LEAST_DIFFERENT {
+        let mut distinct = bytes.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        // Sixteen random bytes have fewer than eight distinct values in one of 10¹³ keys.
+        if distinct.len() < MIN_DISTINCT {
             return Err(KeyError::Weak);
         }
         Ok(Key(bytes))
     }
 
-    /// Reads a file.
+    /// Reads a key from a file.
     pub fn read(path: &Path) -> Result<Key, KeyError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| KeyError::Unreadable { path: path.to_owned(), reason: error.to_string() })?;
         Key::parse(&text)
     }
 
-    /// As [`parse`](Key::parse) reads it. A secret.
+    /// Returns the form that [`parse`](Key::parse) reads. Secret.
     pub fn to_hexadecimal(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The key itself, for protocols that are given it as it is. A secret.
+    /// Returns the key itself, for protocols that need it. Secret.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// A key of its own for each purpose (HKDF-SHA-256, RFC 5869); none tells of another.
+    /// Derives a key for a purpose (HKDF-SHA-256, RFC 5869). No derived key reveals another.
     pub fn derive(&self, purpose: &str) -> [u8; 32] {
         let mut derived = [0; 32];
         Salt::new(HKDF_SHA256, b"netstage keyed connection 1")
             .extract(&self.0)
             .expand(&[purpose.as_bytes()], HKDF_SHA256)
             .and_then(|output| output.fill(&mut derived))
-            .expect("32 bytes are allowed");
+            .expect("32 bytes are within the limit");
         derived
     }
 }
 
-/// Does not show it.
+/// Hides the key.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({} bits)", self.0.len() * 8)
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_as_it_was_written() {
+    fn a_key_survives_printing_and_parsing() {
         let key = Key::generate().unwrap();
         let text = key.to_hexadecimal();
         assert_eq!(text.len(), 32);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_guessed_is_refused() {
+    fn guessable_keys_are_rejected() {
         assert_eq!(Key::parse("0123456789abcdef"), Err(KeyError::Short(64)));
         assert_eq!(Key::parse(""), Err(KeyError::Short(0)));
         assert_eq!(Key::parse(&"00".repeat(32)), Err(KeyError::Weak));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn each_purpose_has_a_key_of_its_own() {
+    fn each_purpose_has_its_own_key() {
         let key = Key::parse("000102030405060708090a0b0c0d0e0f").unwrap();
         assert_eq!(key.derive("a"), key.clone().derive("a"));
         assert_ne!(key.derive("a"), key.derive("b"));

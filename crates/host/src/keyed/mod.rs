@@ -1,6 +1,6 @@
-//! Connections between two sides that share a key: TLS 1.3 in which each side proves, by a
-//! raw public key (RFC 7250) derived from the shared one, that it has it. Whoever lacks the
-//! key learns nothing and gets nowhere; nobody else's certificate counts.
+//! Connections authenticated by a shared key: TLS 1.3 in which each side proves possession of the key by a raw
+//! public key (RFC 7250) derived from it. Without the key, a client learns nothing and is rejected;
+//! certificates are not accepted.
 
 mod key;
 mod tls;

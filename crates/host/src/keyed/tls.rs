@@ -1,7 +1,7 @@
 //! Mutual TLS 1.3 by a shared key.
 //!
-//! Two Ed25519 keys are derived from it, one for each role, so that nobody can be made to
-//! talk to himself. Each side has both: its own to sign with, the other's to compare.
+//! Two Ed25519 keys are derived from the shared key, one for each role, so that a reflected handshake fails.
+//! Each side has both: its own to sign with, the peer's to compare.
 
 use super::Key;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -28,49 +28,49 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use tonic::transport::server::Connected;
 
-/// PKCS #8 before the 32 bytes of an Ed25519 key (RFC 8410 section 7).
+/// PKCS #8 prefix of the 32 bytes of an Ed25519 key (RFC 8410 section 7).
 const PKCS8: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
-/// gRPC is HTTP/2 (RFC 7301).
-const APPLICATION: &[u8] = b"h2";
+/// ALPN identifier of HTTP/2, which gRPC uses (RFC 7301).
+const ALPN: &[u8] = b"h2";
 
-/// Takes connections from whoever has the key.
+/// Accepts connections of clients that have the key.
 #[derive(Clone)]
 pub struct Acceptor(TlsAcceptor);
 
-/// Opens connections to whoever has the key.
+/// Opens connections to servers that have the key.
 #[derive(Clone)]
 pub struct Dialler(TlsConnector);
 
-/// Why a connection to a keyed side failed.
+/// Error of a connection to a server with a key.
 #[derive(Debug)]
 pub enum DialError {
-    /// The other side has another key.
+    /// The server has another key.
     OtherKey,
-    /// What answers speaks something else.
+    /// The server speaks another protocol.
     Foreign(String),
 }
 
 impl fmt::Display for DialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DialError::OtherKey => f.write_str("the key there is another one"),
-            DialError::Foreign(reason) => write!(f, "what answers there is not netstage ({reason})"),
+            DialError::OtherKey => f.write_str("the server has another key"),
+            DialError::Foreign(reason) => write!(f, "the server is not netstage ({reason})"),
         }
     }
 }
 
-/// Both ends of a connection.
+/// Addresses of both ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The other's address and port.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
-    /// Ours.
+    /// Local address and port.
     pub local: SocketAddr,
 }
 
 impl Acceptor {
-    /// For holders of this key.
+    /// Creates an acceptor for clients with this key.
     pub fn new(key: &Key) -> Acceptor {
         let verifier = Expected::verifier(key, Role::Client);
         let mut config = ServerConfig::builder_with_provider(verifier.provider.clone())
@@ -78,12 +78,12 @@ impl Acceptor {
             .expect("ring has TLS 1.3")
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own(key, Role::Server))));
-        config.alpn_protocols = vec![APPLICATION.to_vec()];
+        config.alpn_protocols = vec![ALPN.to_vec()];
         config.send_tls13_tickets = 0;
         Acceptor(TlsAcceptor::from(Arc::new(config)))
     }
 
-    /// The handshake with one who connected. The caller limits the time.
+    /// Performs the handshake with a client. The caller limits the time.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
         stream.set_nodelay(true)?;
         let peer = peer(&stream)?;
@@ -93,7 +93,7 @@ impl Acceptor {
 }
 
 impl Dialler {
-    /// With this key.
+    /// Creates a dialer with this key.
     pub fn new(key: &Key) -> Dialler {
         let verifier = Expected::verifier(key, Role::Server);
         let mut config = ClientConfig::builder_with_provider(verifier.provider.clone())
@@ -105,13 +105,13 @@ impl Dialler {
                 key,
                 Role::Client,
             ))));
-        config.alpn_protocols = vec![APPLICATION.to_vec()];
+        config.alpn_protocols = vec![ALPN.to_vec()];
         config.enable_sni = false;
         config.resumption = Resumption::disabled();
         Dialler(TlsConnector::from(Arc::new(config)))
     }
 
-    /// The handshake over a connection. The caller limits the time.
+    /// Performs the handshake with a server. The caller limits the time.
     pub async fn dial(&self, stream: TcpStream) -> Result<Stream, DialError> {
         let foreign = |error: io::Error| DialError::Foreign(error.to_string());
         let name = ServerName::try_from("netstage").expect("a name of letters");
@@ -124,27 +124,29 @@ impl Dialler {
 }
 
 fn peer(stream: &TcpStream) -> io::Result<Peer> {
-    // A socket of both address families shows IPv4 addresses as IPv6 ones.
-    let plain = |address: SocketAddr| match address.ip().to_canonical() {
+    // A dual-stack socket reports IPv4 addresses as IPv4-mapped IPv6 addresses.
+    let canonical = |address: SocketAddr| match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
         IpAddr::V6(_) => address,
     };
-    Ok(Peer { remote: plain(stream.peer_addr()?), local: plain(stream.local_addr()?) })
+    Ok(Peer { remote: canonical(stream.peer_addr()?), local: canonical(stream.local_addr()?) })
 }
 
 fn is_other_key(error: &io::Error) -> bool {
-    let refused = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
-    error.get_ref().and_then(|error| error.downcast_ref::<Error>()) == Some(&refused)
+    let other_key = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
+    error.get_ref().and_then(|error| error.downcast_ref::<Error>()) == Some(&other_key)
 }
 
-/// Why one who connected was turned away, in words.
+/// Describes the reason a client was rejected.
 pub fn without_key(error: &io::Error) -> String {
     match error.get_ref().and_then(|error| error.downcast_ref::<Error>()) {
-        // The other side looked at our key first, and did not know it.
+        // The client compared this side's key first, and rejected it.
         Some(Error::AlertReceived(AlertDescription::AccessDenied | AlertDescription::BadCertificate))
-        | Some(Error::InvalidCertificate(_) | Error::NoCertificatesPresented) => "it has another key".into(),
-        Some(_) => format!("it speaks something else ({error})"),
-        None => format!("the connection broke ({error})"),
+        | Some(Error::InvalidCertificate(_) | Error::NoCertificatesPresented) => {
+            "the client has another key".into()
+        }
+        Some(_) => format!("the client speaks another protocol ({error})"),
+        None => format!("the connection was lost ({error})"),
     }
 }
 
@@ -164,32 +166,32 @@ fn signing_key(key: &Key, role: Role) -> Arc<dyn rustls::sign::SigningKey> {
 }
 
 fn public_key(key: &dyn rustls::sign::SigningKey) -> SubjectPublicKeyInfoDer<'static> {
-    key.public_key().expect("Ed25519 keys know theirs").into_owned()
+    key.public_key().expect("an Ed25519 key has a public key").into_owned()
 }
 
-/// What a side of this role shows and signs with.
+/// Returns the key a side of this role presents and signs with.
 fn own(key: &Key, role: Role) -> Arc<CertifiedKey> {
     let key = signing_key(key, role);
-    let shown = CertificateDer::from(public_key(&*key).to_vec());
-    Arc::new(CertifiedKey::new(vec![shown], key))
+    let presented = CertificateDer::from(public_key(&*key).to_vec());
+    Arc::new(CertifiedKey::new(vec![presented], key))
 }
 
-/// What one side makes of the certificate the other shows. That its owner has the key to it, [`Verifier`] sees to.
+/// Check of the peer's certificate. [`Verifier`] checks that the peer has its private key.
 pub trait Trust: fmt::Debug + Send + Sync {
-    /// What is shown is a public key without a certificate around it (RFC 7250).
+    /// Whether the peer presents a raw public key instead of a certificate (RFC 7250).
     const RAW: bool = false;
 
-    /// Whether the other side is whom we mean.
+    /// Checks the identity of the peer.
     fn check(
         &self,
-        shown: &CertificateDer<'_>,
+        presented: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         name: Option<&ServerName<'_>>,
         now: UnixTime,
     ) -> Result<(), Error>;
 }
 
-/// Verifies the other side of a handshake of TLS 1.3 by what `T` trusts.
+/// Verifier of TLS 1.3 handshakes by the trust `T`.
 #[derive(Debug)]
 pub struct Verifier<T> {
     trust: T,
@@ -197,13 +199,13 @@ pub struct Verifier<T> {
 }
 
 impl<T> Verifier<T> {
-    /// By what is trusted.
+    /// Creates a verifier.
     pub fn new(trust: T) -> Verifier<T> {
         Verifier { trust, provider: Arc::new(default_provider()) }
     }
 }
 
-/// What both roles say of signatures.
+/// Signature methods, the same for both roles.
 macro_rules! signatures {
     () => {
         fn verify_tls12_signature(
@@ -212,21 +214,21 @@ macro_rules! signatures {
             _shown: &CertificateDer<'_>,
             _signature: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, Error> {
-            Err(Error::General("only TLS 1.3 is spoken".into()))
+            Err(Error::General("only TLS 1.3 is supported".into()))
         }
 
         fn verify_tls13_signature(
             &self,
             message: &[u8],
-            shown: &CertificateDer<'_>,
+            presented: &CertificateDer<'_>,
             signature: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, Error> {
             let algorithms = &self.provider.signature_verification_algorithms;
             if T::RAW {
-                let shown = SubjectPublicKeyInfoDer::from(shown.as_ref());
-                return verify_tls13_signature_with_raw_key(message, &shown, signature, algorithms);
+                let presented = SubjectPublicKeyInfoDer::from(presented.as_ref());
+                return verify_tls13_signature_with_raw_key(message, &presented, signature, algorithms);
             }
-            verify_tls13_signature(message, shown, signature, algorithms)
+            verify_tls13_signature(message, presented, signature, algorithms)
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -245,13 +247,13 @@ macro_rules! signatures {
 impl<T: Trust> ServerCertVerifier for Verifier<T> {
     fn verify_server_cert(
         &self,
-        shown: &CertificateDer<'_>,
+        presented: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         name: &ServerName<'_>,
         _status: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.trust.check(shown, intermediates, Some(name), now).map(|()| ServerCertVerified::assertion())
+        self.trust.check(presented, intermediates, Some(name), now).map(|()| ServerCertVerified::assertion())
     }
 
     signatures!();
@@ -264,22 +266,22 @@ impl<T: Trust> ClientCertVerifier for Verifier<T> {
 
     fn verify_client_cert(
         &self,
-        shown: &CertificateDer<'_>,
+        presented: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.trust.check(shown, intermediates, None, now).map(|()| ClientCertVerified::assertion())
+        self.trust.check(presented, intermediates, None, now).map(|()| ClientCertVerified::assertion())
     }
 
     signatures!();
 }
 
-/// Takes exactly one public key.
+/// Trust in exactly one public key.
 #[derive(Debug)]
 struct Expected(SubjectPublicKeyInfoDer<'static>);
 
 impl Expected {
-    /// The key that a side of this role has.
+    /// Creates a verifier of the key that a side of this role has.
     fn verifier(key: &Key, role: Role) -> Arc<Verifier<Expected>> {
         Arc::new(Verifier::new(Expected(public_key(&*signing_key(key, role)))))
     }
@@ -290,49 +292,49 @@ impl Trust for Expected {
 
     fn check(
         &self,
-        shown: &CertificateDer<'_>,
+        presented: &CertificateDer<'_>,
         _intermediates: &[CertificateDer<'_>],
         _name: Option<&ServerName<'_>>,
         _now: UnixTime,
     ) -> Result<(), Error> {
-        // Public keys: nothing is told by the time this takes.
-        if shown.as_ref() == self.0.as_ref() {
+        // The keys are public, so the duration of the comparison reveals nothing.
+        if presented.as_ref() == self.0.as_ref() {
             return Ok(());
         }
         Err(CertificateError::ApplicationVerificationFailure.into())
     }
 }
 
-/// A connection whose other side has the key.
+/// Connection whose peer has the key.
 pub struct Stream {
     stream: TlsStream<TcpStream>,
     peer: Peer,
 }
 
 impl Stream {
-    /// A connection whose handshake is over.
+    /// Wraps a connection after its handshake.
     pub fn new(stream: impl Into<TlsStream<TcpStream>>) -> io::Result<Stream> {
         let stream = stream.into();
         let peer = peer(stream.get_ref().0)?;
         Ok(Stream { stream, peer })
     }
 
-    /// Certificates the other side has shown.
+    /// Returns the certificates presented by the peer.
     pub fn shown(&self) -> &[CertificateDer<'static>] {
         self.stream.get_ref().1.peer_certificates().unwrap_or_default()
     }
 
-    /// The application protocol that was agreed on.
+    /// Returns the negotiated application protocol.
     pub fn application(&self) -> Option<&[u8]> {
         self.stream.get_ref().1.alpn_protocol()
     }
 
-    /// The connection beneath, to be closed from outside.
+    /// Returns the underlying connection, to close it from outside.
     pub fn socket(&self) -> &TcpStream {
         self.stream.get_ref().0
     }
 
-    /// Both ends.
+    /// Returns the addresses of both ends.
     pub fn peer(&self) -> Peer {
         self.peer
     }
@@ -380,31 +382,31 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
-    /// What each side says of a handshake.
+    /// Returns the result of a handshake on each side.
     fn handshake(server: &Key, client: &Key) -> (io::Result<Stream>, Result<Stream, DialError>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let (acceptor, dialler) = (Acceptor::new(server), Dialler::new(client));
-            let accepting = async {
+            let accept = async {
                 let mut stream = acceptor.accept(listener.accept().await.unwrap().0).await?;
                 stream.write_all(b"hello").await?;
                 Ok(stream)
             };
-            let dialling = async {
+            let dial = async {
                 let mut stream = dialler.dial(TcpStream::connect(address).await.unwrap()).await?;
                 let mut greeting = [0; 5];
                 stream.read_exact(&mut greeting).await.map_err(|e| DialError::Foreign(e.to_string()))?;
                 assert_eq!(&greeting, b"hello");
                 Ok(stream)
             };
-            tokio::join!(accepting, dialling)
+            tokio::join!(accept, dial)
         })
     }
 
     #[test]
-    fn holders_of_one_key_meet() {
+    fn a_handshake_with_the_same_key_succeeds() {
         let key = Key::generate().unwrap();
         let (server, client) = handshake(&key, &key);
         let (server, client) = (server.unwrap().peer(), client.unwrap().peer());
@@ -412,36 +414,36 @@ mod tests {
     }
 
     #[test]
-    fn others_are_turned_away_by_both() {
+    fn a_handshake_with_different_keys_fails_on_both_sides() {
         let (server, client) = handshake(&Key::generate().unwrap(), &Key::generate().unwrap());
-        assert_eq!(without_key(&server.err().unwrap()), "it has another key");
+        assert_eq!(without_key(&server.err().unwrap()), "the client has another key");
         assert!(matches!(client, Err(DialError::OtherKey)));
     }
 
     #[test]
-    fn a_client_that_does_not_look_is_turned_away_all_the_same() {
-        let (right, wrong) = (Key::generate().unwrap(), Key::generate().unwrap());
+    fn a_client_with_another_key_is_rejected_by_the_server() {
+        let (expected, other) = (Key::generate().unwrap(), Key::generate().unwrap());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            // It expects the right server, and signs with the wrong key.
-            let verifier = Expected::verifier(&right, Role::Server);
+            // The client expects the server's key but signs with another key.
+            let verifier = Expected::verifier(&expected, Role::Server);
             let config = ClientConfig::builder_with_provider(verifier.provider.clone())
                 .with_protocol_versions(&[&TLS13])
                 .unwrap()
                 .dangerous()
                 .with_custom_certificate_verifier(verifier)
                 .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own(
-                    &wrong,
+                    &other,
                     Role::Client,
                 ))));
             let dialler = Dialler(TlsConnector::from(Arc::new(config)));
-            let acceptor = Acceptor::new(&right);
-            let accepting = async { acceptor.accept(listener.accept().await.unwrap().0).await };
-            let dialling = async { dialler.dial(TcpStream::connect(address).await.unwrap()).await };
-            let (accepted, _dialled) = tokio::join!(accepting, dialling);
-            let error = accepted.err().expect("turned away");
+            let acceptor = Acceptor::new(&expected);
+            let accept = async { acceptor.accept(listener.accept().await.unwrap().0).await };
+            let dial = async { dialler.dial(TcpStream::connect(address).await.unwrap()).await };
+            let (accepted, _) = tokio::join!(accept, dial);
+            let error = accepted.err().expect("rejected");
             assert!(is_other_key(&error), "{error}");
         });
     }

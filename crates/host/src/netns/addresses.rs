@@ -1,4 +1,4 @@
-//! Addresses of links, and of neighbours.
+//! Addresses of links and neighbors.
 
 use super::Netlink;
 use super::netlink::{Error, Link, Message, family};
@@ -15,14 +15,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 impl Netlink {
-    /// Gives a link an address, usable at once: duplicates are not looked for.
+    /// Adds an address to a link. It is usable at once, without duplicate address detection.
     pub fn add_address(&mut self, link: &str, address: IpAddr, prefix_len: u8) -> Result<(), Error> {
         let message = self.address_message(link, address, prefix_len)?;
         let action = || format!("add address {address}/{prefix_len} to {link}");
         self.change(Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL, action)
     }
 
-    /// Gives a link an address likewise that goes by itself after a while; again, to let it stay as long once more.
+    /// Adds an address that expires after a lifetime; repeat it to renew the lifetime.
     pub fn lend_address(
         &mut self,
         link: &str,
@@ -31,18 +31,18 @@ impl Netlink {
         lifetime: Duration,
     ) -> Result<(), Error> {
         let seconds = lifetime.as_secs() as u32;
-        let mut lent = CacheInfo::default();
-        (lent.ifa_preferred, lent.ifa_valid) = (seconds, seconds);
+        let mut cache_info = CacheInfo::default();
+        (cache_info.ifa_preferred, cache_info.ifa_valid) = (seconds, seconds);
         let mut message = self.address_message(link, address, prefix_len)?;
-        message.attributes.push(AddressAttribute::CacheInfo(lent));
+        message.attributes.push(AddressAttribute::CacheInfo(cache_info));
         let action = || format!("add address {address}/{prefix_len} to {link}");
         self.change(Message::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE, action)
     }
 
-    /// Takes an address from a link.
+    /// Removes an address from a link.
     pub fn delete_address(&mut self, link: &str, address: IpAddr, prefix_len: u8) -> Result<(), Error> {
         let message = self.address_message(link, address, prefix_len)?;
-        let action = || format!("take address {address}/{prefix_len} from {link}");
+        let action = || format!("remove address {address}/{prefix_len} from {link}");
         self.change(Message::DelAddress(message), 0, action)
     }
 
@@ -64,7 +64,7 @@ impl Netlink {
         Ok(message)
     }
 
-    /// Says for good which Ethernet address a neighbour has.
+    /// Adds a permanent neighbor entry.
     pub fn add_neighbour(&mut self, link: &str, address: IpAddr, mac: [u8; 6]) -> Result<(), Error> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
@@ -79,12 +79,12 @@ impl Netlink {
             NeighbourAttribute::Destination(destination),
             NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
         ];
-        let action = || format!("add neighbour {address} on {link}");
+        let action = || format!("add neighbor {address} on {link}");
         self.change(Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_EXCL, action)
     }
 
-    /// IPv6 addresses are listed before packets to them are taken: only their local route,
-    /// added later by a kernel thread, says that they are.
+    /// Returns whether a link is ready. The kernel lists an IPv6 address before it accepts packets to it; the
+    /// local route, added later by a kernel thread, shows that it does.
     pub(super) fn is_ready(&mut self, link: &str) -> Result<bool, Error> {
         let Link { index, running, .. } = self.link(link)?;
         if !running {
@@ -109,7 +109,7 @@ impl Netlink {
         Ok(true)
     }
 
-    /// Whether packets to this address are for this namespace.
+    /// Returns whether packets to this address are delivered to this namespace.
     fn is_local(&mut self, address: IpAddr) -> Result<bool, Error> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(address);

@@ -1,9 +1,9 @@
-//! Holding another project's program on a host that is not ours: without privilege, with no more rights than
-//! it needs, and so that nothing it starts outlives us.
+//! Runs an external program on a host that is not ours: without privileges, with the fewest rights, and without
+//! leaving processes behind.
 //!
-//! Process namespaces ([`super::hold`]) need a privilege that an agent on somebody's host has not. So our own
-//! process between the two takes in whatever the program leaves behind (PR_SET_CHILD_SUBREAPER), and kills all
-//! of it once its standard input is at its end: we have closed it, or are dead.
+//! Process namespaces ([`super::hold`]) need a privilege that an agent usually lacks. Instead, a supervisor
+//! process of ours adopts all orphaned descendants of the program (PR_SET_CHILD_SUBREAPER), and kills them once
+//! its standard input is closed, deliberately or by the death of the agent.
 //!
 //! ```text
 //! agent ── `netstage held --here PROGRAM …` ── PROGRAM ── …
@@ -25,24 +25,29 @@ use std::process::{Child, Command, Stdio};
 
 use super::hold::COMMAND;
 
-/// The option of [`COMMAND`] that [`keep`]s.
+/// Option of [`COMMAND`] that selects [`keep`].
 pub const HERE: &str = "here";
 
-/// Whom root has programs run as: the account that owns nothing.
+/// Unprivileged account for programs started by root.
 const NOBODY: u32 = 65534;
 
-/// Starts a program; `netstage` is this program's own file. All of it ends when the standard input of the process
-/// returned here is closed, by us or by our end. Killing that process instead would leave the program behind.
-pub fn spawn_kept(netstage: &Path, program: &Path, dress: impl FnOnce(&mut Command)) -> io::Result<Child> {
+/// Starts a program; `netstage` is the path of this executable. The program and its descendants end when the
+/// standard input of the returned process is closed, deliberately or because this process ended. Killing the
+/// returned process would leave the program behind.
+pub fn spawn_kept(
+    netstage: &Path,
+    program: &Path,
+    configure: impl FnOnce(&mut Command),
+) -> io::Result<Child> {
     let mut command = Command::new(netstage);
     command.arg(COMMAND).arg(format!("--{HERE}")).arg(program);
-    dress(&mut command);
-    // An interrupt at the terminal is the agent's to act on.
+    configure(&mut command);
+    // An interrupt at the terminal is handled by the agent.
     command.stdin(Stdio::piped()).process_group(0).spawn()
 }
 
-/// Runs a program to its end, or to that of standard input; returns its exit code. The folder it is in is the
-/// program's. What the program reads from standard input is where it tells errors.
+/// Runs a program until it exits or standard input is closed; returns its exit code. The program becomes the
+/// owner of the current folder. Its standard input is a duplicate of standard error.
 pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<u8> {
     prctl::set_child_subreaper(true)?;
     prctl::set_no_new_privs()?;
@@ -50,10 +55,10 @@ pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<u8> {
     command.args(arguments).stdin(io::stderr().as_fd().try_clone_to_owned()?);
     match geteuid().is_root() {
         true => {
-            give_away(Path::new("."))?;
+            change_owner(Path::new("."))?;
             command.uid(NOBODY).gid(NOBODY);
         }
-        false => no_ambient_capabilities()?,
+        false => drop_ambient_capabilities()?,
     }
     let child = command.spawn()?;
     std::thread::spawn(|| {
@@ -68,7 +73,7 @@ pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<u8> {
             _ => {}
         }
     };
-    // What a child leaves behind when it is killed, is ours by the time its end is known.
+    // Orphans of a killed child are ours by the time its exit is reported.
     kill_children();
     while wait().is_ok() {
         kill_children();
@@ -76,22 +81,22 @@ pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<u8> {
     Ok(code)
 }
 
-/// Makes the folder and all in it nobody's.
-fn give_away(folder: &Path) -> io::Result<()> {
+/// Makes the unprivileged account the owner of the folder and its contents.
+fn change_owner(folder: &Path) -> io::Result<()> {
     lchown(folder, Some(NOBODY), Some(NOBODY))?;
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         match entry.file_type()?.is_dir() {
-            true => give_away(&entry.path())?,
+            true => change_owner(&entry.path())?,
             false => lchown(entry.path(), Some(NOBODY), Some(NOBODY))?,
         }
     }
     Ok(())
 }
 
-/// What the agent may do beyond its account, its programs need not.
-fn no_ambient_capabilities() -> io::Result<()> {
-    // SAFETY: prctl(2) reads no memory of ours; unused arguments are zero, as it demands.
+/// Drops ambient capabilities: programs do not need the agent's privileges.
+fn drop_ambient_capabilities() -> io::Result<()> {
+    // SAFETY: prctl(2) reads no memory of this process; unused arguments must be zero.
     match unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

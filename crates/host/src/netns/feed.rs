@@ -1,4 +1,4 @@
-//! Everything the kernel knows of routes and neighbours, and whatever changes in it.
+//! The kernel's routes and neighbors, and notifications of their changes.
 
 use super::Namespace;
 use super::lookup::{Station, station};
@@ -13,9 +13,9 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Bytes of changes that may wait to be heard: some hundred thousand routes.
+/// Receive buffer in bytes, enough for some hundred thousand route changes.
 const BUFFER: usize = 64 << 20;
-/// Groups of rtnetlink(7).
+/// Multicast groups of rtnetlink(7).
 const GROUPS: [u32; 7] = {
     const LINK: u32 = 1;
     const NEIGHBOUR: u32 = 3;
@@ -27,20 +27,20 @@ const GROUPS: [u32; 7] = {
     [LINK, NEIGHBOUR, V4_ADDRESS, V4_ROUTE, V6_ADDRESS, V6_ROUTE, MPLS_ROUTE]
 };
 
-/// What has changed.
+/// Change notified by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// A route is there, or is no more.
+    /// Route, and whether it exists (`true`) or was deleted.
     Route(Box<RouteMessage>, bool),
-    /// A neighbour on a link, and its station now.
+    /// Link index and address of a neighbor, and its new MAC address.
     Neighbour(u32, IpAddr, Station),
-    /// Something about links or addresses.
+    /// Change of a link or an address.
     Link,
-    /// More has changed than could be heard: everything is to be looked at anew.
+    /// Notifications were lost: all tables must be read again.
     Overrun,
 }
 
-/// Changes, from when it was opened.
+/// Subscription to changes.
 #[derive(Debug)]
 pub struct Feed {
     socket: Socket,
@@ -48,7 +48,7 @@ pub struct Feed {
 }
 
 impl Netlink {
-    /// All routes of all tables; of labels, where the kernel knows any.
+    /// Returns all routes of all tables, including MPLS routes if the kernel supports them.
     pub fn routes(&mut self) -> Result<Vec<RouteMessage>, Error> {
         let mut routes = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6, AddressFamily::Mpls] {
@@ -56,7 +56,7 @@ impl Netlink {
             message.header.address_family = family;
             let request = Message::GetRoute(message);
             match self.request(request, NLM_F_DUMP, || "list routes".into()) {
-                // A kernel without MPLS or IPv6 has none of it.
+                // A kernel without MPLS or IPv6 has no such routes.
                 Err(_) if family != AddressFamily::Inet => {}
                 answers => routes.extend(answers?.into_iter().filter_map(|answer| match answer {
                     Message::NewRoute(route) if route.header.address_family == family => Some(route),
@@ -67,28 +67,28 @@ impl Netlink {
         Ok(routes)
     }
 
-    /// All neighbours that are known, by link and address.
+    /// Returns all known neighbors by link and address.
     pub fn neighbours(&mut self) -> Result<Vec<(u32, IpAddr, Station)>, Error> {
         let request = Message::GetNeighbour(NeighbourMessage::default());
         let answers = self.request(request, NLM_F_DUMP, || "list neighbours".into())?;
-        Ok(answers.iter().filter_map(|answer| neighbour(answer, false)).collect())
+        Ok(answers.iter().filter_map(|answer| neighbor_entry(answer, false)).collect())
     }
 }
 
 impl Feed {
-    /// Listens from now on.
+    /// Subscribes to changes.
     pub fn open(namespace: &Namespace) -> io::Result<Feed> {
         namespace.run(|| {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.bind(&SocketAddr::new(0, 0))?;
-            // Groups the kernel does not have change nothing.
-            let joined = GROUPS.iter().filter(|group| socket.add_membership(**group).is_ok()).count();
-            if joined == 0 {
+            // Groups unknown to the kernel change nothing.
+            let memberships = GROUPS.iter().filter(|group| socket.add_membership(**group).is_ok()).count();
+            if memberships == 0 {
                 return Err(io::Error::last_os_error());
             }
             socket.set_non_blocking(true)?;
             let reference = socket2::SockRef::from(&socket);
-            // More than the system's limit is for root only.
+            // Only root may exceed the system's limit.
             if socket.set_rx_buf_sz(BUFFER as i32).is_err() {
                 reference.set_recv_buffer_size(BUFFER)?;
             }
@@ -96,7 +96,7 @@ impl Feed {
         })?
     }
 
-    /// What has changed next; none so far.
+    /// Returns the next change, if any.
     pub fn poll(&mut self) -> io::Result<Option<Heard>> {
         let mut bytes = Vec::with_capacity(1 << 16);
         while self.heard.is_empty() {
@@ -115,12 +115,12 @@ impl Feed {
     }
 }
 
-/// What messages of the kernel's, one behind the other, tell.
+/// Parses consecutive messages of the kernel.
 pub fn heard(mut rest: &[u8]) -> Vec<Heard> {
     let mut heard = Vec::new();
     while !rest.is_empty() {
         let Ok(message) = NetlinkMessage::<Message>::deserialize(rest) else {
-            // What cannot be read may be a change that counts.
+            // An unreadable message may be a relevant change.
             heard.push(Heard::Overrun);
             return heard;
         };
@@ -129,8 +129,8 @@ pub fn heard(mut rest: &[u8]) -> Vec<Heard> {
         heard.extend(match message {
             Message::NewRoute(route) => Some(Heard::Route(Box::new(route), true)),
             Message::DelRoute(route) => Some(Heard::Route(Box::new(route), false)),
-            Message::NewNeighbour(_) => told(&message, false),
-            Message::DelNeighbour(_) => told(&message, true),
+            Message::NewNeighbour(_) => neighbor_change(&message, false),
+            Message::DelNeighbour(_) => neighbor_change(&message, true),
             _ => Some(Heard::Link),
         });
     }
@@ -138,17 +138,17 @@ pub fn heard(mut rest: &[u8]) -> Vec<Heard> {
 }
 
 impl AsFd for Feed {
-    /// Readable when something has changed.
+    /// Becomes readable on a change.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-fn told(message: &Message, is_gone: bool) -> Option<Heard> {
-    neighbour(message, is_gone).map(|(link, address, station)| Heard::Neighbour(link, address, station))
+fn neighbor_change(message: &Message, is_gone: bool) -> Option<Heard> {
+    neighbor_entry(message, is_gone).map(|(link, address, station)| Heard::Neighbour(link, address, station))
 }
 
-fn neighbour(message: &Message, is_gone: bool) -> Option<(u32, IpAddr, Station)> {
+fn neighbor_entry(message: &Message, is_gone: bool) -> Option<(u32, IpAddr, Station)> {
     let (Message::NewNeighbour(inner) | Message::DelNeighbour(inner)) = message else { return None };
     let address = inner.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(IpAddr::V4(*address)),

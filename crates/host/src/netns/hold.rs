@@ -1,13 +1,13 @@
-//! Holding another project's program so that nothing it starts outlives us.
+//! Runs an external program so that none of its descendants outlives this process.
 //!
-//! The kernel's parent-death signal reaches a child, not what the child starts. So a program
-//! runs in a process namespace (pid_namespaces(7)): its first process is ours, and when that
-//! one ends the kernel kills all others in it.
+//! The kernel's parent-death signal reaches a child, but not its descendants. The program therefore runs in a
+//! process namespace (pid_namespaces(7)) whose first process is ours: when that process ends, the kernel kills
+//! all others in the namespace.
 //!
 //! ```text
 //! fabric ── `netstage held PROGRAM …` ── the same again, as process 1 ── PROGRAM ── …
 //! ```
-//! Each of the first two dies with the one before it.
+//! Each of the first two processes dies with its parent.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -27,43 +27,43 @@ use std::process::{Child, Command};
 
 use super::{Namespace, spawn_in};
 
-/// The command of netstage that [`hold`]s.
+/// Command of netstage that runs [`hold`].
 pub const COMMAND: &str = "held";
 
-/// Its option: the folder that is /run for the program.
+/// Option for the folder mounted at /run.
 pub const RUN: &str = "--run";
 
-/// Starts a program inside a network namespace; `netstage` is this program's own file. What it
-/// starts ends when the process returned here does, and that ends with ours.
+/// Starts a program inside a network namespace; `netstage` is the path of this executable. Its descendants end
+/// with the returned process, which ends with this process.
 pub fn spawn_held(
     namespace: &Namespace,
     netstage: &Path,
     program: &Path,
-    dress: impl FnOnce(&mut Command),
+    configure: impl FnOnce(&mut Command),
 ) -> io::Result<Child> {
     let mut command = Command::new(netstage);
     command.arg(COMMAND).arg(program);
-    dress(&mut command);
+    configure(&mut command);
     spawn_in(namespace, command)
 }
 
-/// As [`spawn_held`], and `run` is /run for the program and what it starts: programs that keep their sockets
-/// there under a name of their own can then run several times.
+/// Starts a program as [`spawn_held`] does, with `run` mounted at /run for it and its descendants, so that
+/// programs with fixed socket names there can run several times.
 pub fn spawn_held_apart(
     namespace: &Namespace,
     netstage: &Path,
     program: &Path,
     run: &Path,
-    dress: impl FnOnce(&mut Command),
+    configure: impl FnOnce(&mut Command),
 ) -> io::Result<Child> {
     let mut command = Command::new(netstage);
     command.arg(COMMAND).arg(RUN).arg(run).arg(program);
-    dress(&mut command);
+    configure(&mut command);
     spawn_in(namespace, command)
 }
 
-/// Runs a program to its end in a process namespace of its own; returns its exit code. Call it
-/// before any thread starts. Needs CAP_SYS_ADMIN.
+/// Runs a program in a process namespace until it exits; returns its exit code. Call it before any thread
+/// starts. Needs CAP_SYS_ADMIN.
 pub fn hold(program: &OsStr, arguments: &[OsString], run: Option<&Path>) -> io::Result<u8> {
     match getpid() == Pid::from_raw(1) {
         true => run_as_first(program, arguments),
@@ -71,44 +71,44 @@ pub fn hold(program: &OsStr, arguments: &[OsString], run: Option<&Path>) -> io::
     }
 }
 
-/// Puts a folder in place of /run, for this process and those it starts.
-fn put_in_place_of_run(folder: &Path) -> io::Result<()> {
+/// Mounts a folder at /run for this process and its descendants.
+fn mount_run(folder: &Path) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let none: Option<&Path> = None;
-    // What is mounted here shall not be seen by others.
+    // Keep the mount private to this namespace.
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
     mount(Some(folder), "/run", none, MsFlags::MS_BIND, none)?;
     Ok(())
 }
 
-/// The first process of a new namespace: this program again.
+/// Starts this executable again as the first process of a new namespace.
 fn start_first(program: &OsStr, arguments: &[OsString], run: Option<&Path>) -> io::Result<u8> {
-    run.map_or(Ok(()), put_in_place_of_run)?;
+    run.map_or(Ok(()), mount_run)?;
     unshare(CloneFlags::CLONE_NEWPID)?;
-    let (alive, ours) = pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+    let (alive, parent_end) = pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(COMMAND).arg(program).args(arguments);
-    let ours_raw = ours.as_raw_fd();
+    let parent_end_raw = parent_end.as_raw_fd();
     let enter = move || {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
-        // A parent that died before the line above sends no signal any more; its number cannot
-        // be seen from here, but its end of the pipe is then closed.
-        // SAFETY: closes this process's copy of a descriptor nothing else here uses.
-        unsafe { libc::close(ours_raw) };
+        // A parent that died before the line above sends no signal any more. Its process number is not visible
+        // here, but its end of the pipe is then closed. SAFETY: closes this process's copy of a descriptor that
+        // nothing else here uses.
+        unsafe { libc::close(parent_end_raw) };
         let mut ends = [PollFd::new(alive.as_fd(), PollFlags::empty())];
         match poll(&mut ends, PollTimeout::ZERO)? {
             0 => Ok(()),
             _ => Err(io::Error::from(Errno::ESRCH)),
         }
     };
-    // SAFETY: between fork and exec `enter` makes system calls only.
+    // SAFETY: between fork and exec, `enter` only makes system calls.
     unsafe { command.pre_exec(enter) };
     let status = command.spawn()?.wait()?;
-    drop(ours);
+    drop(parent_end);
     Ok(status.code().map_or(u8::MAX, |code| code as u8))
 }
 
-/// As the first process: starts the program, and buries whoever is left to it.
+/// Starts the program as the first process, and reaps orphans.
 fn run_as_first(program: &OsStr, arguments: &[OsString]) -> io::Result<u8> {
     let child = Command::new(program).args(arguments).spawn()?;
     let program = Pid::from_raw(child.id() as i32);

@@ -1,5 +1,4 @@
-//! What the kernel knows of ways through a network: addresses, the route to an address, and
-//! the station of a neighbour; and a bell that rings when any of it changes.
+//! Lookup of addresses, routes and neighbors in the kernel, and notification when any of them changes.
 
 use super::Namespace;
 use super::netlink::{Error, Message, Netlink, family};
@@ -16,65 +15,64 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// An address of this machine.
+/// Address of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnAddress {
-    /// Number of its link.
+    /// Index of the link.
     pub link: u32,
     /// The address.
     pub address: IpAddr,
 }
 
-/// The first step of the way to an address.
+/// Next hop towards an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// Number of the link it leaves by.
+    /// Index of the outgoing link.
     pub link: u32,
-    /// The next router; none where the address itself is on the link.
+    /// Next router; `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// The address packets would be sent from.
+    /// Source address of packets.
     pub source: Option<IpAddr>,
-    /// What the route says the way carries, bytes.
+    /// MTU of the route in bytes.
     pub mtu: Option<u32>,
 }
 
-/// What is known of a neighbour's station.
+/// Neighbor entry with its MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Station {
-    /// Nothing, or it does not answer.
+    /// Unknown or unreachable.
     Unknown,
-    /// It was there a while ago; asking again would not hurt.
+    /// Confirmed some time ago; should be probed again.
     Stale([u8; 6]),
-    /// It is there.
+    /// Confirmed.
     Known([u8; 6]),
 }
 
 impl Netlink {
-    /// All addresses of the namespace, those of the link alone left out.
+    /// Returns all addresses of the namespace except link-local addresses.
     pub fn addresses(&mut self) -> Result<Vec<OwnAddress>, Error> {
         let request = Message::GetAddress(AddressMessage::default());
         let answers = self.request(request, NLM_F_DUMP, || "list addresses".into())?;
         let addresses = answers.into_iter().filter_map(|answer| {
             let Message::NewAddress(message) = answer else { return None };
-            // On a link between two hosts, `Address` is the other's.
+            // On a point-to-point link, `Address` is the peer's.
             let local = message.attributes.iter().find_map(|attribute| match attribute {
                 AddressAttribute::Local(address) => Some(*address),
                 _ => None,
             });
-            let any = message.attributes.iter().find_map(|attribute| match attribute {
+            let remote = message.attributes.iter().find_map(|attribute| match attribute {
                 AddressAttribute::Address(address) => Some(*address),
                 _ => None,
             });
-            let address = local.or(any)?;
-            let is_of_link =
+            let address = local.or(remote)?;
+            let is_link_local =
                 matches!(address, IpAddr::V6(address) if address.segments()[0] & 0xffc0 == 0xfe80);
-            (!is_of_link).then_some(OwnAddress { link: message.header.index, address })
+            (!is_link_local).then_some(OwnAddress { link: message.header.index, address })
         });
         Ok(addresses.collect())
     }
 
-    /// The way to an address, by the kernel's own choice; from a given address, where that is
-    /// to be the source. None where there is none.
+    /// Returns the kernel's route to an address, optionally with a given source address. `None` if unreachable.
     pub fn way_to(&mut self, address: IpAddr, from: Option<IpAddr>) -> Result<Option<Way>, Error> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(address);
@@ -84,9 +82,9 @@ impl Netlink {
             message.header.source_prefix_length = message.header.destination_prefix_length;
             message.attributes.push(RouteAttribute::Source(RouteAddress::from(from)));
         }
-        let action = || format!("find the way to {address}");
+        let action = || format!("find the route to {address}");
         let answers = match self.request(Message::GetRoute(message), 0, action) {
-            // "No route to host" is an answer too.
+            // "No route to host" is a valid answer.
             Err(error) => match error.source.raw_os_error() {
                 Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL) => {
                     return Ok(None);
@@ -96,22 +94,22 @@ impl Netlink {
             Ok(answers) => answers,
         };
         Ok(answers.into_iter().find_map(|answer| match answer {
-            Message::NewRoute(route) if route.header.kind == RouteType::Unicast => way(&route),
+            Message::NewRoute(route) if route.header.kind == RouteType::Unicast => next_hop(&route),
             _ => None,
         }))
     }
 
-    /// The station of a neighbour on a link.
+    /// Returns the entry of a neighbor on a link.
     pub fn station(&mut self, link: u32, address: IpAddr) -> Result<Station, Error> {
-        Ok(self.neighbour(link, address)?.as_ref().map_or(Station::Unknown, station))
+        Ok(self.neighbor_message(link, address)?.as_ref().map_or(Station::Unknown, station))
     }
 
-    fn neighbour(&mut self, link: u32, address: IpAddr) -> Result<Option<Message>, Error> {
+    fn neighbor_message(&mut self, link: u32, address: IpAddr) -> Result<Option<Message>, Error> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
         message.header.ifindex = link;
         message.attributes = vec![destination(address)];
-        let action = || format!("find the station of {address}");
+        let action = || format!("find the MAC address of {address}");
         let answers = match self.request(Message::GetNeighbour(message), 0, action) {
             Err(error) if error.source.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             answers => answers?,
@@ -119,10 +117,10 @@ impl Netlink {
         Ok(answers.into_iter().next())
     }
 
-    /// Has the kernel find the station of a neighbour, or see whether it is still there. One that was set by
-    /// hand stays: the kernel would forget it for the question.
+    /// Makes the kernel resolve or probe a neighbor. A static entry is left alone, because the kernel would
+    /// delete it.
     pub fn resolve(&mut self, link: u32, address: IpAddr) -> Result<(), Error> {
-        if let Ok(Some(Message::NewNeighbour(known))) = self.neighbour(link, address)
+        if let Ok(Some(Message::NewNeighbour(known))) = self.neighbor_message(link, address)
             && matches!(known.header.state, NeighbourState::Permanent | NeighbourState::Noarp)
         {
             return Ok(());
@@ -145,8 +143,8 @@ fn destination(address: IpAddr) -> NeighbourAttribute {
     })
 }
 
-fn way(route: &RouteMessage) -> Option<Way> {
-    let mut way = Way { link: 0, gateway: None, source: None, mtu: None };
+fn next_hop(route: &RouteMessage) -> Option<Way> {
+    let mut hop = Way { link: 0, gateway: None, source: None, mtu: None };
     let ip = |address: &RouteAddress| match address {
         RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
         RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
@@ -154,13 +152,13 @@ fn way(route: &RouteMessage) -> Option<Way> {
     };
     for attribute in &route.attributes {
         match attribute {
-            RouteAttribute::Oif(link) => way.link = *link,
-            RouteAttribute::Gateway(address) => way.gateway = ip(address),
-            RouteAttribute::Via(RouteVia::Inet(address)) => way.gateway = Some((*address).into()),
-            RouteAttribute::Via(RouteVia::Inet6(address)) => way.gateway = Some((*address).into()),
-            RouteAttribute::PrefSource(address) => way.source = ip(address),
+            RouteAttribute::Oif(link) => hop.link = *link,
+            RouteAttribute::Gateway(address) => hop.gateway = ip(address),
+            RouteAttribute::Via(RouteVia::Inet(address)) => hop.gateway = Some((*address).into()),
+            RouteAttribute::Via(RouteVia::Inet6(address)) => hop.gateway = Some((*address).into()),
+            RouteAttribute::PrefSource(address) => hop.source = ip(address),
             RouteAttribute::Metrics(metrics) => {
-                way.mtu = metrics.iter().find_map(|metric| match metric {
+                hop.mtu = metrics.iter().find_map(|metric| match metric {
                     RouteMetric::Mtu(mtu) => Some(*mtu),
                     _ => None,
                 });
@@ -168,7 +166,7 @@ fn way(route: &RouteMessage) -> Option<Way> {
             _ => {}
         }
     }
-    (way.link != 0).then_some(way)
+    (hop.link != 0).then_some(hop)
 }
 
 pub(super) fn station(answer: &Message) -> Station {
@@ -191,14 +189,14 @@ pub(super) fn station(answer: &Message) -> Station {
     }
 }
 
-/// Rings when links, addresses, routes or neighbours of a namespace change.
+/// Notification of changes of links, addresses, routes or neighbors of a namespace.
 #[derive(Debug)]
 pub struct Bell {
     socket: Socket,
 }
 
 impl Bell {
-    /// Listens from now on.
+    /// Subscribes to changes.
     pub fn open(namespace: &Namespace) -> io::Result<Bell> {
         let groups = libc::RTMGRP_LINK
             | libc::RTMGRP_NEIGH
@@ -214,15 +212,15 @@ impl Bell {
         })?
     }
 
-    /// Whether it has rung since it was asked last. What was too much for its buffer has.
+    /// Returns whether a change occurred since the last call. A buffer overrun counts as a change.
     pub fn has_rung(&self) -> bool {
-        let mut rung = false;
+        let mut changed = false;
         let mut bytes = Vec::with_capacity(1 << 16);
         loop {
             bytes.clear();
             match self.socket.recv(&mut bytes, 0) {
-                Ok(_) => rung = true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return rung,
+                Ok(_) => changed = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return changed,
                 Err(_) => return true,
             }
         }
@@ -230,7 +228,7 @@ impl Bell {
 }
 
 impl AsFd for Bell {
-    /// Readable when it has rung.
+    /// Becomes readable on a change.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

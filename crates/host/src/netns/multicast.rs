@@ -1,9 +1,8 @@
-//! Multicast forwarding by the kernel of one namespace: which packets of which source and group
-//! go on by which links, as a routing daemon tells it (multicast(7) of BSD, linux/mroute.h and
-//! linux/mroute6.h). Routes are fixed; nothing here speaks a routing protocol, and no querier is
-//! needed, since what is forwarded does not depend on who has joined.
+//! Multicast forwarding by the kernel of one namespace: static routes by source and group (multicast(7) of BSD,
+//! linux/mroute.h and linux/mroute6.h). No routing protocol runs here and no querier is needed, because
+//! forwarding does not depend on group membership.
 //!
-//! The kernel keeps the routes as long as the socket they were told by is open.
+//! The kernel keeps the routes as long as the socket that added them is open.
 
 use super::Namespace;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -12,24 +11,24 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd as _;
 
-/// Most links of one namespace that take part (MAXVIFS and MAXMIFS).
+/// Maximum number of participating links per namespace (MAXVIFS and MAXMIFS).
 pub const MOST_LINKS: usize = 32;
 
 // Options of linux/mroute.h; those of linux/mroute6.h have the same numbers.
 const INIT: libc::c_int = 200;
 const ADD_LINK: libc::c_int = 202;
 const ADD_ROUTE: libc::c_int = 204;
-/// The link is told by its number, not by its address.
+/// The link is identified by its index instead of its address.
 const BY_INDEX: u8 = 8;
-/// Packets that may live for more hops than this are forwarded.
+/// Packets with a TTL or hop limit above this are forwarded.
 const THRESHOLD: u8 = 1;
 
-/// The multicast routes of a namespace for one version of IP. They go with this value.
+/// Multicast routes of a namespace for one version of IP, deleted when this value is dropped.
 #[derive(Debug)]
 pub struct MulticastRoutes {
     socket: Socket,
     version: Version,
-    /// Number under which forwarding knows a link, by the link's number in its namespace.
+    /// Forwarding number of a link, by its index in the namespace.
     links: BTreeMap<u32, u16>,
 }
 
@@ -40,9 +39,8 @@ enum Version {
 }
 
 impl MulticastRoutes {
-    /// Begins to forward; `like` is an address of the version of IP that is meant. Fails with
-    /// ENOPROTOOPT where the kernel cannot (CONFIG_IP_MROUTE, CONFIG_IPV6_MROUTE), and with
-    /// EADDRINUSE where somebody forwards already.
+    /// Enables forwarding for the IP version of `like`. Fails with ENOPROTOOPT if the kernel lacks support
+    /// (CONFIG_IP_MROUTE, CONFIG_IPV6_MROUTE), and with EADDRINUSE if another process forwards already.
     pub fn open(namespace: &Namespace, like: IpAddr) -> io::Result<MulticastRoutes> {
         let (version, domain, protocol) = match like {
             IpAddr::V4(_) => (Version::V4, Domain::IPV4, Protocol::from(libc::IPPROTO_IGMP)),
@@ -50,41 +48,45 @@ impl MulticastRoutes {
         };
         let open = || Socket::new(domain, Type::RAW.cloexec(), Some(protocol));
         let socket = namespace.run(open)??;
-        // Nobody reads the membership reports that come here.
+        // Incoming membership reports are not read.
         socket.set_recv_buffer_size(0)?;
         let routes = MulticastRoutes { socket, version, links: BTreeMap::new() };
-        routes.tell(INIT, &1_i32)?;
+        routes.set_option(INIT, &1_i32)?;
         Ok(routes)
     }
 
-    /// Packets from `source` to `group` that come by link `from` leave by each of `to`. Links are
-    /// told by their numbers in the namespace.
+    /// Adds a route: packets from `source` to `group` that arrive on link `from` leave by each link of `to`.
+    /// Links are given by their indices in the namespace.
     pub fn add(&mut self, source: IpAddr, group: IpAddr, from: u32, to: &[u32]) -> io::Result<()> {
         let from = self.link(from)?;
         let to = to.iter().map(|link| self.link(*link)).collect::<io::Result<Vec<u16>>>()?;
         match (source, group, self.version) {
             (IpAddr::V4(source), IpAddr::V4(group), Version::V4) => {
-                self.tell(ADD_ROUTE, &Route4::new(source, group, from, &to))
+                self.set_option(ADD_ROUTE, &Route4::new(source, group, from, &to))
             }
             (IpAddr::V6(source), IpAddr::V6(group), Version::V6) => {
-                self.tell(ADD_ROUTE, &Route6::new(source, group, from, &to))
+                self.set_option(ADD_ROUTE, &Route6::new(source, group, from, &to))
             }
-            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "addresses of different versions of IP")),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "source, group and routes have different IP versions",
+            )),
         }
     }
 
-    /// Has a link take part.
+    /// Returns the forwarding number of a link, adding the link if necessary.
     fn link(&mut self, index: u32) -> io::Result<u16> {
-        if let Some(known) = self.links.get(&index) {
-            return Ok(*known);
+        if let Some(number) = self.links.get(&index) {
+            return Ok(*number);
         }
         let number = self.links.len() as u16;
         if usize::from(number) == MOST_LINKS {
-            let message = format!("the kernel forwards multicast between at most {MOST_LINKS} links");
+            let message =
+                format!("the kernel forwards multicast between at most {MOST_LINKS} links per namespace");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         match self.version {
-            Version::V4 => self.tell(
+            Version::V4 => self.set_option(
                 ADD_LINK,
                 &Link4 {
                     number,
@@ -96,10 +98,9 @@ impl MulticastRoutes {
                 },
             )?,
             Version::V6 => {
-                let index = u16::try_from(index).map_err(|_| {
-                    io::Error::new(io::ErrorKind::InvalidInput, "a link's number is above 65535")
-                })?;
-                self.tell(
+                let index = u16::try_from(index)
+                    .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "link index is above 65535"))?;
+                self.set_option(
                     ADD_LINK,
                     &Link6 { number, flags: 0, threshold: THRESHOLD, index, padding: 0, rate_limit: 0 },
                 )?;
@@ -109,14 +110,14 @@ impl MulticastRoutes {
         Ok(number)
     }
 
-    fn tell<T: Told>(&self, option: libc::c_int, value: &T) -> io::Result<()> {
+    fn set_option<T: MulticastOption>(&self, option: libc::c_int, value: &T) -> io::Result<()> {
         let level = match self.version {
             Version::V4 => libc::IPPROTO_IP,
             Version::V6 => libc::IPPROTO_IPV6,
         };
         let length = size_of::<T>() as libc::socklen_t;
-        // SAFETY: the kernel reads `length` bytes of `value`, which is borrowed here and, by the
-        // contract of `Told`, of the layout the option has.
+        // SAFETY: the kernel reads `length` bytes of `value`, which is borrowed here and, by the contract of
+        // `MulticastOption`, has the layout of the option.
         let answer = unsafe {
             libc::setsockopt(self.socket.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), length)
         };
@@ -124,14 +125,14 @@ impl MulticastRoutes {
     }
 }
 
-/// What options take: plain numbers, laid out as the kernel's headers say, without bytes left unset.
-trait Told {}
+/// Value of a socket option: integers in the layout of the kernel's headers, without uninitialized bytes.
+trait MulticastOption {}
 
-impl Told for i32 {}
-impl Told for Link4 {}
-impl Told for Link6 {}
-impl Told for Route4 {}
-impl Told for Route6 {}
+impl MulticastOption for i32 {}
+impl MulticastOption for Link4 {}
+impl MulticastOption for Link6 {}
+impl MulticastOption for Route4 {}
+impl MulticastOption for Route6 {}
 
 /// struct vifctl.
 #[repr(C)]
@@ -151,7 +152,7 @@ struct Link6 {
     flags: u8,
     threshold: u8,
     index: u16,
-    /// The kernel's headers leave it unnamed.
+    /// Unnamed in the kernel's headers.
     padding: u16,
     rate_limit: u32,
 }
@@ -162,7 +163,7 @@ struct Route4 {
     source: [u8; 4],
     group: [u8; 4],
     from: u16,
-    /// How many hops a packet must live for more than, to leave by each link; 0: it does not.
+    /// TTL above which a packet leaves by each link; 0 disables the link.
     thresholds: [u8; MOST_LINKS],
     padding: u16,
     counters: [u32; 3],
@@ -208,7 +209,7 @@ struct Route6 {
     group: Address6,
     from: u16,
     padding: u16,
-    /// A bit for each link.
+    /// Bit set of outgoing links.
     to: [u32; 8],
 }
 
@@ -225,8 +226,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layouts_are_those_of_the_kernel() {
-        // As its own compiler lays them out: sizes the kernel checks, and offsets.
+    fn layouts_match_the_kernel() {
+        // Sizes checked by the kernel, and offsets chosen by its compiler.
         assert_eq!((size_of::<Link4>(), std::mem::offset_of!(Link4, index)), (16, 8));
         assert_eq!((size_of::<Link6>(), std::mem::offset_of!(Link6, rate_limit)), (12, 8));
         assert_eq!((size_of::<Route4>(), std::mem::offset_of!(Route4, counters)), (60, 44));

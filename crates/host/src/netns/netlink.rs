@@ -1,6 +1,6 @@
-//! A small synchronous rtnetlink client (RFC 3549, rtnetlink(7)): one request, one answer.
-//! Messages are laid out by `netlink-packet-route`; here is what is asked for and in which
-//! order. Links are named, as a person names them.
+//! Small synchronous rtnetlink client (RFC 3549, rtnetlink(7)): one request, one response. The crate
+//! `netlink-packet-route` encodes messages; this module chooses the requests and their order. Links are
+//! identified by name.
 
 use super::Namespace;
 use netlink_packet_core::{
@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-/// What was asked of the kernel and why it was refused.
+/// Request rejected by the kernel.
 #[derive(Debug)]
 pub struct Error {
-    /// What was to be done: `add address 10.0.0.1/32 to eth0`.
+    /// Requested action: `add address 10.0.0.1/32 to eth0`.
     pub action: String,
-    /// The kernel's answer.
+    /// Error of the kernel.
     pub source: io::Error,
 }
 
@@ -50,24 +50,23 @@ impl From<Error> for io::Error {
 /// One end of a veth pair.
 #[derive(Clone, Copy, Debug)]
 pub struct VethEnd<'a> {
-    /// Where it lies.
+    /// Namespace of the end.
     pub namespace: &'a Namespace,
-    /// Its name there, at most 15 bytes.
+    /// Interface name, at most 15 bytes.
     pub name: &'a str,
-    /// Its Ethernet address.
+    /// MAC address.
     pub mac: [u8; 6],
 }
 
-/// What both ends of a veth pair share.
+/// Options of both ends of a veth pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VethOptions {
-    /// Largest IP packet, bytes.
+    /// MTU in bytes.
     pub mtu: u32,
-    /// Frames the interface's own queue holds where a queueing discipline is set; veth has
-    /// none of its own.
+    /// Length in frames of the queue used by queueing disciplines; veth has no queue of its own.
     pub tx_queue_len: u32,
-    /// Resolve neighbours by ARP and neighbour discovery. Without it nothing flows that
-    /// nobody sent, and neighbours are given by [`Netlink::add_neighbour`].
+    /// Resolve neighbors by ARP and neighbor discovery. If disabled, the kernel sends no such packets, and
+    /// neighbors are added by [`Netlink::add_neighbour`].
     pub resolve_neighbours: bool,
 }
 
@@ -77,13 +76,11 @@ impl Default for VethOptions {
     }
 }
 
-/// Creates a veth pair whose ends lie in two namespaces, both ends down, with one queue
-/// each, without IPv6 addresses of their own making. Offloads are as the kernel sets them,
-/// see [`super::ethtool`].
+/// Creates a veth pair between two namespaces. Both ends are down, have one queue, and have no IPv6 link-local
+/// addresses. Offloads keep the kernel's defaults, see [`super::ethtool`].
 pub fn create_veth(left: VethEnd<'_>, right: VethEnd<'_>, options: VethOptions) -> Result<(), Error> {
-    /// Two ends with equal numbers, which is usual since each namespace counts its own, are
-    /// taken by the kernel for a link whose carrier is not urgent: it would become usable
-    /// up to a second after it is brought up.
+    /// Index of the next right end. Each namespace counts its own indices, so both ends usually get equal ones;
+    /// the kernel then treats the carrier as not urgent, and the link becomes usable up to a second late.
     static NEXT_INDEX: AtomicU32 = AtomicU32::new(1 << 20);
     let end = |end: &VethEnd<'_>, index| {
         let mut message = LinkMessage::default();
@@ -112,35 +109,35 @@ pub fn create_veth(left: VethEnd<'_>, right: VethEnd<'_>, options: VethOptions) 
     let action = || format!("create the veth pair {} and {}", left.name, right.name);
     let mut netlink = Netlink::open(left.namespace)?;
     netlink.change(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL, action)?;
-    // The kernel ignores address generation while a link is created.
+    // The kernel ignores the address generation mode while it creates a link.
     netlink.generate_no_addresses(left.name)?;
     Netlink::open(right.namespace)?.generate_no_addresses(right.name)
 }
 
-/// A link as the kernel lists it.
+/// Link as listed by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its number in its namespace.
+    /// Index in its namespace.
     pub index: u32,
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// Its Ethernet address, where it has one.
+    /// MAC address, if any.
     pub mac: Option<[u8; 6]>,
-    /// Largest IP packet, bytes.
+    /// MTU in bytes.
     pub mtu: u32,
-    /// Whether it was brought up.
+    /// Administrative state.
     pub up: bool,
-    /// Whether frames pass: up, and so is the other end.
+    /// Operational state: both ends are up and frames pass.
     pub running: bool,
-    /// Whether it is an end of a veth pair.
+    /// Set for an end of a veth pair.
     pub is_veth: bool,
-    /// Whether packets pass it without a link's header, as they do a TUN interface.
+    /// Set if packets have no link-layer header, as on a TUN interface.
     pub is_bare: bool,
-    /// What passed it since it was created.
+    /// Counters since creation.
     pub statistics: Statistics,
 }
 
-/// What passed a link, as the link counts it.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Statistics {
@@ -152,7 +149,7 @@ pub struct Statistics {
     pub sent_dropped: u64,
 }
 
-/// A socket for requests about one namespace.
+/// Socket for requests about one namespace.
 #[derive(Debug)]
 pub struct Netlink {
     socket: Socket,
@@ -160,12 +157,12 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens one.
+    /// Opens a socket in a namespace.
     pub fn open(namespace: &Namespace) -> Result<Netlink, Error> {
-        namespace.run(Netlink::open_here).map_err(Netlink::not_opened)?
+        namespace.run(Netlink::open_here).map_err(Netlink::open_error)?
     }
 
-    /// Opens one about the namespace of the calling thread.
+    /// Opens a socket in the namespace of the calling thread.
     pub fn open_here() -> Result<Netlink, Error> {
         let open = || {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
@@ -173,27 +170,27 @@ impl Netlink {
             socket.connect(&SocketAddr::new(0, 0))?;
             Ok(Netlink { socket, sequence: 0 })
         };
-        open().map_err(Netlink::not_opened)
+        open().map_err(Netlink::open_error)
     }
 
-    fn not_opened(source: io::Error) -> Error {
+    fn open_error(source: io::Error) -> Error {
         Error { action: "open a netlink socket".into(), source }
     }
 
-    /// Brings a link up. A veth end carries frames once the other end is up too and the
-    /// kernel has noticed, see [`Netlink::wait_until_ready`].
+    /// Brings a link up. A veth end carries frames once the other end is up and the kernel has noticed, see
+    /// [`Netlink::wait_until_ready`].
     pub fn set_up(&mut self, link: &str) -> Result<(), Error> {
         self.set_flags(link, LinkFlags::Up, "bring up")
     }
 
-    /// Waits until a link that was brought up carries frames and its addresses answer: what
-    /// is sent earlier is lost, since the kernel does both in its own time. Fails after
-    /// five seconds, as where the other end is down.
+    /// Waits until a link that was brought up carries frames and its addresses are reachable. Packets sent
+    /// earlier are lost, because the kernel does both asynchronously. Fails after five seconds, for example if
+    /// the other end is down.
     pub fn wait_until_ready(&mut self, link: &str) -> Result<(), Error> {
-        let give_up = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(5);
         while !self.is_ready(link)? {
-            if Instant::now() > give_up {
-                let action = format!("see {link} ready (is its other end up?)");
+            if Instant::now() > deadline {
+                let action = format!("wait for {link} to carry frames (is its other end up?)");
                 return Err(Error { action, source: io::ErrorKind::TimedOut.into() });
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -206,8 +203,7 @@ impl Netlink {
         self.set_flags(link, LinkFlags::empty(), "take down")
     }
 
-    /// Creates a bridge, down: what comes by one of its links leaves by the others, whatever
-    /// it is. It runs no spanning tree and listens to no group membership.
+    /// Creates a bridge, which is down. It forwards every frame, without spanning tree or multicast snooping.
     pub fn create_bridge(&mut self, name: &str) -> Result<(), Error> {
         let mut message = LinkMessage::default();
         let options = InfoData::Bridge(vec![InfoBridge::MulticastSnooping(false)]);
@@ -219,7 +215,7 @@ impl Netlink {
         self.change(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL, action)
     }
 
-    /// Creates an interface of the kernel's WireGuard, down.
+    /// Creates a WireGuard interface of the kernel, which is down.
     pub fn create_wireguard(&mut self, name: &str) -> Result<(), Error> {
         let mut message = LinkMessage::default();
         message.attributes = vec![
@@ -230,47 +226,48 @@ impl Netlink {
         self.change(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL, action)
     }
 
-    /// Sets the largest packet a link takes.
+    /// Sets the MTU of a link.
     pub fn set_mtu(&mut self, link: &str, mtu: u32) -> Result<(), Error> {
         let mut message = self.link_message(link)?;
         message.attributes = vec![LinkAttribute::Mtu(mtu)];
         self.change(Message::SetLink(message), 0, || format!("set the MTU of {link} to {mtu}"))
     }
 
-    /// Sets how many bytes of a super-packet, headers included, are left to a link to cut (`gso_max_size`).
+    /// Sets the maximum size in bytes, headers included, of super-packets that the link segments
+    /// (`gso_max_size`).
     pub fn set_largest_super_packet(&mut self, link: &str, bytes: u32) -> Result<(), Error> {
         let mut message = self.link_message(link)?;
         message.attributes = vec![LinkAttribute::GsoMaxSize(bytes)];
-        self.change(Message::SetLink(message), 0, || format!("bound {link}'s super-packets by {bytes} B"))
+        self.change(Message::SetLink(message), 0, || format!("limit super-packets of {link} to {bytes} B"))
     }
 
-    /// Makes a link one of a bridge's.
+    /// Adds a link to a bridge.
     pub fn set_bridge(&mut self, link: &str, bridge: &str) -> Result<(), Error> {
         let mut message = self.link_message(link)?;
         message.attributes = vec![LinkAttribute::Controller(self.index(bridge)?)];
-        self.change(Message::SetLink(message), 0, || format!("put {link} on the bridge {bridge}"))
+        self.change(Message::SetLink(message), 0, || format!("add {link} to bridge {bridge}"))
     }
 
-    /// Deletes a link; of a veth pair both ends go.
+    /// Deletes a link, or both ends of a veth pair.
     pub fn delete_link(&mut self, link: &str) -> Result<(), Error> {
         let message = self.link_message(link)?;
         self.change(Message::DelLink(message), 0, || format!("delete {link}"))
     }
 
-    /// All links of the namespace.
+    /// Returns all links of the namespace.
     pub fn links(&mut self) -> Result<Vec<Link>, Error> {
         let request = Message::GetLink(LinkMessage::default());
-        let answers = self.request(request, NLM_F_DUMP, || "list links".into())?;
-        Ok(answers.into_iter().filter_map(link_of).collect())
+        let responses = self.request(request, NLM_F_DUMP, || "list links".into())?;
+        Ok(responses.into_iter().filter_map(link_of).collect())
     }
 
-    /// One link.
+    /// Returns one link.
     pub fn link(&mut self, name: &str) -> Result<Link, Error> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
         let action = || format!("find the interface {name}");
-        let answers = self.request(Message::GetLink(message), 0, action)?;
-        answers
+        let responses = self.request(Message::GetLink(message), 0, action)?;
+        responses
             .into_iter()
             .find_map(link_of)
             .ok_or_else(|| Error { action: action(), source: io::ErrorKind::NotFound.into() })
@@ -289,18 +286,18 @@ impl Netlink {
         self.change(Message::SetLink(message), 0, || format!("{verb} {link}"))
     }
 
-    /// No IPv6 link-local address: what nobody sent does not flow. Where the kernel has no
-    /// IPv6 there is nothing to do.
+    /// Disables IPv6 link-local addresses, whose generation would send packets. Does nothing if the kernel has
+    /// no IPv6.
     pub fn generate_no_addresses(&mut self, link: &str) -> Result<(), Error> {
         let mut message = self.link_message(link)?;
         message.attributes =
             vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(
                 In6AddrGenMode::None,
             )])])];
-        let action = || format!("switch IPv6 address generation off on {link}");
+        let action = || format!("disable IPv6 address generation on {link}");
         match self.change(Message::SetLink(message), 0, action) {
             Err(error) if error.source.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(()),
-            other => other,
+            result => result,
         }
     }
 
@@ -313,7 +310,7 @@ impl Netlink {
         self.request(message, NLM_F_ACK | flags, action).map(drop)
     }
 
-    /// Sends a request and gathers the answers up to the one that ends them.
+    /// Sends a request and collects the responses up to the final one.
     pub(super) fn request(
         &mut self,
         message: Message,
@@ -329,12 +326,12 @@ impl Netlink {
         let mut bytes = vec![0; request.buffer_len()];
         request.serialize(&mut bytes);
         let sent = self.socket.send(&bytes, 0);
-        let answers = sent.and_then(|_| self.answers(flags));
-        answers.map_err(|source| Error { action: action(), source })
+        let responses = sent.and_then(|_| self.responses(flags));
+        responses.map_err(|source| Error { action: action(), source })
     }
 
-    fn answers(&mut self, flags: u16) -> io::Result<Vec<Message>> {
-        let mut answers = Vec::new();
+    fn responses(&mut self, flags: u16) -> io::Result<Vec<Message>> {
+        let mut responses = Vec::new();
         loop {
             let (datagram, _) = self.socket.recv_from_full()?;
             let mut rest = datagram.as_slice();
@@ -346,15 +343,17 @@ impl Netlink {
                     continue;
                 }
                 match message.payload {
-                    NetlinkPayload::Error(answer) if answer.code.is_some() => return Err(answer.to_io()),
-                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
-                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                    NetlinkPayload::Error(response) if response.code.is_some() => {
+                        return Err(response.to_io());
+                    }
+                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(responses),
+                    NetlinkPayload::InnerMessage(response) => responses.push(response),
                     _ => {}
                 }
             }
-            // A request for one object without acknowledgement is answered by that object.
-            if flags & (NLM_F_DUMP | NLM_F_ACK) == 0 && !answers.is_empty() {
-                return Ok(answers);
+            // A request for one object without acknowledgment is answered by that object.
+            if flags & (NLM_F_DUMP | NLM_F_ACK) == 0 && !responses.is_empty() {
+                return Ok(responses);
             }
         }
     }
@@ -385,21 +384,21 @@ fn link_of(message: Message) -> Option<Link> {
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
             LinkAttribute::OperState(operational) => state = operational,
             LinkAttribute::LinkInfo(info) => link.is_veth = info.contains(&LinkInfo::Kind(InfoKind::Veth)),
-            LinkAttribute::Stats64(counted) => {
+            LinkAttribute::Stats64(counters) => {
                 link.statistics = Statistics {
-                    received_packets: counted.rx_packets,
-                    received_bytes: counted.rx_bytes,
-                    received_dropped: counted.rx_dropped,
-                    sent_packets: counted.tx_packets,
-                    sent_bytes: counted.tx_bytes,
-                    sent_dropped: counted.tx_dropped,
+                    received_packets: counters.rx_packets,
+                    received_bytes: counters.rx_bytes,
+                    received_dropped: counters.rx_dropped,
+                    sent_packets: counters.tx_packets,
+                    sent_bytes: counters.tx_bytes,
+                    sent_dropped: counters.tx_dropped,
                 }
             }
             _ => {}
         }
     }
-    // The state (RFC 2863) is set by the step that lets frames pass; the flags know earlier.
-    // Interfaces without a wire (loopback, TUN) have none and pass frames at once.
+    // The operational state (RFC 2863) changes when frames pass; the flags change earlier. Interfaces without a
+    // wire (loopback, TUN) have no state and pass frames at once.
     link.running = link.up && (state == State::Up || state == State::Unknown && !link.is_veth);
     Some(link)
 }

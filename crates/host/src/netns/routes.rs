@@ -1,4 +1,4 @@
-//! Routes of the main table, and what they tell TCP of the path.
+//! Routes of the main table, and their TCP metrics.
 
 use super::Netlink;
 use super::netlink::{Error, Message, family};
@@ -9,42 +9,42 @@ use netlink_packet_route::route::{
 };
 use std::net::IpAddr;
 
-/// A route to add.
+/// Route to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route<'a> {
     /// Destination: address and prefix length.
     pub destination: (IpAddr, u8),
-    /// The next hop, taken to be reachable on `link` whatever its address (`onlink`);
-    /// none where the destination itself is on the link.
+    /// Next hop, assumed to be reachable on `link` whatever its address (`onlink`); `None` if the destination
+    /// is on the link.
     pub gateway: Option<IpAddr>,
-    /// The link packets leave by.
+    /// Outgoing link.
     pub link: &'a str,
-    /// The source address of packets this machine sends.
+    /// Source address of locally sent packets.
     pub preferred_source: Option<IpAddr>,
-    /// What TCP is told about the path.
+    /// Metrics for TCP.
     pub metrics: Metrics,
 }
 
-/// Metrics of a route, as in ip-route(8). Left out: the system's own.
+/// Route metrics, as in ip-route(8). `None` keeps the system's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metrics {
-    /// Path MTU, bytes.
+    /// Path MTU in bytes.
     pub mtu: Option<u32>,
-    /// Largest window advertised to the peer, bytes (`window`).
+    /// Maximum window advertised to the peer, in bytes (`window`).
     pub window: Option<u32>,
-    /// The congestion window is this at most, segments (`cwnd lock`).
+    /// Maximum congestion window, in segments (`cwnd lock`).
     pub locked_window: Option<u32>,
-    /// Initial congestion window, segments (`initcwnd`).
+    /// Initial congestion window, in segments (`initcwnd`).
     pub initial_window: Option<u32>,
-    /// Initial receive window, segments (`initrwnd`).
+    /// Initial receive window, in segments (`initrwnd`).
     pub initial_receive_window: Option<u32>,
-    /// Smallest retransmission timeout, milliseconds (`rto_min`).
+    /// Minimum retransmission timeout, in milliseconds (`rto_min`).
     pub rto_min_ms: Option<u32>,
-    /// Ask for ECN on connections along it.
+    /// Request ECN on connections along the route.
     pub ecn: bool,
-    /// Congestion control by the kernel's name for it.
+    /// Kernel's name of the congestion control.
     pub congestion_control: Option<String>,
-    /// Of several routes to the same, the one of least rank counts (`metric`).
+    /// Priority among routes to the same destination; the lowest wins (`metric`).
     pub rank: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Metrics {
     fn attributes(&self) -> Vec<RouteMetric> {
         /// RTAX_FEATURE_ECN of linux/rtnetlink.h.
         const FEATURE_ECN: u32 = 1;
-        /// The bit of RTAX_CWND among those locked.
+        /// Bit of RTAX_CWND among the locked metrics.
         const LOCK_CWND: u32 = 1 << 7;
         let numbers = [
             self.mtu.map(RouteMetric::Mtu),
@@ -106,7 +106,7 @@ impl Netlink {
         self.change(Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL, action)
     }
 
-    /// Takes a route from the main table: to an address and prefix length, by a link.
+    /// Deletes the route to an address and prefix length by a link from the main table.
     pub fn delete_route(&mut self, (to, length): (IpAddr, u8), link: &str) -> Result<(), Error> {
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
@@ -118,8 +118,6 @@ impl Netlink {
         };
         message.attributes =
             vec![RouteAttribute::Oif(self.index(link)?), RouteAttribute::Destination(RouteAddress::from(to))];
-        self.change(Message::DelRoute(message), 0, || {
-            format!("take away the route to {to}/{length} on {link}")
-        })
+        self.change(Message::DelRoute(message), 0, || format!("delete route {to}/{length} on {link}"))
     }
 }

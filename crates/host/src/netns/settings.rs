@@ -1,9 +1,9 @@
-//! Settings of a namespace (sysctl(8)) that are changed for a while.
+//! Temporary changes of the settings (sysctl(8)) of a namespace.
 
 use super::Namespace;
 use std::io;
 
-/// What was changed, and how it was before. Dropped, it is put back.
+/// Changed settings with their previous values, which are restored on drop.
 #[derive(Debug)]
 pub struct Settings {
     namespace: Namespace,
@@ -11,49 +11,48 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Nothing is changed yet.
+    /// Starts without changes.
     pub fn of(namespace: Namespace) -> Settings {
         Settings::changed_before(namespace, Vec::new())
     }
 
-    /// These were changed by somebody who could not put them back: names, and how they were.
+    /// Resumes changes of a process that could not restore them, by names and previous values.
     pub fn changed_before(namespace: Namespace, before: Vec<(String, String)>) -> Settings {
         Settings { namespace, before }
     }
 
-    /// Changes one, by its path below /proc/sys. One that this kernel does not have needs no change.
+    /// Changes a setting, given by its path below /proc/sys. Ignores a setting that this kernel does not have.
     pub fn set(&mut self, name: &str, value: &str) -> io::Result<()> {
         let before = match self.namespace.sysctl_value(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             before => before?,
         };
         self.namespace.sysctl(name, value)?;
-        if !self.before.iter().any(|(known, _)| known == name) {
+        if !self.before.iter().any(|(changed, _)| changed == name) {
             self.before.push((name.into(), before));
         }
         Ok(())
     }
 
-    /// Leaves them as they are, for good.
+    /// Makes the changes permanent.
     pub fn keep(&mut self) {
         self.before.clear();
     }
 
-    /// What is changed at present, and how it was before.
+    /// Returns the changed settings and their previous values.
     pub fn before(&self) -> &[(String, String)] {
         &self.before
     }
 
-    /// Puts those back that are meant, those that were changed last first; the names of those that are still
-    /// there.
-    pub fn put_back(&mut self, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
-        let (meant, others) = self.before.drain(..).partition(|(name, _)| is_meant(name));
+    /// Restores the selected settings, last change first, and returns the names of those that still exist.
+    pub fn put_back(&mut self, is_selected: impl Fn(&str) -> bool) -> Vec<String> {
+        let (selected, others) = self.before.drain(..).partition(|(name, _)| is_selected(name));
         self.before = others;
-        let meant: Vec<(String, String)> = meant;
-        // An interface that is gone has none any more.
-        let put_back =
-            meant.into_iter().rev().filter(|(name, value)| self.namespace.sysctl(name, value).is_ok());
-        put_back.map(|(name, _)| name).collect()
+        let selected: Vec<(String, String)> = selected;
+        // An interface that is gone has no settings.
+        let restored =
+            selected.into_iter().rev().filter(|(name, value)| self.namespace.sysctl(name, value).is_ok());
+        restored.map(|(name, _)| name).collect()
     }
 }
 

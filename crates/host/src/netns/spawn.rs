@@ -1,7 +1,7 @@
-//! Starting programs inside a namespace so that they never outlive their parent.
+//! Start of programs inside a namespace, so that they never outlive their parent.
 //!
-//! The kernel's parent-death signal is sent when the *thread* that forked ends, so one
-//! thread, which lives as long as the process, starts them all.
+//! The kernel sends the parent-death signal when the *thread* that forked ends. One thread, which lives as long
+//! as the process, therefore starts all programs.
 
 use super::Namespace;
 use nix::sched::{CloneFlags, setns};
@@ -18,12 +18,12 @@ type Job = Box<dyn FnOnce() + Send>;
 static SPAWNER: LazyLock<Sender<Job>> = LazyLock::new(|| {
     let (sender, jobs) = mpsc::channel::<Job>();
     let thread = thread::Builder::new().name("spawner".into());
-    thread.spawn(move || jobs.into_iter().for_each(|job| job())).expect("a thread can be started");
+    thread.spawn(move || jobs.into_iter().for_each(|job| job())).expect("the spawner thread starts");
     sender
 });
 
-/// Starts `command` inside `namespace`. The kernel kills it with SIGKILL when this process
-/// ends, however it ends; what it starts itself is its own affair (see [`super::hold`]).
+/// Starts `command` inside `namespace`. The kernel kills it with SIGKILL when this process ends for any reason;
+/// its own children are not killed (see [`super::hold`]).
 ///
 /// The child joins only the network namespace: files, users and processes are shared.
 pub fn spawn_in(namespace: &Namespace, mut command: Command) -> io::Result<Child> {
@@ -40,8 +40,8 @@ pub fn spawn_in(namespace: &Namespace, mut command: Command) -> io::Result<Child
             }
             Ok(())
         };
-        // SAFETY: between fork and exec `enter` makes system calls only; it neither
-        // allocates nor takes a lock (the error it may return is a static string).
+        // SAFETY: between fork and exec, `enter` only makes system calls; it neither allocates nor takes a lock
+        // (its error is a static string).
         unsafe { command.pre_exec(enter) };
         let _ = answer.send(command.spawn());
     };

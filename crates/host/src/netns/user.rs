@@ -1,8 +1,7 @@
-//! Privileges: root's own, or those a process has inside a user namespace it makes.
+//! Privileges: those of root, or those of a process in its own user namespace.
 //!
-//! In a user namespace (user_namespaces(7)) a process without any privilege is root over
-//! the network namespaces it makes there, and over nothing else: veth, routes and AF_PACKET
-//! work, BPF does not.
+//! An unprivileged process is root in its own user namespace (user_namespaces(7)) over the network namespaces
+//! it creates there, and over nothing else: veth, routes and AF_PACKET work, BPF does not.
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
@@ -10,51 +9,51 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Gid, Uid, fork};
 use std::{fmt, fs, io};
 
-/// What this process may do with network namespaces.
+/// Privileges of this process over network namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Privileges {
-    /// It has CAP_SYS_ADMIN and CAP_NET_ADMIN: as root, or within a user namespace.
+    /// CAP_SYS_ADMIN and CAP_NET_ADMIN are held, as root or within a user namespace.
     Held,
-    /// Not yet: [`become_privileged`] will succeed.
+    /// Not yet held, but [`become_privileged`] will succeed.
     UserNamespace,
-    /// Neither, and why.
+    /// Neither held nor available, with the reason.
     Neither(Forbidden),
 }
 
-/// Why no user namespace with network privileges can be had.
+/// Error of a system that grants no user namespace with network privileges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forbidden {
-    /// What the kernel refused, and with which error.
+    /// Operation rejected by the kernel, with its error.
     pub refused: String,
-    /// Settings of this machine that explain it, each with what would allow it.
+    /// Settings of this machine that cause the rejection, each with the value that would permit it.
     pub grants: Vec<String>,
 }
 
 impl fmt::Display for Forbidden {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "network namespaces are not allowed here: {}. Run as root, or allow it: ", self.refused)?;
+        write!(f, "network namespaces are not permitted: {}; run as root, or permit them: ", self.refused)?;
         f.write_str(&self.grants.join("; or "))
     }
 }
 
 impl std::error::Error for Forbidden {}
 
-/// What this process may do, found by trying in a child that ends at once.
+/// Determines the privileges of this process by trying in a short-lived child.
 pub fn privileges() -> Privileges {
     if holds_capabilities() {
         return Privileges::Held;
     }
     let (user, group) = (Uid::effective(), Gid::effective());
     let maps = Maps::of(user, group);
-    // SAFETY: the child makes system calls only and ends by `_exit`; the texts it writes
-    // were made before the fork, since it may not allocate where threads run.
+    // SAFETY: the child makes only system calls and ends by `_exit`; its texts are created before the fork,
+    // because it may not allocate if other threads run.
     match unsafe { fork() } {
         Ok(ForkResult::Child) => {
             let code = match enter_user_namespace(&maps).and_then(|()| try_network()) {
                 Ok(()) => 0,
                 Err((step, errno)) => i32::min(errno as i32, 63) | ((step as i32) << 6),
             };
-            // SAFETY: ends the child without running what the parent registered for its end.
+            // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(code) }
         }
         Ok(ForkResult::Parent { child }) => match waitpid(child, None) {
@@ -69,24 +68,24 @@ pub fn privileges() -> Privileges {
     }
 }
 
-/// Makes this process privileged over network namespaces of its own: does nothing where it
-/// already is, else moves it into a new user namespace in which it is root.
+/// Makes this process privileged over its own network namespaces: does nothing if it already is, otherwise
+/// moves it into a new user namespace in which it is root.
 ///
-/// Call it before any thread starts: the kernel moves only processes of one thread. After
-/// an error the process may be left in a user namespace without privileges, fit to report.
+/// Call it before any thread starts: the kernel moves only single-threaded processes. After an error the
+/// process may be left in a user namespace without privileges, fit only to report the error.
 pub fn become_privileged() -> Result<(), Forbidden> {
     if holds_capabilities() {
         return Ok(());
     }
     let maps = Maps::of(Uid::effective(), Gid::effective());
     enter_user_namespace(&maps).map_err(|(step, errno)| forbidden(step, errno))?;
-    // A security module may grant the user namespace but not the capabilities in it. The
-    // thread takes its network namespace with it.
+    // A security module may grant the user namespace but not the capabilities in it. The network namespace is
+    // released with the thread.
     let tried = std::thread::scope(|scope| scope.spawn(try_network).join());
-    tried.expect("no panic in a system call").map_err(|(step, errno)| forbidden(step, errno))
+    tried.expect("a system call does not panic").map_err(|(step, errno)| forbidden(step, errno))
 }
 
-/// Steps on the way to network privileges, in order.
+/// Steps to network privileges, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Namespace,
@@ -94,7 +93,7 @@ enum Step {
     Network,
 }
 
-/// The texts that map the caller to root in a user namespace (user_namespaces(7)).
+/// Mapping of the caller to root in a user namespace (user_namespaces(7)).
 struct Maps {
     user: String,
     group: String,
@@ -106,7 +105,7 @@ impl Maps {
     }
 }
 
-/// System calls only: runs between fork and exit.
+/// Makes only system calls: runs between fork and exit.
 fn enter_user_namespace(maps: &Maps) -> Result<(), (Step, Errno)> {
     unshare(CloneFlags::CLONE_NEWUSER).map_err(|errno| (Step::Namespace, errno))?;
     let write =
@@ -125,7 +124,7 @@ fn errno_of(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// Whether CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN are effective (capabilities(7)).
+/// Returns whether CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN are effective (capabilities(7)).
 fn holds_capabilities() -> bool {
     const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 21;
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -135,32 +134,32 @@ fn holds_capabilities() -> bool {
 }
 
 fn forbidden(step: Step, errno: Errno) -> Forbidden {
-    let what = match step {
-        Step::Namespace => "a user namespace was refused",
-        Step::Maps => "mapping the user was refused",
-        Step::Network => "a network namespace within a user namespace was refused",
+    let operation = match step {
+        Step::Namespace => "creating a user namespace failed",
+        Step::Maps => "mapping the user failed",
+        Step::Network => "creating a network namespace within a user namespace failed",
     };
-    let off = |name: &str, forbidding: &str| {
+    let is_set_to = |name: &str, forbidding: &str| {
         let path = format!("/proc/sys/{}", name.replace('.', "/"));
         fs::read_to_string(path).is_ok_and(|value| value.trim() == forbidding)
     };
     let mut grants = Vec::new();
-    if off("kernel.unprivileged_userns_clone", "0") {
+    if is_set_to("kernel.unprivileged_userns_clone", "0") {
         grants.push("sysctl kernel.unprivileged_userns_clone=1".to_string());
     }
     for name in ["user.max_user_namespaces", "user.max_net_namespaces"] {
-        if off(name, "0") || errno == Errno::ENOSPC {
+        if is_set_to(name, "0") || errno == Errno::ENOSPC {
             grants.push(format!("sysctl {name}=1000 (or more)"));
         }
     }
-    if off("kernel.apparmor_restrict_unprivileged_userns", "1") {
+    if is_set_to("kernel.apparmor_restrict_unprivileged_userns", "1") {
         grants.push("sysctl kernel.apparmor_restrict_unprivileged_userns=0".to_string());
     }
     if grants.is_empty() {
         let hint = "a container needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW, or a seccomp profile that permits unshare";
         grants.push(hint.to_string());
     }
-    Forbidden { refused: format!("{what} ({})", errno.desc()), grants }
+    Forbidden { refused: format!("{operation} ({})", errno.desc()), grants }
 }
 
 #[cfg(test)]
@@ -168,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_what_to_grant() {
+    fn an_error_names_the_settings_to_change() {
         let text = forbidden(Step::Namespace, Errno::ENOSPC).to_string();
         assert!(text.contains("user.max_user_namespaces") && text.contains("root"), "{text}");
         let text = forbidden(Step::Network, Errno::EPERM).to_string();

@@ -1,5 +1,4 @@
-//! What all ports ask of the kernel in the same way: socket options whose layouts `libc`
-//! gives, and memory shared with a socket.
+//! Kernel access shared by all ports: socket options with layouts of `libc`, and memory shared with a socket.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,10 +6,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
 
-/// Types the kernel reads or fills as bytes.
+/// Types that the kernel reads or writes as bytes.
 ///
 /// # Safety
-/// Every bit pattern is a value, and there is no padding.
+/// Every bit pattern must be a value, and the type must have no padding.
 pub(super) unsafe trait Plain: Copy {}
 
 macro_rules! plain {
@@ -33,7 +32,7 @@ pub(super) fn set_option<T: Plain>(
     value: &T,
 ) -> io::Result<()> {
     // SAFETY: the kernel reads the bytes of `value`, which has no padding.
-    let answer = unsafe {
+    let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             level,
@@ -42,7 +41,7 @@ pub(super) fn set_option<T: Plain>(
             size_of::<T>() as libc::socklen_t,
         )
     };
-    done(answer)
+    done(result)
 }
 
 pub(super) fn option<T: Plain>(
@@ -53,26 +52,26 @@ pub(super) fn option<T: Plain>(
     let mut value = MaybeUninit::<T>::zeroed();
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes into `value`.
-    let answer = unsafe {
+    let result = unsafe {
         libc::getsockopt(socket.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &mut length)
     };
-    done(answer)?;
+    done(result)?;
     // SAFETY: it was zeroed, and of a `Plain` type every bit pattern is a value.
     Ok(unsafe { value.assume_init() })
 }
 
-/// The outcome of a system call.
-pub(super) fn done(answer: libc::c_int) -> io::Result<()> {
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+/// Converts the result of a system call.
+pub(super) fn done(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// An error that keeps its kind and says what failed on which interface.
+/// Adds the interface and the failed action to an error, keeping its kind.
 pub(super) fn about(link: &str, action: &str, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{link}: {action}: {error}"))
 }
 
-/// Memory shared with the kernel, unmapped at the end. The kernel writes to it at any time,
-/// so it is only reached by pointers, and words that pass ownership as atomics.
+/// Memory shared with the kernel, unmapped on drop. The kernel writes to it at any time, so it is accessed only
+/// by pointers, and ownership words as atomics.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -82,23 +81,23 @@ pub struct Mapping {
 // SAFETY: a mapping belongs to the process, not to a thread.
 unsafe impl Send for Mapping {}
 
-// SAFETY: who shares it has pointers and atomic words of it; bytes are only given to one who has it alone.
+// SAFETY: sharing gives access by pointers and atomic words only; byte slices need exclusive access.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes of a socket from `offset` on.
+    /// Maps `length` bytes of a socket, starting at `offset`.
     pub fn of(socket: BorrowedFd<'_>, length: usize, offset: i64) -> io::Result<Mapping> {
         Mapping::new(socket.as_raw_fd(), libc::MAP_SHARED | libc::MAP_POPULATE, length, offset)
     }
 
-    /// Memory of our own, to be shared; of zeros.
+    /// Maps zeroed anonymous memory, to be shared with the kernel.
     pub(super) fn anonymous(length: usize) -> io::Result<Mapping> {
         Mapping::new(-1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE, length, 0)
     }
 
     fn new(fd: libc::c_int, flags: libc::c_int, length: usize, offset: i64) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the kernel chooses a place where nothing else is mapped.
+        // SAFETY: the kernel chooses an address where nothing is mapped.
         let start = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, fd, offset) };
         match NonNull::new(start.cast()) {
             Some(start) if start.as_ptr() != libc::MAP_FAILED.cast() => Ok(Mapping { start, length }),
@@ -110,37 +109,37 @@ impl Mapping {
         self.length
     }
 
-    /// Where a `T` lies at `offset`.
+    /// Returns a pointer to the `T` at `offset`.
     ///
-    /// Panics where it would reach beyond the end or be misaligned.
+    /// Panics if it is out of bounds or misaligned.
     pub(super) fn at<T>(&self, offset: usize) -> NonNull<T> {
         assert!(offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.length));
         // SAFETY: `offset` lies within the mapping.
-        let place = unsafe { self.start.add(offset) }.cast::<T>();
-        assert!(place.is_aligned());
-        place
+        let pointer = unsafe { self.start.add(offset) }.cast::<T>();
+        assert!(pointer.is_aligned());
+        pointer
     }
 
-    /// The word at `offset`, by which kernel and process tell each other whose turn it is.
+    /// Returns the word at `offset`, by which kernel and process hand over ownership.
     pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: it lies within the mapping and is aligned; both sides use it atomically.
         unsafe { AtomicU32::from_ptr(self.at::<u32>(offset).as_ptr()) }
     }
 
-    /// All of it, as words that others may change and read at any time.
+    /// Returns all memory as words that others may read and write at any time.
     pub fn words(&self) -> &[AtomicU32] {
-        // SAFETY: a mapping begins at a page, so it is aligned; whoever shares it uses it as atomic words.
+        // SAFETY: a mapping starts at a page, so it is aligned; all sharers use it as atomic words.
         unsafe {
             std::slice::from_raw_parts(self.start.as_ptr().cast(), self.length / size_of::<AtomicU32>())
         }
     }
 
-    /// Bytes the process owns for now.
+    /// Returns bytes owned by the process.
     ///
-    /// Panics where they would reach beyond the end.
+    /// Panics if they are out of bounds.
     ///
     /// # Safety
-    /// The kernel must not write there, nor anybody else hold them, as long as they are borrowed.
+    /// Neither the kernel nor another borrower may access the bytes while they are borrowed.
     pub(super) unsafe fn bytes(&mut self, offset: usize, length: usize) -> &mut [u8] {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.length));
         // SAFETY: within the mapping, and exclusively ours by this function's contract.
@@ -155,10 +154,10 @@ impl Drop for Mapping {
     }
 }
 
-/// A request about an interface, with its name filled in.
+/// Returns a request with the name of an interface.
 pub(super) fn interface_request(link: &str) -> io::Result<libc::ifreq> {
     if link.is_empty() || link.len() >= libc::IFNAMSIZ || link.contains('\0') {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no interface name: {link:?}")));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("invalid interface name: {link:?}")));
     }
     // SAFETY: zeros are a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -1,6 +1,5 @@
-//! Frames in pcapng files (draft-ietf-opsawg-pcapng), laid out by the `pcap-file` crate:
-//! [`Captured`] records what passes another port, [`Replay`] is a port that gives what a
-//! file holds.
+//! Frames in pcapng files (draft-ietf-opsawg-pcapng), encoded by the `pcap-file` crate: [`Captured`] records
+//! the frames of another port, [`Replay`] is a port that replays a file.
 
 use super::{Port, Received};
 use crate::clock;
@@ -17,17 +16,16 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Directions of a frame, the lowest bits of a packet's flags.
+/// Direction of a frame, the lowest bits of a packet's flags.
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
-/// Timestamps count 10⁻⁹ s.
+/// Timestamp resolution of 10⁻⁹ s.
 const NANOSECONDS: u8 = 9;
 
-/// A port that records what passes another, with wall-clock timestamps in nanoseconds:
-/// arrivals when they arrived, departures when they were handed over.
+/// Port that records the frames of another port with wall-clock timestamps in nanoseconds: arrival times of
+/// received frames, and times of queueing of sent frames.
 ///
-/// A file that cannot be written further ends the recording, not the traffic:
-/// [`finish`](Captured::finish) says so.
+/// A write error ends the recording, but not the traffic; [`finish`](Captured::finish) returns the error.
 pub struct Captured<P> {
     port: P,
     recording: Recording,
@@ -40,7 +38,7 @@ struct Recording {
 }
 
 impl<P: Port> Captured<P> {
-    /// Records into a new file; `name` is what the interface is called there.
+    /// Creates a recording in a new file; `name` is the interface name in the file.
     pub fn new(port: P, path: &Path, name: &str) -> io::Result<Captured<P>> {
         let create = || -> Result<_, PcapError> {
             let file = File::create(path).map_err(PcapError::IoError)?;
@@ -57,7 +55,7 @@ impl<P: Port> Captured<P> {
         Ok(Captured { port, recording: Recording { path: path.into(), writer, failed: None } })
     }
 
-    /// Ends the recording: the port, once everything is in the file.
+    /// Completes the file and returns the recorded port.
     pub fn finish(mut self) -> io::Result<P> {
         if let Some(error) = self.recording.failed {
             return Err(error);
@@ -88,21 +86,21 @@ impl Recording {
 impl<P: Port> Port for Captured<P> {
     fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
         let recording = &mut self.recording;
-        let mut ahead = None;
+        let mut offset = None;
         self.port.receive(limit, &mut |received| {
-            let ahead = *ahead.get_or_insert_with(clock::realtime_ahead_ns);
-            recording.write(received.frame, i128::from(received.at_ns) + ahead, INBOUND);
+            let offset = *offset.get_or_insert_with(clock::realtime_ahead_ns);
+            recording.write(received.frame, i128::from(received.at_ns) + offset, INBOUND);
             each(received);
         })
     }
 
     fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
-        let taken = self.port.send(frame)?;
-        if taken {
+        let is_queued = self.port.send(frame)?;
+        if is_queued {
             let now = i128::from(clock::monotonic_ns()) + clock::realtime_ahead_ns();
             self.recording.write(frame, now, OUTBOUND);
         }
-        Ok(taken)
+        Ok(is_queued)
     }
 
     fn flush(&mut self) -> io::Result<usize> {
@@ -118,14 +116,14 @@ impl<P: Port> Port for Captured<P> {
     }
 }
 
-/// A port that gives the Ethernet frames of a pcapng file, at the distances in time they
-/// were captured with. What is sent to it is refused.
+/// Port that replays the Ethernet frames of a pcapng file with their original timing. Frames sent to it are
+/// refused.
 pub struct Replay {
     path: PathBuf,
     reader: PcapNgReader<BufReader<File>>,
-    /// Where the first frame of the file is put in time.
+    /// Replay time of the first frame.
     start_ns: u64,
-    /// The first frame's time in the file.
+    /// Timestamp of the first frame in the file.
     first_ns: Option<u64>,
     next: Option<Frame>,
     latest_ns: u64,
@@ -140,8 +138,8 @@ struct Frame {
 }
 
 impl Replay {
-    /// Replays a file so that its first frame arrives at `start_ns` of the monotonic clock:
-    /// a start long ago gives all frames at once.
+    /// Opens a file whose first frame arrives at `start_ns` in monotonic time. A start far in the past delivers
+    /// all frames at once.
     pub fn open(path: &Path, start_ns: u64) -> io::Result<Replay> {
         let open = || PcapNgReader::new(BufReader::new(File::open(path).map_err(PcapError::IoError)?));
         Ok(Replay {
@@ -156,12 +154,12 @@ impl Replay {
         })
     }
 
-    /// Whether the last frame has been received.
+    /// Returns whether the last frame has been received.
     pub fn has_ended(&self) -> bool {
         self.ended && self.next.is_none()
     }
 
-    /// Reads on to the next frame, where none is waiting to become due.
+    /// Reads the next frame, unless one is waiting to become due.
     fn read(&mut self) -> io::Result<()> {
         while self.next.is_none() && !self.ended {
             let packet = match self.reader.next_block() {
@@ -169,7 +167,7 @@ impl Replay {
                     self.ended = true;
                     break;
                 }
-                // The crate calls every unit of time a nanosecond.
+                // The crate reports every unit of time as nanoseconds.
                 Some(Ok(Block::EnhancedPacket(packet))) => {
                     (packet.interface_id, packet.timestamp.as_nanos() as u64, packet.data.into_owned())
                 }
@@ -186,7 +184,7 @@ impl Replay {
             }
             let time_ns = scale(stamp, interface);
             let first_ns = *self.first_ns.get_or_insert(time_ns);
-            // Frames of several interfaces may stand in the file out of order.
+            // Frames of several interfaces may be out of order in the file.
             let at_ns = self.start_ns.saturating_add(time_ns.saturating_sub(first_ns));
             self.latest_ns = self.latest_ns.max(at_ns);
             self.next = Some(Frame { bytes, at_ns: self.latest_ns });
@@ -195,7 +193,7 @@ impl Replay {
     }
 }
 
-/// A timestamp in nanoseconds: powers of ten or of two, microseconds where nothing is said.
+/// Converts a timestamp to nanoseconds: the unit is a power of ten or two, by default microseconds.
 fn scale(stamp: u64, interface: &InterfaceDescriptionBlock<'_>) -> u64 {
     let resolution = interface.options.iter().find_map(|option| match option {
         InterfaceDescriptionOption::IfTsResol(value) => Some(*value),
@@ -247,7 +245,7 @@ fn in_file(path: &Path, error: PcapError) -> io::Error {
     };
     let text = match error {
         PcapError::IoError(error) => error.to_string(),
-        other => format!("no valid pcapng: {other}"),
+        other => format!("invalid pcapng file: {other}"),
     };
     io::Error::new(kind, format!("{}: {text}", path.display()))
 }

@@ -1,5 +1,4 @@
-//! Two ports joined by memory: what one sends the other receives. For tests, and wherever
-//! two parts of one process exchange frames.
+//! Two ports connected by memory, for tests and for two parts of one process that exchange frames.
 
 use super::{Port, Received};
 use crate::clock;
@@ -9,13 +8,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Makes a pair of which each end holds at most `capacity` frames that wait to be received.
+/// Creates a pair of ports, each of which holds at most `capacity` received frames.
 pub fn pair(capacity: usize) -> io::Result<(End, End)> {
     let (one, other) = (Arc::new(Queue::new(capacity)?), Arc::new(Queue::new(capacity)?));
     let end = |inbox: &Arc<Queue>, outbox: &Arc<Queue>| End {
         inbox: inbox.clone(),
         outbox: outbox.clone(),
-        taken: Vec::new(),
+        queued: Vec::new(),
     };
     Ok((end(&one, &other), end(&other, &one)))
 }
@@ -25,14 +24,14 @@ pub fn pair(capacity: usize) -> io::Result<(End, End)> {
 pub struct End {
     inbox: Arc<Queue>,
     outbox: Arc<Queue>,
-    taken: Vec<Frame>,
+    queued: Vec<Frame>,
 }
 
 impl End {
-    /// Takes a frame as [`Port::send`] does, which arrives at this time (nanoseconds of the
-    /// monotonic clock, or of any other clock a test goes by).
+    /// Queues a frame as [`Port::send`] does, with this arrival time in nanoseconds of the monotonic clock, or
+    /// of a test's clock.
     pub fn send_at(&mut self, frame: &[u8], at_ns: u64) {
-        self.taken.push(Frame { bytes: frame.to_vec(), at_ns });
+        self.queued.push(Frame { bytes: frame.to_vec(), at_ns });
     }
 }
 
@@ -42,13 +41,12 @@ struct Frame {
     at_ns: u64,
 }
 
-/// Frames on their way in one direction. Each end holds it, so the one that is left alone
-/// is the last.
+/// Frames in one direction. Both ends hold a reference, so the last reference is that of the remaining end.
 #[derive(Debug)]
 struct Queue {
     waiting: Mutex<Waiting>,
     capacity: usize,
-    /// Readable as long as frames wait.
+    /// Readable as long as frames are waiting.
     event: OwnedFd,
 }
 
@@ -65,7 +63,7 @@ impl Queue {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().expect("no panic while it is held")
+        self.waiting.lock().expect("no holder of the lock panics")
     }
 }
 
@@ -93,7 +91,7 @@ impl Port for End {
     fn flush(&mut self) -> io::Result<usize> {
         let mut waiting = self.outbox.waiting();
         let was_empty = waiting.frames.is_empty();
-        for frame in self.taken.drain(..) {
+        for frame in self.queued.drain(..) {
             if waiting.frames.len() < self.outbox.capacity {
                 waiting.frames.push_back(frame);
             } else {

@@ -1,6 +1,6 @@
-//! A port whose interface has no other end: what the kernel sends there is received here,
-//! and the other way round (Documentation/networking/tuntap.rst). The interface goes with
-//! the port. One frame per system call, so not for high rates.
+//! Port that is the far end of its interface: the port receives frames that the kernel sends, and vice versa
+//! (Documentation/networking/tuntap.rst). The interface is deleted with the port. One system call per frame, so
+//! not for high rates.
 
 use super::kernel::{self, about};
 use super::{Port, Received};
@@ -12,22 +12,22 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// What the kernel puts before each packet of a TUN interface (`struct tun_pi`): flags, and its ethertype.
+/// Header of flags and ethertype before each packet of a TUN interface (`struct tun_pi`).
 const INFORMATION: usize = 4;
-/// Most frames taken before a flush.
+/// Maximum number of frames queued before a flush.
 const BATCH: usize = 64;
 
-/// What passes the interface.
+/// Layer of the packets on the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// TAP: Ethernet frames.
     Ethernet,
-    /// TUN: packets of IP, or labelled ones. The port adds an Ethernet header ([`super::NO_STATION`]) to what is
-    /// received, and takes it off what is sent.
+    /// TUN: IP or MPLS packets. The port adds an Ethernet header ([`super::NO_STATION`]) to received packets,
+    /// and removes it from sent ones.
     Ip,
 }
 
-/// A TUN or TAP interface and its far side.
+/// TUN or TAP interface and its far end.
 #[derive(Debug)]
 pub struct Tun {
     link: String,
@@ -35,18 +35,18 @@ pub struct Tun {
     file: File,
     netlink: Netlink,
     buffer: Vec<u8>,
-    taken: Vec<Vec<u8>>,
+    queued: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
 }
 
 impl Tun {
-    /// Creates the interface `link`, down and without addresses. No offloads: what is seen
-    /// is what a wire would carry.
+    /// Creates the interface `link`, which is down and has no addresses. No offloads: the observed frames are
+    /// those a wire would carry.
     pub fn create(namespace: &Namespace, link: &str, layer: Layer) -> io::Result<Tun> {
         let failed = |error| about(link, "create a TUN/TAP interface", error);
         let open = || {
             let mut request = kernel::interface_request(link)?;
-            // Only what is before them tells labelled packets from IP.
+            // Only the packet information header distinguishes MPLS from IP packets.
             let kind = match layer {
                 Layer::Ethernet => libc::IFF_TAP | libc::IFF_NO_PI,
                 Layer::Ip => libc::IFF_TUN,
@@ -55,11 +55,11 @@ impl Tun {
             let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
             let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
             // SAFETY: the kernel reads and writes within `request`.
-            let answer =
+            let result =
                 unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as libc::Ioctl, &mut request) };
-            kernel::done(answer).map(|()| file)
+            kernel::done(result).map(|()| file)
         };
-        // The interface lies in the namespace the device is opened in.
+        // The interface is created in the namespace in which the device is opened.
         let file = namespace.run(open)?.map_err(failed)?;
         Ok(Tun {
             link: link.into(),
@@ -67,12 +67,12 @@ impl Tun {
             file,
             netlink: Netlink::open(namespace)?,
             buffer: vec![0; HEADER + (1 << 16)],
-            taken: Vec::new(),
+            queued: Vec::new(),
             spare: Vec::new(),
         })
     }
 
-    fn lost(&self, action: &str, error: io::Error) -> io::Error {
+    fn interface_error(&self, action: &str, error: io::Error) -> io::Error {
         match error.raw_os_error() {
             Some(libc::EBADFD) => {
                 io::Error::new(ErrorKind::NotFound, format!("{}: the interface is gone", self.link))
@@ -85,8 +85,9 @@ impl Tun {
     }
 }
 
-/// Bytes of a frame that an interface has not: the ethertype of a packet stands where its Ethernet header has it.
-fn before(layer: Layer) -> usize {
+/// Returns the length of the frame prefix that the interface lacks: the ethertype in the packet information
+/// header is aligned with that of an Ethernet header.
+fn missing_prefix(layer: Layer) -> usize {
     match layer {
         Layer::Ethernet => 0,
         Layer::Ip => HEADER - INFORMATION,
@@ -96,15 +97,15 @@ fn before(layer: Layer) -> usize {
 impl Port for Tun {
     fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
         for count in 0..limit {
-            let start = before(self.layer);
+            let start = missing_prefix(self.layer);
             let length = match (&self.file).read(&mut self.buffer[start..]) {
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(count),
-                Err(error) => return Err(self.lost("receive", error)),
+                Err(error) => return Err(self.interface_error("receive", error)),
             };
             let end = start + length;
             if self.layer == Layer::Ip {
-                // Where flags stood is the end of an address.
+                // Clear the flags, which are the end of an address in the Ethernet header.
                 self.buffer[start..HEADER - 2].fill(0);
             }
             let now = clock::monotonic_ns();
@@ -115,28 +116,28 @@ impl Port for Tun {
     }
 
     fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
-        if self.taken.len() == BATCH {
+        if self.queued.len() == BATCH {
             return Ok(false);
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
-        bytes.extend_from_slice(frame.get(before(self.layer)..).unwrap_or_default());
+        bytes.extend_from_slice(frame.get(missing_prefix(self.layer)..).unwrap_or_default());
         if self.layer == Layer::Ip
             && let Some(flags) = bytes.get_mut(..INFORMATION - 2)
         {
             flags.fill(0);
         }
-        self.taken.push(bytes);
+        self.queued.push(bytes);
         Ok(true)
     }
 
     fn flush(&mut self) -> io::Result<usize> {
         let mut refused = 0;
-        for bytes in std::mem::take(&mut self.taken) {
+        for bytes in std::mem::take(&mut self.queued) {
             match (&self.file).write(&bytes) {
                 Ok(_) => {}
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EBADFD | libc::EIO)) => {
-                    return Err(self.lost("send", error));
+                    return Err(self.interface_error("send", error));
                 }
                 Err(_) => refused += 1,
             }

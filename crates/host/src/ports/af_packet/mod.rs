@@ -1,19 +1,17 @@
-//! A port on any interface by AF_PACKET (packet(7)): needs CAP_NET_RAW, which a user
-//! namespace gives.
+//! Port on any interface by AF_PACKET (packet(7)). Needs CAP_NET_RAW, which a user namespace grants.
 //!
-//! Frames come in by a memory-mapped ring (TPACKET_V2): one copy made by the kernel when
-//! the frame arrives, no system call while there are frames, a kernel timestamp for each,
-//! and a capacity that no limit on socket buffers cuts short. Version 3 would hold frames
-//! back until a block is full. They go out in batches of sendmmsg, past the interface's
-//! queueing discipline.
+//! Frames are received from a memory-mapped ring (TPACKET_V2): one copy by the kernel on arrival, no system
+//! call while frames wait, a kernel timestamp per frame, and a capacity independent of socket buffer limits.
+//! TPACKET_V3 would delay frames until a block is full. Frames are sent in batches by sendmmsg, bypassing the
+//! interface's queueing discipline.
 //!
-//! What a host of this machine leaves to its interface is done here: super-packets are cut into
-//! the frames of a wire, and checksums finished.
+//! The port does the work that local senders leave to their interface: it segments super-packets into frames
+//! and completes checksums.
 //!
-//! Where an interface has no header of its own (ARPHRD_NONE: TUN), frames have one with [`super::NO_STATION`],
-//! and what it says of the packet goes to the kernel and comes from it beside the packet.
+//! On an interface without a link-layer header (ARPHRD_NONE: TUN), the port adds a header with
+//! [`super::NO_STATION`] to frames; its ethertype is exchanged with the kernel beside the packet.
 //!
-//! - [`receive`]: frames in. [`send`]: frames out.
+//! - [`receive`]: received frames. [`send`]: sent frames.
 
 mod receive;
 mod send;
@@ -30,21 +28,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// Ethernet header with two VLAN tags.
 const LINK_HEADER: usize = 22;
 
-/// How large the port's memory is.
+/// Memory size of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Frames that may wait to be received; more are missed.
+    /// Capacity in frames of the receive ring; further frames are missed.
     pub receive_frames: usize,
 }
 
 impl Default for Options {
-    /// At 1 Gbit/s of 1500 B frames, 25 ms.
+    /// 25 ms of 1500 B frames at 1 Gbit/s.
     fn default() -> Options {
         Options { receive_frames: 2048 }
     }
 }
 
-/// A port on an interface.
+/// Port on an interface.
 #[derive(Debug)]
 pub struct AfPacket {
     link: String,
@@ -58,7 +56,7 @@ pub struct AfPacket {
 }
 
 impl AfPacket {
-    /// Opens a port on `link`. Frames that arrive from now on wait to be received.
+    /// Opens a port on `link`. Frames that arrive from now on are queued.
     pub fn open(namespace: &Namespace, link: &str, options: Options) -> io::Result<AfPacket> {
         let socket = namespace.run(open_socket)?.map_err(|error| about(link, "open AF_PACKET", error))?;
         let fd = socket.as_fd();
@@ -70,7 +68,7 @@ impl AfPacket {
             set(libc::PACKET_IGNORE_OUTGOING, 1)?;
             set(libc::PACKET_QDISC_BYPASS, 1)?;
             let receiver = Receiver::new(fd, frame_len, options.receive_frames, interface.is_bare)?;
-            // Only now do frames arrive: none of other interfaces, all of this one.
+            // From here on, exactly the frames of this interface arrive.
             bind(fd, index)?;
             add_membership(fd, index)?;
             Ok(receiver)
@@ -88,19 +86,19 @@ impl AfPacket {
         })
     }
 
-    /// From now on only frames this classic BPF program accepts arrive (packet(7)).
+    /// Attaches a classic BPF program; only frames it accepts arrive from now on (packet(7)).
     pub fn keep_only(&self, program: &[socket2::SockFilter]) -> io::Result<()> {
         socket2::SockRef::from(&self.socket).attach_filter(program)
     }
 
-    /// From now on all frames arrive again.
+    /// Detaches the BPF program; all frames arrive again.
     pub fn keep_all(&self) -> io::Result<()> {
         let detached = socket2::SockRef::from(&self.socket).detach_filter();
-        // Where there was none, there is none to take away.
+        // ENOENT: no program was attached.
         detached.or_else(|error| if error.raw_os_error() == Some(libc::ENOENT) { Ok(()) } else { Err(error) })
     }
 
-    /// Why nothing arrives any more, where it is known.
+    /// Returns the error that stopped reception, if known.
     fn check(&self) -> io::Result<()> {
         let pending = kernel::option::<libc::c_int>(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)?;
         if !self.is_bound()? {
@@ -117,14 +115,14 @@ impl AfPacket {
         }
     }
 
-    /// The kernel unbinds a socket whose interface is removed.
+    /// Returns whether the socket is bound. The kernel unbinds it when its interface is removed.
     fn is_bound(&self) -> io::Result<bool> {
         let mut address = link_address(0);
         let mut length = size_of_val(&address) as libc::socklen_t;
         // SAFETY: the kernel writes at most `length` bytes into `address`.
-        let answer =
+        let result =
             unsafe { libc::getsockname(self.socket.as_raw_fd(), (&raw mut address).cast(), &mut length) };
-        kernel::done(answer)?;
+        kernel::done(result)?;
         Ok(address.sll_ifindex > 0)
     }
 }
@@ -132,16 +130,16 @@ impl AfPacket {
 impl Port for AfPacket {
     fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
         let AfPacket { link, socket, receiving, clock, arrivals, .. } = self;
-        let mut begun = false;
+        let mut has_begun = false;
         let mut count = 0;
         while count < limit {
-            let came = receiving.take(socket.as_fd(), &mut |frame, realtime_ns| {
-                if !std::mem::replace(&mut begun, true) {
+            let taken = receiving.take(socket.as_fd(), &mut |frame, realtime_ns| {
+                if !std::mem::replace(&mut has_begun, true) {
                     clock.begin_batch();
                 }
                 each(Received { frame, at_ns: arrivals.at(clock.at_ns(Some(realtime_ns))) });
             });
-            match came.map_err(|error| about(link, "receive", error))? {
+            match taken.map_err(|error| about(link, "receive", error))? {
                 Came::Nothing => break,
                 Came::Frames(frames) => count += frames,
                 Came::Lost => self.missed += 1,
@@ -151,8 +149,8 @@ impl Port for AfPacket {
             self.idle = 0;
             return Ok(count);
         }
-        // A system call, so not each time somebody polls an idle port; soon enough for one
-        // who is woken again and again by the error.
+        // This is a system call, so it is not made at each poll of an idle port, but soon enough for a caller
+        // that the error wakes repeatedly.
         if self.idle.is_multiple_of(16) {
             self.check()?;
         }
@@ -174,19 +172,19 @@ impl Port for AfPacket {
 
     fn missed(&mut self) -> u64 {
         let statistics = kernel::option(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS);
-        // The kernel's counters start anew each time they are read.
-        self.missed += statistics.map_or(0, |counted: libc::tpacket_stats| u64::from(counted.tp_drops));
+        // The kernel resets its counters at each reading.
+        self.missed += statistics.map_or(0, |statistics: libc::tpacket_stats| u64::from(statistics.tp_drops));
         self.missed
     }
 }
 
-/// Frames of all protocols, but none before it is bound to an interface.
+/// Opens a socket for all protocols that receives nothing until it is bound to an interface.
 fn open_socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: makes a descriptor, nothing else.
+    // SAFETY: creates a descriptor and has no other effect.
     let socket = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
     kernel::done(socket)?;
-    // SAFETY: it was just opened and belongs to nobody else.
+    // SAFETY: the descriptor was just opened and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
@@ -206,7 +204,7 @@ fn bind(socket: BorrowedFd<'_>, index: libc::c_int) -> io::Result<()> {
     kernel::done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })
 }
 
-/// Frames to other Ethernet addresses too. The kernel ends it with the socket.
+/// Enables promiscuous mode, which ends with the socket.
 fn add_membership(socket: BorrowedFd<'_>, index: libc::c_int) -> io::Result<()> {
     let request = libc::packet_mreq {
         mr_ifindex: index,

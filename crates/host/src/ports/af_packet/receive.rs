@@ -1,8 +1,8 @@
-//! Frames in: the ring the kernel fills, and super-packets, which are cut into the frames that a wire
-//! would have carried.
+//! Reception: the ring filled by the kernel, and segmentation of super-packets into the frames a wire would
+//! have carried.
 //!
-//! Places of the ring hold what the interface's MTU allows. A super-packet is longer: the kernel marks
-//! its place and keeps it whole for the socket to read.
+//! Slots of the ring hold frames up to the interface's MTU. A super-packet is longer: the kernel marks its slot
+//! and queues the packet on the socket.
 
 use super::super::bare_header;
 use super::super::kernel::{self, Mapping};
@@ -13,45 +13,44 @@ use std::io::{self, IoSliceMut, Read};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-/// Room before a frame in the ring: header, socket address, alignment, and what is left to be done.
+/// Space before a frame in its slot: header, socket address, alignment, and the offload header.
 const RING_HEADER: usize = 96 + segmentation::HEADER;
-/// Where a place has the sender's address: behind its header.
+/// Offset in a slot of the sender's address, which follows the header.
 const ADDRESS: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(16);
-/// Smallest piece of ring memory.
+/// Minimum block of ring memory in bytes.
 const BLOCK: usize = 1 << 16;
-/// Bytes of super-packets that may wait, where the system's limits allow it.
+/// Buffer in bytes for super-packets, within the system's limits.
 const SUPER_PACKETS: usize = 4 << 20;
-/// Longest super-packet: one IP packet's length, with its link's header.
-const LONGEST: usize = (1 << 16) + 64;
-/// The tag's place in a frame: behind both addresses.
+/// Maximum length of a super-packet: one IP packet with its link-layer header.
+const MAX_SUPER_PACKET: usize = (1 << 16) + 64;
+/// Offset of a VLAN tag in a frame, after both addresses.
 const ADDRESSES: usize = 12;
 
-/// A tag as it stands in a frame.
+/// VLAN tag as encoded in a frame.
 type Tag = [u8; ethernet::TAG];
 
-/// Frames that have come and wait.
+/// Receive side of a port.
 #[derive(Debug)]
 pub(super) struct Receiver {
     ring: Ring,
-    /// A super-packet, and a packet cut from it.
+    /// Buffers of a super-packet and of one segment of it.
     whole: Vec<u8>,
     segment: Vec<u8>,
 }
 
-/// What came.
+/// Result of [`Receiver::take`].
 pub(super) enum Came {
-    /// Nothing.
+    /// The ring is empty.
     Nothing,
-    /// Frames, that many.
+    /// Number of delivered frames.
     Frames(usize),
-    /// One that cannot be had.
+    /// Frame that could not be read.
     Lost,
 }
 
 impl Receiver {
-    /// Prepares `socket`, to which nothing may have come yet. `frame_len` is the longest frame of
-    /// the interface, and `frames` may wait.
-    /// `is_bare`: packets come without a header.
+    /// Prepares `socket`, which must not have received anything yet. `frame_len` is the interface's maximum
+    /// frame length, `frames` the capacity. `is_bare`: packets have no link-layer header.
     pub fn new(
         socket: BorrowedFd<'_>,
         frame_len: usize,
@@ -59,10 +58,10 @@ impl Receiver {
         is_bare: bool,
     ) -> io::Result<Receiver> {
         let set = |option, value: libc::c_int| kernel::set_option(socket, libc::SOL_PACKET, option, &value);
-        // What is left to be done is told in front of each frame, here and when sending.
+        // An offload header precedes each received and sent frame.
         set(libc::PACKET_VNET_HDR, 1)?;
         set(libc::PACKET_COPY_THRESH, 1)?;
-        // More than the system's limit is for root only.
+        // Only root may exceed the system's limit.
         let force =
             |option| kernel::set_option(socket, libc::SOL_SOCKET, option, &(SUPER_PACKETS as libc::c_int));
         force(libc::SO_RCVBUFFORCE).or_else(|_| force(libc::SO_RCVBUF))?;
@@ -70,11 +69,11 @@ impl Receiver {
         Ok(Receiver { ring, whole: Vec::new(), segment: Vec::new() })
     }
 
-    /// Takes the oldest of what came, and gives each frame of it with the wall clock's nanoseconds to `each`.
+    /// Takes the oldest ring entry, and passes its frames with wall-clock nanoseconds to `each`.
     pub fn take(&mut self, socket: BorrowedFd<'_>, each: &mut dyn FnMut(&[u8], u64)) -> io::Result<Came> {
         let Receiver { ring, whole, segment } = self;
         let Some(entry) = ring.next() else { return Ok(Came::Nothing) };
-        let came = match entry {
+        let frames = match entry {
             Entry::Frame { frame, moved, offload, at_ns } => {
                 deliver(frame, moved, offload, segment, &mut |frame| each(frame, at_ns))
             }
@@ -88,12 +87,12 @@ impl Receiver {
             Entry::Cut => None,
         };
         ring.release();
-        Ok(came.map_or(Came::Lost, Came::Frames))
+        Ok(frames.map_or(Came::Lost, Came::Frames))
     }
 }
 
-/// Does what is left to be done for a frame, and gives the frames that makes; how many. `moved` tells
-/// how far back a tag has moved what follows it.
+/// Completes checksums or segments a super-packet, and passes on the resulting frames; returns their number.
+/// `moved` is the length of an inserted tag.
 #[inline]
 fn deliver(
     frame: &mut [u8],
@@ -120,18 +119,18 @@ fn deliver(
     Some(1)
 }
 
-/// Reads what the kernel kept for the socket: its length, and what is left to be done for it. None
-/// where it is no frame.
+/// Reads a super-packet queued on the socket; returns its length and offload header, or `None` if it is not a
+/// frame.
 fn read(
     socket: BorrowedFd<'_>,
     whole: &mut Vec<u8>,
     tag: Option<Tag>,
 ) -> io::Result<Option<(usize, [u8; segmentation::HEADER])>> {
-    whole.resize(LONGEST, 0);
+    whole.resize(MAX_SUPER_PACKET, 0);
     let mut offload = [0; segmentation::HEADER];
-    let (addresses, behind) = whole.split_at_mut(ADDRESSES);
-    let (place, rest) = behind.split_at_mut(tag.map_or(0, |tag| tag.len()));
-    place.copy_from_slice(tag.as_ref().map_or(&[], |tag| &tag[..]));
+    let (addresses, after_addresses) = whole.split_at_mut(ADDRESSES);
+    let (tag_slot, rest) = after_addresses.split_at_mut(tag.map_or(0, |tag| tag.len()));
+    tag_slot.copy_from_slice(tag.as_ref().map_or(&[], |tag| &tag[..]));
     let parts = &mut [&mut offload[..], addresses, rest].map(IoSliceMut::new);
     let length = loop {
         match (&*SockRef::from(&socket)).read_vectored(parts) {
@@ -141,97 +140,98 @@ fn read(
         }
     };
     let length = length.checked_sub(segmentation::HEADER);
-    Ok(length.filter(|length| *length > ADDRESSES).map(|length| (length + place.len(), offload)))
+    Ok(length.filter(|length| *length > ADDRESSES).map(|length| (length + tag_slot.len(), offload)))
 }
 
-/// What is at the head of the ring.
+/// Entry at the head of the ring.
 enum Entry<'a> {
-    /// A frame, as far moved back as a tag was put in.
+    /// Frame, of which `moved` bytes are an inserted tag.
     Frame { frame: &'a mut [u8], moved: usize, offload: [u8; segmentation::HEADER], at_ns: u64 },
-    /// Longer than a place, so it is to be read from the socket, and to have this tag.
+    /// Super-packet to read from the socket, with its VLAN tag.
     Apart { tag: Option<Tag>, at_ns: u64 },
-    /// The same, but there was no room to keep it.
+    /// Super-packet that the socket had no room for.
     Cut,
 }
 
-/// The ring of TPACKET_V2 (Documentation/networking/packet_mmap.rst): places of one size,
-/// filled by the kernel in turn, each with a word that says whose it is.
+/// Ring of TPACKET_V2 (Documentation/networking/packet_mmap.rst): slots of equal size, filled by the kernel in
+/// turn, each with a word that states its owner.
 #[derive(Debug)]
 struct Ring {
     memory: Mapping,
-    place_len: usize,
-    places: usize,
+    slot_len: usize,
+    slots: usize,
     head: usize,
     is_bare: bool,
 }
 
 impl Ring {
     fn new(socket: BorrowedFd<'_>, frame_len: usize, frames: usize, is_bare: bool) -> io::Result<Ring> {
-        // A power of two divides every block, so that places follow each other without gaps.
-        let place_len = (frame_len + RING_HEADER).next_power_of_two();
-        let block_len = place_len.max(BLOCK);
-        let blocks = (frames.max(1) * place_len).div_ceil(block_len);
-        let places = blocks * (block_len / place_len);
+        // A power of two divides every block, so that slots are contiguous.
+        let slot_len = (frame_len + RING_HEADER).next_power_of_two();
+        let block_len = slot_len.max(BLOCK);
+        let blocks = (frames.max(1) * slot_len).div_ceil(block_len);
+        let slots = blocks * (block_len / slot_len);
         let request = libc::tpacket_req {
             tp_block_size: block_len as u32,
             tp_block_nr: blocks as u32,
-            tp_frame_size: place_len as u32,
-            tp_frame_nr: places as u32,
+            tp_frame_size: slot_len as u32,
+            tp_frame_nr: slots as u32,
         };
         kernel::set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let memory = Mapping::of(socket, blocks * block_len, 0)?;
-        Ok(Ring { memory, place_len, places, head: 0, is_bare })
+        Ok(Ring { memory, slot_len, slots, head: 0, is_bare })
     }
 
-    /// The oldest frame, where there is one; to be released before the next is asked for.
+    /// Returns the oldest entry, if any; release it before the next call.
     fn next(&mut self) -> Option<Entry<'_>> {
-        let start = self.head * self.place_len;
+        let start = self.head * self.slot_len;
         if self.memory.word(start).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: the place is ours until it is released, and the kernel has filled the header.
+        // SAFETY: the slot is ours until it is released, and the kernel has filled the header.
         let header = unsafe { self.memory.at::<libc::tpacket2_hdr>(start).read() };
         let at_ns = u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec);
         let tag = tag(&header);
         if header.tp_snaplen < header.tp_len {
-            // Of an interface without a header nothing comes in super-packets.
-            let is_kept = header.tp_status & libc::TP_STATUS_COPY != 0 && !self.is_bare;
-            return Some(if is_kept { Entry::Apart { tag, at_ns } } else { Entry::Cut });
+            // An interface without a link-layer header receives no super-packets.
+            let is_queued = header.tp_status & libc::TP_STATUS_COPY != 0 && !self.is_bare;
+            return Some(if is_queued { Entry::Apart { tag, at_ns } } else { Entry::Cut });
         }
         let (offset, length) = (start + usize::from(header.tp_mac), header.tp_snaplen as usize);
         if self.is_bare {
-            // SAFETY: the place is ours until it is released, and the kernel has filled the address.
+            // SAFETY: the slot is ours until it is released, and the kernel has filled the address.
             let address = unsafe { self.memory.at::<libc::sockaddr_ll>(start + ADDRESS).read() };
-            // SAFETY: the place is ours until it is released; the kernel leaves room for a longer header.
+            // SAFETY: the slot is ours until it is released; the kernel leaves room for a longer header.
             let frame = unsafe { self.memory.bytes(offset - ethernet::HEADER, ethernet::HEADER + length) };
-            let left = &frame[ethernet::HEADER - segmentation::HEADER..];
-            let offload = *left.first_chunk().expect("a header is longer");
+            let prefix = &frame[ethernet::HEADER - segmentation::HEADER..];
+            let offload = *prefix.first_chunk().expect("the Ethernet header is longer");
             frame[..ethernet::HEADER].copy_from_slice(&bare_header(u16::from_be(address.sll_protocol)));
             return Some(Entry::Frame { frame, moved: ethernet::HEADER, offload, at_ns });
         }
         let before = offset - segmentation::HEADER;
-        // SAFETY: the place is ours until it is released; its beginning is longer than that header.
+        // SAFETY: the slot is ours until it is released; the space before the frame is longer than the offload
+        // header.
         let bytes = unsafe { self.memory.bytes(before, segmentation::HEADER + length) };
-        let offload = *bytes.first_chunk().expect("it is longer");
+        let offload = *bytes.first_chunk().expect("the slice includes the offload header");
         let tag = tag.filter(|_| length > ADDRESSES);
         let moved = tag.map_or(0, |tag| tag.len());
         let frame = &mut bytes[segmentation::HEADER - moved..];
         if let Some(tag) = tag {
-            // What is left to be done is known now, so the tag has room in front.
+            // The offload header has been read, so the tag may overwrite it.
             frame.copy_within(moved..moved + ADDRESSES, 0);
             frame[ADDRESSES..ADDRESSES + moved].copy_from_slice(&tag);
         }
         Some(Entry::Frame { frame, moved, offload, at_ns })
     }
 
-    /// Gives the head's place back to the kernel.
+    /// Returns the head slot to the kernel.
     fn release(&mut self) {
-        self.memory.word(self.head * self.place_len).store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.head = (self.head + 1) % self.places;
+        self.memory.word(self.head * self.slot_len).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.head = (self.head + 1) % self.slots;
     }
 }
 
-/// The tag the kernel took out of a frame (IEEE 802.1Q), if it did.
+/// Returns the VLAN tag (IEEE 802.1Q) that the kernel removed from a frame, if any.
 #[inline]
 fn tag(header: &libc::tpacket2_hdr) -> Option<Tag> {
     if header.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {

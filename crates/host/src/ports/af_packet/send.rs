@@ -1,22 +1,22 @@
-//! Frames out, a batch at a time.
+//! Transmission of frames in batches.
 
 use netstage_wire::{ethernet, segmentation};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Frames handed to the kernel by one system call.
+/// Maximum number of frames per system call.
 const BATCH: usize = 64;
 
-/// Frames taken and not yet sent.
+/// Frames accepted and not yet sent.
 #[derive(Debug)]
 pub(super) struct SendBatch {
-    /// Longest frame.
+    /// Maximum frame length.
     frame_len: usize,
-    /// A place for each, which begins with the header of [`segmentation`]: nothing is left to be done.
+    /// Slots of frames, each with an empty [`segmentation`] header.
     bytes: Vec<u8>,
     lengths: Vec<usize>,
-    /// Where packets go without their header, which the interface has not; of what kind they are stands in
-    /// the address.
+    /// Destination on an interface without link-layer headers, where packets are sent bare; the address holds
+    /// the ethertype.
     bare: Option<libc::sockaddr_ll>,
 }
 
@@ -30,19 +30,19 @@ impl SendBatch {
         }
     }
 
-    /// What is longer than the interface carries is taken too, for the kernel to refuse.
+    /// Accepts a frame. One that exceeds the interface's MTU is accepted too, and refused by `flush`.
     pub fn take(&mut self, frame: &[u8]) -> bool {
         if self.lengths.len() == BATCH {
             return false;
         }
-        let start = self.place(self.lengths.len()) + segmentation::HEADER;
+        let start = self.slot(self.lengths.len()) + segmentation::HEADER;
         let length = frame.len().min(self.frame_len);
         self.bytes[start..start + length].copy_from_slice(&frame[..length]);
         self.lengths.push(frame.len());
         true
     }
 
-    fn place(&self, number: usize) -> usize {
+    fn slot(&self, number: usize) -> usize {
         number * (segmentation::HEADER + self.frame_len)
     }
 
@@ -53,15 +53,15 @@ impl SendBatch {
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
         let mut addresses = [self.bare; BATCH];
         let mut count = 0;
-        for (place, &length) in self.lengths.iter().enumerate() {
+        for (number, &length) in self.lengths.iter().enumerate() {
             if length > self.frame_len {
                 refused += 1;
                 continue;
             }
-            let mut start = self.place(place);
+            let mut start = self.slot(number);
             let mut length = segmentation::HEADER + length;
             if let Some(address) = &mut addresses[count] {
-                // What is left to be done, nothing, stands before the packet then.
+                // The empty offload header directly precedes the packet.
                 let header = &mut self.bytes[start + segmentation::HEADER..][..ethernet::HEADER];
                 address.sll_protocol = u16::from_ne_bytes([header[12], header[13]]);
                 header.fill(0);
@@ -79,8 +79,8 @@ impl SendBatch {
         let mut next = 0;
         while next < count {
             let left = &mut messages[next..count];
-            // SAFETY: each message points to one vector, which points into `bytes`, and an address; none
-            // of them moves until the call returns.
+            // SAFETY: each message points to one vector, which points into `bytes`, and to an address; none of
+            // them moves until the call returns.
             let sent = unsafe {
                 libc::sendmmsg(socket.as_raw_fd(), left.as_mut_ptr(), left.len() as u32, libc::MSG_DONTWAIT)
             };
@@ -91,7 +91,7 @@ impl SendBatch {
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}
-                // The frame, not the port, is at fault, or there is no room for it.
+                // The frame is at fault, not the port, or there is no buffer space.
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::EMSGSIZE | libc::EINVAL) => {
                     refused += 1;
                     next += 1;

@@ -1,10 +1,9 @@
-//! A port by AF_XDP: frames go between the driver and memory shared with this process,
-//! past the rest of the kernel. Needs root (CAP_BPF and CAP_NET_ADMIN outside any user
-//! namespace) and takes over queue 0 of its interface: the kernel does not see its frames
-//! any more.
+//! Port by AF_XDP: frames are exchanged between the driver and memory shared with this process, bypassing the
+//! rest of the kernel. Needs root (CAP_BPF and CAP_NET_ADMIN outside any user namespace). Takes over queue 0 of
+//! its interface, whose frames the kernel no longer sees.
 //!
-//! - `program`: the XDP program that passes frames on and stamps their arrival.
-//! - `rings`: the rings frames are exchanged by.
+//! - `program`: the XDP program that redirects frames and timestamps them.
+//! - `rings`: the rings shared with the kernel.
 
 mod program;
 mod rings;
@@ -19,21 +18,21 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// What the kernel keeps before a frame (XDP_PACKET_HEADROOM).
+/// Space that the kernel reserves before a frame (XDP_PACKET_HEADROOM).
 const HEADROOM: usize = 256;
 /// Ethernet header with two VLAN tags.
 const LINK_HEADER: usize = 22;
-/// How long the kernel may take to give back the queue of a socket that was closed: it does so in a work item.
+/// Maximum time the kernel takes to release the queue of a closed socket, which it does in a work item.
 const RELEASE: Duration = Duration::from_secs(2);
 
-/// How large the port's memory is.
+/// Memory size of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Frames that may wait to be received; more are missed. Rounded up to a power of two.
+    /// Capacity in frames of the receive ring; further frames are missed. Rounded up to a power of two.
     pub receive_frames: u32,
-    /// Frames that may be on their way out. Rounded up to a power of two.
+    /// Capacity in frames of the send ring. Rounded up to a power of two.
     pub send_frames: u32,
-    /// Whether frames that arrive are its own. Where they are not, the kernel has them as before.
+    /// Whether the port receives arriving frames. If not, the kernel handles them as before.
     pub receives: bool,
 }
 
@@ -43,7 +42,7 @@ impl Default for Options {
     }
 }
 
-/// A port on an interface of which it has taken over queue 0.
+/// Port on an interface whose queue 0 it has taken over.
 #[derive(Debug)]
 pub struct AfXdp {
     link: String,
@@ -57,7 +56,7 @@ pub struct AfXdp {
     completion: Consumer<u64>,
     receiving: Consumer<libc::xdp_desc>,
     sending: Producer<libc::xdp_desc>,
-    /// Chunks to send frames in.
+    /// Free chunks for frames to send.
     free: Vec<u64>,
     too_long: usize,
     arrivals: Arrivals,
@@ -65,11 +64,11 @@ pub struct AfXdp {
 }
 
 impl AfXdp {
-    /// Takes over queue 0 of `link`. The interface should have no other queue: what arrives
-    /// there is not seen.
+    /// Takes over queue 0 of `link`. The interface should have no other queue, because frames arriving on it
+    /// are not seen.
     pub fn open(namespace: &Namespace, link: &str, options: Options) -> io::Result<AfXdp> {
         let interface = Netlink::open(namespace)?.link(link)?;
-        // The program is attached from inside too: interfaces are numbered per namespace.
+        // The program is attached inside the namespace too: interface indices are per namespace.
         namespace.run(|| AfXdp::open_here(&interface, options))?.map_err(|error| match error.kind() {
             ErrorKind::PermissionDenied => {
                 let needs = "AF_XDP needs root, outside any user namespace (CAP_BPF, CAP_NET_ADMIN)";
@@ -80,17 +79,17 @@ impl AfXdp {
     }
 
     fn open_here(link: &Link, options: Options) -> io::Result<AfXdp> {
-        // SAFETY: makes a descriptor, nothing else.
+        // SAFETY: creates a descriptor and has no other effect.
         let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         kernel::done(fd)?;
-        // SAFETY: it was just opened and belongs to nobody else.
+        // SAFETY: the descriptor was just opened and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let fd = socket.as_fd();
         let (index, frame_len) = (link.index, link.mtu as usize + LINK_HEADER);
-        // The kernel takes powers of two from 2048 to a page.
+        // The kernel accepts powers of two from 2048 to the page size.
         let chunk_len = (HEADROOM + frame_len).next_power_of_two().max(2048);
         if chunk_len > 4096 {
-            let message = "its MTU is too large for AF_XDP, which holds a frame in one page";
+            let message = "the MTU is too large for AF_XDP, which limits a frame to one page";
             return Err(io::Error::new(ErrorKind::InvalidInput, message));
         }
         let receive_frames = options.receive_frames.next_power_of_two();
@@ -105,14 +104,15 @@ impl AfXdp {
             tx_metadata_len: 0,
         };
         kernel::set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)?;
-        // Twice the chunks: the kernel hands frames over before it tells that it has taken their
-        // chunks from this ring.
+        // Twice the chunks: the kernel delivers frames before it reports that it has taken their chunks from
+        // this ring.
         let mut fill = Producer::new(fd, &rings::FILL, 2 * receive_frames)?;
         let completion = Consumer::new(fd, &rings::COMPLETION, send_frames)?;
         let receiving = Consumer::new(fd, &rings::RECEIVE, receive_frames)?;
         let sending = Producer::new(fd, &rings::SEND, send_frames)?;
         let chunk = |number: u32| u64::from(number) * chunk_len as u64;
-        (0..receive_frames).for_each(|number| assert!(fill.push(chunk(number)), "it has room for all"));
+        (0..receive_frames)
+            .for_each(|number| assert!(fill.push(chunk(number)), "the fill ring has room for all chunks"));
         fill.publish();
         let free = (receive_frames..receive_frames + send_frames).map(chunk).collect();
         bind(fd, index)?;
@@ -134,23 +134,23 @@ impl AfXdp {
         })
     }
 
-    fn gone(&self) -> io::Error {
+    fn interface_gone(&self) -> io::Error {
         io::Error::new(ErrorKind::NotFound, format!("{}: the interface is gone", self.link))
     }
 
-    /// The kernel unbinds a socket whose interface is removed, and says so.
+    /// Returns an error if the kernel has unbound the socket because its interface was removed.
     fn check(&self) -> io::Result<()> {
         match kernel::option::<libc::c_int>(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)? {
             0 => Ok(()),
-            libc::ENETDOWN => Err(self.gone()),
+            libc::ENETDOWN => Err(self.interface_gone()),
             errno => Err(about(&self.link, "receive", io::Error::from_raw_os_error(errno))),
         }
     }
 
-    /// Lets the kernel work on the send ring. Ok(false) where it refused a frame.
+    /// Makes the kernel process the send ring. Returns false if it refused a frame.
     fn kick(&self) -> io::Result<bool> {
         let (fd, none) = (self.socket.as_raw_fd(), std::ptr::null());
-        // SAFETY: no bytes are handed over by the call itself.
+        // SAFETY: the call itself passes no bytes.
         let answer = unsafe { libc::sendto(fd, none, 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
         if answer >= 0 {
             return Ok(true);
@@ -159,12 +159,12 @@ impl AfXdp {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(true),
             Some(libc::EBUSY | libc::ENOBUFS) => Ok(false),
-            Some(libc::ENXIO) => Err(self.gone()),
+            Some(libc::ENXIO) => Err(self.interface_gone()),
             _ => Err(about(&self.link, "send", error)),
         }
     }
 
-    /// Takes back the chunks of frames that have left.
+    /// Reclaims the chunks of sent frames.
     fn reclaim(&mut self) {
         while let Some(address) = self.completion.pop() {
             self.free.push(address - address % self.chunk_len as u64);
@@ -176,23 +176,23 @@ impl AfXdp {
 fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
-        // Without copies where the driver can, which the kernel finds out.
+        // Zero copy if the driver supports it, as the kernel determines.
         sxdp_flags: libc::XDP_USE_NEED_WAKEUP,
         sxdp_ifindex: index,
         sxdp_queue_id: 0,
         sxdp_shared_umem_fd: 0,
     };
     let length = size_of_val(&address) as libc::socklen_t;
-    let since = Instant::now();
+    let start = Instant::now();
     loop {
         // SAFETY: the kernel reads `length` bytes of `address`.
         let bound =
             kernel::done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) });
         match bound {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && since.elapsed() < RELEASE => {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < RELEASE => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            other => return other,
+            result => return result,
         }
     }
 }
@@ -205,20 +205,20 @@ impl Port for AfXdp {
             let Some(descriptor) = self.receiving.pop() else { break };
             let now = *now.get_or_insert_with(clock::monotonic_ns);
             let (start, length) = (descriptor.addr as usize, descriptor.len as usize);
-            // SAFETY: the kernel has handed the chunk over, and gets it back below.
+            // SAFETY: the kernel has handed over the chunk, and gets it back below.
             let bytes = unsafe { self.frames.bytes(start - STAMP, STAMP + length) };
             let (stamp, frame) = bytes.split_at_mut(STAMP);
-            // Zero where the driver left no room for the program's stamp.
-            let stamped = u64::from_ne_bytes(stamp.try_into().expect("of this size"));
+            // Zero if the driver left no room for the timestamp.
+            let stamped = u64::from_ne_bytes(stamp.try_into().expect("the slice has STAMP bytes"));
             stamp.fill(0);
             let at_ns = self.arrivals.at(if stamped == 0 { now } else { stamped.min(now) });
             each(Received { frame, at_ns });
             let chunk = descriptor.addr - descriptor.addr % self.chunk_len as u64;
-            assert!(self.fill.push(chunk), "it has room for all chunks");
+            assert!(self.fill.push(chunk), "the fill ring has room for all chunks");
             count += 1;
         }
         if count == 0 {
-            // As for AF_PACKET: a system call, so not at each poll of an idle port.
+            // As for AF_PACKET, this system call is not made at each poll of an idle port.
             if self.idle.is_multiple_of(16) {
                 self.check()?;
             }
@@ -229,7 +229,7 @@ impl Port for AfXdp {
         self.receiving.release();
         self.fill.publish();
         if self.fill.needs_wakeup() {
-            // SAFETY: no bytes are asked for; it only lets the kernel refill.
+            // SAFETY: the call transfers no bytes; it only makes the kernel refill the ring.
             unsafe {
                 let (fd, none) = (self.socket.as_raw_fd(), std::ptr::null_mut());
                 libc::recvfrom(fd, none, 0, libc::MSG_DONTWAIT, std::ptr::null_mut(), std::ptr::null_mut());
@@ -247,20 +247,20 @@ impl Port for AfXdp {
         // SAFETY: a free chunk is ours.
         unsafe { self.frames.bytes(address as usize, frame.len()) }.copy_from_slice(frame);
         let descriptor = libc::xdp_desc { addr: address, len: frame.len() as u32, options: 0 };
-        assert!(self.sending.push(descriptor), "it has room for all chunks");
+        assert!(self.sending.push(descriptor), "the send ring has room for all chunks");
         Ok(true)
     }
 
     fn flush(&mut self) -> io::Result<usize> {
         let mut refused = std::mem::take(&mut self.too_long);
         self.sending.publish();
-        // Without zero copy the kernel sends some frames in each call.
+        // Without zero copy, the kernel sends only some frames per call.
         let mut left = self.sending.pending();
         while left > 0 && self.sending.needs_wakeup() {
             refused += usize::from(!self.kick()?);
             let now_left = self.sending.pending();
             if now_left == left {
-                // No progress: the driver is busy, or room comes with completions.
+                // No progress: the driver is busy, or completions must free room first.
                 break;
             }
             left = now_left;
@@ -274,7 +274,8 @@ impl Port for AfXdp {
     }
 
     fn missed(&mut self) -> u64 {
-        let counted = kernel::option(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
-        counted.map_or(0, |counted: libc::xdp_statistics| counted.rx_dropped + counted.rx_ring_full)
+        let statistics = kernel::option(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
+        statistics
+            .map_or(0, |statistics: libc::xdp_statistics| statistics.rx_dropped + statistics.rx_ring_full)
     }
 }

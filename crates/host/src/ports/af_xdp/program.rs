@@ -1,13 +1,13 @@
-//! The XDP program that hands every frame of a queue to the port, as instructions (the
-//! instruction set of RFC 9669), and its place on the interface. Too small for a compiler.
+//! The XDP program that redirects the frames of a queue to the port, and its attachment to the interface.
+//! Written as instructions (RFC 9669), because it is too small for a compiler.
 //!
-//! It lives as long as its link's descriptor: after kill -9 nothing is left on the interface.
+//! It is detached with its link's descriptor: after kill -9, nothing is left on the interface.
 
 use crate::ports::kernel;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Bytes put before a frame: when it arrived, by the monotonic clock.
+/// Size in bytes of the arrival timestamp before a frame, in monotonic nanoseconds.
 pub(super) const STAMP: usize = 8;
 
 // Commands, types and flags of linux/bpf.h and linux/if_link.h.
@@ -22,16 +22,15 @@ const XDP_PASS: i32 = 2;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// An attached program. Dropping it detaches it.
+/// Attached program, detached on drop.
 #[derive(Debug)]
 pub(super) struct Program {
     _link: OwnedFd,
 }
 
 impl Program {
-    /// Sends what queue 0 of the interface receives to `socket`. Runs in the driver where
-    /// it can, else in the kernel's generic path. The interface is looked up in the
-    /// namespace of the calling thread.
+    /// Redirects frames received on queue 0 of the interface to `socket`. Runs in the driver if supported,
+    /// otherwise in the kernel's generic path. The interface index is that of the calling thread's namespace.
     pub(super) fn attach(index: u32, socket: BorrowedFd<'_>) -> io::Result<Program> {
         let map =
             bpf(MAP_CREATE, &mut MapCreate { kind: MAP_TYPE_XSKMAP, key_len: 4, value_len: 4, entries: 1 })?;
@@ -43,7 +42,7 @@ impl Program {
             value: (&raw const value) as u64,
             flags: 0,
         };
-        // SAFETY: key and value have the lengths the map was made with and outlive the call.
+        // SAFETY: key and value have the lengths of the map and outlive the call.
         unsafe { bpf_call(MAP_UPDATE_ELEM, element)? };
         let program = load(&instructions(map.as_raw_fd()))?;
         let attach = |flags| {
@@ -58,7 +57,7 @@ impl Program {
     }
 }
 
-/// One instruction: opcode, registers, offset, immediate.
+/// Instruction: opcode, registers, offset, immediate.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Instruction {
@@ -68,8 +67,8 @@ struct Instruction {
     immediate: i32,
 }
 
-/// Stamps the frame where the driver leaves room for it, then redirects it; a queue without
-/// a port keeps its frames in the kernel.
+/// Timestamps the frame if the driver leaves room for it, then redirects it; frames of a queue without a port
+/// stay in the kernel.
 fn instructions(map: libc::c_int) -> Vec<Instruction> {
     const KTIME_GET_NS: i32 = 5;
     const REDIRECT_MAP: i32 = 51;
@@ -98,10 +97,10 @@ fn instructions(map: libc::c_int) -> Vec<Instruction> {
         load_word(3, 6, DATA),
         copy(4, 2),
         op(0x07, 4, 0, 0, STAMP as i32), // r4 += STAMP
-        op(0x2d, 4, 3, 1, 0),            // if r4 > r3: the verifier wants to see it checked
+        op(0x2d, 4, 3, 1, 0),            // if r4 > r3: bounds check required by the verifier
         op(0x7b, 2, 0, 0, 0),            // *(u64 *)r2 = r0
         load_word(2, 6, RX_QUEUE_INDEX),
-        op(0x18, 1, 1, 0, map), // r1 = map, in two places
+        op(0x18, 1, 1, 0, map), // r1 = map, in two instructions
         op(0, 0, 0, 0, 0),
         set(3, XDP_PASS),
         call(REDIRECT_MAP),
@@ -110,19 +109,19 @@ fn instructions(map: libc::c_int) -> Vec<Instruction> {
 }
 
 fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
-    let licence = c"Dual BSD/GPL";
+    let license = c"Dual BSD/GPL";
     let mut request = ProgramLoad {
         kind: PROG_TYPE_XDP,
         count: instructions.len() as u32,
         instructions: instructions.as_ptr() as u64,
-        licence: licence.as_ptr() as u64,
+        license: license.as_ptr() as u64,
         ..ProgramLoad::default()
     };
-    // SAFETY: instructions and licence outlive the call.
+    // SAFETY: instructions and license outlive the call.
     unsafe { bpf_descriptor(PROG_LOAD, &mut request) }
 }
 
-// The members of union bpf_attr that are used, each up to its last needed one.
+// Members of union bpf_attr, each up to the last field used.
 #[repr(C)]
 struct MapCreate {
     kind: u32,
@@ -146,7 +145,7 @@ struct ProgramLoad {
     kind: u32,
     count: u32,
     instructions: u64,
-    licence: u64,
+    license: u64,
     log_level: u32,
     log_size: u32,
     log: u64,
@@ -162,7 +161,7 @@ struct LinkCreate {
     flags: u32,
 }
 
-/// Requests without pointers in them.
+/// Requests without pointers.
 trait Flat {}
 impl Flat for MapCreate {}
 impl Flat for LinkCreate {}
@@ -177,7 +176,7 @@ fn bpf<T: Flat>(command: libc::c_long, request: &mut T) -> io::Result<OwnedFd> {
 unsafe fn bpf_descriptor<T>(command: libc::c_long, request: &mut T) -> io::Result<OwnedFd> {
     // SAFETY: as promised by the caller.
     let descriptor = unsafe { bpf_call(command, request)? };
-    // SAFETY: the kernel has just made it for us.
+    // SAFETY: the kernel has just created the descriptor for this process.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 

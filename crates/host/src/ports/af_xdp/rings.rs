@@ -1,6 +1,5 @@
-//! The four rings between an AF_XDP socket and the kernel
-//! (Documentation/networking/af_xdp.rst): one side produces, the other consumes, each moves
-//! only its own index.
+//! The four rings between an AF_XDP socket and the kernel (Documentation/networking/af_xdp.rst): one side
+//! produces, the other consumes, and each writes only its own index.
 
 use crate::ports::kernel::{self, Mapping};
 use std::io;
@@ -8,7 +7,7 @@ use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-/// A ring of the socket: what to ask for, and where it is mapped.
+/// Kind of a ring: its socket option and its mapping.
 pub(super) struct Kind {
     option: libc::c_int,
     offset: i64,
@@ -30,7 +29,7 @@ pub(super) const RECEIVE: Kind =
 pub(super) const SEND: Kind =
     Kind { option: libc::XDP_TX_RING, offset: libc::XDP_PGOFF_TX_RING, offsets: |all| all.tx };
 
-/// The part both sides have in common. `T` is an address in the frame memory or a descriptor.
+/// State of both sides. `T` is an address in the frame memory or a descriptor.
 #[derive(Debug)]
 struct Ring<T> {
     memory: Mapping,
@@ -39,14 +38,14 @@ struct Ring<T> {
     flags: usize,
     entries: usize,
     size: u32,
-    /// The next entry of our side, and how far the other side was when last looked at.
+    /// Index of this side, and the last observed index of the other side.
     own: u32,
     other: u32,
     entry: PhantomData<fn() -> T>,
 }
 
 impl<T: Copy> Ring<T> {
-    /// `size` is a power of two.
+    /// Creates a ring. `size` is a power of two.
     fn new(socket: BorrowedFd<'_>, kind: &Kind, size: u32) -> io::Result<Ring<T>> {
         kernel::set_option(socket, libc::SOL_XDP, kind.option, &(size as libc::c_int))?;
         let all: libc::xdp_mmap_offsets = kernel::option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
@@ -70,7 +69,7 @@ impl<T: Copy> Ring<T> {
     }
 }
 
-/// A ring we fill and the kernel empties.
+/// Ring filled by this process and drained by the kernel.
 #[derive(Debug)]
 pub(super) struct Producer<T>(Ring<T>);
 
@@ -79,7 +78,7 @@ impl<T: Copy> Producer<T> {
         Ring::new(socket, kind, size).map(Producer)
     }
 
-    /// Adds an entry, which the kernel sees once published; false where there is no room.
+    /// Adds an entry, which the kernel sees once published; returns false if the ring is full.
     pub(super) fn push(&mut self, value: T) -> bool {
         let ring = &mut self.0;
         if ring.own.wrapping_sub(ring.other) == ring.size {
@@ -98,19 +97,19 @@ impl<T: Copy> Producer<T> {
         self.0.memory.word(self.0.producer).store(self.0.own, Ordering::Release);
     }
 
-    /// Entries the kernel has not consumed.
+    /// Returns the number of entries the kernel has not consumed.
     pub(super) fn pending(&self) -> u32 {
         self.0.own.wrapping_sub(self.0.memory.word(self.0.consumer).load(Ordering::Acquire))
     }
 
-    /// Whether the kernel goes on only after a system call.
+    /// Returns whether the kernel continues only after a system call.
     pub(super) fn needs_wakeup(&self) -> bool {
         let flags = self.0.memory.word(self.0.flags).load(Ordering::Relaxed);
         flags & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
-/// A ring the kernel fills and we empty.
+/// Ring filled by the kernel and drained by this process.
 #[derive(Debug)]
 pub(super) struct Consumer<T>(Ring<T>);
 
@@ -119,7 +118,7 @@ impl<T: Copy> Consumer<T> {
         Ring::new(socket, kind, size).map(Consumer)
     }
 
-    /// The oldest entry. Its place is the kernel's again once released.
+    /// Returns the oldest entry, whose slot becomes the kernel's on release.
     pub(super) fn pop(&mut self) -> Option<T> {
         let ring = &mut self.0;
         if ring.own == ring.other {
