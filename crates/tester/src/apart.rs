@@ -1,11 +1,11 @@
-//! Sessions with the router beside the test: a thread for all of one protocol, in the ports' namespace.
+//! Thread that runs all sessions of one protocol with the router, in the namespace of the ports.
 
 use netstage_host::netns::Namespace;
 use std::io;
 use std::thread::JoinHandle;
 use tokio::task::JoinSet;
 
-/// Runs every task until it has ended. The thread ends with the last.
+/// Runs the tasks on a new thread, which ends with the last task.
 pub fn run<T: Send + 'static, F: Future<Output = ()> + Send + 'static>(
     name: &str,
     namespace: &Namespace,

@@ -1,5 +1,5 @@
-//! A table from a file, such as that of a route collector, told beside the networks that packets go to: the
-//! router under test then finds these in a table as large and as mixed as a real one.
+//! Background routes: a table from a file, such as that of a route collector, announced in addition to the
+//! tested networks. The router under test then looks these up in a table of realistic size and mix.
 
 use super::port::Port;
 use netstage_host::obstacle::Obstacle;
@@ -8,61 +8,62 @@ use netstage_routing::bgp::table::{Refused, Table, read_mrt, read_text};
 use netstage_scenario::tester::{Tester, Way};
 use std::net::IpAddr;
 
-/// As many as are read of a file: several times what the Internet has.
-const MOST: usize = 8_000_000;
+/// Maximum number of routes read from a file: several times the Internet's table.
+const MAX_ROUTES: usize = 8_000_000;
 
-/// The routes of a file as a port tells them.
+/// Routes of a file as announced by a port.
 #[derive(Debug)]
 pub struct Beside {
-    /// With the port as next hop.
+    /// Routes, with the port as next hop.
     pub table: Table,
-    /// How many are left out, since they would take packets away from the networks that are tested, or are of
-    /// another family than the port, or have attributes that fill a message.
+    /// Number of routes left out, because they would attract packets to the tested networks, have another
+    /// address family than the port, or have attributes that fill a message.
     pub left_out: usize,
 }
 
-/// Reads the file of a configuration, if it names one, for the first port that receives.
+/// Reads the file named by the configuration, if any, for the first receiving port.
 pub fn read(tester: &Tester, ports: &[Port]) -> Result<Option<Beside>, Obstacle> {
     let Some(file) = &tester.bgp.beside else { return Ok(None) };
-    let refused = |error: String| {
-        let remedy = "name an MRT file (RFC 6396; gzip is read too), or a text with a prefix and a next hop on each line";
+    let invalid = |error: String| {
+        let remedy = "name an MRT file (RFC 6396, gzip accepted), or a text file with a prefix and a next hop on each line";
         Obstacle::new(format!("{}: {error}", file.display()), remedy)
     };
-    let bytes = std::fs::read(file).map_err(|error| refused(error.to_string()))?;
+    let bytes = std::fs::read(file).map_err(|error| invalid(error.to_string()))?;
     let mut read = Table::new();
     match std::str::from_utf8(&bytes) {
         Ok(text) if !text.contains('\0') => {
-            read_text(text, &AsPath::default(), &mut read).map_err(|error| refused(error.to_string()))?;
+            read_text(text, &AsPath::default(), &mut read).map_err(|error| invalid(error.to_string()))?;
         }
-        _ => _ = read_mrt(&bytes[..], MOST, &mut read).map_err(|error| refused(error.to_string()))?,
+        _ => _ = read_mrt(&bytes[..], MAX_ROUTES, &mut read).map_err(|error| invalid(error.to_string()))?,
     }
-    let beside = told(&read, tester, ports[tester.ways[0].to[0]].settings.address.0);
-    if beside.table.is_empty() {
-        return Err(refused("there is no route in it that can be told".into()));
+    let background = announced(&read, tester, ports[tester.ways[0].to[0]].settings.address.0);
+    if background.table.is_empty() {
+        return Err(invalid("the file has no route that can be announced".into()));
     }
-    Ok(Some(beside))
+    Ok(Some(background))
 }
 
-fn told(read: &Table, tester: &Tester, next_hop: IpAddr) -> Beside {
-    let mut beside = Beside { table: Table::new(), left_out: 0 };
+fn announced(read: &Table, tester: &Tester, next_hop: IpAddr) -> Beside {
+    let mut background = Beside { table: Table::new(), left_out: 0 };
     for (nlri, path) in read.iter() {
         let (address, length) = (nlri.prefix.address(), nlri.prefix.length());
-        let is_tested = tester.ways.iter().any(|way| holds(way, tester.networks, address, length));
-        let mut tell = || {
-            let group = beside.table.group(nlri.family, Path { next_hop, ..path.clone() })?;
-            beside.table.push(group, &nlri);
+        let is_tested =
+            tester.ways.iter().any(|direction| overlaps(direction, tester.networks, address, length));
+        let mut add = || {
+            let group = background.table.group(nlri.family, Path { next_hop, ..path.clone() })?;
+            background.table.push(group, &nlri);
             Ok::<_, Refused>(())
         };
-        if is_tested || nlri.family.is_labelled() || tell().is_err() {
-            beside.left_out += 1;
+        if is_tested || nlri.family.is_labelled() || add().is_err() {
+            background.left_out += 1;
         }
     }
-    beside
+    background
 }
 
-/// Whether it is one of a way's networks, or a part of one.
-fn holds(way: &Way, networks: u32, address: IpAddr, length: u8) -> bool {
-    let number = match (way.first, address) {
+/// Returns whether a prefix is one of a direction's networks, or part of one.
+fn overlaps(direction: &Way, networks: u32, address: IpAddr, length: u8) -> bool {
+    let number = match (direction.first, address) {
         (IpAddr::V4(first), IpAddr::V4(address)) => {
             u32::from(address).checked_sub(u32::from(first)).map(|above| u128::from(above >> 8))
         }
@@ -71,7 +72,7 @@ fn holds(way: &Way, networks: u32, address: IpAddr, length: u8) -> bool {
         }
         _ => None,
     };
-    length >= way.network(0).1 && number.is_some_and(|number| number < u128::from(networks))
+    length >= direction.network(0).1 && number.is_some_and(|number| number < u128::from(networks))
 }
 
 #[cfg(test)]
@@ -80,7 +81,7 @@ mod tests {
     use netstage_scenario::tester::parse;
 
     #[test]
-    fn routes_beside_have_the_port_as_next_hop_and_leave_tested_networks_alone() {
+    fn background_routes_have_the_port_as_next_hop_and_exclude_tested_networks() {
         let tester = parse(
             "tester.toml",
             "[tester]\nfrom = [\"a\"]\nto = [\"b\"]\nsizes = [\"46 B\"]\noperations = [\"ip\"]\n\
@@ -93,13 +94,13 @@ mod tests {
         let text = "11.0.0.0/8 10.0.0.1\n11.0.1.0/24 10.0.0.1\n11.0.255.128/25 10.0.0.2\n11.1.0.0/24 10.0.0.2\n\
                     2001:db8::/32 2001:db8::1\n10.0.0.0/8 10.0.0.1 77\n";
         read_text(text, &AsPath::sequence(&[65_010]), &mut read).unwrap();
-        let beside = told(&read, &tester, "192.0.2.6".parse().unwrap());
-        let found: Vec<String> = beside
+        let background = announced(&read, &tester, "192.0.2.6".parse().unwrap());
+        let routes: Vec<String> = background
             .table
             .iter()
             .map(|(nlri, path)| format!("{} {} {}", nlri.prefix, path.next_hop, path.as_path.length()))
             .collect();
-        assert_eq!(found, ["11.0.0.0/8 192.0.2.6 1", "11.1.0.0/24 192.0.2.6 1"]);
-        assert_eq!(beside.left_out, 4);
+        assert_eq!(routes, ["11.0.0.0/8 192.0.2.6 1", "11.1.0.0/24 192.0.2.6 1"]);
+        assert_eq!(background.left_out, 4);
     }
 }

@@ -1,5 +1,5 @@
-//! The tester without a router: its own frames over a veth pair of this machine, one end to the other. What
-//! they take is the tester's own delay, and what it sends there at most its head room.
+//! Calibration of the tester without a router: frames sent from one end of a veth pair to the other give the
+//! tester's own delay and its maximum rate.
 
 use super::lsps::Lsps;
 use super::port::Port;
@@ -13,31 +13,31 @@ use netstage_scenario::tester::{self, Generator, Operation, Tester, Way};
 use netstage_wire::ethernet::Mac;
 
 const ENDS: [&str; 2] = ["loop0", "loop1"];
-const STATIONS: [Mac; 2] = [[2, 0x6e, 0, 0, 0xff, 0], [2, 0x6e, 0, 0, 0xff, 1]];
-/// The smallest packet.
+const MACS: [Mac; 2] = [[2, 0x6e, 0, 0, 0xff, 0], [2, 0x6e, 0, 0, 0xff, 1]];
+/// Length of the smallest packet.
 const BYTES: u16 = 46;
-/// A rate at which nothing waits, and how many packets tell the delay.
+/// Rate without queueing, in frames per second, and number of frames that the delay is measured with.
 const SLOW: f64 = 2_000.0;
 const SLOW_FRAMES: u64 = 500;
-/// More than any generator sends, and for how long it tries.
+/// Rate above that of any generator, in frames per second, and duration of the attempt.
 const FAST: f64 = 20e6;
 const FAST_SECONDS: f64 = 0.2;
 
-/// What the tester is by itself.
+/// Delay and maximum rate of the tester itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Calibration {
-    /// The median delay of its frames without a router between.
+    /// Median delay without a router.
     pub own_delay: Duration,
-    /// Frames of 46 B packets a second that it sends at most, and looks at.
+    /// Maximum rate at which the tester sends and checks packets of 46 B, in frames per second.
     pub most: f64,
 }
 
-/// Measures it. Takes some tenths of a second.
+/// Calibrates the tester. Takes some tenths of a second.
 pub fn calibrate(tester: &Tester, generator: Generator) -> Result<Calibration, Obstacle> {
-    let failed = |error: std::io::Error| Obstacle::system("the tester cannot be calibrated", &error);
+    let failed = |error: std::io::Error| Obstacle::system("cannot calibrate the tester", &error);
     let namespace = Namespace::new().map_err(failed)?;
     let ports = ports(&namespace)?;
-    let alone = Tester {
+    let single = Tester {
         ways: vec![Way { from: vec![0], to: vec![1], first: [11, 0, 0, 0].into(), labels_above: 0 }],
         networks: 1,
         labels: None,
@@ -45,7 +45,7 @@ pub fn calibrate(tester: &Tester, generator: Generator) -> Result<Calibration, O
         ..tester.clone()
     };
     let means = Means {
-        tester: &alone,
+        tester: &single,
         ports: &ports,
         namespace: &namespace,
         generator,
@@ -55,7 +55,7 @@ pub fn calibrate(tester: &Tester, generator: Generator) -> Result<Calibration, O
     };
     let run = |rate: f64, frames: u64, number: u16| {
         let drain = std::time::Duration::from_millis(50);
-        let asked = Asked {
+        let trial = Asked {
             operation: Operation::Ip,
             lengths: vec![BYTES],
             rate,
@@ -64,15 +64,15 @@ pub fn calibrate(tester: &Tester, generator: Generator) -> Result<Calibration, O
             number,
             ends_early: true,
         };
-        let came = means.run(&asked, &|| false);
-        came.map_err(|error| Obstacle::new(error.to_string(), "run it as root; see netstage doctor"))
+        let result = means.run(&trial, &|| false);
+        result.map_err(|error| Obstacle::new(error.to_string(), "run it as root; see netstage doctor"))
     };
     let slow = run(SLOW, SLOW_FRAMES, 1)?;
     let mut delays = Histogram::default();
     delays.add(&slow.tally.delays);
     let Some(own_delay) = delays.quantile(0.5) else {
-        let remedy = "see netstage doctor; on a machine without XDP there is no tester";
-        return Err(Obstacle::new("the tester does not hear itself over a veth pair", remedy));
+        let remedy = "see netstage doctor; the tester requires XDP";
+        return Err(Obstacle::new("the tester receives none of its frames over a veth pair", remedy));
     };
     let fast = run(FAST, (FAST * FAST_SECONDS) as u64, 2)?;
     Ok(Calibration { own_delay: Duration(own_delay), most: fast.offered })
@@ -80,7 +80,7 @@ pub fn calibrate(tester: &Tester, generator: Generator) -> Result<Calibration, O
 
 fn ports(namespace: &Namespace) -> Result<Vec<Port>, Obstacle> {
     let failed = |error: netstage_host::netns::netlink::Error| Obstacle::system(&error.action, &error.source);
-    let end = |number: usize| VethEnd { namespace, name: ENDS[number], mac: STATIONS[number] };
+    let end = |number: usize| VethEnd { namespace, name: ENDS[number], mac: MACS[number] };
     create_veth(end(0), end(1), VethOptions::default()).map_err(failed)?;
     let mut netlink = Netlink::open(namespace).map_err(failed)?;
     for name in ENDS {
@@ -98,7 +98,7 @@ fn ports(namespace: &Namespace) -> Result<Vec<Port>, Obstacle> {
             router_interface: None,
         };
         let link = netlink.link(name).map_err(failed)?;
-        ports.push(Port::directly(namespace, settings, &link, STATIONS[1 - number])?);
+        ports.push(Port::directly(namespace, settings, &link, MACS[1 - number])?);
     }
     Ok(ports)
 }

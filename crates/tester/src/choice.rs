@@ -1,6 +1,6 @@
-//! Which generator sends where the configuration leaves it open: the fastest that every sending port takes.
-//! What a driver says of itself is not asked (not all do, and veth changes its mind); frames are sent, and
-//! the interface's own counter tells whether they left.
+//! Choice of the generator, if the configuration leaves it open: the fastest that every sending port supports.
+//! The features reported by a driver are not used, because not all drivers report them and those of veth change.
+//! Instead, frames are sent, and the interface's counter shows whether they left.
 
 use super::generator;
 use super::lsps::Lsps;
@@ -11,41 +11,42 @@ use netstage_scenario::tester::{Generator, Operation, Tester, Way};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Frames that are sent to see whether they leave, and how fast.
+/// Number of probe frames, and their rate in frames per second.
 const FRAMES: u64 = 64;
 const RATE: f64 = 10_000.0;
-/// How long they may take to be counted.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Time limit for the interface to count the probe frames.
+const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A generator, and why no faster one.
+/// Generator, and the reasons against faster ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// What sends.
+    /// Chosen generator.
     pub generator: Generator,
-    /// In words, what keeps the faster ones from it.
+    /// Reasons against faster generators.
     pub because: Vec<String>,
 }
 
-/// What sends by the ports of a tester.
+/// Chooses the generator for the ports of a tester.
 pub fn choose(tester: &Tester, ports: &[Port], namespace: &Namespace) -> Choice {
     let mut because = Vec::new();
     if tester.generator != Generator::Auto {
         return Choice { generator: tester.generator, because };
     }
-    let sending: BTreeSet<usize> = tester.ways.iter().flat_map(|way| way.from.iter().copied()).collect();
-    let mut all = |obstacle: &dyn Fn(usize) -> Option<String>| {
-        let found = sending.iter().find_map(|port| obstacle(*port));
-        because.extend(found.clone());
-        found.is_none()
+    let sending: BTreeSet<usize> =
+        tester.ways.iter().flat_map(|direction| direction.from.iter().copied()).collect();
+    let mut is_supported = |fault: &dyn Fn(usize) -> Option<String>| {
+        let first = sending.iter().find_map(|port| fault(*port));
+        because.extend(first.clone());
+        first.is_none()
     };
-    let by_af_xdp = |port: usize| {
+    let af_xdp_fault = |port: usize| {
         let link = &ports[port].settings.interface;
         let opened = generator::af_xdp(namespace, link).map(drop);
-        opened.err().map(|error| format!("{link} does not send by AF_XDP: {error}"))
+        opened.err().map(|error| format!("{link} cannot send by AF_XDP: {error}"))
     };
-    let generator = if all(&|port| by_live_frames(tester, ports, namespace, port)) {
+    let generator = if is_supported(&|port| live_frames_fault(tester, ports, namespace, port)) {
         Generator::Xdp
-    } else if all(&by_af_xdp) {
+    } else if is_supported(&af_xdp_fault) {
         Generator::AfXdp
     } else {
         Generator::AfPacket
@@ -53,18 +54,18 @@ pub fn choose(tester: &Tester, ports: &[Port], namespace: &Namespace) -> Choice 
     Choice { generator, because }
 }
 
-/// What keeps a port from sending live frames; none where they leave.
-fn by_live_frames(tester: &Tester, ports: &[Port], namespace: &Namespace, port: usize) -> Option<String> {
+/// Returns why a port cannot send live frames, or `None` if it can.
+fn live_frames_fault(tester: &Tester, ports: &[Port], namespace: &Namespace, port: usize) -> Option<String> {
     let first = tester.ways.first()?.first;
     let others = (0..ports.len()).filter(|other| *other != port).collect();
-    let alone = Tester {
+    let single = Tester {
         ways: vec![Way { from: vec![port], to: others, first, labels_above: 0 }],
         networks: 1,
         labels: None,
         ..tester.clone()
     };
     let means = Means {
-        tester: &alone,
+        tester: &single,
         ports,
         namespace,
         generator: Generator::Xdp,
@@ -72,24 +73,24 @@ fn by_live_frames(tester: &Tester, ports: &[Port], namespace: &Namespace, port: 
         leaving: Leaving::Spread,
         is_loop: false,
     };
-    let asked = Asked {
+    let trial = Asked {
         operation: Operation::Ip,
         lengths: vec![*tester.lengths().start()],
         rate: RATE,
         frames: FRAMES,
         drain: Duration::ZERO,
-        // Trials are counted from zero on, and this one is told apart from the first of them.
+        // Distinct from the numbers of later trials, which start at zero.
         number: u16::MAX,
         ends_early: false,
     };
     let link = &ports[port].settings.interface;
     let sent = || Some(Netlink::open(namespace).ok()?.link(link).ok()?.statistics.sent_packets);
     let before = sent();
-    if let Err(why) = means.run(&asked, &|| false) {
-        return Some(why.to_string());
+    if let Err(error) = means.run(&trial, &|| false) {
+        return Some(error.to_string());
     }
     let started = Instant::now();
-    while started.elapsed() < PATIENCE {
+    while started.elapsed() < TIMEOUT {
         if let (Some(before), Some(now)) = (before, sent())
             && now >= before + FRAMES
         {
@@ -98,7 +99,7 @@ fn by_live_frames(tester: &Tester, ports: &[Port], namespace: &Namespace, port: 
         std::thread::sleep(Duration::from_millis(5));
     }
     Some(format!(
-        "live frames of XDP do not leave by {link}: its driver does not take them, or it is an end of a veth pair \
+        "XDP live frames do not leave {link}: its driver does not support them, or it belongs to a veth pair \
          whose other end has GRO off (ethtool -K NAME gro on)"
     ))
 }

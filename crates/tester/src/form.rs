@@ -1,5 +1,5 @@
-//! How the frames of a test look: as they are sent, and as they must arrive after what the router is to do
-//! with them (RFC 1812 section 5.3.1, RFC 3032 section 2.4, RFC 3443).
+//! Frames of a test, as sent and as expected from the router (RFC 1812 section 5.3.1, RFC 3032 section 2.4,
+//! RFC 3443).
 
 use super::header::Header;
 use netstage_core::forward::Model;
@@ -9,51 +9,51 @@ use netstage_wire::mpls::{Entry, Label};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes of every packet beyond its headers: what the tester knows it by (`struct stamp` of bpf/trial.bpf.c).
+/// Length in bytes of the stamp that follows the headers of every packet (`struct stamp` of bpf/trial.bpf.c).
 pub const STAMP: usize = 18;
 const SIGNATURE: u16 = 0x5354;
 const UDP: usize = 8;
-/// The discard protocol (RFC 863), and RFC 2544's source port.
+/// Source port of RFC 2544, and destination port of the discard protocol (RFC 863).
 const PORTS: [u16; 2] = [0xc020, 9];
-/// Whoever is sent to has this address in its network.
+/// Host part of every destination address.
 const HOST: u8 = 2;
 
-/// Times to live of packets and of labels as they are sent: different, so that both can be told.
+/// TTLs of packets and labels as sent: different, so that each can be recognized.
 const IP_TTL: u8 = 64;
 const LABEL_TTL: u8 = 48;
 
-/// The headers of frames, in which only what differs from frame to frame is zero: lengths, checksums and
-/// the destination.
+/// Headers of frames. The fields that differ between frames are zero: lengths, checksums and the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Form {
-    /// The Ethernet header.
+    /// Ethernet header.
     pub ethernet: [u8; ETHERNET],
-    /// Entries of labels, the outermost first.
+    /// Label stack entries, the outermost first.
     pub labels: Vec<Entry>,
-    /// The number of the outermost one, for each peer.
+    /// Outermost label for each peer.
     pub by_peer: Vec<u32>,
-    /// The IP header.
+    /// IP header.
     pub ip: Header,
 }
 
-/// Where packets come from and go to.
+/// Destination networks of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destinations {
-    /// The first network, of 24 bits or of 48.
+    /// First network: a /24 of IPv4 or a /48 of IPv6.
     pub first: IpAddr,
-    /// How many follow each other.
+    /// Number of consecutive networks.
     pub networks: u32,
-    /// Over how many peers they are spread, in turn.
+    /// Number of peers, to which the networks are assigned in turn.
     pub peers: u32,
 }
 
 impl Destinations {
-    /// Those of a way.
-    pub fn of(tester: &Tester, way: &Way) -> Destinations {
-        Destinations { first: way.first, networks: tester.networks, peers: tester.peers(way) }
+    /// Returns the destinations of a direction.
+    pub fn of(tester: &Tester, direction: &Way) -> Destinations {
+        Destinations { first: direction.first, networks: tester.networks, peers: tester.peers(direction) }
     }
 
-    /// The address of the first host that is sent to, of IPv6 its first half: as the programs count.
+    /// Returns the first destination address, or the first half of an IPv6 address, in the form that the XDP
+    /// programs count up.
     pub fn first_host(self) -> u64 {
         match self.first {
             IpAddr::V4(first) => u64::from(u32::from(first) | u32::from(HOST)),
@@ -61,7 +61,7 @@ impl Destinations {
         }
     }
 
-    /// Where the packet of this number goes.
+    /// Returns the destination address of the packet with this sequence number.
     pub fn address(self, sequence: u32) -> IpAddr {
         let network = sequence % self.networks;
         match self.first {
@@ -73,14 +73,14 @@ impl Destinations {
         }
     }
 
-    /// The peer it goes to.
+    /// Returns the peer of the packet with this sequence number.
     pub fn peer(self, sequence: u32) -> u32 {
         sequence % self.networks % self.peers
     }
 }
 
-/// Where packets to a network come from that a port sends: its address, or where that is not of their kind one
-/// for benchmarks (RFC 5180) that ends with it.
+/// Returns the source address of packets that a port with this address sends to a network. For IPv6 packets of
+/// an IPv4 port it is a benchmarking address (RFC 5180) that ends with the IPv4 address.
 pub fn source(address: IpAddr, first: IpAddr) -> IpAddr {
     match (address, first) {
         (IpAddr::V4(address), IpAddr::V6(_)) => {
@@ -90,7 +90,7 @@ pub fn source(address: IpAddr, first: IpAddr) -> IpAddr {
     }
 }
 
-/// Frames as they are sent to the router, with these labels for each peer.
+/// Returns the template of frames sent to the router, with the outermost label of each peer.
 pub fn sent(operation: Operation, by_peer: Vec<u32>, from: IpAddr, macs: [Mac; 2]) -> Form {
     let mut entries: Vec<Entry> = by_peer.first().map(|label| entry(*label, LABEL_TTL)).into_iter().collect();
     if operation == Operation::Php {
@@ -99,7 +99,7 @@ pub fn sent(operation: Operation, by_peer: Vec<u32>, from: IpAddr, macs: [Mac; 2
     form(entries, by_peer, IP_TTL, from, macs)
 }
 
-/// The same as they must arrive.
+/// Returns the template of frames expected from the router, with the outermost label of each peer.
 pub fn forwarded(
     operation: Operation,
     model: Model,
@@ -121,7 +121,7 @@ pub fn forwarded(
 }
 
 fn entry(label: u32, ttl: u8) -> Entry {
-    let label = Label::new(label).expect("configurations have labels of 20 bits");
+    let label = Label::new(label).expect("configured labels have 20 bits");
     Entry { label, traffic_class: 0, bottom: false, ttl }
 }
 
@@ -144,29 +144,29 @@ fn form(
     Form { ethernet, labels, by_peer, ip }
 }
 
-/// Source and destination port of all packets.
+/// Returns the UDP source and destination port of all packets, in network byte order.
 pub fn ports() -> [u8; 4] {
     let [source, destination] = PORTS.map(u16::to_be_bytes);
     [source[0], source[1], destination[0], destination[1]]
 }
 
-/// What tells a packet of a test from all others, and from each other.
+/// Identification of a test packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The trial.
+    /// Number of the trial.
     pub trial: u16,
-    /// Who sent it.
+    /// Number of the stream.
     pub stream: u8,
-    /// Which of its packets it is, from zero on.
+    /// Sequence number within the stream, from zero.
     pub sequence: u32,
-    /// When it was sent (CLOCK_MONOTONIC).
+    /// Time of transmission (CLOCK_MONOTONIC).
     pub sent_ns: u64,
 }
 
 impl Stamp {
     fn to_bytes(self) -> [u8; STAMP] {
         let mut bytes = [0; STAMP];
-        // As a program of the same machine writes them.
+        // Native byte order, as in the XDP programs of the same machine.
         bytes[..2].copy_from_slice(&SIGNATURE.to_ne_bytes());
         bytes[2..4].copy_from_slice(&self.trial.to_ne_bytes());
         bytes[4] = self.stream;
@@ -177,8 +177,8 @@ impl Stamp {
 
     fn read(bytes: &[u8]) -> Option<Stamp> {
         let bytes: &[u8; STAMP] = bytes.first_chunk()?;
-        let is_one = bytes[..2] == SIGNATURE.to_ne_bytes();
-        is_one.then(|| Stamp {
+        let is_signed = bytes[..2] == SIGNATURE.to_ne_bytes();
+        is_signed.then(|| Stamp {
             trial: u16::from_ne_bytes([bytes[2], bytes[3]]),
             stream: bytes[4],
             sequence: u32::from_ne_bytes(bytes[6..10].try_into().expect("four bytes")),
@@ -188,17 +188,17 @@ impl Stamp {
 }
 
 impl Form {
-    /// Bytes of a frame around its IP packet.
+    /// Returns the number of bytes before the IP packet.
     pub fn around(&self) -> usize {
         ETHERNET + self.labels.len() * netstage_wire::mpls::ENTRY
     }
 
-    /// The frame of a packet of this length.
+    /// Builds the frame of an IP packet of this length.
     pub fn frame(&self, stamp: Stamp, length: u16, to: Destinations) -> Vec<u8> {
         let mut frame = self.ethernet.to_vec();
-        for (place, entry) in self.labels.iter().enumerate() {
-            let own = self.by_peer.get(to.peer(stamp.sequence) as usize).filter(|_| place == 0);
-            let label = own.and_then(|label| Label::new(*label)).unwrap_or(entry.label);
+        for (position, entry) in self.labels.iter().enumerate() {
+            let peer_label = self.by_peer.get(to.peer(stamp.sequence) as usize).filter(|_| position == 0);
+            let label = peer_label.and_then(|label| Label::new(*label)).unwrap_or(entry.label);
             frame.extend(Entry { label, ..*entry }.to_bytes());
         }
         let mut ip = self.ip.clone();
@@ -215,60 +215,60 @@ impl Form {
         frame
     }
 
-    /// In what a frame that came differs from what had to come, in words. `bytes` may be its beginning only.
+    /// Describes how a received frame differs from the expected frame. `bytes` may be truncated.
     pub fn differences(&self, bytes: &[u8], length: usize, to: Destinations, sources: &[IpAddr]) -> String {
-        let Some(found) = Found::read(bytes) else { return "it is no test packet any more".into() };
+        let Some(received) = Found::read(bytes) else { return "not recognizable as a test packet".into() };
         let mut form = self.clone();
-        // Each stream has its own.
-        if let Some(source) = sources.iter().find(|source| **source == found.ip.source()) {
+        // Each stream has its own source address.
+        if let Some(source) = sources.iter().find(|source| **source == received.ip.source()) {
             form.ip.set_source(*source);
         }
-        let wanted = form.frame(found.stamp, found.length, to);
-        let wanted = Found::read(&wanted).expect("what is sent can be read");
-        let mut told = String::new();
-        let mut tell = |what: &str, found: &dyn std::fmt::Display, wanted: &dyn std::fmt::Display| {
-            let and = if told.is_empty() { "" } else { ", " };
-            write!(told, "{and}{what} {found} instead of {wanted}").expect("writing to a string");
+        let expected = form.frame(received.stamp, received.length, to);
+        let expected = Found::read(&expected).expect("a test frame is readable");
+        let mut text = String::new();
+        let mut add = |field: &str, received: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| {
+            let separator = if text.is_empty() { "" } else { ", " };
+            write!(text, "{separator}{field} {received} instead of {expected}").expect("writing to a string");
         };
         let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
-        if found.macs != wanted.macs {
+        if received.macs != expected.macs {
             let both = |[to, from]: [Mac; 2]| format!("{} to {}", mac(from), mac(to));
-            tell("stations", &both(found.macs), &both(wanted.macs));
+            add("MAC addresses", &both(received.macs), &both(expected.macs));
         }
-        if found.labels != wanted.labels {
-            tell("labels", &stack(&found.labels), &stack(&wanted.labels));
+        if received.labels != expected.labels {
+            add("labels", &stack(&received.labels), &stack(&expected.labels));
         }
-        let (had, has) = (&wanted.ip, &found.ip);
-        if has.ttl() != had.ttl() {
-            tell("time to live", &has.ttl(), &had.ttl());
+        let (ip, expected_ip) = (&received.ip, &expected.ip);
+        if ip.ttl() != expected_ip.ttl() {
+            add("TTL", &ip.ttl(), &expected_ip.ttl());
         }
-        if has.class() != had.class() {
-            tell("traffic class", &has.class(), &had.class());
+        if ip.class() != expected_ip.class() {
+            add("traffic class", &ip.class(), &expected_ip.class());
         }
-        if has.source() != had.source() {
-            tell("source", &has.source(), &had.source());
+        if ip.source() != expected_ip.source() {
+            add("source", &ip.source(), &expected_ip.source());
         }
-        if has.destination() != had.destination() {
-            tell("destination", &has.destination(), &had.destination());
+        if ip.destination() != expected_ip.destination() {
+            add("destination", &ip.destination(), &expected_ip.destination());
         }
-        if !has.is_intact() {
-            tell("checksum", &"wrong", &"right");
+        if !ip.is_intact() {
+            add("checksum", &"wrong", &"right");
         }
-        if !has.rest_is(had) || found.udp != wanted.udp {
-            tell("other header fields", &"changed", &"as sent");
+        if !ip.rest_is(expected_ip) || received.udp != expected.udp {
+            add("other header fields", &"changed", &"as sent");
         }
-        let room = length.saturating_sub(found.around);
-        if room < usize::from(found.length) {
-            tell("bytes", &room, &found.length);
+        let room = length.saturating_sub(received.around);
+        if room < usize::from(received.length) {
+            add("bytes", &room, &received.length);
         }
-        match told.is_empty() {
-            true => "its length is not the one sent".into(),
-            false => told,
+        match text.is_empty() {
+            true => "length differs from the length sent".into(),
+            false => text,
         }
     }
 }
 
-/// A frame in its parts.
+/// Parsed frame.
 struct Found {
     macs: [Mac; 2],
     labels: Vec<Entry>,
@@ -313,10 +313,10 @@ fn stack(labels: &[Entry]) -> String {
     if labels.is_empty() {
         return "none".into();
     }
-    let one = |entry: &Entry| {
+    let text = |entry: &Entry| {
         let class =
             if entry.traffic_class > 0 { format!(", class {}", entry.traffic_class) } else { String::new() };
-        format!("{} (time to live {}{class})", entry.label.number(), entry.ttl)
+        format!("{} (TTL {}{class})", entry.label.number(), entry.ttl)
     };
-    labels.iter().map(one).collect::<Vec<_>>().join(" / ")
+    labels.iter().map(text).collect::<Vec<_>>().join(" / ")
 }

@@ -1,5 +1,5 @@
-//! Who sends: a program in the kernel, or this thread through a port. Both send each frame at its time as
-//! well as they can, and say how well that was.
+//! Senders of frames: a program in the kernel, or the calling thread through a port. Both pace the frames and
+//! report the achieved progress.
 
 use super::form::{Destinations, Form, Stamp};
 use super::program::{Brake, Generator, Progress, Settings};
@@ -15,83 +15,81 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What a stream sends.
+/// Stream of frames from one port.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// How frames begin.
+    /// Template of the frames.
     pub form: Form,
-    /// Where they go.
+    /// Destination networks.
     pub to: Destinations,
     /// Lengths of IP packets, in turn.
     pub lengths: Vec<u16>,
-    /// The trial.
+    /// Number of the trial.
     pub trial: u16,
-    /// Its number.
+    /// Number of the stream.
     pub number: u8,
-    /// Frames a second.
+    /// Frames per second.
     pub rate: f64,
-    /// Frames in all.
+    /// Number of frames.
     pub frames: u64,
-    /// Ends early once so much time was lost that the trial is void.
+    /// Maximum time lost to lateness. Beyond it the trial is void, and the stream ends early.
     pub most_lost_ns: u64,
 }
 
-/// A batch of the program in the kernel takes this long, about: shorter ones cost more than they give.
+/// Approximate duration of a batch of the kernel program. Shorter batches cost more than they gain.
 const BATCH_NS: f64 = BURST.0 as f64;
-/// Most frames of a batch.
-const MOST: u32 = 64;
-/// What the kernel takes, at most, until it calls the program for the first time: it waits until no processor
-/// runs what was there before (an RCU grace period, tens of milliseconds on some kernels).
+/// Maximum number of frames in a batch.
+const MAX_BATCH: u32 = 64;
+/// Maximum time until the kernel calls the program for the first time. The kernel waits for an RCU grace
+/// period, which takes tens of milliseconds on some kernels.
 pub const SETTING_UP_NS: u64 = 100_000_000;
-/// Calls of the program, at most, before that is to be gone through again.
-const CALLS: u64 = 1 << 31;
-/// What a call takes at least that finds nothing due: it asks for the time over and over.
+/// Maximum number of calls of the program per run; each run costs the setup time again.
+const MAX_CALLS: u64 = 1 << 31;
+/// Minimum duration of a call that finds no frame due, because it polls the clock repeatedly.
 const IDLE_NS: u64 = 1_000;
-/// Frames that are sent at once if all of them are late: what is later still is not made up for, since a burst
-/// at full speed would be no load that was asked for.
-const AT_ONCE: u64 = 64;
-/// Nor is what is later than this, where frames follow each other faster.
+/// Maximum number of late frames sent in a burst. Frames later than that shift the schedule instead, because
+/// a burst at full speed is not the requested load.
+const MAX_CATCH_UP: u64 = 64;
+/// Minimum lateness that shifts the schedule, at rates at which the burst is shorter.
 const LATE_NS: u64 = 200_000;
 
-/// The end of a trial before all is sent, for all its senders.
+/// Early end of a trial, shared by all its senders.
 #[derive(Debug, Default)]
 pub struct End {
-    has_come: AtomicBool,
+    is_stopped: AtomicBool,
     brakes: Mutex<Vec<Brake>>,
 }
 
 impl End {
-    /// Has them send no more.
+    /// Stops all senders.
     pub fn come(&self) {
-        self.has_come.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         self.brakes().iter().for_each(Brake::pull);
     }
 
-    fn has_come(&self) -> bool {
-        self.has_come.load(Ordering::Relaxed)
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
     }
 
     fn brakes(&self) -> std::sync::MutexGuard<'_, Vec<Brake>> {
         self.brakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It ends this program too.
-    fn ends(&self, brake: Brake) {
+    fn register(&self, brake: Brake) {
         self.brakes().push(brake);
     }
 }
 
 impl Stream {
-    /// Frames that the program in the kernel sends back to back.
+    /// Returns the number of frames that the kernel program sends back to back.
     pub fn batch(&self) -> u32 {
-        ((self.rate * BATCH_NS / 1e9) as u32).clamp(1, MOST)
+        ((self.rate * BATCH_NS / 1e9) as u32).clamp(1, MAX_BATCH)
     }
 
-    fn most_late_ns(&self) -> u64 {
-        LATE_NS.max((AT_ONCE as f64 / self.rate * 1e9) as u64)
+    fn max_late_ns(&self) -> u64 {
+        LATE_NS.max((MAX_CATCH_UP as f64 / self.rate * 1e9) as u64)
     }
 
-    /// As the program is told.
     fn settings(&self) -> Settings<'_> {
         let batch = self.batch();
         Settings {
@@ -104,7 +102,7 @@ impl Stream {
             port: (1, 0),
             batch_gap: (f64::from(batch) / self.rate * 1e9 * 1024.0) as u64,
             batch,
-            most_late_ns: self.most_late_ns(),
+            most_late_ns: self.max_late_ns(),
             most_lost_ns: self.most_lost_ns,
             frames: self.frames,
             watches: false,
@@ -112,8 +110,8 @@ impl Stream {
     }
 }
 
-/// Sends by the program in the kernel, from the calling thread's namespace. `start` is called when all is
-/// prepared, and tells when the first frame is due.
+/// Sends by the kernel program, from the namespace of the calling thread. `start` is called after preparation
+/// and returns the time of the first frame.
 pub fn in_kernel(
     stream: &Stream,
     interface: u32,
@@ -121,45 +119,46 @@ pub fn in_kernel(
     end: &End,
 ) -> Result<Progress, Error> {
     let generator = Generator::load(&stream.settings(), interface);
-    // Others wait for this one, even if it cannot send.
+    // Other senders wait for this call, even if this sender failed.
     let start_ns = start();
-    go_first();
+    raise_priority();
     let mut generator = generator?;
     // A call may last as long as the trial.
-    end.ends(generator.brake());
+    end.register(generator.brake());
     generator.start(start_ns);
     loop {
         let progress = generator.progress();
-        if progress.sent >= stream.frames || generator.is_over() || end.has_come() {
+        if progress.sent >= stream.frames || generator.is_over() || end.is_stopped() {
             generator.brake().pull();
             return Ok(progress);
         }
-        // Those that are called when all is sent would hold up the end.
+        // Surplus calls after the last frame would delay the end.
         let next = start_ns + (progress.sent as f64 / stream.rate * 1e9) as u64;
         let left = stream.frames - progress.sent;
         let sending = (left as f64 / stream.rate * 1e9) as u64;
         let idle = (next.saturating_sub(monotonic_ns()) + sending) / IDLE_NS;
-        generator.run((left + idle + u64::from(stream.batch())).min(CALLS) as u32)?;
+        generator.run((left + idle + u64::from(stream.batch())).min(MAX_CALLS) as u32)?;
     }
 }
 
-/// Has the calling thread run before all others that are not real-time. Where it is refused, senders may be
-/// late, and send less than was asked for.
-fn go_first() {
+/// Gives the calling thread the highest priority below real-time. Without the privilege, senders may be late
+/// and send less than requested.
+fn raise_priority() {
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), -20);
 }
 
-/// Opens a port that only sends.
+/// Opens an AF_PACKET port for sending only.
 pub fn af_packet(namespace: &Namespace, link: &str) -> io::Result<AfPacket> {
     AfPacket::open(namespace, link, af_packet::Options::default())
 }
 
-/// The same by AF_XDP.
+/// Opens an AF_XDP port for sending only.
 pub fn af_xdp(namespace: &Namespace, link: &str) -> io::Result<AfXdp> {
     AfXdp::open(namespace, link, af_xdp::Options { receives: false, ..af_xdp::Options::default() })
 }
 
-/// Sends through a port, frame by frame; `start` as above.
+/// Sends through a port, frame by frame. `start` is called after preparation and returns the time of the first
+/// frame.
 pub fn by_port<P: Port>(
     stream: &Stream,
     port: io::Result<P>,
@@ -167,23 +166,23 @@ pub fn by_port<P: Port>(
     end: &End,
 ) -> io::Result<Progress> {
     let mut start_ns = start();
-    go_first();
+    raise_priority();
     let (mut port, mut pacer, mut progress) = (port?, Pacer::for_this_thread(), Progress::default());
     let (gap, mut lost_ns) = (1e9 / stream.rate, 0);
-    while progress.sent < stream.frames && !end.has_come() {
+    while progress.sent < stream.frames && !end.is_stopped() {
         let due = start_ns + (progress.sent as f64 * gap) as u64;
         pacer.wait(due, true, None);
         let now = monotonic_ns();
         if now < due {
             continue;
         }
-        let lost = (now - due).saturating_sub(stream.most_late_ns());
+        let lost = (now - due).saturating_sub(stream.max_late_ns());
         (start_ns, lost_ns) = (start_ns + lost, lost_ns + lost);
         if lost_ns > stream.most_lost_ns && progress.sent > stream.frames / 4 {
             break;
         }
-        let all_due = ((now - start_ns) as f64 / gap) as u64 + 1;
-        let until = all_due.min(stream.frames).min(progress.sent + AT_ONCE);
+        let total_due = ((now - start_ns) as f64 / gap) as u64 + 1;
+        let until = total_due.min(stream.frames).min(progress.sent + MAX_CATCH_UP);
         while progress.sent < until {
             let sequence = progress.sent as u32;
             let length = stream.lengths[progress.sent as usize % stream.lengths.len()];

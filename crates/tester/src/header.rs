@@ -1,19 +1,18 @@
-//! The IP header of a test packet, of either version: what is the same in both by name.
+//! IP header of a test packet, with uniform access to the fields common to IPv4 and IPv6.
 
 use netstage_wire::checksum::checksum;
 use netstage_wire::ethernet::ethertype;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// UDP's number.
 const UDP: u8 = 17;
 
-/// An IP header.
+/// IPv4 or IPv6 header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     bytes: Vec<u8>,
 }
 
-/// Where fields are.
+/// Length of the header and of an address, and offsets of the fields.
 struct Layout {
     header: usize,
     length: usize,
@@ -25,11 +24,11 @@ struct Layout {
 
 const IPV4: Layout = Layout { header: 20, length: 2, protocol: 9, ttl: 8, source: 12, address: 4 };
 const IPV6: Layout = Layout { header: 40, length: 4, protocol: 6, ttl: 7, source: 8, address: 16 };
-/// Where IPv4 has its checksum.
+/// Offset of the checksum of IPv4.
 const CHECKSUM: usize = 10;
 
 impl Header {
-    /// What UDP packets of a source begin with; lengths, the checksum and the destination are zero.
+    /// Creates the header of UDP packets from a source. Length, checksum and destination are zero.
     pub fn new(source: IpAddr, ttl: u8) -> Header {
         let (layout, first) = if source.is_ipv4() { (IPV4, 0x45) } else { (IPV6, 0x60) };
         let mut header = Header { bytes: vec![0; layout.header] };
@@ -40,7 +39,7 @@ impl Header {
         header
     }
 
-    /// The header that bytes begin with, and what follows it.
+    /// Reads the header at the beginning of a packet, and returns it with the remaining bytes.
     pub fn read(bytes: &[u8]) -> Option<(Header, &[u8])> {
         let layout = if bytes.first()? >> 4 == 6 { IPV6 } else { IPV4 };
         let (header, rest) = bytes.split_at_checked(layout.header)?;
@@ -51,27 +50,27 @@ impl Header {
         if self.is_ipv6() { IPV6 } else { IPV4 }
     }
 
-    /// Of which version it is.
+    /// Returns whether this is an IPv6 header.
     pub fn is_ipv6(&self) -> bool {
         self.bytes[0] >> 4 == 6
     }
 
-    /// What an Ethernet frame says of it.
+    /// Returns the EtherType of the packet.
     pub fn ethertype(&self) -> u16 {
         if self.is_ipv6() { ethertype::IPV6 } else { ethertype::IPV4 }
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the header.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Time to live, or hop limit.
+    /// Returns the TTL or hop limit.
     pub fn ttl(&self) -> u8 {
         self.bytes[self.layout().ttl]
     }
 
-    /// Type of service, or traffic class.
+    /// Returns the type of service or traffic class.
     pub fn class(&self) -> u8 {
         match self.is_ipv6() {
             true => self.bytes[0] << 4 | self.bytes[1] >> 4,
@@ -79,19 +78,19 @@ impl Header {
         }
     }
 
-    /// Bytes of the packet, as it says.
+    /// Returns the length of the packet with its header, in bytes.
     pub fn length(&self) -> u16 {
         let Layout { header, length, .. } = self.layout();
-        let told = u16::from_be_bytes([self.bytes[length], self.bytes[length + 1]]);
-        told + if self.is_ipv6() { header as u16 } else { 0 }
+        let value = u16::from_be_bytes([self.bytes[length], self.bytes[length + 1]]);
+        value + if self.is_ipv6() { header as u16 } else { 0 }
     }
 
-    /// Where it comes from.
+    /// Returns the source address.
     pub fn source(&self) -> IpAddr {
         self.address(self.layout().source)
     }
 
-    /// Where it goes.
+    /// Returns the destination address.
     pub fn destination(&self) -> IpAddr {
         self.address(self.layout().source + self.layout().address)
     }
@@ -104,7 +103,7 @@ impl Header {
         }
     }
 
-    /// Makes it that of another sender.
+    /// Sets the source address.
     pub fn set_source(&mut self, source: IpAddr) {
         self.set_address(self.layout().source, source);
     }
@@ -116,12 +115,16 @@ impl Header {
         }
     }
 
-    /// Fills in what differs from packet to packet. Panics unless the destination is of its version.
+    /// Sets the length, destination and checksum.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the destination is of the other IP version.
     pub fn complete(&mut self, length: u16, destination: IpAddr) {
-        let Layout { header, length: place, source, address, .. } = self.layout();
+        let Layout { header, length: at, source, address, .. } = self.layout();
         assert_eq!(destination.is_ipv6(), self.is_ipv6());
-        let told = if self.is_ipv6() { length - header as u16 } else { length };
-        self.bytes[place..place + 2].copy_from_slice(&told.to_be_bytes());
+        let value = if self.is_ipv6() { length - header as u16 } else { length };
+        self.bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
         self.set_address(source + address, destination);
         if !self.is_ipv6() {
             let sum = checksum(&self.bytes);
@@ -129,7 +132,7 @@ impl Header {
         }
     }
 
-    /// The checksum of a UDP packet of which these are the bytes, its own field zero; IPv4 needs none.
+    /// Returns the checksum of a UDP packet whose checksum field is zero, or zero for IPv4, which needs none.
     pub fn udp_checksum(&self, packet: &[u8]) -> u16 {
         if !self.is_ipv6() {
             return 0;
@@ -145,12 +148,12 @@ impl Header {
         }
     }
 
-    /// Whether its checksum is right, where it has one.
+    /// Returns whether the checksum is correct; always for IPv6, which has none.
     pub fn is_intact(&self) -> bool {
         self.is_ipv6() || checksum(&self.bytes) == 0
     }
 
-    /// Whether another is the same in all that has no name here.
+    /// Returns whether all fields without an accessor are equal to those of another header.
     pub fn rest_is(&self, other: &Header) -> bool {
         let rest = |header: &Header| {
             let mut bytes = header.bytes.clone();
@@ -175,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_tell_what_was_put_into_them() {
+    fn fields_are_read_as_written() {
         for (source, destination) in [("192.0.2.1", "11.0.0.2"), ("2001:db8::1", "2001:db8:7::2")] {
             let mut header = Header::new(source.parse().unwrap(), 64);
             header.complete(100, destination.parse().unwrap());

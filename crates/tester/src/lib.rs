@@ -1,20 +1,19 @@
-//! The router tester: everything around one router, on interfaces of this machine.
+//! Router tester: sends traffic through one router that is attached to interfaces of this machine.
 //!
-//! A trial of a search is a plan with one flow, as on any stage; here its packets go through a real router,
-//! and each is looked at when it comes back.
+//! A trial of a search is a plan with one flow, as on any stage. Its packets go through a real router, and
+//! each is checked when it returns.
 //!
-//! - [`apart`]: a thread for sessions with the router.
-//! - [`bench`]: the stage: ports, what the router is told, one trial after another.
-//! - [`calibration`]: the tester without a router.
-//! - [`choice`]: which generator, where that is left open.
-//! - `convergence`: routes that go and come while packets flow.
-//! - [`form`]: how frames look before and behind the router.
-//! - [`header`]: their IP header, of either version.
-//! - [`generator`]: who sends them; [`program`], the programs in the kernel that make and check them.
-//! - [`lsps`]: labels, as configured or told by LDP.
-//! - [`routes`]: what the router is told by BGP; `beside`: of a file, for nothing but the table's size.
-//! - `readiness`: what the router does before anything is measured.
-//! - [`trial`]: one trial; `outcome`: what a stage tells of it; [`port`]: an interface and the router behind it.
+//! - [`apart`]: thread for the sessions with the router.
+//! - [`bench`]: stage with its ports and sessions, which runs the trials.
+//! - [`calibration`]: delay and maximum rate of the tester without a router.
+//! - [`choice`]: choice of the generator.
+//! - `convergence`: withdrawal and announcement of routes during a trial.
+//! - [`form`]: frames before and after the router; [`header`]: their IP header.
+//! - [`generator`]: senders; [`program`]: the kernel programs that send and check frames.
+//! - [`lsps`]: labels, as configured or distributed by LDP.
+//! - [`routes`]: routes announced by BGP; `beside`: background routes of a file.
+//! - `readiness`: wait until the router forwards as configured.
+//! - [`trial`]: one trial; `outcome`: its outcome for reports; [`port`]: an interface and the router behind it.
 //!
 //! ```
 //! use netstage_tester::form::ports;
@@ -22,7 +21,7 @@
 //! assert_eq!(ports().len(), 4, "a source and a destination port");
 //! ```
 //!
-//! Invariant: what the tester fell short of is never the router's loss.
+//! Invariant: a frame that the tester did not send is never counted as lost by the router.
 
 mod apart;
 pub mod bench;

@@ -1,9 +1,8 @@
-//! The label switched paths of a test: which labels the router was told of by its operator, or which it and
-//! the tester have told each other by label distribution (RFC 5036).
+//! Label switched paths of a test. Their labels are configured, or distributed by LDP (RFC 5036).
 //!
-//! By LDP each port is a router of its own. Those that receive are the ends of paths to addresses behind
-//! them, one for each peer; the labels that the router tells of for these, and for itself, are those
-//! packets are sent with.
+//! With LDP each port is a router of its own. Receiving ports are the egresses of LSPs to addresses behind
+//! them, one for each peer. Packets carry the labels that the router advertises for these addresses and for
+//! itself.
 
 use super::apart;
 use super::port::Port;
@@ -21,20 +20,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Paths whose last router but one pops lead to addresses so far above the others.
+/// Offset of the addresses whose LSPs end with penultimate hop popping.
 const PENULTIMATE: u32 = 128;
 
-/// The paths.
+/// Label switched paths.
 #[derive(Debug)]
 pub enum Lsps {
-    /// As configured.
+    /// Labels as configured.
     Configured,
-    /// As told by LDP.
+    /// Labels distributed by LDP.
     Distributed(Speakers),
 }
 
 impl Lsps {
-    /// As a tester's configuration asks for them.
+    /// Starts the label distribution that the configuration requires.
     pub fn begin(tester: &Tester, ports: &[Port], namespace: &Namespace) -> io::Result<Lsps> {
         match tester.labels.map(|labels| labels.by) {
             None | Some(LabelsBy::You) => Ok(Lsps::Configured),
@@ -43,37 +42,39 @@ impl Lsps {
         }
     }
 
-    /// The outer labels of packets to each peer of a way as they are sent by a port; none where they have no
-    /// label. In words, why they are not known.
+    /// Returns the outer labels of packets that a port sends to each peer of a direction, or an empty list if
+    /// packets have no label. The error explains why labels are unknown.
     pub fn incoming(
         &self,
         tester: &Tester,
         ports: &[Port],
         operation: Operation,
-        way: &Way,
+        direction: &Way,
         from: usize,
     ) -> Result<Vec<u32>, String> {
         let Some(labels) = tester.labels else { return Ok(Vec::new()) };
         let Some(first) = labels.incoming(operation) else { return Ok(Vec::new()) };
-        let peers = 0..tester.peers(way);
+        let peers = 0..tester.peers(direction);
         let Lsps::Distributed(speakers) = self else {
-            return Ok(peers.map(|peer| first + way.labels_above + peer).collect());
+            return Ok(peers.map(|peer| first + direction.labels_above + peer).collect());
         };
         let speaker = &speakers.0[from];
         let port = &ports[from];
         let label = |peer: u32| {
-            let found = match operation {
+            let label = match operation {
                 Operation::Pop => {
-                    speaker.of_router(labels.router_loopback.map_or(port.settings.router, IpAddr::V4))
+                    speaker.router_label(labels.router_loopback.map_or(port.settings.router, IpAddr::V4))
                 }
-                Operation::Php | Operation::Unlabelled => speaker.of(penultimate(tester, way, peer)),
-                _ => speaker.of(tester.loopback(way, peer)),
+                Operation::Php | Operation::Unlabelled => {
+                    speaker.label_of(penultimate(tester, direction, peer))
+                }
+                _ => speaker.label_of(tester.loopback(direction, peer)),
             };
-            let label = found.ok_or_else(|| speaker.missing(port, operation, tester.loopback(way, peer)))?;
-            match label {
+            let missing = || speaker.missing_label(port, operation, tester.loopback(direction, peer));
+            match label.ok_or_else(missing)? {
                 Label::IMPLICIT_NULL => Err(format!(
-                    "{} wants no label at its end of a path (implicit null), so there is nothing to pop: have it \
-                     advertise explicit null",
+                    "{} advertises implicit null, so packets have no label to pop: configure it to advertise \
+                     explicit null",
                     port.settings.router
                 )),
                 label => Ok(label.number()),
@@ -82,46 +83,46 @@ impl Lsps {
         peers.map(label).collect()
     }
 
-    /// How many sessions have ended, and of one of them why.
+    /// Returns the number of sessions that have ended, and a message for the last port with such an end.
     pub fn ended(&self, ports: &[Port]) -> (u32, Option<String>) {
         let Lsps::Distributed(speakers) = self else { return (0, None) };
-        let (mut count, mut said) = (0, None);
+        let (mut count, mut message) = (0, None);
         for (speaker, port) in speakers.0.iter().zip(ports) {
             let state = lock(&speaker.state);
             count += state.ended;
             if state.ended > 0 {
                 let router = port.settings.router;
-                said = Some(format!("the LDP session with {router} ended: {}", state.why));
+                message = Some(format!("the LDP session with {router} ended: {}", state.end_reason));
             }
         }
-        (count, said)
+        (count, message)
     }
 
-    /// The labels of packets that have left the router for each peer of a way.
-    pub fn outgoing(&self, tester: &Tester, operation: Operation, way: &Way) -> Vec<u32> {
+    /// Returns the outer labels of packets that the router forwards to each peer of a direction.
+    pub fn outgoing(&self, tester: &Tester, operation: Operation, direction: &Way) -> Vec<u32> {
         let Some(labels) = tester.labels else { return Vec::new() };
         let first = match (self, operation) {
-            // There is one label to a path, whoever puts it on.
+            // LDP assigns one label per LSP, whether the router swaps or pushes it.
             (Lsps::Distributed(_), Operation::Swap) => Some(labels.push),
             _ => labels.outgoing(operation),
         };
         let Some(first) = first else { return Vec::new() };
-        let peers = 0..tester.peers(way);
-        // The inner of two labels is the same for all.
-        peers.map(|peer| if first == INNER { first } else { first + way.labels_above + peer }).collect()
+        let peers = 0..tester.peers(direction);
+        // All peers share the inner label.
+        peers.map(|peer| if first == INNER { first } else { first + direction.labels_above + peer }).collect()
     }
 }
 
-/// The end of the path that the router is the last but one of.
-fn penultimate(tester: &Tester, way: &Way, peer: u32) -> Ipv4Addr {
-    Ipv4Addr::from(u32::from(tester.loopback(way, peer)) + PENULTIMATE)
+/// Returns the address of the LSP of which the router is the penultimate hop.
+fn penultimate(tester: &Tester, direction: &Way, peer: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(tester.loopback(direction, peer)) + PENULTIMATE)
 }
 
-/// The routers that the ports are, in order.
+/// LDP speakers, one for each port in order.
 #[derive(Debug)]
 pub struct Speakers(Vec<Speaker>, Option<JoinHandle<io::Result<()>>>);
 
-/// What a speaker is run with.
+/// Arguments of a speaker's task.
 type Task = (Config, Place, UnboundedReceiver<Command>, Arc<Mutex<State>>);
 
 #[derive(Debug)]
@@ -133,12 +134,12 @@ struct Speaker {
 #[derive(Debug, Default)]
 struct State {
     is_up: bool,
-    /// What the router has told of prefixes.
+    /// Labels that the router advertises, by prefix.
     labels: BTreeMap<(IpAddr, u8), Label>,
     fault: Option<String>,
-    /// How many sessions have ended, and why the last one did.
+    /// Number of sessions that have ended, and reason of the last end.
     ended: u32,
-    why: String,
+    end_reason: String,
 }
 
 impl Speakers {
@@ -156,7 +157,7 @@ impl Speakers {
                 targets: Vec::new(),
                 md5_keys: Vec::new(),
             };
-            // The receiver is there: it is in `tasks`.
+            // Cannot fail, because the receiver is in `tasks`.
             let _ = commands.send(Command::SetAddresses(vec![address.into()]));
             let _ = commands.send(Command::Bind(bindings(tester, number)));
             tasks.push((Config::new(address, address), place, received, Arc::clone(&state)));
@@ -164,8 +165,8 @@ impl Speakers {
         }
         let epoch = std::time::Instant::now();
         let speak = move |(config, place, received, state): Task| async move {
-            let heard = |_, report| note(&mut lock(&state), report);
-            if let Err(error) = ldp::run(config, place, epoch, received, heard).await {
+            let on_report = |_, report| update(&mut lock(&state), report);
+            if let Err(error) = ldp::run(config, place, epoch, received, on_report).await {
                 lock(&state).fault = Some(error.to_string());
             }
         };
@@ -184,30 +185,32 @@ impl Drop for Speakers {
 }
 
 impl Speaker {
-    /// What the router has told of an address.
-    fn of(&self, address: Ipv4Addr) -> Option<Label> {
+    /// Returns the label that the router advertises for an address.
+    fn label_of(&self, address: Ipv4Addr) -> Option<Label> {
         lock(&self.state).labels.get(&(address.into(), 32)).copied()
     }
 
-    /// What it has told of itself: of a prefix that this address of its own is in, the longest first.
-    fn of_router(&self, address: IpAddr) -> Option<Label> {
-        let is_in = |&(prefix, length): &(IpAddr, u8)| {
+    /// Returns the label that the router advertises for itself: of the longest prefix with its address.
+    fn router_label(&self, address: IpAddr) -> Option<Label> {
+        let holds_address = |&(prefix, length): &(IpAddr, u8)| {
             prefix.is_ipv4() && length > 0 && Prefix::around(prefix, length).holds(address)
         };
         let state = lock(&self.state);
-        let found = state.labels.iter().filter(|(prefix, _)| is_in(prefix));
-        found.max_by_key(|((_, length), _)| *length).map(|(_, label)| *label)
+        let matches = state.labels.iter().filter(|(prefix, _)| holds_address(prefix));
+        matches.max_by_key(|((_, length), _)| *length).map(|(_, label)| *label)
     }
 
-    fn missing(&self, port: &Port, operation: Operation, loopback: Ipv4Addr) -> String {
+    fn missing_label(&self, port: &Port, operation: Operation, loopback: Ipv4Addr) -> String {
         let router = port.settings.router;
         let state = lock(&self.state);
         match (&state.fault, state.is_up) {
             (Some(fault), false) => format!("no LDP session with {router}: {fault}"),
-            (None, false) => format!("no LDP session with {router} yet: is LDP on at its end?"),
+            (None, false) => format!("no LDP session with {router} yet; check that LDP is enabled there"),
             (_, true) => match operation {
-                Operation::Pop => format!("{router} has told of no label for itself"),
-                _ => format!("{router} has told of no label for {loopback}/32: does it have a route there?"),
+                Operation::Pop => format!("{router} advertises no label for itself"),
+                _ => format!(
+                    "{router} advertises no label for {loopback}/32; check that it has a route to this address"
+                ),
             },
         }
     }
@@ -217,14 +220,14 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn note(state: &mut State, report: Report) {
+fn update(state: &mut State, report: Report) {
     match report {
         Report::Fault(fault) => state.fault = Some(fault.to_string()),
         Report::Event(Event::Up { .. }) => (state.is_up, state.fault) = (true, None),
         Report::Event(Event::Down { why, .. } | Event::Refused { why, .. }) => {
             let ended = state.ended + u32::from(state.is_up);
-            let why = why.to_string();
-            *state = State { fault: Some(why.clone()), ended, why, ..State::default() };
+            let end_reason = why.to_string();
+            *state = State { fault: Some(end_reason.clone()), ended, end_reason, ..State::default() };
         }
         Report::Event(Event::Mapping { fec: Fec::Prefix { address, length }, label, .. }) => {
             state.labels.insert((address, length), label);
@@ -236,18 +239,19 @@ fn note(state: &mut State, report: Report) {
     }
 }
 
-/// What a port tells the router of: the peers behind it.
+/// Returns the bindings that a port advertises: for the peers behind it.
 fn bindings(tester: &Tester, port: usize) -> Vec<(Fec, Binding)> {
     let Some(labels) = tester.labels else { return Vec::new() };
     let mut bindings = Vec::new();
-    for way in &tester.ways {
-        let Some(place) = way.to.iter().position(|to| *to == port) else { continue };
-        for peer in (0..tester.peers(way)).filter(|peer| *peer as usize % way.to.len() == place) {
-            let own = Label::new(labels.push + way.labels_above + peer);
+    for direction in &tester.ways {
+        let Some(position) = direction.to.iter().position(|to| *to == port) else { continue };
+        let port_count = direction.to.len();
+        for peer in (0..tester.peers(direction)).filter(|peer| *peer as usize % port_count == position) {
+            let own = Label::new(labels.push + direction.labels_above + peer);
             for (address, label) in [
-                (tester.loopback(way, peer), own),
-                // Implicit null, which is what a speaker says of its ends by itself.
-                (penultimate(tester, way, peer), None),
+                (tester.loopback(direction, peer), own),
+                // Implicit null, the default of an egress.
+                (penultimate(tester, direction, peer), None),
             ] {
                 bindings
                     .push((Fec::Prefix { address: address.into(), length: 32 }, Binding::Egress { label }));

@@ -1,33 +1,32 @@
-//! What came of a trial, as a stage tells it.
+//! Outcome of a trial, as of any stage.
 
 use super::trial::{Asked, Came};
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
 use netstage_scenario::plan::{FlowGroup, Plan};
 
-/// What a stage tells of a trial.
 pub(super) fn outcome(
     plan: &Plan,
     flow: &FlowGroup,
-    asked: &Asked,
+    trial: &Asked,
     payload: u32,
-    came: &Came,
-    own: netstage_core::time::Duration,
+    result: &Came,
+    own_delay: netstage_core::time::Duration,
 ) -> Outcome {
     let subject = flow.name.clone();
     let interval = plan.measure.interval;
     let bins = plan.duration.0.div_ceil(interval.0).max(1) as usize;
-    let whole = 1_000_000_000 == interval.0;
-    let tally = &came.tally;
-    // By the second where seconds are asked for; else all in one bin.
-    let received: Vec<f64> = match whole {
+    let is_by_second = interval.0 == 1_000_000_000;
+    let tally = &result.tally;
+    // One bin per second if the interval is one second; otherwise all in the first bin.
+    let received: Vec<f64> = match is_by_second {
         true => (0..bins).map(|bin| tally.seconds.get(bin).map_or(0.0, |second| second.0 as f64)).collect(),
         false => std::iter::once(tally.received as f64).chain(std::iter::repeat(0.0)).take(bins).collect(),
     };
     let mean = |(frames, sum): (u64, u64)| match frames {
         0 => f64::NAN,
-        _ => (sum as f64 / frames as f64 - own.0 as f64).max(0.0) / 1e9,
+        _ => (sum as f64 / frames as f64 - own_delay.0 as f64).max(0.0) / 1e9,
     };
-    let delays: Vec<f64> = match whole {
+    let delays: Vec<f64> = match is_by_second {
         true => (0..bins).map(|bin| mean(tally.seconds.get(bin).copied().unwrap_or_default())).collect(),
         false => {
             let all = tally.seconds.iter().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
@@ -37,21 +36,21 @@ pub(super) fn outcome(
     let first = |count: u64| std::iter::once(count as f64).chain(std::iter::repeat(0.0)).take(bins).collect();
     let bits = 8.0 * f64::from(payload) / interval.as_secs_f64();
     let series = |metric, values| Series { metric, subject: subject.clone(), values };
-    let load = |quantity: &str, unit: &str, asked, achieved| Load {
+    let load = |quantity: &str, unit: &str, requested, achieved| Load {
         subject: subject.clone(),
         quantity: quantity.into(),
         unit: unit.into(),
         layer: String::new(),
-        asked,
+        asked: requested,
         achieved,
     };
-    let less = |delay: u64| delay.saturating_sub(own.0);
+    let router_delay = |delay: u64| delay.saturating_sub(own_delay.0);
     let mut buckets: Vec<(u64, u64)> =
-        tally.delays.iter().map(|(delay, times)| (less(*delay), *times)).collect();
+        tally.delays.iter().map(|(delay, count)| (router_delay(*delay), *count)).collect();
     buckets.sort_unstable();
-    buckets.dedup_by(|next, one| {
-        let is_same = next.0 == one.0;
-        one.1 += if is_same { next.1 } else { 0 };
+    buckets.dedup_by(|next, previous| {
+        let is_same = next.0 == previous.0;
+        previous.1 += if is_same { next.1 } else { 0 };
         is_same
     });
     Outcome {
@@ -59,7 +58,7 @@ pub(super) fn outcome(
         bins,
         series: vec![
             series(Metric::FlowThroughput, received.iter().map(|frames| frames * bits).collect()),
-            series(Metric::FlowSent, first(came.sent)),
+            series(Metric::FlowSent, first(result.sent)),
             series(Metric::FlowDuplicated, first(tally.duplicates)),
             series(Metric::FlowReordered, first(tally.reordered)),
             series(Metric::FlowCorrupted, first(tally.wrong)),
@@ -67,10 +66,10 @@ pub(super) fn outcome(
         ],
         distributions: vec![Distribution { metric: Metric::FlowDelay, subject: subject.clone(), buckets }],
         loads: vec![
-            load("rate", "packets/s", asked.rate, came.offered),
-            load("burst", "packets", f64::from(came.burst), f64::from(came.burst)),
+            load("rate", "packets/s", trial.rate, result.offered),
+            load("burst", "packets", f64::from(result.burst), f64::from(result.burst)),
         ],
-        totals: Totals { sent: came.sent, delivered: tally.received, ..Totals::default() },
+        totals: Totals { sent: result.sent, delivered: tally.received, ..Totals::default() },
         ..Outcome::default()
     }
 }

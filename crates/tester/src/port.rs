@@ -1,4 +1,4 @@
-//! An interface, the tester's address there, and the router at its other end.
+//! Port of the tester: an interface, its address, and the router at the other end.
 
 use netstage_host::netns::lookup::Station;
 use netstage_host::netns::netlink::Link;
@@ -10,34 +10,34 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// An address the tester has given goes by itself after this long, should the tester be killed.
+/// Lifetime of an address added by the tester. It expires if the tester is killed.
 pub const LIFETIME: Duration = Duration::from_secs(60);
-/// What links carry beyond their MTU.
+/// Bytes that links carry in addition to their MTU.
 const VLAN_TAG: u32 = netstage_wire::ethernet::TAG as u32;
-/// The port where packets are thrown away (RFC 863).
+/// Port of the discard protocol (RFC 863).
 const DISCARD: u16 = 9;
-/// How long the router may take to tell its station.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for resolving the router's MAC address.
+const RESOLUTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An interface as the tester uses it.
+/// Interface used by the tester.
 #[derive(Debug)]
 pub struct Port {
-    /// As configured.
+    /// Configuration.
     pub settings: tester::Port,
-    /// The kernel's number of the interface.
+    /// Interface index.
     pub index: u32,
-    /// Its station.
+    /// MAC address of the interface.
     pub mac: Mac,
-    /// The router's.
+    /// MAC address of the router.
     pub router: Mac,
     mtu: u32,
-    /// The address is the tester's, not the system's own.
-    is_given: bool,
+    /// Set if the tester added the address to the interface.
+    is_address_added: bool,
     namespace: Namespace,
 }
 
 impl Port {
-    /// Takes an interface: gives it its address and finds the router.
+    /// Opens an interface: adds the address if missing, and resolves the router's MAC address.
     pub fn open(namespace: &Namespace, settings: &tester::Port) -> Result<Port, Obstacle> {
         let name = &settings.interface;
         let failed =
@@ -48,12 +48,14 @@ impl Port {
             _ if error.source.kind() == io::ErrorKind::NotFound => no_interface(name),
             _ => failed(error),
         })?;
-        let no_station = || Obstacle::new(format!("{name} is no Ethernet interface"), "name one that is");
-        let mac = link.mac.ok_or_else(no_station)?;
-        check(name, &link)?;
+        let not_ethernet =
+            || Obstacle::new(format!("{name} is not an Ethernet interface"), "name an Ethernet interface");
+        let mac = link.mac.ok_or_else(not_ethernet)?;
+        check_up(name, &link)?;
         let addresses = netlink.addresses().map_err(failed)?;
         let own = settings.address.0;
-        let is_given = !addresses.iter().any(|known| known.link == link.index && known.address == own);
+        let is_address_added =
+            !addresses.iter().any(|entry| entry.link == link.index && entry.address == own);
         let namespace =
             namespace.try_clone().map_err(|error| Obstacle::system("the network namespace", &error))?;
         let mut port = Port {
@@ -62,58 +64,58 @@ impl Port {
             mac,
             router: [0; 6],
             mtu: link.mtu,
-            is_given,
+            is_address_added,
             namespace,
         };
         port.keep()?;
-        port.router = port.find(&mut netlink)?;
+        port.router = port.resolve_router(&mut netlink)?;
         Ok(port)
     }
 
-    /// An interface whose other end is known, and that needs no address.
+    /// Opens an interface without adding an address, toward a router with this MAC address.
     pub fn directly(
         namespace: &Namespace,
         settings: tester::Port,
         link: &Link,
-        other: Mac,
+        router: Mac,
     ) -> Result<Port, Obstacle> {
         let namespace =
             namespace.try_clone().map_err(|error| Obstacle::system("the network namespace", &error))?;
         let mac = link.mac.unwrap_or_default();
         let (index, mtu) = (link.index, link.mtu);
-        Ok(Port { settings, index, mac, router: other, mtu, is_given: false, namespace })
+        Ok(Port { settings, index, mac, router, mtu, is_address_added: false, namespace })
     }
 
-    /// Has the address stay for a while longer; within [`LIFETIME`] again.
+    /// Renews the lifetime of the address. To be called again within [`LIFETIME`].
     pub fn keep(&self) -> Result<(), Obstacle> {
-        if !self.is_given {
+        if !self.is_address_added {
             return Ok(());
         }
         let (address, length) = self.settings.address;
         let mut netlink =
             Netlink::open(&self.namespace).map_err(|e| Obstacle::system(&e.action, &e.source))?;
-        let given = netlink.lend_address(&self.settings.interface, address, length, LIFETIME);
-        given.map_err(|error| Obstacle::system(&error.action, &error.source))
+        let result = netlink.lend_address(&self.settings.interface, address, length, LIFETIME);
+        result.map_err(|error| Obstacle::system(&error.action, &error.source))
     }
 
-    /// Sends something to the router that its station has to be known for. (Asked for without, the kernel solicits
-    /// from a link-local address, which not every interface has.)
-    fn provoke(&self) {
+    /// Sends a packet to the router, to trigger neighbor discovery from the port's address. On a request over
+    /// netlink, the kernel solicits from a link-local address, which not every interface has.
+    fn trigger_neighbor_discovery(&self) {
         let (own, router) = (self.settings.address.0, self.settings.router);
         let send = || UdpSocket::bind((own, 0))?.send_to(&[], (router, DISCARD));
-        // Where it cannot be sent nobody will answer, which is told.
+        // A failure shows as a missing answer.
         let _ = self.namespace.run(send);
     }
 
-    fn find(&self, netlink: &mut Netlink) -> Result<Mac, Obstacle> {
+    fn resolve_router(&self, netlink: &mut Netlink) -> Result<Mac, Obstacle> {
         let router = self.settings.router;
         let started = Instant::now();
         let failed =
             |error: netstage_host::netns::netlink::Error| Obstacle::system(&error.action, &error.source);
-        while started.elapsed() < PATIENCE {
+        while started.elapsed() < RESOLUTION_TIMEOUT {
             match router {
                 IpAddr::V4(_) => netlink.resolve(self.index, router).map_err(failed)?,
-                IpAddr::V6(_) => self.provoke(),
+                IpAddr::V6(_) => self.trigger_neighbor_discovery(),
             }
             std::thread::sleep(Duration::from_millis(20));
             if let Station::Known(mac) | Station::Stale(mac) =
@@ -123,44 +125,44 @@ impl Port {
             }
         }
         let name = &self.settings.interface;
-        let asked = if router.is_ipv4() { "ARP" } else { "neighbour discovery" };
+        let protocol = if router.is_ipv4() { "ARP" } else { "neighbor discovery" };
         Err(Obstacle::new(
-            format!("{router} does not answer {asked} at {name}"),
+            format!("{router} does not answer {protocol} at {name}"),
             format!("give the router that address on its end of {name}, and set the link up"),
         ))
     }
 
-    /// Whether packets of this length with these labels can be sent there.
+    /// Checks that the MTU admits packets of this length with this number of labels.
     pub fn check_length(&self, length: u32, labels: u32) -> Result<(), Obstacle> {
         let name = &self.settings.interface;
-        let wanted = length + labels * netstage_wire::mpls::ENTRY as u32;
-        if wanted <= self.mtu + VLAN_TAG {
+        let mtu = length + labels * netstage_wire::mpls::ENTRY as u32;
+        if mtu <= self.mtu + VLAN_TAG {
             return Ok(());
         }
         Err(Obstacle::new(
-            format!("{name} carries packets of {} B, not of {length} B", self.mtu),
-            format!("ip link set {name} mtu {wanted}, or leave that size out"),
+            format!("the MTU of {name} is {} B, too small for packets of {length} B", self.mtu),
+            format!("ip link set {name} mtu {mtu}, or leave that size out"),
         ))
     }
 }
 
 impl Drop for Port {
     fn drop(&mut self) {
-        if self.is_given
+        if self.is_address_added
             && let Ok(mut netlink) = Netlink::open(&self.namespace)
         {
             let (address, length) = self.settings.address;
-            // Where it has gone already, with its interface for one, all is as it was.
+            // The address may already be gone, for example with its interface.
             let _ = netlink.delete_address(&self.settings.interface, address, length);
         }
     }
 }
 
 fn no_interface(name: &str) -> Obstacle {
-    Obstacle::new(format!("there is no interface {name}"), "ip link shows those there are")
+    Obstacle::new(format!("there is no interface {name}"), "list the interfaces with: ip link")
 }
 
-fn check(name: &str, link: &Link) -> Result<(), Obstacle> {
+fn check_up(name: &str, link: &Link) -> Result<(), Obstacle> {
     match link.up {
         true => Ok(()),
         false => Err(Obstacle::new(format!("{name} is down"), format!("ip link set {name} up"))),

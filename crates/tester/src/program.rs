@@ -1,5 +1,5 @@
-//! The programs in the kernel (bpf/trial.bpf.c): one that makes frames, one that looks at what comes back.
-//! Both are loaded anew for each trial, whose settings are constants in them.
+//! XDP programs of a trial (bpf/trial.bpf.c): one generates frames, one checks received frames. Both are loaded
+//! for each trial, with its settings as constants.
 
 use super::form::{self, Destinations, Form};
 use aya::maps::{Array, Map, MapData, PerCpuArray};
@@ -15,69 +15,69 @@ use std::sync::atomic::Ordering;
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/trial.bpf.o");
 
-/// Seconds of which delays are told one by one.
+/// Maximum number of seconds whose delays are reported separately.
 const SECONDS: u32 = 4096;
-/// Delays are told in buckets: so many for each power of two.
+/// Delays are counted in buckets: 2 to this power for each power of two nanoseconds.
 const FINE: u32 = 7;
 const OCTAVES: u32 = 40 - FINE;
-/// Frames kept that were not as they had to be.
+/// Maximum number of samples of incorrect frames.
 const SAMPLES: u32 = 8;
-/// Bytes of a frame that are kept: the most of these that it has.
-const KEPT: [usize; 9] = [128, 92, 88, 84, 80, 72, 68, 64, 60];
-/// Streams a port may receive.
-const MOST_STREAMS: usize = 8;
-/// Lengths of packets in turn, and labels of a frame.
+/// Possible lengths of a sample in bytes; the largest that the frame has is used.
+const SAMPLE_LENGTHS: [usize; 9] = [128, 92, 88, 84, 80, 72, 68, 64, 60];
+/// Maximum number of streams that a port receives.
+const MAX_STREAMS: usize = 8;
+/// Maximum number of different packet lengths.
 const SIZES: usize = 12;
-const MOST_LABELS: usize = 3;
-const MOST_PEERS: usize = 64;
-/// Words of `struct progress`.
+const MAX_LABELS: usize = 3;
+const MAX_PEERS: usize = 64;
+/// Word offsets of the fields of `struct progress`.
 const START: usize = 0;
 const SEQUENCE: usize = 4;
 const LAST: usize = 6;
 const IS_OVER: usize = 9;
 const EVENT: usize = 12;
 
-/// What all programs of a trial are told, and the one that is loaded.
+/// Settings of a program for one trial and port.
 #[derive(Clone, Debug)]
 pub struct Settings<'a> {
-    /// How frames begin.
+    /// Template of the frames.
     pub form: &'a Form,
-    /// Where they go.
+    /// Destination networks.
     pub to: Destinations,
     /// Lengths of IP packets, in turn.
     pub lengths: &'a [u16],
-    /// The trial, told in every frame.
+    /// Number of the trial, carried in every frame.
     pub trial: u16,
-    /// The stream that is sent, or the first that is received and how many follow it.
+    /// Number of the sent or first received stream, and number of streams.
     pub streams: (u8, u8),
-    /// The source address of each stream that is received.
+    /// Source address of each received stream.
     pub sources: &'a [IpAddr],
-    /// Of so many receiving ports in turn, which one this is.
+    /// Number of receiving ports that take turns, and position of this port among them.
     pub port: (u32, u32),
-    /// From batch to batch, in 1024ths of a nanosecond.
+    /// Time between batches in 1/1024 ns.
     pub batch_gap: u64,
-    /// Frames of a batch.
+    /// Frames per batch.
     pub batch: u32,
-    /// What is later than this is not made up for.
+    /// Maximum lateness that the generator catches up on.
     pub most_late_ns: u64,
-    /// A trial that has lost more than this altogether ends.
+    /// Maximum time lost in total, beyond which the trial ends.
     pub most_lost_ns: u64,
-    /// Frames of the trial.
+    /// Number of frames of the trial.
     pub frames: u64,
-    /// Whether it is noted for each network when its packets come.
+    /// Record the arrival times of each network's packets.
     pub watches: bool,
 }
 
-/// When packets to a network came (CLOCK_MONOTONIC); zero: never.
+/// Arrival times of packets to a network (CLOCK_MONOTONIC), or zero if none arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
-    /// The first after the event.
+    /// Time of the first packet after the event.
     pub first_ns: u64,
-    /// The last of all.
+    /// Time of the last packet.
     pub last_ns: u64,
 }
 
-/// Counters of the programs, in the order of their `enum count`.
+/// Counters of the programs, in the order of `enum count` in the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Count {
     Received,
@@ -87,7 +87,7 @@ enum Count {
     Stray,
 }
 
-/// `struct sample`: the beginning of a frame that was not as it had to be.
+/// Beginning of an incorrect frame (`struct sample`).
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Sample {
@@ -100,7 +100,7 @@ struct Sample {
 #[allow(unsafe_code)]
 unsafe impl Pod for Sample {}
 
-/// Makes frames.
+/// Generator program.
 pub struct Generator {
     program: Ebpf,
     progress: Arc<Mapping>,
@@ -109,35 +109,35 @@ pub struct Generator {
     batch: u32,
 }
 
-/// How far a generator is.
+/// Progress of a generator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Frames it has made.
+    /// Frames sent.
     pub sent: u64,
-    /// When the last of them was (CLOCK_MONOTONIC).
+    /// Time of the last frame (CLOCK_MONOTONIC).
     pub last_ns: u64,
 }
 
 impl Generator {
-    /// Loads it, to send by an interface of the calling thread's namespace.
+    /// Loads the program, to send through an interface in the namespace of the calling thread.
     pub fn load(settings: &Settings<'_>, interface: u32) -> Result<Generator, Error> {
         let mut program = load(settings)?;
         xdp(&mut program, "generate")?.load()?;
         let progress = Arc::new(progress(&program)?);
         let longest = settings.lengths.iter().copied().max().unwrap_or(0);
         let frame = vec![0; settings.form.around() + usize::from(longest)];
-        // struct xdp_md: beginning, end, metadata, interface, queue, interface it leaves by.
+        // struct xdp_md: data, data_end, data_meta, ingress interface, queue, egress interface.
         let context = [0, frame.len() as u32, 0, interface, 0, 0];
         let context = context.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
         Ok(Generator { program, progress, frame, context, batch: settings.batch })
     }
 
-    /// Calls it so often or a little more; frames that are due meanwhile are sent.
-    pub fn run(&mut self, times: u32) -> Result<(), Error> {
+    /// Calls the program this number of times, rounded up to whole batches. Frames that become due are sent.
+    pub fn run(&mut self, calls: u32) -> Result<(), Error> {
         let options = TestRunOptions {
             data_in: Some(&self.frame),
             ctx_in: Some(&self.context),
-            repeat: times.next_multiple_of(self.batch),
+            repeat: calls.next_multiple_of(self.batch),
             attrs: TestRunAttrs::new().xdp_live_frames(self.batch),
             ..TestRunOptions::new()
         };
@@ -150,7 +150,7 @@ impl Generator {
         }
     }
 
-    /// How far it is.
+    /// Returns the progress.
     pub fn progress(&self) -> Progress {
         let words = self.progress.words();
         let long = |at: usize| {
@@ -160,62 +160,62 @@ impl Generator {
         Progress { sent: long(SEQUENCE), last_ns: long(LAST) }
     }
 
-    /// Lets it begin at a moment (CLOCK_MONOTONIC).
+    /// Sets the start time (CLOCK_MONOTONIC).
     pub fn start(&self, at_ns: u64) {
-        tell(&self.progress, START, at_ns);
+        set_time(&self.progress, START, at_ns);
     }
 
-    /// Whether it makes no more.
+    /// Returns whether the generator has ended.
     pub fn is_over(&self) -> bool {
         self.progress.words()[IS_OVER].load(Ordering::Relaxed) != 0
     }
 
-    /// By which it is stopped.
+    /// Returns a handle that stops the generator.
     pub fn brake(&self) -> Brake {
         Brake(Arc::clone(&self.progress))
     }
 }
 
-/// Stops a generator, from whichever thread.
+/// Handle that stops a generator from any thread.
 #[derive(Debug)]
 pub struct Brake(Arc<Mapping>);
 
 impl Brake {
-    /// Lets it make no more.
+    /// Stops the generator.
     pub fn pull(&self) {
         self.0.words()[IS_OVER].store(1, Ordering::Relaxed);
     }
 }
 
-/// Looks at what comes.
+/// Receiver program, which checks frames.
 pub struct Receiver {
     program: Ebpf,
     progress: Mapping,
 }
 
-/// What a receiver has seen.
+/// Counts and delays of a receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Frames as they had to be, each counted once.
+    /// Correct frames, without duplicates.
     pub received: u64,
-    /// Further copies of them.
+    /// Duplicates of correct frames.
     pub duplicates: u64,
-    /// Of those received, after one sent later.
+    /// Received frames that arrived after a frame sent later.
     pub reordered: u64,
-    /// Frames of the trial that were not as they had to be.
+    /// Frames of the trial with wrong contents.
     pub wrong: u64,
-    /// Frames of the trial that had to come elsewhere.
+    /// Frames of the trial that arrived at the wrong port.
     pub stray: u64,
-    /// Of each second, by when they were sent: frames, and the sum of their delays in nanoseconds.
+    /// Number of frames and sum of their delays in nanoseconds, for each second of transmission.
     pub seconds: Vec<(u64, u64)>,
-    /// How often each delay occurred, in nanoseconds, to 1 %.
+    /// Delays in nanoseconds, accurate to 1 %, each with its number of frames.
     pub delays: Vec<(u64, u64)>,
-    /// Frames that were wrong: their lengths and beginnings.
+    /// Lengths and beginnings of wrong frames.
     pub samples: Vec<(usize, Vec<u8>)>,
 }
 
 impl Receiver {
-    /// Loads it and puts it on an interface of the calling thread's namespace.
+    /// Loads the program and attaches it to an interface in the namespace of the calling thread.
     pub fn attach(settings: &Settings<'_>, interface: u32) -> Result<Receiver, Error> {
         let mut program = load(settings)?;
         let receive = xdp(&mut program, "receive")?;
@@ -226,17 +226,17 @@ impl Receiver {
         Ok(Receiver { progress: progress(&program)?, program })
     }
 
-    /// Lets seconds count from a moment on (CLOCK_MONOTONIC).
+    /// Sets the time from which seconds are counted (CLOCK_MONOTONIC).
     pub fn start(&self, at_ns: u64) {
-        tell(&self.progress, START, at_ns);
+        set_time(&self.progress, START, at_ns);
     }
 
-    /// Lets arrivals count from an event on (CLOCK_MONOTONIC).
+    /// Sets the time of the event after which arrivals are recorded (CLOCK_MONOTONIC).
     pub fn mark(&self, at_ns: u64) {
-        tell(&self.progress, EVENT, at_ns);
+        set_time(&self.progress, EVENT, at_ns);
     }
 
-    /// When packets to each of so many networks came.
+    /// Returns the arrival times for each of this number of networks.
     pub fn arrivals(&self, networks: u32) -> Result<Vec<Arrival>, Error> {
         let arrivals: Array<&MapData, [u64; 2]> = map(&self.program, "arrivals")?;
         let arrival = |network| {
@@ -246,14 +246,14 @@ impl Receiver {
         (0..networks).map(arrival).collect()
     }
 
-    /// Frames as they had to be, so far.
+    /// Returns the number of correct frames received, without duplicates.
     pub fn received(&self) -> Result<u64, Error> {
         count(&self.program, Count::Received)
     }
 
-    /// What it has seen.
+    /// Returns all counts and delays.
     pub fn tally(&self, seconds: u32) -> Result<Tally, Error> {
-        let count = |what| count(&self.program, what);
+        let count = |counter| count(&self.program, counter);
         let per_second: PerCpuArray<&MapData, [u64; 2]> = map(&self.program, "seconds")?;
         let delays: PerCpuArray<&MapData, [u64; 1 << FINE]> = map(&self.program, "delays")?;
         let samples: Array<&MapData, Sample> = map(&self.program, "samples")?;
@@ -268,29 +268,30 @@ impl Receiver {
         };
         for second in 0..seconds.min(SECONDS) {
             let sum = per_second.get(&second, 0)?;
-            let add = |all: (u64, u64), one: &[u64; 2]| (all.0 + one[0], all.1 + one[1]);
+            let add = |total: (u64, u64), cpu: &[u64; 2]| (total.0 + cpu[0], total.1 + cpu[1]);
             tally.seconds.push(sum.iter().fold((0, 0), add));
         }
         for octave in 0..OCTAVES {
-            let processors = delays.get(&octave, 0)?;
+            let cpus = delays.get(&octave, 0)?;
             for fine in 0..1 << FINE {
-                let times: u64 = processors.iter().map(|times| times[fine]).sum();
-                if times > 0 {
-                    tally.delays.push((middle(octave, fine as u64), times));
+                let frames: u64 = cpus.iter().map(|buckets| buckets[fine]).sum();
+                if frames > 0 {
+                    tally.delays.push((bucket_delay(octave, fine as u64), frames));
                 }
             }
         }
         for number in 0..wrong.min(u64::from(SAMPLES)) as u32 {
             let sample = samples.get(&number, 0)?;
-            let kept = KEPT.into_iter().find(|kept| *kept <= sample.length as usize).unwrap_or(0);
-            tally.samples.push((sample.length as usize, sample.bytes[..kept].to_vec()));
+            let fits = |length: &usize| *length <= sample.length as usize;
+            let available = SAMPLE_LENGTHS.into_iter().find(fits).unwrap_or(0);
+            tally.samples.push((sample.length as usize, sample.bytes[..available].to_vec()));
         }
         Ok(tally)
     }
 }
 
 impl Tally {
-    /// Both together.
+    /// Adds the counts and delays of another receiver.
     pub fn add(&mut self, other: Tally) {
         self.received += other.received;
         self.duplicates += other.duplicates;
@@ -306,8 +307,8 @@ impl Tally {
     }
 }
 
-/// The delay that stands for a bucket.
-fn middle(octave: u32, fine: u64) -> u64 {
+/// Returns the delay in the middle of a bucket.
+fn bucket_delay(octave: u32, fine: u64) -> u64 {
     match octave {
         0 => fine,
         octave => (((1 << FINE) + fine) << (octave - 1)) + ((1 << (octave - 1)) >> 1),
@@ -324,14 +325,14 @@ fn load(settings: &Settings<'_>) -> Result<Ebpf, Error> {
     for (word, bytes) in ip.iter_mut().zip(form.ip.bytes().as_chunks::<4>().0) {
         *word = u32::from_ne_bytes(*bytes);
     }
-    let mut labels = [0_u32; MOST_LABELS];
+    let mut labels = [0_u32; MAX_LABELS];
     for (word, entry) in labels.iter_mut().zip(&form.labels) {
         *word = u32::from_be_bytes(entry.to_bytes());
     }
-    let mut by_peer = [0_u32; MOST_PEERS];
+    let mut by_peer = [0_u32; MAX_PEERS];
     by_peer.iter_mut().zip(&form.by_peer).for_each(|(word, label)| *word = *label);
     // `struct source`: four words each.
-    let mut sources = [0_u8; 16 * MOST_STREAMS];
+    let mut sources = [0_u8; 16 * MAX_STREAMS];
     for (bytes, source) in sources.as_chunks_mut::<16>().0.iter_mut().zip(settings.sources) {
         match source {
             IpAddr::V4(source) => bytes[..4].copy_from_slice(&source.octets()),
@@ -375,27 +376,27 @@ fn progress(program: &Ebpf) -> Result<Mapping, Error> {
     Mapping::of(map.fd().as_fd(), 4096, 0).map_err(Error::Maps)
 }
 
-/// Tells a program of a moment.
-fn tell(progress: &Mapping, word: usize, at_ns: u64) {
+/// Stores a time for a program.
+fn set_time(progress: &Mapping, word: usize, at_ns: u64) {
     let words = progress.words();
     words[word + 1].store((at_ns >> 32) as u32, Ordering::Release);
     words[word].store(at_ns as u32, Ordering::Release);
 }
 
 fn xdp<'a>(program: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, Error> {
-    Ok(program.program_mut(name).expect("it is in the object").try_into()?)
+    Ok(program.program_mut(name).expect("name exists in the object").try_into()?)
 }
 
 fn map<'a, T>(program: &'a Ebpf, name: &str) -> Result<T, Error>
 where
     T: TryFrom<&'a Map, Error = aya::maps::MapError>,
 {
-    Ok(T::try_from(program.map(name).expect("it is in the object"))?)
+    Ok(T::try_from(program.map(name).expect("name exists in the object"))?)
 }
 
-fn count(program: &Ebpf, what: Count) -> Result<u64, Error> {
+fn count(program: &Ebpf, counter: Count) -> Result<u64, Error> {
     let counts: PerCpuArray<&MapData, u64> = map(program, "counts")?;
-    Ok(counts.get(&(what as u32), 0)?.iter().sum())
+    Ok(counts.get(&(counter as u32), 0)?.iter().sum())
 }
 
 #[cfg(test)]
@@ -403,10 +404,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_follow_each_other() {
-        assert_eq!([(0, 0), (0, 127), (1, 0), (1, 127)].map(|(o, f)| middle(o, f)), [0, 127, 128, 255]);
-        assert_eq!((middle(2, 0), middle(2, 1)), (257, 259));
-        let all = (0..OCTAVES).flat_map(|octave| (0..1 << FINE).map(move |fine| middle(octave, fine)));
+    fn bucket_delays_ascend_by_less_than_one_percent() {
+        assert_eq!([(0, 0), (0, 127), (1, 0), (1, 127)].map(|(o, f)| bucket_delay(o, f)), [0, 127, 128, 255]);
+        assert_eq!((bucket_delay(2, 0), bucket_delay(2, 1)), (257, 259));
+        let all = (0..OCTAVES).flat_map(|octave| (0..1 << FINE).map(move |fine| bucket_delay(octave, fine)));
         let all: Vec<u64> = all.collect();
         assert!(all.windows(2).all(|pair| pair[0] < pair[1]));
         assert!(all.windows(2).skip(256).all(|pair| pair[1] * 100 < pair[0] * 101));

@@ -1,5 +1,5 @@
-//! Before anything is measured: the router is told what it needs, and waited for until it does with a packet
-//! to each network what it is to do. What it does instead is said.
+//! Readiness of the router: before a measurement, routes are announced, and packets to each network are sent until
+//! the router forwards all of them correctly. On a timeout, the error describes the incorrect forwarding.
 
 use super::bench::{Bench, lock};
 use super::convergence::Forwards;
@@ -9,13 +9,13 @@ use netstage_scenario::tester::Operation;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Min and max rate of the packets that show whether the router is ready, in packets a second.
+/// Minimum and maximum rate of the readiness probes in packets per second.
 const READINESS_RATE: (f64, f64) = (1_000.0, 100_000.0);
-/// How long they take between these rates, in seconds.
+/// Duration of the probes in seconds, if the rate is between these limits.
 const READINESS_SECONDS: f64 = 0.1;
 
 impl Bench {
-    /// Sees that the router does with a packet to each network what it is to do, before anything is measured.
+    /// Waits until the router performs an operation for each network, unless it has been observed to do so.
     pub(super) fn make_ready(&self, operation: Operation, stop: &dyn Fn() -> bool) -> Result<(), Stopped> {
         if lock(&self.ready).contains(&operation) {
             return Ok(());
@@ -23,7 +23,7 @@ impl Bench {
         let networks = u64::from(self.tester.networks) * self.tester.ways.len() as u64;
         let (shortest, longest) = self.tester.lengths().into_inner();
         self.announce(operation);
-        // One to each network of the shortest, then some of the longest.
+        // Shortest packets to all networks, then longest packets to some of them.
         for (length, frames) in [(shortest, networks), (longest, networks.min(1_000))] {
             self.wait_until(Forwards::By(Leaving::Spread), operation, length, frames, stop)?;
         }
@@ -31,7 +31,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Waits until a router does so with packets, as long as it may take.
+    /// Sends packets repeatedly until the router forwards them as expected, or a time limit passes.
     pub(super) fn wait_until(
         &self,
         forwards: Forwards,
@@ -40,8 +40,8 @@ impl Bench {
         frames: u64,
         stop: &dyn Fn() -> bool,
     ) -> Result<(), Stopped> {
-        let patience = Duration::from_nanos(self.tester.ready_within.0);
-        let asked = Asked {
+        let timeout = Duration::from_nanos(self.tester.ready_within.0);
+        let trial = Asked {
             operation,
             lengths: vec![length],
             rate: (frames as f64 / READINESS_SECONDS).clamp(READINESS_RATE.0, READINESS_RATE.1),
@@ -58,43 +58,41 @@ impl Bench {
         loop {
             let number = self.trials.fetch_add(1, Ordering::Relaxed);
             let means = Means { leaving, ..self.means() };
-            let came = means.run(&Asked { number, ..asked.clone() }, stop);
-            if stop() {
-                return Err(Stopped::Interrupted);
-            }
-            let why = match came {
-                Ok(came) if came.sent == frames && came.is_clean(forwarded) => match self.obstacle(operation)
-                {
-                    None => return Ok(()),
-                    Some(obstacle) => obstacle,
-                },
-                Ok(came) if forwards == Forwards::Nothing => format!(
+            let fault = match means.run(&Asked { number, ..trial.clone() }, stop) {
+                _ if stop() => return Err(Stopped::Interrupted),
+                Ok(result) if result.sent == frames && result.is_clean(forwarded) => {
+                    match self.session_fault(operation) {
+                        None => return Ok(()),
+                        Some(fault) => fault,
+                    }
+                }
+                Ok(result) if forwards == Forwards::Nothing => format!(
                     "{} still forwards {} of {} packets to networks whose routes were withdrawn",
-                    self.tester.router, came.tally.received, came.sent
+                    self.tester.router, result.tally.received, result.sent
                 ),
-                Ok(came) => self.not_ready(operation, length, &came),
-                Err(Failed::Labels(why)) => format!("{}: {why}", operation.name()),
+                Ok(result) => self.forwarding_fault(operation, length, &result),
+                Err(Failed::Labels(message)) => format!("{}: {message}", operation.name()),
                 Err(error) => return Err(Stopped::Failed(error.to_string())),
             };
-            if started.elapsed() > patience {
-                return Err(Stopped::Failed(self.obstacle(operation).unwrap_or(why)));
+            if started.elapsed() > timeout {
+                return Err(Stopped::Failed(self.session_fault(operation).unwrap_or(fault)));
             }
             std::thread::sleep(Duration::from_millis(500));
         }
     }
 
-    /// What keeps an operation's routes from being told.
-    fn obstacle(&self, operation: Operation) -> Option<String> {
+    /// Describes a session that is down and needed for the operation's routes.
+    fn session_fault(&self, operation: Operation) -> Option<String> {
         let sessions = self.sessions.as_ref().filter(|_| operation.is_routed())?;
         lock(sessions).obstacle(&self.ports)
     }
 
-    /// Whatever the router was seen to do is to be seen again.
+    /// Forgets the operations that the router has been observed to perform.
     pub(super) fn forget(&self) {
         lock(&self.ready).clear();
     }
 
-    /// Tells the router of what an operation needs. What is announced for another one is not there any more.
+    /// Announces the routes that an operation needs. Operations whose routes these replace are no longer ready.
     fn announce(&self, operation: Operation) {
         let Some(sessions) = &self.sessions else { return };
         lock(sessions).announce(&self.tester, &self.ports, operation);
@@ -104,32 +102,27 @@ impl Bench {
         }
     }
 
-    fn not_ready(&self, operation: Operation, length: u16, came: &Came) -> String {
+    /// Describes how the router's forwarding of readiness probes differs from the expected forwarding.
+    fn forwarding_fault(&self, operation: Operation, length: u16, result: &Came) -> String {
         let (name, router) = (operation.name(), &self.tester.router);
-        let told = format!("{name}: of {} packets of {length} B, one to each network,", came.sent);
-        let tally = &came.tally;
-        if let Some(wrong) = &came.wrong {
-            return format!("{told} {router} forwarded {} otherwise than it shall: {wrong}", tally.wrong);
+        let probes = format!("{name}: of {} packets of {length} B, one to each network,", result.sent);
+        let tally = &result.tally;
+        if let Some(wrong) = &result.wrong {
+            return format!("{probes} {router} forwarded {} incorrectly: {wrong}", tally.wrong);
         }
         if tally.stray > 0 {
-            return format!(
-                "{told} {router} sent {} to another port than the one they shall leave by",
-                tally.stray
-            );
+            return format!("{probes} {router} forwarded {} to the wrong port", tally.stray);
         }
         if tally.duplicates > 0 {
-            return format!("{told} {router} sent {} of them more than once", tally.duplicates);
+            return format!("{probes} {router} sent {} more than once", tally.duplicates);
         }
         if tally.received == 0 {
             return format!(
-                "{told} none came back from {router}: see that it forwards at all, its routes and labels (netstage test \
-                 router CONFIG --setup prints what it needs), the MTU of its links (a label takes 4 B), and that GRO is on at its ends of veth \
-                 pairs (ethtool -K NAME gro on)"
+                "{probes} none came back from {router}: check that forwarding is enabled, its routes and labels \
+                 (netstage test router CONFIG --setup prints its configuration), the MTU of its links (a label takes 4 B), \
+                 and that GRO is on at its ends of veth pairs (ethtool -K NAME gro on)"
             );
         }
-        format!(
-            "{told} {} came back from {router}: it does not know all routes or labels yet",
-            tally.received
-        )
+        format!("{probes} only {} came back from {router}: it lacks routes or labels", tally.received)
     }
 }

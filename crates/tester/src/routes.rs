@@ -1,5 +1,5 @@
-//! What the tester tells the router of by BGP-4: a session from each port that receives, and in it the
-//! networks whose packets are to leave by that port.
+//! Routes announced to the router by BGP-4: one session from each receiving port, with the networks whose
+//! packets the router must forward to that port.
 
 use super::apart;
 use super::form::Destinations;
@@ -21,36 +21,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// The sessions, which last as long as this.
+/// BGP sessions with the router, which end when this is dropped.
 #[derive(Debug)]
 pub struct Sessions {
     sessions: Vec<Session>,
     thread: Option<JoinHandle<io::Result<()>>>,
-    /// What is announced now.
     announced: Option<Announced>,
-    /// But not by the first port of the first way.
-    is_first_silent: bool,
+    /// Set if the first port of the first direction has withdrawn its routes.
+    is_first_withdrawn: bool,
 }
 
-/// What the sessions announce.
+/// Routes that the sessions announce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announced {
-    /// Each network by the port that its packets are to leave by.
+    /// Each network by the port that its packets are expected at.
     Spread,
-    /// The same, with the ends of label switched paths as next hops.
+    /// Networks as in `Spread`, with the egresses of LSPs as next hops.
     Tunnelled,
-    /// Each network by every port, the first one preferred.
+    /// Each network by every port, with the first port preferred.
     Everywhere,
 }
 
-/// What a session is run with.
+/// Arguments of a session's task.
 type Task = (Settings, Endpoint, UnboundedReceiver<Command>, Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct Session {
-    way: usize,
-    /// Which of the way's receiving ports it is of.
-    place: usize,
+    direction: usize,
+    /// Position of the port among the receiving ports of the direction.
+    position: usize,
     port: usize,
     commands: UnboundedSender<Command>,
     state: Arc<Mutex<State>>,
@@ -60,26 +59,26 @@ struct Session {
 #[derive(Debug, Default)]
 struct State {
     is_up: bool,
-    /// Why there is no session.
+    /// Error of the last attempt while the session is down.
     down: Option<String>,
-    /// How many have ended, and why the last one did.
+    /// Number of sessions that have ended, and reason of the last end.
     ended: u32,
-    why: String,
+    end_reason: String,
 }
 
 impl Sessions {
-    /// Begins them, in a namespace; the first also tells of a table beside the networks.
+    /// Starts the sessions in a namespace. The first session also announces the background routes.
     pub fn begin(
         tester: &Tester,
         ports: &[Port],
         namespace: &Namespace,
-        beside: Option<Table>,
+        background: Option<Table>,
     ) -> io::Result<Sessions> {
         let (mut sessions, mut tasks) = (Vec::new(), Vec::new());
-        let ways = tester.ways.iter().enumerate();
-        for (way, place, port) in ways
-            .flat_map(|(way, told)| told.to.iter().enumerate().map(move |(place, port)| (way, place, *port)))
-        {
+        let receiving = tester.ways.iter().enumerate().flat_map(|(direction, way)| {
+            way.to.iter().enumerate().map(move |(position, port)| (direction, position, *port))
+        });
+        for (direction, position, port) in receiving {
             let state = Arc::new(Mutex::new(State::default()));
             let (commands, received) = unbounded_channel();
             tasks.push((
@@ -88,25 +87,25 @@ impl Sessions {
                 received,
                 Arc::clone(&state),
             ));
-            sessions.push(Session { way, place, port, commands, state, table: None });
+            sessions.push(Session { direction, position, port, commands, state, table: None });
         }
         let epoch = std::time::Instant::now();
         let speak = move |(settings, endpoint, received, state): Task| async move {
-            let heard = |_, report| note(&mut lock(&state), report);
-            if let Err(error) = speaker::run(settings, endpoint, epoch, received, heard).await {
+            let on_report = |_, report| update(&mut lock(&state), report);
+            if let Err(error) = speaker::run(settings, endpoint, epoch, received, on_report).await {
                 lock(&state).down = Some(error.to_string());
             }
         };
-        if let (Some(table), Some(first)) = (beside, sessions.first()) {
-            // It is heard once the session runs.
+        if let (Some(table), Some(first)) = (background, sessions.first()) {
+            // The command waits in the channel until the session runs.
             let _ = first.commands.send(Command::Announce(Arc::new(table), Order::Packed));
         }
         let thread = apart::run("tester-bgp", namespace, tasks, speak)?;
-        Ok(Sessions { sessions, thread: Some(thread), announced: None, is_first_silent: false })
+        Ok(Sessions { sessions, thread: Some(thread), announced: None, is_first_withdrawn: false })
     }
 
-    /// Announces what an operation needs, in place of what there was: for PUSH the next hops are the ends of
-    /// label switched paths, else the tester's ports.
+    /// Replaces the announced routes by those that an operation needs. The next hops are the egresses of LSPs
+    /// for PUSH, and otherwise the tester's ports.
     pub fn announce(&mut self, tester: &Tester, ports: &[Port], operation: Operation) {
         if operation.is_routed() {
             let by_label = operation == Operation::Push;
@@ -114,22 +113,22 @@ impl Sessions {
         }
     }
 
-    /// Announces every network by every port of the way, and then has the first one speak or be silent.
+    /// Announces every network by every port of its direction; by the first port only if `is_first_announced`.
     pub fn stage(&mut self, tester: &Tester, ports: &[Port], is_first_announced: bool) {
         self.set(tester, ports, Announced::Everywhere);
         self.tell_first(is_first_announced);
     }
 
-    /// Has the first port of the first way announce its routes, or withdraw them.
+    /// Announces or withdraws the routes of the first port of the first direction.
     pub fn tell_first(&mut self, is_announced: bool) {
-        if self.is_first_silent != is_announced {
+        if self.is_first_withdrawn != is_announced {
             return;
         }
-        self.is_first_silent = !is_announced;
-        let first = self.sessions.iter().find(|session| (session.way, session.place) == (0, 0));
+        self.is_first_withdrawn = !is_announced;
+        let first = self.sessions.iter().find(|session| (session.direction, session.position) == (0, 0));
         if let Some(Session { commands, table: Some(table), .. }) = first {
             let table = Arc::clone(table);
-            // As below, one that has ended is told.
+            // Fails only if the session has ended, which is reported.
             let _ = commands.send(match is_announced {
                 true => Command::Announce(table, Order::Packed),
                 false => Command::Withdraw(table, Order::Packed),
@@ -137,16 +136,17 @@ impl Sessions {
         }
     }
 
-    fn set(&mut self, tester: &Tester, ports: &[Port], what: Announced) {
-        if self.announced == Some(what) {
+    fn set(&mut self, tester: &Tester, ports: &[Port], announced: Announced) {
+        if self.announced == Some(announced) {
             return;
         }
-        (self.announced, self.is_first_silent) = (Some(what), false);
+        (self.announced, self.is_first_withdrawn) = (Some(announced), false);
         for session in &mut self.sessions {
-            let way = &tester.ways[session.way];
-            let to = Destinations::of(tester, way);
-            let table = Arc::new(table(tester, way, to, session.place, &ports[session.port], what));
-            // A command that is not heard any more belongs to a session that has ended, which is told.
+            let direction = &tester.ways[session.direction];
+            let to = Destinations::of(tester, direction);
+            let port = &ports[session.port];
+            let table = Arc::new(table(tester, direction, to, session.position, port, announced));
+            // Sending fails only if the session has ended, which is reported.
             if let Some(old) = session.table.replace(Arc::clone(&table)) {
                 let _ = session.commands.send(Command::Withdraw(old, Order::Packed));
             }
@@ -154,21 +154,21 @@ impl Sessions {
         }
     }
 
-    /// How many sessions have ended, and of one of them why.
+    /// Returns the number of sessions that have ended, and a message for the last port with such an end.
     pub fn ended(&self, ports: &[Port]) -> (u32, Option<String>) {
-        let (mut count, mut said) = (0, None);
+        let (mut count, mut message) = (0, None);
         for session in &self.sessions {
             let state = lock(&session.state);
             count += state.ended;
             if state.ended > 0 {
                 let router = ports[session.port].settings.router;
-                said = Some(format!("the BGP session with {router} ended: {}", state.why));
+                message = Some(format!("the BGP session with {router} ended: {}", state.end_reason));
             }
         }
-        (count, said)
+        (count, message)
     }
 
-    /// What keeps a session from being there; none if all are.
+    /// Describes a session that is down, or returns `None` if all are up.
     pub fn obstacle(&self, ports: &[Port]) -> Option<String> {
         self.sessions.iter().find_map(|session| {
             let state = lock(&session.state);
@@ -196,12 +196,12 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn note(state: &mut State, report: Report) {
+fn update(state: &mut State, report: Report) {
     match report {
         Report::Session(Event::Established(_)) => (state.is_up, state.down) = (true, None),
         Report::Session(Event::Down(down)) => {
             if state.is_up {
-                (state.ended, state.why) = (state.ended + 1, down.to_string());
+                (state.ended, state.end_reason) = (state.ended + 1, down.to_string());
             }
             (state.is_up, state.down) = (false, Some(down.to_string()));
         }
@@ -230,7 +230,8 @@ fn family(address: IpAddr) -> Family {
     if address.is_ipv4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast }
 }
 
-/// Of a port with an address of IPv6 it is the end of that, which its neighbours have others of.
+/// Returns the BGP identifier of a port. For an IPv6 address it is made from the address's end and the interface
+/// index, so that ports differ.
 fn identifier(port: &Port) -> Ipv4Addr {
     match port.settings.address.0 {
         IpAddr::V4(address) => address,
@@ -249,28 +250,35 @@ fn endpoint(tester: &Tester, port: &Port) -> Endpoint {
     }
 }
 
-/// The networks whose packets leave by a port.
-fn table(tester: &Tester, way: &Way, to: Destinations, place: usize, port: &Port, what: Announced) -> Table {
+/// Returns the routes that a port announces.
+fn table(
+    tester: &Tester,
+    direction: &Way,
+    to: Destinations,
+    position: usize,
+    port: &Port,
+    announced: Announced,
+) -> Table {
     let mut table = Table::new();
-    // A longer path of autonomous systems is less preferred (RFC 4271 section 9.1.2.2).
-    let further = if what == Announced::Everywhere { place } else { 0 };
-    let as_path = AsPath::sequence(&vec![tester.bgp.own_as; further]);
+    // A longer AS path is less preferred (RFC 4271 section 9.1.2.2).
+    let prepended = if announced == Announced::Everywhere { position } else { 0 };
+    let as_path = AsPath::sequence(&vec![tester.bgp.own_as; prepended]);
     let mut groups = BTreeMap::new();
     for network in 0..to.networks {
         let peer = to.peer(network);
-        if what != Announced::Everywhere && peer as usize % way.to.len() != place {
+        if announced != Announced::Everywhere && peer as usize % direction.to.len() != position {
             continue;
         }
-        let next_hop = match what {
-            Announced::Tunnelled => tester.loopback(way, peer).into(),
+        let next_hop = match announced {
+            Announced::Tunnelled => tester.loopback(direction, peer).into(),
             Announced::Spread | Announced::Everywhere => port.settings.address.0,
         };
         let group = groups.entry(next_hop).or_insert_with(|| {
             let path = Path::new(next_hop, as_path.clone());
-            table.group(family(way.first), path).expect("ports are of the kind of networks")
+            table.group(family(direction.first), path).expect("ports and networks have one address family")
         });
-        let (address, length) = way.network(network);
-        let nlri = Nlri::unicast(Prefix::new(address, length).expect("it is a prefix"));
+        let (address, length) = direction.network(network);
+        let nlri = Nlri::unicast(Prefix::new(address, length).expect("a network is a valid prefix"));
         table.push(*group, &nlri);
     }
     table

@@ -1,4 +1,4 @@
-//! One trial: frames one or both ways through the router, and what came of them.
+//! One trial: sends frames through the router, in one or both directions, and collects the result.
 
 use super::form::{self, Destinations};
 use super::generator::{self, End, Stream};
@@ -16,46 +16,48 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// From when all is prepared to the first frame.
+/// Time from the end of the preparation to the first frame.
 const PREPARATION_NS: u64 = generator::SETTING_UP_NS + 10_000_000;
-/// How much longer than asked for frames are sent, by senders that are late.
+/// Time beyond the requested duration after which late senders are stopped.
 const OVERTIME_NS: u64 = 20_000_000;
-/// The same where all frames are to be sent, as long as it takes on a busy machine.
+/// Overtime limit on a busy machine, if all frames must be sent.
 const LONGEST_OVERTIME_NS: u64 = 10_000_000_000;
 
-/// What is sent in a trial, all ways and ports together.
+/// Traffic of a trial, in total over all directions and ports.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// What the router is to do with packets.
+    /// Operation of the router.
     pub operation: Operation,
     /// Lengths of IP packets, in turn.
     pub lengths: Vec<u16>,
-    /// Frames a second.
+    /// Frames per second.
     pub rate: f64,
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
-    /// The longest wait for those still under way.
+    /// Maximum time to wait for frames in flight.
     pub drain: Duration,
-    /// Told in every frame.
+    /// Number of the trial, carried in every frame.
     pub number: u16,
-    /// Whether it ends when it is to, or once it is void whatever follows; else when all is sent.
+    /// Whether the trial ends after its duration, or as soon as it is void. Otherwise it ends after the last
+    /// frame.
     pub ends_early: bool,
 }
 
-/// Where a sender has lost this share of the trial's time, times the number of senders, all together are sure
-/// to have offered too little (`Patience::tolerance` of the searches is half of it).
+/// Share of the trial's time, times the number of senders, that one sender may lose. Beyond it the offered load is
+/// certainly too low (`Patience::tolerance` of the searches is half of it).
 const LOST_SHARE: f64 = 0.02;
-/// Short trials go on: what they offer in the end says more of the tester than how they began.
-const LEAST_LOST_NS: u64 = 100_000_000;
+/// Minimum of the time that may be lost. A short trial continues, because its final load is a better measure of the
+/// tester than its beginning.
+const MIN_LOST_NS: u64 = 100_000_000;
 
-/// Why there is no trial.
+/// Error that prevents a trial.
 #[derive(Debug)]
 pub enum Failed {
-    /// The kernel's programs cannot be used.
+    /// The kernel programs cannot be used.
     Programs(Error),
     /// A port cannot be used.
     Port(io::Error),
-    /// It is not known by which labels, in words.
+    /// Labels are unknown, for the reason in this message.
     Labels(String),
 }
 
@@ -76,115 +78,117 @@ impl fmt::Display for Failed {
         match self {
             Failed::Programs(error) => error.fmt(f),
             Failed::Port(error) => write!(f, "the tester cannot use its ports: {error}"),
-            Failed::Labels(why) => f.write_str(why),
+            Failed::Labels(message) => f.write_str(message),
         }
     }
 }
 
-/// What came of a trial.
+/// Result of a trial.
 #[derive(Clone, Debug, Default)]
 pub struct Came {
-    /// Frames that were sent.
+    /// Frames sent.
     pub sent: u64,
-    /// Frames a second that were offered, of all streams together.
+    /// Offered load of all streams in frames per second.
     pub offered: f64,
-    /// Frames sent back to back at most.
+    /// Maximum number of frames sent back to back.
     pub burst: u32,
-    /// What was seen of them.
+    /// Counts and delays of the receivers.
     pub tally: Tally,
-    /// Of the first frame that was wrong, in what.
+    /// Description of the first wrong frame.
     pub wrong: Option<String>,
-    /// Where something happened meanwhile: when, and what was seen of it.
+    /// Arrival times after the event, if the trial has one.
     pub watched: Option<Watched>,
 }
 
 impl Came {
-    /// Whether so many frames came back, each once.
+    /// Returns whether exactly this number of frames came back, without duplicates.
     pub fn is_clean(&self, frames: u64) -> bool {
         self.tally.received == frames && self.tally.duplicates == 0
     }
 }
 
-/// What was seen of packets to each network after an event. Times are CLOCK_MONOTONIC.
+/// Arrival times of packets to each network after an event (CLOCK_MONOTONIC).
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
-    /// When it happened.
+    /// Time of the event.
     pub event_ns: u64,
-    /// When the last packet was sent.
+    /// Time at which the last packet was sent.
     pub end_ns: u64,
-    /// At each port, in order.
+    /// Arrivals by port and network.
     pub arrivals: Vec<Vec<Arrival>>,
 }
 
-/// What happens during a trial.
+/// Event during a trial.
 #[derive(Clone, Copy)]
 pub struct Happening<'a> {
-    /// So long after its start.
+    /// Time after the start of the trial.
     pub after: Duration,
-    /// What is done.
+    /// Action that causes the event.
     pub cause: &'a dyn Fn(),
 }
 
-/// By which of a way's receiving ports packets leave.
+/// Receiving port of a direction at which packets are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// By that of their network's peer.
+    /// Port of the network's peer.
     Spread,
-    /// By one of them, the way's so manyth.
+    /// One port, by its position in the direction.
     By(usize),
-    /// By any.
+    /// Any port.
     Anywhere,
 }
 
 impl Leaving {
-    /// For one of a way's receiving ports: of how many in turn it is which.
-    fn turn(self, place: usize, ports: usize) -> (u32, u32) {
+    /// Returns the number of ports that take turns, and the turn of the port at a position. A turn outside the
+    /// number expects no packets.
+    fn turn(self, position: usize, ports: usize) -> (u32, u32) {
         match self {
-            Leaving::Spread => (ports as u32, place as u32),
-            Leaving::By(one) if one != place => (1, 1),
+            Leaving::Spread => (ports as u32, position as u32),
+            Leaving::By(only) if only != position => (1, 1),
             Leaving::By(_) | Leaving::Anywhere => (1, 0),
         }
     }
 }
 
-/// What a trial is carried out with.
+/// Resources with which trials are run.
 #[derive(Debug)]
 pub struct Means<'a> {
-    /// What is tested.
+    /// Configuration of the test.
     pub tester: &'a Tester,
-    /// Its ports, in order.
+    /// Ports, in the order of the configuration.
     pub ports: &'a [Port],
-    /// Where they are.
+    /// Namespace of the ports.
     pub namespace: &'a Namespace,
-    /// What sends.
+    /// Generator of the frames.
     pub generator: Generator,
     /// Label switched paths.
     pub lsps: &'a Lsps,
-    /// By which port packets leave.
+    /// Port at which packets are expected.
     pub leaving: Leaving,
-    /// Ports lead to each other: nothing is between.
+    /// Whether the ports are connected to each other, without a router.
     pub is_loop: bool,
 }
 
-/// What a port expects: the way, and which of its ports it is.
+/// Frames expected at a port.
 struct Expected<'a> {
-    way: &'a Way,
-    place: usize,
+    direction: &'a Way,
+    /// Position of the port among the receiving ports of the direction.
+    position: usize,
     form: form::Form,
     streams: (u8, u8),
-    /// Of each stream.
+    /// Source address of each stream.
     sources: Vec<IpAddr>,
 }
 
-/// Waits until all that was sent has come back, at most as long as was asked for.
+/// Waits until all frames have come back, at most for the drain time.
 fn drain(
-    asked: &Asked,
+    trial: &Asked,
     receivers: &[(Expected<'_>, Receiver)],
     sent: u64,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
-    let began = Instant::now();
-    while began.elapsed() < asked.drain && !stop() {
+    let started = Instant::now();
+    while started.elapsed() < trial.drain && !stop() {
         let received = receivers.iter().map(|(_, receiver)| receiver.received());
         if received.sum::<Result<u64, Error>>()? >= sent {
             break;
@@ -195,20 +199,20 @@ fn drain(
 }
 
 impl Means<'_> {
-    /// Carries out a trial.
-    pub fn run(&self, asked: &Asked, stop: &dyn Fn() -> bool) -> Result<Came, Failed> {
-        self.run_while(asked, None, stop)
+    /// Runs a trial.
+    pub fn run(&self, trial: &Asked, stop: &dyn Fn() -> bool) -> Result<Came, Failed> {
+        self.run_while(trial, None, stop)
     }
 
-    /// Carries out a trial in which something happens.
+    /// Runs a trial with an event.
     pub fn run_while(
         &self,
-        asked: &Asked,
+        trial: &Asked,
         mut happening: Option<Happening<'_>>,
         stop: &dyn Fn() -> bool,
     ) -> Result<Came, Failed> {
-        let streams = self.streams(asked).map_err(Failed::Labels)?;
-        let receivers = self.receivers(asked, happening.is_some())?;
+        let streams = self.streams(trial).map_err(Failed::Labels)?;
+        let receivers = self.receivers(trial, happening.is_some())?;
         let mut watched = happening.map(|_| Watched::default());
         let end = End::default();
         let (prepared, start_ns) = (Barrier::new(streams.len() + 1), AtomicU64::new(0));
@@ -228,9 +232,9 @@ impl Means<'_> {
             receivers.iter().for_each(|(_, receiver)| receiver.start(at_ns));
             start_ns.store(at_ns, Ordering::Release);
             prepared.wait();
-            // A sender that falls short must not take longer for it.
-            let overtime_ns = if asked.ends_early { OVERTIME_NS } else { LONGEST_OVERTIME_NS };
-            let end_ns = at_ns + ((asked.frames as f64 / asked.rate * 1e9) as u64) + overtime_ns;
+            // A sender that falls short must not take more time to send its frames.
+            let overtime_ns = if trial.ends_early { OVERTIME_NS } else { LONGEST_OVERTIME_NS };
+            let end_ns = at_ns + ((trial.frames as f64 / trial.rate * 1e9) as u64) + overtime_ns;
             while !senders.iter().all(|sender| sender.is_finished()) {
                 if stop() || monotonic_ns() > end_ns {
                     end.come();
@@ -252,8 +256,8 @@ impl Means<'_> {
             sent.map(|sent| (sent, at_ns))
         })?;
         let total: u64 = sent.iter().map(|progress| progress.sent).sum();
-        drain(asked, &receivers, total, stop)?;
-        let mut came = Came {
+        drain(trial, &receivers, total, stop)?;
+        let mut result = Came {
             sent: total,
             offered: sent.iter().map(|progress| offered(progress, at_ns)).sum(),
             burst: streams.iter().map(|(_, stream)| self.burst(stream)).max().unwrap_or(1),
@@ -265,51 +269,51 @@ impl Means<'_> {
             watched.arrivals = arrivals.collect::<Result<_, Error>>()?;
             watched.end_ns = sent.iter().map(|progress| progress.last_ns).max().unwrap_or(0);
         }
-        came.watched = watched;
-        let seconds = (asked.frames as f64 / asked.rate).ceil() as u32 + 1;
+        result.watched = watched;
+        let seconds = (trial.frames as f64 / trial.rate).ceil() as u32 + 1;
         for (expected, receiver) in &receivers {
             let tally = receiver.tally(seconds)?;
-            if let (None, Some((length, bytes))) = (&came.wrong, tally.samples.first()) {
-                let to = Destinations::of(self.tester, expected.way);
-                came.wrong = Some(expected.form.differences(bytes, *length, to, &expected.sources));
+            if let (None, Some((length, bytes))) = (&result.wrong, tally.samples.first()) {
+                let to = Destinations::of(self.tester, expected.direction);
+                result.wrong = Some(expected.form.differences(bytes, *length, to, &expected.sources));
             }
-            came.tally.add(tally);
+            result.tally.add(tally);
         }
-        Ok(came)
+        Ok(result)
     }
 
-    /// Each sending port's stream.
-    fn streams(&self, asked: &Asked) -> Result<Vec<(usize, Stream)>, String> {
-        let count: usize = self.tester.ways.iter().map(|way| way.from.len()).sum();
+    /// Returns the stream of each sending port.
+    fn streams(&self, trial: &Asked) -> Result<Vec<(usize, Stream)>, String> {
+        let count: usize = self.tester.ways.iter().map(|direction| direction.from.len()).sum();
         let mut streams = Vec::with_capacity(count);
-        let most_lost_ns = match asked.ends_early {
+        let max_lost_ns = match trial.ends_early {
             true => {
-                let share = asked.frames as f64 / asked.rate * 1e9 * LOST_SHARE * count as f64;
-                LEAST_LOST_NS.max(share as u64)
+                let share = trial.frames as f64 / trial.rate * 1e9 * LOST_SHARE * count as f64;
+                MIN_LOST_NS.max(share as u64)
             }
             false => u64::MAX,
         };
-        for way in &self.tester.ways {
-            for &from in &way.from {
+        for direction in &self.tester.ways {
+            for &from in &direction.from {
                 let number = streams.len();
-                let part = asked.frames / count as u64;
+                let share = trial.frames / count as u64;
                 let port = &self.ports[from];
-                let (operation, tester) = (asked.operation, self.tester);
-                let labels = self.lsps.incoming(tester, self.ports, operation, way, from)?;
+                let (operation, tester) = (trial.operation, self.tester);
+                let labels = self.lsps.incoming(tester, self.ports, operation, direction, from)?;
                 let macs = [port.mac, port.router];
-                let source = form::source(port.settings.address.0, way.first);
+                let source = form::source(port.settings.address.0, direction.first);
                 streams.push((
                     from,
                     Stream {
                         form: form::sent(operation, labels, source, macs),
-                        to: Destinations::of(self.tester, way),
-                        lengths: asked.lengths.clone(),
-                        trial: asked.number,
+                        to: Destinations::of(self.tester, direction),
+                        lengths: trial.lengths.clone(),
+                        trial: trial.number,
                         number: number as u8,
-                        rate: asked.rate / count as f64,
-                        // What does not divide is the first one's.
-                        most_lost_ns,
-                        frames: part + if number == 0 { asked.frames % count as u64 } else { 0 },
+                        rate: trial.rate / count as f64,
+                        most_lost_ns: max_lost_ns,
+                        // The first stream also sends the remainder.
+                        frames: share + if number == 0 { trial.frames % count as u64 } else { 0 },
                     },
                 ));
             }
@@ -317,20 +321,20 @@ impl Means<'_> {
         Ok(streams)
     }
 
-    /// One at every port; where nothing is to come, all that comes is astray.
-    fn receivers(&self, asked: &Asked, watches: bool) -> Result<Vec<(Expected<'_>, Receiver)>, Failed> {
+    /// Attaches a receiver to every port. A port that expects no frames counts all as stray.
+    fn receivers(&self, trial: &Asked, watches: bool) -> Result<Vec<(Expected<'_>, Receiver)>, Failed> {
         let mut receivers = Vec::new();
         for number in 0..self.ports.len() {
-            let expected = self.expected(asked, number);
+            let expected = self.expected(trial, number);
             let port = &self.ports[number];
             let settings = Settings {
                 form: &expected.form,
-                to: Destinations::of(self.tester, expected.way),
-                lengths: &asked.lengths,
-                trial: asked.number,
+                to: Destinations::of(self.tester, expected.direction),
+                lengths: &trial.lengths,
+                trial: trial.number,
                 streams: expected.streams,
                 sources: &expected.sources,
-                port: self.leaving.turn(expected.place, expected.way.to.len()),
+                port: self.leaving.turn(expected.position, expected.direction.to.len()),
                 batch_gap: 0,
                 batch: 1,
                 most_late_ns: 0,
@@ -344,28 +348,29 @@ impl Means<'_> {
         Ok(receivers)
     }
 
-    /// What is to come to a port.
-    fn expected(&self, asked: &Asked, number: usize) -> Expected<'_> {
+    /// Returns the frames expected at a port.
+    fn expected(&self, trial: &Asked, number: usize) -> Expected<'_> {
         let port = &self.ports[number];
         let (tester, mut first) = (self.tester, 0);
-        for way in &tester.ways {
-            if let Some(place) = way.to.iter().position(|to| *to == number) {
-                let source = |from: &usize| form::source(self.ports[*from].settings.address.0, way.first);
-                let sources: Vec<IpAddr> = way.from.iter().map(source).collect();
-                let (operation, macs) = (asked.operation, [port.router, port.mac]);
-                let labels = self.lsps.outgoing(tester, operation, way);
+        for direction in &tester.ways {
+            if let Some(position) = direction.to.iter().position(|to| *to == number) {
+                let source =
+                    |from: &usize| form::source(self.ports[*from].settings.address.0, direction.first);
+                let sources: Vec<IpAddr> = direction.from.iter().map(source).collect();
+                let (operation, macs) = (trial.operation, [port.router, port.mac]);
+                let labels = self.lsps.outgoing(tester, operation, direction);
                 let form = match self.is_loop {
                     true => form::sent(operation, labels, sources[0], macs),
                     false => form::forwarded(operation, tester.model, labels, sources[0], macs),
                 };
-                let streams = (first, way.from.len() as u8);
-                return Expected { way, place, form, streams, sources };
+                let streams = (first, direction.from.len() as u8);
+                return Expected { direction, position, form, streams, sources };
             }
-            first += way.from.len() as u8;
+            first += direction.from.len() as u8;
         }
         let source = form::source(port.settings.address.0, tester.ways[0].first);
         let form = form::sent(Operation::Ip, Vec::new(), source, [port.router, port.mac]);
-        Expected { way: &tester.ways[0], place: 0, form, streams: (0, 0), sources: Vec::new() }
+        Expected { direction: &tester.ways[0], position: 0, form, streams: (0, 0), sources: Vec::new() }
     }
 
     fn burst(&self, stream: &Stream) -> u32 {
@@ -380,7 +385,7 @@ impl Means<'_> {
         end: &End,
     ) -> Result<Progress, Failed> {
         let sent = self.send_all(port, stream, start, end);
-        // Where one of several falls short, the others need not go on.
+        // If one sender falls short, the others stop too.
         if sent.as_ref().is_ok_and(|progress| progress.sent < stream.frames) {
             end.come();
         }
@@ -400,7 +405,7 @@ impl Means<'_> {
             Generator::Xdp | Generator::Auto => {
                 let sent = namespace.run(|| generator::in_kernel(stream, port.index, start, end));
                 return Ok(sent.inspect_err(|_| {
-                    // Others wait for this one, even if it cannot send.
+                    // Other senders wait for this call, even if this sender failed.
                     start();
                 })??);
             }
@@ -413,7 +418,7 @@ impl Means<'_> {
     }
 }
 
-/// Frames a second, from when the first was due: the last of `n` is due after `n - 1` gaps.
+/// Returns the offered load in frames per second. The last of `n` frames is due `n - 1` gaps after the first.
 fn offered(progress: &Progress, from_ns: u64) -> f64 {
     let (time, gaps) = (progress.last_ns.saturating_sub(from_ns).max(1), progress.sent.saturating_sub(1));
     if gaps == 0 { progress.sent as f64 } else { gaps as f64 / (time as f64 / 1e9) }

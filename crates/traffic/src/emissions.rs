@@ -1,4 +1,4 @@
-//! A flow's pattern as moments of the run.
+//! Emissions of a flow's pattern, as times of the run.
 
 use super::error::Problem;
 use netstage_agent_api::task::FlowTask;
@@ -6,8 +6,7 @@ use netstage_core::rng::Stream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::{Pattern, Source};
 
-/// When a flow hands over how many bytes, from its start until its stop. Sums of whole
-/// nanoseconds, so nothing drifts.
+/// Emissions of a flow between its start and stop. Times are sums of whole nanoseconds, so they do not drift.
 #[derive(Clone, Debug)]
 pub struct Emissions {
     source: Source,
@@ -17,8 +16,8 @@ pub struct Emissions {
 }
 
 impl Emissions {
-    /// The emissions of a flow, the same as in the simulator for the same seed. They end
-    /// with the run.
+    /// Creates the emissions of a flow, identical to those of the simulator for the same seed. They end with the
+    /// run.
     pub fn new(task: &FlowTask, seed: u64, duration: Duration) -> Result<Emissions, Problem> {
         let pattern = pattern(task)?;
         pattern.check().map_err(Problem::Pattern)?;
@@ -30,29 +29,29 @@ impl Emissions {
         })
     }
 
-    /// The next emission's moment and payload bytes; `u64::MAX` bytes have no end.
+    /// Returns the time and payload bytes of the next emission. A size of `u64::MAX` is unlimited.
     pub fn next(&mut self) -> Option<(Instant, u64)> {
         let emission = self.source.next()?;
         self.clock += emission.gap;
         (self.clock < self.stop).then_some((self.clock, emission.bytes))
     }
 
-    /// When the application stops.
+    /// Returns the stop time of the flow.
     pub fn stop(&self) -> Instant {
         self.stop
     }
 
-    /// Whether the pattern is bulk: as much as the transport takes.
+    /// Returns whether the pattern is bulk, which sends as fast as the transport allows.
     pub fn is_bulk(&self) -> bool {
         matches!(self.pattern, Pattern::Bulk { .. })
     }
 
-    /// Long-run mean payload rate, bits per second; none where the pattern has no rate.
+    /// Returns the long-run mean payload rate in bits per second, or `None` if the pattern has no rate.
     pub fn mean_rate(&self) -> Option<f64> {
         self.pattern.mean_rate()
     }
 
-    /// Payload of the largest packet; none where the pattern is no packets.
+    /// Returns the payload bytes of the largest packet, or `None` if the pattern has no packets.
     pub fn largest_packet(&self) -> Option<u64> {
         match &self.pattern {
             Pattern::Bulk { .. } => None,
@@ -65,12 +64,12 @@ impl Emissions {
         }
     }
 
-    /// Whether all packets have the same size.
+    /// Returns whether all packets have the same size.
     pub fn has_one_size(&self) -> bool {
         !matches!(self.pattern, Pattern::Bulk { .. } | Pattern::Trace { .. })
     }
 
-    /// Mean packets per second over the long run; none where the pattern is no packets.
+    /// Returns the long-run mean packet rate per second, or `None` if the pattern has no packets.
     pub fn packet_rate(&self) -> Option<f64> {
         let mean = match &self.pattern {
             Pattern::Trace { packets, .. } => {
@@ -82,7 +81,9 @@ impl Emissions {
     }
 }
 
-/// The flow's pattern.
+/// Returns the pattern of a flow.
 pub fn pattern(task: &FlowTask) -> Result<&Pattern, Problem> {
-    task.traffic.pattern().ok_or(Problem::Refused("this transport carries patterns, not applications"))
+    task.traffic
+        .pattern()
+        .ok_or(Problem::Refused("this transport supports traffic patterns, not applications"))
 }

@@ -1,4 +1,4 @@
-//! Why a flow cannot be prepared.
+//! Errors of preparing a flow.
 
 use netstage_agent_api::protocol::{Refusal, RefusalKind};
 use netstage_core::traffic::PatternError;
@@ -7,64 +7,64 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-/// A flow that cannot be sent or received as asked.
+/// Error of a flow that cannot be sent or received as requested.
 #[derive(Debug)]
 pub struct PrepareError {
     /// Name of the flow.
     pub flow: String,
-    /// What is in the way.
+    /// Cause of the error.
     pub problem: Problem,
 }
 
-/// What is in the way, and what to do about it.
+/// Cause of an error in preparing a flow.
 #[derive(Debug)]
 pub enum Problem {
-    /// Another socket has the port.
+    /// Another socket uses the port.
     PortInUse(SocketAddr),
     /// No interface has the address.
     NoSuchAddress(SocketAddr),
-    /// The system does not let this process do it.
+    /// The process lacks a permission.
     Permission {
-        /// What it wanted.
+        /// Denied action.
         what: &'static str,
-        /// What grants it.
+        /// Change that grants the permission, or avoids it.
         remedy: &'static str,
     },
     /// The pattern cannot be sent.
     Pattern(PatternError),
-    /// The application cannot run over this transport, or not as it is set.
+    /// The application cannot run over this transport or with these settings.
     Application(ApplicationError),
-    /// The pattern has no rate, which the transport needs.
+    /// The pattern has no rate, but the transport requires one.
     NoRate(&'static str),
-    /// The transport cannot carry packets of so many bytes.
+    /// The transport cannot carry packets of this size.
     PacketSize {
-        /// Bytes asked for.
+        /// Requested size in bytes.
         bytes: u64,
-        /// Most that can be carried.
+        /// Maximum size in bytes.
         limit: u64,
     },
-    /// Nobody agreed to receive it, so it is limited.
+    /// The rate exceeds the limit toward a host without an agent.
     AboveLimit {
-        /// Mean rate asked for, bits per second.
+        /// Requested mean rate in bits per second.
         asked_bps: f64,
-        /// The limit, bits per second.
+        /// Limit in bits per second.
         limit_bps: u64,
     },
-    /// The kernel does not know this congestion control.
+    /// The congestion control is not available in the kernel.
     CongestionControl(String),
-    /// The task contradicts itself, or asks for what does not exist.
+    /// The task is contradictory or unsupported.
     Refused(&'static str),
     /// Another system call failed.
     System {
-        /// Which.
+        /// Failed operation.
         what: &'static str,
-        /// What the system says.
+        /// Error of the system call.
         error: io::Error,
     },
 }
 
 impl Problem {
-    /// The problem behind a failed bind to `address`.
+    /// Returns the problem of a failed bind to `address`.
     pub(super) fn binding(address: SocketAddr, error: io::Error) -> Problem {
         match error.kind() {
             io::ErrorKind::AddrInUse => Problem::PortInUse(address),
@@ -77,7 +77,7 @@ impl Problem {
         }
     }
 
-    /// A problem of another system call.
+    /// Returns a conversion from the error of another system call.
     pub(super) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Problem {
         move |error| Problem::System { what, error }
     }
@@ -95,11 +95,15 @@ impl fmt::Display for Problem {
             Problem::PortInUse(address) => {
                 write!(
                     f,
-                    "{address} is in use; end the program that has it (ss -lntup shows it), or use another port"
+                    "{address} is in use; end the program that uses it (ss -lntup shows it), or use another port"
                 )
             }
             Problem::NoSuchAddress(address) => {
-                write!(f, "no interface here has the address {} (ip address shows them)", address.ip())
+                write!(
+                    f,
+                    "no interface has the address {}; list the addresses with: ip address",
+                    address.ip()
+                )
             }
             Problem::Permission { what, remedy } => write!(f, "no permission for {what}; {remedy}"),
             Problem::Pattern(error) => write!(f, "the traffic cannot be sent: {error}"),
@@ -107,22 +111,23 @@ impl fmt::Display for Problem {
             Problem::NoRate(transport) => {
                 write!(
                     f,
-                    "bulk traffic has no rate, which {transport} needs; use a pattern with a rate, or TCP"
+                    "bulk traffic has no rate, but {transport} requires one; use a pattern with a rate, or TCP"
                 )
             }
             Problem::PacketSize { bytes, limit } => {
-                write!(f, "packets of {bytes} bytes are too large; at most {limit} fit")
+                write!(f, "packets of {bytes} bytes are too large; the maximum is {limit}")
             }
             Problem::AboveLimit { asked_bps, limit_bps } => write!(
                 f,
-                "{asked_bps:.0} bit/s to a host that did not agree; at most {limit_bps} bit/s, or raise the flow's limit"
+                "{asked_bps:.0} bit/s exceeds the limit of {limit_bps} bit/s toward a host without an agent; lower the rate, or \
+                 raise the flow's limit"
             ),
             Problem::CongestionControl(name) => write!(
                 f,
                 "congestion control {name} is not available; see \
                  /proc/sys/net/ipv4/tcp_available_congestion_control, or load the module tcp_{name}"
             ),
-            Problem::Refused(why) => f.write_str(why),
+            Problem::Refused(reason) => f.write_str(reason),
             Problem::System { what, error } => write!(f, "{what}: {error}"),
         }
     }

@@ -1,5 +1,5 @@
-//! What all members of a run share: when it starts and ends, its bins, how long receivers listen on, and where
-//! sockets are watched.
+//! Context shared by all members of a run: its times, its bins, the drain time of receivers, and the polling of
+//! sockets.
 
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 
-/// Longest a receiver listens after its flow's end. RFC 2544 section 23 waits as long.
+/// Maximum time for which a receiver listens after the end of its flow, as in RFC 2544 section 23.
 pub const LONGEST_DRAIN: Duration = Duration::from_secs(2);
-/// A receiver that hears nothing for this long after its flow's end has heard all.
+/// Time without packets after the end of its flow at which a receiver is done.
 pub const QUIET: Duration = Duration::from_millis(500);
 
-/// Where a member has its sockets watched.
+/// Registration of a member's sockets for polling.
 #[derive(Clone, Copy)]
 pub struct Watch<'a> {
     epoll: &'a Epoll,
@@ -21,12 +21,12 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Where a member of this number has them watched.
+    /// Creates the registration of the member with this number.
     pub fn new(epoll: &'a Epoll, member: usize) -> Watch<'a> {
         Watch { epoll, member }
     }
 
-    /// Calls the member for as long as the socket is readable.
+    /// Calls the member while the socket is readable.
     pub fn level(self, socket: impl AsFd) -> io::Result<()> {
         self.add(socket, EpollFlags::EPOLLIN)
     }
@@ -42,36 +42,36 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// What holds for all members.
+/// Times of a run, shared by all members.
 #[derive(Clone, Copy)]
 pub struct Frame<'a> {
     /// Start of the run.
     pub epoch: Epoch,
-    /// Its length.
+    /// Duration of the run.
     pub duration: Duration,
     /// Width of a bin.
     pub interval: Duration,
-    /// Set when the run is to end at once.
+    /// Set to end the run at once.
     pub stop: &'a AtomicBool,
 }
 
-/// When bins end.
+/// End times of the bins of a run.
 pub struct Bins {
-    /// When the next one does.
+    /// End of the current bin, or [`Instant::NEVER`] after the last.
     pub next: Instant,
     interval: Duration,
     end: Instant,
 }
 
 impl Bins {
-    /// The bins of a run.
+    /// Starts with the first bin of a run.
     pub fn new(interval: Duration, duration: Duration) -> Bins {
         let end = Instant(duration.0);
         let interval = if interval == Duration::ZERO { duration } else { interval };
         Bins { next: (Instant::ZERO + interval).min(end), interval, end }
     }
 
-    /// Goes on to the next.
+    /// Advances to the next bin.
     pub fn advance(&mut self) {
         self.next =
             if self.next >= self.end { Instant::NEVER } else { (self.next + self.interval).min(self.end) };

@@ -1,6 +1,5 @@
-//! System calls that no safe wrapper offers: batches of datagrams with their control
-//! messages, TCP_INFO with its newer fields. All unsafe code of the
-//! traffic engine is here.
+//! System calls without a safe wrapper: batches of datagrams with control messages, and TCP_INFO with its newer
+//! fields. Owns the unsafe code of the traffic engine, except for adjtimex(2) in [`crate::stamp`].
 #![allow(unsafe_code)]
 
 use netstage_agent_api::results::TcpSample;
@@ -11,19 +10,19 @@ use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Datagrams handed to the kernel by one call.
+/// Maximum number of datagrams sent by one call.
 pub const SEND_BATCH: usize = 32;
-/// Datagrams taken from the kernel by one call.
+/// Maximum number of datagrams received by one call.
 pub const RECEIVE_BATCH: usize = 64;
 
-/// Room for the two control messages of a datagram: timestamp (32) and drops (24).
+/// Space for the two control messages of a datagram: timestamp (32 bytes) and drops (24 bytes).
 const CONTROL_WORDS: usize = 8;
-/// Largest control message asked for: the error queue's, with an IPv6 address and timestamp.
+/// Space for the largest control messages: those of the error queue, with an IPv6 address and a timestamp.
 const ERROR_CONTROL_WORDS: usize = 32;
 
 /// Sets an integer option of a socket.
 pub fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
-    // SAFETY: the pointer is to an i32 that lives through the call, and the length is its own.
+    // SAFETY: the pointer is to an i32 that lives through the call, and the length is that of an i32.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -36,8 +35,7 @@ pub fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> 
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets the octet of DSCP and ECN a flow's sender asks for (RFC 2474); the kernel keeps
-/// TCP's own ECN bits.
+/// Sets the DSCP and ECN octet of a flow (RFC 2474). The kernel keeps TCP's own ECN bits.
 pub fn set_traffic_class(socket: BorrowedFd<'_>, task: &FlowTask) -> io::Result<()> {
     let (level, name) = match task.source {
         _ if task.traffic_class == 0 => return Ok(()),
@@ -47,7 +45,7 @@ pub fn set_traffic_class(socket: BorrowedFd<'_>, task: &FlowTask) -> io::Result<
     set_option(socket, level, name, task.traffic_class.into())
 }
 
-/// Joins a group for one source only (RFC 3678 section 5.1.1), on one interface.
+/// Joins a source-specific group on one interface (RFC 3678 section 5.1.1).
 pub fn join_source(socket: BorrowedFd<'_>, interface: u32, group: IpAddr, source: IpAddr) -> io::Result<()> {
     /// struct group_source_req
     #[repr(C)]
@@ -59,7 +57,7 @@ pub fn join_source(socket: BorrowedFd<'_>, interface: u32, group: IpAddr, source
     let storage = |ip| SockAddr::from(SocketAddr::new(ip, 0)).as_storage();
     let request = Request { interface, group: storage(group), source: storage(source) };
     let level = if group.is_ipv4() { libc::IPPROTO_IP } else { libc::IPPROTO_IPV6 };
-    // SAFETY: the pointer is to a request that lives through the call, and the length is its own.
+    // SAFETY: the pointer is to a request that lives through the call, and the length is that of the request.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -72,19 +70,19 @@ pub fn join_source(socket: BorrowedFd<'_>, interface: u32, group: IpAddr, source
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Takes up to `limit` bytes from a TCP socket and throws them away without copying them.
+/// Reads up to `limit` bytes from a TCP socket and discards them without copying. Returns their number.
 pub fn discard(socket: BorrowedFd<'_>, limit: usize) -> io::Result<usize> {
     // SAFETY: with MSG_TRUNC TCP writes nothing to the buffer, so null is allowed (tcp(7)).
-    let taken = unsafe {
+    let count = unsafe {
         libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), limit, libc::MSG_TRUNC | libc::MSG_DONTWAIT)
     };
-    usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
-/// What the kernel tells of a TCP socket (struct tcp_info). Fields an older kernel does not know are zero.
+/// TCP state of a socket (struct tcp_info). Fields that an older kernel lacks are zero.
 pub struct TcpInfo([u8; 240]);
 
-/// Of this one, at this moment.
+/// Reads the TCP state of a socket.
 pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     let mut info = [0_u8; 240];
     let mut length = info.len() as libc::socklen_t;
@@ -101,7 +99,7 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     if result == 0 { Ok(TcpInfo(info)) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A sender's TCP at this moment.
+/// Reads the TCP state of a sender.
 pub fn tcp_sample(socket: BorrowedFd<'_>) -> io::Result<TcpSample> {
     tcp_info(socket).map(|info| info.sample())
 }
@@ -116,17 +114,17 @@ impl TcpInfo {
         u64::from_ne_bytes(*self.0[at..].first_chunk().expect("inside the structure"))
     }
 
-    /// Payload of a full segment that is sent.
+    /// Returns the payload bytes of a full segment.
     pub fn segment(&self) -> u32 {
         self.u32_at(16)
     }
 
-    /// Bytes acknowledged so far.
+    /// Returns the number of acknowledged bytes.
     pub fn acknowledged(&self) -> u64 {
         self.u64_at(120)
     }
 
-    /// How the sender stands.
+    /// Returns the state of the sender.
     pub fn sample(&self) -> TcpSample {
         let nanoseconds = |at: usize| self.u64_at(at).saturating_mul(1000);
         TcpSample {
@@ -144,7 +142,7 @@ impl TcpInfo {
     }
 }
 
-/// Datagrams to be sent by one call on a connected socket.
+/// Datagrams to be sent on a connected socket by one call.
 pub struct SendBatch {
     bytes: Vec<u8>,
     stride: usize,
@@ -153,7 +151,7 @@ pub struct SendBatch {
 }
 
 impl SendBatch {
-    /// Room for datagrams of up to `largest` bytes.
+    /// Allocates space for datagrams of up to `largest` bytes.
     pub fn new(largest: usize) -> SendBatch {
         SendBatch {
             bytes: vec![0; largest * SEND_BATCH],
@@ -163,18 +161,21 @@ impl SendBatch {
         }
     }
 
-    /// Whether another datagram fits.
+    /// Returns whether another datagram fits.
     pub fn has_room(&self) -> bool {
         self.lengths.len() < SEND_BATCH
     }
 
-    /// Whether all taken have been sent.
+    /// Returns whether all datagrams have been sent.
     pub fn is_empty(&self) -> bool {
         self.sent == self.lengths.len()
     }
 
-    /// Takes a datagram of `length` bytes, to be written where this returns. Panics without
-    /// room, or where it is longer than the largest.
+    /// Adds a datagram and returns its buffer.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the batch is full, or the datagram exceeds the largest size.
     pub fn push(&mut self, length: usize) -> &mut [u8] {
         assert!(self.has_room() && length <= self.stride);
         let start = self.lengths.len() * self.stride;
@@ -182,19 +183,19 @@ impl SendBatch {
         &mut self.bytes[start..start + length]
     }
 
-    /// Sends what has not been sent; returns how many datagrams went. Those refused with an
-    /// error stay first.
+    /// Sends the remaining datagrams and returns the number sent. After an error, the first remaining datagram is
+    /// the one that caused it.
     pub fn send(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         // SAFETY: both are plain integers and pointers, for which zero is a value.
         let (mut pieces, mut headers) =
             unsafe { mem::zeroed::<([libc::iovec; SEND_BATCH], [libc::mmsghdr; SEND_BATCH])>() };
         let waiting = self.lengths.len() - self.sent;
-        for place in 0..waiting {
-            let message = self.sent + place;
+        for index in 0..waiting {
+            let message = self.sent + index;
             let bytes = &mut self.bytes[message * self.stride..][..self.lengths[message]];
-            pieces[place] = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-            headers[place].msg_hdr.msg_iov = &raw mut pieces[place];
-            headers[place].msg_hdr.msg_iovlen = 1;
+            pieces[index] = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            headers[index].msg_hdr.msg_iov = &raw mut pieces[index];
+            headers[index].msg_hdr.msg_iovlen = 1;
         }
         // SAFETY: `waiting` headers point to pieces and bytes that live through the call.
         let sent = unsafe {
@@ -210,7 +211,7 @@ impl SendBatch {
         Ok(sent)
     }
 
-    /// Leaves the first of those not sent out.
+    /// Skips the first `count` remaining datagrams.
     pub fn skip(&mut self, count: usize) {
         self.sent = self.sent.saturating_add(count).min(self.lengths.len());
         if self.is_empty() {
@@ -220,16 +221,16 @@ impl SendBatch {
     }
 }
 
-/// A datagram as it came.
+/// Received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// Its first bytes, as many as the batch has room for.
+    /// First bytes, up to the capacity of the batch.
     pub bytes: &'a [u8],
-    /// Its length.
+    /// Length in bytes.
     pub length: usize,
-    /// When the kernel received it, nanoseconds of the wall clock.
+    /// Time of reception by the kernel, in nanoseconds of the wall clock.
     pub realtime_ns: Option<u64>,
-    /// Datagrams the socket has dropped so far (modulo 2³²), where the kernel says.
+    /// Datagrams dropped by the socket (modulo 2³²), if the kernel reports them.
     pub drops: Option<u32>,
 }
 
@@ -238,12 +239,12 @@ pub struct ReceiveBatch {
     bytes: Vec<u8>,
     stride: usize,
     control: Vec<[u64; CONTROL_WORDS]>,
-    /// Per datagram its length and its control messages' length.
+    /// Length of each datagram and of its control messages.
     received: Vec<(usize, usize)>,
 }
 
 impl ReceiveBatch {
-    /// Keeps the first `stride` bytes of each datagram.
+    /// Allocates space for the first `stride` bytes of each datagram.
     pub fn new(stride: usize) -> ReceiveBatch {
         ReceiveBatch {
             bytes: vec![0; stride * RECEIVE_BATCH],
@@ -253,21 +254,21 @@ impl ReceiveBatch {
         }
     }
 
-    /// Receives what is there; returns how many datagrams, zero where there is none.
+    /// Receives the available datagrams and returns their number.
     pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         self.received.clear();
         // SAFETY: both are plain integers and pointers, for which zero is a value.
         let (mut pieces, mut headers) =
             unsafe { mem::zeroed::<([libc::iovec; RECEIVE_BATCH], [libc::mmsghdr; RECEIVE_BATCH])>() };
-        let places = self.bytes.chunks_exact_mut(self.stride).zip(&mut self.control);
-        for ((piece, header), (bytes, control)) in pieces.iter_mut().zip(&mut headers).zip(places) {
+        let buffers = self.bytes.chunks_exact_mut(self.stride).zip(&mut self.control);
+        for ((piece, header), (bytes, control)) in pieces.iter_mut().zip(&mut headers).zip(buffers) {
             *piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
             header.msg_hdr.msg_iov = piece;
             header.msg_hdr.msg_iovlen = 1;
             header.msg_hdr.msg_control = control.as_mut_ptr().cast();
             header.msg_hdr.msg_controllen = mem::size_of_val(control);
         }
-        // SAFETY: the headers point to pieces, bytes and control room that live through the call.
+        // SAFETY: the headers point to pieces, bytes and control buffers that live through the call.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -289,17 +290,17 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// The datagrams received last, in their order.
+    /// Returns the datagrams of the last call of [`ReceiveBatch::receive`], in order of arrival.
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
-        self.received.iter().enumerate().map(|(place, &(length, control_length))| {
-            let kept = length.min(self.stride);
+        self.received.iter().enumerate().map(|(index, &(length, control_length))| {
+            let stored = length.min(self.stride);
             let mut datagram = Datagram {
-                bytes: &self.bytes[place * self.stride..][..kept],
+                bytes: &self.bytes[index * self.stride..][..stored],
                 length,
                 realtime_ns: None,
                 drops: None,
             };
-            for (level, kind, data) in control_messages(&self.control[place], control_length) {
+            for (level, kind, data) in control_messages(&self.control[index], control_length) {
                 match (level, kind) {
                     (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => datagram.realtime_ns = timestamp(data),
                     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
@@ -313,19 +314,19 @@ impl ReceiveBatch {
     }
 }
 
-/// An ICMP error about a datagram this socket has sent.
+/// ICMP error about a datagram sent by this socket.
 #[derive(Debug)]
 pub struct Refusal {
-    /// Bytes of the datagram the error quotes that fitted the buffer.
+    /// Bytes of the quoted datagram that fit the buffer.
     pub length: usize,
-    /// When the kernel received the error, nanoseconds of the wall clock.
+    /// Time of reception by the kernel, in nanoseconds of the wall clock.
     pub realtime_ns: Option<u64>,
-    /// Whether a host said that nobody listens on the port.
+    /// Set for the error "port unreachable".
     pub port_unreachable: bool,
 }
 
-/// Takes an error from the socket's queue (IP_RECVERR, IPV6_RECVERR) and the quoted payload
-/// into `payload`; `None` where there is none.
+/// Takes an error from the socket's error queue (IP_RECVERR, IPV6_RECVERR) and writes the quoted payload to
+/// `payload`. Returns `None` if the queue is empty.
 pub fn receive_refusal(socket: BorrowedFd<'_>, payload: &mut [u8]) -> io::Result<Option<Refusal>> {
     let mut control = [0_u64; ERROR_CONTROL_WORDS];
     let mut piece = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() };
@@ -335,7 +336,7 @@ pub fn receive_refusal(socket: BorrowedFd<'_>, payload: &mut [u8]) -> io::Result
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = mem::size_of_val(&control);
-    // SAFETY: the header points to payload and control room that live through the call.
+    // SAFETY: the header points to a payload and a control buffer that live through the call.
     let length = unsafe {
         libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT)
     };
@@ -343,13 +344,13 @@ pub fn receive_refusal(socket: BorrowedFd<'_>, payload: &mut [u8]) -> io::Result
         let error = io::Error::last_os_error();
         return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
     };
-    let mut refusal = Refusal { length, realtime_ns: None, port_unreachable: false };
+    let mut icmp_error = Refusal { length, realtime_ns: None, port_unreachable: false };
     for (level, kind, data) in control_messages(&control, header.msg_controllen) {
         match (level, kind) {
-            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => refusal.realtime_ns = timestamp(data),
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => icmp_error.realtime_ns = timestamp(data),
             (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
                 // struct sock_extended_err: errno (4 bytes), origin, type, code.
-                refusal.port_unreachable = matches!(
+                icmp_error.port_unreachable = matches!(
                     data.get(4..7),
                     Some([libc::SO_EE_ORIGIN_ICMP, 3, 3] | [libc::SO_EE_ORIGIN_ICMP6, 1, 4])
                 );
@@ -357,11 +358,11 @@ pub fn receive_refusal(socket: BorrowedFd<'_>, payload: &mut [u8]) -> io::Result
             _ => {}
         }
     }
-    Ok(Some(refusal))
+    Ok(Some(icmp_error))
 }
 
-/// Level, kind and data of each control message: a header of length (a word), level and
-/// kind, then the data, padded to a word (cmsg(3)).
+/// Iterates over the level, kind and data of control messages. Each has a header of length (a word), level and
+/// kind, and data padded to a word (cmsg(3)).
 fn control_messages(words: &[u64], length: usize) -> impl Iterator<Item = (i32, i32, &[u8])> {
     const HEADER: usize = mem::size_of::<libc::cmsghdr>();
     // SAFETY: any bytes are valid as u8, and the slice covers exactly the words.

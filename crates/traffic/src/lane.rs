@@ -1,5 +1,5 @@
-//! One thread of the engine: an event loop over members, each one side of a flow. Members
-//! say when they want to be called next and are called when their sockets are ready.
+//! Event loop of one thread. Its members, each one side of a flow, are called at the time they request and when
+//! their sockets are ready.
 
 use super::Progress;
 use super::dialogue::{DatagramDialogue, StreamDialogue};
@@ -22,28 +22,27 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
-/// Where packets wake receivers more often than this, they gather for as long, as a network
-/// card lets them: a wake-up costs the sender of a packet, on the same machine, more than
-/// the packet itself.
+/// Minimum time between wake-ups of receivers, like interrupt moderation of a network card. A wake-up costs a
+/// sender on the same machine more than the packet itself.
 const MODERATION: Duration = Duration::from_micros(200);
 
-/// One side of a flow at work. Called from one thread; never blocks.
+/// One side of a flow. Called from one thread; never blocks.
 pub enum Member {
-    /// Sends UDP, multicast too.
+    /// Sender over UDP, including multicast.
     UdpSender(UdpSender),
-    /// Receives UDP, multicast too.
+    /// Receiver over UDP, including multicast.
     UdpReceiver(UdpReceiver),
-    /// Sends over TCP.
+    /// Sender over TCP.
     TcpSender(TcpSender),
-    /// Receives over TCP.
+    /// Receiver over TCP.
     TcpReceiver(TcpReceiver),
-    /// Sends one-ended probes.
+    /// Sender of one-ended probes.
     Prober(Prober),
-    /// Takes the answers to them.
+    /// Receiver of answers to one-ended probes.
     Reflections(Reflections),
-    /// Sends STAMP packets and takes the answers.
+    /// STAMP session-sender.
     StampSender(Box<StampSender>),
-    /// Answers STAMP packets.
+    /// STAMP session-reflector.
     StampReflector(StampReflector),
     /// One end of an application over UDP.
     Datagrams(DatagramDialogue),
@@ -69,7 +68,7 @@ macro_rules! each {
 }
 
 impl Member {
-    /// When to call [`handle_due`](Member::handle_due) next.
+    /// Returns the time of the next call of [`handle_due`](Member::handle_due).
     fn due(&self) -> Instant {
         each!(self, inner => inner.due())
     }
@@ -101,7 +100,7 @@ impl Member {
         }
     }
 
-    /// Sockets to watch from the start.
+    /// Registers the sockets that are polled from the start.
     fn watch(&self, watch: Watch<'_>) -> io::Result<()> {
         match self {
             Member::UdpReceiver(receiver) => watch.level(receiver.socket()),
@@ -115,12 +114,12 @@ impl Member {
         }
     }
 
-    /// Whether nothing more will happen.
+    /// Returns whether the member has ended.
     fn done(&self, now: Instant) -> bool {
         each!(self, inner => inner.done(now))
     }
 
-    /// A bin has ended.
+    /// Ends a bin and returns its counts.
     fn end_bin(&mut self, bin: usize) -> (Counts, Option<TcpSample>, Option<Travel>) {
         match self {
             Member::TcpSender(sender) => {
@@ -137,31 +136,31 @@ impl Member {
         each!(self, inner => inner.counts(bin))
     }
 
-    /// Closes the sockets and gives what was found, and what a reader must know.
+    /// Closes the sockets and returns the result. Warnings for the report are added to `warnings`.
     fn finish(self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
         each!(self, inner => inner.finish(now, warnings))
     }
 }
 
-/// The event loop of one thread.
+/// Event loop of one thread.
 pub struct Lane {
     epoll: Epoll,
     /// Index of the flow in the assignment, and the member.
     members: Vec<(usize, Member)>,
-    /// When each member is to be called; what the queue holds beside that is stale.
+    /// Time of the next call of each member. Other times in the queue are stale.
     dues: Vec<Instant>,
     queue: BinaryHeap<Reverse<(Instant, usize)>>,
-    /// Members being called, kept for its memory.
+    /// Members being called; reused to avoid allocation.
     called: Vec<usize>,
     watching: bool,
-    /// Whether all members only count datagrams, which the kernel dates: none minds a delay.
+    /// Set if all members only count datagrams, which the kernel timestamps, so that a delayed call does no harm.
     counting: bool,
-    /// Whether a moment is worth a spin, and the thread its priority.
+    /// Spin before a scheduled time.
     exact: bool,
 }
 
 impl Lane {
-    /// A lane for these members. An `exact` one spins and asks for real-time priority.
+    /// Creates an event loop. With `exact` it spins before scheduled times.
     pub fn new(members: Vec<(usize, Member)>, exact: bool) -> io::Result<Lane> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         for (index, (_, member)) in members.iter().enumerate() {
@@ -183,8 +182,8 @@ impl Lane {
         })
     }
 
-    /// Runs until every member is done, the run has ended or is stopped. Returns each
-    /// flow's index and result.
+    /// Runs until every member is done, or the run has ended or is stopped. Returns the index and result of each
+    /// flow.
     pub fn run(
         mut self,
         frame: Frame<'_>,
@@ -210,7 +209,7 @@ impl Lane {
             while bins.next <= now {
                 for (flow, member) in &mut self.members {
                     let (counts, tcp, travel) = member.end_bin(bin);
-                    // Nobody listens any more where the run is being stopped.
+                    // Fails only while the run is being stopped.
                     let _ = progress.send(Progress { flow: *flow, bin, counts, tcp, travel });
                 }
                 bin += 1;
@@ -238,7 +237,7 @@ impl Lane {
         self.members.into_iter().map(|(flow, member)| (flow, member.finish(now, warnings))).collect()
     }
 
-    /// Calls each member that is due once, so that one that cannot keep up holds nobody back.
+    /// Calls each due member once, so that a slow member does not delay the others.
     fn call_due(&mut self, epoch: Epoch, now: Instant) {
         let mut called = std::mem::take(&mut self.called);
         while let Some(&Reverse((due, index))) = self.queue.peek()
@@ -257,7 +256,7 @@ impl Lane {
         self.called = called;
     }
 
-    /// Calls members whose sockets are ready; whether there were any.
+    /// Calls the members whose sockets are ready. Returns whether any was.
     fn call_ready(&mut self, epoch: Epoch) -> bool {
         let mut events = [EpollEvent::empty(); 64];
         let Ok(count) = self.epoll.wait(&mut events, PollTimeout::ZERO) else { return false };

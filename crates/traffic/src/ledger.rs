@@ -1,4 +1,4 @@
-//! What one side of a flow writes down: counts per bin, and histograms.
+//! Records of one side of a flow: counts per bin, and histograms.
 
 use netstage_agent_api::results::{Buckets, Counts};
 use netstage_core::measure::Histogram;
@@ -13,46 +13,50 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Empty bins from the start to the end of a run.
+    /// Creates empty bins for the duration of a run.
     pub fn new(interval: Duration, duration: Duration) -> Ledger {
         let interval = if interval == Duration::ZERO { duration } else { interval };
         let bins = duration.0.div_ceil(interval.0.max(1)).max(1);
         Ledger { interval: Duration(interval.0.max(1)), bins: vec![Counts::default(); bins as usize] }
     }
 
-    /// The bin of a moment. What comes after the end belongs to the last.
+    /// Returns the bin of a time. Times after the end belong to the last bin.
     pub fn bin(&self, at: Instant) -> usize {
         ((at.0 / self.interval.0) as usize).min(self.bins.len() - 1)
     }
 
-    /// The counts of the bin of a moment.
+    /// Returns the counts of the bin of a time.
     pub fn at(&mut self, at: Instant) -> &mut Counts {
         let bin = self.bin(at);
         &mut self.bins[bin]
     }
 
-    /// The counts of a bin. Panics where there is none.
+    /// Returns the counts of a bin.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the bin does not exist.
     pub fn counts(&mut self, bin: usize) -> &mut Counts {
         &mut self.bins[bin]
     }
 
-    /// Bins of the same width for what users notice.
+    /// Creates bins of the same width for the quality of an application.
     pub fn quality_bins(&self) -> QualityBins {
         QualityBins::new(self.interval, self.bins.len())
     }
 
-    /// All bins.
+    /// Returns the counts of all bins.
     pub fn into_bins(self) -> Vec<Counts> {
         self.bins
     }
 }
 
-/// A histogram of nanoseconds with three significant digits; grows as needed.
+/// Histogram of nanoseconds with three significant digits.
 #[derive(Debug, Default)]
 pub struct Times(Histogram);
 
 impl Times {
-    /// Empty.
+    /// Creates an empty histogram.
     pub fn new() -> Times {
         Times::default()
     }
@@ -62,17 +66,17 @@ impl Times {
         self.0.record(ns);
     }
 
-    /// The value that this share of all does not exceed; zero where there are none.
+    /// Returns the value that this share of all values does not exceed, or zero if empty.
     pub fn quantile(&self, share: f64) -> u64 {
         self.0.quantile(share).unwrap_or(0)
     }
 
-    /// The largest value; zero where there are none.
+    /// Returns the largest value, or zero if empty.
     pub fn max(&self) -> u64 {
         self.quantile(1.0)
     }
 
-    /// Values and how often each occurred.
+    /// Returns the values, each with its number of occurrences.
     pub fn buckets(&self) -> Buckets {
         Buckets(self.0.buckets().collect())
     }

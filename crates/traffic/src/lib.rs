@@ -1,13 +1,11 @@
-//! The traffic engine: sends and receives the flows of an assignment and reports what
-//! became of them.
+//! Traffic engine: sends and receives the flows of an assignment and reports the results.
 //!
-//! [`Engine::prepare`] opens, binds and listens, so that a run either starts as a whole or
-//! says what is in the way; [`Engine::run`] blocks until it is over. Patterns are those of
-//! `netstage_core::traffic`, drawn from the same random streams as in the simulator.
+//! [`Engine::prepare`] opens and binds the sockets, so that every error of the preparation is reported before the
+//! run. [`Engine::run`] blocks until the run ends. Patterns are those of `netstage_core::traffic`, drawn from the
+//! same random streams as in the simulator.
 //!
-//! One thread sends what has a schedule, and spins briefly before each packet so that it leaves on time. A second
-//! one receives, and sends what has no schedule (bulk); it sleeps until the kernel has something for it. A third one
-//! carries the flows over QUIC.
+//! One thread sends scheduled packets and spins briefly before each, so that it leaves on time. A second thread
+//! receives and sends bulk traffic, and sleeps until a socket is ready. A third thread runs the flows over QUIC.
 //!
 //! - [`stamp`]: STAMP sessions between any two hosts; [`learn`]: application models from captures.
 //!
@@ -18,7 +16,7 @@
 //! assert!(error.to_string().contains("bulk"));
 //! ```
 //!
-//! Invariant: a run starts as a whole or not at all; what was not sent on time is said.
+//! Invariant: a run starts as a whole or not at all, and packets not sent on time are reported.
 
 mod dialogue;
 mod emissions;
@@ -59,8 +57,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Packets per second up to which the pacing thread runs before all others: with more it
-/// would leave them nothing.
+/// Maximum packet rate at which the pacing thread has real-time priority. Beyond it, other threads would starve.
 const REALTIME_PACKET_RATE: f64 = 20_000.0;
 
 /// Flows ready to run.
@@ -70,9 +67,9 @@ pub struct Engine {
     interval: Duration,
     /// Names and sides of the flows, in the order of the assignment.
     flows: Vec<(String, bool)>,
-    /// What has a schedule.
+    /// Scheduled members.
     paced: Vec<(usize, Member)>,
-    /// What has none.
+    /// Members without a schedule.
     unpaced: Vec<(usize, Member)>,
     quic: Vec<(usize, QuicFlow)>,
     packet_rate: f64,
@@ -81,24 +78,23 @@ pub struct Engine {
     ports: Vec<(u32, u16)>,
 }
 
-/// A bin has ended for one side of a flow.
+/// Counts of one side of a flow at the end of a bin.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// The flow's place in the assignment.
+    /// Index of the flow in the assignment.
     pub flow: usize,
-    /// The bin's number.
+    /// Number of the bin.
     pub bin: usize,
-    /// What was counted in it so far; packets on their way may still be added.
+    /// Counts of the bin, to which packets in flight may still be added.
     pub counts: Counts,
-    /// The sender's TCP at its end, where asked for.
+    /// TCP state of the sender at the end of the bin, if requested.
     pub tcp: Option<TcpSample>,
-    /// Travel times of its packets, where this side sees them.
+    /// Travel times of the packets, if this side measures them.
     pub travel: Option<Travel>,
 }
 
 impl Engine {
-    /// Opens and binds all sockets. Receivers' sockets take packets and connections from
-    /// now on.
+    /// Opens and binds all sockets. From now on, receivers' sockets accept packets and connections.
     pub fn prepare(assignment: &Assignment) -> Result<Engine, PrepareError> {
         let mut engine = Engine {
             node: assignment.node.clone(),
@@ -114,36 +110,34 @@ impl Engine {
         };
         let mut ids = BTreeSet::new();
         for (index, task) in assignment.flows.iter().enumerate() {
-            let named = |problem| PrepareError { flow: task.name.clone(), problem };
+            let in_flow = |problem| PrepareError { flow: task.name.clone(), problem };
             if task.id >= probe::FLOW_LIMIT || !ids.insert((task.id, task.side as u8)) {
-                return Err(named(Problem::Refused("its number is taken, or above 2^24")));
+                return Err(in_flow(Problem::Refused("the flow's number is a duplicate, or not below 2^24")));
             }
-            engine.add(index, task, assignment).map_err(named)?;
+            engine.add(index, task, assignment).map_err(in_flow)?;
             engine.ids.push((task.id, task.side));
         }
         Ok(engine)
     }
 
-    /// Number and port of each flow that is received over TCP, UDP, QUIC or by STAMP: what port 0
-    /// has become.
+    /// Returns the number and the bound port of each flow that is received over TCP, UDP, QUIC or STAMP.
     pub fn receiving_ports(&self) -> &[(u32, u16)] {
         &self.ports
     }
 
-    /// Numbers and sides of the flows, in the order of the assignment.
+    /// Returns the numbers and sides of the flows, in the order of the assignment.
     pub fn flows(&self) -> &[(u32, Side)] {
         &self.ids
     }
 
-    /// Runs the flows: begins at `epoch`, ends when all is received that will be, at the
-    /// latest a little after the run's duration, or soon after `stop` is set. `progress` is
-    /// called from this thread whenever a bin has ended.
+    /// Runs the flows from `epoch` until all receivers are done, at the latest a short time after the run's
+    /// duration, or soon after `stop` is set. `progress` is called from this thread at the end of each bin.
     pub fn run(self, epoch: Epoch, stop: &AtomicBool, progress: &mut dyn FnMut(Progress)) -> Report {
-        self.run_when(&mut || Some(epoch), stop, progress).expect("it has a start")
+        self.run_when(&mut || Some(epoch), stop, progress).expect("the start time is given")
     }
 
-    /// As [`run`](Engine::run), from the moment that `start` gives, which blocks until then or shortly before: its
-    /// threads are there and have what the kernel grants them. None where there is no start.
+    /// Runs the flows like [`run`](Engine::run), from the time that `start` returns. `start` may block until
+    /// shortly before it; the threads are then already running. Returns `None` if `start` does.
     pub fn run_when(
         mut self,
         start: &mut dyn FnMut() -> Option<Epoch>,
@@ -155,7 +149,7 @@ impl Engine {
         let awake = Awake::request();
         let lanes = [(std::mem::take(&mut self.paced), true), (std::mem::take(&mut self.unpaced), false)];
         let mut report = Report { node: self.node.clone(), flows: self.blank_results(), ..Report::default() };
-        let begun = thread::scope(|scope| {
+        let started = thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel();
             let mut threads = Vec::new();
             for (members, exact) in lanes {
@@ -165,57 +159,59 @@ impl Engine {
                 let lane = match Lane::new(members, exact) {
                     Ok(lane) => lane,
                     Err(error) => {
-                        report.void.push(format!("{}: watching sockets: {error}", self.node));
+                        report.void.push(format!("{}: cannot poll sockets: {error}", self.node));
                         continue;
                     }
                 };
                 let sender = sender.clone();
-                let (tell, told) = mpsc::channel();
+                let (epoch_sender, epoch_receiver) = mpsc::channel();
                 let thread = scope.spawn(move || {
                     let mut warnings = Vec::new();
                     if exact && realtime {
                         warnings.extend(Grants::request(Rank::Traffic).advice());
                     }
-                    let Ok(epoch) = told.recv() else { return (Vec::new(), warnings) };
+                    let Ok(epoch) = epoch_receiver.recv() else { return (Vec::new(), warnings) };
                     let frame = Frame { epoch, duration, interval, stop };
                     (lane.run(frame, &sender, &mut warnings), warnings)
                 });
-                threads.push((tell, thread));
+                threads.push((epoch_sender, thread));
             }
             let quic = std::mem::take(&mut self.quic);
             if !quic.is_empty() {
                 let sender = sender.clone();
-                let (tell, told) = mpsc::channel();
+                let (epoch_sender, epoch_receiver) = mpsc::channel();
                 let thread = scope.spawn(move || {
-                    let Ok(epoch) = told.recv() else { return (Vec::new(), Vec::new()) };
+                    let Ok(epoch) = epoch_receiver.recv() else { return (Vec::new(), Vec::new()) };
                     match quic::run(quic, Frame { epoch, duration, interval, stop }, &sender) {
-                        Ok(found) => (found, Vec::new()),
+                        Ok(results) => (results, Vec::new()),
                         Err(error) => (Vec::new(), vec![format!("QUIC could not run: {error}")]),
                     }
                 });
-                threads.push((tell, thread));
+                threads.push((epoch_sender, thread));
             }
-            // Without a start the threads end when nobody can tell them of one any more.
+            // Without a start the channels close, which ends the threads.
             let epoch = start()?;
-            let tell = |(tell, thread): (mpsc::Sender<Epoch>, _)| {
-                let _ = tell.send(epoch);
+            let send_epoch = |(epoch_sender, thread): (mpsc::Sender<Epoch>, _)| {
+                let _ = epoch_sender.send(epoch);
                 thread
             };
-            let threads: Vec<_> = threads.into_iter().map(tell).collect();
+            let threads: Vec<_> = threads.into_iter().map(send_epoch).collect();
             drop(sender);
             while let Ok(event) = receiver.recv() {
                 progress(event);
             }
             for thread in threads {
                 match thread.join() {
-                    Ok(found) => add(&mut report, found),
-                    Err(_) => report.void.push(format!("{}: the traffic engine failed", self.node)),
+                    Ok(results) => add(&mut report, results),
+                    Err(_) => {
+                        report.void.push(format!("{}: a thread of the traffic engine panicked", self.node))
+                    }
                 }
             }
             Some(())
         });
         drop(awake);
-        begun?;
+        started?;
         if stop.load(Ordering::Relaxed) {
             report.warnings.push(format!("{}: stopped before its end", self.node));
             report.stopped = true;
@@ -226,19 +222,19 @@ impl Engine {
     fn add(&mut self, index: usize, task: &FlowTask, assignment: &Assignment) -> Result<(), Problem> {
         let duration = assignment.duration;
         if task.source.is_ipv4() != task.destination.is_ipv4() {
-            return Err(Problem::Refused("its source and destination are of different address families"));
+            return Err(Problem::Refused("source and destination have different address families"));
         }
         let ledger = || Ledger::new(assignment.interval, duration);
         self.flows.push((task.name.clone(), task.side == Side::Send));
         let interval = assignment.interval;
         let (member, paced) = match (&task.transport, task.side) {
             (Transport::Tcp(options), _) if task.traffic.application().is_some() => {
-                let talk = StreamDialogue::prepare(task, options, assignment.seed, interval, duration)?;
-                (Member::Streams(talk), false)
+                let dialogue = StreamDialogue::prepare(task, options, assignment.seed, interval, duration)?;
+                (Member::Streams(dialogue), false)
             }
             (Transport::Udp(_), _) if task.traffic.application().is_some() => {
-                let talk = DatagramDialogue::prepare(task, assignment.seed, interval, duration)?;
-                (Member::Datagrams(talk), true)
+                let dialogue = DatagramDialogue::prepare(task, assignment.seed, interval, duration)?;
+                (Member::Datagrams(dialogue), true)
             }
             (Transport::Tcp(options), Side::Receive) => {
                 let receiver = tcp::TcpReceiver::prepare(task, options, duration, ledger())?;
@@ -287,7 +283,7 @@ impl Engine {
                 }
             }
             (_, Side::Receive) => {
-                return Err(Problem::Refused("it is one-ended and has no receiving side"));
+                return Err(Problem::Refused("a one-ended flow has no receiving side"));
             }
         };
         let lane = if paced { &mut self.paced } else { &mut self.unpaced };
@@ -309,18 +305,18 @@ fn port_of(socket: &Socket) -> u16 {
     socket.local_addr().ok().and_then(|address| address.as_socket()).map_or(0, |address| address.port())
 }
 
-/// Adds what a thread found of flows, and its warnings.
-fn add(report: &mut Report, (found, warnings): (Vec<(usize, FlowResult)>, Vec<String>)) {
-    found.into_iter().for_each(|(flow, result)| merge(&mut report.flows[flow], result));
+/// Adds the results and warnings of a thread to the report.
+fn add(report: &mut Report, (results, warnings): (Vec<(usize, FlowResult)>, Vec<String>)) {
+    results.into_iter().for_each(|(flow, result)| merge(&mut report.flows[flow], result));
     report.warnings.extend(warnings);
 }
 
-/// Adds what one member found to its flow's result: a one-ended flow has two members.
-fn merge(result: &mut FlowResult, found: FlowResult) {
-    if result.bins.len() < found.bins.len() {
-        result.bins.resize(found.bins.len(), Counts::default());
+/// Adds the result of a member to that of its flow. A one-ended flow has two members.
+fn merge(result: &mut FlowResult, other: FlowResult) {
+    if result.bins.len() < other.bins.len() {
+        result.bins.resize(other.bins.len(), Counts::default());
     }
-    for (counts, more) in result.bins.iter_mut().zip(&found.bins) {
+    for (counts, more) in result.bins.iter_mut().zip(&other.bins) {
         counts.sent += more.sent;
         counts.sent_bytes += more.sent_bytes;
         counts.offered_bytes += more.offered_bytes;
@@ -332,27 +328,27 @@ fn merge(result: &mut FlowResult, found: FlowResult) {
         counts.corrupted += more.corrupted;
         counts.bit_errors += more.bit_errors;
     }
-    let fill = |place: &mut Buckets, buckets: Buckets| {
-        if place.0.is_empty() {
-            *place = buckets;
+    let fill = |target: &mut Buckets, buckets: Buckets| {
+        if target.0.is_empty() {
+            *target = buckets;
         }
     };
-    fill(&mut result.delay, found.delay);
-    fill(&mut result.answer_delay, found.answer_delay);
-    fill(&mut result.delay_variation, found.delay_variation);
-    fill(&mut result.round_trip, found.round_trip);
-    fill(&mut result.gaps, found.gaps);
+    fill(&mut result.delay, other.delay);
+    fill(&mut result.answer_delay, other.answer_delay);
+    fill(&mut result.delay_variation, other.delay_variation);
+    fill(&mut result.round_trip, other.round_trip);
+    fill(&mut result.gaps, other.gaps);
     if result.tcp.is_empty() {
-        result.tcp = found.tcp;
+        result.tcp = other.tcp;
     }
     if result.travel.is_empty() {
-        result.travel = found.travel;
+        result.travel = other.travel;
     }
-    result.last_bytes_ns = result.last_bytes_ns.max(found.last_bytes_ns);
+    result.last_bytes_ns = result.last_bytes_ns.max(other.last_bytes_ns);
     if result.quality.is_empty() {
-        result.quality = found.quality;
+        result.quality = other.quality;
     }
-    result.schedule = result.schedule.or(found.schedule);
-    result.socket_drops += found.socket_drops;
-    result.error = result.error.take().or(found.error);
+    result.schedule = result.schedule.or(other.schedule);
+    result.socket_drops += other.socket_drops;
+    result.error = result.error.take().or(other.error);
 }

@@ -1,5 +1,5 @@
-//! Waiting until a moment: an absolute sleep that ends a little early, then a short spin.
-//! The sleep ends as early as wake-ups have been late here, within the bounds of a [`SpinLaw`].
+//! Precise waiting: an absolute sleep that ends early, and a short spin. The sleep ends as early as wake-ups are
+//! usually late, within the bounds of a [`SpinLaw`].
 
 use netstage_host::clock::monotonic_ns;
 use netstage_host::wait::{Spin, SpinLaw};
@@ -11,9 +11,8 @@ use rustix::thread::set_current_timer_slack;
 use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
 
-/// Follows the 99th percentile of lateness: one late wake-up lengthens the spin by what a
-/// hundred timely ones shorten it. Beside many other agents on a few cores, more spinning
-/// would take from others what it gives.
+/// Follows the 99th percentile of lateness: one late wake-up lengthens the spin by as much as a hundred timely
+/// wake-ups shorten it. With many agents on a few cores, longer spins would delay the others by what they gain.
 const LAW: SpinLaw = SpinLaw {
     step_up_ns: 4_000,
     step_down_ns: 40,
@@ -21,23 +20,24 @@ const LAW: SpinLaw = SpinLaw {
     share: 5,
     most_saved_ns: 1_000_000,
 };
-/// Longest sleep, so that a request to stop is seen. Hundreds of idle agents of a machine share its processors.
+/// Maximum sleep, after which a stop request is checked. A shorter one would load a machine with hundreds of idle
+/// agents.
 pub const LONGEST_SLEEP_NS: u64 = 200_000_000;
 
-/// Waits, and learns how late this machine wakes.
+/// Waits for scheduled times, and learns the lateness of wake-ups.
 #[derive(Debug)]
 pub struct Pacer(Spin);
 
 impl Pacer {
-    /// A pacer for the calling thread, whose timers become exact.
+    /// Creates a pacer for the calling thread, and sets the thread's timer slack to the minimum.
     pub fn for_this_thread() -> Pacer {
-        // Where it is refused the kernel may wake us 50 µs later; the schedule shows it.
+        // On failure, the kernel may wake the thread 50 µs late, which the schedule shows.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         Pacer(Spin::new(LAW, LAW.margin_ns.1, LAW.most_saved_ns))
     }
 
-    /// Waits until the moment, or until `ready` is readable, or a while where the moment is
-    /// far. `exact` moments are worth a spin.
+    /// Waits until the time, until `ready` is readable, or at most [`LONGEST_SLEEP_NS`]. Spins before the time if
+    /// `exact`.
     pub fn wait(&mut self, until_ns: u64, exact: bool, ready: Option<BorrowedFd<'_>>) {
         let now = monotonic_ns();
         self.0.refill(now);
@@ -57,7 +57,7 @@ impl Pacer {
     }
 }
 
-/// Sleeps until the moment; true where `ready` or a signal ended it before.
+/// Sleeps until the time. Returns whether `ready` or a signal ended the sleep early.
 fn sleep(now_ns: u64, until_ns: u64, ready: Option<BorrowedFd<'_>>) -> bool {
     match ready {
         None => {
@@ -71,7 +71,7 @@ fn sleep(now_ns: u64, until_ns: u64, ready: Option<BorrowedFd<'_>>) -> bool {
             match ppoll(&mut watched, Some(length), None) {
                 Ok(count) => count > 0,
                 Err(Errno::EINTR) => true,
-                Err(error) => panic!("waiting for sockets: {error}"),
+                Err(error) => panic!("cannot poll the sockets: {error}"),
             }
         }
     }

@@ -1,10 +1,9 @@
-//! QUIC (RFC 9000) by quinn: one connection with one unidirectional stream per flow, all flows
-//! in one thread of their own.
+//! Flows over QUIC (RFC 9000), with quinn: one connection with one unidirectional stream per flow. All flows share
+//! one thread.
 //!
-//! Timers there have a resolution of a millisecond, so a pattern's bytes are handed over by
-//! up to that much late; nothing drifts. The receiver's certificate is made at preparation
-//! and signs for itself; the sender takes any, since who receives was settled between the
-//! agents, and what is sent is no secret.
+//! Timers have a resolution of a millisecond, so bytes are written up to that much late, without drift. The receiver
+//! has a self-signed certificate, generated in preparation. The sender accepts any certificate, because the agents
+//! have agreed on the receiver, and the payload is not confidential.
 
 use super::Progress;
 use super::emissions::Emissions;
@@ -30,11 +29,11 @@ use std::sync::{Arc, mpsc};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
-/// Bytes written by one call.
+/// Maximum number of bytes written by one call.
 const CHUNK: usize = 64 << 10;
-/// What the receiver lets the sender have under way.
+/// Maximum number of bytes in flight that the receiver allows.
 const WINDOW: u32 = 16 << 20;
-/// What the certificate is made for; nobody looks at it.
+/// Subject name of the certificate, which is not verified.
 const NAME: &str = "netstage";
 
 static PAYLOAD: [u8; CHUNK] = [0; CHUNK];
@@ -47,9 +46,9 @@ pub struct QuicFlow {
     start: Instant,
     stop: Instant,
     detail: bool,
-    /// The only host a connection is taken from; none where any.
+    /// Only host from which a connection is accepted, or `None` for any.
     peer: Option<IpAddr>,
-    book: RefCell<Book>,
+    records: RefCell<Book>,
 }
 
 enum End {
@@ -57,7 +56,7 @@ enum End {
     Receives { config: ServerConfig },
 }
 
-/// What is written down.
+/// Counts and state of a flow for its result.
 struct Book {
     ledger: Ledger,
     punctuality: Punctuality,
@@ -68,7 +67,7 @@ struct Book {
 }
 
 impl QuicFlow {
-    /// Binds the socket and makes the certificate.
+    /// Binds the socket and generates the certificate.
     pub fn prepare(
         task: &FlowTask,
         seed: u64,
@@ -91,7 +90,7 @@ impl QuicFlow {
             stop: Instant(task.stop.0.min(duration.0)),
             detail: task.detail,
             peer: Some(task.source.ip()).filter(|ip| !ip.is_unspecified()),
-            book: RefCell::new(Book {
+            records: RefCell::new(Book {
                 ledger,
                 punctuality: Punctuality::new(),
                 samples: Vec::new(),
@@ -102,7 +101,7 @@ impl QuicFlow {
         })
     }
 
-    /// Runs until all is there, or the flow's time is up. Fails with what is to be said.
+    /// Runs until the transfer is complete, or the flow stops. The error is a message for the report.
     async fn run(&self, epoch: Epoch) -> Result<(), String> {
         let socket = self.socket.try_clone().map_err(|error| error.to_string())?;
         let open = |server| Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime));
@@ -118,8 +117,8 @@ impl QuicFlow {
                 let connecting = endpoint.connect(*destination, NAME).map_err(|error| error.to_string())?;
                 let connection =
                     connecting.await.map_err(|error| format!("connecting to {destination}: {error}"))?;
-                self.book.borrow_mut().connection = Some(connection.clone());
-                // Borrowed by this task alone.
+                self.records.borrow_mut().connection = Some(connection.clone());
+                // Only this task borrows the emissions.
                 let mut emissions = emissions.borrow_mut().clone();
                 let sent = self.send(&connection, &mut emissions, epoch).await;
                 connection.close(VarInt::from_u32(0), b"");
@@ -135,36 +134,36 @@ impl QuicFlow {
         emissions: &mut Emissions,
         epoch: Epoch,
     ) -> Result<(), String> {
-        let broke = |error: &dyn std::fmt::Display| format!("the connection broke: {error}");
-        let mut stream = connection.open_uni().await.map_err(|error| broke(&error))?;
+        let lost = |error: &dyn std::fmt::Display| format!("connection lost: {error}");
+        let mut stream = connection.open_uni().await.map_err(|error| lost(&error))?;
         while let Some((due, bytes)) = emissions.next() {
             until(epoch, due).await;
             if bytes != u64::MAX {
-                let mut book = self.book.borrow_mut();
-                book.punctuality.ask(due, bytes);
-                book.ledger.at(due).offered_bytes += bytes;
+                let mut records = self.records.borrow_mut();
+                records.punctuality.ask(due, bytes);
+                records.ledger.at(due).offered_bytes += bytes;
             }
             let mut left = bytes;
             while left > 0 && epoch.now() < self.stop {
                 let length = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
-                let count = stream.write(&PAYLOAD[..length]).await.map_err(|error| broke(&error))?;
-                self.book.borrow_mut().ledger.at(epoch.now()).sent_bytes += count as u64;
+                let count = stream.write(&PAYLOAD[..length]).await.map_err(|error| lost(&error))?;
+                self.records.borrow_mut().ledger.at(epoch.now()).sent_bytes += count as u64;
                 left -= count as u64;
             }
             if left == 0 {
-                let mut book = self.book.borrow_mut();
+                let mut records = self.records.borrow_mut();
                 let now = epoch.now();
-                book.punctuality.send(due, now, bytes);
-                book.ledger.at(now).sent += 1;
+                records.punctuality.send(due, now, bytes);
+                records.ledger.at(now).sent += 1;
             }
         }
-        // Fails where the receiver has gone already.
+        // Fails if the receiver has already closed the connection.
         let _ = stream.finish();
         let _ = stream.stopped().await;
         Ok(())
     }
 
-    /// The port it is bound to.
+    /// Returns the bound port.
     pub fn port(&self) -> u16 {
         self.socket.local_addr().map_or(0, |address| address.port())
     }
@@ -177,51 +176,51 @@ impl QuicFlow {
             }
             incoming.refuse();
         };
-        let connection = incoming.await.map_err(|error| format!("taking the connection: {error}"))?;
-        self.book.borrow_mut().connection = Some(connection.clone());
-        // The sender closes the connection once its time is up: no failure.
+        let connection = incoming.await.map_err(|error| format!("accepting the connection: {error}"))?;
+        self.records.borrow_mut().connection = Some(connection.clone());
+        // The sender closes the connection at its stop, which is not a failure.
         let Ok(mut stream) = connection.accept_uni().await else { return Ok(()) };
         while let Ok(Some(chunk)) = stream.read_chunk(usize::MAX, false).await {
-            let mut book = self.book.borrow_mut();
+            let mut records = self.records.borrow_mut();
             let now = epoch.now();
-            book.ledger.at(now).received_bytes += chunk.bytes.len() as u64;
-            book.last_bytes = Some(now);
+            records.ledger.at(now).received_bytes += chunk.bytes.len() as u64;
+            records.last_bytes = Some(now);
         }
         connection.closed().await;
         Ok(())
     }
 
     fn end_bin(&self, flow: usize, bin: usize) -> Progress {
-        let mut book = self.book.borrow_mut();
+        let mut records = self.records.borrow_mut();
         let tcp = (self.detail && matches!(self.end, End::Sends { .. }))
-            .then(|| book.connection.as_ref().map(sample).unwrap_or_default());
-        book.samples.extend(tcp);
-        Progress { flow, bin, counts: *book.ledger.counts(bin), tcp, travel: None }
+            .then(|| records.connection.as_ref().map(sample).unwrap_or_default());
+        records.samples.extend(tcp);
+        Progress { flow, bin, counts: *records.ledger.counts(bin), tcp, travel: None }
     }
 
     fn finish(self, now: Instant) -> FlowResult {
         let sends = matches!(self.end, End::Sends { .. });
-        let mut book = self.book.into_inner();
-        if book.connection.is_none() && now > self.start {
-            let silence = if sends { "no answer to the connection request" } else { "no connection came" };
-            book.error.get_or_insert_with(|| silence.to_string());
+        let mut records = self.records.into_inner();
+        if records.connection.is_none() && now > self.start {
+            let error = if sends { "no answer to the connection request" } else { "no connection received" };
+            records.error.get_or_insert_with(|| error.to_string());
         }
-        let schedule = book.punctuality.schedule();
+        let schedule = records.punctuality.schedule();
         FlowResult {
             name: self.name,
             sends,
-            gaps: book.punctuality.gaps(),
+            gaps: records.punctuality.gaps(),
             schedule: (sends && schedule.asked > 1).then_some(schedule),
-            bins: book.ledger.into_bins(),
-            tcp: book.samples,
-            last_bytes_ns: book.last_bytes.map(|at| at.0),
-            error: book.error,
+            bins: records.ledger.into_bins(),
+            tcp: records.samples,
+            last_bytes_ns: records.last_bytes.map(|at| at.0),
+            error: records.error,
             ..FlowResult::default()
         }
     }
 }
 
-/// Runs all flows over QUIC; returns each flow's index and result.
+/// Runs all flows over QUIC. Returns the index and result of each flow.
 pub fn run(
     flows: Vec<(usize, QuicFlow)>,
     frame: Frame<'_>,
@@ -235,12 +234,12 @@ pub fn run(
         let epoch = frame.epoch;
         let start = |flow: Rc<QuicFlow>| async move {
             if let Err(error) = flow.run(epoch).await {
-                flow.book.borrow_mut().error.get_or_insert(error);
+                flow.records.borrow_mut().error.get_or_insert(error);
             }
         };
         let tasks = flows.iter().map(|(_, flow)| spawn_local(start(Rc::clone(flow))));
         for task in tasks.collect::<Vec<_>>() {
-            // A task that fails leaves its flow with what it has written down.
+            // The records of a panicked task's flow remain.
             let _ = task.await;
         }
     };
@@ -250,14 +249,14 @@ pub fn run(
             () = tick(&flows, frame, progress) => {}
         }
     }));
-    // Ends the tasks, so that the flows are ours alone again.
+    // Drops the tasks with their references to the flows.
     drop(local);
     let now = frame.epoch.now();
     let finish = |(index, flow): (usize, Rc<QuicFlow>)| Some((index, Rc::into_inner(flow)?.finish(now)));
     Ok(flows.into_iter().filter_map(finish).collect())
 }
 
-/// Tells of each bin that ends; returns when the run is over.
+/// Reports the progress of each bin. Returns at the end of the run.
 async fn tick(flows: &[(usize, Rc<QuicFlow>)], frame: Frame<'_>, progress: &mpsc::Sender<Progress>) {
     let end = Instant(frame.duration.0);
     let last = flows.iter().map(|(_, flow)| flow.stop).max().unwrap_or(end);
@@ -267,7 +266,7 @@ async fn tick(flows: &[(usize, Rc<QuicFlow>)], frame: Frame<'_>, progress: &mpsc
         let now = frame.epoch.now();
         while bins.next <= now {
             for (index, flow) in flows {
-                // Nobody listens any more where the run is being stopped.
+                // Fails only while the run is being stopped.
                 let _ = progress.send(flow.end_bin(*index, bin));
             }
             bin += 1;
@@ -277,8 +276,8 @@ async fn tick(flows: &[(usize, Rc<QuicFlow>)], frame: Frame<'_>, progress: &mpsc
     }
 }
 
-async fn until(epoch: Epoch, moment: Instant) {
-    let wait = epoch.monotonic_ns(moment).saturating_sub(netstage_host::clock::monotonic_ns());
+async fn until(epoch: Epoch, time: Instant) {
+    let wait = epoch.monotonic_ns(time).saturating_sub(netstage_host::clock::monotonic_ns());
     if wait > 0 {
         sleep(std::time::Duration::from_nanos(wait)).await;
     }
@@ -295,7 +294,7 @@ fn sample(connection: &Connection) -> TcpSample {
 }
 
 fn tls(error: Box<dyn std::error::Error + Send + Sync>) -> Problem {
-    Problem::System { what: "setting TLS up", error: io::Error::other(error) }
+    Problem::System { what: "configuring TLS", error: io::Error::other(error) }
 }
 
 fn server() -> Result<ServerConfig, Box<dyn std::error::Error + Send + Sync>> {
@@ -322,7 +321,7 @@ fn client() -> Result<ClientConfig, Box<dyn std::error::Error + Send + Sync>> {
     Ok(config)
 }
 
-/// Takes any certificate, provided its owner has the key.
+/// Trust in any certificate whose owner has the private key.
 #[derive(Debug)]
 struct AnyCertificate;
 

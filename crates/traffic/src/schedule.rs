@@ -1,27 +1,28 @@
-//! How well a sender keeps its schedule: what the pattern asked for next to what was sent.
+//! Statistics of a sender's schedule: packets as requested by the pattern, and as sent.
 
 use super::ledger::Times;
 use netstage_agent_api::results::{Buckets, Schedule};
 use netstage_core::time::Instant;
 
-/// A sender that is this much off its rate, or
+/// Relative rate error above which a warning is given.
 const RATE_TOLERANCE: f64 = 0.001;
-/// later than this with its 99th percentile, has slipped.
+/// 99th percentile of lateness above which a warning is given.
 const LATE_TOLERANCE_NS: u64 = 10_000_000;
 
-/// Follows a sender's packets.
+/// Statistics of a sender's packets.
 #[derive(Debug)]
 pub struct Punctuality {
-    asked: Tally,
+    requested: Tally,
     sent: Tally,
-    gaps_asked: u64,
-    gaps_kept: u64,
+    gaps_requested: u64,
+    /// Gaps within 5 % of the requested gap.
+    accurate_gaps: u64,
     late: Times,
     gaps: Times,
     previous: Option<(Instant, Instant)>,
 }
 
-/// Packets and bytes over the time from the first to the last.
+/// Packets and bytes, and the times of the first and last packet.
 #[derive(Debug, Default)]
 struct Tally {
     packets: u64,
@@ -32,62 +33,62 @@ struct Tally {
 }
 
 impl Punctuality {
-    /// Nothing asked, nothing sent.
+    /// Creates empty statistics.
     pub fn new() -> Punctuality {
         Punctuality {
-            asked: Tally::default(),
+            requested: Tally::default(),
             sent: Tally::default(),
-            gaps_asked: 0,
-            gaps_kept: 0,
+            gaps_requested: 0,
+            accurate_gaps: 0,
             late: Times::new(),
             gaps: Times::new(),
             previous: None,
         }
     }
 
-    /// The pattern asked for a packet at `due`.
+    /// Records that the pattern requests a packet at `due`.
     pub fn ask(&mut self, due: Instant, bytes: u64) {
-        self.asked.add(due, bytes);
+        self.requested.add(due, bytes);
     }
 
-    /// It was sent.
+    /// Records that the packet due at `due` was sent.
     pub fn send(&mut self, due: Instant, at: Instant, bytes: u64) {
         self.sent.add(at, bytes);
         self.late.record(at.since(due).0);
         if let Some((previous_due, previous_at)) = self.previous {
-            let (asked, kept) = (due.since(previous_due).0, at.since(previous_at).0);
-            self.gaps.record(kept);
-            if asked > 0 {
-                self.gaps_asked += 1;
-                self.gaps_kept += u64::from(kept.abs_diff(asked) <= asked / 20);
+            let (requested, actual) = (due.since(previous_due).0, at.since(previous_at).0);
+            self.gaps.record(actual);
+            if requested > 0 {
+                self.gaps_requested += 1;
+                self.accurate_gaps += u64::from(actual.abs_diff(requested) <= requested / 20);
             }
         }
         self.previous = Some((due, at));
     }
 
-    /// The balance.
+    /// Returns the summary for the result.
     pub fn schedule(&self) -> Schedule {
         let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 1.0 };
         Schedule {
-            asked: self.asked.packets,
+            asked: self.requested.packets,
             sent: self.sent.packets,
             rate_error: self.rate_error(),
-            gaps_within_5_percent: share(self.gaps_kept, self.gaps_asked),
+            gaps_within_5_percent: share(self.accurate_gaps, self.gaps_requested),
             late_ns: (self.late.quantile(0.5), self.late.quantile(0.99), self.late.max()),
         }
     }
 
-    /// What to tell a reader, where the schedule has slipped.
+    /// Returns a warning if the sender did not keep its schedule.
     pub fn warning(&self) -> Option<String> {
         let schedule = self.schedule();
-        let slipped = schedule.rate_error.abs() > RATE_TOLERANCE
-            && self.asked.packets > 1
+        let is_off_schedule = schedule.rate_error.abs() > RATE_TOLERANCE
+            && self.requested.packets > 1
             && schedule.sent < schedule.asked
             || schedule.late_ns.1 > LATE_TOLERANCE_NS;
-        slipped.then(|| {
+        is_off_schedule.then(|| {
             format!(
-                "the sender did not keep its schedule: {} of {} packets sent, rate {:+.2} %, 99 % of them less than \
-                 {:.1} ms late",
+                "the sender did not keep its schedule: {} of {} packets sent, rate error {:+.2} %, 99th percentile of \
+                 lateness {:.1} ms",
                 schedule.sent,
                 schedule.asked,
                 schedule.rate_error * 100.0,
@@ -96,16 +97,16 @@ impl Punctuality {
         })
     }
 
-    /// Gaps between packets as sent.
+    /// Returns the gaps between sent packets.
     pub fn gaps(&self) -> Buckets {
         self.gaps.buckets()
     }
 
     fn rate_error(&self) -> f64 {
-        match (self.sent.rate(), self.asked.rate()) {
-            (Some(sent), Some(asked)) => sent / asked - 1.0,
-            _ if self.asked.packets == self.sent.packets => 0.0,
-            _ => self.sent.bytes as f64 / self.asked.bytes.max(1) as f64 - 1.0,
+        match (self.sent.rate(), self.requested.rate()) {
+            (Some(sent), Some(requested)) => sent / requested - 1.0,
+            _ if self.requested.packets == self.sent.packets => 0.0,
+            _ => self.sent.bytes as f64 / self.requested.bytes.max(1) as f64 - 1.0,
         }
     }
 }
@@ -119,7 +120,8 @@ impl Tally {
         self.last_bytes = bytes;
     }
 
-    /// Bytes per nanosecond from the first packet to the last, which itself counts no more.
+    /// Returns the rate from the first to the last packet in bytes per nanosecond. The last packet's bytes do not
+    /// count.
     fn rate(&self) -> Option<f64> {
         let time = self.last.since(self.first?).0;
         (time > 0).then(|| (self.bytes - self.last_bytes) as f64 / time as f64)
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_late_packet_spoils_two_gaps() {
+    fn one_late_packet_affects_two_gaps() {
         let mut punctuality = Punctuality::new();
         for k in 0..101_u64 {
             let due = Instant(k * 1_000_000);
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn half_the_packets_are_half_the_rate() {
+    fn half_of_the_packets_give_half_of_the_rate() {
         let mut punctuality = Punctuality::new();
         for k in 0..1001_u64 {
             punctuality.ask(Instant(k * 1000), 100);

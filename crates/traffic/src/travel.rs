@@ -1,28 +1,28 @@
-//! Travel times of a flow's packets: of the whole flow as histograms, of each bin in brief.
+//! Travel times of a flow's packets: histograms of the flow, and a summary of each bin.
 
 use super::ledger::Times;
 use netstage_agent_api::results::Travel;
 use netstage_core::time::Instant;
 
-/// Follows travel times: one way, or there and back.
+/// Travel times of packets: one-way or round-trip.
 #[derive(Debug)]
 pub struct TravelTimes {
-    /// Packets that come before count for their bin only.
+    /// End of the warm-up. Earlier packets count only in their bins.
     settled: Instant,
     keep_bins: bool,
     travel: Times,
     variation: Times,
     /// Number and travel time of the newest packet.
     previous: Option<(u64, u64)>,
-    /// Nanoseconds, with a fraction.
+    /// Smoothed jitter in nanoseconds (RFC 3550).
     jitter: f64,
     bin: Travel,
     bins: Vec<Travel>,
 }
 
 impl TravelTimes {
-    /// None yet. Histograms take what comes from `settled` on; bins are kept for the result
-    /// where asked for.
+    /// Creates empty travel times. Histograms include packets from `settled` on. With `keep_bins`, the result includes
+    /// the bins.
     pub fn new(settled: Instant, keep_bins: bool) -> TravelTimes {
         TravelTimes {
             settled,
@@ -36,7 +36,7 @@ impl TravelTimes {
         }
     }
 
-    /// A packet's travel time.
+    /// Records the travel time of a packet.
     pub fn record(&mut self, at: Instant, number: u64, travel_ns: u64) {
         let settled = at >= self.settled;
         let bin = &mut self.bin;
@@ -49,7 +49,7 @@ impl TravelTimes {
         }
         if let Some((previous_number, previous)) = self.previous {
             let difference = travel_ns.abs_diff(previous);
-            // RFC 3550 takes packets as they come, RFC 3393 those sent one after the other.
+            // RFC 3550 compares packets in order of arrival, RFC 3393 packets sent in succession.
             self.jitter += (difference as f64 - self.jitter) / 16.0;
             if number == previous_number + 1 {
                 bin.variation_count += 1;
@@ -62,16 +62,16 @@ impl TravelTimes {
         self.previous = Some((number, travel_ns));
     }
 
-    /// A bin has ended.
+    /// Ends a bin and returns its summary.
     pub fn end_bin(&mut self) -> Travel {
-        let ended = Travel { jitter_ns: self.jitter as u64, ..std::mem::take(&mut self.bin) };
+        let bin = Travel { jitter_ns: self.jitter as u64, ..std::mem::take(&mut self.bin) };
         if self.keep_bins {
-            self.bins.push(ended);
+            self.bins.push(bin);
         }
-        ended
+        bin
     }
 
-    /// The histograms of travel times and of their variation, and the bins.
+    /// Returns the histograms of travel times and of their variation, and the bins.
     pub fn finish(self) -> (Times, Times, Vec<Travel>) {
         (self.travel, self.variation, self.bins)
     }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bin_tells_of_its_own_packets_and_the_jitter_so_far() {
+    fn a_bin_summarizes_its_packets_and_the_jitter_at_its_end() {
         let mut times = TravelTimes::new(Instant(10), true);
         // Number 2 is missing: no variation between 1 and 3, as RFC 3393 pairs packets.
         for (at, number, travel) in [(0, 0, 100), (5, 1, 260), (12, 3, 100)] {
@@ -95,7 +95,11 @@ mod tests {
         assert_eq!(bin.jitter_ns, 19);
         assert_eq!(times.end_bin().count, 0);
         let (travel, variation, bins) = times.finish();
-        assert_eq!((travel.buckets().0, variation.buckets().0), (vec![(100, 1)], vec![]), "once settled");
+        assert_eq!(
+            (travel.buckets().0, variation.buckets().0),
+            (vec![(100, 1)], vec![]),
+            "only after the warm-up"
+        );
         assert_eq!(bins.len(), 2);
     }
 }

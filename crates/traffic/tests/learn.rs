@@ -1,4 +1,4 @@
-//! Models learned from captures: of known models, of a real exchange, and of broken files.
+//! Models learned from captures of known traffic, and errors of malformed captures.
 
 use netstage_core::rng::Stream;
 use netstage_core::traffic::application::{Carriage, Quantiles, Shape};
@@ -6,7 +6,7 @@ use netstage_scenario::learned::ModelFile;
 use netstage_traffic::learn::{LearnError, Lesson, learn};
 use std::time::{Duration, SystemTime};
 
-/// A pcap file under construction, of raw IPv4 packets without payload bytes.
+/// Pcap file under construction, of raw IPv4 packets without payload bytes.
 struct Pcap(Vec<u8>);
 
 const CLIENT: u32 = 0x0a00_0001;
@@ -76,8 +76,8 @@ fn mean(table: &Quantiles) -> f64 {
     (0..20_000).map(|_| table.draw(&mut stream) as f64).sum::<f64>() / 20_000.0
 }
 
-/// So many connections of four turns: requests of 200 to 400 B, answers of 20,000 B in
-/// segments, 30 ms of the server, 10 ms of round trip, exponential thinking.
+/// Creates connections of four turns each: requests of 200 to 400 B, responses of 20,000 B in segments, a server time
+/// of 31 ms, a round trip of 10 ms, exponential think times.
 fn web(connections: u16) -> Pcap {
     let mut pcap = Pcap::new();
     let mut stream = Stream::new(1, "web");
@@ -85,7 +85,7 @@ fn web(connections: u16) -> Pcap {
     for k in 0..connections {
         let mut now = 1_700_000_000_000_000_000 + u64::from(k) * 10_000 * ms;
         let port = 10_000 + k;
-        // Sequence numbers that wrap on the way.
+        // Sequence numbers that wrap during the connection.
         let (mut up, mut down) = (u32::MAX - 300, u32::MAX - 30_000);
         pcap.tcp(now, true, port, up, SYN, 0);
         pcap.tcp(now + 10 * ms, false, port, down, SYN | ACK, 0);
@@ -96,7 +96,7 @@ fn web(connections: u16) -> Pcap {
             now += stream.exponential(50e6) as u64;
             let request = 200 + stream.below(201) as u32;
             pcap.tcp(now, true, port, up, ACK, request as usize);
-            // Sent again: counts once.
+            // A retransmission does not count.
             pcap.tcp(now + ms, true, port, up, ACK, request as usize);
             up = up.wrapping_add(request);
             now += 1 + 40 * ms + ms;
@@ -114,7 +114,7 @@ fn web(connections: u16) -> Pcap {
 }
 
 #[test]
-fn requests_and_answers_are_found_again() {
+fn requests_and_responses_are_recovered() {
     let lesson = lesson(&web(50));
     let model = &lesson.file.model;
     assert_eq!((lesson.subject.as_str(), model.carriage), ("tcp port 80", Carriage::Stream));
@@ -122,7 +122,7 @@ fn requests_and_answers_are_found_again() {
     assert!((mean(&exchanges.request) - 300.0).abs() < 15.0, "{}", mean(&exchanges.request));
     assert_eq!(exchanges.response.0, [20_000; 200]);
     assert_eq!(exchanges.turns.0, [4; 50]);
-    // 41 ms less a round trip of 10 ms; thinking with a mean of 50 ms, less what the path took.
+    // 41 ms minus a round trip of 10 ms. The mean think time is 50 ms.
     assert!((mean(&exchanges.server) / 1e6 - 31.0).abs() < 0.01);
     assert!((mean(&exchanges.think) / 1e6 - 50.0).abs() < 10.0, "{}", mean(&exchanges.think));
     assert_eq!((exchanges.recorded.len(), lesson.file.read.complete), (50, true));
@@ -135,7 +135,7 @@ fn requests_and_answers_are_found_again() {
 }
 
 #[test]
-fn packets_each_way_keep_their_sizes_and_gaps() {
+fn packets_in_each_direction_keep_their_sizes_and_gaps() {
     let mut pcap = Pcap::new();
     let mut stream = Stream::new(2, "call");
     let mut now = 0;
@@ -155,13 +155,13 @@ fn packets_each_way_keep_their_sizes_and_gaps() {
 }
 
 #[test]
-fn lookups_are_questions_and_not_streams() {
+fn short_udp_flows_are_requests_instead_of_streams() {
     let mut pcap = Pcap::new();
     for k in 0..20u64 {
         pcap.udp(k * 1_000_000_000, true, 45);
         pcap.udp(k * 1_000_000_000 + 8_000_000, false, 160);
     }
-    // One flow of 40 packets looks like a stream; two of 20 do not.
+    // A flow of 40 packets counts as a stream, a flow of 20 packets does not.
     let mut half = Pcap::new();
     half.0 = pcap.0[..24 + 20 * (16 + 28)].to_vec();
     let lesson = lesson(&half);
@@ -170,7 +170,7 @@ fn lookups_are_questions_and_not_streams() {
 }
 
 #[test]
-fn broken_packets_are_skipped_counted_and_named() {
+fn malformed_packets_are_skipped_and_counted() {
     let mut pcap = web(10);
     let whole = lesson(&pcap);
     pcap.packet(1_700_000_001_000_000_000, &[0x45, 0, 0, 3]);
@@ -179,39 +179,39 @@ fn broken_packets_are_skipped_counted_and_named() {
     assert_eq!(lesson.file.model, whole.file.model);
     assert_eq!(lesson.file.read.broken, 2);
     let first = whole.file.read.packets + 1;
-    let told = format!("2 broken packets are skipped, the first of them packet {first}");
-    assert!(lesson.warnings.contains(&told), "{:?}", lesson.warnings);
+    let warning = format!("2 malformed packets skipped; the first is packet {first}");
+    assert!(lesson.warnings.contains(&warning), "{:?}", lesson.warnings);
 }
 
 #[test]
-fn a_capture_cut_off_anywhere_gives_a_model_or_the_reason() {
+fn a_capture_truncated_anywhere_gives_a_model_or_an_error() {
     let whole = web(2).0;
-    let mut cut = 0;
+    let mut truncated = 0;
     for length in (0..whole.len()).step_by(7) {
         match learn("cut.pcap", &whole[..length], None) {
             Ok(lesson) => {
-                cut += usize::from(lesson.warnings.iter().any(|w| w.contains("ends within packet")))
+                truncated += usize::from(lesson.warnings.iter().any(|w| w.contains("ends within packet")))
             }
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
-    assert!(cut > 100, "{cut}");
+    assert!(truncated > 100, "{truncated}");
 }
 
 #[test]
-fn what_is_no_capture_is_refused_with_the_reason() {
-    let told = |bytes: &[u8]| learn("x", bytes, None).unwrap_err().to_string();
-    assert_eq!(told(b""), "this is neither a pcap nor a pcapng file");
-    assert_eq!(told(b"GET / HTTP/1.1\r\n\r\n"), "this is neither a pcap nor a pcapng file");
-    assert_eq!(told(&Pcap::new().0), "the capture holds no packets");
+fn errors_give_the_reason() {
+    let error = |bytes: &[u8]| learn("x", bytes, None).unwrap_err().to_string();
+    assert_eq!(error(b""), "this is neither a pcap nor a pcapng file");
+    assert_eq!(error(b"GET / HTTP/1.1\r\n\r\n"), "this is neither a pcap nor a pcapng file");
+    assert_eq!(error(&Pcap::new().0), "the capture holds no packets");
     let mut pcap = Pcap::new();
     pcap.0[20] = 147;
     pcap.packet(0, &[1, 2, 3]);
-    let message = told(&pcap.0);
+    let message = error(&pcap.0);
     assert!(message.contains("no TCP and no UDP") && message.contains("link type 147"), "{message}");
     let mut endless = Pcap::new();
     endless.0.extend([0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0]);
-    assert!(told(&endless.0).contains("packet 1 has an impossible length"));
+    assert!(error(&endless.0).contains("packet 1 has an impossible length"));
     let filter = "udp port 9".parse().unwrap();
     let error = learn("x", &web(1).0[..], Some(&filter)).unwrap_err();
     assert!(
@@ -223,9 +223,9 @@ fn what_is_no_capture_is_refused_with_the_reason() {
     }
 }
 
-/// What `pcap-file` writes, of packets as another machine would: big-endian pcapng, Ethernet.
+/// Reads pcapng files with Ethernet frames and both byte orders, written by `pcap-file`.
 #[test]
-fn pcapng_is_read_too() {
+fn pcapng_files_give_the_same_model() {
     use pcap_file::pcapng::PcapNgWriter;
     use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
     use pcap_file::pcapng::blocks::interface_description::{

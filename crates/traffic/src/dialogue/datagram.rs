@@ -15,18 +15,18 @@ use std::os::fd::AsFd;
 
 /// One end of an application over UDP.
 pub struct DatagramDialogue {
-    talk: Talk,
+    dialogue: Talk,
     socket: Socket,
-    /// Whether the other end's address is known. A server whose client's port is left to
-    /// the system learns it from the first datagram.
-    connected: bool,
+    /// Whether the address of the other end is known. A server learns the port of its client from the first
+    /// datagram, if the system assigns it.
+    is_connected: bool,
     batch: ReceiveBatch,
     clock: ArrivalClock,
     payload: Vec<u8>,
     drops: u32,
     foreign: u64,
-    refused: u64,
-    refusal: Option<io::Error>,
+    failed_sends: u64,
+    send_error: Option<io::Error>,
 }
 
 impl DatagramDialogue {
@@ -37,56 +37,56 @@ impl DatagramDialogue {
         interval: Duration,
         duration: Duration,
     ) -> Result<DatagramDialogue, Problem> {
-        let talk = Talk::new(task, Carriage::Datagram, seed, interval, duration)?;
+        let dialogue = Talk::new(task, Carriage::Datagram, seed, interval, duration)?;
         let (own, other) = match task.side {
             Side::Send => (task.source, task.destination),
             Side::Receive => (task.destination, task.source),
         };
         let socket = bound(own, false)?;
-        date_arrivals(&socket).map_err(Problem::system("asking for arrival times"))?;
-        let connected = other.port() != 0;
-        if connected {
+        date_arrivals(&socket).map_err(Problem::system("enabling arrival timestamps"))?;
+        let is_connected = other.port() != 0;
+        if is_connected {
             socket
                 .connect(&SockAddr::from(other))
                 .map_err(Problem::system("finding a route to the other end"))?;
         }
         Ok(DatagramDialogue {
-            talk,
+            dialogue,
             socket,
-            connected,
+            is_connected,
             batch: ReceiveBatch::new(HEADER as usize),
             clock: ArrivalClock::new(),
             payload: vec![0; LARGEST as usize],
             drops: 0,
             foreign: 0,
-            refused: 0,
-            refusal: None,
+            failed_sends: 0,
+            send_error: None,
         })
     }
 
-    /// Its socket.
+    /// Returns the socket.
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// When to call again.
+    /// Returns the time of the next call of [`DatagramDialogue::handle_due`].
     pub fn due(&self) -> Instant {
-        self.talk.due()
+        self.dialogue.due()
     }
 
-    /// The endpoint's time has come.
+    /// Handles the timers of the endpoint.
     pub fn handle_due(&mut self, epoch: Epoch) {
-        self.talk.handle_due(epoch.now());
+        self.dialogue.handle_due(epoch.now());
         self.act(epoch);
     }
 
-    /// Takes what has come.
+    /// Receives datagrams.
     pub fn handle_ready(&mut self, epoch: Epoch) {
-        if !self.connected {
+        if !self.is_connected {
             let peer = self.socket.peek_sender().and_then(|peer| self.socket.connect(&peer));
-            self.connected = peer.is_ok();
+            self.is_connected = peer.is_ok();
         }
-        // Errors are of datagrams sent to an end that is not there yet, or no more.
+        // Errors concern datagrams sent before the other end opened its port, or after it closed it.
         let Ok(mut count) = self.batch.receive(self.socket.as_fd()) else { return };
         while count > 0 {
             self.clock.begin_batch();
@@ -99,89 +99,89 @@ impl DatagramDialogue {
                     self.foreign += 1;
                     continue;
                 };
-                if self.talk.phase == Phase::Stopped {
+                if self.dialogue.phase == Phase::Stopped {
                     continue;
                 }
-                let counts = self.talk.ledger.at(at);
+                let counts = self.dialogue.ledger.at(at);
                 counts.received += 1;
                 counts.received_bytes += u64::from(message.bytes);
-                self.talk.delay.record(at.since(message.sent).0);
-                self.talk.endpoint.handle_message(at, 0, &message);
+                self.dialogue.delay.record(at.since(message.sent).0);
+                self.dialogue.endpoint.handle_message(at, 0, &message);
             }
             if count < RECEIVE_BATCH {
                 break;
             }
             count = self.batch.receive(self.socket.as_fd()).unwrap_or(0);
         }
-        self.talk.note();
+        self.dialogue.collect_observations();
         self.act(epoch);
     }
 
-    /// Whether the talk is over.
+    /// Returns whether the dialogue is over.
     pub fn done(&self, _now: Instant) -> bool {
-        self.talk.phase == Phase::Stopped
+        self.dialogue.phase == Phase::Stopped
     }
 
-    /// Counts of a bin so far.
+    /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> Counts {
-        self.talk.counts(bin)
+        self.dialogue.counts(bin)
     }
 
-    /// What was found.
+    /// Ends the dialogue and returns the result.
     pub fn finish(mut self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
         if self.foreign > 0 {
             warnings.push(format!(
-                "flow {}: {} datagrams were no messages of its application",
-                self.talk.name, self.foreign
+                "flow {}: {} datagrams were not messages of its application",
+                self.dialogue.name, self.foreign
             ));
         }
         let clock = self.clock.warning();
-        warnings.extend(clock.map(|warning| format!("flow {}: {warning}", self.talk.name)));
-        self.talk.error =
-            self.refusal.map(|error| format!("{} datagrams were not sent: {error}", self.refused));
-        FlowResult { socket_drops: self.drops.into(), ..self.talk.finish(now) }
+        warnings.extend(clock.map(|warning| format!("flow {}: {warning}", self.dialogue.name)));
+        self.dialogue.error =
+            self.send_error.map(|error| format!("{} datagrams were not sent: {error}", self.failed_sends));
+        FlowResult { socket_drops: self.drops.into(), ..self.dialogue.finish(now) }
     }
 
     fn act(&mut self, epoch: Epoch) {
-        while let Some(action) = self.talk.endpoint.poll_action() {
+        while let Some(action) = self.dialogue.endpoint.poll_action() {
             match action {
-                // There is one connection, and nothing to open.
-                Action::Open(connection) => self.talk.endpoint.handle_connected(epoch.now(), connection),
+                // Datagrams need no connection.
+                Action::Open(connection) => self.dialogue.endpoint.handle_connected(epoch.now(), connection),
                 Action::Close(_) => {}
                 Action::Send(_, message) => self.send(epoch, message),
             }
         }
-        self.talk.note();
+        self.dialogue.collect_observations();
     }
 
     fn send(&mut self, epoch: Epoch, mut message: Message) {
         let at = epoch.now();
         message.sent = at;
         let bytes = u64::from(message.bytes);
-        self.talk.ledger.at(at).offered_bytes += bytes;
-        if !self.connected {
-            self.refuse(io::ErrorKind::NotConnected.into());
+        self.dialogue.ledger.at(at).offered_bytes += bytes;
+        if !self.is_connected {
+            self.count_failure(io::ErrorKind::NotConnected.into());
             return;
         }
         let datagram = &mut self.payload[..message.bytes as usize];
         datagram[..HEADER as usize].copy_from_slice(&message.encode());
         let mut sent = self.socket.send(datagram);
         if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-            // That was about an earlier datagram.
+            // The error concerns an earlier datagram.
             sent = self.socket.send(datagram);
         }
         match sent {
             Ok(_) => {
-                let counts = self.talk.ledger.at(at);
+                let counts = self.dialogue.ledger.at(at);
                 counts.sent += 1;
                 counts.sent_bytes += bytes;
             }
-            Err(error) => self.refuse(error),
+            Err(error) => self.count_failure(error),
         }
     }
 
-    fn refuse(&mut self, error: io::Error) {
-        self.refused += 1;
-        self.refusal.get_or_insert(error);
+    fn count_failure(&mut self, error: io::Error) {
+        self.failed_sends += 1;
+        self.send_error.get_or_insert(error);
     }
 }

@@ -1,25 +1,25 @@
-//! Messages out of a stream of bytes.
+//! Reassembly of messages from a byte stream.
 
 use netstage_core::traffic::application::{HEADER, Malformed, Message};
 
-/// What has come of the message under way.
+/// Partially received message.
 #[derive(Clone, Debug, Default)]
 pub struct Inbox {
     header: [u8; HEADER as usize],
-    /// Bytes of the header that are there.
+    /// Bytes of the header received.
     filled: usize,
-    /// The message, once its header is there, and how many of its bytes are missing.
+    /// Message whose header is complete, and number of its missing bytes.
     message: Option<(Message, u64)>,
 }
 
 impl Inbox {
-    /// Takes bytes as they come; calls `each` for every message that is complete.
+    /// Handles received bytes, and calls `each` for every complete message.
     pub fn handle_bytes(&mut self, mut bytes: &[u8], mut each: impl FnMut(Message)) -> Result<(), Malformed> {
         loop {
             if let Some((message, missing)) = &mut self.message {
-                let taken = (bytes.len() as u64).min(*missing);
-                *missing -= taken;
-                bytes = &bytes[taken as usize..];
+                let length = (bytes.len() as u64).min(*missing);
+                *missing -= length;
+                bytes = &bytes[length as usize..];
                 if *missing > 0 {
                     return Ok(());
                 }
@@ -30,10 +30,10 @@ impl Inbox {
             if bytes.is_empty() {
                 return Ok(());
             }
-            let taken = bytes.len().min(self.header.len() - self.filled);
-            self.header[self.filled..][..taken].copy_from_slice(&bytes[..taken]);
-            self.filled += taken;
-            bytes = &bytes[taken..];
+            let length = bytes.len().min(self.header.len() - self.filled);
+            self.header[self.filled..][..length].copy_from_slice(&bytes[..length]);
+            self.filled += length;
+            bytes = &bytes[length..];
             if self.filled == self.header.len() {
                 let message = Message::decode(&self.header)?;
                 self.message = Some((message, u64::from(message.bytes - HEADER)));
@@ -49,7 +49,7 @@ mod tests {
     use netstage_core::traffic::application::Content;
 
     #[test]
-    fn messages_come_out_however_the_bytes_are_cut() {
+    fn messages_are_reassembled_from_pieces_of_any_size() {
         let message = |number, bytes| Message { bytes, number, content: Content::Data, sent: Instant(5) };
         let sent = [message(1, HEADER), message(2, 500), message(3, HEADER + 1)];
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Applications over TCP: messages one after the other in connections the client opens.
+//! Applications over TCP: sequences of messages on connections that the client opens.
 
 use super::super::error::Problem;
 use super::super::frame::Watch;
@@ -15,47 +15,47 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
 
-/// Bytes read or written by one call.
+/// Maximum number of bytes read or written by one call.
 const CHUNK: usize = 128 << 10;
-/// Reads of a connection before others have their turn.
+/// Maximum number of reads of a connection before the others are served.
 const READS_AT_ONCE: usize = 8;
 
 static PADDING: [u8; CHUNK] = [0; CHUNK];
 
 /// One end of an application over TCP.
 pub struct StreamDialogue {
-    talk: Talk,
+    dialogue: Talk,
     options: TcpOptions,
     source: SocketAddr,
     destination: SocketAddr,
     listener: Option<Socket>,
-    /// By the number the endpoint knows them by.
+    /// Connections, by the endpoint's number.
     connections: Vec<Option<Connection>>,
     buffer: Vec<u8>,
     resume_at: Option<Instant>,
-    /// Connections that came about, and why others did not.
+    /// Number of established connections, and error of the first failed connection.
     established: u64,
     failure: Option<String>,
 }
 
 struct Connection {
     socket: Socket,
-    connecting: bool,
+    is_connecting: bool,
     inbox: Inbox,
-    /// Messages not wholly written, and how much of the first is.
+    /// Messages not completely written, and bytes of the first that are written.
     outbox: VecDeque<Message>,
     written: u32,
 }
 
-/// What a connection's turn has come to.
+/// Outcome of serving a connection.
 enum Turn {
-    Waits,
+    Blocked,
     Unfinished,
-    Ended(Option<io::Error>),
+    Closed(Option<io::Error>),
 }
 
 impl StreamDialogue {
-    /// A server binds and listens; a client checks that it could connect.
+    /// Binds and listens for a server, or checks for a client that a socket can be bound.
     pub fn prepare(
         task: &FlowTask,
         options: &TcpOptions,
@@ -63,8 +63,8 @@ impl StreamDialogue {
         interval: Duration,
         duration: Duration,
     ) -> Result<StreamDialogue, Problem> {
-        let talk = Talk::new(task, Carriage::Stream, seed, interval, duration)?;
-        // Several connections cannot leave from one port.
+        let dialogue = Talk::new(task, Carriage::Stream, seed, interval, duration)?;
+        // Several connections to one destination need different source ports.
         let source = SocketAddr::new(task.source.ip(), 0);
         let listener = match task.side {
             Side::Receive => Some(tcp::listen(task.destination, options)?),
@@ -74,7 +74,7 @@ impl StreamDialogue {
             }
         };
         Ok(StreamDialogue {
-            talk,
+            dialogue,
             options: options.clone(),
             source,
             destination: task.destination,
@@ -87,101 +87,101 @@ impl StreamDialogue {
         })
     }
 
-    /// A server's listening socket.
+    /// Returns the listening socket of a server.
     pub fn listener(&self) -> Option<&Socket> {
         self.listener.as_ref()
     }
 
-    /// When to call again.
+    /// Returns the time of the next call of [`StreamDialogue::handle_due`].
     pub fn due(&self) -> Instant {
-        self.resume_at.map_or(self.talk.due(), |resume| resume.min(self.talk.due()))
+        self.resume_at.map_or(self.dialogue.due(), |resume| resume.min(self.dialogue.due()))
     }
 
-    /// The endpoint's time has come, or a turn was not finished.
+    /// Handles the timers of the endpoint, and resumes connections with unread data.
     pub fn handle_due(&mut self, epoch: Epoch, watch: Watch<'_>) {
-        self.talk.handle_due(epoch.now());
+        self.dialogue.handle_due(epoch.now());
         self.handle_ready(epoch, watch);
-        if self.talk.phase == Phase::Stopped {
+        if self.dialogue.phase == Phase::Stopped {
             self.connections.clear();
             self.listener = None;
         }
     }
 
-    /// Some socket has changed.
+    /// Serves all sockets.
     pub fn handle_ready(&mut self, epoch: Epoch, watch: Watch<'_>) {
         self.resume_at = None;
         self.accept(watch);
         self.act(epoch, watch);
         for number in 0..self.connections.len() {
-            self.turn(epoch, number as u32);
+            self.serve(epoch, number as u32);
         }
         self.act(epoch, watch);
     }
 
-    /// Whether the talk is over.
+    /// Returns whether the dialogue is over.
     pub fn done(&self, _now: Instant) -> bool {
-        self.talk.phase == Phase::Stopped
+        self.dialogue.phase == Phase::Stopped
     }
 
-    /// Counts of a bin so far.
+    /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> Counts {
-        self.talk.counts(bin)
+        self.dialogue.counts(bin)
     }
 
-    /// What was found.
+    /// Ends the dialogue and returns the result.
     pub fn finish(mut self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
-        if self.talk.role == Role::Client && self.established == 0 && now > self.talk.start {
+        if self.dialogue.role == Role::Client && self.established == 0 && now > self.dialogue.start {
             let unanswered = || format!("no answer from {} to connection requests", self.destination);
-            self.talk.error = Some(self.failure.unwrap_or_else(unanswered));
+            self.dialogue.error = Some(self.failure.unwrap_or_else(unanswered));
         } else if let Some(failure) = self.failure {
-            warnings.push(format!("flow {}: {failure}", self.talk.name));
+            warnings.push(format!("flow {}: {failure}", self.dialogue.name));
         }
-        self.talk.finish(now)
+        self.dialogue.finish(now)
     }
 
     fn accept(&mut self, watch: Watch<'_>) {
         let Some(listener) = &self.listener else { return };
         while let Ok((socket, peer)) = listener.accept() {
             let expected = self.source.ip();
-            let stranger =
+            let is_foreign =
                 !expected.is_unspecified() && peer.as_socket().is_none_or(|peer| peer.ip() != expected);
             let ready = socket.set_nonblocking(true).and_then(|()| watch.edges(&socket));
-            if stranger || ready.is_err() {
+            if is_foreign || ready.is_err() {
                 continue;
             }
             let connection = Connection::new(socket, false);
-            match self.connections.iter_mut().find(|place| place.is_none()) {
-                Some(place) => *place = Some(connection),
+            match self.connections.iter_mut().find(|slot| slot.is_none()) {
+                Some(slot) => *slot = Some(connection),
                 None => self.connections.push(Some(connection)),
             }
         }
     }
 
-    /// Does what the endpoint asks for, until it asks for nothing more.
+    /// Executes all pending actions of the endpoint.
     fn act(&mut self, epoch: Epoch, watch: Watch<'_>) {
-        while let Some(action) = self.talk.endpoint.poll_action() {
+        while let Some(action) = self.dialogue.endpoint.poll_action() {
             match action {
                 Action::Open(number) => {
-                    let place = number as usize;
-                    if self.connections.len() <= place {
-                        self.connections.resize_with(place + 1, || None);
+                    let index = number as usize;
+                    if self.connections.len() <= index {
+                        self.connections.resize_with(index + 1, || None);
                     }
                     match self.connect(watch) {
-                        Ok(connection) => self.connections[place] = Some(connection),
+                        Ok(connection) => self.connections[index] = Some(connection),
                         Err(error) => self.fail(epoch, number, &error),
                     }
                 }
                 Action::Close(number) => self.connections[number as usize] = None,
                 Action::Send(number, message) => {
-                    self.talk.ledger.at(epoch.now()).offered_bytes += u64::from(message.bytes);
+                    self.dialogue.ledger.at(epoch.now()).offered_bytes += u64::from(message.bytes);
                     if let Some(Some(connection)) = self.connections.get_mut(number as usize) {
                         connection.outbox.push_back(message);
-                        self.turn(epoch, number);
+                        self.serve(epoch, number);
                     }
                 }
             }
         }
-        self.talk.note();
+        self.dialogue.collect_observations();
     }
 
     fn connect(&self, watch: Watch<'_>) -> io::Result<Connection> {
@@ -194,36 +194,36 @@ impl StreamDialogue {
         Ok(Connection::new(socket, true))
     }
 
-    /// Lets a connection read and write what it can.
-    fn turn(&mut self, epoch: Epoch, number: u32) {
+    /// Writes and reads on a connection until it blocks.
+    fn serve(&mut self, epoch: Epoch, number: u32) {
         let Some(Some(connection)) = self.connections.get_mut(number as usize) else { return };
-        if connection.connecting {
+        if connection.is_connecting {
             match connection.socket.take_error() {
                 Ok(None) if connection.socket.peer_addr().is_ok() => {
-                    connection.connecting = false;
+                    connection.is_connecting = false;
                     self.established += 1;
-                    self.talk.endpoint.handle_connected(epoch.now(), number);
+                    self.dialogue.endpoint.handle_connected(epoch.now(), number);
                 }
                 Ok(None) => {}
                 Ok(Some(error)) | Err(error) => self.fail(epoch, number, &error),
             }
             return;
         }
-        let turn = match connection.write(&mut self.talk, epoch) {
-            Turn::Ended(error) => Turn::Ended(error),
+        let turn = match connection.write(&mut self.dialogue, epoch) {
+            Turn::Closed(error) => Turn::Closed(error),
             written => {
-                match connection.read(&mut self.talk, epoch, number, &mut self.buffer, &self.options) {
-                    Turn::Waits => written,
+                match connection.read(&mut self.dialogue, epoch, number, &mut self.buffer, &self.options) {
+                    Turn::Blocked => written,
                     read => read,
                 }
             }
         };
         match turn {
-            Turn::Waits => {}
+            Turn::Blocked => {}
             Turn::Unfinished => self.resume_at = Some(epoch.now()),
-            // A server's client closes when it wants to.
-            Turn::Ended(_) if self.talk.role == Role::Server => self.connections[number as usize] = None,
-            Turn::Ended(error) => {
+            // The client decides when a connection closes.
+            Turn::Closed(_) if self.dialogue.role == Role::Server => self.connections[number as usize] = None,
+            Turn::Closed(error) => {
                 self.fail(epoch, number, &error.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
             }
         }
@@ -232,16 +232,16 @@ impl StreamDialogue {
     fn fail(&mut self, epoch: Epoch, number: u32, error: &io::Error) {
         self.failure.get_or_insert_with(|| format!("a connection to {} failed: {error}", self.destination));
         self.connections[number as usize] = None;
-        self.talk.endpoint.handle_failure(epoch.now(), number);
+        self.dialogue.endpoint.handle_failure(epoch.now(), number);
     }
 }
 
 impl Connection {
-    fn new(socket: Socket, connecting: bool) -> Connection {
-        Connection { socket, connecting, inbox: Inbox::default(), outbox: VecDeque::new(), written: 0 }
+    fn new(socket: Socket, is_connecting: bool) -> Connection {
+        Connection { socket, is_connecting, inbox: Inbox::default(), outbox: VecDeque::new(), written: 0 }
     }
 
-    fn write(&mut self, talk: &mut Talk, epoch: Epoch) -> Turn {
+    fn write(&mut self, dialogue: &mut Talk, epoch: Epoch) -> Turn {
         while let Some(message) = self.outbox.front() {
             let header = message.encode();
             let header = &header[self.written.min(HEADER) as usize..];
@@ -250,51 +250,51 @@ impl Connection {
             match self.socket.send_vectored_with_flags(&slices, libc::MSG_NOSIGNAL) {
                 Ok(count) => {
                     self.written += count as u32;
-                    let whole = self.written == message.bytes;
-                    let counts = talk.ledger.at(epoch.now());
+                    let is_complete = self.written == message.bytes;
+                    let counts = dialogue.ledger.at(epoch.now());
                     counts.sent_bytes += count as u64;
-                    if whole {
+                    if is_complete {
                         counts.sent += 1;
                         self.outbox.pop_front();
                         self.written = 0;
                     }
                 }
-                Err(error) if tcp::is_wait(&error) => return Turn::Waits,
-                Err(error) => return Turn::Ended(Some(error)),
+                Err(error) if tcp::is_wait(&error) => return Turn::Blocked,
+                Err(error) => return Turn::Closed(Some(error)),
             }
         }
-        Turn::Waits
+        Turn::Blocked
     }
 
     fn read(
         &mut self,
-        talk: &mut Talk,
+        dialogue: &mut Talk,
         epoch: Epoch,
         number: u32,
         buffer: &mut [u8],
         options: &TcpOptions,
     ) -> Turn {
         for _ in 0..READS_AT_ONCE {
-            let taken = (&self.socket).read(buffer);
+            let read = (&self.socket).read(buffer);
             tcp::hold_window(&self.socket, options);
-            match taken {
-                Ok(0) => return Turn::Ended(None),
+            match read {
+                Ok(0) => return Turn::Closed(None),
                 Ok(count) => {
                     let at = epoch.now();
-                    talk.ledger.at(at).received_bytes += count as u64;
-                    let endpoint = &mut talk.endpoint;
+                    dialogue.ledger.at(at).received_bytes += count as u64;
+                    let endpoint = &mut dialogue.endpoint;
                     let mut messages = 0;
-                    let taken = self.inbox.handle_bytes(&buffer[..count], |message| {
+                    let decoded = self.inbox.handle_bytes(&buffer[..count], |message| {
                         messages += 1;
                         endpoint.handle_message(at, number, &message);
                     });
-                    talk.ledger.at(at).received += messages;
-                    if let Err(error) = taken {
-                        return Turn::Ended(Some(io::Error::other(error)));
+                    dialogue.ledger.at(at).received += messages;
+                    if let Err(error) = decoded {
+                        return Turn::Closed(Some(io::Error::other(error)));
                     }
                 }
-                Err(error) if tcp::is_wait(&error) => return Turn::Waits,
-                Err(error) => return Turn::Ended(Some(error)),
+                Err(error) if tcp::is_wait(&error) => return Turn::Blocked,
+                Err(error) => return Turn::Closed(Some(error)),
             }
         }
         Turn::Unfinished

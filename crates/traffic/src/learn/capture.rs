@@ -1,37 +1,37 @@
-//! Packets out of pcap and pcapng files (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng).
+//! Reader of pcap and pcapng files (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng).
 //!
-//! Read here rather than by a library because a capture with a broken packet must still give
-//! the others, and what is broken must be named by its number.
+//! No library is used, because a malformed packet must be reported by its number, and must not prevent reading
+//! the others.
 
 use std::fmt;
 use std::io::{self, Read};
 
-/// Longest packet, or block of a pcapng file, that is believed.
-const LONGEST: usize = 16 << 20;
+/// Maximum plausible length of a packet, or of a block of a pcapng file.
+const MAX_LENGTH: usize = 16 << 20;
 
-/// A packet of a capture.
+/// Captured packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Its number, from 1.
+    /// Number in the capture, from 1.
     pub number: u64,
-    /// When it was captured, nanoseconds since 1970.
+    /// Time of capture in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Link type (the registry of draft-ietf-opsawg-pcaplinktype).
+    /// Link type (registry of draft-ietf-opsawg-pcaplinktype).
     pub link: u16,
-    /// What was kept of it.
+    /// Captured bytes.
     pub data: Vec<u8>,
 }
 
-/// Why there is nothing to learn from a file, or no more of it.
+/// Error that ends the reading of a capture.
 #[derive(Debug)]
 pub enum CaptureError {
-    /// The system cannot read it.
+    /// The file cannot be read.
     Io(io::Error),
-    /// It begins like neither format.
+    /// The file has neither format.
     NoCapture,
     /// The file ends within the packet of this number.
     Truncated(u64),
-    /// What should be the packet of this number has an impossible length.
+    /// The packet of this number has an impossible length.
     Length(u64),
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for CaptureError {
             CaptureError::NoCapture => f.write_str("this is neither a pcap nor a pcapng file"),
             CaptureError::Truncated(number) => write!(f, "the file ends within packet {number}"),
             CaptureError::Length(number) => {
-                write!(f, "packet {number} has an impossible length: nothing after it can be read")
+                write!(f, "packet {number} has an impossible length, so later packets cannot be read")
             }
         }
     }
@@ -50,7 +50,7 @@ impl fmt::Display for CaptureError {
 
 impl std::error::Error for CaptureError {}
 
-/// Reads packets one after the other.
+/// Reader of the packets of a capture.
 pub struct Capture<R> {
     reader: R,
     format: Format,
@@ -59,9 +59,9 @@ pub struct Capture<R> {
 }
 
 enum Format {
-    /// Nanoseconds per unit of the fraction, and the link type.
+    /// Nanoseconds per unit of the fraction, and link type.
     Pcap { fraction: u64, link: u16 },
-    /// Interfaces of the present section: link type and units of a timestamp per second.
+    /// Interfaces of the current section: link type, and timestamp units per second.
     PcapNg { interfaces: Vec<(u16, u64)> },
 }
 
@@ -72,7 +72,7 @@ const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
 /// Byte-order magic of a section.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// Option of an interface: resolution of its timestamps.
+/// Interface option with the resolution of timestamps.
 const TIMESTAMP_RESOLUTION: u16 = 9;
 
 impl<R: Read> Capture<R> {
@@ -107,11 +107,11 @@ impl<R: Read> Capture<R> {
         Ok(capture)
     }
 
-    /// The next packet; `None` at the end. After an error there is nothing more.
+    /// Returns the next packet, or `None` at the end. After an error, no more packets can be read.
     pub fn next_packet(&mut self) -> Result<Option<Packet>, CaptureError> {
         match self.format {
             Format::Pcap { fraction, link } => self.next_record(fraction, link),
-            Format::PcapNg { .. } => self.next_of_blocks(),
+            Format::PcapNg { .. } => self.next_packet_block(),
         }
     }
 
@@ -130,7 +130,7 @@ impl<R: Read> Capture<R> {
         Ok(Some(Packet { number: self.number, time_ns, link, data }))
     }
 
-    fn next_of_blocks(&mut self) -> Result<Option<Packet>, CaptureError> {
+    fn next_packet_block(&mut self) -> Result<Option<Packet>, CaptureError> {
         loop {
             let mut header = [0; 4];
             match read_up_to(&mut self.reader, &mut header)? {
@@ -161,7 +161,7 @@ impl<R: Read> Capture<R> {
         }
     }
 
-    /// The rest of a section header, of which the block type has been read.
+    /// Reads a section header after its block type.
     fn section(&mut self) -> Result<(), CaptureError> {
         let head = self.take(8)?;
         self.big_endian = match u32::from_le_bytes([head[4], head[5], head[6], head[7]]) {
@@ -198,27 +198,27 @@ impl<R: Read> Capture<R> {
         }
     }
 
-    /// A packet's block; one that is too short for what it says keeps what there is.
+    /// Returns the packet of a block. A block shorter than its packet length gives the available bytes.
     fn packet(&self, kind: u32, body: Vec<u8>) -> Packet {
         let Format::PcapNg { interfaces } = &self.format else { unreachable!("only pcapng has blocks") };
         let number = self.number;
         let field = |at: usize| body.get(at..at + 4).map_or(0, |field| self.u32(field));
-        let (interface, start, kept) = match kind {
+        let (interface, start, captured) = match kind {
             ENHANCED_PACKET => (field(0) as usize, 20_usize, field(12) as usize),
             _ => (0, 4, field(0) as usize),
         };
-        // A link type nobody has makes a packet of an unknown interface one of an unknown link.
+        // A packet of an undefined interface gets an unassigned link type.
         let (link, units) = interfaces.get(interface).copied().unwrap_or((u16::MAX, 1_000_000));
         let time = if kind == ENHANCED_PACKET { u64::from(field(4)) << 32 | u64::from(field(8)) } else { 0 };
         let time_ns = u128::from(time) * 1_000_000_000 / u128::from(units);
-        let end = start.saturating_add(kept).min(body.len());
+        let end = start.saturating_add(captured).min(body.len());
         let data = body.get(start..end).unwrap_or(&[]).to_vec();
         Packet { number, time_ns: u64::try_from(time_ns).unwrap_or(u64::MAX), link, data }
     }
 
-    /// So many bytes, or the error that they are not there.
+    /// Reads this number of bytes.
     fn take(&mut self, length: usize) -> Result<Vec<u8>, CaptureError> {
-        if length > LONGEST {
+        if length > MAX_LENGTH {
             return Err(CaptureError::Length(self.number + 1));
         }
         let mut bytes = vec![0; length];
@@ -239,7 +239,7 @@ impl<R: Read> Capture<R> {
     }
 }
 
-/// Fills the buffer as far as the reader has bytes.
+/// Fills the buffer as far as possible, and returns the number of bytes read.
 fn read_up_to(reader: &mut impl Read, buffer: &mut [u8]) -> Result<usize, CaptureError> {
     let mut filled = 0;
     while filled < buffer.len() {

@@ -1,66 +1,64 @@
-//! Flows of a capture: who talks to whom, and what each said when.
+//! Flows of a capture, with the messages of both ends.
 //!
-//! A TCP message is what one end sends until the other one does, or until it has been silent
-//! for [`IDLE_NS`]; bytes sent again are left out. Every UDP datagram is a message.
+//! A TCP message ends when the other end sends, or after a silence of [`IDLE_NS`]. Retransmitted bytes do not count.
+//! Every UDP datagram is a message.
 
 use super::frame::{Segment, Transport};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// A silence this long ends a message.
+/// Silence that ends a message, in nanoseconds.
 pub const IDLE_NS: u64 = 500_000_000;
 
-/// What one end said at once.
+/// Message of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Said {
-    /// By the client.
+    /// Set if the client sent the message.
     pub by_client: bool,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// When its first and last packets were captured, nanoseconds.
+    /// Capture time of the first packet in nanoseconds.
     pub first_ns: u64,
-    /// See `first_ns`.
+    /// Capture time of the last packet in nanoseconds.
     pub last_ns: u64,
 }
 
-/// One flow.
+/// Flow between a client and a server.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Whether it is TCP.
+    /// Set for TCP, unset for UDP.
     pub tcp: bool,
-    /// The client: who opened it, or spoke first.
+    /// Address of the client, which opened the connection or sent first.
     pub client: SocketAddr,
-    /// The server.
+    /// Address of the server.
     pub server: SocketAddr,
-    /// When its first packet was captured.
+    /// Capture time of the first packet in nanoseconds.
     pub start_ns: u64,
-    /// When its last packet was.
+    /// Capture time of the last packet in nanoseconds.
     pub end_ns: u64,
-    /// What was said, in order.
+    /// Messages in order.
     pub said: Vec<Said>,
-    /// Round trip from where it was captured to the server, and to the client, as the
-    /// handshake shows it.
+    /// Round-trip time between the point of capture and the server, measured in the handshake.
     pub to_server_ns: u64,
-    /// See `to_server_ns`.
+    /// Round-trip time between the point of capture and the client, measured in the handshake.
     pub to_client_ns: u64,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
     syn_ns: Option<u64>,
     syn_ack_ns: Option<u64>,
-    /// Next byte expected from the client and from the server.
+    /// Next sequence number expected from the client and from the server.
     expected: [Option<u32>; 2],
 }
 
 impl Flow {
-    /// Bytes said in all.
+    /// Returns the number of message bytes.
     pub fn bytes(&self) -> u64 {
-        self.said.iter().map(|said| said.bytes).sum()
+        self.said.iter().map(|message| message.bytes).sum()
     }
 
     fn new(segment: &Segment, now: u64) -> Flow {
-        // An answered SYN comes from the server.
-        let answers = matches!(segment.transport, Transport::Tcp { syn: true, ack: true, .. });
-        let (client, server) = match answers {
+        let is_syn_ack = matches!(segment.transport, Transport::Tcp { syn: true, ack: true, .. });
+        let (client, server) = match is_syn_ack {
             true => (segment.destination, segment.source),
             false => (segment.source, segment.destination),
         };
@@ -90,7 +88,7 @@ impl Flow {
             Transport::Udp => u64::from(segment.payload),
             Transport::Tcp { sequence, syn, ack, .. } => {
                 self.handshake(by_client, syn, ack, now);
-                self.fresh(usize::from(!by_client), sequence, syn, segment.payload)
+                self.new_bytes(usize::from(!by_client), sequence, syn, segment.payload)
             }
         };
         if bytes == 0 && self.tcp {
@@ -124,9 +122,9 @@ impl Flow {
         }
     }
 
-    /// Bytes of a segment not seen before. A gap counts with the segment that shows it: what
-    /// fills it later is taken for sent again.
-    fn fresh(&mut self, from: usize, sequence: u32, syn: bool, payload: u32) -> u64 {
+    /// Returns the number of new bytes of a segment. A gap counts with the segment after it; the bytes that fill it
+    /// later count as retransmitted.
+    fn new_bytes(&mut self, from: usize, sequence: u32, syn: bool, payload: u32) -> u64 {
         let start = sequence.wrapping_add(u32::from(syn));
         let end = start.wrapping_add(payload);
         let Some(expected) = self.expected[from] else {
@@ -143,36 +141,36 @@ impl Flow {
             return 0;
         }
         self.expected[from] = Some(end);
-        // A gap larger than any window is another connection, or a broken packet.
+        // A gap larger than any window belongs to another connection or a malformed packet.
         if ahead > (1 << 30) + payload { u64::from(payload) } else { u64::from(ahead) }
     }
 }
 
-/// Most flows kept; a scan of a whole network would hold more.
-const MOST_FLOWS: usize = 200_000;
+/// Maximum number of flows; a network scan could have more.
+const MAX_FLOWS: usize = 200_000;
 
-/// All flows of a capture, in the order of their first packets.
+/// All flows of a capture.
 #[derive(Debug, Default)]
 pub struct Flows {
-    /// The flows.
+    /// Flows in the order of their first packets.
     pub flows: Vec<Flow>,
     open: BTreeMap<(bool, SocketAddr, SocketAddr), usize>,
 }
 
 impl Flows {
-    /// A segment captured at this time. False if there were too many flows to take it.
+    /// Adds a segment captured at this time. Returns false if it would open a flow beyond the maximum.
     pub fn add(&mut self, segment: &Segment, now: u64) -> bool {
         let (a, b) = (segment.source, segment.destination);
         let key = (segment.transport == Transport::Udp, a.min(b), a.max(b));
         let opens = matches!(segment.transport, Transport::Tcp { syn: true, ack: false, .. });
         let mut index = self.open.get(&key).copied();
-        // A port used again after data is another connection.
+        // A reused port after data is another connection.
         if opens && index.is_some_and(|index| !self.flows[index].said.is_empty()) {
             index = None;
         }
         let index = match index {
             Some(index) => index,
-            None if self.flows.len() == MOST_FLOWS => return false,
+            None if self.flows.len() == MAX_FLOWS => return false,
             None => {
                 self.flows.push(Flow::new(segment, now));
                 self.open.insert(key, self.flows.len() - 1);

@@ -1,57 +1,57 @@
-//! From a captured frame to the segment or datagram in it: Ethernet with VLAN tags, Linux
-//! cooked captures, loopback and raw IP; MPLS labels; IPv4 and IPv6 with extension headers.
+//! Parser of captured frames: Ethernet with VLAN tags, Linux cooked captures, loopback and raw IP; MPLS labels;
+//! IPv4 and IPv6 with extension headers; TCP and UDP.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// A TCP segment or UDP datagram.
+/// TCP segment or UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it comes from.
+    /// Source address.
     pub source: SocketAddr,
-    /// Where it goes.
+    /// Destination address.
     pub destination: SocketAddr,
-    /// What carries it.
+    /// Transport protocol, with the fields of its header.
     pub transport: Transport,
-    /// Payload bytes, captured or not.
+    /// Number of payload bytes, captured or not.
     pub payload: u32,
 }
 
-/// What carries a segment.
+/// Transport protocol of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
     Tcp {
         /// Sequence number of the first byte.
         sequence: u32,
-        /// Opens a connection.
+        /// SYN flag.
         syn: bool,
-        /// Acknowledges.
+        /// ACK flag.
         ack: bool,
-        /// Closes, or breaks off.
+        /// FIN or RST flag.
         end: bool,
     },
     /// UDP.
     Udp,
 }
 
-/// Why a frame gives no segment.
+/// Reason for which a frame is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skip {
-    /// It is of another protocol, or a later fragment.
+    /// Another protocol, or a fragment other than the first.
     Other,
-    /// It ends before its headers do, or they contradict each other.
+    /// Truncated or contradictory headers.
     Broken,
-    /// Nobody here knows this link type.
+    /// Unsupported link type.
     UnknownLink(u16),
 }
 
 type Parsed<T> = Result<T, Skip>;
 
-/// The segment in a frame.
+/// Parses the segment in a frame.
 pub fn parse(link: u16, frame: &[u8]) -> Parsed<Segment> {
     match link {
         1 => ethernet(u16_at(frame, 12)?, rest(frame, 14)?),
-        // BSD loopback: the family in either byte order; the version says enough.
+        // BSD loopback: the address family has either byte order, so the IP version is used instead.
         0 | 108 => by_version(rest(frame, 4)?),
         12 | 14 | 101 | 228 | 229 => by_version(frame),
         113 => ethernet(u16_at(frame, 14)?, rest(frame, 16)?),
@@ -81,7 +81,7 @@ fn u8_at(bytes: &[u8], at: usize) -> Parsed<u8> {
 fn ethernet(mut kind: u16, mut payload: &[u8]) -> Parsed<Segment> {
     loop {
         match kind {
-            // VLAN tags: IEEE 802.1Q and 802.1ad, and what was used before.
+            // VLAN tags: IEEE 802.1Q, 802.1ad, and the older 0x9100.
             0x8100 | 0x88a8 | 0x9100 => {
                 kind = u16_at(payload, 2)?;
                 payload = rest(payload, 4)?;
@@ -93,7 +93,7 @@ fn ethernet(mut kind: u16, mut payload: &[u8]) -> Parsed<Segment> {
     }
 }
 
-/// Past the label stack (RFC 3032); IP beneath it shows its version.
+/// Parses a packet with a label stack (RFC 3032).
 fn labels(mut payload: &[u8]) -> Parsed<Segment> {
     loop {
         let entry = u32_at(payload, 0)?;
@@ -115,7 +115,7 @@ fn by_version(packet: &[u8]) -> Parsed<Segment> {
 fn ipv4(packet: &[u8]) -> Parsed<Segment> {
     let header = usize::from(u8_at(packet, 0)? & 0xf) * 4;
     let total = match usize::from(u16_at(packet, 2)?) {
-        // What the card would have cut into segments has no length yet.
+        // A packet captured before segmentation by the network card has no length.
         0 => packet.len(),
         total => total,
     };
@@ -148,7 +148,7 @@ fn ipv6(packet: &[u8]) -> Parsed<Segment> {
         let size = match kind {
             // Hop-by-hop, routing and destination options (RFC 8200 section 4).
             0 | 43 | 60 => 8 + 8 * usize::from(u8_at(packet, at + 1)?),
-            // A fragment; those after the first have no ports.
+            // Fragments after the first have no ports.
             44 if u16_at(packet, at + 2)? & 0xfff8 != 0 => return Err(Skip::Other),
             44 => 8,
             // Authentication (RFC 4302).
@@ -174,7 +174,7 @@ fn transport(kind: u8, packet: &[u8], length: usize, addresses: (IpAddr, IpAddr)
             (header, Transport::Tcp { sequence, syn, ack, end })
         }
         17 => {
-            // A capture may be cut after the headers, not within them.
+            // The header must be captured completely.
             rest(packet, 8)?;
             (8, Transport::Udp)
         }
@@ -193,7 +193,7 @@ fn transport(kind: u8, packet: &[u8], length: usize, addresses: (IpAddr, IpAddr)
 mod tests {
     use super::*;
 
-    /// An IPv4 packet with a UDP datagram of 5 bytes.
+    /// Returns an IPv4 packet with a UDP datagram of 5 bytes.
     fn datagram() -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 33, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         packet.extend([0x30, 0x39, 0, 53, 0, 13, 0, 0, 1, 2, 3, 4, 5]);
@@ -201,11 +201,11 @@ mod tests {
     }
 
     #[test]
-    fn every_encapsulation_leads_to_the_same_datagram() {
+    fn every_encapsulation_gives_the_same_datagram() {
         let plain = parse(101, &datagram()).unwrap();
         assert_eq!((plain.payload, plain.source.port(), plain.destination.port()), (5, 12_345, 53));
         let mac = [0; 12];
-        let with = |link, before: &[u8]| parse(link, &[before, &datagram()].concat());
+        let with = |link, header: &[u8]| parse(link, &[header, &datagram()].concat());
         assert_eq!(with(1, &[&mac[..], &[8, 0]].concat()), Ok(plain));
         assert_eq!(with(1, &[&mac[..], &[0x81, 0, 0, 7, 0x88, 0xa8, 0, 9, 8, 0]].concat()), Ok(plain));
         let labels = [0x88, 0x47, 0, 1, 0, 64, 0, 2, 1, 64];
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_extension_headers_are_passed() {
+    fn ipv6_extension_headers_are_skipped() {
         let mut packet = vec![0x60, 0, 0, 0, 0, 21, 0, 64];
         packet.extend([0xfd; 32]);
         packet.extend([17, 0, 1, 4, 0, 0, 0, 0]);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn no_prefix_of_a_frame_panics() {
+    fn truncated_frames_are_errors() {
         let frame = [&[0; 12][..], &[8, 0], &datagram()].concat();
         for length in 0..42 {
             assert!(parse(1, &frame[..length]).is_err());

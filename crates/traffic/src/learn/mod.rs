@@ -1,8 +1,8 @@
-//! Learning an application from a capture: its requests and answers, or its packets each
-//! way, as distributions and, up to a bound, word for word.
+//! Learns the model of an application from a capture: its requests and responses, or its packets in each direction,
+//! as distributions and, up to a limit, as a recording.
 //!
-//! Only headers are read: a capture cut at 128 bytes a packet is as good as a whole one.
-//! docs/traffic.md tells what is learned and what is lost.
+//! Only headers are read, so a capture of 128 bytes per packet suffices. docs/traffic.md describes the contents and
+//! the limits of a model.
 
 mod capture;
 mod flows;
@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Which flows of a capture are learned from.
+/// Selection of flows of a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     tcp: Option<bool>,
@@ -33,7 +33,7 @@ pub struct Filter {
 impl FromStr for Filter {
     type Err = String;
 
-    /// `tcp`, `udp`, `port N`, `host ADDRESS`, in any order; all of them must hold.
+    /// Parses `tcp`, `udp`, `port N` and `host ADDRESS` in any order. A flow must match all of them.
     fn from_str(text: &str) -> Result<Filter, String> {
         let mut filter = Filter::default();
         let mut words = text.split_whitespace();
@@ -45,11 +45,11 @@ impl FromStr for Filter {
                 "and" => {}
                 "port" => {
                     let port = value()?;
-                    filter.port = Some(port.parse().map_err(|_| format!("`{port}` is no port"))?);
+                    filter.port = Some(port.parse().map_err(|_| format!("`{port}` is not a port"))?);
                 }
                 "host" => {
                     let host = value()?;
-                    filter.hosts.push(host.parse().map_err(|_| format!("`{host}` is no address"))?);
+                    filter.hosts.push(host.parse().map_err(|_| format!("`{host}` is not an address"))?);
                 }
                 _ => return Err(format!("`{word}`: expected tcp, udp, port N or host ADDRESS")),
             }
@@ -59,7 +59,7 @@ impl FromStr for Filter {
 }
 
 impl Filter {
-    fn takes(&self, flow: &Flow) -> bool {
+    fn matches(&self, flow: &Flow) -> bool {
         let ends = [flow.client, flow.server];
         self.tcp.is_none_or(|tcp| tcp == flow.tcp)
             && self.hosts.iter().all(|host| ends.iter().any(|end| end.ip() == *host))
@@ -67,31 +67,31 @@ impl Filter {
     }
 }
 
-/// A model, and what should be said about it.
+/// Model learned from a capture.
 #[derive(Clone, Debug)]
 pub struct Lesson {
-    /// The file.
+    /// Model file.
     pub file: ModelFile,
-    /// In words, whom it was learned from: `tcp port 80 of 10.0.0.2`.
+    /// Service from which the model was learned, such as `tcp port 80`.
     pub subject: String,
-    /// What a reader must know before trusting it.
+    /// Limitations of the model.
     pub warnings: Vec<String>,
 }
 
-/// Why nothing was learned.
+/// Error of learning from a capture.
 #[derive(Debug)]
 pub enum LearnError {
-    /// The capture cannot be read at all.
+    /// The capture cannot be read.
     Capture(CaptureError),
-    /// It holds no packets.
+    /// The capture has no packets.
     NoPackets,
-    /// It holds no TCP or UDP; what it holds instead, in words.
+    /// The capture has neither TCP nor UDP. The text describes its unsupported link types.
     NoFlows(String),
-    /// No flow passes the filter; the flows there are, in words.
+    /// No flow matches the filter. The text lists the existing flows.
     NothingPasses(String),
-    /// The flows say nothing.
+    /// The flows have no payload.
     Silent,
-    /// What was learned cannot run.
+    /// The learned model cannot run.
     Unsound(ApplicationError),
 }
 
@@ -100,24 +100,25 @@ impl fmt::Display for LearnError {
         match self {
             LearnError::Capture(error) => write!(f, "{error}"),
             LearnError::NoPackets => f.write_str("the capture holds no packets"),
-            LearnError::NoFlows(instead) => write!(f, "the capture holds no TCP and no UDP{instead}"),
+            LearnError::NoFlows(links) => write!(f, "the capture holds no TCP and no UDP{links}"),
             LearnError::NothingPasses(flows) => {
-                write!(f, "no flow of the capture passes the filter; it holds {flows}")
+                write!(f, "no flow of the capture matches the filter; it holds {flows}")
             }
-            LearnError::Silent => f.write_str("the chosen flows carry no payload"),
-            LearnError::Unsound(error) => write!(f, "the model learned cannot run: {error}"),
+            LearnError::Silent => f.write_str("the selected flows carry no payload"),
+            LearnError::Unsound(error) => write!(f, "the learned model cannot run: {error}"),
         }
     }
 }
 
 impl std::error::Error for LearnError {}
 
-/// Learns from a capture called `name`. Without a filter, from the service with the most bytes.
+/// Learns a model from a capture named `name`: from the service with the most bytes among the flows that match the
+/// filter.
 pub fn learn(name: &str, reader: impl io::Read, filter: Option<&Filter>) -> Result<Lesson, LearnError> {
     let mut reading = Reading::default();
-    reading.all(Capture::new(reader).map_err(LearnError::Capture)?);
+    reading.read_packets(Capture::new(reader).map_err(LearnError::Capture)?);
     if reading.read.packets == 0 {
-        return Err(match reading.ended {
+        return Err(match reading.end_error {
             Some(error) => LearnError::Capture(error),
             None => LearnError::NoPackets,
         });
@@ -128,27 +129,28 @@ pub fn learn(name: &str, reader: impl io::Read, filter: Option<&Filter>) -> Resu
     reading.lesson(name, filter)
 }
 
-/// A capture being read.
+/// Contents of a capture.
 #[derive(Default)]
 struct Reading {
     flows: Flows,
     read: Read,
-    ended: Option<CaptureError>,
+    /// Error that ended the reading early.
+    end_error: Option<CaptureError>,
     first_broken: Option<u64>,
     links: BTreeMap<u16, u64>,
 }
 
-/// Whether TCP, and the server's port.
+/// Transport protocol (true for TCP) and port of the server.
 type Service = (bool, u16);
 
 impl Reading {
-    fn all(&mut self, mut capture: Capture<impl io::Read>) {
+    fn read_packets(&mut self, mut capture: Capture<impl io::Read>) {
         loop {
             match capture.next_packet() {
                 Ok(Some(packet)) => self.packet(&packet),
                 Ok(None) => return,
                 Err(error) => {
-                    self.ended = Some(error);
+                    self.end_error = Some(error);
                     return;
                 }
             }
@@ -177,7 +179,7 @@ impl Reading {
         if links.is_empty() {
             String::new()
         } else {
-            format!(", but {}, which is not known here", links.join(", "))
+            format!(", but {}, which is not supported", links.join(", "))
         }
     }
 
@@ -188,10 +190,10 @@ impl Reading {
             entry.0 += flow.bytes();
             entry.1.push(flow);
         }
-        let listed = list(&services);
+        let largest_services = list(&services);
         if let Some(filter) = filter {
             for (bytes, flows) in services.values_mut() {
-                flows.retain(|flow| filter.takes(flow));
+                flows.retain(|flow| filter.matches(flow));
                 *bytes = flows.iter().map(|flow| flow.bytes()).sum();
             }
             services.retain(|_, (_, flows)| !flows.is_empty());
@@ -199,51 +201,53 @@ impl Reading {
         let several = services.len() > 1;
         let largest = services.into_iter().max_by_key(|(_, (bytes, _))| *bytes);
         let Some((service, (_, flows))) = largest else {
-            return Err(LearnError::NothingPasses(listed));
+            return Err(LearnError::NothingPasses(largest_services));
         };
-        let found = model::model(&flows).ok_or(LearnError::Silent)?;
-        let application = Application::Learned { model: Arc::new(found.model.clone()), replay: false };
-        application.check(found.model.carriage).map_err(LearnError::Unsound)?;
+        let fitted = model::model(&flows).ok_or(LearnError::Silent)?;
+        let application = Application::Learned { model: Arc::new(fitted.model.clone()), replay: false };
+        application.check(fitted.model.carriage).map_err(LearnError::Unsound)?;
         self.read.flows = flows.len() as u64;
         self.read.used = flows.iter().map(|flow| flow.packets).sum();
         self.read.other = self.read.packets - self.read.broken - self.read.used;
-        (self.read.clamped, self.read.complete) = (found.clamped, found.complete);
+        (self.read.clamped, self.read.complete) = (fitted.clamped, fitted.complete);
         let mut warnings = self.warnings();
         if several {
-            warnings.push(format!("learned from {}; the capture holds {listed}", words(service)));
+            warnings.push(format!("learned from {}; the capture holds {largest_services}", words(service)));
         }
         let file = ModelFile {
             format: FORMAT,
             capture: name.to_owned(),
             read: self.read,
-            model: Arc::new(found.model),
-            fit: found.fit,
+            model: Arc::new(fitted.model),
+            fit: fitted.fit,
         };
         Ok(Lesson { file, subject: words(service), warnings })
     }
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if let Some(error) = &self.ended {
-            warnings.push(format!("{error}; what comes before it is used"));
+        if let Some(error) = &self.end_error {
+            warnings.push(format!("{error}; earlier packets are used"));
         }
         if let Some(first) = self.first_broken {
             let count = self.read.broken;
-            warnings.push(format!("{count} broken packets are skipped, the first of them packet {first}"));
+            warnings.push(format!("{count} malformed packets skipped; the first is packet {first}"));
         }
         if !self.links.is_empty() {
             warnings.push(format!("left out{}", self.unknown_links().replacen(", but", ":", 1)));
         }
         if self.read.clamped > 0 {
-            let least = netstage_core::traffic::application::HEADER;
+            let min = netstage_core::traffic::application::HEADER;
             warnings.push(format!(
-                "{} messages were smaller than {least} bytes, or larger than a message can be, and get the nearest size",
+                "{} messages smaller than {min} bytes, or larger than the maximum, were changed to the nearest valid size",
                 self.read.clamped
             ));
         }
         if !self.read.complete {
-            let most = model::MOST_RECORDED;
-            warnings.push(format!("a replay says only a part: {most} turns or packets each way of one flow"));
+            let max = model::MOST_RECORDED;
+            warnings.push(format!(
+                "a replay is incomplete: it is limited to {max} turns, or {max} packets of one flow in each direction"
+            ));
         }
         warnings
     }
@@ -253,13 +257,13 @@ fn words((tcp, port): Service) -> String {
     format!("{} port {port}", if tcp { "tcp" } else { "udp" })
 }
 
-/// The largest services, in words.
+/// Lists the five largest services.
 fn list(services: &BTreeMap<Service, (u64, Vec<&Flow>)>) -> String {
     let mut largest: Vec<_> = services.iter().map(|(service, (bytes, _))| (*bytes, *service)).collect();
     largest.sort_unstable_by(|a, b| b.cmp(a));
     let shown: Vec<String> =
         largest.iter().take(5).map(|(bytes, service)| format!("{} ({bytes} B)", words(*service))).collect();
-    let more = largest.len().saturating_sub(5);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let count = largest.len().saturating_sub(5);
+    let more = if count > 0 { format!(" and {count} more") } else { String::new() };
     shown.join(", ") + &more
 }

@@ -1,4 +1,4 @@
-//! From flows to a model, and how well it fits them.
+//! Model of flows, and its goodness of fit.
 
 use super::flows::Flow;
 use netstage_core::rng::Stream;
@@ -11,24 +11,24 @@ use netstage_scenario::learned::Fit;
 
 /// Points of a quantile table.
 const POINTS: usize = 513;
-/// Turns, or packets each way, that are kept for a replay.
+/// Maximum number of recorded turns, or of packets in each direction, for a replay.
 pub const MOST_RECORDED: usize = 20_000;
-/// UDP flows of more packets than this in the mean are streams, not questions.
+/// Mean number of packets per UDP flow above which flows are streams instead of requests.
 const STREAM_PACKETS: u64 = 20;
 
-/// A model and what was found on the way to it.
+/// Model and its fit to the flows.
 pub struct Found {
-    /// The model.
+    /// Learned model.
     pub model: Learned,
-    /// How well it fits.
+    /// Goodness of fit of each quantity.
     pub fit: Vec<Fit>,
-    /// Messages cut down or filled up.
+    /// Number of messages shortened or padded to a valid size.
     pub clamped: u64,
-    /// Whether all was kept that was said.
+    /// Set if the recording contains all messages.
     pub complete: bool,
 }
 
-/// The model of flows that belong together; `None` where nothing was said.
+/// Fits a model to the flows of a service. Returns `None` if they carry no payload.
 pub fn model(flows: &[&Flow]) -> Option<Found> {
     let tcp = flows.first()?.tcp;
     let packets: u64 = flows.iter().map(|flow| flow.packets).sum();
@@ -39,23 +39,23 @@ pub fn model(flows: &[&Flow]) -> Option<Found> {
     }
 }
 
-/// Sizes as a message can have them.
+/// Range of valid message sizes.
 struct Sizes {
-    most: u64,
+    max: u64,
     clamped: u64,
 }
 
 impl Sizes {
     fn of(carriage: Carriage) -> Sizes {
-        let most = match carriage {
+        let max = match carriage {
             Carriage::Stream => u32::MAX,
             Carriage::Datagram => LARGEST_DATAGRAM,
         };
-        Sizes { most: most.into(), clamped: 0 }
+        Sizes { max: max.into(), clamped: 0 }
     }
 
     fn clamp(&mut self, bytes: u64) -> u32 {
-        let clamped = bytes.clamp(HEADER.into(), self.most);
+        let clamped = bytes.clamp(HEADER.into(), self.max);
         self.clamped += u64::from(clamped != bytes);
         clamped as u32
     }
@@ -74,14 +74,14 @@ fn exchanges(flows: &[&Flow], carriage: Carriage) -> Option<Found> {
         return None;
     }
     let starts: Vec<u64> = connections.windows(2).map(|pair| (pair[1].0 - pair[0].0).max(1)).collect();
-    // A single connection comes again when it would have ended.
+    // A single connection is repeated after its duration.
     let starts = if starts.is_empty() { vec![(connections[0].1 - connections[0].0).max(1)] } else { starts };
-    let times = |pick: fn(&Turn) -> u64| -> Vec<u64> { all.iter().map(pick).collect() };
+    let values = |field: fn(&Turn) -> u64| -> Vec<u64> { all.iter().map(field).collect() };
     let quantities = [
-        ("request", "bytes", times(|turn| turn.request.into())),
-        ("response", "bytes", times(|turn| turn.response.into())),
-        ("think", "s", times(|turn| turn.think.0)),
-        ("server", "s", times(|turn| turn.server.0)),
+        ("request", "bytes", values(|turn| turn.request.into())),
+        ("response", "bytes", values(|turn| turn.response.into())),
+        ("think", "s", values(|turn| turn.think.0)),
+        ("server", "s", values(|turn| turn.server.0)),
         ("turns", "", connections.iter().map(|(.., turns)| turns.len() as u64).collect()),
         ("starts", "s", starts),
     ];
@@ -89,14 +89,14 @@ fn exchanges(flows: &[&Flow], carriage: Carriage) -> Option<Found> {
     let [request, response, think, server, turns, starts] =
         quantities.map(|(.., samples)| Quantiles::of(samples, POINTS));
     let mut recorded = Vec::new();
-    let (mut kept, mut before) = (0, connections[0].0);
+    let (mut recorded_turns, mut previous_start) = (0, connections[0].0);
     for (start, _, turns) in &connections {
-        if kept + turns.len() > MOST_RECORDED {
+        if recorded_turns + turns.len() > MOST_RECORDED {
             break;
         }
-        kept += turns.len();
-        recorded.push(Connection { after: Duration(start - before), turns: turns.clone() });
-        before = *start;
+        recorded_turns += turns.len();
+        recorded.push(Connection { after: Duration(start - previous_start), turns: turns.clone() });
+        previous_start = *start;
     }
     let complete = recorded.len() == connections.len();
     let concurrent = concurrent(&connections);
@@ -105,45 +105,45 @@ fn exchanges(flows: &[&Flow], carriage: Carriage) -> Option<Found> {
     Some(Found { model: Learned { carriage, shape }, fit, clamped: sizes.clamped, complete })
 }
 
-/// Most connections at once, as far as a model has them.
+/// Returns the maximum number of concurrent connections, within the limits of a model.
 fn concurrent(connections: &[(u64, u64, Vec<Turn>)]) -> u32 {
     let mut edges: Vec<(u64, i32)> =
         connections.iter().flat_map(|(start, end, _)| [(*start, 1), (*end, -1)]).collect();
     edges.sort_unstable();
-    let (mut open, mut most) = (0, 1);
+    let (mut open, mut max_open) = (0, 1);
     for (_, change) in edges {
         open += change;
-        most = most.max(open);
+        max_open = max_open.max(open);
     }
-    (most as u32).clamp(1, MOST_CONCURRENT)
+    (max_open as u32).clamp(1, MOST_CONCURRENT)
 }
 
-/// What was said on a flow as requests and responses. A server that speaks unasked answers a
-/// request of the smallest size; a request nobody answers has a response of none.
+/// Returns the messages of a flow as requests and responses. A server message without a request becomes the response
+/// to a request of the smallest size. A request without a response gets a response of zero bytes.
 fn turns(flow: &Flow, sizes: &mut Sizes) -> Vec<Turn> {
     let mut turns = Vec::new();
     let mut pending: Option<(Turn, u64)> = None;
     let mut last_end = flow.start_ns;
-    for said in &flow.said {
-        let since_last = said.first_ns.saturating_sub(last_end);
-        if said.by_client {
+    for message in &flow.said {
+        let since_last = message.first_ns.saturating_sub(last_end);
+        if message.by_client {
             turns.extend(pending.take().map(|(turn, _)| turn));
-            // What the path took of the pause is not the client's.
+            // The pause includes the round trip to the client, which is not think time.
             let think = Duration(since_last.saturating_sub(flow.to_client_ns));
-            let request = sizes.clamp(said.bytes);
-            pending = Some((Turn { think, request, server: Duration::ZERO, response: 0 }, said.last_ns));
+            let request = sizes.clamp(message.bytes);
+            pending = Some((Turn { think, request, server: Duration::ZERO, response: 0 }, message.last_ns));
         } else {
-            let unasked = || {
+            let without_request = || {
                 (
                     Turn { think: Duration::ZERO, request: HEADER, server: Duration::ZERO, response: 0 },
                     last_end,
                 )
             };
-            let (turn, asked) = pending.take().unwrap_or_else(unasked);
-            let server = said.first_ns.saturating_sub(asked).saturating_sub(flow.to_server_ns);
-            turns.push(Turn { server: Duration(server), response: sizes.clamp(said.bytes), ..turn });
+            let (turn, request_end) = pending.take().unwrap_or_else(without_request);
+            let server = message.first_ns.saturating_sub(request_end).saturating_sub(flow.to_server_ns);
+            turns.push(Turn { server: Duration(server), response: sizes.clamp(message.bytes), ..turn });
         }
-        last_end = said.last_ns;
+        last_end = message.last_ns;
     }
     turns.extend(pending.map(|(turn, _)| turn));
     turns
@@ -154,33 +154,33 @@ fn one_way(flows: &[&Flow]) -> Option<Found> {
     let mut complete = flows.len() == 1;
     let mut fits = Vec::new();
     let longest = flows.iter().max_by_key(|flow| flow.packets)?;
-    let mut way = |client: bool, name: &str| -> Option<OneWay> {
+    let mut direction = |by_client: bool, name: &str| -> Option<OneWay> {
         let (mut bytes, mut gaps) = (Vec::new(), Vec::new());
         for flow in flows {
-            let packets: Vec<_> = flow.said.iter().filter(|said| said.by_client == client).collect();
-            bytes.extend(packets.iter().map(|said| u64::from(sizes.clamp(said.bytes))));
+            let packets: Vec<_> = flow.said.iter().filter(|message| message.by_client == by_client).collect();
+            bytes.extend(packets.iter().map(|message| u64::from(sizes.clamp(message.bytes))));
             gaps.extend(packets.windows(2).map(|pair| pair[1].first_ns - pair[0].first_ns));
         }
-        // Packets that all came at one instant have no gap to learn.
+        // Packets that all have one timestamp give no gaps.
         if bytes.is_empty() || gaps.iter().all(|gap| *gap == 0) {
             return None;
         }
-        let mut before = longest.start_ns;
+        let mut previous_ns = longest.start_ns;
         let mut recorded = Vec::new();
-        for said in longest.said.iter().filter(|said| said.by_client == client) {
+        for message in longest.said.iter().filter(|message| message.by_client == by_client) {
             if recorded.len() == MOST_RECORDED {
                 complete = false;
                 break;
             }
-            recorded.push((Duration(said.first_ns - before), sizes.clamp(said.bytes)));
-            before = said.first_ns;
+            recorded.push((Duration(message.first_ns - previous_ns), sizes.clamp(message.bytes)));
+            previous_ns = message.first_ns;
         }
         fits.push(fit(&format!("{name}.size"), "bytes", &bytes));
         fits.push(fit(&format!("{name}.gap"), "s", &gaps));
         let (size, gap) = (Quantiles::of(bytes, POINTS), Quantiles::of(gaps, POINTS));
         Some(OneWay { size, gap, recorded })
     };
-    let (up, down) = (way(true, "up"), way(false, "down"));
+    let (up, down) = (direction(true, "up"), direction(false, "down"));
     if up.is_none() && down.is_none() {
         return None;
     }
@@ -188,7 +188,7 @@ fn one_way(flows: &[&Flow]) -> Option<Found> {
     Some(Found { model, fit: fits, clamped: sizes.clamped, complete })
 }
 
-/// Draws as many samples from the model's table as the capture has, and compares.
+/// Compares the samples of the capture with samples drawn from the model's table.
 fn fit(name: &str, unit: &str, samples: &[u64]) -> Fit {
     let table = Quantiles::of(samples.to_vec(), POINTS);
     let mut stream = Stream::new(1, name);
@@ -211,12 +211,12 @@ fn fit(name: &str, unit: &str, samples: &[u64]) -> Fit {
         variation_drawn,
         autocorrelation: autocorrelation(samples, mean),
         distance: distance(&sorted, &drawn),
-        // The asymptotic quantile of the two-sample statistic.
+        // Asymptotic quantile of the two-sample Kolmogorov-Smirnov statistic.
         distance_at_1_percent: (1.628 * ((n + m) / (n * m)).sqrt()).min(1.0),
     }
 }
 
-/// Mean and coefficient of variation.
+/// Returns the mean and the coefficient of variation.
 fn moments(samples: &[u64]) -> (f64, f64) {
     let n = samples.len().max(1) as f64;
     let mean = samples.iter().map(|value| *value as f64).sum::<f64>() / n;
@@ -224,7 +224,7 @@ fn moments(samples: &[u64]) -> (f64, f64) {
     (mean, if mean > 0.0 { variance.sqrt() / mean } else { 0.0 })
 }
 
-/// Correlation of each sample with the next.
+/// Returns the correlation of each sample with the next.
 fn autocorrelation(samples: &[u64], mean: f64) -> f64 {
     let deviation = |value: &u64| *value as f64 - mean;
     let variance: f64 = samples.iter().map(|value| deviation(value).powi(2)).sum();
@@ -232,16 +232,16 @@ fn autocorrelation(samples: &[u64], mean: f64) -> f64 {
     if variance > 0.0 { covariance / variance } else { 0.0 }
 }
 
-/// Largest distance between the distribution functions of two sorted samples.
+/// Returns the Kolmogorov-Smirnov distance of two sorted samples.
 fn distance(one: &[u64], other: &[u64]) -> f64 {
-    let (mut i, mut j, mut most) = (0, 0, 0.0_f64);
+    let (mut i, mut j, mut max) = (0, 0, 0.0_f64);
     while i < one.len() && j < other.len() {
         let value = one[i].min(other[j]);
         i += one[i..].iter().take_while(|sample| **sample <= value).count();
         j += other[j..].iter().take_while(|sample| **sample <= value).count();
-        most = most.max((i as f64 / one.len() as f64 - j as f64 / other.len() as f64).abs());
+        max = max.max((i as f64 / one.len() as f64 - j as f64 / other.len() as f64).abs());
     }
-    most
+    max
 }
 
 #[cfg(test)]
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_are_those_of_the_textbook() {
+    fn distances_and_autocorrelation_match_known_values() {
         assert_eq!(distance(&[1, 2, 3, 4], &[1, 2, 3, 4]), 0.0);
         assert_eq!(distance(&[1, 2], &[3, 4]), 1.0);
         assert_eq!(distance(&[1, 2, 3, 4], &[3, 4, 5, 6]), 0.5);

@@ -7,16 +7,15 @@ use netstage_agent_api::task::FlowTask;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 
-/// Header of an echo message, bytes.
+/// Length in bytes of the header of an echo message.
 pub const HEADER: usize = 8;
 
-/// A socket that sends echo requests: the kernel's own echo sockets where the system
-/// allows them, else a raw one.
+/// Opens a socket for echo requests: an unprivileged echo socket if the system permits it, otherwise a raw socket.
 pub fn open(task: &FlowTask) -> Result<(Socket, Form), Problem> {
     let ipv6 = task.source.is_ipv6();
     let protocol = if ipv6 { Protocol::ICMPV6 } else { Protocol::ICMPV4 };
     let domain = Domain::for_address(task.source);
-    // Unprivileged identifiers are given by the kernel; a raw socket's is the flow's number.
+    // The kernel assigns the identifier of an echo socket. A raw socket uses the flow's number.
     let identifier = (task.id & 0xffff) as u16;
     let (socket, raw) = match Socket::new(domain, Type::DGRAM, Some(protocol)) {
         Ok(socket) => (socket, None),
@@ -31,7 +30,7 @@ pub fn open(task: &FlowTask) -> Result<(Socket, Form), Problem> {
             Err(error) => return Err(Problem::System { what: "opening an ICMP socket", error }),
         },
     };
-    socket.set_nonblocking(true).map_err(Problem::system("setting the socket up"))?;
+    socket.set_nonblocking(true).map_err(Problem::system("configuring the socket"))?;
     udp::enlarge(&socket).map_err(Problem::system("enlarging the socket's buffers"))?;
     let mut source = task.source;
     source.set_port(0);
@@ -39,8 +38,7 @@ pub fn open(task: &FlowTask) -> Result<(Socket, Form), Problem> {
     Ok((socket, Form::Echo { ipv6, raw }))
 }
 
-/// Writes the header of a request in front of its data. The kernel computes checksums for
-/// IPv6 and for its own echo sockets.
+/// Writes the header of a request before its data. The kernel computes the checksums of IPv6 and of echo sockets.
 pub fn write_request(message: &mut [u8], ipv6: bool, raw: Option<u16>, number: u64) {
     message[0] = if ipv6 { 128 } else { 8 };
     message[1..4].fill(0);
@@ -52,13 +50,13 @@ pub fn write_request(message: &mut [u8], ipv6: bool, raw: Option<u16>, number: u
     }
 }
 
-/// The data of a reply to this socket's requests, which has to be there as a whole.
+/// Returns the data of a reply to a request of this socket. The reply must be complete.
 pub fn reply_data(bytes: &[u8], ipv6: bool, raw: Option<u16>) -> Option<&[u8]> {
     let message = match raw {
         Some(_) if !ipv6 => bytes.get(usize::from(bytes.first()? & 0x0f) * 4..)?,
         _ => bytes,
     };
-    // A raw socket gets what is damaged, too; the kernel checks the rest.
+    // A raw socket also receives damaged messages; the kernel checks those of other sockets.
     if raw.is_some() && !ipv6 && checksum(message) != 0 {
         return None;
     }
@@ -68,7 +66,7 @@ pub fn reply_data(bytes: &[u8], ipv6: bool, raw: Option<u16>) -> Option<&[u8]> {
     (is_reply && is_ours).then_some(data)
 }
 
-/// The Internet checksum (RFC 1071).
+/// Returns the Internet checksum (RFC 1071).
 fn checksum(message: &[u8]) -> u16 {
     let words = message.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let mut sum: u32 = words.sum();
@@ -83,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_with_its_checksum_sums_to_nothing() {
+    fn a_request_with_its_checksum_sums_to_zero() {
         let mut message = [7_u8; 19];
         write_request(&mut message, false, Some(0x1234), 0x5_6789);
         assert_eq!(checksum(&message), 0, "RFC 1071: the sum over a message with its checksum is all ones");
@@ -91,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_to_others_and_requests_are_passed_over() {
+    fn foreign_damaged_and_truncated_messages_are_ignored() {
         let mut bytes = [0_u8; 20 + 8 + 4];
         bytes[0] = 0x45;
         bytes[24..26].copy_from_slice(&5_u16.to_be_bytes());

@@ -1,5 +1,5 @@
-//! One-ended probes: any host answers them, and no agent is needed there. Each answer
-//! carries its probe back, so round trips and losses are counted by the probe's own number.
+//! One-ended probes, which any host answers without an agent. Each answer carries the probe back, so round trips and
+//! losses are measured by the probe's number.
 
 mod echo;
 mod probe;
@@ -19,7 +19,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-/// Both halves of a one-ended flow: what sends, and what takes the answers.
+/// Prepares both halves of a one-ended flow: the sender of probes and the receiver of answers.
 pub fn prepare(
     task: &FlowTask,
     emissions: Emissions,
@@ -28,37 +28,36 @@ pub fn prepare(
     let (options, form) = match &task.transport {
         Transport::IcmpEcho(options) => (options, None),
         Transport::UdpUnreachable(options) => (options, Some(Form::Datagram)),
-        _ => return Err(Problem::Refused("it is not one-ended")),
+        _ => return Err(Problem::Refused("the transport is not one-ended")),
     };
     limit(&emissions, options)?;
     let (socket, form) = match form {
-        Some(form) => (datagrams(task.source)?, form),
+        Some(form) => (datagram_socket(task.source)?, form),
         None => echo::open(task)?,
     };
     set_traffic_class(socket.as_fd(), task).map_err(Problem::system("setting the traffic class"))?;
     let mut destination = task.destination;
     if form != Form::Datagram {
-        // Echo has no ports.
+        // ICMP echo has no ports.
         destination.set_port(0);
     }
-    udp::date_arrivals(&socket).map_err(Problem::system("asking for arrival times"))?;
+    udp::date_arrivals(&socket).map_err(Problem::system("enabling arrival timestamps"))?;
     socket.connect(&SockAddr::from(destination)).map_err(Problem::system("finding a route to the host"))?;
     let answers = socket.try_clone().map_err(Problem::system("sharing the socket"))?;
     let reflections = Reflections::new(task, &emissions, answers, form, ledger());
     Ok((Prober::new(task, socket, form, emissions, ledger())?, reflections))
 }
 
-/// How a probe looks on its socket.
+/// Format of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A UDP datagram; the answer is an ICMP error that quotes it.
+    /// UDP datagram, answered by an ICMP error that quotes it.
     Datagram,
-    /// An ICMP echo message; `raw` where the socket gives IP headers, too, and takes the
-    /// answers to everybody.
+    /// ICMP echo message.
     Echo {
-        /// Whether the address family is IPv6.
+        /// Set for IPv6.
         ipv6: bool,
-        /// Whether the socket is raw; then this is its identifier.
+        /// Identifier of a raw socket, which receives the answers to all sockets; with IPv4 also their IP headers.
         raw: Option<u16>,
     },
 }
@@ -72,18 +71,18 @@ fn limit(emissions: &Emissions, options: &OneEnded) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A UDP socket to which ICMP errors are told.
-fn datagrams(source: SocketAddr) -> Result<Socket, Problem> {
+/// Opens a UDP socket that reports ICMP errors.
+fn datagram_socket(source: SocketAddr) -> Result<Socket, Problem> {
     let socket = udp::bound(source, false)?;
-    let told = match source {
+    let result = match source {
         SocketAddr::V4(_) => set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_RECVERR, 1),
         SocketAddr::V6(_) => set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
     };
-    told.map_err(Problem::system("asking for ICMP errors"))?;
+    result.map_err(Problem::system("enabling ICMP errors"))?;
     Ok(socket)
 }
 
-/// An error that belongs to an earlier probe and came back by a call about another.
+/// Returns whether a send error is an answer to an earlier probe.
 fn is_answer(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable)
 }

@@ -1,4 +1,4 @@
-//! What sends the probes.
+//! Sender of one-ended probes.
 
 use super::super::emissions::Emissions;
 use super::super::error::Problem;
@@ -14,7 +14,7 @@ use netstage_wire::probe::{self, Header};
 use socket2::Socket;
 use std::io;
 
-/// Sends one flow's probes on time.
+/// Sender of the probes of one flow.
 pub struct Prober {
     name: String,
     socket: Socket,
@@ -24,14 +24,14 @@ pub struct Prober {
     upcoming: Option<(Instant, u64)>,
     message: Vec<u8>,
     number: u64,
-    refused: u64,
-    refusal: Option<io::Error>,
+    failed_sends: u64,
+    send_error: Option<io::Error>,
     ledger: Ledger,
     punctuality: Punctuality,
 }
 
 impl Prober {
-    /// Sends by a connected socket.
+    /// Creates the sender on a connected socket.
     pub fn new(
         task: &FlowTask,
         socket: Socket,
@@ -52,28 +52,28 @@ impl Prober {
             emissions,
             message: vec![0; echo::HEADER + probe::HEADER.max(largest as usize)],
             number: 0,
-            refused: 0,
-            refusal: None,
+            failed_sends: 0,
+            send_error: None,
             ledger,
             punctuality: Punctuality::new(),
         })
     }
 
-    /// When the next probe is due.
+    /// Returns the time of the next probe.
     pub fn due(&self) -> Instant {
         self.upcoming.map_or(Instant::NEVER, |(due, _)| due)
     }
 
-    /// Sends what is due.
+    /// Sends the probes that are due.
     pub fn handle_due(&mut self, epoch: Epoch) {
         let now = epoch.now();
-        let stopped = now >= self.emissions.stop();
+        let is_stopped = now >= self.emissions.stop();
         while let Some((due, bytes)) = self.upcoming.filter(|&(due, _)| due <= now) {
             self.upcoming = self.emissions.next();
             let bytes = bytes.max(probe::HEADER as u64);
             self.punctuality.ask(due, bytes);
             self.ledger.at(due).offered_bytes += bytes;
-            if stopped {
+            if is_stopped {
                 continue;
             }
             let at = epoch.now();
@@ -85,24 +85,24 @@ impl Prober {
                     counts.sent_bytes += bytes;
                 }
                 Err(error) => {
-                    self.refused += 1;
-                    self.refusal.get_or_insert(error);
+                    self.failed_sends += 1;
+                    self.send_error.get_or_insert(error);
                 }
             }
         }
     }
 
-    /// Whether all has been sent.
+    /// Returns whether all probes have been sent.
     pub fn done(&self, _now: Instant) -> bool {
         self.upcoming.is_none()
     }
 
-    /// Counts of a bin so far.
+    /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> Counts {
         *self.ledger.counts(bin)
     }
 
-    /// What was found.
+    /// Returns the result.
     pub fn finish(self, _now: Instant, warnings: &mut Vec<String>) -> FlowResult {
         if let Some(warning) = self.punctuality.warning() {
             warnings.push(format!("flow {}: {warning}", self.name));
@@ -113,7 +113,9 @@ impl Prober {
             gaps: self.punctuality.gaps(),
             schedule: Some(self.punctuality.schedule()),
             bins: self.ledger.into_bins(),
-            error: self.refusal.map(|error| format!("{} packets were not sent: {error}", self.refused)),
+            error: self
+                .send_error
+                .map(|error| format!("{} packets were not sent: {error}", self.failed_sends)),
             ..FlowResult::default()
         }
     }
@@ -131,7 +133,7 @@ impl Prober {
                 message
             }
         };
-        // An answer to an earlier probe may make a call fail once; the probe is then sent by the next.
+        // An answer to an earlier probe may make a call fail once; the next call then sends the probe.
         for _ in 0..8 {
             match self.socket.send(message) {
                 Err(error) if is_answer(&error) => {}

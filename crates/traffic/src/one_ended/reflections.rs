@@ -1,4 +1,4 @@
-//! What takes the answers to probes.
+//! Receiver of the answers to one-ended probes.
 
 use super::super::emissions::Emissions;
 use super::super::frame::{LONGEST_DRAIN, QUIET};
@@ -14,35 +14,35 @@ use netstage_wire::probe::{self, Header};
 use socket2::Socket;
 use std::os::fd::AsFd;
 
-/// Room for an IP header, an echo header and the probe's own.
-const KEPT: usize = 60 + echo::HEADER + probe::HEADER;
-/// A whole packet: a raw socket's have yet to be checked, and the kernel's echo sockets do not
-/// tell how long one was that they cut.
-const WHOLE: usize = 65_535;
-/// Answers taken before other members have their turn.
-const ANSWERS_AT_ONCE: usize = 512;
+/// Length of the largest IP header, an echo header and the header of a probe.
+const HEADERS: usize = 60 + echo::HEADER + probe::HEADER;
+/// Length of the largest packet. Answers on raw sockets must be checked completely, and echo sockets do not report the
+/// length of truncated answers.
+const LARGEST_ANSWER: usize = 65_535;
+/// Maximum number of answers handled before other members are called.
+const ANSWERS_PER_CALL: usize = 512;
 
-/// Takes one flow's answers.
+/// Receiver of the answers to one flow.
 pub struct Reflections {
     socket: Socket,
     flow: u32,
     name: String,
     form: Form,
     stop: Instant,
-    /// Payload of every probe, where all are alike: ICMP errors quote only part of it.
+    /// Payload bytes of every probe, if all have one size. ICMP errors quote only part of the probe.
     size: Option<u64>,
     batch: ReceiveBatch,
     clock: ArrivalClock,
     tracker: Tracker,
     drops: u32,
-    /// Other errors that hosts on the way reported.
-    errors: u64,
-    /// Answers that quote too little of the probe to tell which.
-    anonymous: u64,
+    /// Number of other ICMP errors.
+    other_errors: u64,
+    /// Number of answers that quote too little to identify the probe.
+    unidentified: u64,
 }
 
 impl Reflections {
-    /// Takes answers from the prober's socket.
+    /// Creates the receiver on the prober's socket.
     pub fn new(
         task: &FlowTask,
         emissions: &Emissions,
@@ -58,80 +58,83 @@ impl Reflections {
             stop: emissions.stop(),
             size: emissions.largest_packet().filter(|_| emissions.has_one_size()),
             batch: ReceiveBatch::new(match form {
-                Form::Echo { .. } => WHOLE,
-                _ => KEPT,
+                Form::Echo { .. } => LARGEST_ANSWER,
+                _ => HEADERS,
             }),
             clock: ArrivalClock::new(),
             tracker: Tracker::new(task, ledger),
             drops: 0,
-            errors: 0,
-            anonymous: 0,
+            other_errors: 0,
+            unidentified: 0,
         }
     }
 
-    /// Its socket.
+    /// Returns the socket.
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// Called for readiness only.
+    /// Returns [`Instant::NEVER`], because only the socket's readiness causes calls.
     pub fn due(&self) -> Instant {
         Instant::NEVER
     }
 
-    /// Takes what has come.
+    /// Receives answers.
     pub fn handle_ready(&mut self, epoch: Epoch) {
         match self.form {
-            Form::Datagram => self.take_refusals(epoch),
-            Form::Echo { ipv6, raw } => self.take_replies(epoch, ipv6, raw),
+            Form::Datagram => self.receive_icmp_errors(epoch),
+            Form::Echo { ipv6, raw } => self.receive_replies(epoch, ipv6, raw),
         }
     }
 
-    /// Whether the flow is over and nothing more has come for a while.
+    /// Returns whether the flow is over and no answer has arrived for some time.
     pub fn done(&self, now: Instant) -> bool {
         now >= self.stop + LONGEST_DRAIN || now >= self.stop.max(self.tracker.last_arrival) + QUIET
     }
 
-    /// Counts of a bin so far.
+    /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> Counts {
         *self.tracker.ledger.counts(bin)
     }
 
-    /// A bin has ended.
+    /// Ends a bin and returns its travel times.
     pub fn end_bin(&mut self) -> Travel {
         self.tracker.times.end_bin()
     }
 
-    /// What was found.
+    /// Returns the result.
     pub fn finish(self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
         let name = &self.name;
-        if self.errors > 0 {
-            warnings.push(format!("flow {name}: {} other ICMP errors came", self.errors));
+        if self.other_errors > 0 {
+            warnings.push(format!("flow {name}: received {} other ICMP errors", self.other_errors));
         }
-        if self.anonymous > 0 {
-            warnings.push(format!("flow {name}: {} answers quote too little of their probe", self.anonymous));
+        if self.unidentified > 0 {
+            warnings.push(format!(
+                "flow {name}: {} answers quote too little to identify their probe",
+                self.unidentified
+            ));
         }
         warnings.extend(self.clock.warning().map(|warning| format!("flow {name}: {warning}")));
-        let silent = self.tracker.sequence.received() == 0 && now >= self.stop;
+        let is_silent = self.tracker.sequence.received() == 0 && now >= self.stop;
         let result = self.tracker.finish(name, warnings);
         FlowResult {
             sends: true,
             round_trip: result.delay,
             delay: Buckets::default(),
             socket_drops: self.drops.into(),
-            error: silent.then(|| self.form.silence().to_string()),
+            error: is_silent.then(|| self.form.silence().to_string()),
             name: self.name,
             ..result
         }
     }
 
-    fn take_replies(&mut self, epoch: Epoch, ipv6: bool, raw: Option<u16>) {
-        for _ in 0..ANSWERS_AT_ONCE / RECEIVE_BATCH {
+    fn receive_replies(&mut self, epoch: Epoch, ipv6: bool, raw: Option<u16>) {
+        for _ in 0..ANSWERS_PER_CALL / RECEIVE_BATCH {
             let count = match self.batch.receive(self.socket.as_fd()) {
                 Ok(count) => count,
-                // Hosts on the way report that they cannot pass probes on.
+                // Router on the path that cannot forward a probe.
                 Err(_) => {
-                    self.errors += 1;
+                    self.other_errors += 1;
                     continue;
                 }
             };
@@ -153,27 +156,27 @@ impl Reflections {
         }
     }
 
-    fn take_refusals(&mut self, epoch: Epoch) {
+    fn receive_icmp_errors(&mut self, epoch: Epoch) {
         let mut payload = [0; 2048];
-        for _ in 0..ANSWERS_AT_ONCE {
-            let Ok(Some(refusal)) = receive_refusal(self.socket.as_fd(), &mut payload) else { break };
-            if !refusal.port_unreachable {
-                self.errors += 1;
+        for _ in 0..ANSWERS_PER_CALL {
+            let Ok(Some(icmp_error)) = receive_refusal(self.socket.as_fd(), &mut payload) else { break };
+            if !icmp_error.port_unreachable {
+                self.other_errors += 1;
                 continue;
             }
-            let quoted = &payload[..refusal.length];
+            let quoted = &payload[..icmp_error.length];
             let Some(header) = Header::read(quoted).filter(|header| header.flow == self.flow) else {
-                self.anonymous += 1;
+                self.unidentified += 1;
                 continue;
             };
-            let bytes = self.size.unwrap_or(refusal.length as u64);
+            let bytes = self.size.unwrap_or(icmp_error.length as u64);
             self.clock.begin_batch();
-            let at_ns = self.clock.at_ns(refusal.realtime_ns);
+            let at_ns = self.clock.at_ns(icmp_error.realtime_ns);
             self.tracker.handle_packet(epoch, answer(epoch, header, bytes, at_ns));
         }
-        // The error also waits at the socket itself, which would stay ready.
+        // The socket also has the error pending, and would otherwise stay ready.
         let _ = self.socket.take_error();
-        // Somebody may listen there after all and answer.
+        // The port may be open after all; discard its answers.
         while self.batch.receive(self.socket.as_fd()).is_ok_and(|count| count > 0) {}
     }
 }
@@ -182,9 +185,9 @@ impl Form {
     fn silence(self) -> &'static str {
         match self {
             Form::Datagram => {
-                "no port-unreachable came: the port is open, a firewall is silent, or the host limits them"
+                "no port-unreachable received: the port is open, a firewall drops the probes, or the host limits ICMP errors"
             }
-            Form::Echo { .. } => "no echo reply came",
+            Form::Echo { .. } => "no echo reply received",
         }
     }
 }

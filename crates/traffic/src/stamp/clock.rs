@@ -1,19 +1,19 @@
-//! What the system knows of its own wall clock.
+//! Accuracy of the system's wall clock.
 #![allow(unsafe_code)]
 
 use std::mem;
 
-/// How good the wall clock is, as the kernel's clock discipline has it (adjtimex(2)).
+/// Accuracy of the wall clock according to the kernel (adjtimex(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WallClock {
-    /// Bound of its error, nanoseconds; without synchronization a guess.
+    /// Maximum error in nanoseconds; an estimate if not synchronized.
     pub error_ns: u64,
-    /// Something keeps it synchronized to UTC.
+    /// Whether the clock is synchronized to UTC.
     pub synchronized: bool,
 }
 
 impl WallClock {
-    /// Asks the kernel.
+    /// Reads the state of the clock from the kernel.
     pub fn read() -> WallClock {
         // SAFETY: timex is plain integers, for which zero is a value.
         let mut timex: libc::timex = unsafe { mem::zeroed() };

@@ -1,5 +1,5 @@
-//! STAMP (RFC 8762, RFC 8972) on UDP sockets: the session-sender and the session-reflector
-//! of `netstage_core::measure::stamp` in real time, with arrival times of the kernel.
+//! STAMP (RFC 8762, RFC 8972) on UDP sockets: the session-sender and the session-reflector of
+//! `netstage_core::measure::stamp` in real time, with the kernel's arrival timestamps.
 
 mod clock;
 mod reflector;
@@ -16,18 +16,18 @@ use netstage_host::clock::{monotonic_ns, realtime_ns};
 use netstage_wire::stamp::{DIGEST, Mode};
 use ring::hmac::{self, HMAC_SHA256};
 
-/// Largest packet sent, answered or read: that of a jumbo frame.
+/// Maximum length of a packet: that of a jumbo frame.
 pub const LARGEST: usize = 9216;
-/// Packets taken before others have their turn.
-const AT_ONCE: usize = 512;
+/// Maximum number of packets received before other sockets are served.
+const PACKETS_PER_CALL: usize = 512;
 
-/// By what packets are dated. Both ends must mean the same.
+/// Clock of the timestamps in packets. Both ends must use the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timescale {
-    /// The wall clock, as the standard has it.
+    /// Wall clock, as in RFC 8762.
     #[default]
     Wall,
-    /// The kernel's monotonic clock, which nobody sets, as if it counted from 1970: between programs of ours.
+    /// Monotonic clock of the kernel, which is never set, sent as a time since 1970. For use between Netstage programs.
     Monotonic,
 }
 
@@ -47,31 +47,30 @@ impl Timescale {
     }
 }
 
-/// The key of authenticated mode, which both ends are given as it is: other
-/// implementations have to know it, too.
+/// Key of authenticated mode. Used without derivation, for interoperability with other implementations.
 #[derive(Clone)]
 pub struct HmacKey(hmac::Key);
 
 impl HmacKey {
-    /// A key of these bytes.
+    /// Creates a key from bytes.
     pub fn new(bytes: &[u8]) -> HmacKey {
         HmacKey(hmac::Key::new(HMAC_SHA256, bytes))
     }
 
-    /// HMAC-SHA-256 of the parts one after the other, cut to 16 bytes (RFC 8762 section 4.4).
+    /// Returns the HMAC-SHA-256 of the concatenated parts, truncated to 16 bytes (RFC 8762 section 4.4).
     fn digest(&self, parts: &[&[u8]]) -> [u8; DIGEST] {
         let mut context = hmac::Context::with_key(&self.0);
         parts.iter().for_each(|part| context.update(part));
-        *context.sign().as_ref().first_chunk().expect("SHA-256 is longer")
+        *context.sign().as_ref().first_chunk().expect("a SHA-256 digest has 32 bytes")
     }
 }
 
-/// The layout that goes with having a key or not.
+/// Returns the mode of sessions with or without a key.
 fn mode(key: Option<&HmacKey>) -> Mode {
     if key.is_some() { Mode::Authenticated } else { Mode::Unauthenticated }
 }
 
-/// Gives `call` the function that computes digests.
+/// Calls `call` with the digest function, or with `None` if there is no key.
 fn with_mac<T>(key: Option<&HmacKey>, call: impl FnOnce(Option<Mac<'_>>) -> T) -> T {
     match key {
         Some(key) => call(Some(&|parts: &[&[u8]]| key.digest(parts))),
@@ -84,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digests_are_hmac_sha_256_cut_short() {
+    fn digests_are_truncated_hmac_sha_256() {
         // RFC 4231 section 4.2.
         let key = HmacKey::new(&[0x0b; 20]);
         let expected =

@@ -1,8 +1,8 @@
-//! The session-reflector on a UDP port.
+//! Session-reflector on a UDP port.
 
 use super::clock::WallClock;
 use super::socket::{PacketSocket, Received};
-use super::{AT_ONCE, HmacKey, LARGEST, Timescale, mode, with_mac};
+use super::{HmacKey, LARGEST, PACKETS_PER_CALL, Timescale, mode, with_mac};
 use netstage_core::measure::stamp::{self, Arrival, ReflectorConfig, ReflectorCounts};
 use netstage_core::time::Instant;
 use netstage_host::ender::Ender;
@@ -12,12 +12,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How often the reflector looks whether it is to end.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval at which the reflector checks whether it must end.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const ECN: u8 = 0b11;
 
-/// A reflector that is bound: it answers in [`Reflector::run`], or whenever
-/// [`Reflector::handle_ready`] is called.
+/// Bound reflector. It answers in [`Reflector::run`], or in each call of [`Reflector::handle_ready`].
 pub struct Reflector {
     socket: PacketSocket,
     key: Option<HmacKey>,
@@ -29,7 +28,7 @@ pub struct Reflector {
 }
 
 impl Reflector {
-    /// Binds to an address; with a key only authenticated packets are answered.
+    /// Binds to an address. With a key, only authenticated packets are answered.
     pub fn bind(address: SocketAddr, key: Option<HmacKey>, timescale: Timescale) -> io::Result<Reflector> {
         let socket = PacketSocket::bind(address)?;
         let clock = WallClock::read();
@@ -50,34 +49,34 @@ impl Reflector {
         })
     }
 
-    /// Where it listens.
+    /// Returns the bound address.
     pub fn address(&self) -> SocketAddr {
         self.socket.address()
     }
 
-    /// Its socket.
+    /// Returns the socket.
     pub fn socket(&self) -> &Socket {
         self.socket.socket()
     }
 
-    /// What ends it.
+    /// Returns a handle that ends [`Reflector::run`].
     pub fn ender(&self) -> Ender {
         self.ender.clone()
     }
 
-    /// Answers, on this thread, until it is ended.
+    /// Answers packets on the calling thread until ended by [`Reflector::ender`].
     pub fn run(mut self) -> io::Result<ReflectorCounts> {
         while !self.ender.has_ended() {
-            self.socket.wait(LOOK)?;
+            self.socket.wait(POLL_INTERVAL)?;
             self.handle_ready(|_, _| {});
         }
         Ok(self.machine.counts())
     }
 
-    /// Answers what has come; `each` hears of every packet that is answered, and how it came.
+    /// Answers the received packets. Calls `each` for every answered packet.
     pub fn handle_ready(&mut self, mut each: impl FnMut(&Received, &[u8])) {
-        for _ in 0..AT_ONCE {
-            // Errors are about replies that did not reach their host.
+        for _ in 0..PACKETS_PER_CALL {
+            // Errors concern replies that did not reach their host.
             let Ok(Some(received)) = self.socket.receive(&mut self.packet) else { return };
             let own = self.socket.address();
             let destination = SocketAddr::new(received.destination.unwrap_or(own.ip()), own.port());
@@ -96,7 +95,7 @@ impl Reflector {
             let answer =
                 with_mac(self.key.as_ref(), |mac| machine.reflect(packet, &arrival, mac, now, reply));
             if let Ok(dscp) = answer {
-                // One that cannot be sent is one that is lost.
+                // A reply that cannot be sent counts as lost.
                 let _ = self.socket.send(&self.reply, received.destination, Some(received.source), dscp << 2);
                 each(&received, packet);
             }

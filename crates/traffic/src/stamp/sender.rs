@@ -1,8 +1,8 @@
-//! The session-sender: measures towards a reflector, which need not be ours.
+//! Session-sender: measures to any STAMP reflector.
 
 use super::clock::WallClock;
 use super::socket::{PacketSocket, Received};
-use super::{AT_ONCE, HmacKey, LARGEST, Timescale, mode, with_mac};
+use super::{HmacKey, LARGEST, PACKETS_PER_CALL, Timescale, mode, with_mac};
 use netstage_core::measure::ClockOffset;
 use netstage_core::measure::stamp::{Moment, Rejected, Sample, Sender, SenderConfig, SenderResult};
 use netstage_core::time::{Duration, Instant};
@@ -12,66 +12,66 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Longest wait before looking whether to stop.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+/// Maximum wait, after which a stop request is checked.
+const MAX_WAIT: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// What to send.
+/// Settings of a session.
 #[derive(Clone)]
 pub struct Sending {
-    /// Where packets come from; none is an address and a port of the system's choice.
+    /// Source address and port. `None` lets the system choose.
     pub source: Option<SocketAddr>,
-    /// The reflector.
+    /// Address of the reflector.
     pub target: SocketAddr,
-    /// By what packets are dated.
+    /// Clock of the timestamps.
     pub timescale: Timescale,
-    /// Key of authenticated mode; none is unauthenticated.
+    /// Key of authenticated mode, or `None` for unauthenticated mode.
     pub key: Option<HmacKey>,
-    /// DSCP and ECN of our packets.
+    /// DSCP and ECN of sent packets.
     pub traffic_class: u8,
-    /// From packet to packet.
+    /// Time between packets.
     pub interval: Duration,
-    /// Packets.
+    /// Number of packets.
     pub count: u32,
-    /// How long a reply is waited for.
+    /// Time after which a missing reply counts as lost.
     pub timeout: Duration,
     /// Session identifier (RFC 8972 section 3), or 0.
     pub session: u16,
     /// Bytes of extra padding (RFC 8972 section 4.1).
     pub padding: Option<u16>,
-    /// The reflector numbers its replies, so that loss can be told per direction.
+    /// Whether the reflector numbers its replies, so that loss is known per direction.
     pub reflector_is_stateful: bool,
 }
 
-/// What a session found.
+/// Result of a session.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// Packets sent, answered, lost.
+    /// Numbers of packets sent, answered and lost.
     pub counts: SenderResult,
-    /// There and back, less the time at the reflector.
+    /// Round-trip delays without the time at the reflector.
     pub round_trip: Delays,
-    /// There: the reflector's clock less ours.
+    /// One-way delays to the reflector: its clock minus the local clock.
     pub forward: Delays,
-    /// Back: our clock less the reflector's.
+    /// One-way delays from the reflector: the local clock minus its clock.
     pub backward: Delays,
-    /// At the reflector, from receiving to sending.
+    /// Times from reception to transmission at the reflector.
     pub at_reflector: Delays,
-    /// Most by which one-way delays may be off, by what both ends say of their clocks;
-    /// none where an end is not synchronized.
+    /// Maximum error of one-way delays in nanoseconds, from the clock errors that both ends report. `None` if an end is
+    /// not synchronized.
     pub uncertainty_ns: Option<u64>,
-    /// Whether our own clock is synchronized.
+    /// State of the local clock.
     pub own_clock: Option<WallClock>,
-    /// How late packets left, nanoseconds.
+    /// Lateness of sent packets in nanoseconds.
     pub late: Delays,
-    /// Packets the system would not send, and why.
+    /// Number of packets that could not be sent, and error of the first.
     pub refused: Option<(u32, String)>,
-    /// What the first packet that was not taken had wrong.
+    /// Reason for rejecting the first invalid reply.
     pub rejection: Option<String>,
-    /// Whether it was stopped before its end.
+    /// Whether the session was stopped before its end.
     pub interrupted: bool,
 }
 
 impl Found {
-    /// The reflector's clock less ours, by the packet that was there and back soonest.
+    /// Returns the reflector's clock minus the local clock, from the packet with the shortest round trip.
     pub fn clock_offset(&self) -> Option<ClockOffset> {
         let exchanges = self.forward.iter().zip(self.backward.iter());
         let offsets = exchanges.filter_map(|(forward, backward)| ClockOffset::of_delays(forward, backward));
@@ -79,7 +79,7 @@ impl Found {
     }
 }
 
-/// Delays of packets, nanoseconds; one-way ones are negative where clocks differ.
+/// Delays of packets in nanoseconds. One-way delays may be negative if the clocks differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delays(Vec<i64>);
 
@@ -88,18 +88,18 @@ impl Delays {
         self.0.push(delay);
     }
 
-    /// One by one, as answers came.
+    /// Iterates over the delays in the order of replies.
     pub fn iter(&self) -> impl Iterator<Item = i64> + '_ {
         self.0.iter().copied()
     }
 
-    /// How many there are.
+    /// Returns the number of delays.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The smallest value that at least a share `q` of all does not exceed, for each `q`;
-    /// none where there are no delays.
+    /// Returns for each share `q` the smallest value that at least `q` of all delays do not exceed, or `None` if there
+    /// are no delays.
     pub fn quantiles<const N: usize>(&self, shares: [f64; N]) -> Option<[i64; N]> {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -110,39 +110,43 @@ impl Delays {
         }))
     }
 
-    /// Each less the least: a constant difference of clocks drops out (PDV, RFC 5481).
+    /// Returns the delays minus the smallest delay (PDV, RFC 5481), which cancels a constant clock offset.
     pub fn above_least(&self) -> Delays {
-        let least = self.0.iter().copied().min().unwrap_or(0);
-        Delays(self.0.iter().map(|delay| delay.saturating_sub(least)).collect())
+        let min = self.0.iter().copied().min().unwrap_or(0);
+        Delays(self.0.iter().map(|delay| delay.saturating_sub(min)).collect())
     }
 }
 
-/// A session on a socket of its own: [`Session::handle_timeout`] when [`Session::poll_timeout`] says,
-/// [`Session::handle_ready`] when packets wait, until there is no timeout any more.
+/// Session on its own socket. Call [`Session::handle_timeout`] at the time of [`Session::poll_timeout`], and
+/// [`Session::handle_ready`] when the socket is readable, until there is no timeout.
 pub struct Session {
     socket: PacketSocket,
     sender: Sender,
     key: Option<HmacKey>,
     timescale: Timescale,
     traffic_class: u8,
-    found: Found,
-    /// Until a reply says otherwise, and never again once one is not synchronized.
-    certain: bool,
+    result: Found,
+    /// Set while all replies report synchronized clocks.
+    is_synchronized: bool,
     bytes: Vec<u8>,
     reply: Vec<u8>,
 }
 
-/// A packet whose time has come.
+/// Transmission of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// When it was to leave.
+    /// Scheduled time.
     pub due: Instant,
-    /// When it left; none where the system would not send it.
+    /// Actual time, or `None` if the packet could not be sent.
     pub left: Option<Instant>,
 }
 
 impl Session {
-    /// Opens a socket for a session whose first packet leaves at `start` of the run. Panics if the interval is zero.
+    /// Opens the socket of a session whose first packet leaves at `start` of the run.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the interval is zero.
     pub fn open(sending: &Sending, start: Instant) -> io::Result<Session> {
         let any =
             if sending.target.is_ipv4() { (IpAddr::from([0; 4]), 0) } else { (IpAddr::from([0; 16]), 0) };
@@ -166,24 +170,24 @@ impl Session {
             key: sending.key.clone(),
             timescale: sending.timescale,
             traffic_class: sending.traffic_class,
-            found: Found { own_clock: Some(clock), ..Found::default() },
-            certain: true,
+            result: Found { own_clock: Some(clock), ..Found::default() },
+            is_synchronized: true,
             bytes: Vec::new(),
             reply: vec![0; LARGEST],
         })
     }
 
-    /// Its socket.
+    /// Returns the socket.
     pub fn socket(&self) -> &Socket {
         self.socket.socket()
     }
 
-    /// When to call [`Session::handle_timeout`] next; none when the session is over.
+    /// Returns the time of the next call of [`Session::handle_timeout`], or `None` when the session is over.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.sender.poll_timeout()
     }
 
-    /// Sends the packet that is due, if one is, and gives up replies that are overdue.
+    /// Sends the packet that is due, if any, and counts overdue replies as lost.
     pub fn handle_timeout(&mut self, epoch: Epoch) -> Option<Departure> {
         let due = self.sender.poll_timeout()?;
         let now = Moment { instant: epoch.now(), unix: self.timescale.now_ns() };
@@ -191,58 +195,63 @@ impl Session {
         if !with_mac(self.key.as_ref(), |mac| sender.poll_transmit(now, mac, bytes)) {
             return None;
         }
-        self.found.late.push(now.instant.since(due).0 as i64);
+        self.result.late.push(now.instant.since(due).0 as i64);
         let sent = self.socket.send(&self.bytes, None, None, self.traffic_class);
         if let Err(error) = &sent {
-            let refused = self.found.refused.get_or_insert((0, error.to_string()));
-            refused.0 += 1;
+            let failures = self.result.refused.get_or_insert((0, error.to_string()));
+            failures.0 += 1;
         }
         Some(Departure { due, left: sent.is_ok().then_some(now.instant) })
     }
 
-    /// Takes the replies that have come; `each` hears of every one, and what it says.
+    /// Receives replies. Calls `each` for every reply, with its delays or the reason for its rejection.
     pub fn handle_ready(&mut self, epoch: Epoch, mut each: impl FnMut(&Received, &Result<Sample, Rejected>)) {
-        for _ in 0..AT_ONCE {
-            // An error says that nobody listens there, which the missing replies will tell.
+        for _ in 0..PACKETS_PER_CALL {
+            // An error shows as missing replies, for example from a closed port.
             let Ok(Some(received)) = self.socket.receive(&mut self.reply) else { return };
             let unix = self.timescale.arrival_ns(&received);
             let at = Moment { instant: epoch.instant(received.monotonic_ns), unix };
             let (sender, reply) = (&mut self.sender, &self.reply[..received.length]);
-            let taken = with_mac(self.key.as_ref(), |mac| sender.handle_packet(reply, at, mac));
-            match &taken {
+            let sample = with_mac(self.key.as_ref(), |mac| sender.handle_packet(reply, at, mac));
+            match &sample {
                 Ok(sample) => self.record(sample),
                 Err(rejected) => {
-                    self.found.rejection.get_or_insert_with(|| rejected.to_string());
+                    self.result.rejection.get_or_insert_with(|| rejected.to_string());
                 }
             }
-            each(&received, &taken);
+            each(&received, &sample);
         }
     }
 
-    /// What was found so far.
+    /// Returns the result.
     pub fn finish(self) -> Found {
-        Found { counts: self.sender.result(), ..self.found }
+        Found { counts: self.sender.result(), ..self.result }
     }
 
     fn record(&mut self, sample: &Sample) {
-        let found = &mut self.found;
-        found.round_trip.push(sample.round_trip);
-        found.forward.push(sample.forward);
-        found.backward.push(sample.backward);
-        found.at_reflector.push(sample.at_reflector);
-        self.certain &= sample.uncertainty.is_some();
-        found.uncertainty_ns = sample.uncertainty.max(found.uncertainty_ns).filter(|_| self.certain);
+        let result = &mut self.result;
+        result.round_trip.push(sample.round_trip);
+        result.forward.push(sample.forward);
+        result.backward.push(sample.backward);
+        result.at_reflector.push(sample.at_reflector);
+        self.is_synchronized &= sample.uncertainty.is_some();
+        result.uncertainty_ns =
+            sample.uncertainty.max(result.uncertainty_ns).filter(|_| self.is_synchronized);
     }
 }
 
-/// Runs a session on this thread; `tell` is called with the counts a few times a second.
-pub fn run(sending: &Sending, stop: &AtomicBool, mut tell: impl FnMut(&SenderResult)) -> io::Result<Found> {
+/// Runs a session on the calling thread. Calls `progress` with the counts four times per second.
+pub fn run(
+    sending: &Sending,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(&SenderResult),
+) -> io::Result<Found> {
     let mut session = Session::open(sending, Instant::ZERO)?;
     let epoch = Epoch(monotonic_ns());
-    let mut told = Instant::ZERO;
+    let mut reported_at = Instant::ZERO;
     while let Some(due) = session.poll_timeout() {
         if stop.load(Ordering::Relaxed) {
-            session.found.interrupted = true;
+            session.result.interrupted = true;
             break;
         }
         let now = epoch.now();
@@ -250,12 +259,12 @@ pub fn run(sending: &Sending, stop: &AtomicBool, mut tell: impl FnMut(&SenderRes
             session.handle_timeout(epoch);
         } else {
             let wait = std::time::Duration::from_nanos(due.since(now).0);
-            session.socket.wait(wait.min(LOOK))?;
+            session.socket.wait(wait.min(MAX_WAIT))?;
         }
         session.handle_ready(epoch, |_, _| {});
-        if now.since(told) >= Duration::from_millis(250) {
-            told = now;
-            tell(&session.sender.result());
+        if now.since(reported_at) >= Duration::from_millis(250) {
+            reported_at = now;
+            progress(&session.sender.result());
         }
     }
     Ok(session.finish())
@@ -266,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_ranks_and_variation_starts_at_nothing() {
+    fn quantiles_are_ranks_and_variation_starts_at_zero() {
         let delays = Delays(vec![-5, 10, 0, 20]);
         assert_eq!(delays.quantiles([0.0, 0.5, 0.75, 1.0]), Some([-5, 0, 10, 20]));
         assert_eq!(delays.above_least().quantiles([0.0, 1.0]), Some([0, 25]));

@@ -1,4 +1,5 @@
-//! A UDP socket that tells how each packet arrived, and sends it back the way it came.
+//! UDP socket that reports the IP header fields and the arrival time of each packet, and sends replies from the
+//! address the packet was sent to.
 
 use netstage_host::clock::{ArrivalClock, realtime_ns};
 use nix::cmsg_space;
@@ -17,31 +18,31 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
-/// What waits while nobody reads.
+/// Size of the receive buffer in bytes.
 const BUFFER: usize = 4 << 20;
 
-/// How a packet arrived.
+/// Header fields and arrival time of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Its length.
+    /// Length in bytes.
     pub length: usize,
-    /// From where.
+    /// Source address and port.
     pub source: SocketAddr,
-    /// To which of our addresses, where the system tells.
+    /// Destination address, if the system reports it.
     pub destination: Option<IpAddr>,
-    /// When, nanoseconds of the monotonic clock.
+    /// Arrival time in nanoseconds of the monotonic clock.
     pub monotonic_ns: u64,
-    /// When, nanoseconds since 1970.
+    /// Arrival time in nanoseconds since 1970.
     pub unix_ns: u64,
     /// TTL or hop limit.
     pub ttl: u8,
     /// DSCP and ECN.
     pub traffic_class: u8,
-    /// Packets the socket has dropped so far, where the system was asked to tell (SO_RXQ_OVFL).
+    /// Number of packets dropped by the socket, if SO_RXQ_OVFL is set.
     pub drops: Option<u32>,
 }
 
-/// The socket.
+/// Bound socket.
 pub struct PacketSocket {
     socket: Socket,
     own: SocketAddr,
@@ -68,26 +69,26 @@ impl PacketSocket {
             socket.set_unicast_hops_v6(255)?;
         }
         socket.bind(&SockAddr::from(address))?;
-        let own = socket.local_addr()?.as_socket().expect("an address of the Internet");
+        let own = socket.local_addr()?.as_socket().expect("the address is an IP address");
         Ok(PacketSocket { socket, own, clock: ArrivalClock::new() })
     }
 
-    /// Where it is bound.
+    /// Returns the bound address.
     pub fn address(&self) -> SocketAddr {
         self.own
     }
 
-    /// The socket itself.
+    /// Returns the underlying socket.
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// Takes packets of this address only, and sends to it.
+    /// Connects to a peer: only its packets are received, and packets are sent to it by default.
     pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
         self.socket.connect(&SockAddr::from(peer))
     }
 
-    /// Waits until a packet is there, at most so long.
+    /// Waits for a packet, at most for this time.
     pub fn wait(&self, limit: Duration) -> io::Result<()> {
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&limit)) {
@@ -96,7 +97,7 @@ impl PacketSocket {
         }
     }
 
-    /// Takes a packet; none where there is none.
+    /// Receives a packet into `bytes`. Returns `None` if none is available.
     pub fn receive(&mut self, bytes: &mut [u8]) -> io::Result<Option<Received>> {
         let mut control = cmsg_space!(TimeSpec, libc::in6_pktinfo, i32, i32, u32);
         let mut pieces = [IoSliceMut::new(bytes)];
@@ -119,11 +120,11 @@ impl PacketSocket {
             traffic_class: 0,
             drops: None,
         };
-        let mut dated = None;
+        let mut timestamp_ns = None;
         for part in message.cmsgs()? {
             match part {
                 ControlMessageOwned::ScmTimestampns(at) => {
-                    dated = Some(at.tv_sec() as u64 * 1_000_000_000 + at.tv_nsec() as u64);
+                    timestamp_ns = Some(at.tv_sec() as u64 * 1_000_000_000 + at.tv_nsec() as u64);
                 }
                 ControlMessageOwned::Ipv4PacketInfo(info) => {
                     received.destination = Some(IpAddr::from(info.ipi_addr.s_addr.to_ne_bytes()));
@@ -140,12 +141,12 @@ impl PacketSocket {
                 _ => {}
             }
         }
-        received.monotonic_ns = self.clock.at_ns(dated);
-        received.unix_ns = dated.unwrap_or_else(realtime_ns);
+        received.monotonic_ns = self.clock.at_ns(timestamp_ns);
+        received.unix_ns = timestamp_ns.unwrap_or_else(realtime_ns);
         Ok(Some(received))
     }
 
-    /// Sends from one of our addresses, where it is known, with this DSCP and ECN.
+    /// Sends a packet with this DSCP and ECN, from the given source address if known.
     pub fn send(
         &self,
         bytes: &[u8],
@@ -185,9 +186,9 @@ fn done(sent: nix::Result<usize>) -> io::Result<()> {
 }
 
 fn address(storage: SockaddrStorage) -> Option<SocketAddr> {
-    let four =
+    let ipv4 =
         storage.as_sockaddr_in().map(|address| SocketAddr::from(std::net::SocketAddrV4::from(*address)));
-    four.or_else(|| {
+    ipv4.or_else(|| {
         storage.as_sockaddr_in6().map(|address| SocketAddr::from(std::net::SocketAddrV6::from(*address)))
     })
 }

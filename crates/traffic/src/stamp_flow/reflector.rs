@@ -1,4 +1,4 @@
-//! The session-reflector: answers each packet, and counts each packet once.
+//! Session-reflector of a flow.
 
 use super::super::error::Problem;
 use super::super::frame::QUIET;
@@ -14,7 +14,7 @@ use netstage_host::clock::Epoch;
 use netstage_wire::stamp::{Mode, SenderPacket};
 use socket2::Socket;
 
-/// Answers one flow's packets.
+/// Reflector of a flow's packets. It answers duplicates, but counts each packet once.
 pub struct StampReflector {
     name: String,
     reflector: Reflector,
@@ -29,7 +29,7 @@ pub struct StampReflector {
 }
 
 impl StampReflector {
-    /// Opens and binds the socket; from now on packets wait for the run.
+    /// Opens and binds the socket. Packets that arrive before the run wait in it.
     pub fn prepare(task: &FlowTask, duration: Duration, ledger: Ledger) -> Result<StampReflector, Problem> {
         let reflector = Reflector::bind(task.destination, None, Timescale::Wall)
             .map_err(|error| Problem::binding(task.destination, error))?;
@@ -47,23 +47,23 @@ impl StampReflector {
         })
     }
 
-    /// Its socket.
+    /// Returns the socket.
     pub fn socket(&self) -> &Socket {
         self.reflector.socket()
     }
 
-    /// Called for readiness only.
+    /// Returns [`Instant::NEVER`], because only the socket's readiness causes calls.
     pub fn due(&self) -> Instant {
         Instant::NEVER
     }
 
-    /// Answers what has come.
+    /// Answers the received packets.
     pub fn handle_ready(&mut self, epoch: Epoch) {
         let Self { reflector, session, sequence, foreign, ledger, drops, .. } = self;
         reflector.handle_ready(|received, packet| {
             drops.note(received.drops);
-            let known = SenderPacket::read(packet, Mode::Unauthenticated).ok();
-            let Some(packet) = known.filter(|packet| packet.session == *session) else {
+            let packet = SenderPacket::read(packet, Mode::Unauthenticated).ok();
+            let Some(packet) = packet.filter(|packet| packet.session == *session) else {
                 *foreign += 1;
                 return;
             };
@@ -81,28 +81,28 @@ impl StampReflector {
         });
     }
 
-    /// Whether the run is over: until then a packet may be under way.
+    /// Returns whether the run is over; until then a packet may be in flight.
     pub fn done(&self, now: Instant) -> bool {
         now >= self.end
     }
 
-    /// Counts of a bin so far.
+    /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> Counts {
         *self.ledger.counts(bin)
     }
 
-    /// What was found.
+    /// Returns the result.
     pub fn finish(self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
         if self.foreign > 0 {
             warnings
                 .push(format!("flow {}: {} packets on its port were not its own", self.name, self.foreign));
         }
-        let silent = self.sequence.received() == 0 && now > self.start + QUIET;
+        let is_silent = self.sequence.received() == 0 && now > self.start + QUIET;
         FlowResult {
             name: self.name,
             bins: self.ledger.into_bins(),
             socket_drops: self.drops.finish(),
-            error: silent.then(|| "nothing arrived".to_string()),
+            error: is_silent.then(|| "nothing arrived".to_string()),
             ..FlowResult::default()
         }
     }

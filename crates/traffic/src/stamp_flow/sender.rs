@@ -1,4 +1,4 @@
-//! The session-sender: sends on time, and takes the answers.
+//! Session-sender of a flow.
 
 use super::super::emissions::Emissions;
 use super::super::error::Problem;
@@ -15,11 +15,11 @@ use netstage_host::clock::Epoch;
 use netstage_wire::stamp::{UNAUTHENTICATED, tlv};
 use socket2::Socket;
 
-/// Sends one flow's packets, and learns from the answers.
+/// Sender of a flow's packets, and receiver of the replies.
 pub struct StampSender {
     name: String,
     session: Session,
-    /// Bytes of every packet, and of every answer.
+    /// Bytes of every packet and reply.
     bytes: u64,
     end: Instant,
     ledger: Ledger,
@@ -38,10 +38,10 @@ impl StampSender {
     ) -> Result<StampSender, Problem> {
         let bytes = emissions.largest_packet().ok_or(Problem::NoRate("STAMP"))?;
         if interval == Duration::ZERO {
-            return Err(Problem::Refused("its packets would follow each other in no time"));
+            return Err(Problem::Refused("the interval between STAMP packets is zero"));
         }
         let Some((start, _)) = emissions.next() else {
-            return Err(Problem::Refused("it ends before its first packet"));
+            return Err(Problem::Refused("the flow ends before its first packet"));
         };
         let (stop, end) = (emissions.stop(), Instant(duration.0));
         let count = stop.since(start).0.div_ceil(interval.0);
@@ -52,8 +52,9 @@ impl StampSender {
             timescale: Timescale::Wall,
             traffic_class: task.traffic_class,
             interval,
-            count: u32::try_from(count).map_err(|_| Problem::Refused("it has more than 2^32 packets"))?,
-            // Nobody listens after the end of the run.
+            count: u32::try_from(count)
+                .map_err(|_| Problem::Refused("the flow has more than 2^32 packets"))?,
+            // Replies after the end of the run are not received.
             timeout: end.since(stop).max(interval),
             session: task.id as u16,
             padding: padding(bytes)?,
@@ -65,19 +66,19 @@ impl StampSender {
         Ok(StampSender { name: task.name.clone(), session, bytes, end, ledger, punctuality, drops })
     }
 
-    /// Its socket.
+    /// Returns the socket.
     pub fn socket(&self) -> &Socket {
         self.session.socket()
     }
 
-    /// When a packet is due, or an answer overdue.
+    /// Returns the time at which a packet is due or a reply overdue.
     pub fn due(&self) -> Instant {
         self.session.poll_timeout().unwrap_or(Instant::NEVER)
     }
 
-    /// Sends what is due.
+    /// Sends the packet that is due.
     pub fn handle_due(&mut self, epoch: Epoch) {
-        // An answer that waits to be read is not overdue.
+        // A reply that waits in the socket is not overdue.
         self.handle_ready(epoch);
         let Some(departure) = self.session.handle_timeout(epoch) else { return };
         self.punctuality.ask(departure.due, self.bytes);
@@ -90,13 +91,13 @@ impl StampSender {
         }
     }
 
-    /// Takes what has come.
+    /// Receives replies.
     pub fn handle_ready(&mut self, epoch: Epoch) {
         let (ledger, drops) = (&mut self.ledger, &mut self.drops);
-        self.session.handle_ready(epoch, |received, taken| {
+        self.session.handle_ready(epoch, |received, sample| {
             drops.note(received.drops);
             let counts = ledger.at(epoch.instant(received.monotonic_ns));
-            match taken {
+            match sample {
                 Ok(_) => {
                     counts.received += 1;
                     counts.received_bytes += received.length as u64;
@@ -107,51 +108,51 @@ impl StampSender {
         });
     }
 
-    /// Whether all is sent, and answered or given up.
+    /// Returns whether all packets are sent, and all replies received or overdue.
     pub fn done(&self, _now: Instant) -> bool {
         self.session.poll_timeout().is_none()
     }
 
-    /// Counts of a bin so far.
+    /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> Counts {
         *self.ledger.counts(bin)
     }
 
-    /// What was found.
+    /// Returns the result.
     pub fn finish(mut self, _now: Instant, warnings: &mut Vec<String>) -> FlowResult {
         let name = self.name;
         if let Some(warning) = self.punctuality.warning() {
             warnings.push(format!("flow {name}: {warning}"));
         }
-        let found = self.session.finish();
-        // Only the session as a whole tells, so it is told at the end.
-        self.ledger.at(self.end).reordered += u64::from(found.counts.reordered);
-        let early =
-            [&found.forward, &found.backward].map(|delays| delays.iter().filter(|ns| *ns < 0).count());
-        if early.iter().sum::<usize>() > 0 {
+        let session = self.session.finish();
+        // Reordering is known only for the whole session, so it counts in the last bin.
+        self.ledger.at(self.end).reordered += u64::from(session.counts.reordered);
+        let negative =
+            [&session.forward, &session.backward].map(|delays| delays.iter().filter(|ns| *ns < 0).count());
+        if negative.iter().sum::<usize>() > 0 {
             warnings.push(format!(
-                "flow {name}: {} packets and {} answers seem to have arrived before they were sent: the clock was set, \
-                 or those of the hosts differ",
-                early[0], early[1]
+                "flow {name}: {} packets and {} answers have negative delays: a clock was set during the run, or the \
+                 clocks of the hosts differ",
+                negative[0], negative[1]
             ));
         }
         FlowResult {
             sends: true,
-            round_trip: buckets(&found.round_trip),
-            delay: buckets(&found.forward),
-            answer_delay: buckets(&found.backward),
+            round_trip: buckets(&session.round_trip),
+            delay: buckets(&session.forward),
+            answer_delay: buckets(&session.backward),
             gaps: self.punctuality.gaps(),
             schedule: Some(self.punctuality.schedule()),
             bins: self.ledger.into_bins(),
             socket_drops: self.drops.finish(),
-            error: found.refused.map(|(count, why)| format!("{count} packets were not sent: {why}")),
+            error: session.refused.map(|(count, error)| format!("{count} packets were not sent: {error}")),
             name,
             ..FlowResult::default()
         }
     }
 }
 
-/// Extra padding that makes a packet of so many bytes; none for one as it is.
+/// Returns the extra padding of a packet of this many bytes, or `None` for the minimum size.
 fn padding(bytes: u64) -> Result<Option<u16>, Problem> {
     if bytes > LARGEST as u64 {
         return Err(Problem::PacketSize { bytes, limit: LARGEST as u64 });
@@ -159,7 +160,7 @@ fn padding(bytes: u64) -> Result<Option<u16>, Problem> {
     match bytes.checked_sub(UNAUTHENTICATED as u64) {
         Some(0) => Ok(None),
         Some(room) if room >= tlv::HEADER as u64 => Ok(Some((room - tlv::HEADER as u64) as u16)),
-        _ => Err(Problem::Refused("a STAMP packet has 44 bytes, or 48 and more")),
+        _ => Err(Problem::Refused("a STAMP packet has 44 bytes, or at least 48")),
     }
 }
 

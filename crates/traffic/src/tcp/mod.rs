@@ -1,4 +1,4 @@
-//! TCP, as the kernel speaks it: one connection per flow.
+//! Flows over the kernel's TCP: one connection per flow.
 
 mod receive;
 mod send;
@@ -15,24 +15,23 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-/// Either side resets its connection when the flow's time is up by its own clock, which may
-/// run ahead of the other's by so much.
-const CLOCKS_DIFFER: Duration = Duration::from_millis(20);
+/// Maximum clock offset between both sides. Each side resets its connection at the flow's stop by its own clock.
+const MAX_CLOCK_OFFSET: Duration = Duration::from_millis(20);
 
-/// Whether a connection that breaks now has merely come to its end.
+/// Returns whether a connection lost now has ended regularly.
 fn is_end(now: Instant, stop: Instant) -> bool {
-    now + CLOCKS_DIFFER >= stop
+    now + MAX_CLOCK_OFFSET >= stop
 }
 
-/// A TCP socket that never blocks, set up as asked. A window must be set before the
-/// socket listens or connects: that is when the peer learns its scale.
+/// Opens a non-blocking TCP socket with these options. The window must be set before the socket listens or connects,
+/// because the handshake announces its scale.
 fn open(address: SocketAddr, options: &TcpOptions) -> Result<Socket, Problem> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
         .map_err(Problem::system("opening a TCP socket"))?;
-    socket.set_nonblocking(true).map_err(Problem::system("setting the socket up"))?;
-    socket.set_reuse_address(true).map_err(Problem::system("setting the socket up"))?;
+    socket.set_nonblocking(true).map_err(Problem::system("configuring the socket"))?;
+    socket.set_reuse_address(true).map_err(Problem::system("configuring the socket"))?;
     if address.is_ipv6() {
-        socket.set_only_v6(true).map_err(Problem::system("setting the socket up"))?;
+        socket.set_only_v6(true).map_err(Problem::system("configuring the socket"))?;
     }
     if let Some(name) = &options.congestion_control {
         socket.set_tcp_congestion(name.as_bytes()).map_err(|error| match error.kind() {
@@ -54,22 +53,22 @@ fn open(address: SocketAddr, options: &TcpOptions) -> Result<Socket, Problem> {
     Ok(socket)
 }
 
-/// A socket that may connect from an address.
+/// Opens a socket that can connect from an address.
 pub(super) fn bound(source: SocketAddr, options: &TcpOptions) -> Result<Socket, Problem> {
     let socket = open(source, options)?;
     socket.bind(&SockAddr::from(source)).map_err(|error| Problem::binding(source, error))?;
     Ok(socket)
 }
 
-/// A socket that takes connections to an address.
+/// Opens a socket that listens on an address.
 pub(super) fn listen(destination: SocketAddr, options: &TcpOptions) -> Result<Socket, Problem> {
     let listener = bound(destination, options)?;
     listener.listen(128).map_err(|error| Problem::binding(destination, error))?;
     Ok(listener)
 }
 
-/// Limits what the socket advertises. The buffer is larger than the window, so that the
-/// clamp alone decides; fixing it also ends the kernel's own tuning.
+/// Limits the advertised window. The buffer is larger than the window, so that only the clamp limits it; a fixed
+/// buffer also disables the kernel's tuning.
 fn limit_window(socket: &Socket, window: u64) -> io::Result<()> {
     let buffer = clamp(window).saturating_mul(2).max(128 << 10);
     if set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, buffer).is_err() {
@@ -78,11 +77,11 @@ fn limit_window(socket: &Socket, window: u64) -> io::Result<()> {
     set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, clamp(window))
 }
 
-/// Limits a connection again: newer kernels lift the clamp to the buffer's size whenever
-/// they learn how much of it packets really fill. To be called after reading.
+/// Limits the window of a connection again. To be called after reading, because newer kernels raise the clamp to the
+/// buffer's size when they update their estimate of packet overhead.
 pub(super) fn hold_window(socket: &Socket, options: &TcpOptions) {
     if let Some(window) = options.window {
-        // Refused only where the connection has gone.
+        // Fails only if the connection is closed.
         let _ = set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, clamp(window));
     }
 }
@@ -91,7 +90,7 @@ fn clamp(window: u64) -> i32 {
     i32::try_from(window).unwrap_or(i32::MAX)
 }
 
-/// Whether to wait until the socket is ready, or at once try again.
+/// Returns whether an error means that the socket is not ready.
 pub(super) fn is_wait(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }

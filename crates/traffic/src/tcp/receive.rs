@@ -1,4 +1,4 @@
-//! The receiver: listens from the start, takes one connection and counts what comes.
+//! TCP receiver: listens from its preparation, accepts one connection and counts the received bytes.
 
 use super::super::error::Problem;
 use super::super::frame::Watch;
@@ -14,32 +14,32 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
-/// Bytes taken by one call.
+/// Maximum number of bytes received by one call.
 const CHUNK: usize = 1 << 20;
-/// Calls before other members have their turn.
-const CALLS_AT_ONCE: usize = 4;
+/// Maximum number of calls before other members are called.
+const MAX_CALLS: usize = 4;
 
-/// Receives one flow over one connection.
+/// Receiver of one flow over one connection.
 pub struct TcpReceiver {
     name: String,
     listener: Option<Socket>,
     connection: Option<Socket>,
     options: TcpOptions,
-    /// The only host a connection is taken from; none where any.
+    /// Only host from which a connection is accepted, or `None` for any.
     peer: Option<IpAddr>,
     start: Instant,
     stop: Instant,
     end: Instant,
     resume_at: Option<Instant>,
     last_bytes: Option<Instant>,
-    strangers: u64,
-    closed: bool,
+    foreign_connections: u64,
+    is_closed: bool,
     error: Option<String>,
     ledger: Ledger,
 }
 
 impl TcpReceiver {
-    /// Opens, binds and listens: from now on connections are taken by the kernel.
+    /// Opens and binds the socket, and listens. From now on, the kernel accepts connections.
     pub fn prepare(
         task: &FlowTask,
         options: &TcpOptions,
@@ -58,41 +58,41 @@ impl TcpReceiver {
             end: Instant(duration.0),
             resume_at: None,
             last_bytes: None,
-            strangers: 0,
-            closed: false,
+            foreign_connections: 0,
+            is_closed: false,
             error: None,
             ledger,
         })
     }
 
-    /// Its listening socket, until the flow's connection is there.
+    /// Returns the listening socket until the flow's connection is accepted.
     pub fn listener(&self) -> Option<&Socket> {
         self.listener.as_ref()
     }
 
-    /// When to go on with what other members interrupted.
+    /// Returns the time at which reading is resumed after other members were called.
     pub fn due(&self) -> Instant {
         self.resume_at.unwrap_or(Instant::NEVER)
     }
 
-    /// Takes the connection, and what has come.
+    /// Accepts the connection and receives bytes.
     pub fn handle_ready(&mut self, epoch: Epoch, watch: Watch<'_>) {
         self.resume_at = None;
-        if self.connection.is_none() && !self.closed {
+        if self.connection.is_none() && !self.is_closed {
             self.accept(watch);
         }
         let Some(connection) = &self.connection else { return };
-        for _ in 0..CALLS_AT_ONCE {
-            let taken = discard(connection.as_fd(), CHUNK);
+        for _ in 0..MAX_CALLS {
+            let received = discard(connection.as_fd(), CHUNK);
             hold_window(connection, &self.options);
-            match taken {
+            match received {
                 Ok(0) => {
                     self.close(None);
                     return;
                 }
                 Ok(count) => {
                     let at = epoch.now();
-                    // What comes after the end is not of the run.
+                    // Bytes received after the end of the run do not count.
                     if at < self.end {
                         self.ledger.at(at).received_bytes += count as u64;
                         self.last_bytes = Some(at);
@@ -101,9 +101,9 @@ impl TcpReceiver {
                 Err(error) if is_wait(&error) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // A sender resets its connection once its time is up.
-                    let early = !is_end(epoch.now(), self.stop);
-                    self.close(early.then(|| format!("the connection broke: {error}")));
+                    // The sender resets the connection at its stop.
+                    let is_early = !is_end(epoch.now(), self.stop);
+                    self.close(is_early.then(|| format!("connection lost: {error}")));
                     return;
                 }
             }
@@ -111,26 +111,26 @@ impl TcpReceiver {
         self.resume_at = Some(epoch.now());
     }
 
-    /// Whether nothing more can come.
+    /// Returns whether no more bytes can arrive.
     pub fn done(&self, now: Instant) -> bool {
-        self.closed || now >= self.end || (now >= self.stop && self.connection.is_none())
+        self.is_closed || now >= self.end || (now >= self.stop && self.connection.is_none())
     }
 
-    /// Counts of a bin so far.
+    /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> Counts {
         *self.ledger.counts(bin)
     }
 
-    /// What was found.
+    /// Returns the result.
     pub fn finish(mut self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
-        if self.strangers > 0 {
+        if self.foreign_connections > 0 {
             warnings.push(format!(
-                "flow {}: {} connections from other hosts were turned away",
-                self.name, self.strangers
+                "flow {}: rejected {} connections from other hosts",
+                self.name, self.foreign_connections
             ));
         }
-        if self.connection.is_none() && !self.closed && now > self.start {
-            self.error.get_or_insert_with(|| "no connection came".into());
+        if self.connection.is_none() && !self.is_closed && now > self.start {
+            self.error.get_or_insert_with(|| "no connection received".into());
         }
         FlowResult {
             name: self.name,
@@ -146,13 +146,13 @@ impl TcpReceiver {
         while let Ok((connection, peer)) = listener.accept() {
             let peer = peer.as_socket().map(|address| address.ip());
             if self.peer.is_some_and(|expected| peer != Some(expected)) {
-                self.strangers += 1;
+                self.foreign_connections += 1;
                 continue;
             }
             let ready = connection.set_nonblocking(true).and_then(|()| watch.edges(&connection));
             match ready {
                 Ok(()) => self.connection = Some(connection),
-                Err(error) => self.close(Some(format!("taking the connection: {error}"))),
+                Err(error) => self.close(Some(format!("accepting the connection: {error}"))),
             }
             self.listener = None;
             return;
@@ -162,7 +162,7 @@ impl TcpReceiver {
     fn close(&mut self, error: Option<String>) {
         self.connection = None;
         self.listener = None;
-        self.closed = true;
+        self.is_closed = true;
         self.error = self.error.take().or(error);
     }
 }

@@ -1,4 +1,4 @@
-//! The sender: connects when its flow starts and writes what the pattern hands over.
+//! TCP sender: connects at the start of its flow and writes the bytes of the pattern.
 
 use super::super::emissions::Emissions;
 use super::super::error::Problem;
@@ -18,18 +18,17 @@ use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Bytes written by one call.
+/// Maximum number of bytes written by one call.
 const CHUNK: usize = 256 << 10;
-/// Calls before other members have their turn.
-const CALLS_AT_ONCE: usize = 4;
-/// Bytes the kernel holds that it has not sent: what the application hands over stays here
-/// until it can be sent, so that little follows after the flow's stop.
+/// Maximum number of calls before other members are called.
+const MAX_CALLS: usize = 4;
+/// Maximum number of unsent bytes in the kernel. The others remain in the backlog, so that few bytes are sent after the
+/// flow's stop.
 const UNSENT: i32 = 512 << 10;
 
-/// What is sent; nobody looks at it.
 static PAYLOAD: [u8; CHUNK] = [0; CHUNK];
 
-/// Sends one flow over one connection.
+/// Sender of one flow over one connection.
 pub struct TcpSender {
     name: String,
     socket: Socket,
@@ -40,33 +39,29 @@ pub struct TcpSender {
     emissions: Emissions,
     bulk: bool,
     upcoming: Option<(Instant, u64)>,
-    /// Handed over by the pattern, not taken by the kernel yet.
+    /// Bytes of past emissions that are not yet written to the socket.
     backlog: u64,
-    /// Emissions not wholly taken by the kernel: when due, and the backlog's end behind each.
+    /// Emissions not completely written: due time, size, and byte offset of the end.
     waiting: VecDeque<(Instant, u64, u64)>,
-    /// Bytes handed over and bytes taken so far.
+    /// Bytes of past emissions.
     offered: u64,
     written: u64,
     resume_at: Option<Instant>,
     error: Option<String>,
     ledger: Ledger,
     samples: Vec<TcpSample>,
-    /// The connection's state when it closed, until the end of that bin.
-    last: Option<TcpSample>,
+    /// TCP state when the connection closed, until the end of the bin.
+    last_sample: Option<TcpSample>,
     punctuality: Punctuality,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Not asked yet.
     Idle,
-    /// Asked, no answer yet.
     Connecting,
-    /// Can write.
     Open,
-    /// All written, the peer has not closed yet.
+    /// All bytes are written, and the peer has not closed the connection.
     Closing,
-    /// Over.
     Closed,
 }
 
@@ -81,7 +76,7 @@ impl TcpSender {
         let socket = bound(task.source, options)?;
         set_traffic_class(socket.as_fd(), task).map_err(Problem::system("setting the traffic class"))?;
         set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT)
-            .map_err(Problem::system("limiting what the kernel holds"))?;
+            .map_err(Problem::system("limiting the unsent bytes"))?;
         let mut emissions = emissions;
         let upcoming = emissions.next();
         Ok(TcpSender {
@@ -102,17 +97,17 @@ impl TcpSender {
             error: None,
             ledger,
             samples: Vec::new(),
-            last: None,
+            last_sample: None,
             punctuality: Punctuality::new(),
         })
     }
 
-    /// Whether it writes as much as it can, on no schedule.
+    /// Returns whether the sender writes as fast as possible, without a schedule.
     pub fn is_bulk(&self) -> bool {
         self.bulk
     }
 
-    /// When to call again: to connect, to write what the pattern hands over, to stop.
+    /// Returns the time of the next call of [`TcpSender::handle_due`]: to connect, to write or to stop.
     pub fn due(&self) -> Instant {
         match self.state {
             State::Idle => self.start,
@@ -125,7 +120,7 @@ impl TcpSender {
         }
     }
 
-    /// Connects, takes emissions, writes.
+    /// Connects, adds emissions to the backlog, and writes.
     pub fn handle_due(&mut self, epoch: Epoch, watch: Watch<'_>) {
         let now = epoch.now();
         self.resume_at = None;
@@ -157,7 +152,7 @@ impl TcpSender {
         self.write(epoch);
     }
 
-    /// The socket changed: the connection is there, or there is room.
+    /// Handles a change of the socket: connected, writable or closed.
     pub fn handle_ready(&mut self, epoch: Epoch) {
         match self.state {
             State::Connecting => match self.socket.take_error() {
@@ -176,32 +171,32 @@ impl TcpSender {
         }
     }
 
-    /// Whether the connection is over.
+    /// Returns whether the connection is over.
     pub fn done(&self, now: Instant) -> bool {
         match self.state {
             State::Closed => true,
-            // What the kernel still holds is of no interest once the flow's time is up.
+            // Bytes that the kernel has not sent at the flow's stop are discarded.
             State::Closing => now >= self.emissions.stop(),
             _ => false,
         }
     }
 
-    /// Counts of a bin so far.
+    /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> Counts {
         *self.ledger.counts(bin)
     }
 
-    /// Counts of a bin, and the connection's state where asked for.
+    /// Ends a bin. Returns its counts, and the TCP state if requested.
     pub fn end_bin(&mut self, bin: usize) -> (Counts, Option<TcpSample>) {
         let sample = self.detail.then(|| match self.state {
             State::Open | State::Closing => tcp_sample(self.socket.as_fd()).unwrap_or_default(),
-            _ => self.last.take().unwrap_or_default(),
+            _ => self.last_sample.take().unwrap_or_default(),
         });
         self.samples.extend(sample);
         (self.counts(bin), sample)
     }
 
-    /// What was found. The connection is reset: nothing more is to travel.
+    /// Resets the connection and returns the result.
     pub fn finish(mut self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
         if self.state == State::Connecting && self.error.is_none() {
             let waited = now.since(self.start).as_secs_f64();
@@ -210,15 +205,15 @@ impl TcpSender {
                 self.destination
             ));
         }
-        // Refused only where the connection has gone already.
+        // Fails only if the connection is closed.
         let _ = self.socket.set_linger(Some(Duration::ZERO));
         if let Some(warning) = self.punctuality.warning().filter(|_| self.error.is_none()) {
-            warnings.push(format!("flow {}: {warning} (TCP may have held it back)", self.name));
+            warnings.push(format!("flow {}: {warning} (TCP may have limited the rate)", self.name));
         }
         let bins = self.ledger.into_bins();
-        // The state of a connection that closed after the last bin belongs to none.
+        // If the connection closed after the last bin, its state belongs to no bin.
         if self.detail && self.samples.len() < bins.len() {
-            self.samples.extend(self.last.take());
+            self.samples.extend(self.last_sample.take());
         }
         FlowResult {
             name: self.name,
@@ -247,7 +242,7 @@ impl TcpSender {
         if self.state != State::Open {
             return;
         }
-        for _ in 0..CALLS_AT_ONCE {
+        for _ in 0..MAX_CALLS {
             if self.backlog == 0 {
                 break;
             }
@@ -257,7 +252,7 @@ impl TcpSender {
                 Err(error) if is_wait(&error) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.break_off(&error, epoch.now());
+                    self.handle_loss(&error, epoch.now());
                     return;
                 }
             }
@@ -266,14 +261,14 @@ impl TcpSender {
             self.resume_at = Some(epoch.now());
         } else if self.upcoming.is_none() || epoch.now() >= self.emissions.stop() {
             self.state = State::Closing;
-            // Fails where the peer has closed already, which is as good.
+            // Fails if the peer has already closed the connection.
             let _ = self.socket.shutdown(Shutdown::Write);
             self.await_close(epoch);
         }
     }
 
     fn account(&mut self, bytes: u64, at: Instant) {
-        // A transfer without end stays without end.
+        // An unlimited transfer stays unlimited.
         if self.backlog != u64::MAX {
             self.backlog -= bytes;
         }
@@ -291,25 +286,25 @@ impl TcpSender {
         }
     }
 
-    /// After all is written, the peer's close says that all has arrived.
+    /// Waits for the peer to close the connection, which confirms that all bytes have arrived.
     fn await_close(&mut self, epoch: Epoch) {
         match super::super::kernel::discard(self.socket.as_fd(), CHUNK) {
             Ok(0) => {
-                self.last = tcp_sample(self.socket.as_fd()).ok();
+                self.last_sample = tcp_sample(self.socket.as_fd()).ok();
                 self.state = State::Closed;
             }
             Err(error) if is_wait(&error) => {}
-            Ok(_) => self.fail("the receiver answered, though it only receives".into()),
-            Err(error) => self.break_off(&error, epoch.now()),
+            Ok(_) => self.fail("unexpected data from the receiver".into()),
+            Err(error) => self.handle_loss(&error, epoch.now()),
         }
     }
 
-    /// The connection broke: at the flow's end the receiver resets it.
-    fn break_off(&mut self, error: &io::Error, now: Instant) {
+    /// Handles a lost connection. Near the flow's stop, the receiver has reset it.
+    fn handle_loss(&mut self, error: &io::Error, now: Instant) {
         if is_end(now, self.emissions.stop()) {
             self.state = State::Closed;
         } else {
-            self.fail(format!("the connection broke: {error}"));
+            self.fail(format!("connection lost: {error}"));
         }
     }
 

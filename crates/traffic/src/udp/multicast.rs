@@ -1,4 +1,4 @@
-//! Joining and sending to multicast groups: any-source, and source-specific (RFC 4607).
+//! Joining and sending to multicast groups: any-source and source-specific (RFC 4607).
 
 use super::super::error::Problem;
 use super::super::kernel::join_source;
@@ -10,8 +10,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-/// Sends by the interface that has the source's address, this many hops far, also to
-/// receivers on this host.
+/// Sets up a socket to send through the interface with the source's address, with this TTL, and also to receivers on
+/// this host.
 pub fn send_to_group(socket: &Socket, source: SocketAddr, ttl: u8) -> io::Result<()> {
     match source.ip() {
         IpAddr::V4(address) => {
@@ -31,17 +31,17 @@ pub fn send_to_group(socket: &Socket, source: SocketAddr, ttl: u8) -> io::Result
     }
 }
 
-/// A socket that has joined a group on the interface of the receiver's address, or on every one that
-/// lets it, shared with other receivers on this host.
+/// Opens a socket that has joined a group: on the interface with the receiver's address, or on every interface where
+/// joining succeeds. The port is shared with other receivers on this host.
 pub fn join(group: SocketAddr, source: Option<IpAddr>, receiver: Option<IpAddr>) -> Result<Socket, Problem> {
     if !group.ip().is_multicast() {
-        return Err(Problem::Refused("its destination is no multicast group"));
+        return Err(Problem::Refused("the destination is not a multicast group"));
     }
     if source.is_some_and(|source| source.is_ipv4() != group.is_ipv4()) {
-        return Err(Problem::Refused("its group and its only source are of different address families"));
+        return Err(Problem::Refused("the group and its source have different address families"));
     }
     let socket = bound(group, true)?;
-    // Else it would take what any socket of this host has joined.
+    // Otherwise the socket would receive from groups that other sockets of this host have joined.
     let only_own = match group {
         SocketAddr::V4(_) => socket.set_multicast_all_v4(false),
         SocketAddr::V6(_) => socket.set_multicast_all_v6(false),
@@ -74,13 +74,13 @@ fn join_on(socket: &Socket, interface: u32, group: IpAddr, source: Option<IpAddr
     }
 }
 
-/// The interface that has an address.
+/// Returns the interface with an address.
 fn interface_of(address: IpAddr) -> io::Result<Option<u32>> {
-    let has_it = |storage: &nix::sys::socket::SockaddrStorage| match address {
-        IpAddr::V4(address) => storage.as_sockaddr_in().is_some_and(|found| found.ip() == address),
-        IpAddr::V6(address) => storage.as_sockaddr_in6().is_some_and(|found| found.ip() == address),
+    let is_address = |storage: &nix::sys::socket::SockaddrStorage| match address {
+        IpAddr::V4(address) => storage.as_sockaddr_in().is_some_and(|own| own.ip() == address),
+        IpAddr::V6(address) => storage.as_sockaddr_in6().is_some_and(|own| own.ip() == address),
     };
     let mut interfaces = getifaddrs()?;
-    let owner = interfaces.find(|interface| interface.address.as_ref().is_some_and(has_it));
+    let owner = interfaces.find(|interface| interface.address.as_ref().is_some_and(is_address));
     Ok(owner.map(|owner| if_nametoindex(owner.interface_name.as_str())).transpose()?)
 }

@@ -1,10 +1,10 @@
-//! Packets that found no room in a socket. A socket's own count of drops (SO_RXQ_OVFL) has
-//! those with a wrong checksum in it, too, which the path damaged: they are its loss.
+//! Packets dropped because a socket's buffer was full. A socket's drop counter (SO_RXQ_OVFL) also includes packets with
+//! a wrong checksum, which count as lost on the path.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 
-/// The kernel's count of UDP packets without room, over all sockets of a network namespace.
+/// Kernel counter of UDP packets dropped by full buffers, over all sockets of a network namespace.
 #[derive(Debug)]
 pub struct Overflow {
     file: File,
@@ -13,17 +13,17 @@ pub struct Overflow {
 }
 
 impl Overflow {
-    /// Counts from now on, in the namespace of the calling thread.
+    /// Starts counting in the namespace of the calling thread.
     pub fn watch(ipv6: bool) -> io::Result<Overflow> {
         let name = if ipv6 { "snmp6" } else { "snmp" };
-        // An open file stays that of its namespace, whoever reads it.
+        // The open file remains bound to its namespace.
         let file = File::open(format!("/proc/thread-self/net/{name}"))?;
         let mut overflow = Overflow { file, ipv6, before: 0 };
         overflow.before = overflow.read()?;
         Ok(overflow)
     }
 
-    /// Packets without room since then.
+    /// Returns the number of packets dropped since the start.
     pub fn count(&mut self) -> io::Result<u64> {
         Ok(self.read()?.saturating_sub(self.before))
     }
@@ -33,11 +33,11 @@ impl Overflow {
         self.file.seek(SeekFrom::Start(0))?;
         self.file.read_to_string(&mut text)?;
         let count = if self.ipv6 { in_snmp6(&text) } else { in_snmp(&text) };
-        count.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the kernel counts no UDP packets"))
+        count.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the kernel has no UDP counters"))
     }
 }
 
-/// Packets that reached a socket and found no room in it: nobody read them in time.
+/// Packets dropped by a socket because its buffer was full.
 #[derive(Debug)]
 pub struct Drops {
     counted: u64,
@@ -45,28 +45,28 @@ pub struct Drops {
 }
 
 impl Drops {
-    /// None yet, for a socket of the calling thread's namespace.
+    /// Starts counting for a socket in the namespace of the calling thread.
     pub fn watch(ipv6: bool) -> Drops {
         Drops { counted: 0, overflow: Overflow::watch(ipv6).ok() }
     }
 
-    /// The socket's counter, as a packet came with it: of 32 bits, it goes around.
+    /// Updates the count from the socket's counter of 32 bits, which wraps around.
     pub fn note(&mut self, counter: Option<u32>) {
         if let Some(counter) = counter {
             self.counted += u64::from(counter.wrapping_sub(self.counted as u32));
         }
     }
 
-    /// How many. Where nothing in the namespace lacked room, all that the socket dropped was damaged.
+    /// Returns the number of dropped packets. Drops in excess of the namespace's counter were damaged packets.
     pub fn finish(mut self) -> u64 {
         match self.overflow.as_mut().map(Overflow::count) {
-            Some(Ok(most)) => self.counted.min(most),
+            Some(Ok(max)) => self.counted.min(max),
             _ => self.counted,
         }
     }
 }
 
-/// A line of names and a line of values.
+/// Parses the counters of a line of names and a line of values.
 fn in_snmp(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
     let (names, values) = (lines.next()?, lines.next()?);
@@ -74,7 +74,7 @@ fn in_snmp(text: &str) -> Option<u64> {
     sum(counts.filter(|(name, _)| matches!(*name, "RcvbufErrors" | "MemErrors")))
 }
 
-/// A line for each count.
+/// Parses one line for each counter.
 fn in_snmp6(text: &str) -> Option<u64> {
     let counts = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
     sum(counts.filter(|(name, _)| matches!(*name, "Udp6RcvbufErrors" | "Udp6MemErrors")))
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_that_goes_around_counts_on() {
+    fn a_wrapping_counter_counts_on() {
         let mut drops = Drops { counted: u64::from(u32::MAX) - 1, overflow: None };
         for counter in [None, Some(u32::MAX), Some(2), None] {
             drops.note(counter);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_packets_without_room_count() {
+    fn only_packets_dropped_by_full_buffers_count() {
         let snmp = "Tcp: InErrs\nTcp: 9\n\
                     Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors MemErrors\n\
                     Udp: 52712 8236 45 53206 4 1 40 1\nUdpLite: RcvbufErrors\nUdpLite: 7\n";

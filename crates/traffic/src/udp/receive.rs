@@ -1,4 +1,4 @@
-//! The receiver.
+//! UDP receiver.
 
 use super::super::error::Problem;
 use super::super::frame::{LONGEST_DRAIN, QUIET};
@@ -17,10 +17,10 @@ use socket2::{SockAddr, Socket};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-/// Batches taken before other members have their turn.
-const BATCHES_AT_ONCE: usize = 8;
+/// Maximum number of batches received before other members are called.
+const MAX_BATCHES: usize = 8;
 
-/// Receives one flow's packets.
+/// Receiver of one flow's packets.
 pub struct UdpReceiver {
     name: String,
     socket: Socket,
@@ -36,7 +36,7 @@ pub struct UdpReceiver {
 }
 
 impl UdpReceiver {
-    /// Opens and binds the socket; from now on packets wait for the run.
+    /// Opens and binds the socket. Packets that arrive before the run wait in it.
     pub fn prepare(task: &FlowTask, duration: Duration, ledger: Ledger) -> Result<UdpReceiver, Problem> {
         let options = match &task.transport {
             Transport::Udp(options) => options.clone(),
@@ -47,9 +47,9 @@ impl UdpReceiver {
             Transport::Multicast { source, receiver, .. } => {
                 super::multicast::join(task.destination, *source, *receiver)?
             }
-            _ => from_one_host(bound(task.destination, false)?, task.source.ip())?,
+            _ => only_from_host(bound(task.destination, false)?, task.source.ip())?,
         };
-        date_arrivals(&socket).map_err(Problem::system("asking for arrival times"))?;
+        date_arrivals(&socket).map_err(Problem::system("enabling arrival timestamps"))?;
         Ok(UdpReceiver {
             name: task.name.clone(),
             socket,
@@ -65,34 +65,34 @@ impl UdpReceiver {
         })
     }
 
-    /// Its socket.
+    /// Returns the socket.
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// Called for readiness only.
+    /// Returns [`Instant::NEVER`], because only the socket's readiness causes calls.
     pub fn due(&self) -> Instant {
         Instant::NEVER
     }
 
-    /// Takes what has come.
+    /// Receives packets.
     pub fn handle_ready(&mut self, epoch: Epoch) {
-        for _ in 0..BATCHES_AT_ONCE {
-            // Errors are of packets this socket never sent.
+        for _ in 0..MAX_BATCHES {
+            // Pending errors concern sent packets, and this socket sends none.
             let Ok(count) = self.batch.receive(self.socket.as_fd()) else { return };
             self.clock.begin_batch();
             for datagram in self.batch.datagrams() {
                 let at_ns = self.clock.at_ns(datagram.realtime_ns);
                 self.drops.note(datagram.drops);
-                let known = if self.compare {
+                let probe = if self.compare {
                     probe::compare(datagram.bytes, self.flow, self.tracker.sequence.next())
-                        .map(|found| (found.number, found.bit_errors))
+                        .map(|probe| (probe.number, probe.bit_errors))
                 } else {
                     Header::read(datagram.bytes)
                         .filter(|header| header.flow == self.flow)
                         .map(|header| (header.number, 0))
                 };
-                let Some((number, bit_errors)) = known else {
+                let Some((number, bit_errors)) = probe else {
                     self.foreign += 1;
                     continue;
                 };
@@ -107,22 +107,22 @@ impl UdpReceiver {
         }
     }
 
-    /// Whether the flow is over and nothing more has come for a while.
+    /// Returns whether the flow is over and no packet has arrived for some time.
     pub fn done(&self, now: Instant) -> bool {
         now >= self.stop + LONGEST_DRAIN || now >= self.stop.max(self.tracker.last_arrival) + QUIET
     }
 
-    /// Counts of a bin so far.
+    /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> Counts {
         *self.tracker.ledger.counts(bin)
     }
 
-    /// A bin has ended.
+    /// Ends a bin and returns its travel times.
     pub fn end_bin(&mut self) -> Travel {
         self.tracker.times.end_bin()
     }
 
-    /// What was found.
+    /// Returns the result.
     pub fn finish(self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
         let (name, drops) = (&self.name, self.drops.finish());
         if self.foreign > 0 {
@@ -130,21 +130,20 @@ impl UdpReceiver {
         }
         if drops > 0 {
             warnings.push(format!(
-                "flow {name}: {drops} packets reached the receiver, which did not read them in time: not lost on the path"
+                "flow {name}: {drops} packets arrived but were dropped by a full socket buffer; they were not lost on the path"
             ));
         }
         warnings.extend(self.clock.warning().map(|warning| format!("flow {name}: {warning}")));
-        let silent = self.tracker.sequence.received() == 0 && now > self.start + QUIET;
+        let is_silent = self.tracker.sequence.received() == 0 && now > self.start + QUIET;
         let mut result = self.tracker.finish(name, warnings);
         result.socket_drops = drops;
-        result.error = silent.then(|| "nothing arrived".to_string());
+        result.error = is_silent.then(|| "nothing arrived".to_string());
         FlowResult { name: self.name, ..result }
     }
 }
 
-/// Has the kernel keep away what comes from other hosts. A port of zero leaves that of the
-/// sender open.
-fn from_one_host(socket: Socket, host: IpAddr) -> Result<Socket, Problem> {
+/// Restricts a socket to packets from one host, if specified. The port 0 accepts any port of the sender.
+fn only_from_host(socket: Socket, host: IpAddr) -> Result<Socket, Problem> {
     if !host.is_unspecified() {
         socket
             .connect(&SockAddr::from(SocketAddr::new(host, 0)))
@@ -153,27 +152,27 @@ fn from_one_host(socket: Socket, host: IpAddr) -> Result<Socket, Problem> {
     Ok(socket)
 }
 
-/// A packet of the flow.
+/// Received packet of a flow.
 pub(in super::super) struct Packet {
     pub number: u64,
     pub bytes: u64,
-    /// When it arrived.
+    /// Arrival time.
     pub at_ns: u64,
-    /// When it was sent, on this host's clock, where its header can be trusted.
+    /// Transmission time by the local clock, if the header is intact.
     pub sent_ns: Option<u64>,
     pub bit_errors: u64,
 }
 
-/// What becomes of a flow's packets, bin by bin.
+/// Counts of a flow's received, lost, duplicated and reordered packets by bin.
 pub(in super::super) struct Tracker {
     pub sequence: Sequence,
     pub ledger: Ledger,
     pub last_arrival: Instant,
-    /// One way, or there and back.
     pub times: TravelTimes,
-    /// The number expected when a bin began: tells in which bin a loss was seen.
+    /// Sequence number expected at the beginning of each bin, by which a late packet's loss is found and removed.
     expected: Vec<(usize, u64)>,
-    before_sent: u64,
+    /// Packets that arrived before their transmission time.
+    negative_delays: u64,
     ancient: u64,
 }
 
@@ -185,7 +184,7 @@ impl Tracker {
             last_arrival: Instant::ZERO,
             times: TravelTimes::new(Instant(task.settled.0), task.detail),
             expected: Vec::new(),
-            before_sent: 0,
+            negative_delays: 0,
             ancient: 0,
         }
     }
@@ -193,7 +192,7 @@ impl Tracker {
     pub fn handle_packet(&mut self, epoch: Epoch, packet: Packet) {
         let at = epoch.instant(packet.at_ns);
         self.last_arrival = self.last_arrival.max(at);
-        // Kernel times are converted anew for each batch and may step back a little: bins do not.
+        // Timestamps are converted separately for each batch and may step back slightly, but bins must not.
         let bin = self.ledger.bin(at).max(self.expected.last().map_or(0, |&(last, _)| last));
         if self.expected.last().is_none_or(|&(last, _)| bin > last) {
             self.expected.push((bin, self.sequence.next()));
@@ -204,8 +203,8 @@ impl Tracker {
             Arrival::Late => {
                 counts.reordered += 1;
                 let after = self.expected.partition_point(|&(_, expected)| expected <= packet.number);
-                let seen_in = self.expected[after.saturating_sub(1)].0;
-                self.ledger.counts(seen_in).lost -= 1;
+                let loss_bin = self.expected[after.saturating_sub(1)].0;
+                self.ledger.counts(loss_bin).lost -= 1;
             }
             Arrival::Duplicate => {
                 counts.duplicated += 1;
@@ -222,21 +221,21 @@ impl Tracker {
         counts.corrupted += u64::from(packet.bit_errors > 0);
         counts.bit_errors += packet.bit_errors;
         if let Some(sent_ns) = packet.sent_ns {
-            self.before_sent += u64::from(packet.at_ns < sent_ns);
+            self.negative_delays += u64::from(packet.at_ns < sent_ns);
             self.times.record(at, packet.number, packet.at_ns.saturating_sub(sent_ns));
         }
     }
 
-    /// The result, its travel times as one-way delay.
+    /// Returns the result, with the travel times as one-way delays.
     pub fn finish(self, name: &str, warnings: &mut Vec<String>) -> FlowResult {
-        if self.before_sent > 0 {
+        if self.negative_delays > 0 {
             warnings.push(format!(
-                "flow {name}: {} packets seem to have arrived before they were sent: the clocks of the hosts differ",
-                self.before_sent
+                "flow {name}: {} packets have negative delays: the clocks of the hosts differ",
+                self.negative_delays
             ));
         }
         if self.ancient > 0 {
-            warnings.push(format!("flow {name}: {} packets came too late to be counted", self.ancient));
+            warnings.push(format!("flow {name}: {} packets arrived too late to be counted", self.ancient));
         }
         let (travel, variation, bins) = self.times.finish();
         FlowResult {

@@ -1,4 +1,4 @@
-//! The sender.
+//! UDP sender.
 
 use super::super::emissions::Emissions;
 use super::super::error::Problem;
@@ -16,33 +16,33 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 
-/// When to try again where the kernel has no room.
+/// Time after which sending is retried if a kernel buffer is full.
 const RETRY: Duration = Duration::from_micros(100);
-/// Most packets the kernel splits from one buffer (UDP_MAX_SEGMENTS of older kernels).
+/// Maximum number of packets that the kernel splits from one buffer (UDP_MAX_SEGMENTS of older kernels).
 const LARGEST_BATCH: u16 = 64;
 
-/// Sends one flow's packets on time.
+/// Sender of one flow's packets.
 pub struct UdpSender {
     name: String,
     socket: Socket,
     flow: u32,
     fill: bool,
     emissions: Emissions,
-    /// Packets per datagram handed to the kernel: above 1 with UDP GSO.
+    /// Packets per datagram passed to the kernel: more than 1 with UDP GSO.
     segments: usize,
-    /// Packets not taken into the batch yet: as many as a datagram needs.
+    /// Next packets, as many as a datagram needs: due time and size.
     ahead: VecDeque<(Instant, usize)>,
     batch: SendBatch,
-    /// Packets in the batch.
-    taken: VecDeque<(Instant, usize)>,
+    /// Packets in the batch: due time and size.
+    in_batch: VecDeque<(Instant, usize)>,
     retry_at: Option<Instant>,
     number: u64,
     padded: u64,
-    /// Packets the system would not send, and why.
-    refused: u64,
-    refusal: Option<io::Error>,
-    /// How often a host said that nobody listens.
-    unheard: u64,
+    /// Number of packets that could not be sent, and first error.
+    failed_sends: u64,
+    send_error: Option<io::Error>,
+    /// Number of port-unreachable errors.
+    port_unreachable: u64,
     ledger: Ledger,
     punctuality: Punctuality,
 }
@@ -61,7 +61,7 @@ impl UdpSender {
             return Err(Problem::PacketSize { bytes: largest, limit: LARGEST / u64::from(segments) });
         }
         if segments > 1 && !emissions.has_one_size() {
-            return Err(Problem::Refused("a UDP batch needs packets of one size, and the trace has several"));
+            return Err(Problem::Refused("a UDP batch needs packets of one size, but the trace has several"));
         }
         let socket = bound(task.source, false)?;
         set_traffic_class(socket.as_fd(), task).map_err(Problem::system("setting the traffic class"))?;
@@ -74,11 +74,11 @@ impl UdpSender {
                 return Err(Problem::Refused("UDP over IPv6 always has a checksum (RFC 8200 section 8.1)"));
             }
             set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
-                .map_err(Problem::system("turning UDP checksums off"))?;
+                .map_err(Problem::system("disabling UDP checksums"))?;
         }
         if segments > 1 {
             set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, largest as i32)
-                .map_err(Problem::system("turning UDP segmentation offload on"))?;
+                .map_err(Problem::system("enabling UDP segmentation offload"))?;
         }
         socket
             .connect(&SockAddr::from(task.destination))
@@ -92,13 +92,13 @@ impl UdpSender {
             segments: segments.into(),
             ahead: VecDeque::new(),
             batch: SendBatch::new(largest as usize * usize::from(segments)),
-            taken: VecDeque::new(),
+            in_batch: VecDeque::new(),
             retry_at: None,
             number: 0,
             padded: 0,
-            refused: 0,
-            refusal: None,
-            unheard: 0,
+            failed_sends: 0,
+            send_error: None,
+            port_unreachable: 0,
             ledger,
             punctuality: Punctuality::new(),
         };
@@ -106,21 +106,22 @@ impl UdpSender {
         Ok(sender)
     }
 
-    /// When the next packet is due; with a batch, its last one: none leaves early.
+    /// Returns the due time of the next packet. With batches, it is that of the last packet of a batch, so that no
+    /// packet leaves early.
     pub fn due(&self) -> Instant {
         self.retry_at.unwrap_or_else(|| self.ahead.back().map_or(Instant::NEVER, |&(due, _)| due))
     }
 
-    /// Sends what is due.
+    /// Sends the packets that are due.
     pub fn handle_due(&mut self, epoch: Epoch) {
         self.retry_at = None;
         let now = epoch.now();
         if now >= self.emissions.stop() {
-            self.give_up(now);
+            self.discard_rest(now);
             return;
         }
         if self.batch.is_empty() {
-            self.take(now);
+            self.fill_batch(now);
         }
         while !self.batch.is_empty() {
             match self.batch.send(self.socket.as_fd()) {
@@ -130,46 +131,50 @@ impl UdpSender {
                     return;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => self.refuse(error),
+                Err(error) => self.handle_send_error(error),
             }
         }
     }
 
-    /// Whether all has been sent.
+    /// Returns whether all packets have been sent, or the flow is over.
     pub fn done(&self, now: Instant) -> bool {
         now >= self.emissions.stop() || (self.ahead.is_empty() && self.batch.is_empty())
     }
 
-    /// Counts of a bin so far.
+    /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> Counts {
         *self.ledger.counts(bin)
     }
 
-    /// What was found.
+    /// Returns the result.
     pub fn finish(mut self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
-        self.give_up(now);
+        self.discard_rest(now);
         let name = &self.name;
         if let Some(warning) = self.punctuality.warning() {
             warnings.push(format!("flow {name}: {warning}"));
         }
         if self.segments > 1 {
             warnings.push(format!(
-                "flow {name}: sent in batches of {} split by the kernel, without timing per packet",
+                "flow {name}: sent in batches of {} packets split by the kernel, without timing per packet",
                 self.segments
             ));
         }
         if self.padded > 0 {
             warnings.push(format!(
-                "flow {name}: {} packets were smaller than the header of {} bytes and were sent with that size",
+                "flow {name}: {} packets smaller than the header of {} bytes were padded to this size",
                 self.padded,
                 probe::HEADER
             ));
         }
-        let refused = self.refusal.map(|error| format!("{} packets were not sent: {error}", self.refused));
-        let unheard = (self.unheard > 0).then(|| {
-            format!("the receiver's host said {} times that nobody listens on the port", self.unheard)
+        let failed =
+            self.send_error.map(|error| format!("{} packets were not sent: {error}", self.failed_sends));
+        let unreachable = (self.port_unreachable > 0).then(|| {
+            format!(
+                "the receiver's port is closed: received {} port-unreachable errors",
+                self.port_unreachable
+            )
         });
-        let error = refused.or(unheard);
+        let error = failed.or(unreachable);
         FlowResult {
             sends: true,
             gaps: self.punctuality.gaps(),
@@ -181,8 +186,8 @@ impl UdpSender {
         }
     }
 
-    /// Fills the batch with what is due, oldest first.
-    fn take(&mut self, now: Instant) {
+    /// Fills the batch with due packets, oldest first.
+    fn fill_batch(&mut self, now: Instant) {
         while self.batch.has_room() && self.ahead.back().is_some_and(|&(due, _)| due <= now) {
             let sizes = self.ahead.iter().map(|&(_, bytes)| bytes.max(probe::HEADER));
             let mut datagram = self.batch.push(sizes.sum());
@@ -193,10 +198,10 @@ impl UdpSender {
                 if self.fill {
                     probe::fill(packet, self.flow, self.number);
                 }
-                ask(&mut self.punctuality, &mut self.ledger, due, bytes as u64);
+                record_due(&mut self.punctuality, &mut self.ledger, due, bytes as u64);
                 self.number += 1;
                 self.padded += u64::from(bytes < probe::HEADER);
-                self.taken.push_back((due, packet.len()));
+                self.in_batch.push_back((due, packet.len()));
             }
             self.look_ahead();
         }
@@ -212,7 +217,7 @@ impl UdpSender {
     fn account(&mut self, datagrams: usize, at: Instant) {
         for _ in 0..datagrams * self.segments {
             // The last datagram of a flow may hold fewer packets.
-            let Some((due, bytes)) = self.taken.pop_front() else { return };
+            let Some((due, bytes)) = self.in_batch.pop_front() else { return };
             self.punctuality.send(due, at, bytes as u64);
             let counts = self.ledger.at(at);
             counts.sent += 1;
@@ -220,41 +225,39 @@ impl UdpSender {
         }
     }
 
-    /// The kernel refused the first datagram. An ICMP error about an earlier packet comes this
-    /// way, too, and then the datagram can be sent all the same.
-    fn refuse(&mut self, error: io::Error) {
+    /// Skips the first datagram, unless the error is an ICMP error about an earlier packet.
+    fn handle_send_error(&mut self, error: io::Error) {
         if error.kind() == ErrorKind::ConnectionRefused {
-            self.unheard += 1;
+            self.port_unreachable += 1;
             return;
         }
         self.batch.skip(1);
-        self.taken.drain(..self.segments.min(self.taken.len()));
-        self.refused += self.segments as u64;
-        self.refusal.get_or_insert(error);
+        self.in_batch.drain(..self.segments.min(self.in_batch.len()));
+        self.failed_sends += self.segments as u64;
+        self.send_error.get_or_insert(error);
     }
 
-    /// The flow's time is up: what it has not sent by now it will not.
-    fn give_up(&mut self, now: Instant) {
+    /// Discards all unsent packets at the end of the flow. Those already due count as offered.
+    fn discard_rest(&mut self, now: Instant) {
         self.batch.skip(usize::MAX);
-        self.taken.clear();
+        self.in_batch.clear();
         while let Some((due, bytes)) = self.ahead.pop_front() {
             if due > now {
                 self.ahead.clear();
                 return;
             }
-            ask(&mut self.punctuality, &mut self.ledger, due, bytes as u64);
+            record_due(&mut self.punctuality, &mut self.ledger, due, bytes as u64);
             self.look_ahead();
         }
     }
 }
 
-/// The pattern asked for a packet.
-fn ask(punctuality: &mut Punctuality, ledger: &mut Ledger, due: Instant, bytes: u64) {
+fn record_due(punctuality: &mut Punctuality, ledger: &mut Ledger, due: Instant, bytes: u64) {
     punctuality.ask(due, bytes);
     ledger.at(due).offered_bytes += bytes;
 }
 
-/// The queue of the interface is full.
+/// Returns whether the queue of the interface is full.
 fn is_full(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOBUFS)
 }

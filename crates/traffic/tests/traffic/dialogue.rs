@@ -21,11 +21,11 @@ fn both(transport: Transport, application: Application, port: SocketAddr) -> (Fl
     (client.remove(0), server.remove(0))
 }
 
-fn noticed(flow: &FlowResult, field: impl Fn(&Quality) -> u64) -> u64 {
+fn quality_sum(flow: &FlowResult, field: impl Fn(&Quality) -> u64) -> u64 {
     flow.quality.iter().map(field).sum()
 }
 
-fn every_end_of_an_application_hears_what_the_other_says() {
+fn both_ends_of_an_application_receive_the_messages_of_the_other() {
     needs::time(3);
     let udp = || Transport::Udp(UdpOptions::default());
     let tcp = || Transport::Tcp(TcpOptions::default());
@@ -51,19 +51,19 @@ fn every_end_of_an_application_hears_what_the_other_says() {
         server: Duration::ZERO,
     };
     let (client, server) = both(udp(), Application::Voice(VOICE), free_port("127.0.0.1"));
-    assert!(total(&client, |counts| counts.sent) >= 20, "25 packets in half a second, each way");
+    assert!(total(&client, |counts| counts.sent) >= 20, "25 packets in half a second, in each direction");
     assert_eq!(total(&client, |counts| counts.sent), total(&server, |counts| counts.received));
     assert_eq!(total(&server, |counts| counts.sent), total(&client, |counts| counts.received));
 
     let (client, _) = both(udp(), Application::Dns(dns), free_port("::1"));
-    assert!(noticed(&client, |quality| quality.transactions) > 0);
+    assert!(quality_sum(&client, |quality| quality.transactions) > 0);
 
     let (client, server) = both(tcp(), Application::Transfers(transfers), free_port("::1"));
-    assert!(noticed(&client, |quality| quality.transactions) > 0);
+    assert!(quality_sum(&client, |quality| quality.transactions) > 0);
     assert!(total(&client, |counts| counts.received_bytes) <= total(&server, |counts| counts.sent_bytes));
 
     let (client, _) = both(tcp(), Application::Web(web), free_port("127.0.0.1"));
-    assert!(noticed(&client, |quality| quality.pages) > 0);
+    assert!(quality_sum(&client, |quality| quality.pages) > 0);
 }
 
-netstage_harness::tests![every_end_of_an_application_hears_what_the_other_says];
+netstage_harness::tests![both_ends_of_an_application_receive_the_messages_of_the_other];

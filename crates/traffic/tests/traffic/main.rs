@@ -1,4 +1,4 @@
-//! The traffic engine over loopback. Counts decide, never a time.
+//! Traffic engine over loopback. Assertions check counts, never times.
 
 mod dialogue;
 mod namespaces;
@@ -21,14 +21,14 @@ use netstage_traffic::{Engine, PrepareError};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// A packet every millisecond.
+/// One packet per millisecond.
 const CBR: Pattern = Pattern::Cbr { rate: BitRate(800_000), packet: 100 };
 
 fn millis(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// A port nobody uses, below those the system hands out, and no other test gets.
+/// Returns an unused port below the ephemeral range, different for each call.
 fn free_port(ip: &str) -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let base = 10_000 + std::process::id() * 97 % 15_000;
@@ -41,7 +41,7 @@ fn free_port(ip: &str) -> SocketAddr {
     }
 }
 
-/// The sending side of a flow of half a second.
+/// Returns the sending side of a flow of half a second.
 fn flow(id: u32, transport: Transport, traffic: Pattern, destination: SocketAddr) -> FlowTask {
     FlowTask {
         id,
@@ -64,7 +64,7 @@ fn prepare(flows: Vec<FlowTask>) -> Result<Engine, PrepareError> {
     Engine::prepare(&Assignment::of_flows("host", millis(500), millis(100), flows))
 }
 
-/// Both sides of each flow in one engine.
+/// Runs both sides of each flow in one engine. Returns the results of senders and receivers, and the report.
 fn run_both(tasks: &[FlowTask]) -> (Vec<FlowResult>, Vec<FlowResult>, Report) {
     let flows = tasks.iter().flat_map(|task| [task.clone(), receiving(task)]).collect();
     let report = run(prepare(flows).unwrap_or_else(|error| panic!("{error}")));
@@ -79,20 +79,19 @@ fn run(engine: Engine) -> Report {
     report
 }
 
-fn without_a_start_nothing_is_sent_and_no_thread_stays() {
+fn without_a_start_no_packet_is_sent_and_all_threads_end() {
     let udp = flow(1, Transport::Udp(UdpOptions::default()), CBR, free_port("127.0.0.1"));
     let quic = flow(2, Transport::Quic, Pattern::Bulk { size: None }, free_port("127.0.0.1"));
     let flows = [udp, quic].iter().flat_map(|task| [task.clone(), receiving(task)]).collect();
     let engine = prepare(flows).unwrap_or_else(|error| panic!("{error}"));
-    let told =
-        engine.run_when(&mut || None, &AtomicBool::new(false), &mut |bin| panic!("it tells of {bin:?}"));
-    // It returns when its threads have ended.
-    assert_eq!(told, None);
+    let mut progress = |bin| panic!("unexpected progress: {bin:?}");
+    // Returns after all threads have ended.
+    assert_eq!(engine.run_when(&mut || None, &AtomicBool::new(false), &mut progress), None);
 }
 
 fn total(flow: &FlowResult, field: impl Fn(&Counts) -> u64) -> u64 {
     flow.bins.iter().map(field).sum()
 }
 
-netstage_harness::tests![without_a_start_nothing_is_sent_and_no_thread_stays];
+netstage_harness::tests![without_a_start_no_packet_is_sent_and_all_threads_end];
 netstage_harness::main![self, dialogue, namespaces, one_ended, path, quic, stamp, tcp, udp];

@@ -1,4 +1,4 @@
-//! The engine between namespaces.
+//! Traffic engine between namespaces.
 
 use super::pair::Pair;
 use super::*;
@@ -14,7 +14,7 @@ fn at(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port)
 }
 
-/// A flow from left to right.
+/// Returns a flow from left to right.
 fn crossing(id: u32, transport: Transport, traffic: Pattern, from: &str, to: SocketAddr) -> FlowTask {
     FlowTask { source: at(from, 0), ..flow(id, transport, traffic, to) }
 }
@@ -25,29 +25,29 @@ fn run_across(pair: &Pair, senders: Vec<FlowTask>, receivers: Vec<FlowTask>) -> 
     let left = pair.left.run(|| prepare(senders)).unwrap().unwrap_or_else(|error| panic!("{error}"));
     thread::scope(|scope| {
         let receivers = scope.spawn(|| pair.right.run(|| run(right)).unwrap());
-        // TCP connects when its flow starts: from inside, too.
+        // TCP connects at the start of its flow, so the run must be inside the namespace, too.
         let senders = pair.left.run(|| run(left)).unwrap();
         (senders, receivers.join().unwrap())
     })
 }
 
-fn the_peer_sees_the_window_asked_for() {
+fn the_peer_sees_the_requested_window() {
     let pair = Pair::new(VethOptions::default());
     let options = TcpOptions { window: Some(60_000), max_segment_size: Some(1000), ..TcpOptions::default() };
     let task = crossing(1, Transport::Tcp(options), Pattern::Bulk { size: None }, LEFT, at(RIGHT, 5001));
     let task = FlowTask { detail: true, ..task };
     let (sent, received) = run_across(&pair, vec![task.clone()], vec![receiving(&task)]);
-    // Once bytes flow; the handshake's window may be larger.
+    // The first sample is left out, because the window of the handshake may be larger.
     let largest = sent.flows[0].tcp[1..].iter().map(|sample| sample.peer_window).max().unwrap();
-    // A whole number of segments or of the window's scale.
+    // The window is rounded to segments or to the window scale.
     assert!((50_000..=62_000).contains(&largest), "{sent:?}");
     assert!(total(&received.flows[0], |counts| counts.received_bytes) > 0);
     assert_eq!(sent.flows[0].tcp.len(), 5);
 }
 
-fn a_host_that_never_answers_spoils_its_own_flow_only() {
+fn a_silent_host_affects_only_its_own_flow() {
     let pair = Pair::new(VethOptions::default());
-    // Nobody has this address: neighbours are not resolved, so nothing refuses either.
+    // No host has this address: neighbor discovery fails, so the connection is not refused either.
     let silent = crossing(1, Transport::Tcp(TcpOptions::default()), CBR, "fd00::", at("fd00::1", 9));
     pair.right.sysctl("net/ipv6/conf/right0/disable_ipv6", "1").unwrap();
     let task = crossing(2, Transport::Udp(UdpOptions::default()), CBR, LEFT, at(RIGHT, 5002));
@@ -61,7 +61,7 @@ fn a_host_that_never_answers_spoils_its_own_flow_only() {
     );
 }
 
-fn every_receiver_of_a_group_gets_every_packet_of_the_right_source() {
+fn every_receiver_of_a_group_gets_all_packets_of_its_source() {
     let pair = Pair::new(VethOptions::default());
     let transport = |source: Option<&str>| Transport::Multicast {
         source: source.map(|ip| ip.parse().unwrap()),
@@ -82,7 +82,11 @@ fn every_receiver_of_a_group_gets_every_packet_of_the_right_source() {
             assert!(count > 0, "{sent:?}");
             assert_eq!(total(&received.flows[index], |counts| counts.received), count, "{received:?}");
         }
-        assert_eq!(total(&sent.flows[2], |counts| counts.received), 0, "of a source that does not send");
+        assert_eq!(
+            total(&sent.flows[2], |counts| counts.received),
+            0,
+            "packets of a source that does not send"
+        );
     }
 }
 
@@ -102,13 +106,13 @@ fn two_receivers_share_a_group() {
     assert_eq!(total(&first.flows[1], |counts| counts.received), count, "{first:?}");
     assert!(
         total(&second.flows[0], |counts| counts.received) > 0,
-        "started with the sender, not before: {second:?}"
+        "the second receiver started with the sender, not before: {second:?}"
     );
 }
 
-fn every_probe_to_a_closed_port_is_answered_where_the_limit_is_lifted() {
+fn every_probe_to_a_closed_port_is_answered_without_rate_limit() {
     let pair = Pair::new(VethOptions::default());
-    // The kernel also limits all errors together; no kind of them is subject to either limit.
+    // An empty mask exempts all kinds of ICMP errors from the rate limits.
     pair.right.sysctl("net/ipv4/icmp_ratemask", "0").unwrap();
     let task = crossing(1, Transport::UdpUnreachable(OneEnded::default()), CBR, LEFT, at(RIGHT, 9));
     let (sent, _) = run_across(&pair, vec![task], vec![]);
@@ -118,9 +122,9 @@ fn every_probe_to_a_closed_port_is_answered_where_the_limit_is_lifted() {
 }
 
 netstage_harness::tests![
-    the_peer_sees_the_window_asked_for,
-    a_host_that_never_answers_spoils_its_own_flow_only,
-    every_receiver_of_a_group_gets_every_packet_of_the_right_source,
+    the_peer_sees_the_requested_window,
+    a_silent_host_affects_only_its_own_flow,
+    every_receiver_of_a_group_gets_all_packets_of_its_source,
     two_receivers_share_a_group,
-    every_probe_to_a_closed_port_is_answered_where_the_limit_is_lifted,
+    every_probe_to_a_closed_port_is_answered_without_rate_limit,
 ];

@@ -3,7 +3,7 @@ use netstage_agent_api::task::OneEnded;
 use netstage_harness::{needs, skip};
 use netstage_traffic::Problem;
 
-fn every_echo_request_is_answered_by_the_host_itself() {
+fn every_echo_request_is_answered_by_the_kernel() {
     needs::time(3);
     for ip in ["127.0.0.1", "::1"] {
         let host = SocketAddr::new(ip.parse().unwrap(), 0);
@@ -26,7 +26,7 @@ fn every_echo_request_is_answered_by_the_host_itself() {
     }
 }
 
-// How many answers come is the kernel's limit (net.ipv4.icmp_ratelimit); none comes twice.
+// The kernel limits the number of answers (net.ipv4.icmp_ratelimit). None is duplicated.
 fn closed_ports_answer_with_errors_that_are_matched() {
     needs::time(3);
     for ip in ["127.0.0.1", "::1"] {
@@ -42,17 +42,17 @@ fn closed_ports_answer_with_errors_that_are_matched() {
     }
 }
 
-fn nobody_is_flooded_who_did_not_agree() {
+fn the_rate_to_a_host_without_an_agent_is_limited() {
     let host = "127.0.0.1:9".parse().unwrap();
     let fast = Pattern::Cbr { rate: BitRate(10_000_001), packet: 100 };
     let refused = prepare(vec![flow(1, Transport::UdpUnreachable(OneEnded::default()), fast.clone(), host)]);
     assert!(matches!(refused.err().unwrap().problem, Problem::AboveLimit { limit_bps: 10_000_000, .. }));
-    let agreed = OneEnded { limit: Some(BitRate(20_000_000)) };
-    assert!(prepare(vec![flow(1, Transport::UdpUnreachable(agreed), fast, host)]).is_ok());
+    let raised = OneEnded { limit: Some(BitRate(20_000_000)) };
+    assert!(prepare(vec![flow(1, Transport::UdpUnreachable(raised), fast, host)]).is_ok());
 }
 
 netstage_harness::tests![
-    every_echo_request_is_answered_by_the_host_itself,
+    every_echo_request_is_answered_by_the_kernel,
     closed_ports_answer_with_errors_that_are_matched,
-    nobody_is_flooded_who_did_not_agree,
+    the_rate_to_a_host_without_an_agent_is_limited,
 ];

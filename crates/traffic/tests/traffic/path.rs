@@ -1,5 +1,4 @@
-//! What a path does to packets is counted exactly: a proxy that loses, doubles, reorders
-//! and damages a known set.
+//! Exact counts of the impairments of a path: a proxy drops, duplicates, reorders and damages a known set of packets.
 
 use super::*;
 use netstage_agent_api::task::UdpOptions;
@@ -7,13 +6,13 @@ use netstage_harness::{needs, skip_busy};
 use std::thread;
 use std::time::Duration as StdDuration;
 
-/// What happens to every tenth packet, by the last digit of its number.
+/// Impairment of every tenth packet, by the last digit of its number.
 const LOST: u64 = 3;
-const DOUBLED: u64 = 5;
+const DUPLICATED: u64 = 5;
 const DELAYED: u64 = 7;
 const DAMAGED: u64 = 1;
 
-/// Passes packets on until none comes for a while.
+/// Forwards packets until a timeout.
 fn proxy(socket: UdpSocket, to: SocketAddr) -> thread::JoinHandle<()> {
     socket.set_read_timeout(Some(StdDuration::from_secs(3))).unwrap();
     thread::spawn(move || {
@@ -29,12 +28,12 @@ fn proxy(socket: UdpSocket, to: SocketAddr) -> thread::JoinHandle<()> {
                     held = Some(packet.to_vec());
                     continue;
                 }
-                // Two bits of the fill.
+                // Flips two bits of the fill.
                 DAMAGED => packet[40] ^= 0b1000_0001,
                 _ => {}
             }
             socket.send_to(packet, to).unwrap();
-            if number % 10 == DOUBLED {
+            if number % 10 == DUPLICATED {
                 socket.send_to(packet, to).unwrap();
             }
             if let Some(late) = held.take() {
@@ -44,7 +43,7 @@ fn proxy(socket: UdpSocket, to: SocketAddr) -> thread::JoinHandle<()> {
     })
 }
 
-/// Packets below `sent` whose number ends with this digit.
+/// Returns the number of packets below `sent` whose number ends with this digit.
 fn ending(digit: u64, sent: u64) -> u64 {
     (0..sent).filter(|number| number % 10 == digit).count() as u64
 }
@@ -62,19 +61,19 @@ fn losses_duplicates_reordering_and_bit_errors_are_counted_exactly() {
     let [sender, receiver] = &report.flows[..] else { panic!("two sides") };
     let sent = total(sender, |counts| counts.sent);
     assert!(sent > 20, "{report:?}");
-    // What nothing came after cannot be seen as lost, nor overtaken: of the last packets up to two.
-    let unseen = [LOST, DELAYED].into_iter().filter(|digit| (sent - 1) % 10 == *digit).count() as u64;
-    let seen = sent - unseen;
-    assert_eq!(total(receiver, |counts| counts.lost), ending(LOST, seen), "{report:?}");
-    assert_eq!(total(receiver, |counts| counts.duplicated), ending(DOUBLED, seen));
-    assert_eq!(total(receiver, |counts| counts.reordered), ending(DELAYED, seen));
-    assert_eq!(total(receiver, |counts| counts.corrupted), ending(DAMAGED, seen));
-    assert_eq!(total(receiver, |counts| counts.bit_errors), 2 * ending(DAMAGED, seen));
-    assert_eq!(total(receiver, |counts| counts.received), seen - ending(LOST, seen));
+    // Loss or reordering is detected only by a later packet, so up to two of the last packets do not count.
+    let undetected = [LOST, DELAYED].into_iter().filter(|digit| (sent - 1) % 10 == *digit).count() as u64;
+    let detectable = sent - undetected;
+    assert_eq!(total(receiver, |counts| counts.lost), ending(LOST, detectable), "{report:?}");
+    assert_eq!(total(receiver, |counts| counts.duplicated), ending(DUPLICATED, detectable));
+    assert_eq!(total(receiver, |counts| counts.reordered), ending(DELAYED, detectable));
+    assert_eq!(total(receiver, |counts| counts.corrupted), ending(DAMAGED, detectable));
+    assert_eq!(total(receiver, |counts| counts.bit_errors), 2 * ending(DAMAGED, detectable));
+    assert_eq!(total(receiver, |counts| counts.received), detectable - ending(LOST, detectable));
     assert_eq!(receiver.socket_drops, 0);
 }
 
-/// Ends of gaps against the exponential distribution: Kolmogorov-Smirnov at 1 %.
+/// Compares the gaps with the exponential distribution: Kolmogorov-Smirnov at 1 %.
 fn gaps_of_a_poisson_flow_are_exponential() {
     needs::time(2);
     let pattern = Pattern::Poisson { rate: BitRate(1_600_000), packet: 100 };
@@ -96,13 +95,13 @@ fn gaps_of_a_poisson_flow_are_exponential() {
     }
     let (_, late_ns, _) = schedule.late_ns;
     if late_ns > 250_000 {
-        skip_busy(format!("it held the sender up by {late_ns} ns and more"));
+        skip_busy(format!("it delayed the sender by at least {late_ns} ns"));
     }
-    // 1.63 / sqrt(n) is the limit at 1 %; some packets may be late by a part of a gap, hence twice that.
+    // The limit at 1 % is 1.63 / sqrt(n); it is doubled, because some packets may be late by part of a gap.
     assert!(distance < 3.26 / (count as f64).sqrt(), "{distance}");
 }
 
-fn batches_of_the_kernel_arrive_as_single_packets() {
+fn kernel_batches_arrive_as_single_packets() {
     needs::time(2);
     let options = UdpOptions { batch: 16, ..UdpOptions::default() };
     let task = flow(1, Transport::Udp(options), CBR, free_port("127.0.0.1"));
@@ -120,5 +119,5 @@ fn batches_of_the_kernel_arrive_as_single_packets() {
 netstage_harness::tests![
     losses_duplicates_reordering_and_bit_errors_are_counted_exactly,
     gaps_of_a_poisson_flow_are_exponential,
-    batches_of_the_kernel_arrive_as_single_packets,
+    kernel_batches_arrive_as_single_packets,
 ];

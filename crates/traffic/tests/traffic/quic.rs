@@ -1,7 +1,7 @@
 use super::*;
 use netstage_harness::needs;
 
-fn a_stream_arrives_whole() {
+fn a_stream_arrives_completely() {
     for ip in ["127.0.0.1", "::1"] {
         let size = 500_000;
         let task = flow(1, Transport::Quic, Pattern::Bulk { size: Some(size) }, free_port(ip));
@@ -11,7 +11,7 @@ fn a_stream_arrives_whole() {
     }
 }
 
-fn a_receiver_that_is_not_there_is_an_error_of_its_flow() {
+fn a_missing_receiver_is_an_error_of_its_flow() {
     needs::time(3);
     let lonely = flow(1, Transport::Quic, CBR, free_port("127.0.0.1"));
     let task = flow(2, Transport::Quic, CBR, free_port("127.0.0.1"));
@@ -24,4 +24,4 @@ fn a_receiver_that_is_not_there_is_an_error_of_its_flow() {
     assert!(received > 0);
 }
 
-netstage_harness::tests![a_stream_arrives_whole, a_receiver_that_is_not_there_is_an_error_of_its_flow];
+netstage_harness::tests![a_stream_arrives_completely, a_missing_receiver_is_an_error_of_its_flow];

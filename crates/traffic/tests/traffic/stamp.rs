@@ -3,19 +3,19 @@ use netstage_harness::needs;
 use netstage_traffic::Problem;
 use std::thread;
 
-/// A packet every millisecond, up to 99 of them.
+/// Returns a session of one packet per millisecond, 99 in total.
 fn session(bytes: u32, reflector: SocketAddr) -> FlowTask {
     let interval = millis(1);
     let pattern = Pattern::Trace { packets: [(interval, bytes)].into(), repeat: true };
-    // The rest of the run is for the answers.
+    // The rest of the run is left for the answers.
     FlowTask { stop: millis(100), ..flow(7, Transport::Stamp { interval }, pattern, reflector) }
 }
 
-fn timed(buckets: &netstage_agent_api::results::Buckets) -> u64 {
+fn count(buckets: &netstage_agent_api::results::Buckets) -> u64 {
     buckets.0.iter().map(|bucket| bucket.1).sum()
 }
 
-fn every_packet_is_answered_and_timed_both_ways() {
+fn every_packet_is_answered_and_timed_in_both_directions() {
     needs::time(2);
     for (ip, bytes) in [("127.0.0.1", 44), ("::1", 1200)] {
         let (sent, reflected, report) = run_both(&[session(bytes, free_port(ip))]);
@@ -23,21 +23,25 @@ fn every_packet_is_answered_and_timed_both_ways() {
         assert_eq!(total(sender, |counts| counts.sent), 99, "{report:?}");
         assert_eq!(total(reflector, |counts| counts.received), 99, "{report:?}");
         assert_eq!(total(sender, |counts| counts.received), 99, "{report:?}");
-        assert_eq!(total(sender, |counts| counts.received_bytes), 99 * u64::from(bytes), "as long as asked");
+        assert_eq!(
+            total(sender, |counts| counts.received_bytes),
+            99 * u64::from(bytes),
+            "replies have the requested size"
+        );
         for buckets in [&sender.round_trip, &sender.delay, &sender.answer_delay] {
-            assert_eq!(timed(buckets), 99);
+            assert_eq!(count(buckets), 99);
         }
         assert_eq!(sender.schedule.unwrap().asked, 99);
         assert!(sender.error.is_none() && reflector.error.is_none(), "{report:?}");
     }
 }
 
-/// What happens to every tenth packet, by the last digit of its number.
-const LOST_THERE: u32 = 3;
-const LOST_BACK: u32 = 7;
-const DOUBLED: u32 = 5;
+/// Impairment of every tenth packet, by the last digit of its number.
+const LOST_FORWARD: u32 = 3;
+const LOST_BACKWARD: u32 = 7;
+const DUPLICATED: u32 = 5;
 
-/// Passes packets on both ways until none comes for a while.
+/// Forwards packets in both directions until a timeout.
 fn path(between: UdpSocket, reflector: SocketAddr) -> thread::JoinHandle<()> {
     between.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
     thread::spawn(move || {
@@ -45,17 +49,17 @@ fn path(between: UdpSocket, reflector: SocketAddr) -> thread::JoinHandle<()> {
         while let Ok((length, from)) = between.recv_from(&mut buffer) {
             let packet = &buffer[..length];
             let number = |at: usize| u32::from_be_bytes(packet[at..at + 4].try_into().unwrap()) % 10;
-            // Numbers of the sender stand first, and at byte 24 of answers (RFC 8762 figures 2 and 5).
+            // The sender's number is at byte 0, and at byte 24 of answers (RFC 8762 figures 2 and 5).
             if from == reflector {
-                if number(24) != LOST_BACK {
+                if number(24) != LOST_BACKWARD {
                     between.send_to(packet, sender.unwrap()).unwrap();
                 }
                 continue;
             }
             sender = Some(from);
             let copies = match number(0) {
-                LOST_THERE => 0,
-                DOUBLED => 2,
+                LOST_FORWARD => 0,
+                DUPLICATED => 2,
                 _ => 1,
             };
             for _ in 0..copies {
@@ -65,7 +69,7 @@ fn path(between: UdpSocket, reflector: SocketAddr) -> thread::JoinHandle<()> {
     })
 }
 
-fn what_is_lost_each_way_is_counted_exactly() {
+fn losses_in_each_direction_are_counted_exactly() {
     needs::time(3);
     let between = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sending = session(100, between.local_addr().unwrap());
@@ -80,10 +84,10 @@ fn what_is_lost_each_way_is_counted_exactly() {
     assert_eq!(total(reflector, |counts| counts.duplicated), 10, "{report:?}");
     assert_eq!(total(sender, |counts| counts.received), 79, "{report:?}");
     assert_eq!(total(sender, |counts| counts.duplicated), 10, "{report:?}");
-    assert_eq!((timed(&sender.delay), timed(&sender.answer_delay)), (79, 79));
+    assert_eq!((count(&sender.delay), count(&sender.answer_delay)), (79, 79));
 }
 
-fn packets_that_cannot_be_are_refused() {
+fn invalid_packet_sizes_and_intervals_are_errors() {
     for (bytes, interval) in [(45, millis(1)), (10_000, millis(1)), (44, Duration::ZERO)] {
         let task = session(bytes, free_port("127.0.0.1"));
         let refused = prepare(vec![FlowTask { transport: Transport::Stamp { interval }, ..task }]);
@@ -93,7 +97,7 @@ fn packets_that_cannot_be_are_refused() {
 }
 
 netstage_harness::tests![
-    every_packet_is_answered_and_timed_both_ways,
-    what_is_lost_each_way_is_counted_exactly,
-    packets_that_cannot_be_are_refused,
+    every_packet_is_answered_and_timed_in_both_directions,
+    losses_in_each_direction_are_counted_exactly,
+    invalid_packet_sizes_and_intervals_are_errors,
 ];

@@ -5,7 +5,7 @@ fn tcp() -> Transport {
     Transport::Tcp(TcpOptions::default())
 }
 
-fn a_transfer_arrives_whole_and_ends_the_run() {
+fn a_transfer_arrives_completely_and_ends_the_run() {
     for ip in ["127.0.0.1", "::1"] {
         let size = 3_000_000;
         let task = flow(1, tcp(), Pattern::Bulk { size: Some(size) }, free_port(ip));
@@ -26,7 +26,7 @@ fn sixty_connections_share_two_threads() {
     }
 }
 
-fn a_paced_flow_hands_over_what_its_pattern_says() {
+fn a_paced_flow_follows_its_pattern() {
     let (sent, received, report) = run_both(&[flow(1, tcp(), CBR, free_port("127.0.0.1"))]);
     assert_eq!(sent[0].schedule.unwrap().asked, 500, "{report:?}");
     let sent = total(&sent[0], |counts| counts.sent_bytes);
@@ -48,9 +48,9 @@ fn an_unknown_congestion_control_is_named() {
 }
 
 netstage_harness::tests![
-    a_transfer_arrives_whole_and_ends_the_run,
+    a_transfer_arrives_completely_and_ends_the_run,
     sixty_connections_share_two_threads,
-    a_paced_flow_hands_over_what_its_pattern_says,
+    a_paced_flow_follows_its_pattern,
     a_refused_connection_is_an_error_of_its_flow,
     an_unknown_congestion_control_is_named,
 ];

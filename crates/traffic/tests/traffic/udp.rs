@@ -13,7 +13,7 @@ fn every_packet_of_a_constant_rate_is_sent_and_counted() {
         let task = flow(7, udp(), CBR, free_port(ip));
         let (sent, received, report) = run_both(&[task]);
         let schedule = sent[0].schedule.unwrap();
-        // The packet of the first instant, and one each millisecond before the end.
+        // One packet at the start, and one each millisecond before the end.
         assert_eq!(schedule.asked, 500, "{report:?}");
         assert_eq!(total(&sent[0], |counts| counts.offered_bytes), 50_000);
         assert_eq!(total(&sent[0], |counts| counts.sent), schedule.sent);
