@@ -1,4 +1,4 @@
-//! What all runs together come to: summary, verdicts and figures, in one pass over the runs.
+//! Analysis of all runs of a study in one pass: summaries, verdicts and figures.
 
 use crate::correlate::Correlations;
 use crate::derive::measured;
@@ -18,13 +18,13 @@ use netstage_scenario::record::{
 };
 use std::collections::BTreeSet;
 
-/// Collects runs, cell by cell.
+/// Analysis of a study's runs, added cell by cell.
 pub struct Analysis<'a> {
     scenario: &'a Scenario,
     judge: Judge<'a>,
     plotters: Vec<Plotter<'a>>,
     metrics: BTreeSet<Metric>,
-    /// The cell being collected.
+    /// Summary of the current cell.
     summary: Option<Summary<'a>>,
     correlations: Correlations,
     tests: Vec<TestEntry>,
@@ -32,7 +32,7 @@ pub struct Analysis<'a> {
     bins: usize,
     cells: Vec<CellEntry>,
     collector: Option<Collector>,
-    /// Distributions of each cell, for their file.
+    /// Distributions by cell.
     distributions: Vec<Vec<Distribution>>,
     warnings: Remarks,
     void: Remarks,
@@ -41,7 +41,7 @@ pub struct Analysis<'a> {
 }
 
 impl<'a> Analysis<'a> {
-    /// Nothing collected yet.
+    /// Creates an empty analysis.
     pub fn new(scenario: &'a Scenario) -> Analysis<'a> {
         Analysis {
             scenario,
@@ -63,7 +63,7 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// Adds a run. Cells come in order, each with all its runs.
+    /// Adds a run. All runs of a cell are added before those of the next cell.
     pub fn add(&mut self, cell: usize, seed: u64, outcome: &Outcome) {
         self.judge.add(cell, outcome);
         for plotter in &mut self.plotters {
@@ -82,7 +82,7 @@ impl<'a> Analysis<'a> {
         self.differences.add(cell, &outcome.differences);
     }
 
-    /// Ends a cell.
+    /// Completes a cell.
     pub fn end_cell(&mut self, index: usize) {
         let cell = &self.scenario.cells[index];
         let interval = cell.plan.measure.interval;
@@ -109,25 +109,26 @@ impl<'a> Analysis<'a> {
         self.distributions.push(collected.subjects);
     }
 
-    /// Distributions of each cell, members of a flow group apart.
+    /// Returns the distributions of each cell, separately for each member of a flow group.
     pub fn distributions(&self) -> &[Vec<Distribution>] {
         &self.distributions
     }
 
-    /// The record and its figures.
+    /// Returns the record and its figures.
     pub fn finish(
         self,
         manifest: &Manifest,
         series: SeriesFile,
         distributions: Option<SeriesFile>,
     ) -> (Record, Vec<Figure>) {
-        let said = |remarks: Remarks| remarks.finish(&self.cells, manifest.repeat);
+        let merged = |remarks: Remarks| remarks.finish(&self.cells, manifest.repeat);
         let mut warnings = self.scenario.warnings.clone();
-        warnings.extend(said(self.warnings));
-        let (void, failures, differences) = (said(self.void), said(self.failures), said(self.differences));
-        let summarised = self.cells.iter().flat_map(|c| &c.summary);
+        warnings.extend(merged(self.warnings));
+        let (void, failures, differences) =
+            (merged(self.void), merged(self.failures), merged(self.differences));
+        let summarized = self.cells.iter().flat_map(|c| &c.summary);
         let whole_span: BTreeSet<Metric> =
-            summarised.filter_map(|s| crate::select::metric(&s.metric)).collect();
+            summarized.filter_map(|s| crate::select::metric(&s.metric)).collect();
         let metrics = self.metrics.union(&whole_span).map(|&metric| MetricEntry::from(metric)).collect();
         let record = Record {
             schema: manifest.schema.clone(),
@@ -156,21 +157,21 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// The plots a scenario asks for; where it asks for none, throughput over time; and of every
-/// distribution it does not plot itself, a figure if there is one.
+/// Returns the plots that a scenario defines, or throughput over time if it defines none, and a plot of each
+/// distribution that it does not plot itself.
 fn plots(scenario: &Scenario) -> impl Iterator<Item = Plot> {
-    let asked = |metric: &Metric| {
-        let of = |p: &&Plot| p.metric == metric.info().name;
-        let spread = |p: &Plot| matches!(p.against, Against::Percentile | Against::Histogram);
-        scenario.plots.iter().filter(of).any(spread)
+    let is_plotted = |metric: &Metric| {
+        let plots_metric = |p: &&Plot| p.metric == metric.info().name;
+        let is_distribution = |p: &Plot| matches!(p.against, Against::Percentile | Against::Histogram);
+        scenario.plots.iter().filter(plots_metric).any(is_distribution)
     };
     let mut plots = scenario.plots.clone();
     if plots.is_empty() {
         plots.push(automatic(Metric::FlowThroughput, Against::Time));
     }
-    for metric in Metric::DISTRIBUTED.iter().filter(|m| !asked(m)) {
+    for metric in Metric::DISTRIBUTED.iter().filter(|m| !is_plotted(m)) {
         match metric {
-            // Told beside the gaps achieved.
+            // Plotted together with the achieved gaps.
             Metric::FlowGapAsked => {}
             Metric::FlowGap => plots.push(automatic(*metric, Against::Histogram)),
             _ => plots.push(automatic(*metric, Against::Percentile)),
@@ -182,8 +183,10 @@ fn plots(scenario: &Scenario) -> impl Iterator<Item = Plot> {
 fn automatic(metric: Metric, against: Against) -> Plot {
     let info = metric.info();
     let (ending, caption) = match against {
-        Against::Percentile => ("percentiles", "At p %, p % of all values are no larger."),
-        Against::Histogram => ("histogram", "The lowest and highest 0.1 % may lie outside."),
+        Against::Percentile => ("percentiles", "The value at p % is the p-th percentile."),
+        Against::Histogram => {
+            ("histogram", "The lowest and highest 0.1 % of values may be outside the axis.")
+        }
         _ => ("over-time", ""),
     };
     let name = info.name.split('.').collect::<Vec<_>>().join("-");

@@ -1,4 +1,4 @@
-//! Several records side by side: the same metrics, and the difference.
+//! Comparison of several records: their metrics and the differences from the first record.
 
 use crate::Record;
 use crate::figure::{Axis, Figure, Kind};
@@ -8,7 +8,7 @@ use crate::table::{Column, Table};
 use netstage_scenario::record::{CellEntry, DistributionEntry, Estimate, SummaryEntry};
 use std::collections::BTreeSet;
 
-/// Names for records: those of their folders, numbered where they agree.
+/// Returns a name for each record: that of its folder, numbered if several are equal.
 pub fn names(records: &[Record]) -> Vec<String> {
     let plain: Vec<String> = records.iter().map(Record::name).collect();
     let number = |(index, name): (usize, &String)| {
@@ -18,7 +18,7 @@ pub fn names(records: &[Record]) -> Vec<String> {
     plain.iter().enumerate().map(number).collect()
 }
 
-/// The report of several records; differences are against the first.
+/// Returns the report of several records, with differences from the first.
 pub fn compare(records: &[Record]) -> ReportData {
     let names = names(records);
     let Some(first) = records.first() else { return ReportData::default() };
@@ -38,7 +38,7 @@ pub fn compare(records: &[Record]) -> ReportData {
     ReportData {
         schema: 1,
         title: format!("Comparison of {}", names.join(", ")),
-        subtitle: format!("Differences are against {}.", names[0]),
+        subtitle: format!("Differences are relative to {}.", names[0]),
         tool: first.data.tool.clone(),
         warnings,
         facts: names.iter().zip(records).map(fact).collect(),
@@ -51,7 +51,7 @@ pub fn compare(records: &[Record]) -> ReportData {
     }
 }
 
-/// Which of the records are void.
+/// Names the void records in a sentence; empty if none is void.
 fn void(records: &[Record], names: &[String]) -> String {
     let void = names.iter().zip(records).filter(|(_, record)| !record.data.void.is_empty());
     let void: Vec<&str> = void.map(|(name, _)| name.as_str()).collect();
@@ -62,7 +62,7 @@ fn void(records: &[Record], names: &[String]) -> String {
     }
 }
 
-/// A table per cell that occurs in more than one record.
+/// Returns a table for each cell that more than one record contains.
 fn tables(records: &[Record], names: &[String]) -> Vec<Table> {
     let mut tables = Vec::new();
     for (index, cell) in records[0].data.cells.iter().enumerate() {
@@ -72,14 +72,14 @@ fn tables(records: &[Record], names: &[String]) -> Vec<Table> {
         }
     }
     if tables.is_empty() {
-        let note = "The records have no cell in common.".into();
+        let note = "The records have no common cell.".into();
         tables.push(Table { title: "Comparison".into(), note, ..Table::default() });
     }
     tables
 }
 
-/// The cell of a record that corresponds to one of the first: of the same label, or the
-/// only one.
+/// Returns the cell of a record that corresponds to a cell of the first record: the cell with the same label, or
+/// the only cell.
 fn counterpart<'a>(record: &'a Record, index: usize, cell: &CellEntry) -> Option<&'a CellEntry> {
     let cells = &record.data.cells;
     if cells.len() == 1 && index == 0 {
@@ -107,18 +107,19 @@ fn table(records: &[Record], names: &[String], cell: &CellEntry, cells: &[Option
     }
     for (metric, subject) in keys {
         let unit = records.iter().find_map(|r| r.data.metric(metric)).map_or("", |m| m.unit.as_str());
-        let of = |cell: &Option<&CellEntry>| cell.and_then(|c| c.summary(metric, subject)).map(value);
-        table.rows.push(row(metric.clone(), subject, cells.iter().map(of), unit));
+        let estimate_of =
+            |cell: &Option<&CellEntry>| cell.and_then(|c| c.summary(metric, subject)).map(value);
+        table.rows.push(row(metric.clone(), subject, cells.iter().map(estimate_of), unit));
     }
     for (metric, subject) in distributions(cells) {
         let unit = records.iter().find_map(|r| r.data.metric(metric)).map_or("", |m| m.unit.as_str());
-        for (name, of) in QUANTILES {
-            let one = |c: &Option<&CellEntry>| {
+        for (name, quantile) in QUANTILES {
+            let quantile_of = |c: &Option<&CellEntry>| {
                 let mut all = c.iter().flat_map(|c| &c.distributions);
                 let entry = all.find(|d| d.metric == *metric && d.subject == *subject)?;
-                Some(Estimate { mean: Some(of(entry)), ..Estimate::default() })
+                Some(Estimate { mean: Some(quantile(entry)), ..Estimate::default() })
             };
-            table.rows.push(row(format!("{metric}, {name}"), subject, cells.iter().map(one), unit));
+            table.rows.push(row(format!("{metric}, {name}"), subject, cells.iter().map(quantile_of), unit));
         }
     }
     table
@@ -126,17 +127,17 @@ fn table(records: &[Record], names: &[String], cell: &CellEntry, cells: &[Option
 
 type Quantile = fn(&DistributionEntry) -> f64;
 
-/// Of a distribution, what is compared.
+/// Quantiles of a distribution that are compared.
 const QUANTILES: [(&str, Quantile); 3] = [("median", |d| d.p50), ("99 %", |d| d.p99), ("99.9 %", |d| d.p999)];
 
-/// Metric and subject of every distribution that more than one record has.
+/// Returns the metric and subject of each distribution that more than one record contains.
 fn distributions<'a>(cells: &[Option<&'a CellEntry>]) -> Vec<(&'a String, &'a String)> {
     let all = || cells.iter().flatten().flat_map(|c| &c.distributions).map(|d| (&d.metric, &d.subject));
     let mut seen = BTreeSet::new();
     all().filter(|key| all().filter(|k| k == key).count() > 1 && seen.insert(*key)).collect()
 }
 
-/// A value of each record, and the difference of all but the first from it.
+/// Returns a table row: the value of each record and its difference from the first.
 fn row(
     metric: String,
     subject: &str,
@@ -157,10 +158,10 @@ fn row(
     row
 }
 
-/// Where the records' stages differ from what their scenarios say.
+/// Returns a table of the differences between the records' stages and their scenarios.
 fn differences(records: &[Record], names: &[String]) -> Option<Table> {
-    let mut table = Table { title: "Differences of the stages".into(), ..Table::default() };
-    table.note = "Known from the start: they are not differences of the networks.".into();
+    let mut table = Table { title: "Stage limitations".into(), ..Table::default() };
+    table.note = "Known differences between each stage and its scenario; they are not measured.".into();
     table.columns = vec![Column::left("record"), Column::left("stage"), Column::left("difference")];
     for (name, record) in names.iter().zip(records) {
         let data = &record.data;
@@ -174,7 +175,8 @@ fn value(entry: &SummaryEntry) -> Estimate {
     entry.value
 }
 
-/// How far `this` is from `base`: absolute, and relative where that says something.
+/// Returns the absolute difference between `this` and `base`, and the relative one if `base` is not zero. An
+/// asterisk marks disjoint 95 % intervals.
 pub fn difference(base: &Estimate, this: &Estimate, unit: &str) -> String {
     let (Some(a), Some(b)) = (base.mean, this.mean) else { return "–".into() };
     let sign = if b >= a { "+" } else { "−" };
@@ -182,14 +184,15 @@ pub fn difference(base: &Estimate, this: &Estimate, unit: &str) -> String {
     if a != 0.0 {
         text.push_str(&format!(" ({sign}{} %)", format::number((((b - a) / a).abs() * 1e3).round() / 10.0)));
     }
-    let apart = |low: Option<f64>, high: Option<f64>| low.zip(high).is_some_and(|(low, high)| low > high);
-    if apart(base.low, this.high) || apart(this.low, base.high) {
+    let is_disjoint =
+        |low: Option<f64>, high: Option<f64>| low.zip(high).is_some_and(|(low, high)| low > high);
+    if is_disjoint(base.low, this.high) || is_disjoint(this.low, base.high) {
         text.push('*');
     }
     text
 }
 
-/// Figures of the same name and axes drawn into one; others side by side.
+/// Merges figures with the same name and axes into one; keeps the others separate.
 fn figures(records: &[Record], names: &[String]) -> Vec<Figure> {
     let mut merged: Vec<Figure> = Vec::new();
     for (index, (name, record)) in names.iter().zip(records).enumerate() {
@@ -198,7 +201,7 @@ fn figures(records: &[Record], names: &[String]) -> Vec<Figure> {
             let shared = figure.shared_x.take();
             for series in &mut figure.series {
                 series.x = series.x.take().or_else(|| shared.clone());
-                // What bears the same name in two records has the same colour.
+                // Series with the same name in two records have the same color.
                 if series.group.is_empty() {
                     series.group = series.name.clone();
                 }

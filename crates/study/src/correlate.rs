@@ -1,5 +1,5 @@
-//! How strongly the throughput of TCP flows follows their windows, round trips and losses: bin by bin in each
-//! cell, and from cell to cell across a sweep.
+//! Correlation of TCP throughput with window, round trip and losses: over the bins of each cell, and over the
+//! cells of a sweep.
 
 use crate::derive::{measured, of};
 use netstage_core::measure::{Correlation, correlation, correlation_in_time};
@@ -10,8 +10,8 @@ use netstage_scenario::record::CorrelationEntry;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What throughput may follow.
-const FOLLOWED: [Metric; 9] = [
+/// Metrics that throughput is correlated with.
+const CORRELATED: [Metric; 9] = [
     Metric::FlowWindowUsable,
     Metric::FlowRoundTrip,
     Metric::FlowRetransmissions,
@@ -22,23 +22,23 @@ const FOLLOWED: [Metric; 9] = [
     Metric::FlowCauseTailLossProbe,
     Metric::FlowCauseTimeout,
 ];
-/// Flows of a plan that are looked at: more would be read by nobody.
-const MOST_FLOWS: usize = 20;
+/// Maximum number of correlated flows, which keeps the report short.
+const MAX_FLOWS: usize = 20;
 
 type Pairs = BTreeMap<(String, Metric), Vec<(f64, f64)>>;
 
-/// Collects runs, cell by cell.
+/// Correlations of a study's runs, added cell by cell.
 #[derive(Default)]
 pub struct Correlations {
-    /// Of the cell under way, a pair per bin.
+    /// Pair of values per bin of the current cell.
     bins: Pairs,
-    /// A pair per cell.
+    /// Pair of mean values per cell.
     cells: Pairs,
     entries: Vec<CorrelationEntry>,
 }
 
 impl Correlations {
-    /// Adds a run of the cell under way.
+    /// Adds a run of the current cell.
     pub fn add(&mut self, plan: &Plan, outcome: &Outcome) {
         if !plan.measure.tcp_events {
             return;
@@ -48,21 +48,21 @@ impl Correlations {
         }
     }
 
-    /// Ends a cell.
+    /// Completes a cell.
     pub fn end_cell(&mut self, index: usize) {
         for (key, pairs) in std::mem::take(&mut self.bins) {
             if let Some(found) = correlation_in_time(&pairs) {
                 self.entries.push(entry(Some(index), &key, found));
             }
-            let mean = |of: fn(&(f64, f64)) -> f64| {
-                let values: Vec<f64> = pairs.iter().map(of).filter(|value| !value.is_nan()).collect();
+            let mean = |component: fn(&(f64, f64)) -> f64| {
+                let values: Vec<f64> = pairs.iter().map(component).filter(|value| !value.is_nan()).collect();
                 values.iter().sum::<f64>() / values.len() as f64
             };
             self.cells.entry(key).or_default().push((mean(|pair| pair.0), mean(|pair| pair.1)));
         }
     }
 
-    /// What was found: in each cell, and last across the cells.
+    /// Returns the correlations within each cell, then those across all cells.
     pub fn finish(mut self, scenario: &Scenario) -> Vec<CorrelationEntry> {
         if scenario.cells.len() > 1 {
             for (key, pairs) in &self.cells {
@@ -75,22 +75,22 @@ impl Correlations {
     }
 }
 
-/// How strongly the throughput of flows that were watched follows all that, bin by bin.
+/// Returns the correlations of observed flows, over bins.
 pub fn of_observed(outcome: &Outcome) -> Vec<CorrelationEntry> {
     let pairs = pairs(outcome, 0..outcome.bins);
     let found = pairs.iter().filter_map(|(key, pairs)| Some((key, correlation_in_time(pairs)?)));
     found.map(|(key, found)| entry(Some(0), key, found)).collect()
 }
 
-/// The values of a flow's throughput in some bins beside those of what it may follow. An application's windows are
-/// those of either end.
+/// Returns pairs of a correlated metric and the flow's throughput for these bins. An application has windows at
+/// both ends.
 fn pairs(outcome: &Outcome, bins: Range<usize>) -> Pairs {
     let mut all = Pairs::new();
-    for throughput in of(outcome, Metric::FlowThroughput).iter().take(MOST_FLOWS) {
+    for throughput in of(outcome, Metric::FlowThroughput).iter().take(MAX_FLOWS) {
         let flow = &throughput.subject;
         let subjects = [flow.clone()].into_iter().chain(Direction::BOTH.map(|direction| direction.of(flow)));
         let subjects: Vec<String> = subjects.collect();
-        for metric in FOLLOWED {
+        for metric in CORRELATED {
             for series in of(outcome, metric).iter().filter(|series| subjects.contains(&series.subject)) {
                 let values = series.values.iter().zip(&throughput.values);
                 let values = values.take(bins.end).skip(bins.start).map(|(x, y)| (*x, *y));

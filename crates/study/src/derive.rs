@@ -1,8 +1,7 @@
-//! Metrics computed from those a stage measures: fairness, and use of what is left.
+//! Metrics derived from measured ones: fairness, and utilization net of background traffic.
 //!
-//! A flow counts from the bin in which it starts to the one in which it stops, or in which
-//! the last byte of its bulk arrives; a VPN counts while one of its flows does. Where
-//! nothing counts, a bin has no value.
+//! A flow is active from the bin in which it starts until the bin in which it stops or the last byte of its bulk
+//! transfer arrives. A VPN is active while one of its flows is. A bin without an active flow has no value.
 
 use netstage_core::measure::{jain, weighted_fairness};
 use netstage_core::traffic::Pattern;
@@ -11,14 +10,14 @@ use netstage_scenario::plan::{Hop, Plan};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-/// A measured flow: any but background.
+/// Flow other than background.
 struct Member<'a> {
     vpn: Option<usize>,
     active: Range<usize>,
     throughput: &'a [f64],
 }
 
-/// Adds the derived series, and orders all by metric.
+/// Adds the derived series and sorts all series by metric.
 pub fn derive(plan: &Plan, outcome: &mut Outcome) {
     let mut derived = Vec::new();
     let members = members(plan, outcome);
@@ -26,19 +25,19 @@ pub fn derive(plan: &Plan, outcome: &mut Outcome) {
         derived.extend(inter_vpn(plan, outcome, &members));
         derived.extend(intra_vpn(plan, outcome.bins, &members));
     }
-    derived.extend(utilisation(plan, outcome));
+    derived.extend(utilization(plan, outcome));
     outcome.series.extend(derived);
     outcome.series.sort_by_key(|series| series.metric);
 }
 
-/// Whether a metric has a value per span instead of one per bin. What a test finds does not
-/// depend on the span either.
+/// Returns whether a metric has one value per span instead of one per bin. Findings of tests count as such, as they
+/// do not depend on bins.
 pub fn is_whole_span(metric: Metric) -> bool {
     let whole = matches!(metric, Metric::FairnessIntraVpnWholeRun | Metric::FairnessIntraVpnEachWholeRun);
     whole || metric.is_finding()
 }
 
-/// The values of a whole-span metric over `bins`, by subject.
+/// Returns the values of a whole-span metric over `bins`, by subject.
 pub fn whole_span(plan: &Plan, outcome: &Outcome, metric: Metric, bins: &Range<usize>) -> Vec<(String, f64)> {
     let members = members(plan, outcome);
     let means = |vpn: Option<usize>| -> Vec<f64> {
@@ -62,14 +61,14 @@ pub fn whole_span(plan: &Plan, outcome: &Outcome, metric: Metric, bins: &Range<u
     }
 }
 
-/// What tests found of a metric, by subject.
+/// Returns the tests' findings of a metric, by subject.
 fn findings(outcome: &Outcome, metric: Metric) -> Vec<(String, f64)> {
     let name = metric.info().name;
     let found = outcome.tests.iter().flat_map(|test| &test.findings).filter(|f| f.metric == name);
     found.map(|finding| (finding.subject.clone(), finding.value)).collect()
 }
 
-/// Bins of a run that count: from the one in which the first measured flow starts.
+/// Returns the measured bins of a run: those from the start of the first measured flow.
 pub fn measured(plan: &Plan, bins: usize) -> Range<usize> {
     let starts = plan.flows.iter().filter(|f| !f.background && f.count > 0).map(|f| f.start.0);
     let interval = plan.measure.interval.0.max(1);
@@ -97,7 +96,7 @@ fn members<'a>(plan: &Plan, outcome: &'a Outcome) -> Vec<Member<'a>> {
     members
 }
 
-/// One past the bin in which the last of `size` bytes arrives.
+/// Returns the index after the bin in which the last of `size` bytes arrives.
 fn bulk_end(throughput: &[f64], size: u64, seconds: f64) -> usize {
     let mut left = size as f64 - 0.5;
     for (bin, rate) in throughput.iter().enumerate() {
@@ -109,7 +108,7 @@ fn bulk_end(throughput: &[f64], size: u64, seconds: f64) -> usize {
     throughput.len()
 }
 
-/// The series of one metric; they stand together.
+/// Returns the series of one metric, which are adjacent.
 pub fn of(outcome: &Outcome, metric: Metric) -> &[Series] {
     let start = outcome.series.partition_point(|s| s.metric < metric);
     let end = outcome.series.partition_point(|s| s.metric <= metric);
@@ -154,8 +153,8 @@ fn intra_vpn(plan: &Plan, bins: usize, members: &[Member]) -> Vec<Series> {
     std::iter::once(pooled).chain(each).collect()
 }
 
-/// Directions of links that limit measured flows: on each group's way, those that offer
-/// each flow crossing them least.
+/// Returns the link directions that limit measured flows: on the path of each flow group, those with the smallest
+/// rate per flow.
 fn bottlenecks(plan: &Plan) -> Vec<Hop> {
     let measured = || plan.flows.iter().filter(|f| !f.background && f.count > 0);
     let mut crossing: BTreeMap<Hop, usize> = BTreeMap::new();
@@ -168,8 +167,8 @@ fn bottlenecks(plan: &Plan) -> Vec<Hop> {
     let mut found = Vec::new();
     for group in measured() {
         for path in group.paths() {
-            let least = path.iter().map(|&hop| share(hop)).fold(f64::INFINITY, f64::min);
-            found.extend(path.iter().filter(|&&hop| share(hop) <= least));
+            let min_share = path.iter().map(|&hop| share(hop)).fold(f64::INFINITY, f64::min);
+            found.extend(path.iter().filter(|&&hop| share(hop) <= min_share));
         }
     }
     found.sort();
@@ -177,7 +176,7 @@ fn bottlenecks(plan: &Plan) -> Vec<Hop> {
     found
 }
 
-fn utilisation(plan: &Plan, outcome: &Outcome) -> Vec<Series> {
+fn utilization(plan: &Plan, outcome: &Outcome) -> Vec<Series> {
     let series = |hop: Hop| {
         let subject = plan.hop_name(hop);
         let throughput = outcome.get(Metric::LinkThroughput, &subject)?;
@@ -186,13 +185,17 @@ fn utilisation(plan: &Plan, outcome: &Outcome) -> Vec<Series> {
         let started = measured(plan, outcome.bins);
         let value = |bin: usize| {
             let total = throughput.values[bin];
-            let aside = background.map_or(0.0, |b| b.values[bin]);
-            // Framing takes its share of a line's rate: what is left for IP shows while it is busy.
+            let background = background.map_or(0.0, |b| b.values[bin]);
+            // Framing consumes part of a line's rate. The rate available to IP follows from the utilization.
             let framed = plan.hop(hop).overhead > 0;
             let busy = busy.map_or(f64::NAN, |b| b.values[bin]);
             let capacity = if framed && busy > 0.0 { total / busy } else { rate(plan, hop, bin, outcome) };
-            let left = capacity - aside;
-            if started.contains(&bin) && left > 0.0 { (total - aside) / left } else { f64::NAN }
+            let available = capacity - background;
+            if started.contains(&bin) && available > 0.0 {
+                (total - background) / available
+            } else {
+                f64::NAN
+            }
         };
         let values = (0..outcome.bins).map(value).collect();
         Some(Series { metric: Metric::LinkUtilisationNet, subject, values })
@@ -200,7 +203,7 @@ fn utilisation(plan: &Plan, outcome: &Outcome) -> Vec<Series> {
     bottlenecks(plan).into_iter().filter_map(series).collect()
 }
 
-/// Mean rate of a direction over a bin, following its schedule.
+/// Returns the mean rate of a link direction over a bin, according to its schedule.
 fn rate(plan: &Plan, hop: Hop, bin: usize, outcome: &Outcome) -> f64 {
     let config = plan.hop(hop);
     let (from, to) = (bin as u64 * outcome.interval.0, (bin as u64 + 1) * outcome.interval.0);
@@ -224,8 +227,8 @@ mod tests {
     use netstage_core::link::Change;
     use netstage_core::quantity::BitRate;
 
-    /// The fixture's plan with flows of fixed rates from their starts on (a: 1 s, b: 2 s):
-    /// a's 1 and 1 Mbit/s, b's 3 and 1; background 2.
+    /// Returns the fixture's plan with constant rates: 1 and 1 Mbit/s in VPN a from 1 s on, 3 and 1 Mbit/s in VPN b
+    /// from 2 s on, and 2 Mbit/s of background.
     fn derived() -> (Plan, Outcome) {
         let plan = fixture::plan();
         let mut outcome = fixture::outcome(&plan, 1);
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn fairness_by_hand() {
+    fn fairness_matches_manual_calculation() {
         let (_, outcome) = derived();
         let nan = f64::NAN;
         // VPN a alone, then a : b = 2 : 4 with weights 1 : 2.
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn use_of_what_the_background_leaves_by_hand() {
+    fn net_utilization_matches_manual_calculation() {
         let (_, outcome) = derived();
         // 2 of 8 Mbit/s, then 6 of 8.
         values(&outcome, Metric::LinkUtilisationNet, "core.forward", [f64::NAN, 0.25, 0.75, 0.75]);
@@ -282,12 +285,12 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_span_averages_each_flow_first() {
+    fn whole_span_fairness_averages_each_flow_first() {
         let (plan, mut outcome) = derived();
         let metric = Metric::FairnessIntraVpnWholeRun;
         let value = &whole_span(&plan, &outcome, metric, &(2..10))[0].1;
         assert!((value - 0.75).abs() < 1e-12);
-        // Flows that take turns are fair over the whole, though in no bin.
+        // Flows that send alternately are fair over the span, but in no bin.
         for (k, series) in
             outcome.series.iter_mut().filter(|s| s.metric == Metric::FlowThroughput).enumerate()
         {
@@ -299,9 +302,9 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_is_done_no_longer_counts() {
+    fn a_finished_flow_is_not_counted() {
         let (mut plan, mut outcome) = derived();
-        // bulkb[0] has its 750,000 bytes after two bins, bulkb[1] only after six.
+        // bulkb[0] completes its 750,000 bytes after two bins, bulkb[1] after six.
         plan.flows[1].traffic = Pattern::Bulk { size: Some(750_000) }.into();
         outcome.series.retain(|s| s.metric < Metric::FairnessInterVpn);
         derive(&plan, &mut outcome);
@@ -315,11 +318,11 @@ mod tests {
     }
 
     #[test]
-    fn a_bottleneck_is_where_each_flow_gets_least() {
+    fn the_bottleneck_has_the_smallest_rate_per_flow() {
         let mut plan = fixture::plan();
         let core = Hop { link: 1, direction: 0 };
         assert_eq!(bottlenecks(&plan), [core]);
-        // As fast as the core, but for one flow instead of four.
+        // Same rate as the core, but shared by one flow instead of four.
         plan.links[0].directions[0].rate = BitRate(10_000_000);
         plan.flows[0].path.remove(0);
         plan.flows[1].count = 1;
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_follows_its_schedule() {
+    fn link_rate_follows_the_schedule() {
         let (mut plan, outcome) = derived();
         let core = Hop { link: 1, direction: 0 };
         let change = |rate, up| Change { rate, up, ..Change::default() };

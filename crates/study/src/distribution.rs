@@ -1,4 +1,4 @@
-//! Distributions and loads of a cell: histograms add over its runs, loads are averaged.
+//! Distributions and loads of a cell. Histograms are summed over its runs, loads are averaged.
 
 use crate::flow_parts;
 use crate::select::matches;
@@ -8,32 +8,32 @@ use netstage_scenario::plan::Plan;
 use netstage_scenario::record::{DistributionEntry, LoadEntry};
 use std::collections::BTreeMap;
 
-/// Collects the runs of one cell.
+/// Collector of the distributions and loads of one cell's runs.
 pub struct Collector {
-    /// Flow group of each flow, receivers apart.
+    /// Flow group of each flow, separately for each receiver.
     groups: BTreeMap<String, String>,
     histograms: BTreeMap<Key, Histogram>,
-    /// Each load with what was asked and achieved in each run.
+    /// Loads, each with the requested and achieved value of each run.
     loads: Vec<(Load, Vec<(f64, f64)>)>,
 }
 
-/// Metric, group, and the subject after its length: `bulk[9]` stands before `bulk[10]`.
+/// Metric, group, and the subject preceded by its length, so that `bulk[9]` sorts before `bulk[10]`.
 type Key = (Metric, String, usize, String);
 
-/// What a cell's runs come to.
+/// Distributions and loads of a cell.
 #[derive(Default)]
 pub struct Collected {
-    /// Per metric and subject, members of a flow group apart; ordered by metric and subject.
+    /// Distributions of individual flows, sorted by metric and subject.
     pub subjects: Vec<Distribution>,
-    /// Per metric and subject, members of a flow group together.
+    /// Distributions of flow groups: metric, group and histogram.
     pub groups: Vec<(Metric, String, Histogram)>,
-    /// Loads, averaged over runs.
+    /// Loads, averaged over the runs.
     pub loads: Vec<LoadEntry>,
 }
 
 impl Collected {
-    /// Distributions of a metric whose subjects match a pattern: of groups, or where none
-    /// matches, of their members.
+    /// Returns the distributions of a metric whose flow group matches a pattern or, if none does, those of matching
+    /// flows.
     pub fn chosen(&self, metric: Metric, pattern: &str) -> Vec<(String, Histogram)> {
         let groups = self.groups.iter().filter(|(m, group, _)| *m == metric && matches(pattern, group));
         let groups: Vec<_> = groups.map(|(_, group, histogram)| (group.clone(), histogram.clone())).collect();
@@ -51,7 +51,7 @@ impl Collected {
 }
 
 impl Collector {
-    /// Nothing collected yet.
+    /// Creates an empty collector.
     pub fn new(plan: &Plan) -> Collector {
         let groups = flow_parts(plan).map(|(subject, part)| (subject, part.narrow().to_owned())).collect();
         Collector { groups, histograms: BTreeMap::new(), loads: Vec::new() }
@@ -66,18 +66,18 @@ impl Collector {
             self.histograms.entry(key).or_default().add(&taken.buckets);
         }
         for load in &outcome.loads {
-            let same = |(known, _): &(Load, _)| {
-                (&known.subject, &known.quantity, &known.unit) == (&load.subject, &load.quantity, &load.unit)
+            let is_same = |(other, _): &(Load, _)| {
+                (&other.subject, &other.quantity, &other.unit) == (&load.subject, &load.quantity, &load.unit)
             };
-            let place = self.loads.iter().position(same).unwrap_or_else(|| {
+            let index = self.loads.iter().position(is_same).unwrap_or_else(|| {
                 self.loads.push((load.clone(), Vec::new()));
                 self.loads.len() - 1
             });
-            self.loads[place].1.push((load.asked, load.achieved));
+            self.loads[index].1.push((load.asked, load.achieved));
         }
     }
 
-    /// What they come to.
+    /// Returns the sums of the histograms and the means of the loads.
     pub fn finish(self) -> Collected {
         let mut groups: Vec<(Metric, String, Histogram)> = Vec::new();
         let mut subjects = Vec::new();
@@ -97,18 +97,18 @@ impl Collector {
     }
 }
 
-/// A load over its runs; none where a number does not exist.
+/// Returns the mean of a load over its runs, or `None` if a value is missing.
 fn averaged(load: Load, runs: &[(f64, f64)]) -> Option<LoadEntry> {
     let mean = |values: fn(&(f64, f64)) -> f64| runs.iter().map(values).sum::<f64>() / runs.len() as f64;
-    let off = |(asked, achieved): &(f64, f64)| (achieved - asked).abs();
-    let worst = runs.iter().max_by(|a, b| off(a).total_cmp(&off(b)))?.1;
+    let deviation = |(requested, achieved): &(f64, f64)| (achieved - requested).abs();
+    let worst = runs.iter().max_by(|a, b| deviation(a).total_cmp(&deviation(b)))?.1;
     let (asked, achieved) = (mean(|r| r.0), mean(|r| r.1));
     let Load { subject, quantity, unit, layer, .. } = load;
     let entry = LoadEntry { subject, quantity, unit, layer, asked, achieved, worst };
     (asked.is_finite() && achieved.is_finite()).then_some(entry)
 }
 
-/// A few numbers of a distribution; they are whole nanoseconds, told in seconds.
+/// Returns summary statistics, in seconds, of a distribution in nanoseconds.
 pub fn summary(metric: Metric, subject: &str, histogram: &Histogram) -> DistributionEntry {
     let quantile = |q| histogram.quantile(q).unwrap_or(0) as f64 / 1e9;
     DistributionEntry {

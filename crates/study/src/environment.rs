@@ -1,36 +1,36 @@
-//! `environment.json`: all that may differ between two equal runs.
+//! `environment.json`: the data that may differ between two executions of the same study.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Where and when a study ran.
+/// Host and time of a study.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Environment {
-    /// Name of the host.
+    /// Host name.
     pub host: String,
-    /// Kernel.
+    /// Kernel name and version.
     pub kernel: String,
-    /// Processor.
+    /// Processor model.
     pub cpu: String,
-    /// Its logical cores.
+    /// Logical CPU cores.
     pub cores: usize,
     /// Worker threads.
     pub jobs: usize,
-    /// When the study (or its last part) was started: UTC, RFC 3339.
+    /// Start time of the study, or of its last part after a resume (UTC, RFC 3339).
     pub started: String,
-    /// Wall-clock time from there to the end.
+    /// Wall-clock time from the start to the end.
     pub wall_seconds: f64,
-    /// CPU time of the process in it.
+    /// CPU time of the process over that time.
     pub cpu_seconds: f64,
-    /// Runs finished in it.
+    /// Runs finished over that time.
     pub runs: usize,
-    /// Runs taken over from earlier parts.
+    /// Runs reused from earlier parts.
     pub resumed_runs: usize,
 }
 
-/// Takes the time of a study.
+/// Timer of a study.
 pub struct Watch {
     started: String,
     wall: Instant,
@@ -38,13 +38,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts now.
+    /// Starts the timer.
     pub fn start() -> Watch {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         Watch { started: rfc3339(now), wall: Instant::now(), cpu: cpu_seconds() }
     }
 
-    /// The environment, and the time since the start.
+    /// Returns the environment with the time since the start.
     pub fn stop(&self, jobs: usize, runs: usize, resumed_runs: usize) -> Environment {
         let line = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let cpus = line("/proc/cpuinfo");
@@ -64,16 +64,16 @@ impl Watch {
     }
 }
 
-/// CPU time of this process, from the kernel's count of its threads' ticks (100 a second).
+/// Returns the CPU time of this process, from the kernel's count of ticks (100 per second).
 fn cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The command's name, in parentheses, may itself hold spaces and parentheses.
+    // The command name, in parentheses, may contain spaces and parentheses.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks = fields.split_whitespace().skip(11).take(2).filter_map(|f| f.parse::<f64>().ok());
     ticks.sum::<f64>() / 100.0
 }
 
-/// Seconds since 1970 as UTC (civil-from-days over 400-year eras).
+/// Formats seconds since 1970 as a UTC date (civil-from-days over 400-year eras).
 fn rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day) = (days / 146_097, days % 146_097);
@@ -92,14 +92,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_the_calendar() {
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(rfc3339(1_735_689_599), "2024-12-31T23:59:59Z");
     }
 
     #[test]
-    fn the_watch_sees_work() {
+    fn the_timer_measures_wall_and_cpu_time() {
         let watch = Watch::start();
         let mut x = 1u64;
         while watch.wall.elapsed().as_millis() < 60 {

@@ -1,58 +1,58 @@
-//! What can go wrong, as far as a caller can act on it.
+//! Errors of studies and records.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a study yields no record.
+/// Error of a study.
 #[derive(Debug)]
 pub enum Error {
-    /// The output folder holds something else, or a finished study; it is untouched.
+    /// Output folder that holds a finished study or other files. It is unchanged.
     Occupied {
-        /// The folder.
+        /// Output folder.
         folder: PathBuf,
-        /// What it holds.
+        /// Contents, as a predicate: "holds other files".
         holds: String,
     },
-    /// Another process works in the output folder.
+    /// Output folder locked by another process.
     InUse {
-        /// The folder.
+        /// Output folder.
         folder: PathBuf,
     },
-    /// A run failed.
+    /// Failed run.
     Run {
-        /// Its cell, in words.
+        /// Label of the cell.
         cell: String,
-        /// Its seed.
+        /// Seed.
         seed: u64,
-        /// Why.
+        /// Reason.
         message: String,
     },
-    /// The stage cannot run a plan of this scenario.
+    /// Scenario that the stage cannot run.
     Unsupported(String),
-    /// This host or this user lacks what the stage needs.
+    /// Program, kernel feature or permission that the stage requires and this host lacks.
     Missing {
-        /// What is missing.
+        /// Missing requirement.
         message: String,
-        /// How to get it.
+        /// Remedy.
         remedy: String,
     },
-    /// Reading or writing failed. Finished runs are kept.
+    /// Failed read or write. Finished runs are kept.
     Io {
-        /// What failed: "write", "read", …
+        /// Failed operation: "write", "read", …
         doing: &'static str,
-        /// Where.
+        /// File or folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// Interrupted; the finished runs are kept.
+    /// Interruption. Finished runs are kept.
     Interrupted {
-        /// The folder.
+        /// Output folder.
         folder: PathBuf,
-        /// Runs finished.
+        /// Finished runs.
         done: usize,
-        /// Runs in all.
+        /// Total runs.
         total: usize,
     },
 }
@@ -68,7 +68,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Occupied { folder, holds } => {
-                write!(f, "{} {holds}; it is left as it is", folder.display())
+                write!(f, "{} {holds}; it was not changed", folder.display())
             }
             Error::InUse { folder } => write!(f, "another netstage is writing to {}", folder.display()),
             Error::Run { cell, seed, message } if cell.is_empty() => {
@@ -95,29 +95,29 @@ impl std::error::Error for Error {
     }
 }
 
-/// Why a folder is not a record that can be read.
+/// Error of opening a record.
 #[derive(Debug)]
 pub enum OpenError {
-    /// There is no record.
+    /// Folder without a record.
     Missing(PathBuf),
-    /// Its study is not finished.
+    /// Folder of an unfinished study.
     Incomplete {
-        /// The folder.
+        /// Folder.
         folder: PathBuf,
-        /// What its scenario is called.
+        /// Title of the scenario.
         title: String,
-        /// What it runs on.
+        /// Name of the stage.
         stage: String,
-        /// Runs finished.
+        /// Finished runs.
         done: usize,
-        /// Runs in all.
+        /// Total runs.
         total: usize,
     },
-    /// A file is damaged, or of a version this tool does not read.
+    /// File that is damaged or has an unsupported version.
     Unreadable {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
 }
@@ -128,7 +128,7 @@ impl fmt::Display for OpenError {
             OpenError::Missing(folder) => write!(f, "{} holds no record (no record.json)", folder.display()),
             OpenError::Incomplete { folder, done, total, .. } => write!(
                 f,
-                "{} is unfinished: {done} of {total} runs are done; the same `netstage run` goes on with it",
+                "{} is unfinished: {done} of {total} runs are done; repeat the same `netstage run` to resume it",
                 folder.display()
             ),
             OpenError::Unreadable { path, why } => write!(f, "{}: {why}", path.display()),

@@ -1,9 +1,9 @@
-//! A figure as data: what the SVG writer and the interactive report both draw.
+//! Data of a figure, drawn by the SVG writer and by the interactive report.
 
 use crate::format::rounded;
 use serde::{Deserialize, Serialize};
 
-/// What a figure looks like.
+/// Type of chart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -12,72 +12,71 @@ pub enum Kind {
     Line,
     /// Bars over categories.
     Bar,
-    /// Coloured cells over two categories.
+    /// Colored cells over two categories.
     Heatmap,
 }
 
-/// How an axis is divided.
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
-    /// Evenly.
+    /// Linear.
     #[default]
     Linear,
-    /// By powers.
+    /// Logarithmic.
     Log,
-    /// By nines: a share p of all stands at 1 / (1 − p), by powers, and is labelled as a
-    /// percentage.
+    /// Nines: a share p is plotted at 1 / (1 − p) on a logarithmic scale and labeled as a percentage.
     Nines,
 }
 
-/// An axis.
+/// Axis of a figure.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Axis {
-    /// What it shows.
+    /// Plotted quantity.
     pub label: String,
-    /// Unit of its numbers.
+    /// Unit of the values.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unit: String,
-    /// How it is divided.
+    /// Scale.
     #[serde(default)]
     pub scale: Scale,
-    /// Lower end, where given.
+    /// Lower bound; `None`: from the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
-    /// Upper end, where given.
+    /// Upper bound; `None`: from the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
 }
 
-/// A line, or the bars of one colour.
+/// Line, or the bars of one color.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Ascending; where absent, the figure's `shared_x` holds.
+    /// Positions of the points, ascending; `None`: the figure's `shared_x`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x: Option<Vec<f64>>,
     /// Means over runs.
     pub y: Vec<Option<f64>>,
-    /// Lower ends of their 95 % intervals.
+    /// Lower bounds of the 95 % intervals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low: Option<Vec<Option<f64>>>,
-    /// Upper ends.
+    /// Upper bounds of the 95 % intervals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<Vec<Option<f64>>>,
-    /// Drawn dashed.
+    /// Whether the line is dashed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dashed: bool,
-    /// Drawn as marks that no line joins: each stands for itself.
+    /// Whether the points are drawn as separate marks instead of a line.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub points: bool,
-    /// Series of one group stand together in the legend.
+    /// Group of adjacent series in the legend; empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
 }
 
 impl Series {
-    /// Multiplies its values, as for other units.
+    /// Multiplies the positions by `x` and the values by `y`, to convert units.
     pub fn scale(&mut self, x: f64, y: f64) {
         self.x.iter_mut().flatten().for_each(|value| *value = rounded(*value * x));
         let columns = [Some(&mut self.y), self.low.as_mut(), self.high.as_mut()];
@@ -86,29 +85,29 @@ impl Series {
     }
 }
 
-/// A horizontal line.
+/// Horizontal line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReferenceLine {
-    /// Where.
+    /// Position on the vertical axis.
     pub value: f64,
-    /// Its label.
+    /// Label.
     pub label: String,
 }
 
-/// A figure.
+/// Chart with its texts and data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// Its name, also of its SVG file.
+    /// Name of the figure and of its SVG file.
     pub name: String,
-    /// Its title.
+    /// Title.
     pub title: String,
-    /// What is plotted.
+    /// Caption.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub caption: String,
-    /// What the paper (or whoever) claims.
+    /// Claim that the figure verifies, such as a statement of a paper.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub claim: String,
-    /// What it looks like.
+    /// Type of chart.
     pub kind: Kind,
     /// Horizontal axis.
     pub x: Axis,
@@ -117,19 +116,19 @@ pub struct Figure {
     /// Lines or bars.
     #[serde(default)]
     pub series: Vec<Series>,
-    /// Where all lines have their points at the same places.
+    /// Positions of the points, if all lines share them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_x: Option<Vec<f64>>,
-    /// Names of the x positions of bars and heat maps.
+    /// Categories on the horizontal axis of bar charts and heat maps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
-    /// Names of a heat map's rows.
+    /// Rows of a heat map.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub y_categories: Vec<String>,
-    /// A heat map's values by row, the first row at the bottom.
+    /// Values of a heat map by row, the bottom row first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cells: Vec<Vec<Option<f64>>>,
-    /// What a heat map's cells hold.
+    /// Axis of a heat map's values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Axis>,
     /// Horizontal lines.
@@ -138,7 +137,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// The places of a line's points.
+    /// Returns the positions of a line's points.
     pub fn x_of<'a>(&'a self, series: &'a Series) -> &'a [f64] {
         series.x.as_deref().or(self.shared_x.as_deref()).unwrap_or(&[])
     }

@@ -1,7 +1,7 @@
-//! The output folder while a study runs: its manifest, its lock, the files of finished runs.
+//! Output folder of an unfinished study: manifest, lock and the files of finished runs.
 //!
-//! A file is written beside its place and renamed. The name of a run's file carries the
-//! checksum of its bytes, so a damaged one is never taken for a result.
+//! A file is written under a temporary name, then renamed. The name of a run's file contains the checksum of its
+//! bytes, so that a damaged file is never used as a result.
 
 use crate::{Error, checksum};
 use bytes::Bytes;
@@ -15,27 +15,27 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// The manifest: what the folder is for.
+/// Manifest, which identifies the study.
 pub const PLAN: &str = "plan.json";
-/// The files of finished runs.
+/// Folder of the files of finished runs.
 pub const RUNS: &str = "runs";
-/// The record, written last.
+/// Record, written last.
 pub const RECORD: &str = "record.json";
 
 /// Contents of `plan.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Schema of the record it will become.
+    /// Schema version of the record.
     pub schema: String,
-    /// The tool.
+    /// Name and version of the tool.
     pub tool: String,
-    /// The stage.
+    /// Name of the stage.
     pub stage: String,
-    /// What the scenario is called.
+    /// Title of the scenario.
     pub title: String,
-    /// Identity of all that decides the results.
+    /// Hash of all inputs that determine the results.
     pub plan: String,
-    /// Cells.
+    /// Number of cells.
     pub cells: usize,
     /// First seed.
     pub seed: u64,
@@ -44,11 +44,11 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The manifest of a study.
+    /// Creates the manifest of a study.
     pub fn new(scenario: &Scenario, stage: &str, tool: &str) -> Manifest {
         let mut all = format!("{:?}", (&scenario.text, scenario.seed, scenario.repeat));
         for cell in &scenario.cells {
-            // The plan as well as the text: it holds what other files gave it.
+            // The text does not contain the data of other files, such as traces; the plan does.
             write!(all, "{:?}", (&cell.variant, &cell.settings, &cell.plan)).expect("writing to a string");
         }
         let schema = format!("{MAJOR}.{MINOR}");
@@ -65,26 +65,36 @@ impl Manifest {
         }
     }
 
-    /// Runs in all.
+    /// Returns the total number of runs.
     pub fn total(&self) -> usize {
         self.cells * self.repeat as usize
     }
 
-    /// Reads a folder's manifest, if it holds one.
+    /// Reads a folder's manifest; `None` if it is missing or damaged.
     pub fn read(folder: &Path) -> Option<Manifest> {
         serde_json::from_slice(&regular::read(&folder.join(PLAN)).ok()?).ok()
     }
 }
 
-/// An output folder, locked for this process.
+/// Returns the folders that a record may go to if its first choice is occupied: `base`, `base-2`, … `base-1000`.
+pub fn folders(base: &Path) -> impl Iterator<Item = PathBuf> {
+    let numbered = (2..=1000).map(|number| {
+        let mut name = base.as_os_str().to_owned();
+        name.push(format!("-{number}"));
+        name.into()
+    });
+    std::iter::once(base.to_owned()).chain(numbered)
+}
+
+/// Output folder, locked by this process.
 pub struct Folder {
     path: PathBuf,
     _lock: File,
 }
 
 impl Folder {
-    /// Takes a folder for a study: a new or empty one, or one that holds the same study,
-    /// unfinished, or another of which no run is finished.
+    /// Opens and locks the folder of a study. It must be new, be empty, or hold the same study unfinished, or another
+    /// study without finished runs.
     pub fn take(path: &Path, manifest: &Manifest) -> Result<Folder, Error> {
         let occupied = |holds: String| Error::Occupied { folder: path.to_owned(), holds };
         fs::create_dir_all(path).map_err(Error::io("create", path))?;
@@ -98,26 +108,26 @@ impl Folder {
         if folder.file(RECORD).exists() {
             let same =
                 regular::read_to_string(&folder.file(RECORD)).is_ok_and(|text| text.contains(&manifest.plan));
-            let what =
+            let contents =
                 if same { "already holds this study, finished" } else { "holds the record of another study" };
-            return Err(occupied(what.into()));
+            return Err(occupied(contents.into()));
         }
         if folder.file(PLAN).exists() {
-            let what = match Manifest::read(path) {
+            let contents = match Manifest::read(path) {
                 Some(other) if other == *manifest => return Ok(folder),
-                // Nothing is lost with a study that was refused, or stopped before its first run was finished.
+                // A study that was rejected or stopped before its first run finished has no results to lose.
                 Some(_) if count_runs(path) == 0 => None,
                 Some(other) => {
                     Some(format!("holds another study, unfinished ({})", difference(&other, manifest)))
                 }
                 None => Some("holds a plan.json that cannot be read".into()),
             };
-            if let Some(what) = what {
-                return Err(occupied(what));
+            if let Some(contents) = contents {
+                return Err(occupied(contents));
             }
         } else {
             let mut others = fs::read_dir(path).map_err(Error::io("read", path))?.filter_map(Result::ok);
-            // A kill while the manifest was being written leaves its first bytes.
+            // A kill during the write of the manifest leaves a partial file.
             if others.any(|entry| entry.file_name() != partial(PLAN).as_str()) {
                 return Err(occupied("holds other files".into()));
             }
@@ -127,43 +137,43 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Path of a file in the folder.
+    /// Returns the path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Writes a file beside its place, and then puts it there.
+    /// Writes a file under a temporary name, then renames it.
     pub fn write(&self, name: &str, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Error> {
-        let aside = self.file(&partial(name));
-        let place = self.file(name);
+        let temporary = self.file(&partial(name));
+        let path = self.file(name);
         let write = || {
-            let mut file = File::create(&aside)?;
+            let mut file = File::create(&temporary)?;
             fill(&mut file)?;
-            // A name that survives a power failure must not point to bytes that did not.
+            // Without this, the name may survive a power failure and the contents not.
             file.sync_all()?;
-            fs::rename(&aside, &place)
+            fs::rename(&temporary, &path)
         };
         let written = write();
         if written.is_err() {
-            // What was written of it only takes up space.
-            let _ = fs::remove_file(&aside);
+            // The partial file only uses space.
+            let _ = fs::remove_file(&temporary);
         }
-        written.map_err(Error::io("write", &place))
+        written.map_err(Error::io("write", &path))
     }
 
-    /// Keeps the file of a finished run.
+    /// Saves the file of a finished run.
     pub fn keep_run(&self, cell: usize, seed: u64, bytes: &[u8]) -> Result<(), Error> {
         let runs = self.file(RUNS);
-        let aside = runs.join(partial(&format!("{cell}-{seed}.parquet")));
-        let place = runs.join(format!("{cell}-{seed}.{:016x}.parquet", checksum(bytes)));
-        let written = fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, &place));
+        let temporary = runs.join(partial(&format!("{cell}-{seed}.parquet")));
+        let path = runs.join(format!("{cell}-{seed}.{:016x}.parquet", checksum(bytes)));
+        let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, &path));
         if written.is_err() {
-            let _ = fs::remove_file(&aside);
+            let _ = fs::remove_file(&temporary);
         }
-        written.map_err(Error::io("write", &place))
+        written.map_err(Error::io("write", &path))
     }
 
-    /// The finished runs; whatever else is among them is removed.
+    /// Returns the files of the finished runs and removes all others.
     pub fn finished_runs(&self) -> Result<BTreeMap<(usize, u64), PathBuf>, Error> {
         let runs = self.file(RUNS);
         fs::create_dir_all(&runs).map_err(Error::io("create", &runs))?;
@@ -178,7 +188,7 @@ impl Folder {
         Ok(finished)
     }
 
-    /// Removes what only an unfinished study needs.
+    /// Removes the files that only an unfinished study needs.
     pub fn tidy(&self) -> Result<(), Error> {
         let (runs, plan) = (self.file(RUNS), self.file(PLAN));
         if runs.exists() {
@@ -192,13 +202,13 @@ fn partial(name: &str) -> String {
     format!("{name}.partial")
 }
 
-/// Finished runs a folder seems to hold, judging by names alone.
+/// Counts the finished runs of a folder by file name, without verifying the files.
 pub fn count_runs(folder: &Path) -> usize {
     let entries = fs::read_dir(folder.join(RUNS)).into_iter().flatten().filter_map(Result::ok);
     entries.filter(|entry| run_of(&entry.path()).is_some()).count()
 }
 
-/// Cell and seed of a run's file, by its name.
+/// Parses the cell and seed in the name of a run's file.
 fn run_of(path: &Path) -> Option<(usize, u64)> {
     let stem = path.file_name()?.to_str()?.strip_suffix(".parquet")?;
     let (run, _) = stem.split_once('.')?;
@@ -206,7 +216,7 @@ fn run_of(path: &Path) -> Option<(usize, u64)> {
     Some((cell.parse().ok()?, seed.parse().ok()?))
 }
 
-/// The bytes of a run's file, if they are those that were written.
+/// Reads a run's file and verifies its checksum.
 pub fn read_checked(path: &Path) -> io::Result<Bytes> {
     let bytes = regular::read(path)?;
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
@@ -216,16 +226,16 @@ pub fn read_checked(path: &Path) -> io::Result<Bytes> {
     Ok(bytes.into())
 }
 
-/// What sets two studies apart, in a few words.
-fn difference(there: &Manifest, here: &Manifest) -> String {
-    if there.title != here.title {
-        format!("\"{}\"", there.title)
-    } else if there.tool != here.tool || there.schema != here.schema {
-        format!("by {}", there.tool)
-    } else if there.stage != here.stage {
-        format!("on {}", there.stage)
-    } else if (there.seed, there.repeat) != (here.seed, here.repeat) {
-        format!("seed {}, repeat {}", there.seed, there.repeat)
+/// Describes how the study `other` in a folder differs from the study `this`.
+fn difference(other: &Manifest, this: &Manifest) -> String {
+    if other.title != this.title {
+        format!("\"{}\"", other.title)
+    } else if other.tool != this.tool || other.schema != this.schema {
+        format!("by {}", other.tool)
+    } else if other.stage != this.stage {
+        format!("on {}", other.stage)
+    } else if (other.seed, other.repeat) != (this.seed, this.repeat) {
+        format!("seed {}, repeat {}", other.seed, other.repeat)
     } else {
         "of the same title, but the scenario differs".into()
     }

@@ -1,9 +1,9 @@
-//! Numbers as people read them.
+//! Formatting of numbers, quantities and estimates.
 
 use netstage_core::time::Instant;
 use netstage_scenario::record::Estimate;
 
-/// Four significant digits at most, without trailing zeros.
+/// Formats a number with at most four significant digits, without trailing zeros.
 pub fn number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return if value == 0.0 { "0".into() } else { "–".into() };
@@ -17,7 +17,7 @@ pub fn number(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// To six significant digits: more cannot be seen, and would double the size of a page.
+/// Rounds to six significant digits. More are not visible in a figure and would double the size of a page.
 pub fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -25,7 +25,7 @@ pub fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
-/// What a value of `unit` of this size is divided by, and the unit it then has.
+/// Returns the divisor for values up to `largest`, and `unit` with the matching prefix.
 pub fn scale(largest: f64, unit: &str) -> (f64, String) {
     let large: &[(f64, &str)] = &[(1e9, "G"), (1e6, "M"), (1e3, "k")];
     let small: &[(f64, &str)] = &[(1e-3, "m"), (1e-6, "µ"), (1e-9, "n")];
@@ -40,8 +40,7 @@ pub fn scale(largest: f64, unit: &str) -> (f64, String) {
     found.map_or((1.0, unit.to_owned()), |(factor, prefix)| (*factor, format!("{prefix}{unit}")))
 }
 
-/// What a number of unit `from` is multiplied by to be one of unit `to`, where both are
-/// the same but for their prefix.
+/// Returns the factor that converts unit `from` to unit `to`, or `None` if they differ by more than the prefix.
 pub fn ratio(from: &str, to: &str) -> Option<f64> {
     if from == to {
         return Some(1.0);
@@ -56,17 +55,18 @@ pub fn ratio(from: &str, to: &str) -> Option<f64> {
         .find_map(|base| Some(factor(from, base)? / factor(to, base)?))
 }
 
-/// A value with its unit: `12.5 Mbit/s`.
+/// Formats a value with its unit: `12.5 Mbit/s`.
 pub fn quantity(value: f64, unit: &str) -> String {
     let (factor, unit) = scale(value, unit);
     format!("{} {unit}", number(value / factor)).trim_end().to_owned()
 }
 
-/// Decimals of a mean and its interval, and the smallest interval that they do not show as zero.
-const MOST_DECIMALS: i32 = 4;
-const SMALLEST_SHOWN: f64 = 0.5e-4;
+/// Maximum decimals of a mean and its interval.
+const MAX_DECIMALS: i32 = 4;
+/// Smallest interval that is not rounded to zero at these decimals.
+const MIN_ROUNDED_INTERVAL: f64 = 0.5e-4;
 
-/// A mean with half of its interval: `12.5 ± 0.3 Mbit/s`; a dash where there is none.
+/// Formats a mean with half of its interval, `12.5 ± 0.3 Mbit/s`, or a dash if there is no mean.
 pub fn estimate(value: &Estimate, unit: &str) -> String {
     let Some(mean) = value.mean else { return "–".into() };
     let (factor, unit) = scale(mean, unit);
@@ -74,11 +74,11 @@ pub fn estimate(value: &Estimate, unit: &str) -> String {
     let text = match value.high {
         Some(high) if high > mean => {
             let half = (high - mean) / factor;
-            if half < SMALLEST_SHOWN {
+            if half < MIN_ROUNDED_INTERVAL {
                 format!("{mean_text} ± {half:.1e}")
             } else {
-                // The interval shows no more decimals than two of its own digits, the mean as many.
-                let decimals = (1 - half.log10().floor() as i32).clamp(0, MOST_DECIMALS) as usize;
+                // The interval has two significant digits; the mean has the same number of decimals.
+                let decimals = (1 - half.log10().floor() as i32).clamp(0, MAX_DECIMALS) as usize;
                 format!("{:.decimals$} ± {half:.decimals$}", mean / factor)
             }
         }
@@ -87,17 +87,17 @@ pub fn estimate(value: &Estimate, unit: &str) -> String {
     format!("{text} {unit}").trim_end().to_owned()
 }
 
-/// A time span: `10–50 s`.
+/// Formats a time span: `10–50 s`.
 pub fn span(over: (Instant, Instant)) -> String {
     format!("{}–{} s", number(over.0.as_secs_f64()), number(over.1.as_secs_f64()))
 }
 
-/// A rate as scenarios write it: `50 Mbit/s`.
+/// Formats a rate as in a scenario: `50 Mbit/s`.
 pub fn rate(bps: u64) -> String {
     quantity(bps as f64, "bit/s")
 }
 
-/// A length of time as scenarios write it: `25 ms`.
+/// Formats a duration in nanoseconds as in a scenario: `25 ms`.
 pub fn duration(ns: u64) -> String {
     quantity(ns as f64 / 1e9, "s")
 }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short_and_true() {
+    fn numbers_have_four_significant_digits() {
         for (value, text) in [
             (0.0, "0"),
             (0.95312, "0.9531"),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_carry_a_fitting_prefix() {
+    fn quantities_have_a_suitable_prefix() {
         assert_eq!(quantity(12_500_000.0, "bit/s"), "12.5 Mbit/s");
         assert_eq!(quantity(0.025, "s"), "25 ms");
         assert_eq!(quantity(4.0, "s"), "4 s");

@@ -1,4 +1,4 @@
-//! Expectations: what each cell came to, and whether that meets the bound.
+//! Evaluation of expectations in each cell.
 
 use crate::format;
 use crate::select::{cell_matches, metric, select};
@@ -9,16 +9,16 @@ use netstage_scenario::outcome::{Metric, Outcome};
 use netstage_scenario::record::{Estimate, ExpectationCell, ExpectationEntry};
 use std::collections::BTreeMap;
 
-/// Collects one number per run for each expectation and cell.
+/// Collector of one value per run for each expectation and cell.
 pub struct Judge<'a> {
     expectations: &'a [Expectation],
     cells: &'a [Cell],
-    /// By expectation, then cell.
+    /// Values by expectation, then cell.
     values: Vec<BTreeMap<usize, Vec<f64>>>,
 }
 
 impl<'a> Judge<'a> {
-    /// Nothing collected yet.
+    /// Creates an empty collector.
     pub fn new(expectations: &'a [Expectation], cells: &'a [Cell]) -> Judge<'a> {
         Judge { expectations, cells, values: vec![BTreeMap::new(); expectations.len()] }
     }
@@ -31,7 +31,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The verdicts.
+    /// Returns the results of all expectations.
     pub fn finish(self) -> Vec<ExpectationEntry> {
         let both = self.expectations.iter().zip(&self.values);
         both.map(|(expectation, values)| judge(expectation, self.cells, values)).collect()
@@ -44,7 +44,7 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
         _ => metric(&expectation.select.metric).map_or("", |m| m.info().unit),
     };
     let none = Vec::new();
-    let of = |cell: usize| values.get(&cell).unwrap_or(&none);
+    let values_of = |cell: usize| values.get(&cell).unwrap_or(&none);
     let mut problem = String::new();
     let mut judged = Vec::new();
     for (index, cell) in cells.iter().enumerate() {
@@ -52,8 +52,8 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
         if excluded || !cell_matches(cell, &expectation.select.cells) {
             continue;
         }
-        let value = estimate(of(index));
-        let mut achieved = describe(&value, of(index), unit);
+        let value = estimate(values_of(index));
+        let mut achieved = describe(&value, values_of(index), unit);
         let pass = match &expectation.bound {
             Bound::AtLeast(bound) => value.mean.is_some_and(|mean| mean >= *bound),
             Bound::AtMost(bound) => value.mean.is_some_and(|mean| mean <= *bound),
@@ -62,8 +62,8 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
             }
             Bound::AboveVariant(variant) => match counterpart(cells, cell, variant) {
                 Some(other) => {
-                    let other = estimate(of(other));
-                    achieved = format!("{achieved} (against {})", format::estimate(&other, unit));
+                    let other = estimate(values_of(other));
+                    achieved = format!("{achieved} (versus {})", format::estimate(&other, unit));
                     value.mean.zip(other.mean).is_some_and(|(mean, other)| mean > other)
                 }
                 None => {
@@ -77,7 +77,7 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
     if judged.is_empty() {
         problem = "no cell matches".into();
     } else if problem.is_empty() && judged.iter().all(|c| c.value.runs == 0) {
-        problem = "no value matches: see the metric, the subject and the span".into();
+        problem = "no value matches; check the metric, the subject and the span".into();
     }
     ExpectationEntry {
         name: expectation.name.clone(),
@@ -91,14 +91,14 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
     }
 }
 
-/// The cell of `variant` that agrees with `cell` in every path both sweep.
+/// Returns the cell of `variant` with the same values as `cell` in all paths that both sweep.
 fn counterpart(cells: &[Cell], cell: &Cell, variant: &str) -> Option<usize> {
-    let agrees = |other: &Cell| {
+    let is_counterpart = |other: &Cell| {
         let mut common =
             other.settings.iter().filter(|(path, _)| cell.settings.iter().any(|(p, _)| p == path));
         other.variant == variant && common.all(|setting| cell.settings.contains(setting))
     };
-    cells.iter().position(agrees)
+    cells.iter().position(is_counterpart)
 }
 
 fn describe(value: &Estimate, values: &[f64], unit: &str) -> String {
@@ -112,10 +112,10 @@ fn describe(value: &Estimate, values: &[f64], unit: &str) -> String {
 
 fn condition(expectation: &Expectation, unit: &str) -> String {
     let select = &expectation.select;
-    let what = match select.statistic {
+    let statistic = match select.statistic {
         Statistic::Mean => "mean".into(),
-        Statistic::Min => "smallest".into(),
-        Statistic::Max => "largest".into(),
+        Statistic::Min => "minimum".into(),
+        Statistic::Max => "maximum".into(),
         Statistic::Sum => "sum".into(),
         Statistic::ConvergenceTime { above } => {
             format!("time until it stays above {}", format::number(above))
@@ -127,13 +127,13 @@ fn condition(expectation: &Expectation, unit: &str) -> String {
         Bound::Near { value, within } => {
             format!("within {} % of {}", format::number(within * 100.0), format::quantity(*value, unit))
         }
-        Bound::AboveVariant(variant) => format!("above that of variant {variant}"),
+        Bound::AboveVariant(variant) => format!("above the value of variant {variant}"),
     };
     let subject = if select.subject.is_empty() { String::new() } else { format!(" of {}", select.subject) };
     if metric(&select.metric).is_some_and(Metric::is_finding) {
-        return format!("{what}{subject}: {bound}");
+        return format!("{statistic}{subject}: {bound}");
     }
-    format!("{what}{subject} over {}: {bound}", format::span(select.over))
+    format!("{statistic}{subject} over {}: {bound}", format::span(select.over))
 }
 
 #[cfg(test)]
@@ -142,7 +142,7 @@ mod tests {
     use crate::fixture::{self, at};
     use netstage_scenario::expect::Selection;
 
-    /// Judges given values, by cell, against a bound on cells that match `only`.
+    /// Evaluates values, by cell, against a bound on the cells that match `only`.
     fn verdict(
         statistic: Statistic,
         bound: Bound,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_on_the_mean_over_runs() {
+    fn bounds_apply_to_the_mean_over_runs() {
         let values: [&[f64]; 4] = [&[0.8, 1.0], &[0.9, 0.8], &[0.9], &[1.0, f64::NAN]];
         for (bound, expected) in [
             (Bound::AtLeast(0.9), [true, false, true, true]),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_cells_asked_for_are_judged() {
+    fn only_matching_cells_are_evaluated() {
         let values: [&[f64]; 4] = [&[1.0], &[0.0], &[1.0], &[0.0]];
         let entry = verdict(Statistic::Mean, Bound::AtLeast(0.5), &[("flow.bulka.x", "0.1")], values);
         assert_eq!((passes(&entry), entry.pass), (vec![(0, true), (2, true)], true));
@@ -192,17 +192,17 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_is_compared_with_its_counterpart() {
+    fn a_variant_is_compared_with_the_corresponding_cell() {
         let values: [&[f64]; 4] = [&[0.9], &[0.5], &[0.8], &[0.5]];
         let entry = verdict(Statistic::Mean, Bound::AboveVariant("without".into()), &[], values);
         assert_eq!(passes(&entry), [(0, true), (1, false)]);
-        assert_eq!(entry.cells[0].achieved, "0.9 (against 0.8)");
+        assert_eq!(entry.cells[0].achieved, "0.9 (versus 0.8)");
         let entry = verdict(Statistic::Mean, Bound::AboveVariant("other".into()), &[], values);
         assert!(!entry.pass && entry.problem.contains("other"));
     }
 
     #[test]
-    fn what_never_converges_fails_and_says_so() {
+    fn a_run_without_convergence_fails_and_is_reported() {
         let statistic = Statistic::ConvergenceTime { above: 0.9 };
         let never = f64::INFINITY;
         let values: [&[f64]; 4] = [&[1.0, 3.0], &[1.0, never], &[never, never], &[f64::NAN]];
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_without_values_is_a_failure_with_a_reason() {
+    fn a_selection_without_values_fails_with_a_reason() {
         let entry = verdict(Statistic::Mean, Bound::AtLeast(0.0), &[], [&[f64::NAN], &[], &[], &[]]);
         assert!(!entry.pass && entry.problem.contains("no value"));
     }

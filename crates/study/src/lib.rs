@@ -1,17 +1,16 @@
-//! Studies: every cell of a scenario under every seed, and what they come to.
+//! Studies: runs of all cells of a scenario under all seeds, and the analysis of their results.
 //!
-//! [`run`] takes a checked scenario and a closure that runs one plan under one seed, and
-//! leaves a record: a folder with `record.json`, `series.parquet`, `figures.json`,
-//! `environment.json` and, where any were taken, `distributions.parquet`. Until the last run is done the folder holds `plan.json` and a file
-//! per finished run instead, and the same study takes it up where it stopped. docs/record.md
-//! describes both. Who performs runs elsewhere than on threads of this process drives a [`Study`]
-//! and a [`Performer`] by itself.
+//! [`run`] takes a checked scenario and a closure that runs one plan under one seed. It writes a record: a folder
+//! with `record.json`, `series.parquet`, `figures.json`, `environment.json` and, if distributions were measured,
+//! `distributions.parquet`. Until the last run has finished, the folder holds `plan.json` and one file per finished
+//! run; the same study resumes from these files. docs/record.md describes both layouts. Programs that perform runs
+//! on other machines use [`Study`] and [`Performer`] directly.
 //!
 //! ```
 //! assert_eq!(netstage_study::format::rate(1_500_000), "1.5 Mbit/s");
 //! ```
 //!
-//! Invariant: a record is complete or it is none; what a run measured is written once.
+//! Invariant: a folder holds a complete record or none; the results of a run are written once.
 #![forbid(unsafe_code)]
 
 mod analyse;
@@ -54,6 +53,7 @@ pub mod tuned;
 
 pub use environment::Environment;
 pub use error::{Error, OpenError};
+pub use folder::folders;
 pub use netstage_scenario::outcome::Stopped;
 pub use open::{RECORD_FILES, Record, SERIES};
 pub use perform::{Performer, Run, Runner};
@@ -64,26 +64,26 @@ use netstage_scenario::plan::Plan;
 use std::hash::Hasher;
 use std::io::Read;
 
-/// Name and version, as records tell them.
+/// Name and version of the tool, as stored in records.
 pub const TOOL: &str = concat!("netstage ", env!("CARGO_PKG_VERSION"));
 
-/// What a flow's subject is a part of.
+/// Aggregates that include a flow's subject.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// The flow group: `tv` of `tv[2]` and of `tv[2]@kitchen`.
+    /// Flow group: `tv` for `tv[2]` and `tv[2]@kitchen`.
     pub group: String,
-    /// The group at this one receiver, where the flow has several: `tv@kitchen`.
+    /// Flow group at one of several receivers: `tv@kitchen`.
     pub receiver: Option<String>,
 }
 
 impl Part {
-    /// The smaller of the two.
+    /// Returns the receiver's aggregate, or the group's if the flow has one receiver.
     pub fn narrow(&self) -> &str {
         self.receiver.as_ref().unwrap_or(&self.group)
     }
 }
 
-/// Every subject of a plan's flows with what it is a part of.
+/// Returns the subjects of all flows of a plan, each with its aggregates.
 pub(crate) fn flow_parts(plan: &Plan) -> impl Iterator<Item = (String, Part)> {
     let members = plan
         .flows
@@ -103,12 +103,12 @@ pub(crate) fn flow_parts(plan: &Plan) -> impl Iterator<Item = (String, Part)> {
     })
 }
 
-/// XXH64 of bytes, as records state it.
+/// Returns the XXH64 hash of `bytes`, as stored in records.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     twox_hash::XxHash64::oneshot(0, bytes)
 }
 
-/// XXH64 and length of all that a reader yields.
+/// Returns the XXH64 hash and the number of the bytes of a reader.
 pub(crate) fn checksum_of(mut reader: impl Read) -> std::io::Result<(u64, u64)> {
     let mut hasher = twox_hash::XxHash64::with_seed(0);
     let mut buffer = vec![0; 1 << 18];

@@ -1,4 +1,4 @@
-//! A record of what was seen of flows that nobody planned: one cell, one run, no scenario.
+//! Record of observed flows, without a scenario: one cell and one run.
 
 use crate::correlate::of_observed;
 use crate::environment::Watch;
@@ -19,26 +19,26 @@ use std::collections::BTreeSet;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
-/// What was seen.
+/// Data of a record of observed flows.
 #[derive(Clone, Debug)]
 pub struct Observation {
     /// Name and version of the tool.
     pub tool: String,
-    /// The headline.
+    /// Title.
     pub title: String,
-    /// A few sentences.
+    /// Description.
     pub description: String,
-    /// How long.
+    /// Duration of the observation.
     pub duration: Duration,
-    /// The values.
+    /// Measured values.
     pub outcome: Outcome,
-    /// Tests that were made.
+    /// Results of tests.
     pub tests: Vec<TestOutcome>,
-    /// What is drawn of them.
+    /// Figures.
     pub figures: Vec<Figure>,
 }
 
-/// The folder a record is going to be in, from the beginning on: so that nothing is watched in vain.
+/// Locked folder of a future record, opened before the observation so that its result can be saved.
 pub struct Place {
     folder: Folder,
     manifest: Manifest,
@@ -46,7 +46,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Takes a folder, a new or an empty one.
+    /// Opens and locks a new or empty folder.
     pub fn take(path: &Path, tool: &str, title: &str) -> Result<Place, Error> {
         let watch = Watch::start();
         let identity = format!("{tool}{title}{:?}", std::time::SystemTime::now());
@@ -77,12 +77,14 @@ impl Place {
             sink.flush()
         })?;
         let series = written(&folder, SERIES, rows)?;
-        let of_findings = tests.iter().flat_map(|test| &test.findings).map(|finding| finding.metric.as_str());
-        let of_findings = of_findings.filter_map(crate::select::metric);
-        let of_series = outcome.series.iter().map(|series| series.metric);
+        let finding_metrics =
+            tests.iter().flat_map(|test| &test.findings).map(|finding| finding.metric.as_str());
+        let finding_metrics = finding_metrics.filter_map(crate::select::metric);
+        let series_metrics = outcome.series.iter().map(|series| series.metric);
         let correlations = of_observed(&outcome);
-        let metrics: BTreeSet<Metric> = of_series.chain(of_findings).collect();
-        let found: Vec<SummaryEntry> = tests.iter().flat_map(|test| &test.findings).map(of_finding).collect();
+        let metrics: BTreeSet<Metric> = series_metrics.chain(finding_metrics).collect();
+        let found: Vec<SummaryEntry> =
+            tests.iter().flat_map(|test| &test.findings).map(finding_summary).collect();
         let cell = CellEntry {
             variant: String::new(),
             settings: Vec::new(),
@@ -138,7 +140,7 @@ fn summary(series: &Series) -> SummaryEntry {
     }
 }
 
-fn of_finding(finding: &Finding) -> SummaryEntry {
+fn finding_summary(finding: &Finding) -> SummaryEntry {
     let mean = Some(finding.value);
     SummaryEntry {
         metric: finding.metric.clone(),
@@ -154,10 +156,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_is_read_back_as_any_record() {
-        let above = netstage_harness::Folder::new("observed");
-        let path = above.join("seen");
-        let place = Place::take(&path, "netstage test", "seen").unwrap();
+    fn an_observation_can_be_opened_as_a_record() {
+        let scratch = netstage_harness::Folder::new("observed");
+        let path = scratch.join("seen");
+        let pending = Place::take(&path, "netstage test", "seen").unwrap();
         let series =
             |metric, values: [f64; 3]| Series { metric, subject: "a > b".into(), values: values.into() };
         let outcome = Outcome {
@@ -182,7 +184,7 @@ mod tests {
             }],
             figures: vec![Figure { name: "windows".into(), ..Figure::default() }],
         };
-        place.keep(observation).unwrap();
+        pending.keep(observation).unwrap();
         let record = Record::open(&path).unwrap();
         let mean = |metric| record.data.cells[0].summary(metric, "a > b").unwrap().value.mean;
         assert_eq!((mean("flow.throughput"), mean("flow.reductions")), (Some(2e6), Some(3.0)));

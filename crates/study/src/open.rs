@@ -1,4 +1,4 @@
-//! A record on disk, read back.
+//! Reading of records.
 
 use crate::environment::Environment;
 use crate::figure::Figure;
@@ -11,35 +11,35 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The values.
+/// File of the measured values.
 pub const SERIES: &str = "series.parquet";
-/// How often each value occurred, where distributions were taken.
+/// File of the distributions, if any were measured.
 pub const DISTRIBUTIONS: &str = "distributions.parquet";
-/// The figures.
+/// File of the figures.
 pub const FIGURES: &str = "figures.json";
-/// Host and time.
+/// File of the host and time.
 pub const ENVIRONMENT: &str = "environment.json";
 
-/// All files of a record, that which makes it one first.
+/// All files of a record, `record.json` first.
 pub const RECORD_FILES: [&str; 5] = [RECORD, SERIES, DISTRIBUTIONS, FIGURES, ENVIRONMENT];
 
-/// A finished study.
+/// Record of a finished study.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// Its folder.
+    /// Folder.
     pub folder: PathBuf,
-    /// Its `record.json`.
+    /// Contents of `record.json`.
     pub data: Data,
-    /// Its figures.
+    /// Figures.
     pub figures: Vec<Figure>,
-    /// Host and time; empty where they were not kept.
+    /// Host and time; empty if the file is missing.
     pub environment: Environment,
 }
 
 impl Record {
-    /// Reads a record's folder. The values stay in their file; see [`Record::series`].
+    /// Opens a record's folder. Measured values are not loaded; see [`Record::series`].
     pub fn open(folder: &Path) -> Result<Record, OpenError> {
-        // Naming the file inside the folder is as good as naming the folder.
+        // A path to the file `record.json` is accepted as well.
         let folder = match folder.file_name() {
             Some(name) if name == RECORD => folder.parent().unwrap_or(Path::new("")),
             _ => folder,
@@ -55,9 +55,10 @@ impl Record {
                     title: manifest.title,
                     stage: manifest.stage,
                 },
-                None if folder.join(PLAN).exists() => {
-                    unreadable(&folder.join(PLAN), "it is damaged, and the study has no record yet".into())
-                }
+                None if folder.join(PLAN).exists() => unreadable(
+                    &folder.join(PLAN),
+                    "the file is damaged, and the study has no record yet".into(),
+                ),
                 None => OpenError::Missing(folder.to_owned()),
             });
         }
@@ -73,42 +74,42 @@ impl Record {
         Ok(Record { folder: folder.to_owned(), data, figures, environment })
     }
 
-    /// What of the files beside `record.json` is missing or damaged, as far as that is told without reading all of
-    /// their bytes.
+    /// Returns the first missing or damaged file of the record, as far as it is detectable without reading the files
+    /// completely.
     pub fn damage(&self) -> Option<OpenError> {
         let length = |file: &str| match fs::metadata(self.folder.join(file)) {
             Ok(found) if found.is_file() => Ok(found.len()),
-            Ok(_) => Err("it is no regular file".to_owned()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err("it is missing".to_owned()),
+            Ok(_) => Err("not a regular file".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err("the file is missing".to_owned()),
             Err(error) => Err(error.to_string()),
         };
-        let whole = |file: &'static str, kept: &SeriesFile| {
+        let check_length = |file: &'static str, expected: &SeriesFile| {
             let found = length(file).map_err(|why| (file, why))?;
-            let said = || format!("it has {found} bytes, and was written with {}", kept.bytes);
-            if found == kept.bytes { Ok(()) } else { Err((file, said())) }
+            let reason = || format!("the file has {found} bytes instead of {}", expected.bytes);
+            if found == expected.bytes { Ok(()) } else { Err((file, reason())) }
         };
         let check = || {
             length(FIGURES).map_err(|why| (FIGURES, why))?;
-            whole(SERIES, &self.data.series)?;
+            check_length(SERIES, &self.data.series)?;
             SeriesReader::open(&self.folder.join(SERIES)).map_err(|why| (SERIES, why.to_string()))?;
-            self.data.distributions.as_ref().map_or(Ok(()), |kept| whole(DISTRIBUTIONS, kept))
+            self.data.distributions.as_ref().map_or(Ok(()), |expected| check_length(DISTRIBUTIONS, expected))
         };
         let damage = |(file, why)| OpenError::Unreadable { path: self.folder.join(file), why };
         check().err().map(damage)
     }
 
-    /// The values, once their file is known to be the one the record was written with.
+    /// Opens the measured values after verifying the checksum of their file.
     pub fn series(&self) -> Result<SeriesReader, OpenError> {
         let path = self.series_file()?;
         SeriesReader::open(&path).map_err(|e| unreadable(&path, e.to_string()))
     }
 
-    /// The file of the values, once it is known to be the one the record was written with.
+    /// Returns the path of the measured values after verifying the file's checksum.
     pub fn series_file(&self) -> Result<PathBuf, OpenError> {
         self.checked(SERIES, &self.data.series)
     }
 
-    /// The file of the distributions, likewise; none where none were taken.
+    /// Returns the path of the distributions after verifying the file's checksum, or `None` if none were measured.
     pub fn distributions_file(&self) -> Result<Option<PathBuf>, OpenError> {
         self.data.distributions.as_ref().map(|expected| self.checked(DISTRIBUTIONS, expected)).transpose()
     }
@@ -118,12 +119,12 @@ impl Record {
         let found = regular::open(&path).and_then(checksum_of);
         let (hash, bytes) = found.map_err(|e| unreadable(&path, e.to_string()))?;
         if bytes != expected.bytes || format!("{hash:016x}") != expected.xxh64 {
-            return Err(unreadable(&path, "its bytes are not those the record was written with".into()));
+            return Err(unreadable(&path, "the file was changed after the record was written".into()));
         }
         Ok(path)
     }
 
-    /// A short name: that of its folder.
+    /// Returns a short name: that of the folder.
     pub fn name(&self) -> String {
         let folder = fs::canonicalize(&self.folder).unwrap_or_else(|_| self.folder.clone());
         folder.file_name().map_or_else(|| self.data.title.clone(), |n| n.to_string_lossy().into_owned())

@@ -1,12 +1,12 @@
-//! The table of results: the cells of a study at a glance.
+//! Overview table of a study's cells.
 
 use crate::format;
 use crate::plot::short;
 use crate::table::{Column, Table};
 use netstage_scenario::record::{CellEntry, ExpectationEntry, Record as Data, SummaryEntry};
 
-/// A row per cell: what sets it apart, fairness and use of the network, and what each
-/// expectation came to.
+/// Returns a table with a row per cell: its variant and swept values, fairness and utilization, and the result of each
+/// expectation.
 pub fn overview(data: &Data) -> Table {
     let mut table = Table { title: "Results".into(), ..Table::default() };
     let variants = data.cells.iter().any(|c| !c.variant.is_empty());
@@ -17,7 +17,7 @@ pub fn overview(data: &Data) -> Table {
     table.columns.extend(paths.iter().map(|path| Column::right(path_name(path, &paths))));
     let measures = measures(data);
     table.columns.extend(measures.iter().map(|m| Column::right(m.name.clone())));
-    let verdicts = packed(&data.expectations);
+    let verdicts = verdict_columns(&data.expectations);
     table.columns.extend(verdicts.iter().map(|column| Column::right(common_name(column))));
     for (index, cell) in data.cells.iter().enumerate() {
         let mut row = Vec::new();
@@ -33,7 +33,7 @@ pub fn overview(data: &Data) -> Table {
     table
 }
 
-/// Every swept path.
+/// Returns all swept paths.
 fn swept(data: &Data) -> Vec<&String> {
     let mut paths: Vec<&String> = Vec::new();
     for (path, _) in data.cells.iter().flat_map(|c| &c.settings) {
@@ -44,13 +44,13 @@ fn swept(data: &Data) -> Vec<&String> {
     paths
 }
 
-/// The last part of a path where that is enough to tell it from the others.
+/// Returns the last component of a path if it is unique, or else the path.
 fn path_name<'a>(path: &'a str, paths: &[&String]) -> &'a str {
     let ambiguous = paths.iter().filter(|p| short(p) == short(path)).count() > 1;
     if ambiguous { path } else { short(path) }
 }
 
-/// A cell in words; empty where there is only one.
+/// Returns a description of a cell; empty if the study has one cell.
 pub fn cell_name(data: &Data, cell: &CellEntry) -> String {
     let paths = swept(data);
     let variant = (!cell.variant.is_empty()).then(|| cell.variant.clone());
@@ -58,15 +58,16 @@ pub fn cell_name(data: &Data, cell: &CellEntry) -> String {
     variant.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
 }
 
-/// Expectations by column: those that judge different cells share one.
-fn packed(expectations: &[ExpectationEntry]) -> Vec<Vec<&ExpectationEntry>> {
-    let judges = |e: &ExpectationEntry, cell: usize| e.cells.iter().any(|c| c.cell == cell);
+/// Groups expectations into columns. Similar expectations of different cells share a column.
+fn verdict_columns(expectations: &[ExpectationEntry]) -> Vec<Vec<&ExpectationEntry>> {
+    let applies = |e: &ExpectationEntry, cell: usize| e.cells.iter().any(|c| c.cell == cell);
     let mut columns: Vec<Vec<&ExpectationEntry>> = Vec::new();
     for expectation in expectations {
-        let apart = |other: &&ExpectationEntry| !expectation.cells.iter().any(|c| judges(other, c.cell));
+        let is_disjoint =
+            |other: &&ExpectationEntry| !expectation.cells.iter().any(|c| applies(other, c.cell));
         let fits = |column: &&mut Vec<&ExpectationEntry>| {
-            let alike = common_prefix(&column[0].name, &expectation.name).len() >= 4;
-            alike && column[0].metric == expectation.metric && column.iter().all(apart)
+            let is_similar = common_prefix(&column[0].name, &expectation.name).len() >= 4;
+            is_similar && column[0].metric == expectation.metric && column.iter().all(is_disjoint)
         };
         match columns.iter_mut().find(fits) {
             Some(column) => column.push(expectation),
@@ -76,7 +77,7 @@ fn packed(expectations: &[ExpectationEntry]) -> Vec<Vec<&ExpectationEntry>> {
     columns
 }
 
-/// A column's name: that of its expectation, or what the names of several begin with.
+/// Returns the name of a column: that of its expectation, or the common prefix of several.
 fn common_name(expectations: &[&ExpectationEntry]) -> String {
     let first = expectations[0].name.as_str();
     let prefix = expectations.iter().fold(first, |prefix, e| common_prefix(prefix, &e.name));
@@ -87,7 +88,7 @@ fn common_name(expectations: &[&ExpectationEntry]) -> String {
     }
 }
 
-/// What both texts begin with.
+/// Returns the common prefix of two texts.
 fn common_prefix<'a>(a: &'a str, b: &str) -> &'a str {
     let differs = a.char_indices().zip(b.chars()).find(|((_, x), y)| x != y);
     let end = differs.map_or(a.len().min(b.len()), |((at, _), _)| at);
@@ -100,7 +101,7 @@ fn verdict_text(column: &[&ExpectationEntry], cell: usize) -> String {
     found.map_or_else(|| "·".into(), |c| format!("{} {}", text(&c.achieved), if c.pass { "✓" } else { "✗" }))
 }
 
-/// A column of the overview that does not come from an expectation.
+/// Column of the overview with a measured value.
 struct Measure {
     name: String,
     value: Box<dyn Fn(&CellEntry) -> String>,
@@ -119,8 +120,8 @@ fn measures(data: &Data) -> Vec<Measure> {
         measures.push(Measure {
             name: "worst bin".into(),
             value: Box::new(|cell| {
-                let least = cell.summary("fairness.inter_vpn", "").and_then(|s| s.min);
-                least.map_or_else(|| "–".into(), format::number)
+                let min = cell.summary("fairness.inter_vpn", "").and_then(|s| s.min);
+                min.map_or_else(|| "–".into(), format::number)
             }),
         });
         measures.push(summary("F inside VPNs", "fairness.intra_vpn", ""));
@@ -139,22 +140,21 @@ fn measures(data: &Data) -> Vec<Measure> {
         }
     }
     if data.metric("link.utilisation.net_of_background").is_some() {
-        measures.push(Measure { name: "utilisation".into(), value: Box::new(utilisation) });
+        measures.push(Measure { name: "utilization".into(), value: Box::new(utilization) });
     }
     measures
 }
 
-/// Use of the links that limit: one by itself, several by their range.
-fn utilisation(cell: &CellEntry) -> String {
+/// Returns the utilization of the bottleneck link, or the range of several.
+fn utilization(cell: &CellEntry) -> String {
     let entries: Vec<&SummaryEntry> =
         cell.summary.iter().filter(|s| s.metric == "link.utilisation.net_of_background").collect();
     let means: Vec<f64> = entries.iter().filter_map(|s| s.value.mean).collect();
-    let (least, most) =
-        means.iter().fold((f64::INFINITY, 0.0), |(l, m): (f64, f64), &v| (l.min(v), m.max(v)));
+    let (min, max) = means.iter().fold((f64::INFINITY, 0.0), |(l, m): (f64, f64), &v| (l.min(v), m.max(v)));
     match entries.as_slice() {
         [] => "–".into(),
         [one] => format::estimate(&one.value, ""),
         _ if means.is_empty() => "–".into(),
-        _ => format!("{least:.3} … {most:.3}"),
+        _ => format!("{min:.3} … {max:.3}"),
     }
 }

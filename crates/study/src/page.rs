@@ -1,4 +1,4 @@
-//! The report as a page that opens without a network: the bundle of `web/` with the data in it.
+//! Report as a self-contained HTML page: the bundle of `web/` with the report's data.
 
 use crate::report::ReportData;
 use std::path::Path;
@@ -8,7 +8,7 @@ const PAGE: &str = include_str!("../../../web/dist/report.html");
 const SCRIPT: &str = include_str!("../../../web/dist/report.js");
 const STYLE: &str = include_str!("../../../web/dist/report.css");
 
-/// Name of the page in a record's folder.
+/// File name of the page in a record's folder.
 pub const NAME: &str = "report.html";
 
 /// Writes the page.
@@ -16,7 +16,7 @@ pub fn write(path: &Path, data: &ReportData) -> io::Result<()> {
     fs::write(path, page(data))
 }
 
-/// The page's text.
+/// Returns the page's HTML.
 pub fn page(data: &ReportData) -> String {
     let json = serde_json::to_string(data).expect("a report holds only text and numbers");
     let parts = [
@@ -25,7 +25,7 @@ pub fn page(data: &ReportData) -> String {
         ("NETSTAGE_DATA", escape_script(&json)),
         ("/*NETSTAGE_JS*/", SCRIPT.to_owned()),
     ];
-    // Each placeholder is sought in what the template has left, never in what was put in.
+    // Placeholders are searched only in the rest of the template, never in inserted text.
     let mut page = String::with_capacity(PAGE.len() + SCRIPT.len() + STYLE.len() + json.len());
     let mut rest = PAGE;
     for (placeholder, text) in parts {
@@ -43,7 +43,7 @@ fn escape_text(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// JSON that cannot end the script element it stands in, nor a line of it.
+/// Escapes JSON so that it cannot end the enclosing script element or a line of it.
 fn escape_script(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_cannot_break_out_of_its_element() {
+    fn data_cannot_end_its_script_element() {
         let title = "</script><script>alert(1)</script>\u{2028}NETSTAGE_DATA";
         let data = ReportData { title: title.into(), ..ReportData::default() };
         let page = page(&data);

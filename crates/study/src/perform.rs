@@ -1,7 +1,6 @@
-//! One run: a cell's plan under one seed, from the stage to the bytes of its file.
+//! Execution of one run: a cell's plan under one seed, from the stage to the bytes of its file.
 //!
-//! Where runs take place, on threads of this process or on other machines, is the caller's
-//! business: the same scenario, run and retries give the same bytes.
+//! The caller chooses the thread or machine. The same scenario, run and retries give the same bytes.
 
 use crate::derive::derive;
 use crate::series::encode_run;
@@ -15,38 +14,38 @@ use std::time::{Duration, Instant};
 /// Index of a cell, and a seed.
 pub type Run = (usize, u64);
 
-/// Runs one plan under one seed, attended by its last argument.
+/// Function that runs one plan under one seed and reports to an attendant.
 pub type Runner<'a> = dyn Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync + 'a;
 
-/// How runs are performed.
+/// Settings and callbacks of runs.
 pub struct Performer<'a> {
     /// Runs a plan on the stage.
     pub runner: &'a Runner<'a>,
-    /// How often a run that is void is begun anew.
+    /// Maximum retries of a void run.
     pub retries: u32,
-    /// Whether to stop.
+    /// Returns whether to stop.
     pub stop: &'a dyn Fn() -> bool,
-    /// Hears what is begun: the flows, or a trial of a test.
+    /// Receives the name of each activity when it starts: the flows, or a trial of a test.
     pub doing: &'a dyn Fn(&str),
-    /// Hears how far the flows of a run are, from 0 to 1, some ten times a second.
+    /// Receives the progress of a run's flows, from 0 to 1, about ten times a second.
     pub reached: &'a dyn Fn(Run, f64),
-    /// Hears what the flows of a run have found so far, derived metrics included: some ten times
-    /// a second, and once, `true`, when the run is over. A run begun anew has found less than before.
+    /// Receives the partial outcome of a run's flows, including derived metrics, about ten times a second, and once
+    /// with `true` when the run is complete. After a retry the outcome starts from the beginning.
     pub so_far: Option<&'a dyn Fn(Run, Outcome, bool)>,
 }
 
-/// Least time between two tellings of one run.
-const TELL_EVERY: Duration = Duration::from_millis(100);
-/// Telling takes at most one part in so many of a run's time.
-const TELL_SHARE: u32 = 20;
+/// Minimum interval between two reports of one run.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum ratio of a run's time to the time spent on reports.
+const REPORT_COST_RATIO: u32 = 20;
 
-/// Attends the flows of one run.
+/// Attendant of the flows of one run.
 struct Attending<'a> {
     performer: &'a Performer<'a>,
     plan: &'a Plan,
     run: Run,
-    /// When to tell next what was found, and how far it is.
-    next: std::cell::Cell<Instant>,
+    /// Times of the next reports of the outcome and of the progress.
+    next_outcome: std::cell::Cell<Instant>,
     next_reached: std::cell::Cell<Instant>,
 }
 
@@ -61,12 +60,12 @@ impl Attendant for Attending<'_> {
 
     fn bins_ended(&self, so_far: &mut dyn FnMut() -> Outcome) {
         let began = Instant::now();
-        let Some(tell) = self.performer.so_far.filter(|_| began >= self.next.get()) else { return };
+        let Some(report) = self.performer.so_far.filter(|_| began >= self.next_outcome.get()) else { return };
         let mut outcome = so_far();
         derive(self.plan, &mut outcome);
-        tell(self.run, outcome, false);
-        let pause = TELL_EVERY.max(began.elapsed() * TELL_SHARE);
-        self.next.set(Instant::now() + pause);
+        report(self.run, outcome, false);
+        let pause = REPORT_INTERVAL.max(began.elapsed() * REPORT_COST_RATIO);
+        self.next_outcome.set(Instant::now() + pause);
     }
 
     fn reached(&self, time: netstage_core::time::Instant) {
@@ -74,13 +73,14 @@ impl Attendant for Attending<'_> {
         if now >= self.next_reached.get() {
             let part = time.0 as f64 / self.plan.duration.0.max(1) as f64;
             (self.performer.reached)(self.run, part.min(1.0));
-            self.next_reached.set(now + TELL_EVERY);
+            self.next_reached.set(now + REPORT_INTERVAL);
         }
     }
 }
 
 impl Performer<'_> {
-    /// The bytes of a run's file, for [`Study::keep`](crate::Study::keep); none if it was stopped.
+    /// Performs a run and returns the bytes of its file for [`Study::keep`](crate::Study::keep), or `None` if it was
+    /// stopped.
     pub fn perform(&self, scenario: &Scenario, run: Run) -> Result<Option<Vec<u8>>, Error> {
         let (index, seed) = run;
         let cell = &scenario.cells[index];
@@ -101,13 +101,13 @@ impl Performer<'_> {
             }
         };
         derive(&cell.plan, &mut outcome);
-        if let Some(tell) = self.so_far {
-            tell(run, outcome.clone(), true);
+        if let Some(report) = self.so_far {
+            report(run, outcome.clone(), true);
         }
         encode_run(index as u32, seed, &outcome).map(Some).map_err(|e| failed(e.to_string()))
     }
 
-    /// The flows of a plan, then its tests.
+    /// Runs the flows of a plan, then its tests.
     fn outcome(&self, plan: &Plan, run: Run) -> Result<Outcome, Stopped> {
         (self.doing)("flows");
         let mut outcome = match plan.has_run() {
@@ -123,18 +123,18 @@ impl Performer<'_> {
         Ok(outcome)
     }
 
-    /// The flows of a plan, begun anew where the stage itself fell short. Each attempt counts for
-    /// itself, and the outcome says how many there were.
+    /// Runs the flows of a plan, and repeats void attempts. The outcome is that of the last attempt, with a warning for
+    /// each void one.
     fn flows(&self, plan: &Plan, run: Run) -> Result<Outcome, Stopped> {
         let now = || std::cell::Cell::new(Instant::now());
-        let attending = Attending { performer: self, plan, run, next: now(), next_reached: now() };
+        let attending = Attending { performer: self, plan, run, next_outcome: now(), next_reached: now() };
         let mut spoiled = Vec::new();
         loop {
             let mut outcome = (self.runner)(plan, run.1, &attending)?;
             if outcome.void.is_empty() || spoiled.len() == self.retries as usize {
-                let said =
+                let warning =
                     |(attempt, why): (usize, &String)| format!("attempt {} was void: {why}", attempt + 1);
-                outcome.warnings.extend(spoiled.iter().enumerate().map(said));
+                outcome.warnings.extend(spoiled.iter().enumerate().map(warning));
                 return Ok(outcome);
             }
             spoiled.push(outcome.void.swap_remove(0));
@@ -142,7 +142,7 @@ impl Performer<'_> {
     }
 }
 
-/// A cell in words; empty where there is only one.
+/// Returns a label of a cell; empty if the study has one cell.
 fn label(cell: &Cell) -> String {
     let settings = cell.settings.iter().map(|(path, value)| format!("{path}={value}"));
     let variant = (!cell.variant.is_empty()).then(|| cell.variant.clone());

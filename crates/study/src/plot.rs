@@ -1,4 +1,4 @@
-//! From the plots a scenario asks for to figures.
+//! Figures of the plots that a scenario defines.
 
 use crate::derive::{is_whole_span, of};
 use crate::distribution::Collected;
@@ -16,31 +16,31 @@ use netstage_scenario::record::Estimate;
 use netstage_scenario::window::by_cause;
 use std::collections::BTreeMap;
 
-/// Lines a figure shows at most.
-const MOST_LINES: usize = 48;
+/// Maximum number of lines in a figure.
+const MAX_LINES: usize = 48;
 
-/// Collects what one plot shows of each cell.
+/// Collector of the data of one plot.
 pub struct Plotter<'a> {
     plot: Plot,
     metric: Option<Metric>,
     cells: &'a [Cell],
-    /// By run, the values of each subject of the cell being collected.
+    /// Values of each subject in the current cell, by run.
     runs: Vec<Vec<(String, Vec<f64>)>>,
     seconds: f64,
     lines: Vec<Line>,
-    /// Of windows over time: when they changed in another way than by growing.
+    /// Changes of windows other than growth, for plots of windows over time.
     marks: Marks,
 }
 
-/// Metrics in whose figures the causes of changes are marked.
+/// Metrics whose figures mark the causes of changes.
 const WINDOWS: [Metric; 3] = [Metric::FlowWindow, Metric::FlowWindowPeak, Metric::FlowWindowUsable];
-/// Marks a figure shows at most of each cause.
-const MOST_MARKS: usize = 2_000;
+/// Maximum number of marks per cause in a figure.
+const MAX_MARKS: usize = 2_000;
 
-/// Changes of windows by cause: when, and how large the window was.
+/// Changes of windows by cause: time in seconds, and size of the window.
 type Marks = BTreeMap<Cause, Vec<(f64, f64)>>;
 
-/// Adds the changes of a window, where they were watched.
+/// Adds the changes of a window, if they were recorded.
 fn mark(marks: &mut Marks, window: &Bins, outcome: &Outcome) {
     let seconds = outcome.interval.as_secs_f64();
     for cause in Cause::ALL {
@@ -49,29 +49,29 @@ fn mark(marks: &mut Marks, window: &Bins, outcome: &Outcome) {
         let bins = changes.values.iter().zip(&window.values).enumerate();
         let changed = bins.filter(|(_, (count, window))| **count > 0.0 && !window.is_nan());
         let found = changed.map(|(bin, (_, window))| (bin as f64 * seconds, *window));
-        let known = marks.get(&cause).map_or(0, Vec::len);
-        let mut found = found.take(MOST_MARKS.saturating_sub(known)).peekable();
+        let count = marks.get(&cause).map_or(0, Vec::len);
+        let mut found = found.take(MAX_MARKS.saturating_sub(count)).peekable();
         if found.peek().is_some() {
             marks.entry(cause).or_default().extend(found);
         }
     }
 }
 
-/// Name and values, by row, of a heat map.
+/// Name of a heat map, and its values by row.
 type Map = (String, Vec<Vec<Option<f64>>>);
 
-/// A subject in a cell: its bins, or one value.
+/// Line of a figure: a subject in a cell, with its bins or one value.
 struct Line {
     cell: usize,
     subject: String,
     seconds: f64,
     values: Vec<Estimate>,
-    /// Instead of values: how often each occurred, and of which metric.
+    /// Distribution of this metric, in place of values.
     histogram: Option<(Metric, Histogram)>,
 }
 
 impl<'a> Plotter<'a> {
-    /// Nothing collected yet.
+    /// Creates an empty collector.
     pub fn new(plot: Plot, cells: &'a [Cell]) -> Plotter<'a> {
         Plotter {
             metric: metric(&plot.metric),
@@ -84,7 +84,7 @@ impl<'a> Plotter<'a> {
         }
     }
 
-    /// Adds a run of a cell. Runs of one cell come together; [`Plotter::end_cell`] ends them.
+    /// Adds a run. All runs of a cell are added before [`Plotter::end_cell`].
     pub fn add(&mut self, cell: usize, outcome: &Outcome) {
         let Some(metric) = self.metric.filter(|_| cell_matches(&self.cells[cell], &self.plot.cells)) else {
             return;
@@ -97,7 +97,7 @@ impl<'a> Plotter<'a> {
             Against::Time => {
                 let chosen = of(outcome, metric).iter().filter(|s| matches(subject, &s.subject));
                 let chosen: Vec<_> = chosen.collect();
-                // Of several runs, marks of the first one alone can be told apart.
+                // With several runs, only the marks of the first remain distinguishable.
                 if self.runs.is_empty() && WINDOWS.contains(&metric) {
                     chosen.iter().for_each(|window| mark(&mut self.marks, window, outcome));
                 }
@@ -105,7 +105,7 @@ impl<'a> Plotter<'a> {
                 self.runs.push(chosen.map(|s| (s.subject.clone(), s.values.clone())).collect());
                 return;
             }
-            // Those come at the end of the cell.
+            // Distributions are added at the end of the cell.
             Against::Percentile | Against::Histogram => return,
             Against::Swept { over, .. } | Against::Subject { over } => bins_within(plan, outcome, *over),
         };
@@ -113,7 +113,7 @@ impl<'a> Plotter<'a> {
         self.runs.push(values.into_iter().map(|(subject, value)| (subject, vec![value])).collect());
     }
 
-    /// Ends a cell, whose runs had these distributions.
+    /// Completes a cell, with the distributions of its runs.
     pub fn end_cell(&mut self, cell: usize, collected: &Collected) {
         if matches!(self.plot.against, Against::Percentile | Against::Histogram) {
             self.add_distributions(cell, collected);
@@ -141,9 +141,9 @@ impl<'a> Plotter<'a> {
         let Some(metric) = self.metric.filter(|_| cell_matches(&self.cells[cell], &self.plot.cells)) else {
             return;
         };
-        // Gaps are told beside those that were asked for.
-        let asked = (metric == Metric::FlowGap).then_some(Metric::FlowGapAsked);
-        for metric in [Some(metric), asked].into_iter().flatten() {
+        // Achieved gaps are plotted together with the requested ones.
+        let requested = (metric == Metric::FlowGap).then_some(Metric::FlowGapAsked);
+        for metric in [Some(metric), requested].into_iter().flatten() {
             for (subject, histogram) in collected.chosen(metric, &self.plot.subject) {
                 let histogram = Some((metric, histogram));
                 self.lines.push(Line { cell, subject, seconds: 0.0, values: Vec::new(), histogram });
@@ -151,10 +151,10 @@ impl<'a> Plotter<'a> {
         }
     }
 
-    /// The figures: one, or one per combination of what a heat map's axes do not show.
+    /// Returns the figure, or several heat maps: one per combination of swept values outside their axes.
     pub fn finish(mut self) -> Vec<Figure> {
         if matches!(self.plot.against, Against::Percentile | Against::Histogram) {
-            return self.spreads();
+            return self.distributions();
         }
         let info = self.metric.map(Metric::info);
         let largest = self
@@ -205,16 +205,16 @@ impl<'a> Plotter<'a> {
         }
     }
 
-    /// The figure of distributions; none where there are none.
-    fn spreads(mut self) -> Vec<Figure> {
+    /// Returns the figure of the distributions, or nothing if there are none.
+    fn distributions(mut self) -> Vec<Figure> {
         let taken: Vec<_> = self.lines.iter_mut().map(|line| line.histogram.take()).collect();
         let named = self.lines.iter().zip(taken).filter_map(|(line, taken)| {
             let (metric, histogram) = taken?;
-            let asked = Some(metric) != self.metric;
-            let name = self.line_name(line, &[]) + if asked { ", asked" } else { "" };
-            Some(Spread { name, group: self.group(line), dashed: asked, histogram })
+            let is_requested = Some(metric) != self.metric;
+            let name = self.line_name(line, &[]) + if is_requested { ", requested" } else { "" };
+            Some(Spread { name, group: self.group(line), dashed: is_requested, histogram })
         });
-        let spreads: Vec<Spread> = named.take(MOST_LINES).collect();
+        let spreads: Vec<Spread> = named.take(MAX_LINES).collect();
         let (min, max) = self.plot.range;
         let axis = Axis { label: self.plot.metric.clone(), min, max, ..Axis::default() };
         let frame = self.frame(axis, 1.0);
@@ -226,16 +226,16 @@ impl<'a> Plotter<'a> {
     }
 
     fn over_time(&mut self, mut figure: Figure) -> Figure {
-        let all = self.lines.len();
-        if all > MOST_LINES {
-            self.lines.truncate(MOST_LINES);
+        let count = self.lines.len();
+        if count > MAX_LINES {
+            self.lines.truncate(MAX_LINES);
             figure.caption =
-                format!("{} (The first {MOST_LINES} of {all}.)", figure.caption).trim_start().into();
+                format!("{} (The first {MAX_LINES} of {count}.)", figure.caption).trim_start().into();
         }
         figure.kind = Kind::Line;
         figure.x = Axis { label: "time".into(), unit: "s".into(), ..Axis::default() };
         let x = |line: &Line| -> Vec<f64> {
-            // Bins start at whole nanoseconds; six decimals keep the file short.
+            // Six decimals suffice and keep the file short.
             (0..line.values.len()).map(|bin| (bin as f64 * line.seconds * 1e6).round() / 1e6).collect()
         };
         let first = self.lines.first().map(x).unwrap_or_default();
@@ -259,41 +259,41 @@ impl<'a> Plotter<'a> {
     }
 
     fn over_path(&self, mut figure: Figure, path: &str) -> Figure {
-        let places = self.values_of(path);
-        // A line per subject and combination of everything else that is swept.
+        let positions = self.values_of(path);
+        // One line per subject and combination of the other swept values.
         let mut lines: Vec<(String, Vec<Estimate>)> = Vec::new();
-        // A variant that is not swept is a level to compare with.
+        // A variant without this sweep is a constant level for comparison.
         let mut levels = Vec::new();
         for line in &self.lines {
             let name = self.line_name(line, &[path]);
-            let Some(place) = self.place(line, path, &places) else {
-                levels.push((name, vec![line.values.first().copied().unwrap_or_default(); places.len()]));
+            let Some(position) = self.position(line, path, &positions) else {
+                levels.push((name, vec![line.values.first().copied().unwrap_or_default(); positions.len()]));
                 continue;
             };
             let index = lines.iter().position(|(n, _)| *n == name).unwrap_or_else(|| {
-                lines.push((name, vec![Estimate::default(); places.len()]));
+                lines.push((name, vec![Estimate::default(); positions.len()]));
                 lines.len() - 1
             });
-            lines[index].1[place] = line.values.first().copied().unwrap_or_default();
+            lines[index].1[position] = line.values.first().copied().unwrap_or_default();
         }
         figure.x.label = path.to_owned();
         let swept = lines.len();
         lines.append(&mut levels);
-        match numbers(&places) {
+        match numbers(&positions) {
             Some((x, unit)) => {
                 let mut order: Vec<usize> = (0..x.len()).collect();
                 order.sort_by(|&a, &b| x[a].total_cmp(&x[b]));
-                let (least, most) = (x[order[0]], x[order[x.len() - 1]]);
+                let (min, max) = (x[order[0]], x[order[x.len() - 1]]);
                 figure.kind = Kind::Line;
                 figure.x.unit = unit;
-                figure.x.scale = if least > 0.0 && most / least >= 50.0 { Scale::Log } else { Scale::Linear };
+                figure.x.scale = if min > 0.0 && max / min >= 50.0 { Scale::Log } else { Scale::Linear };
                 figure.shared_x = Some(order.iter().map(|&i| x[i]).collect());
                 figure.series =
                     lines.into_iter().map(|(name, v)| series(name, order.iter().map(|&i| &v[i]))).collect();
             }
             None => {
                 figure.kind = Kind::Bar;
-                figure.categories = places;
+                figure.categories = positions;
                 figure.series = lines.into_iter().map(|(name, v)| series(name, v.iter())).collect();
             }
         }
@@ -315,8 +315,8 @@ impl<'a> Plotter<'a> {
             let mut values = vec![Estimate::default(); figure.categories.len()];
             for line in self.lines.iter().filter(|l| l.cell == cell) {
                 let name = if line.subject.is_empty() { "network" } else { &line.subject };
-                if let Some(place) = figure.categories.iter().position(|c| c == name) {
-                    values[place] = line.values.first().copied().unwrap_or_default();
+                if let Some(index) = figure.categories.iter().position(|c| c == name) {
+                    values[index] = line.values.first().copied().unwrap_or_default();
                 }
             }
             figure.series.push(series(self.cell_name(cell, &[]), values.iter()));
@@ -329,8 +329,8 @@ impl<'a> Plotter<'a> {
         let mut maps: Vec<Map> = Vec::new();
         let mut levels = Vec::new();
         for line in &self.lines {
-            let places = (self.place(line, path, &columns), self.place(line, rows, &row_names));
-            let (Some(column), Some(row)) = places else {
+            let position = (self.position(line, path, &columns), self.position(line, rows, &row_names));
+            let (Some(column), Some(row)) = position else {
                 if let Some(mean) = line.values.first().and_then(|e| e.mean) {
                     levels.push(format!("{}: {}", self.line_name(line, &[]), format::number(mean)));
                 }
@@ -344,11 +344,11 @@ impl<'a> Plotter<'a> {
             maps[index].1[row][column] = line.values.first().and_then(|e| e.mean);
         }
         let several = maps.len() > 1;
-        let beside = if levels.is_empty() { String::new() } else { format!(" ({})", levels.join("; ")) };
+        let level_note = if levels.is_empty() { String::new() } else { format!(" ({})", levels.join("; ")) };
         let figure = |(index, (name, cells)): (usize, Map)| Figure {
             name: if several { format!("{}-{}", frame.name, index + 1) } else { frame.name.clone() },
             title: if several { format!("{}: {name}", frame.title) } else { frame.title.clone() },
-            caption: format!("{}{beside}", frame.caption),
+            caption: format!("{}{level_note}", frame.caption),
             kind: Kind::Heatmap,
             x: Axis { label: path.to_owned(), ..Axis::default() },
             y: Axis { label: rows.to_owned(), ..Axis::default() },
@@ -361,7 +361,7 @@ impl<'a> Plotter<'a> {
         maps.into_iter().enumerate().map(figure).collect()
     }
 
-    /// Values of a path among the cells shown, in their order.
+    /// Returns the distinct values of a path in the plotted cells, in order.
     fn values_of(&self, path: &str) -> Vec<String> {
         let mut values: Vec<String> = Vec::new();
         for line in &self.lines {
@@ -374,12 +374,12 @@ impl<'a> Plotter<'a> {
         values
     }
 
-    fn place(&self, line: &Line, path: &str, places: &[String]) -> Option<usize> {
+    fn position(&self, line: &Line, path: &str, values: &[String]) -> Option<usize> {
         let value = cell_value(&self.cells[line.cell], path)?;
-        places.iter().position(|p| p == value)
+        values.iter().position(|v| v == value)
     }
 
-    /// What sets a line apart from the others of its figure.
+    /// Returns a name that distinguishes a line from the others of its figure. `without`: paths to omit.
     fn line_name(&self, line: &Line, without: &[&str]) -> String {
         let cell = self.cell_name(line.cell, without);
         let subjects = self.lines.iter().any(|l| l.subject != line.subject);
@@ -391,13 +391,13 @@ impl<'a> Plotter<'a> {
         }
     }
 
-    /// Lines of several cells stand together by cell where each has several subjects.
+    /// Returns the legend group of a line: its cell, if the cell has several subjects.
     fn group(&self, line: &Line) -> String {
         let subjects = self.lines.iter().any(|l| l.cell == line.cell && l.subject != line.subject);
         if subjects { self.cell_name(line.cell, &[]) } else { String::new() }
     }
 
-    /// A cell by what differs among the cells shown, apart from some paths.
+    /// Returns a name of a cell from the values in which the plotted cells differ. `without`: paths to omit.
     fn cell_name(&self, cell: usize, without: &[&str]) -> String {
         let differs = |path: &str, value: &str| {
             let mut shown = self.lines.iter().map(|l| &self.cells[l.cell]);
@@ -411,14 +411,15 @@ impl<'a> Plotter<'a> {
     }
 }
 
-/// The last part of a path.
+/// Returns the last component of a path.
 pub fn short(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
 fn series<'a>(name: String, values: impl Iterator<Item = &'a Estimate> + Clone) -> Series {
     let interval = values.clone().any(|e| e.low.is_some());
-    let column = |of: fn(&Estimate) -> Option<f64>| values.clone().map(|e| of(e).map(rounded)).collect();
+    let column =
+        |field: fn(&Estimate) -> Option<f64>| values.clone().map(|e| field(e).map(rounded)).collect();
     Series {
         name,
         y: column(|e| e.mean),
@@ -428,7 +429,7 @@ fn series<'a>(name: String, values: impl Iterator<Item = &'a Estimate> + Clone) 
     }
 }
 
-/// The numbers of texts that all carry the same unit, or none.
+/// Parses texts as numbers with one common unit. `None` if a text is no number or the units differ.
 fn numbers(texts: &[String]) -> Option<(Vec<f64>, String)> {
     let split = |text: &String| {
         let end = text.find(|c: char| !(c.is_ascii_digit() || "+-.eE".contains(c))).unwrap_or(text.len());

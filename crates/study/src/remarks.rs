@@ -1,55 +1,55 @@
-//! What runs say in words (warnings, reasons, differences), each said once.
+//! Text remarks of runs (warnings, reasons, differences), without repetition.
 
 use netstage_scenario::record::CellEntry;
 use std::collections::BTreeMap;
 
-/// Collects the remarks of runs.
+/// Collector of remarks.
 #[derive(Default)]
 pub struct Remarks {
-    /// In the order in which they were first made.
+    /// Remarks in order of first occurrence.
     remarks: Vec<Remark>,
 }
 
 struct Remark {
     text: String,
-    /// Runs that made it, by cell.
+    /// Number of runs with the remark, by cell.
     runs: BTreeMap<usize, usize>,
 }
 
 impl Remarks {
-    /// Adds those of one run.
+    /// Adds the remarks of one run.
     pub fn add(&mut self, cell: usize, texts: &[String]) {
         for (index, text) in texts.iter().enumerate() {
-            // A run that says a thing twice still is one run.
+            // A repeated remark counts once per run.
             if texts[..index].contains(text) {
                 continue;
             }
-            let known = self.remarks.iter().position(|r| r.text == *text);
-            let known = known.unwrap_or_else(|| {
+            let index = self.remarks.iter().position(|r| r.text == *text);
+            let index = index.unwrap_or_else(|| {
                 self.remarks.push(Remark { text: text.clone(), runs: BTreeMap::new() });
                 self.remarks.len() - 1
             });
-            *self.remarks[known].runs.entry(cell).or_default() += 1;
+            *self.remarks[index].runs.entry(cell).or_default() += 1;
         }
     }
 
-    /// Each remark once, with the cells or the number of runs it holds for where it does not
-    /// for all; every cell has `repeat` runs.
+    /// Returns each remark once. A remark that does not apply to all runs names its cells or the number of its runs.
+    /// Every cell has `repeat` runs.
     pub fn finish(self, cells: &[CellEntry], repeat: u32) -> Vec<String> {
         let repeat = repeat as usize;
-        let said = |remark: Remark| {
-            let (some, runs) = (remark.runs.len(), remark.runs.values().sum::<usize>());
+        let formatted = |remark: Remark| {
+            let (affected, runs) = (remark.runs.len(), remark.runs.values().sum::<usize>());
             let labels =
                 || remark.runs.keys().map(|&cell| cells[cell].label()).collect::<Vec<_>>().join("; ");
-            let place = match (runs == some * repeat, some) {
+            let scope = match (runs == affected * repeat, affected) {
                 (true, all) if all == cells.len() => return remark.text,
                 (true, 1..=3) => labels(),
-                (true, _) => format!("{some} of {} cells", cells.len()),
+                (true, _) => format!("{affected} of {} cells", cells.len()),
                 (false, 1) if cells.len() > 1 => format!("{runs} of {repeat} runs of {}", labels()),
                 (false, _) => format!("{runs} of {} runs", cells.len() * repeat),
             };
-            format!("{} (in {place})", remark.text)
+            format!("{} (in {scope})", remark.text)
         };
-        self.remarks.into_iter().map(said).collect()
+        self.remarks.into_iter().map(formatted).collect()
     }
 }

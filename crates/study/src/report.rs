@@ -1,4 +1,4 @@
-//! What a report shows, as data: the terminal, the HTML page and comparisons draw the same.
+//! Data of a report, displayed in the terminal and on the HTML page, for one record or a comparison.
 
 use crate::Record;
 use crate::figure::Figure;
@@ -12,70 +12,70 @@ use netstage_scenario::record::{
 };
 use serde::Serialize;
 
-/// Everything on the page.
+/// Contents of a report.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ReportData {
-    /// Version of this shape.
+    /// Version of this format.
     pub schema: u32,
-    /// The headline.
+    /// Title.
     pub title: String,
-    /// The line below it.
+    /// Line below the title.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub subtitle: String,
-    /// Who wrote it.
+    /// Name and version of the tool.
     pub tool: String,
-    /// What to know before trusting the figures.
+    /// Warnings about the results.
     pub warnings: Vec<String>,
-    /// How it was obtained.
+    /// Facts about the study.
     pub facts: Vec<Fact>,
-    /// Verdicts, one per expectation and cell.
+    /// Results of expectations, one per expectation and cell.
     pub expectations: Vec<Verdict>,
-    /// What the verdicts cannot rest on: "the measurement is void"; empty where all stands.
+    /// Reason for which the verdicts are not valid: "the measurement is void"; empty if they are.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub void: String,
-    /// Numbers.
+    /// Tables.
     pub tables: Vec<Table>,
-    /// The network.
+    /// Topology.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
     /// Figures.
     pub figures: Vec<Figure>,
-    /// The scenario as run.
+    /// Text of the scenario.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub scenario: String,
 }
 
-/// A name and a value.
+/// Name and value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fact {
-    /// The name.
+    /// Name.
     pub name: String,
-    /// The value.
+    /// Value.
     pub value: String,
 }
 
-/// An expectation in a cell.
+/// Result of an expectation in a cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// The expectation's name.
+    /// Name of the expectation.
     pub name: String,
-    /// Its metric.
+    /// Metric.
     pub metric: String,
-    /// What was asked.
+    /// Expected value.
     pub condition: String,
-    /// What came of it.
+    /// Measured value.
     pub achieved: String,
-    /// What the paper claims.
+    /// Claim that the expectation verifies.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub claim: String,
-    /// Whether it holds.
+    /// Whether the expectation is met.
     pub pass: bool,
-    /// The cell; empty where there is only one.
+    /// Cell; empty if the study has one cell.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cell: String,
 }
 
-/// The network, for drawing.
+/// Topology for the diagram.
 #[derive(Clone, Debug, Serialize)]
 pub struct Topology {
     nodes: Vec<netstage_scenario::record::TopologyNode>,
@@ -87,7 +87,7 @@ pub struct Topology {
 #[derive(Clone, Debug, Serialize)]
 struct Vpn {
     name: String,
-    /// None where it is not the same in all cells.
+    /// Weight; `None` if it differs between cells.
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<f64>,
     path: Vec<String>,
@@ -103,7 +103,7 @@ struct Link {
     utilisation: Option<f64>,
 }
 
-/// The report of one record.
+/// Returns the report of one record.
 pub fn report(record: &Record) -> ReportData {
     let data = &record.data;
     let warnings = warnings(data);
@@ -132,7 +132,7 @@ pub fn report(record: &Record) -> ReportData {
     }
 }
 
-/// What to know before trusting a record, the worst first.
+/// Returns the warnings of a record, the most severe first.
 pub fn warnings(data: &Data) -> Vec<String> {
     let failed = data.failures.iter().map(|what| format!("Failed while running: {what}"));
     let void = data.void.iter().map(|why| format!("The measurement is void: {why}"));
@@ -145,7 +145,7 @@ fn facts(record: &Record) -> Vec<Fact> {
     let seeds = if data.repeat > 1 { format!("{} to {last}", data.seed) } else { data.seed.to_string() };
     let mut facts = vec![("Stage", data.stage.clone()), ("Seeds", seeds)];
     if let Some(cell) = data.cells.first() {
-        // Flows that run only beside tests have no run of their own.
+        // A study whose flows only provide load for tests has no run of the flows.
         if cell.duration_ns > 0 {
             facts.push(("Duration", format::duration(cell.duration_ns)));
             facts.push(("Interval", format::duration(cell.interval_ns)));
@@ -154,7 +154,7 @@ fn facts(record: &Record) -> Vec<Fact> {
     facts.push(("Cells", data.cells.len().to_string()));
     facts.push((
         "Confidence",
-        if data.repeat > 1 { "95 %, Student's t".into() } else { "one run: none".into() },
+        if data.repeat > 1 { "95 %, Student's t".into() } else { "none (one run)".into() },
     ));
     let sum = |value: fn(&CellEntry) -> u64| data.cells.iter().map(value).sum::<u64>();
     facts.push(("Packets sent", sum(|c| c.totals.sent).to_string()));
@@ -176,8 +176,8 @@ fn facts(record: &Record) -> Vec<Fact> {
     facts.into_iter().map(fact).collect()
 }
 
-/// One line per expectation and cell; `of` names the record where there are several.
-pub fn verdicts(data: &Data, of: &str) -> Vec<Verdict> {
+/// Returns the results of all expectations in all cells. `record` is the name of the record in a comparison, or empty.
+pub fn verdicts(data: &Data, record: &str) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for expectation in &data.expectations {
         let verdict = |achieved: String, pass, cell: String| Verdict {
@@ -187,7 +187,7 @@ pub fn verdicts(data: &Data, of: &str) -> Vec<Verdict> {
             achieved,
             claim: expectation.claim.clone(),
             pass,
-            cell: [of, &cell].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(": "),
+            cell: [record, &cell].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(": "),
         };
         if !expectation.problem.is_empty() {
             verdicts.push(verdict(expectation.problem.clone(), false, String::new()));
@@ -200,22 +200,22 @@ pub fn verdicts(data: &Data, of: &str) -> Vec<Verdict> {
     verdicts
 }
 
-/// Metrics of one family as columns, a row per cell and subject.
+/// Returns a table of the metrics of one family, with a row per cell and subject.
 fn family_table(data: &Data, family: &str, title: &str) -> Option<Table> {
     let belongs = |m: &&MetricEntry| {
         m.name.split('.').next() == Some(family)
             || (family == "vpn" && m.name.starts_with("fairness.intra_vpn.per_vpn"))
     };
     let mut metrics: Vec<&MetricEntry> = data.metrics.iter().filter(belongs).collect();
-    // A column in which nothing ever happens tells nothing.
-    let happens = |m: &&MetricEntry| {
+    // Columns without a value other than zero are omitted.
+    let is_nonzero = |m: &&MetricEntry| {
         let all = data.cells.iter().flat_map(|c| &c.summary);
         all.filter(|s| s.metric == m.name).any(|s| s.value.mean.is_some_and(|v| v != 0.0))
     };
-    metrics.retain(happens);
+    metrics.retain(is_nonzero);
     let several = data.cells.len() > 1;
     let mut table = Table { title: title.into(), ..Table::default() };
-    table.note = "Means over the measured span; packets are totals of a run.".into();
+    table.note = "Means over the measured span; packets: totals per run.".into();
     table.columns.extend(several.then(|| Column::left("cell")));
     table.columns.push(Column::left(family));
     let name =
@@ -243,11 +243,11 @@ fn family_table(data: &Data, family: &str, title: &str) -> Option<Table> {
     (!metrics.is_empty() && !table.rows.is_empty()).then_some(table)
 }
 
-/// How strongly throughput follows what else was seen of TCP flows.
+/// Returns a table of the correlations of TCP throughput with other metrics.
 fn correlation_table(data: &Data) -> Option<Table> {
     let name = |cell: Option<usize>| match cell {
         Some(index) => data.cells.get(index).map_or(String::new(), |cell| cell_name(data, cell)),
-        None => "across all cells".to_owned(),
+        None => "all cells".to_owned(),
     };
     let row = |entry: &CorrelationEntry| {
         let number = |value: f64| format!("{value:.2}");
@@ -255,27 +255,27 @@ fn correlation_table(data: &Data) -> Option<Table> {
         let (subject, metric) = (entry.subject.clone(), entry.metric.clone());
         vec![name(entry.cell), subject, metric, number(entry.coefficient), interval, entry.count.to_string()]
     };
-    let left = ["cell", "flow", "throughput follows"].map(Column::left);
+    let left = ["cell", "flow", "metric"].map(Column::left);
     let right = ["rank correlation", "95 % interval", "bins or cells"].map(Column::right);
     (!data.correlations.is_empty()).then(|| Table {
-        title: "What throughput follows".into(),
+        title: "Correlation with throughput".into(),
         note:
-            "1: throughput always rises with it; -1: it always falls; an interval around 0: nothing is seen \
-               of that. Bins of a run that resemble those before them count less."
+            "1: throughput always increases with the metric; -1: it always decreases; an interval around 0: no \
+               correlation is detectable. Autocorrelated bins have less weight."
                 .into(),
         columns: left.into_iter().chain(right).collect(),
         rows: data.correlations.iter().map(row).collect(),
     })
 }
 
-/// A row per cell, metric and subject that has a distribution.
+/// Returns a table of the distributions, with a row per cell, metric and subject.
 fn distribution_table(data: &Data) -> Option<Table> {
     let several = data.cells.len() > 1;
     let mut table = Table { title: "Distributions".into(), ..Table::default() };
-    table.note = "Over all packets of all runs; values carry three significant digits.".into();
+    table.note = "All packets of all runs; values have three significant digits.".into();
     table.columns.extend(several.then(|| Column::left("cell")));
     table.columns.extend([Column::left("metric"), Column::left("subject"), Column::right("values")]);
-    let names = ["mean", "smallest", "median", "90 %", "99 %", "99.9 %", "largest"];
+    let names = ["mean", "min", "median", "90 %", "99 %", "99.9 %", "max"];
     table.columns.extend(names.map(Column::right));
     for cell in &data.cells {
         for entry in &cell.distributions {
@@ -291,14 +291,14 @@ fn distribution_table(data: &Data) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// What was asked of the tool beside what it achieved.
+/// Returns a table of requested and achieved loads.
 fn load_table(data: &Data) -> Option<Table> {
     let several = data.cells.len() > 1;
-    let mut table = Table { title: "Asked and achieved".into(), ..Table::default() };
-    table.note = "Means over runs; worst is the run furthest from what was asked.".into();
+    let mut table = Table { title: "Requested and achieved load".into(), ..Table::default() };
+    table.note = "Means over runs; worst: the run with the largest deviation.".into();
     table.columns.extend(several.then(|| Column::left("cell")));
     table.columns.extend([Column::left("subject"), Column::left("quantity")]);
-    table.columns.extend(["asked", "achieved", "worst"].map(Column::right));
+    table.columns.extend(["requested", "achieved", "worst"].map(Column::right));
     for cell in &data.cells {
         for entry in &cell.loads {
             let layer = if entry.layer.is_empty() { String::new() } else { format!(" ({})", entry.layer) };
@@ -312,7 +312,7 @@ fn load_table(data: &Data) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// Where the stage differs from what the scenario says.
+/// Returns a table of the differences between the stage and the scenario.
 fn differences_table(data: &Data) -> Option<Table> {
     let mut table = Table { title: "Differences from the scenario".into(), ..Table::default() };
     table.columns.push(Column::left(format!("on {}", data.stage)));
@@ -322,38 +322,38 @@ fn differences_table(data: &Data) -> Option<Table> {
 
 fn topology(data: &Data) -> Option<Topology> {
     let cell = data.cells.first()?;
-    let utilisation = |name: &str| {
+    let utilization = |name: &str| {
         let direction = |d: &str| cell.summary("link.utilisation", &format!("{name}.{d}"))?.value.mean;
         direction("forward").into_iter().chain(direction("reverse")).reduce(f64::max)
     };
-    // A record tells the weights of its first cell alone.
+    // A record contains the weights of its first cell only.
     let keeps_weights = |cell: &CellEntry| {
         cell.variant.is_empty() && !cell.settings.iter().any(|(path, _)| may_set_weights(path))
     };
-    let are_alike = data.cells.len() == 1 || data.cells.iter().all(keeps_weights);
-    drawn(&data.topology, utilisation, |_, weight| are_alike.then_some(weight))
+    let are_equal = data.cells.len() == 1 || data.cells.iter().all(keeps_weights);
+    drawn(&data.topology, utilization, |_, weight| are_equal.then_some(weight))
 }
 
-/// Whether a path may lead to weights of VPNs: into their tables, or what these fall back on, beyond their control.
+/// Returns whether a path may set the weight of a VPN, in its table or in the defaults.
 fn may_set_weights(path: &str) -> bool {
     let head = path.split('.').next().unwrap_or_default();
     (head.contains('*') || ["vpn", "defaults"].contains(&head)) && !path.contains(".control.")
 }
 
-/// The network of cells that have not run; none where there is nothing to draw.
+/// Returns the topology of cells that have not run; `None` if it is empty.
 pub fn planned(cells: &[Cell]) -> Option<Topology> {
-    let is_alike = |name: &str, weight: f64| {
+    let is_equal = |name: &str, weight: f64| {
         cells
             .iter()
             .all(|cell| cell.plan.vpns.iter().any(|vpn| vpn.name == name && vpn.settings.weight == weight))
     };
-    let weight = |name: &str, weight: f64| is_alike(name, weight).then_some(weight);
+    let weight = |name: &str, weight: f64| is_equal(name, weight).then_some(weight);
     drawn(&(&cells.first()?.plan).into(), |_| None, weight)
 }
 
 fn drawn(
     topology: &netstage_scenario::record::Topology,
-    utilisation: impl Fn(&str) -> Option<f64>,
+    utilization: impl Fn(&str) -> Option<f64>,
     weight: impl Fn(&str, f64) -> Option<f64>,
 ) -> Option<Topology> {
     let links = topology.links.iter().map(|l| Link {
@@ -361,7 +361,7 @@ fn drawn(
         ends: l.ends.clone(),
         rate: format::rate(l.rate_bps),
         delay: format::duration(l.delay_ns),
-        utilisation: utilisation(&l.name).map(|u| (u * 1e4).round() / 1e4),
+        utilisation: utilization(&l.name).map(|u| (u * 1e4).round() / 1e4),
     });
     let vpns = topology.vpns.iter().map(|v| Vpn {
         name: v.name.clone(),

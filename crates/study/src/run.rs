@@ -1,4 +1,4 @@
-//! Runs every cell under every seed, on several threads, and keeps each finished run.
+//! Execution of a study on several threads: all cells under all seeds.
 
 use crate::pace::Pace;
 use crate::perform::{Performer, Run, Runner};
@@ -11,47 +11,47 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where and how a study runs. The results depend on `stage` and `tool` alone.
+/// Options of a study. Of these, only `stage` and `tool` affect the results.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The folder that becomes the record.
+    /// Output folder, which becomes the record.
     pub out: PathBuf,
-    /// Runs at the same time; at least one.
+    /// Parallel runs; at least one.
     pub jobs: usize,
-    /// How often a run that is void is begun anew.
+    /// Maximum retries of a void run.
     pub retries: u32,
-    /// Name of the stage the runner drives.
+    /// Name of the runner's stage.
     pub stage: String,
     /// Name and version of the tool.
     pub tool: String,
 }
 
-/// How far a study is.
+/// Progress of a study.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
-    /// Runs finished, those of earlier parts included.
+    /// Finished runs, including those of earlier parts.
     pub done: usize,
-    /// Runs in all.
+    /// Total runs.
     pub total: usize,
-    /// What is done of the runs under way, in runs: 0.5 is half of one.
+    /// Sum of the progress of runs in progress, in runs: 0.5 is half a run.
     pub under_way: f64,
-    /// Time left, once it can be told.
+    /// Estimated remaining time, if known.
     pub left: Option<Duration>,
-    /// What was begun last: the flows, or a trial of a test. Empty at the start.
+    /// Latest activity: the flows, or a trial of a test. Empty at the start.
     pub doing: String,
 }
 
-/// Hears how far a study is: at the start, after each run, and several times a second.
+/// Observer of a study's progress.
 pub trait Observer {
-    /// This far.
+    /// Receives the progress at the start, after each run, and several times a second.
     fn progress(&mut self, progress: Progress);
 
-    /// Whether it hears what runs find while they go on.
+    /// Returns whether the observer receives partial outcomes.
     fn listens(&self) -> bool {
         false
     }
 
-    /// What a run has found so far, and whether it is over; see [`Performer::so_far`].
+    /// Receives the partial outcome of a run, and whether the run is complete; see [`Performer::so_far`].
     fn so_far(&mut self, run: Run, outcome: Outcome, is_over: bool) {
         let _ = (run, outcome, is_over);
     }
@@ -61,11 +61,10 @@ impl Observer for () {
     fn progress(&mut self, _: Progress) {}
 }
 
-/// Runs a scenario to its record, or goes on with what the folder holds of it.
+/// Runs a scenario and writes its record. Resumes the study if the folder holds it unfinished.
 ///
-/// `interrupted` may be set at any time, by a signal handler for one; finished runs are
-/// kept. Equal scenario, seeds, stage and tool give equal bytes in all files but
-/// `environment.json`.
+/// Setting `interrupted`, for example in a signal handler, stops the study; finished runs are kept. The same
+/// scenario, seeds, stage and tool give the same bytes in all files except `environment.json`.
 pub fn run(
     scenario: &Scenario,
     runner: &Runner,
@@ -92,7 +91,7 @@ pub fn run(
     study.finish(jobs)
 }
 
-/// What the worker threads share.
+/// State shared by the worker threads.
 struct Work<'a> {
     study: &'a Study<&'a Scenario>,
     runner: &'a Runner<'a>,
@@ -101,25 +100,25 @@ struct Work<'a> {
     next: AtomicUsize,
     stop: AtomicBool,
     doing: Mutex<String>,
-    /// Whether to tell what runs find while they go on.
+    /// Whether the observer receives partial outcomes.
     listens: bool,
 }
 
-/// What a worker tells.
+/// Event of a worker.
 enum News {
-    /// A part of a run is done.
+    /// Progress of a run, from 0 to 1.
     Reached(Run, f64),
-    /// A run is finished.
+    /// Finished run.
     Done(Run),
-    /// A run has found this much, and may be over.
+    /// Partial outcome of a run, and whether the run is complete.
     SoFar(Run, Box<Outcome>, bool),
-    /// No more can be done.
+    /// Error that stops the study.
     Failed(Error),
 }
 
 impl Work<'_> {
-    /// Works until nothing is pending, an error, or an interruption; returns how many runs
-    /// were finished.
+    /// Performs the pending runs until all have finished, one fails, or the study is interrupted. Returns the number
+    /// of finished runs.
     fn run(&self, jobs: usize, observer: &mut dyn Observer) -> Result<usize, Error> {
         let (total, resumed) = (self.study.total(), self.study.resumed());
         let mut pace = Pace::new(Instant::now(), total - resumed);
@@ -164,7 +163,7 @@ impl Work<'_> {
         while !self.stopping() {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(&run) = self.study.pending().get(index) else { return };
-            match self.one(run, news) {
+            match self.perform(run, news) {
                 Ok(true) => drop(news.send(News::Done(run))),
                 Ok(false) => return,
                 Err(error) => {
@@ -175,8 +174,8 @@ impl Work<'_> {
         }
     }
 
-    /// One run; false if it was stopped.
-    fn one(&self, run: Run, news: &Sender<News>) -> Result<bool, Error> {
+    /// Performs one run. Returns `false` if it was stopped.
+    fn perform(&self, run: Run, news: &Sender<News>) -> Result<bool, Error> {
         let so_far = |run, outcome, is_over| drop(news.send(News::SoFar(run, Box::new(outcome), is_over)));
         let performer = Performer {
             runner: self.runner,

@@ -1,4 +1,4 @@
-//! From a selection to one number per run.
+//! Evaluation of a selection: one value per run.
 
 use crate::derive::{is_whole_span, of, whole_span};
 use netstage_core::measure::{Bound, converged_from};
@@ -10,17 +10,17 @@ use netstage_scenario::pattern;
 use netstage_scenario::plan::Plan;
 use std::ops::Range;
 
-/// Whether `name` is selected by a subject; an empty one selects every name.
+/// Returns whether the pattern `subject` matches `name`. An empty pattern matches every name.
 pub fn matches(subject: &str, name: &str) -> bool {
     subject.is_empty() || pattern::matches(subject, name)
 }
 
-/// Whether a cell has all the values asked for; `variant` is a path too.
-pub fn cell_matches(cell: &Cell, asked: &[(String, String)]) -> bool {
-    asked.iter().all(|(path, value)| cell_value(cell, path) == Some(value))
+/// Returns whether a cell has all these values of paths, where `variant` is a path too.
+pub fn cell_matches(cell: &Cell, settings: &[(String, String)]) -> bool {
+    settings.iter().all(|(path, value)| cell_value(cell, path) == Some(value))
 }
 
-/// The value of a swept path in a cell.
+/// Returns the value of a swept path in a cell.
 pub fn cell_value<'a>(cell: &'a Cell, path: &str) -> Option<&'a str> {
     if path == "variant" {
         return Some(&cell.variant);
@@ -28,12 +28,12 @@ pub fn cell_value<'a>(cell: &'a Cell, path: &str) -> Option<&'a str> {
     cell.settings.iter().find(|(p, _)| p == path).map(|(_, value)| value.as_str())
 }
 
-/// The metric of this name.
+/// Returns the metric of this name.
 pub fn metric(name: &str) -> Option<Metric> {
     Metric::ALL.iter().copied().find(|m| m.info().name == name)
 }
 
-/// Bins that lie wholly within a span.
+/// Returns the bins that lie entirely within a span.
 pub fn bins_within(plan: &Plan, outcome: &Outcome, over: (Instant, Instant)) -> Range<usize> {
     let interval = outcome.interval.0.max(1);
     let first = over.0.0.div_ceil(interval) as usize;
@@ -43,8 +43,7 @@ pub fn bins_within(plan: &Plan, outcome: &Outcome, over: (Instant, Instant)) -> 
     first.min(last)..last
 }
 
-/// The number a selection comes to in one run: NaN where nothing is selected, infinite for
-/// a convergence that never comes.
+/// Returns the value of a selection in one run: NaN if nothing is selected, infinity without convergence.
 pub fn select(plan: &Plan, outcome: &Outcome, selection: &Selection) -> f64 {
     let Some(metric) = metric(&selection.metric) else { return f64::NAN };
     let bins = bins_within(plan, outcome, selection.over);
@@ -59,8 +58,8 @@ pub fn select(plan: &Plan, outcome: &Outcome, selection: &Selection) -> f64 {
         let worst = |bin: usize| chosen.iter().map(|v| v[bin]).filter(|v| !v.is_nan()).reduce(f64::min);
         let mut worst: Vec<f64> = (0..bins.len()).map(|bin| worst(bin).unwrap_or(f64::NAN)).collect();
         let Some(last) = worst.iter().rposition(|v| !v.is_nan()) else { return f64::NAN };
-        // Nothing is measured before the first flow starts or after the last one stops; a gap
-        // between them is not convergence.
+        // Bins before the first flow and after the last one have no values; a gap between flows is not
+        // convergence.
         worst.truncate(last + 1);
         let Some(bin) = converged_from(&worst, Bound::AtLeast(above)) else { return f64::INFINITY };
         let at = (bins.start + bin) as u64 * outcome.interval.0;
@@ -83,8 +82,7 @@ fn reduce(values: impl Iterator<Item = f64>, statistic: Statistic) -> f64 {
     }
 }
 
-/// Each selected subject as one number over a span: the sum of a metric whose bins are
-/// sums, the mean of any other.
+/// Returns one value of each selected subject over a span, aggregated as the metric requires.
 pub fn per_subject(
     plan: &Plan,
     outcome: &Outcome,
@@ -115,7 +113,7 @@ mod tests {
     use netstage_scenario::outcome::Series;
 
     #[test]
-    fn a_star_stands_for_any_text() {
+    fn an_asterisk_matches_any_text() {
         for (pattern, name, fits) in [
             ("", "anything", true),
             ("*", "", true),
@@ -131,7 +129,7 @@ mod tests {
         }
     }
 
-    /// Two subjects over five bins of a second, the first bin of the second without a value.
+    /// Returns an outcome of two subjects over five bins of 1 s. The second subject has no value in the first bin.
     fn outcome() -> Outcome {
         let nan = f64::NAN;
         let series = |subject: &str, values: [f64; 5]| Series {
@@ -157,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_by_hand() {
+    fn statistics_match_manual_calculation() {
         let above = |above| Statistic::ConvergenceTime { above };
         for (subject, from, to, statistic, expected) in [
             ("a", 0, 5, Statistic::Mean, 3.4 / 5.0),
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_bins_count() {
+    fn only_whole_bins_are_counted() {
         let plan = fixture::plan();
         let outcome = fixture::outcome(&plan, 1);
         let half = |n: u64| Instant(n * 500_000_000);

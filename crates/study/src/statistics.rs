@@ -3,13 +3,12 @@
 use netstage_core::measure::Summary;
 use netstage_scenario::record::Estimate;
 
-/// Mean of the values that exist, with its 95 % interval.
-///
-/// One infinite value (a run that never got there) leaves no mean.
+/// Returns the mean of the values other than NaN, with its 95 % interval. There is no mean if a value is infinite
+/// (a run without convergence).
 pub fn estimate(values: &[f64]) -> Estimate {
     let present: Vec<f64> = values.iter().copied().filter(|v| !v.is_nan()).collect();
     let mut summary = Summary::of(&present);
-    // The sum of equal values, divided, is often a little beside them.
+    // Rounding errors would move the mean of equal values.
     if present.len() > 1 && present.iter().all(|value| *value == present[0]) {
         (summary.mean, summary.half_width) = (present[0], 0.0);
     }

@@ -1,4 +1,4 @@
-//! A study under way: the runs its folder still lacks, those it keeps, and the record they come to.
+//! Study in progress: pending runs, storage of finished runs, and the final record.
 
 use crate::analyse::Analysis;
 use crate::environment::{Environment, Watch};
@@ -16,11 +16,11 @@ use std::borrow::Borrow;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 
-/// A scenario and the folder that becomes its record, locked for this process.
+/// Scenario with the folder of its future record, locked by this process.
 ///
-/// [`Study::take`], then [`Study::keep`] for every run of [`Study::pending`], in any order and
-/// from any thread, then [`Study::finish`]. Dropped before, the folder holds what was kept, and the
-/// same study goes on with it.
+/// Call [`Study::take`], then [`Study::keep`] for every run of [`Study::pending`] in any order and from any thread,
+/// then [`Study::finish`]. If dropped earlier, the folder holds the finished runs, and the same study resumes from
+/// them.
 pub struct Study<S: Borrow<Scenario>> {
     scenario: S,
     manifest: Manifest,
@@ -29,14 +29,15 @@ pub struct Study<S: Borrow<Scenario>> {
     watch: Watch,
 }
 
-/// Identity of all that decides a study's results: equal here and there, runs can be performed there.
+/// Returns the hash of all inputs that determine a study's results. A host that computes the same identity can perform
+/// its runs.
 pub fn identity(scenario: &Scenario, stage: &str, tool: &str) -> String {
     Manifest::new(scenario, stage, tool).plan
 }
 
 impl<S: Borrow<Scenario>> Study<S> {
-    /// Takes a new or empty folder, or one that holds the same study, unfinished, or another of which
-    /// no run is finished.
+    /// Opens and locks the folder of a study. It must be new, be empty, or hold the same study unfinished, or another
+    /// study without finished runs.
     pub fn take(scenario: S, options: &Options) -> Result<Study<S>, Error> {
         let watch = Watch::start();
         let manifest = Manifest::new(scenario.borrow(), &options.stage, &options.tool);
@@ -46,54 +47,53 @@ impl<S: Borrow<Scenario>> Study<S> {
         Ok(Study { scenario, manifest, folder, pending, watch })
     }
 
-    /// The runs that were not finished when the folder was taken, in their order.
+    /// Returns the runs that were unfinished when the folder was opened, in order.
     pub fn pending(&self) -> &[Run] {
         &self.pending
     }
 
-    /// Runs in all.
+    /// Returns the total number of runs.
     pub fn total(&self) -> usize {
         self.manifest.total()
     }
 
-    /// Runs that the folder held when it was taken.
+    /// Returns the number of runs that were finished when the folder was opened.
     pub fn resumed(&self) -> usize {
         self.total() - self.pending.len()
     }
 
-    /// What is run.
+    /// Returns the scenario.
     pub fn scenario(&self) -> &Scenario {
         self.scenario.borrow()
     }
 
-    /// [`identity`] of this study.
+    /// Returns the [`identity`] of this study.
     pub fn identity(&self) -> &str {
         &self.manifest.plan
     }
 
-    /// Keeps the file of a finished run.
+    /// Saves the file of a finished run.
     pub fn keep(&self, (cell, seed): Run, file: &[u8]) -> Result<(), Error> {
         self.folder.keep_run(cell, seed, file)
     }
 
-    /// Keeps the file of a run that was performed elsewhere, once it is known to be that run's.
+    /// Saves the file of a run performed by another process, after verifying that it is the file of this run.
     pub fn keep_foreign(&self, run: Run, file: Vec<u8>) -> Result<(), Error> {
-        let refused = |message| Error::Run { cell: format!("cell {}", run.0), seed: run.1, message };
+        let rejected = |message| Error::Run { cell: format!("cell {}", run.0), seed: run.1, message };
         let bytes = file.into();
-        let (cell, seed, _) = read_run(&bytes).map_err(|e| refused(e.to_string()))?;
+        let (cell, seed, _) = read_run(&bytes).map_err(|e| rejected(e.to_string()))?;
         if (cell as usize, seed) != run {
-            return Err(refused(format!("what came back is the run of cell {cell} with seed {seed}")));
+            return Err(rejected(format!("received the run of cell {cell} with seed {seed}")));
         }
         self.keep(run, &bytes)
     }
 
-    /// How much of the study there is once `kept` runs were kept, as an error.
-    pub fn interrupted(&self, kept: usize) -> Error {
-        Error::Interrupted { folder: self.folder.file(""), done: self.resumed() + kept, total: self.total() }
+    /// Returns the error of an interruption after `saved` runs were saved.
+    pub fn interrupted(&self, saved: usize) -> Error {
+        Error::Interrupted { folder: self.folder.file(""), done: self.resumed() + saved, total: self.total() }
     }
 
-    /// Joins the runs, works out what they come to, and writes the record. `jobs` is how many were
-    /// performed at a time.
+    /// Joins and analyzes the runs and writes the record. `jobs` is the number of parallel runs.
     pub fn finish(self, jobs: usize) -> Result<Record, Error> {
         let resumed = self.resumed();
         let Study { scenario, manifest, folder, pending, watch } = self;
@@ -106,7 +106,7 @@ impl<S: Borrow<Scenario>> Study<S> {
             for cell in 0..scenario.cells.len() {
                 for seed in seeds(scenario) {
                     let missing =
-                        || io::Error::new(io::ErrorKind::NotFound, "the file of a finished run has vanished");
+                        || io::Error::new(io::ErrorKind::NotFound, "the file of a finished run is missing");
                     let bytes = read_checked(runs.get(&(cell, seed)).ok_or_else(missing)?)?;
                     joiner.push(&bytes).map_err(io_error)?;
                     let (_, _, outcome) = read_run(&bytes).map_err(io_error)?;
@@ -136,7 +136,7 @@ impl<S: Borrow<Scenario>> Study<S> {
     }
 }
 
-/// Writes the last files of a record.
+/// Writes the remaining files of a record and removes the temporary ones.
 pub(crate) fn complete(
     folder: &Folder,
     data: Data,
@@ -161,7 +161,7 @@ fn seeds(scenario: &Scenario) -> impl Iterator<Item = u64> + use<> {
     scenario.seed..scenario.seed + u64::from(scenario.repeat)
 }
 
-/// What a record says of a file of values.
+/// Returns the number of rows, size and hash of a file of values.
 pub(crate) fn written(folder: &Folder, name: &str, rows: u64) -> Result<SeriesFile, Error> {
     let path = folder.file(name);
     let (hash, bytes) = File::open(&path).and_then(checksum_of).map_err(Error::io("read", &path))?;
@@ -169,7 +169,7 @@ pub(crate) fn written(folder: &Folder, name: &str, rows: u64) -> Result<SeriesFi
 }
 
 pub(crate) fn io_error(error: ParquetError) -> io::Error {
-    // Keep the system's own words, and its kind, where it was the system that failed.
+    // Preserves the message and kind of a system error.
     match error {
         ParquetError::External(source) => match source.downcast::<io::Error>() {
             Ok(source) => *source,

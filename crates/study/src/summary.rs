@@ -1,4 +1,4 @@
-//! A cell's runs as one number per metric and subject.
+//! Summary of a cell: one estimate per metric and subject.
 
 use crate::derive::{is_whole_span, measured, of};
 use crate::select::per_subject;
@@ -9,12 +9,12 @@ use netstage_scenario::plan::Plan;
 use netstage_scenario::record::SummaryEntry;
 use std::collections::BTreeMap;
 
-/// Collects the runs of one cell.
+/// Collector of the summary of one cell's runs.
 pub struct Summary<'a> {
     plan: &'a Plan,
-    /// What each flow's subject is a part of.
+    /// Aggregates of each flow's subject.
     parts: BTreeMap<String, Part>,
-    /// In the registry's order, then in that of first appearance.
+    /// Entries by metric, then in order of first occurrence.
     entries: BTreeMap<Metric, Vec<Entry>>,
 }
 
@@ -26,7 +26,7 @@ struct Entry {
 }
 
 impl<'a> Summary<'a> {
-    /// Nothing collected yet.
+    /// Creates an empty collector.
     pub fn new(plan: &'a Plan) -> Summary<'a> {
         Summary { plan, parts: flow_parts(plan).collect(), entries: BTreeMap::new() }
     }
@@ -40,7 +40,7 @@ impl<'a> Summary<'a> {
             let mut order = Vec::new();
             let values = per_subject(plan, outcome, metric, "", &bins);
             for (subject, value) in
-                values.iter().flat_map(|(s, value)| told_under(parts, s).map(move |s| (s, value)))
+                values.iter().flat_map(|(s, value)| aggregates(parts, s).map(move |s| (s, value)))
             {
                 let total = each.entry(subject).or_insert_with(|| {
                     order.push(subject);
@@ -65,7 +65,7 @@ impl<'a> Summary<'a> {
             for series in of(outcome, metric) {
                 let values = series.values.get(bins.clone()).unwrap_or(&[]);
                 let (low, high) = values.iter().fold((f64::NAN, f64::NAN), |(l, h), &v| (l.min(v), h.max(v)));
-                for subject in told_under(parts, &series.subject) {
+                for subject in aggregates(parts, &series.subject) {
                     let entry = entry(entries, metric, subject);
                     (entry.min, entry.max) = (entry.min.min(low), entry.max.max(high));
                 }
@@ -73,7 +73,7 @@ impl<'a> Summary<'a> {
         }
     }
 
-    /// The cell's summary.
+    /// Returns the summary of the cell.
     pub fn finish(self) -> Vec<SummaryEntry> {
         let finite = |value: f64| value.is_finite().then_some(value);
         let entries = self
@@ -93,8 +93,8 @@ impl<'a> Summary<'a> {
     }
 }
 
-/// Entries that a subject's values are part of: its flow group, and of several receivers its own.
-fn told_under<'b>(parts: &'b BTreeMap<String, Part>, subject: &'b str) -> impl Iterator<Item = &'b str> {
+/// Returns the subjects that aggregate a subject's values: its flow group, and its receiver if there are several.
+fn aggregates<'b>(parts: &'b BTreeMap<String, Part>, subject: &'b str) -> impl Iterator<Item = &'b str> {
     let part = parts.get(subject);
     let group = part.map_or(subject, |part| &part.group);
     std::iter::once(group).chain(part.and_then(|part| part.receiver.as_deref()))
@@ -102,7 +102,7 @@ fn told_under<'b>(parts: &'b BTreeMap<String, Part>, subject: &'b str) -> impl I
 
 fn entry<'b>(entries: &'b mut BTreeMap<Metric, Vec<Entry>>, metric: Metric, subject: &str) -> &'b mut Entry {
     let entries = entries.entry(metric).or_default();
-    // Subjects come in the same order in every run, so the search ends soon or at once.
+    // Subjects have the same order in every run, so the search is short.
     let index = entries.iter().position(|e| e.subject == subject).unwrap_or_else(|| {
         entries.push(Entry { subject: subject.to_owned(), values: Vec::new(), min: f64::NAN, max: f64::NAN });
         entries.len() - 1
@@ -118,10 +118,10 @@ mod tests {
     use netstage_scenario::plan::Branch;
 
     #[test]
-    fn several_receivers_are_told_one_by_one_and_together() {
+    fn receivers_are_summarized_separately_and_together() {
         let mut plan = fixture::plan();
         let [near, far] = [plan.flows[0].from, plan.flows[0].to].map(|node| plan.nodes[node].name.clone());
-        // Two members of a flow to `r` that `h`, of all hosts, receives as well.
+        // Two members of a flow to `r`, with the sender `h` as a second receiver.
         let path = plan.flows[0].path.clone();
         plan.flows[0].branches = vec![Branch { to: plan.flows[0].from, path }];
         let series = |metric, subject: String, value| Series { metric, subject, values: vec![value; 10] };

@@ -1,34 +1,34 @@
-//! Tables of texts, as reports show them.
+//! Tables of a report.
 
 use serde::Serialize;
 
-/// A table of texts.
+/// Table of texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Table {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// How to read it.
+    /// Explanation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// Its columns.
+    /// Columns.
     pub columns: Vec<Column>,
-    /// A text per column.
+    /// Rows, with one text per column.
     pub rows: Vec<Vec<String>>,
 }
 
-/// A column.
+/// Column of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Column {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Unit of all its values, where they share one.
+    /// Common unit of all values, if any.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub unit: String,
-    /// Numbers stand right.
+    /// Alignment; numbers are right-aligned.
     pub align: Align,
 }
 
-/// Where a column's texts stand.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Align {
@@ -39,12 +39,12 @@ pub enum Align {
 }
 
 impl Column {
-    /// A column of texts.
+    /// Creates a left-aligned column, for texts.
     pub fn left(name: impl Into<String>) -> Column {
         Column { name: name.into(), unit: String::new(), align: Align::Left }
     }
 
-    /// A column of numbers.
+    /// Creates a right-aligned column, for numbers.
     pub fn right(name: impl Into<String>) -> Column {
         Column { name: name.into(), unit: String::new(), align: Align::Right }
     }

@@ -1,5 +1,5 @@
-//! What a search for a window found (`netstage_core::measure::tune`), as findings, sentences and figures: for a
-//! scenario's test and for one between two hosts alike.
+//! Results of a window search (`netstage_core::measure::tune`) as findings, text and figures, for a scenario's test and
+//! for a search between two hosts.
 
 use crate::figure::{Axis, Figure, ReferenceLine, Scale, Series};
 use crate::format::{number, quantity, rounded};
@@ -9,24 +9,24 @@ use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
 use netstage_scenario::outcome::finding::Finding;
 
-/// What was searched for, and what was found.
+/// Configuration and result of a window search.
 pub struct Tuned<'a> {
     /// Name of the test.
     pub test: &'a str,
-    /// What was searched for.
+    /// Configuration of the search.
     pub config: &'a Config,
-    /// Names of the congestion controls, in the order of settings.
+    /// Names of the congestion controls, in the order of their indices in settings.
     pub controls: &'a [String],
-    /// What was found.
+    /// Result.
     pub found: &'a Found,
 }
 
 impl Tuned<'_> {
-    /// The numbers.
+    /// Returns the findings.
     pub fn findings(&self) -> Vec<Finding> {
         let found = self.found;
         let path = &found.path;
-        let best = found.best.and_then(|best| found.curve.iter().find(|of| of.setting == best));
+        let best = found.best.and_then(|best| found.curve.iter().find(|point| point.setting == best));
         let bytes = |bytes: Option<u64>| bytes.map_or(f64::NAN, |bytes| bytes as f64);
         let window = found.best.map(|best| best.window.unwrap_or(self.config.largest));
         let plain = [
@@ -50,36 +50,38 @@ impl Tuned<'_> {
         plain.chain(estimated).collect()
     }
 
-    /// What they mean.
+    /// Returns the conclusion as text.
     pub fn verdict(&self) -> String {
         let Config { tolerance, delay_bound, trials, .. } = self.config;
         let Some(best) = self.found.best else {
             let bound = quantity(delay_bound.map_or(f64::NAN, Duration::as_secs_f64), "s");
-            return format!("no window keeps the mean round trip within {bound}");
+            return format!("the mean round trip exceeds {bound} with every window");
         };
         let name = self.name(best);
         let share = number(tolerance * 100.0);
         if self.found.is_sure {
-            format!("{name}: nothing else is better by more than {share} % (95 % confidence)")
+            format!("{name} is best; no other setting is better by more than {share} % (95 % confidence)")
         } else {
-            format!("{name} did best, but {trials} transfers were too few to be sure within {share} %")
+            format!(
+                "{name} was best, but {trials} transfers do not suffice for 95 % confidence within {share} %"
+            )
         }
     }
 
-    /// A setting, in words; congestion control only where there are several.
+    /// Describes a setting; names the congestion control if several were tried.
     pub fn name(&self, setting: Setting) -> String {
         name(self.controls, setting)
     }
 
-    /// Throughput and round trip against the window.
+    /// Returns figures of throughput and round trip over the window.
     pub fn figures(&self) -> Vec<Figure> {
-        let goodput = self.curves("payload", |of| of.goodput);
-        let trips = self.curves("mean round trip", |of| of.round_trip);
+        let goodput = self.curves("payload", |point| point.goodput);
+        let trips = self.curves("mean round trip", |point| point.round_trip);
         let best = self.found.best.map_or(String::new(), |best| format!(" Best: {}.", self.name(best)));
         let figure = |name: &str, title: &str, unit: &str, series, lines: Vec<ReferenceLine>| Figure {
             name: name.into(),
-            title: format!("{title} against the window"),
-            caption: format!("Means and their 95 % intervals; dashed without a limit.{best}"),
+            title: format!("{title} over the window"),
+            caption: format!("Means with 95 % intervals; dashed: without a limit.{best}"),
             x: Axis { label: "window".into(), unit: "B".into(), scale: Scale::Log, ..Axis::default() },
             y: Axis { label: title.to_lowercase(), unit: unit.into(), min: Some(0.0), ..Axis::default() },
             series,
@@ -97,21 +99,21 @@ impl Tuned<'_> {
         ]
     }
 
-    /// Lines of each congestion control: over windows, and what there is without a limit.
-    fn curves(&self, what: &str, value: impl Fn(&Measured) -> Summary) -> Vec<Series> {
-        let windows = self.found.curve.iter().filter_map(|of| of.setting.window);
-        let (least, most) = windows.fold((u64::MAX, 0), |(least, most), w| (least.min(w), most.max(w)));
+    /// Returns the lines of each congestion control: one over windows, and a constant one without a limit.
+    fn curves(&self, quantity: &str, value: impl Fn(&Measured) -> Summary) -> Vec<Series> {
+        let windows = self.found.curve.iter().filter_map(|point| point.setting.window);
+        let (min, max) = windows.fold((u64::MAX, 0), |(min, max), w| (min.min(w), max.max(w)));
         let line = |name: String, points: Vec<(f64, Summary)>, dashed| {
             let end = |sign: f64| {
-                let end = |(_, of): &(f64, Summary)| {
-                    of.half_width.is_finite().then(|| rounded(of.mean + sign * of.half_width))
+                let end = |(_, summary): &(f64, Summary)| {
+                    summary.half_width.is_finite().then(|| rounded(summary.mean + sign * summary.half_width))
                 };
                 Some(points.iter().map(end).collect())
             };
             Series {
                 name,
                 x: Some(points.iter().map(|(x, _)| *x).collect()),
-                y: points.iter().map(|(_, of)| Some(rounded(of.mean))).collect(),
+                y: points.iter().map(|(_, summary)| Some(rounded(summary.mean))).collect(),
                 low: end(-1.0),
                 high: end(1.0),
                 dashed,
@@ -121,13 +123,14 @@ impl Tuned<'_> {
         let several = self.controls.len() > 1;
         let mut lines = Vec::new();
         for (control, name) in self.controls.iter().enumerate() {
-            let of_control = self.found.curve.iter().filter(|of| of.setting.control == control);
+            let points = self.found.curve.iter().filter(|point| point.setting.control == control);
             let (limited, free): (Vec<&Measured>, Vec<&Measured>) =
-                of_control.partition(|of| of.setting.window.is_some());
-            let name = if several { format!("{what}, {name}") } else { what.to_owned() };
-            let points = limited.iter().filter_map(|of| Some((of.setting.window? as f64, value(of))));
+                points.partition(|point| point.setting.window.is_some());
+            let name = if several { format!("{quantity}, {name}") } else { quantity.to_owned() };
+            let points =
+                limited.iter().filter_map(|point| Some((point.setting.window? as f64, value(point))));
             lines.push(line(name.clone(), points.collect(), false));
-            let free = free.iter().flat_map(|of| [(least as f64, value(of)), (most as f64, value(of))]);
+            let free = free.iter().flat_map(|point| [(min as f64, value(point)), (max as f64, value(point))]);
             lines.push(line(format!("{name}, no limit"), free.collect(), true));
         }
         lines.retain(|line| !line.y.is_empty());
@@ -135,7 +138,7 @@ impl Tuned<'_> {
     }
 }
 
-/// A setting, in words; congestion control only where there are several.
+/// Describes a setting; names the congestion control if several were tried.
 pub fn name(controls: &[String], Setting { control, window }: Setting) -> String {
     let window = window.map_or("no limit".into(), |window| format!("{window} B"));
     if controls.len() > 1 { format!("{}, {window}", controls[control]) } else { window }

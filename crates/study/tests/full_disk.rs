@@ -1,4 +1,4 @@
-//! A study whose disk is full.
+//! Test of a study on a full disk.
 
 #[path = "../src/fixture.rs"]
 #[allow(dead_code)]
@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-fn a_disk_that_is_full_says_so_and_loses_nothing() {
+fn a_full_disk_is_reported_and_no_run_is_lost() {
     needs::root();
     let scratch = Scratch::new("full");
     let disk = scratch.join("disk");
@@ -28,22 +28,22 @@ fn a_disk_that_is_full_says_so_and_loses_nothing() {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let error = run(&scenario, &runner, &options(&out, 2), &mut (), &AtomicBool::new(false)).unwrap_err();
         let kept = fs::read_dir(out.join("runs")).unwrap().count();
-        let grown = mount(&["-o", "remount,size=64m", "tmpfs"]).unwrap().status.success();
+        let is_grown = mount(&["-o", "remount,size=64m", "tmpfs"]).unwrap().status.success();
         let count = AtomicUsize::new(0);
         let counting = |plan: &Plan, seed: u64, stop: &dyn Attendant| -> Result<Outcome, Stopped> {
             count.fetch_add(1, Ordering::Relaxed);
             runner(plan, seed, stop)
         };
         let record = run(&scenario, &counting, &options(&out, 2), &mut (), &AtomicBool::new(false));
-        (error, kept, grown, count.into_inner(), record.is_ok())
+        (error, kept, is_grown, count.into_inner(), record.is_ok())
     }));
     let unmounted = Command::new("umount").arg(&disk).status();
-    let (error, kept, grown, again, done) = outcome.unwrap();
+    let (error, kept, is_grown, resumed, is_done) = outcome.unwrap();
     assert!(unmounted.is_ok_and(|s| s.success()));
     assert!(error.to_string().contains("No space left"), "{error}");
-    assert!(kept > 0 && grown && done);
-    assert_eq!(kept + again, 80);
+    assert!(kept > 0 && is_grown && is_done);
+    assert_eq!(kept + resumed, 80);
 }
 
-netstage_harness::tests![a_disk_that_is_full_says_so_and_loses_nothing];
+netstage_harness::tests![a_full_disk_is_reported_and_no_run_is_lost];
 netstage_harness::main![self];

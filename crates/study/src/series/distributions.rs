@@ -1,7 +1,7 @@
-//! `distributions.parquet`: how often each value occurred, over all runs of a cell.
+//! `distributions.parquet`: number of occurrences of each value over all runs of a cell.
 //!
-//! Columns `cell`, `metric`, `subject`, `value_ns`, `count`; a row per value that occurred, in
-//! the order of cell, metric, subject, value. A cell has a row group of its own.
+//! Columns `cell`, `metric`, `subject`, `value_ns`, `count`, with a row per value, sorted by cell, metric, subject and
+//! value. Each cell has its own row group.
 
 use super::write::properties;
 use super::{column, unsigned};
@@ -29,7 +29,7 @@ fn schema() -> TypePtr {
     Arc::new(group.build().expect("the schema is constant"))
 }
 
-/// Writes the distributions of each cell; returns the number of rows.
+/// Writes the distributions of each cell and returns the number of rows.
 pub fn write_distributions<W: Write + Send>(sink: W, cells: &[Vec<Distribution>]) -> Result<u64> {
     let mut writer = SerializedFileWriter::new(sink, schema(), properties())?;
     let mut rows = 0;

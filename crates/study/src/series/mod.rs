@@ -1,9 +1,9 @@
-//! `series.parquet`: every value of every run, the file of a single run, and beside them
+//! Parquet files: `series.parquet` with the values of all runs, the file of a single run, and
 //! `distributions.parquet`.
 //!
-//! Columns `cell`, `seed`, `time_ns`, `subject`, `metric`, `value`; a row per value, in the
-//! order of cell, seed, metric, the plan's subjects, time. A value that does not exist has
-//! no row. A run has row groups of its own, so joining runs copies bytes and decodes none.
+//! Columns `cell`, `seed`, `time_ns`, `subject`, `metric`, `value`, with a row per value, sorted by cell, seed, metric,
+//! the plan's subjects and time. Missing values have no row. Each run has its own row groups, so that runs are joined
+//! without decoding.
 
 mod distributions;
 mod read;
@@ -23,10 +23,10 @@ use std::sync::Arc;
 /// Column names, in the file's order.
 const COLUMNS: [&str; 6] = ["cell", "seed", "time_ns", "subject", "metric", "value"];
 
-/// Key of the note in the file of a single run.
+/// Metadata key of the [`Note`] in the file of a single run.
 const NOTE_KEY: &str = "netstage.run";
 
-/// What the file of a single run says of it beside its values.
+/// Metadata in the file of a single run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Note {
     cell: u32,

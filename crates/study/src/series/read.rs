@@ -1,5 +1,4 @@
-//! Reading values back. Callers check a file's checksum first: what is decoded here is what
-//! was written.
+//! Reading of series files. Callers verify a file's checksum first.
 
 use super::{COLUMNS, NOTE_KEY, Note};
 use bytes::Bytes;
@@ -15,53 +14,53 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-/// More bins than any run has, and more rows than any row group: a file with more is damaged.
-const MOST_BINS: usize = 1 << 24;
+/// Maximum bins of a run and rows of a row group. A file that exceeds it is damaged.
+const MAX_ROWS: usize = 1 << 24;
 
 /// Consecutive rows of one run, metric and subject.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
-    /// Index of the cell.
+    /// Cell index.
     pub cell: u32,
     /// Seed of the run.
     pub seed: u64,
-    /// Metric, by name.
+    /// Name of the metric.
     pub metric: Arc<str>,
-    /// Of whom.
+    /// Subject.
     pub subject: Arc<str>,
-    /// Starts of bins, nanoseconds.
+    /// Start times of the bins in nanoseconds.
     pub times: Vec<u64>,
-    /// A value for each.
+    /// Values of the bins.
     pub values: Vec<f64>,
 }
 
-/// Reads a `series.parquet`, a row group at a time.
+/// Reader of a series file, one row group at a time.
 pub struct SeriesReader<R: ChunkReader + 'static = File> {
     file: SerializedFileReader<R>,
     next: usize,
 }
 
 impl SeriesReader<File> {
-    /// Opens a file.
+    /// Opens a series file.
     pub fn open(path: &Path) -> Result<SeriesReader> {
         SeriesReader::new(regular::open(path)?)
     }
 }
 
 impl<R: ChunkReader + 'static> SeriesReader<R> {
-    /// Reads from `source`.
+    /// Creates a reader of `source`.
     pub fn new(source: R) -> Result<SeriesReader<R>> {
         let length = source.len();
         let file = guarded(|| SerializedFileReader::new(source))?;
         check_ranges(&file, length)?;
         let columns = file.metadata().file_metadata().schema_descr().columns();
         if !columns.iter().map(|c| c.name()).eq(COLUMNS) {
-            return Err(ParquetError::General("its columns are not those of a series file".into()));
+            return Err(ParquetError::General("not a series file: unexpected columns".into()));
         }
         Ok(SeriesReader { file, next: 0 })
     }
 
-    /// The blocks of the next row group, or none at the end.
+    /// Returns the blocks of the next row group, or `None` at the end.
     pub fn next_blocks(&mut self) -> Result<Option<Vec<Block>>> {
         if self.next == self.file.num_row_groups() {
             return Ok(None);
@@ -71,14 +70,13 @@ impl<R: ChunkReader + 'static> SeriesReader<R> {
     }
 }
 
-/// The parquet crate panics on some damaged files. A record's hash finds damage first, but a
-/// reader does not rely on it.
+/// Converts panics of the parquet crate, which occur on some damaged files, into errors.
 fn guarded<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
-    let damaged = |_| Err(ParquetError::General("it is damaged".into()));
+    let damaged = |_| Err(ParquetError::General("the file is damaged".into()));
     catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(damaged)
 }
 
-/// Refuses column chunks that lie outside of the file: the parquet crate panics on them.
+/// Rejects column chunks outside of the file, on which the parquet crate panics.
 fn check_ranges<R: ChunkReader + 'static>(file: &SerializedFileReader<R>, length: u64) -> Result<()> {
     for column in file.metadata().row_groups().iter().flat_map(|group| group.columns()) {
         let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
@@ -86,7 +84,7 @@ fn check_ranges<R: ChunkReader + 'static>(file: &SerializedFileReader<R>, length
         let inside =
             start >= 0 && size >= 0 && start.checked_add(size).is_some_and(|end| end as u64 <= length);
         if !inside || column.data_page_offset() < start || column.num_values() < 0 {
-            return Err(ParquetError::General("a column lies outside of the file".into()));
+            return Err(ParquetError::General("a column is outside of the file".into()));
         }
     }
     Ok(())
@@ -101,7 +99,7 @@ fn blocks(group: &dyn RowGroupReader) -> Result<Vec<Block>> {
     let values = column::<parquet::data_type::DoubleType>(group, 5)?;
     let rows = values.len();
     if [cells.len(), seeds.len(), times.len(), subjects.len(), metrics.len()] != [rows; 5] {
-        return Err(ParquetError::General("its columns differ in length".into()));
+        return Err(ParquetError::General("columns differ in length".into()));
     }
     let mut blocks: Vec<Block> = Vec::new();
     let mut start = 0;
@@ -126,7 +124,7 @@ fn blocks(group: &dyn RowGroupReader) -> Result<Vec<Block>> {
     Ok(blocks)
 }
 
-/// Rows of one dictionary share their bytes, so that equal names mostly have equal addresses.
+/// Compares two names, first by address: rows with the same dictionary entry share its bytes.
 fn same_bytes(a: &ByteArray, b: &ByteArray) -> bool {
     let (a, b) = (a.data(), b.data());
     (a.as_ptr() == b.as_ptr() && a.len() == b.len()) || a == b
@@ -138,39 +136,39 @@ where
 {
     let reader: ColumnReader = group.get_column_reader(index)?;
     let mut reader = T::get_column_reader(reader)
-        .ok_or_else(|| ParquetError::General(format!("column {} has another type", COLUMNS[index])))?;
+        .ok_or_else(|| ParquetError::General(format!("column {} has the wrong type", COLUMNS[index])))?;
     let mut values = Vec::new();
     loop {
         let (records, ..) = reader.read_records(1 << 20, None, None, &mut values)?;
         if records == 0 {
             return Ok(values);
         }
-        if values.len() > MOST_BINS {
+        if values.len() > MAX_ROWS {
             return Err(ParquetError::General("a row group is too large".into()));
         }
     }
 }
 
-/// Reads the file of one run back: its cell, its seed and the outcome.
+/// Reads the file of one run and returns its cell, seed and outcome.
 pub fn read_run(file: &Bytes) -> Result<(u32, u64, Outcome)> {
-    let malformed = |what: &str| ParquetError::General(format!("not the file of a run: {what}"));
+    let malformed = |reason: &str| ParquetError::General(format!("not the file of a run: {reason}"));
     let mut reader = SeriesReader::new(file.clone())?;
     let metadata = reader.file.metadata().file_metadata().key_value_metadata();
     let text = metadata.and_then(|m| m.iter().find(|kv| kv.key == NOTE_KEY)).and_then(|kv| kv.value.as_ref());
-    let note: Note = serde_json::from_str(text.ok_or_else(|| malformed("no note"))?)
+    let note: Note = serde_json::from_str(text.ok_or_else(|| malformed("no metadata"))?)
         .map_err(|e| malformed(&e.to_string()))?;
-    if note.bins > MOST_BINS {
+    if note.bins > MAX_ROWS {
         return Err(malformed("too many bins"));
     }
     let mut series: Vec<Series> = Vec::new();
     while let Some(blocks) = reader.next_blocks()? {
         for block in blocks {
             let metric = Metric::ALL.iter().find(|m| m.info().name == &*block.metric);
-            let metric = *metric.ok_or_else(|| malformed("an unknown metric"))?;
+            let metric = *metric.ok_or_else(|| malformed("unknown metric"))?;
             let mut values = vec![f64::NAN; note.bins];
             for (time, value) in block.times.iter().zip(block.values) {
                 let bin = (time / note.interval_ns.max(1)) as usize;
-                *values.get_mut(bin).ok_or_else(|| malformed("a time past its end"))? = value;
+                *values.get_mut(bin).ok_or_else(|| malformed("time after the end of the run"))? = value;
             }
             series.push(Series { metric, subject: block.subject.to_string(), values });
         }

@@ -6,16 +6,16 @@ use netstage_core::time::Duration;
 use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series};
 use std::time::Instant;
 
-fn same(a: &Outcome, b: &Outcome) {
-    let kept = a.series.iter().filter(|s| s.values.iter().any(|v| !v.is_nan()));
-    let rest = |o: &Outcome| Outcome { series: Vec::new(), ..o.clone() };
-    assert_eq!(rest(a), rest(b));
+fn assert_same(a: &Outcome, b: &Outcome) {
+    let stored = a.series.iter().filter(|s| s.values.iter().any(|v| !v.is_nan()));
+    let without_series = |o: &Outcome| Outcome { series: Vec::new(), ..o.clone() };
+    assert_eq!(without_series(a), without_series(b));
     let text = |s: &Series| format!("{:?}", (s.metric, &s.subject, &s.values));
-    assert!(kept.map(text).eq(b.series.iter().map(text)));
+    assert!(stored.map(text).eq(b.series.iter().map(text)));
 }
 
 #[test]
-fn a_run_reads_back_as_it_was() {
+fn a_run_is_read_as_it_was_written() {
     let plan = fixture::plan();
     let mut outcome = fixture::outcome(&plan, 7);
     derive(&plan, &mut outcome);
@@ -38,11 +38,11 @@ fn a_run_reads_back_as_it_was() {
     let bytes = Bytes::from(encode_run(3, u64::MAX, &outcome).unwrap());
     let (cell, seed, read) = read_run(&bytes).unwrap();
     assert_eq!((cell, seed), (3, u64::MAX));
-    same(&outcome, &read);
+    assert_same(&outcome, &read);
 }
 
 #[test]
-fn values_keep_every_bit_and_those_that_do_not_exist_have_no_row() {
+fn values_are_stored_exactly_and_missing_values_have_no_row() {
     let values =
         vec![f64::NAN, 0.0, -0.0, f64::MIN_POSITIVE / 2.0, f64::MAX, f64::INFINITY, 1.0 / 3.0, f64::NAN];
     let series = |subject: &str, values| Series { metric: Metric::VpnLoss, subject: subject.into(), values };
@@ -58,7 +58,7 @@ fn values_keep_every_bit_and_those_that_do_not_exist_have_no_row() {
         ..Outcome::default()
     };
     let bytes = Bytes::from(encode_run(0, 1, &outcome).unwrap());
-    same(&outcome, &read_run(&bytes).unwrap().2);
+    assert_same(&outcome, &read_run(&bytes).unwrap().2);
     let mut reader = SeriesReader::new(bytes).unwrap();
     let blocks = reader.next_blocks().unwrap().unwrap();
     assert_eq!(blocks[0].times, [1, 2, 3, 4, 5, 6]);
@@ -67,7 +67,7 @@ fn values_keep_every_bit_and_those_that_do_not_exist_have_no_row() {
 }
 
 #[test]
-fn every_width_of_index_reads_back() {
+fn all_index_widths_are_read_as_written() {
     for bins in [1usize, 2, 3, 5, 9, 17, 33, 64, 65, 1000, 70_000] {
         let values: Vec<f64> = (0..bins).map(|b| if b % 7 == 3 { f64::NAN } else { b as f64 }).collect();
         let outcome = Outcome {
@@ -76,12 +76,12 @@ fn every_width_of_index_reads_back() {
             series: vec![Series { metric: Metric::LinkQueue, subject: "l".into(), values }],
             ..Outcome::default()
         };
-        same(&outcome, &read_run(&encode_run(0, 0, &outcome).unwrap().into()).unwrap().2);
+        assert_same(&outcome, &read_run(&encode_run(0, 0, &outcome).unwrap().into()).unwrap().2);
     }
 }
 
 #[test]
-fn an_outcome_without_values_is_a_file_too() {
+fn an_outcome_without_values_is_written() {
     let outcome = Outcome { interval: Duration(1), bins: 0, series: vec![], ..Outcome::default() };
     let bytes = Bytes::from(encode_run(0, 1, &outcome).unwrap());
     assert_eq!(read_run(&bytes).unwrap().2, outcome);
@@ -93,7 +93,7 @@ fn an_outcome_without_values_is_a_file_too() {
 }
 
 #[test]
-fn joining_keeps_every_row_and_large_runs_have_several_groups() {
+fn joining_preserves_all_rows_and_large_runs_have_several_groups() {
     let plan = fixture::plan();
     let small = fixture::outcome(&plan, 1);
     let mut large = fixture::outcome(&plan, 2);
@@ -122,7 +122,7 @@ fn joining_keeps_every_row_and_large_runs_have_several_groups() {
     assert_eq!((last.cell, &*last.subject, last.values[9]), (1, "f[39999]", 39_999.0));
 }
 
-/// Six million values are written in about half a second of one core.
+/// Measures writing: six million values take about 0.5 s on one core.
 #[test]
 #[ignore = "a measurement: run it with --release --nocapture"]
 fn measures_writing() {

@@ -1,7 +1,7 @@
-//! Encoding one run, and joining the files of runs.
+//! Encoding of a run, and joining of the files of runs.
 //!
-//! The columns of a run are mostly long repetitions, so their pages are built here run by
-//! run instead of value by value; the parquet crate frames them and writes the footer.
+//! The columns of a run are mostly long repetitions, so their pages are built here by repetition instead of by value;
+//! the parquet crate frames them and writes the footer.
 
 use super::{NOTE_KEY, Note, schema};
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::{Arc, LazyLock};
 
-/// Rows after which a row group ends, at the next series.
+/// Number of rows after which a row group ends with the current series.
 const ROWS_PER_GROUP: usize = 1 << 18;
 
 pub(super) fn properties() -> WriterPropertiesPtr {
@@ -33,7 +33,7 @@ pub(super) fn properties() -> WriterPropertiesPtr {
     Arc::new(builder.build())
 }
 
-/// The file of one run: all its series, and a note of what is not a series.
+/// Returns the file of one run: its series, and its other results as metadata.
 pub fn encode_run(cell: u32, seed: u64, outcome: &Outcome) -> Result<Vec<u8>> {
     let mut writer = SerializedFileWriter::new(Vec::new(), schema(), properties())?;
     let times: Vec<u64> = (0..outcome.bins as u64).map(|bin| bin * outcome.interval.0).collect();
@@ -68,14 +68,14 @@ pub fn encode_run(cell: u32, seed: u64, outcome: &Outcome) -> Result<Vec<u8>> {
     writer.into_inner()
 }
 
-/// The values of one row group.
+/// Values of one row group.
 struct Group<'a> {
     cell: u32,
     seed: u64,
     times: &'a [u64],
     metrics: Names<'a>,
     subjects: Names<'a>,
-    /// Index of the bin of every row.
+    /// Bin index of each row.
     bins: Vec<u32>,
     values: Vec<f64>,
 }
@@ -152,13 +152,13 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The descriptor of a column; the schema is the same for every file.
+/// Returns the descriptor of a column, which is the same in every file.
 fn descriptor(index: usize) -> ColumnDescPtr {
     static SCHEMA: LazyLock<SchemaDescriptor> = LazyLock::new(|| SchemaDescriptor::new(schema()));
     SCHEMA.column(index)
 }
 
-/// Names in order of first use, and how often in a row each is used.
+/// Dictionary of names in order of first use, with the lengths of their repetitions.
 #[derive(Default)]
 struct Names<'a> {
     index: HashMap<&'a str, u32>,
@@ -198,15 +198,15 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A column of a row group, encoded but not compressed.
+/// Encoded, uncompressed column of a row group.
 struct Column {
-    /// Plain values and their number.
+    /// Plain-encoded values and their number.
     dictionary: Option<(Vec<u8>, usize)>,
     data: Vec<u8>,
     statistics: Option<Statistics>,
 }
 
-/// Bits of an index into `count` entries; readers expect at least one.
+/// Returns the bit width of an index into `count` entries. Readers require at least one bit.
 fn width_of(count: usize) -> u32 {
     (usize::BITS - count.saturating_sub(1).leading_zeros()).max(1)
 }
@@ -219,7 +219,7 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Dictionary indices as repetitions (Parquet's RLE / bit-packing hybrid), width first.
+/// Encodes dictionary indices as repetitions (Parquet's RLE / bit-packing hybrid), preceded by the width.
 fn repetitions(runs: &[(u32, usize)], width: u32) -> Vec<u8> {
     let mut out = vec![width as u8];
     for &(index, count) in runs {
@@ -229,7 +229,7 @@ fn repetitions(runs: &[(u32, usize)], width: u32) -> Vec<u8> {
     out
 }
 
-/// Dictionary indices as one bit-packed run, width first.
+/// Encodes dictionary indices as one bit-packed run, preceded by the width.
 fn bit_packed(indices: &[u32], width: u32) -> Vec<u8> {
     let groups = indices.len().div_ceil(8);
     let mut out = Vec::with_capacity(groups * width as usize + 16);
@@ -251,7 +251,7 @@ fn bit_packed(indices: &[u32], width: u32) -> Vec<u8> {
     out
 }
 
-/// The k-th bytes of all values together, for each k: throughputs compress far better so.
+/// Groups the k-th bytes of all values, for each k, which compresses throughput far better.
 fn byte_stream_split(values: &[f64]) -> Vec<u8> {
     let n = values.len();
     let mut out = vec![0; n * 8];
@@ -327,7 +327,7 @@ fn closed(metadata: ColumnChunkMetaData, rows: usize) -> ColumnCloseResult {
     }
 }
 
-/// Writes `series.parquet` from the files of runs, in the order given.
+/// Writer of `series.parquet` from the files of runs, in order of addition.
 pub struct Joiner<W: Write + Send> {
     writer: SerializedFileWriter<W>,
     rows: u64,
@@ -354,7 +354,7 @@ impl<W: Write + Send> Joiner<W> {
         Ok(())
     }
 
-    /// Ends the file; returns the sink and the number of rows.
+    /// Completes the file and returns the sink and the number of rows.
     pub fn finish(self) -> Result<(W, u64)> {
         Ok((self.writer.into_inner()?, self.rows))
     }

@@ -1,8 +1,8 @@
-//! Bars over categories.
+//! Bar chart.
 
 use super::*;
 
-/// Draws them, with their whiskers.
+/// Draws a bar chart with whiskers.
 pub fn draw(figure: &Figure, area: &Area) -> Drawn {
     let y = y_ends(figure);
     let categories = &figure.categories;
@@ -26,18 +26,18 @@ pub fn draw(figure: &Figure, area: &Area) -> Drawn {
         .draw()?;
     let each = 0.8 / figure.series.len().max(1) as f64;
     for (index, series) in figure.series.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        let left = |place: usize| place as f64 - 0.4 + each * index as f64;
+        let color = COLORS[index % COLORS.len()];
+        let left = |category: usize| category as f64 - 0.4 + each * index as f64;
         let base = y.start.max(0.0_f64.min(y.end));
-        let bar = |(place, value): (usize, &Option<f64>)| {
+        let bar = |(category, value): (usize, &Option<f64>)| {
             let top = (*value)?.clamp(y.start, y.end);
-            let corners = [(left(place) + each * 0.04, base), (left(place) + each * 0.96, top)];
-            Some(Rectangle::new(corners, colour.mix(0.85).filled()))
+            let corners = [(left(category) + each * 0.04, base), (left(category) + each * 0.96, top)];
+            Some(Rectangle::new(corners, color.mix(0.85).filled()))
         };
         chart.draw_series(series.y.iter().enumerate().filter_map(bar))?;
         if let (Some(low), Some(high)) = (&series.low, &series.high) {
-            let whisker = |(place, (low, high)): (usize, (&Option<f64>, &Option<f64>))| {
-                let middle = left(place) + each / 2.0;
+            let whisker = |(category, (low, high)): (usize, (&Option<f64>, &Option<f64>))| {
+                let middle = left(category) + each / 2.0;
                 let ends = [(*low)?, (*high)?].map(|v| (middle, v.clamp(y.start, y.end)));
                 Some(PathElement::new(ends.to_vec(), INK.stroke_width(1)))
             };
@@ -47,20 +47,20 @@ pub fn draw(figure: &Figure, area: &Area) -> Drawn {
     for line in &figure.reference_lines {
         let ends = vec![(-0.5, line.value), (n as f64 - 0.5, line.value)];
         chart.draw_series(DashedLineSeries::new(ends, 3, 4, MUTED.stroke_width(1)))?;
-        let place = style(11.0, MUTED).pos(Pos::new(HPos::Right, VPos::Bottom));
-        let label = Text::new(line.label.clone(), (0, -3), place);
+        let style = style(11.0, MUTED).pos(Pos::new(HPos::Right, VPos::Bottom));
+        let label = Text::new(line.label.clone(), (0, -3), style);
         chart.draw_series([EmptyElement::at((n as f64 - 0.5, line.value)) + label])?;
     }
-    let places: Vec<(i32, i32)> = (0..n).map(|i| chart.backend_coord(&(i as f64, y.start))).collect();
+    let positions: Vec<(i32, i32)> = (0..n).map(|i| chart.backend_coord(&(i as f64, y.start))).collect();
     drop(chart);
-    label_categories(area, categories, &places, (WIDTH as usize - 110) / n)
+    label_categories(area, categories, &positions, (WIDTH as usize - 110) / n)
 }
 
 /// Writes category names below the axis.
-fn label_categories(area: &Area, categories: &[String], places: &[(i32, i32)], room: usize) -> Drawn {
+fn label_categories(area: &Area, categories: &[String], positions: &[(i32, i32)], room: usize) -> Drawn {
     let (_, top) = area.get_base_pixel();
     let style = style(12.0, MUTED).pos(Pos::new(HPos::Center, VPos::Top));
-    for (name, &(x, y)) in categories.iter().zip(places) {
+    for (name, &(x, y)) in categories.iter().zip(positions) {
         let text = clip(name, (room / 7).max(2));
         area.draw(&Text::new(text, (x, y - top + 6), style.clone()))?;
     }

@@ -1,10 +1,10 @@
-//! Lines over numbers.
+//! Line chart.
 
 use super::*;
 use plotters::chart::SeriesAnno;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 
-/// Draws them, with their confidence bands.
+/// Draws a line chart with confidence bands.
 pub fn draw(figure: &Figure, area: &Area) -> Drawn {
     let x = ends(&figure.x, figure.series.iter().flat_map(|s| figure.x_of(s).iter().copied()), false);
     let y = y_ends(figure);
@@ -35,7 +35,7 @@ where
         .y_desc(&y_title)
         .axis_desc_style(style(13.0, INK))
         .label_style(style(12.0, MUTED))
-        .x_label_formatter(&|v| place_label(&figure.x, *v))
+        .x_label_formatter(&|v| position_label(&figure.x, *v))
         .y_label_formatter(&|v| format::number(tidy(*v)))
         .light_line_style(TRANSPARENT)
         .bold_line_style(RULE)
@@ -44,50 +44,50 @@ where
     for line in &figure.reference_lines {
         let ends = vec![(x.start, line.value), (x.end, line.value)];
         chart.draw_series(DashedLineSeries::new(ends, 3, 4, MUTED.stroke_width(1)))?;
-        // At the left and below: curves begin later and bounds are mostly lower ones.
-        let place = style(11.0, MUTED).pos(Pos::new(HPos::Left, VPos::Top));
-        let label = Text::new(line.label.clone(), (4, 4), place);
+        // At the left and below the line: curves start later, and most bounds are lower bounds.
+        let style = style(11.0, MUTED).pos(Pos::new(HPos::Left, VPos::Top));
+        let label = Text::new(line.label.clone(), (4, 4), style);
         chart.draw_series([EmptyElement::at((x.start, line.value)) + label])?;
     }
     for (index, series) in figure.series.iter().enumerate() {
-        let (colour, round) = look(figure, index);
+        let (color, round) = look(figure, index);
         let xs = figure.x_of(series);
-        // What lies outside the axis is drawn at its edge.
+        // Values outside the axis are drawn at its edge.
         let inside = |points: Vec<(f64, f64)>| -> Vec<(f64, f64)> {
             points.into_iter().map(|(px, py)| (px, py.clamp(y.start, y.end))).collect()
         };
-        let shaded = figure.series.len() <= MOST_BANDS;
+        let shaded = figure.series.len() <= MAX_BANDS;
         for band in bands(series, xs).into_iter().filter(|_| shaded).map(inside) {
-            chart.draw_series([Polygon::new(band, colour.mix(0.14))])?;
+            chart.draw_series([Polygon::new(band, color.mix(0.14))])?;
         }
         for part in parts(xs, &series.y).into_iter().map(inside) {
-            // A lone point between gaps would leave no trace as a line.
+            // A single point between gaps is not visible as a line.
             if part.len() == 1 || xs.len() <= 12 || series.points {
-                chart.draw_series(part.iter().map(|p| Circle::new(*p, 3, colour.filled())))?;
+                chart.draw_series(part.iter().map(|p| Circle::new(*p, 3, color.filled())))?;
             }
             if series.points {
                 continue;
             }
             let _: &mut SeriesAnno<_> = match pattern(round, series.dashed) {
                 Some((dash, gap)) => {
-                    chart.draw_series(DashedLineSeries::new(part, dash, gap, colour.stroke_width(2)))?
+                    chart.draw_series(DashedLineSeries::new(part, dash, gap, color.stroke_width(2)))?
                 }
-                None => chart.draw_series([PathElement::new(part, colour.stroke_width(2))])?,
+                None => chart.draw_series([PathElement::new(part, color.stroke_width(2))])?,
             };
         }
     }
     Ok(())
 }
 
-fn place_label(axis: &Axis, value: f64) -> String {
+fn position_label(axis: &Axis, value: f64) -> String {
     match axis.scale {
-        // 99.999 % has more digits than other numbers are shown with.
+        // 99.999 % has more digits than `format::number` shows.
         Scale::Nines => format!("{} %", (1e9 - (1e9 / value).round()) / 1e7),
         Scale::Linear | Scale::Log => format::number(tidy(value)),
     }
 }
 
-/// A line's points, parted where there is no value.
+/// Splits the points of a line at missing values.
 fn parts(x: &[f64], y: &[Option<f64>]) -> Vec<Vec<(f64, f64)>> {
     let mut parts = vec![Vec::new()];
     for (x, y) in x.iter().zip(y) {
@@ -100,7 +100,7 @@ fn parts(x: &[f64], y: &[Option<f64>]) -> Vec<Vec<(f64, f64)>> {
     parts
 }
 
-/// Outlines of a confidence band, parted where there is none.
+/// Returns the outlines of a confidence band, split at missing values.
 fn bands(series: &Series, x: &[f64]) -> Vec<Vec<(f64, f64)>> {
     let (Some(low), Some(high)) = (&series.low, &series.high) else { return Vec::new() };
     let known = |values: &[Option<f64>], other: &[Option<f64>]| -> Vec<Option<f64>> {

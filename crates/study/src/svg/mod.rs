@@ -1,4 +1,4 @@
-//! A figure as an SVG picture, for papers and pages.
+//! Rendering of figures as SVG.
 
 mod bars;
 mod heat_map;
@@ -14,8 +14,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Colours any two of which stay apart for colour-blind eyes; the pages use the same.
-const COLOURS: [RGBColor; 8] = [
+/// Colors that are distinguishable with color blindness; the web pages use the same.
+const COLORS: [RGBColor; 8] = [
     RGBColor(0x18, 0x41, 0x95),
     RGBColor(0xaf, 0x39, 0x17),
     RGBColor(0x2a, 0xa3, 0x89),
@@ -32,21 +32,19 @@ const FONT: &str = "Inter, Helvetica, Arial, sans-serif";
 const WIDTH: u32 = 760;
 const PLOT_HEIGHT: u32 = 400;
 const LINE_HEIGHT: u32 = 17;
-/// With more lines than this their confidence bands hide each other.
-const MOST_BANDS: usize = 8;
+/// Maximum number of lines with confidence bands; more bands would hide each other.
+const MAX_BANDS: usize = 8;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// The SVG text of a figure.
-///
-/// A figure whose numbers cannot be drawn (none are finite) yields its frame and a note.
+/// Returns a figure as SVG. A figure without finite values has only its frame.
 pub fn svg(figure: &Figure) -> String {
     let mut text = String::new();
-    // Drawing into a string fails on impossible ranges only; `ranges` rules those out.
+    // Drawing into a string fails only on empty ranges, which `ends` excludes.
     let drawn = draw(figure, &mut text);
     debug_assert!(drawn.is_ok(), "{drawn:?}");
-    // XML has no place for these, escaped or not, and a title may hold any.
+    // XML does not allow these characters, not even escaped.
     text.replace(|c: char| c != '\n' && (c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}')), "\u{fffd}")
 }
 
@@ -71,8 +69,8 @@ fn draw(figure: &Figure, text: &mut String) -> Drawn {
         legend_row(figure, row, &below, y)?;
         y += LINE_HEIGHT as i32;
     }
-    for (line, colour) in &caption {
-        let style = style(12.0, *colour).pos(Pos::new(HPos::Left, VPos::Center));
+    for (line, color) in &caption {
+        let style = style(12.0, *color).pos(Pos::new(HPos::Left, VPos::Center));
         below.draw(&Text::new(line.clone(), (20, y + 4), style))?;
         y += LINE_HEIGHT as i32;
     }
@@ -80,24 +78,24 @@ fn draw(figure: &Figure, text: &mut String) -> Drawn {
     Ok(())
 }
 
-fn style(size: f64, colour: RGBColor) -> TextStyle<'static> {
-    (FONT, size).into_font().color(&colour)
+fn style(size: f64, color: RGBColor) -> TextStyle<'static> {
+    (FONT, size).into_font().color(&color)
 }
 
-fn clip(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
+fn clip(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
         text.to_owned()
     } else {
-        text.chars().take(most - 1).chain(['…']).collect()
+        text.chars().take(max - 1).chain(['…']).collect()
     }
 }
 
-/// Text broken into lines of at most `most` characters.
-fn wrap(text: &str, most: usize) -> Vec<String> {
+/// Wraps text into lines of at most `max` characters.
+fn wrap(text: &str, max: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= most => {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= max => {
                 line.push(' ');
                 line.push_str(word);
             }
@@ -115,8 +113,8 @@ fn caption_lines(figure: &Figure) -> Vec<(String, RGBColor)> {
     }
     if figure.series.iter().any(|s| s.low.is_some()) {
         let drawn = match figure.kind {
-            Kind::Line if figure.series.len() > MOST_BANDS => {
-                "Means over runs; too many lines to shade their intervals."
+            Kind::Line if figure.series.len() > MAX_BANDS => {
+                "Means over runs; intervals are not shaded because of the number of lines."
             }
             Kind::Line => "Shaded: 95 % confidence interval of the mean over runs.",
             _ => "Whiskers: 95 % confidence interval of the mean over runs.",
@@ -126,7 +124,7 @@ fn caption_lines(figure: &Figure) -> Vec<(String, RGBColor)> {
     lines
 }
 
-/// Series names packed into rows: index and left edge of each.
+/// Returns the rows of the legend: index and left edge of each series.
 fn legend_rows(figure: &Figure) -> Vec<Vec<(usize, i32)>> {
     let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
     if figure.series.len() < 2 && figure.kind != Kind::Line {
@@ -150,15 +148,15 @@ fn legend_rows(figure: &Figure) -> Vec<Vec<(usize, i32)>> {
 fn legend_row(figure: &Figure, row: &[(usize, i32)], area: &Area, y: i32) -> Drawn {
     for &(index, x) in row {
         let series = &figure.series[index];
-        let (colour, round) = look(figure, index);
+        let (color, round) = look(figure, index);
         if figure.kind == Kind::Bar {
-            area.draw(&Rectangle::new([(x, y - 5), (x + 11, y + 6)], colour.filled()))?;
+            area.draw(&Rectangle::new([(x, y - 5), (x + 11, y + 6)], color.filled()))?;
         } else if series.points {
-            area.draw(&Circle::new((x + 12, y), 3, colour.filled()))?;
+            area.draw(&Circle::new((x + 12, y), 3, color.filled()))?;
         } else {
             for (from, to) in dashes(round, series.dashed, 24) {
                 let points = vec![(x + from, y), (x + to, y)];
-                area.draw(&PathElement::new(points, colour.stroke_width(2)))?;
+                area.draw(&PathElement::new(points, color.stroke_width(2)))?;
             }
         }
         let left = if figure.kind == Kind::Bar { x + 16 } else { x + 29 };
@@ -168,32 +166,33 @@ fn legend_row(figure: &Figure, row: &[(usize, i32)], area: &Area, y: i32) -> Dra
     Ok(())
 }
 
-/// Colour and dash pattern of a series. Series that a dash tells apart share the colour of
-/// their group. Else, where each of several groups has the same number of series, a colour
-/// stands for a place in its group and a pattern for the group.
+/// Returns the color and dash pattern of a series. If series of a group differ by their dashes, they have one color.
+/// Otherwise, if all groups have the same number of series, the color denotes the position in the group and the
+/// pattern denotes the group.
 fn look(figure: &Figure, index: usize) -> (RGBColor, usize) {
     let group = &figure.series[index].group;
     let dashes = figure.series.iter().any(|s| s.dashed);
-    let told: BTreeSet<_> = figure.series.iter().map(|s| (s.dashed, &s.group)).collect();
-    if dashes && told.len() == figure.series.len() && told.iter().all(|(_, group)| !group.is_empty()) {
+    let styles: BTreeSet<_> = figure.series.iter().map(|s| (s.dashed, &s.group)).collect();
+    if dashes && styles.len() == figure.series.len() && styles.iter().all(|(_, group)| !group.is_empty()) {
         let mut groups: Vec<&String> = figure.series.iter().map(|s| &s.group).collect();
         let mut seen = BTreeSet::new();
         groups.retain(|group| seen.insert(*group));
         let slot = groups.iter().position(|g| *g == group).unwrap_or(0);
-        return (COLOURS[slot % COLOURS.len()], slot / COLOURS.len());
+        return (COLORS[slot % COLORS.len()], slot / COLORS.len());
     }
     let first = figure.series.iter().position(|s| s.group == *group).unwrap_or(0);
     let size = figure.series.iter().filter(|s| s.group == *group).count();
-    let alike =
-        !group.is_empty() && size > 1 && size <= COLOURS.len() && figure.series.len().is_multiple_of(size);
-    let alike = alike && figure.series.chunks(size).all(|c| c.iter().all(|s| s.group == c[0].group));
-    if alike && figure.series.len() > size {
-        return (COLOURS[index - first], first / size);
+    let is_uniform =
+        !group.is_empty() && size > 1 && size <= COLORS.len() && figure.series.len().is_multiple_of(size);
+    let is_uniform =
+        is_uniform && figure.series.chunks(size).all(|c| c.iter().all(|s| s.group == c[0].group));
+    if is_uniform && figure.series.len() > size {
+        return (COLORS[index - first], first / size);
     }
-    (COLOURS[index % COLOURS.len()], index / COLOURS.len())
+    (COLORS[index % COLORS.len()], index / COLORS.len())
 }
 
-/// Dash and gap of a pattern.
+/// Returns the dash and gap of a pattern; `None`: solid.
 fn pattern(round: usize, dashed: bool) -> Option<(i32, i32)> {
     match round {
         _ if dashed => Some((6, 4)),
@@ -210,34 +209,34 @@ fn dashes(round: usize, dashed: bool, length: i32) -> Vec<(i32, i32)> {
     (0..length).step_by((dash + gap) as usize).map(|from| (from, (from + dash).min(length))).collect()
 }
 
-/// The ends of an axis over `values`: given ones first; zero belongs to what is not negative.
+/// Returns the range of an axis over `values`, unless the axis defines it. With `from_zero`, the range of nonnegative
+/// values starts at zero.
 fn ends(axis: &Axis, values: impl Iterator<Item = f64>, from_zero: bool) -> Range<f64> {
     let finite = values.filter(|v| v.is_finite());
-    let (mut least, mut most) =
+    let (mut min, mut max) =
         finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), v| (l.min(v), m.max(v)));
-    if least > most {
-        (least, most) = (0.0, 1.0);
+    if min > max {
+        (min, max) = (0.0, 1.0);
     }
     if axis.scale != Scale::Linear {
-        let positive = least.max(f64::MIN_POSITIVE);
-        return axis.min.unwrap_or(positive)..axis.max.unwrap_or(most.max(positive * 1.001));
+        let positive = min.max(f64::MIN_POSITIVE);
+        return axis.min.unwrap_or(positive)..axis.max.unwrap_or(max.max(positive * 1.001));
     }
-    let room = (most - least).abs() * if from_zero { 0.06 } else { 0.0 };
-    let low = axis.min.unwrap_or(if from_zero && least >= 0.0 { 0.0 } else { least - room });
-    let high = axis.max.unwrap_or(most + room);
-    // A range must have a length.
+    let margin = (max - min).abs() * if from_zero { 0.06 } else { 0.0 };
+    let low = axis.min.unwrap_or(if from_zero && min >= 0.0 { 0.0 } else { min - margin });
+    let high = axis.max.unwrap_or(max + margin);
+    // A range must not be empty.
     if high > low { low..high } else { low..low + low.abs().max(1.0) }
 }
 
-/// The value axis: all means, and of wide intervals as much as leaves the means readable.
+/// Returns the range of the value axis. It contains all means, and intervals as far as the means remain readable.
 fn y_ends(figure: &Figure) -> Range<f64> {
     let known = |values: &[Option<f64>]| -> Vec<f64> { values.iter().flatten().copied().collect() };
     let means: Vec<f64> = figure.series.iter().flat_map(|s| known(&s.y)).collect();
-    let (least, most) =
-        means.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), &v| (l.min(v), m.max(v)));
-    let bound = |v: f64| if least >= 0.0 { v.clamp(0.0, (most * 1.5).max(0.0)) } else { v };
-    let banded = figure.kind != Kind::Line || figure.series.len() <= MOST_BANDS;
-    let intervals = figure.series.iter().filter(|_| banded).flat_map(|s| [&s.low, &s.high]).flatten();
+    let (min, max) = means.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), &v| (l.min(v), m.max(v)));
+    let bound = |v: f64| if min >= 0.0 { v.clamp(0.0, (max * 1.5).max(0.0)) } else { v };
+    let has_bands = figure.kind != Kind::Line || figure.series.len() <= MAX_BANDS;
+    let intervals = figure.series.iter().filter(|_| has_bands).flat_map(|s| [&s.low, &s.high]).flatten();
     let intervals: Vec<f64> = intervals.flat_map(|v| known(v)).map(bound).collect();
     let lines = figure.reference_lines.iter().map(|l| l.value);
     ends(&figure.y, means.into_iter().chain(intervals).chain(lines), true)
@@ -247,7 +246,7 @@ fn axis_title(axis: &Axis) -> String {
     if axis.unit.is_empty() { axis.label.clone() } else { format!("{} ({})", axis.label, axis.unit) }
 }
 
-/// Rounding errors of tick positions, removed.
+/// Removes rounding errors from a tick position.
 fn tidy(value: f64) -> f64 {
     let rounded = (value * 1e9).round() / 1e9;
     if (value - rounded).abs() < 1e-10 { rounded } else { value }

@@ -37,7 +37,7 @@ fn figure(kind: Kind) -> Figure {
 }
 
 #[test]
-fn every_kind_shows_its_texts() {
+fn every_kind_contains_its_texts() {
     for kind in [Kind::Line, Kind::Bar, Kind::Heatmap] {
         let text = drawn(&figure(kind));
         for part in ["Title &amp; &lt;more&gt;", "Caption.", "Claim: It rises.", "Mbit/s"] {
@@ -54,7 +54,7 @@ fn every_kind_shows_its_texts() {
 }
 
 #[test]
-fn what_only_a_dash_tells_apart_has_one_colour() {
+fn series_that_differ_only_by_dash_have_one_color() {
     let mut both = figure(Kind::Line);
     both.series.iter_mut().for_each(|s| s.group = "voice".into());
     both.series[1].dashed = true;
@@ -64,7 +64,7 @@ fn what_only_a_dash_tells_apart_has_one_colour() {
 }
 
 #[test]
-fn figures_without_numbers_or_with_odd_ones_are_drawn_too() {
+fn figures_without_values_or_with_extreme_values_are_drawn() {
     for kind in [Kind::Line, Kind::Bar, Kind::Heatmap] {
         drawn(&Figure { kind, ..Figure::default() });
         let mut odd = figure(kind);
@@ -81,21 +81,21 @@ fn figures_without_numbers_or_with_odd_ones_are_drawn_too() {
 }
 
 #[test]
-fn what_xml_has_no_place_for_is_left_out() {
+fn characters_invalid_in_xml_are_replaced() {
     let title = "one\u{1}two\u{1b}\u{ffff}".into();
     let text = svg(&Figure { title, ..figure(Kind::Line) });
     assert!(text.contains("one\u{fffd}two\u{fffd}\u{fffd}"));
 }
 
 #[test]
-fn a_colour_stands_for_a_place_in_its_group() {
+fn color_denotes_the_position_in_a_group() {
     let mut grouped = figure(Kind::Line);
     grouped.series =
         ["a", "a", "b", "b"].map(|group| Series { group: group.into(), ..Series::default() }).to_vec();
     assert_eq!(look(&grouped, 0).0, look(&grouped, 2).0);
     assert_ne!(look(&grouped, 0).1, look(&grouped, 2).1);
     assert_ne!(look(&grouped, 0).0, look(&grouped, 1).0);
-    // Groups of one are told apart by colour, as what has no group.
+    // Groups of one series differ by color, like series without a group.
     grouped.series.iter_mut().zip("abcd".chars()).for_each(|(series, name)| series.group = name.into());
     assert_ne!(look(&grouped, 0).0, look(&grouped, 1).0);
 }

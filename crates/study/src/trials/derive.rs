@@ -1,5 +1,4 @@
-//! From a trial to the plan that runs it: the same network, the test's own flow, and the flows
-//! that run beside it.
+//! Plan of a trial: the same network, the flow of the test, and its load.
 
 use netstage_core::measure::trial::Trial;
 use netstage_core::quantity::BitRate;
@@ -8,27 +7,27 @@ use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_scenario::plan::{FlowGroup, Measure, Plan, Test, Transport};
 
-/// The plan of a trial of packets. Its only flow that is not load is named as the test's probe.
+/// Returns the plan of a trial of packets. Its probe flow has the name of the test's probe.
 pub fn packets(plan: &Plan, test: &Test, trial: &Trial) -> Plan {
     together(plan, test, &[(test.probe.name.clone(), *trial)])
 }
 
-/// The plan of trials at the same time, each with a flow of its own of the name given.
+/// Returns the plan of simultaneous trials, each with a probe flow of this name.
 pub fn together(plan: &Plan, test: &Test, trials: &[(String, Trial)]) -> Plan {
     let probes: Vec<FlowGroup> = trials.iter().map(|(name, trial)| probe(test, name, trial)).collect();
     let drain = trials.iter().map(|(_, trial)| trial.pauses.drain).max().unwrap_or(Duration::ZERO);
     let end = probes.iter().map(|probe| probe.stop).max().unwrap_or(Instant::ZERO) + drain;
-    // All that is asked of it are totals: a bin as long as the run.
+    // Only totals are needed, so there is one bin for the whole run.
     let measure = Measure { interval: Duration(end.0), flow_detail: true, tcp_events: false, delay: true };
     alone(plan, test, probes, end, measure)
 }
 
 fn probe(test: &Test, name: &str, trial: &Trial) -> FlowGroup {
     let (payload, count) = (trial.frame.payload, trial.packets().max(1));
-    // Half a gap before the packet that is not to be sent any more.
+    // The flow stops half a gap before the first excess packet.
     let (pattern, sending) = match test.probe.transport {
-        // Its gap is what was asked for, to the nanosecond; no rate in whole bits per second need be
-        // as exact. A trace begins with a gap.
+        // A trace specifies the gap to the nanosecond, which a rate in whole bits per second cannot. It starts
+        // with a gap.
         Transport::Stamp { interval } => {
             let pattern = Pattern::Trace { packets: [(interval, payload)].into(), repeat: true };
             (pattern, interval * count + Duration(interval.0 / 2))
@@ -45,7 +44,7 @@ fn probe(test: &Test, name: &str, trial: &Trial) -> FlowGroup {
         name: name.to_owned(),
         traffic: pattern.into(),
         transport: match &test.probe.transport {
-            // A test of TCP searches for the rate of the line by UDP.
+            // Tests of TCP search for the line rate with UDP.
             Transport::Tcp(_) => Transport::Udp,
             other => other.clone(),
         },
@@ -55,7 +54,7 @@ fn probe(test: &Test, name: &str, trial: &Trial) -> FlowGroup {
     }
 }
 
-/// Some segments one by one, each acknowledged at once: they tell the round trip of an idle path.
+/// Returns the plan that measures the round trip of the idle path, with single segments that are acknowledged at once.
 pub fn trickle(plan: &Plan, test: &Test, config: &tcp::Config) -> Plan {
     const SEGMENTS_PER_SECOND: u64 = 10;
     let segment = config.max_segment_size;
@@ -74,14 +73,14 @@ pub fn trickle(plan: &Plan, test: &Test, config: &tcp::Config) -> Plan {
     alone(plan, test, vec![probe], end, measure)
 }
 
-/// A TCP transfer of so many bytes, or as many as the time allows.
+/// Returns the plan of a TCP transfer of `size` bytes; `None`: as many as the time allows.
 pub fn transfer(plan: &Plan, test: &Test, config: &tcp::Config, size: Option<u64>, trial: Duration) -> Plan {
     let start = Instant::ZERO + test.warm_up;
     let end = start + trial;
     let traffic = Pattern::Bulk { size }.into();
     let transport = Transport::Tcp(config.clone());
     let probe = FlowGroup { traffic, transport, start, stop: end, ..test.probe.clone() };
-    // Fine enough to see when the last byte arrives.
+    // Short bins, to determine the arrival of the last byte.
     let interval = Duration::from_millis(10).min(trial);
     alone(
         plan,
@@ -92,12 +91,12 @@ pub fn transfer(plan: &Plan, test: &Test, config: &tcp::Config, size: Option<u64
     )
 }
 
-/// The network with probes and the load, and no tests.
+/// Returns the plan with these probes and the load, without tests.
 fn alone(plan: &Plan, test: &Test, probes: Vec<FlowGroup>, end: Instant, measure: Measure) -> Plan {
     let run_end = Instant::ZERO + plan.duration;
     let load = test.load.iter().map(|&index| {
         let flow = plan.flows[index].clone();
-        // What would last as long as the run of the flows lasts as long as the trial.
+        // A flow that lasts until the end of the run lasts until the end of the trial.
         let stop = if flow.stop >= run_end { end } else { flow.stop };
         FlowGroup { stop, background: true, ..flow }
     });

@@ -1,4 +1,4 @@
-//! What each kind of test searches for, and what it makes of the answer.
+//! Test methods: search and findings of each.
 
 mod activation;
 mod bit_error;
@@ -18,7 +18,7 @@ use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
 use netstage_scenario::plan::{ErrorsBy, Method};
 
-/// Runs a test to its end.
+/// Runs a test.
 pub fn run(session: &mut Session) -> Result<(), Ended> {
     let test = session.test;
     let probes: Vec<Probe> = test.frames.iter().map(|&frame| Probe::new(session, frame)).collect();
@@ -33,7 +33,7 @@ pub fn run(session: &mut Session) -> Result<(), Ended> {
             return activation::run(session, services, *step, *performance);
         }
         Method::Transfer(transfer) => return transfer::run(session, transfer),
-        Method::Tune(asked) => return tune::run(session, asked),
+        Method::Tune(search) => return tune::run(session, search),
         Method::Stamp { interval, trial } => return stamp::run(session, &probes[0], *interval, *trial),
         _ => {}
     }
@@ -64,7 +64,7 @@ pub fn run(session: &mut Session) -> Result<(), Ended> {
             | Method::Transfer(_)
             | Method::Tune(_)
             | Method::Activation { .. }
-            | Method::Stamp { .. } => unreachable!("they search all sizes together"),
+            | Method::Stamp { .. } => unreachable!("these methods test all sizes together"),
         }
     }
     Ok(())
@@ -77,27 +77,27 @@ struct Probe {
 }
 
 impl Probe {
-    /// A frame as it fills the sender's own link.
+    /// Creates a probe of this frame size, including the framing of the sender's link.
     fn new(session: &Session, frame: FrameSize) -> Probe {
         let line = frame.ip + session.line_overhead();
         Probe { subject: session.test.subject(frame), frame: FrameSize { line, ..frame } }
     }
 }
 
-/// The highest load: that of a rate at the IP layer, or what the sender's own link carries.
+/// Returns the maximum load: that of `rate` at the IP layer, or the capacity of the sender's link.
 fn maximum(session: &Session, probe: &Probe, rate: Option<BitRate>) -> Load {
     let line = probe.frame.maximum_load(session.line_rate());
     rate.map_or(line, |rate| Load::of_bits(rate, Layer::Ip, probe.frame))
 }
 
-/// Every trial has a network of its own, staged for it: what RFC 2544's second pause is for,
-/// that the device settle, is always given.
+/// Returns the pauses of trials. RFC 2544's second pause, in which the device settles, is not needed: each trial has a
+/// new network.
 fn pauses(session: &Session) -> Pauses {
     Pauses { drain: session.test.drain, ..Pauses::RFC2544 }
 }
 
-/// Keeps a rate that nothing is lost at, and the bounds it lies within (NaN where there is none).
-fn carried(session: &mut Session, probe: &Probe, load: Load, (low, high): (f64, f64)) {
+/// Adds the findings of a lossless rate and its bounds (NaN: no bound).
+fn add_rate(session: &mut Session, probe: &Probe, load: Load, (low, high): (f64, f64)) {
     let rate = |load: f64| bits(Load(load), probe.frame);
     let line = probe.frame.maximum_load(session.line_rate()).0;
     session.find_within(Metric::TestThroughput, &probe.subject, rate(load.0), (rate(low), rate(high)));
@@ -105,7 +105,7 @@ fn carried(session: &mut Session, probe: &Probe, load: Load, (low, high): (f64, 
     session.find(Metric::TestLineShare, &probe.subject, load.0 / line);
 }
 
-/// Keeps the delays of all frames, as far as they are known.
+/// Adds the findings of the delays, if known.
 fn delays(session: &mut Session, subject: &str, delays: Option<Delays>) {
     let Some(delays) = delays else { return };
     for (metric, delay) in [
@@ -123,8 +123,8 @@ fn bits(load: Load, frame: FrameSize) -> f64 {
     load.bits_per_second(Layer::Ip, frame)
 }
 
-/// Keeps a loss ratio with its 95 % interval, and what came through.
-fn lost(session: &mut Session, probe: &Probe, load: Load, sent: u64, lost: u64) {
+/// Adds the findings of the loss ratio, with its 95 % interval, and of the delivered rate.
+fn add_loss(session: &mut Session, probe: &Probe, load: Load, sent: u64, lost: u64) {
     let ratio = lost as f64 / sent as f64;
     let exact = clopper_pearson(lost, sent, 0.95);
     session.find_within(Metric::TestLossRatio, &probe.subject, ratio, (exact.lower, exact.upper));
@@ -140,11 +140,11 @@ fn loss(
 ) -> Result<(), Ended> {
     let load = Load::of_bits(rate, Layer::Ip, probe.frame);
     let (sent, missing) = count(session, probe, load, trial, repeats)?;
-    lost(session, probe, load, sent, missing);
+    add_loss(session, probe, load, sent, missing);
     Ok(())
 }
 
-/// Packets sent and lost in all of several trials that count.
+/// Performs several trials and returns the sum of packets sent and lost in the valid ones.
 fn count(
     session: &mut Session,
     probe: &Probe,
@@ -168,7 +168,7 @@ fn count(
             Some(fault) => {
                 faults.push(fault);
                 if faults.len() as u32 > patience.repeats {
-                    return Err(gave_up(&probe.subject, &faults));
+                    return Err(void(&probe.subject, &faults));
                 }
             }
         }
@@ -176,9 +176,9 @@ fn count(
     Ok((sent, missing))
 }
 
-/// The tester could not perform what the method asks for.
-fn gave_up(subject: &str, faults: &[Fault]) -> Ended {
-    let why = faults.last().map_or_else(|| "no trial counted".into(), describe);
+/// Returns the error of a test whose trials the tester could not perform.
+fn void(subject: &str, faults: &[Fault]) -> Ended {
+    let why = faults.last().map_or_else(|| "no valid trial".into(), describe);
     Ended::Void(format!("{subject}: {why}"))
 }
 

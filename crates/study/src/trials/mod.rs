@@ -1,7 +1,7 @@
-//! The tests of a plan: searches over trials, each trial the run of a small plan of its own.
+//! Tests of a plan: searches over trials, where each trial is a run of a derived plan.
 //!
-//! Nothing here knows what a stage is: a trial runs on the same [`Runner`] as the flows do.
-//! What is searched, and how, is `netstage_core::measure`'s.
+//! Trials use the same [`Runner`] as flows, independently of the stage. The search algorithms are in
+//! `netstage_core::measure`.
 
 mod derive;
 mod methods;
@@ -19,8 +19,8 @@ use netstage_scenario::plan::Plan;
 use session::{Ended, Session};
 pub use tables::tables;
 
-/// Runs every test of a plan, in order. A trial the stage spoiled is tried again, so often or more.
-/// `doing` hears of each trial before it runs.
+/// Runs all tests of a plan in order. A void trial is repeated up to `retries` times, but at least
+/// [`session::MIN_ATTEMPTS`] attempts are made. `doing` is called with a description before each trial.
 pub fn run(
     plan: &Plan,
     (seed, retries): (u64, u32),

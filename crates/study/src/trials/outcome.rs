@@ -1,4 +1,4 @@
-//! From the outcome of a trial's run to what a search learns from it.
+//! Conversion of a run's outcome to the result of a trial.
 
 use netstage_core::measure::Histogram;
 use netstage_core::measure::trial::{Delays, Trial, TrialResult};
@@ -6,7 +6,7 @@ use netstage_core::time::{Duration, Instant};
 use netstage_scenario::outcome::{Metric, Outcome};
 use netstage_scenario::plan::Direction;
 
-/// What came of a trial of packets. `probe` is the name of its flow.
+/// Returns the result of a trial of packets. `probe` is the name of its flow.
 pub fn packets(outcome: &Outcome, probe: &str, trial: &Trial) -> TrialResult {
     let sum = |metric| {
         let values = outcome.get(metric, probe)?.values.iter();
@@ -31,30 +31,30 @@ pub fn packets(outcome: &Outcome, probe: &str, trial: &Trial) -> TrialResult {
         corrupted: count(Metric::FlowCorrupted),
         sending: sending(outcome, probe, trial, sent),
         delays,
-        // The delay of every packet is known; their median stands for the one RFC 2544 tags.
+        // All delays are known; the median replaces the delay of the tagged frame of RFC 2544.
         tagged_delay: trial.tag_after.and(delays).map(|delays| delays.median),
     }
 }
 
-/// What came of a TCP transfer.
+/// Result of a TCP transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Transferred {
-    /// Payload bytes delivered, up to those that were to be transferred.
+    /// Payload bytes delivered, up to the requested size.
     pub bytes: u64,
-    /// Until the last of them arrived, or the run ended.
+    /// Time until the last byte arrived or the run ended.
     pub duration: Duration,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmissions: u64,
-    /// Least smoothed round trip the sender saw.
+    /// Minimum of the sender's smoothed round trip.
     pub least_round_trip: Option<Duration>,
-    /// Mean of its smoothed round trips.
+    /// Mean of the sender's smoothed round trip.
     pub mean_round_trip: Option<Duration>,
-    /// The longest of them.
+    /// Maximum of the sender's smoothed round trip.
     pub longest_round_trip: Option<Duration>,
 }
 
-/// What came of a transfer that began at `start`, of `size` bytes where it has an end. What comes before it has
-/// settled for so long tells the least round trip alone.
+/// Returns the result of a transfer from `start`, of `size` bytes or without end. The first `settle` of it is used only
+/// for the minimum round trip.
 pub fn transfer(
     outcome: &Outcome,
     probe: &str,
@@ -69,73 +69,72 @@ pub fn transfer(
     let first = if settle > Duration::ZERO { settled.0.div_ceil(interval.0) as usize } else { 0 };
     for (bin, rate) in values(Metric::FlowThroughput).iter().enumerate().skip(first) {
         bytes += rate * interval.as_secs_f64() / 8.0;
-        // Half a byte for what floating point loses.
+        // Half a byte compensates for rounding errors.
         if bytes + 0.5 >= size {
             (bytes, bins) = (size, bin + 1);
             break;
         }
     }
     let end = Instant::ZERO + interval * bins as u64;
-    // What the sender keeps when all has arrived says nothing of the transfer.
-    let seen = |first: usize| {
+    // Values after the end of the transfer are not measurements of it.
+    let round_trips = |first: usize| {
         let during = values(Metric::FlowRoundTrip).iter().take(bins).skip(first);
         during.copied().filter(|v| *v > 0.0)
     };
-    let (count, sum) = seen(first).fold((0.0, 0.0), |(count, sum), v| (count + 1.0, sum + v));
-    let again = values(Metric::FlowRetransmissions).iter().skip(first);
+    let (count, sum) = round_trips(first).fold((0.0, 0.0), |(count, sum), v| (count + 1.0, sum + v));
+    let retransmissions = values(Metric::FlowRetransmissions).iter().skip(first);
     Transferred {
         bytes: bytes.round() as u64,
         duration: end.since(settled),
-        retransmissions: again.sum::<f64>().round() as u64,
-        least_round_trip: seen(0).reduce(f64::min).map(Duration::from_secs_f64),
+        retransmissions: retransmissions.sum::<f64>().round() as u64,
+        least_round_trip: round_trips(0).reduce(f64::min).map(Duration::from_secs_f64),
         mean_round_trip: (count > 0.0).then(|| Duration::from_secs_f64(sum / count)),
-        longest_round_trip: seen(first).reduce(f64::max).map(Duration::from_secs_f64),
+        longest_round_trip: round_trips(first).reduce(f64::max).map(Duration::from_secs_f64),
     }
 }
 
-/// How long packets were sent: at the rate asked for, unless the stage says how well it kept it.
+/// Returns the duration of sending: that at the requested rate, corrected by the achieved load if the stage reports it.
 fn sending(outcome: &Outcome, probe: &str, trial: &Trial, sent: u64) -> Duration {
-    let kept = outcome.loads.iter().find(|load| load.subject == probe && load.quantity == "rate");
-    let share = kept.map_or(1.0, |load| load.achieved / load.asked);
+    let load = outcome.loads.iter().find(|load| load.subject == probe && load.quantity == "rate");
+    let share = load.map_or(1.0, |load| load.achieved / load.asked);
     Duration::from_secs_f64(sent as f64 / (trial.load.0 * share))
 }
 
-/// How long the probe's packets were under way: one way, or there and back where its sender
-/// alone measures.
+/// Returns the distribution of the probe's delay in nanoseconds: one-way, or round-trip if only the sender measures.
 pub fn travel_times<'a>(outcome: &'a Outcome, probe: &str) -> Option<&'a [(u64, u64)]> {
-    let of = |metric| {
-        let mut taken = outcome.distributions.iter();
-        let taken = taken.find(|taken| taken.metric == metric && taken.subject == probe)?;
-        (!taken.buckets.is_empty()).then_some(&taken.buckets[..])
+    let buckets = |metric| {
+        let mut distributions = outcome.distributions.iter();
+        let found = distributions.find(|other| other.metric == metric && other.subject == probe)?;
+        (!found.buckets.is_empty()).then_some(&found.buckets[..])
     };
-    of(Metric::FlowDelay).or_else(|| of(Metric::FlowRoundTrip))
+    buckets(Metric::FlowDelay).or_else(|| buckets(Metric::FlowRoundTrip))
 }
 
-/// For how many networks it took how long, in nanoseconds, until packets followed an event.
+/// Returns the convergence times in nanoseconds, each with its number of networks.
 pub fn convergence(outcome: Outcome, probe: &str) -> Vec<(u64, u64)> {
-    let mut told = outcome.distributions.into_iter();
-    let told = told.find(|told| told.metric == Metric::FlowConvergence && told.subject == probe);
-    told.map_or(Vec::new(), |told| told.buckets)
+    let mut distributions = outcome.distributions.into_iter();
+    let found = distributions.find(|other| other.metric == Metric::FlowConvergence && other.subject == probe);
+    found.map_or(Vec::new(), |distribution| distribution.buckets)
 }
 
-/// What became of the packets of a probe that is answered, in each direction.
+/// Loss and delay of a reflected probe in each direction.
 #[derive(Clone, Debug, Default)]
 pub struct Ways {
-    /// Packets lost, there and back; none where the stage did not tell.
+    /// Packets lost forward and backward; `None` if the stage does not report it.
     pub lost: Option<[u64; 2]>,
-    /// One-way delays, nanoseconds, there and back.
+    /// One-way delays in nanoseconds, forward and backward.
     pub delays: [Histogram; 2],
-    /// Most by which these may be off, seconds; none where the stage did not tell.
+    /// Maximum clock error of the delays in seconds; `None` if the stage does not report it.
     pub clock_error: Option<f64>,
 }
 
-/// What became of a probe's packets in each direction.
+/// Returns the loss and delay of a reflected probe in each direction.
 pub fn ways(outcome: &Outcome, probe: &str) -> Ways {
     let subjects = Direction::BOTH.map(|direction| direction.of(probe));
     let lost = subjects.each_ref().map(|subject| {
         let values = &outcome.get(Metric::FlowLost, subject)?.values;
         let lost = values.iter().sum::<f64>();
-        // What a side did not tell is unknown, not zero.
+        // A value that is not reported is unknown, not zero.
         lost.is_finite().then(|| lost.round() as u64)
     });
     let delays = subjects.each_ref().map(|subject| {
@@ -145,16 +144,16 @@ pub fn ways(outcome: &Outcome, probe: &str) -> Ways {
     });
     let errors = outcome.get(Metric::FlowClockError, probe).map(|series| series.values.as_slice());
     let clock_error = errors.and_then(|values| values.iter().copied().reduce(f64::max));
-    Ways { lost: lost[0].zip(lost[1]).map(|(there, back)| [there, back]), delays, clock_error }
+    Ways { lost: lost[0].zip(lost[1]).map(|(forward, backward)| [forward, backward]), delays, clock_error }
 }
 
-/// Wrong bits found in the payloads of a probe that compares them; none where it does not.
+/// Returns the wrong bits in a probe's payloads, or `None` if they are not compared.
 pub fn bit_errors(outcome: &Outcome, probe: &str) -> Option<u64> {
     let values = &outcome.get(Metric::FlowBitErrors, probe)?.values;
     Some(values.iter().filter(|value| !value.is_nan()).sum::<f64>().round() as u64)
 }
 
-/// The mean delay of each of the first bins, in seconds; NaN where none was measured.
+/// Returns the mean delay of each of the first `bins` bins in seconds (NaN: not measured).
 pub fn delays_by_bin(outcome: &Outcome, probe: &str, bins: usize) -> Vec<f64> {
     let series = outcome.get(Metric::FlowDelay, probe).or_else(|| outcome.get(Metric::FlowRoundTrip, probe));
     series.map_or(Vec::new(), |series| series.values.iter().copied().take(bins).collect())

@@ -1,4 +1,4 @@
-//! One test under way: performs the trials its searches propose, and keeps what was found.
+//! Test in progress: performs the trials proposed by its searches and collects the findings.
 
 use super::outcome::{Transferred, Ways};
 use super::{derive, outcome};
@@ -12,43 +12,42 @@ use netstage_scenario::outcome::finding::{Finding, TestOutcome, TrialEntry};
 use netstage_scenario::outcome::{Attendant, Metric, Outcome};
 use netstage_scenario::plan::{Plan, Test};
 
-/// A trial that the stage spoiled is run so often at least: one of hundreds may be, and does not
-/// void them all.
-const LEAST_ATTEMPTS: u32 = 3;
+/// Minimum attempts of a trial, so that one void trial among hundreds does not void the test.
+pub const MIN_ATTEMPTS: u32 = 3;
 
-/// Why a test ends early.
+/// Reason for the early end of a test.
 #[derive(Debug)]
 pub enum Ended {
-    /// The stage cannot go on, or was asked not to.
+    /// Failure or interruption of the stage.
     Stopped(Stopped),
-    /// The stage could not perform a trial, for this reason.
+    /// Reason for which the stage could not perform a trial.
     Void(String),
 }
 
-/// A test under way.
+/// Test in progress.
 pub struct Session<'a> {
-    /// The plan whose test it is.
+    /// Plan that contains the test.
     pub plan: &'a Plan,
-    /// The test.
+    /// Test.
     pub test: &'a Test,
     runner: &'a Runner<'a>,
     stop: &'a dyn Attendant,
     doing: &'a dyn Fn(&str),
-    /// How often a trial is tried.
+    /// Maximum attempts of a trial.
     attempts: u32,
-    /// Each trial has a seed of its own, or all would meet the same chances.
+    /// Source of a separate seed for each trial.
     seeds: Stream,
-    /// Of all packets since somebody last asked.
+    /// Delays of all packets since the last query.
     travel_times: Histogram,
-    /// Likewise: wrong bits found in payloads.
+    /// Wrong bits in payloads since the last query.
     bit_errors: u64,
-    /// Of the last trial that counted.
+    /// Results of the last valid trial in each direction.
     ways: Ways,
     found: TestOutcome,
 }
 
 impl<'a> Session<'a> {
-    /// Before its first trial.
+    /// Creates the session of a test.
     pub fn new(
         plan: &'a Plan,
         test: &'a Test,
@@ -69,7 +68,7 @@ impl<'a> Session<'a> {
             runner,
             stop,
             doing,
-            attempts: LEAST_ATTEMPTS.max(retries.saturating_add(1)),
+            attempts: MIN_ATTEMPTS.max(retries.saturating_add(1)),
             seeds,
             travel_times: Histogram::default(),
             bit_errors: 0,
@@ -78,37 +77,37 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What a search draws its order from.
+    /// Returns the random stream for the order of trials.
     pub fn order(&self) -> Stream {
         self.seeds.fork("order")
     }
 
-    /// Rate of the first link of the test's way: what its sender can send at most.
+    /// Returns the rate of the first link on the test's path, which is the sender's maximum.
     pub fn line_rate(&self) -> netstage_core::quantity::BitRate {
         self.plan.hop(self.test.probe.path[0]).rate
     }
 
-    /// Framing that the first link adds to each packet, bytes.
+    /// Returns the framing overhead of the first link in bytes per packet.
     pub fn line_overhead(&self) -> u32 {
         self.plan.hop(self.test.probe.path[0]).overhead
     }
 
-    /// How long the packets of all counted trials since the last call were under way.
+    /// Returns the delays of the packets of all valid trials since the last call.
     pub fn take_travel_times(&mut self) -> Histogram {
         std::mem::take(&mut self.travel_times)
     }
 
-    /// Wrong bits in the payloads of all counted trials since the last call.
+    /// Returns the wrong bits in the payloads of all valid trials since the last call.
     pub fn take_bit_errors(&mut self) -> u64 {
         std::mem::take(&mut self.bit_errors)
     }
 
-    /// What became of the packets of the last counted trial in each direction.
+    /// Returns the results of the last valid trial in each direction.
     pub fn take_ways(&mut self) -> Ways {
         std::mem::take(&mut self.ways)
     }
 
-    /// Drives a search to its end.
+    /// Performs all trials of a search and returns its result.
     pub fn search<S: Search>(&mut self, subject: &str, search: &mut S) -> Result<S::Outcome, Ended> {
         while let Some(trial) = search.next() {
             let result = self.perform(subject, &trial)?;
@@ -117,13 +116,13 @@ impl<'a> Session<'a> {
         Ok(search.result())
     }
 
-    /// Performs one trial, again where the stage spoiled it.
+    /// Performs a trial, and repeats it if void.
     pub fn perform(&mut self, subject: &str, trial: &Trial) -> Result<TrialResult, Ended> {
         let derived = derive::packets(self.plan, self.test, trial);
-        self.performed(subject, trial, &derived).map(|(result, _)| result)
+        self.perform_plan(subject, trial, &derived).map(|(result, _)| result)
     }
 
-    /// Performs one trial likewise, and tells the mean delay of each of its seconds, in seconds.
+    /// Performs a trial like [`Session::perform`] and also returns the mean delay of each of its seconds, in seconds.
     pub fn perform_by_second(
         &mut self,
         subject: &str,
@@ -131,26 +130,26 @@ impl<'a> Session<'a> {
     ) -> Result<(TrialResult, Vec<f64>), Ended> {
         let mut derived = derive::packets(self.plan, self.test, trial);
         derived.measure.interval = Duration::from_secs(1);
-        let (result, outcome) = self.performed(subject, trial, &derived)?;
-        // The last bin may be of a moment only, or of nothing any more.
+        let (result, outcome) = self.perform_plan(subject, trial, &derived)?;
+        // The last bin may be short or empty.
         let whole = trial.duration().0 / derived.measure.interval.0;
         Ok((result, outcome::delays_by_bin(&outcome, &self.test.probe.name, whole.max(1) as usize)))
     }
 
-    /// Performs one trial likewise, and tells for how many networks it took how long, in nanoseconds, until
-    /// their packets followed an event.
+    /// Performs a trial like [`Session::perform`] and also returns the convergence times in nanoseconds, each with its
+    /// number of networks.
     pub fn perform_converging(
         &mut self,
         subject: &str,
         trial: &Trial,
     ) -> Result<(TrialResult, Vec<(u64, u64)>), Ended> {
         let derived = derive::packets(self.plan, self.test, trial);
-        let (result, outcome) = self.performed(subject, trial, &derived)?;
+        let (result, outcome) = self.perform_plan(subject, trial, &derived)?;
         let times = outcome::convergence(outcome, &self.test.probe.name);
         Ok((result, times))
     }
 
-    fn performed(
+    fn perform_plan(
         &mut self,
         subject: &str,
         trial: &Trial,
@@ -163,7 +162,7 @@ impl<'a> Session<'a> {
             let outcome = (self.runner)(derived, seed, self.stop).map_err(Ended::Stopped)?;
             let result = outcome::packets(&outcome, &self.test.probe.name, trial);
             let mut entry = TrialEntry::new(subject, trial, &result);
-            // What the generator did wrong is for the search to judge: it may try a lower load.
+            // The search handles faults of the generator; it may try a lower load.
             let fault = result.fault(trial, Patience::default().tolerance);
             if fault.is_none() && outcome.void.is_empty() {
                 let probe = &self.test.probe.name;
@@ -181,11 +180,10 @@ impl<'a> Session<'a> {
                 _ => return Ok((result, outcome)),
             }
         }
-        Err(Ended::Void(format!("{subject}: {} trials in a row were spoiled: {why}", self.attempts)))
+        Err(Ended::Void(format!("{subject}: {} consecutive trials were void: {why}", self.attempts)))
     }
 
-    /// Performs trials at the same time, each of a part of the test; once more, and again, where
-    /// the stage spoiled them.
+    /// Performs simultaneous trials of several parts of the test, and repeats them if void.
     pub fn perform_together(&mut self, parts: &[(String, Trial)]) -> Result<Vec<TrialResult>, Ended> {
         let flow = |part: &str| format!("{}.{part}", self.test.probe.name);
         let named: Vec<(String, Trial)> = parts.iter().map(|(part, trial)| (flow(part), *trial)).collect();
@@ -210,11 +208,11 @@ impl<'a> Session<'a> {
                 Some(spoiled) => why.clone_from(spoiled),
             }
         }
-        Err(Ended::Void(format!("{}: {} trials in a row were spoiled: {why}", self.test.name, self.attempts)))
+        Err(Ended::Void(format!("{}: {} consecutive trials were void: {why}", self.test.name, self.attempts)))
     }
 
-    /// Runs a plan in which the probe is carried by TCP, again where the stage spoiled it. What counts is so many
-    /// bytes, and what comes after the transfer has settled for so long.
+    /// Runs a plan with a TCP probe, and repeats it if void. `counted` is the number of bytes (`None`: no limit) and
+    /// the time after which the transfer is measured.
     pub fn transfer(
         &mut self,
         subject: &str,
@@ -243,48 +241,48 @@ impl<'a> Session<'a> {
                 Some(spoiled) => why = spoiled,
             }
         }
-        Err(Ended::Void(format!("{subject}: {} trials in a row were spoiled: {why}", self.attempts)))
+        Err(Ended::Void(format!("{subject}: {} consecutive trials were void: {why}", self.attempts)))
     }
 
-    /// Keeps a number.
+    /// Adds a finding with this value, unless it is NaN.
     pub fn find(&mut self, metric: Metric, subject: &str, value: f64) {
         self.found.findings.extend(Finding::new(metric, subject, value));
     }
 
-    /// Keeps a finding.
+    /// Adds a finding.
     pub fn keep(&mut self, finding: Finding) {
         self.found.findings.push(finding);
     }
 
-    /// Keeps a number and its bounds; NaN where there is none.
+    /// Adds a finding with this value and these bounds (NaN: no bound).
     pub fn find_within(&mut self, metric: Metric, subject: &str, value: f64, (low, high): (f64, f64)) {
         self.found.findings.extend(Finding::new(metric, subject, value).map(|f| f.within(low, high)));
     }
 
-    /// Says what a finding means.
+    /// Adds a verdict.
     pub fn say(&mut self, verdict: String) {
         self.found.verdicts.push(verdict);
     }
 
-    /// Says where the method's rules were not kept; once, if all sizes have it in common.
+    /// Adds a deviation from the rules of the method, unless it is known.
     pub fn deviates(&mut self, how: String) {
         if !self.found.deviations.contains(&how) {
             self.found.deviations.push(how);
         }
     }
 
-    /// Says why the test found nothing that counts.
+    /// Adds a reason for which the test is void.
     pub fn void(&mut self, why: String) {
         self.found.void.push(why);
     }
 
-    /// What it came to.
+    /// Returns the outcome of the test.
     pub fn finish(self) -> TestOutcome {
         self.found
     }
 }
 
-/// What the tester did wrong, in words.
+/// Describes a fault of the tester.
 pub fn describe(fault: &Fault) -> String {
     match fault {
         Fault::NothingSent => "no packet left the generator".into(),

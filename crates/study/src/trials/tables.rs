@@ -1,4 +1,4 @@
-//! Tests in a report: what they found, what that means, and every trial.
+//! Report tables of tests: findings, verdicts and trials.
 
 use crate::format;
 use crate::overview::cell_name;
@@ -6,10 +6,10 @@ use crate::table::{Column, Table};
 use netstage_scenario::outcome::finding::{Finding, TestOutcome, TrialEntry};
 use netstage_scenario::record::{CellEntry, Record as Data};
 
-/// Rows of trials a table shows at most; the record holds all.
-const MOST_TRIALS: usize = 200;
+/// Maximum number of trials in a table; the record contains all.
+const MAX_TRIALS: usize = 200;
 
-/// Every table of the tests; none where there are no tests.
+/// Returns the tables of all tests.
 pub fn tables(data: &Data) -> Vec<Table> {
     let mut names: Vec<&str> = Vec::new();
     for test in data.cells.iter().flat_map(|cell| &cell.tests) {
@@ -21,7 +21,7 @@ pub fn tables(data: &Data) -> Vec<Table> {
     [findings(data), remarks(data)].into_iter().flatten().chain(trials).collect()
 }
 
-/// Begins a table whose rows may have to name their cell.
+/// Creates a table with a column for the cell if there are several.
 fn table(data: &Data, title: impl Into<String>) -> Table {
     let columns = (data.cells.len() > 1).then(|| Column::left("cell")).into_iter().collect();
     Table { title: title.into(), columns, ..Table::default() }
@@ -31,11 +31,11 @@ fn row(data: &Data, cell: &CellEntry) -> Vec<String> {
     (data.cells.len() > 1).then(|| cell_name(data, cell)).into_iter().collect()
 }
 
-/// A row per number found.
+/// Returns a table with a row per finding.
 fn findings(data: &Data) -> Option<Table> {
     let mut table = table(data, "Tests");
     let columns = ["value", "bounds"].map(Column::right);
-    table.columns.extend([Column::left("test"), Column::left("finds")]);
+    table.columns.extend([Column::left("test"), Column::left("metric")]);
     table.columns.extend(columns);
     for cell in &data.cells {
         for entry in cell.summary.iter().filter(|entry| entry.metric.starts_with("test.")) {
@@ -45,7 +45,7 @@ fn findings(data: &Data) -> Option<Table> {
             let mut row = row(data, cell);
             let name = entry.metric.trim_start_matches("test.").replace('_', " ");
             row.extend([entry.subject.clone(), name, format::estimate(&entry.value, unit)]);
-            // The bounds of one run; over several, the estimate has an interval of its own.
+            // Only a single run has bounds; the estimate over several has an interval.
             row.push(found.next().filter(|_| entry.value.runs == 1).map_or("".into(), |f| bounds(f, unit)));
             table.rows.push(row);
         }
@@ -61,22 +61,22 @@ fn bounds(finding: &Finding, unit: &str) -> String {
     }
 }
 
-/// What the findings mean, and where the rules of a method were not kept.
+/// Returns a table of verdicts, reasons for void tests, and deviations from the rules of a method.
 fn remarks(data: &Data) -> Option<Table> {
-    let mut table = table(data, "What the tests say");
+    let mut table = table(data, "Test verdicts");
     table.columns.extend([Column::left("test"), Column::left("")]);
     for cell in &data.cells {
-        let mut said: Vec<(&str, String)> = Vec::new();
+        let mut remarks: Vec<(&str, String)> = Vec::new();
         for TestOutcome { name, verdicts, deviations, void, .. } in cell.tests.iter().map(|t| &t.outcome) {
-            let departs = deviations.iter().map(|how| format!("not the full procedure: {how}"));
-            let spoiled = void.iter().map(|why| format!("void: {why}"));
-            for text in spoiled.chain(verdicts.iter().cloned()).chain(departs) {
-                if !said.contains(&(name.as_str(), text.clone())) {
-                    said.push((name, text));
+            let departures = deviations.iter().map(|how| format!("deviation from the procedure: {how}"));
+            let reasons = void.iter().map(|why| format!("void: {why}"));
+            for text in reasons.chain(verdicts.iter().cloned()).chain(departures) {
+                if !remarks.contains(&(name.as_str(), text.clone())) {
+                    remarks.push((name, text));
                 }
             }
         }
-        for (name, text) in said {
+        for (name, text) in remarks {
             let mut row = row(data, cell);
             row.extend([name.to_owned(), text]);
             table.rows.push(row);
@@ -85,51 +85,51 @@ fn remarks(data: &Data) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// Every trial of a test.
+/// Returns a table of a test's trials.
 fn trials(data: &Data, name: &str) -> Option<Table> {
     let mut table = table(data, format!("Trials of {name}"));
-    table.note = "Rates count the IP layer. A trial with a remark does not count.".into();
+    table.note = "Rates are those of the IP layer. Trials with a remark are not counted.".into();
     table.columns.extend((data.repeat > 1).then(|| Column::right("seed")));
     table.columns.push(Column::left("test"));
-    let columns = ["asked", "offered", "for", "sent", "lost", "loss", "mean delay"];
+    let columns = ["requested", "offered", "duration", "sent", "lost", "loss", "mean delay"];
     table.columns.extend(columns.map(Column::right));
     let mut all = data.cells.iter().flat_map(|cell| &cell.tests).flat_map(|test| &test.outcome.trials);
-    let tells_bursts = all.any(|trial| trial.burst > 0);
-    table.columns.extend(tells_bursts.then(|| Column::right("burst")));
+    let has_bursts = all.any(|trial| trial.burst > 0);
+    table.columns.extend(has_bursts.then(|| Column::right("burst")));
     table.columns.push(Column::left("remark"));
-    let mut left_out = 0;
+    let mut omitted = 0;
     for cell in &data.cells {
         for test in cell.tests.iter().filter(|test| test.outcome.name == name) {
             for trial in &test.outcome.trials {
-                if table.rows.len() == MOST_TRIALS {
-                    left_out += 1;
+                if table.rows.len() == MAX_TRIALS {
+                    omitted += 1;
                     continue;
                 }
                 let mut row = row(data, cell);
                 row.extend((data.repeat > 1).then(|| test.seed.to_string()));
                 row.extend(trial_row(trial));
-                row.extend(tells_bursts.then(|| trial.burst.to_string()));
+                row.extend(has_bursts.then(|| trial.burst.to_string()));
                 row.push(trial.void.clone());
                 table.rows.push(row);
             }
         }
     }
-    if left_out > 0 {
-        table.note.push_str(&format!(" {left_out} more are in record.json."));
+    if omitted > 0 {
+        table.note.push_str(&format!(" {omitted} more trials are in record.json."));
     }
     (!table.rows.is_empty()).then_some(table)
 }
 
 fn trial_row(trial: &TrialEntry) -> [String; 8] {
     let none = || "–".to_owned();
-    // A transfer by TCP has no frames of one size.
+    // A TCP transfer has no fixed frame size.
     if trial.frame == 0 {
         let rate = trial.transferred as f64 * 8e9 / trial.sending_ns as f64;
         let sent = format!("{} B", trial.transferred);
-        let again = format!("{} sent again", trial.retransmissions);
+        let retransmits = format!("{} retransmits", trial.retransmissions);
         let rate = format!("{} (payload)", format::quantity(rate, "bit/s"));
         let time = format::duration(trial.sending_ns);
-        return [trial.subject.clone(), none(), rate, time, sent, again, none(), none()];
+        return [trial.subject.clone(), none(), rate, time, sent, retransmits, none(), none()];
     }
     let loss = trial.lost as f64 / trial.sent as f64;
     [

@@ -1,4 +1,4 @@
-//! Tests against a made-up network, whatever the stage.
+//! Tests of the methods with a modeled network instead of a stage.
 
 use super::run;
 use crate::fixture;
@@ -12,7 +12,7 @@ use netstage_scenario::plan::{FlowGroup, Method, Plan, Search, Test, Transport};
 use std::cell::RefCell;
 use std::sync::Mutex;
 
-/// The fixture's plan with one test from its first host to its last.
+/// Returns the fixture's plan with one test from the first host to the last.
 fn plan(method: Method, sizes: &[u32]) -> Plan {
     let mut plan = fixture::plan();
     let probe = FlowGroup {
@@ -39,8 +39,8 @@ fn search(trial: u64) -> Search {
     Search { max_rate: Some(BitRate(100_000_000)), resolution: 0.001, trial: Duration::from_secs(trial) }
 }
 
-/// What a network that carries `capacity` bit/s of IP, and a generator that sends `generator`
-/// at most, make of a trial.
+/// Returns the outcome of a trial on a network with a capacity of `capacity` bit/s of IP and a generator limited to
+/// `generator` bit/s.
 fn device(plan: &Plan, capacity: f64, generator: f64) -> Outcome {
     let probe = plan.flows.last().unwrap();
     let Some(&Pattern::Cbr { rate, packet }) = probe.traffic.pattern() else { panic!("{probe:?}") };
@@ -58,7 +58,7 @@ fn device(plan: &Plan, capacity: f64, generator: f64) -> Outcome {
         series: vec![
             series(Metric::FlowThroughput, passed * 8.0 * f64::from(packet) / bin),
             series(Metric::FlowSent, packets),
-            // It delays more the more there is.
+            // The delay increases with the load.
             series(Metric::FlowDelay, 1e-5 * (1.0 + offered / 0.97e6)),
         ],
         loads: vec![Load {
@@ -85,7 +85,7 @@ fn value(test: &TestOutcome, metric: Metric, subject: &str) -> f64 {
 }
 
 #[test]
-fn throughput_is_searched_for_each_frame_size() {
+fn throughput_is_found_for_each_frame_size() {
     let test = tested(&plan(Method::Throughput(search(10)), &[64, 1518]), 20e6, f64::INFINITY);
     for subject in ["one[64]", "one[1518]"] {
         let found = value(&test, Metric::TestThroughput, subject);
@@ -97,7 +97,7 @@ fn throughput_is_searched_for_each_frame_size() {
 }
 
 #[test]
-fn a_trial_is_the_network_with_one_flow_and_what_runs_beside_it() {
+fn a_trial_runs_the_probe_and_the_load_on_the_network() {
     let mut plan = plan(Method::Throughput(search(10)), &[64]);
     plan.tests[0].load = vec![2];
     plan.tests[0].warm_up = Duration::from_secs(3);
@@ -116,11 +116,11 @@ fn a_trial_is_the_network_with_one_flow_and_what_runs_beside_it() {
         assert_eq!(names, ["noise", "test.one"]);
         let probe = &derived.flows[1];
         assert_eq!(probe.start, fixture::at(3));
-        // Sent for 10 s, waited for 2 s more; the load runs on to the end.
+        // Warm-up of 3 s, 10 s of sending, 2 s of waiting; the load lasts until the end.
         assert_eq!(derived.duration.as_secs_f64().round(), 15.0);
         assert!(derived.flows[0].stop >= probe.stop && derived.tests.is_empty());
     }
-    // Every trial meets chances of its own.
+    // Each trial has its own seed.
     let mut seeds = seeds.into_inner().unwrap();
     seeds.sort();
     seeds.dedup();
@@ -129,7 +129,7 @@ fn a_trial_is_the_network_with_one_flow_and_what_runs_beside_it() {
 }
 
 #[test]
-fn a_steady_rate_has_the_delay_of_a_low_one() {
+fn a_steady_rate_has_a_delay_similar_to_the_low_rate() {
     let steady = Method::Steady {
         max_rate: Some(BitRate(100_000_000)),
         low: BitRate(1_000_000),
@@ -137,13 +137,15 @@ fn a_steady_rate_has_the_delay_of_a_low_one() {
         trial: Duration::from_secs(10),
         search: Duration::from_secs(2),
     };
-    // It loses nothing up to 50 Mbit/s, and delays more than ten times as long as at 1 Mbit/s, and a burst more, from 21 on.
+    // No loss up to 50 Mbit/s; from 21 Mbit/s on, the delay exceeds ten times that at 1 Mbit/s plus a burst.
     let test = tested(&plan(steady.clone(), &[64]), 50e6, f64::INFINITY);
     assert_eq!(value(&test, Metric::TestThroughput, "one"), 20e6);
-    let said = test.verdicts.join("; ");
+    let verdicts = test.verdicts.join("; ");
     assert!(
-        said.contains("at 21 Mbit/s the mean delay of a second was 226.5 µs, at the low rate 20.31 µs"),
-        "{said}"
+        verdicts.contains(
+            "at 21 Mbit/s the mean delay over a second was 226.5 µs, versus 20.31 µs at the low rate"
+        ),
+        "{verdicts}"
     );
     let test = tested(&plan(steady, &[64]), 5.5e6, f64::INFINITY);
     assert_eq!(value(&test, Metric::TestThroughput, "one"), 5e6);
@@ -151,11 +153,11 @@ fn a_steady_rate_has_the_delay_of_a_low_one() {
 }
 
 #[test]
-fn what_the_generator_cannot_send_is_not_the_networks_loss() {
+fn a_generator_limit_is_not_counted_as_loss() {
     let test = tested(&plan(Method::Throughput(search(10)), &[64]), f64::INFINITY, 30e6);
     let found = value(&test, Metric::TestThroughput, "one");
     assert!((29.0e6..=30.1e6).contains(&found), "{found}");
-    assert!(test.verdicts[0].contains("the tester sends no more than"), "{:?}", test.verdicts);
+    assert!(test.verdicts[0].contains("the tester cannot send more than"), "{:?}", test.verdicts);
     assert!(test.trials[0].void.starts_with("the generator offered"), "{:?}", test.trials[0]);
     let loss = Method::Loss { rate: BitRate(100_000_000), trial: Duration::from_secs(10), repeats: 1 };
     let test = tested(&plan(loss, &[64]), f64::INFINITY, 30e6);
@@ -164,21 +166,21 @@ fn what_the_generator_cannot_send_is_not_the_networks_loss() {
 }
 
 #[test]
-fn a_stage_that_spoils_every_trial_voids_the_test() {
+fn a_test_is_void_if_all_trials_are_void() {
     let plan = plan(Method::Throughput(search(10)), &[64]);
     let runner = |plan: &Plan, _: u64, _: &dyn Attendant| {
         Ok(Outcome { void: vec!["the emulator was late".into()], ..device(plan, 20e6, f64::INFINITY) })
     };
     for (retries, attempts) in [(0, 3), (4, 5)] {
         let test = run(&plan, (1, retries), &runner, &|| false, &|_| {}).unwrap().remove(0);
-        let why = format!("one: {attempts} trials in a row were spoiled: the emulator was late");
+        let why = format!("one: {attempts} consecutive trials were void: the emulator was late");
         assert_eq!(test.void, [why]);
         assert_eq!(test.trials.len(), attempts);
     }
 }
 
 #[test]
-fn loss_at_a_rate_has_its_interval() {
+fn a_loss_ratio_has_a_confidence_interval() {
     let loss = Method::Loss { rate: BitRate(40_000_000), trial: Duration::from_secs(10), repeats: 2 };
     let test = tested(&plan(loss, &[1518]), 20e6, f64::INFINITY);
     assert!((value(&test, Metric::TestLossRatio, "one") - 0.5).abs() < 1e-4);
@@ -188,17 +190,18 @@ fn loss_at_a_rate_has_its_interval() {
     assert!((found.high.unwrap() - found.low.unwrap() - 0.00759).abs() < 1e-4, "{found:?}");
 }
 
-/// A session of 500 packets, of which the path lost some each way; `told` is what its reflector told.
-fn session(plan: &Plan, lost: [f64; 2], told: bool) -> Outcome {
+/// Returns the outcome of a STAMP session of 500 packets with this loss in each direction. `is_reported`: whether the
+/// reflector reports its loss.
+fn session(plan: &Plan, lost: [f64; 2], is_reported: bool) -> Outcome {
     let probe = plan.flows.last().unwrap();
     let Some(Pattern::Trace { packets, repeat: true }) = probe.traffic.pattern() else { panic!("{probe:?}") };
     assert_eq!((packets[0], packets.len()), ((Duration::from_millis(30), 954), 1));
-    // 500 gaps and half of one more; then two seconds for answers.
+    // 500.5 gaps, then 2 s for replies.
     assert_eq!((probe.stop.0, plan.duration.0), (15_015_000_000, 17_015_000_000));
     let bits = |packets: f64| packets * 8.0 * 954.0 / plan.duration.as_secs_f64();
     let series =
         |metric, subject: &str, value| Series { metric, subject: subject.into(), values: vec![value] };
-    let reflected = if told { lost } else { [f64::NAN; 2] };
+    let reflected = if is_reported { lost } else { [f64::NAN; 2] };
     let delay = |metric, subject: &str, buckets| Distribution { metric, subject: subject.into(), buckets };
     Outcome {
         interval: plan.measure.interval,
@@ -219,7 +222,7 @@ fn session(plan: &Plan, lost: [f64; 2], told: bool) -> Outcome {
     }
 }
 
-/// 30 ms are no whole number of bits per second at this size.
+/// At this size, an interval of 30 ms is not a whole number of bits per second.
 const STAMP: Method = Method::Stamp { interval: Duration::from_millis(30), trial: Duration::from_secs(15) };
 
 fn stamp_plan() -> Plan {
@@ -229,7 +232,7 @@ fn stamp_plan() -> Plan {
 }
 
 #[test]
-fn stamp_tells_loss_and_delay_of_each_direction() {
+fn stamp_measures_loss_and_delay_of_each_direction() {
     let plan = stamp_plan();
     let runner = |plan: &Plan, _: u64, _: &dyn Attendant| Ok(session(plan, [20.0, 5.0], true));
     let test = run(&plan, (1, 0), &runner, &|| false, &|_| {}).unwrap().remove(0);
@@ -239,21 +242,21 @@ fn stamp_tells_loss_and_delay_of_each_direction() {
     };
     near(Metric::TestSent, "one", 500.0);
     near(Metric::TestClockError, "one", 2e-6);
-    // Of what was sent, and of what was answered.
+    // Backward loss is relative to the reflected packets.
     near(Metric::TestLossRatio, "one[forward]", 20.0 / 500.0);
     near(Metric::TestLossRatio, "one[backward]", 5.0 / 480.0);
     near(Metric::TestLossRatio, "one[round-trip]", 25.0 / 500.0);
-    for (part, least, most) in
+    for (part, min, max) in
         [("one[forward]", 1e-6, 1.1e-6), ("one[backward]", 2e-6, 2e-6), ("one[round-trip]", 3e-6, 3.1e-6)]
     {
-        near(Metric::TestLatencyLeast, part, least);
-        near(Metric::TestLatencyMedian, part, least);
-        near(Metric::TestLatency99, part, most);
-        near(Metric::TestLatencyMost, part, most);
+        near(Metric::TestLatencyLeast, part, min);
+        near(Metric::TestLatencyMedian, part, min);
+        near(Metric::TestLatency99, part, max);
+        near(Metric::TestLatencyMost, part, max);
         let variation = value(&test, Metric::TestDelayVariation, part);
-        assert!((variation - (most - least)).abs() < 2e-9, "{part}: {variation}");
+        assert!((variation - (max - min)).abs() < 2e-9, "{part}: {variation}");
     }
-    // All that is promised is found, and nothing else.
+    // The findings are exactly those that the method declares.
     let found: Vec<_> =
         test.findings.iter().map(|found| (found.metric.clone(), found.subject.clone())).collect();
     for &metric in STAMP.metrics() {
@@ -265,17 +268,17 @@ fn stamp_tells_loss_and_delay_of_each_direction() {
     assert_eq!(
         test.verdicts,
         [
-            "one: 20 of 500 packets were lost on the way there, 5 of 480 answers on the way back",
-            "one: one-way delays are within 2 µs, as far as the clocks of both ends agree"
+            "one: 20 of 500 packets were lost forward, 5 of 480 replies backward",
+            "one: one-way delays have a clock error of up to 2 µs"
         ]
     );
     assert_eq!((test.trials.len(), test.trials[0].sent, test.trials[0].lost), (1, 500, 25));
 }
 
 #[test]
-fn a_reflector_that_told_nothing_voids_a_stamp_test() {
+fn a_stamp_test_without_the_reflectors_report_is_void() {
     let runner = |plan: &Plan, _: u64, _: &dyn Attendant| Ok(session(plan, [20.0, 5.0], false));
     let test = run(&stamp_plan(), (1, 0), &runner, &|| false, &|_| {}).unwrap().remove(0);
-    assert_eq!(test.void, ["one: the stage did not tell what reached the reflector"]);
+    assert_eq!(test.void, ["one: the stage did not report the packets received by the reflector"]);
     assert!(test.findings.is_empty());
 }

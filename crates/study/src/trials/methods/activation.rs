@@ -1,4 +1,4 @@
-//! ITU-T Y.1564: whether services keep what was agreed, each alone and all together.
+//! ITU-T Y.1564: service activation test, of each service alone and of all together.
 
 use super::{describe, pauses};
 use crate::trials::session::{Ended, Session};
@@ -7,8 +7,8 @@ use netstage_core::measure::y1564::{Activation, ActivationConfig, Broken, Servic
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
 
-/// The shortest performance test the recommendation has.
-const SHORTEST: Duration = ActivationConfig::DEFAULT.performance;
+/// Minimum duration of the performance test according to the recommendation.
+const MIN_PERFORMANCE: Duration = ActivationConfig::DEFAULT.performance;
 
 pub fn run(
     session: &mut Session,
@@ -31,26 +31,28 @@ pub fn run(
         let results = session.perform_together(&parts)?;
         machine.record(&results);
     }
-    if performance < SHORTEST {
-        let (used, asked) = (performance.as_secs_f64(), SHORTEST.as_secs_f64());
-        session.deviates(format!("all services together for {used} s instead of {asked} s"));
+    if performance < MIN_PERFORMANCE {
+        let (used, required) = (performance.as_secs_f64(), MIN_PERFORMANCE.as_secs_f64());
+        session.deviates(format!("all services together for {used} s instead of {required} s"));
     }
     for (index, service) in services.iter().enumerate() {
         let of_service = machine.results().iter().filter(|result| result.service == index);
-        tell(session, service, &of_service.collect::<Vec<_>>());
+        add_findings(session, service, &of_service.collect::<Vec<_>>());
     }
     if !machine.results().iter().any(|result| result.step == Step::Performance) {
         let name = &session.test.name;
-        session.say(format!("{name}: not tried all together, since not every service passed alone"));
+        session.say(format!(
+            "{name}: services were not tested together, because not every service passed alone"
+        ));
     }
     Ok(())
 }
 
-/// What was found of a service: the figures are those of its last step up to the committed rate.
-fn tell(session: &mut Session, service: &Service, results: &[&StepResult]) {
+/// Adds the findings and verdicts of a service. The values are those of the last step up to the committed rate.
+fn add_findings(session: &mut Session, service: &Service, results: &[&StepResult]) {
     let subject = session.test.part(&service.name);
-    let agreed = |result: &&&StepResult| matches!(result.step, Step::Committed(_) | Step::Performance);
-    let Some(last) = results.iter().rev().find(agreed) else { return };
+    let is_committed = |result: &&&StepResult| matches!(result.step, Step::Committed(_) | Step::Performance);
+    let Some(last) = results.iter().rev().find(is_committed) else { return };
     let ip = |rate: f64| {
         let load = Load(rate / (8.0 * f64::from(service.frame.link)));
         load.bits_per_second(Layer::Ip, service.frame)
@@ -70,7 +72,7 @@ fn tell(session: &mut Session, service: &Service, results: &[&StepResult]) {
             Step::Performance => "together with the others".into(),
         };
         if let Some(broken) = result.broken {
-            session.say(format!("{subject}: {at}, {}", words(broken, result)));
+            session.say(format!("{subject}: {at}, {}", describe_violation(broken, result)));
         }
         if let Some(fault) = &result.fault {
             session.say(format!("{subject}: {at}, {}", describe(fault)));
@@ -78,15 +80,17 @@ fn tell(session: &mut Session, service: &Service, results: &[&StepResult]) {
     }
 }
 
-fn words(broken: Broken, result: &StepResult) -> String {
+fn describe_violation(broken: Broken, result: &StepResult) -> String {
     let time = |time: Option<Duration>| time.map_or("–".into(), |time| crate::format::duration(time.0));
     let rate = |rate: f64| crate::format::quantity(rate, "bit/s");
     match broken {
         Broken::Loss => format!("{} % of frames were lost", crate::format::number(result.loss_ratio * 100.0)),
         Broken::Delay => format!("the mean delay was {}", time(result.delay)),
-        Broken::DelayVariation => format!("the delay varied by {}", time(result.delay_variation)),
-        Broken::Committed => format!("only {} came through", rate(result.received)),
-        Broken::NotPoliced => format!("{} came through: nobody polices", rate(result.received)),
+        Broken::DelayVariation => format!("the delay variation was {}", time(result.delay_variation)),
+        Broken::Committed => format!("only {} was received", rate(result.received)),
+        Broken::NotPoliced => {
+            format!("{} was received: excess traffic is not policed", rate(result.received))
+        }
         Broken::DelayUnknown => "the delay was not measured".into(),
     }
 }

@@ -1,6 +1,6 @@
-//! The bit error rate, from how loss grows with the size of packets, and from payloads compared.
+//! Bit error rate, from the increase of loss with packet size, or from the comparison of payloads.
 
-use super::{Probe, count, lost};
+use super::{Probe, add_loss, count};
 use crate::trials::session::{Ended, Session};
 use netstage_core::measure::bit_error::{LossOfSize, fit_loss};
 use netstage_core::measure::clopper_pearson;
@@ -9,15 +9,15 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
 
-/// Below this share of chances, loss does not grow with size as bit errors make it.
-const DOUBTFUL: f64 = 0.01;
+/// Significance level below which loss does not fit independent bit errors.
+const SIGNIFICANCE: f64 = 0.01;
 
 pub fn by_loss(session: &mut Session, probes: &[Probe], rate: BitRate, trial: Duration) -> Result<(), Ended> {
     let mut points = Vec::new();
     for probe in probes {
         let load = Load::of_bits(rate, Layer::Ip, probe.frame);
         let (sent, missing) = count(session, probe, load, trial, 1)?;
-        lost(session, probe, load, sent, missing);
+        add_loss(session, probe, load, sent, missing);
         points.push(LossOfSize { bits: u64::from(probe.frame.ip) * 8, sent, lost: missing });
     }
     let name = session.test.name.clone();
@@ -32,16 +32,18 @@ pub fn by_loss(session: &mut Session, probes: &[Probe], rate: BitRate, trial: Du
     session.find_within(Metric::TestBitErrorRate, &name, ber.estimate, (ber.lower, ber.upper));
     session.find_within(Metric::TestBaseLoss, &name, base.estimate, (base.lower, base.upper));
     if !fit.separated {
-        session.say(format!("{name}: of one size all loss is taken for bit errors; give several sizes"));
+        session.say(format!(
+            "{name}: with one frame size, all loss is attributed to bit errors; give several sizes"
+        ));
     }
-    if fit.goodness.is_some_and(|goodness| goodness < DOUBTFUL) {
-        session.say(format!("{name}: loss does not grow with size as independent bit errors make it"));
+    if fit.goodness.is_some_and(|goodness| goodness < SIGNIFICANCE) {
+        session.say(format!("{name}: the increase of loss with size does not fit independent bit errors"));
     }
     Ok(())
 }
 
-/// Bytes of each payload that nobody can compare: the time it was sent (`netstage_wire::probe`).
-const UNKNOWN: u32 = 8;
+/// Bytes of each payload that are not compared: the transmission time (`netstage_wire::probe`).
+const TIMESTAMP: u32 = 8;
 
 pub fn by_payload(
     session: &mut Session,
@@ -54,18 +56,18 @@ pub fn by_payload(
         let load = Load::of_bits(rate, Layer::Ip, probe.frame);
         session.take_bit_errors();
         let (sent, missing) = count(session, probe, load, trial, 1)?;
-        lost(session, probe, load, sent, missing);
-        bits += (sent - missing) * 8 * u64::from(probe.frame.payload.saturating_sub(UNKNOWN));
+        add_loss(session, probe, load, sent, missing);
+        bits += (sent - missing) * 8 * u64::from(probe.frame.payload.saturating_sub(TIMESTAMP));
         wrong += session.take_bit_errors();
     }
     let name = session.test.name.clone();
     if bits == 0 {
-        session.say(format!("{name}: nothing came that could be compared"));
+        session.say(format!("{name}: no payload was received for comparison"));
         return Ok(());
     }
     let exact = clopper_pearson(wrong, bits, 0.95);
     let ratio = wrong as f64 / bits as f64;
     session.find_within(Metric::TestBitErrorRate, &name, ratio, (exact.lower, exact.upper));
-    session.say(format!("{name}: {wrong} of {bits} bits compared were wrong"));
+    session.say(format!("{name}: {wrong} of {bits} compared bits were wrong"));
     Ok(())
 }

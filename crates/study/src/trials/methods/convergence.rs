@@ -1,7 +1,6 @@
-//! How long routers take until packets go where routes say: network by network, by BGP (RFC 7747, in the terms
-//! of RFC 6412).
+//! Convergence of BGP routers per network: time until packets follow the new routes (RFC 7747, terms of RFC 6412).
 
-use super::{Probe, gave_up, pauses};
+use super::{Probe, pauses, void};
 use crate::format::quantity;
 use crate::trials::session::{Ended, Session};
 use netstage_core::measure::Histogram;
@@ -27,7 +26,7 @@ pub fn run(
         let Some(fault) = result.fault(&trial, patience.tolerance) else { break (result, times) };
         faults.push(fault);
         if faults.len() as u32 > patience.repeats {
-            return Err(gave_up(subject, &faults));
+            return Err(void(subject, &faults));
         }
     };
     let mut histogram = Histogram::default();
@@ -36,7 +35,7 @@ pub fn run(
     let left = u64::from(networks).saturating_sub(converged);
     if left > 0 {
         session.say(format!(
-            "{subject}: packets to {left} of {networks} networks did not follow their routes before the trial ended"
+            "{subject}: {left} of {networks} networks had not converged at the end of the trial"
         ));
     }
     for (metric, share) in [
@@ -45,7 +44,7 @@ pub fn run(
         (Metric::TestConvergence99, 0.99),
         (Metric::TestConvergence, 1.0),
     ] {
-        // Whatever has not come is later than all that has.
+        // Networks that have not converged count as later than all others.
         let reached = share * f64::from(networks) / converged.max(1) as f64;
         if let Some(time) = histogram.quantile(reached).filter(|_| reached <= 1.0) {
             session.find(metric, subject, time as f64 / 1e9);
@@ -53,10 +52,10 @@ pub fn run(
     }
     session.find(Metric::TestLost, subject, result.lost() as f64);
     session.find(Metric::TestOutage, subject, result.lost() as f64 / load.0);
-    let apart = f64::from(networks) / load.0;
+    let interval = f64::from(networks) / load.0;
     session.say(format!(
-        "{subject}: a packet to each network every {}: no time is more exact",
-        quantity(apart, "s")
+        "{subject}: resolution {}, the interval between packets to a network",
+        quantity(interval, "s")
     ));
     Ok(())
 }

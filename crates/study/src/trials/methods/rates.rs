@@ -1,7 +1,6 @@
-//! Searches over rates that do without the demand that nothing be lost: MLRsearch (RFC 9971), and
-//! the plateau of what comes through.
+//! Rate searches that tolerate loss: MLRsearch (RFC 9971), and the plateau of the received rate.
 
-use super::{Probe, bits, carried, gave_up, maximum, megabits, pauses};
+use super::{Probe, add_rate, bits, maximum, megabits, pauses, void};
 use crate::trials::session::{Ended, Session};
 use netstage_core::measure::mlrsearch::{Goal, Irregular, MlrConfig, MlrSearch};
 use netstage_core::measure::plateau::{NoPlateau, Plateau, PlateauConfig};
@@ -10,7 +9,7 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
 
-/// Packets in the first trial of a climb to a plateau: fewer would take chance for a full path.
+/// Packets in the first trial of a plateau search. With fewer, random loss would be mistaken for congestion.
 const FIRST_PACKETS: f64 = 1000.0;
 
 pub fn mlrsearch(
@@ -30,23 +29,24 @@ pub fn mlrsearch(
     let found = session.search(&probe.subject, &mut machine)?;
     let subject = &probe.subject;
     if found.trials == 0 {
-        return Err(gave_up(subject, &found.faults));
+        return Err(void(subject, &found.faults));
     }
     let goal = found.goals[0];
     match goal.irregular {
         None => {}
         Some(Irregular::AtMaximum) => {
-            session.say(format!("{subject}: the goal holds at the highest rate; the network may carry more"));
+            session
+                .say(format!("{subject}: the goal is met at the maximum rate; the capacity may be higher"));
         }
-        Some(Irregular::AtMinimum) => session.say(format!("{subject}: the goal holds at no rate")),
+        Some(Irregular::AtMinimum) => session.say(format!("{subject}: the goal is met at no rate")),
         Some(Irregular::TesterLimit | Irregular::Unfinished) => {
             let limit = found.tester_limit.map_or(f64::NAN, |load| bits(load, probe.frame));
-            session.say(format!("{subject}: the tester sends no more than {}", megabits(limit)));
+            session.say(format!("{subject}: the tester cannot send more than {}", megabits(limit)));
         }
     }
     let bound = |load: Option<Load>| load.map_or(f64::NAN, |load| load.0);
     let conditional = goal.conditional_throughput.unwrap_or(Load(0.0));
-    carried(session, probe, conditional, (bound(goal.lower), bound(goal.upper)));
+    add_rate(session, probe, conditional, (bound(goal.lower), bound(goal.upper)));
     Ok(())
 }
 
@@ -64,7 +64,7 @@ pub fn plateau(
     Ok(())
 }
 
-/// The load of a plateau and half of its interval, where there is one.
+/// Searches for the plateau and returns its load and half of its interval, or `None` if there is no plateau.
 pub fn find_plateau(
     session: &mut Session,
     probe: &Probe,
@@ -85,18 +85,18 @@ pub fn find_plateau(
     let subject = &probe.subject;
     if let Some(loss) = found.loss_when_idle.filter(|&loss| loss > 0.0) {
         let loss = crate::format::number(loss * 100.0);
-        session.say(format!("{subject}: the path loses {loss} % of packets even when it is not full"));
+        session.say(format!("{subject}: the path loses {loss} % of packets without congestion"));
     }
     match found.capacity {
         Ok(capacity) => return Ok(Some((Load(capacity.mean), Load(capacity.half_width)))),
         Err(NoPlateau::AboveMaximum) => {
             session.say(format!(
-                "{subject}: all rates up to {} come through",
+                "{subject}: no plateau up to the maximum rate {}",
                 megabits(bits(maximum, probe.frame))
             ));
         }
-        Err(NoPlateau::NothingReceived) => session.say(format!("{subject}: nothing came through")),
-        Err(NoPlateau::TesterLimit | NoPlateau::Unfinished) => return Err(gave_up(subject, &found.faults)),
+        Err(NoPlateau::NothingReceived) => session.say(format!("{subject}: no packets were received")),
+        Err(NoPlateau::TesterLimit | NoPlateau::Unfinished) => return Err(void(subject, &found.faults)),
     }
     Ok(None)
 }

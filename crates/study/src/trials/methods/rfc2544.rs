@@ -1,6 +1,6 @@
 //! RFC 2544 and RFC 9004: throughput, latency, frame loss and back-to-back bursts.
 
-use super::{Probe, bits, carried, delays, gave_up, lost, maximum, megabits, pauses};
+use super::{Probe, add_loss, add_rate, bits, delays, maximum, megabits, pauses, void};
 use crate::trials::session::{Ended, Session};
 use netstage_core::measure::rfc2544::{
     BackToBack, BackToBackConfig, Deviation, FrameLoss, FrameLossConfig, Latency, LatencyConfig, Throughput,
@@ -23,21 +23,22 @@ pub fn throughput(session: &mut Session, probe: &Probe, search: &Search) -> Resu
     });
     let found = session.search(&probe.subject, &mut machine)?;
     let subject = &probe.subject;
-    note(session, &found.deviations);
+    add_deviations(session, &found.deviations);
     if found.trials == 0 {
-        return Err(gave_up(subject, &found.faults));
+        return Err(void(subject, &found.faults));
     }
     if let Some(limit) = found.tester_limit {
         let limit = megabits(bits(limit, probe.frame));
-        session.say(format!("{subject}: the tester sends no more than {limit}; the network may carry more"));
+        session
+            .say(format!("{subject}: the tester cannot send more than {limit}; the capacity may be higher"));
     }
     if found.throughput.is_none() {
-        session.say(format!("{subject}: no trial was without loss, down to the resolution of the search"));
+        session.say(format!("{subject}: every trial had loss, down to the resolution of the search"));
     }
-    // Where every trial had loss, that is what was found: nothing goes through without loss.
+    // If every trial had loss, the throughput is zero.
     let load = found.throughput.unwrap_or(Load(0.0));
     let upper = found.lossy.map_or(f64::NAN, |load| load.0);
-    carried(session, probe, load, (load.0, upper));
+    add_rate(session, probe, load, (load.0, upper));
     Ok(found.throughput)
 }
 
@@ -64,13 +65,16 @@ pub fn latency(
     session.take_travel_times();
     let found = session.search(&probe.subject, &mut machine)?;
     let all = Delays::of(&session.take_travel_times());
-    note(session, &found.deviations);
+    add_deviations(session, &found.deviations);
     let subject = &probe.subject;
     if found.delays.is_empty() && found.lost == 0 {
-        return Err(gave_up(subject, &found.faults));
+        return Err(void(subject, &found.faults));
     }
     if found.frames_lost > 0 {
-        session.say(format!("{subject}: {} frames were lost: this rate is no throughput", found.frames_lost));
+        session.say(format!(
+            "{subject}: {} frames were lost; the rate exceeds the throughput",
+            found.frames_lost
+        ));
     }
     let summary = found.summary();
     let (mean, half) = (summary.mean, summary.half_width);
@@ -95,19 +99,15 @@ pub fn frame_loss(
         patience: Patience::default(),
     });
     let found = session.search(&probe.subject, &mut machine)?;
-    note(session, &found.deviations);
-    let Some(first) = found.points.first() else { return Err(gave_up(&probe.subject, &found.faults)) };
-    lost(session, probe, first.load, first.sent, first.lost);
+    add_deviations(session, &found.deviations);
+    let Some(first) = found.points.first() else { return Err(void(&probe.subject, &found.faults)) };
+    add_loss(session, probe, first.load, first.sent, first.lost);
     let lossless = found.points.iter().find(|point| point.lost == 0);
     session.say(match lossless {
         Some(point) => {
-            format!(
-                "{}: nothing is lost from {} down",
-                probe.subject,
-                megabits(bits(point.load, probe.frame))
-            )
+            format!("{}: no loss at {} and below", probe.subject, megabits(bits(point.load, probe.frame)))
         }
-        None => format!("{}: frames are lost at every rate tried", probe.subject),
+        None => format!("{}: loss at every tested rate", probe.subject),
     });
     Ok(())
 }
@@ -128,13 +128,13 @@ pub fn back_to_back(
         ..BackToBackConfig::rfc9004(probe.frame, line, throughput)
     });
     let found = session.search(&probe.subject, &mut machine)?;
-    note(session, &found.deviations);
+    add_deviations(session, &found.deviations);
     let subject = &probe.subject;
     if found.bursts.is_empty() {
-        return Err(gave_up(subject, &found.faults));
+        return Err(void(subject, &found.faults));
     }
     if found.unbounded {
-        session.say(format!("{subject}: the longest burst tried lost nothing; the buffer may hold more"));
+        session.say(format!("{subject}: no loss with the longest burst; the buffer may be larger"));
     }
     let summary = found.summary();
     let (mean, half) = (summary.mean, summary.half_width);
@@ -144,7 +144,7 @@ pub fn back_to_back(
     Ok(())
 }
 
-fn note(session: &mut Session, deviations: &[Deviation]) {
+fn add_deviations(session: &mut Session, deviations: &[Deviation]) {
     let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
     for deviation in deviations {
         session.deviates(match deviation {
@@ -153,7 +153,7 @@ fn note(session: &mut Session, deviations: &[Deviation]) {
             }
             Deviation::ShortPauses { required, used } => {
                 format!(
-                    "{} instead of {} for packets under way",
+                    "{} instead of {} of waiting for packets in flight",
                     seconds(used.drain),
                     seconds(required.drain)
                 )

@@ -1,4 +1,4 @@
-//! STAMP (RFC 8762): loss, delay and its variation, there and back.
+//! STAMP (RFC 8762): loss, delay and delay variation in both directions.
 
 use super::{Probe, count};
 use crate::trials::session::{Ended, Session};
@@ -12,36 +12,38 @@ pub fn run(session: &mut Session, probe: &Probe, interval: Duration, trial: Dura
     let name = session.test.name.clone();
     let load = Load(1.0 / interval.as_secs_f64());
     let (sent, _) = count(session, probe, load, trial, 1)?;
-    let (round_trips, ways) = (session.take_travel_times(), session.take_ways());
-    let Some([there, back]) = ways.lost else {
-        return Err(Ended::Void(format!("{name}: the stage did not tell what reached the reflector")));
+    let (round_trips, directions) = (session.take_travel_times(), session.take_ways());
+    let Some([lost_forward, lost_backward]) = directions.lost else {
+        return Err(Ended::Void(format!(
+            "{name}: the stage did not report the packets received by the reflector"
+        )));
     };
     session.find(Metric::TestSent, &name, sent as f64);
-    let reflected = sent.saturating_sub(there);
-    let ways_taken = [(Direction::Forward, sent, there), (Direction::Backward, reflected, back)];
-    for ((direction, sent, lost), delays) in ways_taken.into_iter().zip(&ways.delays) {
-        tell(session, direction.name(), sent, lost, delays);
+    let reflected = sent.saturating_sub(lost_forward);
+    let counts = [(Direction::Forward, sent, lost_forward), (Direction::Backward, reflected, lost_backward)];
+    for ((direction, sent, lost), delays) in counts.into_iter().zip(&directions.delays) {
+        add_findings(session, direction.name(), sent, lost, delays);
     }
-    tell(session, ROUND_TRIP, sent, there + back, &round_trips);
-    session.find(Metric::TestClockError, &name, ways.clock_error.unwrap_or(f64::NAN));
+    add_findings(session, ROUND_TRIP, sent, lost_forward + lost_backward, &round_trips);
+    session.find(Metric::TestClockError, &name, directions.clock_error.unwrap_or(f64::NAN));
     session.say(format!(
-        "{name}: {there} of {sent} packets were lost on the way there, {back} of {reflected} answers on the way back"
+        "{name}: {lost_forward} of {sent} packets were lost forward, {lost_backward} of {reflected} replies backward"
     ));
-    session.say(match ways.clock_error {
-        Some(0.0) => format!("{name}: both ends read one clock, which one-way delays are told by"),
+    session.say(match directions.clock_error {
+        Some(0.0) => format!("{name}: one-way delays are exact: both ends use the same clock"),
         Some(error) => {
             let error = crate::format::quantity(error, "s");
-            format!("{name}: one-way delays are within {error}, as far as the clocks of both ends agree")
+            format!("{name}: one-way delays have a clock error of up to {error}")
         }
-        None => format!(
-            "{name}: how far the clocks of both ends agree is not known; delay variation holds all the same"
-        ),
+        None => {
+            format!("{name}: one-way delays have an unknown clock error; delay variation is not affected")
+        }
     });
     Ok(())
 }
 
-/// Keeps the loss and the delays of one part.
-fn tell(session: &mut Session, part: &str, sent: u64, lost: u64, delays: &Histogram) {
+/// Adds the findings of loss and delay of one direction or of the round trip.
+fn add_findings(session: &mut Session, part: &str, sent: u64, lost: u64, delays: &Histogram) {
     let (subject, lost) = (session.test.part(part), lost.min(sent));
     if sent > 0 {
         let exact = clopper_pearson(lost, sent, 0.95);

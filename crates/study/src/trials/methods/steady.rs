@@ -1,6 +1,6 @@
-//! The highest rate that is carried steadily.
+//! Highest steady rate: without loss and without growing delay.
 
-use super::{Probe, bits, carried, delays, gave_up, maximum, megabits, pauses};
+use super::{Probe, add_rate, bits, delays, maximum, megabits, pauses, void};
 use crate::trials::session::{Ended, Session};
 use netstage_core::measure::steady::{Steady, SteadyConfig, Verdict};
 use netstage_core::measure::trial::{Layer, Load, Patience};
@@ -33,33 +33,37 @@ pub fn run(
     }
     let (found, subject) = (machine.result(), &probe.subject);
     if found.trials == 0 {
-        return Err(gave_up(subject, &found.faults));
+        return Err(void(subject, &found.faults));
     }
     let rate = |load: Load| megabits(bits(load, probe.frame));
     let seconds = |time: f64| crate::format::quantity(time, "s");
     if let Some((load, verdict)) = found.beyond {
         let why = match verdict {
-            Verdict::Steady => "it was carried".to_owned(),
+            Verdict::Steady => "the rate was steady".to_owned(),
             Verdict::Lost(packets) => format!("{packets} packets were lost"),
             Verdict::Slow { worst, low } => {
-                format!("the mean delay of a second was {}, at the low rate {}", seconds(worst), seconds(low))
+                format!(
+                    "the mean delay over a second was {}, versus {} at the low rate",
+                    seconds(worst),
+                    seconds(low)
+                )
             }
-            Verdict::Growing { share } => format!("the mean delay grew by {:.0} %", share * 100.0),
+            Verdict::Growing { share } => format!("the mean delay increased by {:.0} %", share * 100.0),
         };
         session.say(format!("{subject}: at {} {why}", rate(load)));
     }
     if let Some(limit) = found.tester_limit {
         session.say(format!(
-            "{subject}: the tester sends no more than {}; the network may carry more",
+            "{subject}: the tester cannot send more than {}; the capacity may be higher",
             rate(limit)
         ));
     }
     if found.rate.is_none() {
-        session.say(format!("{subject}: no rate was carried steadily, down to one step"));
+        session.say(format!("{subject}: no rate was steady, down to one step"));
     }
     let upper = found.beyond.map_or(f64::NAN, |(load, _)| load.0);
     let load = found.rate.unwrap_or(Load(0.0));
-    carried(session, probe, load, (load.0, upper));
+    add_rate(session, probe, load, (load.0, upper));
     if let Some(all) = found.trial.and_then(|trial| trial.delays) {
         session.find(Metric::TestLatency, subject, all.mean.as_secs_f64());
         delays(session, subject, Some(all));

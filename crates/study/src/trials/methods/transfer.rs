@@ -1,4 +1,4 @@
-//! RFC 6349: a TCP transfer beside what its path allows, and what limits it.
+//! RFC 6349: TCP transfer, compared with the capacity of its path, and its limiting factor.
 
 use super::{Probe, bits, rates};
 use crate::trials::derive;
@@ -14,22 +14,22 @@ use netstage_scenario::outcome::Metric;
 use netstage_scenario::plan::{self, Transport};
 
 /// Trials on the plateau.
-const PLATEAUS: u32 = 1;
+const PLATEAU_TRIALS: u32 = 1;
 
-pub fn run(session: &mut Session, asked: &plan::Transfer) -> Result<(), Ended> {
+pub fn run(session: &mut Session, test: &plan::Transfer) -> Result<(), Ended> {
     let name = session.test.name.clone();
     let Transport::Tcp(config) = session.test.probe.transport.clone() else {
-        unreachable!("a transfer is TCP's");
+        unreachable!("a transfer uses TCP");
     };
     let frame = session.test.frames[0];
-    let everything = (None, Duration::ZERO);
-    let idle = session.transfer(&name, &derive::trickle(session.plan, session.test, &config), everything)?;
+    let all_bytes = (None, Duration::ZERO);
+    let idle = session.transfer(&name, &derive::trickle(session.plan, session.test, &config), all_bytes)?;
     let Some(round_trip) = idle.least_round_trip else {
         return Err(Ended::Void(format!("{name}: the stage measured no round trip")));
     };
-    // The same packets, carried by UDP.
+    // Frames of the same size, sent by UDP.
     let probe = Probe { subject: name.clone(), ..Probe::new(session, FrameSize::ethernet_udp(frame.link)) };
-    let line = rates::find_plateau(session, &probe, asked.max_rate, asked.search, PLATEAUS)?;
+    let line = rates::find_plateau(session, &probe, test.max_rate, test.search, PLATEAU_TRIALS)?;
     let Some((capacity, _)) = line else { return Ok(()) };
     let baseline = Baseline {
         path_mtu: frame.ip,
@@ -38,36 +38,42 @@ pub fn run(session: &mut Session, asked: &plan::Transfer) -> Result<(), Ended> {
         layer: Layer::Ip,
         full_packet: frame,
     };
-    let derived = derive::transfer(session.plan, session.test, &config, asked.size, asked.trial);
-    let ran = session.transfer(&name, &derived, (asked.size, Duration::ZERO))?;
-    found(session, &name, &config, &baseline, &ran);
+    let derived = derive::transfer(session.plan, session.test, &config, test.size, test.trial);
+    let result = session.transfer(&name, &derived, (test.size, Duration::ZERO))?;
+    add_findings(session, &name, &config, &baseline, &result);
     Ok(())
 }
 
-fn found(session: &mut Session, name: &str, config: &tcp::Config, baseline: &Baseline, ran: &Transferred) {
-    if ran.bytes == 0 {
-        session.say(format!("{name}: nothing was transferred"));
+fn add_findings(
+    session: &mut Session,
+    name: &str,
+    config: &tcp::Config,
+    baseline: &Baseline,
+    result: &Transferred,
+) {
+    if result.bytes == 0 {
+        session.say(format!("{name}: no data was transferred"));
         return;
     }
     let segment = u64::from(config.max_segment_size);
     let transfer = Transfer {
-        bytes: ran.bytes,
-        duration: ran.duration,
-        transmitted: ran.bytes + ran.retransmissions * segment,
-        retransmitted: ran.retransmissions * segment,
-        round_trip: ran.mean_round_trip.unwrap_or(baseline.round_trip),
+        bytes: result.bytes,
+        duration: result.duration,
+        transmitted: result.bytes + result.retransmissions * segment,
+        retransmitted: result.retransmissions * segment,
+        round_trip: result.mean_round_trip.unwrap_or(baseline.round_trip),
         window: Some(config.window),
     };
-    let rated = assess(baseline, &transfer);
-    session.find(Metric::TestTcpThroughput, name, rated.throughput);
-    session.find(Metric::TestTransferTime, name, ran.duration.as_secs_f64());
-    session.find(Metric::TestTransferTimeRatio, name, rated.transfer_time_ratio);
-    session.find(Metric::TestTcpEfficiency, name, rated.efficiency);
-    session.find(Metric::TestBufferDelay, name, rated.buffer_delay);
+    let assessment = assess(baseline, &transfer);
+    session.find(Metric::TestTcpThroughput, name, assessment.throughput);
+    session.find(Metric::TestTransferTime, name, result.duration.as_secs_f64());
+    session.find(Metric::TestTransferTimeRatio, name, assessment.transfer_time_ratio);
+    session.find(Metric::TestTcpEfficiency, name, assessment.efficiency);
+    session.find(Metric::TestBufferDelay, name, assessment.buffer_delay);
     session.find(Metric::TestRoundTrip, name, baseline.round_trip.as_secs_f64());
     session.find(Metric::TestPlateau, name, baseline.bottleneck.as_f64());
     let verdict = judge(&Evidence {
-        throughput: BitRate(rated.throughput.round() as u64),
+        throughput: BitRate(assessment.throughput.round() as u64),
         segment: config.max_segment_size,
         round_trip: transfer.round_trip,
         retransmission_timeout: None,
@@ -79,15 +85,14 @@ fn found(session: &mut Session, name: &str, config: &tcp::Config, baseline: &Bas
         limited: None,
     });
     let ceiling = verdict.ceilings.iter().find(|ceiling| ceiling.cause == verdict.cause);
-    let allowed =
-        ceiling.map_or(String::new(), |c| format!(", {}", crate::format::quantity(c.rate, "bit/s")));
-    let what = match verdict.cause {
-        Cause::Window => "the window limits",
-        Cause::Loss => "loss limits",
-        Cause::Line => "the line limits",
-        Cause::Application => "the sending application limits",
-        Cause::Peer => "the receiving application limits",
-        Cause::Unexplained => "nothing that was measured explains the rate",
+    let limit = ceiling.map_or(String::new(), |c| format!(", {}", crate::format::quantity(c.rate, "bit/s")));
+    let cause = match verdict.cause {
+        Cause::Window => "limited by the window",
+        Cause::Loss => "limited by loss",
+        Cause::Line => "limited by the line rate",
+        Cause::Application => "limited by the sending application",
+        Cause::Peer => "limited by the receiving application",
+        Cause::Unexplained => "limiting factor unknown: no measurement explains the rate",
     };
-    session.say(format!("{name}: {what}{allowed}"));
+    session.say(format!("{name}: {cause}{limit}"));
 }

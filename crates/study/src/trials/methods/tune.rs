@@ -1,4 +1,4 @@
-//! The window with which TCP carries most, and what the search for it found of the path.
+//! Search for the TCP window with the highest throughput, and the properties of the path found by it.
 
 use crate::trials::derive;
 use crate::trials::session::{Ended, Session};
@@ -8,38 +8,38 @@ use netstage_core::tcp;
 use netstage_core::time::Duration;
 use netstage_scenario::plan::{self, Transport};
 
-pub fn run(session: &mut Session, asked: &plan::Tune) -> Result<(), Ended> {
+pub fn run(session: &mut Session, test: &plan::Tune) -> Result<(), Ended> {
     let Transport::Tcp(config) = session.test.probe.transport.clone() else {
-        unreachable!("windows are TCP's");
+        unreachable!("a window search uses TCP");
     };
     let algorithms =
-        if asked.algorithms.is_empty() { vec![config.algorithm] } else { asked.algorithms.clone() };
+        if test.algorithms.is_empty() { vec![config.algorithm] } else { test.algorithms.clone() };
     let controls: Vec<String> = algorithms.iter().map(|algorithm| algorithm.name().to_owned()).collect();
     let search = Config {
         controls: algorithms.len(),
         segment: config.max_segment_size,
-        largest: asked.largest,
-        delay_bound: asked.delay_bound,
-        tolerance: asked.tolerance,
-        trials: asked.trials,
+        largest: test.largest,
+        delay_bound: test.delay_bound,
+        tolerance: test.tolerance,
+        trials: test.trials,
     };
     let mut tune = Tune::new(search.clone(), session.order());
     while let Some(setting) = tune.next() {
         let config = tcp::Config {
             algorithm: algorithms[setting.control],
-            window: setting.window.unwrap_or(asked.largest),
+            window: setting.window.unwrap_or(test.largest),
             ..config.clone()
         };
         let subject = session.test.part(&tuned::name(&controls, setting));
-        let derived = derive::transfer(session.plan, session.test, &config, None, asked.settle + asked.trial);
-        let ran = session.transfer(&subject, &derived, (None, asked.settle))?;
-        let trip = |trip: Option<Duration>| trip.unwrap_or(Duration::ZERO);
+        let derived = derive::transfer(session.plan, session.test, &config, None, test.settle + test.trial);
+        let result = session.transfer(&subject, &derived, (None, test.settle))?;
+        let or_zero = |time: Option<Duration>| time.unwrap_or(Duration::ZERO);
         tune.record(Sample {
-            goodput: ran.bytes as f64 * 8.0 / ran.duration.as_secs_f64(),
-            least_round_trip: trip(ran.least_round_trip),
-            mean_round_trip: trip(ran.mean_round_trip),
-            longest_round_trip: trip(ran.longest_round_trip),
-            retransmissions: ran.retransmissions,
+            goodput: result.bytes as f64 * 8.0 / result.duration.as_secs_f64(),
+            least_round_trip: or_zero(result.least_round_trip),
+            mean_round_trip: or_zero(result.mean_round_trip),
+            longest_round_trip: or_zero(result.longest_round_trip),
+            retransmissions: result.retransmissions,
         });
     }
     if let Some(found) = tune.result() {
