@@ -1,4 +1,4 @@
-//! Errors as Python's exceptions; `package/netstage/errors.py` declares them.
+//! Conversion of errors to the Python exceptions declared in `package/netstage/errors.py`.
 
 use netstage_host::obstacle::Obstacle;
 use netstage_scenario::Errors;
@@ -28,19 +28,19 @@ pub fn scenario(errors: &Errors) -> PyErr {
 pub fn study(error: Error) -> PyErr {
     let message = error.to_string();
     match error {
-        Error::Occupied { .. } => FolderError::new_err(format!("{message}; name another with out=")),
+        Error::Occupied { .. } => FolderError::new_err(format!("{message}; give another folder with out=")),
         Error::InUse { .. } => FolderError::new_err(message),
         Error::Missing { remedy, .. } => MissingError::new_err((message, remedy)),
         Error::Unsupported(_) => ScenarioError::new_err((message, Vec::<()>::new())),
         Error::Interrupted { .. } => InterruptedStudy::new_err(message),
         Error::Run { .. } => RunError::new_err(message),
-        Error::Io { .. } => RunError::new_err(format!(
-            "{message}; finished runs are kept, and the same call goes on with them"
-        )),
+        Error::Io { .. } => {
+            RunError::new_err(format!("{message}; finished runs are kept; repeat the call to resume"))
+        }
     }
 }
 
-/// A fleet that is not there, or cannot be read. What the program takes as an option is an argument here.
+/// Converts the error of a missing or unreadable fleet. The option in the remedy becomes an argument.
 pub fn fleet(error: Obstacle) -> PyErr {
     MissingError::new_err((error.message, error.remedy.replace("--fleet", "fleet=")))
 }
@@ -49,12 +49,12 @@ pub fn open(error: OpenError) -> PyErr {
     RecordError::new_err(error.to_string())
 }
 
-/// A file that cannot be read or written, as Python itself tells of it.
+/// Converts the error of a read or write to Python's own exception.
 pub fn file(path: &Path) -> impl FnOnce(io::Error) -> PyErr {
     let name = path.as_os_str().to_owned();
     move |error| {
-        let said = error.to_string();
-        let said = said.split(" (os error").next().unwrap_or_default().to_owned();
-        PyOSError::new_err((error.raw_os_error(), said, name))
+        let text = error.to_string();
+        let message = text.split(" (os error").next().unwrap_or_default().to_owned();
+        PyOSError::new_err((error.raw_os_error(), message, name))
     }
 }

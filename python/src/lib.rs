@@ -1,8 +1,8 @@
-//! What netstage's Python package has of Rust: scenarios checked, studies run, records read.
+//! Rust part of netstage's Python package: checking of scenarios, execution of studies, reading of records.
 //!
-//! Objects here are thin; what users see, with its documentation, is in `package/netstage/`.
+//! The public API with its documentation is in `package/netstage/`.
 #![forbid(unsafe_code)]
-// The macros of PyO3 make items that carry no documentation.
+// The macros of PyO3 generate items without documentation.
 #![allow(missing_docs)]
 
 mod error;

@@ -1,10 +1,11 @@
-//! Progress to a Python callable, and Python's signals to a study.
+//! Progress reports to a Python callable, and interruption by Python's signals.
 
 use netstage_study::{Observer, Progress};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tells a callable how far a study is, and stops it where a signal's handler or the callable raises.
+/// Observer that reports progress to a callable and stops the study if the callable or a signal handler raises an
+/// exception.
 pub struct Listener<'a> {
     callback: Option<Py<PyAny>>,
     interrupted: &'a AtomicBool,
@@ -16,11 +17,11 @@ impl<'a> Listener<'a> {
         Listener { callback, interrupted, raised: None }
     }
 
-    /// What was raised first; `kept` is told with it.
-    pub fn raised(self, py: Python<'_>, kept: &str) -> Option<PyErr> {
+    /// Returns the first exception, with a note, or `None`.
+    pub fn raised(self, py: Python<'_>, note: &str) -> Option<PyErr> {
         let error = self.raised?;
-        // A note is a courtesy: the error stands without it.
-        let _ = error.value(py).call_method1("add_note", (kept,));
+        // The exception remains valid without the note.
+        let _ = error.value(py).call_method1("add_note", (note,));
         Some(error)
     }
 }
@@ -30,14 +31,14 @@ impl Observer for Listener<'_> {
         if self.raised.is_some() {
             return;
         }
-        let told = Python::attach(|py| {
+        let result = Python::attach(|py| {
             py.check_signals()?;
             let Some(callback) = &self.callback else { return Ok(()) };
             let left = progress.left.map(|left| left.as_secs_f64());
             let Progress { done, total, under_way, doing, .. } = progress;
             callback.call1(py, (done, total, under_way, left, doing)).map(drop)
         });
-        if let Err(error) = told {
+        if let Err(error) = result {
             self.raised = Some(error);
             self.interrupted.store(true, Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! Records read back.
+//! Reading of records.
 
 use crate::error;
 use netstage_study::report::{ReportData, report};
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::path::{Path, PathBuf};
 
-/// A finished study.
+/// Record of a finished study.
 #[pyclass(frozen, module = "netstage._netstage")]
 pub struct Recorded(Record);
 
@@ -34,53 +34,53 @@ impl Recorded {
         self.0.data.passes()
     }
 
-    /// The text of `record.json`.
+    /// Returns the text of `record.json`.
     fn data(&self) -> String {
         self.0.data.to_json()
     }
 
-    /// The text of `environment.json`.
+    /// Returns the text of `environment.json`.
     fn environment(&self) -> String {
         json(&self.0.environment)
     }
 
-    /// The figures' numbers.
+    /// Returns the data of the figures as JSON.
     fn figures(&self) -> String {
         json(&self.0.figures)
     }
 
-    /// A figure as a picture.
+    /// Returns a figure as SVG.
     fn svg(&self, py: Python<'_>, figure: usize) -> Option<String> {
         let figure = self.0.figures.get(figure)?;
         Some(py.detach(|| svg::svg(figure)))
     }
 
-    /// What a report shows, as data.
+    /// Returns the report as JSON.
     fn report(&self, py: Python<'_>) -> String {
         py.detach(|| json(&report(&self.0)))
     }
 
-    /// Writes the report as a page that opens without a network.
+    /// Writes the report as a self-contained HTML page.
     fn write_page(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         py.detach(|| page::write(&path, &report(&self.0))).map_err(error::file(&path))
     }
 
-    /// The file of all values, once its bytes are known to be those the record was written with.
+    /// Returns the path of the measured values after verifying the file's checksum.
     fn series_file(&self, py: Python<'_>) -> PyResult<PathBuf> {
         py.detach(|| self.0.series_file()).map_err(error::open)
     }
 
-    /// The file of distributions, likewise; none where none were taken.
+    /// Returns the path of the distributions after verifying the file's checksum, or `None` if none were measured.
     fn distributions_file(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
         py.detach(|| self.0.distributions_file()).map_err(error::open)
     }
 
-    /// Nothing of it changes, so one is as good as two.
+    /// Returns the same object, which is immutable.
     fn __deepcopy__<'py>(slf: Bound<'py, Recorded>, _memo: &Bound<'py, PyAny>) -> Bound<'py, Recorded> {
         slf
     }
 
-    /// For another process, which reads the folder again, wherever it works.
+    /// Pickles the absolute path of the folder, which the other process opens.
     fn __reduce__<'py>(slf: &Bound<'py, Recorded>) -> PyResult<(Bound<'py, PyType>, (PathBuf,))> {
         let folder = &slf.get().0.folder;
         let folder = std::path::absolute(folder).map_err(error::file(folder))?;
@@ -88,7 +88,7 @@ impl Recorded {
     }
 }
 
-/// What a comparison of records shows, as data; written as a page, too, where `path` is given.
+/// Returns the comparison of records as JSON, and also writes it as a page if `path` is given.
 #[pyfunction]
 #[pyo3(signature = (records, path=None))]
 pub fn compare(py: Python<'_>, records: Vec<PyRef<'_, Recorded>>, path: Option<PathBuf>) -> PyResult<String> {

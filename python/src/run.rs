@@ -1,4 +1,4 @@
-//! Studies: run here, or run by run for an engine that spreads them.
+//! Execution of studies on this host, or run by run for a distributed engine.
 
 use crate::error::{self, ArgumentError, RunError};
 use crate::listen::Listener;
@@ -16,10 +16,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Runs everything on threads of this process; `progress` hears of it. The record is in `out`.
+/// Runs a study on threads of this process and writes the record to `out`. `progress` is called with the progress.
 #[pyfunction]
 #[pyo3(signature = (checked, out, stage="sim", program=None, fleet=None, jobs=None, retries=0, progress=None))]
-#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub fn run(
     py: Python<'_>,
     checked: &Checked,
@@ -32,19 +32,25 @@ pub fn run(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // Runs in real time take the processor from each other, so those go one by one.
+    // Runs in real time would compete for the CPU, so they run one at a time.
     let (default_jobs, runner): (_, Box<Runner>) = match (stage, program) {
         ("sim", _) => (cores, Box::new(stage::sim)),
         ("emu", Some(program)) => {
             let means = Means { program, logs: out.join("logs"), backend: Backend::Own };
             (1, Box::new(stage::emu(means)))
         }
-        ("emu", None) => return Err(ArgumentError::new_err("the emulated stage needs the program netstage")),
+        ("emu", None) => {
+            return Err(ArgumentError::new_err(
+                "the emulator needs the program netstage; set $NETSTAGE to its path",
+            ));
+        }
         ("live", _) => {
             let fleet = Fleet::open(&fleet.unwrap_or_else(folder::of_here)).map_err(error::fleet)?;
             (1, Box::new(stage::live(hosts::Means::new(fleet, &out))))
         }
-        _ => return Err(ArgumentError::new_err(format!("there is no stage `{stage}`: sim, emu or live"))),
+        _ => {
+            return Err(ArgumentError::new_err(format!("unknown stage `{stage}`; expected sim, emu or live")));
+        }
     };
     let options = options(out, stage, jobs.unwrap_or(default_jobs), retries);
     let interrupted = AtomicBool::new(false);
@@ -68,7 +74,7 @@ fn write_page(record: &Record) -> Result<(), Error> {
     page::write(&path, &report::report(record)).map_err(|source| Error::Io { doing: "write", path, source })
 }
 
-/// The bytes of one simulated run's file, for `Study.keep`.
+/// Performs one simulated run and returns the bytes of its file for `Study.keep`.
 #[pyfunction]
 #[pyo3(signature = (checked, cell, seed, retries=0))]
 pub fn perform<'py>(
@@ -80,7 +86,7 @@ pub fn perform<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let scenario = &*checked.0;
     if cell >= scenario.cells.len() {
-        return Err(ArgumentError::new_err(format!("there is no cell {cell}")));
+        return Err(ArgumentError::new_err(format!("the study has no cell {cell}")));
     }
     let (file, raised) = py.detach(|| {
         let signals = Signals::default();
@@ -97,47 +103,47 @@ pub fn perform<'py>(
     }
 }
 
-/// Looks for Python's signals, though not every time it is asked.
+/// Check for Python's signals at intervals of 200 ms.
 struct Signals {
-    looked: Cell<Instant>,
+    checked: Cell<Instant>,
     error: RefCell<Option<PyErr>>,
 }
 
 impl Default for Signals {
     fn default() -> Signals {
-        Signals { looked: Cell::new(Instant::now()), error: RefCell::default() }
+        Signals { checked: Cell::new(Instant::now()), error: RefCell::default() }
     }
 }
 
 impl Signals {
     fn raised(&self) -> bool {
         let mut error = self.error.borrow_mut();
-        if error.is_none() && self.looked.get().elapsed() > Duration::from_millis(200) {
-            self.looked.set(Instant::now());
+        if error.is_none() && self.checked.get().elapsed() > Duration::from_millis(200) {
+            self.checked.set(Instant::now());
             *error = Python::attach(|py| py.check_signals()).err();
         }
         error.is_some()
     }
 }
 
-/// A study whose runs are performed elsewhere.
+/// Study whose runs are performed by other processes.
 #[pyclass(frozen, module = "netstage._netstage")]
 pub struct Study(Mutex<Option<netstage_study::Study<Arc<Scenario>>>>);
 
 impl Study {
-    fn with<T>(&self, ask: impl FnOnce(&netstage_study::Study<Arc<Scenario>>) -> T) -> PyResult<T> {
+    fn with<T>(&self, query: impl FnOnce(&netstage_study::Study<Arc<Scenario>>) -> T) -> PyResult<T> {
         let study = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        study.as_ref().map(ask).ok_or_else(over)
+        study.as_ref().map(query).ok_or_else(closed)
     }
 }
 
-fn over() -> PyErr {
-    ArgumentError::new_err("this study is over")
+fn closed() -> PyErr {
+    ArgumentError::new_err("the study is closed")
 }
 
 #[pymethods]
 impl Study {
-    /// Takes the folder `out`.
+    /// Opens and locks the folder `out`.
     #[new]
     #[pyo3(signature = (checked, out, stage="sim"))]
     fn new(py: Python<'_>, checked: &Checked, out: PathBuf, stage: &str) -> PyResult<Study> {
@@ -147,43 +153,43 @@ impl Study {
         Ok(Study(Mutex::new(Some(study))))
     }
 
-    /// Cell and seed of every run that is still to be performed.
+    /// Cell and seed of each pending run.
     #[getter]
     fn pending(&self) -> PyResult<Vec<(usize, u64)>> {
         self.with(|study| study.pending().to_vec())
     }
 
-    /// Runs in all.
+    /// Total number of runs.
     #[getter]
     fn total(&self) -> PyResult<usize> {
         self.with(netstage_study::Study::total)
     }
 
-    /// What `Checked.identity` gives where the same is run.
+    /// Identity of the study, equal to `Checked.identity` of the same scenario and tool.
     #[getter]
     fn identity(&self) -> PyResult<String> {
         self.with(|study| study.identity().to_owned())
     }
 
-    /// Keeps a run's file, if it is that run's.
+    /// Saves the file of a run after verifying that it belongs to the run.
     fn keep(&self, py: Python<'_>, cell: usize, seed: u64, file: &[u8]) -> PyResult<()> {
         let file = file.to_vec();
         py.detach(|| self.with(|study| study.keep_foreign((cell, seed), file)))?.map_err(error::study)
     }
 
-    /// What of the study is kept, in words, once `kept` runs were.
+    /// Returns the message of an interruption after `kept` runs were saved.
     fn interrupted(&self, kept: usize) -> PyResult<String> {
         self.with(|study| study.interrupted(kept).to_string())
     }
 
-    /// Lets go of the folder.
+    /// Unlocks the folder.
     fn close(&self) {
         drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// Joins all runs to the record and its page; `jobs` of them went on at a time.
+    /// Joins all runs and writes the record and its page. `jobs` is the number of parallel runs.
     fn finish(&self, py: Python<'_>, jobs: usize) -> PyResult<()> {
-        let study = self.0.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(over)?;
+        let study = self.0.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(closed)?;
         py.detach(|| write_page(&study.finish(jobs)?)).map_err(error::study)
     }
 }

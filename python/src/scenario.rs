@@ -10,11 +10,11 @@ use std::sync::Arc;
 /// Swept paths and their values.
 type Settings = Vec<(String, String)>;
 
-/// A scenario without fault.
+/// Checked scenario.
 #[pyclass(frozen, module = "netstage._netstage")]
 pub struct Checked(pub Arc<Scenario>);
 
-/// Checks a text after what `sets` and `vary` change in it. `base` is the folder of files it names.
+/// Applies `sets` and `vary` to a text and checks it. Paths in the text are relative to `base`.
 #[pyfunction]
 #[pyo3(signature = (name, text, base=None, sets=vec![], vary=vec![]))]
 pub fn check(
@@ -38,13 +38,13 @@ pub fn check(
     parsed.map(|scenario| Checked(Arc::new(scenario))).map_err(|errors| error::scenario(&errors))
 }
 
-/// The JSON Schema of scenario files.
+/// Returns the JSON Schema of scenario files.
 #[pyfunction]
 pub fn schema() -> String {
     format!("{:#}", netstage_scenario::json_schema())
 }
 
-/// Help for an unknown word: the nearest candidate, or all of them where they are few.
+/// Returns a suggestion for an unknown word: the nearest candidate, or all candidates if they are few.
 #[pyfunction]
 pub fn did_you_mean(written: &str, candidates: Vec<String>) -> Option<String> {
     netstage_scenario::did_you_mean(written, candidates.iter().map(String::as_str))
@@ -87,7 +87,7 @@ impl Checked {
         self.0.files.iter().map(PathBuf::as_path).collect()
     }
 
-    /// Variant, settings and seconds of each cell.
+    /// Variant, settings and duration in seconds of each cell.
     #[getter]
     fn cells(&self) -> Vec<(String, Settings, f64)> {
         let cell = |cell: &netstage_scenario::Cell| {
@@ -106,7 +106,7 @@ impl Checked {
         self.0.plots.iter().map(|p| p.name.as_str()).collect()
     }
 
-    /// Equal for equal scenario, seeds, stage and tool.
+    /// Returns an identity that is equal for the same scenario, seeds, stage and tool.
     fn identity(&self, stage: &str) -> String {
         netstage_study::identity(&self.0, stage, TOOL)
     }

@@ -1,4 +1,4 @@
-//! Python's values as TOML.
+//! Conversion of Python values to TOML.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -7,21 +7,21 @@ use pythonize::depythonize;
 
 fn value(object: &Bound<'_, PyAny>) -> PyResult<toml::Value> {
     depythonize(object).map_err(|error| {
-        let help = "a scenario holds texts, numbers, true and false, lists and tables";
-        PyTypeError::new_err(format!("this cannot stand in a scenario: {error}; {help}"))
+        let help = "use strings, numbers, booleans, lists and dictionaries";
+        PyTypeError::new_err(format!("value not allowed in a scenario: {error}; {help}"))
     })
 }
 
-/// A value on one line, as `--set` takes it.
+/// Returns a value as one line, in the syntax of `--set`.
 pub fn argument(object: &Bound<'_, PyAny>) -> PyResult<String> {
-    // One too large for TOML is refused like any other that is out of bounds, with its place.
+    // An integer too large for TOML is rejected later, with its position, like other values out of bounds.
     if object.is_exact_instance_of::<PyInt>() {
         return Ok(object.to_string());
     }
     Ok(value(object)?.to_string())
 }
 
-/// Nested tables as a document.
+/// Returns nested tables as a TOML document.
 #[pyfunction]
 pub fn document(tables: &Bound<'_, PyAny>) -> PyResult<String> {
     toml::to_string(&value(tables)?).map_err(|error| PyTypeError::new_err(error.to_string()))

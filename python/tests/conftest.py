@@ -1,4 +1,4 @@
-"""What tests share: small scenarios, and a folder of their own for each."""
+"""Support of the tests: small scenarios, and a separate folder for each test."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def line() -> netstage.Scenario:
 
 @pytest.fixture
 def long_line(line: netstage.Scenario) -> netstage.Scenario:
-    """A study that takes a while, whatever the machine."""
+    """Study that takes several seconds on any machine."""
     line.update({"scenario.duration": "2000 s", "link.line.rate": "50 Mbit/s"})
     return line

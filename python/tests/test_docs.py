@@ -1,4 +1,4 @@
-"""The Python of docs/python.md and docs/record.md, as it stands there."""
+"""Tests of the Python code in docs/python.md and docs/record.md."""
 
 import os
 import re
@@ -10,16 +10,16 @@ from conftest import ROOT
 
 
 def blocks(page: str) -> list[str]:
-    """The code of a page."""
+    """Returns the code blocks of a page."""
     return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("page", ["python.md", "record.md"])
-def test_pages_run_as_they_stand(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_code_of_pages_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pandas")
     os.symlink(ROOT / "scenarios", "scenarios")
     if page == "record.md":
-        # It reads records that the reader has.
+        # The page reads existing records.
         for name, file in (("fig2", "papers/i2vfc/fig2"), ("voice", "examples/traffic-patterns")):
             scenario = netstage.Scenario.load(f"scenarios/{file}.toml")
             short = {"scenario.duration": "8 s", "measure": {"delay": True}}

@@ -1,4 +1,4 @@
-"""Runs between agents of a fleet: here two on this machine's loopback."""
+"""Tests of runs on a fleet, with two agents on the loopback interface."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ import netstage
 from netstage.engine import find_program
 
 LIMIT_S = 120
-"""Far longer than anything here takes, on any machine."""
+"""Timeout that suffices for all tests on any machine."""
 
 TWO = """\
 [scenario]
@@ -51,16 +51,16 @@ metric = "flow.throughput"
 """
 
 
-def within_limit(is_so: Callable[[], bool]) -> None:
+def within_limit(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + LIMIT_S
-    while not is_so():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.1)
 
 
 @pytest.fixture
 def fleet(own_folder: Path) -> Iterator[Path]:
-    """The folder of a fleet whose controller and two agents are at work."""
+    """Folder of a fleet with a running controller and two agents."""
     try:
         program = find_program()
     except netstage.MissingError as missing:
@@ -80,9 +80,9 @@ def fleet(own_folder: Path) -> Iterator[Path]:
     processes = []
 
     def start(log: str, *arguments: str) -> None:
-        with Path(log).open("w") as told:
+        with Path(log).open("w") as log_file:
             command = [str(program), *arguments]
-            processes.append(subprocess.Popen(command, env=environment, stdout=told, stderr=told))
+            processes.append(subprocess.Popen(command, env=environment, stdout=log_file, stderr=log_file))
 
     try:
         well("fleet", "init", "--name", "lab")
@@ -101,13 +101,13 @@ def fleet(own_folder: Path) -> Iterator[Path]:
             process.wait(LIMIT_S)
 
 
-def test_agents_of_a_fleet_carry_a_scenario(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scenario_runs_on_agents_of_a_fleet(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = netstage.Scenario.from_text(TWO, name="two.toml")
     record = scenario.run(on="live", fleet=fleet, retries=2, out="named")
     assert record.stage == "live"
     assert record.series("flow.throughput", "voice").num_rows == 10
     assert "flow.clock_error" in record.metrics
-    # The fleet that the program would take.
+    # The default fleet of the program.
     monkeypatch.setenv("NETSTAGE_FLEET", str(fleet))
     assert scenario.run(on="live", retries=2, out="of-environment").stage == "live"
     with pytest.raises(netstage.ScenarioError, match="there is no agent three"):

@@ -1,4 +1,4 @@
-"""The notebooks, run from their first cell to their last."""
+"""Tests of the notebooks: execution of all cells."""
 
 import shutil
 from pathlib import Path
@@ -15,8 +15,8 @@ NOTEBOOKS = ROOT / "python/notebooks"
 
 
 def executed(name: str, folder: Path) -> str:
-    """All that a notebook's cells showed, pictures and tables included."""
-    # Beside what it needs, and where what it writes goes with the test.
+    """Executes a notebook and returns the output of its cells, with pictures and tables."""
+    # A copy in a folder with its inputs, which is removed with the test.
     place = folder / "python/notebooks"
     shutil.copytree(NOTEBOOKS, place, ignore=shutil.ignore_patterns("out", "*.json"))
     (folder / "scenarios").symlink_to(ROOT / "scenarios")
@@ -32,7 +32,7 @@ def test_figure_2_is_reproduced(tmp_path: Path) -> None:
     assert "✓ fair" in shown and "✗ fair" not in shown
 
 
-def test_a_weight_is_found_for_what_was_learned(tmp_path: Path) -> None:
+def test_a_weight_is_found_for_the_learned_application(tmp_path: Path) -> None:
     shown = executed("which-weight", tmp_path)
     assert "tcp port 8080" in shown and "Time to an answer" in shown
     weight = float(shown.split("weight needed: ")[1].split()[0])

@@ -1,4 +1,4 @@
-"""A study on a Ray cluster of several processes: the same bytes, lost workers, resumption."""
+"""Tests of studies on a Ray cluster of several processes: identical records, lost workers, resumption."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def cluster() -> Iterator[None]:
 
 
 def workers() -> list[int]:
-    """Processes of this test's own cluster that perform runs."""
+    """Returns the worker processes of the test's cluster that perform runs."""
     parents, names = {}, {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
@@ -60,7 +60,7 @@ def assert_same(one: str, other: str) -> None:
         assert Path(one, name).read_bytes() == Path(other, name).read_bytes(), name
 
 
-def test_workers_are_killed_and_the_record_is_the_same(study: netstage.Scenario) -> None:
+def test_the_record_is_the_same_after_killed_workers(study: netstage.Scenario) -> None:
     study.run(vary=VARY, out="local")
     killed: list[int] = []
 
@@ -76,7 +76,7 @@ def test_workers_are_killed_and_the_record_is_the_same(study: netstage.Scenario)
     assert_same("local", "ray")
 
 
-def test_an_interrupted_study_goes_on_by_either_engine(study: netstage.Scenario) -> None:
+def test_an_interrupted_study_is_resumed_by_either_engine(study: netstage.Scenario) -> None:
     study.run(vary=VARY, out="whole")
     for first, second in (("ray", "local"), ("local", "ray")):
 
@@ -93,7 +93,7 @@ def test_an_interrupted_study_goes_on_by_either_engine(study: netstage.Scenario)
         assert_same("whole", out)
 
 
-def test_files_a_scenario_names_go_with_it() -> None:
+def test_files_of_a_scenario_are_sent_to_workers() -> None:
     scenario = netstage.Scenario.load(ROOT / "scenarios/examples/traffic-patterns.toml")
     short = {"scenario.duration": "5 s", "measure": {"delay": True}}
     scenario.run(set=short, out="local")
@@ -101,14 +101,14 @@ def test_files_a_scenario_names_go_with_it() -> None:
     assert_same("local", "ray")
 
 
-def test_what_a_worker_refuses_fails_the_study(study: netstage.Scenario) -> None:
+def test_an_error_of_a_worker_fails_the_study(study: netstage.Scenario) -> None:
     study["link.line.queue"] = "priority"
     for engine in ("local", "ray"):
         with pytest.raises(netstage.ScenarioError, match='queue "priority" is not simulated'):
             study.run(out=engine, engine=engine)  # type: ignore[arg-type]
 
 
-def test_a_worker_with_another_netstage_is_found_out(
+def test_a_worker_with_another_netstage_is_detected(
     study: netstage.Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from netstage import cluster

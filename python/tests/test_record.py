@@ -1,4 +1,4 @@
-"""Records as tables and figures."""
+"""Tests of records: tables and figures."""
 
 import copy
 import pickle
@@ -20,7 +20,7 @@ def record(line: netstage.Scenario) -> netstage.Record:
     return line.run(vary={"link.line.delay": ["5 ms", "50 ms"], "flow.up.count": [2, 3]}, out="record")
 
 
-def test_series_are_what_is_asked(record: netstage.Record) -> None:
+def test_series_are_selected(record: netstage.Record) -> None:
     whole = record.series()
     assert whole.num_rows == record.data["series"]["rows"]
     assert whole.column_names == ["cell", "seed", "time_ns", "subject", "metric", "value"]
@@ -29,29 +29,29 @@ def test_series_are_what_is_asked(record: netstage.Record) -> None:
     assert some.num_rows == 2 * 2 * 3
     assert set(some["cell"].to_pylist()) == {0, 3} and set(some["seed"].to_pylist()) == {1}
     assert record.series(subject="up[*]")["subject"].unique().to_pylist() == ["up[0]", "up[1]", "up[2]"]
-    # Any library that speaks Arrow takes it.
+    # Any Arrow library accepts the table.
     assert pa.RecordBatchReader.from_stream(some).read_all() == some
     assert record.metrics["flow.throughput"].unit == "bit/s"
     assert record.metrics["flow.throughput"].layer == "payload"
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("selection", "message"),
     [
-        ({"subject": "upp"}, "no subject upp: known here: up"),
+        ({"subject": "upp"}, "no subject upp: available: up"),
         ({"subject": ["up[0]", "up[7]"]}, r"no subject up\[7\]: did you mean `up\[0\]`"),
         ({"subject": "up", "metric": "flow.throughput"}, r"no subject up: did you mean `up\[\*\]`"),
         ({"subject": "down*"}, r"no subject down\*"),
         ({"metric": "flow.throughputs"}, "did you mean `flow.throughput`"),
-        ({"cell": 4}, "no cell 4: known here: 0, 1, 2, 3"),
-        ({"cell": "0"}, "no cell 0: it is a number, not a text"),
-        ({"seed": [1, 3]}, "no seed 3: known here: 1, 2"),
+        ({"cell": 4}, "no cell 4: available: 0, 1, 2, 3"),
+        ({"cell": "0"}, "no cell 0: give a number instead of a string"),
+        ({"seed": [1, 3]}, "no seed 3: available: 1, 2"),
     ],
 )
-def test_what_a_record_has_not_is_refused(record: netstage.Record, asked: dict[str, Any], told: str) -> None:
-    with pytest.raises(netstage.ArgumentError, match=told):
-        record.series(**asked)
-    # What is there, though not in such company, has no rows.
+def test_unknown_names_are_rejected(record: netstage.Record, selection: dict[str, Any], message: str) -> None:
+    with pytest.raises(netstage.ArgumentError, match=message):
+        record.series(**selection)
+    # Known names that do not occur together give no rows.
     assert record.series("link.utilisation", "up[*]").num_rows == 0
 
 
@@ -74,7 +74,7 @@ def test_distributions_are_those_of_the_record(line: netstage.Scenario) -> None:
     assert taken.num_rows == record.data["distributions"]["rows"] > 0
     file = record.folder / "distributions.parquet"
     file.write_bytes(b"PAR1")
-    with pytest.raises(netstage.RecordError, match=r"distributions\.parquet: its bytes are not those"):
+    with pytest.raises(netstage.RecordError, match=r"distributions\.parquet: the file was changed"):
         record.distributions()
     file.unlink()
     with pytest.raises(netstage.RecordError, match=r"distributions\.parquet: No such file"):
@@ -98,7 +98,7 @@ def test_files_that_cannot_be_written_or_read_are_named(record: netstage.Record)
         netstage.learn("text.pcap", flow="tcp prot 443")
 
 
-def test_a_data_frame_has_what_was_varied(record: netstage.Record) -> None:
+def test_a_data_frame_has_the_swept_values(record: netstage.Record) -> None:
     pytest.importorskip("pandas")
     frame = record.to_pandas("flow.throughput", "up[*]")
     assert list(frame.columns[:5]) == ["cell", "link.line.delay", "flow.up.count", "seed", "time_s"]
@@ -109,7 +109,7 @@ def test_a_data_frame_has_what_was_varied(record: netstage.Record) -> None:
     assert set(frame.time_s) == {0.0, 1.0, 2.0}
 
 
-def test_what_is_not_installed_is_named(record: netstage.Record, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named(record: netstage.Record, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(netstage.MissingError, match="pip install pandas"):
         record.to_pandas("flow.throughput")
@@ -119,7 +119,7 @@ def test_what_is_not_installed_is_named(record: netstage.Record, monkeypatch: py
         netstage.Scenario.from_text(LINE).run(out="elsewhere", engine="ray")
 
 
-def test_expectations_tell_what_came_of_them(record: netstage.Record) -> None:
+def test_expectations_have_results(record: netstage.Record) -> None:
     used = record.expectations["used"]
     assert used.passes and record.passes and used.claim == "the line is used"
     assert [cell for cell, _, holds in used.achieved if holds] == [0, 1, 2, 3]
@@ -136,13 +136,13 @@ def test_figures_are_pictures_in_a_notebook(record: netstage.Record) -> None:
         record.figures["share"]
 
 
-def test_a_notebook_shows_the_record_and_runs_no_script_of_it(line: netstage.Scenario) -> None:
+def test_html_of_a_record_is_escaped(line: netstage.Scenario) -> None:
     line["scenario.title"] = "<script>alert(1)</script>"
     shown = line.run(out="hostile")._repr_html_()
     assert "<script" not in shown and "&lt;script" in shown and "✓ used" in shown
 
 
-def test_what_a_notebook_shows_is_well_formed(line: netstage.Scenario) -> None:
+def test_html_of_a_record_is_well_formed(line: netstage.Scenario) -> None:
     odd = "a\x01b\x1b ]]> & <i>\ufffe"
     line.update({"scenario.title": odd, "plot.shares.title": odd, "plot.shares.claim": odd})
     record = line.run(out="odd")
@@ -161,10 +161,10 @@ def test_records_are_compared(record: netstage.Record, line: netstage.Scenario) 
     assert Path("both.html").stat().st_size > 10_000
 
 
-def test_a_damaged_record_is_not_read(record: netstage.Record) -> None:
+def test_a_damaged_record_is_rejected(record: netstage.Record) -> None:
     file = record.folder / "series.parquet"
     file.write_bytes(file.read_bytes().replace(b"up[0]", b"up[9]"))
-    with pytest.raises(netstage.RecordError, match="not those the record was written with"):
+    with pytest.raises(netstage.RecordError, match="was changed after the record was written"):
         record.series()
     (record.folder / "record.json").write_text("{}")
     with pytest.raises(netstage.RecordError, match=r"record\.json"):

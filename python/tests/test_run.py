@@ -1,4 +1,4 @@
-"""Running: the same bytes as the program, progress, interruption, folders."""
+"""Tests of runs: records identical to the program's, progress, interruption, folders."""
 
 import signal
 import subprocess
@@ -26,7 +26,7 @@ def program() -> Path:
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_a_record_is_the_programs_byte_for_byte(program: Path, line_end: str) -> None:
+def test_a_record_is_identical_to_the_programs(program: Path, line_end: str) -> None:
     text = (ROOT / "scenarios/examples/fair-two-vpns.toml").read_text()
     text += '[flow.call]\nfrom = "gold-a"\nto = "gold-b"\nvpn = "gold"\ntransport = "udp"\n'
     text += 'traffic = { model = "cbr", rate = "100 kbit/s", packet = "200 B" }\n[measure]\ndelay = true\n'
@@ -63,14 +63,14 @@ def test_real_packets_are_sent_between_namespaces(program: Path, line: netstage.
     assert record.series("flow.throughput").num_rows == 9
 
 
-def test_progress_is_told_until_all_is_done(line: netstage.Scenario) -> None:
-    told: list[netstage.Progress] = []
-    line.run(progress=told.append, repeat=5)
-    assert (told[0].done, told[0].total, told[0].left_s) == (0, 5, None)
-    assert told[-1].done == 5 and [p.done for p in told] == sorted(p.done for p in told)
+def test_progress_is_reported_until_the_end(line: netstage.Scenario) -> None:
+    reports: list[netstage.Progress] = []
+    line.run(progress=reports.append, repeat=5)
+    assert (reports[0].done, reports[0].total, reports[0].left_s) == (0, 5, None)
+    assert reports[-1].done == 5 and [p.done for p in reports] == sorted(p.done for p in reports)
 
 
-def test_a_single_run_tells_how_far_it_is_and_what_is_left(long_line: netstage.Scenario) -> None:
+def test_a_single_run_reports_progress_and_remaining_time(long_line: netstage.Scenario) -> None:
     def enough(progress: netstage.Progress) -> None:
         if 0 < progress.under_way < 1 and progress.left_s:
             assert (progress.done, progress.total) == (0, 1)
@@ -88,7 +88,7 @@ def test_a_bar_shows_runs_and_time_left(capsys: pytest.CaptureFixture[str]) -> N
     assert "1 of 4 runs" in shown and "01:30 left, flows" in shown
 
 
-def test_what_a_listener_raises_stops_the_study(long_line: netstage.Scenario) -> None:
+def test_an_exception_of_a_listener_stops_the_study(long_line: netstage.Scenario) -> None:
     def refuse(_: netstage.Progress) -> None:
         raise RuntimeError("enough")
 
@@ -97,7 +97,7 @@ def test_what_a_listener_raises_stops_the_study(long_line: netstage.Scenario) ->
     assert "of 50 runs are kept in stopped" in caught.value.__notes__[0]
 
 
-def test_other_threads_go_on_while_it_runs(long_line: netstage.Scenario) -> None:
+def test_other_threads_run_during_a_study(long_line: netstage.Scenario) -> None:
     counted = 0
     over = threading.Event()
 
@@ -110,7 +110,7 @@ def test_other_threads_go_on_while_it_runs(long_line: netstage.Scenario) -> None
     thread = threading.Thread(target=count)
     thread.start()
     try:
-        # It ends by what it hears of the other thread, so no clock decides.
+        # The end depends on the other thread instead of a clock.
         def enough(_: netstage.Progress) -> None:
             if counted > 20:
                 raise StopIteration
@@ -124,17 +124,17 @@ def test_other_threads_go_on_while_it_runs(long_line: netstage.Scenario) -> None
 
 STUDY = """
 import netstage, signal, sys
-# What a shell starts in the background ignores the signal, and its children do.
+# Background processes of a shell and their children ignore the signal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 scenario = netstage.Scenario.load("line.toml")
 runs = int(sys.argv[1])
-def told(progress):
+def report(progress):
     print(progress.done, flush=True)
-scenario.run(repeat=runs, jobs=1, out="record", progress=told)
+scenario.run(repeat=runs, jobs=1, out="record", progress=report)
 """
 
 
-def test_ctrl_c_leaves_a_folder_that_goes_on() -> None:
+def test_a_study_is_resumed_after_ctrl_c() -> None:
     Path("line.toml").write_text(LINE.replace('"3 s"', '"60 s"'))
     started = subprocess.Popen(
         [sys.executable, "-c", STUDY, "200"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -155,7 +155,7 @@ def test_ctrl_c_leaves_a_folder_that_goes_on() -> None:
     assert record.data == whole.data
 
 
-def test_a_folder_that_is_taken_is_left_alone(line: netstage.Scenario) -> None:
+def test_an_occupied_folder_is_not_changed(line: netstage.Scenario) -> None:
     first = line.run()
     assert first.folder == Path("out/line")
     with pytest.raises(netstage.FolderError, match="already holds this study"):
@@ -166,23 +166,23 @@ def test_a_folder_that_is_taken_is_left_alone(line: netstage.Scenario) -> None:
         line.run(seed=5, reuse=True)
 
 
-def test_a_run_that_is_refused_leaves_its_folder_free(line: netstage.Scenario) -> None:
-    for what_cannot_be in ({"set": {"link.line.queue": "priority"}}, {"retries": -1}, {"repeat": 0}):
+def test_a_rejected_run_leaves_its_folder_unused(line: netstage.Scenario) -> None:
+    for arguments in ({"set": {"link.line.queue": "priority"}}, {"retries": -1}, {"repeat": 0}):
         with pytest.raises(netstage.Error):
-            line.run(out="record", **what_cannot_be)  # type: ignore[arg-type]
+            line.run(out="record", **arguments)  # type: ignore[arg-type]
     assert line.run(out="record").passes
 
 
 @pytest.mark.parametrize("jobs", [0, -1, 65_536, 10**30, True, 1.5, "2"])
 def test_jobs_are_a_whole_number(line: netstage.Scenario, jobs: object) -> None:
     with pytest.raises(
-        netstage.ArgumentError, match=rf"jobs is a whole number from 1 to 65535, found '?{jobs}"
+        netstage.ArgumentError, match=rf"jobs: expected an integer from 1 to 65535, found '?{jobs}"
     ):
         line.run(jobs=jobs)  # type: ignore[arg-type]
     assert not Path("out").exists()
 
 
-def test_jobs_may_be_numpys_or_more_than_there_are_runs(line: netstage.Scenario) -> None:
+def test_jobs_may_be_a_numpy_integer_or_exceed_the_runs(line: netstage.Scenario) -> None:
     numpy = pytest.importorskip("numpy")
     assert line.run(jobs=numpy.int64(2), out="two").data == line.run(jobs=1000, out="many").data
 
@@ -193,26 +193,28 @@ def test_a_seed_is_a_whole_number_of_53_bits(line: netstage.Scenario, seed: obje
         line.run(seed=seed)  # type: ignore[arg-type]
 
 
-def test_the_last_seed_is_within_bounds_too(line: netstage.Scenario) -> None:
+def test_the_last_seed_must_be_within_bounds(line: netstage.Scenario) -> None:
     last = 2**53 - 1
     assert line.check(seed=last, repeat=1).seeds == range(last, last + 1)
-    with pytest.raises(netstage.ScenarioError, match="would have a seed above 9007199254740991"):
+    with pytest.raises(netstage.ScenarioError, match="would exceed 9007199254740991"):
         line.check(seed=last, repeat=2)
 
 
-def test_what_there_is_not_is_said(line: netstage.Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="there is no engine"):
+def test_unknown_arguments_and_missing_programs_are_reported(
+    line: netstage.Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="unknown engine"):
         line.run(engine="slurm")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="there is no stage"):
+    with pytest.raises(ValueError, match="unknown stage"):
         line.run(on="moon")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="needs a machine to itself"):
+    with pytest.raises(ValueError, match="requires on="):
         line.run(on="emu", engine="ray")
     with pytest.raises(netstage.MissingError, match=r"there is no fleet in .*nowhere"):
         line.run(on="live", fleet="nowhere")
     monkeypatch.setenv("NETSTAGE_FLEET", "elsewhere")
     with pytest.raises(netstage.MissingError, match=r"there is no fleet in .*elsewhere"):
         line.run(on="live")
-    with pytest.raises(ValueError, match="goes with"):
+    with pytest.raises(ValueError, match="requires on="):
         line.run(fleet="nowhere")
     monkeypatch.setenv("NETSTAGE", "/nowhere/netstage")
     with pytest.raises(netstage.MissingError, match="does not run"):

@@ -1,4 +1,4 @@
-"""Scenarios loaded, built, edited and checked."""
+"""Tests of scenarios: loading, construction, edits, checks."""
 
 import copy
 import pickle
@@ -42,18 +42,18 @@ def test_paths_are_read_and_set(line: netstage.Scenario) -> None:
     assert line["link.line.delay"] == "50 ms"
 
 
-def test_faults_are_told_with_line_and_column() -> None:
+def test_problems_have_line_and_column() -> None:
     text = LINE.replace('rate = "10 Mbit/s"', 'rte = "10 Mbit/s"').replace('to = "b"', 'to = "c"')
     with pytest.raises(netstage.ScenarioError) as caught:
         netstage.Scenario.from_text(text, name="line.toml").check()
     places = [(p.file, p.line, p.column, p.help) for p in caught.value.problems]
     assert ("line.toml", 11, 1, "did you mean `rate`?") in places
-    assert ("line.toml", 17, 6, "known here: a, b") in places
+    assert ("line.toml", 17, 6, "available: a, b") in places
     assert "line.toml:11:1" in str(caught.value)
     assert isinstance(caught.value, ValueError)
 
 
-def test_a_wrong_edit_is_told_and_taken_back(line: netstage.Scenario) -> None:
+def test_an_invalid_edit_is_reported_and_can_be_reverted(line: netstage.Scenario) -> None:
     line["link.line.dely"] = "5 ms"
     with pytest.raises(netstage.ScenarioError, match="did you mean `delay`") as caught:
         line.check()
@@ -62,15 +62,15 @@ def test_a_wrong_edit_is_told_and_taken_back(line: netstage.Scenario) -> None:
     line.check()
 
 
-def test_a_lone_text_is_no_list_of_values(line: netstage.Scenario) -> None:
+def test_a_single_string_is_not_a_list_of_values(line: netstage.Scenario) -> None:
     for values in ("5 ms", 5, {"a": 1}, None):
-        with pytest.raises(netstage.ArgumentError, match=r"link\.line\.delay takes a list of values, found"):
+        with pytest.raises(netstage.ArgumentError, match=r"line\.delay: expected a list of values, found"):
             line.check(vary={"link.line.delay": values})  # type: ignore[dict-item]
-    with pytest.raises(netstage.ScenarioError, match="is swept over this value twice"):
+    with pytest.raises(netstage.ScenarioError, match="duplicate value in the sweep of `flow.up.count`"):
         line.check(vary={"flow.up.count": [1, 2, 1]})
 
 
-def test_a_seed_passed_counts_for_more_than_one_set(line: netstage.Scenario) -> None:
+def test_a_seed_argument_overrides_an_edit(line: netstage.Scenario) -> None:
     line.update({"scenario.seed": 5, "scenario.repeat": 7})
     assert line.check().seeds == range(5, 12)
     assert line.check(seed=1, set={"scenario.seed": 9}, repeat=2).seeds == range(1, 3)
@@ -96,7 +96,7 @@ def test_copies_are_independent_and_find_their_files(
         assert other._checked().files == [Path("traffic-patterns.csv")]
 
 
-def test_another_process_takes_a_scenario_up(line: netstage.Scenario) -> None:
+def test_a_scenario_can_be_pickled(line: netstage.Scenario) -> None:
     line["flow.up.count"] = 2
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         record = pool.submit(line.run, out="there").result()
@@ -114,14 +114,14 @@ def test_another_process_takes_a_scenario_up(line: netstage.Scenario) -> None:
         netstage.FolderError("taken"),
     ],
 )
-def test_errors_travel(error: netstage.Error) -> None:
+def test_errors_can_be_pickled(error: netstage.Error) -> None:
     other = pickle.loads(pickle.dumps(error))
     assert (type(other), str(other), vars(other)) == (type(error), str(error), vars(error))
 
 
-def test_what_no_scenario_can_hold_is_refused(line: netstage.Scenario) -> None:
+def test_values_not_allowed_in_a_scenario_are_rejected(line: netstage.Scenario) -> None:
     line["link.line.delay"] = object()
-    with pytest.raises(TypeError, match="cannot stand in a scenario"):
+    with pytest.raises(TypeError, match="not allowed in a scenario"):
         line.check()
     with pytest.raises(TypeError):
         netstage.Scenario({"scenario": {"title": None}})
@@ -129,7 +129,7 @@ def test_what_no_scenario_can_hold_is_refused(line: netstage.Scenario) -> None:
         netstage.Scenario("line.toml")  # type: ignore[arg-type]
 
 
-def test_what_is_varied_makes_cells(line: netstage.Scenario) -> None:
+def test_swept_values_make_cells(line: netstage.Scenario) -> None:
     numpy = pytest.importorskip("numpy")
     check = line.check(
         seed=7,
@@ -147,27 +147,27 @@ def test_what_is_varied_makes_cells(line: netstage.Scenario) -> None:
     assert (check.expectations, check.figures) == (["used"], ["shares"])
 
 
-def test_files_a_scenario_names_are_found_beside_it() -> None:
+def test_files_of_a_scenario_are_relative_to_its_folder() -> None:
     scenario = netstage.Scenario.load(ROOT / "scenarios/examples/traffic-patterns.toml")
     assert scenario.name == "traffic-patterns"
     assert scenario._checked().files == [Path("traffic-patterns.csv")]
     nowhere = netstage.Scenario.from_text(scenario.text)
-    with pytest.raises(netstage.ScenarioError, match="cannot name trace files"):
+    with pytest.raises(netstage.ScenarioError, match="trace files need a scenario that is loaded from a file"):
         nowhere.check()
 
 
-def test_a_file_that_is_not_there_is_said_to_be_missing() -> None:
+def test_a_missing_file_is_reported() -> None:
     with pytest.raises(FileNotFoundError):
         netstage.Scenario.load("nowhere.toml")
 
 
-def test_a_file_that_is_no_text_is_refused() -> None:
+def test_a_file_that_is_not_text_is_rejected() -> None:
     Path("latin.toml").write_bytes('[scenario]\ntitle = "Köln"\n'.encode("latin-1"))
     with pytest.raises(netstage.ScenarioError, match=r"latin\.toml: the file is not UTF-8 text \(line 2\)"):
         netstage.Scenario.load("latin.toml")
 
 
-def test_lines_may_end_as_on_windows() -> None:
+def test_windows_line_endings_are_accepted() -> None:
     Path("line.toml").write_bytes(LINE.replace("\n", "\r\n").encode())
     scenario = netstage.Scenario.load("line.toml")
     assert scenario.text == LINE.replace("\n", "\r\n")
@@ -180,5 +180,5 @@ def test_lines_may_end_as_on_windows() -> None:
     assert places(LINE.replace("\n", "\r\n")) == places(LINE)
 
 
-def test_the_schema_is_the_one_of_the_documentation() -> None:
+def test_the_schema_is_that_of_the_documentation() -> None:
     assert netstage.schema().strip() == (ROOT / "docs/scenario.schema.json").read_text().strip()

@@ -1,4 +1,4 @@
-"""The package as installed against its own types: its sources, the stubs of what is Rust, readers' code."""
+"""Tests of the types of the installed package: its sources, the stubs of the Rust part, and users' code."""
 
 import subprocess
 import sys
@@ -19,36 +19,36 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def said_by(*command: str) -> tuple[int, str]:
+def run_module(*command: str) -> tuple[int, str]:
     done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
 
 def run(*command: str) -> None:
-    code, said = said_by(*command)
-    assert code == 0, said
+    code, output = run_module(*command)
+    assert code == 0, output
 
 
-def test_types_hold() -> None:
+def test_the_package_has_correct_types() -> None:
     run("mypy", "--config-file", str(CONFIGURATION))
 
 
-def test_stubs_are_those_of_the_module() -> None:
+def test_stubs_match_the_module() -> None:
     run("mypy.stubtest", "netstage._netstage")
 
 
-def test_code_of_readers_has_types() -> None:
+def test_code_of_the_documentation_has_correct_types() -> None:
     for page in ("python", "record"):
         Path(f"reader_of_{page}.py").write_text("\n".join(blocks(f"{page}.md")))
     run("mypy", "--strict", "reader_of_python.py", "reader_of_record.py")
 
 
-def test_mistakes_of_readers_are_found() -> None:
+def test_errors_in_users_code_are_found() -> None:
     code = """\
 import netstage
 record = netstage.Scenario.load("a.toml").run(on="moon", repeat="3")
 print(record.serie("flow.throughput"), record.passes + "yes")
 """
     Path("reader.py").write_text(code)
-    status, said = said_by("mypy", "--strict", "reader.py")
-    assert status == 1 and said.count("error:") == 4, said
+    status, output = run_module("mypy", "--strict", "reader.py")
+    assert status == 1 and output.count("error:") == 4, output

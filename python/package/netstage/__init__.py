@@ -5,8 +5,8 @@
 >>> record = scenario.run(repeat=3)
 >>> record.to_pandas(metric="fairness.inter_vpn")
 
-A :class:`Scenario` is what a scenario file says; :meth:`Scenario.run` leaves a :class:`Record`, the
-same folder that ``netstage run`` leaves, byte for byte.
+A :class:`Scenario` corresponds to a scenario file. :meth:`Scenario.run` writes a :class:`Record`, a folder
+that is identical to that of ``netstage run``.
 """
 
 from netstage._netstage import TOOL, schema

@@ -1,4 +1,4 @@
-"""What the package has of Rust. Its objects are thin; use those of the package."""
+"""Rust part of the package. Use the public classes of the package instead."""
 
 from collections.abc import Callable
 from os import PathLike
@@ -21,11 +21,11 @@ __all__ = [
 ]
 
 TOOL: str
-"""Name and version of the tool, as records tell them."""
+"""Name and version of the tool, as stored in records."""
 
 @final
 class Checked:
-    """A scenario without fault."""
+    """Checked scenario."""
 
     @property
     def title(self) -> str: ...
@@ -51,7 +51,7 @@ class Checked:
 
 @final
 class Study:
-    """A study whose runs are performed elsewhere."""
+    """Study whose runs are performed by other processes."""
 
     def __new__(cls, checked: Checked, out: str | PathLike[str], stage: str = "sim") -> Study: ...
     @property
@@ -67,7 +67,7 @@ class Study:
 
 @final
 class Recorded:
-    """A finished study."""
+    """Record of a finished study."""
 
     def __new__(cls, folder: str | PathLike[str]) -> Recorded: ...
     @property

@@ -1,4 +1,4 @@
-"""What callers pass, held to what it can be."""
+"""Validation of arguments."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any
 
 from netstage.errors import ArgumentError
 
-MOST_JOBS = 65_535
-"""As many as the program takes."""
+MAX_JOBS = 65_535
+"""Maximum of the program's option ``--jobs``."""
 
-MOST_RETRIES = 2**32 - 1
-"""As many as the program takes."""
+MAX_RETRIES = 2**32 - 1
+"""Maximum of the program's option ``--retries``."""
 
 
-def whole_number(name: str, value: Any, least: int, most: int) -> int:
-    """A whole number within bounds; NumPy's are such, True is not."""
+def whole_number(name: str, value: Any, minimum: int, maximum: int) -> int:
+    """Returns an integer within bounds. Accepts NumPy's integers, but not booleans."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
-    if number is None or not least <= number <= most:
-        raise ArgumentError(f"{name} is a whole number from {least} to {most}, found {value!r}")
+    if number is None or not minimum <= number <= maximum:
+        raise ArgumentError(f"{name}: expected an integer from {minimum} to {maximum}, found {value!r}")
     return number
 
 
 def several(value: Any) -> list[Any]:
-    """One value or several, as a list."""
+    """Returns one or several values as a list."""
     return [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
 
 
 def swept(path: str, values: Any) -> list[Any]:
-    """The values a path is swept over: a lone text is no list of its letters."""
+    """Returns the values of a sweep. A single string is rejected, as it is not a list of its letters."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise ArgumentError(f"vary: {path} takes a list of values, found {values!r}")
+        raise ArgumentError(f"vary: {path}: expected a list of values, found {values!r}")
     return list(values)

@@ -1,9 +1,8 @@
-"""A study's runs, spread over a Ray cluster.
+"""Distribution of a study's runs over a Ray cluster.
 
-The driver holds the record's folder and keeps each run as it comes back, checked to be that run's;
-workers hold nothing. A worker that is lost takes only the runs it was at with it: Ray gives them to
-another. Runs are sent in handfuls, as many as take a good part of a second, so that short ones do
-not drown in messages.
+The driver holds the record's folder and saves each run after verifying its file; workers have no state. Ray
+repeats the runs of a lost worker on another one. Runs are sent in batches that take about half a second,
+which limits the overhead of short runs.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from netstage import _netstage
 from netstage.errors import InterruptedStudy, RunError
 from netstage.progress import Listener
 
-HANDFUL_S = 0.5
-"""How long a task should take, seconds."""
+BATCH_S = 0.5
+"""Target duration of a task in seconds."""
 
-MOST_LOSSES = 3
-"""How many workers may be lost at the same task before it is the task that is to blame."""
+MAX_LOSSES = 3
+"""Maximum number of workers lost during the same task before the study fails."""
 
 Run = tuple[int, int]
 """Index of a cell, and a seed."""
 
 
 class Source:
-    """What a worker needs to come to the same scenario: text, edits, and the files it names."""
+    """Input of a worker: scenario text, edits and files."""
 
     def __init__(
         self, identity: str, scenario: tuple[Any, ...], files: dict[str, bytes], retries: int
@@ -43,26 +42,26 @@ class Source:
         self.retries = retries
 
     def check(self) -> _netstage.Checked:
-        """The scenario, known to be the driver's: equal text, files and tool."""
+        """Returns the checked scenario after comparing its identity with the driver's."""
         name, text, edits, vary = self.scenario
         with tempfile.TemporaryDirectory() as folder:
             for file, content in self.files.items():
-                place = Path(folder) / file
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(content)
+                path = Path(folder) / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
             checked = _netstage.check(name, text, folder, edits, vary)
         if checked.identity("sim") != self.identity:
-            message = f"a worker has another netstage than the driver ({_netstage.TOOL} there)"
+            message = f"a worker has a different netstage than the driver ({_netstage.TOOL})"
             raise RunError(f"{message}: install the same package on every machine of the cluster")
         return checked
 
 
-# A worker process checks a scenario once, however many tasks of it it gets.
+# A worker process checks a scenario once for all its tasks.
 _last: tuple[str, _netstage.Checked] | None = None
 
 
 def perform(source: Source, runs: list[Run]) -> tuple[list[bytes], float]:
-    """Performs runs, on a worker: the bytes of their files, and the seconds it took."""
+    """Performs runs on a worker and returns the bytes of their files and the elapsed seconds."""
     global _last
     if _last is None or _last[0] != source.identity:
         _last = (source.identity, source.check())
@@ -74,7 +73,7 @@ def perform(source: Source, runs: list[Run]) -> tuple[list[bytes], float]:
 def spread(
     checked: _netstage.Checked, out: Path, source: Source, jobs: int | None, listener: Listener | None
 ) -> None:
-    """Performs all that is pending on the cluster this process is connected to, or starts one here."""
+    """Performs all pending runs on the cluster this process is connected to, or on a new local one."""
     study = _netstage.Study(checked, out, "sim")
     try:
         if not ray.is_initialized():
@@ -82,7 +81,7 @@ def spread(
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.WARNING,
-                # Nobody else need reach it.
+                # The local cluster needs no other address.
                 _node_ip_address="127.0.0.1",
             )
         jobs = jobs or max(1, int(cast(Any, ray).cluster_resources().get("CPU", 1)))
@@ -93,78 +92,78 @@ def spread(
 
 
 class Spread:
-    """The driver: two handfuls in flight for each job, so that none waits for its next one."""
+    """The driver: two batches in flight per job, so that no worker waits."""
 
     def __init__(self, study: _netstage.Study, source: Any, jobs: int, listener: Listener | None) -> None:
         self.study = study
         self.source = source
         self.jobs = jobs
         self.listener = listener
-        self.task = ray.remote(max_retries=MOST_LOSSES)(perform)
-        self.waiting: deque[Run] = deque(study.pending)
+        self.task = ray.remote(max_retries=MAX_LOSSES)(perform)
+        self.pending: deque[Run] = deque(study.pending)
         self.total = study.total
-        self.resumed = self.total - len(self.waiting)
-        self.flying: dict[Any, list[Run]] = {}
+        self.resumed = self.total - len(self.pending)
+        self.in_flight: dict[Any, list[Run]] = {}
         self.kept = 0
         self.busy_s = 0.0
         self.started = time.monotonic()
 
     def run(self) -> None:
-        """Until all is kept; where that ends early, what flies is called off."""
+        """Performs all runs. Cancels the tasks in flight on an error."""
         try:
-            self.tell()
-            while self.waiting or self.flying:
+            self.report()
+            while self.pending or self.in_flight:
                 self.send()
-                done, _ = ray.wait(list(self.flying), timeout=0.2)
+                done, _ = ray.wait(list(self.in_flight), timeout=0.2)
                 for task in done:
-                    self.keep(task, self.flying.pop(task))
-                self.tell()
+                    self.keep(task, self.in_flight.pop(task))
+                self.report()
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(self.study.interrupted(self.kept))
             raise
         except ray.exceptions.TaskCancelledError as error:
             raise InterruptedStudy(self.study.interrupted(self.kept)) from error
         finally:
-            for task in self.flying:
+            for task in self.in_flight:
                 ray.cancel(task, force=True)
 
     def send(self) -> None:
-        """Sends handfuls while fewer than wanted are in flight."""
-        while self.waiting and len(self.flying) < 2 * self.jobs:
-            runs = [self.waiting.popleft() for _ in range(min(self.handful(), len(self.waiting)))]
-            self.flying[self.task.remote(self.source, runs)] = runs
+        """Submits batches up to two per job."""
+        while self.pending and len(self.in_flight) < 2 * self.jobs:
+            runs = [self.pending.popleft() for _ in range(min(self.batch_size(), len(self.pending)))]
+            self.in_flight[self.task.remote(self.source, runs)] = runs
 
-    def handful(self) -> int:
-        """Runs that take about HANDFUL_S together; fewer near the end, so that all finish together."""
+    def batch_size(self) -> int:
+        """Returns the number of runs that take about BATCH_S; fewer near the end, to balance the workers."""
         if self.kept == 0:
             return 1
-        wanted = int(HANDFUL_S * self.kept / max(self.busy_s, 1e-6))
-        fair = len(self.waiting) // (2 * self.jobs)
-        return max(1, min(wanted, fair))
+        target = int(BATCH_S * self.kept / max(self.busy_s, 1e-6))
+        fair = len(self.pending) // (2 * self.jobs)
+        return max(1, min(target, fair))
 
     def keep(self, task: Any, runs: list[Run]) -> None:
-        """Keeps what a task brought."""
+        """Saves the runs of a finished task."""
         try:
             files, seconds = ray.get(task)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
             cell, seed = runs[0]
-            message = f"{MOST_LOSSES + 1} workers were lost at the run of cell {cell} with seed {seed}"
+            message = f"{MAX_LOSSES + 1} workers were lost during the run of cell {cell} with seed {seed}"
             raise RunError(f"{message}: {error}") from error
         except ray.exceptions.RayError as error:
-            hint = "is the same netstage installed on every machine of the cluster?"
-            raise RunError(f"a worker could not take a run ({hint}): {error}") from error
+            hint = "install the same netstage on every machine of the cluster"
+            raise RunError(f"a worker could not perform a run ({hint}): {error}") from error
         for (cell, seed), file in zip(runs, files, strict=True):
             self.study.keep(cell, seed, file)
             self.kept += 1
         self.busy_s += seconds
 
-    def tell(self) -> None:
-        """Tells the listener."""
+    def report(self) -> None:
+        """Reports the progress to the listener."""
         if self.listener is None:
             return
         done = self.resumed + self.kept
         left = (time.monotonic() - self.started) / self.kept * (self.total - done) if self.kept else None
-        doing = f"{len(self.flying)} tasks in flight" if self.flying else ""
+        doing = f"{len(self.in_flight)} tasks in flight" if self.in_flight else ""
         self.listener(done, self.total, 0.0, left, doing)

@@ -1,9 +1,8 @@
-"""Where a study's runs take place."""
+"""Engines that execute the runs of a study."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import Any
 
 from netstage import _netstage
 from netstage.errors import ArgumentError, MissingError
+from netstage.program import locate
 from netstage.progress import Progress, listening
 
 Run = Callable[[bool | Callable[[Progress], object] | None], None]
-"""Runs a study, telling its argument how far it is."""
+"""Function that runs a study and reports progress to its argument."""
 
 
 def run_here(
@@ -26,9 +26,9 @@ def run_here(
     jobs: int | None,
     retries: int,
 ) -> Run:
-    """On threads of this process."""
+    """Returns a function that runs the study on threads of this process."""
     if fleet is not None and on != "live":
-        raise ArgumentError(f'fleet= goes with on="live", and this is on={on!r}')
+        raise ArgumentError(f'fleet= requires on="live", found on={on!r}')
     program = find_program() if on == "emu" else None
 
     def run(progress: bool | Callable[[Progress], object] | None) -> None:
@@ -48,33 +48,34 @@ def run_on_ray(
     jobs: int | None,
     retries: int,
 ) -> Run:
-    """On the machines of a Ray cluster."""
+    """Returns a function that runs the study on a Ray cluster."""
     if on != "sim":
-        raise ArgumentError(f'engine="ray" spreads simulations; on={on!r} needs a machine to itself')
+        raise ArgumentError(f'engine="ray" requires on="sim", found on={on!r}')
     try:
         from netstage.cluster import Source, spread
     except ImportError as error:
-        raise MissingError(f"Ray cannot be used ({error})", "pip install ray") from error
+        raise MissingError(f"Ray is not available ({error})", "pip install ray") from error
     files = {str(name): ((base or Path()) / name).read_bytes() for name in checked.files}
-    needed = Source(checked.identity(on), source, files, retries)
+    shared = Source(checked.identity(on), source, files, retries)
 
     def run(progress: bool | Callable[[Progress], object] | None) -> None:
         with listening(progress) as listener:
-            spread(checked, out, needed, jobs, listener)
+            spread(checked, out, shared, jobs, listener)
 
     return run
 
 
 def find_program() -> Path:
-    """The program ``netstage`` of this version: $NETSTAGE, or the one on the path."""
-    found = os.environ.get("NETSTAGE") or shutil.which("netstage")
-    remedy = "install it, or name it in the environment as NETSTAGE"
+    """Returns the program of this version: $NETSTAGE, the wheel's own, or the first on PATH."""
+    found = locate()
+    remedy = "install it, or set $NETSTAGE to its path"
     if not found:
-        raise MissingError("the emulated stage needs the program netstage", remedy)
+        raise MissingError("the emulator needs the program netstage", remedy)
     try:
-        said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+        result = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise MissingError(f"{found} does not run ({error})", remedy) from error
-    if said != _netstage.TOOL:
-        raise MissingError(f"{found} is {said}, and this package is {_netstage.TOOL}", remedy)
+    version = result.stdout.strip()
+    if version != _netstage.TOOL:
+        raise MissingError(f"{found} is {version}, but this package is {_netstage.TOOL}", remedy)
     return Path(found)

@@ -1,4 +1,4 @@
-"""What can go wrong."""
+"""Exceptions."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import NamedTuple
 
 
 class Error(Exception):
-    """Anything netstage refuses or fails at."""
+    """Base class of all netstage exceptions."""
 
 
 class ArgumentError(Error, ValueError):
-    """An argument that cannot be meant. Nothing was done."""
+    """Invalid argument. Nothing was executed."""
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a scenario."""
+    """Problem of a scenario."""
 
     file: str
-    """The scenario, a file it names, or ``command line`` for what was set in code."""
+    """Scenario, a file named in it, or ``command line`` for values set in code."""
     line: int
     """Line, from 1."""
     column: int
     """Column in characters, from 1."""
     message: str
-    """What is wrong."""
+    """Message."""
     help: str | None
-    """What to write instead, where that can be told."""
+    """Suggested correction, if any."""
 
 
 class ScenarioError(Error, ValueError):
-    """A scenario that cannot be run; :attr:`problems` has each fault with its place."""
+    """Invalid scenario. :attr:`problems` lists each problem with its position."""
 
     problems: list[Problem]
 
@@ -43,19 +43,19 @@ class ScenarioError(Error, ValueError):
 
 
 class FolderError(Error):
-    """The folder for a record holds something else, or somebody else works in it."""
+    """Folder of a record that holds other files or is in use."""
 
 
 class RunError(Error):
-    """A run failed. What was finished before is kept, and the same call goes on with it."""
+    """Failed run. Finished runs are kept, and the same call resumes the study."""
 
 
 class InterruptedStudy(RunError):
-    """A study was stopped. What was finished is kept, and the same call goes on with it."""
+    """Interrupted study. Finished runs are kept, and the same call resumes it."""
 
 
 class MissingError(RunError):
-    """This host, user or environment lacks what is needed; :attr:`remedy` says how to get it."""
+    """Missing program, permission or feature of this host. :attr:`remedy` describes how to get it."""
 
     remedy: str
 
@@ -69,8 +69,8 @@ class MissingError(RunError):
 
 
 class RecordError(Error):
-    """A folder holds no record that can be read."""
+    """Folder without a readable record."""
 
 
 class CaptureError(Error, ValueError):
-    """A capture from which nothing can be learned."""
+    """Capture that no model can be learned from."""

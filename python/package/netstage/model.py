@@ -1,4 +1,4 @@
-"""Applications learned from captures."""
+"""Application models learned from captures."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from netstage import _netstage
 
 @dataclass(frozen=True)
 class Fit:
-    """How well samples drawn from a model resemble the capture, in one quantity."""
+    """Similarity of the model's samples to the capture, for one quantity."""
 
     quantity: str
-    """Of what: ``request``, ``response``, ``think``, ``server``, ``up.size``, ``up.gap``, …"""
+    """Quantity: ``request``, ``response``, ``think``, ``server``, ``up.size``, ``up.gap``, …"""
     unit: str
-    """Unit of the means: ``s``, ``bytes`` or none."""
+    """Unit of the means: ``s``, ``bytes`` or empty."""
     samples: int
     """Samples in the capture."""
     mean: float
@@ -28,35 +28,35 @@ class Fit:
     distance: float
     """Kolmogorov–Smirnov distance between the two."""
     distance_at_1_percent: float
-    """The distance that two samples of one distribution exceed in one case of a hundred."""
+    """Distance that two samples of the same distribution exceed with a probability of 1 %."""
 
 
 class Model:
-    """An application as a capture shows it, for ``traffic = { model = "learned", file = … }``."""
+    """Application model learned from a capture, for ``traffic = { model = "learned", file = … }``."""
 
     def __init__(self, text: str, subject: str, warnings: list[str]) -> None:
         self._text = text
         self.subject = subject
-        """Whom it was learned from, in words."""
+        """Description of the flow it was learned from."""
         self.warnings = warnings
-        """What to know before trusting it."""
+        """Warnings about the model."""
 
     @property
     def data(self) -> dict[str, Any]:
-        """The model file, as docs/traffic.md describes it; times are nanoseconds."""
+        """Contents of the model file (docs/traffic.md), with times in nanoseconds."""
         data: dict[str, Any] = json.loads(self._text)
         return data
 
     @property
     def fit(self) -> dict[str, Fit]:
-        """How well the model resembles the capture, by quantity."""
+        """Similarity of the model to the capture, by quantity."""
         fields = Fit.__dataclass_fields__
         return {
             entry["quantity"]: Fit(**{name: entry[name] for name in fields}) for entry in self.data["fit"]
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model file, which scenarios below its folder may name."""
+        """Writes the model file, for use in scenarios."""
         Path(path).write_text(self._text, encoding="utf-8")
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class Model:
 def learn(capture: str | os.PathLike[str], flow: str | None = None) -> Model:
     """Learns an application from a pcap or pcapng capture.
 
-    :param flow: ``tcp``, ``udp``, ``port N``, ``host ADDRESS``, several of which must all hold; the
-        service with the most bytes unless said
+    :param flow: filter of ``tcp``, ``udp``, ``port N`` and ``host ADDRESS``, all of which must match;
+        default: the service with the most bytes
     """
     return Model(*_netstage.learn(Path(capture), flow))

@@ -1,4 +1,4 @@
-"""How far a study is, on a terminal, in a notebook, or to a callable of one's own."""
+"""Progress of a study: bar on a terminal or in a notebook, or callback."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a study is."""
+    """Progress of a study."""
 
     done: int
-    """Runs finished, those of earlier parts included."""
+    """Finished runs, including those of earlier parts."""
     total: int
-    """Runs in all."""
+    """Total runs."""
     under_way: float
-    """What is done of the runs under way, in runs: 0.5 is half of one. 0 with ``engine="ray"``."""
+    """Sum of the progress of runs in progress, in runs: 0.5 is half a run. 0 with ``engine="ray"``."""
     left_s: float | None
-    """Seconds left, once that can be told."""
+    """Estimated remaining seconds, if known."""
     doing: str
-    """What was begun last; empty at the start."""
+    """Latest activity; empty at the start."""
 
 
 Listener = Callable[[int, int, float, float | None, str], None]
-"""Called several times a second with the fields of a :class:`Progress`."""
+"""Callback that receives the fields of a :class:`Progress` several times a second."""
 
 
 @contextmanager
 def listening(progress: bool | Callable[[Progress], object] | None) -> Iterator[Listener | None]:
-    """The listener that ``progress`` asks for: None shows a bar where somebody can see it."""
+    """Yields the listener for ``progress``; None selects a bar on terminals and in notebooks."""
     if callable(progress):
-        tell = progress
-        yield lambda done, total, part, left, doing: void(tell(Progress(done, total, part, left, doing)))
+        callback = progress
+        yield lambda done, total, part, left, doing: void(callback(Progress(done, total, part, left, doing)))
     elif progress or (progress is None and (in_notebook() or sys.stderr.isatty())):
         with bar() as listener:
             yield listener
@@ -43,33 +43,33 @@ def listening(progress: bool | Callable[[Progress], object] | None) -> Iterator[
 
 
 def void(_: object) -> None:
-    """Nothing, whatever a callable returned."""
+    """Discards a result."""
 
 
 def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this."""
+    """Returns whether the code runs in a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 @contextmanager
 def bar() -> Iterator[Listener]:
-    """A bar: a widget in notebooks that have widgets, text elsewhere."""
+    """Yields a listener that shows a progress bar: a widget in notebooks with widgets, or text."""
     if in_notebook() and importlib.util.find_spec("ipywidgets"):
         from tqdm.notebook import tqdm
     else:
         from tqdm import tqdm
 
-    # Its own guess counts what an earlier part finished, and nothing of the run under way.
+    # The estimate of tqdm includes runs of earlier parts and ignores runs in progress.
     layout = "{percentage:3.0f} %|{bar}| {desc} {elapsed}{postfix}"
-    with tqdm(leave=False, bar_format=layout) as shown:
+    with tqdm(leave=False, bar_format=layout) as progress_bar:
 
         def listener(done: int, total: int, under_way: float, left_s: float | None, doing: str) -> None:
-            shown.total = total
-            shown.n = done + under_way
-            shown.set_description_str(f"{done} of {total} runs,", refresh=False)
-            left = "" if left_s is None else f"{shown.format_interval(left_s)} left"
-            shown.set_postfix_str(", ".join(filter(None, (left, doing))), refresh=False)
-            shown.refresh()
+            progress_bar.total = total
+            progress_bar.n = done + under_way
+            progress_bar.set_description_str(f"{done} of {total} runs,", refresh=False)
+            left = "" if left_s is None else f"{progress_bar.format_interval(left_s)} left"
+            progress_bar.set_postfix_str(", ".join(filter(None, (left, doing))), refresh=False)
+            progress_bar.refresh()
 
         yield listener

@@ -1,4 +1,4 @@
-"""Records: what a study left, as tables and figures."""
+"""Records of studies as tables and figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from netstage.errors import ArgumentError, MissingError
 if TYPE_CHECKING:
     import pandas
 
-# The first columns of tables with a row per cell, metric and subject.
+# First columns of tables with a row per cell, metric and subject.
 HEAD: dict[str, pa.DataType] = {"cell": pa.uint32(), "metric": pa.string(), "subject": pa.string()}
 
 Names = str | Iterable[str]
@@ -32,43 +32,43 @@ Numbers = int | Iterable[int]
 
 @dataclass(frozen=True)
 class Metric:
-    """What a metric is."""
+    """Description of a metric."""
 
     name: str
     unit: str
-    """Unit of its values; empty where there is none."""
+    """Unit of the values; empty: none."""
     layer: str
-    """Layer a rate or size counts (payload, ip, link), or empty."""
+    """Layer of a rate or size (payload, ip, link); empty: none."""
     aggregation: str
-    """How a bin's value is formed: mean, sum, last or max."""
+    """Aggregation over a bin: mean, sum, last or max."""
     help: str
-    """One line for people."""
+    """One-line description."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What was expected, and what came of it."""
+    """Expectation with its results."""
 
     name: str
     metric: str
     condition: str
-    """What was asked, in words."""
+    """Expected value."""
     claim: str
-    """What the paper (or whoever) claims."""
+    """Claim that the expectation verifies, such as a statement of a paper."""
     passes: bool
-    """Whether it holds in every cell it was asked of."""
+    """Whether the expectation is met in all its cells."""
     achieved: list[tuple[int, str, bool]]
-    """Index of the cell, the number as people read it, and whether it holds there."""
+    """For each cell: index, formatted value, and whether the expectation is met."""
 
 
 class Figure:
-    """A figure; notebooks show it as the picture it is."""
+    """Figure, displayed as a picture in notebooks."""
 
     def __init__(self, data: dict[str, Any], svg: str) -> None:
         self.data = data
-        """Its numbers: axes, lines and bars."""
+        """Data: axes, lines and bars."""
         self.svg = svg
-        """The picture, as SVG text."""
+        """Picture as SVG."""
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class Figure:
 
     @property
     def claim(self) -> str:
-        """What the paper (or whoever) claims of it; empty where nothing is."""
+        """Claim that the figure verifies; empty: none."""
         return str(self.data.get("claim", ""))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -95,7 +95,7 @@ class Figure:
 
 
 class Figures(Mapping[str, Figure]):
-    """The figures of a record, by name; notebooks show all of them."""
+    """Figures of a record by name, all displayed in notebooks."""
 
     def __init__(self, recorded: _netstage.Recorded) -> None:
         self._recorded = recorded
@@ -121,40 +121,40 @@ class Figures(Mapping[str, Figure]):
 
 
 class Record:
-    """A finished study: the folder that :meth:`Scenario.run` and ``netstage run`` leave."""
+    """Record of a finished study: the folder written by :meth:`Scenario.run` and ``netstage run``."""
 
     def __init__(self, recorded: _netstage.Recorded) -> None:
         self._recorded = recorded
 
     def __reduce__(self) -> tuple[type[Record], tuple[_netstage.Recorded]]:
-        # What is cached stays with the one whose it is; in another process the folder is read again.
+        # Caches are not pickled; the other process reads the folder again.
         return type(self), (self._recorded,)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Record:
-        """Reads a record's folder; :class:`~netstage.RecordError` where it holds none."""
+        """Opens the folder of a record. Raises :class:`~netstage.RecordError` if it holds none."""
         return cls(_netstage.Recorded(Path(folder)))
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """All of ``record.json``, as docs/record.md describes it."""
+        """Contents of ``record.json`` (docs/record.md)."""
         data: dict[str, Any] = json.loads(self._recorded.data())
         return data
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Host, kernel and time: all that may differ between two equal runs."""
+        """Host, kernel and time: the data that may differ between executions of the same study."""
         environment: dict[str, Any] = json.loads(self._recorded.environment())
         return environment
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """Path of the folder."""
         return Path(self._recorded.folder)
 
     @property
     def name(self) -> str:
-        """That of its folder."""
+        """Name of the folder."""
         return self._recorded.name
 
     @property
@@ -163,37 +163,37 @@ class Record:
 
     @property
     def stage(self) -> str:
-        """What it ran on: ``sim``, ``emu`` or ``live``."""
+        """Stage: ``sim``, ``emu`` or ``live``."""
         return str(self.data["stage"])
 
     @property
     def plan(self) -> str:
-        """Identity of what ran: equal for equal scenario, seeds, stage and tool."""
+        """Identity of the study, equal for the same scenario, seeds, stage and tool."""
         return str(self.data["plan"])
 
     @property
     def passes(self) -> bool:
-        """Whether every expectation holds."""
+        """Whether all expectations are met."""
         return self._recorded.passes
 
     @property
     def void(self) -> list[str]:
-        """Why the figures are not to be used; empty where they are."""
+        """Reasons for which the measurement is void; empty: it is valid."""
         return list(self.data["void"])
 
     @property
     def warnings(self) -> list[str]:
-        """What to know before trusting the figures."""
+        """Warnings about the results."""
         return list(self.data["warnings"])
 
     @property
     def failures(self) -> list[str]:
-        """What failed while the rest went on."""
+        """Failures that did not stop the study."""
         return list(self.data.get("failures", []))
 
     @property
     def settings(self) -> list[dict[str, str]]:
-        """What sets each cell apart: swept path and value, and its variant where there are any."""
+        """Swept values of each cell by path, and its variant if there are any."""
         cells = self.data["cells"]
         variants = any(cell["variant"] for cell in cells)
         return [
@@ -203,13 +203,13 @@ class Record:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics that occur, by name, with their units."""
+        """Metrics of the record by name."""
         fields = ("name", "unit", "layer", "aggregation", "help")
         return {m["name"]: Metric(*(m[field] for field in fields)) for m in self.data["metrics"]}
 
     @property
     def expectations(self) -> dict[str, Expectation]:
-        """What was expected and what came of it, by name."""
+        """Expectations with their results, by name."""
 
         def expectation(entry: dict[str, Any]) -> Expectation:
             achieved = [(cell["cell"], cell["achieved"], cell["pass"]) for cell in entry["cells"]]
@@ -220,7 +220,7 @@ class Record:
 
     @cached_property
     def figures(self) -> Figures:
-        """The figures the scenario asks for, by name."""
+        """Figures by name."""
         return Figures(self._recorded)
 
     def series(
@@ -231,42 +231,42 @@ class Record:
         cell: Numbers | None = None,
         seed: Numbers | None = None,
     ) -> pa.Table:
-        """The values, one a row: ``cell``, ``seed``, ``time_ns``, ``subject``, ``metric``, ``value``.
+        """Returns measured values, one per row.
 
-        ``time_ns`` is the start of the bin, nanoseconds from the start of the run; units of values
-        are in :attr:`metrics`. What an argument picks is all that is read; ``*`` in a subject stands
-        for anything. What the record knows nowhere is refused; what merely does not occur together
-        leaves no rows.
+        The columns are ``cell``, ``seed``, ``time_ns``, ``subject``, ``metric`` and ``value``. ``time_ns`` is the
+        start of the bin in nanoseconds from the start of the run; units of values are in :attr:`metrics`.
+        Arguments select values; ``*`` in a subject matches any text. A name that the record does not contain
+        raises :class:`~netstage.ArgumentError`; a combination that does not occur gives an empty table.
         """
-        asked = {"metric": metric, "cell": cell, "seed": seed}
-        wanted = {name: several(of) for name, of in asked.items() if of is not None}
+        arguments = {"metric": metric, "cell": cell, "seed": seed}
+        selected = {name: several(values) for name, values in arguments.items() if values is not None}
         first = self.data["seed"]
         known = {
             "metric": list(self.metrics),
             "cell": range(len(self.data["cells"])),
             "seed": range(first, first + self.data["repeat"]),
         }
-        for what, names in wanted.items():
-            _know(what, names, known[what])
+        for kind, names in selected.items():
+            _require_known(kind, names, known[kind])
         file = self._recorded.series_file()
         text = pa.dictionary(pa.int32(), pa.string())
-        filters: list[Any] = [(name, "in", of) for name, of in wanted.items()]
+        filters: list[Any] = [(name, "in", values) for name, values in selected.items()]
         table = pq.read_table(file, filters=filters or None, read_dictionary=["subject", "metric"])
         if subject is not None:
             subjects = table["subject"].cast(pa.string())
-            chosen, strangers = _matching(several(subject), _names(subjects))
-            if strangers:
-                everywhere = _names(pq.read_table(file, columns=["subject"])["subject"])
-                _know("subject", _matching(strangers, everywhere)[1], everywhere)
-            table = table.filter(pc.is_in(subjects, pa.array(chosen, pa.string())))
-        # Every row group brings a dictionary of its own.
+            matching, unmatched = _matching(several(subject), _names(subjects))
+            if unmatched:
+                all_subjects = _names(pq.read_table(file, columns=["subject"])["subject"])
+                _require_known("subject", _matching(unmatched, all_subjects)[1], all_subjects)
+            table = table.filter(pc.is_in(subjects, pa.array(matching, pa.string())))
+        # Each row group has its own dictionary.
         for name in ("subject", "metric"):
             table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(text))
         return table.unify_dictionaries()
 
     def summary(self) -> pa.Table:
-        """Each cell, metric and subject in one row: mean over the measured span, its 95 % interval
-        over the runs (``low``, ``high``; none under one seed), and the smallest and largest bin."""
+        """Returns a row per cell, metric and subject: mean over the measured span, 95 % interval over the runs
+        (``low``, ``high``; null with one seed), and minimum and maximum of the bins."""
         names = ("mean", "low", "high", "runs", "min", "max")
         rows = [
             {"cell": index, "metric": entry["metric"], "subject": entry["subject"]}
@@ -279,8 +279,8 @@ class Record:
         return pa.Table.from_pylist(rows, pa.schema(HEAD | numbers | {"unit": pa.string()}))
 
     def distributions(self) -> pa.Table:
-        """How often each value of a delay, gap or lateness occurred, over the runs of a cell:
-        ``cell``, ``metric``, ``subject``, ``value_ns``, ``count``. No rows where none were taken."""
+        """Returns the distributions of delays, gaps and lateness over the runs of each cell: ``cell``,
+        ``metric``, ``subject``, ``value_ns``, ``count``. The table is empty if none were measured."""
         file = self._recorded.distributions_file()
         if file is not None:
             return pq.read_table(file)
@@ -294,7 +294,7 @@ class Record:
         cell: Numbers | None = None,
         seed: Numbers | None = None,
     ) -> pandas.DataFrame:
-        """:meth:`series` as a data frame, with ``time_s`` in seconds and a column for each swept path."""
+        """Returns :meth:`series` as a data frame, with ``time_s`` in seconds and a column per swept path."""
         try:
             frame = self.series(metric, subject, cell=cell, seed=seed).to_pandas()
         except ModuleNotFoundError as error:
@@ -306,7 +306,7 @@ class Record:
         return frame
 
     def write_report(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report as one page that opens without a network."""
+        """Writes the report as a self-contained HTML page."""
         self._recorded.write_page(Path(path))
 
     def _repr_html_(self) -> str:
@@ -319,15 +319,15 @@ class Record:
 
 
 class Comparison:
-    """Several records side by side; notebooks show tables and figures."""
+    """Comparison of several records, displayed with tables and figures in notebooks."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = [record._recorded for record in records]
         self.data: dict[str, Any] = json.loads(_netstage.compare(self._records))
-        """Tables, verdicts and figures, as the report shows them."""
+        """Tables, verdicts and figures of the report."""
 
     def write_report(self, path: str | os.PathLike[str]) -> None:
-        """Writes the comparison as one page that opens without a network."""
+        """Writes the comparison as a self-contained HTML page."""
         _netstage.compare(self._records, Path(path))
 
     def _repr_html_(self) -> str:
@@ -335,17 +335,17 @@ class Comparison:
 
 
 def compare(*records: Record) -> Comparison:
-    """Records side by side; differences are against the first."""
+    """Compares records. Differences are relative to the first."""
     return Comparison(records)
 
 
 def _names(column: pa.ChunkedArray[Any]) -> list[str]:
-    """The texts of a column, each once."""
+    """Returns the distinct texts of a column."""
     return [str(name) for name in pc.unique(column).to_pylist()]
 
 
 def _matching(patterns: list[str], names: list[str]) -> tuple[list[str], list[str]]:
-    """The names that match any pattern, and the patterns that no name matches."""
+    """Returns the names that match any pattern, and the patterns that no name matches."""
     found = {
         pattern: set(filter(re.compile(re.escape(pattern).replace(r"\*", ".*")).fullmatch, names))
         for pattern in patterns
@@ -353,25 +353,25 @@ def _matching(patterns: list[str], names: list[str]) -> tuple[list[str], list[st
     return sorted(set().union(*found.values())), [pattern for pattern in patterns if not found[pattern]]
 
 
-def _know(what: str, asked: Iterable[Any], known: Sequence[Any]) -> None:
-    """Refuses what a record has none of, and says what may have been meant."""
-    texts = [str(one) for one in known]
-    for name in asked:
+def _require_known(kind: str, names: Iterable[Any], known: Sequence[Any]) -> None:
+    """Raises an error with a suggestion for a name that the record does not contain."""
+    texts = [str(value) for value in known]
+    for name in names:
         if name not in known:
-            help = "it is a number, not a text" if name in texts else _meant(str(name), texts)
-            raise ArgumentError(f"this record has no {what} {name}" + (f": {help}" if help else ""))
+            help = "give a number instead of a string" if name in texts else _suggestion(str(name), texts)
+            raise ArgumentError(f"this record has no {kind} {name}" + (f": {help}" if help else ""))
 
 
-def _meant(written: str, known: list[str]) -> str | None:
-    """What may have been meant: a flow group, by member or by receiver, or what reads alike."""
-    for many in ("[*]", "@*"):
-        if _matching([written + many], known)[0]:
-            return f"did you mean `{written}{many}`?"
+def _suggestion(written: str, known: list[str]) -> str | None:
+    """Returns a suggestion: the members or receivers of a flow group, or a similar name."""
+    for suffix in ("[*]", "@*"):
+        if _matching([written + suffix], known)[0]:
+            return f"did you mean `{written}{suffix}`?"
     return _netstage.did_you_mean(written, known)
 
 
 def _number(text: str | None) -> float | str | None:
-    """A swept value as a number, where it is one."""
+    """Returns a swept value as a number if possible."""
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -379,10 +379,10 @@ def _number(text: str | None) -> float | str | None:
 
 
 def _page(data: dict[str, Any]) -> str:
-    """Headline, warnings, verdicts and the first tables of a report, for a notebook."""
+    """Returns the title, warnings, verdicts and main tables of a report as HTML for a notebook."""
 
     def escape(text: str) -> str:
-        # Control characters have no place in HTML, and a title may hold any.
+        # HTML does not allow control characters.
         return html.escape("".join(c if c.isprintable() else " " for c in text))
 
     parts = [f"<h3>{escape(data['title'])}</h3>"]

@@ -1,4 +1,4 @@
-"""Scenarios: loaded, built in code, edited, checked and run."""
+"""Scenarios: loading, construction, edits, checks and runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from netstage import _netstage
-from netstage.arguments import MOST_JOBS, MOST_RETRIES, swept, whole_number
+from netstage.arguments import MAX_JOBS, MAX_RETRIES, swept, whole_number
 from netstage.engine import run_here, run_on_ray
 from netstage.errors import ArgumentError, FolderError, Problem, RecordError, ScenarioError
 from netstage.progress import Progress
@@ -22,37 +22,37 @@ Changes = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of what a study varies."""
+    """Combination of a variant and swept values."""
 
     variant: str
-    """Name of its variant; empty where there is none."""
+    """Name of the variant; empty: none."""
     settings: dict[str, str]
-    """Swept path and value, as text."""
+    """Swept values by path, as text."""
     duration_s: float
-    """Length of a run, seconds of the stage's time."""
+    """Duration of a run in seconds of the stage's time."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What a scenario without fault would run."""
+    """Result of checking a valid scenario."""
 
     title: str
     description: str
     seeds: range
-    """Every cell runs under each of these."""
+    """Seeds of each cell."""
     cells: list[Cell]
     expectations: list[str]
-    """Names of what must hold."""
+    """Names of the expectations."""
     figures: list[str]
-    """Names of what is drawn."""
+    """Names of the figures."""
     warnings: list[str]
-    """What is legal but unwise."""
+    """Warnings."""
 
 
 class Scenario:
-    """A network, its customers and its traffic, as a scenario file describes them.
+    """Network, customers and traffic, as in a scenario file.
 
-    Built from nested tables, with quantities as texts that carry their unit:
+    A scenario can be built from nested tables, with quantities as strings with a unit:
 
     >>> scenario = netstage.Scenario({
     ...     "scenario": {"title": "One line", "duration": "10 s"},
@@ -63,35 +63,35 @@ class Scenario:
     >>> scenario["link.line.delay"] = "50 ms"
     >>> scenario["flow.down"] = {"from": "b", "to": "a"}
 
-    :attr:`edits` holds what was set, path by path; ``del scenario.edits[path]`` takes an edit back.
+    :attr:`edits` holds the assignments by path; ``del scenario.edits[path]`` reverts one.
 
-    Nothing is checked before :meth:`check` or :meth:`run`; both raise
-    :class:`~netstage.ScenarioError`, with line and column of every fault.
+    The scenario is checked by :meth:`check` and :meth:`run`, which raise :class:`~netstage.ScenarioError` with
+    the line and column of each problem.
     """
 
     edits: dict[str, Any]
-    """What was set, by path, in order."""
+    """Assignments by path, in order."""
 
     def __init__(self, tables: Mapping[str, Any], *, base: str | os.PathLike[str] = ".") -> None:
-        """A scenario from nested tables.
+        """Creates a scenario from nested tables.
 
-        :param base: folder of trace and model files they name
+        :param base: folder of trace and model files
         """
         if not isinstance(tables, Mapping):
-            raise TypeError("a scenario is built of nested tables; load and from_text read files and texts")
+            raise TypeError("expected nested tables; use load for a file or from_text for a text")
         self._name = "scenario"
         self._text = _netstage.document(_plain(tables))
-        # Absolute, so that it stays where it is when the process moves, or another takes it up.
+        # Absolute, so that it remains valid after a change of the working folder and in other processes.
         self._base: Path | None = Path(base).absolute()
         self.edits = {}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Scenario:
-        """The scenario in a file. Trace and model files it names are looked for beside it."""
+        """Loads a scenario file. Paths of trace and model files are relative to its folder."""
         path = Path(path)
         content = path.read_bytes()
         try:
-            # Line ends stay as they are: the record holds the text, and the program keeps them.
+            # Line endings are preserved, as by the program; the record contains the text.
             text = content.decode()
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
@@ -103,10 +103,10 @@ class Scenario:
     def from_text(
         cls, text: str, *, base: str | os.PathLike[str] | None = None, name: str = "scenario"
     ) -> Scenario:
-        """A scenario from TOML text.
+        """Creates a scenario from TOML text.
 
-        :param base: folder of trace and model files it names; without one it may name none
-        :param name: what to call it in messages, and its record's folder
+        :param base: folder of trace and model files; None: no such files
+        :param name: name in messages and of the record's folder
         """
         scenario = cls.__new__(cls)
         scenario._name, scenario._text = name, text
@@ -116,28 +116,28 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """The file's name without folder and ending, or what stands for it."""
+        """File name without folder and extension, or the given name."""
         return Path(self._name).stem
 
     @property
     def text(self) -> str:
-        """The scenario as TOML, after every edit. Raises ScenarioError where it is at fault."""
+        """Scenario as TOML, with all edits. Raises ScenarioError if it is invalid."""
         return self._checked().text
 
     def tables(self) -> dict[str, Any]:
-        """The scenario as nested tables, after every edit; changing them changes nothing here."""
+        """Returns a copy of the scenario as nested tables, with all edits."""
         return tomllib.loads(self.text)
 
     def __setitem__(self, path: str, value: Any) -> None:
-        """Sets what a path leads to, as ``--set`` does; ``*`` stands for any name.
+        """Sets the value of a path, as ``--set`` does; ``*`` matches any name.
 
-        A whole table under a new name adds it.
+        A table with a new name is added.
         """
         self.edits.pop(path, None)
         self.edits[path] = _plain(value)
 
     def __getitem__(self, path: str) -> Any:
-        """What stands at a path, after every edit; KeyError where nothing is written there."""
+        """Returns the value of a path, with all edits. Raises KeyError if it is not set."""
         found: Any = self.tables()
         for segment in path.split("."):
             if isinstance(found, list) and segment.isdigit() and int(segment) < len(found):
@@ -149,14 +149,14 @@ class Scenario:
         return found
 
     def __contains__(self, path: str) -> bool:
-        """Whether anything is written at a path."""
+        """Returns whether a path is set."""
         try:
             self[path]
         except KeyError:
             return False
         return True
 
-    # Tables are walked with :meth:`tables`.
+    # Use :meth:`tables` to iterate.
     __iter__ = None
 
     def update(self, edits: Changes) -> None:
@@ -165,7 +165,7 @@ class Scenario:
             self[path] = value
 
     def copy(self) -> Scenario:
-        """Another one, to be edited by itself."""
+        """Returns an independent copy."""
         other = Scenario.from_text(self._text, base=self._base, name=self._name)
         other.edits = deepcopy(self.edits)
         return other
@@ -184,7 +184,7 @@ class Scenario:
         set: Changes | None = None,
         vary: Mapping[str, Iterable[Any]] | None = None,
     ) -> Check:
-        """What :meth:`run` would run with the same arguments."""
+        """Checks the scenario and returns the cells that :meth:`run` would run with the same arguments."""
         checked = self._checked(set, vary, seed, repeat)
         return Check(
             title=checked.title,
@@ -212,31 +212,31 @@ class Scenario:
         progress: bool | Callable[[Progress], object] | None = None,
         reuse: bool = False,
     ) -> Record:
-        """Runs every cell under every seed and returns the record.
+        """Runs all cells under all seeds and returns the record.
 
-        Ctrl-C stops it. What is finished is kept, and the same call goes on with it.
+        Ctrl-C stops the study. Finished runs are kept, and the same call resumes it.
 
-        :param on: ``sim``, in virtual time; ``emu``, real packets between namespaces of this
-            machine, in real time, which needs the program ``netstage``; or ``live``, real packets
-            between the hosts of a fleet, whose controller runs on this machine
-        :param seed: use this seed first, in place of the scenario's
-        :param repeat: run every cell under this many seeds
-        :param set: path and value, for this run alone
-        :param vary: path and the values to sweep it over
-        :param out: the record's folder; ``out/NAME`` unless said
-        :param fleet: the fleet's folder, with ``on="live"``; unless said, the one that the program
-            ``netstage`` takes: ``NETSTAGE_FLEET`` in the environment, or the user's own
-        :param engine: ``local``, threads of this process, or ``ray``, the machines of the Ray
-            cluster this process is connected to (simulations only)
-        :param jobs: runs at a time; unless said, one per processor in the simulator, one elsewhere
-        :param retries: how often a run that is void is begun anew
-        :param progress: True or False to show a bar or none, or what to call with a
-            :class:`~netstage.Progress`; by default a bar on terminals and in notebooks
-        :param reuse: open the record in ``out`` if it is this very study, finished, in place of
-            raising :class:`~netstage.FolderError`
+        :param on: ``sim``: simulator; ``emu``: emulator, with real packets between namespaces of this host,
+            which needs the program ``netstage``; ``live``: real packets between the hosts of a fleet, whose
+            controller runs on this host
+        :param seed: first seed; default: that of the scenario
+        :param repeat: runs per cell; default: that of the scenario
+        :param set: values by path, for this run only
+        :param vary: values to sweep, by path
+        :param out: folder of the record; default: ``out/NAME``
+        :param fleet: folder of the fleet, with ``on="live"``; default: ``$NETSTAGE_FLEET``, or the user's
+            folder
+        :param engine: ``local``: threads of this process; ``ray``: the Ray cluster this process is connected
+            to (simulator only)
+        :param jobs: parallel runs; default: one per CPU in the simulator, otherwise one
+        :param retries: maximum retries of a void run
+        :param progress: True or False to show or hide a bar, or a callback that receives
+            :class:`~netstage.Progress`; default: a bar on terminals and in notebooks
+        :param reuse: open the record in ``out`` if it is the same finished study, instead of raising
+            :class:`~netstage.FolderError`
         """
-        jobs = None if jobs is None else whole_number("jobs", jobs, 1, MOST_JOBS)
-        retries = whole_number("retries", retries, 0, MOST_RETRIES)
+        jobs = None if jobs is None else whole_number("jobs", jobs, 1, MAX_JOBS)
+        retries = whole_number("retries", retries, 0, MAX_RETRIES)
         checked = self._checked(set, vary, seed, repeat)
         folder = Path("out") / self.name if out is None else Path(out)
         if engine == "local":
@@ -245,7 +245,7 @@ class Scenario:
             source = (self._name, self._text, self._sets(set, seed, repeat), _lists(vary))
             run = run_on_ray(checked, folder, source, self._base, on=on, jobs=jobs, retries=retries)
         else:
-            raise ArgumentError(f'there is no engine {engine!r}: "local" or "ray"')
+            raise ArgumentError(f'unknown engine {engine!r}; expected "local" or "ray"')
         try:
             run(progress)
         except FolderError:
@@ -256,11 +256,11 @@ class Scenario:
         return Record.open(folder)
 
     def _sets(self, more: Changes | None, seed: int | None, repeat: int | None) -> list[tuple[str, Any]]:
-        """All that is set, in order. Of seeds an argument counts for more than an edit."""
-        asked = {"scenario.seed": seed, "scenario.repeat": repeat}
-        first = [(path, _plain(value)) for path, value in asked.items() if value is not None]
+        """Returns all assignments in order. Arguments override edits of seed and repeat."""
+        arguments = {"scenario.seed": seed, "scenario.repeat": repeat}
+        first = [(path, _plain(value)) for path, value in arguments.items() if value is not None]
         edits = [*self.edits.items(), *((path, _plain(value)) for path, value in (more or {}).items())]
-        return first + [edit for edit in edits if asked.get(edit[0]) is None]
+        return first + [edit for edit in edits if arguments.get(edit[0]) is None]
 
     def _checked(
         self,
@@ -285,7 +285,7 @@ def _lists(vary: Mapping[str, Iterable[Any]] | None) -> list[tuple[str, list[Any
 
 
 def _plain(value: Any) -> Any:
-    """A value without NumPy's types, tuples and paths, which TOML does not know."""
+    """Returns a value without NumPy types, tuples and paths, which TOML does not support."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, os.PathLike):
