@@ -1,12 +1,12 @@
-# netstage: the commands a person needs. `make help` lists them.
+# Commands for building, testing and measuring netstage. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
-# The package's Rust is checked as maturin builds it, whatever Python there is.
+# Checks the Python package's Rust as maturin builds it, with any Python or none.
 CLIPPY := PYO3_NO_PYTHON=1 PYO3_BUILD_EXTENSION_MODULE=1 $(CARGO) clippy --locked --workspace --all-targets
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web protobuf python deb image fuzz vm uml setup need-build need-test need-vm lint
+.PHONY: help demo test check test-full build build-sim figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web protobuf python deb image release test-release fuzz vm uml need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -17,116 +17,129 @@ demo: build ## Reproduce Figures 2 and 3 of the I2VFC paper: table and report
 build: need-build ## Build target/release/netstage
 	@$(CARGO) build --release --locked -p netstage
 
-test: need-test ## All tests, from nothing: installs the Debian packages it lacks
+build-sim: need-build ## Build target/release/netstage with the simulator only, without real packets
+	@$(CARGO) build --release --locked -p netstage --no-default-features
+
+test: need-test ## Run all tests; install the Debian packages they need
 	CARGO="$(CARGO)" scripts/test.sh $(abspath $(PROGRAM))
 
-check: need-build ## Every few minutes: formatting, clippy, quick tests; no privilege
+check: need-build ## Check formatting, run clippy and the quick tests; needs no root
 	$(CARGO) fmt --all --check
 	$(CLIPPY) -- -D warnings
 	NETSTAGE_TESTS=quick $(CARGO) test --locked --workspace
 
-test-full: need-test need-vm ## Long matrices and every scenario with all its repeats
+test-full: need-test need-vm ## Run all tests, long matrices, and every scenario with all repeats
 	CARGO="$(CARGO)" NETSTAGE_TEST_FULL=1 scripts/test.sh full $(abspath $(PROGRAM))
 	{ scripts/image.sh "$$(scripts/deb.sh $(PROGRAM) target/debian)" && scripts/service.sh; } || [ $$? -eq 4 ]
 
-lint: need-test audit ## Formatting, clippy, audit, and whether committed objects are what their sources give
+lint: need-test audit ## Check formatting, clippy, licenses, workflows, and that generated files are current
 	$(CARGO) fmt --all --check
 	$(CLIPPY) --release -- -D warnings
+	$(CARGO) clippy --locked --release -p netstage --no-default-features -- -D warnings
 	scripts/python.sh lint
 	scripts/protobuf.sh verify
 	scripts/bpf.sh verify
 	scripts/web.sh verify
+	scripts/actions.sh
 
-figures: build ## Run every paper scenario and write docs/results and docs/gallery.md
+figures: build ## Run the I2VFC paper's scenarios and write their results pages and docs/gallery.md
 	scripts/results.py $(PROGRAM) scenarios/papers/i2vfc/results.md scenarios/papers/i2vfc/defaults.md
 
-figures-stage: build ## Run the STAGE paper's scenarios on both stages (an hour of real time)
+figures-stage: build ## Run the STAGE paper's scenarios on both stages (1 hour)
 	scripts/results.py $(PROGRAM) scenarios/papers/stage/results.md
 
-figures-vpn-tcp: build ## Run the VPN paper's scenarios on both stages, as root (25 minutes of real time)
+figures-vpn-tcp: build ## Run the VPN gateway paper's scenarios on both stages (root, 25 minutes)
 	scripts/results.py $(PROGRAM) scenarios/papers/vpn-tcp/results.md
 
-figures-two-stages: build ## Run examples on both stages and compare (an hour of real time)
+figures-two-stages: build ## Run examples on both stages and compare them (1 hour)
 	scripts/results.py $(PROGRAM) scenarios/examples/two-stages.md
 
-figures-prototype: build ## The I2VFC prototype's figures on both stages (an hour of real time)
+figures-prototype: build ## Run the I2VFC prototype's scenarios on both stages (1 hour)
 	$(CARGO) build --release --locked -p netstage-bench --bin pe_rates
 	python3 bench/pe/run.py
 	scripts/results.py $(PROGRAM) scenarios/papers/i2vfc/prototype.md
 
-bench-sim: build ## netstage, ns-3 and ns-2 side by side in one run
+bench-sim: build ## Compare the simulator with ns-3 and ns-2
 	scripts/packages.sh bench/packages.txt
 	python3 bench/sim/run.py
 
-bench-emulator: ## Accuracy and cost of the link emulator (root, a quiet machine)
+bench-emulator: ## Measure the accuracy and cost of the link emulator (root, idle machine)
 	$(CARGO) test --release --locked -p netstage-emulator --test emulator -- --ignored --nocapture
 
-bench-netem: build need-vm ## The link emulator beside the kernel's netem, in a virtual machine
+bench-netem: build need-vm ## Compare the link emulator with netem in a virtual machine
 	bench/netem/run.sh $(PROGRAM)
 
-bench-traffic: need-build ## The traffic engine beside iperf3, iperf2, nuttcp, MGEN and D-ITG (root)
+bench-traffic: need-build ## Compare the traffic engine with iperf3, iperf2, nuttcp, MGEN and D-ITG (root)
 	$(CARGO) build --release --locked -p netstage-bench --bin flow
 	scripts/packages.sh bench/traffic/packages.txt
 	python3 bench/traffic/run.py
 
-bench-pe: build ## Processor and memory of provider edge routers: Figures 11 to 13, and the engine alone
+bench-pe: build ## Measure CPU and memory of provider edge routers (Figures 11 to 13) and of the engine
 	$(CARGO) build --release --locked -p netstage-bench --bin pe_rates
 	python3 bench/pe/run.py
 
-bench-bgp: need-build ## A million routes through BIRD, FRR, GoBGP and OpenBGPD (root)
+bench-bgp: need-build ## Send a million routes through BIRD, FRR, GoBGP and OpenBGPD (root)
 	$(CARGO) build --release --locked -p netstage-bench --bin bgp_rates
 	scripts/packages.sh bench/bgp/packages.txt
 	python3 bench/bgp/run.py
 
-bench-router: build ## What routers carry, side by side and under test, into docs/results (root, an hour; OPTIONS)
+bench-router: build ## Measure forwarding rates of routers for docs/results (root, 1 hour; OPTIONS)
 	$(CARGO) build --release --locked -p netstage-bench --bin router_rates --bin forward_rates
 	scripts/packages.sh bench/router/packages.txt
 	bench/router/run.py $(OPTIONS)
 
-bench-tcp: build ## What watching TCP costs, beside ss, bpftrace and perf (root, a quiet machine)
+bench-tcp: build ## Compare the cost of the TCP observer with ss, bpftrace and perf (root, idle machine)
 	scripts/packages.sh bench/tcp/packages.txt
 	bench/tcp/run.py --netstage $(PROGRAM)
 
-bench-fleet: build ## A thousand agents under one controller, as processes (10 GB of memory)
+bench-fleet: build ## Run a thousand agents under one controller (10 GB of memory)
 	$(CARGO) build --release --locked -p netstage-bench --bin fleet_rates
 	bench/fleet/run.py --netstage $(PROGRAM)
 
-deb: build ## Make a Debian package, in target/debian
+deb: build ## Build a Debian package for this host in target/debian
 	@scripts/packages.sh scripts/packages-deb.txt
 	@scripts/deb.sh $(PROGRAM) target/debian
 
-image: build ## Put that package into a container image, by podman or docker, and run a scenario there
+image: build ## Build a container image with podman or docker, and run a scenario in it
 	@scripts/packages.sh scripts/packages-deb.txt
 	@scripts/image.sh "$$(scripts/deb.sh $(PROGRAM) target/debian)"
 
-python: build ## Build the Python package's wheel, install it into python/.venv, and test it
+release: need-build ## Build wheel, archive, Debian package and checksums in target/release-files
+	@scripts/packages.sh scripts/packages-release.txt
+	scripts/release.sh
+
+test-release: ## Install the release files in minimal Debian systems and time the first report (root)
+	@scripts/packages.sh scripts/packages-test-release.txt
+	scripts/test-release.sh target/release-files
+
+python: build ## Build the Python package, install it in python/.venv, and test it
 	@scripts/packages.sh scripts/packages-python.txt
 	scripts/python.sh test $(abspath $(PROGRAM))
 
-bench-python: build ## What the Python package costs over the program, and Ray over threads
+bench-python: build ## Compare the Python package with the program, and Ray with threads
 	@scripts/packages.sh scripts/packages-python.txt
 	scripts/python.sh bench $(abspath $(PROGRAM))
 
-audit: ## Licences, bans and sources of what we depend on, by cargo-deny
+audit: ## Check licenses, bans and sources of dependencies with cargo-deny
 	scripts/audit.sh
 
-bpf: ## Rebuild the kernel programs' objects (needs clang)
+bpf: ## Compile the kernel programs (needs clang)
 	@scripts/packages.sh scripts/packages-bpf.txt
 	scripts/bpf.sh build
 
-web: ## Rebuild web/dist (needs Node)
+web: ## Build web/dist (needs Node.js)
 	scripts/web.sh build
 
-protobuf: ## Generate the Rust of the protocols
+protobuf: ## Generate the Rust code of the protocols
 	scripts/protobuf.sh build
 
-fuzz: ## Fuzz every decoder, SECONDS_EACH (default 60) each, and say what that reaches
+fuzz: ## Fuzz every decoder for SECONDS_EACH (60) and report the coverage
 	scripts/fuzz.sh $(or $(SECONDS_EACH),60) $(TARGETS)
 
 vm: build need-vm ## Run COMMAND in a virtual machine with Debian's kernel, which has netem and MPLS
 	scripts/vm.sh $(OPTIONS) $(or $(COMMAND),$(PROGRAM) doctor)
 
-uml: need-build need-vm ## Test user-mode-linux, whose kernel has MPLS, as a router (root)
+uml: need-build need-vm ## Test User-mode Linux, whose kernel has MPLS, as a router (root)
 	$(CARGO) test --release --locked -p netstage --test network -- --ignored --nocapture another_kernel
 
 need-build:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the kernel programs in bpf/ (build), or checks that the committed objects are what these
-# sources give (verify). The objects are committed, so that building netstage needs no clang.
+# Compiles the kernel programs in bpf/ (build), or checks that the committed objects match their sources (verify).
+# The objects are committed, so that building netstage needs no clang.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ for source in bpf/*.bpf.c; do
         build) cp "$folder/$object" "bpf/$object" ;;
         verify)
             if ! cmp --quiet "$folder/$object" "bpf/$object"; then
-                echo "bpf/$object is not what bpf/ gives: run \`make bpf\`" >&2
+                echo "error: bpf/$object does not match its source; run make bpf" >&2
                 exit 1
             fi ;;
         *) echo "usage: $0 build|verify" >&2; exit 2 ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a Debian package of a built program: PROGRAM, and the FOLDER it goes to.
+# Builds the Debian package of PROGRAM in FOLDER and prints its path. DEBFULLNAME and DEBEMAIL replace the maintainer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,65 +10,60 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 version=$("$program" --version)
 version=${version#netstage }
-maintainer="${DEBFULLNAME:-The netstage authors} <${DEBEMAIL:-netstage@localhost}>"
+maintainer="${DEBFULLNAME:-netstage maintainers} <${DEBEMAIL:-maintainers@netstage.dev}>"
 architecture=$(dpkg --print-architecture)
-# Equal sources give equal packages: files are of the day of the last commit.
+# The same sources give the same package: all files carry the time of the last commit.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 
-install -D "$program" "$root/usr/bin/netstage"
-strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root/usr/bin/netstage"
-
-"$program" man "$root/usr/share/man/man1"
+scripts/install.sh "$program" "$root/usr"
+mkdir -p "$root/usr/share/zsh/vendor-completions"
+mv "$root/usr/share/zsh/site-functions/_netstage" "$root/usr/share/zsh/vendor-completions"
+rmdir "$root/usr/share/zsh/site-functions"
 gzip -9n "$root"/usr/share/man/man1/*.1
-complete() {
-    mkdir -p "$(dirname "$root/$2")"
-    "$program" completions "$1" >"$root/$2"
-}
-complete bash usr/share/bash-completion/completions/netstage
-complete zsh usr/share/zsh/vendor-completions/_netstage
-complete fish usr/share/fish/vendor_completions.d/netstage.fish
 
 for unit in packaging/*.service; do
-    [ ! -e "$unit" ] || install -D -m 644 "$unit" "$root/lib/systemd/system/$(basename "$unit")"
+    install -D -m 644 "$unit" "$root/lib/systemd/system/$(basename "$unit")"
 done
-
-# What the agent may be asked to do is the host's to say: dpkg keeps what was changed there.
+# The tasks that this host permits its agent. dpkg keeps local changes.
 install -D -m 644 packaging/agent.toml "$root/etc/netstage/agent.toml"
-# The service's user passes here, whatever mask root has when he joins.
+# The user of the service can enter this folder, whatever umask root has when the agent joins a fleet.
 mkdir -p "$root/var/lib/netstage"
 
 docs=$root/usr/share/doc/netstage
-mkdir -p "$docs"
-# Pages are beside each other as here, so that their links lead somewhere.
-cp README.md SECURITY.md "$docs"
-cp -r docs scenarios "$docs"
-install -D packaging/agent-router.conf "$docs/examples/agent-router.conf"
-gzip -9nc CHANGELOG.md >"$docs/changelog.gz"
+# The package has these files elsewhere.
+rm "$docs"/LICENSE-* "$docs"/examples/{agent.toml,*.service}
+gzip -9nc "$docs/CHANGELOG.md" >"$docs/changelog.gz"
+rm "$docs/CHANGELOG.md"
+gzip -9nc "$docs/licenses.txt" >"$docs/licences.gz"
+rm "$docs/licenses.txt"
 gzip -9nc >"$docs/changelog.Debian.gz" <<END
 netstage ($version-1) unstable; urgency=medium
 
-  * What changed is in changelog.gz.
+  * New release; changelog.gz lists the changes.
 
  -- $maintainer  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
 END
-scripts/licences.py | gzip -9n >"$docs/licences.gz"
 {
     echo "Upstream-Name: netstage"
     echo "License: Apache-2.0 OR MIT"
-    echo "The kernel programs it carries may be had under GPL-2.0-only, too."
+    echo "The kernel programs in it are also available under GPL-2.0-only."
     echo "Apache-2.0 is in /usr/share/common-licenses/Apache-2.0. MIT:"
     echo
     cat LICENSE-MIT
     echo
-    echo "Packages it is linked with have licences of their own: /usr/share/doc/netstage/licences.gz."
+    echo "/usr/share/doc/netstage/licences.gz has the licenses of the crates linked into it."
 } >"$docs/copyright"
+install -D -m 644 packaging/lintian-overrides "$root/usr/share/lintian/overrides/netstage"
 find "$root" -type d -exec chmod 755 {} +
-find "$root" -type f ! -path "$root/usr/bin/*" -exec chmod 644 {} +
+find "$root/usr/share" -type f -exec chmod 644 {} +
 
-# What it is linked with, as Debian's own tool finds it.
+# The libraries it needs, as Debian's own tool finds them. The version of glibc is that of the newest symbol it uses:
+# Debian 12's lists would ask for 2.34, which moved the threads from libpthread to libc.
 mkdir -p "$work/debian" "$root/DEBIAN"
 printf 'Source: netstage\n\nPackage: netstage\nArchitecture: any\n' >"$work/debian/control"
 depends=$(cd "$work" && dpkg-shlibdeps -O root/usr/bin/netstage 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+glibc=$(objdump -T "$root/usr/bin/netstage" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1)
+depends=$(sed -E "s/libc6 \(>= [^)]*\)/libc6 (>= ${glibc#GLIBC_})/" <<<"$depends")
 cat >"$root/DEBIAN/control" <<END
 Package: netstage
 Version: $version-1
@@ -79,12 +74,12 @@ Depends: $depends
 Suggests: vsftpd, curl, tgt, libiscsi-bin, frr, tshark, iperf3, strongswan-charon, wireguard-go, openvpn
 Section: net
 Priority: optional
-Description: stages a network, proves how it performs, and keeps it fair
- Describes a network, its customers and its traffic once, in a scenario file;
- runs it as a simulation, as real packets on one machine, or on real hosts; and
- gives one report. Also a provider edge router that shares a best-effort core
- fairly among VPNs, a router of MPLS and IP, a router tester, a traffic and
- measurement agent, and an observatory of TCP.
+Description: network simulator, emulator, fair PE router and tester
+ A scenario file describes a network, its customers and their traffic. netstage
+ runs it in a simulator, with real packets on one host, or between hosts, and
+ writes one report for all three. It also contains a provider edge router that
+ shares a best-effort core fairly among VPNs, an MPLS and IP router, a router
+ tester, a traffic and measurement agent, and a TCP observer.
 END
 echo /etc/netstage/agent.toml >"$root/DEBIAN/conffiles"
 install -m 755 packaging/{postinst,prerm,postrm} "$root/DEBIAN"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Figures 2 and 3 of the I2VFC paper: runs both, prints their tables and where the reports are.
+# Runs Figures 2 and 3 of the I2VFC paper and prints their tables and the paths of the reports.
 set -euo pipefail
 
 program=$1

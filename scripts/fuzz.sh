@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Fuzzes every target on stable Rust, so many seconds each, and says what that found: places in the code (edges)
-# that the committed corpus comes to, those found beside, when the last of them was, and how many inputs it took.
-# What was found is kept in fuzz/target/found; an input that fails is in fuzz/artifacts.
+# Fuzzes every target on stable Rust for SECONDS each and prints the edges that the committed corpus covers, the edges
+# found in addition, the time of the last one, and the number of inputs. New inputs are kept in fuzz/target/found, inputs
+# that fail in fuzz/artifacts.
 #
 #     scripts/fuzz.sh SECONDS [TARGET…]
 set -euo pipefail
@@ -10,12 +10,12 @@ seconds=$1
 shift
 targets=${*:-$(ls corpus)}
 
-# Coverage feedback as cargo-fuzz sets it, without nightly.
+# Coverage instrumentation as in cargo-fuzz, without nightly Rust.
 export CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
-# Named, the target keeps these flags away from build scripts.
+# With an explicit target, build scripts are compiled without these flags.
 triple=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --locked --quiet --target "$triple" --target-dir target/fuzzing
 mkdir -p artifacts target/found target/log
@@ -27,13 +27,13 @@ for target in $targets; do
     mkdir -p "target/found/$target"
     log=target/log/$target
     edges=$("$fuzz" -runs=0 "corpus/$target" 2>&1 | sed -n 's/.*INITED cov: \([0-9]*\) .*/\1/p')
-    # Lines of its log are dated, since it does not say itself when it found what.
+    # The log gets a time per line, since libFuzzer prints none.
     began=$(date +%s)
     if ! "$fuzz" -max_total_time="$seconds" -artifact_prefix="artifacts/$target-" \
         "target/found/$target" "corpus/$target" 2>&1 |
         while IFS= read -r line; do printf '%(%s)T %s\n' -1 "$line"; done >"$log"; then
         tail -n 20 "$log" >&2
-        echo "$target fails: fuzz/artifacts has the input" >&2
+        echo "error: $target failed; the input is in fuzz/artifacts" >&2
         exit 1
     fi
     awk -v target="$target" -v edges="$edges" -v began="$began" '

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages a list names, if any is missing: as root or in CI at once,
-# otherwise after asking. `package=command` is content with the command from elsewhere.
+# Installs the missing Debian packages of a list: at once as root or in CI, otherwise after confirmation.
+# An entry `package=command` is satisfied by the command from any source.
 set -euo pipefail
 
 list=$1
@@ -21,9 +21,9 @@ if [ "$(id -u)" -ne 0 ]; then
     sudo=sudo
     if [ "${CI:-}" != true ]; then
         read -r -p "Install them with sudo now? [y/N] " answer
-        [ "$answer" = y ] || { echo "not installed; nothing was changed" >&2; exit 1; }
+        [ "$answer" = y ] || { echo "cancelled; nothing was installed" >&2; exit 1; }
     fi
 fi
 $sudo apt-get update -qq
 $sudo env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

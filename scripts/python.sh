@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The Python package: `build` makes its wheel and puts it into python/.venv, `lint` checks its style, `test` tests it,
-# `test-full` runs the long tests, too, `bench` measures it. The program is given, for comparison.
+# Builds the Python package and installs it in python/.venv (build), checks its style (lint), tests it (test), runs its
+# long tests as well (test-full), or measures it (bench). PROGRAM is the program to compare it with.
 set -euo pipefail
 cd "$(dirname "$0")/../python"
 
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-    || { echo "netstage's Python package needs Python 3.11 or newer" >&2; exit 1; }
+    || { echo "error: Python is too old; the package needs 3.11 or newer" >&2; exit 1; }
 export NETSTAGE=${2:-$PWD/../target/release/netstage}
-# What the program and the package share is built once.
+# The package shares compiled crates with the program.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/../target}
 
 install() {

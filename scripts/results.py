@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes pages of docs/results from their descriptions, which stand beside the scenarios.
+"""Writes the pages of docs/results from descriptions beside the scenarios.
 
     scripts/results.py PROGRAM DESCRIPTION...                   # run the scenarios, then write the pages
-    scripts/results.py PROGRAM DESCRIPTION... --only [NAME...]  # run only these; keep the records of the others
+    scripts/results.py PROGRAM DESCRIPTION... --only [NAME...]  # run only these scenarios; keep the other records
 
 docs/results/README.md explains descriptions. Numbers come from `netstage report --json`, pictures from `--svg`.
 """
@@ -24,14 +24,14 @@ import tomllib
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "docs/results"
 STAGES = ["sim", "emu"]
-# Exit codes of a run whose record is complete: an expectation was not met, the measurement is void. The page shows both.
+# Exit codes of runs with a complete record: expectation not met, measurement void. The page shows both.
 EXPECTATION, VOID = 3, 5
 
 
 # Values
 
 class Value(float):
-    """A number, its 95 % interval and, for an expectation, its text and verdict. NaN if missing."""
+    """A number with its 95 % interval and, for an expectation, its text and verdict; NaN if missing."""
 
     def __new__(cls, entry: dict, missing: str = "–"):
         mean = entry.get("mean")
@@ -63,7 +63,7 @@ def show(value, spec: str = "") -> str:
 # Records
 
 class Cell:
-    """A cell of a sweep. If the record or the cell is missing, so is every value."""
+    """A cell of a sweep. All values are missing if the record or the cell is."""
 
     def __init__(self, record: "Record", index: int, data: dict):
         self.record, self.index, self.data = record, index, data
@@ -80,7 +80,7 @@ class Cell:
         return join.join([self.variant] * bool(self.variant) + settings)
 
     def setting(self, name: str) -> str:
-        """A swept value, by its path or the last word of it."""
+        """A swept value, by its path or the last part of the path."""
         return next((value for path, value in self.settings.items() if name in (path, path.rsplit(".", 1)[-1])), "")
 
     @functools.cached_property
@@ -88,7 +88,7 @@ class Cell:
         return {(entry["metric"], entry["subject"]): entry for entry in self.data.get("summary", [])}
 
     def metric(self, name: str, subject: str = "") -> Value:
-        """A metric over the measured span. The interval of a single run is the one its test found."""
+        """A metric over the measurement period. The interval of a single run is that of its test."""
         entry = self._metrics.get((name, subject), {})
         if entry.get("high") is None:
             findings = [f for test in self.data.get("tests", []) for f in test["findings"]]
@@ -100,16 +100,16 @@ class Cell:
         return [subject for name, subject in self._metrics if name == metric]
 
     def metrics(self, name: str) -> list:
-        """A metric of each of its subjects."""
+        """The values of a metric for all subjects."""
         return [value for subject in self.subjects(name) if not math.isnan(value := self.metric(name, subject))]
 
     def expect(self, name: str) -> Value:
-        """The result of an expectation in this cell; · if it does not apply."""
+        """The result of an expectation in this cell; · if not applicable."""
         cells = self.record.expectations[name]["cells"] if self.record else []
         return Value(next((c for c in cells if c["cell"] == self.index), {}), "·" if self.record else "–")
 
     def line(self, figure: str, subject: str = "", since: float = 0, until: float = math.inf) -> list:
-        """Values of a line of a figure over time, from `since` to `until` seconds."""
+        """The values of a figure's line from `since` to `until` seconds."""
         if not self.record:
             return []
         found = next(f for f in self.record.figures if f["name"] == figure)
@@ -119,20 +119,20 @@ class Cell:
         return [y for x, y in zip(times, line["y"]) if since <= x < until and y is not None]
 
     def settles(self, figure: str, above: float) -> str:
-        """The time from which a line of a figure stays above a bound."""
+        """The time from which a figure's line stays above a bound."""
         values = self.line(figure)
         start = max((i + 1 for i, value in enumerate(values) if value < above), default=0)
         return f"{start * self.data['interval_ns'] / 1e9:g} s" if start < len(values) else "not"
 
     @property
     def void(self) -> list:
-        """Reasons why its runs are void."""
+        """The reasons why runs are void."""
         label = self._label(" ", str, "=")
         return [reason for reason in self.record.data.get("void", []) if label in reason]
 
 
 class Record:
-    """A record as the program reports it. False, without cells and expectations, if the folder holds none."""
+    """A record in the form of `netstage report --json`. False and empty if the folder contains no record."""
 
     def __init__(self, program: str, folder: pathlib.Path):
         self.name, self.program, self.folder = folder.name, program, folder
@@ -162,11 +162,11 @@ class Record:
         return [cell for cell in self if cell.variant == name]
 
     def verdicts(self, name: str) -> list:
-        """The results of an expectation, one for each cell it applies to."""
+        """The results of an expectation in all cells where it applies."""
         return [Value(cell) for cell in self.expectations.get(name, {"cells": []})["cells"]]
 
     def picture(self, figure: str, file: str) -> str:
-        """Draws a figure into docs/results and returns the file's name."""
+        """Draws a figure in docs/results and returns the file name."""
         if self:
             with tempfile.TemporaryDirectory() as folder:
                 subprocess.run([self.program, "report", self.folder, "--svg", folder], check=True, stdout=subprocess.DEVNULL)
@@ -175,7 +175,7 @@ class Record:
 
 
 class Records(dict):
-    """The records of a folder, by name, read on first use."""
+    """The records of a folder by name, read on first use."""
 
     def __init__(self, program: str, folder: pathlib.Path):
         self.program, self.folder = program, folder
@@ -190,7 +190,7 @@ class Records(dict):
 # Descriptions
 
 class Description:
-    """A page's description: what runs, and the text with formulas."""
+    """The description of a page: scenarios to run, and text with formulas."""
 
     def __init__(self, path: pathlib.Path, program: str):
         head, self.body = path.read_text().removeprefix("+++\n").split("+++\n", 1)
@@ -200,7 +200,7 @@ class Description:
         self.groups = {name: Records(program, self.out / name) for name in self.head.get("run", {})}
 
     def run(self, only: list | None):
-        """Runs the scenarios of every group, or those named."""
+        """Runs the scenarios of every group, or only those in `only`."""
         for group, settings in self.head.get("run", {}).items():
             scenarios = settings.get("scenarios", self.head.get("scenarios", []))
             for scenario in scenarios:
@@ -226,7 +226,7 @@ def run(program: str, scenario: pathlib.Path, out: pathlib.Path, options: list):
 
 
 def filled(lines: list, names: dict) -> str:
-    """Replaces the formulas in lines of a description by their values."""
+    """Returns lines of a description with formulas replaced by their values."""
     text, lines = "", iter(lines)
     for line in lines:
         try:
@@ -237,20 +237,20 @@ def filled(lines: list, names: dict) -> str:
             else:
                 text += repeated(line, names)
         except Exception as error:
-            error.add_note(f"in the description's line: {line}")
+            error.add_note(f"in this line of the description: {line}")
             raise
     return text
 
 
 def defined(arguments: str, block: list, names: dict):
-    """Makes a function of lines: its arguments are names in their formulas."""
+    """Returns a function that fills a block of lines. Its arguments are names in the formulas."""
     def fill(given: dict) -> str:
         return filled(block, {**names, **given}).strip("\n")
     return eval(f"lambda {arguments}: fill(locals())", {"fill": fill})
 
 
 def repeated(line: str, names: dict) -> str:
-    """Fills a line, once for each item if it starts with `for`."""
+    """Returns a filled line, repeated for each item if it starts with `for`."""
     found = re.match(r"\{\{for (.*?) in (.*?)\}\}(?=\{\{|\|)", line)
     if not found:
         return re.sub(r"\{\{(.*?)\}\}", lambda place: formula(place[1], names), line) + "\n"
@@ -277,7 +277,7 @@ def jain(values) -> float:
 
 
 def data(path: str):
-    """The contents of a JSON, TOML or text file of the repository; empty if it is missing."""
+    """The contents of a JSON, TOML or text file of the repository; empty if missing."""
     file = REPOSITORY / path
     read = {".json": json.loads, ".toml": tomllib.loads}.get(file.suffix, str)
     return read(file.read_text()) if file.exists() else "" if read is str else {}
@@ -293,7 +293,7 @@ def marks(name: str) -> tuple:
 
 
 def part(path: str, name: str) -> str:
-    """The part of a page between its marks."""
+    """The part of a page between two markers."""
     begin, end = marks(name)
     return (REPOSITORY / path).read_text().split(begin, 1)[1].split(end, 1)[0].rstrip("\n")
 
@@ -301,14 +301,14 @@ def part(path: str, name: str) -> str:
 # Functions for benchmarks
 
 def mark(page: pathlib.Path, name: str, text: str):
-    """Replaces the part of a page between its marks."""
+    """Replaces the part of a page between two markers."""
     begin, end = marks(name)
     before, rest = page.read_text().split(begin, 1)
     page.write_text(before + begin + text + end + rest.split(end, 1)[1])
 
 
 def table(header: list, rows: list, left: int = 1) -> str:
-    """A Markdown table; all columns after the first `left` are aligned right."""
+    """A Markdown table. Columns after the first `left` are right-aligned."""
     rule = [":--"] * left + ["--:"] * (len(header) - left)
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [header, rule, *rows]) + "\n"
 
@@ -317,15 +317,14 @@ def table(header: list, rows: list, left: int = 1) -> str:
 
 GALLERY = """# Gallery
 
-Written by `make figures` and those beside it; do not edit. Figures of the reports behind [docs/results](results), page by page; each leads to the
-whole picture. `netstage report RECORD --svg DIR` makes such pictures of any record, `netstage run` a page with all of them,
-to be zoomed and read value by value.
+Generated by `make figures` and the other `figures-…` targets; do not edit. Figures of the [results](results), page by page; each links to
+the full image. `netstage report RECORD --svg DIR` draws the figures of any record. The report of `netstage run` contains them with zoom and values.
 """
 COLUMNS = 3
 
 
 def gallery():
-    """Writes docs/gallery.md: the pictures of every page of results as thumbnails."""
+    """Writes docs/gallery.md with thumbnails of all figures."""
     text = GALLERY
     for page in sorted(RESULTS.glob("*.md")):
         found = page.read_text()
@@ -341,7 +340,7 @@ def gallery():
 
 
 def title(picture: str) -> str:
-    """A picture's first text, which is its title."""
+    """The title of an image, which is its first text."""
     found = re.search(r"<text[^>]*>\s*(.*?)\s*</text>", (RESULTS / picture).read_text(), re.DOTALL)
     return html.escape(html.unescape(found[1])) if found else picture
 
@@ -350,7 +349,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("descriptions", type=pathlib.Path, nargs="+")
-    parser.add_argument("--only", nargs="*", metavar="NAME", help="scenarios to run; without a name none is run")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="scenarios to run; without names, run none")
     asked = parser.parse_args()
     for path in asked.descriptions:
         description = Description(path, str(asked.program.resolve()))

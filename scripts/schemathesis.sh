@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Holds a server to its OpenAPI description: schemathesis asks all that it allows, and more. Takes the
-# description's address.
+# Tests a server against its OpenAPI description with schemathesis. The argument is the URL of the description.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,8 +12,8 @@ if [ ! -e "$tools/ready" ]; then
     touch "$tools/ready"
 fi
 
-# Events last as long as their run, which no run does here: the study a request starts is refused or over.
-# What it remembers of earlier runs it keeps where it stands.
+# The stream of events ends with its run. All runs that requests start are rejected or short, so no request hangs.
+# schemathesis stores its data in the working directory.
 cd "$tools"
 exec "$tools/bin/schemathesis" run "$1" \
     --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Boots a systemd in the container image that scripts/image.sh has made, and has the package's services there be a
-# fleet's controller and an agent that joins it, is an end of a live run, and joins anew; then both go with their
-# package. Exits with 4 where podman is missing.
+# Boots systemd in the container image of scripts/image.sh and tests the package's services: the controller of a fleet,
+# and an agent that joins it, takes part in live runs, and joins again under another name. Then removes the package.
+# Exits with 4 if podman or the image is missing.
 set -euo pipefail
 
 if ! podman image exists netstage; then
-    echo "the service was not tested: it needs podman, and the image that make image makes" >&2
+    echo "services not tested: podman or the image is missing; run make image" >&2
     exit 4
 fi
 container=netstage-service-$$
@@ -65,7 +65,7 @@ right = "other"
 [measure]
 interval = "100 ms"
 SCENARIO
-    # 5: the machine was too busy to keep the schedule.
+    # 5: the measurement is void, because the machine was too busy to send on time.
     netstage run two.toml --on live --out "out/$2" || [ $? = 5 ]
 }
 join other --state other
@@ -75,11 +75,11 @@ echo 'one_ended = true' >>/etc/netstage/agent.toml
 systemctl enable --quiet --now netstage-agent
 run first once
 
-# A controller that is killed comes back, and its agents to it.
+# systemd restarts a killed controller, and the agents reconnect.
 systemctl kill --signal KILL netstage-fleet
 run first again
 
-# Anew, under another name, by root in the folder that systemd has given away.
+# Joins again under another name, as root, in the folder that belongs to the service's dynamic user.
 systemctl stop netstage-agent
 rm -r /var/lib/netstage/agent/*
 netstage fleet remove first >/dev/null
@@ -94,7 +94,7 @@ done
 for gone in /etc/netstage /var/lib/netstage/agent /var/lib/private/netstage; do
     [ ! -e "$gone" ]
 done
-# The operator's own.
+# The fleet's folder stays.
 [ -e "$NETSTAGE_FLEET/fleet.json" ]
-echo "the services ran, one was killed and came back, the other joined anew; both went with their package"
+echo "services: controller restarted after a kill, agent joined twice, both removed with the package"
 END

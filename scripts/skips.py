@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Lists the tests that were skipped, and counts what was run: the end of scripts/test.sh.
+"""Lists the skipped tests and counts the others, at the end of scripts/test.sh.
 
-With CI=true in the environment, a skip must stand in tests/absent.toml, and each entry there must have skipped a test.
-`netstage doctor` must confirm what it knows of: an entry's `doctor` names the feature that has to be missing.
+With CI=true in the environment, every skipped test must be in tests/absent.toml, and every entry there must match a
+skipped test. If an entry has `doctor`, `netstage doctor` must report that feature as missing.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 import tomllib
 
 ABSENT = pathlib.Path(__file__).parent.parent / "tests" / "absent.toml"
-# Whole lines of Rust's test harness and of libtest-mimic, Python's pytest -rs, and vitest.
+# Output lines of Rust's test harness and libtest-mimic, of pytest -rs, and of vitest.
 RESULT = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 IGNORED = re.compile(r"^test (.+?) \.\.\. ignored(?:, (.*))?$", re.MULTILINE)
 BINARY = re.compile(r"^ +(?:Running .*\(.*/([\w-]+)-[0-9a-f]+\)|Doc-tests (\w+))$", re.MULTILINE)
@@ -32,22 +32,21 @@ def read(path):
 
 
 def rust(report):
-    """Counts, and skips by (name, kind, reason)."""
+    """Returns passed, failed, and the skipped tests as (name, kind, reason)."""
     text, skips = read(report / "rust.log"), []
     counts = [sum(int(found[n]) for found in RESULT.findall(text)) for n in range(3)]
-    told = report / "skips"
-    harness = [line.split("\t") for line in read(told).splitlines()]
+    harness = [line.split("\t") for line in read(report / "skips").splitlines()]
     skips += [(f"{binary}::{test}", kind, reason) for binary, test, kind, reason in harness]
     binaries = {binary for binary, *_ in harness}
     parts = BINARY.split(text)
-    # Each part follows the names of its binary or crate of examples; binaries of our harness report by file.
+    # Each part follows the name of its test binary or doc-test crate. Binaries with netstage's harness report in a file.
     for binary, crate, part in zip(parts[1::3], parts[2::3], parts[3::3]):
         if binary not in binaries:
             skips += [
                 (f"{binary or crate}::{test}", "ignored", reason or "") for test, reason in IGNORED.findall(part)
             ]
     if len(skips) != counts[2]:
-        print(f"{counts[2]} tests were ignored, but {len(skips)} of them are known by name", file=sys.stderr)
+        print(f"error: {counts[2]} tests ignored, but the output names {len(skips)}", file=sys.stderr)
         counts[1] += 1
     return counts[0], counts[1], skips
 
@@ -68,32 +67,32 @@ def web(report):
 
 
 def doctor(program):
-    """Whether each feature that doctor knows is there, by its name."""
+    """Returns the features that `netstage doctor` checks: name to presence."""
     try:
         output = subprocess.run([program, "doctor", "--json"], capture_output=True, text=True, timeout=120)
         return {finding["name"]: finding["present"] for finding in json.loads(output.stdout)["findings"]}
     except (OSError, ValueError, KeyError, subprocess.TimeoutExpired) as error:
-        print(f"netstage doctor tells nothing: {error}", file=sys.stderr)
+        print(f"error: netstage doctor failed: {error}", file=sys.stderr)
         return {}
 
 
 def judge(skips, program):
-    """What CI refuses of these skips."""
+    """Returns the differences between the skipped tests and tests/absent.toml."""
     entries = tomllib.loads(ABSENT.read_text()).get("absent", [])
     features, faults = doctor(program), []
     for name, kind, reason in skips:
         if kind == "missing" and not any(matches(entry, name) for entry in entries):
-            faults.append(f"{name} was skipped ({reason}), and tests/absent.toml does not list it")
+            faults.append(f"{name} was skipped ({reason}) but is not in tests/absent.toml")
         if kind == "busy" and not any(entry.get("may_be_busy") and matches(entry, name) for entry in entries):
-            faults.append(f"{name} was skipped ({reason}), and tests/absent.toml does not say that it may be")
+            faults.append(f"{name} was skipped ({reason}) but has no may_be_busy in tests/absent.toml")
     for entry in entries:
         hit = [name for name, kind, _ in skips if kind in ("missing", "busy") and matches(entry, name)]
         if not hit and not entry.get("may_be_busy"):
-            faults.append(f"{entry['test']} is listed in tests/absent.toml, but was not skipped")
+            faults.append(f"{entry['test']} is in tests/absent.toml but was not skipped")
         feature = entry.get("doctor")
         if feature and features.get(feature) is not False:
-            says = "is there" if features.get(feature) else "is nothing it knows"
-            faults.append(f"{entry['test']} is listed in tests/absent.toml, but netstage doctor says: {feature} {says}")
+            state = "present" if features.get(feature) else "unknown"
+            faults.append(f"{entry['test']} is in tests/absent.toml, but netstage doctor reports {feature} as {state}")
     return faults
 
 
@@ -105,15 +104,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("report", type=pathlib.Path)
     parser.add_argument("--program", default="target/release/netstage")
-    parser.add_argument("--failed", default="", help="suites that ended in an error")
+    parser.add_argument("--failed", default="", help="suites that failed")
     parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
     passed, failed, skips = 0, 0, []
     for suite in (rust, python, web):
         more = suite(options.report)
         passed, failed, skips = passed + more[0], failed + more[1], skips + more[2]
-    print("\nskipped:" if skips else "\nnothing was skipped")
-    for title, wanted in [("", ("missing",)), ("busy", ("busy",)), ("left to make test", ("slow",)), ("left to make test-full", ("ignored",))]:
+    print("\nskipped:" if skips else "\nno test was skipped")
+    for title, wanted in [("", ("missing",)), ("busy", ("busy",)), ("runs in make test", ("slow",)), ("runs in make test-full", ("ignored",))]:
         for name, kind, reason in sorted(skips):
             if kind in wanted:
                 print(f"  {name}: {reason}{f' ({title})' if title else ''}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests and ends with one list of what was skipped, and why: `test.sh [full] [PROGRAM]`.
-# In CI (CI=true) a skip must stand in tests/absent.toml, and what stands there must be skipped.
+# Runs all tests, then lists the skipped ones with the reason: `test.sh [full] [PROGRAM]`. With CI=true, the skipped tests
+# must match tests/absent.toml.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,7 @@ mkdir -p "$report"
 export NETSTAGE_TESTS_REPORT=$report/skips
 failed=()
 
-# Runs a suite to its end, whatever its result, and keeps its output.
+# Runs a suite, keeps its output, and records a failure.
 suite() {
     local name=$1
     shift
@@ -22,7 +22,7 @@ suite() {
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed+=("$name")
 }
 
-# Runs two suites, one after the other, in the background: they use a processor while the tests of networks wait.
+# Runs the Python and web suites in the background: they use the CPU while network tests wait.
 beside() {
     scripts/python.sh "test${full:+-full}" "$program" &>"$report/python.log" || touch "$report/python.failed"
     scripts/web.sh test &>"$report/web.log" || touch "$report/web.failed"
@@ -32,7 +32,7 @@ options=()
 [ -z "$full" ] || options=(-- --include-ignored --skip measures_)
 tests=("${CARGO:-cargo}" test --release --locked --workspace)
 suite build "${tests[@]}" --no-run
-# A process group of its own, so that all of it ends with this script.
+# A process group of its own, so that it ends with this script.
 set -m
 beside </dev/null &
 set +m

@@ -1,6 +1,6 @@
 #!/busybox sh
-# First process of the machine that scripts/vm.sh starts: mounts the host's files read-only with
-# a layer in memory above them, loads modules, runs the command, tells its exit code.
+# First process of the virtual machine of scripts/vm.sh: mounts the host's files read-only below an overlay in memory,
+# loads modules, runs the command, and reports its exit code.
 
 b=/busybox
 $b mkdir -p /proc /sys /dev /host /layer /new
@@ -26,7 +26,7 @@ $b mount -t tmpfs shm /new/dev/shm
 $b cp $b /new/run/vm/modprobe
 $b cp /command /new/run/vm/command
 
-# The kernel asks this program for modules; it runs here, not below the new root.
+# The kernel starts this program to load modules. It runs in the initial root.
 $b mkdir /lib
 $b ln -s "/host$store/root/lib/modules" /lib/modules
 $b ln /busybox /modprobe
@@ -41,11 +41,11 @@ port() {
     done
 }
 stdout=$(port stdout) stderr=$(port stderr) status=$(port status)
-# By pipes: whoever opens its own /dev/stdout again finds a pipe, a port opens only once.
+# Pipes, because a command may open its /dev/stdout again, and a port can be opened only once.
 $b mkfifo /layer/stdout /layer/stderr
 $b cat </layer/stdout >"$stdout" & copy1=$!
 $b cat </layer/stderr >"$stderr" & copy2=$!
-# The root of the mount namespace, not only of a process: else there were no user namespaces.
+# The mount namespace needs this root as well: the kernel refuses user namespaces in a plain chroot.
 cd /new
 $b mount --move /new /
 $b chroot . /bin/bash /run/vm/command </dev/null >/layer/stdout 2>/layer/stderr

@@ -1,24 +1,22 @@
 #!/usr/bin/env bash
-# Runs a command in a small virtual machine with Debian's kernel, for what the kernel here lacks:
+# Runs a command in a virtual machine with Debian's kernel, for features that the host's kernel lacks:
 #
 #     scripts/vm.sh [OPTION…] COMMAND [ARGUMENT…]
 #
-#     --counted       its clock counts instructions, one per nanosecond: what else the host does
-#                     changes no time seen inside (one processor, emulated)
-#     --cpus N        processors (2)
+#     --counted       advance the clock by 1 ns per instruction, so that the load of the host does not
+#                     affect times in the machine (one emulated processor)
+#     --cpus N        number of processors (2)
 #     --memory SIZE   memory (2G)
-#     --modules LIST  kernel modules to load before, beside those loaded on demand
+#     --modules LIST  kernel modules to load at the start; others are loaded on demand
 #                     (sch_netem mpls_router mpls_iptunnel tun)
-#     --out DIR       folder whose changes stay (target/vm/out)
+#     --out DIR       folder whose changes are kept (target/vm/out)
 #
-# The command sees this host's files, runs as root in the present folder, and may change any
-# of them: what it writes below --out is kept, all else is forgotten with the machine. It has no
-# network but what it makes. Its exit code is returned; 125 where the machine itself failed.
-# Passed on are PATH, HOME, LANG and variables named NETSTAGE_…, RUST_… or CARGO_….
+# The command runs as root in the current folder and sees this host's files. Changes outside --out are discarded. The
+# machine has no network except what the command creates. The exit code is the command's, or 125 if the machine failed.
+# The variables PATH, HOME, LANG, NETSTAGE_…, RUST_… and CARGO_… are passed to the command.
 #
-# Needs Debian's package qemu-system-x86. The kernel and busybox are fetched by apt into
-# target/vm and never installed. Where the processor has no virtualisation to offer, QEMU
-# emulates one, some ten to thirty times slower.
+# Needs Debian's package qemu-system-x86. apt downloads the kernel and busybox into target/vm without installing them.
+# Without hardware virtualization QEMU emulates the processor, which is 10 to 30 times slower.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -39,29 +37,29 @@ while [ $# -gt 0 ]; do
         --modules) modules=$2; shift ;;
         --out) out=$2; shift ;;
         --) shift; break ;;
-        -*) fail "unknown option $1 (the options stand at the top of $0)" ;;
+        -*) fail "unknown option $1; the first lines of $0 list the options" ;;
         *) break ;;
     esac
     shift
 done
 [ $# -gt 0 ] || fail "usage: scripts/vm.sh [OPTION…] COMMAND [ARGUMENT…]"
-command -v qemu-system-x86_64 >/dev/null || fail "needs QEMU: apt-get install qemu-system-x86 (Debian)"
+command -v qemu-system-x86_64 >/dev/null || fail "QEMU missing; run apt-get install qemu-system-x86"
 mkdir -p "$store" "$out"
 out=$(cd "$out" && pwd)
 
-# The kernel and busybox, unpacked.
+# Downloads and unpacks the kernel and busybox.
 fetch() {
-    command -v apt-get >/dev/null || fail "needs apt and Debian's archive for the kernel"
+    command -v apt-get >/dev/null || fail "apt-get missing; the kernel comes from Debian's archive"
     local kernel log=$store/fetch.log
     kernel=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-.*\)/\1/p' | head -1)
-    [ -n "$kernel" ] || fail "apt knows no linux-image-amd64: run apt-get update"
-    echo "vm: fetching $kernel and busybox-static by apt into target/vm" >&2
+    [ -n "$kernel" ] || fail "package linux-image-amd64 unknown; run apt-get update"
+    echo "vm: downloading $kernel and busybox-static into target/vm" >&2
     rm -rf "$store/fetch" "$store/root" && mkdir "$store/fetch"
     (cd "$store/fetch" && apt-get download "$kernel" busybox-static) >"$log" 2>&1 ||
-        { tail -5 "$log" >&2; fail "apt-get download failed; run apt-get update?"; }
+        { tail -5 "$log" >&2; fail "apt-get download failed; run apt-get update"; }
     for package in "$store"/fetch/*.deb; do dpkg -x "$package" "$store/root"; done
     "$store/root/bin/busybox" depmod -b "$store/root" "$(ls "$store/root/lib/modules")"
-    # What the machine needs before it sees any file of ours, each after those it needs.
+    # The modules of the initial file system, in load order.
     local tree
     tree=$store/root/lib/modules/$(ls "$store/root/lib/modules")
     mkdir -p "$store/initial/modules"
@@ -72,7 +70,7 @@ fetch() {
     touch "$store/fetched"
 }
 
-# Copies a module and what it depends on; `modules.dep` lists the nearest first.
+# Copies a module and its dependencies, which `modules.dep` lists in reverse load order.
 add_module() {
     local line path
     line=$(grep -E "(^|/)${2//[-_]/[-_]}\.ko:" "$1/modules.dep") || fail "the kernel has no module $2"
@@ -97,7 +95,7 @@ trap clean EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# What the guest is told: shell words on the initial file system.
+# Parameters of the guest, as shell variables in the initial file system.
 cp -r "$store/initial" "$run/initial"
 cp "$top/scripts/vm-init.sh" "$run/initial/init"
 chmod +x "$run/initial/init"
@@ -112,7 +110,7 @@ printf 'store=%q\nout=%q\nmodules=%q\n' "$store" "$out" "$modules" >"$run/initia
 } >"$run/initial/command"
 (cd "$run/initial" && find . | "$store/root/bin/busybox" cpio -o -H newc 2>/dev/null) >"$run/initial.cpio"
 
-# What it writes comes by two pipes, its exit code by a file.
+# Output arrives through two pipes, the exit code in a file.
 mkfifo "$run/stdout" "$run/stderr"
 cat "$run/stdout" & copies+=($!)
 cat "$run/stderr" >&2 & copies+=($!)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds web/dist (build), checks that the committed one is what its sources give (verify), or tests it (test).
+# Builds web/dist (build), checks that the committed web/dist matches its sources (verify), or tests it (test).
 set -euo pipefail
 cd "$(dirname "$0")/../web"
 
-# Vite wants Node 20.19 or newer; Debian 12 has 18. npm carries newer ones.
+# Vite needs Node.js 20.19 or newer, and Debian 12 has 18. npm provides a newer one.
 if ! node -e 'const [a, b] = process.versions.node.split(".").map(Number)
               process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)'; then
     tools=$PWD/../target/tools
@@ -19,10 +19,10 @@ build)
 verify)
     npm run check
     npm run build
-    git diff --exit-code --stat -- dist || { echo "web/dist is not what web/src gives: run make web" >&2; exit 1; }
+    git diff --exit-code --stat -- dist || { echo "error: web/dist does not match web/src; run make web" >&2; exit 1; }
     ;;
 test)
-    # The page that is served is tested with the program that serves it.
+    # The tests start the server of the program.
     [ -x ../target/release/netstage ] || (cd .. && cargo build --release --locked -p netstage)
     npm test
     ;;
