@@ -1,4 +1,4 @@
-"""Two network namespaces and a link between them, held by two sleeping processes: they go with them."""
+"""Two connected network namespaces, which exist as long as two sleeping processes."""
 
 import os
 import subprocess
@@ -6,9 +6,9 @@ import time
 
 
 class Pair:
-    """The namespaces by number; `devices` and `addresses` are those of their ends."""
+    """The namespaces are numbered 0 and 1; `devices` and `addresses` are those of their link ends."""
 
-    devices = ("here", "there")
+    devices = ("left0", "right0")
     addresses = ("10.99.0.1", "10.99.0.2")
 
     def __enter__(self):
@@ -17,8 +17,8 @@ class Pair:
         for holder in self.holders:
             while os.readlink(f"/proc/{holder.pid}/ns/net") == own:
                 time.sleep(0.01)
-        here, there = self.devices
-        self.run(0, "ip", "link", "add", here, "type", "veth", "peer", "name", there,
+        left, right = self.devices
+        self.run(0, "ip", "link", "add", left, "type", "veth", "peer", "name", right,
                  "netns", str(self.holders[1].pid))
         for side, (device, address) in enumerate(zip(self.devices, self.addresses)):
             self.run(side, "ip", "address", "add", f"{address}/24", "dev", device)

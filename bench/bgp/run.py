@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Routes from one BGP session to another, through BIRD, FRR, GoBGP or OpenBGPD, and without a router.
+"""Measures routes from one BGP session to another, through BIRD, FRR, GoBGP or OpenBGPD, and without a router.
 
-Each router runs in a network namespace of its own, with the injector (AS 65001) and the sink
-(AS 65002) on other addresses of its loopback interface. Needs root and the packages of packages.txt.
-The tables go into docs/results/bgp.md, as results.md describes it.
+Each router runs in a separate network namespace, with the injector (AS 65001) and the sink (AS 65002) on other addresses
+of its loopback interface. Needs root and the packages of packages.txt. Writes docs/results/bgp.md from results.md.
 """
 
 import argparse
@@ -38,7 +37,7 @@ protocol bgp from{number} {{
 }}"""
         for number, peer in ((1, injector), (2, sink))
     )
-    # Next hops count as reachable by a route that is not told to anybody.
+    # A static route makes next hops reachable; it is not announced.
     near = "2001:db8::/64" if family == "ipv6" else "192.0.2.0/24"
     reachable = f"protocol static {{ {channel}; route {near} blackhole; }}"
     text = f"router id 192.0.2.9;\nprotocol device {{ }}\n{reachable}\n{sessions}\n"
@@ -103,7 +102,7 @@ def version(router):
 
 
 def inside():
-    """In the namespaces: one router, one measurement, one line of JSON."""
+    """Measures one router in the namespaces; prints one line of JSON."""
     router, program, count, family, folder = sys.argv[2:]
     folder = pathlib.Path(folder)
     injector, sink, own, length = ADDRESSES["ipv6" if family == "ipv6" else "ipv4"]
@@ -111,7 +110,7 @@ def inside():
     for address in (injector, sink, own):
         subprocess.run(["ip", "address", "add", f"{address}/{length}", "dev", "lo", "nodad"][: 7 if ":" in address else 6],
                        check=True)
-    # What comes from the packages for the daemons' sockets and locks stays outside.
+    # Sockets and locks of the installed daemons stay outside.
     for path in ("/run", "/var/run"):
         if not os.path.islink(path):
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], check=True)
@@ -125,21 +124,21 @@ def inside():
             answer = subprocess.run([program, "through", injector, sink, own, count, family],
                                     capture_output=True, text=True)
             daemon.poll()
-            found = json.loads(answer.stdout) if answer.stdout else {"error": answer.stderr.strip()[-200:]}
+            result = json.loads(answer.stdout) if answer.stdout else {"error": answer.stderr.strip()[-200:]}
             if daemon.returncode is not None:
-                found = {"error": f"the router ended: {(folder / 'log').read_text()[-300:]}"}
-            found["memory_kb"] = peak_memory_kb(daemon.pid)
+                result = {"error": f"the router ended: {(folder / 'log').read_text()[-300:]}"}
+            result["memory_kb"] = peak_memory_kb(daemon.pid)
         finally:
             daemon.send_signal(signal.SIGTERM)
             try:
                 daemon.wait(timeout=5)
             except subprocess.TimeoutExpired:
                 daemon.kill()
-        print(json.dumps(found))
+        print(json.dumps(result))
 
 
 def peak_memory_kb(parent):
-    """Of a process and its children, the sum of what each had at most."""
+    """Returns the sum of the peak memory of a process and its children in kB."""
     total = 0
     for status in pathlib.Path("/proc").glob("[0-9]*/status"):
         try:
@@ -154,7 +153,7 @@ def peak_memory_kb(parent):
 def measure(router, program, count, family):
     with tempfile.TemporaryDirectory(prefix="bgp-") as folder:
         os.chmod(folder, 0o755)
-        # The daemon and what it has started end with the namespace of processes.
+        # The process namespace ends the daemon and its children.
         command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
                    sys.executable, __file__, "inside", router, str(program), str(count), family, folder]
         answer = subprocess.run(command, capture_output=True, text=True)
@@ -181,8 +180,8 @@ def main():
             continue
         for family in arguments.families:
             for count in arguments.counts:
-                found = measure(router, program, count, family)
-                results.append({"router": router, "version": version(router), "family": family, "count": count, **found})
+                result = measure(router, program, count, family)
+                results.append({"router": router, "version": version(router), "family": family, "count": count, **result})
                 print(json.dumps(results[-1]), flush=True)
     folder = ROOT / "bench/target/bgp"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every scenario here by the simulator, by netstage's emulator and by netem, in a virtual machine
-# whose clock counts instructions (scripts/vm.sh), and their comparison.
+# Compares the simulator, netstage's emulator and netem on every scenario here, in a virtual machine whose clock
+# counts instructions (scripts/vm.sh).
 set -euo pipefail
 
 program=$1

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Where the forwarding threads of provider edge routers spend their time, by part of the program and
-of the kernel: 100 VPNs at 100 Mbit/s, by perf (Debian: linux-perf). README.md says how it is measured."""
+"""Prints the time of the forwarding threads of provider edge routers by part of the program and of the kernel: 100 VPNs
+at 100 Mbit/s, by perf (Debian: linux-perf). README.md describes the method."""
 
 import collections
 import os
@@ -20,22 +20,22 @@ SCENARIO = REPOSITORY / "scenarios/papers/i2vfc/fig11.toml"
 THREAD = "pe-forward"
 SECONDS = 20
 
-# The first that a symbol has in it counts.
+# The first group with a matching word counts.
 OWN = [
     ("window control", ["core::fair"]),
-    ("queues, timers and who may send", ["core::edge", "core::queue", "core::wheel", "core::timer"]),
+    ("queues, timers and scheduling", ["core::edge", "core::queue", "core::wheel", "core::timer"]),
     ("from customers: circuit, route, queue", ["engine::customer", "engine::circuits", "core::edge::routes"]),
     ("from the core: label, count, deliver", ["engine::network", "engine::message"]),
     ("encapsulation and management packets", ["engine::encapsulation", "netstage_wire"]),
     ("ports", ["ports::", "arrivals", "clock::"]),
-    ("the rest of the engine", [""]),
+    ("other parts of the engine", [""]),
 ]
 KERNEL = [
     ("AF_PACKET", ["packet_", "tpacket", "prb_", "__packet"]),
     ("waiting and waking", ["epoll", "poll", "schedule", "hrtimer", "wake", "futex", "switch", "idle", "timerfd", "eventfd"]),
-    ("veth and the stack behind it", ["veth", "skb", "netif", "xmit", "napi", "net_rx", "ip_", "udp", "eth_", "dev_", "bpf"]),
+    ("veth and the network stack", ["veth", "skb", "netif", "xmit", "napi", "net_rx", "ip_", "udp", "eth_", "dev_", "bpf"]),
     ("copying and memory", ["copy", "mem", "page", "slab", "kmalloc", "kfree", "alloc"]),
-    ("the rest of the kernel", [""]),
+    ("other parts of the kernel", [""]),
 ]
 
 
@@ -52,7 +52,7 @@ def record() -> pathlib.Path:
         [PROGRAM, "run", SCENARIO, "--on", "emu", "--retries", "0", "--out", folder,
          "--set", f"scenario.duration={SECONDS + 10} s", "--set", "link.emulator.rate=100 Mbit/s"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    # All flows have begun by then, and what the first losses set back is made up for.
+    # By then all flows have started and recovered from the first losses.
     time.sleep(8)
     perf = subprocess.run(["perf", "record", "-q", "-a", "-e", "cpu-clock", "-F", "4999", "-o", data, "sleep", str(SECONDS)],
                           stderr=subprocess.PIPE, text=True, check=False)
@@ -65,7 +65,7 @@ def record() -> pathlib.Path:
 
 
 def samples(data: pathlib.Path):
-    """Process, symbol and whether it is the kernel's, of each sample of a forwarding thread."""
+    """Yields process, symbol and whether it belongs to the kernel, for each sample of a forwarding thread."""
     script = subprocess.run(["perf", "script", "-i", data, "--comms", THREAD, "-F", "pid,ip,sym,dso"],
                             capture_output=True, text=True, check=True)
     for line in script.stdout.splitlines():
@@ -81,8 +81,8 @@ def main():
     for process, symbol, of_kernel in samples(record()):
         by_process[process]["kernel" if of_kernel else "own code", part(symbol, of_kernel)] += 1
     if len(by_process) != 2:
-        sys.exit(f"{len(by_process)} provider edge routers were seen, not 2")
-    # The ingress takes more.
+        sys.exit(f"{len(by_process)} provider edge routers found, expected 2")
+    # The ingress uses more time.
     ingress, egress = sorted(by_process.values(), key=lambda parts: -sum(parts.values()))
     print("100 VPNs at 100 Mbit/s, share of the forwarding thread's time:\n\n| | | ingress | egress |\n|:--|:--|--:|--:|")
     for side in ("own code", "kernel"):

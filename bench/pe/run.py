@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What provider edge routers take of processor and memory: Figures 11 to 13 of the I2VFC paper
-on this machine, and the engine alone. README.md says how it is measured."""
+"""Measures processor and memory use of provider edge routers: Figures 11 to 13 of the I2VFC paper on this machine, and
+the engine alone. README.md describes the method."""
 
 import argparse
 import json
@@ -17,13 +17,13 @@ SCENARIO = REPOSITORY / "scenarios/papers/i2vfc/fig11.toml"
 
 RATES = [10, 25, 50, 75, 100]
 VPNS = [2, 25, 50, 100]
-# The paper's: processor seconds in 180 s at 100 Mbit/s and 100 VPNs, megabytes at 100 VPNs.
+# Values of the paper: processor seconds in 180 s at 100 Mbit/s and 100 VPNs, megabytes at 100 VPNs.
 PAPER_SECONDS, PAPER_INGRESS_MB, PAPER_EGRESS_MB = 10.9, 19.5, 1.55
 VOID, EXPECTATION = 5, 3
 
 
 def run(vpns: int, rate: int, seconds: int) -> dict:
-    """One run on real packets; the mean of each figure by node."""
+    """Runs real packets; returns the mean of each value by node."""
     folder = TARGET / f"{vpns}-{rate}"
     subprocess.run(["rm", "-rf", folder], check=True)
     folder.mkdir(parents=True)
@@ -34,9 +34,9 @@ def run(vpns: int, rate: int, seconds: int) -> dict:
     done = subprocess.run(
         [PROGRAM, "run", SCENARIO, "--on", "emu", "--retries", "2", "--out", record, *sets],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    # 1: some of so many connections did not come through the first seconds' loss.
+    # Exit code 1: some connections did not survive the loss of the first seconds.
     if done.returncode not in (0, 1, EXPECTATION, VOID) or not (record / "record.json").exists():
-        sys.exit(f"{SCENARIO}, {vpns} VPNs, {rate} Mbit/s: netstage ended with {done.returncode}")
+        sys.exit(f"{SCENARIO}, {vpns} VPNs, {rate} Mbit/s: netstage exited with {done.returncode}")
     cell = json.loads((record / "record.json").read_text())["cells"][0]
     found = {(entry["metric"], entry["subject"]): entry["mean"] for entry in cell["summary"]}
     throughput = sum(value for (metric, _), value in found.items() if metric == "vpn.throughput")
@@ -83,17 +83,17 @@ def main():
     table("Figures 12 and 13: processor time and memory against VPNs", by_vpns)
     print(f"\nPaper, 100 VPNs at 100 Mbit/s: {PAPER_SECONDS} s of 180 s at the ingress (a Pentium 4 at 1.7 GHz), "
           f"{PAPER_INGRESS_MB} MB and {PAPER_EGRESS_MB} MB.")
-    most = next((r for r in by_rate if r["rate_mbps"] == 100), None)
-    if most:
-        print(f"One core would hold {100 / most['all_in']:.0f} Mbit/s of 100 VPNs by the ingress, "
-              f"{100 / most['all_out']:.0f} by the egress, if processor time grows with bandwidth.")
+    full_rate = next((r for r in by_rate if r["rate_mbps"] == 100), None)
+    if full_rate:
+        print(f"One core would carry {100 / full_rate['all_in']:.0f} Mbit/s of 100 VPNs at the ingress, "
+              f"{100 / full_rate['all_out']:.0f} at the egress, if processor time grows with bandwidth.")
     few, many = by_vpns[0], by_vpns[-1]
     if many["vpns"] > few["vpns"]:
         for side in ("in", "out"):
             each = (many[f"all_{side}"] - few[f"all_{side}"]) / (many["vpns"] - few["vpns"])
-            held = many["vpns"] + (1 - many[f"all_{side}"]) / each if each > 0 else float("inf")
-            print(f"One core would hold {held:.0f} VPNs at 100 Mbit/s in all by the "
-                  f"{'ingress' if side == 'in' else 'egress'}, if it grows with VPNs as from {few['vpns']} to {many['vpns']}.")
+            supported = many["vpns"] + (1 - many[f"all_{side}"]) / each if each > 0 else float("inf")
+            print(f"One core would carry {supported:.0f} VPNs at 100 Mbit/s in total at the "
+                  f"{'ingress' if side == 'in' else 'egress'}, if processor time grows with VPNs as from {few['vpns']} to {many['vpns']}.")
     (TARGET / "bench-pe.json").write_text(json.dumps({"rates": by_rate, "vpns": by_vpns}, indent=1))
 
     print("\nThe engine alone, over rings in memory:\n", flush=True)

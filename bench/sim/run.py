@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs netstage and its peers alternately on the same cases and compares what they
-cost and what they deliver. README.md says what is kept equal.
+"""Runs netstage and its peers alternately on the same cases and compares their cost and their
+results. README.md lists the equal settings.
 
 Every program prints one JSON document; `Program.result` maps it to the fields of
-`RESULT_FIELDS`. Nothing else here knows which program it is looking at.
+`RESULT_FIELDS`. All other code is independent of the program.
 """
 
 import argparse

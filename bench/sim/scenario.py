@@ -1,4 +1,4 @@
-"""The scenario netstage runs for a case: the peers' network, flows and TCP settings."""
+"""The scenario of a case for netstage: the peers' network, flows and TCP settings."""
 
 NETWORK = """\
 # Written by bench/sim/run.py.
@@ -41,7 +41,7 @@ rate = "{bottleneck_mbps} Mbit/s"
 buffer = "{buffer_packets} packets"
 """
 
-# 1472 bytes of payload are 1500 of IP, whose rate is given.
+# 1472 bytes of payload are 1500 bytes of IP, the layer of the given rate.
 BACKGROUND = """
 [node.background]
 
@@ -100,7 +100,7 @@ vpn = "vpn{vpn}"
 
 
 def scenario(case) -> str:
-    """The scenario file of a `Case`, as text."""
+    """Returns the scenario file of a `Case` as text."""
     settings = vars(case)
     text = NETWORK.format(**settings)
     if case.background_mbps:

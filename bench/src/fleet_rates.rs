@@ -1,13 +1,14 @@
-//! What a thousand agents take of their controller, and how well they start together. Agents and
-//! controller are processes of the program, on this machine. Decides nothing: tells how far it is on standard
-//! error, and prints what it found as JSON.
+//! Measures the controller's load by a thousand agents, and the accuracy of their common start. Agents and
+//! controller are processes on this machine. Prints progress on standard error and the result as JSON, without
+//! judging it.
 //!
 //! ```text
 //! cargo run --release -p netstage-bench --bin fleet_rates -- target/release/netstage 1000
 //! ```
 //!
-//! Each agent sends one packet to itself at the start of the run, whose lateness is the start's, and tells of
-//! ten bins per second. A bare timer beside them: as many processes that sleep until one absolute time.
+//! Each agent sends one packet to itself at the start of the run, whose lateness is that of the start, and
+//! reports ten bins per second. For comparison, bare timers: as many processes that sleep until one absolute
+//! time.
 
 use netstage_agent::controller::{Agents, Place};
 use netstage_agent::fleet::folder::Grant;
@@ -28,11 +29,11 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time;
 
 const SECONDS: u64 = 20;
-/// Ten bins a second.
+/// Ten bins per second.
 const INTERVAL: Duration = Duration::from_millis(100);
 const FIRST_PORT: u16 = 6001;
 
-/// Processes that end with this one.
+/// Processes that end with this value.
 struct Crew(Vec<Child>);
 
 impl Drop for Crew {
@@ -66,11 +67,11 @@ fn command(arguments: &[String]) -> Result<(), Box<dyn Error>> {
             let _ = fs::remove_dir_all(&folder);
             result
         }
-        _ => Err("fleet_rates PROGRAM AGENTS".into()),
+        _ => Err("usage: fleet_rates PROGRAM AGENTS".into()),
     }
 }
 
-/// Sleeps until a moment of the monotonic clock, and prints how late it woke, nanoseconds.
+/// Sleeps until a monotonic time, and prints the lateness of the wake-up in nanoseconds.
 fn timer(at_ns: u64) -> Result<(), Box<dyn Error>> {
     println!("ready");
     let at = nix::sys::time::TimeSpec::new((at_ns / 1_000_000_000) as i64, (at_ns % 1_000_000_000) as i64);
@@ -81,7 +82,7 @@ fn timer(at_ns: u64) -> Result<(), Box<dyn Error>> {
 }
 
 fn timers(count: usize) -> Result<Vec<u64>, Box<dyn Error>> {
-    // Long enough for all of them to sleep by then.
+    // Late enough for all processes to be asleep by then.
     let at = monotonic_ns() + 3_000_000_000 + count as u64 * 10_000_000;
     let mut crew = Crew(Vec::new());
     for _ in 0..count {
@@ -90,8 +91,8 @@ fn timers(count: usize) -> Result<Vec<u64>, Box<dyn Error>> {
     }
     let mut late = Vec::new();
     for child in &mut crew.0 {
-        let said = BufReader::new(child.stdout.take().ok_or("no output")?);
-        let last = said.lines().last().ok_or("it said nothing")??;
+        let output = BufReader::new(child.stdout.take().ok_or("no output")?);
+        let last = output.lines().last().ok_or("the timer process printed nothing")??;
         late.push(last.parse()?);
     }
     Ok(late)
@@ -102,39 +103,39 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
     let (hub, address) = serve(program, &fleet)?;
     let hub_process = hub.0[0].id();
     let names: Vec<String> = (0..count).map(|number| format!("agent-{number}")).collect();
-    let began = time::Instant::now();
+    let begin = time::Instant::now();
     for name in &names {
         let (valid, lasting) = (time::Duration::from_secs(3600), time::Duration::from_secs(86_400));
         let token = fleet.token(&Grant { agent: name.clone(), labels: Vec::new(), valid, lasting })?;
         member::join(&folder.join(name), &address, &token)?;
     }
-    let joined_s = began.elapsed().as_secs_f64();
+    let joined_s = begin.elapsed().as_secs_f64();
     eprintln!("{count} agents joined one after the other in {joined_s:.1} s");
-    let (crew, there_s) = start(program, folder, &fleet, &names)?;
+    let (crew, idle_s) = start(program, folder, &fleet, &names)?;
     let places = names.iter().map(|name| (name.clone(), Place::Fleet(fleet.socket()))).collect();
-    let began = time::Instant::now();
+    let begin = time::Instant::now();
     let mut agents = Agents::connect_within(places, time::Duration::from_secs(120))?;
-    let taken_s = began.elapsed().as_secs_f64();
-    eprintln!("taken in {taken_s:.2} s");
+    let connected_s = begin.elapsed().as_secs_f64();
+    eprintln!("connected in {connected_s:.2} s");
     let parts: Vec<(String, Assignment)> =
         names.iter().enumerate().map(|(index, name)| part(index, name)).collect();
-    let began = time::Instant::now();
+    let begin = time::Instant::now();
     agents.new_run_numbered(1, true);
     agents.agree(&parts)?;
-    let agreed_s = began.elapsed().as_secs_f64();
+    let agreed_s = begin.elapsed().as_secs_f64();
     agents.add(parts)?;
-    let ready_s = began.elapsed().as_secs_f64();
+    let ready_s = begin.elapsed().as_secs_f64();
     let epoch = agents.start_together()?;
-    let told_s = began.elapsed().as_secs_f64();
+    let announced_s = begin.elapsed().as_secs_f64();
     while monotonic_ns() < epoch.0 {
         std::thread::sleep(time::Duration::from_millis(1));
     }
-    let started_s = began.elapsed().as_secs_f64();
+    let started_s = begin.elapsed().as_secs_f64();
     eprintln!(
-        "agreed {agreed_s:.2} s, ready {ready_s:.2} s, told of the start {told_s:.2} s, started {started_s:.2} s"
+        "agreed {agreed_s:.2} s, ready {ready_s:.2} s, start announced {announced_s:.2} s, started {started_s:.2} s"
     );
 
-    let load = carry(&mut agents, &crew, hub_process);
+    let load = run_traffic(&mut agents, &crew, hub_process);
     let collected = agents.collect();
     let (reports, lost) = (collected.reports.len(), collected.lost.len());
     eprintln!("{:.1} results per agent and second, {reports} reports, {lost} agents lost", load.results);
@@ -148,14 +149,14 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
     let flows = collected.reports.iter().flat_map(|report| &report.flows);
     let late: Vec<u64> = flows.filter_map(|flow| flow.schedule.map(|schedule| schedule.late_ns.2)).collect();
     drop((crew, hub));
-    let found = json!({
+    let result = json!({
         "agents": count,
         "joined_s": joined_s,
-        "there_s": there_s,
-        "taken_s": taken_s,
+        "idle_s": idle_s,
+        "connected_s": connected_s,
         "agreed_s": agreed_s,
         "ready_s": ready_s,
-        "told_s": told_s,
+        "announced_s": announced_s,
         "started_s": started_s,
         "commander_cores": load.cores[0],
         "commander_mb": load.peak[0] >> 20,
@@ -169,24 +170,24 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
         "late_ms": late_ms(late),
         "timers_late_ms": late_ms(timers(count)?),
     });
-    println!("{found}");
+    println!("{result}");
     Ok(())
 }
 
-/// A controller, and the address that agents dial.
+/// Starts a controller; returns the address to which agents connect.
 fn serve(program: &Path, fleet: &Fleet) -> Result<(Crew, String), Box<dyn Error>> {
     let mut hub = Command::new(program);
     hub.args(["fleet", "serve", "--listen", "127.0.0.1:0", "--fleet"]).arg(fleet.folder());
     let mut hub = Crew(vec![hub.stderr(Stdio::piped()).spawn()?]);
-    let mut said = BufReader::new(hub.0[0].stderr.take().ok_or("no output")?).lines();
-    let first = said.next().ok_or("the controller ended")??;
+    let mut output = BufReader::new(hub.0[0].stderr.take().ok_or("no output")?).lines();
+    let first = output.next().ok_or("the controller ended")??;
     let address = first.rsplit(' ').next().ok_or("no address")?.to_owned();
-    // Its log has to be read, or it waits.
-    std::thread::spawn(move || said.for_each(drop));
+    // The controller blocks unless its log is read.
+    std::thread::spawn(move || output.for_each(drop));
     Ok((hub, address))
 }
 
-/// The agents' processes, and the seconds until all are there.
+/// Starts the agents' processes; returns the time in seconds until all are connected.
 fn start(
     program: &Path,
     folder: &Path,
@@ -194,7 +195,7 @@ fn start(
     names: &[String],
 ) -> Result<(Crew, f64), Box<dyn Error>> {
     let mut crew = Crew(Vec::new());
-    let began = time::Instant::now();
+    let begin = time::Instant::now();
     for name in names {
         let mut command = Command::new(program);
         command.args(["agent", "--state"]).arg(folder.join(name)).stderr(Stdio::null());
@@ -203,9 +204,9 @@ fn start(
     while fleet.agents()?.iter().filter(|agent| agent.state == State::Idle).count() < names.len() {
         std::thread::sleep(time::Duration::from_millis(200));
     }
-    let there_s = began.elapsed().as_secs_f64();
-    eprintln!("{} processes started and there in {there_s:.1} s", names.len());
-    Ok((crew, there_s))
+    let idle_s = begin.elapsed().as_secs_f64();
+    eprintln!("{} processes started and connected in {idle_s:.1} s", names.len());
+    Ok((crew, idle_s))
 }
 
 /// Processor and memory use during a run: of the commanding process, then of the controller.
@@ -217,12 +218,12 @@ struct Load {
     results: f64,
 }
 
-fn carry(agents: &mut Agents, crew: &Crew, hub_process: u32) -> Load {
-    let of_agents = || crew.0.iter().map(|agent| used(agent.id()).0).sum::<f64>();
-    let agents_before = of_agents();
+fn run_traffic(agents: &mut Agents, crew: &Crew, hub_process: u32) -> Load {
+    let agent_seconds = || crew.0.iter().map(|agent| used(agent.id()).0).sum::<f64>();
+    let agents_before = agent_seconds();
     let before = [used(std::process::id()), used(hub_process)];
     let (mut bins, mut peak) = (0, [0; 2]);
-    let began = time::Instant::now();
+    let begin = time::Instant::now();
     let mut after = before;
     agents.watch(|overview| {
         bins += overview.ended.bins.len();
@@ -232,10 +233,10 @@ fn carry(agents: &mut Agents, crew: &Crew, hub_process: u32) -> Load {
         }
         ControlFlow::Continue(())
     });
-    let seconds = began.elapsed().as_secs_f64().min(SECONDS as f64);
-    let agents_cores = (of_agents() - agents_before) / seconds;
+    let seconds = begin.elapsed().as_secs_f64().min(SECONDS as f64);
+    let agents_cores = (agent_seconds() - agents_before) / seconds;
     let cores = [0, 1].map(|which| (after[which].0 - before[which].0) / seconds);
-    eprintln!("cores: who commands {:.3}, the hub {:.3}, agents {agents_cores:.3}", cores[0], cores[1]);
+    eprintln!("cores: controller {:.3}, hub {:.3}, agents {agents_cores:.3}", cores[0], cores[1]);
     Load { cores, peak, agents_cores, results: bins as f64 / seconds / crew.0.len() as f64 }
 }
 
@@ -256,7 +257,7 @@ fn part(index: usize, name: &str) -> (String, Assignment) {
     (name.into(), assignment)
 }
 
-/// Processor seconds a process has used, and bytes it has.
+/// Returns the processor seconds and resident bytes of a process.
 fn used(process: u32) -> (f64, u64) {
     let read = |file: &str| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
     let stat = read("stat");
@@ -266,12 +267,12 @@ fn used(process: u32) -> (f64, u64) {
     ((ticks(11) + ticks(12)) / 100.0, pages * 4096)
 }
 
-/// Lateness in the median, at 99 % and at most, milliseconds, of how many.
+/// Returns the count, median, 99th percentile and maximum of lateness in milliseconds.
 fn late_ms(mut late: Vec<u64>) -> serde_json::Value {
     late.sort_unstable();
     let at = |share: f64| {
         let index = ((late.len() as f64 * share) as usize).min(late.len().saturating_sub(1));
         late.get(index).map_or(0.0, |late| *late as f64 / 1e6)
     };
-    json!({ "count": late.len(), "median": at(0.5), "p99": at(0.99), "most": at(1.0) })
+    json!({ "count": late.len(), "median": at(0.5), "p99": at(0.99), "max": at(1.0) })
 }

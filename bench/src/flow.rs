@@ -1,5 +1,5 @@
-//! The traffic engine alone: reads an assignment as JSON, runs it at once and prints the
-//! report as JSON, with one line to standard error when it is ready.
+//! Traffic engine without an agent: reads an assignment as JSON, runs it at once and prints the report as JSON,
+//! with one line on standard error when ready.
 //!
 //! `cargo run --release -p netstage-bench --bin flow < assignment.json`
 

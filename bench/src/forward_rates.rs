@@ -1,10 +1,9 @@
-//! What the router's decision alone costs: packets in memory, one core, no port and no kernel.
+//! Cost of the router's forwarding decision: packets in memory, one core, without ports or kernel.
 //!
 //! ```text
 //! cargo run --release -p netstage-bench --bin forward_rates
 //! ```
-//! Packets lie in the cache, as a network card leaves them there; they go to all networks in an order that is none
-//! of theirs. Each is checked, looked up, and changed as it is to leave; preparing the next ones is not timed.
+//! Packets lie in the cache, as after reception by a network card, and go to all networks in scattered order. Each is checked, looked up and modified for transmission; the preparation of packets is not timed.
 
 use netstage_core::forward::lpm::{Lpm, Shape, own_memory};
 use netstage_core::forward::{Action, Hop, Incoming, Kind, Model, Packet, Router, Table, Target, Verdict};
@@ -13,15 +12,15 @@ use netstage_wire::mpls::{ENTRY, Entry, Label};
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
-/// Networks that packets go to, and the first of them: 11.0.0.0/24.
+/// Number of destination networks, and the first of them: 11.0.0.0/24.
 const NETWORKS: u32 = 50_000;
 const FIRST: u32 = 11 << 24;
-/// What packets come with.
+/// Label of received packets.
 const LABEL: u32 = 300;
-/// Packets that are prepared and timed together, and the room each has.
+/// Packets that are prepared and timed together, and the memory of each.
 const PACKETS: usize = 4096;
 const SLOT: usize = 64;
-const ROOM: usize = 16;
+const HEADROOM: usize = 16;
 const PASSES: usize = 2000;
 const ROUNDS: usize = 7;
 
@@ -36,8 +35,8 @@ fn main() {
         let router = router(labels, name == "POP");
         let mut rates: Vec<f64> = (0..ROUNDS).map(|_| rate(&router, kind)).collect();
         rates.sort_by(f64::total_cmp);
-        let (least, middle, most) = (rates[0], rates[ROUNDS / 2], rates[ROUNDS - 1]);
-        println!("{name:<6}{:>7.1} Mpps  ({:.1} to {:.1})", middle / 1e6, least / 1e6, most / 1e6);
+        let (min, median, max) = (rates[0], rates[ROUNDS / 2], rates[ROUNDS - 1]);
+        println!("{name:<6}{:>7.1} Mpps  ({:.1} to {:.1})", median / 1e6, min / 1e6, max / 1e6);
     }
 }
 
@@ -53,7 +52,7 @@ fn router(labels: &[u32], pops: bool) -> Router<Vec<AtomicU32>> {
     let target = router.add_target(Target::Hops(vec![hop]));
     for network in 0..NETWORKS {
         let address = u128::from(FIRST + (network << 8)) << 96;
-        router.table_mut(0).v4.insert(address, 24, target).expect("there is room");
+        router.table_mut(0).v4.insert(address, 24, target).expect("the table has room");
     }
     let action = if pops { Action::Pop { table: 0 } } else { Action::Swap { target } };
     let incoming = Incoming { action, model: Model::Uniform, expected: u64::MAX };
@@ -61,7 +60,7 @@ fn router(labels: &[u32], pops: bool) -> Router<Vec<AtomicU32>> {
     router
 }
 
-/// Packets of a second.
+/// Returns packets per second.
 fn rate(router: &Router<Vec<AtomicU32>>, kind: Kind) -> f64 {
     let mut slots = vec![[0; SLOT]; PACKETS];
     let (mut network, mut nanoseconds) = (0, 0);
@@ -70,19 +69,19 @@ fn rate(router: &Router<Vec<AtomicU32>>, kind: Kind) -> f64 {
         let start = Instant::now();
         let mut sent = 0;
         for slot in &mut slots {
-            let mut packet = Packet { bytes: slot, start: ROOM, kind };
+            let mut packet = Packet { bytes: slot, start: HEADROOM, kind };
             sent += usize::from(matches!(router.forward(&mut packet, 0), Verdict::Send { .. }));
         }
         nanoseconds += start.elapsed().as_nanos();
-        assert_eq!(sent, PACKETS, "all leave");
+        assert_eq!(sent, PACKETS, "all packets are sent");
     }
     (PACKETS * PASSES) as f64 * 1e9 / nanoseconds as f64
 }
 
 fn prepare(slot: &mut [u8; SLOT], kind: Kind, network: &mut u32) {
-    // Near the golden section, and without a common factor.
+    // Close to the golden ratio, and coprime to the number of networks.
     *network = (*network + NETWORKS * 5 / 8 + 1) % NETWORKS;
-    let mut start = ROOM;
+    let mut start = HEADROOM;
     if kind == Kind::Mpls {
         let label = Label::new(LABEL).expect("a label");
         let entry = Entry { label, traffic_class: 0, bottom: true, ttl: 64 };
@@ -96,5 +95,5 @@ fn prepare(slot: &mut [u8; SLOT], kind: Kind, network: &mut u32) {
         ..v4::Header::default()
     };
     let payload = SLOT - start - v4::HEADER;
-    header.write(&mut slot[start..], payload).expect("there is room");
+    header.write(&mut slot[start..], payload).expect("the slot has room");
 }

@@ -1,4 +1,4 @@
-"""What the kernel counts of its programs (kernel.bpf_stats_enabled), and what it counts for one that does nothing."""
+"""The kernel's statistics of BPF programs (kernel.bpf_stats_enabled), and their value for an empty program."""
 
 import contextlib
 import ctypes
@@ -19,7 +19,7 @@ NAME = b"bench_nothing"
 
 @contextlib.contextmanager
 def counting():
-    """The kernel counts; that costs some itself."""
+    """Enables the kernel's statistics, which have a cost of their own."""
     before = STATISTICS.read_text()
     STATISTICS.write_text("1")
     try:
@@ -29,11 +29,11 @@ def counting():
 
 
 def spent(names):
-    """Nanoseconds and runs so far of programs, by name."""
+    """Returns the total nanoseconds and runs of programs by name."""
     listed = subprocess.run(["bpftool", "--json", "prog", "show"], check=True, capture_output=True, text=True)
     found = {}
     for program in json.loads(listed.stdout):
-        # The kernel cuts names after 15 characters.
+        # The kernel truncates names to 15 characters.
         name = next((name for name in names if name[:15] == program.get("name")), None)
         if name:
             time_ns, runs = found.get(name, (0, 0))
@@ -49,12 +49,12 @@ def call(command: int, attributes: bytes) -> int:
     return result
 
 
-def nothing(runs: int = 2_000_000) -> float:
-    """Nanoseconds the kernel counts for a run of a program that does nothing: its reading of its clock."""
-    code, licence = ctypes.create_string_buffer(NOTHING), ctypes.create_string_buffer(b"GPL")
+def empty_run_ns(runs: int = 2_000_000) -> float:
+    """Returns the nanoseconds counted for a run of an empty program, which is the reading of the clock."""
+    code, license = ctypes.create_string_buffer(NOTHING), ctypes.create_string_buffer(b"GPL")
     packet = ctypes.create_string_buffer(64)
     program = call(BPF_PROG_LOAD, struct.pack("<IIQQIIQII16s", BPF_PROG_TYPE_XDP, len(NOTHING) // 8, ctypes.addressof(code),
-                                              ctypes.addressof(licence), 0, 0, 0, 0, 0, NAME))
+                                              ctypes.addressof(license), 0, 0, 0, 0, 0, NAME))
     try:
         with counting():
             call(BPF_PROG_TEST_RUN, struct.pack("<IIIIQQIIIIQQ", program, 0, len(packet), 0, ctypes.addressof(packet), 0,

@@ -1,4 +1,4 @@
-"""Throughput with an observer and without, in pairs."""
+"""Throughput with and without an observer, in pairs."""
 
 import contextlib
 import math
@@ -11,14 +11,14 @@ import sys
 import tempfile
 import time
 
-from records import is_loaded, taken_ns
+from records import is_loaded, processor_ns
 from results import table
 from stage import Stage, end, wait
 
-HERE = pathlib.Path(__file__).resolve().parent
+FOLDER = pathlib.Path(__file__).resolve().parent
 TRACING = pathlib.Path("/sys/kernel/tracing")
 STREAMS = 2
-# What loading and unloading stirs up.
+# Time for the effects of loading and unloading to subside.
 SETTLE = 0.1
 # Student's t, two-sided 95 %, by degrees of freedom.
 STUDENT = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09,
@@ -26,7 +26,7 @@ STUDENT = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.
 
 
 class Observer:
-    """A command that observes while it is entered; it tells that it has begun, or is given a while."""
+    """Command that runs as a context manager; its start is detected by `has_begun`, or assumed after `begins` seconds."""
 
     def __init__(self, *command, has_begun=None, begins: float = 0.3):
         self.command = command
@@ -35,17 +35,17 @@ class Observer:
 
     @contextlib.contextmanager
     def observing(self, stage):
-        with tempfile.TemporaryFile() as said:
-            process = stage.start(0, *self.command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+        with tempfile.TemporaryFile() as output:
+            process = stage.start(0, *self.command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
             try:
                 if self.has_begun:
-                    wait(f"{self.command[0]} does not begin to observe", self.has_begun)
+                    wait(f"timeout waiting for {self.command[0]} to start", self.has_begun)
                 else:
                     time.sleep(self.begins)
                 yield process
                 if process.poll() is not None:
-                    said.seek(0)
-                    sys.exit(f"{self.command}: {said.read().decode(errors='replace')[-500:]}")
+                    output.seek(0)
+                    sys.exit(f"{self.command}: {output.read().decode(errors='replace')[-500:]}")
             finally:
                 end(process)
 
@@ -56,20 +56,20 @@ def slice_of(stage, seconds) -> float:
 
 
 class Row:
-    """Pairs of one observer."""
+    """Measured pairs of one observer."""
 
     def __init__(self, name, observer):
         self.name, self.observer = name, observer
         self.ratios, self.shares = [], []
 
     def pair(self, stage, seconds, chance):
-        """Slices that follow each other, in random order."""
+        """Measures two adjacent slices in random order."""
         is_second = chance.random() < 0.5
         without = slice_of(stage, seconds) if is_second else 0
         with self.observer.observing(stage) as process:
-            before = taken_ns(process)
+            before = processor_ns(process)
             observed = slice_of(stage, seconds)
-            self.shares.append((taken_ns(process) - before) / 1e9 / (SETTLE + seconds))
+            self.shares.append((processor_ns(process) - before) / 1e9 / (SETTLE + seconds))
         self.ratios.append(observed / (without or slice_of(stage, seconds)))
 
     def cells(self):
@@ -80,16 +80,16 @@ class Row:
 
 
 def observers(netstage):
-    """By name: those of ours, then those of others that are there."""
+    """Returns observers by name: those of netstage, then the installed others."""
     watch = [netstage, "tcp", "watch"]
     ours = {
         "netstage tcp watch": Observer(*watch, has_begun=is_loaded),
-        "netstage tcp watch, of another port": Observer(*watch, "--port", "9", has_begun=is_loaded),
+        "netstage tcp watch, other port": Observer(*watch, "--port", "9", has_begun=is_loaded),
     }
     others = {"ss -tin, 20 times a second": Observer("bash", "-c", "while :; do ss -tin; sleep 0.05; done")}
     if TRACING.joinpath("events/tcp/tcp_probe").exists():
         if shutil.which("bpftrace"):
-            others["bpftrace, tcp_probe"] = Observer("bpftrace", str(HERE / "probe.bt"), begins=1.5)
+            others["bpftrace, tcp_probe"] = Observer("bpftrace", str(FOLDER / "probe.bt"), begins=1.5)
         if shutil.which("perf"):
             others["perf record, tcp_probe"] = Observer("perf", "record", "-a", "-e", "tcp:tcp_probe", "-o", "/dev/null",
                                                         begins=1)
@@ -97,7 +97,7 @@ def observers(netstage):
 
 
 def compare(stage, rows, budget, seconds):
-    """Pairs of all of them in turn until the time is over, two of each at least."""
+    """Measures pairs of all observers in turn until the time is over, at least two each."""
     chance = random.Random(1)
     with stage, stage.transfer(STREAMS):
         deadline = time.monotonic() + budget
@@ -108,17 +108,17 @@ def compare(stage, rows, budget, seconds):
 
 
 def comparison(netstage, budget, seconds) -> str:
-    """A table of where the line is the limit, where processors are as hosts come, and where every segment is a packet."""
+    """Returns a table of transfers limited by the line, by the processors, and with one packet per segment."""
     ours, others = observers(netstage)
     watch = dict(list(ours.items())[:1])
     parts = []
-    for where, stage, whom, share in [
-        ("a line of 1 Gbit/s is the limit", Stage(cuts=True, rate="1gbit"), watch, 0.1),
-        ("both processors are the limit", Stage(cuts=True), watch, 0.3),
-        ("the same, each segment a packet", Stage(cuts=False), ours, 0.35),
-        ("the same, each segment a packet", Stage(cuts=False), others, 0.25),
+    for where, stage, selected, share in [
+        ("a 1 Gbit/s line", Stage(cuts=True, rate="1gbit"), watch, 0.1),
+        ("both processors", Stage(cuts=True), watch, 0.3),
+        ("both processors, one packet per segment", Stage(cuts=False), ours, 0.35),
+        ("both processors, one packet per segment", Stage(cuts=False), others, 0.25),
     ]:
-        rows = [Row(name, observer) for name, observer in whom.items()]
+        rows = [Row(name, observer) for name, observer in selected.items()]
         compare(stage, list(rows), share * budget, seconds)
         parts += [[where, *row.cells()] for row in rows]
-    return table(["where", "observer", "pairs", "throughput with it / without, 95 %", "its share of a processor"], parts, 2)
+    return table(["limited by", "observer", "pairs", "throughput with / without observer, 95 %", "processor share of the observer"], parts, 2)

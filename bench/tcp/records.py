@@ -1,4 +1,4 @@
-"""What a record costs: the program in the kernel that makes it or leaves it, and who takes it."""
+"""Cost of a record: of the BPF program that creates or filters it, and of the reader."""
 
 import json
 import os
@@ -7,13 +7,13 @@ import subprocess
 import tempfile
 import time
 
-from counted import counting, nothing, spent
+from counted import counting, empty_run_ns, spent
 from results import table
 from stage import Stage, end, wait
 
 PROGRAM = "tcp_probe"
 CONNECTIONS = 4
-# A line on which about 100,000 segments a second make a record.
+# Line rate at which about 100,000 segments per second create a record.
 PACE = "100mbit"
 
 
@@ -21,34 +21,34 @@ def is_loaded() -> bool:
     return PROGRAM in spent([PROGRAM])
 
 
-def taken_ns(process) -> int:
-    """Processor time of a process so far."""
+def processor_ns(process) -> int:
+    """Returns the processor time used by a process."""
     tasks = pathlib.Path(f"/proc/{process.pid}/task").iterdir()
     return sum(int(task.joinpath("schedstat").read_text().split()[0]) for task in tasks)
 
 
-class Watched:
-    """An exchange, watched from before it begins until it is over."""
+class WatchedExchange:
+    """Traffic exchange that is watched from before its start to its end."""
 
     def __init__(self, stage, seconds, *command):
         with tempfile.TemporaryFile("w+") as last:
             watch = subprocess.Popen(stage.command(0, *command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                      start_new_session=True)
-            # Somebody reads what it says.
+            # A process must read its output.
             reader = subprocess.Popen(["tail", "-n", "1"], stdin=watch.stdout, stdout=last)
             watch.stdout.close()
             try:
-                wait("netstage tcp watch does not load its programs: netstage doctor says why", is_loaded)
-                before = taken_ns(watch)
+                wait("timeout waiting for netstage tcp watch to load its programs; run netstage doctor", is_loaded)
+                before = processor_ns(watch)
                 with counting():
                     start = time.monotonic()
                     with stage.exchange(CONNECTIONS):
                         time.sleep(seconds)
                     self.seconds = time.monotonic() - start
                     self.kernel_ns, self.runs = spent([PROGRAM])[PROGRAM]
-                # It looks 50 times a second.
+                # The reader polls 50 times a second.
                 time.sleep(0.1)
-                self.taken_ns = taken_ns(watch) - before
+                self.processor_ns = processor_ns(watch) - before
             finally:
                 end(watch)
                 reader.wait(60)
@@ -56,44 +56,44 @@ class Watched:
             self.last = last.read()
 
     def counts(self):
-        """Records it took and lost, from the last of its lines of JSON."""
-        said = json.loads(self.last)
-        return said["records"], said["lost"]
+        """Returns the numbers of records read and lost, from the last JSON line."""
+        counts = json.loads(self.last)
+        return counts["records"], counts["lost"]
 
 
 def costs(netstage, seconds) -> str:
-    """Two tables: the kernel's side, and the reader's."""
+    """Returns two tables: the kernel's cost, and the reader's."""
     with Stage(cuts=False) as fast, Stage(cuts=False, rate=PACE) as paced:
         return costs_on(fast, paced, netstage, seconds)
 
 
 def costs_on(fast, paced, netstage, seconds) -> str:
-    idle = nothing()
+    idle = empty_run_ns()
     watch = [netstage, "tcp", "watch"]
     rows, share, without = [], 1.0, 0.0
     for name, stage, filters in [
         ("filtered by port", fast, ["--port", "9"]),
         ("filtered by process", fast, ["--process", str(os.getpid())]),
-        ("made, as fast as hosts go", fast, []),
-        ("made, on a line of 100 Mbit/s", paced, []),
+        ("created, at full speed", fast, []),
+        ("created, on a 100 Mbit/s line", paced, []),
     ]:
-        seen = Watched(stage, seconds, *watch, *filters, "--ndjson")
-        records, lost = seen.counts()
-        share = (records + lost) / seen.runs
-        run = seen.kernel_ns / seen.runs - idle
-        # Runs that make none cost what a filtered one does.
+        watched = WatchedExchange(stage, seconds, *watch, *filters, "--ndjson")
+        records, lost = watched.counts()
+        share = (records + lost) / watched.runs
+        run = watched.kernel_ns / watched.runs - idle
+        # Runs without a record cost as much as a filtered one.
         each = (run - (1 - share) * without) / share if share else run
         without = without or run
-        rows.append([name, f"{each:.0f}", f"{seen.runs / seen.seconds:,.0f}", f"{seen.runs:,}", f"{share:.1%}",
+        rows.append([name, f"{each:.0f}", f"{watched.runs / watched.seconds:,.0f}", f"{watched.runs:,}", f"{share:.1%}",
                      f"{lost:,}"])
-    head = ["a segment's record that is", "ns", "runs a second", "runs", "of which make one", "lost"]
-    parts = [table(head, rows), f"The kernel counts {idle:.0f} ns for a program that does nothing: taken off.\n"]
-    # Of the paced exchange every record is taken.
+    head = ["record of a segment", "ns", "runs per second", "runs", "runs with a record", "lost"]
+    parts = [table(head, rows), f"The kernel counts {idle:.0f} ns for an empty program; they are subtracted.\n"]
+    # All records of the slower exchange are read.
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, options in [("shown", []), ("a line of JSON", ["--ndjson"]),
-                              ("kept, with a report", ["--out", f"{folder}/record"])]:
-            seen = Watched(paced, seconds, *watch, *options)
-            rows.append([name, f"{seen.taken_ns / (seen.runs * share):.0f}", f"{seen.runs * share / seen.seconds:,.0f}"])
-    parts.append(table(["a record that is", "ns of netstage's own", "records a second"], rows))
+        for name, options in [("displayed", []), ("as a JSON line", ["--ndjson"]),
+                              ("recorded, with a report", ["--out", f"{folder}/record"])]:
+            watched = WatchedExchange(paced, seconds, *watch, *options)
+            rows.append([name, f"{watched.processor_ns / (watched.runs * share):.0f}", f"{watched.runs * share / watched.seconds:,.0f}"])
+    parts.append(table(["use of a record", "ns of netstage", "records per second"], rows))
     return "\n".join(parts)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What watching TCP costs: nanoseconds of `netstage tcp watch` at each record, in the kernel and beyond, records lost at
-a high rate of segments, and throughput with an observer and without: netstage, ss, bpftrace, perf. README.md says how;
-the tables go there and into docs/results/vpn-tcp.md. Needs root; everything is gone when it ends."""
+"""Measures the cost of watching TCP: nanoseconds of `netstage tcp watch` per record, in the kernel and in the reader,
+records lost at a high segment rate, and throughput with and without an observer: netstage, ss, bpftrace, perf.
+README.md describes the method; the tables are written there and into docs/results/vpn-tcp.md. Needs root."""
 
 import argparse
 import contextlib
@@ -11,21 +11,21 @@ import signal
 import subprocess
 import sys
 
-HERE = pathlib.Path(__file__).resolve().parent
-REPOSITORY = HERE.parent.parent
+FOLDER = pathlib.Path(__file__).resolve().parent
+REPOSITORY = FOLDER.parent.parent
 sys.path.append(str(REPOSITORY / "scripts"))
 
 from observers import TRACING, comparison  # noqa: E402
 from records import costs  # noqa: E402
 from results import mark  # noqa: E402
 
-PAGES = [HERE / "README.md", REPOSITORY / "docs/results/vpn-tcp.md"]
+PAGES = [FOLDER / "README.md", REPOSITORY / "docs/results/vpn-tcp.md"]
 EXIT_FAILED, EXIT_MISSING = 1, 4
 
 
 @contextlib.contextmanager
 def tracing():
-    """The kernel's trace files, mounted as long as it takes."""
+    """Mounts the kernel's trace files temporarily."""
     mounted = TRACING.exists() and not any(TRACING.iterdir())
     mounted = mounted and subprocess.run(["mount", "-t", "tracefs", "none", str(TRACING)], check=False).returncode == 0
     try:
@@ -38,22 +38,23 @@ def tracing():
 def machine():
     model = next(line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                  if line.startswith("model name"))
-    return f"{model}, {os.cpu_count()} cores, Linux {os.uname().release}; a load of {os.getloadavg()[0]:.1f} as it began."
+    return f"{model}, {os.cpu_count()} cores, Linux {os.uname().release}; load {os.getloadavg()[0]:.1f} at the start."
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--netstage", default=str(REPOSITORY / "target/release/netstage"))
     parser.add_argument("--budget", type=float, default=170, help="seconds for pairs of transfers")
-    parser.add_argument("--seconds", type=float, default=0.4, help="of a slice")
-    parser.add_argument("--look", action="store_true", help="print the tables and write no page")
+    parser.add_argument("--seconds", type=float, default=0.4, help="seconds of a slice")
+    parser.add_argument("--look", action="store_true", help="print the tables without writing pages")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         print("bench-tcp needs root", file=sys.stderr)
         return EXIT_MISSING
-    # A slice begins and ends when it should, however busy the processors are; whom it looks at is no part of that.
+    # Real-time priority makes slices start and end on time on busy processors; the observed processes do not
+    # inherit it.
     os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    # What was begun ends with us, asked by whichever signal.
+    # Clean up on any signal.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_FAILED))
     parts = [machine() + "\n"]
     with tracing():

@@ -1,4 +1,4 @@
-"""Dates the UDP packets that reach an interface, by the kernel's own timestamps, and prints
+"""Captures the UDP packets that reach an interface with the kernel's timestamps, and prints
 statistics of the gaps between them as one JSON line. Independent of every generator.
 
 Usage: capture.py INTERFACE PAYLOAD SECONDS GAP_NS cbr|poisson
@@ -18,7 +18,7 @@ HEADERS = 14 + 20 + 8
 
 
 def capture(interface: str, payload: int, seconds: float) -> array.array:
-    """Arrival times of packets of this payload, nanoseconds."""
+    """Returns the arrival times in nanoseconds of packets with this payload length."""
     raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))
     raw.bind((interface, ETH_P_IP))
     raw.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
@@ -40,8 +40,8 @@ def capture(interface: str, payload: int, seconds: float) -> array.array:
     return times
 
 
-def statistics(times: array.array, asked_gap: int, pattern: str) -> dict:
-    """Of the middle of the run: the first and last tenth are starting and stopping."""
+def statistics(times: array.array, expected_gap: int, pattern: str) -> dict:
+    """Returns statistics of the middle of a CBR run, without the first and last tenth."""
     cut = len(times) // 10
     times = times[cut:len(times) - cut] if pattern == "cbr" else times
     gaps = sorted(later - earlier for earlier, later in zip(times, times[1:]))
@@ -49,23 +49,23 @@ def statistics(times: array.array, asked_gap: int, pattern: str) -> dict:
         return {"packets": len(times)}
     mean = sum(gaps) / len(gaps)
     deviation = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps))
-    found = {
+    result = {
         "packets": len(times),
-        "rate_error": asked_gap / mean - 1,
-        "gaps_within_5_percent": sum(abs(gap - asked_gap) <= asked_gap / 20 for gap in gaps) / len(gaps),
+        "rate_error": expected_gap / mean - 1,
+        "gaps_within_5_percent": sum(abs(gap - expected_gap) <= expected_gap / 20 for gap in gaps) / len(gaps),
         "gap_deviation_us": deviation / 1e3,
         "gap_p99_us": gaps[len(gaps) * 99 // 100] / 1e3,
     }
     if pattern == "poisson":
-        # Kolmogorov-Smirnov against the exponential distribution of the asked mean.
+        # Kolmogorov-Smirnov distance from the exponential distribution with the requested mean.
         count = len(gaps)
         distance = 0.0
         for rank, gap in enumerate(gaps):
-            expected = 1 - math.exp(-gap / asked_gap)
+            expected = 1 - math.exp(-gap / expected_gap)
             distance = max(distance, abs(expected - rank / count), abs((rank + 1) / count - expected))
-        found["ks_distance"] = distance
-        found["ks_limit_1_percent"] = 1.628 / math.sqrt(count)
-    return found
+        result["ks_distance"] = distance
+        result["ks_limit_1_percent"] = 1.628 / math.sqrt(count)
+    return result
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""netstage's traffic engine beside other generators over one pair of namespaces: how exactly
-packets keep their schedule, and how many a busy core can send. README.md says what is kept
-equal. Needs root; everything is gone when it ends."""
+"""Compares netstage's traffic engine with other generators over one pair of namespaces: the
+accuracy of the packet schedule, and the packet rate of a busy core. README.md lists the equal
+settings. Needs root."""
 
 import argparse
 import contextlib
@@ -31,21 +31,21 @@ SMALL = 18
 
 
 class Stage(Pair):
-    """Two namespaces and a link over which datagrams cross one by one."""
+    """Two connected namespaces whose link carries datagrams one by one."""
 
     def __enter__(self):
         super().__enter__()
         for side, device in enumerate(self.devices):
-            # Else 64 datagrams would cross as one packet.
+            # Otherwise 64 datagrams would cross as one packet.
             self.run(side, "ethtool", "-K", device, "tx-udp-segmentation", "off")
         return self
 
     def split_by_receiver(self, on: bool):
-        """Whether UDP batches cross the link whole, and the receiver's kernel splits them."""
-        self.run(0, "ethtool", "-K", "here", "tx-udp-segmentation", "on" if on else "off")
+        """Sets whether UDP batches cross the link whole and are split by the receiver's kernel."""
+        self.run(0, "ethtool", "-K", self.devices[0], "tx-udp-segmentation", "on" if on else "off")
 
     def received(self) -> int:
-        """Datagrams that the receiver's UDP has handed over so far, with those that found no room."""
+        """Returns the datagrams received by the receiver's UDP, including those dropped for lack of buffer space."""
         lines = self.run(1, "cat", "/proc/net/snmp", capture_output=True, text=True).stdout.splitlines()
         names, values = (line.split()[1:] for line in lines if line.startswith("Udp: "))
         counts = dict(zip(names, map(int, values), strict=True))
@@ -62,7 +62,7 @@ def assignment(side: str, transport: dict, traffic: dict, seconds: float) -> str
 
 
 class Netstage:
-    """The engine on both sides."""
+    """Traffic engine of netstage on both sides."""
 
     def __init__(self, batch: int = 1, split_by_receiver: bool = False):
         self.batch, self.split_by_receiver = batch, split_by_receiver
@@ -93,7 +93,7 @@ class Netstage:
 
 
 class Peer:
-    """Another program: commands that serve and send, with the arguments of the case."""
+    """Another program: its commands to receive and to send, with the arguments of the case."""
 
     def __init__(self, name: str, serve: list, send: list):
         self.name, self.serve, self.sending = name, serve, send
@@ -122,7 +122,7 @@ while True:
 def paced_peers(pattern: str) -> list:
     mgen = {"cbr": "PERIODIC", "poisson": "POISSON"}[pattern]
     peers = [
-        # It stays after its last event: it is ended, which it takes for success.
+        # It keeps running after its last event: it is interrupted, and exits with success.
         Peer("MGEN", [], ["timeout", "--preserve-status", "--signal=INT", "{seconds}.5", "mgen", "txlog", "output",
                           "/dev/null", "event", f"0.0 ON 1 UDP DST {RECEIVER}/{PORT} {mgen} [1250 1000]",
                           "event", "{seconds}.0 OFF 1"]),
@@ -155,8 +155,8 @@ def small_packet_peers() -> list:
 
 
 @contextlib.contextmanager
-def ended(process: subprocess.Popen):
-    """Nothing of a case that failed is left to disturb the next one."""
+def terminating(process: subprocess.Popen):
+    """Ends the process of a case, so that a failed case does not disturb the next one."""
     try:
         yield process
     finally:
@@ -164,22 +164,22 @@ def ended(process: subprocess.Popen):
         process.wait()
 
 
-def punctuality(stage: Stage, generator, pattern: str, seconds: float) -> dict:
-    capture = stage.start(1, sys.executable, str(CAPTURE), "there", "1000", str(seconds + 3), "800000", pattern,
+def schedule_accuracy(stage: Stage, generator, pattern: str, seconds: float) -> dict:
+    capture = stage.start(1, sys.executable, str(CAPTURE), Pair.devices[1], "1000", str(seconds + 3), "800000", pattern,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with ended(capture), ended(generator.sink(stage, seconds)):
+    with terminating(capture), terminating(generator.sink(stage, seconds)):
         capture.stderr.readline()
         before = processor_seconds()
         generator.send(stage, seconds)
         cost = processor_seconds() - before
-        found = json.loads(capture.communicate()[0])
-    return found | {"processor_share": cost / seconds}
+        result = json.loads(capture.communicate()[0])
+    return result | {"processor_share": cost / seconds}
 
 
 def ceiling(stage: Stage, generator, seconds: float) -> dict:
-    """Packets per second that reached the receiver, and per second of the sender's own processor."""
+    """Measures the received packets per second, and per second of the sender's processor time."""
     stage.split_by_receiver(getattr(generator, "split_by_receiver", False))
-    with ended(generator.sink(stage, seconds)):
+    with terminating(generator.sink(stage, seconds)):
         packets, began, before = stage.received(), time.monotonic(), processor_seconds()
         generator.send(stage, seconds)
         cost, packets = processor_seconds() - before, stage.received() - packets
@@ -190,12 +190,12 @@ def ceiling(stage: Stage, generator, seconds: float) -> dict:
 def bulk(stage: Stage, seconds: float, program: str) -> dict:
     if program == "netstage":
         engine = Netstage().tcp()
-        with ended(engine.sink(stage, seconds)) as sink:
+        with terminating(engine.sink(stage, seconds)) as sink:
             engine.send(stage, seconds)
             received = json.loads(sink.stdout.read())
         return {"gbps": sum(each["received_bytes"] for each in received["flows"][0]["bins"]) * 8 / seconds / 1e9}
     extra = program.split()[1:]
-    with ended(Peer("iperf3", ["iperf3", "-s"], []).sink(stage, seconds)):
+    with terminating(Peer("iperf3", ["iperf3", "-s"], []).sink(stage, seconds)):
         command = ["iperf3", "-c", RECEIVER, "-J", "-t", str(int(seconds)), *extra]
         output = stage.run(0, *command, capture_output=True).stdout
     return {"gbps": json.loads(output)["end"]["sum_received"]["bits_per_second"] / 1e9}
@@ -217,7 +217,7 @@ def table(title: str, results: dict, columns: list) -> None:
 
 
 def measure(title: str, columns: list, runs: int, cases: list) -> dict:
-    """Runs the cases in turns, so that all meet the same machine."""
+    """Runs the cases in turns, so that all have the same conditions."""
     results = {name: [] for name, _ in cases}
     for _ in range(runs):
         for name, case in cases:
@@ -237,19 +237,19 @@ def main() -> int:
     parser.add_argument("--alone", action="store_true", help="without the other programs")
     options = parser.parse_args()
     if os.geteuid() != 0:
-        print("needs root, for network namespaces", file=sys.stderr)
+        print("network namespaces need root; run as root", file=sys.stderr)
         return EXIT_MISSING
     if not FLOW.exists():
-        print("build it first: cargo build --release -p netstage-bench --bin flow", file=sys.stderr)
+        print("{FLOW} is missing; run cargo build --release -p netstage-bench --bin flow", file=sys.stderr)
         return EXIT_FAILED
     TARGET.mkdir(exist_ok=True)
     load = os.getloadavg()[0]
-    print(f"{os.cpu_count()} CPUs, load average {load:.1f} when it began")
+    print(f"{os.cpu_count()} CPUs, load average {load:.1f} at the start")
     rate = {"rate": 10_000_000, "packet": 1000}
-    # More than can be sent, and not much more: what is not sent is counted at the end, on the sender's processor.
+    # Slightly more than can be sent: unsent packets are counted at the end, on the sender's processor.
     flood, batched_flood = ({"cbr": {"rate": 8 * SMALL * pps, "packet": SMALL}} for pps in (800_000, 2_500_000))
     others = [] if options.alone else None
-    found = {"load": load}
+    results = {"load": load}
 
     def wanted(name: str) -> bool:
         return options.only in (None, name)
@@ -263,20 +263,20 @@ def main() -> int:
             columns = ["rate_error", "gaps_within_5_percent", "gap_deviation_us", "gap_p99_us", "processor_share"]
             if pattern == "poisson":
                 columns = ["rate_error", "ks_distance", "ks_limit_1_percent", "processor_share"]
-            cases = [(each.name, lambda each=each: punctuality(stage, each, pattern, options.seconds))
+            cases = [(each.name, lambda each=each: schedule_accuracy(stage, each, pattern, options.seconds))
                      for each in generators]
-            found[pattern] = measure(f"1250 packets of 1000 bytes per second, {pattern}", columns, options.runs, cases)
+            results[pattern] = measure(f"1250 packets of 1000 bytes per second, {pattern}", columns, options.runs, cases)
         if wanted("ceiling"):
             generators = [Netstage().udp(flood), Netstage(64).udp(batched_flood), Netstage(64, True).udp(batched_flood),
                           *installed(small_packet_peers())]
             cases = [(each.name, lambda each=each: ceiling(stage, each, options.seconds)) for each in generators]
-            found["ceiling"] = measure(f"UDP, {SMALL} bytes, as many as possible", ["mpps", "mpps_per_core"],
+            results["ceiling"] = measure(f"UDP, {SMALL} bytes, as many as possible", ["mpps", "mpps_per_core"],
                                        options.runs, cases)
         if wanted("tcp"):
             programs = ["netstage", *([] if options.alone else ["iperf3"])]
             cases = [(name, lambda name=name: bulk(stage, options.seconds, name)) for name in programs]
-            found["tcp"] = measure("TCP, one connection", ["gbps"], options.runs, cases)
-    (TARGET / "bench-traffic.json").write_text(json.dumps(found, indent=1))
+            results["tcp"] = measure("TCP, one connection", ["gbps"], options.runs, cases)
+    (TARGET / "bench-traffic.json").write_text(json.dumps(results, indent=1))
     return 0
 
 

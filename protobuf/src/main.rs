@@ -1,5 +1,5 @@
-//! Generates the Rust of every `crates/*/proto/*.proto`: `build` writes it, `verify` compares it with the committed
-//! `generated.rs`. The Rust is committed, so that building netstage needs none of these generators.
+//! Generates the Rust code of every `crates/*/proto/*.proto`: `build` writes it, `verify` compares it with the
+//! committed `generated.rs`. The code is committed, so that building netstage needs no generators.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -27,11 +27,7 @@ fn main() -> Result<ExitCode> {
             if writes {
                 fs::write(&committed, generated)?;
             } else {
-                eprintln!(
-                    "{} is not what {} gives: run `make protobuf`",
-                    committed.display(),
-                    proto.display()
-                );
+                eprintln!("{} does not match {}: run `make protobuf`", committed.display(), proto.display());
                 stale = true;
             }
         }
@@ -39,7 +35,7 @@ fn main() -> Result<ExitCode> {
     Ok(if stale { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Paths in a folder, sorted; none where it does not exist.
+/// Returns the paths in a folder, sorted; empty if the folder does not exist.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
@@ -49,7 +45,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The package that a description declares, and its Rust.
+/// Returns the package declared by a description, and its Rust code.
 fn generate(proto: &Path) -> Result<(String, String)> {
     let folder = proto.parent().ok_or("a description is in a folder")?;
     let described = protox::compile([proto], [folder])?;
@@ -62,7 +58,7 @@ fn generate(proto: &Path) -> Result<(String, String)> {
     Ok((package, generated))
 }
 
-/// The `generated.rs` below a folder whose methods are those of the package.
+/// Returns the `generated.rs` below a folder whose methods belong to the package.
 fn committed(folder: &Path, package: &str) -> Result<Option<PathBuf>> {
     for path in entries(folder)? {
         if path.is_dir() {

@@ -1,4 +1,4 @@
-//! Two namespaces with the emulator between them.
+//! Two namespaces connected by the emulator.
 #![allow(dead_code)]
 
 use crate::pair::{LEFT_MAC, RIGHT_MAC};
@@ -15,25 +15,25 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Two namespaces whose packets to each other pass a third one, where the emulator's ports are.
+/// Two namespaces connected through a third one, which holds the emulator's ports.
 pub struct Apart {
     pub left: Namespace,
     pub right: Namespace,
     pub ports: [AfPacket; 2],
-    _between: Namespace,
+    _middle: Namespace,
 }
 
 impl Apart {
-    /// Skips a test that may not make namespaces.
+    /// Creates the namespaces; skips the test without the privilege.
     pub fn new() -> Apart {
         needs::namespaces();
-        let between = Namespace::new().unwrap();
+        let middle = Namespace::new().unwrap();
         let side = |name: &str, mac: [u8; 6], peer_mac: [u8; 6], own: u8| {
             let namespace = Namespace::new().unwrap();
-            let outer = VethEnd { namespace: &between, name, mac: [2, 0, 0, 0, 1, own] };
+            let outer = VethEnd { namespace: &middle, name, mac: [2, 0, 0, 0, 1, own] };
             let inner = VethEnd { namespace: &namespace, name: "eth0", mac };
             create_veth(inner, outer, VethOptions::default()).unwrap();
-            for (namespace, link) in [(&namespace, "eth0"), (&between, name)] {
+            for (namespace, link) in [(&namespace, "eth0"), (&middle, name)] {
                 ethtool::offloads_off(namespace, link).unwrap();
                 Netlink::open(namespace).unwrap().set_up(link).unwrap();
             }
@@ -45,12 +45,12 @@ impl Apart {
         };
         let left = side("left", LEFT_MAC, RIGHT_MAC, 0);
         let right = side("right", RIGHT_MAC, LEFT_MAC, 1);
-        let port = |name| AfPacket::open(&between, name, Options::default()).unwrap();
+        let port = |name| AfPacket::open(&middle, name, Options::default()).unwrap();
         let ports = [port("left"), port("right")];
-        Apart { left, right, ports, _between: between }
+        Apart { left, right, ports, _middle: middle }
     }
 
-    /// Runs an emulator of `direction` both ways while `task` runs in the two namespaces, 100 s at most.
+    /// Runs the emulator with `direction` in both directions while `task` runs, for at most 100 s.
     pub fn emulate<T: Send>(
         self,
         direction: link::Config,
@@ -59,7 +59,7 @@ impl Apart {
         self.emulate_for(Duration::from_secs(100), direction, task)
     }
 
-    /// The same, for so long at most.
+    /// Runs the emulator as [`emulate`](Apart::emulate) does, with a given maximum duration.
     pub fn emulate_for<T: Send>(
         self,
         duration: Duration,
@@ -78,12 +78,12 @@ impl Apart {
             labels: Vec::new(),
             others: 0,
             pool_bytes: 64 << 20,
-            // Noise of the machine decides no test.
+            // Timing noise of the machine must not fail a test.
             tolerance: Tolerance { late: Duration::from_secs(5), share: 0.5 },
         };
         let emulator = Emulator::new(config, vec![self.ports]).unwrap();
         let stop = AtomicBool::new(false);
-        // Whatever `task` sends comes after the start, however late the emulator's thread begins.
+        // Packets of `task` are sent after the start, even if the emulator's thread starts late.
         let epoch = Epoch(monotonic_ns());
         thread::scope(|scope| {
             let running = scope.spawn(|| emulator.run(epoch, &stop));
@@ -94,12 +94,12 @@ impl Apart {
     }
 }
 
-/// A line without impairments and a buffer of 100 packets.
+/// Returns a line without impairments, with a buffer of 100 packets.
 pub fn line(rate: u64, delay: Duration) -> link::Config {
     link::Config::plain(BitRate(rate), delay, Capacity::Packets(100))
 }
 
-/// Address of a side: 0 is left, 1 right.
+/// Returns the address of a side: 0 is left, 1 right.
 pub fn address(own: u8) -> IpAddr {
     [10, 1, 0, own].into()
 }

@@ -1,4 +1,4 @@
-//! What tests of real packets share: two namespaces joined by a link.
+//! Two namespaces connected by a link, for tests with real packets.
 #![allow(dead_code)]
 
 use netstage_harness::needs;
@@ -6,19 +6,19 @@ use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_host::netns::{Namespace, ethtool};
 use std::net::IpAddr;
 
-/// Ethernet addresses of the two ends.
+/// MAC addresses of the two ends.
 pub const LEFT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const RIGHT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Two namespaces joined by a veth pair without offloads: `left0` with 10.1.0.0/31 and
-/// fd00::/127, `right0` with the other address of each.
+/// Two namespaces connected by a veth pair without offloads: `left0` with 10.1.0.0/31 and fd00::/127, `right0`
+/// with the other address of each.
 pub struct Pair {
     pub left: Namespace,
     pub right: Namespace,
 }
 
 impl Pair {
-    /// Skips a test that may not make namespaces.
+    /// Creates the namespaces; skips the test without the privilege.
     pub fn new(options: VethOptions) -> Pair {
         needs::namespaces();
         let (left, right) = (Namespace::new().unwrap(), Namespace::new().unwrap());

@@ -1,7 +1,7 @@
 # The single-bottleneck network of the I2VFC paper (section 3.1), without
 # control, in ns-2: bulk TCP flows of several VPNs and Poisson UDP background
-# share one drop-tail link. Prints one JSON line; the fields and the settings
-# kept equal among the peers are described in bench/sim/README.md.
+# share one drop-tail link. Prints one JSON line; its fields, and the settings
+# equal in all simulators, are described in bench/sim/README.md.
 
 array set setting {
     case custom  vpns 4  flows 2
@@ -29,7 +29,7 @@ set packet_bytes 1500
 remove-all-packet-headers
 add-packet-header IP TCP Flags RTP
 
-# Of Agent/TCP/Sack1, which is one-way: sequence numbers count packets.
+# Settings of Agent/TCP/Sack1, which is one-way: sequence numbers count packets.
 Agent/TCP set packetSize_ $segment_bytes
 Agent/TCP set tcpip_base_hdr_size_ 40
 Agent/TCP set timestamps_ true
@@ -49,8 +49,8 @@ set ns [new Simulator]
 $ns use-scheduler $setting(scheduler)
 
 # ns-2 counts the packet in transmission against the limit and refuses the one
-# that would reach it, so one more makes room for as many waiting packets as
-# the other peers have.
+# that would reach it, so the limit is one higher to hold as many waiting
+# packets as the other simulators.
 proc connect_nodes {first second mbps delay_ms packets} {
     global ns
     $ns duplex-link $first $second [expr {$mbps * 1e6}] [expr {$delay_ms / 1e3}] DropTail
@@ -61,7 +61,7 @@ proc connect_access {first second delay_ms} {
     global setting
     connect_nodes $first $second $setting(access-mbps) $delay_ms $setting(access-buffer)
 }
-# Counters alone; monitor-queue would add integrators nobody reads.
+# Counters only; monitor-queue would add unused integrators.
 proc count_packets {first second} {
     global ns
     set monitor [new QueueMonitor]
@@ -135,7 +135,7 @@ proc print_result {} {
     global ns setting forward backward receiver_monitors arrived_before dropped_before
     global background_sent background_received
 
-    # An event's number is the count of those scheduled before it.
+    # The number of an event is the count of events scheduled before it.
     set events [$ns at $setting(stop) {}]
     set vpn_mbps {}
     set tcp_delivered 0
@@ -146,8 +146,8 @@ proc print_result {} {
     }
     set background_delivered [$background_received set pdepartures_]
     set tcp_arrived [expr {[$forward set parrivals_] - [$background_sent set pdepartures_]}]
-    # Two links before the bottleneck, three from it on; acknowledgements cross
-    # five. What is under way at the end is counted on either side of that.
+    # Two links before the bottleneck, three from it on; acknowledgments cross
+    # five. Packets in transit at the end are counted up to the last counter.
     set packet_hops [expr {2 * $tcp_arrived + 3 * $tcp_delivered + 5 * [$backward set pdepartures_]
         + [$background_sent set pdepartures_] + 2 * $background_delivered}]
     set arrived [expr {[$forward set parrivals_] - $arrived_before}]

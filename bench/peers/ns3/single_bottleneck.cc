@@ -1,7 +1,7 @@
 // The single-bottleneck network of the I2VFC paper (section 3.1), without
 // control, in ns-3: bulk TCP flows of several VPNs and Poisson UDP background
-// share one drop-tail link. Prints one JSON line; the fields and the settings
-// kept equal among the peers are described in bench/sim/README.md.
+// share one drop-tail link. Prints one JSON line; its fields, and the settings
+// equal in all simulators, are described in bench/sim/README.md.
 
 #include "ns3/applications-module.h"
 #include "ns3/core-module.h"
@@ -97,7 +97,7 @@ class PoissonSource
     Ptr<ExponentialRandomVariable> m_gapSeconds;
 };
 
-// Links two nodes, numbers them from the next free /30 and counts the packets
+// Links two nodes, assigns addresses from the next free /30 and counts packets
 // that arrive at either end.
 class Wiring
 {
@@ -124,8 +124,8 @@ class Wiring
         helper.SetQueue("ns3::DropTailQueue<Packet>",
                         "MaxSize",
                         StringValue(std::to_string(queuePackets) + "p"));
-        // Otherwise a traffic-control queue is put in front of each device's
-        // own and the drop-tail buffer is no longer the one asked for.
+        // Otherwise a traffic-control queue would precede each device's queue,
+        // and the drop-tail buffer would exceed the requested one.
         helper.DisableFlowControl();
         NetDeviceContainer devices = helper.Install(first, second);
         Ipv4InterfaceContainer interfaces = m_addresses.Assign(devices);
@@ -209,9 +209,9 @@ ConfigureTcp(const Settings& s)
     Config::SetDefault("ns3::TcpSocket::DelAckCount", UintegerValue(2));
     Config::SetDefault("ns3::TcpSocket::DelAckTimeout", TimeValue(MilliSeconds(200)));
     // The send buffer is the window limit: it bounds the unacknowledged data as
-    // the advertised window would. ns-3 3.37 asks its buffer for a segment of no
-    // bytes, and dereferences null, when a sender in SACK recovery has filled
-    // the advertised window exactly.
+    // the advertised window would. ns-3 3.37 requests an empty segment from its
+    // buffer, and dereferences null, if a sender in SACK recovery has filled the
+    // advertised window exactly.
     Config::SetDefault("ns3::TcpSocket::SndBufSize", UintegerValue(s.windowBytes));
     Config::SetDefault("ns3::TcpSocket::RcvBufSize", UintegerValue(2 * s.windowBytes));
 }
@@ -261,7 +261,7 @@ main(int argc, char* argv[])
     RngSeedManager::SetSeed(s.seed);
     ConfigureTcp(s);
 
-    // Static IPv4 routing alone: the cheapest that ns-3 offers here.
+    // Only static IPv4 routing, the cheapest in ns-3.
     InternetStackHelper stack;
     stack.SetIpv6StackInstall(false);
     stack.SetRoutingHelper(Ipv4StaticRoutingHelper());

@@ -1,9 +1,9 @@
-//! How fast BGP routes are written and read, alone and through a router.
+//! Rates of encoding and decoding BGP routes, in memory and through a router.
 //!
-//! `bgp_rates` prints the rates in memory. `bgp_rates through INJECTOR SINK ROUTER COUNT FAMILY`
-//! opens sessions from two local addresses (AS 65001 and 65002) to a router, announces COUNT
-//! routes on one and waits for them on the other, then withdraws them; it prints one line of JSON.
-//! `bgp_rates direct INJECTOR SINK COUNT FAMILY` has no router between.
+//! `bgp_rates` prints the rates in memory. `bgp_rates through INJECTOR SINK ROUTER COUNT FAMILY` opens sessions
+//! from two local addresses (AS 65001 and 65002) to a router, announces COUNT routes on one and waits for them
+//! on the other, then withdraws them; it prints one line of JSON. `bgp_rates direct INJECTOR SINK COUNT FAMILY`
+//! uses no router.
 
 mod memory;
 mod through;

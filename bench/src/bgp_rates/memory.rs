@@ -1,4 +1,4 @@
-//! Rates without sockets: building a table, writing its messages, taking them in.
+//! Rates without sockets: building a table, encoding its messages, decoding them.
 
 use netstage_core::time::{Duration, Instant};
 use netstage_routing::bgp::inject::{Action, Injection, Order, Written};
@@ -14,9 +14,9 @@ const REPEATS: usize = 9;
 const BUFFER: usize = 1 << 20;
 const ENCODING: Encoding = Encoding { four_octet_as: true, prepend: Some(65_001), local_preference: None };
 
-/// Prints the best and the middle of some repeats, for 50,000 and for 1,000,000 prefixes of 24 bits.
+/// Prints the minimum and median of several repetitions, for 50,000 and for 1,000,000 /24 prefixes.
 pub fn print_rates() {
-    println!("{:>9}  {:<36} {:>9} {:>9}", "routes", "", "best ms", "middle ms");
+    println!("{:>9}  {:<36} {:>9} {:>9}", "routes", "", "best ms", "median ms");
     for count in [50_000, 1_000_000] {
         let line = |what: &str, mut times: Vec<f64>| {
             times.sort_by(f64::total_cmp);
@@ -35,14 +35,14 @@ pub fn print_rates() {
         write(&one, Action::Announce, Some(&mut all));
         let (mut machine, mut received) = (established(), Received::new());
         line(
-            "take in, from bytes to table",
+            "decode, from bytes to table",
             times(|| {
                 received.clear();
                 take(&mut machine, &mut received, &all);
             }),
         );
         line(
-            "compare with what was expected",
+            "compare with the expected table",
             times(|| {
                 let families = [Family::Ipv4Unicast];
                 assert!(received.differences(&one, &families, ExpectedNextHop::AsListed).is_empty());
@@ -73,12 +73,12 @@ fn table(count: u32, hops: u8) -> Table {
         first_label: None,
         distinguisher: None,
     };
-    pattern.append_to(&mut table).expect("there are as many prefixes");
+    pattern.append_to(&mut table).expect("the address space has enough prefixes");
     table
 }
 
-/// Through one buffer that is emptied, as a socket would, into `kept` if given.
-fn write(table: &Table, action: Action, mut kept: Option<&mut Vec<u8>>) {
+/// Encodes into one buffer that is repeatedly emptied, as by a socket, and appends to `output` if given.
+fn write(table: &Table, action: Action, mut output: Option<&mut Vec<u8>>) {
     let mut injection = Injection::new(table, action, Order::Packed, &[Family::Ipv4Unicast]);
     let (mut buffer, mut total) = (Vec::with_capacity(BUFFER + 4096), Written::default());
     loop {
@@ -88,8 +88,8 @@ fn write(table: &Table, action: Action, mut kept: Option<&mut Vec<u8>>) {
             assert_eq!(total.routes, table.len());
             return;
         }
-        if let Some(kept) = &mut kept {
-            kept.extend_from_slice(black_box(&buffer));
+        if let Some(output) = &mut output {
+            output.extend_from_slice(black_box(&buffer));
         }
         total.messages += written.messages;
         total.routes += written.routes;
@@ -107,7 +107,7 @@ fn take(machine: &mut Machine, received: &mut Received, bytes: &[u8]) {
     }
 }
 
-/// A machine whose peer is another one.
+/// Returns a machine with an established session to a second machine.
 fn established() -> Machine {
     let settings = |number: u8| Settings {
         identity: Identity {

@@ -1,4 +1,4 @@
-//! From one session to another, through a router or without one between.
+//! Routes from one session to another, through a router or directly.
 
 use netstage_core::time::{Duration, Instant};
 use netstage_routing::bgp::inject::Order;
@@ -14,23 +14,23 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-/// How long a router may take before it counts as stuck.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
-/// A router with nothing to do has this long to become idle.
-const REST: std::time::Duration = std::time::Duration::from_secs(2);
+/// Time after which a router counts as stuck.
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(120);
+/// Time for an idle router to settle.
+const SETTLE: std::time::Duration = std::time::Duration::from_secs(2);
 
 #[derive(Debug)]
-enum Happened {
+enum BenchEvent {
     Injector(Instant, Report),
     SinkUp,
     SinkDown(String),
-    /// The number of routes the sink has, whenever a message has changed it.
+    /// Number of routes in the sink after each message.
     SinkHas(Instant, usize),
     Compare(Box<Received>),
 }
 
-/// Prints one line of JSON. Each session is named by its own address and its peer's; where those are each
-/// other's, the sink waits for the injector to connect.
+/// Prints one line of JSON. Each session is given by its local and its peer's address; if these are those of
+/// the other session, the sink waits for the injector to connect.
 pub fn run(injector: (&str, &str), sink: (&str, &str), count: &str, family: &str) {
     let end = |(local, peer): (&str, &str), number| End {
         local: local.parse().expect("an address"),
@@ -43,19 +43,19 @@ pub fn run(injector: (&str, &str), sink: (&str, &str), count: &str, family: &str
     let table = Arc::new(table(family, injector.local, count));
     let family = table.families()[0];
     let epoch = std::time::Instant::now();
-    let (happened, events) = channel();
+    let (sender, events) = channel();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("threads");
     let (inject, commands) = unbounded_channel();
-    let teller = happened.clone();
+    let reports = sender.clone();
     let injecting = speaker::run(injector.settings(family), injector.endpoint(), epoch, commands, {
         move |at, report| {
-            let _ = teller.send(Happened::Injector(at, report));
+            let _ = reports.send(BenchEvent::Injector(at, report));
         }
     });
     let injecting = runtime.spawn(injecting);
     let (collect, commands) = unbounded_channel();
-    let receiving = sink_task(sink.settings(family), sink.endpoint(), epoch, commands, happened, count);
+    let receiving = sink_task(sink.settings(family), sink.endpoint(), epoch, commands, sender, count);
     let receiving = runtime.spawn(receiving);
     let outcome = measure(&inject, &events, &table, epoch);
     for commands in [&inject, &collect] {
@@ -73,51 +73,51 @@ async fn sink_task(
     endpoint: Endpoint,
     epoch: std::time::Instant,
     commands: tokio::sync::mpsc::UnboundedReceiver<Command>,
-    happened: Sender<Happened>,
+    sender: Sender<BenchEvent>,
     count: u32,
 ) -> std::io::Result<()> {
     let mut received = Received::new();
     speaker::run(settings, endpoint, epoch, commands, move |at, report| {
-        let told = match report {
-            Report::Session(Event::Established(_)) => Happened::SinkUp,
-            Report::Session(Event::Down(down)) => Happened::SinkDown(down.to_string()),
+        let event = match report {
+            Report::Session(Event::Established(_)) => BenchEvent::SinkUp,
+            Report::Session(Event::Down(down)) => BenchEvent::SinkDown(down.to_string()),
             Report::Session(Event::Update(update)) => {
                 let before = received.len();
                 received.take(&update);
                 if before < count as usize && received.len() >= count as usize {
-                    let _ = happened.send(Happened::SinkHas(at, received.len()));
-                    Happened::Compare(Box::new(received.clone()))
+                    let _ = sender.send(BenchEvent::SinkHas(at, received.len()));
+                    BenchEvent::Compare(Box::new(received.clone()))
                 } else {
-                    Happened::SinkHas(at, received.len())
+                    BenchEvent::SinkHas(at, received.len())
                 }
             }
             _ => return,
         };
-        let _ = happened.send(told);
+        let _ = sender.send(event);
     })
     .await
 }
 
-/// Waits for what `is_it` finds.
+/// Waits until `select` accepts an event.
 fn wait<T>(
-    events: &Receiver<Happened>,
+    events: &Receiver<BenchEvent>,
     what: &str,
-    mut is_it: impl FnMut(Happened) -> Option<T>,
+    mut select: impl FnMut(BenchEvent) -> Option<T>,
 ) -> Result<T, String> {
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + TIMEOUT;
     loop {
         match events.recv_timeout(deadline.saturating_duration_since(std::time::Instant::now())) {
-            Ok(Happened::SinkDown(reason)) => return Err(format!("sink: {reason}")),
-            Ok(Happened::Injector(_, Report::Session(Event::Down(down)))) => {
+            Ok(BenchEvent::SinkDown(reason)) => return Err(format!("sink: {reason}")),
+            Ok(BenchEvent::Injector(_, Report::Session(Event::Down(down)))) => {
                 return Err(format!("injector: {down}"));
             }
             Ok(happened) => {
-                if let Some(found) = is_it(happened) {
+                if let Some(found) = select(happened) {
                     return Ok(found);
                 }
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                return Err(format!("no {what} within {} s", PATIENCE.as_secs()));
+                return Err(format!("no {what} within {} s", TIMEOUT.as_secs()));
             }
         }
     }
@@ -125,17 +125,17 @@ fn wait<T>(
 
 fn measure(
     inject: &UnboundedSender<Command>,
-    events: &Receiver<Happened>,
+    events: &Receiver<BenchEvent>,
     table: &Arc<Table>,
     epoch: std::time::Instant,
 ) -> Result<String, String> {
     let (mut injector_up, mut sink_up) = (false, false);
     wait(events, "sessions", |happened| {
-        injector_up |= matches!(happened, Happened::Injector(_, Report::Session(Event::Established(_))));
-        sink_up |= matches!(happened, Happened::SinkUp);
+        injector_up |= matches!(happened, BenchEvent::Injector(_, Report::Session(Event::Established(_))));
+        sink_up |= matches!(happened, BenchEvent::SinkUp);
         (injector_up && sink_up).then_some(())
     })?;
-    std::thread::sleep(REST);
+    std::thread::sleep(SETTLE);
     while events.try_recv().is_ok() {}
     let mut parts = Vec::new();
     for (name, command, wanted) in [
@@ -143,14 +143,14 @@ fn measure(
         ("withdraw", Command::Withdraw(table.clone(), Order::Packed), 0),
     ] {
         let start = Instant(epoch.elapsed().as_nanos() as u64);
-        inject.send(command).map_err(|_| "the injector is gone".to_string())?;
+        inject.send(command).map_err(|_| "the injector has ended".to_string())?;
         let (mut sent, mut first, mut last) = (None, None, None);
         wait(events, name, |happened| {
             match happened {
-                Happened::Injector(at, Report::Sent(_)) => sent = Some(at),
-                Happened::SinkHas(at, has) => {
+                BenchEvent::Injector(at, Report::Sent(_)) => sent = Some(at),
+                BenchEvent::SinkHas(at, count) => {
                     first.get_or_insert(at);
-                    if has == wanted {
+                    if count == wanted {
                         last = Some(at);
                     }
                 }
@@ -167,12 +167,12 @@ fn measure(
         ));
         if name == "announce" {
             let received = wait(events, "table", |happened| match happened {
-                Happened::Compare(received) => Some(received),
+                BenchEvent::Compare(received) => Some(received),
                 _ => None,
             })?;
-            let found = received.differences(table, &table.families(), ExpectedNextHop::Any);
+            let differences = received.differences(table, &table.families(), ExpectedNextHop::Any);
             let hops: Vec<String> = received.next_hops().keys().map(|hop| format!("\"{hop}\"")).collect();
-            parts.push(format!("\"differences\": {}", found.counts.iter().sum::<usize>()));
+            parts.push(format!("\"differences\": {}", differences.counts.iter().sum::<usize>()));
             parts.push(format!("\"updates\": {}", received.tally().updates));
             parts.push(format!("\"next_hops\": [{}]", hops.join(", ")));
         }
@@ -186,7 +186,7 @@ fn table(family: &str, next_hop: IpAddr, count: u32) -> Table {
         "ipv6" => (Family::Ipv6Unicast, "2a00::/48"),
         "labelled" => (Family::Ipv4Labelled, "1.0.0.0/24"),
         "vpnv4" => (Family::Vpnv4, "1.0.0.0/24"),
-        _ => panic!("no family: {family}"),
+        _ => panic!("unknown family {family}; use ipv4, ipv6, labelled or vpnv4"),
     };
     let pattern = Pattern {
         family,
@@ -200,7 +200,7 @@ fn table(family: &str, next_hop: IpAddr, count: u32) -> Table {
             .then_some(RouteDistinguisher([0, 0, 0xfd, 0xea, 0, 0, 0, 1])),
     };
     let mut table = Table::new();
-    pattern.append_to(&mut table).expect("there are as many prefixes");
+    pattern.append_to(&mut table).expect("the address space has enough prefixes");
     table
 }
 
@@ -212,12 +212,12 @@ struct End {
     local: IpAddr,
     peer: IpAddr,
     number: u8,
-    /// The peer is the other end, and no router.
+    /// Whether the peer is the other session instead of a router.
     direct: bool,
 }
 
 impl End {
-    fn listens(&self) -> bool {
+    fn is_listener(&self) -> bool {
         self.direct && self.number == SINK
     }
 
@@ -236,7 +236,7 @@ impl End {
                 families: vec![family],
                 four_octet_as: true,
             },
-            connects: !self.listens(),
+            connects: !self.is_listener(),
             connect_retry: Duration::from_secs(1),
             restart: Some(Duration::from_secs(1)),
         }
@@ -247,7 +247,7 @@ impl End {
             local: self.local,
             peer: self.peer,
             peer_port: 179,
-            listen_port: self.listens().then_some(179),
+            listen_port: self.is_listener().then_some(179),
             md5_key: None,
             security_hops: None,
         }

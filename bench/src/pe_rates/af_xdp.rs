@@ -1,6 +1,6 @@
-//! The engine on two AF_XDP ports beside a bare forwarder on the same ones, in turns: what of the
-//! ports' speed the router leaves. A generator on another thread sends more than either can take;
-//! what arrives behind them is counted by the kernel.
+//! Compares the engine on two AF_XDP ports with a bare forwarder on the same ports, in turns: the share of the
+//! ports' speed that the router retains. A generator on another thread sends more than either can forward; the
+//! kernel counts the forwarded frames.
 
 use super::memory::Source;
 use super::router::{self, CORE, CUSTOMER, CUSTOMERS};
@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-const LENGTH: Duration = Duration::from_secs(2);
+const DURATION: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 5;
 const BATCH: usize = 64;
 
-/// What goes in comes out, and nothing else is done.
+/// Forwarder that copies frames from one port to the other.
 struct Bare {
     from: AfXdp,
     to: AfXdp,
@@ -32,19 +32,19 @@ enum Forwarder {
     Engine(Box<Engine<AfXdp>>),
 }
 
-/// Frames a second behind the forwarder, and its thread's processor time for each.
+/// Forwarded frames per second, and processor time of the forwarder's thread per frame.
 #[derive(Clone, Copy)]
 struct Rate {
     mpps: f64,
     ns: f64,
 }
 
-/// The bare forwarder, and engines with so many VPN flows.
+/// The bare forwarder, and engines with this many VPN flows.
 const KINDS: [Option<u32>; 3] = [None, Some(100), Some(100_000)];
 
-/// Prints a line for each size and forwarder.
+/// Prints a line for each frame size and forwarder.
 pub fn compare() {
-    println!("VPNs by stacked VLANs, MPLS, no control; medians of {ROUNDS} runs of {} s", LENGTH.as_secs());
+    println!("VPNs by stacked VLANs, MPLS, no control; medians of {ROUNDS} runs of {} s", DURATION.as_secs());
     println!("frame  forwarder     Mpps  ns/packet  to bare, by rate  by time");
     for size in [64, 1500] {
         let mut rates = KINDS.map(|_| Vec::new());
@@ -73,7 +73,7 @@ fn median(mut rates: Vec<Rate>) -> Rate {
 }
 
 fn measure(size: usize, engine: Option<u32>) -> Rate {
-    let [generator, router, sink] = [(); 3].map(|()| Namespace::new().expect("root makes namespaces"));
+    let [generator, router, sink] = [(); 3].map(|()| Namespace::new().expect("namespaces need root"));
     let end = |namespace, name, mac| VethEnd { namespace, name, mac };
     let options = VethOptions { mtu: 1600, ..VethOptions::default() };
     create_veth(end(&generator, "out", [2, 0, 0, 0, 0, 9]), end(&router, "customers", CUSTOMER), options)
@@ -114,14 +114,14 @@ fn measure(size: usize, engine: Option<u32>) -> Rate {
             }
             processor_time_ns() - before
         });
-        // What is cold at first is not measured: not in frames, and little in time.
+        // Cold caches at the start are excluded: completely from the frame count, and mostly from the time.
         thread::sleep(Duration::from_millis(200));
         let (first, start) = (arrived(), monotonic_ns());
-        thread::sleep(LENGTH);
-        let (frames, took) = (arrived() - first, monotonic_ns() - start);
+        thread::sleep(DURATION);
+        let (frames, elapsed) = (arrived() - first, monotonic_ns() - start);
         ended.store(true, Ordering::Relaxed);
-        let busy = worker.join().unwrap() as f64 * LENGTH.as_secs_f64() / (LENGTH.as_secs_f64() + 0.2);
-        Rate { mpps: frames as f64 * 1e3 / took as f64, ns: busy / frames.max(1) as f64 }
+        let busy = worker.join().unwrap() as f64 * DURATION.as_secs_f64() / (DURATION.as_secs_f64() + 0.2);
+        Rate { mpps: frames as f64 * 1e3 / elapsed as f64, ns: busy / frames.max(1) as f64 }
     })
 }
 
@@ -165,7 +165,7 @@ fn wait(port: &AfXdp) {
     let _ = poll(&mut [PollFd::new(port.fd().unwrap(), PollFlags::POLLIN)], 10_u8);
 }
 
-/// Time this thread has spent on a processor, in the kernel too.
+/// Returns the processor time of this thread, including kernel time.
 fn processor_time_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
     time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64

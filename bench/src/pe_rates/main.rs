@@ -1,16 +1,16 @@
-//! What a packet costs the provider edge's engine, without the cost of ports: two engines over
-//! memory, one at the ingress and one at the egress, on one core. Prints; decides nothing.
+//! Cost of a packet in the provider edge's engine, without ports: two engines over memory, one at the ingress
+//! and one at the egress, on one core. Prints the result without judging it.
 //!
 //! ```text
 //! cargo run --release -p netstage-bench --bin pe_rates
-//! cargo run --release -p netstage-bench --bin pe_rates -- --af-xdp     # root: beside a bare forwarder
+//! cargo run --release -p netstage-bench --bin pe_rates -- --af-xdp     # root: compared with a bare forwarder
 //! ```
 //!
-//! A packet's cost at the ingress is reading, routing, queueing, window, encapsulation, and a
-//! management packet out and in per four; at the egress label, count, delivery, and an answer
-//! per four. Packets come from all flows in turn, the worst order for caches. Of every word on the
-//! command line only cases are run that have it in that column; `-` stands for all. After `--cores N`
-//! each case is run by so many threads side by side, each with its part of the flows.
+//! At the ingress, a packet costs reading, routing, queueing, window control and encapsulation, plus a
+//! management packet sent and received per four packets; at the egress label lookup, counting and delivery,
+//! plus a response per four packets. Packets come from all flows in turn, the worst order for caches. Each word
+//! on the command line selects cases with that value in its column; `-` selects all. With `--cores N`, each
+//! case is run by N threads in parallel, each with a part of the flows.
 
 mod af_xdp;
 mod memory;
@@ -25,23 +25,23 @@ use router::engine;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Time passes with the packets: as many are offered in a second, whatever the machine does.
+/// Simulated time advances with the packets: this many are offered per second, at any speed of the machine.
 const OFFERED_PPS: u64 = 10_000_000;
-/// Packets offered in all; the first quarter is not measured.
+/// Number of offered packets; the first quarter is not measured.
 const PACKETS: u64 = 8_000_000;
-/// Packets an engine reads in a turn, and turns of which the time is told together.
+/// Packets per turn of an engine, and turns per measured window.
 const BATCH: u64 = 64;
 const WINDOW: u64 = 150;
 
 fn main() {
-    let mut wanted: Vec<String> = std::env::args().skip(1).collect();
-    if wanted.first().is_some_and(|word| word == "--af-xdp") {
+    let mut selection: Vec<String> = std::env::args().skip(1).collect();
+    if selection.first().is_some_and(|word| word == "--af-xdp") {
         return af_xdp::compare();
     }
-    let cores = match wanted.iter().position(|word| word == "--cores") {
-        Some(at) => {
-            let cores = wanted.get(at + 1).and_then(|count| count.parse().ok()).expect("--cores N");
-            wanted.drain(at..at + 2);
+    let cores = match selection.iter().position(|word| word == "--cores") {
+        Some(index) => {
+            let cores = selection.get(index + 1).and_then(|count| count.parse().ok()).expect("--cores N");
+            selection.drain(index..index + 2);
             cores
         }
         None => 1,
@@ -52,14 +52,15 @@ fn main() {
     println!(
         "                               bytes   Mpps   ns/packet   Mpps   ns/packet  drops     bytes/flow"
     );
-    // One query for four packets in every case: the default asks about each packet of flows as slow as the 100,000.
+    // One query per four packets in every case: the default would query for each packet of flows as slow as the
+    // 100,000.
     let i2vfc = fair::Config { report_within: Duration::from_millis(250), ..fair::Config::default() };
     for (control, name) in [(Control::I2vfc(i2vfc), "i2vfc"), (Control::None, "none")] {
         for (udp, encapsulation) in [(false, "mpls"), (true, "mpls-in-udp")] {
             for flows in [1, 100, 1_000, 100_000] {
                 for size in [64, 1500] {
                     let case = [name, encapsulation, &flows.to_string(), &size.to_string()];
-                    if wanted.iter().zip(case).all(|(wanted, is)| wanted == is || wanted == "-")
+                    if selection.iter().zip(case).all(|(word, value)| word == value || word == "-")
                         && (flows == 1_000 || !udp)
                     {
                         match cores {
@@ -73,28 +74,28 @@ fn main() {
     }
 }
 
-/// What so many engines do at once, each on a thread of its own.
+/// Runs this many engines in parallel, each in its own thread.
 fn side_by_side(cores: u32, control: &Control, name: &str, udp: bool, flows: u32, size: usize) {
     let each = flows.div_ceil(cores);
     let cases: Vec<Case> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             (0..cores).map(|_| scope.spawn(move || measure(control, udp, each, size))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+        threads.into_iter().map(|thread| thread.join().expect("the thread does not panic")).collect()
     });
-    let mpps = |of: fn(&Case) -> f64| cases.iter().map(|case| 1e3 / of(case)).sum::<f64>();
+    let mpps = |value_of: fn(&Case) -> f64| cases.iter().map(|case| 1e3 / value_of(case)).sum::<f64>();
     println!(
         "{name:8} {:13} {flows:6} {size:7} {:7.2} on {cores} threads   {:8.2} on {cores} threads",
         if udp { "mpls-in-udp" } else { "mpls" },
-        mpps(|case| case.of_ingress),
-        mpps(|case| case.of_egress),
+        mpps(|case| case.ingress_ns),
+        mpps(|case| case.egress_ns),
     );
 }
 
-/// What came out.
+/// Result of a case.
 struct Case {
     /// Nanoseconds per packet.
-    of_ingress: f64,
-    of_egress: f64,
+    ingress_ns: f64,
+    egress_ns: f64,
     drops: u64,
     per_flow: u64,
     queries: u64,
@@ -104,12 +105,12 @@ struct Case {
 
 impl Case {
     fn print(&self, name: &str, udp: bool, flows: u32, size: usize) {
-        let Case { of_ingress, of_egress, drops, per_flow, queries, carried, .. } = self;
+        let Case { ingress_ns, egress_ns, drops, per_flow, queries, carried, .. } = self;
         println!(
-            "{name:8} {:13} {flows:6} {size:7} {:7.2} {of_ingress:10.1} {:8.2} {of_egress:10.1} {drops:9} {:>10}",
+            "{name:8} {:13} {flows:6} {size:7} {:7.2} {ingress_ns:10.1} {:8.2} {egress_ns:10.1} {drops:9} {:>10}",
             if udp { "mpls-in-udp" } else { "mpls" },
-            1e3 / of_ingress,
-            1e3 / of_egress,
+            1e3 / ingress_ns,
+            1e3 / egress_ns,
             if flows > 1 { per_flow.to_string() } else { "-".into() },
         );
         println!("         {:.3} queries a packet, {carried} carried", *queries as f64 / *carried as f64);
@@ -126,8 +127,8 @@ fn measure(control: &Control, udp: bool, flows: u32, size: usize) -> Case {
     let core = |out: usize| Memory::Ends { out: links[out].clone(), into: links[1 - out].clone() };
     let mut ingress = engine(0, udp, (flows, control), Epoch(0), [core(0), source]);
     let mut egress = engine(1, udp, (flows, control), Epoch(0), [core(1), Memory::Sink]);
-    // Pools are touched as they are used, so this is what the flows themselves take, without what setting
-    // them up left to the allocator.
+    // Pools are touched on use, so this is the memory of the flows themselves, without free memory left in the
+    // allocator by their setup.
     netstage_host::memory::give_back();
     let per_flow = (resident_bytes().saturating_sub(resident)) / 2 / u64::from(flows);
     let mut windows = Windows::default();
@@ -145,14 +146,14 @@ fn measure(control: &Control, udp: bool, flows: u32, size: usize) -> Case {
             windows.add([between - start, end - between]);
         }
     }
-    let [of_ingress, of_egress] = windows.ns_per_packet();
+    let [ingress_ns, egress_ns] = windows.ns_per_packet();
     let carried = received(&egress, flows);
     let drops = ingress.counters().get(Counter::QueueFull) + ingress.counters().get(Counter::BuffersShared);
     let refused = egress.counters().iter().chain(ingress.counters().iter());
     let refused = refused.filter(|(counter, _)| *counter != Counter::QueueFull);
     Case {
-        of_ingress,
-        of_egress,
+        ingress_ns,
+        egress_ns,
         drops,
         per_flow,
         queries: ingress.flows().filter_map(|flow| Some(flow.window()?.counters().queries)).sum(),
@@ -161,8 +162,8 @@ fn measure(control: &Control, udp: bool, flows: u32, size: usize) -> Case {
     }
 }
 
-/// Time spent at both, cut into windows: what else the machine does makes some of them longer and
-/// none shorter.
+/// Time spent in both engines, divided into windows: other load of the machine makes windows longer, never
+/// shorter.
 #[derive(Default)]
 struct Windows {
     turns: u64,
@@ -180,7 +181,7 @@ impl Windows {
         }
     }
 
-    /// Of the window that a quarter of them fall short of.
+    /// Returns the 25th percentile of the windows.
     fn ns_per_packet(&mut self) -> [f64; 2] {
         [0, 1].map(|side| {
             let windows = &mut self.done[side];
@@ -194,7 +195,7 @@ fn received(egress: &Engine<Memory>, flows: u32) -> u64 {
     (0..flows as usize).map(|flow| egress.flow(flow).received().packets).sum()
 }
 
-/// Memory the system has given this process.
+/// Returns the resident memory of this process in bytes.
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096

@@ -1,4 +1,4 @@
-//! Ports over memory, and the frames that customers send.
+//! Ports over memory, and frames of customers.
 
 use super::router::{CUSTOMER, vlans};
 use netstage_host::ports::{self, Received};
@@ -9,19 +9,19 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-/// Frames a link between the engines holds, and the longest of them.
+/// Frames that a link between the engines holds, and their maximum length.
 const LINK: usize = 1024;
 const SLOT: usize = 2048;
 
-/// A port over memory.
+/// Port over memory.
 pub enum Memory {
     Source(Source),
     Sink,
     Ends { out: Rc<RefCell<Link>>, into: Rc<RefCell<Link>> },
 }
 
-/// Frames of all flows in turn, but not in the order of their numbers, which processors foresee.
-/// They lie in few slots, as where a network card leaves them in the cache.
+/// Frames of all flows in turn, in scattered order, which processors cannot predict. They occupy few slots, as
+/// frames of a network card in the cache.
 pub struct Source {
     slots: Vec<u8>,
     length: usize,
@@ -32,18 +32,18 @@ pub struct Source {
 }
 
 impl Source {
-    /// Frames as long as they would be on a wire with their check sequence.
+    /// Creates frames whose wire length including the check sequence is `size`.
     pub fn new(flows: u32, size: usize) -> Source {
         let tags = [Tag { kind: ethertype::VLAN, ..Tag::default() }; 2];
         let header = Header { destination: CUSTOMER, source: [2; 6], tags: &tags, kind: ethertype::IPV4 };
-        // Of the longest, the packet is what the size says; the frame is longer.
+        // For the largest size, `size` is the packet length; the frame is longer.
         let packet = if size < 1000 { size - 4 - header.length() } else { size };
         let mut frame = vec![0; header.length() + packet];
         let start = header.write(&mut frame).unwrap();
         let (from, to) = ([10, 0, 0, 1].into(), [10, 0, 1, 1].into());
         let ip = v4::Header { protocol: 17, source: from, destination: to, ..v4::Header::default() };
         ip.write(&mut frame[start..], packet - v4::HEADER).unwrap();
-        // Near the golden section, and without a common factor with all numbers measured.
+        // Close to the golden ratio, and coprime to all measured numbers of flows.
         let step = (1..).map(|more| flows * 5 / 8 + more).find(|step| step % 2 == 1 && step % 5 != 0);
         Source {
             slots: frame.repeat(LINK),
@@ -58,8 +58,8 @@ impl Source {
     pub fn next(&mut self) -> &[u8] {
         let start = self.slot * self.length;
         let frame = &mut self.slots[start..start + self.length];
-        for (at, vlan) in [14, 18].into_iter().zip(vlans(self.flow)) {
-            frame[at..at + 2].copy_from_slice(&vlan.to_be_bytes());
+        for (offset, vlan) in [14, 18].into_iter().zip(vlans(self.flow)) {
+            frame[offset..offset + 2].copy_from_slice(&vlan.to_be_bytes());
         }
         self.slot = (self.slot + 1) % LINK;
         self.flow = (self.flow + self.step) % self.flows;
@@ -67,7 +67,7 @@ impl Source {
     }
 }
 
-/// Frames on their way from one engine to the other.
+/// Frames in transit between the engines.
 pub struct Link {
     slots: Vec<u8>,
     lengths: Vec<usize>,

@@ -1,4 +1,4 @@
-//! The routers that are measured: one port with all customers, one to the core.
+//! Configuration of the measured routers: one port with all customers, one to the core.
 
 use netstage_core::edge::TICK;
 use netstage_core::fair::Control;
@@ -12,10 +12,10 @@ use netstage_wire::mpls::Label;
 
 pub const CUSTOMER: Mac = [2, 0, 0, 0, 0, 1];
 pub const CORE: Mac = [2, 0, 0, 0, 0, 2];
-/// The port of the customers, after that of the core.
+/// Index of the customers' port, after that of the core.
 pub const CUSTOMERS: usize = 1;
 
-/// The configuration shared by both sides, all flows and all circuits.
+/// Configuration of both sides, with templates for flows and circuits.
 const CONFIGURATION: &str = r#"
 [pe]
 core = ["core"]
@@ -34,12 +34,12 @@ address = "10.0.NEAR.254/24"
 mtu = "1500 B"
 "#;
 
-/// Two VLANs tell so many circuits apart.
+/// Returns the two VLANs that identify a circuit.
 pub fn vlans(flow: u32) -> [u16; 2] {
     [(1 + flow / 4000) as u16, (1 + flow % 4000) as u16]
 }
 
-/// The engine of the ingress, side 0, or the egress.
+/// Creates the engine of the ingress (side 0) or egress (side 1).
 pub fn engine<P: Port>(
     side: u8,
     udp: bool,
@@ -70,7 +70,7 @@ fn router(side: u8, udp: bool, flows: u32, control: &Control) -> Router {
     };
     let text = CONFIGURATION.replace("TUNNEL", &tunnel);
     let text = text.replace("NEAR", &side.to_string()).replace("FAR", &far.to_string());
-    let mut router = pe::parse("pe.toml", &text).expect("the configuration is right");
+    let mut router = pe::parse("pe.toml", &text).expect("the configuration is valid");
     let label = |side: u8, flow: u32| Label::new(1000 + u32::from(side) * 500_000 + flow).unwrap();
     let mut template = router.vpns[0].flows[0].clone();
     template.settings.control = control.clone();

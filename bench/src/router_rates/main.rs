@@ -1,14 +1,12 @@
-//! Packets a second that one processor core carries from one veth pair to another: by the router's program,
-//! by the kernel's own forwarding, by a program that asks the kernel's routes, by Open vSwitch, and with
-//! nothing between; and how many the generators make.
+//! Packets per second that one processor core forwards between two veth pairs: by the router's program, by the
+//! kernel, by a program that looks up the kernel's routes, by Open vSwitch, and without a router; and the rates
+//! of the generators.
 //!
 //! ```text
 //! cargo run --release -p netstage-bench --bin router_rates                    # root
 //! cargo run --release -p netstage-bench --bin router_rates -- --bytes 64 --rounds 5 --json FILE
 //! ```
-//! A program makes the frames (live frames of BPF_PROG_TEST_RUN), so making them, forwarding them and
-//! counting them share the core; only Open vSwitch has another one for itself. All ways are prepared first
-//! and measured in turns; a rate is the median of the rounds.
+//! A program creates the frames (live frames of BPF_PROG_TEST_RUN), so generation, forwarding and counting share the core; only Open vSwitch has a second core. All setups are prepared first and measured in turns; a rate is the median of the rounds.
 
 mod open_vswitch;
 mod stage;
@@ -21,15 +19,15 @@ use ways::Way;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// A ratio that is to be reached: of one way to another.
+/// Goal for the ratio of two rates.
 struct Goal {
-    of: Way,
-    to: Way,
-    least: f64,
+    tested: Way,
+    reference: Way,
+    min: f64,
 }
 
-const fn goal(of: Way, to: Way, least: f64) -> Goal {
-    Goal { of, to, least }
+const fn goal(tested: Way, reference: Way, min: f64) -> Goal {
+    Goal { tested, reference, min }
 }
 
 const GOALS: &[Goal] = &[
@@ -45,30 +43,32 @@ const GOALS: &[Goal] = &[
     goal(Way::Stamped, Way::Trafgen, 5.0),
 ];
 
-struct Asked {
+struct RateArguments {
     lengths: Vec<usize>,
     rounds: usize,
     json: Option<PathBuf>,
 }
 
-fn asked() -> Outcome<Asked> {
-    let mut asked = Asked { lengths: vec![64, 1500], rounds: 3, json: None };
+fn arguments() -> Outcome<RateArguments> {
+    let mut arguments = RateArguments { lengths: vec![64, 1500], rounds: 3, json: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or(format!("{word} is followed by a value"));
+        let mut value = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {
-            "--bytes" => asked.lengths = vec![value()?.parse()?],
-            "--rounds" => asked.rounds = value()?.parse()?,
-            "--json" => asked.json = Some(value()?.into()),
+            "--bytes" => arguments.lengths = vec![value()?.parse()?],
+            "--rounds" => arguments.rounds = value()?.parse()?,
+            "--json" => arguments.json = Some(value()?.into()),
             _ => {
-                return Err(format!("{word}: expected --bytes N, --rounds N or --json FILE").into());
+                return Err(
+                    format!("unknown argument {word}; use --bytes N, --rounds N or --json FILE").into()
+                );
             }
         }
     }
-    Ok(asked)
+    Ok(arguments)
 }
 
-/// Rates of one way, round by round.
+/// Rates of one setup, by round.
 struct Measured {
     way: Way,
     length: usize,
@@ -76,7 +76,7 @@ struct Measured {
 }
 
 fn main() -> Outcome<()> {
-    let asked = asked()?;
+    let arguments = arguments()?;
     let mut stages = Vec::new();
     for way in Way::ALL {
         match way.prepare() {
@@ -85,8 +85,8 @@ fn main() -> Outcome<()> {
         }
     }
     let mut measured: Vec<Measured> = Vec::new();
-    for _ in 0..asked.rounds {
-        for length in &asked.lengths {
+    for _ in 0..arguments.rounds {
+        for length in &arguments.lengths {
             for (way, stage) in &mut stages {
                 let rate = way.rate(stage, *length)?;
                 match measured.iter_mut().find(|one| (one.way, one.length) == (*way, *length)) {
@@ -96,16 +96,16 @@ fn main() -> Outcome<()> {
             }
         }
     }
-    for length in &asked.lengths {
+    for length in &arguments.lengths {
         print(&measured, *length);
     }
-    if let Some(file) = asked.json {
+    if let Some(file) = arguments.json {
         let ways = measured.iter().map(|one| {
             json!({"way": one.way.name(), "bytes": one.length, "rates": one.rates, "median": median(&one.rates)})
         });
-        let goals = asked.lengths.iter().flat_map(|length| {
+        let goals = arguments.lengths.iter().flat_map(|length| {
             let reached = move |goal: &Goal, ratio| {
-                json!({"of": goal.of.name(), "to": goal.to.name(), "bytes": length, "least": goal.least, "ratio": ratio})
+                json!({"of": goal.tested.name(), "to": goal.reference.name(), "bytes": length, "least": goal.min, "ratio": ratio})
             };
             ratios(&measured, *length).into_iter().map(move |(goal, ratio)| reached(goal, ratio))
         });
@@ -124,32 +124,35 @@ fn median(rates: &[f64]) -> f64 {
     }
 }
 
-fn found(measured: &[Measured], way: Way, length: usize) -> Option<&Measured> {
+fn rates_of(measured: &[Measured], way: Way, length: usize) -> Option<&Measured> {
     measured.iter().find(|one| (one.way, one.length) == (way, length))
 }
 
-/// The median of each ratio that has a goal, round by round: each compares what was measured within seconds.
+/// Returns the median of each ratio with a goal, computed by round: each compares rates measured within
+/// seconds.
 fn ratios(measured: &[Measured], length: usize) -> Vec<(&'static Goal, f64)> {
     let ratio = |goal: &'static Goal| {
-        let (of, to) = (found(measured, goal.of, length)?, found(measured, goal.to, length)?);
-        let ratios: Vec<f64> = of.rates.iter().zip(&to.rates).map(|(one, other)| one / other).collect();
+        let (tested, reference) =
+            (rates_of(measured, goal.tested, length)?, rates_of(measured, goal.reference, length)?);
+        let ratios: Vec<f64> =
+            tested.rates.iter().zip(&reference.rates).map(|(one, other)| one / other).collect();
         Some((goal, median(&ratios)))
     };
     GOALS.iter().filter_map(ratio).collect()
 }
 
 fn print(measured: &[Measured], length: usize) {
-    let kernel = found(measured, Way::Kernel, length).map_or(f64::NAN, |one| median(&one.rates));
+    let kernel = rates_of(measured, Way::Kernel, length).map_or(f64::NAN, |one| median(&one.rates));
     println!("\n{length} bytes\n{:<34}{:>7}  {:>15}  {:>8}", "", "Mpps", "from to", "/ kernel");
     for one in measured.iter().filter(|one| one.length == length) {
-        let [least, most] =
+        let [min, max] =
             [f64::min, f64::max].map(|choose| one.rates.iter().copied().reduce(choose).unwrap_or(f64::NAN));
         let middle = median(&one.rates);
-        let range = format!("{:.2} {:.2}", least / 1e6, most / 1e6);
+        let range = format!("{:.2} {:.2}", min / 1e6, max / 1e6);
         println!("{:<34}{:>7.2}  {range:>15}  {:>8.2}", one.way.name(), middle / 1e6, middle / kernel);
     }
-    for (Goal { of, to, least }, ratio) in ratios(measured, length) {
-        let word = if ratio >= *least { "reached" } else { "missed" };
-        println!("{} / {}: {ratio:.2}, goal {least}: {word}", of.name(), to.name());
+    for (Goal { tested, reference, min }, ratio) in ratios(measured, length) {
+        let word = if ratio >= *min { "reached" } else { "missed" };
+        println!("{} / {}: {ratio:.2}, goal {min}: {word}", tested.name(), reference.name());
     }
 }

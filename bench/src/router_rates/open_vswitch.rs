@@ -1,5 +1,5 @@
-//! Open vSwitch as Debian has it, with its data path in user space (AF_PACKET), in a namespace and a folder of its
-//! own: what forwards MPLS on Linux without a kernel that does.
+//! Open vSwitch of Debian with its user-space data path (AF_PACKET), in a separate namespace and folder: it
+//! forwards MPLS on Linux without kernel support.
 
 use super::Outcome;
 use super::stage::{OUT, RECEIVER};
@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What it does with a packet.
+/// Label operation of the switch.
 pub enum Task {
     Push(u32),
     Swap(u32, u32),
@@ -38,17 +38,17 @@ impl Task {
     }
 }
 
-/// It runs, and ends with this.
+/// Running switch, stopped on drop.
 pub struct Switch {
     folder: PathBuf,
     daemons: Vec<Child>,
 }
 
-/// Whether a program is there; the error names its package.
+/// Checks whether a program is installed; the error names its package.
 pub fn installed(program: &str, package: &str) -> Outcome<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = std::env::split_paths(&path).any(|folder| folder.join(program).exists());
-    is_there
+    let is_installed = std::env::split_paths(&path).any(|folder| folder.join(program).exists());
+    is_installed
         .then_some(())
         .ok_or_else(|| format!("{program} is not installed (apt-get install {package})").into())
 }
@@ -71,7 +71,7 @@ impl Switch {
         let mut daemon = Command::new("ovs-vswitchd");
         daemon.arg(&socket);
         switch.daemon(router, daemon)?;
-        // Redirected frames arrive where NAPI is on: with generic receive offload, or a program.
+        // Redirected frames arrive only if NAPI is enabled, by generic receive offload or by a program.
         ethtool::switch_on(router, "in", &["rx-gro".into()])?;
         let bridge = "--timeout=10 add-br br0 -- set bridge br0 datapath_type=netdev fail-mode=secure \
                       -- add-port br0 in -- set interface in ofport_request=1 \
@@ -83,7 +83,7 @@ impl Switch {
         Ok(switch)
     }
 
-    fn dress<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    fn configure<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
             command.env(variable, &self.folder);
         }
@@ -92,17 +92,17 @@ impl Switch {
 
     fn daemon(&mut self, router: &Namespace, mut command: Command) -> Outcome<()> {
         let log = std::fs::File::create(self.folder.join(format!("log-{}", self.daemons.len())))?;
-        self.dress(&mut command).stdout(Stdio::null()).stderr(log);
+        self.configure(&mut command).stdout(Stdio::null()).stderr(log);
         self.daemons.push(spawn_in(router, command)?);
         Ok(())
     }
 
     fn run(&self, router: &Namespace, command: &mut Command) -> Outcome<()> {
-        let command = self.dress(command);
+        let command = self.configure(command);
         let output = router.run(|| command.output())??;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(format!("{:?}: {said}", command.get_program()).into());
+            let message = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(format!("{:?}: {message}", command.get_program()).into());
         }
         Ok(())
     }
@@ -110,8 +110,8 @@ impl Switch {
     fn wait(&self, file: &str) -> Outcome<()> {
         let start = Instant::now();
         while !self.folder.join(file).exists() {
-            if start.elapsed() > PATIENCE {
-                return Err(format!("no {file} of Open vSwitch within {PATIENCE:?}").into());
+            if start.elapsed() > TIMEOUT {
+                return Err(format!("Open vSwitch did not create {file} within {TIMEOUT:?}").into());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -130,7 +130,7 @@ fn router_name(task: &Task) -> &'static str {
 impl Drop for Switch {
     fn drop(&mut self) {
         for daemon in self.daemons.iter_mut().rev() {
-            // One that has ended already is not there to end.
+            // Errors of daemons that have ended already are ignored.
             let _ = daemon.kill();
             let _ = daemon.wait();
         }

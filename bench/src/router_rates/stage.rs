@@ -1,4 +1,4 @@
-//! A generator, what is between, and a receiver: namespaces, links, frames and counts.
+//! Namespaces, links, frames and counters of a generator, a router and a receiver.
 
 use super::Outcome;
 use super::ways::FIRST;
@@ -19,23 +19,23 @@ pub const IN: Mac = [2, 0, 0, 0, 0, 2];
 pub const OUT: Mac = [2, 0, 0, 0, 0, 3];
 pub const RECEIVER: Mac = [2, 0, 0, 0, 0, 4];
 const SECONDS: f64 = 0.5;
-/// Frames of one run of the generator, whose preparation takes milliseconds, and of one batch there.
+/// Frames per run of the generator, whose setup takes milliseconds, and per batch of a run.
 pub const RUN: u32 = 1 << 20;
 const BATCH: u32 = 64;
 
-/// What is between generator and receiver, as long as it is kept.
+/// Network of generator, router and receiver, which exists as long as this value.
 pub struct Stage {
     pub tester: Namespace,
     pub router: Namespace,
-    /// What forwards.
+    /// Forwarder that must be kept alive.
     pub between: Box<dyn Any>,
 }
 
 impl Stage {
-    /// A router's namespace between both links, or one link from end to end.
-    pub fn new(is_direct: bool) -> Outcome<Stage> {
+    /// Creates a router's namespace between two links, or a single link.
+    pub fn new(is_single_link: bool) -> Outcome<Stage> {
         let (tester, router) = (Namespace::new()?, Namespace::new()?);
-        let links = match is_direct {
+        let links = match is_single_link {
             true => vec![(("from", SENDER), (&tester, "to", RECEIVER))],
             false => vec![(("from", SENDER), (&router, "in", IN)), (("to", RECEIVER), (&router, "out", OUT))],
         };
@@ -51,27 +51,27 @@ impl Stage {
     }
 }
 
-/// What a generator makes.
+/// Frames of a generator.
 #[derive(Clone, Copy)]
 pub struct Frames {
-    /// Its program.
+    /// BPF program of the generator.
     pub generator: &'static str,
-    /// Networks that frames go to.
+    /// Number of destination networks.
     pub networks: u32,
-    /// A label before the packet.
+    /// Label of the packets.
     pub label: Option<Label>,
-    /// Bytes of a frame, with its check sequence.
+    /// Frame length in bytes including the check sequence.
     pub length: usize,
 }
 
 impl Frames {
-    /// UDP to the first network.
+    /// Returns a frame with a UDP packet to the first network.
     pub fn template(&self) -> Vec<u8> {
         let kind = if self.label.is_some() { ethertype::MPLS } else { ethertype::IPV4 };
         let mut frame = [&IN[..], &SENDER, &kind.to_be_bytes()].concat();
         let entry = self.label.map(|label| Entry { label, traffic_class: 0, bottom: true, ttl: 64 });
         frame.extend(entry.into_iter().flat_map(Entry::to_bytes));
-        // Four bytes of the frame on a wire are its check sequence.
+        // On a wire, four bytes of the frame are its check sequence.
         let bytes = (self.length - 4 - frame.len()) as u16;
         let mut packet = vec![0; bytes.into()];
         (packet[0], packet[8], packet[9]) = (0x45, 64, 17);
@@ -85,19 +85,19 @@ impl Frames {
     }
 
     fn load(&self, names: &[&str], frame: &[u8]) -> Outcome<Ebpf> {
-        let mut beginning = [0_u64; 6];
-        for (word, bytes) in beginning.iter_mut().zip(frame.as_chunks::<8>().0) {
+        let mut start_of_frame = [0_u64; 6];
+        for (word, bytes) in start_of_frame.iter_mut().zip(frame.as_chunks::<8>().0) {
             *word = u64::from_ne_bytes(*bytes);
         }
         let labels = if self.label.is_some() { 4_u32 } else { 0 };
-        // Near the golden section, and without a common factor.
+        // Close to the golden ratio, and coprime to the number of networks.
         let step = (self.networks * 5 / 8..).find(|step| step % 2 == 1 && step % 5 != 0).unwrap_or(0);
         let step = step % self.networks;
         let mut program = EbpfLoader::new()
             .override_global("NETWORKS", &self.networks, true)
             .override_global("STEP", &step, true)
             .override_global("LABELS", &labels, true)
-            .override_global("BEGINNING", &beginning[..], true)
+            .override_global("BEGINNING", &start_of_frame[..], true)
             .load(RATES)?;
         for name in names {
             let xdp: &mut Xdp = program.program_mut(name).ok_or(*name)?.try_into()?;
@@ -107,7 +107,7 @@ impl Frames {
     }
 }
 
-/// Frames that arrive in a second.
+/// Returns received frames per second.
 pub fn rate(tester: &Namespace, frames: Frames) -> Outcome<f64> {
     let from = Netlink::open(tester)?.link("from")?.index;
     tester.run(|| {
@@ -116,19 +116,19 @@ pub fn rate(tester: &Namespace, frames: Frames) -> Outcome<f64> {
         let mut program = frames.load(&[frames.generator], &frame)?;
         let mut run = || generate(&mut program, frames.generator, &frame, from);
         run()?;
-        let (before, start) = (seen(&receiver)?, Instant::now());
+        let (before, start) = (received(&receiver)?, Instant::now());
         while start.elapsed().as_secs_f64() < SECONDS {
             run()?;
         }
         let elapsed = start.elapsed();
-        let arrived = seen(&receiver)? - before;
-        // What is still on its way is none of the next one's.
+        let arrived = received(&receiver)? - before;
+        // Frames in transit must not be counted in the next measurement.
         std::thread::sleep(Duration::from_millis(20));
         Ok(arrived as f64 / elapsed.as_secs_f64())
     })?
 }
 
-/// The receiver's counter of what arrives, which drops it. It ends with what is returned.
+/// Attaches the receiver, which counts and drops arriving frames until the returned value is dropped.
 pub fn receive(tester: &Namespace) -> Outcome<Ebpf> {
     let to = Netlink::open(tester)?.link("to")?.index;
     let none = Frames { generator: "", networks: 1, label: None, length: 64 };
@@ -139,7 +139,7 @@ pub fn receive(tester: &Namespace) -> Outcome<Ebpf> {
 }
 
 fn generate(program: &mut Ebpf, name: &str, frame: &[u8], from: u32) -> Outcome<()> {
-    // struct xdp_md: beginning, end, metadata, interface, queue, interface it leaves by.
+    // struct xdp_md: data, data_end, data_meta, ingress interface, queue, egress interface.
     let context = [0, frame.len() as u32, 0, from, 0, 0];
     let context: Vec<u8> = context.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
     let xdp: &mut Xdp = program.program_mut(name).ok_or(name)?.try_into()?;
@@ -153,7 +153,7 @@ fn generate(program: &mut Ebpf, name: &str, frame: &[u8], from: u32) -> Outcome<
     Ok(())
 }
 
-pub fn seen(program: &Ebpf) -> Outcome<u64> {
+pub fn received(program: &Ebpf) -> Outcome<u64> {
     let map = program.map("seen").ok_or("seen")?;
     let counts: PerCpuArray<&MapData, u64> = PerCpuArray::try_from(map)?;
     Ok(counts.get(&0, 0)?.iter().sum())

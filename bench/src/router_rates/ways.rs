@@ -1,8 +1,8 @@
-//! What is between generator and receiver.
+//! Forwarders between generator and receiver.
 
 use super::Outcome;
 use super::open_vswitch::{self, Task};
-use super::stage::{Frames, IN, OUT, RATES, RECEIVER, RUN, SENDER, Stage, rate, receive, seen};
+use super::stage::{Frames, IN, OUT, RATES, RECEIVER, RUN, SENDER, Stage, rate, receive, received};
 use aya::EbpfLoader;
 use aya::programs::{Xdp, XdpMode};
 use netstage_core::forward::Model;
@@ -24,25 +24,25 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Networks that packets go to: as usual, few, and as many as the Internet has.
+/// Numbers of destination networks: usual, few, and as many as the Internet has.
 pub const USUAL: u32 = 50_000;
 pub const FEW: u32 = 10;
 pub const MANY: u32 = 1_000_000;
-/// The first of them: 11.0.0.0/24.
+/// First network: 11.0.0.0/24.
 pub const FIRST: u32 = 11 << 24;
-/// What packets come with and leave with.
+/// Labels of received and of sent packets.
 pub const LABEL: u32 = 300;
 const SWAPPED: u32 = 400;
 const NEXT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
 
-/// A way from generator to receiver.
+/// Setup between generator and receiver.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Way {
-    /// The most there can be: frames as they are.
+    /// Unmodified frames, which gives the maximum rate.
     Bare,
-    /// The generator of the router tester: numbers, times and checksums.
+    /// Generator of the router tester, with numbers, timestamps and checksums.
     Stamped,
-    /// The one used here for routers.
+    /// Generator used here for routers.
     Scattered,
     Trafgen,
     Kernel,
@@ -95,7 +95,7 @@ impl Way {
         }
     }
 
-    /// Makes the stage it is measured on.
+    /// Creates the network on which the setup is measured.
     pub fn prepare(self) -> Outcome<Stage> {
         let is_direct = matches!(self, Way::Bare | Way::Stamped | Way::Scattered | Way::Trafgen);
         let mut stage = Stage::new(is_direct)?;
@@ -114,14 +114,14 @@ impl Way {
         Ok(stage)
     }
 
-    /// Frames that arrive in a second.
+    /// Returns received frames per second.
     pub fn rate(self, stage: &Stage, length: usize) -> Outcome<f64> {
         let networks = match self {
             Way::Ip(networks) => networks,
             _ => USUAL,
         };
-        let is_labelled = matches!(self, Way::Swap | Way::Pop | Way::SwitchSwap | Way::SwitchPop);
-        let label = Label::new(LABEL).filter(|_| is_labelled);
+        let is_labeled = matches!(self, Way::Swap | Way::Pop | Way::SwitchSwap | Way::SwitchPop);
+        let label = Label::new(LABEL).filter(|_| is_labeled);
         let generator = if self == Way::Bare { "bare" } else { "scatter" };
         let frames = Frames { generator, networks, label, length };
         match self {
@@ -132,14 +132,14 @@ impl Way {
     }
 }
 
-/// What the tester's generator sends if it is to send more than it can.
+/// Returns the rate of the tester's generator at an unattainable requested rate.
 fn by_tester(stage: &Stage, length: usize) -> Outcome<f64> {
     let receiver = receive(&stage.tester)?;
     let from = Netlink::open(&stage.tester)?.link("from")?.index;
     let stream = Stream {
         form: form::sent(Operation::Ip, Vec::new(), Ipv4Addr::new(10, 0, 0, 2).into(), [SENDER, IN]),
         to: Destinations { first: Ipv4Addr::from(FIRST).into(), networks: USUAL, peers: 1 },
-        // Without the header and the check sequence of Ethernet.
+        // Without Ethernet header and check sequence.
         lengths: vec![(length - 18) as u16],
         trial: 0,
         number: 0,
@@ -147,7 +147,7 @@ fn by_tester(stage: &Stage, length: usize) -> Outcome<f64> {
         frames: RUN.into(),
         most_lost_ns: u64::MAX,
     };
-    let (before, end) = (seen(&receiver)?, End::default());
+    let (before, end) = (received(&receiver)?, End::default());
     let mut start_ns = 0;
     let start = || {
         start_ns = monotonic_ns();
@@ -155,41 +155,41 @@ fn by_tester(stage: &Stage, length: usize) -> Outcome<f64> {
     };
     let sent = stage.tester.run(|| generator::in_kernel(&stream, from, start, &end))??;
     std::thread::sleep(Duration::from_millis(20));
-    let arrived = seen(&receiver)? - before;
+    let arrived = received(&receiver)? - before;
     if arrived < sent.sent {
         return Err(format!("{} of {} frames arrived", arrived, sent.sent).into());
     }
-    // The kernel's preparation is part of the time, as it is of the others'.
+    // The kernel's setup time is included, as in the other measurements.
     Ok(sent.sent as f64 * 1e9 / (sent.last_ns - start_ns) as f64)
 }
 
-/// What trafgen sends of the same frame, for a second.
+/// Returns the rate of trafgen for the same frame, measured for a second.
 fn by_trafgen(stage: &Stage, frames: Frames) -> Outcome<f64> {
     let receiver = receive(&stage.tester)?;
     let bytes: Vec<String> = frames.template().iter().map(|byte| byte.to_string()).collect();
     let file = std::env::temp_dir().join(format!("netstage-trafgen-{}.conf", std::process::id()));
     std::fs::write(&file, format!("{{ {} }}\n", bytes.join(", ")))?;
-    // What it starts itself ends with the first process of its namespace.
+    // Child processes end with the first process of the namespace.
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "trafgen"]);
     command.args(["--dev", "from", "--cpus", "1", "--num", "0", "--conf"]).arg(&file);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut sending = spawn_in(&stage.tester, command)?;
-    // It needs some time to begin.
+    // Trafgen needs time to start.
     std::thread::sleep(Duration::from_millis(500));
-    let (before, start) = (seen(&receiver)?, Instant::now());
+    let (before, start) = (received(&receiver)?, Instant::now());
     std::thread::sleep(Duration::from_millis(1000));
-    let rate = (seen(&receiver)? - before) as f64 / start.elapsed().as_secs_f64();
+    let rate = (received(&receiver)? - before) as f64 / start.elapsed().as_secs_f64();
     sending.kill()?;
     sending.wait()?;
     std::fs::remove_file(file)?;
     match rate > 0.0 {
         true => Ok(rate),
-        false => Err("trafgen sends nothing".into()),
+        false => Err("trafgen sent no frames".into()),
     }
 }
 
-/// The kernel forwards, with a route to each network.
+/// Configures the kernel to forward, with a route to each network.
 fn by_kernel(router: &Namespace) -> Outcome<()> {
     router.sysctl("net/ipv4/ip_forward", "1")?;
     let mut netlink = Netlink::open(router)?;
@@ -207,12 +207,12 @@ fn by_kernel(router: &Namespace) -> Outcome<()> {
         };
         netlink.add_route(&route)?;
     }
-    // Redirected frames arrive where NAPI is on: with generic receive offload, or a program.
+    // Redirected frames arrive only if NAPI is enabled, by generic receive offload or by a program.
     ethtool::switch_on(router, "in", &["rx-gro".into()])?;
     Ok(())
 }
 
-/// The least of programs forwards, by the kernel's routes.
+/// Attaches a minimal program that forwards by the kernel's routes.
 fn by_fib_lookup(router: &Namespace) -> Outcome<aya::Ebpf> {
     by_kernel(router)?;
     let mut netlink = Netlink::open(router)?;
@@ -226,7 +226,7 @@ fn by_fib_lookup(router: &Namespace) -> Outcome<aya::Ebpf> {
     Ok(program)
 }
 
-/// The router's program forwards, with a route to each network.
+/// Attaches the router's program, with a route to each network.
 fn by_program(router: &Namespace, way: Way) -> Outcome<Tables> {
     let shape = |first| Shape { first, rows: 16 };
     let sizes = Sizes { tables: vec![(shape(24), shape(16))], targets: 16, hops: 16 };
@@ -240,7 +240,7 @@ fn by_program(router: &Namespace, way: Way) -> Outcome<Tables> {
         let labels = labels.iter().filter_map(|number| Label::new(*number)).collect();
         Destination::Paths(vec![Path { interface: 1, via: Some(next), labels }])
     };
-    let told = |refused| format!("{refused}");
+    let to_text = |refused| format!("{refused}");
     let label = Label::new(LABEL).ok_or("a label")?;
     let (routes, networks) = match way {
         Way::Swap => (None, 0),
@@ -252,17 +252,17 @@ fn by_program(router: &Namespace, way: Way) -> Outcome<Tables> {
         Way::Swap => Meaning::Forward(path(&[SWAPPED])),
         _ => Meaning::Pop { table: 0 },
     };
-    fib.apply(&mut tables, &Change::Label(label, Some(meaning))).map_err(told)?;
+    fib.apply(&mut tables, &Change::Label(label, Some(meaning))).map_err(to_text)?;
     for network in 0..networks {
         let prefix = (0, (Ipv4Addr::from(FIRST + (network << 8)).into(), 24));
-        fib.apply(&mut tables, &Change::Route(prefix, routes.clone())).map_err(told)?;
+        fib.apply(&mut tables, &Change::Route(prefix, routes.clone())).map_err(to_text)?;
     }
-    let (inside, outside) =
+    let (in_index, out_index) =
         (Netlink::open(router)?.link("in")?.index, Netlink::open(router)?.link("out")?.index);
-    let program = tables.fast_path_mut().ok_or("it was loaded")?;
+    let program = tables.fast_path_mut().ok_or("the program is loaded")?;
     router.run(|| -> Outcome<()> {
-        program.attach(0, 0, inside, IN, None)?;
-        program.attach(1, 0, outside, OUT, None)?;
+        program.attach(0, 0, in_index, IN, None)?;
+        program.attach(1, 0, out_index, OUT, None)?;
         Ok(())
     })??;
     Ok(tables)

@@ -1,5 +1,5 @@
-//! A BGP session given arbitrary bytes, from its start or once it is up. Whatever comes, what it
-//! sends are whole messages, an error is its last word, and what it takes for routes can be read.
+//! BGP session that receives arbitrary bytes, from its start or once established. Sent messages must be whole,
+//! an error must be the last message, and accepted routes must be readable.
 
 use netstage_core::time::{Duration, Instant};
 use netstage_routing::bgp::machine::{Event, Machine, Settings, Side, State, Transmit};
@@ -31,7 +31,7 @@ fn machine(number: u8, four_octet_as: bool) -> Machine {
     machine
 }
 
-/// The types of messages sent, which are whole.
+/// Returns the types of whole messages.
 fn kinds(mut bytes: &[u8]) -> Vec<u8> {
     let mut kinds = Vec::new();
     while !bytes.is_empty() {
@@ -43,7 +43,7 @@ fn kinds(mut bytes: &[u8]) -> Vec<u8> {
 }
 
 pub fn run(bytes: &[u8]) {
-    // Whether the session is up, whether AS numbers have two bytes, and the size of pieces.
+    // Bits: established session, two-byte AS numbers, and the size of pieces.
     let Some((&mode, bytes)) = bytes.split_first() else { return };
     let mut tested = machine(1, mode & 2 == 0);
     let mut sent = Vec::new();
@@ -58,7 +58,7 @@ pub fn run(bytes: &[u8]) {
     }
     let mut is_closed = false;
     while let Some(transmit) = tested.poll_transmit() {
-        assert!(!is_closed, "nothing follows the end");
+        assert!(!is_closed, "nothing is sent after closing");
         match transmit {
             Transmit::Bytes(_, bytes) => sent.extend(kinds(&bytes)),
             Transmit::Close(_) => is_closed = true,
@@ -66,7 +66,7 @@ pub fn run(bytes: &[u8]) {
         }
     }
     assert_eq!(is_closed, tested.state() == State::Idle);
-    assert!(sent.iter().rev().skip(1).all(|&kind| kind != NOTIFICATION), "an error is the last word");
+    assert!(sent.iter().rev().skip(1).all(|&kind| kind != NOTIFICATION), "an error is the last message");
     let mut received = Received::new();
     while let Some(event) = tested.poll_event() {
         let Event::Update(update) = event else { continue };

@@ -1,4 +1,4 @@
-//! Captures from arbitrary bytes: a model that can run, or the reason why there is none.
+//! Captures from arbitrary bytes: a model that can run, or an error.
 
 use netstage_scenario::learned::ModelFile;
 use netstage_traffic::learn::{learn, parse};
@@ -10,7 +10,7 @@ pub fn run(bytes: &[u8]) {
     match learn("fuzz.pcap", bytes, None) {
         Ok(lesson) => {
             let text = lesson.file.to_json();
-            let again = ModelFile::from_json(&text).expect("what was learned is readable");
+            let again = ModelFile::from_json(&text).expect("a learned model is readable");
             assert_eq!(again.model, lesson.file.model);
         }
         Err(error) => assert!(!error.to_string().is_empty()),

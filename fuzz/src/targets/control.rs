@@ -1,5 +1,5 @@
-//! What agents and controllers say to each other, from arbitrary bytes: every message is read
-//! or refused, and whatever the order of requests, an agent stays with its controller.
+//! Messages between agents and controllers from arbitrary bytes: every message is read or rejected, and for any
+//! order of requests, an agent stays with its controller.
 
 use netstage_agent::Limits;
 use netstage_agent::measure::Timeline;
@@ -49,7 +49,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Whatever bins the other host tells of, only those of the run are kept.
+/// Only bins within the run are kept, whatever the other host reports.
 fn timeline(bins: Vec<FinishedBin>) {
     let (second, end) = (Duration::from_secs(1), Duration::from_secs(10));
     let mut timeline = Timeline::new(second, second, end, [1, 2], false);
@@ -58,12 +58,12 @@ fn timeline(bins: Vec<FinishedBin>) {
     while timeline.pop(end + end).is_some() {}
 }
 
-/// What was read is written and read back the same.
+/// A message that was read is written and read back unchanged.
 fn assignment(bytes: &[u8]) {
     let Ok(read) = read_assignment(task::VERSION, bytes) else { return };
-    let written = serde_json::to_vec(&read).expect("what was read can be written");
+    let written = serde_json::to_vec(&read).expect("a message that was read can be written");
     assert_eq!(read_assignment(task::VERSION, &written), Ok(read.clone()));
-    // What an agent for other hosts does of it concerns the two hosts only.
+    // After limits for foreign hosts were applied, flows are between the two hosts only.
     let peer = Peer { remote: "192.0.2.7:40000".parse().unwrap(), local: "192.0.2.1:5201".parse().unwrap() };
     let mut allowed = read;
     if Limits::default().apply(&mut allowed, peer).is_ok() {
@@ -85,7 +85,7 @@ fn requests(bytes: &[u8]) {
             0 => {
                 let accepted = session.attend(controller).is_ok();
                 if accepted {
-                    assert_eq!(owner.replace(controller), None, "only one attends");
+                    assert_eq!(owner.replace(controller), None, "only one controller attends");
                 }
                 accepted
             }
@@ -95,7 +95,7 @@ fn requests(bytes: &[u8]) {
             4 => session.collect(controller, run).is_ok(),
             5 => session.release(controller, run).is_ok(),
             6 => session.finish(controller).is_ok(),
-            // What the agent itself does in between.
+            // Transitions made by the agent itself.
             _ => {
                 match session.phase() {
                     Phase::Preparing => session.prepared(session.run(), run % 2 == 0),
@@ -105,6 +105,6 @@ fn requests(bytes: &[u8]) {
                 false
             }
         };
-        assert!(!accepted || owner == Some(controller), "only the owner is obeyed");
+        assert!(!accepted || owner == Some(controller), "only the owner's requests are accepted");
     }
 }

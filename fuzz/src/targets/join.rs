@@ -1,6 +1,6 @@
-//! What a stranger says who wants to join a fleet, from arbitrary bytes: tokens, messages, requests for
-//! certificates. Each is read or refused; what was read is written the same; and a certificate that was
-//! given names the agent it was given to, whatever the request asks for.
+//! Messages of an unauthenticated host that requests to join a fleet, from arbitrary bytes: tokens, messages,
+//! certificate requests. Each is read or rejected; what was read is written unchanged; and an issued
+//! certificate names the agent it was issued to, whatever the request contains.
 
 use netstage_agent::fleet::authority::{Authority, name_in};
 use netstage_agent::fleet::enrolment::generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
@@ -10,7 +10,7 @@ use prost::Message as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A fleet with one token that nobody can guess, in a folder that goes with it.
+/// Fleet with one token that cannot be guessed, in a temporary folder.
 struct World {
     folder: PathBuf,
     fleet: Fleet,
@@ -20,10 +20,10 @@ struct World {
 impl World {
     fn new() -> World {
         let folder = std::env::temp_dir().join(format!("netstage-fuzz-join-{}", std::process::id()));
-        let fleet = Fleet::create(&folder, "fuzz").expect("a folder can be made");
+        let fleet = Fleet::create(&folder, "fuzz").expect("a folder can be created");
         let (valid, lasting) = (Duration::from_secs(3600), Duration::from_secs(3600));
         fleet.token(&Grant { agent: "secret".into(), labels: Vec::new(), valid, lasting }).expect("a token");
-        let authority = fleet.authority().expect("it was made");
+        let authority = fleet.authority().expect("the authority exists");
         World { folder, fleet, authority }
     }
 
@@ -49,17 +49,17 @@ pub fn run(bytes: &[u8]) {
     match kind {
         b't' => token(bytes),
         b'j' => {
-            if let Ok(asked) = JoinRequest::decode(bytes) {
+            if let Ok(message) = JoinRequest::decode(bytes) {
                 WORLD.with(|world| {
-                    let joined = world.fleet.join(&world.authority, &asked.secret, &asked.request);
-                    assert!(joined.is_err(), "let in without a token");
-                    world.certificate(&asked.request);
+                    let joined = world.fleet.join(&world.authority, &message.secret, &message.request);
+                    assert!(joined.is_err(), "joined without a valid token");
+                    world.certificate(&message.request);
                 });
             }
         }
         b'n' => {
-            if let Ok(asked) = RenewRequest::decode(bytes) {
-                WORLD.with(|world| world.certificate(&asked.request));
+            if let Ok(message) = RenewRequest::decode(bytes) {
+                WORLD.with(|world| world.certificate(&message.request));
             }
         }
         b'c' => WORLD.with(|world| world.certificate(bytes)),

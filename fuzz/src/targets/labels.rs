@@ -1,6 +1,6 @@
-//! Label stacks, and the channel header and message beneath them, a measurement or a reference, from
-//! arbitrary bytes: taken or refused. What is taken is written back as it was, what is answered is
-//! a response no longer than its query, and a reference that is believed can be computed with.
+//! Label stacks, and the channel header and message below them, a measurement or a reference, from arbitrary
+//! bytes: accepted or rejected. Accepted data is written back unchanged, a response is no longer than its
+//! query, and an accepted reference is valid for computation.
 
 use netstage_core::fair::Egress;
 use netstage_core::fair::publication::{self, Heard};
@@ -11,7 +11,7 @@ use netstage_wire::loss_delay::{Message, Session, tlv};
 use netstage_wire::mpls::{Entry, Stack, write_stack};
 use netstage_wire::reference::Reference;
 
-/// Every digest of zeros is right, so that what lies behind it is reached.
+/// Accepts every digest of zeros, so that the code behind the check is reached.
 fn digest(_: u8, _: &[u8]) -> Option<[u8; 16]> {
     Some([0; 16])
 }
@@ -20,14 +20,17 @@ fn reference(payload: &[u8]) {
     let Ok((message, length)) = Reference::read(payload) else { return };
     let bytes = &payload[..length];
     let mut again = bytes.to_vec();
-    message.write(&mut again).expect("it was that long");
-    // Reserved bits are not kept.
+    message.write(&mut again).expect("the buffer has the original length");
+    // Reserved bits are not preserved.
     assert_eq!(again[4..], bytes[4..]);
     for authentication in [None, Some(Authentication { key: 1, digest: &digest })] {
         let mut heard = Heard::default();
         let Ok(published) = heard.take(Instant(1), &message, bytes, authentication) else { continue };
         assert_eq!(publication::message(message.number, &published, message.sent_ns), Some(message));
-        assert!(heard.take(Instant(2), &message, bytes, authentication).is_err(), "it was heard before");
+        assert!(
+            heard.take(Instant(2), &message, bytes, authentication).is_err(),
+            "a repeated message is rejected"
+        );
     }
 }
 
@@ -45,7 +48,7 @@ pub fn run(bytes: &[u8]) {
     reference(payload);
     let Ok((message, length)) = Message::read(payload) else { return };
     let mut again = payload[..length].to_vec();
-    message.write(&mut again).expect("it was that long");
+    message.write(&mut again).expect("the buffer has the original length");
     assert_eq!(Message::read(&again), Ok((message, length)));
     for found in tlv::of_message(&again).flatten() {
         let _ = found.content();
@@ -60,7 +63,7 @@ pub fn run(bytes: &[u8]) {
         assert!(response.is_response && found == length && length <= again.len());
         assert_eq!((response.session, response.counters[2]), (message.session, message.counters[0]));
         assert!(tlv::of_message(&packet[..length]).all(|tlv| tlv.is_ok()));
-        // Nothing was asked, so nothing is learnt.
+        // Without a query, a response is rejected.
         let mut querier = Querier::new(Session::from_bits(message.session.number()), 0, true);
         assert!(querier.read(&packet, authentication).is_err());
     }

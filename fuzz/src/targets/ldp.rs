@@ -1,8 +1,8 @@
-//! A speaker of the label distribution protocol, told arbitrary things by a peer and by its caller: it takes
-//! or refuses them, keeps no more than it may, says nothing that is none of its protocol, and has given
-//! every label back in the end, once.
+//! Speaker of the label distribution protocol with arbitrary input from a peer and its caller: it accepts or
+//! rejects the input, stores no more than its limits, sends only valid messages, and finally returns every
+//! label exactly once.
 //!
-//! The first byte configures it. Then come steps: what happens, how many bytes belong to it, and those.
+//! The first byte configures it. Steps follow: the kind of step, the number of its bytes, and the bytes.
 
 use netstage_core::ldp::{Binding, Config, Connection, Control, Event, Null, Speaker, Transmit};
 use netstage_core::time::{Duration, Instant};
@@ -15,37 +15,37 @@ use std::net::Ipv4Addr;
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const LOWER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const HIGHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
-const MOST_BINDINGS: usize = 8;
+const MAX_BINDINGS: usize = 8;
 
 struct Run {
     speaker: Speaker,
     now: Instant,
-    /// Where each connection that is open leads.
+    /// Peer of each open connection.
     open: BTreeMap<Connection, Ipv4Addr>,
     connections: u64,
     /// Labels that were bound and are not free yet.
     used: BTreeSet<Label>,
 }
 
-/// A PDU of a router with these messages.
+/// Returns a PDU of a router with these messages.
 fn framed(router: Ipv4Addr, messages: &[u8]) -> Vec<u8> {
     let length = (messages.len() + HEADER - 4) as u16;
     [&[0, 1][..], &length.to_be_bytes(), &router.octets(), &[0, 0], messages].concat()
 }
 
-/// A message of a type with these TLVs.
+/// Returns a message of a type with these TLVs.
 fn message(kind: [u8; 2], tlvs: &[u8]) -> Vec<u8> {
     let length = (tlvs.len() + 4) as u16;
     [&kind[..], &length.to_be_bytes(), &[0, 0, 0, 7], tlvs].concat()
 }
 
 impl Run {
-    fn step(&mut self, what: u8, bytes: &[u8]) {
+    fn step(&mut self, kind: u8, bytes: &[u8]) {
         let first = bytes.first().copied().unwrap_or(0);
-        let peer = if what & 0x80 == 0 { HIGHER } else { LOWER };
+        let peer = if kind & 0x80 == 0 { HIGHER } else { LOWER };
         let connection =
             self.open.iter().find(|(_, remote)| **remote == peer).map(|(connection, _)| *connection);
-        match (what & 0x0f, connection) {
+        match (kind & 0x0f, connection) {
             (0, _) => self.speaker.handle_hello(self.now, 0, peer, bytes),
             (1, _) => self.speaker.handle_hello(self.now, 0, peer, &framed(peer, &message([1, 0], bytes))),
             (2, _) => {
@@ -71,7 +71,7 @@ impl Run {
             }
             (8, _) => {
                 let fec = Fec::prefix(Ipv4Addr::new(10, first & 3, 0, 0).into(), 16).expect("it is short");
-                // The caller gives no label again before it is free.
+                // The caller must not reuse a label before it is free.
                 let label = Label::new(16 + u32::from(first)).filter(|label| !self.used.contains(label));
                 let next_hops = vec![peer.into()];
                 let binding = match label {
@@ -110,18 +110,18 @@ impl Run {
                     self.speaker.handle_connected(self.now, peer, connection);
                 }
                 Transmit::Close { connection } => {
-                    assert!(self.open.remove(&connection).is_some(), "it was open");
+                    assert!(self.open.remove(&connection).is_some(), "the connection was open");
                 }
             }
         }
         while let Some(event) = self.speaker.poll_event() {
             if let Event::Free { label } = event {
-                assert!(self.used.remove(&label), "it was used");
+                assert!(self.used.remove(&label), "the label was in use");
             }
         }
         let peers: Vec<Identifier> = self.speaker.peers().collect();
         for peer in peers {
-            assert!(self.speaker.mappings_of(peer).count() <= MOST_BINDINGS);
+            assert!(self.speaker.mappings_of(peer).count() <= MAX_BINDINGS);
         }
     }
 }
@@ -132,14 +132,14 @@ pub fn run(bytes: &[u8]) {
     config.control = if settings & 1 == 0 { Control::Independent } else { Control::Ordered };
     config.null = if settings & 2 == 0 { Null::Implicit } else { Null::Explicit };
     config.loop_detection = (settings & 4 != 0).then_some(settings >> 3);
-    config.most_bindings = MOST_BINDINGS;
+    config.most_bindings = MAX_BINDINGS;
     let mut speaker = Speaker::new(config);
     speaker.add_interface(Instant::ZERO, 0);
     let (open, used) = (BTreeMap::new(), BTreeSet::new());
     let mut run = Run { speaker, now: Instant::ZERO, open, connections: 0, used };
-    while let [what, length, tail @ ..] = rest {
+    while let [kind, length, tail @ ..] = rest {
         let (head, tail) = tail.split_at(tail.len().min((*length).into()));
-        run.step(*what, head);
+        run.step(*kind, head);
         rest = tail;
     }
     run.speaker.shut_down(run.now);

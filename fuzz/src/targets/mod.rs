@@ -1,5 +1,5 @@
-//! What is asked of each reader of foreign bytes, whatever bytes it is given. A folder of `corpus` is named as
-//! its target.
+//! Requirements on each reader of foreign bytes, for any input. Each folder of `corpus` is named like its
+//! target.
 
 mod bgp;
 mod capture;
@@ -18,10 +18,10 @@ mod scenario;
 mod series;
 mod stamp;
 
-/// A target panics where its reader is wrong.
+/// Target, which panics if its reader is wrong.
 pub type Target = fn(&[u8]);
 
-/// All of them, by name.
+/// All targets by name.
 pub const ALL: [(&str, Target); 16] = [
     ("bgp", bgp::run),
     ("capture", capture::run),

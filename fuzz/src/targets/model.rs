@@ -1,4 +1,4 @@
-//! Model files from arbitrary bytes: refused, or fit to run for a while without panic or end.
+//! Model files from arbitrary bytes: rejected, or able to run for a while without panic or endless loop.
 
 use netstage_core::rng::Stream;
 use netstage_core::time::Instant;

@@ -1,5 +1,5 @@
-//! MRT files from arbitrary bytes: read or refused. What is read can be announced and withdrawn,
-//! every route once.
+//! MRT files from arbitrary bytes: read or rejected. Every route that was read can be announced and withdrawn
+//! exactly once.
 
 use netstage_routing::bgp::inject::{Action, Injection, Order};
 use netstage_routing::bgp::nlri::Family;

@@ -1,5 +1,5 @@
-//! Messages about routes, labels and neighbours, as the kernel and routing daemons send them, from arbitrary
-//! bytes: they are taken, or refused, and change no more than they say.
+//! Messages about routes, labels and neighbors, as sent by the kernel and routing daemons, from arbitrary
+//! bytes: accepted or rejected, without changing anything else.
 
 use netstage_core::forward::Model;
 use netstage_core::forward::lpm::Shape;
@@ -42,13 +42,13 @@ pub fn run(bytes: &[u8]) {
             Heard::Link | Heard::Overrun => None,
         };
         if let Some(change) = change {
-            // There is room for few.
+            // The tables are small, so errors are expected.
             let _ = fib.apply(&mut tables, &change);
         }
     }
-    // Taken back, nothing is left but neighbours on their links.
+    // After withdrawal, only neighbors remain.
     for change in ranked.replace(Ranked::default()) {
-        fib.apply(&mut tables, &change).expect("what is taken back needs no room");
+        fib.apply(&mut tables, &change).expect("a withdrawal needs no room");
     }
     assert_eq!((tables.route_count(), fib.label_count()), (0, 0));
 }

@@ -1,6 +1,5 @@
-//! Ethernet, IP, UDP and TCP headers from arbitrary bytes: taken or refused within their bounds.
-//! What a router changes keeps right checksums right, and what it answers is a whole packet that
-//! is not answered again.
+//! Ethernet, IP, UDP and TCP headers from arbitrary bytes: accepted or rejected within their bounds. Changes by
+//! a router keep valid checksums valid, and a response is a whole packet that is not answered again.
 
 use netstage_wire::checksum::Sum;
 use netstage_wire::ip::{self, Ecn, protocol, v4, v6};
@@ -51,21 +50,21 @@ fn packet(bytes: &[u8]) {
     }
 }
 
-/// A hop's changes: whether the checksum is right, they do not change.
+/// Changes by a hop, which preserve the validity of the checksum.
 fn change(bytes: &[u8]) {
     let mut changed = bytes.to_vec();
     if let Ok(mut header) = v4::HeaderMut::new(&mut changed) {
         header.decrement_ttl();
         header.set_ecn(Ecn::CongestionExperienced);
         header.set_dscp(46);
-        let is_right = |bytes| v4::View::new(bytes).expect("it was one").checksum_is_right();
+        let is_right = |bytes| v4::View::new(bytes).expect("the packet was valid before").checksum_is_right();
         assert_eq!(is_right(&changed), is_right(bytes));
     } else if let Ok(mut header) = v6::HeaderMut::new(&mut changed) {
         header.decrement_hop_limit();
         header.set_ecn(Ecn::CongestionExperienced);
         header.set_dscp(46);
     }
-    let view = ip::View::new(&changed).expect("lengths are as before");
+    let view = ip::View::new(&changed).expect("lengths are unchanged");
     assert_eq!((view.ecn(), view.dscp()), (Ecn::CongestionExperienced, 46));
 }
 
@@ -73,7 +72,7 @@ fn answer(offending: &[u8]) {
     let mut buffer = [0; icmp::MAX_V6];
     let router = [192, 0, 2, 1].into();
     if let Ok(length) = icmp::fragmentation_needed(offending, router, 1400, &mut buffer) {
-        let answer = v4::View::new(&buffer[..length]).expect("an answer is a packet");
+        let answer = v4::View::new(&buffer[..length]).expect("a response is a packet");
         assert!(answer.checksum_is_right() && answer.packet().len() == length);
         assert_eq!(Sum::ZERO.bytes(answer.transport().payload).folded(), 0xffff);
         let again = icmp::fragmentation_needed(answer.packet(), router, 1400, &mut [0; icmp::MAX_V4]);
@@ -81,8 +80,8 @@ fn answer(offending: &[u8]) {
     }
     let router = [0xfd; 16].into();
     if let Ok(length) = icmp::packet_too_big(offending, router, 1400, &mut buffer) {
-        let answer = v6::View::new(&buffer[..length]).expect("an answer is a packet");
-        let message = answer.transport().expect("it has no extensions").payload;
+        let answer = v6::View::new(&buffer[..length]).expect("a response is a packet");
+        let message = answer.transport().expect("a response has no extension headers").payload;
         let (source, destination) = (answer.source().into(), answer.destination().into());
         let sum = ip::pseudo_header(source, destination, protocol::ICMPV6, message.len() as u32);
         assert_eq!(sum.bytes(message).folded(), 0xffff);

@@ -1,7 +1,7 @@
-//! The provider edge's engine, given frames from customers and from the core: whatever comes, no
-//! buffer is lost, and what is delivered is a whole frame of a circuit that there is.
+//! Engine of the provider edge with frames from customers and from the core: no buffer is lost, and every
+//! delivered frame is whole and belongs to an existing circuit.
 //!
-//! Input: records of side (a bit), milliseconds that pass, length (two bytes) and a frame.
+//! Input: records of side (one bit), elapsed milliseconds, length (two bytes) and frame.
 
 use netstage_core::edge::TICK;
 use netstage_core::time::{Duration, Instant};
@@ -50,8 +50,8 @@ impl ports::Port for Memory {
     }
 }
 
-/// One VPN per way through the core, with the same addresses: VLAN and labels tell them apart.
-/// The first VPN is a reference of this router's, and the others follow one of two peers tell.
+/// One VPN per path through the core, with the same addresses: VLAN and labels distinguish them. The first VPN
+/// is a reference of this router, and the others follow references published by two peers.
 const CONFIGURATION: &str = r#"
 [pe]
 core = ["core"]
@@ -102,13 +102,13 @@ static ROUTER: LazyLock<Router> = LazyLock::new(|| {
             100 + number,
         );
     }
-    pe::parse("pe.toml", &text).expect("the configuration is right")
+    pe::parse("pe.toml", &text).expect("the configuration is valid")
 });
 
 fn machine() -> Machine {
     let interfaces = [("core", [2, 0, 0, 0, 0, 2]), ("customers", [2, 0, 0, 0, 0, 1])];
     let mut peers = vec![Peer::default(); 4];
-    // Authenticated: messages come no further than the digest.
+    // Authenticated: messages are rejected at the digest.
     peers[3].keys = Keys::new(1, &[(1, b"key".to_vec())]);
     Machine {
         interfaces: interfaces.map(|(name, mac)| (name.into(), Interface { mac, mtu: 1500 })).into(),

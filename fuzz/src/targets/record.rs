@@ -1,4 +1,5 @@
-//! record.json from arbitrary bytes: read, or refused with a reason; what was read is written back the same.
+//! record.json from arbitrary bytes: read, or rejected with an error; a record that was read is written back
+//! unchanged.
 
 use netstage_scenario::record::Record;
 
@@ -6,7 +7,7 @@ pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match Record::from_json(&text) {
         Ok(record) => {
-            let again = Record::from_json(&record.to_json()).expect("what was written is readable");
+            let again = Record::from_json(&record.to_json()).expect("a written record is readable");
             assert_eq!(record.to_json(), again.to_json());
         }
         Err(error) => assert!(!error.to_string().is_empty()),

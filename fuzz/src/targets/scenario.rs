@@ -1,4 +1,5 @@
-//! Scenario files from arbitrary bytes: read or refused with a place, and written back the same.
+//! Scenario files from arbitrary bytes: read, or rejected with a position; a scenario that was read is written
+//! back unchanged.
 
 use netstage_scenario::{Options, parse};
 

@@ -1,4 +1,4 @@
-//! Parquet files of series from arbitrary bytes, as run files and as a record's.
+//! Parquet files of series from arbitrary bytes, as run files and as files of a record.
 
 use bytes::Bytes;
 use netstage_study::series::{SeriesReader, read_run};

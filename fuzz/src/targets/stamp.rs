@@ -1,5 +1,5 @@
-//! STAMP packets from arbitrary bytes, at a reflector and at a sender: taken or refused. What is
-//! reflected is as long as what came, and the reply of a session's own packet is taken.
+//! STAMP packets from arbitrary bytes, at a reflector and at a sender: accepted or rejected. A reflected packet
+//! has the length of the received one, and the reply to a session's own packet is accepted.
 
 use netstage_core::measure::stamp::{Arrival, Moment, Reflector, ReflectorConfig, Sender, SenderConfig};
 use netstage_core::time::Instant;
@@ -7,7 +7,7 @@ use netstage_wire::stamp::tlv::places;
 use netstage_wire::stamp::{Mode, ReflectorPacket, SenderPacket};
 use std::net::SocketAddr;
 
-/// Every digest is right, so that what lies behind it is reached.
+/// Accepts every digest, so that the code behind the check is reached.
 fn mac(_: &[&[u8]]) -> [u8; 16] {
     [0; 16]
 }
@@ -38,7 +38,7 @@ pub fn run(bytes: &[u8]) {
             continue;
         }
         assert_eq!(reply.len(), packet.len());
-        // The TLVs stand where they stood.
+        // The TLVs keep their positions.
         assert!(
             places(&reply, mode.base()).map(|place| place.map(|place| place.end)).eq(places(
                 &packet,
@@ -46,7 +46,7 @@ pub fn run(bytes: &[u8]) {
             )
             .map(|place| place.map(|place| place.end)))
         );
-        let asked = SenderPacket::read(&packet, mode).expect("it was reflected");
+        let asked = SenderPacket::read(&packet, mode).expect("the packet was reflected");
         let answer = ReflectorPacket::read(&reply, mode).expect("a reply is whole");
         assert_eq!((answer.sender, answer.session), (asked, asked.session));
     }

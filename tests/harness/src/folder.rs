@@ -1,4 +1,4 @@
-//! Folders that go when their test does, and waiting.
+//! Temporary folders, and waiting for a condition.
 
 use std::fs;
 use std::io::Write;
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A folder that goes when the test does.
+/// Folder that is removed at the end of its test.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Creates an empty folder. The name tells people whose it is; two tests may use the same.
+    /// Creates an empty folder. The name identifies its test to people; several tests may use the same.
     pub fn new(name: &str) -> Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -26,8 +26,8 @@ impl Folder {
 
     /// Writes a program and returns its path.
     ///
-    /// install(1) writes it: a file that this process had open for writing could still be open in a child that another
-    /// thread is starting, and would not be executed (ETXTBSY).
+    /// Uses install(1): a file that this process had open for writing might still be open in a child that
+    /// another thread is starting, and could then not be executed (ETXTBSY).
     pub fn program(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.join(name);
         let mut install = Command::new("install");
@@ -59,7 +59,7 @@ impl Drop for Folder {
     }
 }
 
-/// Waits until it holds, at most this long.
+/// Waits until `holds` returns true; returns false after the time limit.
 pub fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     while !holds() {

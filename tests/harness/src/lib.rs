@@ -1,8 +1,8 @@
-//! Test binaries that report what they skipped, and why.
+//! Test binaries that report skipped tests and the reason.
 //!
-//! A test states at its top what it [`needs`]; [`skip`] is for what turns out later. A test whose needs are not met is
-//! reported as ignored, by its name and with the reason; a panic is a failure, as ever. Options, filters and output are
-//! those of Rust's own test harness, from `libtest-mimic`.
+//! A test starts with its requirements ([`needs`]); [`skip`] is for conditions found later. A test with unmet
+//! requirements is reported as ignored, with the reason; a panic is a failure. Options, filters and output are
+//! those of Rust's test harness, provided by `libtest-mimic`.
 //!
 //! ```
 //! mod links {
@@ -22,12 +22,12 @@
 //! netstage_harness::main![links];
 //! ```
 //!
-//! Such a binary has `harness = false` in its crate's `Cargo.toml`. A test that no list names is dead code, which the
-//! compiler reports.
+//! Such a binary has `harness = false` in its crate's `Cargo.toml`. A test missing from all lists is dead code,
+//! which the compiler reports.
 //!
-//! Two variables of the environment say how it is run: `NETSTAGE_TESTS=quick` leaves out whatever needs a privilege, a
-//! namespace or more than a second, and `NETSTAGE_TESTS_REPORT` names a file to which every skip is appended, for
-//! `scripts/test.sh`.
+//! Two environment variables control a run: `NETSTAGE_TESTS=quick` leaves out tests that need a privilege, a
+//! namespace or more than a second, and `NETSTAGE_TESTS_REPORT` names a file to which each skip is appended,
+//! for `scripts/test.sh`.
 //!
 //! Invariant: a test that returns has run to its end.
 
@@ -45,19 +45,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-/// How many tests run at once, for each processor.
+/// Number of concurrent tests per processor.
 const TESTS_PER_PROCESSOR: usize = 2;
 
-/// Why a test cannot tell anything here.
+/// Kind of skip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The machine lacks something.
+    /// The machine lacks a feature.
     Missing,
-    /// The machine has other things to do.
+    /// The machine is too busy.
     Busy,
-    /// Only `make test` runs it.
+    /// Run by `make test` only.
     Slow,
-    /// Only `make test-full` runs it.
+    /// Run by `make test-full` only.
     Ignored,
 }
 
@@ -72,18 +72,18 @@ impl Kind {
     }
 }
 
-/// What a skipped test unwinds with.
+/// Payload with which a skipped test unwinds.
 struct Skip {
     kind: Kind,
     reason: String,
 }
 
-/// Ends the test as skipped: something it needs is missing here.
+/// Skips the test because a requirement is missing.
 pub fn skip(reason: impl Into<String>) -> ! {
     unwind(Kind::Missing, reason)
 }
 
-/// Ends the test as skipped: the machine was too busy to tell anything.
+/// Skips the test because the machine was too busy for a valid result.
 pub fn skip_busy(reason: impl AsRef<str>) -> ! {
     unwind(Kind::Busy, format!("the machine was too busy: {}", reason.as_ref().trim()))
 }
@@ -93,7 +93,7 @@ fn unwind(kind: Kind, reason: impl Into<String>) -> ! {
     resume_unwind(Box::new(Skip { kind, reason: reason.into() }))
 }
 
-/// A test of a list that [`tests!`] makes.
+/// Entry of a list created by [`tests!`].
 pub struct Test {
     name: String,
     ignored: Option<&'static str>,
@@ -101,7 +101,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// The test of this name in this module; `ignored` tells why only `--ignored` runs it.
+    /// Creates an entry; `ignored` is the reason for running the test only with `--ignored`.
     pub fn new(module: &str, name: &str, ignored: Option<&'static str>, run: fn()) -> Test {
         let name = match module.split_once("::") {
             Some((_, module)) => format!("{module}::{name}"),
@@ -112,8 +112,8 @@ impl Test {
 
     fn trial(self, arguments: &Arguments, report: &Arc<Report>) -> Trial {
         let Test { name, ignored, run } = self;
-        let (of_report, told) = (Arc::clone(report), name.clone());
-        let trial = Trial::ignorable_test(name, move || outcome(&told, run, &of_report));
+        let (report_handle, test_name) = (Arc::clone(report), name.clone());
+        let trial = Trial::ignorable_test(name, move || outcome(&test_name, run, &report_handle));
         let trial = trial.with_ignored_flag(ignored.is_some());
         if let Some(reason) = ignored
             && !arguments.list
@@ -126,7 +126,8 @@ impl Test {
     }
 }
 
-/// Runs a test in a thread of its own, since some change theirs for good: its namespace, say.
+/// Runs a test in its own thread, because some tests change their thread permanently, for example its
+/// namespace.
 fn outcome(name: &str, run: fn(), report: &Report) -> Result<Completion, Failed> {
     let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
     let Err(payload) = thread.join() else { return Ok(Completion::Completed) };
@@ -139,20 +140,20 @@ fn outcome(name: &str, run: fn(), report: &Report) -> Result<Completion, Failed>
     }
 }
 
-/// Runs the tests of these lists as the command line says, a test of each list in turn: those of one list often wait for
-/// the same thing.
+/// Runs the lists as the command line requires, taking a test of each list in turn, because tests of one list
+/// often wait for the same resource.
 pub fn run(lists: impl IntoIterator<Item = Vec<Test>>) -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // These tests wait for sessions, timers and trials more than they compute.
+    // The tests mostly wait for sessions, timers and trials.
     let processors = thread::available_parallelism().map_or(1, usize::from);
     arguments.test_threads.get_or_insert(TESTS_PER_PROCESSOR * processors);
     let report = Arc::new(Report::of_environment());
-    let tests = in_turn(lists).into_iter().map(|test| test.trial(&arguments, &report));
+    let tests = interleave(lists).into_iter().map(|test| test.trial(&arguments, &report));
     libtest_mimic::run(&arguments, tests.collect()).exit_code()
 }
 
-/// The first of each list, then the second of each, and so on.
-fn in_turn<T>(lists: impl IntoIterator<Item = Vec<T>>) -> Vec<T> {
+/// Merges the lists by taking the first entry of each, then the second of each, and so on.
+fn interleave<T>(lists: impl IntoIterator<Item = Vec<T>>) -> Vec<T> {
     let mut lists: Vec<_> = lists.into_iter().map(Vec::into_iter).collect();
     let mut all = Vec::new();
     while !lists.is_empty() {
@@ -166,7 +167,7 @@ fn in_turn<T>(lists: impl IntoIterator<Item = Vec<T>>) -> Vec<T> {
     all
 }
 
-/// Lists a module's tests, as its function `tests`.
+/// Defines the function `tests` of a module, which returns the list of its tests.
 #[macro_export]
 macro_rules! tests {
     (@ignored) => { None };
@@ -183,7 +184,7 @@ macro_rules! tests {
     };
 }
 
-/// Makes `main`, which runs the lists of these modules; `self` is the file it stands in.
+/// Defines `main`, which runs the lists of these modules; `self` is the current file.
 #[macro_export]
 macro_rules! main {
     ($($($module:ident)::+),* $(,)?) => {
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_take_turns_until_each_has_ended() {
-        assert_eq!(in_turn([vec![1, 4], vec![], vec![2, 5, 6], vec![3]]), [1, 2, 3, 4, 5, 6]);
+    fn lists_are_merged_in_turn() {
+        assert_eq!(interleave([vec![1, 4], vec![], vec![2, 5, 6], vec![3]]), [1, 2, 3, 4, 5, 6]);
     }
 }

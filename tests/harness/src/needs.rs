@@ -1,4 +1,4 @@
-//! What a test needs of its machine, each by a function that ends the test as skipped where it is not met.
+//! Requirements of tests. Each function skips the test if its requirement is not met.
 
 use crate::{Kind, skip, unwind};
 use std::fs;
@@ -10,100 +10,100 @@ use std::time::{Duration, Instant};
 
 /// CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN of capabilities(7).
 const NETWORK: u64 = 1 << 12 | 1 << 13 | 1 << 21;
-/// Programs that no user's search path leads to.
+/// Folders of programs outside the usual search path.
 const FOLDERS: [&str; 5] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/frr", "/usr/libexec/frr"];
 
-/// Whether this run leaves out what needs a privilege, a namespace or more than a second.
+/// Returns whether this run leaves out tests that need a privilege, a namespace or more than a second.
 pub fn is_quick() -> bool {
     std::env::var("NETSTAGE_TESTS").is_ok_and(|value| value == "quick")
 }
 
-fn not_quick(what: &str) {
+fn skip_if_quick(requirement: &str) {
     if is_quick() {
-        unwind(Kind::Slow, format!("{what}: left to `make test`"));
+        unwind(Kind::Slow, format!("{requirement}: run by `make test`"));
     }
 }
 
-/// More than a second of real time: about this many.
+/// Requires this many seconds of real time, if more than one.
 pub fn time(seconds: u32) {
-    not_quick(&format!("takes {seconds} s"));
+    skip_if_quick(&format!("takes {seconds} s"));
 }
 
-/// How many random cases to try where all are so many: a tenth, where a second must do.
+/// Returns the number of random cases to try: a tenth in a quick run.
 pub fn cases(all: u32) -> u32 {
     if is_quick() { all.div_ceil(10) } else { all }
 }
 
-/// The user root.
+/// Requires root.
 pub fn root() {
-    not_quick("needs root");
+    skip_if_quick("needs root");
     if effective_user() != Some(0) {
         skip("needs root");
     }
 }
 
-/// Any user but root: some things root cannot be refused.
+/// Requires a user other than root, for permissions that root always has.
 pub fn another_user_than_root() {
     if effective_user() == Some(0) {
-        skip("needs a user who is not root");
+        skip("needs a user other than root");
     }
 }
 
-/// Network namespaces with programs in them: CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW.
+/// Requires network namespaces with processes inside: CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW.
 pub fn namespaces() {
-    not_quick("needs namespaces");
+    skip_if_quick("needs namespaces");
     if !holds_capabilities() {
         skip("needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW");
     }
 }
 
-/// Whether [`namespaces`] is met, for tests that check less without.
+/// Returns whether [`namespaces`] is met, for tests that check less without them.
 pub fn are_namespaces_allowed() -> bool {
     !is_quick() && holds_capabilities()
 }
 
-/// Network namespaces, if only those of a user namespace, as `--on emu` makes them.
+/// Requires network namespaces, possibly those of a user namespace, as used by `--on emu`.
 pub fn emulation() {
     static CAN: OnceLock<bool> = OnceLock::new();
-    not_quick("needs namespaces");
-    let of_a_user = || {
+    skip_if_quick("needs namespaces");
+    let in_user_namespace = || {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--net", "true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
-    if !CAN.get_or_init(|| holds_capabilities() || of_a_user()) {
-        skip("network namespaces are not allowed here");
+    if !CAN.get_or_init(|| holds_capabilities() || in_user_namespace()) {
+        skip("network namespaces are not permitted");
     }
 }
 
-/// A program, of a Debian package; returns where it is.
+/// Requires a program of a Debian package; returns its path.
 pub fn program(name: &str, package: &str) -> PathBuf {
     find(name).unwrap_or_else(|| skip(format!("needs {name} (Debian: {package})")))
 }
 
-/// Whether the program is installed.
+/// Returns whether the program is installed.
 pub fn has_program(name: &str) -> bool {
     find(name).is_some()
 }
 
-/// A feature of the kernel, which the test has looked for.
-pub fn kernel(feature: &str, is_there: bool) {
-    if !is_there {
+/// Requires a kernel feature, whose presence the test has determined.
+pub fn kernel(feature: &str, is_present: bool) {
+    if !is_present {
         skip(format!("this kernel has no {feature}"));
     }
 }
 
-/// Processors that other programs leave alone: waits half a minute for a moment of it.
+/// Requires idle processors; waits up to half a minute for them.
 pub fn quiet_machine(reason: &str) {
     const LIMIT: Duration = Duration::from_secs(30);
-    const LOOK: Duration = Duration::from_millis(500);
-    not_quick("needs a quiet machine");
+    const INTERVAL: Duration = Duration::from_millis(500);
+    skip_if_quick("needs a quiet machine");
     let begin = Instant::now();
     loop {
         let before = processors();
-        // A share of time takes time.
-        thread::sleep(LOOK);
+        // The idle share is measured over this time.
+        thread::sleep(INTERVAL);
         let (Some((idle, all)), Some((idle_before, all_before))) = (processors(), before) else { return };
         if 2 * (idle - idle_before) >= all - all_before {
             return;
@@ -114,7 +114,7 @@ pub fn quiet_machine(reason: &str) {
     }
 }
 
-/// Time all processors were idle, and all time, in ticks (proc_stat(5)).
+/// Returns the idle time and total time of all processors in ticks (proc_stat(5)).
 fn processors() -> Option<(u64, u64)> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let ticks: Vec<u64> =
@@ -138,6 +138,6 @@ fn effective_user() -> Option<u32> {
 }
 
 fn holds_capabilities() -> bool {
-    let held = status("CapEff:").and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    held.is_some_and(|held| held & NETWORK == NETWORK)
+    let mask = status("CapEff:").and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & NETWORK == NETWORK)
 }

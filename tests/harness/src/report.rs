@@ -1,18 +1,18 @@
-//! The file of skips that `scripts/test.sh` reads.
+//! Report of skipped tests, which `scripts/test.sh` reads.
 
 use crate::Kind;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-/// Where skips are written, if anywhere.
+/// Destination of the report, if any.
 pub struct Report {
     binary: String,
     file: Option<PathBuf>,
 }
 
 impl Report {
-    /// As `NETSTAGE_TESTS_REPORT` has it.
+    /// Creates the report requested by `NETSTAGE_TESTS_REPORT`.
     pub fn of_environment() -> Report {
         let program = std::env::current_exe().ok();
         let name = program.as_deref().and_then(|path| path.file_stem()).unwrap_or_default().to_string_lossy();
@@ -21,14 +21,14 @@ impl Report {
         Report { binary, file: std::env::var_os("NETSTAGE_TESTS_REPORT").map(PathBuf::from) }
     }
 
-    /// Appends a line: binary, test, kind and reason, with tabs between them.
+    /// Appends a line: binary, test, kind and reason, separated by tabs.
     pub fn skipped(&self, test: &str, kind: Kind, reason: &str) {
         let Some(file) = &self.file else { return };
         let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
         let line = format!("{}\t{test}\t{}\t{reason}\n", self.binary, kind.name());
         let mut file =
             OpenOptions::new().create(true).append(true).open(file).expect("NETSTAGE_TESTS_REPORT");
-        // One call, so that lines of several binaries stay whole.
+        // One call, so that lines of several binaries are not mixed.
         file.write_all(line.as_bytes()).expect("NETSTAGE_TESTS_REPORT");
     }
 }

@@ -1,6 +1,6 @@
-//! Tables that scenarios of tests have in common.
+//! Scenario tables shared by tests.
 
-/// The tables of nodes, those of one kind together, and of links, each as `name:end,end`.
+/// Returns the tables of nodes, grouped by kind, and of links, each given as `name:end,end`.
 ///
 /// ```
 /// let text = netstage_harness::scenario::network(&[("host", "a b"), ("router", "r")], "left:a,r right:r,b");
