@@ -1,11 +1,10 @@
-//! Holds the architecture: which crate may see which, what `core` may depend on, and
-//! under which licences anything may be linked.
+//! Checks of the architecture: dependencies between crates, dependencies of `core`, and licenses of linked packages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What each crate may depend on directly, from the bottom to the top.
+/// Allowed direct dependencies of each crate, from bottom to top.
 const ARROWS: &[(&str, &[&str])] = &[
     ("harness", &[]),
     ("wire", &[]),
@@ -40,10 +39,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("study", &["core", "scenario", "sim", "host", "tester", "stage"]),
 ];
 
-/// The crates above `study`, which may see all of them.
+/// Crates above `study`, which may depend on all of them.
 const TOPS: &[&str] = &["netstage", "netstage-bench", "netstage-python"];
 
-/// `no_std` does not keep a dependency from using std, so the list is short and closed.
+/// Allowed external dependencies of `core`. `no_std` does not prevent a dependency from using std.
 const CORE_MAY_USE: &[&str] = &["libm", "rand_core", "rand_pcg", "serde"];
 
 fn root() -> PathBuf {
@@ -58,11 +57,11 @@ fn cargo(arguments: &[&str]) -> Vec<u8> {
 }
 
 fn metadata(arguments: &[&str]) -> serde_json::Value {
-    let told = cargo(&[&["metadata", "--format-version", "1"], arguments].concat());
-    serde_json::from_slice(&told).expect("cargo metadata prints JSON")
+    let output = cargo(&[&["metadata", "--format-version", "1"], arguments].concat());
+    serde_json::from_slice(&output).expect("cargo metadata prints JSON")
 }
 
-/// Direct dependencies of each workspace crate, without those only its tests use.
+/// Returns the direct dependencies of each workspace crate, except those of tests.
 fn direct_dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let metadata = metadata(&["--no-deps"]);
     let name = |value: &serde_json::Value| value["name"].as_str().unwrap().to_string();
@@ -77,7 +76,7 @@ fn direct_dependencies() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn crates_depend_only_along_the_arrows() {
+fn crates_depend_only_on_allowed_crates() {
     let found = direct_dependencies();
     let known = ARROWS.iter().map(|(name, _)| format!("netstage-{name}"));
     let known: BTreeSet<String> = known.chain(TOPS.iter().map(|name| name.to_string())).collect();
@@ -90,17 +89,17 @@ fn crates_depend_only_along_the_arrows() {
     }
 }
 
-/// Packages, each with the features that are asked of it.
+/// Returns the packages that are built, each with its features.
 fn built(arguments: &[&str]) -> BTreeSet<String> {
-    let told = cargo(&[&["tree", "--prefix", "none", "--format", "{p} [{f}]"], arguments].concat());
-    // What is shown again is marked so.
-    String::from_utf8(told).unwrap().lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+    let output = cargo(&[&["tree", "--prefix", "none", "--format", "{p} [{f}]"], arguments].concat());
+    // Repeated entries are marked.
+    String::from_utf8(output).unwrap().lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
 }
 
-/// The program, the Python package and all tests are built one after another. A package that one of them builds
-/// with other features than the rest is built again, and so is all that depends on it.
+/// A package that the program, the Python package or the tests build with different features is built twice, with all
+/// packages that depend on it.
 #[test]
-fn the_program_the_python_package_and_the_tests_ask_for_the_same_features() {
+fn the_program_the_python_package_and_the_tests_enable_the_same_features() {
     let mut different = Vec::new();
     for [one, all] in
         [["normal,no-proc-macro", "normal,dev,no-proc-macro"], ["normal,build", "normal,build,dev"]]
@@ -116,13 +115,12 @@ fn the_program_the_python_package_and_the_tests_ask_for_the_same_features() {
             }
         }
     }
-    let advice =
-        "ask for the features that the whole workspace has: `cargo tree --workspace --edges features`";
+    let advice = "enable the features of the whole workspace; see `cargo tree --workspace --edges features`";
     assert!(different.is_empty(), "built twice: {different:#?}; {advice}");
 }
 
 #[test]
-fn core_and_wire_stay_small_and_without_std() {
+fn core_and_wire_have_few_dependencies_and_no_std() {
     let found = direct_dependencies();
     for dependency in &found["netstage-core"] {
         let allowed = dependency == "netstage-wire" || CORE_MAY_USE.contains(&dependency.as_str());
@@ -135,26 +133,26 @@ fn core_and_wire_stay_small_and_without_std() {
     }
 }
 
-/// Whether a licence expression can be met by the allowed terms. `a/b` is the old form of `a OR b`.
+/// Returns whether a license expression is met by the allowed terms. `a/b` is the old form of `a OR b`.
 fn is_met(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     let flat = expression.replace('/', " OR ").replace(['(', ')'], "");
     flat.split(" AND ").all(|part| part.split(" OR ").any(|term| allowed.contains(term.trim())))
 }
 
 #[test]
-fn everything_linked_has_an_allowed_licence() {
+fn all_linked_packages_have_an_allowed_license() {
     let deny = std::fs::read_to_string(root().join("deny.toml")).unwrap();
     let list = deny.split("allow = [").nth(1).unwrap().split(']').next().unwrap();
     let allowed: BTreeSet<&str> = list.split('"').skip(1).step_by(2).collect();
     assert!(allowed.contains("MIT"));
     for package in metadata(&[])["packages"].as_array().unwrap() {
-        let licence = package["license"].as_str().unwrap_or("none");
-        assert!(is_met(licence, &allowed), "{}: licence {licence}", package["name"]);
+        let license = package["license"].as_str().unwrap_or("none");
+        assert!(is_met(license, &allowed), "{}: license {license}", package["name"]);
     }
 }
 
 #[test]
-fn a_licence_expression_is_read_as_written() {
+fn license_expressions_are_evaluated() {
     let allowed = BTreeSet::from(["MIT", "Apache-2.0"]);
     assert!(is_met("MIT/Apache-2.0", &allowed));
     assert!(is_met("GPL-3.0 OR MIT", &allowed));
@@ -162,7 +160,7 @@ fn a_licence_expression_is_read_as_written() {
     assert!(!is_met("GPL-3.0", &allowed));
 }
 
-/// Files that a row of the map names, from the root.
+/// Returns the files named in a row of the map.
 fn named_files(row: &str) -> Vec<PathBuf> {
     let named = row.split('`').skip(1).step_by(2).zip(row.split('`').skip(2).step_by(2));
     let files = named.filter(|(name, _)| name.contains('/') && name.contains('.'));
@@ -175,9 +173,9 @@ fn reading_paths_name_at_most_six_files_that_exist() {
     let map = std::fs::read_to_string(root().join("docs/architecture.md")).unwrap();
     let paths = map.split("## Reading paths").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows: Vec<Vec<PathBuf>> = paths.lines().map(named_files).filter(|files| !files.is_empty()).collect();
-    assert!(rows.len() > 10, "the map has lost its paths");
+    assert!(rows.len() > 10, "the map has no reading paths");
     for files in rows {
-        assert!(files.len() <= 6, "{files:?}: name six files at most");
+        assert!(files.len() <= 6, "{files:?}: name at most six files");
         let missing: Vec<&PathBuf> = files.iter().filter(|file| !file.is_file()).collect();
         assert!(missing.is_empty(), "docs/architecture.md names files that do not exist: {missing:?}");
     }
@@ -193,20 +191,20 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A test that prints why it does nothing, and returns, counts as passed: netstage_harness::skip and its needs do not.
+/// A test that prints a reason and returns counts as passed. Skips by `netstage_harness` are counted as skips.
 #[test]
-fn no_test_skips_by_printing() {
+fn tests_do_not_skip_by_printing() {
     let mut found = Vec::new();
     ["crates", "python", "tests"].iter().for_each(|folder| sources(&root().join(folder), &mut found));
     assert!(found.len() > 300, "{} sources", found.len());
     for path in found.iter().filter(|path| !path.ends_with("tests/architecture.rs")) {
         let text = std::fs::read_to_string(path).unwrap();
-        // A print's text may be on its next line.
+        // The text of a print may be on the next line.
         for (number, lines) in text.lines().collect::<Vec<_>>().windows(2).enumerate() {
             let prints = lines[0].contains("println!(") && lines.concat().contains("\"skipped");
             let leaves = path.components().any(|part| part.as_os_str() == "tests")
                 && lines[0].contains("return println!(");
-            assert!(!prints && !leaves, "{}:{}: skip by netstage_harness", path.display(), number + 1);
+            assert!(!prints && !leaves, "{}:{}: use netstage_harness::skip", path.display(), number + 1);
         }
     }
 }

@@ -1,22 +1,21 @@
-//! Holds what can be held of the house's order: modules without circles, files and functions of a size to be read,
-//! and crates that open with what they are.
+//! Style checks: modules without dependency cycles, readable sizes of files and functions, and crate documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const MOST_LINES_OF_A_FILE: usize = 700;
-const MOST_LINES_OF_A_FUNCTION: usize = 80;
+const MAX_FILE_LINES: usize = 700;
+const MAX_FUNCTION_LINES: usize = 80;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Folders of product code, each a crate's.
+/// Returns the source folders of all crates.
 fn sources() -> Vec<PathBuf> {
     let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path().join("src"));
     let mut all: Vec<PathBuf> = crates.filter(|path| path.is_dir()).collect();
-    assert!(all.len() > 10, "no crates where they are looked for");
+    assert!(all.len() > 10, "crates not found");
     all.sort();
     all.extend(["bench/src", "python/src"].map(|path| root().join(path)));
     all
@@ -29,7 +28,7 @@ fn is_product(path: &Path) -> bool {
         && !path.iter().any(|part| is_test(&part.to_string_lossy()))
 }
 
-/// The product files below a folder, relative to it, with their text as far as it is no test.
+/// Returns the product files below a folder: relative path, and text without unit tests.
 fn files(source: &Path) -> Vec<(PathBuf, String)> {
     let (mut found, mut folders) = (Vec::new(), vec![source.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -53,7 +52,7 @@ fn shown(source: &Path, file: &Path) -> String {
     source.join(file).strip_prefix(root()).unwrap().display().to_string()
 }
 
-/// The modules that a file is in, from the crate's root.
+/// Returns the module path of a file, from the crate's root.
 fn modules(file: &Path) -> Vec<String> {
     let mut parts: Vec<String> =
         file.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -63,8 +62,8 @@ fn modules(file: &Path) -> Vec<String> {
     parts
 }
 
-/// The names at the crate's root that a text in these modules asks for, by `crate::` or `super::`.
-fn asked(text: &str, modules: &[String]) -> BTreeSet<String> {
+/// Returns the names at the crate's root that a text in this module uses by `crate::` or `super::`.
+fn used_names(text: &str, modules: &[String]) -> BTreeSet<String> {
     let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap()).collect();
     let code = code.join("\n");
     let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
@@ -84,74 +83,69 @@ fn asked(text: &str, modules: &[String]) -> BTreeSet<String> {
     found
 }
 
-/// Which modules at a crate's root know which others.
-fn known(files: &[(PathBuf, String)]) -> BTreeMap<String, BTreeSet<String>> {
-    let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+/// Returns the dependencies between the modules at a crate's root.
+fn dependencies(files: &[(PathBuf, String)]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (file, text) in files {
         let modules = modules(file);
         if !["lib", "main"].contains(&modules[0].as_str()) {
-            known.entry(modules[0].clone()).or_default().extend(asked(text, &modules));
+            found.entry(modules[0].clone()).or_default().extend(used_names(text, &modules));
         }
     }
-    known
+    found
 }
 
-/// Everything a module knows, itself or by others.
-fn reached(known: &BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<String> {
-    let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
+/// Returns all modules on which a module depends, directly or indirectly.
+fn reachable(dependencies: &BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<String> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![from]);
     while let Some(module) = next.pop() {
-        let others = known.get(module).into_iter().flatten();
+        let others = dependencies.get(module).into_iter().flatten();
         next.extend(
             others
-                .filter(|other| *other != module && reached.insert((*other).clone()))
+                .filter(|other| *other != module && found.insert((*other).clone()))
                 .map(|other| other.as_str()),
         );
     }
-    reached
+    found
 }
 
 #[test]
-fn no_circle_spans_two_modules() {
-    let mut circles = Vec::new();
+fn modules_have_no_dependency_cycles() {
+    let mut cycles = Vec::new();
     for source in sources() {
-        let known = known(&files(&source));
-        circles.extend(known.keys().filter(|module| reached(&known, module).contains(*module)).map(
+        let graph = dependencies(&files(&source));
+        cycles.extend(graph.keys().filter(|module| reachable(&graph, module).contains(*module)).map(
             |module| {
-                let mut members = reached(&known, module);
-                members.retain(|other| reached(&known, other).contains(module));
+                let mut members = reachable(&graph, module);
+                members.retain(|other| reachable(&graph, other).contains(module));
                 format!("{}: {members:?}", shown(&source, Path::new("")))
             },
         ));
     }
-    circles.dedup();
+    cycles.dedup();
     assert!(
-        circles.is_empty(),
-        "modules know each other: move what both need to one below them, or make them one folder:\n{}",
-        circles.join("\n")
+        cycles.is_empty(),
+        "modules depend on each other: move the common part to a third module, or join them in one folder:\n{}",
+        cycles.join("\n")
     );
 }
 
 #[test]
-fn no_product_file_is_too_long_to_be_read() {
+fn product_files_are_not_too_long() {
     let mut long = Vec::new();
     for source in sources() {
         for (file, text) in files(&source) {
             let lines = text.lines().count();
-            if lines > MOST_LINES_OF_A_FILE {
+            if lines > MAX_FILE_LINES {
                 long.push(format!("{}: {lines} lines", shown(&source, &file)));
             }
         }
     }
-    let most = MOST_LINES_OF_A_FILE;
-    assert!(
-        long.is_empty(),
-        "split these files, none is to have more than {most} lines:\n{}",
-        long.join("\n")
-    );
+    assert!(long.is_empty(), "split these files, which exceed {MAX_FILE_LINES} lines:\n{}", long.join("\n"));
 }
 
-/// Functions of a text that are too long: number of the first line, and of lines. What is formatted ends a function
-/// with a brace as far in as it began.
+/// Returns the first line and length of each function that is too long. In formatted code, the closing brace of a
+/// function has the same indentation as its first line.
 fn long_functions(text: &str) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -172,7 +166,7 @@ fn long_functions(text: &str) -> Vec<(usize, usize)> {
         let declared = format!("{})", &line[..line.len() - code.len()]);
         let is_end = |line: &&str| *line == end || (line.starts_with(&declared) && line.ends_with(';'));
         let length = lines[at..].iter().position(is_end).map_or(0, |last| last + 1);
-        if length > MOST_LINES_OF_A_FUNCTION {
+        if length > MAX_FUNCTION_LINES {
             found.push((at + 1, length));
         }
     }
@@ -180,7 +174,7 @@ fn long_functions(text: &str) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn no_function_is_too_long_to_be_read() {
+fn functions_are_not_too_long() {
     let mut long = Vec::new();
     for source in sources() {
         for (file, text) in files(&source) {
@@ -189,19 +183,18 @@ fn no_function_is_too_long_to_be_read() {
             long.extend(long_functions(&text).into_iter().map(lines));
         }
     }
-    let most = MOST_LINES_OF_A_FUNCTION;
     assert!(
         long.is_empty(),
-        "split these functions, none is to have more than {most} lines:\n{}",
+        "split these functions, which exceed {MAX_FUNCTION_LINES} lines:\n{}",
         long.join("\n")
     );
 }
 
 #[test]
-fn every_crate_opens_with_its_job_an_example_and_its_invariant() {
+fn every_crate_documents_its_purpose_an_example_and_its_invariant() {
     for source in sources() {
         let Ok(text) = fs::read_to_string(source.join("lib.rs")) else { continue };
-        // The Python package's is for Rust's side alone, which nobody else calls.
+        // The Python package has no Rust users.
         if source.ends_with("python/src") {
             continue;
         }
@@ -209,10 +202,10 @@ fn every_crate_opens_with_its_job_an_example_and_its_invariant() {
             text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
         let file = shown(&source, Path::new("lib.rs"));
         let job = opening.first().is_some_and(|line| !line.is_empty() && *line != "```");
-        assert!(job, "{file} is to open with a sentence that says what the crate is for");
+        assert!(job, "{file}: add a first sentence with the purpose of the crate");
         let has_example = opening.iter().filter(|line| **line == "```").count() >= 2;
-        assert!(has_example, "{file} is to open with an example that runs, between lines of ```");
+        assert!(has_example, "{file}: add an example between lines of ``` to the crate documentation");
         let has_invariant = opening.iter().any(|line| line.starts_with("Invariant:"));
-        assert!(has_invariant, "{file} is to open with a line `Invariant:` that says what always holds");
+        assert!(has_invariant, "{file}: add a line `Invariant:` to the crate documentation");
     }
 }

@@ -241,7 +241,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     const { page } = await open('/scenarios', {}, locked);
     await page.getByLabel('Token').fill('not the token, surely');
     await page.getByRole('button', { name: 'Enter' }).click();
-    await page.getByText('this is not the token').waitFor();
+    await page.getByText('invalid token').waitFor();
     await accessible(page);
     await page.goto('about:blank');
     await page.goto(new URL(`/scenarios#token=${token}`, locked.address).href);

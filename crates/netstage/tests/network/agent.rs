@@ -1,4 +1,4 @@
-//! `netstage agent` as processes: real packets between two of them, and what its user meets.
+//! Tests of `netstage agent` processes: real packets between two agents, and errors.
 
 use crate::support::{Folder, Process, within};
 use netstage_agent::controller::{Agents, Collected, Error};
@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 const PACKETS_PER_SECOND: u64 = 1_000;
 const PACKET_BYTES: u32 = 125;
 
-/// Where agents have their sockets and spools.
+/// Folder of the agents' sockets and spools.
 struct Place(Folder);
 
 impl Place {
@@ -41,7 +41,7 @@ impl Place {
     }
 }
 
-/// An address nobody has at the moment.
+/// Returns an unused address.
 fn free_address() -> SocketAddr {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -83,13 +83,13 @@ fn two_agents_send_real_packets() {
     for process in processes {
         let output = process.output();
         assert_eq!(output.status.code(), Some(0));
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.lines().count() == 1 && said.contains("listening on"), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.lines().count() == 1 && stderr.contains("listening on"), "{stderr}");
     }
-    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 0, "neither sockets nor reports are left");
+    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 0, "no sockets or reports remain");
 }
 
-fn a_port_in_use_is_named_and_the_agents_go_on() {
+fn a_port_in_use_is_named_and_the_agents_remain_usable() {
     needs::time(2);
     let place = Place::new("port");
     let _processes = ["a", "b"].map(|name| place.agent(name));
@@ -104,20 +104,20 @@ fn a_port_in_use_is_named_and_the_agents_go_on() {
     );
     assert!(matches!(error, Error::Refused(refusals) if refusals[0].1.kind == RefusalKind::InUse));
     drop(taken);
-    // A process that another test is about to start may still have the socket, until it is another program.
+    // A child process of another test may hold the socket until it executes its program.
     assert!(within(std::time::Duration::from_secs(60), || UdpSocket::bind(address).is_ok()));
     assert_eq!(run(&mut agents, address).unwrap().reports.len(), 2);
     agents.finish();
 }
 
-fn a_socket_in_use_and_a_spool_that_cannot_be_are_told() {
+fn a_socket_in_use_and_an_invalid_spool_are_reported() {
     let place = Place::new("bind");
     let _first = place.agent("a");
     let agents = place.connect(&["a"]);
     let second = place.agent("a").output();
     assert_eq!(second.status.code(), Some(1));
-    let said = String::from_utf8(second.stderr).unwrap();
-    assert!(said.contains("a.sock: somebody listens there"), "{said}");
+    let stderr = String::from_utf8(second.stderr).unwrap();
+    assert!(stderr.contains("a.sock: another process listens"), "{stderr}");
     agents.finish();
 
     let file = place.0.join("file");
@@ -133,8 +133,8 @@ fn a_socket_in_use_and_a_spool_that_cannot_be_are_told() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("cannot open spool"));
 }
 
-fn an_agent_told_to_end_still_hands_over_what_it_found() {
-    let place = Place::new("told");
+fn a_terminated_agent_still_delivers_its_report() {
+    let place = Place::new("terminated");
     let mut process = place.agent("a");
     let mut agents = place.connect(&["a"]);
     let (node, mut assignment) = assignment("a", Side::Send, free_address());
@@ -142,10 +142,10 @@ fn an_agent_told_to_end_still_hands_over_what_it_found() {
     assignment.flows[0].stop = assignment.duration;
     agents.prepare(vec![(node, assignment)]).unwrap();
     agents.start(agents.soonest_start()).unwrap();
-    let mut told = false;
+    let mut is_signaled = false;
     agents.watch(|overview| {
-        if overview.sent.0 > 0 && !told {
-            told = true;
+        if overview.sent.0 > 0 && !is_signaled {
+            is_signaled = true;
             process.signal("-TERM");
         }
         ControlFlow::Continue(())
@@ -160,7 +160,7 @@ fn an_agent_told_to_end_still_hands_over_what_it_found() {
 
 netstage_harness::tests![
     two_agents_send_real_packets,
-    a_port_in_use_is_named_and_the_agents_go_on,
-    a_socket_in_use_and_a_spool_that_cannot_be_are_told,
-    an_agent_told_to_end_still_hands_over_what_it_found,
+    a_port_in_use_is_named_and_the_agents_remain_usable,
+    a_socket_in_use_and_an_invalid_spool_are_reported,
+    a_terminated_agent_still_delivers_its_report,
 ];

@@ -1,7 +1,6 @@
-//! The emulated stage as people meet it: the same file as on the simulator, and nothing
-//! left behind however a run ends.
+//! Tests of the emulator: the same scenarios as in the simulator, and cleanup after every kind of end.
 
-use crate::support::{Folder, mean as mean_of, netstage, said, signal, within};
+use crate::support::{Folder, mean as mean_of, netstage, output_text, signal, within};
 use netstage_harness::scenario::network;
 use netstage_harness::{needs, skip, skip_busy};
 use serde_json::Value;
@@ -47,7 +46,7 @@ interval = "500 ms"
 flow_detail = true
 "#;
 
-/// A folder with the scenario in it.
+/// Folder with a scenario.
 struct Place(Folder);
 
 impl Place {
@@ -55,7 +54,7 @@ impl Place {
         Place::of(name, SCENARIO)
     }
 
-    /// With another scenario.
+    /// Creates a folder with this scenario.
     fn of(name: &str, scenario: &str) -> Place {
         let folder = Folder::new(name);
         fs::write(folder.join("call.toml"), scenario).unwrap();
@@ -68,39 +67,40 @@ impl Place {
         command
     }
 
-    /// The result of a run.
+    /// Runs the scenario on a stage and returns the result.
     fn run(&self, stage: &str) -> Value {
         json(&self.command(stage, stage).output().unwrap())
     }
 }
 
-/// What a run says: its result, or on the other output why there is none.
+/// Parses the result of a run on standard output, or its error on standard error.
 fn json(output: &Output) -> Value {
-    let said = [&output.stdout, &output.stderr];
-    let read = said.iter().find_map(|bytes| serde_json::from_slice(bytes).ok());
-    read.unwrap_or_else(|| panic!("{:?}", said.map(|bytes| String::from_utf8_lossy(bytes))))
+    let streams = [&output.stdout, &output.stderr];
+    let read = streams.iter().find_map(|bytes| serde_json::from_slice(bytes).ok());
+    read.unwrap_or_else(|| panic!("{:?}", streams.map(|bytes| String::from_utf8_lossy(bytes))))
 }
 
-/// The mean of a metric of a subject in a result.
+/// Returns the mean of a metric of a subject in a result.
 fn mean(result: &Value, metric: &str, subject: &str) -> f64 {
     mean_of(&result["record"], metric, subject)
 }
 
-/// Skips the test where the programs for a file transfer are missing.
+/// Skips the test if the programs for a file transfer are missing.
 fn ftp() {
     needs::emulation();
     needs::program("vsftpd", "vsftpd");
     needs::program("curl", "curl");
 }
 
-/// Whether a rate on real packets is that of the simulator, as far as a busy machine can tell: TCP on a
-/// kernel that is not scheduled falls behind, and never runs ahead of the line.
+/// Returns whether an emulated rate agrees with the simulated one. On a busy machine, TCP may be slower, but never
+/// faster than the line.
 fn agrees(emulated: f64, simulated: f64) -> bool {
-    let lowest = if std::env::var_os("NETSTAGE_TEST_FULL").is_some() { 0.95 } else { 0.25 };
-    (lowest..1.05).contains(&(emulated / simulated))
+    let min = if std::env::var_os("NETSTAGE_TEST_FULL").is_some() { 0.95 } else { 0.25 };
+    (min..1.05).contains(&(emulated / simulated))
 }
 
-/// Processes of a run: those that carry its folder's name, which has the controller's number, or are in it.
+/// Returns the processes of a run: those with its folder, which is named by the controller's process, in their command
+/// line or as working folder.
 fn processes_of(controller: u32) -> Vec<u32> {
     let mark = format!("netstage-{controller}-");
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -108,8 +108,8 @@ fn processes_of(controller: u32) -> Vec<u32> {
     numbers
         .filter(|number: &u32| {
             let line = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
-            let place = fs::read_link(format!("/proc/{number}/cwd")).unwrap_or_default();
-            String::from_utf8_lossy(&line).contains(&mark) || place.to_string_lossy().contains(&mark)
+            let folder = fs::read_link(format!("/proc/{number}/cwd")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&mark) || folder.to_string_lossy().contains(&mark)
         })
         .collect()
 }
@@ -119,11 +119,11 @@ fn children_of(parent: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-/// Far longer than any run takes to begin, on any machine.
+/// Timeout that suffices for the start of a run on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A run whose agents are there and have begun to send.
-fn under_way(mut command: Command) -> Child {
+/// Starts a run and waits until its agents send packets.
+fn start_run(mut command: Command) -> Child {
     let child = command.spawn().unwrap();
     assert!(within(LIMIT, || processes_of(child.id()).len() == 2), "both agents start");
     let send = || processes_of(child.id()).into_iter().any(|process| sent_by(process) > 20);
@@ -131,14 +131,14 @@ fn under_way(mut command: Command) -> Child {
     child
 }
 
-/// Packets that left the namespace of a process by its links (proc_pid_net(5)).
+/// Returns the packets sent on the links of a process's namespace (proc_pid_net(5)).
 fn sent_by(process: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/net/dev")).unwrap_or_default();
     let links = text.lines().filter_map(|line| line.split_once(':')).filter(|(name, _)| name.trim() != "lo");
     links.filter_map(|(_, counts)| counts.split_whitespace().nth(9)?.parse::<u64>().ok()).sum()
 }
 
-/// The agent of the second host, which receives.
+/// Returns the process of the second host's agent, which receives.
 fn agent_of_b(controller: u32) -> u32 {
     let found = processes_of(controller).into_iter().find(|process| {
         let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
@@ -147,9 +147,12 @@ fn agent_of_b(controller: u32) -> u32 {
     found.expect("the agent of b")
 }
 
-/// Nothing of a run is left: no process, no folder.
-fn nothing_is_left(controller: u32) {
-    assert!(within(Duration::from_secs(5), || processes_of(controller).is_empty()), "agents outlive the run");
+/// Asserts that no process of a run remains.
+fn assert_no_process_remains(controller: u32) {
+    assert!(
+        within(Duration::from_secs(5), || processes_of(controller).is_empty()),
+        "agents remain after the run"
+    );
 }
 
 fn folder_of(controller: u32) -> PathBuf {
@@ -178,66 +181,66 @@ fn one_file_runs_on_both_stages() {
     let sent = |result: &Value| result["record"]["cells"][0]["totals"]["sent"].as_f64().unwrap();
     assert!(agrees(sent(&emu), sent(&sim)), "{} packets, {} simulated", sent(&emu), sent(&sim));
     assert!(!emu["record"]["differences"].as_array().unwrap().is_empty());
-    nothing_is_left(controller);
+    assert_no_process_remains(controller);
     assert!(!folder_of(controller).exists());
-    assert_eq!(host_interfaces(), before, "the host's interfaces are as they were");
+    assert_eq!(host_interfaces(), before, "the host's interfaces are unchanged");
     let report = netstage(&["report", "sim", "emu"]).current_dir(&place.0).output().unwrap();
-    assert!(said(&report).contains("flow.throughput"));
+    assert!(output_text(&report).contains("flow.throughput"));
 }
 
-fn a_killed_controller_leaves_nothing() {
+fn nothing_remains_after_a_killed_controller() {
     needs::emulation();
     let place = Place::new("killed");
     let before = host_interfaces();
-    let mut child = under_way(place.command("emu", "out"));
+    let mut child = start_run(place.command("emu", "out"));
     let (controller, fabric) = (child.id(), children_of(child.id()));
     signal(controller, "-KILL");
     child.wait().unwrap();
-    nothing_is_left(controller);
+    assert_no_process_remains(controller);
     assert!(within(Duration::from_secs(5), || fabric
         .iter()
         .all(|f| !Path::new(&format!("/proc/{f}")).exists())));
     assert_eq!(host_interfaces(), before);
-    // The next run removes the folder with what the agents had spooled.
+    // The next run removes the folder with the agents' spools.
     assert!(folder_of(controller).exists());
     place.command("emu", "next").output().unwrap();
     assert!(!folder_of(controller).exists());
 }
 
-fn a_killed_agent_is_named_and_the_other_kept() {
-    the_other_is_kept("killed-agent", "-KILL");
+fn a_killed_agent_is_named_and_other_results_are_kept() {
+    assert_sender_is_kept("killed-agent", "-KILL");
 }
 
-fn an_agent_that_never_answers_is_named_and_the_other_kept() {
-    the_other_is_kept("silent-agent", "-STOP");
+fn an_unresponsive_agent_is_named_and_other_results_are_kept() {
+    assert_sender_is_kept("silent-agent", "-STOP");
 }
 
-/// The receiver's agent is lost mid-run, by this signal.
-fn the_other_is_kept(name: &str, how: &str) {
+/// Sends a signal to the receiver's agent during a run, and verifies that the sender's results are kept.
+fn assert_sender_is_kept(name: &str, signal_name: &str) {
     needs::emulation();
     let place = Place::new(name);
-    let child = under_way(place.command("emu", "out"));
+    let child = start_run(place.command("emu", "out"));
     let controller = child.id();
-    signal(agent_of_b(controller), how);
+    signal(agent_of_b(controller), signal_name);
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", output_text(&output));
     let result = json(&output);
     let failures = result["record"]["failures"].to_string();
     assert!(failures.contains("node.b"), "{failures}");
-    assert!(mean(&result, "flow.offered", "call") > 0.0, "the sender's side is kept");
-    nothing_is_left(controller);
+    assert!(mean(&result, "flow.offered", "call") > 0.0, "the results of the sender are kept");
+    assert_no_process_remains(controller);
 }
 
-fn an_interface_that_vanishes_voids_the_run() {
+fn a_removed_interface_voids_the_run() {
     needs::emulation();
     needs::root();
     let place = Place::new("vanished");
-    let child = under_way(place.command("emu", "out"));
+    let child = start_run(place.command("emu", "out"));
     let controller = child.id();
     let namespace = format!("--net=/proc/{}/ns/net", agent_of_b(controller));
     let inside = |command: &[&str]| {
         let output = Command::new("nsenter").arg(&namespace).args(command).output().unwrap();
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         String::from_utf8(output.stdout).unwrap()
     };
     let links = inside(&["ip", "-brief", "link", "show", "type", "veth"]);
@@ -245,26 +248,26 @@ fn an_interface_that_vanishes_voids_the_run() {
     inside(&["ip", "link", "delete", interface]);
     let output = child.wait_with_output().unwrap();
     let result = json(&output);
-    assert_eq!(output.status.code(), Some(5), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(5), "{}", output_text(&output));
     let void = result["record"]["void"].to_string();
-    assert!(void.contains("link.line.reverse: the interface its packets come from failed"), "{void}");
-    assert!(mean(&result, "flow.offered", "call") > 0.0, "what was measured is kept");
-    nothing_is_left(controller);
+    assert!(void.contains("link.line.reverse: the input interface failed"), "{void}");
+    assert!(mean(&result, "flow.offered", "call") > 0.0, "the measured values are kept");
+    assert_no_process_remains(controller);
 }
 
-fn an_interrupt_ends_a_run_at_once() {
+fn an_interrupt_ends_a_run_immediately() {
     needs::emulation();
     let place = Place::new("interrupt");
     let mut command = place.command("emu", "out");
     command.args(["--set", "scenario.duration=\"60 s\""]);
-    let child = under_way(command);
+    let child = start_run(command);
     let controller = child.id();
     let began = Instant::now();
     signal(controller, "-INT");
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(130), "{}", output_text(&output));
     assert!(began.elapsed() < Duration::from_secs(20));
-    nothing_is_left(controller);
+    assert_no_process_remains(controller);
     assert!(!folder_of(controller).exists());
 }
 
@@ -274,12 +277,12 @@ fn no_privilege_is_needed() {
     assert!(result["record"]["failures"].as_array().is_none_or(Vec::is_empty));
 }
 
-/// What a user without any privilege gets of a scenario.
+/// Runs a scenario as a user without privileges and returns the result.
 fn run_by_nobody(name: &str, scenario: &str) -> Value {
     needs::emulation();
     needs::root();
     let place = Place::of(name, scenario);
-    // Build folders are not open to everybody: the program is run from a copy.
+    // The build folder may not be readable for other users, so the program is copied.
     let program = place.0.program("netstage", &fs::read(env!("CARGO_BIN_EXE_netstage")).unwrap());
     let nobody = 65_534;
     nix::unistd::chown(&*place.0, Some(nobody.into()), Some(nobody.into())).unwrap();
@@ -297,8 +300,8 @@ fn run_by_nobody(name: &str, scenario: &str) -> Value {
     result
 }
 
-/// Two senders to one group, a third of its own to receivers on both routers, and one whose packets
-/// may not pass any.
+/// Returns a scenario of two senders to one group, a source-specific flow to receivers behind both routers, and flows
+/// limited to one and two hops.
 fn multicast() -> String {
     let nodes = [("host", "s t a b"), ("router", "r1 r2")];
     let network = network(&nodes, "s:s,r1 t:r2,t core:r1,r2 a:r1,a b:r2,b side:a,b");
@@ -340,23 +343,23 @@ multicast = { hops = 2 }
 interval = "500 ms"
 "#;
 
-/// What every receiver should have had of each flow, and had: all of it, where the machine was quiet.
-fn multicast_arrived(result: &Value) {
+/// Asserts that all receivers received their flows, apart from loss on a busy machine.
+fn assert_multicast_arrived(result: &Value) {
     for subject in ["first@a", "first@b", "second@a", "second@b", "own@t", "own@b", "beside", "short@a"] {
         let got = mean(result, "flow.throughput", subject);
-        // A busy machine takes a share of what is sent; what comes twice would be above.
+        // A busy machine loses packets; duplicates would exceed the maximum.
         assert!((200_000.0..=840_000.0).contains(&got), "{subject}: {got}");
         assert_eq!(mean(result, "flow.duplicated", subject), 0.0, "{subject}");
     }
     for flow in ["first", "second", "own", "beside", "short"] {
         assert!((150.0..=300.0).contains(&mean(result, "flow.sent", flow)), "{flow}");
     }
-    // The packet whose hops end at the second router is heard of by its receiver alone.
+    // The second router drops the packets of `short`, as their hop limit expires.
     let failures = result["record"]["failures"].as_array().cloned().unwrap_or_default();
     assert_eq!(failures, ["flow.short@b: nothing arrived"]);
     assert_eq!(mean(result, "flow.throughput", "short@b"), 0.0);
-    // Nobody hears of what is not for them, and a link carries a packet once, group membership
-    // (IGMP, MLD) not counted: what goes to two receivers, too.
+    // No host receives packets of other groups, and a link carries a packet to several receivers once, apart from IGMP
+    // and MLD.
     let warnings = result["record"]["warnings"].to_string();
     assert!(!warnings.contains("not its own"), "{warnings}");
     let sent = |flows: &[&str]| flows.iter().map(|flow| mean(result, "flow.sent", flow)).sum::<f64>();
@@ -370,22 +373,22 @@ fn multicast_arrived(result: &Value) {
         ("side.reverse", &[]),
         ("a.reverse", &[]),
     ] {
-        // Headers are 28 bytes, and 48 of IPv6.
-        let most = bits(sent(flows) * 528.0 * 1.02);
+        // Headers have 28 bytes, or 48 bytes with IPv6.
+        let max = bits(sent(flows) * 528.0 * 1.02);
         let carried = mean(result, "link.throughput", link);
-        assert!(carried <= most, "{link}: {carried} of {most}");
+        assert!(carried <= max, "{link}: {carried} of {max}");
     }
 }
 
-fn multicast_is_copied_where_ways_part_and_reaches_every_receiver() {
+fn multicast_is_replicated_at_branches_and_reaches_all_receivers() {
     needs::emulation();
     let place = Place::of("multicast", &multicast());
     let result = place.run("emu");
     if result["error"]["code"] == 4 {
         skip(result["error"]["message"].to_string());
     }
-    multicast_arrived(&result);
-    // The whole flow is its receivers together.
+    assert_multicast_arrived(&result);
+    // The loss of the flow is the sum over its receivers.
     let lost = |subject: &str| mean(&result, "flow.lost", subject);
     assert_eq!(lost("first"), lost("first@a") + lost("first@b"));
     let sim = place.command("sim", "sim").output().unwrap();
@@ -395,7 +398,7 @@ fn multicast_is_copied_where_ways_part_and_reaches_every_receiver() {
 
 fn multicast_needs_no_privilege() {
     let result = run_by_nobody("multicast-nobody", &multicast());
-    multicast_arrived(&result);
+    assert_multicast_arrived(&result);
 }
 
 const FTP: &str = r#"
@@ -416,23 +419,23 @@ size = "2 MB"
 tcp = { window = "32 KiB" }
 "#;
 
-fn a_file_comes_by_real_ftp_as_in_the_simulator() {
+fn a_real_ftp_transfer_matches_the_simulator() {
     ftp();
     let place = Place::of("ftp", FTP);
-    let took = |stage: &str| {
+    let transfer_rate = |stage: &str| {
         let result = place.run(stage);
         assert_eq!(mean(&result, "app.transactions", "file"), 1.0, "{stage}: {result:#}");
         let rate = mean(&result, "app.transfer_rate", "file");
-        // All bytes are seen as they come, too: 16 Mbit in 4 s.
+        // The throughput includes all bytes: 16 Mbit in 4 s.
         assert!((mean(&result, "flow.throughput", "file") / 4e6 - 1.0).abs() < 0.01);
         rate
     };
-    let (real, simulated) = (took("emu"), took("sim"));
-    // A busy machine makes the real one slower, never faster than the line.
+    let (real, simulated) = (transfer_rate("emu"), transfer_rate("sim"));
+    // On a busy machine the real transfer is slower, but never faster than the line.
     assert!(real < 20e6 && simulated < 20e6 && simulated > 15e6, "{real} and {simulated}");
 }
 
-/// An application of ours beside a program of others', both told of by the kernel, at either end.
+/// Modeled application in addition to a real program, both observed by the kernel at both ends.
 const WATCHED: &str = r#"
 [measure]
 interval = "500 ms"
@@ -443,7 +446,7 @@ to = "a"
 traffic = { model = "web", think = "200 ms" }
 "#;
 
-fn windows_of_applications_and_services_are_told_of_at_either_end() {
+fn windows_of_applications_and_services_are_measured_at_both_ends() {
     ftp();
     let place = Place::of("watched", &format!("{FTP}{WATCHED}"));
     for stage in ["sim", "emu"] {
@@ -451,48 +454,48 @@ fn windows_of_applications_and_services_are_told_of_at_either_end() {
         if result["error"].to_string().contains("CAP_BPF") {
             skip(result["error"].to_string());
         }
-        // The file goes from the server to the client, with a window of 32 KiB.
+        // The server sends the file with a window of 32 KiB.
         let window = mean(&result, "flow.window.usable", "file[backward]");
         assert!((1.0..=24.0).contains(&window), "{stage}: {window} packets");
-        let held = mean(&result, "flow.limited.peer_window", "file[backward]");
-        assert!((0.05..=1.0).contains(&held), "{stage}: {held} of the time");
+        let limited = mean(&result, "flow.limited.peer_window", "file[backward]");
+        assert!((0.05..=1.0).contains(&limited), "{stage}: {limited} of the time");
         for subject in ["pages[forward]", "pages[backward]"] {
             assert!(mean(&result, "flow.window.peak", subject) >= 1.0, "{stage}: {subject}");
         }
     }
 }
 
-fn nothing_of_a_service_outlives_its_run() {
+fn no_process_of_a_service_remains_after_its_run() {
     ftp();
-    // So slow that the transfer is under way, the server's process for it too.
+    // The transfer is slow enough to be in progress, with its server process.
     let slow = FTP.replace("20 Mbit/s", "100 kbit/s").replace("4 s", "60 s");
     let place = Place::of("ftp-killed", &slow);
     let mut run = place.command("emu", "killed").spawn().unwrap();
     let controller = run.id();
     let (folder, started) = (folder_of(controller), Instant::now());
-    let under_way = within(Duration::from_secs(30), || {
+    let is_transferring = within(Duration::from_secs(30), || {
         let log = fs::read_to_string(folder.join("service-0/server.log")).unwrap_or_default();
         log.contains("150 Opening")
     });
-    assert!(under_way, "no transfer after {:?}", started.elapsed());
+    assert!(is_transferring, "no transfer after {:?}", started.elapsed());
     assert!(processes_of(controller).len() >= 3, "{:?}", processes_of(controller));
     signal(controller, "-KILL");
     run.wait().unwrap();
-    nothing_is_left(controller);
+    assert_no_process_remains(controller);
     fs::remove_dir_all(folder).unwrap();
 }
 
-fn a_program_that_is_missing_is_named_with_its_package() {
+fn a_missing_program_is_named_with_its_package() {
     ftp();
     let place = Place::of("ftp-missing", FTP);
     let output = place.command("emu", "missing").env("PATH", "/nowhere").output().unwrap();
     assert_eq!(output.status.code(), Some(4));
-    let message = said(&output);
+    let message = output_text(&output);
     assert!(message.contains("service.file: curl is not installed"), "{message}");
     assert!(message.contains("apt-get install curl"), "{message}");
 }
 
-fn what_a_program_said_is_kept_where_it_failed() {
+fn the_output_of_a_failed_program_is_kept() {
     ftp();
     let place = Place::of("ftp-failed", &FTP.replace("4 s", "1 s"));
     place.0.program("curl", b"#!/bin/sh\necho 'curl: out of paper' >&2\nexit 7\n");
@@ -505,7 +508,7 @@ fn what_a_program_said_is_kept_where_it_failed() {
     assert!(log.contains("out of paper") && log.contains("== server.log"), "{log}");
 }
 
-fn tests_from_one_end_and_of_payloads_run_on_real_packets() {
+fn one_ended_tests_and_payload_tests_run_with_real_packets() {
     needs::emulation();
     let text = r#"
 [scenario]
@@ -556,8 +559,8 @@ frame_sizes = ["1018 B"]
 "#;
     let result = Place::of("one-ended", text).run("emu");
     let tests = result["record"]["cells"][0]["tests"].as_array().unwrap();
-    // Whether the machine was quiet enough for a trial to count is the machine's affair; what
-    // came of those that counted is ours. 4,500 packets and more: five deviations each way.
+    // On a busy machine a trial may be void. The results of valid trials, with 4,500 packets or more, are checked
+    // within five standard deviations.
     let found = |name: &str, metric: &str| {
         let test = tests.iter().find(|test| test["name"] == name).unwrap();
         let findings = test["findings"].as_array().unwrap().iter();
@@ -565,21 +568,24 @@ frame_sizes = ["1018 B"]
             findings.filter(|found| found["metric"] == metric).map(|found| found["value"].as_f64()).next();
         let void = test["void"].to_string();
         assert!(value.is_some() || void.contains("late") || void.contains("generator"), "{name}: {test:#}");
-        assert!(!void.contains("receiving host"), "damaged packets are no drops of the host: {void}");
+        assert!(
+            !void.contains("receiving host"),
+            "damaged packets are not counted as drops of the host: {void}"
+        );
         value.flatten()
     };
     let near = |value: Option<f64>, expected: f64, deviation: f64| {
         assert!(value.is_none_or(|value| (value - expected).abs() < deviation), "{value:?} for {expected}");
     };
-    // One way 1 - (1 - 4e-6) ^ 8000 = .0315, both .062; the answers of closed ports are shorter.
+    // One way 1 - (1 - 4e-6) ^ 8000 = 0.0315, both ways 0.062; replies of closed ports are shorter.
     near(found("udp", "test.loss_ratio"), 0.0315, 0.023);
     near(found("echo", "test.loss_ratio"), 0.062, 0.032);
     near(found("unreachable", "test.loss_ratio"), 0.049, 0.029);
-    // 24 Mbit, 96 wrong.
+    // 24 Mbit with 96 wrong bits.
     near(found("bits", "test.bit_error_rate"), 4e-6, 2.1e-6);
 }
 
-fn stamp_tells_both_directions_apart_on_both_stages() {
+fn stamp_measures_both_directions_on_both_stages() {
     needs::emulation();
     let text = r#"
 [scenario]
@@ -627,7 +633,7 @@ at_most = 0.2
             let found = findings.iter().find(|f| f["metric"] == metric && f["subject"] == subject.as_str());
             found.unwrap_or_else(|| panic!("no {metric} of {subject}: {test:#}"))["value"].as_f64().unwrap()
         };
-        // 500 packets, of which a busy generator may leave out one in a hundred; five deviations.
+        // 500 packets, of which a busy generator may omit 1 %; five standard deviations.
         assert!((495.0..=500.0).contains(&found("test.sent", "")), "{test:#}");
         for (part, expected, deviation) in
             [("[forward]", 0.05, 0.049), ("[backward]", 0.15, 0.083), ("[round-trip]", 0.1925, 0.09)]
@@ -636,24 +642,23 @@ at_most = 0.2
             assert!((ratio - expected).abs() < deviation, "{stage}, {part}: {ratio}");
         }
         assert_eq!(found("test.clock_error", ""), 0.0);
-        // 72 B take 29 us to send; a real packet may be late, but not early.
-        for (part, least) in
-            [("[forward]", 4.0288e-3), ("[backward]", 9.0288e-3), ("[round-trip]", 13.0576e-3)]
+        // The transmission of 72 B takes 29 µs. A real packet may be late, but not early.
+        for (part, min) in [("[forward]", 4.0288e-3), ("[backward]", 9.0288e-3), ("[round-trip]", 13.0576e-3)]
         {
             let measured = found("test.latency.least", part);
             let bounds = if stage == "sim" { 0.999..1.001 } else { 0.98..f64::INFINITY };
-            assert!(bounds.contains(&(measured / least)), "{stage}, {part}: {measured}");
-            let [median, p99, most] =
+            assert!(bounds.contains(&(measured / min)), "{stage}, {part}: {measured}");
+            let [median, p99, max] =
                 ["median", "p99", "most"].map(|name| found(&format!("test.latency.{name}"), part));
-            assert!(measured <= median && median <= p99 && p99 <= most, "{stage}, {part}: {test:#}");
-            assert!(found("test.delay_variation", part) <= most - measured + 1e-9, "{stage}, {part}");
+            assert!(measured <= median && median <= p99 && p99 <= max, "{stage}, {part}: {test:#}");
+            assert!(found("test.delay_variation", part) <= max - measured + 1e-9, "{stage}, {part}");
         }
         assert_eq!(output.status.code(), Some(0), "{result:#}");
     }
 }
 
-/// Links go to the kernel's netem where it is there and can be them; else the run says why not.
-fn netem_works_the_links_or_the_run_says_why_not() {
+/// Emulates links by netem if the kernel has it and supports their properties. Otherwise the run names the reason.
+fn netem_emulates_the_links_or_the_reason_is_reported() {
     needs::emulation();
     let place = Place::new("netem");
     let run = |out: &str, more: &[&str]| {
@@ -662,45 +667,48 @@ fn netem_works_the_links_or_the_run_says_why_not() {
         let output = command.output().unwrap();
         (output.status.code(), json(&output))
     };
-    // What it would do otherwise is known before any kernel is asked.
-    let (code, refused) = run("errors", &["--set", "link.line.ber=1e-6"]);
-    let message = refused["error"]["message"].as_str().unwrap();
+    // Unsupported properties are rejected before the kernel is used.
+    let (code, rejected) = run("errors", &["--set", "link.line.ber=1e-6"]);
+    let message = rejected["error"]["message"].as_str().unwrap();
     assert!(code == Some(2) && message.contains("link.line: a bit error rate"), "{message}");
     assert!(!message.contains("link.access"), "{message}");
     match run("netem", &[]) {
-        (Some(4), without) => {
-            let help = without["error"]["help"].as_str().unwrap();
+        (Some(4), error) => {
+            let help = error["error"]["help"].as_str().unwrap();
             assert!(help.contains("modprobe sch_netem"), "{help}");
             skip("this kernel has no netem (CONFIG_NET_SCH_NETEM) or no bridge (CONFIG_BRIDGE)");
         }
         (Some(0 | 5), result) => {
             assert_eq!(result["record"]["stage"], "emu-netem");
-            let told = result["record"]["differences"].to_string();
-            assert!(told.contains("the kernel's netem worked link.access, link.line"), "{told}");
+            let differences = result["record"]["differences"].to_string();
+            assert!(
+                differences.contains("the kernel's netem emulated link.access, link.line"),
+                "{differences}"
+            );
             assert!(mean(&result, "link.throughput", "line.forward") > 1e6);
         }
         (code, result) => panic!("{code:?}: {result}"),
     }
     let simulated = place.command("sim", "sim").args(["--emulator", "netem"]).output().unwrap();
-    assert_eq!(simulated.status.code(), Some(2), "the simulator has no links to hand on");
+    assert_eq!(simulated.status.code(), Some(2), "the simulator does not use netem");
 }
 
 netstage_harness::tests![
     one_file_runs_on_both_stages,
-    a_killed_controller_leaves_nothing,
-    a_killed_agent_is_named_and_the_other_kept,
-    an_agent_that_never_answers_is_named_and_the_other_kept,
-    an_interface_that_vanishes_voids_the_run,
-    an_interrupt_ends_a_run_at_once,
+    nothing_remains_after_a_killed_controller,
+    a_killed_agent_is_named_and_other_results_are_kept,
+    an_unresponsive_agent_is_named_and_other_results_are_kept,
+    a_removed_interface_voids_the_run,
+    an_interrupt_ends_a_run_immediately,
     no_privilege_is_needed,
-    multicast_is_copied_where_ways_part_and_reaches_every_receiver,
+    multicast_is_replicated_at_branches_and_reaches_all_receivers,
     multicast_needs_no_privilege,
-    a_file_comes_by_real_ftp_as_in_the_simulator,
-    windows_of_applications_and_services_are_told_of_at_either_end,
-    nothing_of_a_service_outlives_its_run,
-    a_program_that_is_missing_is_named_with_its_package,
-    what_a_program_said_is_kept_where_it_failed,
-    tests_from_one_end_and_of_payloads_run_on_real_packets,
-    stamp_tells_both_directions_apart_on_both_stages,
-    netem_works_the_links_or_the_run_says_why_not,
+    a_real_ftp_transfer_matches_the_simulator,
+    windows_of_applications_and_services_are_measured_at_both_ends,
+    no_process_of_a_service_remains_after_its_run,
+    a_missing_program_is_named_with_its_package,
+    the_output_of_a_failed_program_is_kept,
+    one_ended_tests_and_payload_tests_run_with_real_packets,
+    stamp_measures_both_directions_on_both_stages,
+    netem_emulates_the_links_or_the_reason_is_reported,
 ];

@@ -1,5 +1,5 @@
-//! An MPLS exchange that routing daemons drive: LSPs lead from edge to edge and the core knows no member; what
-//! is none of an LSP stays out of it; a line that fails is gone round.
+//! Tests of an MPLS exchange with routing daemons: LSPs from edge to edge, a core without routes of members, rejection
+//! of foreign labels, and rerouting around a failed link.
 
 use crate::support::routing::{assert_met, namespace, run, sockets};
 use crate::support::{Folder, Process, record, text, within};
@@ -12,10 +12,10 @@ use netstage_router::daemon::{State, ask, labels, routes};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Three members, two sites, lines of Ethernet and of TUN interfaces in the core, to an edge and to a member.
-/// Nodes and links are numbered in the order of their names.
+/// Three members and two sites. The core, an edge and a member are connected by Ethernet and by TUN interfaces. Nodes
+/// and links are numbered in the order of their names.
 const SMALL: &str = r#"
 [scenario]
 title = "Three members"
@@ -51,7 +51,7 @@ to = "c"
 from = "c"
 to = "b"
 ip = "v6"
-# The run lasts as long as this.
+# This flow determines the duration of the run.
 [flow.pulse]
 from = "b"
 to = "c"
@@ -76,22 +76,22 @@ fn state(run: u32, node: usize) -> State {
     ask(&socket(run, node)).unwrap_or_default()
 }
 
-fn told_routes(run: u32, node: usize) -> Vec<Route> {
-    let mut told = Vec::new();
+fn shown_routes(run: u32, node: usize) -> Vec<Route> {
+    let mut found = Vec::new();
     let all = routes(&socket(run, node), &RouteFilter::default(), &mut |route| {
-        told.push(route);
+        found.push(route);
         Ok(())
     });
-    all.map(|()| told).unwrap()
+    all.map(|()| found).unwrap()
 }
 
-fn told_labels(run: u32, node: usize) -> Vec<Label> {
-    let mut told = Vec::new();
+fn shown_labels(run: u32, node: usize) -> Vec<Label> {
+    let mut found = Vec::new();
     let all = labels(&socket(run, node), None, &mut |label| {
-        told.push(label);
+        found.push(label);
         Ok(())
     });
-    all.map(|()| told).unwrap()
+    all.map(|()| found).unwrap()
 }
 
 fn counted(state: &State, name: &str) -> u64 {
@@ -108,12 +108,12 @@ fn lsp<'a>(routes: &'a [Route], prefix: &str) -> Option<&'a str> {
     route.to.split_once(" push ").map(|(_, labels)| labels)
 }
 
-/// A member's frame, of which a line of TUN interfaces carries what follows the addresses.
+/// Returns a member's frame. A TUN interface carries the part after the addresses.
 fn frame(to: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> {
     [&to[..], &[0x02, 0x6e, 0, 0, 0, 0], &kind.to_be_bytes(), payload].concat()
 }
 
-/// A member's UDP packet without a checksum.
+/// Returns a member's UDP packet without a checksum.
 fn packet(member: u8, to: [u8; 4]) -> Vec<u8> {
     let mut bytes = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, member, 2];
     bytes.extend(to);
@@ -124,7 +124,7 @@ fn packet(member: u8, to: [u8; 4]) -> Vec<u8> {
     bytes
 }
 
-fn lsps_lead_from_edge_to_edge_and_nothing_else_comes_in() {
+fn lsps_connect_the_edges_and_foreign_labels_are_dropped() {
     needs::namespaces();
     const FRAMES: u64 = 500;
     let folder = Folder::new("exchange-small");
@@ -135,16 +135,16 @@ fn lsps_lead_from_edge_to_edge_and_nothing_else_comes_in() {
     let mut running =
         Process::new(run(&scenario, &folder.join("out"), &["--on", "emu", "--json"]).spawn().unwrap());
     let process = running.child().id();
-    let began =
-        within(PATIENCE, || running.child().try_wait().unwrap().is_some() || namespace(process, 0).is_some());
+    let is_started =
+        within(TIMEOUT, || running.child().try_wait().unwrap().is_some() || namespace(process, 0).is_some());
     if namespace(process, 0).is_none() {
         let output = running.output();
-        assert!(output.status.code() == Some(4) && began, "{}", text(&output.stderr));
+        assert!(output.status.code() == Some(4) && is_started, "{}", text(&output.stderr));
         skip(text(&output.stderr));
     }
 
-    // Members have exchanged routes of both versions, each by an LSP to the other's edge.
-    let edges = EDGES.map(|edge| told_routes(process, edge));
+    // Members have exchanged IPv4 and IPv6 routes, each with an LSP to the other's edge.
+    let edges = EDGES.map(|edge| shown_routes(process, edge));
     for (own, edge) in edges.iter().enumerate() {
         for other in (0..EDGES.len()).filter(|other| *other != own) {
             let label = lsp(edge, &format!("10.0.{}.1/32", EDGES[other]));
@@ -153,42 +153,41 @@ fn lsps_lead_from_edge_to_edge_and_nothing_else_comes_in() {
             assert_eq!(lsp(edge, &format!("fd6e:7374::{}/112", tail(other))), label);
         }
     }
-    // The core switches labels to edges, which end with explicit null, and knows no member.
+    // The core has labels to the edges, which end with explicit null, and no routes to members.
     for core in CORES {
-        assert!(!told_routes(process, core).iter().any(|route| {
+        assert!(!shown_routes(process, core).iter().any(|route| {
             (0..EDGES.len()).any(|member| route.prefix.starts_with(&format!("10.0.{member}.")))
                 || route.prefix.starts_with("fd6e:7374::1:")
                 || route.prefix.starts_with("fd6e:7374::2:")
         }));
-        let labels = told_labels(process, core);
+        let labels = shown_labels(process, core);
         let ends = labels.iter().filter(|label| label.to.ends_with(" push 0")).count();
         assert_eq!((labels.len(), ends), (EDGES.len(), if core == CORES[0] { 2 } else { 1 }));
     }
 
-    // A member's own labels are taken from nobody, and its broadcasts go nowhere: neither by Ethernet nor by a
-    // line of TUN interfaces.
-    // The calls are over once a second brings little more than what daemons say to each other.
-    let passes_in_a_second = || {
+    // Labels and broadcasts from a member are dropped, with Ethernet and with TUN interfaces. The flows have ended when
+    // the core forwards little more per second than the daemons' messages.
+    let forwarded_per_second = || {
         let before = counted(&state(process, CORES[0]), "forwarded");
         std::thread::sleep(Duration::from_secs(1));
         counted(&state(process, CORES[0]), "forwarded") - before
     };
-    assert!(within(PATIENCE, || passes_in_a_second() < 25));
+    assert!(within(TIMEOUT, || forwarded_per_second() < 25));
     for (number, edge) in EDGES.into_iter().enumerate().take(2) {
         let nodes = [edge, CORES[0]];
         let before = nodes.map(|node| state(process, node));
-        let known = told_routes(process, edge);
-        let label = lsp(&known, "10.0.2.0/24");
+        let routes = shown_routes(process, edge);
+        let label = lsp(&routes, "10.0.2.0/24");
         let Some(label) = label.and_then(|label| label.parse::<u32>().ok()) else {
-            panic!("{known:?}\n{}", text(&running.output().stderr));
+            panic!("{routes:?}\n{}", text(&running.output().stderr));
         };
         let member = namespace(process, number).unwrap();
         let mut port = AfPacket::open(&member, &format!("link{number}"), Options::default()).unwrap();
-        let station = [0x02, 0x6e, 0, number as u8, 1, 0];
+        let mac = [0x02, 0x6e, 0, number as u8, 1, 0];
         let entry = (label << 12 | 1 << 8 | 64).to_be_bytes();
         let source = number as u8;
         for _ in 0..FRAMES {
-            let injected = frame(station, 0x8847, &[&entry[..], &packet(source, [10, 0, 2, 2])].concat());
+            let injected = frame(mac, 0x8847, &[&entry[..], &packet(source, [10, 0, 2, 2])].concat());
             let broadcast = frame([0xff; 6], 0x0800, &packet(source, [255; 4]));
             for bytes in [injected, broadcast] {
                 assert!(port.send(&bytes).unwrap() || (port.flush().is_ok() && port.send(&bytes).unwrap()));
@@ -196,13 +195,14 @@ fn lsps_lead_from_edge_to_edge_and_nothing_else_comes_in() {
             port.flush().unwrap();
             std::thread::sleep(Duration::from_millis(1));
         }
-        let refused = |state: &State| counted(state, "unexpected_label") + counted(state, "unknown_label");
-        let all =
-            within(Duration::from_secs(5), || refused(&state(process, edge)) - refused(&before[0]) == FRAMES);
+        let rejected = |state: &State| counted(state, "unexpected_label") + counted(state, "unknown_label");
+        let all = within(Duration::from_secs(5), || {
+            rejected(&state(process, edge)) - rejected(&before[0]) == FRAMES
+        });
         let after = nodes.map(|node| state(process, node));
         assert!(all, "{:?}", after[0].counters);
         for (before, after) in before.iter().zip(&after) {
-            // What daemons say to each other goes on.
+            // Messages of the daemons are still forwarded.
             let forwarded = counted(after, "forwarded") - counted(before, "forwarded");
             assert!(forwarded < FRAMES / 4, "{forwarded} of {FRAMES}");
         }
@@ -210,30 +210,32 @@ fn lsps_lead_from_edge_to_edge_and_nothing_else_comes_in() {
     assert_met(&running.output());
 }
 
-/// The last groups of the first address of a node's IPv6.
+/// Returns the last groups of a node's first IPv6 address.
 fn tail(node: usize) -> String {
     if node == 0 { String::new() } else { format!("{node}:0") }
 }
 
-fn the_papers_exchange_is_as_it_says() {
+fn the_papers_exchange_meets_its_expectations() {
     needs::namespaces();
     let folder = Folder::new("exchange-paper");
     let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/papers/mpls-ix/exchange.toml");
-    let refused = run(&scenario, &folder.join("sim"), &[]).output().unwrap();
-    let said = text(&refused.stderr);
+    let rejected = run(&scenario, &folder.join("sim"), &[]).output().unwrap();
+    let stderr = text(&rejected.stderr);
     assert!(
-        refused.status.code() == Some(2) && said.contains("service.exchange") && said.contains("--on emu")
+        rejected.status.code() == Some(2)
+            && stderr.contains("service.exchange")
+            && stderr.contains("--on emu")
     );
     let output = run(&scenario, &folder.join("out"), &["--on", "emu"]).output().unwrap();
     if output.status.code() == Some(4) {
         skip(text(&output.stderr));
     }
     assert_met(&output);
-    // Voice waits for nobody but the packets that are being sent; the same without its DSCP waits for all.
+    // Voice waits only for the packet in transmission; the same flow without its DSCP waits for the whole queue.
     let record = record(&folder.join("out"));
     let median = |flow: &str| {
         let mut all = record["cells"][0]["distributions"].as_array().unwrap().iter();
-        let found = all.find(|one| one["metric"] == "flow.delay" && one["subject"] == flow).unwrap();
+        let found = all.find(|entry| entry["metric"] == "flow.delay" && entry["subject"] == flow).unwrap();
         found["p50"].as_f64().unwrap()
     };
     let (voice, plain) = (median("voice-to-osaka"), median("plain-to-osaka"));
@@ -241,6 +243,6 @@ fn the_papers_exchange_is_as_it_says() {
 }
 
 netstage_harness::tests![
-    lsps_lead_from_edge_to_edge_and_nothing_else_comes_in,
-    the_papers_exchange_is_as_it_says,
+    lsps_connect_the_edges_and_foreign_labels_are_dropped,
+    the_papers_exchange_meets_its_expectations,
 ];

@@ -1,6 +1,6 @@
-//! VPN gateways: the same file on real programs and on their models.
+//! Tests of VPN gateways: the same scenario with real programs and with their models.
 
-use crate::support::{Folder, mean as mean_of, netstage, said, within};
+use crate::support::{Folder, mean as mean_of, netstage, output_text, within};
 use netstage_harness::needs;
 use netstage_harness::scenario::network;
 use serde_json::Value;
@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// A pair of each kind, a slow line between them, and a flow through each that nothing holds back.
+/// Returns a scenario with a pair of gateways of each kind, a link between them, and a flow below its capacity through
+/// each.
 fn scenario() -> String {
     let mut text = String::from(
         r#"
@@ -73,22 +74,22 @@ fn command(folder: &Folder, stage: &str) -> Command {
 }
 
 fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)))
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", output_text(output)))
 }
 
-/// Mean of a metric.
+/// Returns the mean of a metric.
 fn mean(result: &Value, metric: &str, subject: &str) -> f64 {
     mean_of(&result["record"], metric, subject)
 }
 
-/// Processes whose command has a word in it.
+/// Counts the processes whose command contains a text.
 fn processes(mark: &str) -> usize {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let commands = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
     commands.filter(|command| String::from_utf8_lossy(command).contains(mark)).count()
 }
 
-fn real_gateways_carry_what_their_models_do_and_leave_nothing_behind() {
+fn real_gateways_match_their_models_and_no_process_remains() {
     needs::namespaces();
     let folder = Folder::new("gateways");
     let simulated = json(&command(&folder, "sim").output().unwrap());
@@ -105,21 +106,24 @@ fn real_gateways_carry_what_their_models_do_and_leave_nothing_behind() {
             assert!((real / model - 1.0).abs() < 0.01, "{metric} of {subject}: {real}, model {model}");
         }
         if kind == "wireguard" {
-            // That line carries the disk, too.
+            // This link also carries the disk traffic.
             continue;
         }
-        // On the line are what the model puts around each packet, but for the padding of smaller ones, and
-        // what the gateways have to say to each other.
+        // The link carries the modeled encapsulation, apart from the padding of smaller packets and the messages of the
+        // gateways.
         let [real, model] =
             [&emulated, &simulated].map(|result| mean(result, "link.throughput", &format!("{kind}.forward")));
-        assert!((real / model - 1.0).abs() < 0.02, "{kind}: {real} bit/s on the line, model {model}");
+        assert!((real / model - 1.0).abs() < 0.02, "{kind}: {real} bit/s on the link, model {model}");
     }
     for result in [&simulated, &emulated] {
         assert!(mean(result, "app.transactions", "disk") > 0.0, "blocks are read through the tunnel");
         assert!(mean(result, "flow.throughput", "disk") > 0.0);
-        assert!(mean(result, "flow.window.usable", "disk[backward]") > 1.0, "the target's window is told of");
+        assert!(
+            mean(result, "flow.window.usable", "disk[backward]") > 1.0,
+            "the target's window is measured"
+        );
     }
-    assert!(within(Duration::from_secs(5), || processes(&mark) == 0), "they end with the run");
+    assert!(within(Duration::from_secs(5), || processes(&mark) == 0), "the gateways end with the run");
     assert!(
         !Path::new("/tmp")
             .read_dir()
@@ -129,17 +133,17 @@ fn real_gateways_carry_what_their_models_do_and_leave_nothing_behind() {
     );
 }
 
-fn a_gateway_whose_program_is_missing_ends_the_run_before_it_begins() {
+fn a_missing_gateway_program_is_reported_before_the_run() {
     needs::namespaces();
     let folder = Folder::new("no-gateway");
     let output = command(&folder, "emu").env("PATH", "").output().unwrap();
-    let said = said(&output);
-    assert_eq!(output.status.code(), Some(4), "{said}");
-    assert!(said.contains("node.wireguard1: wg is not installed"), "{said}");
-    assert!(said.contains("apt-get install wireguard-tools"), "{said}");
+    let printed = output_text(&output);
+    assert_eq!(output.status.code(), Some(4), "{printed}");
+    assert!(printed.contains("node.wireguard1: wg is not installed"), "{printed}");
+    assert!(printed.contains("apt-get install wireguard-tools"), "{printed}");
 }
 
-/// One pair of gateways whose program is this script.
+/// Runs a scenario with a pair of gateways whose program is this script.
 fn with_script(name: &str, script: &str) -> (Option<i32>, String) {
     let folder = Folder::new(name);
     let text = r#"
@@ -162,30 +166,30 @@ traffic = { model = "cbr", rate = "1 Mbit/s", packet = "1000 B" }
     let child = command.env("PATH", path).spawn().unwrap();
     let mark = format!("netstage-{}-", child.id());
     let output = child.wait_with_output().unwrap();
-    assert!(within(Duration::from_secs(5), || processes(&mark) == 0), "all others end with the run");
-    (output.status.code(), said(&output))
+    assert!(within(Duration::from_secs(5), || processes(&mark) == 0), "all processes end with the run");
+    (output.status.code(), output_text(&output))
 }
 
-fn a_gateway_that_does_not_start_is_told_with_what_it_said() {
+fn the_output_of_a_gateway_that_fails_to_start_is_reported() {
     needs::namespaces();
-    let (code, said) = with_script("gateway-fails", "echo 'no cipher of that name' >&2; exit 1");
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("no cipher of that name") && said.contains("openvpn"), "{said}");
+    let (code, printed) = with_script("gateway-fails", "echo 'no cipher of that name' >&2; exit 1");
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("no cipher of that name") && printed.contains("openvpn"), "{printed}");
 }
 
-/// It ends some seconds after its beginning: in the run, or on a slow machine before that.
-fn a_gateway_that_ends_before_the_run_is_told() {
+/// The gateway ends some seconds after its start: during the run, or before it on a slow machine.
+fn a_gateway_that_ends_early_is_reported() {
     needs::namespaces();
     let script = "case \"$*\" in *genkey*|*--version*|*--show*) exec /usr/sbin/openvpn \"$@\";; esac\n\
                   (sleep 6; kill $$) > /dev/null 2>&1 &\nexec /usr/sbin/openvpn \"$@\"";
-    let (code, said) = with_script("gateway-dies", script);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("has ended") && said.contains("openvpn"), "{said}");
+    let (code, printed) = with_script("gateway-dies", script);
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("has ended") && printed.contains("openvpn"), "{printed}");
 }
 
 netstage_harness::tests![
-    real_gateways_carry_what_their_models_do_and_leave_nothing_behind,
-    a_gateway_whose_program_is_missing_ends_the_run_before_it_begins,
-    a_gateway_that_does_not_start_is_told_with_what_it_said,
-    a_gateway_that_ends_before_the_run_is_told,
+    real_gateways_match_their_models_and_no_process_remains,
+    a_missing_gateway_program_is_reported_before_the_run,
+    the_output_of_a_gateway_that_fails_to_start_is_reported,
+    a_gateway_that_ends_early_is_reported,
 ];

@@ -1,4 +1,4 @@
-//! The program on real packets, in network namespaces.
+//! Tests of the program with real packets in network namespaces.
 
 mod agent;
 #[path = "../../../../tests/support/apart.rs"]

@@ -1,5 +1,4 @@
-//! `netstage measure` as people meet it: a server and a client between two namespaces, and
-//! everything that goes wrong.
+//! Tests of `netstage measure`: a server and a client in two namespaces, and errors.
 
 use crate::pair::Pair;
 use crate::support::{Folder, Process, netstage, within};
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const SERVER: &str = "10.1.0.1";
 const KEY: &str = "00112233445566778899aabbccddeeff";
-/// Far longer than anything here takes, on any machine.
+/// Timeout that suffices for all tests on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn measure(key: &str, arguments: &[&str]) -> Command {
@@ -24,27 +23,27 @@ fn measure(key: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// A server on the right, and what it says.
+/// Server in the right namespace, and its output.
 struct Server {
     process: Process,
-    said: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Server {
     fn start(pair: &Pair, arguments: &[&str]) -> Server {
         let command = measure(KEY, &[&["serve", "--json"], arguments].concat());
         let mut process = Process::spawn_in(&pair.right, command);
-        let said = BufReader::new(process.child().stdout.take().unwrap());
-        let mut server = Server { process, said };
+        let output = BufReader::new(process.child().stdout.take().unwrap());
+        let mut server = Server { process, output };
         server.wait_for("listening");
         server
     }
 
-    /// Reads on until an event of this name.
+    /// Reads events until one with this name.
     fn wait_for(&mut self, event: &str) -> Value {
         loop {
             let mut line = String::new();
-            assert!(self.said.read_line(&mut line).unwrap() > 0, "it ends before {event}");
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "no event {event}");
             let value: Value = serde_json::from_str(&line).unwrap();
             if value["event"] == event {
                 return value;
@@ -53,23 +52,22 @@ impl Server {
     }
 }
 
-/// Packets that a link has received.
+/// Returns the number of packets that a link has received.
 fn arrived(namespace: &Namespace, link: &str) -> u64 {
     Netlink::open(namespace).unwrap().link(link).unwrap().statistics.received_packets
 }
 
-/// A client on the left.
+/// Starts a client in the left namespace.
 fn client(pair: &Pair, key: &str, arguments: &[&str]) -> Process {
     Process::spawn_in(&pair.left, measure(key, arguments))
 }
 
-/// The result of a client, and its exit code.
+/// Runs a client and returns its result and exit code.
 fn measured(pair: &Pair, arguments: &[&str]) -> (Value, i32) {
     result(client(pair, KEY, arguments).output())
 }
 
-/// What came of it, and the exit code. A host that stood still makes a measurement void, which is not what
-/// is tested here: that counts as measured.
+/// Returns the result and the exit code. A void measurement on a busy machine counts as success.
 fn result(output: Output) -> (Value, i32) {
     const VOID: i32 = 5;
     let text = if output.stdout.is_empty() { &output.stderr } else { &output.stdout };
@@ -83,7 +81,7 @@ fn pair() -> Pair {
     Pair::new(VethOptions::default())
 }
 
-fn tcp_to_the_server_both_ways() {
+fn tcp_is_measured_in_both_directions() {
     let pair = pair();
     let _server = Server::start(&pair, &[]);
     let arguments =
@@ -103,20 +101,20 @@ fn tcp_to_the_server_both_ways() {
     assert_eq!(result["clock"]["same_clock"], true);
 }
 
-fn a_transfer_ends_when_all_is_there() {
+fn a_transfer_ends_when_all_bytes_have_arrived() {
     let pair = pair();
     let mut server = Server::start(&pair, &["--once"]);
-    // IPv6, and text: the other half of what is shown.
+    // IPv6, and output as text.
     let output = client(&pair, KEY, &["tcp", "fd00::1", "-n", "1M", "-w", "64K", "-M", "1000"]).output();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("received 1.049 MB"), "{text}");
-    assert!(!text.contains('\u{1b}'), "no escape codes where there is no terminal");
+    assert!(!text.contains('\u{1b}'), "no escape codes without a terminal");
     assert_eq!(server.wait_for("free")["reason"], "finished");
     assert_eq!(server.process.output().status.code(), Some(0));
 }
 
-fn udp_from_the_server_is_counted_packet_by_packet() {
+fn udp_packets_from_the_server_are_counted() {
     let pair = pair();
     let mut server = Server::start(&pair, &["--max-rate", "3M", "--max-time", "5"]);
     let options =
@@ -125,22 +123,22 @@ fn udp_from_the_server_is_counted_packet_by_packet() {
     assert_eq!(code, 0, "{result:#}");
     let flow = &result["summary"]["flows"][0];
     let sent = flow["sent"]["packets"].as_u64().unwrap();
-    // 500 a second; within five standard deviations.
+    // 500 packets per second, within five standard deviations.
     assert!((388..612).contains(&sent), "{result:#}");
     assert_eq!(flow["received"]["packets"], sent);
     assert_eq!(flow["lost_packets"], 0);
     assert_eq!(flow["delay"]["count"], sent);
-    assert_eq!(result["clock"]["one_way_error_ns"], 0, "one clock");
+    assert_eq!(result["clock"]["one_way_error_ns"], 0, "both ends use the same clock");
     assert_eq!(server.wait_for("run")["what"], "sends 1 UDP flow of 2 Mbit/s for up to 1 s");
 
     for (more, remedy) in [(["-b4M", "-t1"], "--max-rate"), (["-b1M", "-t6"], "--max-time")] {
-        let (refused, code) = measured(&pair, &["udp", SERVER, more[0], more[1], "--json"]);
-        assert_eq!(code, 2, "{refused}");
-        assert!(refused["error"]["help"].as_str().unwrap().contains(remedy), "{refused}");
+        let (rejected, code) = measured(&pair, &["udp", SERVER, more[0], more[1], "--json"]);
+        assert_eq!(code, 2, "{rejected}");
+        assert!(rejected["error"]["help"].as_str().unwrap().contains(remedy), "{rejected}");
     }
 }
 
-fn quic_arrives() {
+fn quic_is_measured() {
     let pair = pair();
     let _server = Server::start(&pair, &[]);
     let (result, code) = measured(&pair, &["quic", SERVER, "-t", "0.5", "-b", "4M", "--json"]);
@@ -148,22 +146,22 @@ fn quic_arrives() {
     assert!(result["summary"]["flows"][0]["received"]["bytes"].as_u64().unwrap() > 100_000);
 }
 
-fn another_key_gets_nowhere() {
+fn a_client_with_another_key_is_rejected() {
     let pair = pair();
     let mut server = Server::start(&pair, &[]);
     let other = "ffeeddccbbaa99887766554433221100";
-    let (refused, code) = result(client(&pair, other, &["tcp", SERVER, "--json"]).output());
-    assert_eq!(code, 2, "{refused}");
-    assert!(refused["error"]["message"].as_str().unwrap().contains("another key"), "{refused}");
-    assert_eq!(server.wait_for("turned-away")["reason"], "it has another key");
+    let (rejected, code) = result(client(&pair, other, &["tcp", SERVER, "--json"]).output());
+    assert_eq!(code, 2, "{rejected}");
+    assert!(rejected["error"]["message"].as_str().unwrap().contains("wrong key"), "{rejected}");
+    assert_eq!(server.wait_for("turned-away")["reason"], "the client has another key");
     let (weak, code) = result(client(&pair, "1234", &["tcp", SERVER, "--json"]).output());
     assert_eq!(code, 2);
     assert!(weak["error"]["message"].as_str().unwrap().contains("fewer than 128"), "{weak}");
-    // Neither took it from those who have the key.
+    // The server remains available to clients with the key.
     assert_eq!(measured(&pair, &["tcp", SERVER, "-t", "0.2", "--json"]).1, 0);
 }
 
-fn a_second_client_is_told_that_the_server_is_busy() {
+fn a_second_client_is_rejected_as_busy() {
     let pair = pair();
     let mut server = Server::start(&pair, &[]);
     let first = client(&pair, KEY, &["udp", SERVER, "-t", "2", "--json"]);
@@ -174,11 +172,11 @@ fn a_second_client_is_told_that_the_server_is_busy() {
     let (result, code) = self::result(first.output());
     assert_eq!(code, 0, "{result:#}");
     assert_eq!(result["summary"]["flows"][0]["lost_packets"], 0);
-    // And one right behind it is not.
+    // A later client is accepted.
     assert_eq!(measured(&pair, &["udp", SERVER, "-t", "0.2", "--json"]).1, 0);
 }
 
-fn a_server_that_is_killed_is_named_and_the_figures_kept() {
+fn a_killed_server_is_named_and_the_results_are_kept() {
     let pair = pair();
     let mut server = Server::start(&pair, &[]);
     let client = client(&pair, KEY, &["udp", SERVER, "-t", "30", "-i", "0.1", "--json"]);
@@ -193,7 +191,7 @@ fn a_server_that_is_killed_is_named_and_the_figures_kept() {
     assert!(result["summary"]["flows"][0]["received"]["packets"].as_u64().unwrap() > 0, "{result:#}");
 }
 
-fn a_client_that_is_killed_leaves_the_server_to_the_next() {
+fn the_server_is_available_after_a_killed_client() {
     let pair = pair();
     let mut server = Server::start(&pair, &[]);
     let mut lost = client(&pair, KEY, &["udp", SERVER, "-R", "-t", "60"]);
@@ -201,12 +199,12 @@ fn a_client_that_is_killed_leaves_the_server_to_the_next() {
     assert!(within(LIMIT, || arrived(&pair.left, "left0") > 50));
     lost.signal("-KILL");
     let free = server.wait_for("free");
-    assert!(free["reason"].as_str().unwrap().contains("went away"), "{free}");
+    assert!(free["reason"].as_str().unwrap().contains("disconnected unexpectedly"), "{free}");
     let (result, code) = measured(&pair, &["tcp", SERVER, "-t", "0.2", "-R", "--json"]);
     assert_eq!(code, 0, "{result:#}");
 }
 
-fn an_interrupt_keeps_what_was_measured() {
+fn results_are_kept_after_an_interrupt() {
     let pair = pair();
     let mut server = Server::start(&pair, &[]);
     let mut client = client(&pair, KEY, &["tcp", SERVER, "-t", "60", "-i", "0.2", "-b", "1M", "--json"]);
@@ -227,9 +225,9 @@ fn an_interrupt_keeps_what_was_measured() {
 fn one_ended_senders_are_limited() {
     for method in ["icmp", "udp-unreachable"] {
         let mut command = measure(KEY, &[method, "127.0.0.1", "-b", "11M", "-l", "1000", "--json"]);
-        let (refused, code) = result(command.output().unwrap());
+        let (rejected, code) = result(command.output().unwrap());
         assert_eq!(code, 2);
-        assert!(refused["error"]["help"].as_str().unwrap().contains("--limit 11000000"), "{refused}");
+        assert!(rejected["error"]["help"].as_str().unwrap().contains("--limit 11000000"), "{rejected}");
     }
     let pair = pair();
     let icmp = ["icmp", SERVER, "-t", "0.5", "-b", "12M", "-l", "1000", "--limit", "12M", "--json"];
@@ -240,13 +238,13 @@ fn one_ended_senders_are_limited() {
     assert_eq!(flow["round_trip"]["count"], flow["sent"]["packets"]);
 }
 
-fn whoever_is_not_there_is_named() {
+fn a_missing_server_is_named() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let run = |arguments: &[&str]| result(measure(KEY, arguments).arg("--json").output().unwrap());
     let (error, code) = run(&["tcp", "127.0.0.1", "-p", &free]);
     assert_eq!(code, 1);
     assert!(error["error"]["help"].as_str().unwrap().contains("measure serve"), "{error}");
-    // Something listens, but is no server of ours.
+    // Another server listens.
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port().to_string();
     let answering = std::thread::spawn(move || {
@@ -263,17 +261,17 @@ fn whoever_is_not_there_is_named() {
     assert_eq!(code, 2, "{error}");
 }
 
-fn a_server_without_a_key_makes_one_and_prints_the_command() {
+fn a_server_without_a_key_generates_one_and_prints_the_command() {
     let pair = pair();
     let folder = Folder::new("key");
     let mut command = netstage(&["measure", "serve", "--once", "-p", "5300"]);
     command.env_remove("NETSTAGE_KEY");
     let mut server = Process::spawn_in(&pair.right, command);
-    let mut said = BufReader::new(server.child().stdout.take().unwrap());
+    let mut output = BufReader::new(server.child().stdout.take().unwrap());
     let mut hint = String::new();
     assert!(within(LIMIT, || {
         hint.clear();
-        said.read_line(&mut hint).unwrap();
+        output.read_line(&mut hint).unwrap();
         hint.contains("NETSTAGE_KEY=")
     }));
     let key = hint.trim().strip_prefix("NETSTAGE_KEY=").unwrap().split(' ').next().unwrap();
@@ -288,7 +286,7 @@ fn a_server_without_a_key_makes_one_and_prints_the_command() {
     assert_eq!(code, 0, "{result:#}");
 }
 
-fn stamp_meets_its_own_reflector_with_and_without_a_key() {
+fn stamp_works_with_and_without_a_key() {
     let pair = pair();
     let folder = Folder::new("stamp");
     let file = |name: &str, key: &str| {
@@ -312,11 +310,11 @@ fn stamp_meets_its_own_reflector_with_and_without_a_key() {
         assert_eq!((&counts["sent"], &counts["answered"]), (&20.into(), &20.into()), "{result:#}");
         assert_eq!((&counts["lost_forward"], &counts["lost_backward"]), (&0.into(), &0.into()));
         assert_eq!((&result["round_trip"]["count"], &counts["rejected"]), (&20.into(), &0.into()));
-        // One machine, one clock: both ways together are the round trip, to the timestamps' steps.
-        let median = |what: &str| result[what]["p50_ns"].as_i64().unwrap();
+        // Both ends use the same clock, so one-way delays are positive.
+        let median = |part: &str| result[part]["p50_ns"].as_i64().unwrap();
         assert!(median("forward") > 0 && median("backward") > 0, "{result:#}");
     }
-    // Another key, or none where one is wanted: silence.
+    // A server with a key does not reply to another key or to none.
     for more in [&["-p", "8620", "--key-file", &other][..], &["-p", "8620"]] {
         let (result, code) = stamp(more);
         assert_eq!(code, 1, "{result:#}");
@@ -326,17 +324,17 @@ fn stamp_meets_its_own_reflector_with_and_without_a_key() {
 }
 
 netstage_harness::tests![
-    tcp_to_the_server_both_ways,
-    a_transfer_ends_when_all_is_there,
-    udp_from_the_server_is_counted_packet_by_packet,
-    quic_arrives,
-    another_key_gets_nowhere,
-    a_second_client_is_told_that_the_server_is_busy,
-    a_server_that_is_killed_is_named_and_the_figures_kept,
-    a_client_that_is_killed_leaves_the_server_to_the_next,
-    an_interrupt_keeps_what_was_measured,
+    tcp_is_measured_in_both_directions,
+    a_transfer_ends_when_all_bytes_have_arrived,
+    udp_packets_from_the_server_are_counted,
+    quic_is_measured,
+    a_client_with_another_key_is_rejected,
+    a_second_client_is_rejected_as_busy,
+    a_killed_server_is_named_and_the_results_are_kept,
+    the_server_is_available_after_a_killed_client,
+    results_are_kept_after_an_interrupt,
     one_ended_senders_are_limited,
-    whoever_is_not_there_is_named,
-    a_server_without_a_key_makes_one_and_prints_the_command,
-    stamp_meets_its_own_reflector_with_and_without_a_key,
+    a_missing_server_is_named,
+    a_server_without_a_key_generates_one_and_prints_the_command,
+    stamp_works_with_and_without_a_key,
 ];

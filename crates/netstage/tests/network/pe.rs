@@ -1,8 +1,8 @@
-//! Two provider edges on real interfaces, in namespaces: between customers with the same
-//! addresses, while their configuration changes, and after one is killed.
+//! Tests of two provider edge routers in namespaces: customers with the same addresses, changes of the configuration,
+//! and restart after a kill.
 
 use crate::support::network::{address, default_route, join};
-use crate::support::{Folder, Process, netstage, run_page, said, signal, within};
+use crate::support::{Folder, Process, netstage, output_text, run_page, signal, within};
 use netstage_harness::needs;
 use netstage_host::netns::{Namespace, Netlink};
 use netstage_pe::daemon::Snapshot;
@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const CUSTOMERS: [&str; 2] = ["red", "blue"];
 
-/// red1 and blue1 at pe1, red2 and blue2 at pe2, one link between the two edges. Customers of
-/// either VPN are 10.0.SITE.2 and fd00:SITE::2.
+/// Network of two edges with a link between them and, at each, a customer of the VPNs red and blue. Customers of both
+/// VPNs have the addresses 10.0.SITE.2 and fd00:SITE::2.
 struct World {
     edges: [Namespace; 2],
     customers: [[Namespace; 2]; 2],
@@ -50,12 +50,14 @@ impl World {
         }
         for (edge, customers) in edges.iter().zip(&customers) {
             Netlink::open(edge).unwrap().wait_until_ready("core0").unwrap();
-            customers.iter().for_each(|one| Netlink::open(one).unwrap().wait_until_ready("eth0").unwrap());
+            customers
+                .iter()
+                .for_each(|customer| Netlink::open(customer).unwrap().wait_until_ready("eth0").unwrap());
         }
         World { edges, customers }
     }
 
-    /// A packet and its answer, of two customers' sites; none if one of them was lost.
+    /// Sends a packet to a customer's other site and back. Returns `None` if a packet was lost.
     fn echo(&self, customer: usize, is_v6: bool, text: &str) -> Option<String> {
         let [near, far] = [0, 1].map(|site: u8| {
             let own = if is_v6 { format!("[fd00:{site}::2]:7") } else { format!("10.0.{site}.2:7") };
@@ -106,25 +108,25 @@ struct Edge<'a> {
     trace: PathBuf,
 }
 
-/// Where a site's traces would be, one for each start.
+/// Returns the paths of a site's traces, one for each start.
 fn traces(folder: &Folder, site: usize) -> impl Iterator<Item = PathBuf> {
     (0..).map(move |start| folder.join(format!("pe{site}-{start}.trace")))
 }
 
-/// What `netstage pe replay` says, and its exit code.
+/// Runs `netstage pe replay` and returns its exit code and output.
 fn replay(trace: &Path) -> (Option<i32>, String) {
     let output = netstage(&["pe", "replay"]).arg(trace).output().unwrap();
-    (output.status.code(), said(&output))
+    (output.status.code(), output_text(&output))
 }
 
 impl Edge<'_> {
-    /// Begins a router that traces what it decides.
-    fn begin<'a>(world: &World, folder: &'a Folder, site: usize) -> Edge<'a> {
+    /// Starts a router that records a trace.
+    fn start<'a>(world: &World, folder: &'a Folder, site: usize) -> Edge<'a> {
         let trace = traces(folder, site).find(|trace| !trace.exists()).unwrap();
-        Edge::begin_with(world, folder, site, Some(trace))
+        Edge::start_with(world, folder, site, Some(trace))
     }
 
-    fn begin_with<'a>(world: &World, folder: &'a Folder, site: usize, trace: Option<PathBuf>) -> Edge<'a> {
+    fn start_with<'a>(world: &World, folder: &'a Folder, site: usize, trace: Option<PathBuf>) -> Edge<'a> {
         let mut command = netstage(&["pe", "run"]);
         command.arg(folder.join(format!("pe{site}.toml")));
         command.arg("--last-state").arg(folder.join(format!("pe{site}.json"))).stdout(Stdio::inherit());
@@ -132,7 +134,7 @@ impl Edge<'_> {
             command.arg("--trace").arg(trace);
         }
         let process = Process::spawn_in(&world.edges[site], command);
-        let client = Client::wait(&folder.join(format!("pe{site}.sock")), PATIENCE).unwrap();
+        let client = Client::wait(&folder.join(format!("pe{site}.sock")), TIMEOUT).unwrap();
         Edge { process, client, folder, site, trace: trace.unwrap_or_default() }
     }
 
@@ -151,33 +153,33 @@ fn is_reached(edge: &mut Edge<'_>) -> bool {
     state.peers.iter().all(|peer| peer.way.is_some())
 }
 
-fn customers_with_the_same_addresses_reach_their_own() {
+fn customers_with_the_same_addresses_are_separated() {
     let world = World::new();
     let folder = Folder::new("pe-carries");
     std::fs::write(folder.join("shared.key"), "b2ee9d0cb08cd3c1f6d20d5a6bdc3a7e\n").unwrap();
     for is_v6 in [false, true] {
         (0..2).for_each(|site| configure(&folder, site, is_v6, 1));
-        let mut edges = [0, 1].map(|site| Edge::begin(&world, &folder, site));
-        assert!(within(PATIENCE, || edges.iter_mut().all(is_reached)));
+        let mut edges = [0, 1].map(|site| Edge::start(&world, &folder, site));
+        assert!(within(TIMEOUT, || edges.iter_mut().all(is_reached)));
         for (customer, name) in CUSTOMERS.iter().enumerate() {
             for inner_v6 in [false, true] {
                 let text = format!("{name} over {is_v6}");
                 assert_eq!(world.echo(customer, inner_v6, &text), Some(text));
             }
         }
-        // Queries are answered, and where there are keys, believed.
+        // Replies are received and, with keys, authenticated.
         let is_measured = |edge: &mut Edge<'_>| {
             let flows = edge.client.show().unwrap().flows;
             flows.iter().all(|flow| flow.window.as_ref().is_some_and(|window| window.round_trip_ns > 0))
         };
-        assert!(within(PATIENCE, || edges.iter_mut().all(is_measured)));
+        assert!(within(TIMEOUT, || edges.iter_mut().all(is_measured)));
         let state = edges[0].client.show().unwrap();
         let sent: Vec<u64> = state.flows.iter().map(|flow| flow.sent.packets).collect();
         assert_eq!(
             (sent, state.counters["label_unknown"], state.counters["wrong_sender"]),
             (vec![2, 2], 0, 0)
         );
-        assert_eq!(state.neighbours.iter().filter(|one| one.mac.is_some()).count(), 4);
+        assert_eq!(state.neighbours.iter().filter(|neighbor| neighbor.mac.is_some()).count(), 4);
         let metrics = world.edges[0].run(|| TcpStream::connect("127.0.0.1:9635")).unwrap();
         let mut metrics = metrics.unwrap();
         metrics.write_all(b"GET /metrics HTTP/1.1\r\nHost: pe\r\n\r\n").unwrap();
@@ -185,7 +187,6 @@ fn customers_with_the_same_addresses_reach_their_own() {
         metrics.read_to_string(&mut text).unwrap();
         let line = "netstage_pe_flow_sent_packets_total{vpn=\"red\",peer=\"far\"} 2";
         assert!(text.starts_with("HTTP/1.1 200 OK") && text.contains(line), "{text}");
-        // Nobody answers for the router: the kernel would say that no port is there.
         for mut edge in edges {
             signal(edge.process.child().id(), "-TERM");
             let output = edge.process.output();
@@ -198,71 +199,75 @@ fn customers_with_the_same_addresses_reach_their_own() {
     }
 }
 
-fn a_configuration_is_taken_whole_or_not_at_all() {
+fn a_configuration_is_applied_completely_or_not_at_all() {
     let world = World::new();
     let folder = Folder::new("pe-reloads");
     (0..2).for_each(|site| configure(&folder, site, false, 1));
-    let mut edges = [0, 1].map(|site| Edge::begin(&world, &folder, site));
-    assert!(within(PATIENCE, || edges.iter_mut().all(is_reached)));
+    let mut edges = [0, 1].map(|site| Edge::start(&world, &folder, site));
+    assert!(within(TIMEOUT, || edges.iter_mut().all(is_reached)));
     assert!(world.echo(0, false, "before").is_some());
     let mut expected = 1;
-    for (weight, told) in [(1, vec![]), (3, vec!["flow blue with far changed", "flow red with far changed"])]
+    for (weight, changes) in
+        [(1, vec![]), (3, vec!["flow blue with far changed", "flow red with far changed"])]
     {
         edges[0].configure(false, weight);
-        assert_eq!(edges[0].client.reload().unwrap().unwrap(), told);
+        assert_eq!(edges[0].client.reload().unwrap().unwrap(), changes);
         expected += 1;
     }
-    // What is wrong with a file is told with its place, and nothing changes.
+    // An invalid file is rejected with a reason, and nothing changes.
     let path = folder.join("pe0.toml");
     let good = std::fs::read_to_string(&path).unwrap();
-    for (from, to, told) in [
+    for (from, to, message) in [
         ("receive = 1001", "receive = 1000", "label 1000 is taken by VPN `blue`"),
         ("weight = 3", "weight = 0", "expected a number above 0, found the number 0"),
         ("interface = \"red\"", "interface = \"rde\"", "there is no interface rde"),
-        ("core = [\"core0\"]", "core = [\"core0\", \"red\"]", "`red` is an interface of the core"),
+        ("core = [\"core0\"]", "core = [\"core0\", \"red\"]", "`red` is a core interface"),
     ] {
         std::fs::write(&path, good.replacen(from, to, 1)).unwrap();
         let refusal = edges[0].client.reload().unwrap().unwrap_err();
-        assert!(refusal.contains(told), "{refusal}");
+        assert!(refusal.contains(message), "{refusal}");
     }
     std::fs::write(&path, &good).unwrap();
-    // A signal does as well.
+    // Reload by a signal.
     signal(edges[0].process.child().id(), "-HUP");
     let state = |edge: &mut Edge<'_>| edge.client.show().unwrap();
-    assert!(within(PATIENCE, || state(&mut edges[0]).configurations == expected + 1));
+    assert!(within(TIMEOUT, || state(&mut edges[0]).configurations == expected + 1));
     let state = state(&mut edges[0]);
     assert_eq!((state.refused_configurations, state.refusal.as_str()), (4, ""));
     assert!(state.flows.iter().all(|flow| flow.weight == 3.0));
     assert_eq!(state.flows[1].sent.packets, 1, "counts are kept");
     assert!(world.echo(0, false, "after").is_some());
-    // A VPN goes, and the other is not touched by that.
+    // The removal of a VPN does not affect the other.
     let end = good.find("[vpn.blue").unwrap();
     std::fs::write(&path, &good[..end]).unwrap();
     let changes = edges[0].client.reload().unwrap().unwrap();
     assert_eq!(changes, ["flow blue with far removed", "circuit blue removed"]);
     assert!(world.echo(0, false, "alone").is_some());
     assert_eq!(world.echo(1, false, "nobody"), None);
-    // All of it is decided once more, the reloads in their places.
+    // The replay includes the reloads.
     let [mut near, _] = edges;
     let answers = |name: &str| {
         world.edges[0].sysctl_value(&format!("net/ipv4/conf/{name}/arp_ignore")).unwrap().parse::<u8>()
     };
-    assert_eq!((answers("red"), answers("blue")), (Ok(8), Ok(0)), "blue is given up");
+    assert_eq!((answers("red"), answers("blue")), (Ok(8), Ok(0)), "the interface of blue is released");
     signal(near.process.child().id(), "-TERM");
     assert!(near.process.output().status.success());
-    assert_eq!(answers("red"), Ok(0), "interfaces are left as they were found");
-    let (code, said) = replay(&near.trace);
-    assert!(code == Some(0) && said.contains(", all as recorded") && !said.contains("blue"), "{said}");
-    let red = said.lines().find(|line| line.starts_with("red")).unwrap();
+    assert_eq!(answers("red"), Ok(0), "the settings of interfaces are restored");
+    let (code, printed) = replay(&near.trace);
+    assert!(
+        code == Some(0) && printed.contains(", all match the trace") && !printed.contains("blue"),
+        "{printed}"
+    );
+    let red = printed.lines().find(|line| line.starts_with("red")).unwrap();
     assert_eq!(red.split_whitespace().take(5).collect::<Vec<_>>(), ["red", "far", "3", "0", "3"]);
-    // Somebody tampers with it.
+    // A modified trace is detected.
     let text = std::fs::read_to_string(&near.trace).unwrap();
     std::fs::write(&near.trace, text.replacen("\"taken\":true", "\"taken\":false", 1)).unwrap();
-    let (code, said) = replay(&near.trace);
-    assert!(code == Some(3) && said.contains("recorded dropped, replayed accepted"), "{said}");
+    let (code, printed) = replay(&near.trace);
+    assert!(code == Some(3) && printed.contains("recorded dropped, replayed accepted"), "{printed}");
 }
 
-/// Each core has a VPN of its own, and what the first measures the second knows.
+/// Each CPU core has one VPN, and the second uses the reference of the first.
 fn two_cores_divide_the_vpns() {
     let world = World::new();
     let folder = Folder::new("pe-cores");
@@ -283,8 +288,8 @@ fn two_cores_divide_the_vpns() {
         std::fs::write(folder.join(format!("pe{site}.toml")), text).unwrap();
     };
     (0..2).for_each(|site| write(site, 1, 2));
-    let mut edges = [0, 1].map(|site| Edge::begin_with(&world, &folder, site, None));
-    assert!(within(PATIENCE, || edges.iter_mut().all(is_reached)));
+    let mut edges = [0, 1].map(|site| Edge::start_with(&world, &folder, site, None));
+    assert!(within(TIMEOUT, || edges.iter_mut().all(is_reached)));
     let carries = |text: &str| {
         for customer in 0..2 {
             for inner_v6 in [false, true] {
@@ -297,7 +302,7 @@ fn two_cores_divide_the_vpns() {
     let vpns: Vec<(&str, u32)> = state.flows.iter().map(|flow| (flow.vpn.as_str(), flow.core)).collect();
     assert_eq!(vpns, [("blue", 1), ("red", 0)]);
     assert_eq!(state.circuits.iter().map(|circuit| circuit.sent.packets).collect::<Vec<_>>(), [2, 2]);
-    // A core that knew of no reference would scale it to the nominal flow's 100 ms: to a millionth.
+    // Without the reference, a core would scale the increase to the nominal 100 ms, to a millionth.
     let follows = |edge: &mut Edge<'_>| {
         let state = edge.client.show().unwrap();
         let window = state.flows[0].window.as_ref().unwrap();
@@ -306,11 +311,11 @@ fn two_cores_divide_the_vpns() {
             && window.increase > 1e-3
             && state.references[0].flow == Some(["red".into(), "far".into()])
     };
-    assert!(within(PATIENCE, || edges.iter_mut().all(follows)));
-    // Both take the new weights, and neither loses what it has counted.
+    assert!(within(TIMEOUT, || edges.iter_mut().all(follows)));
+    // Both cores apply the new weights and keep their counters.
     write(0, 2, 2);
-    let told = ["flow blue with far changed", "flow red with far changed"];
-    assert_eq!(edges[0].client.reload().unwrap().unwrap(), told);
+    let changes = ["flow blue with far changed", "flow red with far changed"];
+    assert_eq!(edges[0].client.reload().unwrap().unwrap(), changes);
     carries("second");
     let state = edges[0].client.show().unwrap();
     assert!(state.flows.iter().all(|flow| flow.weight == 2.0 && flow.sent.packets == 4));
@@ -321,8 +326,8 @@ fn two_cores_divide_the_vpns() {
     assert!(refusal.contains("`cores` cannot be changed while the router runs"), "{refusal}");
 }
 
-/// Site 0 measures VPN red and tells site 1, whose VPN blue follows.
-fn a_reference_is_told_from_router_to_router() {
+/// Site 0 publishes the reference of VPN red to site 1, where VPN blue uses it.
+fn a_reference_is_published_to_another_router() {
     let world = World::new();
     let folder = Folder::new("pe-reference");
     let flow = |customer: &str, site: usize, control: &str| {
@@ -342,59 +347,59 @@ fn a_reference_is_told_from_router_to_router() {
     add(0, "flow = { vpn = \"red\", peer = \"far\" }\npublish_to = [\"far\"]");
     flow("blue", 1, "reference = \"gold\"");
     add(1, "from = \"far\"");
-    let mut edges = [0, 1].map(|site| Edge::begin(&world, &folder, site));
-    let mut known = [0, 1].map(|_| None);
-    assert!(within(PATIENCE, || {
-        known = [0, 1].map(|site: usize| edges[site].client.show().unwrap().references.pop());
-        known.iter().all(|known| known.as_ref().unwrap().age_ns.is_some())
+    let mut edges = [0, 1].map(|site| Edge::start(&world, &folder, site));
+    let mut references = [0, 1].map(|_| None);
+    assert!(within(TIMEOUT, || {
+        references = [0, 1].map(|site: usize| edges[site].client.show().unwrap().references.pop());
+        references.iter().all(|reference| reference.as_ref().unwrap().age_ns.is_some())
     }));
-    let [told, heard] = known.map(Option::unwrap);
-    assert!(told.published >= 1 && heard.received >= 1, "{told:?} {heard:?}");
-    assert_eq!(told.flow, Some(["red".into(), "far".into()]));
-    assert_eq!(heard.from.as_deref(), Some("far"));
-    assert_eq!((heard.refused, heard.followers, heard.is_old), (0, 1, false));
-    assert_eq!((heard.decrease, heard.weight), (0.25, 1.0));
-    assert!((1..10_000_000_000).contains(&heard.round_trip_ns), "{heard:?}");
-    // It can be followed no more, or by another number, only as long as all agree.
+    let [sent, received] = references.map(Option::unwrap);
+    assert!(sent.published >= 1 && received.received >= 1, "{sent:?} {received:?}");
+    assert_eq!(sent.flow, Some(["red".into(), "far".into()]));
+    assert_eq!(received.from.as_deref(), Some("far"));
+    assert_eq!((received.refused, received.followers, received.is_old), (0, 1, false));
+    assert_eq!((received.decrease, received.weight), (0.25, 1.0));
+    assert!((1..10_000_000_000).contains(&received.round_trip_ns), "{received:?}");
+    // With another number, the reference expires.
     let path = folder.join("pe1.toml");
     let good = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, good.replace("number = 7", "number = 8")).unwrap();
     assert_eq!(edges[1].client.reload().unwrap().unwrap(), ["reference gold changed"]);
     let mut state = || edges[1].client.show().unwrap();
-    assert!(within(PATIENCE, || state().counters["reference_unknown"] > 0));
-    assert!(within(PATIENCE, || state().references[0].is_old));
+    assert!(within(TIMEOUT, || state().counters["reference_unknown"] > 0));
+    assert!(within(TIMEOUT, || state().references[0].is_old));
     let mut show = netstage(&["pe", "show", "references", "--socket"]);
-    let shown = said(&show.arg(folder.join("pe1.sock")).output().unwrap());
+    let shown = output_text(&show.arg(folder.join("pe1.sock")).output().unwrap());
     assert!(shown.contains("peer far") && shown.contains("OLD"), "{shown}");
 }
 
-fn a_killed_router_is_noticed_and_taken_up_again() {
+fn a_killed_router_is_detected_and_can_restart() {
     let world = World::new();
     let folder = Folder::new("pe-killed");
     (0..2).for_each(|site| configure(&folder, site, false, 1));
-    let mut near = Edge::begin(&world, &folder, 0);
-    let mut far = Edge::begin(&world, &folder, 1);
-    assert!(within(PATIENCE, || is_reached(&mut near) && is_reached(&mut far)));
+    let mut near = Edge::start(&world, &folder, 0);
+    let mut far = Edge::start(&world, &folder, 1);
+    assert!(within(TIMEOUT, || is_reached(&mut near) && is_reached(&mut far)));
     assert!(world.echo(0, false, "before").is_some());
     signal(far.process.child().id(), "-KILL");
     let killed = far.trace.clone();
     drop(far);
-    let (code, said) = replay(&killed);
-    assert!(code == Some(0) && said.contains("all as recorded"), "{said}");
+    let (code, printed) = replay(&killed);
+    assert!(code == Some(0) && printed.contains("all match the trace"), "{printed}");
     let mut is_silent = || {
         let _ = world.echo(0, false, "nobody");
         near.client.show().unwrap().flows.iter().any(|flow| flow.is_silent)
     };
-    assert!(within(PATIENCE, &mut is_silent));
-    // Its socket is left behind, and does not stand in the way.
+    assert!(within(TIMEOUT, &mut is_silent));
+    // The socket of the killed router does not prevent a restart.
     assert!(folder.join("pe1.sock").exists());
-    let mut far = Edge::begin(&world, &folder, 1);
-    assert!(within(PATIENCE, || is_reached(&mut far)));
-    assert!(within(PATIENCE, || world.echo(0, false, "again").is_some()));
-    assert!(within(PATIENCE, || near.client.show().unwrap().flows.iter().all(|flow| !flow.is_silent)));
+    let mut far = Edge::start(&world, &folder, 1);
+    assert!(within(TIMEOUT, || is_reached(&mut far)));
+    assert!(within(TIMEOUT, || world.echo(0, false, "again").is_some()));
+    assert!(within(TIMEOUT, || near.client.show().unwrap().flows.iter().all(|flow| !flow.is_silent)));
 }
 
-fn what_the_kernel_would_do_beside_it_is_refused() {
+fn conflicts_with_the_kernel_are_rejected() {
     let world = World::new();
     let folder = Folder::new("pe-refuses");
     configure(&folder, 0, false, 1);
@@ -402,28 +407,31 @@ fn what_the_kernel_would_do_beside_it_is_refused() {
         let mut command = netstage(&["pe", "run"]);
         command.arg(folder.join(format!("pe{site}.toml")));
         let output = Process::spawn_in(&world.edges[site], command).output();
-        (output.status.code(), said(&output))
+        (output.status.code(), output_text(&output))
     };
     configure(&folder, 0, true, 1);
     std::fs::write(folder.join("shared.key"), "b2ee9d0cb08cd3\n").unwrap();
-    let (code, said) = run(0);
+    let (code, printed) = run(0);
     assert!(
-        code == Some(1) && said.contains("peer far: key 2, ") && said.contains("56 bits"),
-        "{code:?} {said}"
+        code == Some(1) && printed.contains("peer far: key 2, ") && printed.contains("56 bits"),
+        "{code:?} {printed}"
     );
     configure(&folder, 0, false, 1);
     Netlink::open(&world.edges[0]).unwrap().add_address("red", address("10.9.9.9"), 24).unwrap();
-    let (code, said) = run(0);
-    assert!(code == Some(1) && said.contains("red: the kernel has the address 10.9.9.9"), "{code:?} {said}");
-    assert!(said.contains("ip address flush dev red"), "{said}");
-    let _held = world.edges[1].run(|| UdpSocket::bind("0.0.0.0:6635")).unwrap().unwrap();
+    let (code, printed) = run(0);
+    assert!(
+        code == Some(1) && printed.contains("red: the kernel has the address 10.9.9.9"),
+        "{code:?} {printed}"
+    );
+    assert!(printed.contains("ip address flush dev red"), "{printed}");
+    let _socket = world.edges[1].run(|| UdpSocket::bind("0.0.0.0:6635")).unwrap().unwrap();
     configure(&folder, 1, false, 1);
-    let (code, said) = run(1);
-    assert!(code == Some(1) && said.contains("UDP port 6635 is in use"), "{said}");
+    let (code, printed) = run(1);
+    assert!(code == Some(1) && printed.contains("UDP port 6635 is in use"), "{printed}");
 }
 
-/// The shell blocks of docs/fair-vpn.md, as they stand.
-fn the_guide_does_what_it_says() {
+/// Runs the commands of docs/fair-vpn.md.
+fn the_commands_of_the_guide_work() {
     needs::namespaces();
     needs::program("ethtool", "ethtool");
     needs::program("iperf3", "iperf3");
@@ -431,25 +439,25 @@ fn the_guide_does_what_it_says() {
     let text = run_page("fair-vpn.md", &folder);
     let share = |file: &str| {
         let rates = std::fs::read_to_string(folder.join(file)).unwrap();
-        let of = |customer: &str| -> f64 {
+        let rate = |customer: &str| -> f64 {
             let line = rates.lines().find(|line| line.starts_with(customer)).unwrap();
             line.split(' ').nth(1).unwrap().parse().unwrap()
         };
-        (of("red") / of("blue"), of("red") + of("blue"))
+        (rate("red") / rate("blue"), rate("red") + rate("blue"))
     };
     let ((weighted, used), (equal, used_equal)) = (share("weighted.txt"), share("equal.txt"));
     assert!((2.0..4.5).contains(&weighted) && (0.6..1.7).contains(&equal), "{weighted} {equal}\n{text}");
-    // How much of 18.7 Mbit/s they use is a matter of few TCP flows and a busy host.
+    // The utilization of 18.7 Mbit/s depends on few TCP flows and the load of the host.
     assert!(used.min(used_equal) > 10_000.0, "{used} {used_equal} kbit/s\n{text}");
 }
 
 netstage_harness::tests![
-    customers_with_the_same_addresses_reach_their_own,
-    a_configuration_is_taken_whole_or_not_at_all,
+    customers_with_the_same_addresses_are_separated,
+    a_configuration_is_applied_completely_or_not_at_all,
     two_cores_divide_the_vpns,
-    a_reference_is_told_from_router_to_router,
-    a_killed_router_is_noticed_and_taken_up_again,
-    what_the_kernel_would_do_beside_it_is_refused,
+    a_reference_is_published_to_another_router,
+    a_killed_router_is_detected_and_can_restart,
+    conflicts_with_the_kernel_are_rejected,
     #[ignore = "takes two minutes of measuring, and needs ethtool, tc and iperf3"]
-    the_guide_does_what_it_says,
+    the_commands_of_the_guide_work,
 ];

@@ -1,9 +1,9 @@
-//! What agents of a fleet are beside hosts of flows: provider edge routers, watchers of TCP, receivers of
-//! multicast, ends of services. Two customers, and two routers between them, in namespaces.
+//! Tests of further roles of a fleet's agents: provider edge routers, TCP observers, multicast receivers, and service
+//! endpoints. Two customers and two routers between them, in namespaces.
 
 use crate::support::fleet::{Fleet, LIMIT};
 use crate::support::network::{address, default_route, join};
-use crate::support::{mean, said, within};
+use crate::support::{mean, output_text, within};
 use netstage_agent::fleet::Fleet as Folder;
 use netstage_harness::scenario::network;
 use netstage_host::netns::Namespace;
@@ -28,7 +28,7 @@ routers = true
 tcp_events = true
 "#;
 
-/// Routers of a VPN, whose flows are watched.
+/// Returns a scenario of a VPN with observed TCP flows.
 fn vpn_scenario() -> String {
     let nodes = [("host", "a b"), ("pe", "west east")];
     format!("{GOLD}{}", network(&nodes, "office:a,west core:west,east factory:east,b"))
@@ -82,7 +82,7 @@ at_least = "0.1 Mbit/s"
 metric = "vpn.window"
 "#;
 
-/// The routers' hosts as hosts, on the line between them.
+/// Scenario that uses the routers' hosts as end hosts.
 const TELEVISION: &str = r#"
 [scenario]
 title = "Multicast between hosts"
@@ -134,91 +134,91 @@ fn fleet(name: &str) -> Fleet {
     fleet
 }
 
-/// The kernel's `arp_ignore` of the customers' interface: 8 as long as a router has it.
+/// Returns the kernel's `arp_ignore` of the customers' interface: 8 while a router uses it.
 fn arp_ignore(fleet: &Fleet) -> String {
     fleet.hosts[0].sysctl_value("net/ipv4/conf/customers/arp_ignore").unwrap()
 }
 
-fn agents_are_routers_watch_tcp_and_receive_multicast() {
+fn agents_run_routers_observe_tcp_and_receive_multicast() {
     let fleet = fleet("placed");
     let _hub = fleet.serve();
     let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
     let record = fleet.run_live("vpn.toml", "vpn");
     let mean = |metric: &str, subject: &str| mean(&record, metric, subject);
-    // What the routers decided, and took.
+    // Window and memory of the routers.
     assert!(mean("vpn.window", "gold") >= 1.0);
     assert!(mean("pe.memory", "west") > 1e6 && mean("pe.memory", "east") > 1e6);
-    // Both flows went through them, by what their receivers tell.
+    // The receivers' throughput matches that of the routers.
     let [file, voice] = ["file", "voice"].map(|flow| mean("flow.throughput", flow));
     assert!(file > 1e5 && voice > 1e5, "{file} {voice}");
     let vpn = mean("vpn.throughput", "gold");
     assert!(vpn > file + voice && vpn < 1.2 * (file + voice), "{vpn} of {file} and {voice}");
     assert!(mean("flow.delay", "voice") > 0.0);
-    // The sender's kernel told of its windows.
+    // The sender's kernel reports its windows.
     assert!(mean("flow.window.peak", "file") >= 1.0);
-    assert_eq!(arp_ignore(&fleet), "0", "the router's interface is the kernel's again");
+    assert_eq!(arp_ignore(&fleet), "0", "the interface is released to the kernel");
     let log = fleet.log("west-pe.log");
     assert!(log.contains("router on wan, customers") && log.contains("accepted"), "{log}");
 
     let record = fleet.run_live("television.toml", "tv");
     assert_eq!(record["expectations"][0]["pass"], true, "{record:#}");
 
-    // What a placement lacks is told before anybody is asked.
+    // An incomplete placement is rejected before the agents are contacted.
     let run = |name: &str, text: String| {
         fs::write(fleet.folder.join("wrong.toml"), text).unwrap();
         let output = fleet.run_with("wrong.toml", name, &[]);
-        (output.status.code(), said(&output))
+        (output.status.code(), output_text(&output))
     };
-    let (code, told) = run("bare", vpn_scenario().replace(r#"core = "wan", office"#, "office"));
-    assert!(code == Some(2) && told.contains("name it in place.west.interfaces.core"), "{told}");
-    let (code, told) = run("half", vpn_scenario().replace("[place.east]\nagent", "[place.east]\nlabel"));
-    assert!(code == Some(2) && told.contains("node.east: no agent has label east-pe"), "{told}");
-    // And what a policy does not allow, by the agent.
-    let (code, told) = run("eth0", vpn_scenario().replace("10.9.0.2\"", "192.0.2.2\""));
-    assert!(code == Some(1) && told.contains("does not allow sending to 192.0.2.2"), "{told}");
+    let (code, printed) = run("bare", vpn_scenario().replace(r#"core = "wan", office"#, "office"));
+    assert!(code == Some(2) && printed.contains("name it in place.west.interfaces.core"), "{printed}");
+    let (code, printed) = run("half", vpn_scenario().replace("[place.east]\nagent", "[place.east]\nlabel"));
+    assert!(code == Some(2) && printed.contains("node.east: no agent has label east-pe"), "{printed}");
+    // The agent rejects tasks that its policy does not allow.
+    let (code, printed) = run("eth0", vpn_scenario().replace("10.9.0.2\"", "192.0.2.2\""));
+    assert!(code == Some(1) && printed.contains("does not allow sending to 192.0.2.2"), "{printed}");
 }
 
-fn a_router_needs_no_more_than_its_drop_in_gives() {
+fn a_router_runs_with_the_privileges_of_its_drop_in() {
     let fleet = fleet("placed-unit");
     fs::write(fleet.folder.join("vpn.toml"), vpn_scenario().replace("tcp = \"events\"\n", "")).unwrap();
     let _hub = fleet.serve();
     let (unit, drop_in) =
         (fleet.unit("agent"), crate::support::project().join("packaging/agent-router.conf"));
     let start = |(index, name): (usize, &&str)| {
-        let token = fleet.well(&["fleet", "token", name]);
+        let token = fleet.succeed(&["fleet", "token", name]);
         let output = fleet.join(index, token.trim());
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         fleet.agent_as(&unit, name.ends_with("pe").then_some(&*drop_in), index)
     };
     let _agents: Vec<_> = AGENTS.iter().enumerate().map(start).collect();
     fleet.wait_for_all("idle");
     let record = fleet.run_live("vpn.toml", "vpn");
     assert_eq!(record["expectations"][0]["pass"], true, "{record:#}");
-    assert_eq!(arp_ignore(&fleet), "0", "the router's interface is the kernel's again");
+    assert_eq!(arp_ignore(&fleet), "0", "the interface is released to the kernel");
 }
 
-fn a_run_on_agents_is_told_as_it_happens() {
-    let fleet = fleet("placed-told");
+fn a_run_on_agents_sends_partial_outcomes() {
+    let fleet = fleet("placed-outcomes");
     let _hub = fleet.serve();
     let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
     let scenario = parse("vpn.toml", &vpn_scenario(), None, &Options::default()).unwrap();
     let means = Means::new(Folder::open(&fleet.folder.join("fleet")).unwrap(), &fleet.folder.join("out"));
     let stage = live(means);
-    let told = Mutex::new(Vec::new());
+    let outcomes = Mutex::new(Vec::new());
     let performer = Performer {
         runner: &stage,
         retries: 0,
         stop: &|| false,
         doing: &|_| (),
         reached: &|_, _| (),
-        so_far: Some(&|_, outcome, is_over| told.lock().unwrap().push((outcome, is_over))),
+        so_far: Some(&|_, outcome, is_over| outcomes.lock().unwrap().push((outcome, is_over))),
     };
     performer.perform(&scenario, (0, 1)).unwrap();
-    let mut told = told.into_inner().unwrap();
-    let (last, is_over) = told.pop().unwrap();
-    assert!(is_over && last.bins == 30 && !told.is_empty());
-    assert!(told.is_sorted_by_key(|(outcome, _)| outcome.bins), "bins come in order");
-    let (early, _) = told.last().unwrap();
+    let mut outcomes = outcomes.into_inner().unwrap();
+    let (last, is_over) = outcomes.pop().unwrap();
+    assert!(is_over && last.bins == 30 && !outcomes.is_empty());
+    assert!(outcomes.is_sorted_by_key(|(outcome, _)| outcome.bins), "bins come in order");
+    let (early, _) = outcomes.last().unwrap();
     assert!(early.bins > 0 && early.bins <= 30);
     for (metric, subject) in [
         (Metric::VpnThroughput, "gold"),
@@ -229,14 +229,14 @@ fn a_run_on_agents_is_told_as_it_happens() {
         (Metric::FlowCauseTimeout, "file"),
         (Metric::FlowDelay, "voice"),
     ] {
-        let series = early.get(metric, subject).unwrap_or_else(|| panic!("no {metric:?} while it runs"));
+        let series = early.get(metric, subject).unwrap_or_else(|| panic!("no {metric:?} during the run"));
         assert_eq!(series.values.len(), early.bins);
-        let known = series.values.iter().filter(|value| value.is_finite()).count();
-        assert!(known > 0, "{metric:?}: {:?}", series.values);
+        let count = series.values.iter().filter(|value| value.is_finite()).count();
+        assert!(count > 0, "{metric:?}: {:?}", series.values);
     }
-    // What the receivers had told of bins, they reported in the end; some bytes come late to their bin.
-    let of = |outcome: &Outcome| outcome.get(Metric::FlowThroughput, "voice").unwrap().values.clone();
-    let (early, late) = (of(early), of(&last));
+    // Partial values equal the final ones, except in bins with late bytes.
+    let throughput = |outcome: &Outcome| outcome.get(Metric::FlowThroughput, "voice").unwrap().values.clone();
+    let (early, late) = (throughput(early), throughput(&last));
     assert!(early.iter().zip(&late).filter(|(early, late)| early == late).count() * 2 > early.len());
 }
 
@@ -244,10 +244,10 @@ fn a_router_ends_with_its_controller() {
     let fleet = fleet("placed-lost");
     let mut hub = fleet.serve();
     let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
-    let has_begun = || arp_ignore(&fleet) == "8";
-    let sends = || fleet.counted("office/spool/a-2.bins") > 3;
-    // While it is prepared, and while it runs.
-    let moments: [(&str, &dyn Fn() -> bool); 2] = [("one", &has_begun), ("two", &sends)];
+    let is_prepared = || arp_ignore(&fleet) == "8";
+    let is_sending = || fleet.counted("office/spool/a-2.bins") > 3;
+    // During preparation, and during the run.
+    let moments: [(&str, &dyn Fn() -> bool); 2] = [("one", &is_prepared), ("two", &is_sending)];
     for (out, moment) in moments {
         let arguments = ["run", "vpn.toml", "--on", "live", "--out", out, "--set", "scenario.duration=50 s"];
         let run = fleet.start(&fleet.hub, "run.log", &arguments);
@@ -263,7 +263,7 @@ fn a_router_ends_with_its_controller() {
 
 const SITES: [&str; 2] = ["north", "south"];
 
-/// What is allowed at both ends of the services.
+/// Policy of both ends of the services.
 const SERVING: &str = r#"
 [policy]
 controllers = ["lab"]
@@ -273,7 +273,7 @@ services = ["ftp", "iscsi"]
 tcp_events = true
 "#;
 
-/// A file and a disk of one site, for the other.
+/// Scenario of a file and a disk of one site that the other uses.
 const SERVICES: &str = r#"
 [scenario]
 title = "Services between hosts"
@@ -325,37 +325,38 @@ fn sites(name: &str) -> Fleet {
     fleet
 }
 
-/// Names of the programs in a namespace, agents apart.
+/// Returns the names of the programs in a namespace, except agents.
 fn programs_in(host: &Namespace) -> Vec<String> {
     let own = Some(host.number().unwrap());
     let process = |entry: fs::DirEntry| {
         let number: u32 = entry.file_name().to_str()?.parse().ok()?;
         let name = fs::read_to_string(entry.path().join("comm")).ok()?;
-        let is_there = Namespace::of_process(number).ok().and_then(|there| there.number().ok()) == own;
-        (is_there && name.trim() != "netstage").then(|| name.trim().to_owned())
+        let is_inside =
+            Namespace::of_process(number).ok().and_then(|namespace| namespace.number().ok()) == own;
+        (is_inside && name.trim() != "netstage").then(|| name.trim().to_owned())
     };
     fs::read_dir("/proc").unwrap().flatten().filter_map(process).collect()
 }
 
-/// Files and folders of an agent's services.
+/// Returns the files and folders of an agent's services.
 fn left_by_services(fleet: &Fleet, agent: &str) -> Vec<String> {
     let Ok(entries) = fs::read_dir(fleet.folder.join(agent).join("services")) else { return Vec::new() };
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name != "lock").collect()
 }
 
-fn services_run_between_hosts_that_allow_them() {
+fn services_run_between_hosts_with_a_policy_for_them() {
     let fleet = sites("services");
     let _hub = fleet.serve();
     let mut agents = fleet.join_all(&["site", "site"]);
-    let told = said(&fleet.at_hub(&["fleet", "doctor"]));
-    assert!(told.contains("north: can be an end of services: ftp, iscsi"), "{told}");
+    let printed = output_text(&fleet.at_hub(&["fleet", "doctor"]));
+    assert!(printed.contains("north: can run services: ftp, iscsi"), "{printed}");
     let record = fleet.run_live("services.toml", "out");
     let mean = |metric: &str, subject: &str| mean(&record, metric, subject);
     assert_eq!(mean("app.transactions", "file"), 1.0);
-    assert!((mean("flow.throughput", "file") * 3.0 - 16e6).abs() < 1.0, "all of the file, and no more");
+    assert!((mean("flow.throughput", "file") * 3.0 - 16e6).abs() < 1.0, "exactly the file");
     assert!(mean("flow.throughput", "disk") > 1e6 && mean("flow.throughput", "voice") > 1e4);
-    // The servers' kernel told of their windows.
+    // The servers' kernel reports their windows.
     for service in ["file[backward]", "disk[backward]"] {
         assert!(mean("flow.window.peak", service) >= 1.0);
     }
@@ -368,11 +369,10 @@ fn services_run_between_hosts_that_allow_them() {
     let run = |scenario: &str, name: &str| {
         fs::write(fleet.folder.join("other.toml"), scenario).unwrap();
         let output = fleet.run_with("other.toml", name, &[]);
-        (output.status.code(), said(&output))
+        (output.status.code(), output_text(&output))
     };
-    // Nothing is started that a policy does not name, or that is not installed: told by its agent, before
-    // anything begins.
-    for (starts, policy, path, asked, code) in [
+    // The agent rejects programs that its policy does not allow or that are not installed, before the run starts.
+    for (starts, policy, path, message, code) in [
         (
             2,
             SERVING.replace("services", "# services"),
@@ -391,46 +391,46 @@ fn services_run_between_hosts_that_allow_them() {
         drop(std::mem::take(&mut agents));
         fs::write(fleet.folder.join("policy.toml"), policy).unwrap();
         agents.extend((0..SITES.len()).map(|index| fleet.agent_with(index, path)));
-        // Before that, what the controller tells may be of the agents before.
+        // Earlier states may be those of the previous agents.
         let log = || fleet.log("hub.log");
-        let is_back = |agent: &str| log().matches(&format!("agent {agent} connected")).count() == starts;
-        assert!(within(LIMIT, || SITES.into_iter().all(is_back)), "{}", log());
+        let is_connected = |agent: &str| log().matches(&format!("agent {agent} connected")).count() == starts;
+        assert!(within(LIMIT, || SITES.into_iter().all(is_connected)), "{}", log());
         fleet.wait_for_all("idle");
-        let (exit, told) = run(SERVICES, "refused");
-        assert!(exit == Some(code) && told.contains(asked), "{exit:?}: {told}");
+        let (exit, printed) = run(SERVICES, "refused");
+        assert!(exit == Some(code) && printed.contains(message), "{exit:?}: {printed}");
         if path.is_some() {
-            // The controller looks at its agents once a second.
-            let told = || said(&fleet.at_hub(&["fleet", "doctor"]));
-            let lacks = "its policy allows ftp, which lacks programs: apt-get install curl";
-            assert!(within(LIMIT, || told().contains(lacks)), "{}", told());
+            // The controller updates its view of the agents once a second.
+            let printed = || output_text(&fleet.at_hub(&["fleet", "doctor"]));
+            let missing = "programs of service ftp are missing; on its host run `apt-get install curl`";
+            assert!(within(LIMIT, || printed().contains(missing)), "{}", printed());
         }
     }
     let daemons = "[service.core]\nprogram = \"frr\"\ncore = [\"a\"]\nedges = { b = 65001 }\n";
     let routers = SERVICES.replace("[node.a]", "[node.a]\nkind = \"router\"");
-    let (code, told) = run(&format!("{routers}{daemons}"), "frr");
-    assert!(code == Some(2), "{told}");
+    let (code, printed) = run(&format!("{routers}{daemons}"), "frr");
+    assert!(code == Some(2), "{printed}");
 }
 
-fn nothing_of_a_service_outlives_its_controller_or_its_agent() {
+fn services_end_with_their_controller_or_agent() {
     let fleet = sites("services-lost");
     let mut hub = fleet.serve();
     let mut agents = fleet.join_all(&["site", "site"]);
     let [north, south] = &fleet.hosts[..] else { unreachable!("two names") };
-    let begin = |out: &str| {
+    let start = |out: &str| {
         let arguments =
             ["run", "services.toml", "--on", "live", "--out", out, "--set", "scenario.duration=50 s"];
         let run = fleet.start(&fleet.hub, "run.log", &arguments);
-        let is_under_way = || {
+        let is_running = || {
             programs_in(south).contains(&"tgtd".to_owned())
                 && programs_in(north).contains(&"iscsi-perf".to_owned())
         };
-        assert!(within(LIMIT, is_under_way), "{}{}", fleet.log("run.log"), fleet.logs());
+        assert!(within(LIMIT, is_running), "{}{}", fleet.log("run.log"), fleet.logs());
         run
     };
-    let nothing = |host: &Namespace| within(LIMIT, || programs_in(host).is_empty());
+    let has_ended = |host: &Namespace| within(LIMIT, || programs_in(host).is_empty());
 
-    let run = begin("one");
-    // Programs have no more rights than they need.
+    let run = start("one");
+    // Programs have no privileges.
     let server = fs::read_dir("/proc").unwrap().flatten().find(|entry| {
         let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
         let number = entry.file_name().to_str().and_then(|number| number.parse().ok());
@@ -443,7 +443,7 @@ fn nothing_of_a_service_outlives_its_controller_or_its_agent() {
     }
     hub.signal("-KILL");
     drop(hub);
-    assert!(nothing(south) && nothing(north), "{}", fleet.logs());
+    assert!(has_ended(south) && has_ended(north), "{}", fleet.logs());
     drop(run.output());
     for agent in SITES {
         assert!(within(LIMIT, || left_by_services(&fleet, agent).is_empty()), "{agent}");
@@ -451,17 +451,17 @@ fn nothing_of_a_service_outlives_its_controller_or_its_agent() {
 
     hub = fleet.serve_again();
     fleet.wait_for_all("idle");
-    let run = begin("two");
+    let run = start("two");
     for agent in &mut agents {
         agent.signal("-KILL");
     }
     drop(agents);
-    assert!(nothing(south) && nothing(north), "{}", fleet.logs());
+    assert!(has_ended(south) && has_ended(north), "{}", fleet.logs());
     drop(run.output());
-    // Its files go by hand, or when the agent is back.
+    // The files are removed by hand, or when the agent starts again.
     assert!(SITES.iter().all(|agent| !left_by_services(&fleet, agent).is_empty()));
-    let cleaned = fleet.well(&["clean", "--state", "north"]);
-    assert!(cleaned.contains("removed what services left in north"), "{cleaned}");
+    let cleaned = fleet.succeed(&["clean", "--state", "north"]);
+    assert!(cleaned.contains("removed service files in north"), "{cleaned}");
     assert!(!fleet.folder.join("north/services").exists());
     let _agents = (fleet.agent(0), fleet.agent(1));
     assert!(within(LIMIT, || left_by_services(&fleet, "south").is_empty()), "{}", fleet.logs());
@@ -470,10 +470,10 @@ fn nothing_of_a_service_outlives_its_controller_or_its_agent() {
 }
 
 netstage_harness::tests![
-    agents_are_routers_watch_tcp_and_receive_multicast,
-    a_router_needs_no_more_than_its_drop_in_gives,
-    a_run_on_agents_is_told_as_it_happens,
+    agents_run_routers_observe_tcp_and_receive_multicast,
+    a_router_runs_with_the_privileges_of_its_drop_in,
+    a_run_on_agents_sends_partial_outcomes,
     a_router_ends_with_its_controller,
-    services_run_between_hosts_that_allow_them,
-    nothing_of_a_service_outlives_its_controller_or_its_agent,
+    services_run_between_hosts_with_a_policy_for_them,
+    services_end_with_their_controller_or_agent,
 ];

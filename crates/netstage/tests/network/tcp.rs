@@ -1,4 +1,4 @@
-//! `netstage tcp`: connections between two namespaces, watched and limited by the program.
+//! Tests of `netstage tcp`: observation and limits of connections between two namespaces.
 
 use crate::support::network::{address, default_route, join};
 use crate::support::{Folder, PROGRAM, Process, netstage, text, within};
@@ -21,15 +21,15 @@ use std::time::Duration;
 
 const PORT: u16 = 7_000;
 
-/// Namespaces, and programs in the kernel.
-fn watching() {
+/// Skips the test without namespaces or BPF programs.
+fn need_bpf() {
     needs::namespaces();
     if let Err(obstacle) = Programs::load(Filter::default()) {
         skip(obstacle.to_string());
     }
 }
 
-/// Two joined namespaces.
+/// Two connected namespaces.
 struct World {
     left: Namespace,
     right: Namespace,
@@ -47,7 +47,7 @@ impl World {
         World { left, right }
     }
 
-    /// Sends a little every millisecond from left to right while `task` runs.
+    /// Sends 20 kB every millisecond from left to right while `task` runs.
     fn while_sending<T>(&self, task: impl FnOnce() -> T) -> T {
         let listener = self.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
         let over = AtomicBool::new(false);
@@ -78,25 +78,25 @@ impl World {
         Process::spawn_in(&self.left, self.command(arguments)).output()
     }
 
-    /// The command under way, and the lines it prints.
-    fn begin(&self, arguments: &[&str]) -> (Process, Lines<BufReader<ChildStdout>>) {
-        begin(&self.left, self.command(arguments))
+    /// Starts a command and returns it with the lines of its output.
+    fn start(&self, arguments: &[&str]) -> (Process, Lines<BufReader<ChildStdout>>) {
+        start(&self.left, self.command(arguments))
     }
 }
 
-fn begin(namespace: &Namespace, command: Command) -> (Process, Lines<BufReader<ChildStdout>>) {
+fn start(namespace: &Namespace, command: Command) -> (Process, Lines<BufReader<ChildStdout>>) {
     let mut process = Process::spawn_in(namespace, command);
-    let said = BufReader::new(process.child().stdout.take().unwrap()).lines();
-    (process, said)
+    let lines = BufReader::new(process.child().stdout.take().unwrap()).lines();
+    (process, lines)
 }
 
-/// The window that limits the connection, as the command's table has it: `-` where nothing does.
+/// Returns the window that limits the connection from the command's table; `-`: none.
 fn limit(table: &str) -> &str {
     let row = table.lines().rfind(|line| line.contains("> 10.0.0.2:7000"));
     row.and_then(|row| row.split_whitespace().nth(4)).unwrap_or_else(|| panic!("{table}"))
 }
 
-/// The program with a mount of its own before it.
+/// Returns a command that runs the program after a private mount.
 fn after_mount(mount: &str, arguments: &str) -> Command {
     let script = format!("mount {mount} && exec {PROGRAM} tcp watch {arguments}");
     let mut command = Command::new("unshare");
@@ -105,8 +105,8 @@ fn after_mount(mount: &str, arguments: &str) -> Command {
     command
 }
 
-fn every_event_is_a_line_and_a_record_is_kept() {
-    watching();
+fn events_are_printed_as_lines_and_a_record_is_written() {
+    need_bpf();
     let (world, folder) = (World::new(), Folder::new("tcp-watch"));
     let out = folder.join("record");
     let namespace = std::process::id().to_string();
@@ -126,7 +126,7 @@ fn every_event_is_a_line_and_a_record_is_kept() {
         assert!(!first[field].is_null(), "{field}: {first}");
     }
     let limited = events.iter().any(|event| event["cause"] == "application-limited");
-    assert!(limited, "twenty segments a millisecond leave the window open");
+    assert!(limited, "the application sends less than the window allows");
 
     let report = |arguments: &[&str]| netstage(&["report"]).arg(&out).args(arguments).output().unwrap();
     let json: Value = serde_json::from_slice(&report(&["--json"]).stdout).unwrap();
@@ -135,28 +135,31 @@ fn every_event_is_a_line_and_a_record_is_kept() {
     for figure in ["windows-1", "throughput-1", "causes", "limits"] {
         assert!(names.contains(&figure), "{names:?}");
     }
-    let said = text(&report(&[]).stdout);
-    // A window that never changed is followed by nothing; round trips always differ.
-    for part in ["> 10.0.0.2:7000", "What throughput follows", "flow.round_trip"] {
-        assert!(said.contains(part), "{part}: {said}");
+    let printed = text(&report(&[]).stdout);
+    // A constant window has no correlation; round trips always vary.
+    for part in ["> 10.0.0.2:7000", "Correlation with throughput", "flow.round_trip"] {
+        assert!(printed.contains(part), "{part}: {printed}");
     }
     assert!(Path::new(&out).join("report.html").exists());
-    // Without programs in the kernel there is less, of the same kind.
+    // Polling without BPF programs gives fewer events of the same format.
     let arguments = ["watch", "--port", "7000", "--by", "polling", "--for", "0.5", "--ndjson"];
     let output = world.while_sending(|| world.tcp(&arguments));
-    let said = text(&output.stdout);
-    assert!(said.contains("\"remote\":\"10.0.0.2:7000\"") && said.contains("acknowledged"), "{said}");
-    assert!(text(&output.stderr).contains("looks a second"), "{}", text(&output.stderr));
-    // The same folder is not written to again, and other namespaces' connections are not told of.
-    let again = world.tcp(&["watch", "--for", "0.1", "--out", out.to_str().unwrap()]);
-    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
-    let elsewhere = ["watch", "--namespace", &namespace, "--for", "0.2", "--ndjson"];
-    let output = world.while_sending(|| world.tcp(&elsewhere));
+    let printed = text(&output.stdout);
+    assert!(
+        printed.contains("\"remote\":\"10.0.0.2:7000\"") && printed.contains("acknowledged"),
+        "{printed}"
+    );
+    assert!(text(&output.stderr).contains("polls a second"), "{}", text(&output.stderr));
+    // The record is not overwritten, and connections of other namespaces are not reported.
+    let repeated = world.tcp(&["watch", "--for", "0.1", "--out", out.to_str().unwrap()]);
+    assert_eq!(repeated.status.code(), Some(2), "{}", text(&repeated.stderr));
+    let other_namespace = ["watch", "--namespace", &namespace, "--for", "0.2", "--ndjson"];
+    let output = world.while_sending(|| world.tcp(&other_namespace));
     assert!(!text(&output.stdout).contains("10.0.0.2:7000"));
 }
 
-fn limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one() {
-    watching();
+fn limits_end_with_the_command_or_by_clean() {
+    need_bpf();
     let (world, folder) = (World::new(), Folder::new("tcp-limit"));
     let state = folder.join("state");
     let state = state.to_str().unwrap();
@@ -167,45 +170,45 @@ fn limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one(
         text(&output.stdout)
     };
     world.while_sending(|| {
-        let said = windows(&["--cwnd", "7", "--every", "0.2"]);
-        assert_eq!(limit(&said), "7", "{said}");
-        assert!(said.contains("put back"), "{said}");
-        // Nothing is left of it.
+        let printed = windows(&["--cwnd", "7", "--every", "0.2"]);
+        assert_eq!(limit(&printed), "7", "{printed}");
+        assert!(printed.contains("restored"), "{printed}");
+        // The limit was removed.
         assert_eq!(limit(&windows(&["--window", "1G"])), "-");
 
         let arguments = ["limit", "--port", "7000", "--state", state, "--cwnd", "9"];
         let mut killed = Process::spawn_in(&world.left, world.command(&arguments));
-        let noted =
+        let is_saved =
             || std::fs::read_dir(state).unwrap().flatten().any(|file| file.metadata().unwrap().len() > 0);
-        assert!(within(Duration::from_secs(20), noted));
+        assert!(within(Duration::from_secs(20), is_saved));
         killed.signal("-KILL");
         killed.output();
-        assert!(noted());
+        assert!(is_saved());
         let cleaned = netstage_tcp_watch::clean::clean(Path::new(state)).unwrap();
         assert!(cleaned > 0);
-        assert!(!noted());
+        assert!(!is_saved());
         assert_eq!(limit(&windows(&["--window", "1G"])), "-");
     });
 }
 
-fn tracing_goes_with_the_command_or_by_clean() {
-    watching();
+fn tracing_ends_with_the_command_or_by_clean() {
+    need_bpf();
     let world = World::new();
     let arguments = ["watch", "--port", "7000", "--by", "tracing", "--ndjson"];
     let output = world.while_sending(|| world.tcp(&[&arguments[..], &["--for", "1"]].concat()));
-    let (said, noted) = (text(&output.stdout), text(&output.stderr));
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     if output.status.code() == Some(4) {
-        skip(noted);
+        skip(stderr);
     }
-    assert!(output.status.success() && noted.contains("by tracing: what is unsent"), "{noted}");
-    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(output.status.success() && stderr.contains("by tracing: unsent bytes"), "{stderr}");
+    let lines: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let (last, events) = lines.split_last().unwrap();
     assert_eq!(last["lost"], 0, "{last}");
     let acks: Vec<&Value> = events
         .iter()
         .filter(|event| event["remote"] == "10.0.0.2:7000" && event["event"] == "acknowledged")
         .collect();
-    // Far more than looks at the list of sockets would have told, in the order of time.
+    // Far more events than polling gives, in order of time.
     assert!(acks.len() > 60, "{}", acks.len());
     let number = |event: &Value, name: &str| event[name].as_u64().unwrap();
     assert!(acks.windows(2).all(|pair| number(pair[0], "time") <= number(pair[1], "time")));
@@ -213,9 +216,9 @@ fn tracing_goes_with_the_command_or_by_clean() {
     assert!(acknowledged.is_sorted() && acknowledged.last() > acknowledged.first(), "{acknowledged:?}");
     assert!(acks.iter().all(|event| number(event, "cwnd") > 0 && number(event, "peer_window") > 0));
 
-    // Nothing is left of it, what runs is left alone, and what was killed is removed.
-    let (mut killed, mut heard) = world.begin(&arguments);
-    world.while_sending(|| assert!(heard.next().unwrap().unwrap().contains("began")));
+    // Tracing instances of a running command are kept; those of a killed one are removed.
+    let (mut killed, mut lines) = world.start(&arguments);
+    world.while_sending(|| assert!(lines.next().unwrap().unwrap().contains("began")));
     assert_eq!(tracefs::clean(), 0);
     killed.signal("-KILL");
     killed.output();
@@ -223,37 +226,37 @@ fn tracing_goes_with_the_command_or_by_clean() {
     assert_eq!(tracefs::clean(), 0);
 }
 
-fn a_kernel_without_type_information_is_watched_by_its_tracing() {
-    watching();
+fn a_kernel_without_type_information_is_observed_by_tracing() {
+    need_bpf();
     let world = World::new();
-    // The types are hidden from the program alone.
+    // The type information is hidden from the program only.
     let without = |arguments: &str| {
         let command = after_mount("-t tmpfs none /sys/kernel/btf", arguments);
         world.while_sending(|| Process::spawn_in(&world.left, command).output())
     };
     let output = without("--by kernel --for 0.2");
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(4), "{said}");
-    assert!(said.contains("CONFIG_DEBUG_INFO_BTF"), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{printed}");
+    assert!(printed.contains("CONFIG_DEBUG_INFO_BTF"), "{printed}");
     let output = without("--port 7000 --for 0.5 --ndjson");
-    let said = text(&output.stderr);
-    assert!(output.status.success() && said.contains("CONFIG_DEBUG_INFO_BTF"), "{said}");
-    assert!(said.contains("by tracing: ") || said.contains("looks a second"), "{said}");
+    let printed = text(&output.stderr);
+    assert!(output.status.success() && printed.contains("CONFIG_DEBUG_INFO_BTF"), "{printed}");
+    assert!(printed.contains("by tracing: ") || printed.contains("polls a second"), "{printed}");
     assert!(text(&output.stdout).contains("\"remote\":\"10.0.0.2:7000\""));
 }
 
-fn a_kernel_without_the_tracepoint_of_turns_tells_what_two_records_suggest() {
+fn reductions_are_inferred_without_their_tracepoint() {
     const TYPES: &str = "/sys/kernel/btf/vmlinux";
-    watching();
+    need_bpf();
     let (world, folder) = (World::new(), Folder::new("tcp-tracepoint"));
-    // As before Linux 5.19: its type goes by another name, for the program alone.
+    // The type has another name for the program, as before Linux 5.19.
     let mut types = std::fs::read(TYPES).unwrap();
     let name = b"btf_trace_tcp_cong_state_set\0";
     let at = types.windows(name.len()).position(|bytes| bytes == name).unwrap();
     types[at] = b'x';
     let file = folder.join("types");
     std::fs::write(&file, types).unwrap();
-    // A queue of the device that is too small for a window, again and again.
+    // A device queue that is too small for the window causes repeated reductions.
     world.left.sysctl("net.ipv4.tcp_congestion_control", "reno").unwrap();
     let mut queue = Command::new("tc");
     queue.args("qdisc add dev eth0 root tbf rate 60mbit burst 15000 limit 6000".split(' '));
@@ -261,65 +264,70 @@ fn a_kernel_without_the_tracepoint_of_turns_tells_what_two_records_suggest() {
     let mount = format!("--bind {} {TYPES}", file.display());
     let command = after_mount(&mount, "--by kernel --port 7000 --for 2 --ndjson");
     let output = world.while_sending(|| Process::spawn_in(&world.left, command).output());
-    let (told, said) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("not told here: tcp_cong_state_set, which tells reductions"), "{said}");
-    assert_eq!(said.matches("not told here").count(), 1, "the others run: {said}");
-    assert!(told.contains("\"event\":\"acknowledged\"") && told.contains("local-device"), "{told}");
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    assert!(
+        stderr.contains(
+            "not available: exact reductions, which are inferred from two records (tcp_cong_state_set"
+        ),
+        "{stderr}"
+    );
+    assert_eq!(stderr.matches("not available").count(), 1, "the others run: {stderr}");
+    assert!(stdout.contains("\"event\":\"acknowledged\"") && stdout.contains("local-device"), "{stdout}");
 }
 
-fn a_process_that_exits_ends_what_limits_it() {
-    watching();
+fn the_command_ends_with_the_limited_process() {
+    need_bpf();
     let (world, folder) = (World::new(), Folder::new("tcp-limit-exit"));
     let state = folder.join("state");
     let listener = world.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
     let mut command = Command::new("bash");
     command.args(["-c", &format!("exec 3<>/dev/tcp/10.0.0.2/{PORT}; read line <&3")]);
     let mut client = Process::spawn_in(&world.left, command);
-    let _accepted = listener.accept().unwrap();
+    let _connection = listener.accept().unwrap();
     let process = client.child().id().to_string();
     let arguments =
         ["limit", "--process", &process, "--cwnd", "9", "--every", "0.1", "--state", state.to_str().unwrap()];
-    let (limiting, said) = world.begin(&arguments);
-    let mut rows = said.map_while(Result::ok).filter(|line| line.contains("> 10.0.0.2:7000"));
+    let (limiting, lines) = world.start(&arguments);
+    let mut rows = lines.map_while(Result::ok).filter(|line| line.contains("> 10.0.0.2:7000"));
     assert!(rows.next().is_some());
     client.signal("-KILL");
     client.output();
-    // The view ends: there is nobody to limit.
+    // The command ends with the process.
     let _ = rows.last();
     assert!(limiting.output().status.success());
-    assert_eq!(std::fs::read_dir(&state).unwrap().count(), 0, "nothing is noted any more");
+    assert_eq!(std::fs::read_dir(&state).unwrap().count(), 0, "no state remains");
 }
 
-fn of_ten_thousand_flows_nothing_is_lost() {
+fn no_event_of_ten_thousand_flows_is_lost() {
     const FLOWS: usize = 10_000;
-    watching();
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    if most < 2 * FLOWS as u64 + 1_000 {
-        skip(format!("{most} open files at most"));
+    need_bpf();
+    let (_, max) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    if max < 2 * FLOWS as u64 + 1_000 {
+        skip(format!("the limit of open files is {max}"));
     }
-    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, max, max).unwrap();
     let world = World::new();
     let mut command = world.command(&["watch", "--port", "7000", "--namespace"]);
     command.args(["/proc/self/ns/net", "--ndjson"]);
-    let (mut watching, mut said) = begin(&world.left, command);
+    let (mut watching, mut lines) = start(&world.left, command);
     let listener = world.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
     let connect = || world.left.run(|| TcpStream::connect(("10.0.0.2", PORT)).unwrap()).unwrap();
-    // The first one shows that it watches.
+    // The first flow shows that the program observes.
     let mut first = connect();
     let mut flows = vec![listener.accept().unwrap().0];
-    let heard = AtomicBool::new(false);
+    let is_observed = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !heard.load(Ordering::Relaxed) && first.write_all(b"0").is_ok() {
+            while !is_observed.load(Ordering::Relaxed) && first.write_all(b"0").is_ok() {
                 thread::sleep(Duration::from_millis(5));
             }
         });
-        assert!(said.next().unwrap().unwrap().contains("began"));
-        heard.store(true, Ordering::Relaxed);
+        assert!(lines.next().unwrap().unwrap().contains("began"));
+        is_observed.store(true, Ordering::Relaxed);
     });
     let last = thread::scope(|scope| {
-        let last = scope.spawn(|| said.map_while(Result::ok).last().unwrap());
+        let last = scope.spawn(|| lines.map_while(Result::ok).last().unwrap());
         for _ in 1..FLOWS {
             flows.push(connect());
             flows.push(listener.accept().unwrap().0);
@@ -332,12 +340,12 @@ fn of_ten_thousand_flows_nothing_is_lost() {
     });
     let last: Value = serde_json::from_str(&last).unwrap();
     assert_eq!((&last["flows"], &last["lost"]), (&FLOWS.into(), &0.into()), "{last}");
-    // Each began, and wrote three times, which was acknowledged each time or at once.
+    // Each flow has a start and at least one acknowledgment of its three writes.
     assert!(last["records"].as_u64().unwrap() >= 2 * FLOWS as u64, "{last}");
     assert!(watching.output().status.success());
 }
 
-/// A cgroup of version 2 that goes with its test; none where there is no such hierarchy.
+/// Cgroup of version 2, removed at the end of the test.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -352,26 +360,26 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Its processes may take a moment to go.
+        // The end of its processes may take a moment.
         assert!(within(Duration::from_secs(20), || std::fs::remove_dir(&self.0).is_ok()));
     }
 }
 
-/// The window a peer advertised with its first segment, as the socket that took its connection sees it.
+/// Returns the window that the peer advertised with its first segment, as seen by the accepting socket.
 fn first_window(namespace: &Namespace) -> u64 {
     let mut polling = Polling::new(Filter::default(), &[namespace.try_clone().unwrap()]).unwrap();
     let mut windows = Vec::new();
-    let taken = || {
+    let is_accepted = || {
         polling.poll(|record, _| windows.push((record.local.port(), record.snapshot.peer_window))).unwrap();
         windows.iter().any(|(port, _)| *port == PORT)
     };
-    assert!(within(Duration::from_secs(20), taken));
+    assert!(within(Duration::from_secs(20), is_accepted));
     windows.iter().find(|(port, _)| *port == PORT).unwrap().1
 }
 
 fn connections_of_a_container_are_limited_before_their_first_segment() {
-    watching();
-    // As podman names them: the container's, and that of its monitor.
+    need_bpf();
+    // Cgroups with the names that podman uses for a container and its monitor.
     let id = format!("{:016x}", 0x5eed_0000_0000_0000 + u64::from(std::process::id()));
     let [cgroup, monitor] = ["", "conmon-"].map(|part| Cgroup::new(&format!("libpod-{part}{id}.scope")));
     let (Some(cgroup), Some(_monitor)) = (cgroup, monitor) else {
@@ -383,8 +391,8 @@ fn connections_of_a_container_are_limited_before_their_first_segment() {
     let state = state.to_str().unwrap();
     let options = ["--window", "9000B", "--cwnd", "7", "--state", state, "--every", "0.1"];
     let arguments = [&["limit", "--container", &id], &options[..]].concat();
-    let (mut limiting, mut said) = world.begin(&arguments);
-    assert!(said.next().unwrap().unwrap().contains("0 connections limited"));
+    let (mut limiting, mut lines) = world.start(&arguments);
+    assert!(lines.next().unwrap().unwrap().contains("0 connections and "));
     let listener = world.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
     let mut command = Command::new("bash");
     let script = format!("echo $$ > {path}/cgroup.procs; exec 3<>/dev/tcp/10.0.0.2/{PORT}; read line <&3");
@@ -393,74 +401,74 @@ fn connections_of_a_container_are_limited_before_their_first_segment() {
     let mut stream = listener.accept().unwrap().0;
     let window = first_window(&world.right);
     assert!(window <= 9_000, "{window}");
-    let row = said.by_ref().map(Result::unwrap).find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
+    let row = lines.by_ref().map(Result::unwrap).find(|line| line.contains("> 10.0.0.2:7000")).unwrap();
     assert_eq!(limit(&row), "7");
     limiting.signal("-INT");
-    assert!(said.map_while(Result::ok).last().unwrap().contains("put back 1 connection"));
+    assert!(lines.map_while(Result::ok).last().unwrap().contains("restored 1 connection"));
     assert!(limiting.output().status.success());
-    // Nothing is left of it, and what begins now is free.
-    let look = ["limit", "--cgroup", path, "--window", "1G", "--for", "0.1", "--state", state];
-    assert_eq!(limit(&text(&world.tcp(&look).stdout)), "-");
+    // The limits were removed, and new connections are not limited.
+    let query = ["limit", "--cgroup", path, "--window", "1G", "--for", "0.1", "--state", state];
+    assert_eq!(limit(&text(&world.tcp(&query).stdout)), "-");
     stream.write_all(b"over\n").unwrap();
 }
 
-/// The routes of a namespace, as ip(8) has them.
+/// Returns the routes of a namespace in the format of ip(8).
 fn routes(namespace: &Namespace) -> String {
     let mut command = Command::new("ip");
     command.args(["route", "show"]).stdout(Stdio::piped());
     text(&Process::spawn_in(namespace, command).output().stdout)
 }
 
-fn a_route_limits_what_begins_and_goes_with_the_command_or_by_clean() {
-    watching();
+fn a_route_limits_new_connections_until_the_end_of_the_command_or_clean() {
+    need_bpf();
     let (world, folder) = (World::new(), Folder::new("tcp-limit-route"));
     let state = folder.join("state");
     let keep = ["--state", state.to_str().unwrap()];
     let options = ["limit", "--route", "10.0.0.2", "--cwnd", "11", "--window", "20000B"];
     let arguments = [&options[..], &keep].concat();
-    let begin = || {
-        let (limiting, mut said) = world.begin(&arguments);
-        assert!(said.next().unwrap().unwrap().contains("connections to 10.0.0.2"));
-        (limiting, said)
+    let start = || {
+        let (limiting, mut lines) = world.start(&arguments);
+        assert!(lines.next().unwrap().unwrap().contains("connections to 10.0.0.2"));
+        (limiting, lines)
     };
-    let (limiting, said) = begin();
-    let there = routes(&world.left);
+    let (limiting, lines) = start();
+    let found = routes(&world.left);
     for part in ["10.0.0.2 dev eth0", "cwnd lock 11", "window 20000"] {
-        assert!(there.contains(part), "{part}: {there}");
+        assert!(found.contains(part), "{part}: {found}");
     }
     world.while_sending(|| {
         let window = first_window(&world.right);
         assert!(window <= 20_000, "{window}");
     });
-    // The kernel remembers the route's limit with the host, as the first connection ends.
-    let looked = world.while_sending(|| {
-        let look = ["limit", "--port", "7000", "--window", "1G", "--for", "0.1"];
-        text(&world.tcp(&[&look[..], &keep].concat()).stdout)
+    // The kernel caches the route's limit for the host when the first connection ends.
+    let table = world.while_sending(|| {
+        let query = ["limit", "--port", "7000", "--window", "1G", "--for", "0.1"];
+        text(&world.tcp(&[&query[..], &keep].concat()).stdout)
     });
-    assert_eq!(limit(&looked), "11");
-    // Another one would be in its way.
-    let again = world.tcp(&arguments);
-    assert_eq!(again.status.code(), Some(1), "{}", text(&again.stderr));
-    assert!(text(&again.stderr).contains("ip route change 10.0.0.2"), "{}", text(&again.stderr));
+    assert_eq!(limit(&table), "11");
+    // A second route conflicts with the first.
+    let repeated = world.tcp(&arguments);
+    assert_eq!(repeated.status.code(), Some(1), "{}", text(&repeated.stderr));
+    assert!(text(&repeated.stderr).contains("ip route change 10.0.0.2"), "{}", text(&repeated.stderr));
     assert!(routes(&world.left).contains("cwnd lock 11"));
-    limiting_ends(limiting, "-INT");
-    assert!(said.map_while(Result::ok).last().unwrap().contains("took away 1 route"));
+    stop(limiting, "-INT");
+    assert!(lines.map_while(Result::ok).last().unwrap().contains("removed 1 route"));
     assert!(!routes(&world.left).contains("cwnd"), "{}", routes(&world.left));
 
-    let (limiting, _said) = begin();
-    limiting_ends(limiting, "-KILL");
+    let (limiting, _lines) = start();
+    stop(limiting, "-KILL");
     assert!(routes(&world.left).contains("cwnd lock 11"));
     assert_eq!(netstage_tcp_watch::clean::clean(&state).unwrap(), 1);
     assert!(!routes(&world.left).contains("cwnd"), "{}", routes(&world.left));
 }
 
-fn limiting_ends(mut limiting: Process, signal: &str) {
-    limiting.signal(signal);
-    limiting.output();
+fn stop(mut process: Process, signal: &str) {
+    process.signal(signal);
+    process.output();
 }
 
-fn a_gateway_limits_what_hosts_advertise_through_it() {
-    watching();
+fn a_gateway_limits_the_windows_advertised_through_it() {
+    need_bpf();
     const LIMIT: u64 = 30_000;
     let (left, gateway, right) =
         (Namespace::new().unwrap(), Namespace::new().unwrap(), Namespace::new().unwrap());
@@ -472,19 +480,19 @@ fn a_gateway_limits_what_hosts_advertise_through_it() {
         (&gateway, "eth1", "10.0.1.2", None),
         (&right, "eth0", "10.0.1.1", Some("10.0.1.2")),
     ];
-    for (namespace, link, own, by) in ends {
+    for (namespace, link, own, gateway) in ends {
         let mut netlink = Netlink::open(namespace).unwrap();
         netlink.add_address(link, address(own), 24).unwrap();
         netlink.wait_until_ready(link).unwrap();
-        if let Some(by) = by {
-            netlink.add_route(&default_route(by, link)).unwrap();
+        if let Some(gateway) = gateway {
+            netlink.add_route(&default_route(gateway, link)).unwrap();
         }
     }
     gateway.sysctl("net.ipv4.ip_forward", "1").unwrap();
     let command =
         ["tcp", "limit", "--gateway", "eth1", "--window", "30000B", "--port", "7000", "--every", "0.1"];
-    let (mut limiting, mut said) = begin(&gateway, netstage(&command));
-    assert!(said.next().is_some_and(|line| line.unwrap().contains("lowered")));
+    let (mut limiting, mut lines) = start(&gateway, netstage(&command));
+    assert!(lines.next().is_some_and(|line| line.unwrap().contains("lowered")));
 
     let listener = right.run(|| TcpListener::bind(("10.0.1.1", PORT)).unwrap()).unwrap();
     let mut stream = left.run(|| TcpStream::connect(("10.0.1.1", PORT)).unwrap()).unwrap();
@@ -503,45 +511,49 @@ fn a_gateway_limits_what_hosts_advertise_through_it() {
             polling.poll(|record, _| windows.push(record.snapshot.peer_window)).unwrap();
         }
         drop(stream);
-        // All of it arrives: checksums are right.
+        // All bytes arrive, so the checksums are correct.
         assert_eq!(receiver.join().unwrap(), 3_000_000);
     });
     // The window scale rounds up.
     assert!(windows.len() > 3 && windows.iter().all(|window| *window <= LIMIT + 2_048), "{windows:?}");
     assert!(windows.iter().any(|window| *window > LIMIT / 2), "{windows:?}");
     limiting.signal("-INT");
-    let last = said.map_while(Result::ok).last().unwrap();
-    assert!(!last.contains("lowered: 0,") && last.ends_with("began before: 0"), "{last}");
+    let last = lines.map_while(Result::ok).last().unwrap();
+    assert!(!last.contains("lowered window: 0,") && last.ends_with("of older connections: 0"), "{last}");
     assert!(limiting.output().status.success());
 }
 
-fn what_is_wrong_is_said() {
-    watching();
+fn errors_are_reported() {
+    need_bpf();
     let world = World::new();
     for (arguments, code, part) in [
-        (&["watch", "--process", "4194999"][..], 1, "there is no process 4194999"),
+        (&["watch", "--process", "4194999"][..], 1, "no such process 4194999"),
         (&["watch", "--namespace", "no-such"], 1, "no namespace at /run/netns/no-such"),
         (&["watch", "--container", "0123456789ab"], 1, "no container"),
         (&["watch", "--cgroup", "no/such"], 1, "no cgroup"),
-        (&["watch", "--address", "10.0.0.300"], 2, "is no address"),
+        (&["watch", "--address", "10.0.0.300"], 2, "is not an address"),
         (&["watch", "--interval", "1us"], 2, "expected 1ms or more"),
-        (&["limit", "--port", "1"], 2, "nothing to limit"),
-        (&["limit", "--cwnd", "10"], 2, "say which"),
-        (&["limit", "--cwnd", "10", "--route", "192.0.2.1"], 1, "no way to 192.0.2.1"),
-        (&["limit", "--cwnd", "10", "--route", "10.0.0.2", "--port", "1"], 2, "a route knows no"),
+        (&["limit", "--port", "1"], 2, "no limit"),
+        (&["limit", "--cwnd", "10"], 2, "this would limit every connection"),
+        (&["limit", "--cwnd", "10", "--route", "192.0.2.1"], 1, "no route to 192.0.2.1"),
+        (
+            &["limit", "--cwnd", "10", "--route", "10.0.0.2", "--port", "1"],
+            2,
+            "cannot be combined with filters",
+        ),
         (&["limit", "--gateway", "eth7", "--window", "30K"], 1, "no interface eth7"),
-        (&["limit", "--gateway", "eth0", "--window", "30K", "--process", "1"], 1, "knows no processes"),
-        (&["limit", "--cwnd", "10", "--process", "4194999"], 1, "there is no process 4194999"),
+        (&["limit", "--gateway", "eth0", "--window", "30K", "--process", "1"], 1, "cannot filter by process"),
+        (&["limit", "--cwnd", "10", "--process", "4194999"], 1, "no such process 4194999"),
     ] {
         let output = world.tcp(arguments);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(said.contains(part), "{arguments:?}: {said}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {printed}");
+        assert!(printed.contains(part), "{arguments:?}: {printed}");
     }
 }
 
-fn who_may_not_is_told_what_it_takes() {
-    watching();
+fn missing_privileges_are_named() {
+    need_bpf();
     let nobody = |arguments: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
@@ -549,30 +561,30 @@ fn who_may_not_is_told_what_it_takes() {
         command.output().unwrap()
     };
     let output = nobody(&["--by", "kernel"]);
-    let said = text(&output.stderr);
+    let printed = text(&output.stderr);
     if output.status.code() == Some(126) || output.status.code() == Some(127) {
-        skip(format!("nobody may run the program here: {said}"));
+        skip(format!("nobody may run the program here: {printed}"));
     }
-    assert_eq!(output.status.code(), Some(4), "{said}");
-    assert!(said.contains("CAP_BPF"), "{said}");
-    // Left to itself it tells what anybody may see.
+    assert_eq!(output.status.code(), Some(4), "{printed}");
+    assert!(printed.contains("CAP_BPF"), "{printed}");
+    // By default the program falls back to polling, which needs no privileges.
     let output = nobody(&[]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("CAP_BPF") && said.contains("looks a second"), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    assert!(printed.contains("CAP_BPF") && printed.contains("polls a second"), "{printed}");
 }
 
 netstage_harness::tests![
-    every_event_is_a_line_and_a_record_is_kept,
-    limits_hold_while_the_command_runs_and_clean_puts_back_those_of_a_killed_one,
-    tracing_goes_with_the_command_or_by_clean,
-    a_kernel_without_type_information_is_watched_by_its_tracing,
-    a_kernel_without_the_tracepoint_of_turns_tells_what_two_records_suggest,
-    a_process_that_exits_ends_what_limits_it,
-    of_ten_thousand_flows_nothing_is_lost,
+    events_are_printed_as_lines_and_a_record_is_written,
+    limits_end_with_the_command_or_by_clean,
+    tracing_ends_with_the_command_or_by_clean,
+    a_kernel_without_type_information_is_observed_by_tracing,
+    reductions_are_inferred_without_their_tracepoint,
+    the_command_ends_with_the_limited_process,
+    no_event_of_ten_thousand_flows_is_lost,
     connections_of_a_container_are_limited_before_their_first_segment,
-    a_route_limits_what_begins_and_goes_with_the_command_or_by_clean,
-    a_gateway_limits_what_hosts_advertise_through_it,
-    what_is_wrong_is_said,
-    who_may_not_is_told_what_it_takes,
+    a_route_limits_new_connections_until_the_end_of_the_command_or_clean,
+    a_gateway_limits_the_windows_advertised_through_it,
+    errors_are_reported,
+    missing_privileges_are_named,
 ];

@@ -1,10 +1,9 @@
-//! docs/why-is-my-vpn-slow.md, as it stands.
+//! Test of the commands in docs/why-is-my-vpn-slow.md.
 
 use crate::support::{Folder, record, run_page};
 use netstage_harness::needs;
 use serde_json::Value;
 
-/// What the page says, as far as no busy machine can change it.
 fn the_page_works_as_written() {
     needs::namespaces();
     for (program, package) in
@@ -20,16 +19,16 @@ fn the_page_works_as_written() {
     };
     let (slow, tuned) = (record(&folder.join("slow")), record(&folder.join("tuned")));
     assert!(summary(&slow, "flow.throughput") > 0.0, "{}", slow["cells"]);
-    // A queue of 300 kB in front of 20 Mbit/s.
+    // The queue has 300 kB at 20 Mbit/s.
     assert!(summary(&tuned, "test.buffer") > 50e3, "{}", tuned["cells"]);
     assert!(summary(&tuned, "test.window") > 0.0);
     for name in ["slow/report.html", "tuned/report.html"] {
         assert!(std::fs::read_to_string(folder.join(name)).unwrap().contains("<html"), "{name}");
     }
-    for part in ["to make it permanent", "put back", "segments whose window was lowered"] {
+    for part in ["to make it permanent", "restored", "segments with lowered window"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // The receiver's buffer holds what it advertises.
+    // The receiver advertises the size of its buffer.
     let last = text.rsplit("receiver's window ").next().unwrap().split_once(';').unwrap().0;
     let kilobytes: f64 = last.strip_suffix(" kB").unwrap_or_else(|| panic!("{last}")).parse().unwrap();
     assert!(kilobytes <= 48.0, "{last}");

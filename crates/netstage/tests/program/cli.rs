@@ -1,4 +1,4 @@
-//! The program as people and scripts meet it: exit codes, messages, files.
+//! Tests of the command line: exit codes, messages and files.
 
 use crate::support::{Folder, netstage};
 use netstage_harness::needs;
@@ -49,7 +49,7 @@ title = "Throughput"
 metric = "flow.throughput"
 "#;
 
-/// A folder with a scenario in it.
+/// Folder with a scenario.
 struct Place(Folder);
 
 impl Place {
@@ -83,13 +83,13 @@ impl Place {
         names.iter().map(|name| fs::read(self.0.join(folder).join(name)).unwrap()).collect()
     }
 
-    /// Starts a study of many runs, and waits until some are done.
+    /// Starts a study of many runs and waits until some have finished.
     fn start_long(&self, out: &str) -> Child {
         let mut command = self.command(&["run", "line.toml", "--repeat", "150", "--out", out]);
         let child = command.spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while finished_runs(&self.0.join(out)) < 3 {
-            assert!(Instant::now() < deadline, "no run was finished within a minute");
+            assert!(Instant::now() < deadline, "no run has finished within a minute");
             std::thread::sleep(Duration::from_millis(2));
         }
         child
@@ -105,21 +105,22 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-fn what_routers_would_be_told_is_written_to_a_folder() {
+fn router_configurations_are_written_to_a_folder() {
     let place = Place::new("cli-routers");
     let exchange = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/papers/mpls-ix/lan-ix.toml");
-    place.expect(0, &["check", exchange.to_str().unwrap(), "--routers", "told"]);
-    let told = |file: &str| fs::read_to_string(place.0.join("told/edge20").join(file)).unwrap();
-    assert!(told("bgpd.conf").starts_with("router bgp 65020\n"));
-    assert!(told("addresses").lines().any(|line| line == "link39 100.96.0.20/27"), "{}", told("addresses"));
+    place.expect(0, &["check", exchange.to_str().unwrap(), "--routers", "generated"]);
+    let generated = |file: &str| fs::read_to_string(place.0.join("generated/edge20").join(file)).unwrap();
+    assert!(generated("bgpd.conf").starts_with("router bgp 65020\n"));
+    let addresses = generated("addresses");
+    assert!(addresses.lines().any(|line| line == "link39 100.96.0.20/27"), "{addresses}");
     let (_, stderr) = place.expect(2, &["check", "line.toml", "--routers", "none"]);
     assert!(stderr.contains("no routers") && !place.0.join("none").exists(), "{stderr}");
 }
 
-fn a_run_leaves_a_record_a_report_and_a_summary() {
+fn a_run_writes_a_record_a_report_and_a_summary() {
     let place = Place::new("run");
     let (stdout, stderr) = place.expect(0, &["run", "line.toml"]);
-    assert_eq!(stderr, "", "nothing is shown of progress where there is no terminal");
+    assert_eq!(stderr, "", "progress is not shown without a terminal");
     for part in
         ["Two flows, one line", "5 Mbit/s", "✓ used", "claimed: TCP fills the line", "out/line/report.html"]
     {
@@ -128,15 +129,17 @@ fn a_run_leaves_a_record_a_report_and_a_summary() {
     let page = fs::read_to_string(place.0.join("out/line/report.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.contains("Two flows, one line"));
     for remote in ["src=\"http", "href=\"http", "@import", "url(http"] {
-        assert!(!page.contains(remote), "the page opens without a network: {remote}");
+        assert!(!page.contains(remote), "the page needs no network: {remote}");
     }
     let record = json(&fs::read_to_string(place.0.join("out/line/record.json")).unwrap());
     assert_eq!((&record["stage"], &record["repeat"]), (&"sim".into(), &2.into()));
-    let (_, stderr) = place.expect(2, &["run", "line.toml"]);
+    let (stdout, _) = place.expect(0, &["run", "line.toml"]);
+    assert!(stdout.contains("out/line-2/report.html"), "a default folder is never overwritten: {stdout}");
+    let (_, stderr) = place.expect(2, &["run", "line.toml", "--out", "out/line"]);
     assert!(stderr.contains("already holds this study") && stderr.contains("--out"), "{stderr}");
 }
 
-fn doctor_tells_what_is_there_and_how_to_get_the_rest() {
+fn doctor_lists_missing_features_with_remedies() {
     let place = Place::new("doctor");
     let (code, stdout, stderr) = place.run(&["doctor", "--json"]);
     let found = json(&stdout);
@@ -148,7 +151,7 @@ fn doctor_tells_what_is_there_and_how_to_get_the_rest() {
     assert!(findings.iter().any(|f| f["name"] == "timers"));
 }
 
-fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
+fn the_same_seed_gives_the_same_record_with_any_number_of_threads() {
     let place = Place::new("bytes");
     place.expect(0, &["run", "line.toml", "--jobs", "1", "--out", "a"]);
     place.expect(0, &["run", "line.toml", "--jobs", "3", "--out", "b"]);
@@ -157,7 +160,7 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
     assert_ne!(place.bytes("a"), place.bytes("c"));
 }
 
-fn an_expectation_that_fails_is_exit_3_with_the_record_kept() {
+fn a_failed_expectation_is_exit_3_and_the_record_is_kept() {
     let place = Place::new("fails");
     let (stdout, _) = place.expect(3, &["run", "line.toml", "--set", "expect.used.at_least=2.0"]);
     assert!(stdout.contains("✗ used") && stdout.contains("0 of 2 cells"), "{stdout}");
@@ -165,7 +168,7 @@ fn an_expectation_that_fails_is_exit_3_with_the_record_kept() {
     assert_eq!(json(&stdout)["expectations"][0]["pass"], false);
 }
 
-fn options_change_the_scenario() {
+fn options_override_the_scenario() {
     let place = Place::new("options");
     let arguments =
         ["--set", "flow.bulk.count=3", "--vary", "link.line.delay=1 ms,2 ms,3 ms", "--repeat", "1"];
@@ -181,7 +184,7 @@ fn options_change_the_scenario() {
     assert!(result["record"]["scenario"].as_str().unwrap().contains("count = 3"));
 }
 
-fn a_wrong_scenario_is_exit_2_with_its_place() {
+fn an_invalid_scenario_is_exit_2_with_its_position() {
     let place = Place::new("wrong");
     fs::write(place.0.join("bad.toml"), SCENARIO.replace("rate = \"10", "rat = \"10")).unwrap();
     for command in ["check", "run"] {
@@ -198,7 +201,7 @@ fn a_wrong_scenario_is_exit_2_with_its_place() {
     assert!(!place.0.join("out").exists());
 }
 
-fn wrong_usage_is_exit_2() {
+fn invalid_usage_is_exit_2() {
     let place = Place::new("usage");
     for arguments in [
         &["run"][..],
@@ -217,7 +220,7 @@ fn wrong_usage_is_exit_2() {
     assert!(stdout.contains("Exit codes"), "{stdout}");
 }
 
-fn an_interrupt_is_exit_130_and_the_study_goes_on() {
+fn an_interrupt_is_exit_130_and_the_study_can_be_resumed() {
     let place = Place::new("interrupt");
     let child = place.start_long("out");
     let signal = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -246,7 +249,7 @@ fn a_kill_loses_no_finished_run() {
     assert_eq!(place.bytes("out"), place.bytes("whole"));
 }
 
-fn a_record_is_shown_in_every_form() {
+fn a_record_is_reported_in_all_formats() {
     let place = Place::new("forms");
     place.expect(0, &["run", "line.toml", "--out", "a"]);
     place.expect(0, &["run", "line.toml", "--out", "b", "--seed", "9"]);
@@ -271,7 +274,7 @@ fn a_record_is_shown_in_every_form() {
     assert!(report["records"][1]["environment"]["runs"].as_u64() > Some(0));
 }
 
-fn what_is_no_record_is_said_to_be_none() {
+fn an_invalid_record_is_reported() {
     let place = Place::new("norecord");
     let (_, stderr) = place.expect(2, &["report", "nowhere"]);
     assert!(stderr.contains("holds no record"), "{stderr}");
@@ -296,7 +299,7 @@ fn a_folder_that_cannot_be_written_is_exit_1() {
     place.expect(1, &["report", "a", "--html", "file/page.html"]);
 }
 
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_pipe_is_not_a_failure() {
     let place = Place::new("pipe");
     place.expect(0, &["run", "line.toml", "--out", "a"]);
     let mut child = place.command(&["report", "a", "--csv", "-"]).spawn().unwrap();
@@ -315,7 +318,7 @@ fn schema_and_completions_are_printed() {
     }
 }
 
-/// A pcap file of ten lookups, one a second: 45 bytes asked, 160 answered after 8 ms.
+/// Returns a pcap file of ten DNS lookups, one per second: queries of 45 bytes, responses of 160 bytes after 8 ms.
 fn lookups() -> Vec<u8> {
     let mut file: Vec<u8> = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101]
         .iter()
@@ -338,7 +341,7 @@ fn lookups() -> Vec<u8> {
     file
 }
 
-fn a_capture_becomes_a_model_that_runs() {
+fn a_model_learned_from_a_capture_runs() {
     let place = Place::new("learn");
     fs::write(place.0.join("dns.pcap"), lookups()).unwrap();
     let (stdout, _) = place.expect(0, &["traffic", "learn", "dns.pcap", "-o", "dns.json"]);
@@ -349,7 +352,7 @@ fn a_capture_becomes_a_model_that_runs() {
     );
     assert_ne!(scenario, SCENARIO);
     fs::write(place.0.join("learned.toml"), scenario).unwrap();
-    // What the scenario expects of a bulk transfer does not hold of lookups.
+    // The expectation applies to a bulk transfer and fails for lookups.
     let (stdout, _) = place.expect(3, &["run", "learned.toml", "--json", "--repeat", "1"]);
     let summary = json(&stdout)["record"]["cells"][0]["summary"].clone();
     let entry = |metric: &str| {
@@ -361,24 +364,24 @@ fn a_capture_becomes_a_model_that_runs() {
     let (_, stderr) = place.expect(2, &["traffic", "learn", "broken.pcap"]);
     assert!(stderr.contains("neither a pcap nor a pcapng file"), "{stderr}");
     let (_, stderr) = place.expect(2, &["traffic", "learn", "dns.pcap", "--flow", "tcp"]);
-    assert!(stderr.contains("no flow of the capture passes"), "{stderr}");
+    assert!(stderr.contains("no flow of the capture matches"), "{stderr}");
 }
 
 netstage_harness::tests![
-    what_routers_would_be_told_is_written_to_a_folder,
-    a_run_leaves_a_record_a_report_and_a_summary,
-    doctor_tells_what_is_there_and_how_to_get_the_rest,
-    the_same_seed_gives_the_same_bytes_on_any_number_of_threads,
-    an_expectation_that_fails_is_exit_3_with_the_record_kept,
-    options_change_the_scenario,
-    a_wrong_scenario_is_exit_2_with_its_place,
-    wrong_usage_is_exit_2,
-    an_interrupt_is_exit_130_and_the_study_goes_on,
+    router_configurations_are_written_to_a_folder,
+    a_run_writes_a_record_a_report_and_a_summary,
+    doctor_lists_missing_features_with_remedies,
+    the_same_seed_gives_the_same_record_with_any_number_of_threads,
+    a_failed_expectation_is_exit_3_and_the_record_is_kept,
+    options_override_the_scenario,
+    an_invalid_scenario_is_exit_2_with_its_position,
+    invalid_usage_is_exit_2,
+    an_interrupt_is_exit_130_and_the_study_can_be_resumed,
     a_kill_loses_no_finished_run,
-    a_record_is_shown_in_every_form,
-    what_is_no_record_is_said_to_be_none,
+    a_record_is_reported_in_all_formats,
+    an_invalid_record_is_reported,
     a_folder_that_cannot_be_written_is_exit_1,
-    a_reader_that_goes_away_is_no_failure,
+    a_closed_pipe_is_not_a_failure,
     schema_and_completions_are_printed,
-    a_capture_becomes_a_model_that_runs,
+    a_model_learned_from_a_capture_runs,
 ];

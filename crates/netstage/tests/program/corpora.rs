@@ -1,4 +1,4 @@
-//! Bytes from foreign hands that were worth keeping, through what the fuzzer asks of their readers (fuzz/).
+//! Replay of the fuzzing corpora (fuzz/) through the fuzz targets.
 
 #[path = "../../../../fuzz/src/targets/mod.rs"]
 mod targets;
@@ -6,7 +6,7 @@ mod targets;
 use std::panic::catch_unwind;
 use std::path::Path;
 
-fn whatever_came_once_is_still_read_or_refused() {
+fn no_corpus_entry_causes_a_panic() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let folders = std::fs::read_dir(&corpus).unwrap().count();
     assert_eq!(folders, targets::ALL.len(), "a folder for each target");
@@ -22,4 +22,4 @@ fn whatever_came_once_is_still_read_or_refused() {
     }
 }
 
-netstage_harness::tests![whatever_came_once_is_still_read_or_refused];
+netstage_harness::tests![no_corpus_entry_causes_a_panic];

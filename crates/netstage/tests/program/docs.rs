@@ -1,5 +1,5 @@
-//! The documentation: pages that anybody can follow are followed, and what all others tell to type
-//! exists.
+//! Tests of the documentation: pages without privileged commands are executed, and the commands of all others are
+//! checked.
 
 use crate::support::{Folder, project, run_page_for_anybody};
 use netstage_harness::needs;
@@ -8,23 +8,23 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-fn the_first_ten_minutes_go_as_told() {
+fn the_getting_started_page_works() {
     needs::time(6);
     let folder = Folder::new("start");
-    let said = run_page_for_anybody("start.md", &folder);
-    for told in ["✓ line-is-used", "did you mean `weight`?", "✗ four-to-one"] {
-        assert!(said.contains(told), "{told}");
+    let output = run_page_for_anybody("start.md", &folder);
+    for part in ["✓ line-is-used", "did you mean `weight`?", "✗ four-to-one"] {
+        assert!(output.contains(part), "{part}");
     }
     assert!(folder.join("figures/fairness.svg").exists() && folder.join("scenario.schema.json").exists());
 }
 
-/// The pages of a folder of the project.
+/// Returns the pages in a folder of the project.
 fn pages_in(folder: &str) -> Vec<PathBuf> {
     let files = fs::read_dir(project().join(folder)).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.extension().is_some_and(|e| e == "md")).collect()
 }
 
-/// Every page for readers.
+/// Returns all pages for users.
 fn pages() -> Vec<PathBuf> {
     let mut pages = pages_in("docs");
     pages.extend(["README.md", "CONTRIBUTING.md", "python/README.md"].map(|page| project().join(page)));
@@ -32,13 +32,13 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The commands of a page's blocks that begin so, without what they are piped into.
-fn commands(page: &str, begin: &[&str]) -> Vec<String> {
+/// Returns the commands of a page's blocks that start with one of these words, without pipes and redirections.
+fn commands(page: &str, words: &[&str]) -> Vec<String> {
     let blocks = page.split("```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'));
     let shell = blocks.filter(|(mark, _)| mark.is_empty() || mark.starts_with("sh")).map(|(_, text)| text);
     let joined: Vec<String> = shell.map(|text| text.replace("\\\n", " ")).collect();
     let lines = joined.iter().flat_map(|text| text.lines());
-    // Settings of the environment before a command, and sudo, are not what is looked at.
+    // Environment variables before a command, and sudo, are skipped.
     let bare = lines.map(|line| {
         let mut words = line.trim().split(' ').peekable();
         while words.next_if(|word| *word == "sudo" || (word.contains('=') && !word.contains('\''))).is_some()
@@ -46,12 +46,12 @@ fn commands(page: &str, begin: &[&str]) -> Vec<String> {
         }
         words.collect::<Vec<_>>().join(" ")
     });
-    let cut = bare.map(|line| simple(&line).to_owned());
-    cut.filter(|line| begin.iter().any(|word| line.starts_with(&format!("{word} ")))).collect()
+    let cut = bare.map(|line| simple_command(&line).to_owned());
+    cut.filter(|line| words.iter().any(|word| line.starts_with(&format!("{word} ")))).collect()
 }
 
-/// A line of shell up to its first comment or operator outside of quotes.
-fn simple(line: &str) -> &str {
+/// Returns a shell line up to the first comment or operator outside of quotes.
+fn simple_command(line: &str) -> &str {
     let (mut quote, mut before) = (None, ' ');
     for (at, c) in line.char_indices() {
         match (c, quote) {
@@ -66,19 +66,19 @@ fn simple(line: &str) -> &str {
     line
 }
 
-/// With a word in place of each variable of the shell, which has no value here.
-fn with_words(arguments: &str) -> String {
+/// Replaces each shell variable with a word, as the variables have no values here.
+fn replace_variables(arguments: &str) -> String {
     let mut pieces = arguments.split('$');
-    let mut words = pieces.next().unwrap().to_owned();
+    let mut text = pieces.next().unwrap().to_owned();
     for piece in pieces {
         let end = match piece.strip_prefix('{') {
             Some(_) => piece.find('}').unwrap() + 1,
             None => piece.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(piece.len()),
         };
-        words += "word";
-        words += &piece[end..];
+        text += "word";
+        text += &piece[end..];
     }
-    words
+    text
 }
 
 fn documented_commands_and_their_options_exist() {
@@ -86,9 +86,9 @@ fn documented_commands_and_their_options_exist() {
     for path in pages() {
         let page = fs::read_to_string(&path).unwrap();
         for command in commands(&page, &["netstage", "target/release/netstage"]) {
-            // Help is given once all options before it are known.
+            // `--help` succeeds only if all options before it are valid.
             let (_, arguments) = command.split_once(' ').unwrap();
-            let arguments = with_words(arguments);
+            let arguments = replace_variables(arguments);
             let script = format!("exec {} {arguments} --help", env!("CARGO_BIN_EXE_netstage"));
             let output = Command::new("bash").args(["-fc", &script]).output().unwrap();
             let why = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -129,7 +129,7 @@ fn documented_tests_and_targets_exist() {
     assert!(seen > 20, "only {seen} commands were found");
 }
 
-/// What a page's headings are linked by: words in lower case, joined by hyphens.
+/// Returns the anchors of a page's headings: words in lower case, joined by hyphens.
 fn anchors(page: &str) -> BTreeSet<String> {
     let text = page.split("```").step_by(2).collect::<String>();
     let headings = text.lines().filter(|line| line.starts_with('#'));
@@ -140,7 +140,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
-fn links_between_pages_lead_somewhere() {
+fn links_between_pages_are_valid() {
     let mut all = pages();
     all.extend(["SECURITY.md", "CHANGELOG.md", "web/README.md"].map(|page| project().join(page)));
     for folder in ["docs/results", "bench/bgp", "bench/fleet", "bench/pe", "bench/router", "bench/sim"] {
@@ -153,17 +153,17 @@ fn links_between_pages_lead_somewhere() {
         let pictures = page.split("src=\"").skip(1).filter_map(|rest| rest.split('"').next());
         for link in markdown.chain(pictures).filter(|link| !link.contains("://") && !link.contains(' ')) {
             let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let place = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
-            assert!(place.exists(), "{}: {link}", path.display());
-            let there = || anchors(&fs::read_to_string(&place).unwrap()).contains(anchor);
-            assert!(anchor.is_empty() || there(), "{}: {link} leads to no heading", path.display());
+            let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link}", path.display());
+            let has_heading = || anchors(&fs::read_to_string(&target).unwrap()).contains(anchor);
+            assert!(anchor.is_empty() || has_heading(), "{}: {link}: no such heading", path.display());
             seen += 1;
         }
     }
     assert!(seen > 150, "only {seen} links were found");
 }
 
-/// Files under a folder of the project, without what is built.
+/// Collects the files below a folder of the project, except build output.
 fn files_under(folder: PathBuf, found: &mut Vec<PathBuf>) {
     for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         let name = path.file_name().unwrap().to_string_lossy();
@@ -178,7 +178,7 @@ fn files_under(folder: PathBuf, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn every_picture_is_shown_by_a_page() {
+fn every_picture_is_used_by_a_page() {
     let shown = [pages(), pages_in("docs/results")].concat();
     let shown: Vec<String> = shown
         .iter()
@@ -191,11 +191,11 @@ fn every_picture_is_shown_by_a_page() {
     assert!(files.len() > 20, "only {} pictures were found", files.len());
     for file in files {
         let link = format!("{})", file.file_name().unwrap().to_string_lossy());
-        assert!(shown.iter().any(|page| page.contains(&link)), "no page shows {}", file.display());
+        assert!(shown.iter().any(|page| page.contains(&link)), "no page contains {}", file.display());
     }
 }
 
-fn pages_of_results_have_the_text_of_their_descriptions() {
+fn result_pages_contain_the_text_of_their_descriptions() {
     let mut files = Vec::new();
     for folder in ["scenarios", "bench"] {
         files_under(project().join(folder), &mut files);
@@ -212,7 +212,7 @@ fn pages_of_results_have_the_text_of_their_descriptions() {
         let page = fs::read_to_string(project().join("docs/results").join(name)).unwrap();
         let lines: BTreeSet<&str> = page.lines().collect();
         for line in body.lines().filter(|line| !line.contains("{{")) {
-            assert!(lines.contains(line), "docs/results/{name} lacks a line of {}: {line}", file.display());
+            assert!(lines.contains(line), "docs/results/{name}: missing line of {}: {line}", file.display());
         }
         described.insert(name.to_owned());
     }
@@ -224,10 +224,10 @@ fn pages_of_results_have_the_text_of_their_descriptions() {
 }
 
 netstage_harness::tests![
-    the_first_ten_minutes_go_as_told,
+    the_getting_started_page_works,
     documented_commands_and_their_options_exist,
     documented_tests_and_targets_exist,
-    links_between_pages_lead_somewhere,
-    every_picture_is_shown_by_a_page,
-    pages_of_results_have_the_text_of_their_descriptions,
+    links_between_pages_are_valid,
+    every_picture_is_used_by_a_page,
+    result_pages_contain_the_text_of_their_descriptions,
 ];

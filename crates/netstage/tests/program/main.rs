@@ -1,4 +1,4 @@
-//! The program as anybody runs it: what it says, what it refuses, and what its scenarios come to.
+//! Tests of the program without privileges: messages, errors and results of scenarios.
 
 mod cli;
 mod corpora;

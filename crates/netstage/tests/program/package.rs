@@ -1,4 +1,4 @@
-//! The Debian package: what it installs runs, and goes again.
+//! Tests of the Debian package: installation, execution and removal.
 
 use crate::support::Folder;
 use netstage_harness::needs;
@@ -13,7 +13,7 @@ fn run(program: impl AsRef<Path>, arguments: &[&str]) -> Output {
     output
 }
 
-/// Paths below a folder, apart from dpkg's own.
+/// Returns the paths below a folder, except those of dpkg.
 fn installed(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_owned()];
@@ -29,7 +29,7 @@ fn installed(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A root of its own, in which dpkg installs without being asked for anything else.
+/// Runs dpkg in a separate root, without dependencies.
 fn dpkg(root: &Path, arguments: &[&str]) -> Output {
     let root = format!("--root={}", root.display());
     let log = format!("--log={}/dpkg.log", &root["--root=".len()..]);
@@ -37,19 +37,19 @@ fn dpkg(root: &Path, arguments: &[&str]) -> Output {
     run("/usr/bin/dpkg", &[&[&root, &log, force], arguments].concat())
 }
 
-fn the_debian_package_installs_runs_and_goes() {
+fn the_debian_package_installs_runs_and_is_removed() {
     needs::time(7);
     let folder = Folder::new("package");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/deb.sh");
     let out = folder.join("out");
-    // Compressing takes longer than all else, and tells nothing.
-    let made = Command::new(script)
+    // Compression takes most of the time and is not tested.
+    let built = Command::new(script)
         .args([env!("CARGO_BIN_EXE_netstage"), out.to_str().unwrap()])
         .env("DPKG_DEB_COMPRESSOR_TYPE", "none")
         .output()
         .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let package = String::from_utf8(made.stdout).unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let package = String::from_utf8(built.stdout).unwrap();
     let root = folder.join("root");
     fs::create_dir_all(root.join("var/lib/dpkg")).unwrap();
     for name in ["status", "available"] {
@@ -64,7 +64,7 @@ fn the_debian_package_installs_runs_and_goes() {
     run(&program, &["run", example.to_str().unwrap(), "--out", folder.join("record").to_str().unwrap()]);
     assert!(folder.join("record/report.html").exists());
 
-    // Every command that help shows has a page, and no page is empty.
+    // Every command in the help has a manual page, and no page is empty.
     let help = String::from_utf8(run(&program, &["--help"]).stdout).unwrap();
     let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
     for command in commands.lines().filter_map(|line| line.split_whitespace().next()) {
@@ -79,22 +79,22 @@ fn the_debian_package_installs_runs_and_goes() {
     for file in ["copyright", "changelog.gz", "docs/scenario.schema.json", "examples/agent-router.conf"] {
         assert!(docs.join(file).exists(), "{file}");
     }
-    let licences =
+    let licenses =
         String::from_utf8(run("zcat", &[docs.join("licences.gz").to_str().unwrap()]).stdout).unwrap();
     assert!(
-        licences.contains("\nrustls ") && licences.contains("Permission is hereby granted"),
-        "{licences}"
+        licenses.contains("\nrustls ") && licenses.contains("Permission is hereby granted"),
+        "{licenses}"
     );
-    // An agent as the unit starts it takes the policy of the package.
+    // An agent with the arguments of the unit accepts the policy of the package.
     let policy = root.join("etc/netstage/agent.toml");
     let state = folder.join("agent");
     let arguments = ["agent", "--state", state.to_str().unwrap(), "--policy", policy.to_str().unwrap()];
-    let refused = Command::new(&program).args(arguments).output().unwrap();
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && told.contains("join"), "{told}");
-    assert!(!told.contains("agent.toml"), "{told}");
+    let output = Command::new(&program).args(arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && stderr.contains("join"), "{stderr}");
+    assert!(!stderr.contains("agent.toml"), "{stderr}");
 
-    // Its host's word stays when the package comes anew, and its key goes with the package alone.
+    // A reinstallation preserves the edited policy; only a purge removes the agent's key.
     fs::write(&policy, "[policy]\nlongest = \"1 min\"\n").unwrap();
     dpkg(&root, &["--install", package.trim()]);
     assert!(fs::read_to_string(&policy).unwrap().contains("1 min"));
@@ -110,17 +110,17 @@ fn the_debian_package_installs_runs_and_goes() {
     assert_eq!(installed(&root), [PathBuf::from("dpkg.log")]);
 }
 
-fn pages_are_not_written_where_nothing_can_be() {
+fn an_unwritable_folder_for_manual_pages_is_an_error() {
     let folder = Folder::new("pages");
     fs::write(folder.join("file"), "").unwrap();
-    let place = folder.join("file/man");
+    let path = folder.join("file/man");
     let output =
-        Command::new(env!("CARGO_BIN_EXE_netstage")).args(["man", place.to_str().unwrap()]).output().unwrap();
+        Command::new(env!("CARGO_BIN_EXE_netstage")).args(["man", path.to_str().unwrap()]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write"));
 }
 
 netstage_harness::tests![
-    the_debian_package_installs_runs_and_goes,
-    pages_are_not_written_where_nothing_can_be,
+    the_debian_package_installs_runs_and_is_removed,
+    an_unwritable_folder_for_manual_pages_is_an_error,
 ];

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Runs a command with what a systemd unit leaves it, where no systemd runs: its account, nobody's where the unit
-asks for one of its own, its capabilities, limits, system calls and address families. What a unit does to the file system is not done.
+"""Runs a command with the restrictions of a systemd unit, without systemd: account (nobody for a dynamic user),
+capabilities, limits, system calls and address families. Restrictions of the file system are not applied.
 
     as_unit.py UNIT[:DROP-IN] COMMAND...
 """
@@ -15,12 +15,10 @@ import sys
 import seccomp
 
 NOBODY = "65534"
-# Set in the environment once the account is the unit's.
+# Environment variable that is set after the change of the account.
 IN_ACCOUNT = "AS_UNIT_IN_ACCOUNT"
 BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-# What is added to where a drop-in names it again.
+# Settings to which a drop-in adds values.
 LISTS = {"AmbientCapabilities", "CapabilityBoundingSet", "RestrictAddressFamilies", "SystemCallFilter"}
 
 
@@ -42,12 +40,12 @@ def capabilities(names):
 def change_account(unit):
     for limit in ["NOFILE", "MEMLOCK"]:
         text = unit["Limit" + limit]
-        most = int(text[:-1]) * BYTES[text[-1]] if text[-1] in BYTES else int(text)
-        which = getattr(resource, "RLIMIT_" + limit)
-        ours = resource.getrlimit(which)[1]
-        # Only who has CAP_SYS_RESOURCE may have more than he has.
-        most = most if ours == resource.RLIM_INFINITY else min(most, ours)
-        resource.setrlimit(which, (most, most))
+        value = int(text[:-1]) * BYTES[text[-1]] if text[-1] in BYTES else int(text)
+        kind = getattr(resource, "RLIMIT_" + limit)
+        current = resource.getrlimit(kind)[1]
+        # Raising a limit needs CAP_SYS_RESOURCE.
+        value = value if current == resource.RLIM_INFINITY else min(value, current)
+        resource.setrlimit(kind, (value, value))
     os.umask(int(unit["UMask"], 8))
     ambient = capabilities(unit["AmbientCapabilities"])
     os.environ[IN_ACCOUNT] = "1"
@@ -60,12 +58,12 @@ def change_account(unit):
 
 
 def calls(name):
-    """System calls of a group, as systemd has them."""
+    """Yields the system calls of a systemd group."""
     if not name.startswith("@"):
         yield name
         return
-    told = subprocess.run(["systemd-analyze", "syscall-filter", name], stdout=subprocess.PIPE, text=True, check=True)
-    for line in map(str.strip, told.stdout.splitlines()[1:]):
+    result = subprocess.run(["systemd-analyze", "syscall-filter", name], stdout=subprocess.PIPE, text=True, check=True)
+    for line in map(str.strip, result.stdout.splitlines()[1:]):
         if line and not line.startswith("#"):
             yield from calls(line)
 
@@ -73,7 +71,7 @@ def calls(name):
 def restrict(unit):
     error = getattr(errno, unit["SystemCallErrorNumber"])
     allowed = seccomp.SyscallFilter(defaction=seccomp.ERRNO(error))
-    # What systemd leaves every service.
+    # systemd allows @default to every service.
     for name in ["@default", *unit["SystemCallFilter"].split()]:
         for call in calls(name):
             if call == "socket":
@@ -81,7 +79,7 @@ def restrict(unit):
             try:
                 allowed.add_rule(seccomp.ALLOW, call)
             except RuntimeError:
-                # One of another architecture.
+                # A system call of another architecture.
                 pass
     for family in unit["RestrictAddressFamilies"].split():
         allowed.add_rule(seccomp.ALLOW, "socket", seccomp.Arg(0, seccomp.EQ, getattr(socket, family)))

@@ -1,8 +1,8 @@
-//! A fleet in namespaces: a controller's host, agents' hosts, and a network for commands between them.
+//! Fleet in namespaces: the controller's host, the agents' hosts, and a management network between them.
 #![allow(dead_code)]
 
 use super::network::{address, join};
-use super::{Folder, PROGRAM, Process, netstage, said, within};
+use super::{Folder, PROGRAM, Process, netstage, output_text, within};
 use netstage_harness::needs;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
@@ -13,10 +13,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 pub const CONTROLLER: &str = "192.168.77.1:4700";
-/// Far longer than anything here takes, on any machine.
+/// Timeout that suffices for all tests on any machine.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// The hosts. Agents keep to `policy.toml` in the folder.
+/// Hosts of a fleet. All agents use `policy.toml` in the folder.
 pub struct Fleet {
     pub hub: Namespace,
     pub hosts: Vec<Namespace>,
@@ -25,7 +25,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Skips a test that may not make namespaces.
+    /// Creates a fleet, or skips the test if it may not create namespaces.
     pub fn new(name: &str, names: &[&'static str]) -> Fleet {
         needs::namespaces();
         let hub = Namespace::new().unwrap();
@@ -47,7 +47,7 @@ impl Fleet {
         };
         let hosts = (0..names.len()).map(host).collect();
         let fleet = Fleet { hub, hosts, names: names.to_vec(), folder: Folder::new(name) };
-        fleet.well(&["fleet", "init", "--name", "lab"]);
+        fleet.succeed(&["fleet", "init", "--name", "lab"]);
         fleet
     }
 
@@ -57,7 +57,7 @@ impl Fleet {
         command
     }
 
-    /// What a command at the controller's host says.
+    /// Runs a command on the controller's host.
     pub fn at_hub(&self, arguments: &[&str]) -> Output {
         self.run_in(&self.hub, arguments)
     }
@@ -66,10 +66,10 @@ impl Fleet {
         Process::spawn_in(namespace, self.command(arguments)).output()
     }
 
-    /// What it prints, of one that goes well.
-    pub fn well(&self, arguments: &[&str]) -> String {
+    /// Runs a command on the controller's host, which must succeed, and returns its standard output.
+    pub fn succeed(&self, arguments: &[&str]) -> String {
         let output = self.at_hub(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+        assert!(output.status.success(), "{arguments:?}: {}", output_text(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -83,7 +83,7 @@ impl Fleet {
         Process::spawn_in(namespace, command)
     }
 
-    /// Another controller's process, once the one before is gone.
+    /// Starts the controller again, after the previous process has ended.
     pub fn serve_again(&self) -> Process {
         let _ = fs::remove_file(self.folder.join("hub.log"));
         self.serve()
@@ -100,7 +100,7 @@ impl Fleet {
         self.agent_with(index, None)
     }
 
-    /// An agent that looks for programs there.
+    /// Starts an agent, with this `PATH` if given.
     pub fn agent_with(&self, index: usize, path: Option<&str>) -> Process {
         let name = self.names[index];
         let mut command = self.command(&["agent", "--state", name, "--policy", "policy.toml", "--metrics"]);
@@ -108,7 +108,7 @@ impl Fleet {
         self.start_command(&self.hosts[index], &format!("{name}.log"), command)
     }
 
-    /// An agent whose monotonic clock is so many seconds ahead of its machine's.
+    /// Starts an agent whose monotonic clock is ahead by `seconds`.
     pub fn agent_ahead(&self, index: usize, seconds: u32) -> Process {
         let name = self.names[index];
         let mut command = Command::new("unshare");
@@ -118,13 +118,13 @@ impl Fleet {
         self.start_command(&self.hosts[index], &format!("{name}.log"), command)
     }
 
-    /// A unit of the package, as its author meant it apart from where the program is.
-    pub fn unit(&self, of: &str) -> PathBuf {
+    /// Returns a copy of the package's unit file `netstage-NAME.service`, with the path of the program under test.
+    pub fn unit(&self, name: &str) -> PathBuf {
         let program = self.folder.join("netstage");
         if !program.exists() {
             self.folder.program("netstage", &fs::read(PROGRAM).unwrap());
         }
-        let name = format!("netstage-{of}.service");
+        let name = format!("netstage-{name}.service");
         let unit = super::project().join("packaging").join(&name);
         let text = fs::read_to_string(unit).unwrap().replace("/usr/bin/netstage", program.to_str().unwrap());
         let copy = self.folder.join(name);
@@ -132,18 +132,18 @@ impl Fleet {
         copy
     }
 
-    /// An agent that has joined, with what this unit leaves it, and what a drop-in gives it beside.
+    /// Starts an agent that has joined, restricted by a unit and an optional drop-in.
     pub fn agent_as(&self, unit: &Path, drop_in: Option<&Path>, index: usize) -> Process {
         let name = self.names[index];
-        let owned = Command::new("chown").args(["-R", "65534:65534"]).arg(self.folder.join(name)).status();
-        assert!(owned.unwrap().success());
+        let status = Command::new("chown").args(["-R", "65534:65534"]).arg(self.folder.join(name)).status();
+        assert!(status.unwrap().success());
         let unit = [Some(unit), drop_in].into_iter().flatten().map(|file| file.display().to_string());
         let unit = unit.collect::<Vec<_>>().join(":");
         let arguments = ["agent", "--state", name, "--policy", "policy.toml"];
         self.start_as(&unit, &self.hosts[index], &format!("{name}.log"), &arguments)
     }
 
-    /// The controller, with what this unit leaves it.
+    /// Starts the controller, restricted by a unit.
     pub fn serve_as(&self, unit: &Path) -> Process {
         let arguments = ["fleet", "serve", "--fleet", "fleet", "--listen", CONTROLLER];
         let process = self.start_as(&unit.display().to_string(), &self.hub, "hub.log", &arguments);
@@ -160,13 +160,13 @@ impl Fleet {
         Process::spawn_in(namespace, command)
     }
 
-    /// What is told there for Prometheus.
+    /// Fetches Prometheus metrics from an address in a namespace.
     pub fn scrape(&self, namespace: &Namespace, address: &str) -> String {
         let mut command = Command::new("curl");
         command.args(["-sS", "--fail", &format!("http://{address}/metrics")]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let output = Process::spawn_in(namespace, command).output();
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -174,17 +174,17 @@ impl Fleet {
         self.run_in(&self.hosts[index], &["fleet", "join", CONTROLLER, token, "--state", self.names[index]])
     }
 
-    /// All agents join, each under a label, and dial.
+    /// Joins and starts all agents, each with a label.
     pub fn join_all(&self, labels: &[&str]) -> Vec<Process> {
         self.join_all_as(labels, |index| self.agent(index))
     }
 
-    /// As [`join_all`](Fleet::join_all), with agents that are started so.
+    /// Like [`join_all`](Fleet::join_all), with a function that starts an agent.
     pub fn join_all_as(&self, labels: &[&str], start: impl Fn(usize) -> Process) -> Vec<Process> {
         let agents = self.names.iter().zip(labels).enumerate().map(|(index, (name, label))| {
-            let token = self.well(&["fleet", "token", name, "--label", label]);
+            let token = self.succeed(&["fleet", "token", name, "--label", label]);
             let output = self.join(index, token.trim());
-            assert!(output.status.success(), "{}", said(&output));
+            assert!(output.status.success(), "{}", output_text(&output));
             start(index)
         });
         let agents = agents.collect();
@@ -200,37 +200,37 @@ impl Fleet {
         assert!(within(LIMIT, || self.log(name).contains(part)), "no {part:?} in {name}\n{}", self.logs());
     }
 
-    /// What all of them have said.
+    /// Returns the logs of the controller and all agents.
     pub fn logs(&self) -> String {
-        let told = |name: &str| format!("{name}.log:\n{}", self.log(&format!("{name}.log")));
-        ["hub"].iter().chain(&self.names).map(|name| told(name)).collect::<Vec<_>>().join("\n")
+        let section = |name: &str| format!("{name}.log:\n{}", self.log(&format!("{name}.log")));
+        ["hub"].iter().chain(&self.names).map(|name| section(name)).collect::<Vec<_>>().join("\n")
     }
 
     pub fn states(&self) -> Vec<(String, String)> {
-        let agents: Value = serde_json::from_str(&self.well(&["fleet", "ls", "--json"])).unwrap();
+        let agents: Value = serde_json::from_str(&self.succeed(&["fleet", "ls", "--json"])).unwrap();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         agents.as_array().unwrap().iter().map(|agent| (text(&agent["name"]), text(&agent["state"]))).collect()
     }
 
     pub fn wait_for(&self, expected: &[(&str, &str)]) {
-        let is_so = || {
+        let is_reached = || {
             let states = self.states();
             expected.iter().all(|(name, state)| states.iter().any(|(n, s)| n == name && s == state))
         };
-        assert!(within(LIMIT, is_so), "{:?}\n{}", self.states(), self.logs());
+        assert!(within(LIMIT, is_reached), "{:?}\n{}", self.states(), self.logs());
     }
 
-    /// Waits until all agents are.
+    /// Waits until all agents have this state.
     pub fn wait_for_all(&self, state: &str) {
         self.wait_for(&self.names.iter().map(|name| (*name, state)).collect::<Vec<_>>());
     }
 
-    /// The record of a scenario that runs on the agents, without a failure. A machine that stood still makes a
-    /// run void, which is not what is tested here.
+    /// Runs a scenario on the agents and returns its record, which must not contain failures. A void run is accepted,
+    /// as the load of the test machine is not tested.
     pub fn run_live(&self, scenario: &str, out: &str) -> Value {
         let output = self.run_with(scenario, out, &[]);
-        let is_run = matches!(output.status.code(), Some(0 | 3 | 5));
-        assert!(is_run, "{}\n{}", said(&output), self.logs());
+        let has_record = matches!(output.status.code(), Some(0 | 3 | 5));
+        assert!(has_record, "{}\n{}", output_text(&output), self.logs());
         let record = super::record(&self.folder.join(out));
         assert!(record["failures"].is_null(), "{record:#}");
         record
@@ -240,7 +240,7 @@ impl Fleet {
         self.at_hub(&[&["run", scenario, "--on", "live", "--out", out], more].concat())
     }
 
-    /// Rows that an agent has kept of its first flow's bins.
+    /// Counts the rows of an agent's journal of bins.
     pub fn counted(&self, journal: &str) -> usize {
         fs::read_to_string(self.folder.join(journal)).unwrap_or_default().lines().count()
     }

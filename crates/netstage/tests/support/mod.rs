@@ -1,4 +1,4 @@
-//! What tests of the program share: folders and processes that go when their test does.
+//! Support of the program's tests: folders and processes that are removed with their test.
 #![allow(dead_code)]
 
 pub mod fleet;
@@ -13,10 +13,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// The program under test.
+/// Program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_netstage");
 
-/// The program with these arguments, whose output is kept.
+/// Returns a command that runs the program with these arguments and captures its output.
 pub fn netstage(arguments: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -27,17 +27,17 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// All that a program printed.
-pub fn said(output: &Output) -> String {
+/// Returns the standard output and standard error of a program.
+pub fn output_text(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// The record in a folder.
+/// Reads the record in a folder.
 pub fn record(folder: &Path) -> Value {
     serde_json::from_slice(&fs::read(folder.join("record.json")).unwrap()).unwrap()
 }
 
-/// The mean of a metric of a subject in a record's first cell.
+/// Returns the mean of a metric of a subject in a record's first cell.
 pub fn mean(record: &Value, metric: &str, subject: &str) -> f64 {
     let mut summary = record["cells"][0]["summary"].as_array().unwrap().iter();
     let found = summary.find(|entry| entry["metric"] == metric && entry["subject"] == subject);
@@ -45,7 +45,7 @@ pub fn mean(record: &Value, metric: &str, subject: &str) -> f64 {
     mean.unwrap_or_else(|| panic!("no {metric} of {subject}: {record:#}"))
 }
 
-/// A process that does not outlive its test.
+/// Process that is killed at the end of its test.
 pub struct Process(Option<Child>);
 
 impl Process {
@@ -58,7 +58,7 @@ impl Process {
     }
 
     pub fn child(&mut self) -> &mut Child {
-        self.0.as_mut().expect("not waited for yet")
+        self.0.as_mut().expect("the process has not been waited for")
     }
 
     pub fn signal(&mut self, name: &str) {
@@ -66,7 +66,7 @@ impl Process {
     }
 
     pub fn output(mut self) -> Output {
-        self.0.take().expect("not waited for yet").wait_with_output().unwrap()
+        self.0.take().expect("the process has not been waited for").wait_with_output().unwrap()
     }
 }
 
@@ -79,35 +79,34 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal by its name, as `-KILL`.
+/// Sends a signal, such as `-KILL`.
 pub fn signal(process: u32, name: &str) {
     assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
 }
 
-/// Folder of the whole project.
+/// Returns the root folder of the project.
 pub fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Runs the shell blocks of a page of docs/ as they stand, in a folder; what they said. They have
-/// mounts and network of their own.
+/// Runs the shell blocks of a page of docs/ in a folder, with separate mount, network and process namespaces, and
+/// returns their output.
 pub fn run_page(page: &str, folder: &Folder) -> String {
-    // Its own mounts, so that names of namespaces are nobody else's, and its own processes, so that all of them
-    // go with it however it ends.
+    // Separate mounts avoid conflicts between names of namespaces; separate processes are killed with the script.
     let script = format!("mount -t tmpfs none /run && mkdir -p /run/netns\n{}", page_script(page));
-    let alone =
+    let unshare =
         "unshare --mount --net --propagation private --pid --fork --kill-child --mount-proc bash page.sh";
-    run_script(&script, folder, &alone.split(' ').collect::<Vec<_>>())
+    run_script(&script, folder, &unshare.split(' ').collect::<Vec<_>>())
 }
 
-/// The same of a page for anybody: no privilege, and the project's scenarios in the folder.
+/// Runs the shell blocks of a page that needs no privilege, with the project's scenarios in the folder.
 pub fn run_page_for_anybody(page: &str, folder: &Folder) -> String {
     std::os::unix::fs::symlink(project().join("scenarios"), folder.join("scenarios")).unwrap();
     run_script(&page_script(page), folder, &["bash", "page.sh"])
 }
 
-/// The blocks of a page: those marked `sh` in turn, where each command must succeed, and those
-/// marked `sh fails`, which must end in an error.
+/// Returns a script of a page's blocks. Each command of a block marked `sh` must succeed; a block marked `sh fails`
+/// must fail.
 fn page_script(page: &str) -> String {
     let page = std::fs::read_to_string(project().join("docs").join(page)).unwrap();
     let blocks = page.split("```sh").skip(1).map(|rest| rest.split("```").next().unwrap());
@@ -126,8 +125,8 @@ fn run_script(script: &str, folder: &Folder, command: &[&str]) -> String {
     std::fs::write(folder.join("page.sh"), format!("export PATH={}:$PATH\n{script}", programs.display()))
         .unwrap();
     let output = Command::new(command[0]).args(&command[1..]).current_dir(&**folder).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let text = format!("{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.trim_end().ends_with("the end"), "{text}");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = format!("{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stdout.trim_end().ends_with("the end"), "{text}");
     text
 }

@@ -1,4 +1,4 @@
-//! What tests of routers share: namespaces that are joined, and addresses.
+//! Support of tests with namespaces: links and addresses.
 #![allow(dead_code)]
 
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
@@ -10,13 +10,13 @@ pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Joins two namespaces by a veth pair without offloads, each end by its name and the last byte of its station.
+/// Joins two namespaces by a veth pair without offloads. Each end has a name and the last byte of its MAC address.
 pub fn join(left: (&Namespace, &str, u8), right: (&Namespace, &str, u8)) {
-    join_by(left, right, VethOptions::default().mtu);
+    join_with_mtu(left, right, VethOptions::default().mtu);
 }
 
-/// The same, of packets up to so many bytes.
-pub fn join_by(left: (&Namespace, &str, u8), right: (&Namespace, &str, u8), mtu: u32) {
+/// Like [`join`], with an MTU.
+pub fn join_with_mtu(left: (&Namespace, &str, u8), right: (&Namespace, &str, u8), mtu: u32) {
     let options = VethOptions { mtu, resolve_neighbours: true, ..VethOptions::default() };
     let end = |(namespace, name, mac)| VethEnd { namespace, name, mac: [2, 0, 0, 0, 0, mac] };
     create_veth(end(left), end(right), options).unwrap();
@@ -26,7 +26,7 @@ pub fn join_by(left: (&Namespace, &str, u8), right: (&Namespace, &str, u8), mtu:
     }
 }
 
-/// A route to all addresses of the gateway's kind.
+/// Returns the default route of the gateway's address family.
 pub fn default_route(gateway: &str, link: &'static str) -> Route<'static> {
     let gateway = address(gateway);
     let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };

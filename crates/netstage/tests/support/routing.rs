@@ -1,6 +1,6 @@
-//! Scenarios with routing daemons: whether they can run here, and where their nodes are.
+//! Support of tests of scenarios with routing daemons: commands and the namespaces of their nodes.
 
-use super::{netstage, said, text};
+use super::{netstage, output_text, text};
 use netstage_harness::skip_busy;
 use netstage_host::netns::Namespace;
 use std::path::{Path, PathBuf};
@@ -12,32 +12,32 @@ pub fn run(scenario: &Path, out: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Met; skipped where the machine was too busy to tell.
+/// Asserts that all expectations were met. Skips the test if the machine was too busy.
 pub fn assert_met(output: &Output) {
     match output.status.code() {
         Some(0) => {}
         Some(5) => skip_busy(text(&output.stderr)),
-        code => panic!("{code:?}\n{}", said(output)),
+        code => panic!("{code:?}\n{}", output_text(output)),
     }
 }
 
-/// The folder of a run's sockets.
+/// Returns the folder of a run's sockets.
 pub fn sockets(run: u32) -> PathBuf {
     std::env::temp_dir().join(format!("netstage-{run}-0"))
 }
 
-/// The namespace of a host, in which its agent is.
+/// Returns the namespace of a host, which contains its agent.
 pub fn namespace(run: u32, node: usize) -> Option<Namespace> {
-    of_word(sockets(run).join(format!("{node}.sock")).to_str().unwrap())
+    of_argument(sockets(run).join(format!("{node}.sock")).to_str().unwrap())
 }
 
-/// The namespace of a router, there before its daemons are.
+/// Returns the namespace of a router, which exists before its daemons start.
 pub fn router_namespace(run: u32, node: usize) -> Option<Namespace> {
-    of_word(sockets(run).join(format!("routing/{node}/router.toml")).to_str().unwrap())
+    of_argument(sockets(run).join(format!("routing/{node}/router.toml")).to_str().unwrap())
 }
 
-/// The namespace of the process that was given this argument.
-fn of_word(argument: &str) -> Option<Namespace> {
+/// Returns the namespace of the process with this argument.
+fn of_argument(argument: &str) -> Option<Namespace> {
     let mut processes = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
         let process: u32 = entry.file_name().to_str()?.parse().ok()?;
         let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;

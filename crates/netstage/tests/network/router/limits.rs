@@ -1,6 +1,6 @@
-//! Lines that are slower, tables that are full, and labels that lead in circles.
+//! Tests of shaped ports, full tables and label loops.
 
-use crate::router::world::{PATIENCE, World, counted, interface, route, socket, state};
+use crate::router::world::{TIMEOUT, World, counted, interface, route, socket, state};
 use crate::support::{Folder, within};
 use netstage_router::daemon::reload;
 use nix::errno::Errno;
@@ -9,8 +9,8 @@ use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv4Tos};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-/// Datagrams of so many bytes from one host to the other for a while, so many at a time with a pause after
-/// them, the first byte saying whose.
+/// Sends bursts of datagrams with pauses from one host to the other until a time. All bytes are `mark`, which
+/// identifies the sender. Returns the number of datagrams.
 fn flood(near: &UdpSocket, length: usize, mark: u8, (burst, pause): (u32, Duration), until: Instant) -> u32 {
     let mut sent = 0;
     while Instant::now() < until {
@@ -23,19 +23,22 @@ fn flood(near: &UdpSocket, length: usize, mark: u8, (burst, pause): (u32, Durati
     sent
 }
 
-fn a_port_sends_no_faster_than_its_line_and_urgent_packets_first() {
+fn a_shaped_port_limits_the_rate_and_prefers_urgent_packets() {
     let world = World::new();
     let folder = Folder::new("router-shaped");
-    // Voice is marked by the host with DSCP 46; in the LSP it has traffic class 5.
+    // The host marks voice with DSCP 46; it has traffic class 5 in the LSP.
     let classes = "classes = [{ dscp = [40, 46], buffer = \"20 packets\" }, { dscp = [], priority = 1, buffer = \"20 packets\" }]";
     let tables = format!("[port.core0]\nrate = \"4 Mbit/s\"\n{classes}\n");
     world.configure(&folder, 0, "", &tables);
     world.configure(&folder, 1, "", "");
-    let _routers = [0, 1].map(|site| world.begin(&folder, site));
-    assert!(within(PATIENCE, || world.reaches(100)));
+    let _routers = [0, 1].map(|site| world.start(&folder, site));
+    assert!(within(TIMEOUT, || world.reaches(100)));
     let slow = interface(&folder, 0, "core0").slow.unwrap();
     assert!(slow.contains("is shaped"), "{slow}");
-    assert!(within(PATIENCE, || interface(&folder, 0, "edge0").slow.is_none()), "the other way is fast");
+    assert!(
+        within(TIMEOUT, || interface(&folder, 0, "edge0").slow.is_none()),
+        "the other direction uses the fast path"
+    );
 
     let [bulk, far] = world.sockets();
     let voice = world.hosts[0].run(|| UdpSocket::bind("10.0.0.2:0")).unwrap().unwrap();
@@ -51,76 +54,76 @@ fn a_port_sends_no_faster_than_its_line_and_urgent_packets_first() {
         }
         (received, last)
     });
-    // More at a time than the queue holds, so that it overflows however late a busy machine wakes the
-    // sender; and a tenth of what the line takes.
+    // A burst exceeds the queue, so that it overflows even if a busy machine wakes the sender late. Voice uses a tenth
+    // of the rate.
     let bursts = (40, Duration::from_millis(30));
     let sending = std::thread::spawn(move || flood(&bulk, 1_200, 0, bursts, until));
-    let voiced = flood(&voice, 200, 1, (1, Duration::from_millis(4)), until);
+    let voice_sent = flood(&voice, 200, 1, (1, Duration::from_millis(4)), until);
     let sent = sending.join().unwrap();
-    let ([carried, heard], last) = receiving.join().unwrap();
-    assert_eq!(heard, voiced, "not one of the urgent ones is lost");
+    let ([bulk_received, voice_received], last) = receiving.join().unwrap();
+    assert_eq!(voice_received, voice_sent, "no voice packet is lost");
     let dropped = counted(&state(&folder, 0), "program", "queue_full");
     assert!(
-        dropped > 0 && u64::from(carried) + dropped == u64::from(sent),
-        "{carried} + {dropped} of {sent}"
+        dropped > 0 && u64::from(bulk_received) + dropped == u64::from(sent),
+        "{bulk_received} + {dropped} of {sent}"
     );
-    // Frames have 46 bytes more: Ethernet, a label, IP and UDP.
-    let bits = f64::from(carried * (1_200 + 46) + heard * (200 + 46)) * 8.0;
+    // Headers have 46 bytes: Ethernet, a label, IP and UDP.
+    let bits = f64::from(bulk_received * (1_200 + 46) + voice_received * (200 + 46)) * 8.0;
     let rate = bits / last.duration_since(begin).as_secs_f64();
     assert!((1.0e6..=4.3e6).contains(&rate), "{rate} bit/s");
 }
 
-fn a_packet_in_a_circle_of_labels_ends_with_its_time_to_live() {
+fn a_packet_in_a_label_loop_is_dropped_when_its_time_to_live_expires() {
     let world = World::new();
     let folder = Folder::new("router-circle");
     for site in 0..2 {
         world.configure(&folder, site, "", "");
         let file = folder.join(format!("fib{site}.txt"));
         let routes = std::fs::read_to_string(&file).unwrap();
-        let circle = match site {
+        let label_loop = match site {
             0 => "10.9.0.0/16 via 192.0.2.2 dev core0 push 500\nlabel 501 swap 500 via 192.0.2.2 dev core0\n",
             _ => "label 500 swap 501 via 192.0.2.1 dev core0\n",
         };
-        std::fs::write(file, format!("{routes}{circle}")).unwrap();
+        std::fs::write(file, format!("{routes}{label_loop}")).unwrap();
     }
-    let _routers = [0, 1].map(|site| world.begin(&folder, site));
-    assert!(within(PATIENCE, || world.reaches(100)));
+    let _routers = [0, 1].map(|site| world.start(&folder, site));
+    assert!(within(TIMEOUT, || world.reaches(100)));
     let all = |name: &str| -> u64 {
         (0..2)
             .map(|site| {
                 let state = state(&folder, site);
-                let of = |path| {
+                let count_of = |path| {
                     let count = state.counters.iter().find(|count| count.path == path && count.name == name);
                     count.map_or(0, |count| count.packets)
                 };
-                of("kernel") + of("program")
+                count_of("kernel") + count_of("program")
             })
             .sum()
     };
     let ended = all("ttl_exceeded");
     let near = world.hosts[0].run(|| UdpSocket::bind("10.0.0.2:0")).unwrap().unwrap();
     near.set_ttl(64).unwrap();
-    near.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Otherwise only what is for good is told (ip(7)).
+    near.set_read_timeout(Some(TIMEOUT)).unwrap();
+    // Without this option only permanent errors are reported (ip(7)).
     setsockopt(&near, Ipv4RecvErr, &true).unwrap();
     near.connect("10.9.0.1:7").unwrap();
     near.send(b"round and round").unwrap();
-    // The sender is told: the system makes an error of it.
-    let told = near.recv(&mut [0; 16]).unwrap_err();
-    assert_eq!(told.raw_os_error(), Some(Errno::EHOSTUNREACH as i32), "{told}");
+    // The ICMP message is reported to the sender as an error.
+    let error = near.recv(&mut [0; 16]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::EHOSTUNREACH as i32), "{error}");
     assert_eq!(all("ttl_exceeded"), ended + 1);
-    assert!(world.reaches(100), "all else goes on");
+    assert!(world.reaches(100), "other traffic is not affected");
 }
 
-fn a_full_table_refuses_what_is_new_and_keeps_what_it_has() {
+fn a_full_table_rejects_new_entries_and_keeps_existing_ones() {
     let world = World::new();
     let folder = Folder::new("router-full");
-    // Prefixes longer than 24 bits take a row for each 24 bits they are in; next hops have a place each.
+    // Prefixes longer than 24 bits use a row per 24-bit prefix; each next hop uses an entry.
     world.configure(&folder, 0, "v4_rows = 16\nnext_hops = 16", "");
     world.configure(&folder, 1, "", "");
-    let _far = world.begin(&folder, 1);
-    let mut near = world.begin(&folder, 0);
-    assert!(within(PATIENCE, || world.reaches(100)));
+    let _far = world.start(&folder, 1);
+    let mut near = world.start(&folder, 0);
+    assert!(within(TIMEOUT, || world.reaches(100)));
     let file = folder.join("fib0.txt");
     let few = std::fs::read_to_string(&file).unwrap();
     let long: String = (0..40).map(|n| format!("10.50.{n}.1/32 discard\n")).collect();
@@ -130,26 +133,26 @@ fn a_full_table_refuses_what_is_new_and_keeps_what_it_has() {
         (0..40).map(|n| format!("label {} swap 600 via 192.0.2.{} dev core0\n", 700 + n, 60 + n)).collect();
     std::fs::write(&file, format!("{few}{long}{hops}{labels}")).unwrap();
     reload(&socket(&folder, 0)).unwrap();
-    let refused = || counted(&state(&folder, 0), "program", "refused_changes");
-    assert!((60..120).contains(&refused()), "{}", refused());
+    let rejected = || counted(&state(&folder, 0), "program", "refused_changes");
+    assert!((60..120).contains(&rejected()), "{}", rejected());
     assert!(world.reaches(100));
-    let kept = ["10.50.0.1/32", "10.50.39.1/32"].map(|prefix| route(&folder, 0, prefix).is_some());
-    assert_eq!(kept, [true, false]);
+    let is_present = ["10.50.0.1/32", "10.50.39.1/32"].map(|prefix| route(&folder, 0, prefix).is_some());
+    assert_eq!(is_present, [true, false]);
 
-    // With room again what was refused is taken.
+    // Rejected entries are added when there is room again.
     std::fs::write(&file, format!("{few}{}", long.lines().skip(28).collect::<Vec<_>>().join("\n"))).unwrap();
     reload(&socket(&folder, 0)).unwrap();
-    assert!(within(PATIENCE, || refused() == 0 && route(&folder, 0, "10.50.39.1/32").is_some()));
+    assert!(within(TIMEOUT, || rejected() == 0 && route(&folder, 0, "10.50.39.1/32").is_some()));
     assert!(world.reaches(100));
     near.signal("-TERM");
-    let said = String::from_utf8(near.output().stderr).unwrap();
+    let printed = String::from_utf8(near.output().stderr).unwrap();
     let alarm = "alarm: the route to 10.50.";
-    assert!(said.contains(alarm) && said.contains("increase [router] `v4_rows`"), "{said}");
-    assert_eq!(said.matches("was rejected").count(), 1, "{said}");
+    assert!(printed.contains(alarm) && printed.contains("increase [router] `v4_rows`"), "{printed}");
+    assert_eq!(printed.matches("was rejected").count(), 1, "{printed}");
 }
 
 netstage_harness::tests![
-    a_port_sends_no_faster_than_its_line_and_urgent_packets_first,
-    a_packet_in_a_circle_of_labels_ends_with_its_time_to_live,
-    a_full_table_refuses_what_is_new_and_keeps_what_it_has,
+    a_shaped_port_limits_the_rate_and_prefers_urgent_packets,
+    a_packet_in_a_label_loop_is_dropped_when_its_time_to_live_expires,
+    a_full_table_rejects_new_entries_and_keeps_existing_ones,
 ];

@@ -1,7 +1,7 @@
-//! Two sites behind two routers, and what is asked of them.
+//! Network of two sites behind two routers, and queries of the routers.
 
 use crate::support::network::{address, default_route, join};
-use crate::support::{Folder, Process, netstage, said, within};
+use crate::support::{Folder, Process, netstage, output_text, within};
 use netstage_harness::needs;
 use netstage_host::netns::{Namespace, Netlink, ethtool};
 use netstage_host::ports::Port as _;
@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Hosts 10.0.0.2 and 10.0.1.2, the routers 10.0.0.1 and 10.0.1.1 before them, and 192.0.2.1 and .2 between.
+/// Hosts 10.0.0.2 and 10.0.1.2 behind routers 10.0.0.1 and 10.0.1.1, which are connected by 192.0.2.1 and 192.0.2.2.
 pub struct World {
     pub hosts: [Namespace; 2],
     pub routers: [Namespace; 2],
@@ -36,7 +36,7 @@ impl World {
         for site in 0..2 {
             let (host, router) = (&world.hosts[site], &world.routers[site]);
             join((router, "edge0", 16 + site as u8), (host, "eth0", 32 + site as u8));
-            // Frames that are redirected to it are lost otherwise.
+            // Without GRO, a veth drops redirected frames.
             ethtool::switch_on(host, "eth0", &["rx-gro".into()]).unwrap();
             router.sysctl("net/ipv4/ip_forward", "1").unwrap();
             let mut netlink = Netlink::open(router).unwrap();
@@ -52,7 +52,7 @@ impl World {
         world
     }
 
-    /// The link between the routers.
+    /// Creates the link between the routers.
     pub fn join_core(&self) {
         join((&self.routers[0], "core0", 1), (&self.routers[1], "core0", 2));
         for (site, router) in self.routers.iter().enumerate() {
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// The same link, of TUN interfaces.
+    /// Replaces the link by TUN interfaces.
     pub fn join_core_by_tun(&self) -> Line {
         Netlink::open(&self.routers[0]).unwrap().delete_link("core0").unwrap();
         let mut site = 0;
@@ -73,11 +73,11 @@ impl World {
             netlink.add_address("core0", address(&format!("192.0.2.{site}")), 24).unwrap();
             tun
         });
-        Line::begin(ends)
+        Line::start(ends)
     }
 
-    /// Writes the configuration of a router whose file leads to the other site by a label, which the other
-    /// one pops; with more of [router], and more tables.
+    /// Writes the configuration of a router that pushes a label to the other site, which pops it. `head`: further
+    /// settings of [router]; `tables`: further tables.
     pub fn configure(&self, folder: &Folder, site: usize, head: &str, tables: &str) -> PathBuf {
         let (far, own) = (1 - site, 300 + site);
         let routes = format!(
@@ -96,45 +96,45 @@ impl World {
         file
     }
 
-    /// Begins a router as it was configured, and waits until it forwards.
-    pub fn begin(&self, folder: &Folder, site: usize) -> Process {
-        self.begin_within(folder, site, PATIENCE)
+    /// Starts a configured router and waits until it is ready.
+    pub fn start(&self, folder: &Folder, site: usize) -> Process {
+        self.start_within(folder, site, TIMEOUT)
     }
 
-    /// The same of one that takes its time.
-    pub fn begin_within(&self, folder: &Folder, site: usize, patience: Duration) -> Process {
+    /// Like [`World::start`], with a timeout.
+    pub fn start_within(&self, folder: &Folder, site: usize, timeout: Duration) -> Process {
         let file = folder.join(format!("router{site}.toml"));
         let process = Process::spawn_in(&self.routers[site], router(&file));
-        assert!(within(patience, || ask(&socket(folder, site)).is_ok()), "router {site} does not answer");
+        assert!(within(timeout, || ask(&socket(folder, site)).is_ok()), "router {site} does not respond");
         process
     }
 
-    /// Exit code and output of the near router when it refuses a configuration.
+    /// Runs the near router with an invalid configuration and returns its exit code and output.
     pub fn refused(&self, file: &Path) -> (Option<i32>, String) {
         let output = Process::spawn_in(&self.routers[0], router(file)).output();
-        (output.status.code(), said(&output))
+        (output.status.code(), output_text(&output))
     }
 
-    /// The kernel's forwarding setting of the near router's edge interface: `1` or `0`.
+    /// Returns the kernel's forwarding setting of the near router's edge interface: `1` or `0`.
     pub fn forwards(&self) -> String {
         self.routers[0].sysctl_value("net/ipv4/conf/edge0/forwarding").unwrap()
     }
 
-    /// Both, each with this in its [router].
-    pub fn begin_both(&self, folder: &Folder, head: &str) -> [Process; 2] {
+    /// Configures and starts both routers with these settings of [router].
+    pub fn start_both(&self, folder: &Folder, head: &str) -> [Process; 2] {
         let processes = [0, 1].map(|site| {
             self.configure(folder, site, head, "");
-            self.begin(folder, site)
+            self.start(folder, site)
         });
         if !head.contains("\"off\"") {
-            // Each finds the other's program once both are there.
+            // The fast path starts when both routers run.
             let all_fast = |site| interfaces(folder, site).iter().all(|interface| interface.slow.is_none());
-            assert!(within(PATIENCE, || all_fast(0) && all_fast(1)), "{:?}", interfaces(folder, 0));
+            assert!(within(TIMEOUT, || all_fast(0) && all_fast(1)), "{:?}", interfaces(folder, 0));
         }
         processes
     }
 
-    /// A megabyte there and back.
+    /// Transfers 1 MiB in both directions.
     pub fn transfer(&self) {
         const BYTES: usize = 1 << 20;
         let listener = self.hosts[1].run(|| TcpListener::bind("10.0.1.2:80")).unwrap().unwrap();
@@ -144,9 +144,9 @@ impl World {
             stream.read_exact(&mut bytes).unwrap();
             stream.write_all(&bytes).unwrap();
         });
-        let connect = || TcpStream::connect_timeout(&"10.0.1.2:80".parse().unwrap(), PATIENCE);
+        let connect = || TcpStream::connect_timeout(&"10.0.1.2:80".parse().unwrap(), TIMEOUT);
         let mut stream = self.hosts[0].run(connect).unwrap().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let sent: Vec<u8> = (0..BYTES).map(|byte| (byte * 7 % 251) as u8).collect();
         stream.write_all(&sent).unwrap();
         let mut received = vec![0; BYTES];
@@ -155,7 +155,7 @@ impl World {
         echo.join().unwrap();
     }
 
-    /// Sockets of the two hosts.
+    /// Returns UDP sockets of the two hosts.
     pub fn sockets(&self) -> [UdpSocket; 2] {
         [0, 1].map(|site| {
             let socket =
@@ -165,7 +165,7 @@ impl World {
         })
     }
 
-    /// Whether a datagram of the near host arrives at the far one.
+    /// Returns whether a datagram from the near host arrives at the far one.
     pub fn reaches(&self, length: usize) -> bool {
         let [near, far] = self.sockets();
         let sent = vec![length as u8; length];
@@ -183,18 +183,18 @@ fn router(file: &Path) -> Command {
     command
 }
 
-/// A line between two TUN interfaces, until it is dropped.
+/// Link between two TUN interfaces, until it is dropped.
 pub struct Line {
-    carrying: Option<JoinHandle<()>>,
+    forwarding: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
-    labelled: Arc<AtomicU32>,
+    labeled: Arc<AtomicU32>,
 }
 
 impl Line {
-    fn begin(mut ends: [Tun; 2]) -> Line {
-        let (stop, labelled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&labelled));
-        let carrying = std::thread::spawn(move || {
+    fn start(mut ends: [Tun; 2]) -> Line {
+        let (stop, labeled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&labeled));
+        let forwarding = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 for (near, far) in [(0, 1), (1, 0)] {
                     let mut frames = Vec::new();
@@ -208,24 +208,24 @@ impl Line {
                 std::thread::sleep(Duration::from_micros(100));
             }
         });
-        Line { carrying: Some(carrying), stop, labelled }
+        Line { forwarding: Some(forwarding), stop, labeled }
     }
 
-    /// How many labelled packets it carried.
-    pub fn labelled(&self) -> u32 {
-        self.labelled.load(Ordering::Relaxed)
+    /// Returns the number of forwarded packets with labels.
+    pub fn labeled(&self) -> u32 {
+        self.labeled.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        let ended = self.carrying.take().map(JoinHandle::join);
+        let ended = self.forwarding.take().map(JoinHandle::join);
         assert!(std::thread::panicking() || ended.is_none_or(|ended| ended.is_ok()));
     }
 }
 
-/// A stream of datagrams from the near host to the far one, of which none may be lost.
+/// Stream of datagrams from the near host to the far one.
 pub struct Stream {
     sending: JoinHandle<u32>,
     receiving: JoinHandle<Vec<u32>>,
@@ -234,8 +234,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Begins: a datagram each half millisecond.
-    pub fn begin(world: &World) -> Stream {
+    /// Starts the stream, with a datagram every 0.5 ms.
+    pub fn start(world: &World) -> Stream {
         let [near, far] = world.sockets();
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
@@ -259,12 +259,12 @@ impl Stream {
         Stream { sending, receiving, stop, sent }
     }
 
-    /// How many were sent so far.
+    /// Returns the number of datagrams sent.
     pub fn sent(&self) -> u32 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Ends it: how many were sent, and those that did not arrive.
+    /// Ends the stream. Returns the number of datagrams sent, and the numbers of lost ones.
     pub fn end(self) -> (u32, Vec<u32>) {
         self.stop.store(true, Ordering::Relaxed);
         let sent = self.sending.join().unwrap();
@@ -285,12 +285,12 @@ pub fn interfaces(folder: &Folder, site: usize) -> Vec<Interface> {
     state(folder, site).interfaces
 }
 
-/// An interface of a router.
+/// Returns an interface of a router.
 pub fn interface(folder: &Folder, site: usize, name: &str) -> Interface {
     interfaces(folder, site).into_iter().find(|interface| interface.name == name).unwrap()
 }
 
-/// The route to exactly a prefix.
+/// Returns the route with this prefix.
 pub fn route(folder: &Folder, site: usize, prefix: &str) -> Option<Route> {
     let mut found = None;
     routes(&socket(folder, site), &RouteFilter::default(), &mut |route| {
@@ -315,5 +315,5 @@ pub fn label(folder: &Folder, site: usize, number: u32) -> Option<Label> {
 
 pub fn counted(state: &State, path: &str, name: &str) -> u64 {
     let count = state.counters.iter().find(|count| count.path == path && count.name == name);
-    count.unwrap_or_else(|| panic!("{path} counts {name}")).packets
+    count.unwrap_or_else(|| panic!("no counter {path} {name}")).packets
 }

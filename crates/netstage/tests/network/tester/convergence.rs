@@ -1,9 +1,9 @@
-//! Routes that go and come while packets flow.
+//! Test of convergence: routes are withdrawn and announced while packets flow.
 
 use super::world::{World, bird, found, trials};
 use netstage_harness::needs;
 
-fn packets_follow_routes_that_go_and_come() {
+fn packets_follow_withdrawn_and_announced_routes() {
     let world = World::new("tester-convergence");
     needs::program("bird", "bird2");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
@@ -17,7 +17,7 @@ fn packets_follow_routes_that_go_and_come() {
         let cells = trials(&output);
         let events: Vec<&str> = cells.iter().map(|(event, _, _)| event.as_str()).collect();
         assert_eq!(events, ["withdraw", "announce"]);
-        // Where the machine stood still there are no figures, and it is said so.
+        // A void run on a busy machine has no findings.
         for cell in (0..2).filter(|_| output.status.code() == Some(0)) {
             let time =
                 |metric| found(&output, cell, metric).unwrap_or_else(|| panic!("{metric}: {output:?}"));
@@ -25,16 +25,16 @@ fn packets_follow_routes_that_go_and_come() {
             assert!((0.0..3.0).contains(&first) && first <= last && last < 3.0, "{first} {last}");
         }
         if to.contains("south") && output.status.code() == Some(0) {
-            // The others stood by: what is lost is lost until packets leave by them.
+            // With alternative routes, packets are lost only until the router uses them.
             let lost = found(&output, 0, "test.lost").unwrap();
             assert!(lost < 30_000.0, "{lost}");
         }
         drop(bird);
-        world.forget();
+        world.remove_record();
     }
 }
 
 netstage_harness::tests![
     #[ignore = "a minute of sessions that end and come: make test-full"]
-    packets_follow_routes_that_go_and_come,
+    packets_follow_withdrawn_and_announced_routes,
 ];

@@ -1,7 +1,9 @@
-//! Routers that fail, and what the tester says of it.
+//! Tests of faulty routers and of the tester's reports.
 
 use super::labels::{Distributor, transit};
-use super::world::{PATIENCE, World, all_came_back, bird, bird_of, came_back_right, ip, refusal, trials};
+use super::world::{
+    TIMEOUT, World, assert_all_received, assert_received_correctly, bird, ip, refusal, start_bird, trials,
+};
 use crate::support::within;
 use netstage_harness::needs;
 use netstage_host::netns::Netlink;
@@ -18,43 +20,43 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Trials that last long enough for something to happen in one.
+/// Settings with trials that are long enough for a fault to occur in one.
 const HEAD: &str = "trial = \"500 ms\"\nsearch = \"200 ms\"\nmax_rate = \"4 Mbit/s\"\n\
      router = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\n\
      sizes = [\"46 B\"]\noperations = [\"ip\"]\n";
-/// More packets than the tester sends before it measures.
-const BEFORE: u64 = 1_000;
+/// Number of packets that the tester exceeds only during trials.
+const MAX_BEFORE_TRIALS: u64 = 1_000;
 
-/// Frames that have come to the router.
+/// Returns the number of frames received by the router.
 fn arrived(world: &World) -> u64 {
     Netlink::open(&world.router).unwrap().link("eth0").unwrap().statistics.received_packets
 }
 
-/// Waits until a trial is under way.
+/// Waits until a trial is in progress.
 fn wait_for_a_trial(world: &World) {
-    assert!(within(PATIENCE, || arrived(world) > BEFORE), "no trial begins");
+    assert!(within(TIMEOUT, || arrived(world) > MAX_BEFORE_TRIALS), "no trial starts");
 }
 
-fn a_router_that_answers_late_is_waited_for() {
+fn the_tester_waits_for_a_router_that_responds_late() {
     let world = World::new("tester-late");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let configuration = world.configure(HEAD, "[routes]\ncount = 50\n");
     ip(&world.router, &world.setup(&configuration, "linux"));
-    // Nobody answers for the address until it is asked for.
+    // The address is removed until the first ARP request.
     ip(&world.router, "address delete 192.0.2.1/30 dev eth0\n");
     let before = arrived(&world);
-    let tester = world.begin_test(&configuration);
-    assert!(within(PATIENCE, || arrived(&world) > before), "nobody asks");
+    let tester = world.start_test(&configuration);
+    assert!(within(TIMEOUT, || arrived(&world) > before), "no ARP request");
     ip(&world.router, "address add 192.0.2.1/30 dev eth0\n");
-    all_came_back(&trials(&tester.output()));
-    // And in vain.
+    assert_all_received(&trials(&tester.output()));
+    // Without the address, the test fails.
     ip(&world.router, "address delete 192.0.2.1/30 dev eth0\n");
-    world.forget();
-    let refused = refusal(&world.test(&configuration));
-    assert!(refused.contains("192.0.2.1 does not answer ARP at port0"), "{refused}");
+    world.remove_record();
+    let error = refusal(&world.test(&configuration));
+    assert!(error.contains("192.0.2.1 does not answer ARP at port0"), "{error}");
 }
 
-/// Forwards as often as it is told, while it is told to.
+/// Forwards each frame `times` times, until stopped.
 fn forward(world: &World, times: usize, until: &AtomicBool) {
     let open = |link| AfPacket::open(&world.router, link, Options::default()).unwrap();
     let (mut from, mut to) = (open("eth0"), open("eth1"));
@@ -64,7 +66,7 @@ fn forward(world: &World, times: usize, until: &AtomicBool) {
         for mut frame in frames.into_iter().filter(|frame| frame[12..14] == [8, 0] && frame[30] == 11) {
             frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3]);
             frame[22] -= 1;
-            // The checksum is one's complement: what the word lost it gains (RFC 1624).
+            // The checksum increases as the time to live decreases (RFC 1624).
             let sum = u32::from(u16::from_be_bytes([frame[24], frame[25]])) + 0x100;
             let folded = (sum & 0xffff) + (sum >> 16);
             frame[24..26].copy_from_slice(&(folded as u16).to_be_bytes());
@@ -79,35 +81,35 @@ fn forward(world: &World, times: usize, until: &AtomicBool) {
     }
 }
 
-fn a_router_that_drops_or_doubles_is_told_so() {
+fn a_router_that_drops_or_duplicates_packets_is_reported() {
     let world = World::new("tester-doubles");
     let configuration = world.configure(HEAD, "[routes]\ncount = 50\n");
-    for (times, message) in [(0, "none came back from box"), (2, "box sent 50 of them more than once")] {
+    for (times, message) in [(0, "none came back from box"), (2, "box sent 50 more than once")] {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| forward(&world, times, &over));
             let output = world.test(&configuration);
             over.store(true, Ordering::Relaxed);
-            let refused = refusal(&output);
-            assert!(refused.contains(message), "{refused}");
+            let error = refusal(&output);
+            assert!(error.contains(message), "{error}");
         });
-        world.forget();
+        world.remove_record();
     }
 }
 
-/// A configuration whose search takes some seconds.
+/// Settings whose search takes some seconds.
 const LONG: &str = "[routes]\ncount = 50\n";
 
-fn a_router_that_restarts_in_a_trial_is_waited_for() {
+fn the_tester_waits_for_a_router_that_restarts_in_a_trial() {
     let world = World::new("tester-restarts");
     let head = HEAD.replace("router =", "repeat = 3\nready_within = \"10 s\"\nrouter =");
     let configuration = world.configure(&head, LONG);
     let routes = world.setup(&configuration, "netstage");
-    let router = world.begin(&routes);
-    let tester = world.begin_test(&configuration);
+    let router = world.start(&routes);
+    let tester = world.start_test(&configuration);
     wait_for_a_trial(&world);
     drop(router);
-    let _router = world.begin(&routes);
+    let _router = world.start(&routes);
     let cells = trials(&tester.output());
     let last = cells.last().unwrap().2.last().unwrap();
     assert_eq!(last["lost"], 0, "{last}");
@@ -117,15 +119,15 @@ fn a_router_that_stops_in_a_trial_ends_the_test() {
     let world = World::new("tester-stops");
     let head = HEAD.replace("router =", "repeat = 5\nready_within = \"1 s\"\nrouter =");
     let configuration = world.configure(&head, LONG);
-    let router = world.begin(&world.setup(&configuration, "netstage"));
-    let tester = world.begin_test(&configuration);
+    let router = world.start(&world.setup(&configuration, "netstage"));
+    let tester = world.start_test(&configuration);
     wait_for_a_trial(&world);
     drop(router);
-    let refused = refusal(&tester.output());
-    assert!(refused.contains("none came back from box"), "{refused}");
+    let error = refusal(&tester.output());
+    assert!(error.contains("none came back from box"), "{error}");
 }
 
-fn a_session_that_ends_in_a_trial_spoils_it() {
+fn a_session_that_ends_in_a_trial_voids_it() {
     let world = World::new("tester-resets");
     needs::program("bird", "bird2");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
@@ -133,41 +135,42 @@ fn a_session_that_ends_in_a_trial_spoils_it() {
     let rest = "[routes]\ncount = 50\nby = \"bgp\"\n[bgp]\n";
     let configuration = world.configure(&head, rest);
     let first = bird(&world, &configuration);
-    let tester = world.begin_test(&configuration);
+    let tester = world.start_test(&configuration);
     wait_for_a_trial(&world);
-    // Killed, it leaves its routes in the kernel: packets flow on.
+    // The routes of the killed daemon remain in the kernel, so packets are still forwarded.
     drop(first);
     let _second = bird(&world, &configuration);
     let output = tester.output();
     let cells = trials(&output);
     let all = cells.iter().flat_map(|(_, _, trials)| trials);
-    let spoiled = all.filter(|trial| {
-        trial["void"].as_str().is_some_and(|why| why.contains("BGP session with 192.0.2.5 ended"))
+    let void = all.filter(|trial| {
+        trial["void"].as_str().is_some_and(|reason| reason.contains("BGP session with 192.0.2.5 ended"))
     });
-    assert!(spoiled.count() >= 1, "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(void.count() >= 1, "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-fn a_peer_that_holds_is_named() {
+fn an_unresponsive_peer_is_named() {
     let world = World::new("tester-holds");
     needs::program("bird", "bird2");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
-    // More than enough trials for the hold timer to run out in one of them.
+    // Enough trials for the hold timer to expire in one of them.
     let head = HEAD.replace("router =", "repeat = 30\nready_within = \"2 s\"\nrouter =");
     let configuration = world.configure(&head, "[routes]\ncount = 50\nby = \"bgp\"\n[bgp]\n");
-    let held = world.setup(&configuration, "bird").replace("neighbor", "hold time 3;\n\tneighbor");
-    let mut bird = bird_of(&world, &held);
-    let tester = world.begin_test(&configuration);
+    let bird_configuration =
+        world.setup(&configuration, "bird").replace("neighbor", "hold time 3;\n\tneighbor");
+    let mut bird = start_bird(&world, &bird_configuration);
+    let tester = world.start_test(&configuration);
     wait_for_a_trial(&world);
     bird.signal("-STOP");
-    let refused = refusal(&tester.output());
-    assert!(refused.contains("no BGP session with 192.0.2.5"), "{refused}");
+    let error = refusal(&tester.output());
+    assert!(error.contains("no BGP session with 192.0.2.5"), "{error}");
 }
 
-fn a_peer_that_floods_is_read_and_no_more() {
+fn a_flood_of_routes_from_a_peer_does_not_affect_the_test() {
     let world = World::new("tester-floods");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
-    let told = world.configure(HEAD, "[routes]\ncount = 50\n");
-    ip(&world.router, &world.setup(&told, "linux"));
+    let static_routes = world.configure(HEAD, "[routes]\ncount = 50\n");
+    ip(&world.router, &world.setup(&static_routes, "linux"));
     let configuration = world.configure(HEAD, "[routes]\ncount = 50\nby = \"bgp\"\n[bgp]\n");
     let pattern = Pattern {
         family: Family::Ipv4Unicast,
@@ -205,17 +208,17 @@ fn a_peer_that_floods_is_read_and_no_more() {
         security_hops: None,
     };
     commands.send(Command::Announce(Arc::clone(&table), Order::Packed)).unwrap();
-    let again = commands.clone();
+    let sender = commands.clone();
     let mut sent = 0;
     let flood = move |_, report| {
-        // Whatever was sent goes again, and again.
+        // The table is withdrawn and announced repeatedly.
         if let Report::Sent(written) = report
             && written.routes > 0
         {
             sent += 1;
             let table = Arc::clone(&table);
             let next = [Command::Announce, Command::Withdraw][sent % 2];
-            let _ = again.send(next(table, Order::Packed));
+            let _ = sender.send(next(table, Order::Packed));
         }
     };
     let router = world.router.try_clone().unwrap();
@@ -228,7 +231,7 @@ fn a_peer_that_floods_is_read_and_no_more() {
     let cells = trials(&world.test(&configuration));
     commands.send(Command::Stop).unwrap();
     peer.join().unwrap();
-    came_back_right(&cells);
+    assert_received_correctly(&cells);
 }
 
 fn labels_of_a_session_that_ends_are_not_used() {
@@ -238,28 +241,28 @@ fn labels_of_a_session_that_ends_are_not_used() {
         .replace("\"ip\"", "\"swap\"");
     let rest = "[routes]\n[labels]\nby = \"ldp\"\npush = 700\nloopback = \"198.51.100.1\"\n";
     let configuration = world.configure(&head, rest);
-    let _router = world.begin("label 4100 swap 700 via 192.0.2.6 dev eth1\n");
-    let distributor = Distributor::begin(&world.router, vec![transit(1, 4100)]);
-    let tester = world.begin_test(&configuration);
+    let _router = world.start("label 4100 swap 700 via 192.0.2.6 dev eth1\n");
+    let distributor = Distributor::start(&world.router, vec![transit(1, 4100)]);
+    let tester = world.start_test(&configuration);
     wait_for_a_trial(&world);
     drop(distributor);
-    let refused = refusal(&tester.output());
-    assert!(refused.contains("swap: no LDP session with 192.0.2.1"), "{refused}");
+    let error = refusal(&tester.output());
+    assert!(error.contains("swap: no LDP session with 192.0.2.1"), "{error}");
 }
 
 netstage_harness::tests![
     #[ignore = "one fault of many, and some seconds each: make test-full"]
-    a_router_that_answers_late_is_waited_for,
+    the_tester_waits_for_a_router_that_responds_late,
     #[ignore = "one fault of many, and some seconds each: make test-full"]
-    a_router_that_drops_or_doubles_is_told_so,
-    a_router_that_restarts_in_a_trial_is_waited_for,
+    a_router_that_drops_or_duplicates_packets_is_reported,
+    the_tester_waits_for_a_router_that_restarts_in_a_trial,
     #[ignore = "one fault of many, and some seconds each: make test-full"]
     a_router_that_stops_in_a_trial_ends_the_test,
-    a_session_that_ends_in_a_trial_spoils_it,
+    a_session_that_ends_in_a_trial_voids_it,
     #[ignore = "one fault of many, and some seconds each: make test-full"]
-    a_peer_that_holds_is_named,
+    an_unresponsive_peer_is_named,
     #[ignore = "one fault of many, and some seconds each: make test-full"]
-    a_peer_that_floods_is_read_and_no_more,
+    a_flood_of_routes_from_a_peer_does_not_affect_the_test,
     #[ignore = "one fault of many, and some seconds each: make test-full"]
     labels_of_a_session_that_ends_are_not_used,
 ];

@@ -1,7 +1,7 @@
-//! FRR tells netstage's router what it and the tester have told each other by LDP and BGP: labels to swap and
-//! pop, and which to push towards the next hops of BGP's routes.
+//! Test of netstage's router with FRR, which exchanges labels and routes with the tester by LDP and BGP and configures
+//! the router: labels to swap, pop and push.
 
-use super::world::{World, all_came_back, ip, trials};
+use super::world::{World, assert_all_received, ip, trials};
 use crate::support::{Process, netstage, within};
 use netstage_harness::needs;
 use std::path::Path;
@@ -9,19 +9,19 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub const FOLDER: &str = "/usr/lib/frr";
-const PATIENCE: Duration = Duration::from_secs(60);
-/// What has zebra keep labels on a kernel without MPLS.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Library that makes zebra keep labels on a kernel without MPLS.
 const LABELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../stage/src/topology/services/frr/labels.c");
-/// The ends of the tester's paths, beyond its ports.
+/// Ends of the tester's paths, with the next hop of each.
 const ENDS: [(&str, &str); 2] = [("198.51.100.1", "192.0.2.6"), ("198.51.100.2", "192.0.2.10")];
 
-/// The router that forwards, and what drives it.
+/// Forwarding router and its routing daemons.
 struct Driven {
     _router: Process,
     _daemons: Process,
 }
 
-fn begin(world: &World, sessions: &str) -> Driven {
+fn start(world: &World, sessions: &str) -> Driven {
     ip(&world.router, "link set lo up\n");
     let here = world.folder.display();
     let write = |name: &str, text: &str| std::fs::write(world.folder.join(name), text).unwrap();
@@ -36,14 +36,14 @@ fn begin(world: &World, sessions: &str) -> Driven {
     command.arg(world.folder.join("router.toml")).stdout(Stdio::null()).stderr(Stdio::null());
     let router = Process::spawn_in(&world.router, command);
     let socket = world.folder.join("router.sock");
-    assert!(within(PATIENCE, || netstage_router::daemon::ask(&socket).is_ok()), "no router");
+    assert!(within(TIMEOUT, || netstage_router::daemon::ask(&socket).is_ok()), "no router");
     write(
         "zebra.conf",
         "no zebra nexthop kernel enable\nno fpm use-next-hop-groups\nfpm address 127.0.0.1 port 2620\n",
     );
     let routes: String = ENDS.iter().map(|(end, via)| format!("ip route {end}/32 {via}\n")).collect();
     write("staticd.conf", &routes);
-    // Hellos reach no peer before all labels are bound: interfaces are named later.
+    // Interfaces are configured later, so that no session starts before all labels are bound.
     write(
         "ldpd.conf",
         "mpls ldp\n router-id 192.0.2.1\n discovery hello interval 1\n discovery hello holdtime 3\n \
@@ -68,26 +68,26 @@ fn begin(world: &World, sessions: &str) -> Driven {
          exec sleep infinity"
     );
     let daemons = daemons(world, &script);
-    let bound = || ENDS.iter().all(|(end, _)| says(world, &["show mpls ldp binding"]).contains(end));
-    assert!(within(PATIENCE, bound), "no labels: {}", says(world, &["show mpls ldp binding"]));
+    let is_bound = || ENDS.iter().all(|(end, _)| vtysh(world, &["show mpls ldp binding"]).contains(end));
+    assert!(within(TIMEOUT, is_bound), "no labels: {}", vtysh(world, &["show mpls ldp binding"]));
     let mut lines = vec!["configure terminal", "mpls ldp", "address-family ipv4"];
     for interface in ["interface eth0", "interface eth1", "interface eth2"] {
         lines.extend([interface, "exit"]);
     }
-    says(world, &lines);
+    vtysh(world, &lines);
     Driven { _router: router, _daemons: daemons }
 }
 
-/// What all daemons of FRR are told.
+/// Returns the common arguments of all FRR daemons.
 pub fn common(world: &World) -> String {
     let here = world.folder.display();
     format!("-d -u root -g root -z {here}/zserv.api --vty_socket {here} -A 127.0.0.1 -P 0")
 }
 
-/// Runs daemons by a script in the router, where they end with it.
+/// Runs daemons with a script in the router's namespace. They end with the script.
 pub fn daemons(world: &World, script: &str) -> Process {
     let here = world.folder.display();
-    // FRR's daemons stay root, which has to be of the group of its sockets.
+    // FRR's daemons run as root, which must belong to the group of the sockets.
     let script = format!(
         "sed 's/^\\(frrvty:.*:\\)[^:]*$/\\1root/' /etc/group > {here}/group
          mount --bind {here}/group /etc/group
@@ -99,17 +99,17 @@ pub fn daemons(world: &World, script: &str) -> Process {
     Process::spawn_in(&world.router, command)
 }
 
-/// What FRR says to commands.
-fn says(world: &World, commands: &[&str]) -> String {
-    let mut vtysh = Command::new("vtysh");
-    vtysh.arg("--vty_socket").arg(&*world.folder).args(["-d", "ldpd"]).stderr(Stdio::null());
+/// Runs commands in FRR's shell and returns the output.
+fn vtysh(world: &World, commands: &[&str]) -> String {
+    let mut shell = Command::new("vtysh");
+    shell.arg("--vty_socket").arg(&*world.folder).args(["-d", "ldpd"]).stderr(Stdio::null());
     for command in commands {
-        vtysh.args(["-c", command]);
+        shell.args(["-c", command]);
     }
-    String::from_utf8_lossy(&vtysh.output().unwrap().stdout).into_owned()
+    String::from_utf8_lossy(&shell.output().unwrap().stdout).into_owned()
 }
 
-fn frr_drives_the_router_by_ldp_and_bgp() {
+fn frr_configures_the_router_by_ldp_and_bgp() {
     let world = World::new("tester-frr");
     needs::program("ldpd", "frr");
     let head = "router = \"FRR\"\nready_within = \"60 s\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\n\
@@ -117,14 +117,14 @@ fn frr_drives_the_router_by_ldp_and_bgp() {
     let rest = "[routes]\ncount = 500\nby = \"bgp\"\n[bgp]\n\
                 [labels]\nby = \"ldp\"\npeers = 2\npush = 700\nloopback = \"198.51.100.1\"\n";
     let configuration = world.configure(head, rest);
-    let _driven = begin(&world, &world.setup(&configuration, "frr"));
+    let _driven = start(&world, &world.setup(&configuration, "frr"));
     let cells = trials(&world.test(&configuration));
     assert_eq!(cells.len(), 2);
-    all_came_back(&cells);
-    world.forget();
-    // What leaves without a label again has its own port's address as next hop.
+    assert_all_received(&cells);
+    world.remove_record();
+    // Packets after the pop have the address of their port as next hop.
     let configuration = world.configure(&head.replace("\"swap\", \"push\"", "\"pop\""), rest);
-    all_came_back(&trials(&world.test(&configuration)));
+    assert_all_received(&trials(&world.test(&configuration)));
 }
 
-netstage_harness::tests![frr_drives_the_router_by_ldp_and_bgp];
+netstage_harness::tests![frr_configures_the_router_by_ldp_and_bgp];

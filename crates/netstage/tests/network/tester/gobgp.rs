@@ -1,28 +1,28 @@
-//! GoBGP gives its routes to FRR's zebra, zebra to the kernel, and netstage's router forwards by the kernel's.
+//! Test of netstage's router with GoBGP: its routes reach the kernel by FRR's zebra, and the router forwards by them.
 
 use super::frr;
-use super::world::{World, all_came_back, ip, trials};
+use super::world::{World, assert_all_received, ip, trials};
 use netstage_harness::skip;
 use std::path::Path;
 use std::process::Command;
 
-/// Versions before this one end in a panic when zebra of FRR 8.4 tells of an interface.
-const OLDEST: u32 = 4;
+/// Oldest usable version. Earlier ones panic on an interface message of zebra (FRR 8.4).
+const MIN_VERSION: u32 = 4;
 
-fn usable_gobgp() {
+fn need_gobgp() {
     let output = Command::new("gobgpd").arg("--version").output();
     let version =
         output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let number = version.trim().trim_start_matches("gobgpd version ").split('.').next().unwrap_or_default();
-    let is_usable = number.parse::<u32>().is_ok_and(|number| number >= OLDEST);
+    let is_usable = number.parse::<u32>().is_ok_and(|number| number >= MIN_VERSION);
     if !is_usable || !Path::new(frr::FOLDER).join("zebra").exists() {
-        skip(format!("needs frr and GoBGP {OLDEST}, and this is: {version}"));
+        skip(format!("needs frr and GoBGP {MIN_VERSION} or newer; found: {version}"));
     }
 }
 
-fn gobgp_drives_the_router_by_zebra() {
+fn gobgp_configures_the_router_by_zebra() {
     let world = World::new("tester-gobgp");
-    usable_gobgp();
+    need_gobgp();
     ip(&world.router, "link set lo up\n");
     let head = "router = \"netstage with GoBGP\"\nready_within = \"30 s\"\nfrom = [\"west\"]\n\
                 to = [\"east\", \"south\"]\nsizes = [\"46 B\"]\n";
@@ -50,14 +50,14 @@ fn gobgp_drives_the_router_by_zebra() {
          exec gobgpd -f {here}/gobgpd.toml --api-hosts unix://{here}/gobgp.sock"
     );
     let _daemons = frr::daemons(&world, &script);
-    let router = world.begin("");
+    let router = world.start("");
     let cells = trials(&world.test(&configuration));
     assert_eq!(cells.len(), 1);
-    all_came_back(&cells);
+    assert_all_received(&cells);
     drop(router);
 }
 
 netstage_harness::tests![
     #[ignore = "needs a GoBGP that speaks with Debian's zebra: docs/router.md"]
-    gobgp_drives_the_router_by_zebra,
+    gobgp_configures_the_router_by_zebra,
 ];

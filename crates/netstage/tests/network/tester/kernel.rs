@@ -1,7 +1,7 @@
-//! The Linux kernel's own MPLS as the router under test: independent of all that is tested elsewhere. Kernels
-//! without it have a virtual machine that does (scripts/vm.sh).
+//! Test of the Linux kernel's MPLS as the router under test, an independent implementation. A virtual machine is used
+//! if the kernel lacks MPLS (scripts/vm.sh).
 
-use super::world::{World, came_back_right, ip, ip_with, refusal, trials};
+use super::world::{World, assert_received_correctly, ip, ip_with, refusal, trials};
 use netstage_harness::needs;
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn the_kernel_pushes_and_swaps() {
         world.router.sysctl(name, value).unwrap();
     }
     ip(&world.router, "link set lo up\n");
-    let begin = |operations: &str| {
+    let test = |operations: &str| {
         let head = format!(
             "router = \"Linux\"\nready_within = \"10 s\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\n\
              sizes = [\"46 B\"]\nmodel = \"pipe\"\noperations = [{operations}]\n"
@@ -28,29 +28,29 @@ fn the_kernel_pushes_and_swaps() {
         ip(&world.router, &world.setup(&configuration, "linux"));
         ip_with(&world.router, &["-f", "mpls"], &world.setup(&configuration, "linux-mpls"));
         let output = world.test(&configuration);
-        world.forget();
+        world.remove_record();
         output
     };
-    came_back_right(&trials(&begin("\"push\"")));
-    came_back_right(&trials(&begin("\"ip\", \"swap\"")));
-    // To look beneath a label it sends the packet to itself, and counts that as a hop more.
-    let refused = refusal(&begin("\"pop\""));
-    assert!(refused.contains("time to live 62 instead of 63"), "{refused}");
+    assert_received_correctly(&trials(&test("\"push\"")));
+    assert_received_correctly(&trials(&test("\"ip\", \"swap\"")));
+    // After the pop, the kernel routes the packet to itself, which counts as an additional hop.
+    let error = refusal(&test("\"pop\""));
+    assert!(error.contains("TTL 62 instead of 63"), "{error}");
 }
 
-fn a_kernel_with_mpls_does_in_a_virtual_machine() {
+fn a_kernel_with_mpls_pushes_and_swaps_in_a_virtual_machine() {
     needs::program("qemu-system-x86_64", "qemu-system-x86");
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut machine = Command::new(top.join("scripts/vm.sh"));
     machine.current_dir(&top).arg(std::env::current_exe().unwrap());
     let output = machine.args(["--nocapture", "the_kernel_pushes"]).output().unwrap();
-    let said =
+    let output_text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert!(output.status.success() && output_text.contains("1 passed"), "{output_text}");
 }
 
 netstage_harness::tests![
     the_kernel_pushes_and_swaps,
     #[ignore = "starts a virtual machine"]
-    a_kernel_with_mpls_does_in_a_virtual_machine,
+    a_kernel_with_mpls_pushes_and_swaps_in_a_virtual_machine,
 ];

@@ -1,20 +1,19 @@
-//! Labels that the router and the tester tell each other of.
+//! Test of label distribution between the router and the tester by LDP.
 
-use super::world::{World, all_came_back, refusal, trials};
+use super::world::{World, assert_all_received, refusal, trials};
 use netstage_core::ldp::{Binding, Config, Null};
 use netstage_host::netns::Namespace;
 use netstage_routing::ldp::{self, Fec, Label};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The router's own side of label distribution, as a routing daemon beside it would be: what it binds is what
-/// its file of routes says.
+/// LDP speaker of the router, in place of a routing daemon. Its bindings correspond to the router's file of routes.
 pub struct Distributor {
     commands: tokio::sync::mpsc::UnboundedSender<ldp::Command>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Distributor {
-    pub fn begin(router: &Namespace, bindings: Vec<(Fec, Binding)>) -> Distributor {
+    pub fn start(router: &Namespace, bindings: Vec<(Fec, Binding)>) -> Distributor {
         let (commands, received) = tokio::sync::mpsc::unbounded_channel();
         let own: Ipv4Addr = [192, 0, 2, 1].into();
         let interface = |number: u8| ldp::Interface {
@@ -45,7 +44,8 @@ impl Distributor {
     }
 }
 
-/// The label by which the router takes packets to the end of a path beyond the tester's second port.
+/// Returns the binding of a label with which the router forwards packets to the end of a path at the tester's second
+/// port.
 pub fn transit(last: u8, label: u32) -> (Fec, Binding) {
     let end = Fec::Prefix { address: IpAddr::from([198, 51, 100, last]), length: 32 };
     let next_hops = vec![IpAddr::from([192, 0, 2, 6])];
@@ -59,19 +59,19 @@ impl Drop for Distributor {
     }
 }
 
-fn labels_are_those_the_router_has_told_of() {
+fn the_tester_uses_the_labels_advertised_by_the_router() {
     let world = World::new("tester-ldp");
     let head = "router = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n\
                 operations = [\"push\", \"swap\", \"unlabelled\", \"pop\"]\n";
     let rest =
         "[routes]\ncount = 100\n[labels]\nby = \"ldp\"\npeers = 2\npush = 700\nloopback = \"198.51.100.1\"\n";
     let configuration = world.configure(head, rest);
-    let refused = refusal(&world.test(&configuration));
+    let error = refusal(&world.test(&configuration));
     assert!(
-        refused.contains("swap: no LDP session with 192.0.2.1 yet") || refused.contains("none came back"),
-        "{refused}"
+        error.contains("swap: no LDP session with 192.0.2.1 yet") || error.contains("none came back"),
+        "{error}"
     );
-    world.forget();
+    world.remove_record();
     let own = Fec::Prefix { address: [192, 0, 2, 1].into(), length: 32 };
     let bindings = vec![
         transit(1, 4100),
@@ -80,7 +80,7 @@ fn labels_are_those_the_router_has_told_of() {
         transit(130, 90),
         (own, Binding::Egress { label: None }),
     ];
-    let _distributor = Distributor::begin(&world.router, bindings);
+    let _distributor = Distributor::start(&world.router, bindings);
     let mut routes = String::from(
         "label 4100 swap 700 via 192.0.2.6 dev eth1\nlabel 555 swap 701 via 192.0.2.6 dev eth1\n\
          label 91 via 192.0.2.6 dev eth1\nlabel 90 via 192.0.2.6 dev eth1\n",
@@ -88,26 +88,26 @@ fn labels_are_those_the_router_has_told_of() {
     for network in 0..100 {
         routes += &format!("11.0.{network}.0/24 via 192.0.2.6 dev eth1 push {}\n", 700 + network % 2);
     }
-    let router = world.begin(&routes);
-    // Hellos are some seconds apart.
+    let router = world.start(&routes);
+    // The interval of hellos is some seconds.
     let head = format!("ready_within = \"30 s\"\n{head}");
     let configuration = world.configure(&head.replace(", \"pop\"", ""), rest);
     let cells = trials(&world.test(&configuration));
     assert_eq!(cells.len(), 3);
-    all_came_back(&cells);
+    assert_all_received(&cells);
     drop(router);
-    world.forget();
-    // Explicit null is popped, and what is beneath looked up.
+    world.remove_record();
+    // Explicit null is popped, and the inner packet is routed.
     let plain: String =
         (0..100).map(|network| format!("11.0.{network}.0/24 via 192.0.2.6 dev eth1\n")).collect();
-    let _router = world.begin(&plain);
+    let _router = world.start(&plain);
     let configuration = world.configure(&head.replace("\"push\", \"swap\", \"unlabelled\", ", ""), rest);
     let cells = trials(&world.test(&configuration));
     assert_eq!(cells.len(), 1);
-    all_came_back(&cells);
+    assert_all_received(&cells);
 }
 
 netstage_harness::tests![
-    #[ignore = "FRR's labels are tested in any case: make test-full"]
-    labels_are_those_the_router_has_told_of,
+    #[ignore = "labels are tested with FRR in any case: make test-full"]
+    the_tester_uses_the_labels_advertised_by_the_router,
 ];

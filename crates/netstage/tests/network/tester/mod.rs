@@ -1,5 +1,5 @@
-//! The router tester around real routers, in namespaces: netstage's own and the Linux kernel, right and wrong.
-//! Rates are low: what is seen is that every packet is looked at, not how fast this machine is.
+//! Tests of the router tester with real routers in namespaces: netstage's router and the Linux kernel, with correct and
+//! incorrect forwarding. Rates are low, because the tests verify every packet, not the performance of the machine.
 
 pub mod beside;
 pub mod convergence;
@@ -12,40 +12,40 @@ pub mod ovs;
 pub mod uml;
 mod world;
 
-use self::world::{World, all_came_back, ip, refusal, to_ipv6, trials};
+use self::world::{World, assert_all_received, ip, refusal, to_ipv6, trials};
 use crate::support::{Folder, run_page};
 use netstage_harness::needs;
 use netstage_host::netns::Netlink;
 use serde_json::Value;
 
-fn a_router_does_both_ways_what_labels_and_routes_say() {
+fn a_router_forwards_in_both_directions_by_labels_and_routes() {
     let world = World::new("tester-own");
     let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nboth_ways = true\n\
                 sizes = [\"imix\"]\n";
     let operations = "operations = [\"ip\", \"swap\", \"pop\", \"php\", \"unlabelled\"]\n";
     let rest = "[routes]\ncount = 1000\n[labels]\npeers = 4\n";
     let configuration = world.configure(&format!("{head}{operations}"), rest);
-    let router = world.begin(&world.setup(&configuration, "netstage"));
+    let router = world.start(&world.setup(&configuration, "netstage"));
     let cells = trials(&world.test(&configuration));
     assert_eq!(cells.len(), 5);
-    all_came_back(&cells);
-    // The addresses the tester lent are gone.
+    assert_all_received(&cells);
+    // The tester has removed its temporary addresses.
     let addresses = Netlink::open(&world.tester).unwrap().addresses().unwrap();
     assert!(!addresses.iter().any(|own| own.address.is_ipv4()), "{addresses:?}");
     drop(router);
-    world.forget();
+    world.remove_record();
     let configuration = world.configure(&format!("{head}operations = [\"push\"]\n"), rest);
-    let router = world.begin(&world.setup(&configuration, "netstage"));
+    let router = world.start(&world.setup(&configuration, "netstage"));
     let cells = trials(&world.test(&configuration));
     assert_eq!(cells.len(), 1);
-    all_came_back(&cells);
+    assert_all_received(&cells);
     drop(router);
 }
 
-fn the_kernel_forwards_ip_as_every_generator_sends_it() {
+fn the_kernel_forwards_ip_from_every_generator() {
     let world = World::new("tester-kernel");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
-    // A mix has packets of 46 to 1498 B; the program in the kernel makes those of one size otherwise.
+    // IMIX has packets of 46 to 1498 B. XDP live frames are tested with single sizes.
     for (generator, sizes) in
         [("xdp", &["46 B", "1498 B"][..]), ("af-xdp", &["imix"]), ("af-packet", &["imix"])]
     {
@@ -57,12 +57,12 @@ fn the_kernel_forwards_ip_as_every_generator_sends_it() {
         ip(&world.router, &world.setup(&configuration, "linux"));
         let cells = trials(&world.test(&configuration));
         assert_eq!(cells.len(), sizes.len());
-        all_came_back(&cells);
-        world.forget();
+        assert_all_received(&cells);
+        world.remove_record();
     }
 }
 
-fn an_interface_that_takes_no_live_frames_is_sent_by_otherwise() {
+fn another_generator_is_used_for_an_interface_without_live_frames() {
     let world = World::new("tester-auto");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     ip(&world.tester, "link add mac0 link port0 type macvlan\nlink set mac0 up\n");
@@ -72,14 +72,14 @@ fn an_interface_that_takes_no_live_frames_is_sent_by_otherwise() {
     std::fs::write(&configuration, text).unwrap();
     ip(&world.router, &world.setup(&configuration, "linux"));
     let output = world.test(&configuration);
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    let said = told["record"].to_string();
-    assert!(said.contains("The tester sends by AF_XDP"), "{said}");
-    assert!(said.contains("live frames of XDP do not leave by mac0"), "{said}");
-    all_came_back(&trials(&output));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let record = result["record"].to_string();
+    assert!(record.contains("The tester sends by AF_XDP"), "{record}");
+    assert!(record.contains("XDP live frames do not leave mac0"), "{record}");
+    assert_all_received(&trials(&output));
 }
 
-fn a_router_that_does_otherwise_is_told_apart() {
+fn incorrect_forwarding_is_reported() {
     let world = World::new("tester-wrong");
     let head = "ready_within = \"1 s\"\nrouter = \"box\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\n\
                 sizes = [\"46 B\"]\noperations = [\"swap\"]\n";
@@ -89,13 +89,13 @@ fn a_router_that_does_otherwise_is_told_apart() {
         (
             "swap 3000",
             "swap 3007",
-            "box forwarded 500 otherwise than it shall: labels 3007 (time to live 47) instead of 3000 (time to live 47)",
+            "box forwarded 500 incorrectly: labels 3007 (TTL 47) instead of 3000 (TTL 47)",
         ),
-        ("eth1", "eth2", "to another port than the one they shall leave by"),
-        ("2000", "2500", "500 came back from box: it does not know all routes or labels yet"),
+        ("eth1", "eth2", "to the wrong port"),
+        ("2000", "2500", "500 came back from box: it lacks routes or labels"),
     ] {
         let router =
-            world.begin(&right.replacen(from, to, 1).replace("192.0.2.6 dev eth2", "192.0.2.10 dev eth2"));
+            world.start(&right.replacen(from, to, 1).replace("192.0.2.6 dev eth2", "192.0.2.10 dev eth2"));
         let refusal = refusal(&world.test(&configuration));
         assert!(refusal.contains(message), "{refusal}");
         drop(router);
@@ -103,31 +103,31 @@ fn a_router_that_does_otherwise_is_told_apart() {
     }
 }
 
-fn packets_of_ipv6_are_forwarded_with_and_without_labels() {
+fn ipv6_packets_are_forwarded_with_and_without_labels() {
     let world = World::new("tester-ipv6");
-    world.give_ipv6();
+    world.add_ipv6();
     let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"imix\"]\n";
     let rest = "[routes]\ncount = 200\nfirst = \"2001:db8::\"\n[labels]\npeers = 3\n";
     for operations in ["\"ip\", \"swap\", \"pop\", \"php\", \"unlabelled\"", "\"push\""] {
         let configuration = world.configure(&format!("{head}operations = [{operations}]\n"), rest);
         to_ipv6(&configuration);
-        let router = world.begin(&world.setup(&configuration, "netstage"));
+        let router = world.start(&world.setup(&configuration, "netstage"));
         let cells = trials(&world.test(&configuration));
         assert_eq!(cells.len(), operations.split(',').count());
-        all_came_back(&cells);
+        assert_all_received(&cells);
         drop(router);
-        world.forget();
+        world.remove_record();
     }
-    // Under labels a router of IPv4 carries them too (6PE).
+    // An IPv4 router forwards IPv6 packets with labels (6PE).
     let configuration = world.configure(&format!("{head}operations = [\"push\", \"swap\"]\n"), rest);
-    let router = world.begin(&world.setup(&configuration, "netstage"));
-    all_came_back(&trials(&world.test(&configuration)));
+    let router = world.start(&world.setup(&configuration, "netstage"));
+    assert_all_received(&trials(&world.test(&configuration)));
     drop(router);
-    world.forget();
+    world.remove_record();
 }
 
-/// The shell blocks of docs/router-test.md, as they stand.
-fn the_guide_does_what_it_says() {
+/// Runs the commands of docs/router-test.md.
+fn the_commands_of_the_guide_work() {
     needs::namespaces();
     let folder = Folder::new("tester-guide");
     let text = run_page("router-test.md", &folder);
@@ -143,11 +143,11 @@ fn the_guide_does_what_it_says() {
 }
 
 netstage_harness::tests![
-    a_router_does_both_ways_what_labels_and_routes_say,
-    the_kernel_forwards_ip_as_every_generator_sends_it,
-    an_interface_that_takes_no_live_frames_is_sent_by_otherwise,
-    a_router_that_does_otherwise_is_told_apart,
-    packets_of_ipv6_are_forwarded_with_and_without_labels,
+    a_router_forwards_in_both_directions_by_labels_and_routes,
+    the_kernel_forwards_ip_from_every_generator,
+    another_generator_is_used_for_an_interface_without_live_frames,
+    incorrect_forwarding_is_reported,
+    ipv6_packets_are_forwarded_with_and_without_labels,
     #[ignore = "takes some minutes of measuring, and needs ethtool"]
-    the_guide_does_what_it_says,
+    the_commands_of_the_guide_work,
 ];

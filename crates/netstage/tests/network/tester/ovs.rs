@@ -1,6 +1,7 @@
-//! Open vSwitch as the router under test: MPLS by its data path in user space, told by what `--setup ovs` prints.
+//! Test of Open vSwitch as the router under test: MPLS in its user-space data path, configured with the output of
+//! `--setup ovs`.
 
-use super::world::{PATIENCE, World, came_back_right, trials};
+use super::world::{TIMEOUT, World, assert_received_correctly, trials};
 use crate::support::{Process, within};
 use netstage_harness::skip;
 use netstage_host::netns::spawn_in;
@@ -9,22 +10,22 @@ use std::process::{Command, Output, Stdio};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// It runs in the router, and ends with this.
+/// Open vSwitch in the router's namespace, stopped when dropped.
 struct Switch<'a> {
     world: &'a World,
     _daemons: [Process; 2],
 }
 
 impl Switch<'_> {
-    /// Port N of the bridge is the tester's port N by name: east, south, west.
-    fn begin(world: &World) -> Switch<'_> {
+    /// Starts the switch. Its ports 1 to 3 are connected to the tester's ports east, south and west.
+    fn start(world: &World) -> Switch<'_> {
         let database = world.folder.join("conf.db");
         let socket = format!("unix:{}", world.folder.join("db.sock").display());
         run(world, "ovsdb-tool", &["create", &database.display().to_string(), SCHEMA]);
         let server =
-            begin(world, "ovsdb-server", &[&database.display().to_string(), &format!("--remote=p{socket}")]);
-        assert!(within(PATIENCE, || world.folder.join("db.sock").exists()), "no database");
-        let daemon = begin(world, "ovs-vswitchd", &[&socket]);
+            start(world, "ovsdb-server", &[&database.display().to_string(), &format!("--remote=p{socket}")]);
+        assert!(within(TIMEOUT, || world.folder.join("db.sock").exists()), "no database");
+        let daemon = start(world, "ovs-vswitchd", &[&socket]);
         let switch = Switch { world, _daemons: [server, daemon] };
         let mut bridge =
             "--timeout=10 add-br br0 -- set bridge br0 datapath_type=netdev fail-mode=secure".to_owned();
@@ -37,14 +38,14 @@ impl Switch<'_> {
         switch
     }
 
-    /// Replaces all flows by what the tester prints, stations filled in as a user would.
+    /// Replaces all flows by those the tester prints, with the MAC addresses filled in.
     fn set(&self, flows: &str) {
         let mut flows = flows.to_owned();
         for (port, number) in [(1, 1), (2, 2), (3, 0)] {
-            let station = |last: u8| format!("02:00:00:00:00:{last:02x}");
+            let mac = |last: u8| format!("02:00:00:00:00:{last:02x}");
             flows = flows
-                .replace(&format!("ROUTER-MAC-{port},"), &format!("{},", station(2 * number + 1)))
-                .replace(&format!("TESTER-MAC-{port},"), &format!("{},", station(2 * number)));
+                .replace(&format!("ROUTER-MAC-{port},"), &format!("{},", mac(2 * number + 1)))
+                .replace(&format!("TESTER-MAC-{port},"), &format!("{},", mac(2 * number)));
         }
         let file = self.world.folder.join("flows");
         std::fs::write(&file, flows).unwrap();
@@ -62,7 +63,7 @@ fn command(world: &World, program: &str, arguments: &[impl AsRef<std::ffi::OsStr
     command
 }
 
-fn begin(world: &World, program: &str, arguments: &[&str]) -> Process {
+fn start(world: &World, program: &str, arguments: &[&str]) -> Process {
     let mut command = command(world, program, arguments);
     command.stderr(Stdio::null()).stdout(Stdio::null());
     Process::new(spawn_in(&world.router, command).unwrap())
@@ -79,8 +80,8 @@ fn open_vswitch_pushes_swaps_and_pops() {
     if !Path::new(SCHEMA).exists() {
         skip("needs openvswitch-switch (Debian)");
     }
-    let switch = Switch::begin(&world);
-    // It copies times to live into labels, but not out of them.
+    let switch = Switch::start(&world);
+    // Open vSwitch copies the time to live into labels, but not out of them.
     for (operations, model) in
         [("\"push\", \"swap\"", "uniform"), ("\"swap\", \"pop\", \"unlabelled\"", "pipe")]
     {
@@ -92,8 +93,8 @@ fn open_vswitch_pushes_swaps_and_pops() {
         switch.set(&world.setup(&configuration, "ovs"));
         let cells = trials(&world.test(&configuration));
         assert_eq!(cells.len(), operations.split(',').count());
-        came_back_right(&cells);
-        world.forget();
+        assert_received_correctly(&cells);
+        world.remove_record();
     }
 }
 

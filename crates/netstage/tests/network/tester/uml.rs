@@ -1,7 +1,7 @@
-//! Debian's user-mode-linux as the router under test: another Linux kernel, with MPLS, in a process of the
-//! router's namespace. Its interfaces are sockets of AF_PACKET on those of the namespace.
+//! Test of Debian's user-mode-linux as the router under test: another Linux kernel with MPLS, as a process in the
+//! router's namespace. Its interfaces are AF_PACKET sockets on those of the namespace.
 
-use super::world::{PATIENCE, World, came_back_right, trials};
+use super::world::{TIMEOUT, World, assert_received_correctly, trials};
 use crate::support::{Process, within};
 use netstage_harness::skip;
 use netstage_host::netns::spawn_in;
@@ -10,23 +10,23 @@ use std::process::{Command, Stdio};
 
 const KERNEL: &str = "/usr/bin/linux.uml";
 const MODULES: &str = "/usr/lib/uml/modules";
-/// In this order, each after those it needs.
-const NEEDED: [&str; 3] = ["net/ipv4/ip_tunnel.ko", "net/mpls/mpls_router.ko", "net/mpls/mpls_iptunnel.ko"];
+/// Kernel modules in order of dependency.
+const REQUIRED: [&str; 3] = ["net/ipv4/ip_tunnel.ko", "net/mpls/mpls_router.ko", "net/mpls/mpls_iptunnel.ko"];
 
-/// The folder of the kernel's modules, where it is installed.
+/// Returns the folder of the kernel's modules, if installed.
 fn modules() -> Option<PathBuf> {
     let version = std::fs::read_dir(MODULES).ok()?.next()?.ok()?;
     Path::new(KERNEL).exists().then(|| version.path().join("kernel"))
 }
 
-/// Boots it with these routes, which it has when this returns, and labels.
+/// Boots the kernel and waits until it has these routes and labels.
 fn boot(world: &World, modules: &Path, routes: &str, labels: &str) -> Process {
     let here = world.folder.display();
     let write = |name: &str, text: &str| std::fs::write(world.folder.join(name), text).unwrap();
     write("routes", routes);
     write("labels", labels);
     let loads: String =
-        NEEDED.iter().map(|module| format!("insmod {}\n", modules.join(module).display())).collect();
+        REQUIRED.iter().map(|module| format!("insmod {}\n", modules.join(module).display())).collect();
     let links: String = (0..3)
         .map(|number| {
             format!(
@@ -37,7 +37,7 @@ fn boot(world: &World, modules: &Path, routes: &str, labels: &str) -> Process {
             )
         })
         .collect();
-    // It sees this machine's files, and may change none but those of this folder.
+    // The kernel reads the host's files and can change only those in this folder.
     write(
         "init",
         &format!(
@@ -50,7 +50,7 @@ fn boot(world: &World, modules: &Path, routes: &str, labels: &str) -> Process {
     );
     assert!(Command::new("chmod").arg("+x").arg(world.folder.join("init")).status().unwrap().success());
     let _ = std::fs::remove_file(world.folder.join("ready"));
-    // Its processes go with the first of them.
+    // All processes of the kernel end with the first.
     let mut kernel = Command::new("unshare");
     kernel.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", KERNEL]);
     kernel.args([
@@ -69,7 +69,7 @@ fn boot(world: &World, modules: &Path, routes: &str, labels: &str) -> Process {
     kernel.arg(format!("umid=netstage-{}", std::process::id())).env("HOME", &*world.folder);
     kernel.stdin(Stdio::null()).stdout(std::fs::File::create(world.folder.join("console")).unwrap());
     let process = Process::new(spawn_in(&world.router, kernel).unwrap());
-    let is_ready = within(PATIENCE, || world.folder.join("ready").exists());
+    let is_ready = within(TIMEOUT, || world.folder.join("ready").exists());
     assert!(is_ready, "{}", std::fs::read_to_string(world.folder.join("console")).unwrap());
     process
 }
@@ -79,7 +79,7 @@ fn another_kernel_pushes_and_swaps() {
         skip("needs user-mode-linux (Debian: user-mode-linux)");
     };
     let world = World::new("tester-uml");
-    // What comes is the other kernel's alone.
+    // Only the other kernel handles received packets.
     for number in 0..3 {
         super::world::ip(&world.router, &format!("address flush dev eth{number}\n"));
         world.router.sysctl(&format!("net/ipv4/conf/eth{number}/arp_ignore"), "8").unwrap();
@@ -90,12 +90,12 @@ fn another_kernel_pushes_and_swaps() {
              sizes = [\"46 B\"]\nmodel = \"pipe\"\noperations = [{operations}]\n"
         );
         let configuration = world.configure(&head, "[routes]\ncount = 20\n[labels]\npeers = 2\n");
-        let told = ["linux", "linux-mpls"].map(|kind| world.setup(&configuration, kind));
-        let _kernel = boot(&world, &modules, &told[0], &told[1]);
+        let commands = ["linux", "linux-mpls"].map(|kind| world.setup(&configuration, kind));
+        let _kernel = boot(&world, &modules, &commands[0], &commands[1]);
         let cells = trials(&world.test(&configuration));
         assert_eq!(cells.len(), operations.split(',').count());
-        came_back_right(&cells);
-        world.forget();
+        assert_received_correctly(&cells);
+        world.remove_record();
     }
 }
 

@@ -1,7 +1,7 @@
-//! A tester around a router, in two namespaces with three links between them.
+//! Network of a tester and a router, in two namespaces with three links between them.
 
-use crate::support::network::join_by;
-use crate::support::{Folder, Process, netstage, said, within};
+use crate::support::network::join_with_mtu;
+use crate::support::{Folder, Process, netstage, output_text, within};
 use netstage_harness::needs;
 use netstage_host::netns::{Namespace, Netlink, ethtool, spawn_in};
 use serde_json::Value;
@@ -12,46 +12,44 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// Room for a label above the largest packet.
 const MTU: u32 = 1512;
 
-/// A tester and a router, with three links between them: 192.0.2.2 to .1, .6 to .5 and .10 to .9.
+/// Tester and router with three links: 192.0.2.2 to .1, .6 to .5 and .10 to .9.
 pub struct World {
     pub tester: Namespace,
     pub router: Namespace,
     pub folder: Folder,
-    _alone: MutexGuard<'static, ()>,
+    _lock: MutexGuard<'static, ()>,
 }
 
-/// The generator in the kernel takes a core for itself: two tests at once would take from each other what
-/// they measure with.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Lock of the tests, as the generator in the kernel uses a whole CPU core.
+static LOCK: Mutex<()> = Mutex::new(());
 
 const PORTS: [&str; 3] = ["west", "east", "south"];
 
 impl World {
     pub fn new(name: &str) -> World {
         needs::namespaces();
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let (tester, router) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         for number in 0..PORTS.len() as u8 {
-            let (here, there) = (format!("port{number}"), format!("eth{number}"));
-            join_by((&tester, &here, 2 * number), (&router, &there, 2 * number + 1), MTU);
-            // Frames that a program sends there are lost otherwise; a router that finds it off at the tester's
-            // end sends by its slow path until a trial begins.
-            for (namespace, name) in [(&tester, &here), (&router, &there)] {
+            let (port, interface) = (format!("port{number}"), format!("eth{number}"));
+            join_with_mtu((&tester, &port, 2 * number), (&router, &interface, 2 * number + 1), MTU);
+            // Without GRO, a veth drops redirected frames, and a router would use its slow path until a trial starts.
+            for (namespace, name) in [(&tester, &port), (&router, &interface)] {
                 ethtool::switch_on(namespace, name, &["rx-gro".into()]).unwrap();
             }
             let address: IpAddr = [192, 0, 2, 4 * number + 1].into();
-            Netlink::open(&router).unwrap().add_address(&there, address, 30).unwrap();
-            Netlink::open(&tester).unwrap().wait_until_ready(&here).unwrap();
-            Netlink::open(&router).unwrap().wait_until_ready(&there).unwrap();
+            Netlink::open(&router).unwrap().add_address(&interface, address, 30).unwrap();
+            Netlink::open(&tester).unwrap().wait_until_ready(&port).unwrap();
+            Netlink::open(&router).unwrap().wait_until_ready(&interface).unwrap();
         }
-        World { tester, router, folder: Folder::new(name), _alone: alone }
+        World { tester, router, folder: Folder::new(name), _lock: lock }
     }
 
-    /// Writes the tester's configuration, of short trials unless `head` says otherwise, which goes into its first table.
+    /// Writes the tester's configuration, with short trials unless set in `head`, which is added to the first table.
     pub fn configure(&self, head: &str, rest: &str) -> PathBuf {
         let mut text = String::from("[tester]\nstep = \"1 Mbit/s\"\ndrain = \"200 ms\"\n");
         for (name, value) in
@@ -75,10 +73,10 @@ impl World {
         file
     }
 
-    /// The router's addresses of IPv6 by its first two links.
-    pub fn give_ipv6(&self) {
+    /// Adds IPv6 addresses to the router's first two links.
+    pub fn add_ipv6(&self) {
         for number in 0..2 {
-            // A router solicits from its link-local address, which these namespaces do not give by themselves.
+            // Neighbor solicitations need link-local addresses, which these namespaces do not assign.
             for address in [format!("2001:db8:ffff:{number}::1"), "fe80::1".to_owned()] {
                 ip(&self.router, &format!("address add {address}/64 dev eth{number} nodad\n"));
             }
@@ -88,12 +86,12 @@ impl World {
     pub fn setup(&self, configuration: &PathBuf, kind: &str) -> String {
         let mut command = netstage(&["test", "router", "--setup", kind]);
         let output = command.arg(configuration).output().unwrap();
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Begins netstage's own router with these routes.
-    pub fn begin(&self, routes: &str) -> Process {
+    /// Starts netstage's router with these routes.
+    pub fn start(&self, routes: &str) -> Process {
         std::fs::write(self.folder.join("fib.txt"), routes).unwrap();
         let socket = self.folder.join("router.sock");
         let text = format!(
@@ -106,29 +104,29 @@ impl World {
         let mut command = netstage(&["router", "run"]);
         command.arg(file).stdout(Stdio::null());
         let process = Process::spawn_in(&self.router, command);
-        let answers = || netstage_router::daemon::ask(&socket).is_ok();
-        assert!(within(PATIENCE, answers), "the router does not answer");
+        let is_ready = || netstage_router::daemon::ask(&socket).is_ok();
+        assert!(within(TIMEOUT, is_ready), "the router does not respond");
         process
     }
 
     pub fn test(&self, configuration: &PathBuf) -> Output {
-        self.begin_test(configuration).output()
+        self.start_test(configuration).output()
     }
 
-    /// Makes room for the record of another test.
-    pub fn forget(&self) {
+    /// Removes the record, so that another test can run.
+    pub fn remove_record(&self) {
         std::fs::remove_dir_all(self.folder.join("out")).unwrap();
     }
 
-    /// Begins a test.
-    pub fn begin_test(&self, configuration: &PathBuf) -> Process {
+    /// Starts a test.
+    pub fn start_test(&self, configuration: &PathBuf) -> Process {
         let mut command = netstage(&["test", "router", "--json", "--retries", "8", "--out"]);
         command.arg(self.folder.join("out")).arg(configuration);
         Process::spawn_in(&self.tester, command)
     }
 }
 
-/// Has the first two ports of a configuration talk to the router by IPv6, and leaves out the third.
+/// Changes the first two ports of a configuration to IPv6 and removes the third.
 pub fn to_ipv6(configuration: &PathBuf) {
     let mut text = std::fs::read_to_string(configuration).unwrap();
     for (number, last) in [(0, 0), (1, 4)] {
@@ -140,12 +138,12 @@ pub fn to_ipv6(configuration: &PathBuf) {
     std::fs::write(configuration, text).unwrap();
 }
 
-/// Runs a batch of `ip`.
+/// Runs a batch of ip(8) commands.
 pub fn ip(namespace: &Namespace, batch: &str) {
     ip_with(namespace, &[], batch);
 }
 
-/// The same with options.
+/// Runs a batch of ip(8) commands with options.
 pub fn ip_with(namespace: &Namespace, options: &[&str], batch: &str) {
     let mut command = Command::new("ip");
     command.args(options).args(["-batch", "-"]).stdin(Stdio::piped());
@@ -154,22 +152,22 @@ pub fn ip_with(namespace: &Namespace, options: &[&str], batch: &str) {
     assert!(ip.wait().unwrap().success());
 }
 
-/// What was found, cell by cell: operation, size, trials.
+/// Returns the operation, size and trials of each cell.
 pub fn trials(output: &Output) -> Vec<(String, String, Vec<Value>)> {
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    // A machine that stood still voids trials, and nothing else here.
-    assert!([0, 5].contains(&told["exit"].as_u64().unwrap()), "{told:#}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    // Trials may be void on a busy machine.
+    assert!([0, 5].contains(&result["exit"].as_u64().unwrap()), "{result:#}");
     let cell = |cell: &Value| {
-        let setting = |place: usize| cell["settings"][place][1].as_str().unwrap().to_owned();
+        let setting = |index: usize| cell["settings"][index][1].as_str().unwrap().to_owned();
         let tests = cell["tests"].as_array().unwrap().iter();
         let trials = tests.flat_map(|test| test["trials"].as_array().unwrap().clone()).collect();
         (setting(0), setting(1), trials)
     };
-    told["record"]["cells"].as_array().unwrap().iter().map(cell).collect()
+    result["record"]["cells"].as_array().unwrap().iter().map(cell).collect()
 }
 
-/// Everything that was sent came back, and as it had to be.
-pub fn all_came_back(cells: &[(String, String, Vec<Value>)]) {
+/// Asserts that all packets were received and correct.
+pub fn assert_all_received(cells: &[(String, String, Vec<Value>)]) {
     for (operation, size, trials) in cells {
         assert!(!trials.is_empty(), "{operation} {size}");
         for trial in trials {
@@ -182,9 +180,9 @@ pub fn all_came_back(cells: &[(String, String, Vec<Value>)]) {
     }
 }
 
-/// Of what came back all was as it had to be. That the router does so with a packet to each network was seen
-/// before the trials; how many it carries is the machine's affair.
-pub fn came_back_right(cells: &[(String, String, Vec<Value>)]) {
+/// Asserts that packets were received and correct. Loss is accepted, as the capacity depends on the machine; the tester
+/// has verified a packet to each network before the trials.
+pub fn assert_received_correctly(cells: &[(String, String, Vec<Value>)]) {
     for (operation, size, trials) in cells {
         assert!(!trials.is_empty(), "{operation} {size}");
         for trial in trials {
@@ -196,24 +194,24 @@ pub fn came_back_right(cells: &[(String, String, Vec<Value>)]) {
 
 pub fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let told: Value = serde_json::from_slice(&output.stderr).unwrap_or_else(|_| panic!("{output:?}"));
-    told["error"]["message"].as_str().unwrap().to_owned()
+    let result: Value = serde_json::from_slice(&output.stderr).unwrap_or_else(|_| panic!("{output:?}"));
+    result["error"]["message"].as_str().unwrap().to_owned()
 }
 
-/// What a test of a cell found, by metric.
+/// Returns the finding of a metric in a cell.
 pub fn found(output: &Output, cell: usize, metric: &str) -> Option<f64> {
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let findings = told["record"]["cells"][cell]["tests"][0]["findings"].as_array().unwrap().clone();
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = result["record"]["cells"][cell]["tests"][0]["findings"].as_array().unwrap().clone();
     findings.iter().find(|finding| finding["metric"] == metric)?["value"].as_f64()
 }
 
-/// BIRD in the router, with the sessions of a tester.
+/// Starts BIRD in the router, with the sessions of a tester.
 pub fn bird(world: &World, configuration: &PathBuf) -> Process {
-    bird_of(world, &world.setup(configuration, "bird"))
+    start_bird(world, &world.setup(configuration, "bird"))
 }
 
-/// The same, told this.
-pub fn bird_of(world: &World, text: &str) -> Process {
+/// Starts BIRD in the router with this configuration.
+pub fn start_bird(world: &World, text: &str) -> Process {
     let file = world.folder.join("bird.conf");
     std::fs::write(&file, text).unwrap();
     let mut command = Command::new("bird");

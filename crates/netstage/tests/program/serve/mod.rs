@@ -1,4 +1,4 @@
-//! `netstage serve` as programs and hostile pages meet it.
+//! Tests of `netstage serve` with valid and hostile requests.
 
 pub mod records;
 pub mod runs;
@@ -14,22 +14,22 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 
-/// Two VPNs on one link, two seeds: simulated in a moment. The tests of the page in a browser read it, too.
+/// Short simulation of two VPNs on one link with two seeds. The browser tests of the page use it, too.
 const SCENARIO: &str = include_str!("two-vpns.toml");
 
 const SERVE: [&str; 6] = ["serve", "scenarios", "--records", "records", "--listen", "127.0.0.1:0"];
 
-/// A server on loopback, and its folders.
+/// Server on the loopback interface, with its folders.
 struct Server {
     process: Process,
     /// `127.0.0.1:PORT`.
     host: String,
-    /// The line it printed.
+    /// Line printed at the start.
     printed: String,
     folder: Rc<Folder>,
 }
 
-/// An answer.
+/// HTTP response.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -46,7 +46,7 @@ impl Answer {
         String::from_utf8(self.body.clone()).unwrap()
     }
 
-    /// The sentence of a refusal.
+    /// Returns the message of an error response.
     fn message(&self) -> String {
         self.json()["error"]["message"].as_str().unwrap_or_else(|| panic!("{self:?}")).to_owned()
     }
@@ -61,20 +61,20 @@ impl Server {
         let folder = Folder::new(name);
         fs::create_dir_all(folder.join("scenarios/sub")).unwrap();
         fs::write(folder.join("scenarios/sub/two.toml"), SCENARIO).unwrap();
-        Server::of(Rc::new(folder), Command::new(PROGRAM).args(SERVE).args(arguments))
+        Server::start_command(Rc::new(folder), Command::new(PROGRAM).args(SERVE).args(arguments))
     }
 
-    /// A second one, of the same folders.
-    fn beside(&self) -> Server {
-        self.beside_with(&[])
+    /// Starts a second server with the same folders.
+    fn second(&self) -> Server {
+        self.second_with(&[])
     }
 
-    fn beside_with(&self, arguments: &[&str]) -> Server {
-        Server::of(Rc::clone(&self.folder), Command::new(PROGRAM).args(SERVE).args(arguments))
+    fn second_with(&self, arguments: &[&str]) -> Server {
+        Server::start_command(Rc::clone(&self.folder), Command::new(PROGRAM).args(SERVE).args(arguments))
     }
 
-    /// What a command serves of a folder.
-    fn of(folder: Rc<Folder>, command: &mut Command) -> Server {
+    /// Starts a server in a folder with a command.
+    fn start_command(folder: Rc<Folder>, command: &mut Command) -> Server {
         let mut child = command.current_dir(&**folder).stdout(Stdio::piped()).spawn().unwrap();
         let mut printed = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut printed).unwrap();
@@ -82,7 +82,7 @@ impl Server {
         Server { process: Process::new(child), host, printed, folder }
     }
 
-    /// Sends a request as it stands; HTTP/1.0, so that the end of the answer is that of the connection.
+    /// Sends a request unchanged. HTTP/1.0 ends the response by closing the connection.
     fn open(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.host).unwrap();
         let mut head = format!("{method} {path} HTTP/1.0\r\nContent-Length: {}\r\n", body.len());
@@ -109,22 +109,22 @@ impl Server {
         self.send("GET", path, &[], "")
     }
 
-    fn ask(&self, method: &str, path: &str, body: &Value) -> Answer {
+    fn send_json(&self, method: &str, path: &str, body: &Value) -> Answer {
         self.send(method, path, &[("Content-Type", "application/json")], &body.to_string())
     }
 
-    /// What a text would be as a scenario of a stage.
+    /// Checks a text as a scenario for a stage.
     fn check(&self, name: &str, text: &str, stage: &str) -> Value {
-        self.ask("POST", "/api/check", &order(name, text, stage)).json()
+        self.send_json("POST", "/api/check", &order(name, text, stage)).json()
     }
 
     fn start_run(&self, name: &str, text: &str, stage: &str) -> u64 {
-        let answer = self.ask("POST", "/api/runs", &order(name, text, stage));
-        assert_eq!(answer.status, 201, "{answer:?}");
-        answer.json()["id"].as_u64().unwrap()
+        let response = self.send_json("POST", "/api/runs", &order(name, text, stage));
+        assert_eq!(response.status, 201, "{response:?}");
+        response.json()["id"].as_u64().unwrap()
     }
 
-    /// What is told of a run until it is over: names of events, and their data.
+    /// Returns the events of a run until its end: names and data.
     fn events(&self, id: u64) -> Vec<(String, Value)> {
         let stream = self.open("GET", &format!("/api/runs/{id}/events"), &[], "");
         let (mut events, mut name) = (Vec::new(), String::new());
@@ -138,7 +138,7 @@ impl Server {
         events
     }
 
-    /// How a run ended.
+    /// Returns the last status of a run.
     fn end(&self, id: u64) -> Value {
         let events = self.events(id);
         assert_eq!(events.last().unwrap().0, "over");

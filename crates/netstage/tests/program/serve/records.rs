@@ -1,8 +1,8 @@
-//! Records, whole and damaged.
+//! Tests of complete and damaged records.
 
 use super::*;
 
-fn damaged_records_are_shown_as_such() {
+fn damaged_records_are_listed_as_damaged() {
     let server = Server::start("serve-damaged", &[]);
     let write = |path: &str, text: &str| {
         let path = server.folder.join(path);
@@ -17,7 +17,7 @@ fn damaged_records_are_shown_as_such() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|one| (one["name"].as_str().unwrap(), one["state"].as_str().unwrap()))
+        .map(|entry| (entry["name"].as_str().unwrap(), entry["state"].as_str().unwrap()))
         .collect();
     assert_eq!(states, [("broken", "unreadable"), ("newer", "unreadable")]);
     assert!(found[1]["problem"].as_str().unwrap().contains("use a newer netstage"), "{found}");
@@ -25,10 +25,10 @@ fn damaged_records_are_shown_as_such() {
     assert_eq!(server.get("/api/record?name=empty").status, 404);
 }
 
-/// The record's name, its file, what is done to it, the state then shown, and what is said.
+/// Name of the record, file, damage to it, resulting state, and part of the message.
 type Damage<'a> = (&'a str, &'a str, &'a dyn Fn(&Path), &'a str, &'a str);
 
-fn a_record_with_a_damaged_file_says_which() {
+fn the_damaged_file_of_a_record_is_named() {
     let server = Server::start("serve-damaged-files", &[]);
     server.end(server.start_run("whole.toml", SCENARIO, "sim"));
     let copy = |name: &str| {
@@ -44,8 +44,14 @@ fn a_record_with_a_damaged_file_says_which() {
         nix::unistd::mkfifo(file, nix::sys::stat::Mode::S_IRWXU).unwrap();
     };
     let damages: [Damage; 11] = [
-        ("a", "series.parquet", &|file| fs::remove_file(file).unwrap(), "damaged", "it is missing"),
-        ("b", "series.parquet", &|file| fs::write(file, "garbage").unwrap(), "damaged", "it has 7 bytes"),
+        ("a", "series.parquet", &|file| fs::remove_file(file).unwrap(), "damaged", "the file is missing"),
+        (
+            "b",
+            "series.parquet",
+            &|file| fs::write(file, "garbage").unwrap(),
+            "damaged",
+            "the file has 7 bytes",
+        ),
         (
             "c",
             "series.parquet",
@@ -53,7 +59,7 @@ fn a_record_with_a_damaged_file_says_which() {
             "damaged",
             "series.parquet: ",
         ),
-        ("d", "figures.json", &|file| fs::remove_file(file).unwrap(), "damaged", "it is missing"),
+        ("d", "figures.json", &|file| fs::remove_file(file).unwrap(), "damaged", "the file is missing"),
         ("e", "figures.json", &|file| fs::write(file, "garbage").unwrap(), "unreadable", "figures.json: "),
         ("f", "record.json", &|file| fs::write(file, "garbage").unwrap(), "unreadable", "record.json: "),
         (
@@ -64,25 +70,25 @@ fn a_record_with_a_damaged_file_says_which() {
                 fs::write(file.with_file_name("plan.json"), "garbage").unwrap();
             },
             "unreadable",
-            "plan.json: it is damaged",
+            "plan.json: the file is damaged",
         ),
-        // Nobody ever writes into them.
-        ("h", "record.json", &fifo, "unreadable", "record.json: it is no regular file"),
-        ("i", "series.parquet", &fifo, "damaged", "series.parquet: it is no regular file"),
-        ("j", "figures.json", &fifo, "damaged", "figures.json: it is no regular file"),
+        // FIFOs without a writer.
+        ("h", "record.json", &fifo, "unreadable", "record.json: not a regular file"),
+        ("i", "series.parquet", &fifo, "damaged", "series.parquet: not a regular file"),
+        ("j", "figures.json", &fifo, "damaged", "figures.json: not a regular file"),
         ("k", "environment.json", &fifo, "finished", ""),
     ];
     for (name, file, damage, ..) in &damages {
         let folder = copy(name);
-        // Seen whole before, it is not shown so for ever.
+        // The list caches the complete record, but must notice the damage.
         assert!(server.get("/api/records").text().contains("finished"));
         damage(&folder.join(file));
     }
     let found = server.get("/api/records").json();
-    for (name, _, _, state, said) in &damages {
-        let entry = found.as_array().unwrap().iter().find(|one| one["name"] == *name).unwrap();
+    for (name, _, _, state, message) in &damages {
+        let entry = found.as_array().unwrap().iter().find(|entry| entry["name"] == *name).unwrap();
         let problem = entry["problem"].as_str().unwrap_or_default();
-        assert!(entry["state"] == *state && problem.contains(said), "{entry}");
+        assert!(entry["state"] == *state && problem.contains(message), "{entry}");
         let opened = server.get(&format!("/api/record?name={name}"));
         match *state {
             "damaged" => {
@@ -94,21 +100,21 @@ fn a_record_with_a_damaged_file_says_which() {
         }
     }
     for (name, file) in [("h", "record.json"), ("i", "series.parquet"), ("k", "environment.json")] {
-        let taken = server.get(&format!("/api/record/file?name={name}&file={file}"));
+        let response = server.get(&format!("/api/record/file?name={name}&file={file}"));
         assert_eq!(
-            (taken.status, taken.message()),
-            (400, format!("cannot read {file}: it is no regular file"))
+            (response.status, response.message()),
+            (400, format!("cannot read {file}: not a regular file"))
         );
     }
     let mut report = Command::new(PROGRAM);
-    let odd = report.arg("report").arg(server.folder.join("records/h")).output().unwrap();
-    let said = String::from_utf8_lossy(&odd.stderr);
-    assert!(said.contains("record.json: it is no regular file"), "{odd:?}");
-    assert_eq!(odd.status.code(), Some(1));
+    let output = report.arg("report").arg(server.folder.join("records/h")).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("record.json: not a regular file"), "{output:?}");
+    assert_eq!(output.status.code(), Some(1));
     assert_eq!(server.get("/api/record/file?name=a&file=series.parquet").status, 404);
 }
 
-fn expectations_are_counted_as_the_report_counts_them() {
+fn expectations_are_counted_as_in_the_report() {
     let server = Server::start("serve-counted", &[]);
     let swept =
         format!("{SCENARIO}\n[sweep]\n\"vpn.gold.weight\" = [2, 5, 7]\n").replace("repeat = 2", "repeat = 1");
@@ -121,7 +127,7 @@ fn expectations_are_counted_as_the_report_counts_them() {
 }
 
 netstage_harness::tests![
-    damaged_records_are_shown_as_such,
-    a_record_with_a_damaged_file_says_which,
-    expectations_are_counted_as_the_report_counts_them,
+    damaged_records_are_listed_as_damaged,
+    the_damaged_file_of_a_record_is_named,
+    expectations_are_counted_as_in_the_report,
 ];

@@ -1,57 +1,61 @@
-//! Scenario files, listed, read, checked and kept.
+//! Tests of scenario files: list, read, check and write.
 
 use super::*;
 use netstage_harness::needs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-fn scenarios_are_listed_read_checked_and_kept() {
+fn scenarios_are_listed_read_checked_and_written() {
     let server = Server::start("serve-scenarios", &[]);
     assert_eq!(server.get("/api/scenarios").json()[0]["title"], "Two VPNs");
     assert_eq!(server.get("/api/scenario?name=sub/two.toml").json()["text"], SCENARIO);
 
-    // The same problems as the command line's, at the same places.
+    // The problems and positions are those of the command line.
     let wrong = SCENARIO.replace("duration", "durration").replace("10 ms", "10 parsecs");
     fs::write(server.folder.join("scenarios/wrong.toml"), &wrong).unwrap();
-    let told = Command::new(PROGRAM)
+    let output = Command::new(PROGRAM)
         .args(["check", "wrong.toml", "--json"])
         .current_dir(server.folder.join("scenarios"))
         .output()
         .unwrap();
-    let told: Value = serde_json::from_slice(&told.stderr).unwrap();
+    let expected: Value = serde_json::from_slice(&output.stderr).unwrap();
     let checked = server.check("wrong.toml", &wrong, "sim");
     assert_eq!(checked["sound"], false);
     let problems = checked["problems"].as_array().unwrap();
     assert!(problems.len() >= 2, "{checked}");
-    for (here, there) in problems.iter().zip(told["error"]["problems"].as_array().unwrap()) {
+    for (problem, expected) in problems.iter().zip(expected["error"]["problems"].as_array().unwrap()) {
         for field in ["file", "line", "column", "message"] {
-            assert_eq!(here[field], there[field], "{field}");
+            assert_eq!(problem[field], expected[field], "{field}");
         }
-        assert_eq!(here.get("help").unwrap_or(&Value::Null), &there["help"]);
+        assert_eq!(problem.get("help").unwrap_or(&Value::Null), &expected["help"]);
     }
-    let sound = server.check("two.toml", SCENARIO, "sim");
-    assert_eq!((&sound["sound"], &sound["runs"]), (&json!(true), &json!(2)));
-    assert_eq!(sound["topology"]["links"].as_array().unwrap().len(), 5);
+    let valid = server.check("two.toml", SCENARIO, "sim");
+    assert_eq!((&valid["sound"], &valid["runs"]), (&json!(true), &json!(2)));
+    assert_eq!(valid["topology"]["links"].as_array().unwrap().len(), 5);
 
-    let keep = |name: &str, text: &str, before: Value| {
-        server.ask("PUT", &format!("/api/scenario?name={name}"), &json!({ "text": text, "before": before }))
+    let write = |name: &str, text: &str, before: Value| {
+        server.send_json(
+            "PUT",
+            &format!("/api/scenario?name={name}"),
+            &json!({ "text": text, "before": before }),
+        )
     };
-    assert_eq!(keep("new/three.toml", "# three", Value::Null).status, 204);
+    assert_eq!(write("new/three.toml", "# three", Value::Null).status, 204);
     assert_eq!(fs::read_to_string(server.folder.join("scenarios/new/three.toml")).unwrap(), "# three");
-    assert_eq!(keep("new/three.toml", "# four", json!("# three")).status, 204);
-    let lost = keep("new/three.toml", "# five", json!("# three"));
-    assert_eq!(lost.status, 409, "another's work is not written over");
-    assert!(lost.message().contains("is not what it was"));
-    let there = keep("new/three.toml", "# five", Value::Null);
-    assert_eq!((there.status, there.message()), (409, "there is a new/three.toml already".into()));
+    assert_eq!(write("new/three.toml", "# four", json!("# three")).status, 204);
+    let outdated = write("new/three.toml", "# five", json!("# three"));
+    assert_eq!(outdated.status, 409, "the changes of another user are not overwritten");
+    assert!(outdated.message().contains("was changed since editing started"));
+    let existing = write("new/three.toml", "# five", Value::Null);
+    assert_eq!((existing.status, existing.message()), (409, "new/three.toml already exists".into()));
     let path = server.folder.join("scenarios/new/three.toml");
     assert_eq!(fs::read_to_string(&path).unwrap(), "# four");
-    // Who has seen it may write over it; what is there already is kept whatever it was before.
-    assert_eq!(keep("new/three.toml", "# five", json!("# four")).status, 204);
-    assert_eq!(keep("new/three.toml", "# five", json!("# three")).status, 204);
+    // A request with the current text may overwrite the file; a repeated request succeeds.
+    assert_eq!(write("new/three.toml", "# five", json!("# four")).status, 204);
+    assert_eq!(write("new/three.toml", "# five", json!("# three")).status, 204);
     fs::remove_file(&path).unwrap();
-    let gone = keep("new/three.toml", "# six", json!("# five"));
-    let said = "new/three.toml was removed since its editing began";
-    assert_eq!((gone.status, gone.message(), path.exists()), (409, said.into(), false));
+    let removed = write("new/three.toml", "# six", json!("# five"));
+    let message = "new/three.toml was removed since editing started";
+    assert_eq!((removed.status, removed.message(), path.exists()), (409, message.into(), false));
 }
 
 fn only_regular_files_are_scenarios() {
@@ -61,20 +65,21 @@ fn only_regular_files_are_scenarios() {
     let _socket = std::os::unix::net::UnixListener::bind(at("socket.toml")).unwrap();
     fs::create_dir(at("folder.toml")).unwrap();
     let listed = server.get("/api/scenarios").json();
-    let names: Vec<&Value> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    let names: Vec<&Value> = listed.as_array().unwrap().iter().map(|entry| &entry["name"]).collect();
     assert_eq!(names, ["sub/two.toml"]);
     for name in ["waits.toml", "socket.toml", "folder.toml"] {
         let read = server.get(&format!("/api/scenario?name={name}"));
-        assert_eq!(
-            (read.status, read.message()),
-            (400, format!("cannot read {name}: it is no regular file"))
-        );
+        assert_eq!((read.status, read.message()), (400, format!("cannot read {name}: not a regular file")));
         let body = json!({ "text": "# mine", "before": null });
-        assert_eq!(server.ask("PUT", &format!("/api/scenario?name={name}"), &body).status, 400, "{name}");
+        assert_eq!(
+            server.send_json("PUT", &format!("/api/scenario?name={name}"), &body).status,
+            400,
+            "{name}"
+        );
     }
 }
 
-fn what_is_kept_keeps_its_mode_and_owner() {
+fn a_written_file_keeps_its_mode_and_owner() {
     let server = Server::start("serve-mode", &[]);
     let path = server.folder.join("scenarios/sub/two.toml");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
@@ -83,7 +88,7 @@ fn what_is_kept_keeps_its_mode_and_owner() {
     }
     let before = fs::metadata(&path).unwrap();
     let body = json!({ "text": "# changed", "before": SCENARIO });
-    assert_eq!(server.ask("PUT", "/api/scenario?name=sub/two.toml", &body).status, 204);
+    assert_eq!(server.send_json("PUT", "/api/scenario?name=sub/two.toml", &body).status, 204);
     let after = fs::metadata(&path).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "# changed");
     assert_eq!(
@@ -93,24 +98,24 @@ fn what_is_kept_keeps_its_mode_and_owner() {
     );
 }
 
-fn names_too_long_or_too_deep_are_refused_as_such() {
+fn names_that_are_too_long_or_too_deep_are_rejected() {
     let server = Server::start("serve-names", &[]);
-    let keep = |name: &str| {
+    let write = |name: &str| {
         let body = json!({ "text": "# mine", "before": null });
-        server.ask("PUT", &format!("/api/scenario?name={name}"), &body)
+        server.send_json("PUT", &format!("/api/scenario?name={name}"), &body)
     };
-    let deep = keep("a/b/c/d/e.toml");
-    assert_eq!((deep.status, deep.message().contains("lies too deep")), (400, true), "{deep:?}");
-    let long = keep(&format!("{}.toml", "a".repeat(300)));
+    let deep = write("a/b/c/d/e.toml");
+    assert_eq!((deep.status, deep.message().contains("too many folders")), (400, true), "{deep:?}");
+    let long = write(&format!("{}.toml", "a".repeat(300)));
     assert_eq!((long.status, long.message().contains("too long")), (400, true), "{long:?}");
-    let under_a_file = keep("sub/two.toml/a.toml");
+    let under_a_file = write("sub/two.toml/a.toml");
     assert_eq!(under_a_file.status, 400, "{under_a_file:?}");
-    // What can be kept is listed.
-    assert_eq!(keep("a/b/c/d.toml").status, 204);
+    // A written file is listed.
+    assert_eq!(write("a/b/c/d.toml").status, 204);
     assert!(server.get("/api/scenarios").text().contains("a/b/c/d.toml"));
 }
 
-fn a_check_knows_what_the_stage_does_not_run() {
+fn a_check_reports_features_that_the_stage_does_not_support() {
     let server = Server::start("serve-stage", &[]);
     let multicast = SCENARIO.replace(
         "[flow.silver]\nvpn = \"silver\"\nfrom = \"b\"\nto = \"d\"\ncount = 2",
@@ -121,27 +126,27 @@ fn a_check_knows_what_the_stage_does_not_run() {
     assert_eq!((&simulated["sound"], &simulated["problems"]), (&json!(false), &json!([])), "{simulated}");
     let refusal = simulated["refusal"].as_str().unwrap();
     assert!(refusal.contains("flow.silver: transport \"multicast\" is not simulated"), "{simulated}");
-    // A start says the same, and leaves no record.
-    let refused = server.ask("POST", "/api/runs", &order("multicast.toml", &multicast, "sim"));
-    assert_eq!((refused.status, refused.message().as_str()), (422, refusal));
+    // A start is rejected with the same message and leaves no record.
+    let rejected = server.send_json("POST", "/api/runs", &order("multicast.toml", &multicast, "sim"));
+    assert_eq!((rejected.status, rejected.message().as_str()), (422, refusal));
     assert_eq!(server.get("/api/records").json(), json!([]));
     let emulated = server.check("multicast.toml", &multicast, "emu");
     assert_eq!(emulated["sound"], false);
-    assert!(emulated["refusal"].as_str().unwrap().contains("goes through the PE left"), "{emulated}");
+    assert!(emulated["refusal"].as_str().unwrap().contains("passes the PE left"), "{emulated}");
     let exchange = include_str!("../../../../../scenarios/papers/mpls-ix/exchange.toml");
     let placed = server.check("exchange.toml", exchange, "live");
     assert!(
-        placed["refusal"].as_str().unwrap().contains("daemons are not run on hosts of a fleet"),
+        placed["refusal"].as_str().unwrap().contains("routing daemons do not run on hosts of a fleet"),
         "{placed}"
     );
     assert_eq!(server.check("two.toml", SCENARIO, "sim")["refusal"], "");
 }
 
-fn weights_that_differ_between_cells_are_told_cell_by_cell() {
+fn weights_that_differ_between_cells_are_listed_by_cell() {
     let server = Server::start("serve-weights", &[]);
     let swept =
         format!("{SCENARIO}\n[sweep]\n\"vpn.gold.weight\" = [2, 5]\n").replace("repeat = 2", "repeat = 1");
-    let vpns = |of: &Value| of["topology"]["vpns"].as_array().unwrap().clone();
+    let vpns = |network: &Value| network["topology"]["vpns"].as_array().unwrap().clone();
     for network in [server.check("swept.toml", &swept, "sim"), {
         let id = server.start_run("swept.toml", &swept, "sim");
         let shown = server.get(&format!("/api/runs/{id}")).json();
@@ -159,10 +164,10 @@ fn weights_that_differ_between_cells_are_told_cell_by_cell() {
 }
 
 netstage_harness::tests![
-    scenarios_are_listed_read_checked_and_kept,
+    scenarios_are_listed_read_checked_and_written,
     only_regular_files_are_scenarios,
-    what_is_kept_keeps_its_mode_and_owner,
-    names_too_long_or_too_deep_are_refused_as_such,
-    a_check_knows_what_the_stage_does_not_run,
-    weights_that_differ_between_cells_are_told_cell_by_cell,
+    a_written_file_keeps_its_mode_and_owner,
+    names_that_are_too_long_or_too_deep_are_rejected,
+    a_check_reports_features_that_the_stage_does_not_support,
+    weights_that_differ_between_cells_are_listed_by_cell,
 ];

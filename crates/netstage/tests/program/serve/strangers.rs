@@ -1,4 +1,4 @@
-//! Who may ask, for what, and what cannot be asked.
+//! Tests of authorization and of invalid or hostile requests.
 
 use super::*;
 use netstage_harness::needs;
@@ -27,7 +27,7 @@ fn no_name_leads_out_of_the_folders() {
         assert!(matches!(read.status, 400 | 404), "{name}: {read:?}");
         assert!(!read.text().contains("secret = 1"), "{name}");
         let body = json!({ "text": "mine", "before": null });
-        let written = server.ask("PUT", &format!("/api/scenario?name={name}"), &body);
+        let written = server.send_json("PUT", &format!("/api/scenario?name={name}"), &body);
         assert_eq!(written.status, 400, "{name}: {written:?}");
         for path in ["record?name=", "record/file?file=record.json&name="] {
             let read = server.get(&format!("/api/{path}{name}"));
@@ -40,17 +40,17 @@ fn no_name_leads_out_of_the_folders() {
     {
         assert!(!server.get(path).text().contains("secret = 1"), "{path}");
     }
-    // Neither does a file that a scenario names, nor the file of a record.
+    // Neither do files named in a scenario, nor files of a record.
     let trace = SCENARIO.replace(
         "[flow.gold]",
         "[flow.gold]\ntransport = \"udp\"\ntraffic = { model = \"trace\", file = \"../secret.csv\" }",
     );
     let checked = server.check("two.toml", &trace, "sim");
-    assert!(checked["problems"].to_string().contains("is out of reach"), "{checked}");
+    assert!(checked["problems"].to_string().contains("is not in the folder of the scenario"), "{checked}");
     assert_eq!(server.get("/api/record/file?name=sub&file=../../secret.toml").status, 400);
 }
 
-fn other_sites_and_strangers_are_refused() {
+fn requests_of_other_sites_and_without_a_token_are_rejected() {
     let server = Server::start("serve-strangers", &["--token-file", "token", "--name", "stage.example"]);
     let token = fs::read_to_string(server.folder.join("token")).unwrap().trim().to_owned();
     assert_eq!(server.printed.trim(), format!("http://{}/#token={token}", server.host));
@@ -65,15 +65,15 @@ fn other_sites_and_strangers_are_refused() {
     assert_eq!(get(&[("Authorization", &bearer), ("Sec-Fetch-Site", "cross-site")]), 403);
     assert_eq!(server.get("/metrics").status, 401);
 
-    // The page comes in with a cookie that its scripts cannot read.
+    // The page logs in and receives a cookie that scripts cannot read.
     let json = ("Content-Type", "application/json");
     let entered = server.send("POST", "/api/session", &[json], &format!("{{\"token\":\"{token}\"}}"));
     let cookie = entered.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap().to_owned();
     assert!(cookie.contains("httponly") && cookie.contains("samesite=strict"), "{cookie}");
     let cookie = cookie.split(';').next().unwrap();
     assert_eq!(get(&[("Cookie", cookie)]), 200);
-    // A browser sends the cookies of a host to all its ports: those of two servers have two names.
-    let other = server.beside_with(&["--token-file", "other"]);
+    // A browser sends the cookies of a host to all its ports, so the cookies of two servers have different names.
+    let other = server.second_with(&["--token-file", "other"]);
     let token = fs::read_to_string(server.folder.join("other")).unwrap().trim().to_owned();
     let entered = other.send("POST", "/api/session", &[json], &format!("{{\"token\":\"{token}\"}}"));
     let theirs = entered.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
@@ -84,7 +84,7 @@ fn other_sites_and_strangers_are_refused() {
     assert_eq!(other.send("GET", "/api/scenarios", &[("Cookie", &both)], "").status, 200);
     assert_eq!(server.send("POST", "/api/session", &[json], "{\"token\":\"wrong\"}").status, 401);
 
-    // A form of another site can only send what is no JSON.
+    // A form of another site cannot send JSON.
     let order = order("a.toml", SCENARIO, "sim").to_string();
     let form = [("Authorization", bearer.as_str()), ("Content-Type", "text/plain")];
     assert_eq!(server.send("POST", "/api/runs", &form, &order).status, 415);
@@ -102,24 +102,24 @@ fn other_sites_and_strangers_are_refused() {
     assert!(!page.text().contains("<script>") && !page.text().contains("onload"));
 }
 
-fn what_cannot_be_served_is_said() {
+fn errors_at_startup_have_a_remedy() {
     let folder = Folder::new("serve-refusals");
     fs::create_dir(folder.join("scenarios")).unwrap();
     fs::write(folder.join("short"), "abc\n").unwrap();
-    let refuse = |arguments: &[&str], said: &str| {
+    let assert_error = |arguments: &[&str], message: &str| {
         let output =
             Command::new(PROGRAM).arg("serve").args(arguments).current_dir(&*folder).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && error.contains(said) && error.contains("help: "), "{error}");
+        assert!(!output.status.success() && error.contains(message) && error.contains("help: "), "{error}");
     };
-    refuse(&["--listen", "0.0.0.0:0"], "is reachable from other hosts");
-    refuse(&["absent"], "absent is not a folder");
-    refuse(&["--token-file", "short"], "short does not contain a valid token");
+    assert_error(&["--listen", "0.0.0.0:0"], "is reachable from other hosts");
+    assert_error(&["absent"], "absent is not a folder");
+    assert_error(&["--token-file", "short"], "short does not contain a valid token");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    refuse(&["--listen", &taken.local_addr().unwrap().to_string()], "cannot listen on");
+    assert_error(&["--listen", &taken.local_addr().unwrap().to_string()], "cannot listen on");
 }
 
-fn nothing_typed_becomes_a_command() {
+fn no_input_is_executed_as_a_command() {
     let server = Server::start("serve-commands", &[]);
     let canary = server.folder.join("canary");
     let touch = format!("touch {}", canary.display());
@@ -140,41 +140,41 @@ fn nothing_typed_becomes_a_command() {
     for text in services.iter().chain(&names) {
         for stage in ["sim", "emu", "live"] {
             assert_eq!(server.check("typed.toml", text, stage)["sound"], false, "{text}");
-            let started = server.ask("POST", "/api/runs", &order("typed.toml", text, stage));
+            let started = server.send_json("POST", "/api/runs", &order("typed.toml", text, stage));
             assert_eq!(started.status, 422, "{text}");
         }
     }
-    // A title may be anything, a record's name what no shell is ever given.
+    // A title may contain any text, and the name of a record is never passed to a shell.
     server.end(server.start_run(&format!("$({}).toml", touch.replace('/', "")), &titled, "sim"));
     assert!(!canary.exists());
 }
 
-fn what_only_shows_starts_and_writes_nothing() {
+fn a_read_only_server_starts_and_writes_nothing() {
     let server = Server::start("serve-read-only", &["--read-only"]);
-    let started = server.ask("POST", "/api/runs", &order("sub/two.toml", SCENARIO, "sim"));
+    let started = server.send_json("POST", "/api/runs", &order("sub/two.toml", SCENARIO, "sim"));
     assert_eq!(started.status, 403);
-    let kept = server.ask("PUT", "/api/scenario?name=a.toml", &json!({ "text": "", "before": null }));
+    let kept = server.send_json("PUT", "/api/scenario?name=a.toml", &json!({ "text": "", "before": null }));
     assert_eq!(kept.status, 403);
     assert_eq!(server.get("/api/scenarios").status, 200);
     assert!(!server.folder.join("scenarios/a.toml").exists());
 }
 
-/// Properties of every request that the description allows, and of many it does not, by schemathesis.
-fn answers_are_those_the_description_promises() {
+/// Checks the responses to valid and invalid requests generated from the description by schemathesis.
+fn responses_match_the_description() {
     needs::time(6);
     let server = Server::start("serve-description", &[]);
-    // There is a run and its record to ask for.
+    // The requests need a run and its record.
     assert_eq!(server.end(server.start_run("sub/two.toml", SCENARIO, "sim"))["phase"], "finished");
     let description = server.get("/api/openapi.json").json();
     assert!(description["paths"].as_object().unwrap().len() >= 12);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/schemathesis.sh");
     let output =
         Command::new(script).arg(format!("http://{}/api/openapi.json", server.host)).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn an_address_that_leads_nowhere_shows_people_the_page_and_programs_json() {
+fn unknown_paths_return_the_page_to_browsers_and_json_to_programs() {
     let server = Server::start("serve-nowhere", &[]);
     for path in ["/nonsense", "/runs/1/2", "/app.js/x", "/%FF", "/apix"] {
         let page = server.get(path);
@@ -184,39 +184,35 @@ fn an_address_that_leads_nowhere_shows_people_the_page_and_programs_json() {
         assert_eq!(server.send("POST", path, &[], "").message(), "unknown path", "{path}");
     }
     for path in ["/api/nonsense", "/api", "/api/"] {
-        let refused = server.get(path);
-        assert_eq!(
-            (refused.status, refused.message().as_str()),
-            (404, "unknown path"),
-            "{path}"
-        );
+        let rejected = server.get(path);
+        assert_eq!((rejected.status, rejected.message().as_str()), (404, "unknown path"), "{path}");
     }
     for (method, path) in [("DELETE", "/api/records"), ("POST", "/scenarios"), ("PUT", "/metrics")] {
-        let refused = server.send(method, path, &[], "");
-        assert_eq!((refused.status, refused.message()), (405, format!("{path} does not take {method}")));
-        assert!(refused.head.contains("\nallow: get,head"), "{}", refused.head);
+        let rejected = server.send(method, path, &[], "");
+        assert_eq!((rejected.status, rejected.message()), (405, format!("{path} does not support {method}")));
+        assert!(rejected.head.contains("\nallow: get,head"), "{}", rejected.head);
     }
 }
 
-fn what_cannot_be_read_is_refused_in_plain_words() {
+fn invalid_requests_are_rejected_with_a_clear_message() {
     let server = Server::start("serve-words", &[]);
     let json = [("Content-Type", "application/json")];
-    let sent = |body: &str| server.send("POST", "/api/runs", &json, body);
+    let post = |body: &str| server.send("POST", "/api/runs", &json, body);
     let draft = |more: &str| {
         format!("{{\"stage\": \"sim\", \"scenario\": {{\"name\": \"a.toml\", \"text\": \"\"{more}}}}}")
     };
-    for (answer, status, message) in [
-        (sent("{"), 400, "the request body is not JSON: EOF while parsing an object at line 1 column 1"),
-        (sent("[]"), 422, "the request is invalid; expected an object"),
-        (sent("7"), 422, "the request is 7; expected an object"),
-        (sent("{\"scenario\": {}}"), 422, "missing name in scenario"),
+    for (response, status, message) in [
+        (post("{"), 400, "the request body is not JSON: EOF while parsing an object at line 1 column 1"),
+        (post("[]"), 422, "the request is invalid; expected an object"),
+        (post("7"), 422, "the request is 7; expected an object"),
+        (post("{\"scenario\": {}}"), 422, "missing name in scenario"),
         (
-            sent(&draft(", \"seed\": \"1e3\"")),
+            post(&draft(", \"seed\": \"1e3\"")),
             422,
             "scenario.seed is the string \"1e3\"; expected an integer of 0 or more",
         ),
-        (sent(&draft(", \"seed\": -1")), 422, "scenario.seed is -1; expected an integer of 0 or more"),
-        (sent(&draft("").replace("sim", "mars")), 422, "stage is \"mars\"; expected sim, emu, live"),
+        (post(&draft(", \"seed\": -1")), 422, "scenario.seed is -1; expected an integer of 0 or more"),
+        (post(&draft("").replace("sim", "mars")), 422, "stage is \"mars\"; expected sim, emu, live"),
         (server.send("POST", "/api/runs", &[], "{}"), 415, "the content type is not JSON"),
         (server.get("/api/scenario"), 400, "missing name"),
         (
@@ -227,7 +223,7 @@ fn what_cannot_be_read_is_refused_in_plain_words() {
         ),
         (server.get("/api/runs/xyz"), 400, "/api/runs/xyz: invalid run number"),
     ] {
-        assert_eq!((answer.status, answer.message().as_str()), (status, message));
+        assert_eq!((response.status, response.message().as_str()), (status, message));
     }
     let long = server.send("POST", "/api/check", &json, &format!("\"{}\"", "a".repeat(5 << 20)));
     assert_eq!((long.status, long.message().as_str()), (413, "the request body exceeds 4 MiB"));
@@ -235,11 +231,11 @@ fn what_cannot_be_read_is_refused_in_plain_words() {
 
 netstage_harness::tests![
     no_name_leads_out_of_the_folders,
-    other_sites_and_strangers_are_refused,
-    what_cannot_be_served_is_said,
-    nothing_typed_becomes_a_command,
-    what_only_shows_starts_and_writes_nothing,
-    answers_are_those_the_description_promises,
-    an_address_that_leads_nowhere_shows_people_the_page_and_programs_json,
-    what_cannot_be_read_is_refused_in_plain_words,
+    requests_of_other_sites_and_without_a_token_are_rejected,
+    errors_at_startup_have_a_remedy,
+    no_input_is_executed_as_a_command,
+    a_read_only_server_starts_and_writes_nothing,
+    responses_match_the_description,
+    unknown_paths_return_the_page_to_browsers_and_json_to_programs,
+    invalid_requests_are_rejected_with_a_clear_message,
 ];
