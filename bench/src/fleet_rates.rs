@@ -10,10 +10,10 @@
 //! reports ten bins per second. For comparison, bare timers: as many processes that sleep until one absolute
 //! time.
 
-use netstage_agent::controller::{Agents, Place};
-use netstage_agent::fleet::folder::Grant;
-use netstage_agent::fleet::{Fleet, State, member};
-use netstage_agent_api::task::{Assignment, FlowTask, Side};
+use netstage_agent::controller::{AgentAddress, ControlledAgents};
+use netstage_agent::fleet::folder::TokenGrant;
+use netstage_agent::fleet::{AgentAvailability, FleetFolder, member};
+use netstage_agent_api::task::{Assignment, FlowSide, FlowTask};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
@@ -34,9 +34,9 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const FIRST_PORT: u16 = 6001;
 
 /// Processes that end with this value.
-struct Crew(Vec<Child>);
+struct ChildProcesses(Vec<Child>);
 
-impl Drop for Crew {
+impl Drop for ChildProcesses {
     fn drop(&mut self) {
         for child in &mut self.0 {
             let _ = child.kill();
@@ -84,7 +84,7 @@ fn timer(at_ns: u64) -> Result<(), Box<dyn Error>> {
 fn timers(count: usize) -> Result<Vec<u64>, Box<dyn Error>> {
     // Late enough for all processes to be asleep by then.
     let at = monotonic_ns() + 3_000_000_000 + count as u64 * 10_000_000;
-    let mut crew = Crew(Vec::new());
+    let mut crew = ChildProcesses(Vec::new());
     for _ in 0..count {
         let mut command = Command::new(std::env::current_exe()?);
         crew.0.push(command.args(["timer", &at.to_string()]).stdout(Stdio::piped()).spawn()?);
@@ -99,31 +99,31 @@ fn timers(count: usize) -> Result<Vec<u64>, Box<dyn Error>> {
 }
 
 fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Error>> {
-    let fleet = Fleet::create(&folder.join("fleet"), "bench")?;
+    let fleet = FleetFolder::create(&folder.join("fleet"), "bench")?;
     let (hub, address) = serve(program, &fleet)?;
     let hub_process = hub.0[0].id();
     let names: Vec<String> = (0..count).map(|number| format!("agent-{number}")).collect();
     let begin = time::Instant::now();
     for name in &names {
         let (valid, lasting) = (time::Duration::from_secs(3600), time::Duration::from_secs(86_400));
-        let token = fleet.token(&Grant { agent: name.clone(), labels: Vec::new(), valid, lasting })?;
+        let token = fleet.token(&TokenGrant { agent: name.clone(), labels: Vec::new(), valid, lasting })?;
         member::join(&folder.join(name), &address, &token)?;
     }
     let joined_s = begin.elapsed().as_secs_f64();
     eprintln!("{count} agents joined one after the other in {joined_s:.1} s");
     let (crew, idle_s) = start(program, folder, &fleet, &names)?;
-    let places = names.iter().map(|name| (name.clone(), Place::Fleet(fleet.socket()))).collect();
+    let places = names.iter().map(|name| (name.clone(), AgentAddress::Fleet(fleet.socket()))).collect();
     let begin = time::Instant::now();
-    let mut agents = Agents::connect_within(places, time::Duration::from_secs(120))?;
+    let mut agents = ControlledAgents::connect_within(places, time::Duration::from_secs(120))?;
     let connected_s = begin.elapsed().as_secs_f64();
     eprintln!("connected in {connected_s:.2} s");
     let parts: Vec<(String, Assignment)> =
         names.iter().enumerate().map(|(index, name)| part(index, name)).collect();
     let begin = time::Instant::now();
     agents.new_run_numbered(1, true);
-    agents.agree(&parts)?;
+    agents.collect_consents(&parts)?;
     let agreed_s = begin.elapsed().as_secs_f64();
-    agents.add(parts)?;
+    agents.add_agents(parts)?;
     let ready_s = begin.elapsed().as_secs_f64();
     let epoch = agents.start_together()?;
     let announced_s = begin.elapsed().as_secs_f64();
@@ -175,10 +175,10 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
 }
 
 /// Starts a controller; returns the address to which agents connect.
-fn serve(program: &Path, fleet: &Fleet) -> Result<(Crew, String), Box<dyn Error>> {
+fn serve(program: &Path, fleet: &FleetFolder) -> Result<(ChildProcesses, String), Box<dyn Error>> {
     let mut hub = Command::new(program);
     hub.args(["fleet", "serve", "--listen", "127.0.0.1:0", "--fleet"]).arg(fleet.folder());
-    let mut hub = Crew(vec![hub.stderr(Stdio::piped()).spawn()?]);
+    let mut hub = ChildProcesses(vec![hub.stderr(Stdio::piped()).spawn()?]);
     let mut output = BufReader::new(hub.0[0].stderr.take().ok_or("no output")?).lines();
     let first = output.next().ok_or("the controller ended")??;
     let address = first.rsplit(' ').next().ok_or("no address")?.to_owned();
@@ -191,17 +191,18 @@ fn serve(program: &Path, fleet: &Fleet) -> Result<(Crew, String), Box<dyn Error>
 fn start(
     program: &Path,
     folder: &Path,
-    fleet: &Fleet,
+    fleet: &FleetFolder,
     names: &[String],
-) -> Result<(Crew, f64), Box<dyn Error>> {
-    let mut crew = Crew(Vec::new());
+) -> Result<(ChildProcesses, f64), Box<dyn Error>> {
+    let mut crew = ChildProcesses(Vec::new());
     let begin = time::Instant::now();
     for name in names {
         let mut command = Command::new(program);
         command.args(["agent", "--state"]).arg(folder.join(name)).stderr(Stdio::null());
         crew.0.push(command.spawn()?);
     }
-    while fleet.agents()?.iter().filter(|agent| agent.state == State::Idle).count() < names.len() {
+    while fleet.agents()?.iter().filter(|agent| agent.state == AgentAvailability::Idle).count() < names.len()
+    {
         std::thread::sleep(time::Duration::from_millis(200));
     }
     let idle_s = begin.elapsed().as_secs_f64();
@@ -210,7 +211,7 @@ fn start(
 }
 
 /// Processor and memory use during a run: of the commanding process, then of the controller.
-struct Load {
+struct ControllerLoad {
     cores: [f64; 2],
     peak: [u64; 2],
     agents_cores: f64,
@@ -218,7 +219,7 @@ struct Load {
     results: f64,
 }
 
-fn run_traffic(agents: &mut Agents, crew: &Crew, hub_process: u32) -> Load {
+fn run_traffic(agents: &mut ControlledAgents, crew: &ChildProcesses, hub_process: u32) -> ControllerLoad {
     let agent_seconds = || crew.0.iter().map(|agent| used(agent.id()).0).sum::<f64>();
     let agents_before = agent_seconds();
     let before = [used(std::process::id()), used(hub_process)];
@@ -237,7 +238,7 @@ fn run_traffic(agents: &mut Agents, crew: &Crew, hub_process: u32) -> Load {
     let agents_cores = (agent_seconds() - agents_before) / seconds;
     let cores = [0, 1].map(|which| (after[which].0 - before[which].0) / seconds);
     eprintln!("cores: controller {:.3}, hub {:.3}, agents {agents_cores:.3}", cores[0], cores[1]);
-    Load { cores, peak, agents_cores, results: bins as f64 / seconds / crew.0.len() as f64 }
+    ControllerLoad { cores, peak, agents_cores, results: bins as f64 / seconds / crew.0.len() as f64 }
 }
 
 fn part(index: usize, name: &str) -> (String, Assignment) {
@@ -252,7 +253,7 @@ fn part(index: usize, name: &str) -> (String, Assignment) {
             duration,
         )
     };
-    let flows = vec![flow(Side::Send), flow(Side::Receive)];
+    let flows = vec![flow(FlowSide::Send), flow(FlowSide::Receive)];
     let assignment = Assignment::of_flows(name, duration, INTERVAL, flows);
     (name.into(), assignment)
 }

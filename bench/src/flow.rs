@@ -5,15 +5,15 @@
 
 use netstage_core::time::Duration;
 use netstage_host::clock::{Epoch, monotonic_ns};
-use netstage_traffic::Engine;
+use netstage_traffic::TrafficEngine;
 use std::error::Error;
 use std::sync::atomic::AtomicBool;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let assignment = serde_json::from_reader(std::io::stdin())?;
-    let engine = Engine::prepare(&assignment)?;
+    let engine = TrafficEngine::prepare(&assignment)?;
     eprintln!("ready");
-    let epoch = Epoch(monotonic_ns()).later(Duration::from_millis(200));
+    let epoch = Epoch(monotonic_ns()).delayed_by(Duration::from_millis(200));
     let report = engine.run(epoch, &AtomicBool::new(false), &mut |_| {});
     println!("{}", serde_json::to_string(&report)?);
     Ok(())

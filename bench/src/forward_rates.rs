@@ -5,10 +5,13 @@
 //! ```
 //! Packets lie in the cache, as after reception by a network card, and go to all networks in scattered order. Each is checked, looked up and modified for transmission; the preparation of packets is not timed.
 
-use netstage_core::forward::lpm::{Lpm, Shape, own_memory};
-use netstage_core::forward::{Action, Hop, Incoming, Kind, Model, Packet, Router, Table, Target, Verdict};
+use netstage_core::forward::lpm::{Lpm, LpmShape, own_memory};
+use netstage_core::forward::{
+    BufferedPacket, Forwarder, ForwardingTarget, ForwardingVerdict, Hop, IncomingLabel, LabelOperation,
+    PacketProtocol, RoutingTable, TunnelModel,
+};
 use netstage_wire::ip::v4;
-use netstage_wire::mpls::{ENTRY, Entry, Label};
+use netstage_wire::mpls::{ENTRY, LabelStackEntry, LabelValue};
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
@@ -27,10 +30,10 @@ const ROUNDS: usize = 7;
 fn main() {
     println!("one core, {NETWORKS} routes, packets of 48 bytes");
     for (name, kind, labels) in [
-        ("IPv4", Kind::V4, &[][..]),
-        ("PUSH", Kind::V4, &[400][..]),
-        ("SWAP", Kind::Mpls, &[400][..]),
-        ("POP", Kind::Mpls, &[][..]),
+        ("IPv4", PacketProtocol::V4, &[][..]),
+        ("PUSH", PacketProtocol::V4, &[400][..]),
+        ("SWAP", PacketProtocol::Mpls, &[400][..]),
+        ("POP", PacketProtocol::Mpls, &[][..]),
     ] {
         let router = router(labels, name == "POP");
         let mut rates: Vec<f64> = (0..ROUNDS).map(|_| rate(&router, kind)).collect();
@@ -40,28 +43,28 @@ fn main() {
     }
 }
 
-fn router(labels: &[u32], pops: bool) -> Router<Vec<AtomicU32>> {
+fn router(labels: &[u32], pops: bool) -> Forwarder<Vec<AtomicU32>> {
     let lpm = |first| {
-        let shape = Shape { first, rows: 16 };
+        let shape = LpmShape { first, rows: 16 };
         Lpm::new(shape, own_memory(shape))
     };
-    let table = Table { v4: lpm(24), v6: lpm(16) };
-    let mut router = Router::new(vec![table], vec![0, 0], 1);
-    let labels: Vec<Label> = labels.iter().filter_map(|number| Label::new(*number)).collect();
-    let hop = router.add_hop(Hop::new(1, 1500, &labels, Model::Uniform).expect("few labels"));
-    let target = router.add_target(Target::Hops(vec![hop]));
+    let table = RoutingTable { v4: lpm(24), v6: lpm(16) };
+    let mut router = Forwarder::new(vec![table], vec![0, 0], 1);
+    let labels: Vec<LabelValue> = labels.iter().filter_map(|number| LabelValue::new(*number)).collect();
+    let hop = router.add_hop(Hop::new(1, 1500, &labels, TunnelModel::Uniform).expect("few labels"));
+    let target = router.add_target(ForwardingTarget::Hops(vec![hop]));
     for network in 0..NETWORKS {
         let address = u128::from(FIRST + (network << 8)) << 96;
         router.table_mut(0).v4.insert(address, 24, target).expect("the table has room");
     }
-    let action = if pops { Action::Pop { table: 0 } } else { Action::Swap { target } };
-    let incoming = Incoming { action, model: Model::Uniform, expected: u64::MAX };
-    router.give(Label::new(LABEL).expect("a label"), incoming).expect("not reserved");
+    let action = if pops { LabelOperation::Pop { table: 0 } } else { LabelOperation::Swap { target } };
+    let incoming = IncomingLabel { action, model: TunnelModel::Uniform, expected: u64::MAX };
+    router.assign_label(LabelValue::new(LABEL).expect("a label"), incoming).expect("not reserved");
     router
 }
 
 /// Returns packets per second.
-fn rate(router: &Router<Vec<AtomicU32>>, kind: Kind) -> f64 {
+fn rate(router: &Forwarder<Vec<AtomicU32>>, kind: PacketProtocol) -> f64 {
     let mut slots = vec![[0; SLOT]; PACKETS];
     let (mut network, mut nanoseconds) = (0, 0);
     for _ in 0..PASSES {
@@ -69,8 +72,8 @@ fn rate(router: &Router<Vec<AtomicU32>>, kind: Kind) -> f64 {
         let start = Instant::now();
         let mut sent = 0;
         for slot in &mut slots {
-            let mut packet = Packet { bytes: slot, start: HEADROOM, kind };
-            sent += usize::from(matches!(router.forward(&mut packet, 0), Verdict::Send { .. }));
+            let mut packet = BufferedPacket { bytes: slot, start: HEADROOM, kind };
+            sent += usize::from(matches!(router.forward(&mut packet, 0), ForwardingVerdict::Send { .. }));
         }
         nanoseconds += start.elapsed().as_nanos();
         assert_eq!(sent, PACKETS, "all packets are sent");
@@ -78,13 +81,13 @@ fn rate(router: &Router<Vec<AtomicU32>>, kind: Kind) -> f64 {
     (PACKETS * PASSES) as f64 * 1e9 / nanoseconds as f64
 }
 
-fn prepare(slot: &mut [u8; SLOT], kind: Kind, network: &mut u32) {
+fn prepare(slot: &mut [u8; SLOT], kind: PacketProtocol, network: &mut u32) {
     // Close to the golden ratio, and coprime to the number of networks.
     *network = (*network + NETWORKS * 5 / 8 + 1) % NETWORKS;
     let mut start = HEADROOM;
-    if kind == Kind::Mpls {
-        let label = Label::new(LABEL).expect("a label");
-        let entry = Entry { label, traffic_class: 0, bottom: true, ttl: 64 };
+    if kind == PacketProtocol::Mpls {
+        let label = LabelValue::new(LABEL).expect("a label");
+        let entry = LabelStackEntry { label, traffic_class: 0, bottom: true, ttl: 64 };
         slot[start..start + ENTRY].copy_from_slice(&entry.to_bytes());
         start += ENTRY;
     }

@@ -1,8 +1,8 @@
 //! Conversion of errors to the Python exceptions declared in `package/netstage/errors.py`.
 
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use netstage_scenario::Errors;
-use netstage_study::{Error, OpenError};
+use netstage_study::{OpenError, StudyError};
 use pyo3::exceptions::PyOSError;
 use pyo3::{PyErr, import_exception};
 use std::io;
@@ -18,30 +18,32 @@ import_exception!(netstage.errors, RunError);
 import_exception!(netstage.errors, ScenarioError);
 
 pub fn scenario(errors: &Errors) -> PyErr {
-    let problem = |p: &netstage_scenario::Problem| {
+    let problem = |p: &netstage_scenario::FileProblem| {
         (errors.source_of(p).name.clone(), p.line, p.column, p.message.clone(), p.help.clone())
     };
     let problems: Vec<_> = errors.problems.iter().map(problem).collect();
     ScenarioError::new_err((errors.to_string().trim_end().to_owned(), problems))
 }
 
-pub fn study(error: Error) -> PyErr {
+pub fn study(error: StudyError) -> PyErr {
     let message = error.to_string();
     match error {
-        Error::Occupied { .. } => FolderError::new_err(format!("{message}; give another folder with out=")),
-        Error::InUse { .. } => FolderError::new_err(message),
-        Error::Missing { remedy, .. } => MissingError::new_err((message, remedy)),
-        Error::Unsupported(_) => ScenarioError::new_err((message, Vec::<()>::new())),
-        Error::Interrupted { .. } => InterruptedStudy::new_err(message),
-        Error::Run { .. } => RunError::new_err(message),
-        Error::Io { .. } => {
+        StudyError::Occupied { .. } => {
+            FolderError::new_err(format!("{message}; give another folder with out="))
+        }
+        StudyError::InUse { .. } => FolderError::new_err(message),
+        StudyError::Missing { remedy, .. } => MissingError::new_err((message, remedy)),
+        StudyError::Unsupported(_) => ScenarioError::new_err((message, Vec::<()>::new())),
+        StudyError::Interrupted { .. } => InterruptedStudy::new_err(message),
+        StudyError::Run { .. } => RunError::new_err(message),
+        StudyError::Io { .. } => {
             RunError::new_err(format!("{message}; finished runs are kept; repeat the call to resume"))
         }
     }
 }
 
 /// Converts the error of a missing or unreadable fleet. The option in the remedy becomes an argument.
-pub fn fleet(error: Obstacle) -> PyErr {
+pub fn fleet(error: StartupError) -> PyErr {
     MissingError::new_err((error.message, error.remedy.replace("--fleet", "fleet=")))
 }
 

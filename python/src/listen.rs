@@ -1,20 +1,20 @@
 //! Progress reports to a Python callable, and interruption by Python's signals.
 
-use netstage_study::{Observer, Progress};
+use netstage_study::{Observer, StudyProgress};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Observer that reports progress to a callable and stops the study if the callable or a signal handler raises an
 /// exception.
-pub struct Listener<'a> {
+pub struct CallbackObserver<'a> {
     callback: Option<Py<PyAny>>,
     interrupted: &'a AtomicBool,
     raised: Option<PyErr>,
 }
 
-impl<'a> Listener<'a> {
-    pub fn new(callback: Option<Py<PyAny>>, interrupted: &'a AtomicBool) -> Listener<'a> {
-        Listener { callback, interrupted, raised: None }
+impl<'a> CallbackObserver<'a> {
+    pub fn new(callback: Option<Py<PyAny>>, interrupted: &'a AtomicBool) -> CallbackObserver<'a> {
+        CallbackObserver { callback, interrupted, raised: None }
     }
 
     /// Returns the first exception, with a note, or `None`.
@@ -26,16 +26,16 @@ impl<'a> Listener<'a> {
     }
 }
 
-impl Observer for Listener<'_> {
-    fn progress(&mut self, progress: Progress) {
+impl Observer for CallbackObserver<'_> {
+    fn progress(&mut self, progress: StudyProgress) {
         if self.raised.is_some() {
             return;
         }
         let result = Python::attach(|py| {
             py.check_signals()?;
             let Some(callback) = &self.callback else { return Ok(()) };
-            let left = progress.left.map(|left| left.as_secs_f64());
-            let Progress { done, total, under_way, doing, .. } = progress;
+            let left = progress.remaining.map(|left| left.as_secs_f64());
+            let StudyProgress { done, total, in_progress: under_way, activity: doing, .. } = progress;
             callback.call1(py, (done, total, under_way, left, doing)).map(drop)
         });
         if let Err(error) = result {

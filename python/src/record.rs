@@ -2,21 +2,21 @@
 
 use crate::error;
 use netstage_study::report::{ReportData, report};
-use netstage_study::{Record, compare as comparison, page, svg};
+use netstage_study::{StoredRecord, compare as comparison, page, svg};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::path::{Path, PathBuf};
 
 /// Record of a finished study.
 #[pyclass(frozen, module = "netstage._netstage")]
-pub struct Recorded(Record);
+pub struct Recorded(StoredRecord);
 
 #[pymethods]
 impl Recorded {
     /// Reads a record's folder.
     #[new]
     fn new(py: Python<'_>, folder: PathBuf) -> PyResult<Recorded> {
-        py.detach(|| Record::open(&folder)).map(Recorded).map_err(error::open)
+        py.detach(|| StoredRecord::open(&folder)).map(Recorded).map_err(error::open)
     }
 
     #[getter]
@@ -92,7 +92,7 @@ impl Recorded {
 #[pyfunction]
 #[pyo3(signature = (records, path=None))]
 pub fn compare(py: Python<'_>, records: Vec<PyRef<'_, Recorded>>, path: Option<PathBuf>) -> PyResult<String> {
-    let records: Vec<Record> = records.iter().map(|record| record.0.clone()).collect();
+    let records: Vec<StoredRecord> = records.iter().map(|record| record.0.clone()).collect();
     py.detach(|| {
         let data: ReportData = comparison::compare(&records);
         if let Some(path) = path {

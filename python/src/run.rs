@@ -1,13 +1,13 @@
 //! Execution of studies on this host, or run by run for a distributed engine.
 
 use crate::error::{self, ArgumentError, RunError};
-use crate::listen::Listener;
+use crate::listen::CallbackObserver;
 use crate::scenario::Checked;
-use netstage_agent::fleet::{Fleet, folder};
+use netstage_agent::fleet::{FleetFolder, folder};
 use netstage_scenario::Scenario;
 use netstage_stage::hosts;
-use netstage_study::stage::{self, Backend, Means};
-use netstage_study::{Error, Options, Performer, Record, Runner, TOOL, page, report};
+use netstage_study::stage::{self, Backend, EmulationSettings};
+use netstage_study::{Performer, PlanRunner, StoredRecord, StudyError, StudyOptions, TOOL, page, report};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::cell::{Cell, RefCell};
@@ -33,10 +33,10 @@ pub fn run(
 ) -> PyResult<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Runs in real time would compete for the CPU, so they run one at a time.
-    let (default_jobs, runner): (_, Box<Runner>) = match (stage, program) {
+    let (default_jobs, runner): (_, Box<PlanRunner>) = match (stage, program) {
         ("sim", _) => (cores, Box::new(stage::sim)),
         ("emu", Some(program)) => {
-            let means = Means { program, logs: out.join("logs"), backend: Backend::Own };
+            let means = EmulationSettings { program, logs: out.join("logs"), backend: Backend::Own };
             (1, Box::new(stage::emu(means)))
         }
         ("emu", None) => {
@@ -45,18 +45,17 @@ pub fn run(
             ));
         }
         ("live", _) => {
-            let fleet = Fleet::open(&fleet.unwrap_or_else(folder::of_here)).map_err(error::fleet)?;
-            (1, Box::new(stage::live(hosts::Means::new(fleet, &out))))
+            let fleet = FleetFolder::open(&fleet.unwrap_or_else(folder::default_fleet_folder))
+                .map_err(error::fleet)?;
+            (1, Box::new(stage::live(hosts::FleetContext::new(fleet, &out))))
         }
         _ => {
-            return Err(ArgumentError::new_err(format!(
-                "unknown stage `{stage}`; expected sim, emu or live"
-            )));
+            return Err(ArgumentError::new_err(format!("unknown stage `{stage}`; expected sim, emu or live")));
         }
     };
     let options = options(out, stage, jobs.unwrap_or(default_jobs), retries);
     let interrupted = AtomicBool::new(false);
-    let mut listener = Listener::new(progress, &interrupted);
+    let mut listener = CallbackObserver::new(progress, &interrupted);
     let scenario = &*checked.0;
     let result = py.detach(|| {
         let record = netstage_study::run(scenario, &*runner, &options, &mut listener, &interrupted)?;
@@ -67,13 +66,17 @@ pub fn run(
     Err(raised.unwrap_or_else(|| error::study(error)))
 }
 
-fn options(out: PathBuf, stage: &str, jobs: usize, retries: u32) -> Options {
-    Options { out, jobs, retries, stage: stage.into(), tool: TOOL.into() }
+fn options(out: PathBuf, stage: &str, jobs: usize, retries: u32) -> StudyOptions {
+    StudyOptions { out, jobs, retries, stage: stage.into(), tool: TOOL.into() }
 }
 
-fn write_page(record: &Record) -> Result<(), Error> {
+fn write_page(record: &StoredRecord) -> Result<(), StudyError> {
     let path = record.folder.join(page::NAME);
-    page::write(&path, &report::report(record)).map_err(|source| Error::Io { doing: "write", path, source })
+    page::write(&path, &report::report(record)).map_err(|source| StudyError::Io {
+        operation: "write",
+        path,
+        source,
+    })
 }
 
 /// Performs one simulated run and returns the bytes of its file for `Study.keep`.
@@ -91,11 +94,17 @@ pub fn perform<'py>(
         return Err(ArgumentError::new_err(format!("the study has no cell {cell}")));
     }
     let (file, raised) = py.detach(|| {
-        let signals = Signals::default();
-        let runner: &Runner = &stage::sim;
+        let signals = SignalCheck::default();
+        let runner: &PlanRunner = &stage::sim;
         let stop = || signals.raised();
-        let performer =
-            Performer { runner, retries, stop: &stop, doing: &|_| (), reached: &|_, _| (), so_far: None };
+        let performer = Performer {
+            runner,
+            retries,
+            stop: &stop,
+            on_activity: &|_| (),
+            on_progress: &|_, _| (),
+            on_outcome: None,
+        };
         let file = performer.perform(scenario, (cell, seed));
         (file, signals.error.into_inner())
     });
@@ -106,18 +115,18 @@ pub fn perform<'py>(
 }
 
 /// Check for Python's signals at intervals of 200 ms.
-struct Signals {
+struct SignalCheck {
     checked: Cell<Instant>,
     error: RefCell<Option<PyErr>>,
 }
 
-impl Default for Signals {
-    fn default() -> Signals {
-        Signals { checked: Cell::new(Instant::now()), error: RefCell::default() }
+impl Default for SignalCheck {
+    fn default() -> SignalCheck {
+        SignalCheck { checked: Cell::new(Instant::now()), error: RefCell::default() }
     }
 }
 
-impl Signals {
+impl SignalCheck {
     fn raised(&self) -> bool {
         let mut error = self.error.borrow_mut();
         if error.is_none() && self.checked.get().elapsed() > Duration::from_millis(200) {
@@ -151,7 +160,7 @@ impl Study {
     fn new(py: Python<'_>, checked: &Checked, out: PathBuf, stage: &str) -> PyResult<Study> {
         let options = options(out, stage, 1, 0);
         let scenario = Arc::clone(&checked.0);
-        let study = py.detach(|| netstage_study::Study::take(scenario, &options)).map_err(error::study)?;
+        let study = py.detach(|| netstage_study::Study::open(scenario, &options)).map_err(error::study)?;
         Ok(Study(Mutex::new(Some(study))))
     }
 
@@ -176,7 +185,7 @@ impl Study {
     /// Saves the file of a run after verifying that it belongs to the run.
     fn keep(&self, py: Python<'_>, cell: usize, seed: u64, file: &[u8]) -> PyResult<()> {
         let file = file.to_vec();
-        py.detach(|| self.with(|study| study.keep_foreign((cell, seed), file)))?.map_err(error::study)
+        py.detach(|| self.with(|study| study.save_remote_run((cell, seed), file)))?.map_err(error::study)
     }
 
     /// Returns the message of an interruption after `kept` runs were saved.

@@ -1,14 +1,14 @@
 //! Checked scenarios.
 
 use crate::{error, toml_text};
-use netstage_scenario::{Options, Scenario, parse};
+use netstage_scenario::{LoadOptions, Scenario, parse};
 use netstage_study::TOOL;
 use pyo3::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Swept paths and their values.
-type Settings = Vec<(String, String)>;
+type SweptSettings = Vec<(String, String)>;
 
 /// Checked scenario.
 #[pyclass(frozen, module = "netstage._netstage")]
@@ -29,10 +29,10 @@ pub fn check(
     let swept = |(path, values): (String, Vec<Bound<'_, PyAny>>)| {
         Ok((path, values.iter().map(toml_text::argument).collect::<PyResult<_>>()?))
     };
-    let options = Options {
+    let options = LoadOptions {
         sets: sets.into_iter().map(set).collect::<PyResult<_>>()?,
         vary: vary.into_iter().map(swept).collect::<PyResult<_>>()?,
-        ..Options::default()
+        ..LoadOptions::default()
     };
     let parsed = py.detach(|| parse(name, text, base.as_deref(), &options));
     parsed.map(|scenario| Checked(Arc::new(scenario))).map_err(|errors| error::scenario(&errors))
@@ -89,7 +89,7 @@ impl Checked {
 
     /// Variant, settings and duration in seconds of each cell.
     #[getter]
-    fn cells(&self) -> Vec<(String, Settings, f64)> {
+    fn cells(&self) -> Vec<(String, SweptSettings, f64)> {
         let cell = |cell: &netstage_scenario::Cell| {
             (cell.variant.clone(), cell.settings.clone(), cell.plan.duration.as_secs_f64())
         };

@@ -5,27 +5,27 @@ use crate::pair::{LEFT_MAC, RIGHT_MAC};
 use netstage_core::link;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::time::Duration;
-use netstage_emulator::{Config, Emulator, LinkConfig, Report, Tolerance};
+use netstage_emulator::{EmulatorConfig, Emulator, LinkConfig, EmulatorReport, Tolerance};
 use netstage_harness::needs;
 use netstage_host::clock::{Epoch, monotonic_ns};
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_host::netns::{Namespace, ethtool};
-use netstage_host::ports::af_packet::{AfPacket, Options};
+use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 /// Two namespaces connected through a third one, which holds the emulator's ports.
-pub struct Apart {
+pub struct EmulatedPair {
     pub left: Namespace,
     pub right: Namespace,
     pub ports: [AfPacket; 2],
     _middle: Namespace,
 }
 
-impl Apart {
+impl EmulatedPair {
     /// Creates the namespaces; skips the test without the privilege.
-    pub fn new() -> Apart {
+    pub fn new() -> EmulatedPair {
         needs::namespaces();
         let middle = Namespace::new().unwrap();
         let side = |name: &str, mac: [u8; 6], peer_mac: [u8; 6], own: u8| {
@@ -34,39 +34,39 @@ impl Apart {
             let inner = VethEnd { namespace: &namespace, name: "eth0", mac };
             create_veth(inner, outer, VethOptions::default()).unwrap();
             for (namespace, link) in [(&namespace, "eth0"), (&middle, name)] {
-                ethtool::offloads_off(namespace, link).unwrap();
+                ethtool::disable_offloads(namespace, link).unwrap();
                 Netlink::open(namespace).unwrap().set_up(link).unwrap();
             }
             let mut netlink = Netlink::open(&namespace).unwrap();
             netlink.add_address("eth0", [10, 1, 0, own].into(), 31).unwrap();
-            netlink.add_neighbour("eth0", address(1 - own), peer_mac).unwrap();
+            netlink.add_neighbor("eth0", address(1 - own), peer_mac).unwrap();
             netlink.wait_until_ready("eth0").unwrap();
             namespace
         };
         let left = side("left", LEFT_MAC, RIGHT_MAC, 0);
         let right = side("right", RIGHT_MAC, LEFT_MAC, 1);
-        let port = |name| AfPacket::open(&middle, name, Options::default()).unwrap();
+        let port = |name| AfPacket::open(&middle, name, AfPacketOptions::default()).unwrap();
         let ports = [port("left"), port("right")];
-        Apart { left, right, ports, _middle: middle }
+        EmulatedPair { left, right, ports, _middle: middle }
     }
 
     /// Runs the emulator with `direction` in both directions while `task` runs, for at most 100 s.
     pub fn emulate<T: Send>(
         self,
-        direction: link::Config,
+        direction: link::LinkDirectionConfig,
         task: impl FnOnce(&Namespace, &Namespace) -> T + Send,
-    ) -> (T, Report) {
+    ) -> (T, EmulatorReport) {
         self.emulate_for(Duration::from_secs(100), direction, task)
     }
 
-    /// Runs the emulator as [`emulate`](Apart::emulate) does, with a given maximum duration.
+    /// Runs the emulator as [`emulate`](EmulatedPair::emulate) does, with a given maximum duration.
     pub fn emulate_for<T: Send>(
         self,
         duration: Duration,
-        direction: link::Config,
+        direction: link::LinkDirectionConfig,
         task: impl FnOnce(&Namespace, &Namespace) -> T + Send,
-    ) -> (T, Report) {
-        let config = Config {
+    ) -> (T, EmulatorReport) {
+        let config = EmulatorConfig {
             seed: 1,
             duration,
             interval: Duration::from_secs(1),
@@ -95,8 +95,8 @@ impl Apart {
 }
 
 /// Returns a line without impairments, with a buffer of 100 packets.
-pub fn line(rate: u64, delay: Duration) -> link::Config {
-    link::Config::plain(BitRate(rate), delay, Capacity::Packets(100))
+pub fn line(rate: u64, delay: Duration) -> link::LinkDirectionConfig {
+    link::LinkDirectionConfig::plain(BitRate(rate), delay, Capacity::Packets(100))
 }
 
 /// Returns the address of a side: 0 is left, 1 right.

@@ -30,7 +30,7 @@ impl Pair {
         };
         let sides = [(&left, "left0", 0, 1, RIGHT_MAC), (&right, "right0", 1, 0, LEFT_MAC)];
         for (namespace, link, own, peer, peer_mac) in sides {
-            ethtool::offloads_off(namespace, link).unwrap();
+            ethtool::disable_offloads(namespace, link).unwrap();
             namespace.loopback_up().unwrap();
             let mut netlink = Netlink::open(namespace).unwrap();
             netlink.set_up(link).unwrap();
@@ -38,7 +38,7 @@ impl Pair {
                 netlink.add_address(link, address, prefix_len).unwrap();
             }
             for address in addresses(peer) {
-                netlink.add_neighbour(link, address, peer_mac).unwrap();
+                netlink.add_neighbor(link, address, peer_mac).unwrap();
             }
         }
         Netlink::open(&left).unwrap().wait_until_ready("left0").unwrap();

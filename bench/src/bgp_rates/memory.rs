@@ -1,13 +1,13 @@
 //! Rates without sockets: building a table, encoding its messages, decoding them.
 
 use netstage_core::time::{Duration, Instant};
-use netstage_routing::bgp::inject::{Action, Injection, Order, Written};
-use netstage_routing::bgp::machine::{Event, Machine, Settings, Side, Transmit};
-use netstage_routing::bgp::nlri::Family;
-use netstage_routing::bgp::open::Identity;
+use netstage_routing::bgp::inject::{Injection, InjectionAction, SendOrder, WriteCounts};
+use netstage_routing::bgp::machine::{BgpEvent, BgpSession, BgpSettings, BgpTransmit, ConnectionOpener};
+use netstage_routing::bgp::nlri::BgpFamily;
+use netstage_routing::bgp::open::OpenParameters;
 use netstage_routing::bgp::path::{AsPath, Encoding};
-use netstage_routing::bgp::receive::{ExpectedNextHop, Received};
-use netstage_routing::bgp::table::{Pattern, Spread, Table};
+use netstage_routing::bgp::receive::{ExpectedNextHop, ReceivedRoutes};
+use netstage_routing::bgp::table::{BgpTable, NextHopAssignment, Pattern};
 use std::hint::black_box;
 
 const REPEATS: usize = 9;
@@ -26,14 +26,14 @@ pub fn print_rates() {
         let one = table(count, 1);
         let many = table(count, 8);
         for (table, what) in [(&one, "one next hop"), (&many, "eight next hops in turn")] {
-            let announce = times(|| write(table, Action::Announce, None));
+            let announce = times(|| write(table, InjectionAction::Announce, None));
             line(&format!("announce, {what}"), announce);
         }
-        let withdraw = times(|| write(&one, Action::Withdraw, None));
+        let withdraw = times(|| write(&one, InjectionAction::Withdraw, None));
         line("withdraw", withdraw);
         let mut all = Vec::new();
-        write(&one, Action::Announce, Some(&mut all));
-        let (mut machine, mut received) = (established(), Received::new());
+        write(&one, InjectionAction::Announce, Some(&mut all));
+        let (mut machine, mut received) = (established(), ReceivedRoutes::new());
         line(
             "decode, from bytes to table",
             times(|| {
@@ -44,7 +44,7 @@ pub fn print_rates() {
         line(
             "compare with the expected table",
             times(|| {
-                let families = [Family::Ipv4Unicast];
+                let families = [BgpFamily::Ipv4Unicast];
                 assert!(received.differences(&one, &families, ExpectedNextHop::AsListed).is_empty());
             }),
         );
@@ -61,14 +61,14 @@ fn times(mut work: impl FnMut()) -> Vec<f64> {
         .collect()
 }
 
-fn table(count: u32, hops: u8) -> Table {
-    let mut table = Table::new();
+fn table(count: u32, hops: u8) -> BgpTable {
+    let mut table = BgpTable::new();
     let pattern = Pattern {
-        family: Family::Ipv4Unicast,
+        family: BgpFamily::Ipv4Unicast,
         first: "1.0.0.0/24".parse().expect("a prefix"),
         count,
         next_hops: (1..=hops).map(|last| [192, 0, 2, last].into()).collect(),
-        spread: Spread::InTurn,
+        spread: NextHopAssignment::InTurn,
         as_path: AsPath::sequence(&[65_010, 65_011]),
         first_label: None,
         distinguisher: None,
@@ -78,13 +78,13 @@ fn table(count: u32, hops: u8) -> Table {
 }
 
 /// Encodes into one buffer that is repeatedly emptied, as by a socket, and appends to `output` if given.
-fn write(table: &Table, action: Action, mut output: Option<&mut Vec<u8>>) {
-    let mut injection = Injection::new(table, action, Order::Packed, &[Family::Ipv4Unicast]);
-    let (mut buffer, mut total) = (Vec::with_capacity(BUFFER + 4096), Written::default());
+fn write(table: &BgpTable, action: InjectionAction, mut output: Option<&mut Vec<u8>>) {
+    let mut injection = Injection::new(table, action, SendOrder::Packed, &[BgpFamily::Ipv4Unicast]);
+    let (mut buffer, mut total) = (Vec::with_capacity(BUFFER + 4096), WriteCounts::default());
     loop {
         buffer.clear();
         let written = injection.fill(table, &ENCODING, BUFFER, &mut buffer);
-        if written == Written::default() {
+        if written == WriteCounts::default() {
             assert_eq!(total.routes, table.len());
             return;
         }
@@ -96,11 +96,11 @@ fn write(table: &Table, action: Action, mut output: Option<&mut Vec<u8>>) {
     }
 }
 
-fn take(machine: &mut Machine, received: &mut Received, bytes: &[u8]) {
+fn take(machine: &mut BgpSession, received: &mut ReceivedRoutes, bytes: &[u8]) {
     for piece in bytes.chunks(256 << 10) {
-        machine.handle_bytes(Instant::ZERO, Side::Ours, piece);
+        machine.handle_bytes(Instant::ZERO, ConnectionOpener::Local, piece);
         while let Some(event) = machine.poll_event() {
-            if let Event::Update(update) = event {
+            if let BgpEvent::Update(update) = event {
                 received.take(&update);
             }
         }
@@ -108,21 +108,24 @@ fn take(machine: &mut Machine, received: &mut Received, bytes: &[u8]) {
 }
 
 /// Returns a machine with an established session to a second machine.
-fn established() -> Machine {
-    let settings = |number: u8| Settings {
-        identity: Identity {
+fn established() -> BgpSession {
+    let settings = |number: u8| BgpSettings {
+        identity: OpenParameters {
             local_as: 65_000 + u32::from(number),
             peer_as: None,
             identifier: [192, 0, 2, number].into(),
             hold_time: Duration::ZERO,
-            families: vec![Family::Ipv4Unicast],
+            families: vec![BgpFamily::Ipv4Unicast],
             four_octet_as: true,
         },
         connects: true,
         connect_retry: Duration::from_secs(1),
         restart: None,
     };
-    let mut machines = [(Machine::new(settings(1)), Side::Ours), (Machine::new(settings(2)), Side::Theirs)];
+    let mut machines = [
+        (BgpSession::new(settings(1)), ConnectionOpener::Local),
+        (BgpSession::new(settings(2)), ConnectionOpener::Peer),
+    ];
     for (machine, side) in &mut machines {
         machine.handle_start(Instant::ZERO);
         machine.handle_connected(Instant::ZERO, *side);
@@ -138,9 +141,9 @@ fn established() -> Machine {
     machine
 }
 
-fn carry(from: &mut (Machine, Side), to: &mut (Machine, Side)) {
+fn carry(from: &mut (BgpSession, ConnectionOpener), to: &mut (BgpSession, ConnectionOpener)) {
     while let Some(transmit) = from.0.poll_transmit() {
-        if let Transmit::Bytes(_, bytes) = transmit {
+        if let BgpTransmit::Bytes(_, bytes) = transmit {
             to.0.handle_bytes(Instant::ZERO, to.1, &bytes);
         }
     }

@@ -1,14 +1,14 @@
 //! Routes from one session to another, through a router or directly.
 
 use netstage_core::time::{Duration, Instant};
-use netstage_routing::bgp::inject::Order;
-use netstage_routing::bgp::machine::{Event, Settings};
-use netstage_routing::bgp::nlri::{Family, RouteDistinguisher};
-use netstage_routing::bgp::open::Identity;
+use netstage_routing::bgp::inject::SendOrder;
+use netstage_routing::bgp::machine::{BgpEvent, BgpSettings};
+use netstage_routing::bgp::nlri::{BgpFamily, RouteDistinguisher};
+use netstage_routing::bgp::open::OpenParameters;
 use netstage_routing::bgp::path::AsPath;
-use netstage_routing::bgp::receive::{ExpectedNextHop, Received};
-use netstage_routing::bgp::speaker::{self, Command, Endpoint, Report};
-use netstage_routing::bgp::table::{Pattern, Spread, Table};
+use netstage_routing::bgp::receive::{ExpectedNextHop, ReceivedRoutes};
+use netstage_routing::bgp::speaker::{self, Endpoint, SpeakerCommand, SpeakerReport};
+use netstage_routing::bgp::table::{BgpTable, NextHopAssignment, Pattern};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -21,18 +21,18 @@ const SETTLE: std::time::Duration = std::time::Duration::from_secs(2);
 
 #[derive(Debug)]
 enum BenchEvent {
-    Injector(Instant, Report),
+    Injector(Instant, SpeakerReport),
     SinkUp,
     SinkDown(String),
     /// Number of routes in the sink after each message.
     SinkHas(Instant, usize),
-    Compare(Box<Received>),
+    Compare(Box<ReceivedRoutes>),
 }
 
 /// Prints one line of JSON. Each session is given by its local and its peer's address; if these are those of
 /// the other session, the sink waits for the injector to connect.
 pub fn run(injector: (&str, &str), sink: (&str, &str), count: &str, family: &str) {
-    let end = |(local, peer): (&str, &str), number| End {
+    let end = |(local, peer): (&str, &str), number| BgpEndpoint {
         local: local.parse().expect("an address"),
         peer: peer.parse().expect("an address"),
         number,
@@ -59,7 +59,7 @@ pub fn run(injector: (&str, &str), sink: (&str, &str), count: &str, family: &str
     let receiving = runtime.spawn(receiving);
     let outcome = measure(&inject, &events, &table, epoch);
     for commands in [&inject, &collect] {
-        let _ = commands.send(Command::Stop);
+        let _ = commands.send(SpeakerCommand::Stop);
     }
     runtime.block_on(async {
         let _ = injecting.await;
@@ -69,19 +69,19 @@ pub fn run(injector: (&str, &str), sink: (&str, &str), count: &str, family: &str
 }
 
 async fn sink_task(
-    settings: Settings,
+    settings: BgpSettings,
     endpoint: Endpoint,
     epoch: std::time::Instant,
-    commands: tokio::sync::mpsc::UnboundedReceiver<Command>,
+    commands: tokio::sync::mpsc::UnboundedReceiver<SpeakerCommand>,
     sender: Sender<BenchEvent>,
     count: u32,
 ) -> std::io::Result<()> {
-    let mut received = Received::new();
+    let mut received = ReceivedRoutes::new();
     speaker::run(settings, endpoint, epoch, commands, move |at, report| {
         let event = match report {
-            Report::Session(Event::Established(_)) => BenchEvent::SinkUp,
-            Report::Session(Event::Down(down)) => BenchEvent::SinkDown(down.to_string()),
-            Report::Session(Event::Update(update)) => {
+            SpeakerReport::Session(BgpEvent::Established(_)) => BenchEvent::SinkUp,
+            SpeakerReport::Session(BgpEvent::Down(down)) => BenchEvent::SinkDown(down.to_string()),
+            SpeakerReport::Session(BgpEvent::Update(update)) => {
                 let before = received.len();
                 received.take(&update);
                 if before < count as usize && received.len() >= count as usize {
@@ -108,7 +108,7 @@ fn wait<T>(
     loop {
         match events.recv_timeout(deadline.saturating_duration_since(std::time::Instant::now())) {
             Ok(BenchEvent::SinkDown(reason)) => return Err(format!("sink: {reason}")),
-            Ok(BenchEvent::Injector(_, Report::Session(Event::Down(down)))) => {
+            Ok(BenchEvent::Injector(_, SpeakerReport::Session(BgpEvent::Down(down)))) => {
                 return Err(format!("injector: {down}"));
             }
             Ok(happened) => {
@@ -124,14 +124,15 @@ fn wait<T>(
 }
 
 fn measure(
-    inject: &UnboundedSender<Command>,
+    inject: &UnboundedSender<SpeakerCommand>,
     events: &Receiver<BenchEvent>,
-    table: &Arc<Table>,
+    table: &Arc<BgpTable>,
     epoch: std::time::Instant,
 ) -> Result<String, String> {
     let (mut injector_up, mut sink_up) = (false, false);
     wait(events, "sessions", |happened| {
-        injector_up |= matches!(happened, BenchEvent::Injector(_, Report::Session(Event::Established(_))));
+        injector_up |=
+            matches!(happened, BenchEvent::Injector(_, SpeakerReport::Session(BgpEvent::Established(_))));
         sink_up |= matches!(happened, BenchEvent::SinkUp);
         (injector_up && sink_up).then_some(())
     })?;
@@ -139,15 +140,15 @@ fn measure(
     while events.try_recv().is_ok() {}
     let mut parts = Vec::new();
     for (name, command, wanted) in [
-        ("announce", Command::Announce(table.clone(), Order::Packed), table.len()),
-        ("withdraw", Command::Withdraw(table.clone(), Order::Packed), 0),
+        ("announce", SpeakerCommand::Announce(table.clone(), SendOrder::Packed), table.len()),
+        ("withdraw", SpeakerCommand::Withdraw(table.clone(), SendOrder::Packed), 0),
     ] {
         let start = Instant(epoch.elapsed().as_nanos() as u64);
         inject.send(command).map_err(|_| "the injector has ended".to_string())?;
         let (mut sent, mut first, mut last) = (None, None, None);
         wait(events, name, |happened| {
             match happened {
-                BenchEvent::Injector(at, Report::Sent(_)) => sent = Some(at),
+                BenchEvent::Injector(at, SpeakerReport::Sent(_)) => sent = Some(at),
                 BenchEvent::SinkHas(at, count) => {
                     first.get_or_insert(at);
                     if count == wanted {
@@ -173,19 +174,19 @@ fn measure(
             let differences = received.differences(table, &table.families(), ExpectedNextHop::Any);
             let hops: Vec<String> = received.next_hops().keys().map(|hop| format!("\"{hop}\"")).collect();
             parts.push(format!("\"differences\": {}", differences.counts.iter().sum::<usize>()));
-            parts.push(format!("\"updates\": {}", received.tally().updates));
+            parts.push(format!("\"updates\": {}", received.update_counters().updates));
             parts.push(format!("\"next_hops\": [{}]", hops.join(", ")));
         }
     }
     Ok(format!("{{\"routes\": {}, {}}}", table.len(), parts.join(", ")))
 }
 
-fn table(family: &str, next_hop: IpAddr, count: u32) -> Table {
+fn table(family: &str, next_hop: IpAddr, count: u32) -> BgpTable {
     let (family, first) = match family {
-        "ipv4" => (Family::Ipv4Unicast, "1.0.0.0/24"),
-        "ipv6" => (Family::Ipv6Unicast, "2a00::/48"),
-        "labelled" => (Family::Ipv4Labelled, "1.0.0.0/24"),
-        "vpnv4" => (Family::Vpnv4, "1.0.0.0/24"),
+        "ipv4" => (BgpFamily::Ipv4Unicast, "1.0.0.0/24"),
+        "ipv6" => (BgpFamily::Ipv6Unicast, "2a00::/48"),
+        "labelled" => (BgpFamily::Ipv4Labelled, "1.0.0.0/24"),
+        "vpnv4" => (BgpFamily::Vpnv4, "1.0.0.0/24"),
         _ => panic!("unknown family {family}; use ipv4, ipv6, labelled or vpnv4"),
     };
     let pattern = Pattern {
@@ -193,13 +194,13 @@ fn table(family: &str, next_hop: IpAddr, count: u32) -> Table {
         first: first.parse().expect("a prefix"),
         count,
         next_hops: vec![next_hop],
-        spread: Spread::InTurn,
+        spread: NextHopAssignment::InTurn,
         as_path: AsPath::sequence(&[65_010]),
-        first_label: family.is_labelled().then_some(16),
-        distinguisher: (family == Family::Vpnv4)
+        first_label: family.is_labeled().then_some(16),
+        distinguisher: (family == BgpFamily::Vpnv4)
             .then_some(RouteDistinguisher([0, 0, 0xfd, 0xea, 0, 0, 0, 1])),
     };
-    let mut table = Table::new();
+    let mut table = BgpTable::new();
     pattern.append_to(&mut table).expect("the address space has enough prefixes");
     table
 }
@@ -208,7 +209,7 @@ const INJECTOR: u8 = 1;
 const SINK: u8 = 2;
 
 /// One of the two sessions.
-struct End {
+struct BgpEndpoint {
     local: IpAddr,
     peer: IpAddr,
     number: u8,
@@ -216,19 +217,19 @@ struct End {
     direct: bool,
 }
 
-impl End {
+impl BgpEndpoint {
     fn is_listener(&self) -> bool {
         self.direct && self.number == SINK
     }
 
-    fn settings(&self, family: Family) -> Settings {
+    fn settings(&self, family: BgpFamily) -> BgpSettings {
         let identifier = match self.local {
             IpAddr::V4(address) => address,
             IpAddr::V6(_) => [198, 51, 100, self.number].into(),
         };
         let peer = if self.direct { INJECTOR + SINK - self.number } else { 0 };
-        Settings {
-            identity: Identity {
+        BgpSettings {
+            identity: OpenParameters {
                 local_as: 65_000 + u32::from(self.number),
                 peer_as: Some(65_000 + u32::from(peer)),
                 identifier,

@@ -2,15 +2,15 @@
 //! ports' speed that the router retains. A generator on another thread sends more than either can forward; the
 //! kernel counts the forwarded frames.
 
-use super::memory::Source;
+use super::memory::CustomerFrameSource;
 use super::router::{self, CORE, CUSTOMER, CUSTOMERS};
-use netstage_core::fair::Control;
+use netstage_core::fair::VpnControl;
 use netstage_host::clock::{Epoch, monotonic_ns};
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_host::netns::{Namespace, ethtool};
-use netstage_host::ports::Port;
+use netstage_host::ports::FramePort;
 use netstage_host::ports::af_xdp::AfXdp;
-use netstage_pe::engine::Engine;
+use netstage_pe::engine::PeEngine;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ struct Bare {
 
 enum Forwarder {
     Bare(Box<Bare>),
-    Engine(Box<Engine<AfXdp>>),
+    Engine(Box<PeEngine<AfXdp>>),
 }
 
 /// Forwarded frames per second, and processor time of the forwarder's thread per frame.
@@ -80,7 +80,7 @@ fn measure(size: usize, engine: Option<u32>) -> Rate {
         .unwrap();
     create_veth(end(&router, "core", CORE), end(&sink, "in", [2, 0, 0, 0, 0, 8]), options).unwrap();
     for (namespace, name) in [(&generator, "out"), (&router, "customers"), (&router, "core"), (&sink, "in")] {
-        ethtool::offloads_off(namespace, name).unwrap();
+        ethtool::disable_offloads(namespace, name).unwrap();
         Netlink::open(namespace).unwrap().set_up(name).unwrap();
     }
     let open = |namespace, name| AfXdp::open(namespace, name, Default::default()).unwrap();
@@ -95,7 +95,7 @@ fn measure(size: usize, engine: Option<u32>) -> Rate {
             Forwarder::Engine(Box::new(router::engine(
                 0,
                 false,
-                (flows, &Control::None),
+                (flows, &VpnControl::None),
                 epoch,
                 [core, customers],
             )))
@@ -106,7 +106,7 @@ fn measure(size: usize, engine: Option<u32>) -> Rate {
     let ended = AtomicBool::new(false);
     let arrived = || Netlink::open(&sink).unwrap().link("in").unwrap().statistics.received_packets;
     thread::scope(|scope| {
-        scope.spawn(|| generate(&mut source, Source::new(engine.unwrap_or(100), size), &ended));
+        scope.spawn(|| generate(&mut source, CustomerFrameSource::new(engine.unwrap_or(100), size), &ended));
         let worker = scope.spawn(|| {
             let before = processor_time_ns();
             while !ended.load(Ordering::Relaxed) {
@@ -125,7 +125,7 @@ fn measure(size: usize, engine: Option<u32>) -> Rate {
     })
 }
 
-fn generate(port: &mut AfXdp, mut source: Source, ended: &AtomicBool) {
+fn generate(port: &mut AfXdp, mut source: CustomerFrameSource, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         for _ in 0..BATCH {
             if !port.send(source.next()).unwrap() {

@@ -16,11 +16,11 @@ mod af_xdp;
 mod memory;
 mod router;
 
-use memory::{Link, Memory, Source};
-use netstage_core::fair::{self, Control};
+use memory::{CustomerFrameSource, Memory, MemoryLink};
+use netstage_core::fair::{self, VpnControl};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, monotonic_ns};
-use netstage_pe::engine::{Counter, Engine};
+use netstage_pe::engine::{Counter, PeEngine};
 use router::engine;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -54,8 +54,9 @@ fn main() {
     );
     // One query per four packets in every case: the default would query for each packet of flows as slow as the
     // 100,000.
-    let i2vfc = fair::Config { report_within: Duration::from_millis(250), ..fair::Config::default() };
-    for (control, name) in [(Control::I2vfc(i2vfc), "i2vfc"), (Control::None, "none")] {
+    let i2vfc =
+        fair::I2vfcConfig { report_within: Duration::from_millis(250), ..fair::I2vfcConfig::default() };
+    for (control, name) in [(VpnControl::I2vfc(i2vfc), "i2vfc"), (VpnControl::None, "none")] {
         for (udp, encapsulation) in [(false, "mpls"), (true, "mpls-in-udp")] {
             for flows in [1, 100, 1_000, 100_000] {
                 for size in [64, 1500] {
@@ -75,14 +76,15 @@ fn main() {
 }
 
 /// Runs this many engines in parallel, each in its own thread.
-fn side_by_side(cores: u32, control: &Control, name: &str, udp: bool, flows: u32, size: usize) {
+fn side_by_side(cores: u32, control: &VpnControl, name: &str, udp: bool, flows: u32, size: usize) {
     let each = flows.div_ceil(cores);
-    let cases: Vec<Case> = std::thread::scope(|scope| {
+    let cases: Vec<EngineResult> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             (0..cores).map(|_| scope.spawn(move || measure(control, udp, each, size))).collect();
         threads.into_iter().map(|thread| thread.join().expect("the thread does not panic")).collect()
     });
-    let mpps = |value_of: fn(&Case) -> f64| cases.iter().map(|case| 1e3 / value_of(case)).sum::<f64>();
+    let mpps =
+        |value_of: fn(&EngineResult) -> f64| cases.iter().map(|case| 1e3 / value_of(case)).sum::<f64>();
     println!(
         "{name:8} {:13} {flows:6} {size:7} {:7.2} on {cores} threads   {:8.2} on {cores} threads",
         if udp { "mpls-in-udp" } else { "mpls" },
@@ -92,7 +94,7 @@ fn side_by_side(cores: u32, control: &Control, name: &str, udp: bool, flows: u32
 }
 
 /// Result of a case.
-struct Case {
+struct EngineResult {
     /// Nanoseconds per packet.
     ingress_ns: f64,
     egress_ns: f64,
@@ -103,9 +105,9 @@ struct Case {
     refused: Vec<(&'static str, u64)>,
 }
 
-impl Case {
+impl EngineResult {
     fn print(&self, name: &str, udp: bool, flows: u32, size: usize) {
-        let Case { ingress_ns, egress_ns, drops, per_flow, queries, carried, .. } = self;
+        let EngineResult { ingress_ns, egress_ns, drops, per_flow, queries, carried, .. } = self;
         println!(
             "{name:8} {:13} {flows:6} {size:7} {:7.2} {ingress_ns:10.1} {:8.2} {egress_ns:10.1} {drops:9} {:>10}",
             if udp { "mpls-in-udp" } else { "mpls" },
@@ -120,16 +122,16 @@ impl Case {
     }
 }
 
-fn measure(control: &Control, udp: bool, flows: u32, size: usize) -> Case {
-    let links = [(); 2].map(|()| Rc::new(RefCell::new(Link::new())));
-    let source = Memory::Source(Source::new(flows, size));
+fn measure(control: &VpnControl, udp: bool, flows: u32, size: usize) -> EngineResult {
+    let links = [(); 2].map(|()| Rc::new(RefCell::new(MemoryLink::new())));
+    let source = Memory::Source(CustomerFrameSource::new(flows, size));
     let resident = resident_bytes();
     let core = |out: usize| Memory::Ends { out: links[out].clone(), into: links[1 - out].clone() };
     let mut ingress = engine(0, udp, (flows, control), Epoch(0), [core(0), source]);
     let mut egress = engine(1, udp, (flows, control), Epoch(0), [core(1), Memory::Sink]);
     // Pools are touched on use, so this is the memory of the flows themselves, without free memory left in the
     // allocator by their setup.
-    netstage_host::memory::give_back();
+    netstage_host::memory::release_unused();
     let per_flow = (resident_bytes().saturating_sub(resident)) / 2 / u64::from(flows);
     let mut windows = Windows::default();
     let mut turns = 0;
@@ -151,7 +153,7 @@ fn measure(control: &Control, udp: bool, flows: u32, size: usize) -> Case {
     let drops = ingress.counters().get(Counter::QueueFull) + ingress.counters().get(Counter::BuffersShared);
     let refused = egress.counters().iter().chain(ingress.counters().iter());
     let refused = refused.filter(|(counter, _)| *counter != Counter::QueueFull);
-    Case {
+    EngineResult {
         ingress_ns,
         egress_ns,
         drops,
@@ -191,7 +193,7 @@ impl Windows {
     }
 }
 
-fn received(egress: &Engine<Memory>, flows: u32) -> u64 {
+fn received(egress: &PeEngine<Memory>, flows: u32) -> u64 {
     (0..flows as usize).map(|flow| egress.flow(flow).received().packets).sum()
 }
 

@@ -1,7 +1,7 @@
 //! Ports over memory, and frames of customers.
 
 use super::router::{CUSTOMER, vlans};
-use netstage_host::ports::{self, Received};
+use netstage_host::ports::{self, ReceivedFrame};
 use netstage_wire::ethernet::{Header, Tag, ethertype};
 use netstage_wire::ip::v4;
 use std::cell::RefCell;
@@ -15,14 +15,14 @@ const SLOT: usize = 2048;
 
 /// Port over memory.
 pub enum Memory {
-    Source(Source),
+    Source(CustomerFrameSource),
     Sink,
-    Ends { out: Rc<RefCell<Link>>, into: Rc<RefCell<Link>> },
+    Ends { out: Rc<RefCell<MemoryLink>>, into: Rc<RefCell<MemoryLink>> },
 }
 
 /// Frames of all flows in turn, in scattered order, which processors cannot predict. They occupy few slots, as
 /// frames of a network card in the cache.
-pub struct Source {
+pub struct CustomerFrameSource {
     slots: Vec<u8>,
     length: usize,
     slot: usize,
@@ -31,9 +31,9 @@ pub struct Source {
     step: u32,
 }
 
-impl Source {
+impl CustomerFrameSource {
     /// Creates frames whose wire length including the check sequence is `size`.
-    pub fn new(flows: u32, size: usize) -> Source {
+    pub fn new(flows: u32, size: usize) -> CustomerFrameSource {
         let tags = [Tag { kind: ethertype::VLAN, ..Tag::default() }; 2];
         let header = Header { destination: CUSTOMER, source: [2; 6], tags: &tags, kind: ethertype::IPV4 };
         // For the largest size, `size` is the packet length; the frame is longer.
@@ -45,7 +45,7 @@ impl Source {
         ip.write(&mut frame[start..], packet - v4::HEADER).unwrap();
         // Close to the golden ratio, and coprime to all measured numbers of flows.
         let step = (1..).map(|more| flows * 5 / 8 + more).find(|step| step % 2 == 1 && step % 5 != 0);
-        Source {
+        CustomerFrameSource {
             slots: frame.repeat(LINK),
             length: frame.len(),
             slot: 0,
@@ -68,25 +68,25 @@ impl Source {
 }
 
 /// Frames in transit between the engines.
-pub struct Link {
+pub struct MemoryLink {
     slots: Vec<u8>,
     lengths: Vec<usize>,
     first: usize,
     waiting: usize,
 }
 
-impl Link {
-    pub fn new() -> Link {
-        Link { slots: vec![0; LINK * SLOT], lengths: vec![0; LINK], first: 0, waiting: 0 }
+impl MemoryLink {
+    pub fn new() -> MemoryLink {
+        MemoryLink { slots: vec![0; LINK * SLOT], lengths: vec![0; LINK], first: 0, waiting: 0 }
     }
 }
 
-impl ports::Port for Memory {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+impl ports::FramePort for Memory {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         match self {
             Memory::Source(source) => {
                 for _ in 0..limit {
-                    each(Received { frame: source.next(), at_ns: u64::MAX });
+                    each(ReceivedFrame { frame: source.next(), at_ns: u64::MAX });
                 }
                 Ok(limit)
             }
@@ -97,7 +97,7 @@ impl ports::Port for Memory {
                 for _ in 0..count {
                     let slot = link.first;
                     let frame = &link.slots[slot * SLOT..slot * SLOT + link.lengths[slot]];
-                    each(Received { frame, at_ns: u64::MAX });
+                    each(ReceivedFrame { frame, at_ns: u64::MAX });
                     link.first = (slot + 1) % LINK;
                     link.waiting -= 1;
                 }

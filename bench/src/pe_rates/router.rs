@@ -1,14 +1,14 @@
 //! Configuration of the measured routers: one port with all customers, one to the core.
 
 use netstage_core::edge::TICK;
-use netstage_core::fair::Control;
+use netstage_core::fair::VpnControl;
 use netstage_host::clock::Epoch;
-use netstage_host::ports::Port;
-use netstage_pe::engine::Engine;
-use netstage_pe::engine::machine::{Interface, Machine, Peer};
-use netstage_scenario::pe::{self, Circuit, Flow, Router, Vpn};
+use netstage_host::ports::FramePort;
+use netstage_pe::engine::PeEngine;
+use netstage_pe::engine::machine::{HostInterface, HostProperties, PeerProperties};
+use netstage_scenario::pe::{self, CircuitConfig, PeConfig, PeVpnConfig, VpnFlowConfig};
 use netstage_wire::ethernet::Mac;
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 
 pub const CUSTOMER: Mac = [2, 0, 0, 0, 0, 1];
 pub const CORE: Mac = [2, 0, 0, 0, 0, 2];
@@ -40,29 +40,29 @@ pub fn vlans(flow: u32) -> [u16; 2] {
 }
 
 /// Creates the engine of the ingress (side 0) or egress (side 1).
-pub fn engine<P: Port>(
+pub fn engine<P: FramePort>(
     side: u8,
     udp: bool,
-    (flows, control): (u32, &Control),
+    (flows, control): (u32, &VpnControl),
     epoch: Epoch,
     [core, customers]: [P; 2],
-) -> Engine<P> {
+) -> PeEngine<P> {
     let interfaces = [("core", CORE), ("customers", CUSTOMER)];
-    let machine = Machine {
-        interfaces: interfaces.map(|(name, mac)| (name.into(), Interface { mac, mtu: 1600 })).into(),
-        peers: vec![Peer::default()],
+    let machine = HostProperties {
+        interfaces: interfaces.map(|(name, mac)| (name.into(), HostInterface { mac, mtu: 1600 })).into(),
+        peers: vec![PeerProperties::default()],
         epoch,
         epoch_unix_ns: 1_795_255_703_000_000_000,
         tick: TICK,
         session_seed: 1,
     };
     let router = router(side, udp, flows, control);
-    let mut engine = Engine::new(&router, &machine, vec![core, customers]).unwrap();
-    engine.set_way(0, Some((0, CORE, 1600)));
+    let mut engine = PeEngine::new(&router, &machine, vec![core, customers]).unwrap();
+    engine.set_peer_route(0, Some((0, CORE, 1600)));
     engine
 }
 
-fn router(side: u8, udp: bool, flows: u32, control: &Control) -> Router {
+fn router(side: u8, udp: bool, flows: u32, control: &VpnControl) -> PeConfig {
     let far = 1 - side;
     let tunnel = match udp {
         true => format!(r#"kind = "mpls-in-udp", from = "192.0.2.{}", to = "192.0.2.{}""#, 1 + side, 1 + far),
@@ -71,18 +71,21 @@ fn router(side: u8, udp: bool, flows: u32, control: &Control) -> Router {
     let text = CONFIGURATION.replace("TUNNEL", &tunnel);
     let text = text.replace("NEAR", &side.to_string()).replace("FAR", &far.to_string());
     let mut router = pe::parse("pe.toml", &text).expect("the configuration is valid");
-    let label = |side: u8, flow: u32| Label::new(1000 + u32::from(side) * 500_000 + flow).unwrap();
+    let label = |side: u8, flow: u32| LabelValue::new(1000 + u32::from(side) * 500_000 + flow).unwrap();
     let mut template = router.vpns[0].flows[0].clone();
     template.settings.control = control.clone();
     let circuit = router.circuits[0].clone();
     let vpn = |flow: u32| {
         let (send, receive) = (label(far, flow), label(side, flow));
-        Vpn { name: format!("v{flow}"), flows: vec![Flow { send, receive, ..template.clone() }] }
+        PeVpnConfig {
+            name: format!("v{flow}"),
+            flows: vec![VpnFlowConfig { send, receive, ..template.clone() }],
+        }
     };
     router.vpns = (0..flows).map(vpn).collect();
     let circuit = |flow: u32| {
         let (name, vlans) = (format!("c{flow}"), vlans(flow).into());
-        Circuit { name, vpn: flow as usize, vlans, ..circuit.clone() }
+        CircuitConfig { name, vpn: flow as usize, vlans, ..circuit.clone() }
     };
     router.circuits = (0..flows).map(circuit).collect();
     router

@@ -15,32 +15,32 @@ mod ways;
 use serde_json::json;
 use std::error::Error;
 use std::path::PathBuf;
-use ways::Way;
+use ways::Datapath;
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Goal for the ratio of two rates.
 struct Goal {
-    tested: Way,
-    reference: Way,
+    tested: Datapath,
+    reference: Datapath,
     min: f64,
 }
 
-const fn goal(tested: Way, reference: Way, min: f64) -> Goal {
+const fn goal(tested: Datapath, reference: Datapath, min: f64) -> Goal {
     Goal { tested, reference, min }
 }
 
 const GOALS: &[Goal] = &[
-    goal(Way::Swap, Way::Kernel, 2.3),
-    goal(Way::Ip(ways::USUAL), Way::Kernel, 2.1),
-    goal(Way::Swap, Way::FibLookup, 1.5),
-    goal(Way::Ip(ways::USUAL), Way::FibLookup, 1.5),
-    goal(Way::Ip(ways::MANY), Way::Ip(ways::FEW), 0.75),
-    goal(Way::Push, Way::SwitchPush, 10.0),
-    goal(Way::Swap, Way::SwitchSwap, 10.0),
-    goal(Way::Pop, Way::SwitchPop, 10.0),
-    goal(Way::Stamped, Way::Bare, 0.85),
-    goal(Way::Stamped, Way::Trafgen, 5.0),
+    goal(Datapath::Swap, Datapath::Kernel, 2.3),
+    goal(Datapath::Ip(ways::USUAL), Datapath::Kernel, 2.1),
+    goal(Datapath::Swap, Datapath::FibLookup, 1.5),
+    goal(Datapath::Ip(ways::USUAL), Datapath::FibLookup, 1.5),
+    goal(Datapath::Ip(ways::MANY), Datapath::Ip(ways::FEW), 0.75),
+    goal(Datapath::Push, Datapath::SwitchPush, 10.0),
+    goal(Datapath::Swap, Datapath::SwitchSwap, 10.0),
+    goal(Datapath::Pop, Datapath::SwitchPop, 10.0),
+    goal(Datapath::Stamped, Datapath::Bare, 0.85),
+    goal(Datapath::Stamped, Datapath::Trafgen, 5.0),
 ];
 
 struct RateArguments {
@@ -49,7 +49,7 @@ struct RateArguments {
     json: Option<PathBuf>,
 }
 
-fn arguments() -> Outcome<RateArguments> {
+fn arguments() -> BenchResult<RateArguments> {
     let mut arguments = RateArguments { lengths: vec![64, 1500], rounds: 3, json: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -69,29 +69,29 @@ fn arguments() -> Outcome<RateArguments> {
 }
 
 /// Rates of one setup, by round.
-struct Measured {
-    way: Way,
+struct DatapathRates {
+    way: Datapath,
     length: usize,
     rates: Vec<f64>,
 }
 
-fn main() -> Outcome<()> {
+fn main() -> BenchResult<()> {
     let arguments = arguments()?;
     let mut stages = Vec::new();
-    for way in Way::ALL {
+    for way in Datapath::ALL {
         match way.prepare() {
             Ok(stage) => stages.push((*way, stage)),
             Err(error) => println!("skipped: {}: {error}", way.name()),
         }
     }
-    let mut measured: Vec<Measured> = Vec::new();
+    let mut measured: Vec<DatapathRates> = Vec::new();
     for _ in 0..arguments.rounds {
         for length in &arguments.lengths {
             for (way, stage) in &mut stages {
                 let rate = way.rate(stage, *length)?;
                 match measured.iter_mut().find(|one| (one.way, one.length) == (*way, *length)) {
                     Some(one) => one.rates.push(rate),
-                    None => measured.push(Measured { way: *way, length: *length, rates: vec![rate] }),
+                    None => measured.push(DatapathRates { way: *way, length: *length, rates: vec![rate] }),
                 }
             }
         }
@@ -124,13 +124,13 @@ fn median(rates: &[f64]) -> f64 {
     }
 }
 
-fn rates_of(measured: &[Measured], way: Way, length: usize) -> Option<&Measured> {
+fn rates_of(measured: &[DatapathRates], way: Datapath, length: usize) -> Option<&DatapathRates> {
     measured.iter().find(|one| (one.way, one.length) == (way, length))
 }
 
 /// Returns the median of each ratio with a goal, computed by round: each compares rates measured within
 /// seconds.
-fn ratios(measured: &[Measured], length: usize) -> Vec<(&'static Goal, f64)> {
+fn ratios(measured: &[DatapathRates], length: usize) -> Vec<(&'static Goal, f64)> {
     let ratio = |goal: &'static Goal| {
         let (tested, reference) =
             (rates_of(measured, goal.tested, length)?, rates_of(measured, goal.reference, length)?);
@@ -141,8 +141,8 @@ fn ratios(measured: &[Measured], length: usize) -> Vec<(&'static Goal, f64)> {
     GOALS.iter().filter_map(ratio).collect()
 }
 
-fn print(measured: &[Measured], length: usize) {
-    let kernel = rates_of(measured, Way::Kernel, length).map_or(f64::NAN, |one| median(&one.rates));
+fn print(measured: &[DatapathRates], length: usize) {
+    let kernel = rates_of(measured, Datapath::Kernel, length).map_or(f64::NAN, |one| median(&one.rates));
     println!("\n{length} bytes\n{:<34}{:>7}  {:>15}  {:>8}", "", "Mpps", "from to", "/ kernel");
     for one in measured.iter().filter(|one| one.length == length) {
         let [min, max] =

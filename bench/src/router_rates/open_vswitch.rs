@@ -1,7 +1,7 @@
 //! Open vSwitch of Debian with its user-space data path (AF_PACKET), in a separate namespace and folder: it
 //! forwards MPLS on Linux without kernel support.
 
-use super::Outcome;
+use super::BenchResult;
 use super::stage::{OUT, RECEIVER};
 use netstage_host::netns::{Namespace, ethtool, spawn_in};
 use std::path::PathBuf;
@@ -11,27 +11,27 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Label operation of the switch.
-pub enum Task {
+pub enum SwitchOperation {
     Push(u32),
     Swap(u32, u32),
     Pop(u32),
 }
 
-impl Task {
+impl SwitchOperation {
     fn flow(&self) -> String {
         let mac = |mac: &[u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         let (to, from) = (mac(&RECEIVER), mac(&OUT));
         let leave = format!("mod_dl_dst:{to},mod_dl_src:{from},output:2");
         match self {
-            Task::Push(label) => format!(
+            SwitchOperation::Push(label) => format!(
                 "in_port=1,ip,nw_dst=11.0.0.0/8,actions=dec_ttl,push_mpls:0x8847,set_mpls_label:{label},{leave}"
             ),
-            Task::Swap(label, other) => {
+            SwitchOperation::Swap(label, other) => {
                 format!(
                     "in_port=1,mpls,mpls_label={label},actions=dec_mpls_ttl,set_mpls_label:{other},{leave}"
                 )
             }
-            Task::Pop(label) => format!(
+            SwitchOperation::Pop(label) => format!(
                 "in_port=1,mpls,mpls_label={label},mpls_bos=1,actions=dec_mpls_ttl,pop_mpls:0x0800,{leave}"
             ),
         }
@@ -45,7 +45,7 @@ pub struct Switch {
 }
 
 /// Checks whether a program is installed; the error names its package.
-pub fn installed(program: &str, package: &str) -> Outcome<()> {
+pub fn installed(program: &str, package: &str) -> BenchResult<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_installed = std::env::split_paths(&path).any(|folder| folder.join(program).exists());
     is_installed
@@ -54,7 +54,7 @@ pub fn installed(program: &str, package: &str) -> Outcome<()> {
 }
 
 impl Switch {
-    pub fn start(router: &Namespace, task: Task) -> Outcome<Switch> {
+    pub fn start(router: &Namespace, task: SwitchOperation) -> BenchResult<Switch> {
         installed("ovs-vswitchd", "openvswitch-switch")?;
         let name = format!("netstage-switch-{}-{}", std::process::id(), router_name(&task));
         let folder = std::env::temp_dir().join(name);
@@ -72,7 +72,7 @@ impl Switch {
         daemon.arg(&socket);
         switch.daemon(router, daemon)?;
         // Redirected frames arrive only if NAPI is enabled, by generic receive offload or by a program.
-        ethtool::switch_on(router, "in", &["rx-gro".into()])?;
+        ethtool::enable_features(router, "in", &["rx-gro".into()])?;
         let bridge = "--timeout=10 add-br br0 -- set bridge br0 datapath_type=netdev fail-mode=secure \
                       -- add-port br0 in -- set interface in ofport_request=1 \
                       -- add-port br0 out -- set interface out ofport_request=2";
@@ -90,14 +90,14 @@ impl Switch {
         command
     }
 
-    fn daemon(&mut self, router: &Namespace, mut command: Command) -> Outcome<()> {
+    fn daemon(&mut self, router: &Namespace, mut command: Command) -> BenchResult<()> {
         let log = std::fs::File::create(self.folder.join(format!("log-{}", self.daemons.len())))?;
         self.configure(&mut command).stdout(Stdio::null()).stderr(log);
         self.daemons.push(spawn_in(router, command)?);
         Ok(())
     }
 
-    fn run(&self, router: &Namespace, command: &mut Command) -> Outcome<()> {
+    fn run(&self, router: &Namespace, command: &mut Command) -> BenchResult<()> {
         let command = self.configure(command);
         let output = router.run(|| command.output())??;
         if !output.status.success() {
@@ -107,7 +107,7 @@ impl Switch {
         Ok(())
     }
 
-    fn wait(&self, file: &str) -> Outcome<()> {
+    fn wait(&self, file: &str) -> BenchResult<()> {
         let start = Instant::now();
         while !self.folder.join(file).exists() {
             if start.elapsed() > TIMEOUT {
@@ -119,11 +119,11 @@ impl Switch {
     }
 }
 
-fn router_name(task: &Task) -> &'static str {
+fn router_name(task: &SwitchOperation) -> &'static str {
     match task {
-        Task::Push(_) => "push",
-        Task::Swap(..) => "swap",
-        Task::Pop(_) => "pop",
+        SwitchOperation::Push(_) => "push",
+        SwitchOperation::Swap(..) => "swap",
+        SwitchOperation::Pop(_) => "pop",
     }
 }
 

@@ -1,6 +1,6 @@
 //! Namespaces, links, frames and counters of a generator, a router and a receiver.
 
-use super::Outcome;
+use super::BenchResult;
 use super::ways::FIRST;
 use aya::maps::{MapData, PerCpuArray};
 use aya::programs::{TestRun as _, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
@@ -8,7 +8,7 @@ use aya::{Ebpf, EbpfLoader};
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
 use netstage_host::netns::{Namespace, ethtool};
 use netstage_wire::ethernet::{Mac, ethertype};
-use netstage_wire::mpls::{Entry, Label};
+use netstage_wire::mpls::{LabelStackEntry, LabelValue};
 use std::any::Any;
 use std::time::{Duration, Instant};
 
@@ -24,16 +24,16 @@ pub const RUN: u32 = 1 << 20;
 const BATCH: u32 = 64;
 
 /// Network of generator, router and receiver, which exists as long as this value.
-pub struct Stage {
+pub struct BenchNetwork {
     pub tester: Namespace,
     pub router: Namespace,
     /// Forwarder that must be kept alive.
-    pub between: Box<dyn Any>,
+    pub forwarder: Box<dyn Any>,
 }
 
-impl Stage {
+impl BenchNetwork {
     /// Creates a router's namespace between two links, or a single link.
-    pub fn new(is_single_link: bool) -> Outcome<Stage> {
+    pub fn new(is_single_link: bool) -> BenchResult<BenchNetwork> {
         let (tester, router) = (Namespace::new()?, Namespace::new()?);
         let links = match is_single_link {
             true => vec![(("from", SENDER), (&tester, "to", RECEIVER))],
@@ -43,11 +43,11 @@ impl Stage {
             let end = VethEnd { namespace: &tester, name, mac };
             create_veth(end, VethEnd { namespace, name: other, mac: other_mac }, VethOptions::default())?;
             for (namespace, name) in [(&tester, name), (namespace, other)] {
-                ethtool::offloads_off(namespace, name)?;
+                ethtool::disable_offloads(namespace, name)?;
                 Netlink::open(namespace)?.set_up(name)?;
             }
         }
-        Ok(Stage { tester, router, between: Box::new(()) })
+        Ok(BenchNetwork { tester, router, forwarder: Box::new(()) })
     }
 }
 
@@ -59,7 +59,7 @@ pub struct Frames {
     /// Number of destination networks.
     pub networks: u32,
     /// Label of the packets.
-    pub label: Option<Label>,
+    pub label: Option<LabelValue>,
     /// Frame length in bytes including the check sequence.
     pub length: usize,
 }
@@ -69,8 +69,9 @@ impl Frames {
     pub fn template(&self) -> Vec<u8> {
         let kind = if self.label.is_some() { ethertype::MPLS } else { ethertype::IPV4 };
         let mut frame = [&IN[..], &SENDER, &kind.to_be_bytes()].concat();
-        let entry = self.label.map(|label| Entry { label, traffic_class: 0, bottom: true, ttl: 64 });
-        frame.extend(entry.into_iter().flat_map(Entry::to_bytes));
+        let entry =
+            self.label.map(|label| LabelStackEntry { label, traffic_class: 0, bottom: true, ttl: 64 });
+        frame.extend(entry.into_iter().flat_map(LabelStackEntry::to_bytes));
         // On a wire, four bytes of the frame are its check sequence.
         let bytes = (self.length - 4 - frame.len()) as u16;
         let mut packet = vec![0; bytes.into()];
@@ -84,7 +85,7 @@ impl Frames {
         frame
     }
 
-    fn load(&self, names: &[&str], frame: &[u8]) -> Outcome<Ebpf> {
+    fn load(&self, names: &[&str], frame: &[u8]) -> BenchResult<Ebpf> {
         let mut start_of_frame = [0_u64; 6];
         for (word, bytes) in start_of_frame.iter_mut().zip(frame.as_chunks::<8>().0) {
             *word = u64::from_ne_bytes(*bytes);
@@ -108,7 +109,7 @@ impl Frames {
 }
 
 /// Returns received frames per second.
-pub fn rate(tester: &Namespace, frames: Frames) -> Outcome<f64> {
+pub fn rate(tester: &Namespace, frames: Frames) -> BenchResult<f64> {
     let from = Netlink::open(tester)?.link("from")?.index;
     tester.run(|| {
         let frame = frames.template();
@@ -129,7 +130,7 @@ pub fn rate(tester: &Namespace, frames: Frames) -> Outcome<f64> {
 }
 
 /// Attaches the receiver, which counts and drops arriving frames until the returned value is dropped.
-pub fn receive(tester: &Namespace) -> Outcome<Ebpf> {
+pub fn receive(tester: &Namespace) -> BenchResult<Ebpf> {
     let to = Netlink::open(tester)?.link("to")?.index;
     let none = Frames { generator: "", networks: 1, label: None, length: 64 };
     let mut program = none.load(&["receive"], &none.template())?;
@@ -138,7 +139,7 @@ pub fn receive(tester: &Namespace) -> Outcome<Ebpf> {
     Ok(program)
 }
 
-fn generate(program: &mut Ebpf, name: &str, frame: &[u8], from: u32) -> Outcome<()> {
+fn generate(program: &mut Ebpf, name: &str, frame: &[u8], from: u32) -> BenchResult<()> {
     // struct xdp_md: data, data_end, data_meta, ingress interface, queue, egress interface.
     let context = [0, frame.len() as u32, 0, from, 0, 0];
     let context: Vec<u8> = context.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
@@ -153,7 +154,7 @@ fn generate(program: &mut Ebpf, name: &str, frame: &[u8], from: u32) -> Outcome<
     Ok(())
 }
 
-pub fn received(program: &Ebpf) -> Outcome<u64> {
+pub fn received(program: &Ebpf) -> BenchResult<u64> {
     let map = program.map("seen").ok_or("seen")?;
     let counts: PerCpuArray<&MapData, u64> = PerCpuArray::try_from(map)?;
     Ok(counts.get(&0, 0)?.iter().sum())

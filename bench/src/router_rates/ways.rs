@@ -1,24 +1,24 @@
 //! Forwarders between generator and receiver.
 
-use super::Outcome;
-use super::open_vswitch::{self, Task};
-use super::stage::{Frames, IN, OUT, RATES, RECEIVER, RUN, SENDER, Stage, rate, receive, received};
+use super::BenchResult;
+use super::open_vswitch::{self, SwitchOperation};
+use super::stage::{BenchNetwork, Frames, IN, OUT, RATES, RECEIVER, RUN, SENDER, rate, receive, received};
 use aya::EbpfLoader;
 use aya::programs::{Xdp, XdpMode};
-use netstage_core::forward::Model;
-use netstage_core::forward::lpm::Shape;
+use netstage_core::forward::TunnelModel;
+use netstage_core::forward::lpm::LpmShape;
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::netlink::Netlink;
-use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::{Namespace, ethtool, spawn_in};
 use netstage_router::fast_path::FastPath;
-use netstage_router::fib::{Fib, Interface};
+use netstage_router::fib::{Fib, FibInterface};
 use netstage_router::tables::{Sizes, Tables};
-use netstage_routing::source::path::{Change, Destination, Meaning, Path};
+use netstage_routing::source::path::{Destination, LabelAction, RoutePath, SourceChange};
 use netstage_scenario::tester::Operation;
 use netstage_tester::form::{self, Destinations};
-use netstage_tester::generator::{self, End, Stream};
-use netstage_wire::mpls::Label;
+use netstage_tester::generator::{self, FrameStream, TrialStop};
+use netstage_wire::mpls::LabelValue;
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
@@ -37,7 +37,7 @@ const NEXT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
 
 /// Setup between generator and receiver.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Way {
+pub enum Datapath {
     /// Unmodified frames, which gives the maximum rate.
     Bare,
     /// Generator of the router tester, with numbers, timestamps and checksums.
@@ -56,88 +56,98 @@ pub enum Way {
     SwitchPop,
 }
 
-impl Way {
-    pub const ALL: &[Way] = &[
-        Way::Bare,
-        Way::Stamped,
-        Way::Scattered,
-        Way::Trafgen,
-        Way::Kernel,
-        Way::FibLookup,
-        Way::Ip(FEW),
-        Way::Ip(USUAL),
-        Way::Ip(MANY),
-        Way::Push,
-        Way::Swap,
-        Way::Pop,
-        Way::SwitchPush,
-        Way::SwitchSwap,
-        Way::SwitchPop,
+impl Datapath {
+    pub const ALL: &[Datapath] = &[
+        Datapath::Bare,
+        Datapath::Stamped,
+        Datapath::Scattered,
+        Datapath::Trafgen,
+        Datapath::Kernel,
+        Datapath::FibLookup,
+        Datapath::Ip(FEW),
+        Datapath::Ip(USUAL),
+        Datapath::Ip(MANY),
+        Datapath::Push,
+        Datapath::Swap,
+        Datapath::Pop,
+        Datapath::SwitchPush,
+        Datapath::SwitchSwap,
+        Datapath::SwitchPop,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
-            Way::Bare => "bare live frames",
-            Way::Stamped => "generator of the tester",
-            Way::Scattered => "generator of these rates",
-            Way::Trafgen => "trafgen",
-            Way::Kernel => "kernel IPv4, 50,000 routes",
-            Way::FibLookup => "XDP FIB lookup, 50,000 routes",
-            Way::Ip(FEW) => "IPv4, 10 routes",
-            Way::Ip(USUAL) => "IPv4, 50,000 routes",
-            Way::Ip(_) => "IPv4, 1,000,000 routes",
-            Way::Push => "PUSH, 50,000 routes",
-            Way::Swap => "SWAP",
-            Way::Pop => "POP, 50,000 routes",
-            Way::SwitchPush => "Open vSwitch PUSH",
-            Way::SwitchSwap => "Open vSwitch SWAP",
-            Way::SwitchPop => "Open vSwitch POP",
+            Datapath::Bare => "bare live frames",
+            Datapath::Stamped => "generator of the tester",
+            Datapath::Scattered => "generator of these rates",
+            Datapath::Trafgen => "trafgen",
+            Datapath::Kernel => "kernel IPv4, 50,000 routes",
+            Datapath::FibLookup => "XDP FIB lookup, 50,000 routes",
+            Datapath::Ip(FEW) => "IPv4, 10 routes",
+            Datapath::Ip(USUAL) => "IPv4, 50,000 routes",
+            Datapath::Ip(_) => "IPv4, 1,000,000 routes",
+            Datapath::Push => "PUSH, 50,000 routes",
+            Datapath::Swap => "SWAP",
+            Datapath::Pop => "POP, 50,000 routes",
+            Datapath::SwitchPush => "Open vSwitch PUSH",
+            Datapath::SwitchSwap => "Open vSwitch SWAP",
+            Datapath::SwitchPop => "Open vSwitch POP",
         }
     }
 
     /// Creates the network on which the setup is measured.
-    pub fn prepare(self) -> Outcome<Stage> {
-        let is_direct = matches!(self, Way::Bare | Way::Stamped | Way::Scattered | Way::Trafgen);
-        let mut stage = Stage::new(is_direct)?;
+    pub fn prepare(self) -> BenchResult<BenchNetwork> {
+        let is_direct =
+            matches!(self, Datapath::Bare | Datapath::Stamped | Datapath::Scattered | Datapath::Trafgen);
+        let mut stage = BenchNetwork::new(is_direct)?;
         let router = &stage.router;
         let between: Box<dyn Any> = match self {
-            Way::Bare | Way::Stamped | Way::Scattered => Box::new(()),
-            Way::Trafgen => Box::new(open_vswitch::installed("trafgen", "netsniff-ng")?),
-            Way::Kernel => Box::new(by_kernel(router)?),
-            Way::FibLookup => Box::new(by_fib_lookup(router)?),
-            Way::Ip(_) | Way::Push | Way::Swap | Way::Pop => Box::new(by_program(router, self)?),
-            Way::SwitchPush => Box::new(open_vswitch::Switch::start(router, Task::Push(SWAPPED))?),
-            Way::SwitchSwap => Box::new(open_vswitch::Switch::start(router, Task::Swap(LABEL, SWAPPED))?),
-            Way::SwitchPop => Box::new(open_vswitch::Switch::start(router, Task::Pop(LABEL))?),
+            Datapath::Bare | Datapath::Stamped | Datapath::Scattered => Box::new(()),
+            Datapath::Trafgen => Box::new(open_vswitch::installed("trafgen", "netsniff-ng")?),
+            Datapath::Kernel => Box::new(by_kernel(router)?),
+            Datapath::FibLookup => Box::new(by_fib_lookup(router)?),
+            Datapath::Ip(_) | Datapath::Push | Datapath::Swap | Datapath::Pop => {
+                Box::new(by_program(router, self)?)
+            }
+            Datapath::SwitchPush => {
+                Box::new(open_vswitch::Switch::start(router, SwitchOperation::Push(SWAPPED))?)
+            }
+            Datapath::SwitchSwap => {
+                Box::new(open_vswitch::Switch::start(router, SwitchOperation::Swap(LABEL, SWAPPED))?)
+            }
+            Datapath::SwitchPop => {
+                Box::new(open_vswitch::Switch::start(router, SwitchOperation::Pop(LABEL))?)
+            }
         };
-        stage.between = between;
+        stage.forwarder = between;
         Ok(stage)
     }
 
     /// Returns received frames per second.
-    pub fn rate(self, stage: &Stage, length: usize) -> Outcome<f64> {
+    pub fn rate(self, stage: &BenchNetwork, length: usize) -> BenchResult<f64> {
         let networks = match self {
-            Way::Ip(networks) => networks,
+            Datapath::Ip(networks) => networks,
             _ => USUAL,
         };
-        let is_labeled = matches!(self, Way::Swap | Way::Pop | Way::SwitchSwap | Way::SwitchPop);
-        let label = Label::new(LABEL).filter(|_| is_labeled);
-        let generator = if self == Way::Bare { "bare" } else { "scatter" };
+        let is_labeled =
+            matches!(self, Datapath::Swap | Datapath::Pop | Datapath::SwitchSwap | Datapath::SwitchPop);
+        let label = LabelValue::new(LABEL).filter(|_| is_labeled);
+        let generator = if self == Datapath::Bare { "bare" } else { "scatter" };
         let frames = Frames { generator, networks, label, length };
         match self {
-            Way::Stamped => by_tester(stage, length),
-            Way::Trafgen => by_trafgen(stage, frames),
+            Datapath::Stamped => by_tester(stage, length),
+            Datapath::Trafgen => by_trafgen(stage, frames),
             _ => rate(&stage.tester, frames),
         }
     }
 }
 
 /// Returns the rate of the tester's generator at an unattainable requested rate.
-fn by_tester(stage: &Stage, length: usize) -> Outcome<f64> {
+fn by_tester(stage: &BenchNetwork, length: usize) -> BenchResult<f64> {
     let receiver = receive(&stage.tester)?;
     let from = Netlink::open(&stage.tester)?.link("from")?.index;
-    let stream = Stream {
-        form: form::sent(Operation::Ip, Vec::new(), Ipv4Addr::new(10, 0, 0, 2).into(), [SENDER, IN]),
+    let stream = FrameStream {
+        form: form::sent_template(Operation::Ip, Vec::new(), Ipv4Addr::new(10, 0, 0, 2).into(), [SENDER, IN]),
         to: Destinations { first: Ipv4Addr::from(FIRST).into(), networks: USUAL, peers: 1 },
         // Without Ethernet header and check sequence.
         lengths: vec![(length - 18) as u16],
@@ -145,15 +155,15 @@ fn by_tester(stage: &Stage, length: usize) -> Outcome<f64> {
         number: 0,
         rate: 50e6,
         frames: RUN.into(),
-        most_lost_ns: u64::MAX,
+        max_lost_ns: u64::MAX,
     };
-    let (before, end) = (received(&receiver)?, End::default());
+    let (before, end) = (received(&receiver)?, TrialStop::default());
     let mut start_ns = 0;
     let start = || {
         start_ns = monotonic_ns();
         start_ns
     };
-    let sent = stage.tester.run(|| generator::in_kernel(&stream, from, start, &end))??;
+    let sent = stage.tester.run(|| generator::send_in_kernel(&stream, from, start, &end))??;
     std::thread::sleep(Duration::from_millis(20));
     let arrived = received(&receiver)? - before;
     if arrived < sent.sent {
@@ -164,7 +174,7 @@ fn by_tester(stage: &Stage, length: usize) -> Outcome<f64> {
 }
 
 /// Returns the rate of trafgen for the same frame, measured for a second.
-fn by_trafgen(stage: &Stage, frames: Frames) -> Outcome<f64> {
+fn by_trafgen(stage: &BenchNetwork, frames: Frames) -> BenchResult<f64> {
     let receiver = receive(&stage.tester)?;
     let bytes: Vec<String> = frames.template().iter().map(|byte| byte.to_string()).collect();
     let file = std::env::temp_dir().join(format!("netstage-trafgen-{}.conf", std::process::id()));
@@ -190,15 +200,15 @@ fn by_trafgen(stage: &Stage, frames: Frames) -> Outcome<f64> {
 }
 
 /// Configures the kernel to forward, with a route to each network.
-fn by_kernel(router: &Namespace) -> Outcome<()> {
+fn by_kernel(router: &Namespace) -> BenchResult<()> {
     router.sysctl("net/ipv4/ip_forward", "1")?;
     let mut netlink = Netlink::open(router)?;
     netlink.add_address("in", [10, 0, 0, 1].into(), 24)?;
     netlink.add_address("out", [10, 0, 1, 1].into(), 24)?;
-    netlink.add_neighbour("out", NEXT.into(), RECEIVER)?;
+    netlink.add_neighbor("out", NEXT.into(), RECEIVER)?;
     for network in 0..USUAL {
         let destination = (Ipv4Addr::from(FIRST + (network << 8)).into(), 24);
-        let route = Route {
+        let route = StaticRoute {
             destination,
             gateway: Some(NEXT.into()),
             link: "out",
@@ -208,12 +218,12 @@ fn by_kernel(router: &Namespace) -> Outcome<()> {
         netlink.add_route(&route)?;
     }
     // Redirected frames arrive only if NAPI is enabled, by generic receive offload or by a program.
-    ethtool::switch_on(router, "in", &["rx-gro".into()])?;
+    ethtool::enable_features(router, "in", &["rx-gro".into()])?;
     Ok(())
 }
 
 /// Attaches a minimal program that forwards by the kernel's routes.
-fn by_fib_lookup(router: &Namespace) -> Outcome<aya::Ebpf> {
+fn by_fib_lookup(router: &Namespace) -> BenchResult<aya::Ebpf> {
     by_kernel(router)?;
     let mut netlink = Netlink::open(router)?;
     let links = [("forward", netlink.link("in")?.index), ("pass", netlink.link("out")?.index)];
@@ -227,40 +237,40 @@ fn by_fib_lookup(router: &Namespace) -> Outcome<aya::Ebpf> {
 }
 
 /// Attaches the router's program, with a route to each network.
-fn by_program(router: &Namespace, way: Way) -> Outcome<Tables> {
-    let shape = |first| Shape { first, rows: 16 };
+fn by_program(router: &Namespace, way: Datapath) -> BenchResult<Tables> {
+    let shape = |first| LpmShape { first, rows: 16 };
     let sizes = Sizes { tables: vec![(shape(24), shape(16))], targets: 16, hops: 16 };
     let fast_path = FastPath::load(sizes.capacity(), 1)?;
     let mut tables = Tables::new(sizes, vec![0, 0], 1, Some(fast_path));
-    let interface = |mac| Interface { mac, mtu: 1500, table: 0, mpls: true };
-    let mut fib = Fib::new(vec![interface(IN), interface(OUT)], 1, Model::Uniform);
+    let interface = |mac| FibInterface { mac, mtu: 1500, table: 0, mpls: true };
+    let mut fib = Fib::new(vec![interface(IN), interface(OUT)], 1, TunnelModel::Uniform);
     let next = IpAddr::from(NEXT);
-    fib.set_neighbour(&mut tables, (1, next), Some(RECEIVER));
+    fib.set_neighbor(&mut tables, (1, next), Some(RECEIVER));
     let path = |labels: &[u32]| {
-        let labels = labels.iter().filter_map(|number| Label::new(*number)).collect();
-        Destination::Paths(vec![Path { interface: 1, via: Some(next), labels }])
+        let labels = labels.iter().filter_map(|number| LabelValue::new(*number)).collect();
+        Destination::Paths(vec![RoutePath { interface: 1, via: Some(next), labels }])
     };
     let to_text = |refused| format!("{refused}");
-    let label = Label::new(LABEL).ok_or("a label")?;
+    let label = LabelValue::new(LABEL).ok_or("a label")?;
     let (routes, networks) = match way {
-        Way::Swap => (None, 0),
-        Way::Push => (Some(path(&[SWAPPED])), USUAL),
-        Way::Ip(networks) => (Some(path(&[])), networks),
+        Datapath::Swap => (None, 0),
+        Datapath::Push => (Some(path(&[SWAPPED])), USUAL),
+        Datapath::Ip(networks) => (Some(path(&[])), networks),
         _ => (Some(path(&[])), USUAL),
     };
     let meaning = match way {
-        Way::Swap => Meaning::Forward(path(&[SWAPPED])),
-        _ => Meaning::Pop { table: 0 },
+        Datapath::Swap => LabelAction::Forward(path(&[SWAPPED])),
+        _ => LabelAction::Pop { table: 0 },
     };
-    fib.apply(&mut tables, &Change::Label(label, Some(meaning))).map_err(to_text)?;
+    fib.apply(&mut tables, &SourceChange::Label(label, Some(meaning))).map_err(to_text)?;
     for network in 0..networks {
         let prefix = (0, (Ipv4Addr::from(FIRST + (network << 8)).into(), 24));
-        fib.apply(&mut tables, &Change::Route(prefix, routes.clone())).map_err(to_text)?;
+        fib.apply(&mut tables, &SourceChange::Route(prefix, routes.clone())).map_err(to_text)?;
     }
     let (in_index, out_index) =
         (Netlink::open(router)?.link("in")?.index, Netlink::open(router)?.link("out")?.index);
     let program = tables.fast_path_mut().ok_or("the program is loaded")?;
-    router.run(|| -> Outcome<()> {
+    router.run(|| -> BenchResult<()> {
         program.attach(0, 0, in_index, IN, None)?;
         program.attach(1, 0, out_index, OUT, None)?;
         Ok(())

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Results of one agent in one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct AgentReport {
     /// Name of the node the agent represents.
     pub node: String,
     /// Flows, in the order of the assignment.
@@ -20,8 +20,8 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usage: Vec<Usage>,
     /// Window changes of the watched flows sent by the agent.
-    #[serde(default, skip_serializing_if = "Watched::is_empty")]
-    pub watched: Watched,
+    #[serde(default, skip_serializing_if = "WatchedWindows::is_empty")]
+    pub watched: WatchedWindows,
     /// Services of which it is the client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceResult>,
@@ -83,7 +83,7 @@ pub struct FlowResult {
     /// Set on the sending side.
     pub sends: bool,
     /// Counters of each bin.
-    pub bins: Vec<Counts>,
+    pub bins: Vec<BinCounts>,
     /// Sender's TCP state at the end of each bin; empty without detail and for other transports.
     pub tcp: Vec<TcpSample>,
     /// Delays in each bin, where this side measures them; empty without detail.
@@ -118,7 +118,7 @@ pub struct FlowResult {
 
 /// Counters of one bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct BinCounts {
     /// Packets sent (sender).
     pub sent: u64,
     /// Payload bytes handed to the transport (sender).
@@ -141,9 +141,9 @@ pub struct Counts {
     pub bit_errors: u64,
 }
 
-impl Counts {
+impl BinCounts {
     /// Adds other counters. Sums saturate, because a remote host may report any number.
-    pub fn add(&mut self, more: &Counts) {
+    pub fn add(&mut self, more: &BinCounts) {
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
         add(&mut self.sent, more.sent);
         add(&mut self.sent_bytes, more.sent_bytes);
@@ -226,7 +226,7 @@ pub struct Schedule {
 
 /// Completed bin of one side of a flow, reported during the run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EndedBin {
+pub struct CompletedBin {
     /// Number of the flow.
     pub flow: u32,
     /// Set on the sending side.
@@ -234,7 +234,7 @@ pub struct EndedBin {
     /// Number of the bin.
     pub bin: u32,
     /// Counters at the end of the bin; the report may add to them.
-    pub counts: Counts,
+    pub counts: BinCounts,
     /// Sender's TCP state at the end of the bin, where requested.
     pub tcp: Option<TcpSample>,
     /// Delays of its packets, where this side measures them.
@@ -243,7 +243,7 @@ pub struct EndedBin {
 
 /// Window changes of a TCP flow in a completed bin, reported during the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EndedWindow {
+pub struct CompletedWindow {
     /// Flow, or one direction of it.
     pub subject: String,
     /// Number of the bin.
@@ -255,7 +255,7 @@ pub struct EndedWindow {
 /// VPN flow at its ingress provider edge router at the end of a completed bin, reported while the run goes
 /// on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EndedVpn {
+pub struct CompletedVpn {
     /// Name of the VPN.
     pub vpn: String,
     /// Number of the bin.
@@ -270,18 +270,18 @@ pub struct EndedVpn {
 
 /// Bins completed since the previous message.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ended {
+pub struct CompletedBins {
     /// Bins of flow sides.
-    pub bins: Vec<EndedBin>,
+    pub bins: Vec<CompletedBin>,
     /// Bins of watched windows.
-    pub windows: Vec<EndedWindow>,
+    pub windows: Vec<CompletedWindow>,
     /// Bins of VPN flows.
-    pub vpns: Vec<EndedVpn>,
+    pub vpns: Vec<CompletedVpn>,
 }
 
-impl Ended {
+impl CompletedBins {
     /// Appends bins completed later.
-    pub fn extend(&mut self, later: Ended) {
+    pub fn extend(&mut self, later: CompletedBins) {
         self.bins.extend(later.bins);
         self.windows.extend(later.windows);
         self.vpns.extend(later.vpns);
@@ -290,7 +290,7 @@ impl Ended {
 
 /// Window changes of the watched TCP flows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Watched {
+pub struct WatchedWindows {
     /// Bins of each flow, with the subject of the flow.
     pub flows: Vec<(String, Vec<Bin>)>,
     /// Events the kernel dropped because its buffer was full.
@@ -299,10 +299,10 @@ pub struct Watched {
     pub missing: Vec<String>,
 }
 
-impl Watched {
+impl WatchedWindows {
     /// Reports whether nothing was watched.
     pub fn is_empty(&self) -> bool {
-        *self == Watched::default()
+        *self == WatchedWindows::default()
     }
 }
 

@@ -2,14 +2,14 @@
 
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Application;
-use netstage_scenario::plan::{FlowGroup, Program};
+use netstage_scenario::plan::{FlowGroup, ServiceProgram};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// End of a service at which a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Role {
+pub enum ServiceRole {
     /// Listens, and sends the requested data.
     Server,
     /// Connects and requests data.
@@ -19,7 +19,7 @@ pub enum Role {
 /// Workload of a service's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Task {
+pub enum ServiceWorkload {
     /// FTP download of one file.
     Ftp {
         /// Size of the file, bytes.
@@ -34,32 +34,32 @@ pub enum Task {
     },
 }
 
-impl Task {
+impl ServiceWorkload {
     /// Returns the workload of a flow group, or `None` when it has no third-party program.
-    pub fn new(group: &FlowGroup) -> Option<Task> {
+    pub fn new(group: &FlowGroup) -> Option<ServiceWorkload> {
         match (group.program?, group.traffic.application()?) {
-            (Program::Ftp, Application::Transfers(transfers)) => {
-                Some(Task::Ftp { size: transfers.size.mean as u64 })
+            (ServiceProgram::Ftp, Application::Transfers(transfers)) => {
+                Some(ServiceWorkload::Ftp { size: transfers.size.mean as u64 })
             }
-            (Program::Iscsi, Application::BlockStorage(storage)) => {
-                Some(Task::Iscsi { block: storage.block, queue_depth: storage.queue_depth })
+            (ServiceProgram::Iscsi, Application::BlockStorage(storage)) => {
+                Some(ServiceWorkload::Iscsi { block: storage.block, queue_depth: storage.queue_depth })
             }
             _ => None,
         }
     }
 
     /// Returns the program that carries out this workload.
-    pub fn program(&self) -> Program {
+    pub fn program(&self) -> ServiceProgram {
         match self {
-            Task::Ftp { .. } => Program::Ftp,
-            Task::Iscsi { .. } => Program::Iscsi,
+            ServiceWorkload::Ftp { .. } => ServiceProgram::Ftp,
+            ServiceWorkload::Iscsi { .. } => ServiceProgram::Iscsi,
         }
     }
 
     /// Returns the server port of the data connection.
     pub fn data_port(&self, server: SocketAddr) -> u16 {
         // FTP uses its first connection for commands only.
-        server.port().saturating_add(u16::from(matches!(self, Task::Ftp { .. })))
+        server.port().saturating_add(u16::from(matches!(self, ServiceWorkload::Ftp { .. })))
     }
 }
 

@@ -1,10 +1,10 @@
 //! Assignments for agents. They are sent as JSON inside messages of the agent protocol; [`VERSION`] is
 //! incremented by every change that an older agent would misread.
 
-use crate::service::{Role, Task};
+use crate::service::{ServiceRole, ServiceWorkload};
 use crate::watch::FlowSpec;
 use netstage_core::time::{Duration, Instant};
-use netstage_core::traffic::{Pattern, Traffic};
+use netstage_core::traffic::{FlowTraffic, Pattern};
 use netstage_core::{quantity::BitRate, tcp};
 use netstage_scenario::plan::Plan;
 use serde::{Deserialize, Serialize};
@@ -66,20 +66,20 @@ impl Assignment {
     /// Returns the number and local endpoint of each received flow and of each service. A client's port is not
     /// known in advance, and is zero.
     pub fn received(&self) -> impl Iterator<Item = (u32, SocketAddr)> {
-        let flows = self.flows.iter().filter(|flow| flow.side == Side::Receive);
-        let services = self.services.iter().map(|service| (service.id, service.own()));
+        let flows = self.flows.iter().filter(|flow| flow.side == FlowSide::Receive);
+        let services = self.services.iter().map(|service| (service.id, service.local_endpoint()));
         flows.map(|flow| (flow.id, flow.destination)).chain(services)
     }
 
     /// Returns the numbers of the sent flows and of the services.
     pub fn sent(&self) -> impl Iterator<Item = u32> {
-        let flows = self.flows.iter().filter(|flow| flow.side == Side::Send).map(|flow| flow.id);
+        let flows = self.flows.iter().filter(|flow| flow.side == FlowSide::Send).map(|flow| flow.id);
         flows.chain(self.services.iter().map(|service| service.id))
     }
 }
 
 /// Maximum number of hosts with which one host compares clocks.
-pub const MOST_ASKED: usize = 64;
+pub const MAX_CLOCK_PEERS: usize = 64;
 
 /// Clock comparison by STAMP (RFC 8762, authenticated, with monotonic clocks as timestamps). It is available
 /// from the preparation of the run until the next run is prepared or the controller is gone.
@@ -105,9 +105,9 @@ pub struct ServiceTask {
     /// Number of the service among the flows of the run.
     pub id: u32,
     /// Local role.
-    pub role: Role,
+    pub role: ServiceRole,
     /// Workload of the programs.
-    pub task: Task,
+    pub task: ServiceWorkload,
     /// Address of the client.
     pub source: IpAddr,
     /// Address and port at which the server listens.
@@ -118,13 +118,13 @@ pub struct ServiceTask {
 
 impl ServiceTask {
     /// Returns the local endpoint: the server's address and port, or the client's address with port zero.
-    pub fn own(&self) -> SocketAddr {
-        self.endpoint(self.role == Role::Server)
+    pub fn local_endpoint(&self) -> SocketAddr {
+        self.endpoint(self.role == ServiceRole::Server)
     }
 
     /// Returns the remote endpoint, in the same form.
-    pub fn other(&self) -> SocketAddr {
-        self.endpoint(self.role == Role::Client)
+    pub fn remote_endpoint(&self) -> SocketAddr {
+        self.endpoint(self.role == ServiceRole::Client)
     }
 
     /// Returns the server port of the data connection.
@@ -155,15 +155,15 @@ pub struct FlowTask {
     /// Number of the flow, unique in the run and carried in its packets.
     pub id: u32,
     /// Local side.
-    pub side: Side,
+    pub side: FlowSide,
     /// Transport and its options.
-    pub transport: Transport,
+    pub transport: TaskTransport,
     /// Address and port of the sender; port 0 lets the system choose.
     pub source: SocketAddr,
     /// Address and port of the receiver, or the group of a multicast flow.
     pub destination: SocketAddr,
     /// Pattern by which bytes are handed to the transport.
-    pub traffic: Traffic,
+    pub traffic: FlowTraffic,
     /// Start of the flow, relative to the start of the run.
     pub start: Duration,
     /// Time at which the application stops sending.
@@ -182,7 +182,7 @@ impl FlowTask {
     /// Returns a UDP flow with number 1 that begins at the start of the run and records no details.
     pub fn udp(
         name: &str,
-        side: Side,
+        side: FlowSide,
         [source, destination]: [SocketAddr; 2],
         pattern: Pattern,
         stop: Duration,
@@ -191,7 +191,7 @@ impl FlowTask {
             name: name.into(),
             id: 1,
             side,
-            transport: Transport::Udp(UdpOptions::default()),
+            transport: TaskTransport::Udp(UdpOptions::default()),
             source,
             destination,
             traffic: pattern.into(),
@@ -207,7 +207,7 @@ impl FlowTask {
 /// Side of a flow. One-ended transports have a sender only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Side {
+pub enum FlowSide {
     /// Sender.
     Send,
     /// Receiver.
@@ -217,7 +217,7 @@ pub enum Side {
 /// Transport of a flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Transport {
+pub enum TaskTransport {
     /// TCP of the host's kernel.
     Tcp(TcpOptions),
     /// UDP.
@@ -281,8 +281,8 @@ pub struct OneEnded {
     pub limit: Option<BitRate>,
 }
 
-impl From<&tcp::Config> for TcpOptions {
-    fn from(config: &tcp::Config) -> TcpOptions {
+impl From<&tcp::TcpConfig> for TcpOptions {
+    fn from(config: &tcp::TcpConfig) -> TcpOptions {
         let name = match config.algorithm {
             tcp::Algorithm::Cubic | tcp::Algorithm::LinuxCubic => "cubic",
             tcp::Algorithm::Reno | tcp::Algorithm::NewReno | tcp::Algorithm::Aimd { .. } => "reno",

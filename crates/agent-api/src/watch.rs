@@ -29,29 +29,29 @@ pub struct FlowSpec {
     /// Subject under which the observations are recorded.
     pub subject: String,
     /// Sender.
-    pub source: End,
+    pub source: WatchedEndpoint,
     /// Receiver.
-    pub destination: End,
+    pub destination: WatchedEndpoint,
 }
 
 /// Endpoint of the connections to watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct End {
+pub struct WatchedEndpoint {
     /// IP address.
     pub address: IpAddr,
     /// Port, or `None` where the program chooses it.
     pub port: Option<u16>,
 }
 
-impl End {
+impl WatchedEndpoint {
     /// Returns the endpoint that matches any port of an address.
-    pub fn any(address: IpAddr) -> End {
-        End { address, port: None }
+    pub fn any(address: IpAddr) -> WatchedEndpoint {
+        WatchedEndpoint { address, port: None }
     }
 
     /// Returns the endpoint that matches one address and port.
-    pub fn at(address: SocketAddr) -> End {
-        End { address: address.ip(), port: Some(address.port()) }
+    pub fn at(address: SocketAddr) -> WatchedEndpoint {
+        WatchedEndpoint { address: address.ip(), port: Some(address.port()) }
     }
 
     /// Reports whether a socket address belongs to this endpoint.

@@ -5,11 +5,11 @@
 
 use super::end::{EndReason, end};
 use super::{Spool, Worker};
-use crate::service::{Service, Shared};
+use crate::service::{AgentService, AgentShared};
 use netstage_agent_api::protocol::MAX_REQUEST_BYTES;
 use netstage_agent_api::protocol::generated::agent_server::AgentServer;
-use netstage_host::ender::Ender;
-use netstage_host::socket::{BindError, Socket};
+use netstage_host::ender::DaemonShutdown;
+use netstage_host::socket::{BindError, ControlSocket};
 use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -29,10 +29,10 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Agent that listens but does not serve yet.
-pub struct Agent {
-    listener: Listener,
+pub struct LocalAgent {
+    listener: ConnectionSource,
     spool: Spool,
-    ender: Ender,
+    ender: DaemonShutdown,
 }
 
 /// Error that prevents an agent from starting.
@@ -61,62 +61,62 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 /// Source of the controller's connection.
-enum Listener {
+enum ConnectionSource {
     /// Socket in the file system.
-    Socket(Socket),
+    Socket(ControlSocket),
     /// Agent's end of a socket pair.
     Pair(UnixStream),
 }
 
 /// Result of an agent's lifetime.
 #[derive(Debug)]
-pub struct Ended {
+pub struct AgentEnd {
     /// Reason why it ended.
     pub reason: EndReason,
     /// Reports that no controller has released.
-    pub kept: Vec<PathBuf>,
+    pub stored_reports: Vec<PathBuf>,
     /// Problems at the end, such as a report that could not be written.
     pub problems: Vec<String>,
 }
 
-impl Agent {
+impl LocalAgent {
     /// Listens on `socket`, which is created here and removed at the end. Only this user may connect. Reports
     /// are stored in the folder `spool`.
-    pub fn bind(socket: &Path, spool: &Path) -> Result<Agent, StartError> {
+    pub fn bind(socket: &Path, spool: &Path) -> Result<LocalAgent, StartError> {
         let spool = Spool::open(spool)
             .map_err(|error| StartError::Spool { path: spool.to_owned(), reason: error.to_string() })?;
-        let listener = Listener::Socket(Socket::bind(socket).map_err(StartError::Socket)?);
-        Ok(Agent { listener, spool, ender: Ender::default() })
+        let listener = ConnectionSource::Socket(ControlSocket::bind(socket).map_err(StartError::Socket)?);
+        Ok(LocalAgent { listener, spool, ender: DaemonShutdown::default() })
     }
 
     /// Returns an agent within the controller's own process, and the controller's end of the connection. Its
     /// reports are not spooled.
-    pub fn pair() -> io::Result<(Agent, UnixStream)> {
+    pub fn pair() -> io::Result<(LocalAgent, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
-        let listener = Listener::Pair(ours);
-        Ok((Agent { listener, spool: Spool::none(), ender: Ender::default() }, theirs))
+        let listener = ConnectionSource::Pair(ours);
+        Ok((LocalAgent { listener, spool: Spool::disabled(), ender: DaemonShutdown::default() }, theirs))
     }
 
     /// Returns the handle that interrupts the agent: traffic stops, and a connected controller may still
     /// fetch the report.
-    pub fn ender(&self) -> Ender {
+    pub fn shutdown_handle(&self) -> DaemonShutdown {
         self.ender.clone()
     }
 
     /// Serves on this thread until the agent ends. Runs have threads of their own.
-    pub fn serve(self, worker: impl Worker) -> io::Result<Ended> {
-        let Agent { listener, spool, ender } = self;
+    pub fn serve(self, worker: impl Worker) -> io::Result<AgentEnd> {
+        let LocalAgent { listener, spool, ender } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let end = watch::Sender::new(None);
-        let shared = Arc::new(Shared::new(Arc::new(spool), Arc::new(worker), end, None, Arc::default()));
+        let shared = Arc::new(AgentShared::new(Arc::new(spool), Arc::new(worker), end, None, Arc::default()));
         let reason = runtime.block_on(async {
-            tokio::spawn(pass_on(ender.subscribe(), Arc::clone(&shared)));
+            tokio::spawn(end_session_on_interrupt(ender.subscribe(), Arc::clone(&shared)));
             match listener {
-                Listener::Socket(mut socket) => {
+                ConnectionSource::Socket(mut socket) => {
                     let incoming = UnixListenerStream::new(socket.listener()?);
                     serve(incoming, Arc::clone(&shared)).await
                 }
-                Listener::Pair(stream) => {
+                ConnectionSource::Pair(stream) => {
                     stream.set_nonblocking(true)?;
                     let stream = tokio::net::UnixStream::from_std(stream)?;
                     // No other connection can follow: the agent then waits until it ends.
@@ -127,13 +127,13 @@ impl Agent {
         });
         // A worker that hangs must not keep the agent from ending.
         runtime.shutdown_background();
-        let (kept, problems) = shared.leftovers();
-        reason.map(|reason| Ended { reason, kept, problems })
+        let (kept, problems) = shared.unreleased_reports();
+        reason.map(|reason| AgentEnd { reason, stored_reports: kept, problems })
     }
 }
 
 /// Ends a controller session when the agent is interrupted.
-pub async fn pass_on(mut interrupted: watch::Receiver<bool>, shared: Arc<Shared>) {
+pub async fn end_session_on_interrupt(mut interrupted: watch::Receiver<bool>, shared: Arc<AgentShared>) {
     if interrupted.wait_for(|interrupted| *interrupted).await.is_ok() {
         end(&shared.end, EndReason::Interrupted);
     }
@@ -141,12 +141,13 @@ pub async fn pass_on(mut interrupted: watch::Receiver<bool>, shared: Arc<Shared>
 
 pub async fn serve<S>(
     incoming: impl Stream<Item = io::Result<S>> + Send + 'static,
-    shared: Arc<Shared>,
+    shared: Arc<AgentShared>,
 ) -> io::Result<EndReason>
 where
     S: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
-    let service = AgentServer::new(Service(Arc::clone(&shared))).max_decoding_message_size(MAX_REQUEST_BYTES);
+    let service =
+        AgentServer::new(AgentService(Arc::clone(&shared))).max_decoding_message_size(MAX_REQUEST_BYTES);
     let mut closing = shared.closing.subscribe();
     let server = tokio::spawn(tonic::transport::Server::builder().serve_with_incoming_shutdown(
         service,
@@ -155,7 +156,7 @@ where
             let _ = closing.wait_for(|closing| *closing).await;
         },
     ));
-    let reason = until_over(&shared).await;
+    let reason = wait_until_over(&shared).await;
     shared.closing.send_replace(true);
     match timeout(FLUSH_TIMEOUT, server).await {
         Ok(Ok(Err(error))) => Err(io::Error::other(error)),
@@ -164,11 +165,11 @@ where
 }
 
 /// Waits until a controller session is over and its run has stopped.
-pub async fn until_over(shared: &Shared) -> EndReason {
+pub async fn wait_until_over(shared: &AgentShared) -> EndReason {
     let mut end = shared.end.subscribe();
     let reason = wait_for_reason(&mut end, |reason| reason.is_some()).await;
     shared.stop();
-    let _ = timeout(DRAIN_TIMEOUT, shared.idle()).await;
+    let _ = timeout(DRAIN_TIMEOUT, shared.wait_until_idle()).await;
     if reason == EndReason::Interrupted && shared.is_attended() {
         let last = wait_for_reason(&mut end, |reason| reason != Some(EndReason::Interrupted));
         return timeout(DRAIN_TIMEOUT, last).await.unwrap_or(reason);

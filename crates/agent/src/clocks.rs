@@ -5,8 +5,8 @@
 use netstage_agent_api::task::ClockTask;
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::Duration;
-use netstage_host::keyed::Key;
-use netstage_traffic::stamp::{self, HmacKey, Reflector, Sending, Timescale};
+use netstage_host::keyed::PresharedKey;
+use netstage_traffic::stamp::{self, HmacKey, Reflector, StampSessionConfig, Timescale};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(3);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Clock comparison of one run. It answers other hosts until it is dropped.
-pub struct Clocks {
+pub struct ClockResponder {
     task: ClockTask,
     key: HmacKey,
     /// Pipe whose closing ends the answering thread.
@@ -28,25 +28,25 @@ pub struct Clocks {
     answering: Option<JoinHandle<()>>,
 }
 
-impl Clocks {
+impl ClockResponder {
     /// Starts to answer. An address that cannot be bound is skipped; the hosts that ask there get no answer.
-    pub fn begin(task: &ClockTask) -> Option<Clocks> {
-        let key = HmacKey::new(Key::parse(&task.key).ok()?.bytes());
+    pub fn start(task: &ClockTask) -> Option<ClockResponder> {
+        let key = HmacKey::new(PresharedKey::parse(&task.key).ok()?.bytes());
         let bind = |at: &SocketAddr| Reflector::bind(*at, Some(key.clone()), Timescale::Monotonic).ok();
         let reflectors: Vec<Reflector> = task.answers.iter().filter_map(bind).collect();
         let (ended, end) = io::pipe().ok()?;
         let answering = thread::Builder::new().name("clocks".into());
         let answering = answering.spawn(move || answer(reflectors, &ended)).ok()?;
-        Some(Clocks { task: task.clone(), key, end: Some(end), answering: Some(answering) })
+        Some(ClockResponder { task: task.clone(), key, end: Some(end), answering: Some(answering) })
     }
 
     /// Returns the prober for the other hosts.
-    pub fn asker(&self) -> Asker {
-        Asker { task: self.task.clone(), key: self.key.clone(), timeout: ANSWER_TIMEOUT }
+    pub fn prober(&self) -> ClockProber {
+        ClockProber { task: self.task.clone(), key: self.key.clone(), timeout: ANSWER_TIMEOUT }
     }
 }
 
-impl Drop for Clocks {
+impl Drop for ClockResponder {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(answering) = self.answering.take() {
@@ -56,18 +56,18 @@ impl Drop for Clocks {
 }
 
 /// Probes the clocks of the other hosts of a run.
-pub struct Asker {
+pub struct ClockProber {
     task: ClockTask,
     key: HmacKey,
     /// Time limit of an answer.
     timeout: Duration,
 }
 
-impl Asker {
+impl ClockProber {
     /// Probes all hosts at once. Returns the offset of each clock that answers, relative to the local clock.
-    pub fn ask(&self) -> Vec<(SocketAddr, ClockOffset)> {
+    pub fn probe(&self) -> Vec<(SocketAddr, ClockOffset)> {
         let one = |(source, target): (SocketAddr, SocketAddr)| {
-            let sending = Sending {
+            let sending = StampSessionConfig {
                 source: Some(source),
                 target,
                 key: Some(self.key.clone()),
@@ -109,7 +109,7 @@ fn answer(mut reflectors: Vec<Reflector>, ended: &PipeReader) {
 mod tests {
     use super::*;
 
-    fn task(key: &Key, answers: &[SocketAddr], asks: &[SocketAddr]) -> ClockTask {
+    fn task(key: &PresharedKey, answers: &[SocketAddr], asks: &[SocketAddr]) -> ClockTask {
         let source: SocketAddr = "127.0.0.1:0".parse().unwrap();
         ClockTask {
             key: key.to_hexadecimal(),
@@ -122,17 +122,17 @@ mod tests {
     fn a_clock_has_no_offset_to_itself_and_requests_with_another_key_are_not_answered() {
         let at: SocketAddr = "127.86.0.1:47041".parse().unwrap();
         let unbound: SocketAddr = "127.86.0.2:47041".parse().unwrap();
-        let (key, other) = (Key::generate().unwrap(), Key::generate().unwrap());
-        let answers = Clocks::begin(&task(&key, &[at], &[])).unwrap();
-        let asker = |key, asked| Clocks::begin(&task(key, &[], &[asked])).unwrap().asker();
-        let asks = asker(&key, at).ask();
+        let (key, other) = (PresharedKey::generate().unwrap(), PresharedKey::generate().unwrap());
+        let answers = ClockResponder::start(&task(&key, &[at], &[])).unwrap();
+        let asker = |key, asked| ClockResponder::start(&task(key, &[], &[asked])).unwrap().prober();
+        let asks = asker(&key, at).probe();
         let [(answered, offset)] = asks[..] else { panic!("{asks:?}") };
         assert_eq!(answered, at);
-        assert!(offset.may_be_none() && !offset.same_clock, "{offset:?}");
+        assert!(offset.may_be_zero() && !offset.same_clock, "{offset:?}");
         // These do not answer, whatever the timeout.
         for (key, asked) in [(&key, unbound), (&other, at)] {
-            let asker = Asker { timeout: Duration::from_millis(100), ..asker(key, asked) };
-            assert_eq!(asker.ask(), []);
+            let asker = ClockProber { timeout: Duration::from_millis(100), ..asker(key, asked) };
+            assert_eq!(asker.probe(), []);
         }
         drop(answers);
         // The address is free immediately, so that the next run can answer there.

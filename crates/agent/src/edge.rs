@@ -1,14 +1,14 @@
 //! Provider edge router as part of an agent's work. It forwards from the preparation of the run on, and is
 //! sampled while the run lasts.
 
-use super::work::{Totals, wait};
-use netstage_agent_api::protocol::{Refusal, RefusalKind};
-use netstage_agent_api::results::{EndedVpn, Usage, VpnResult, WindowSample};
+use super::work::{RunningTotals, wait};
+use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
+use netstage_agent_api::results::{CompletedVpn, Usage, VpnResult, WindowSample};
 use netstage_agent_api::task::{Assignment, EdgeTask};
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
 use netstage_pe::daemon::snapshot::FlowState;
-use netstage_pe::daemon::{Daemon, Error, Level};
+use netstage_pe::daemon::{Level, PeDaemon, PeError};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use nix::unistd::{SysconfVar, sysconf};
@@ -22,15 +22,15 @@ const SAMPLES_PER_BIN: u64 = 10;
 /// Forwarding router.
 ///
 /// Dropping it stops the router, because a prepared run may never start.
-pub struct Edge {
+pub struct ForwardingRouter {
     /// Present until the router is shut down.
-    daemon: Option<Daemon>,
+    daemon: Option<PeDaemon>,
     alarms: Arc<Mutex<Vec<String>>>,
 }
 
-impl Edge {
+impl ForwardingRouter {
     /// Starts to forward.
-    pub fn begin(task: &EdgeTask) -> Result<Edge, Refusal> {
+    pub fn start(task: &EdgeTask) -> Result<ForwardingRouter, OrderRefusal> {
         let alarms = Arc::new(Mutex::new(Vec::new()));
         let logged = Arc::clone(&alarms);
         let log = move |level, line: &str| {
@@ -38,8 +38,8 @@ impl Edge {
                 logged.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
             }
         };
-        let daemon = Daemon::begin_text(&task.configuration, Arc::new(log)).map_err(refusal)?;
-        Ok(Edge { daemon: Some(daemon), alarms })
+        let daemon = PeDaemon::begin_text(&task.configuration, Arc::new(log)).map_err(refusal)?;
+        Ok(ForwardingRouter { daemon: Some(daemon), alarms })
     }
 
     /// Samples the router from `epoch` until the assignment is over or `stop` becomes true, and reports
@@ -49,11 +49,11 @@ impl Edge {
         assignment: &Assignment,
         epoch: Epoch,
         stop: &AtomicBool,
-        totals: &Totals,
-    ) -> Watched {
+        totals: &RunningTotals,
+    ) -> RouterObservations {
         let bins = assignment.duration.0 / assignment.interval.0;
-        let mut watched = Watched::default();
-        let mut seen: Vec<Seen> = Vec::new();
+        let mut watched = RouterObservations::default();
+        let mut seen: Vec<VpnObservations> = Vec::new();
         if wait(epoch, Instant::ZERO, stop) {
             watched.usage.push(usage());
         }
@@ -61,9 +61,9 @@ impl Edge {
             if !wait(epoch, Instant(assignment.interval.0 / SAMPLES_PER_BIN * sample), stop) {
                 break;
             }
-            let Some(snapshot) = self.daemon.as_ref().and_then(Daemon::show) else { break };
+            let Some(snapshot) = self.daemon.as_ref().and_then(PeDaemon::show) else { break };
             if seen.is_empty() {
-                seen.extend(snapshot.flows.iter().map(Seen::new));
+                seen.extend(snapshot.flows.iter().map(VpnObservations::new));
             }
             let ends_bin = sample % SAMPLES_PER_BIN == 0;
             for (seen, flow) in seen.iter_mut().zip(&snapshot.flows) {
@@ -80,21 +80,21 @@ impl Edge {
     }
 
     /// Stops the router and returns its alarms.
-    pub fn end(mut self) -> Vec<String> {
-        self.daemon.take().map(Daemon::end);
+    pub fn stop(mut self) -> Vec<String> {
+        self.daemon.take().map(PeDaemon::end);
         std::mem::take(&mut *self.alarms.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Drop for Edge {
+impl Drop for ForwardingRouter {
     fn drop(&mut self) {
-        self.daemon.take().map(Daemon::end);
+        self.daemon.take().map(PeDaemon::end);
     }
 }
 
 /// Observations of a router during a run.
 #[derive(Default)]
-pub struct Watched {
+pub struct RouterObservations {
     /// VPN flows.
     pub vpns: Vec<VpnResult>,
     /// Resources used by the process at the start and at the end of each bin.
@@ -102,16 +102,16 @@ pub struct Watched {
 }
 
 /// Accumulated observations of one VPN flow.
-struct Seen {
+struct VpnObservations {
     result: VpnResult,
     waiting: u64,
     drops: u64,
 }
 
-impl Seen {
-    fn new(flow: &FlowState) -> Seen {
+impl VpnObservations {
+    fn new(flow: &FlowState) -> VpnObservations {
         let result = VpnResult { vpn: flow.peer.clone(), ..VpnResult::default() };
-        Seen { result, waiting: 0, drops: 0 }
+        VpnObservations { result, waiting: 0, drops: 0 }
     }
 
     fn look(&mut self, flow: &FlowState, ends_bin: bool) {
@@ -134,9 +134,9 @@ impl Seen {
     }
 
     /// Returns the last completed bin.
-    fn ended(&self, bin: u32) -> EndedVpn {
+    fn ended(&self, bin: u32) -> CompletedVpn {
         let VpnResult { vpn, queue, queue_drops, window } = &self.result;
-        EndedVpn {
+        CompletedVpn {
             vpn: vpn.clone(),
             bin,
             queue: queue.last().copied().unwrap_or_default(),
@@ -160,9 +160,9 @@ fn usage() -> Usage {
     }
 }
 
-fn refusal(error: Error) -> Refusal {
+fn refusal(error: PeError) -> OrderRefusal {
     match error {
-        Error::Configuration(errors) => Refusal::new(RefusalKind::Assignment, errors.to_string()),
-        Error::Machine(obstacle) => super::work::refusal(obstacle),
+        PeError::Configuration(errors) => OrderRefusal::new(OrderRefusalKind::Assignment, errors.to_string()),
+        PeError::Machine(obstacle) => super::work::refusal(obstacle),
     }
 }

@@ -1,52 +1,52 @@
 //! Traffic engine as an agent's [`Worker`].
 
-use super::edge::{self, Edge};
-use super::work::{Totals, Work, Worker, refusal};
-use netstage_agent_api::protocol::{Refusal, RefusalKind};
-use netstage_agent_api::results::{EndedBin, Report};
-use netstage_agent_api::task::{Assignment, Side};
+use super::edge::{self, ForwardingRouter};
+use super::work::{PreparedWork, RunningTotals, Worker, refusal};
+use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
+use netstage_agent_api::results::{AgentReport, CompletedBin};
+use netstage_agent_api::task::{Assignment, FlowSide};
 use netstage_agent_api::watch::WatchSpec;
 use netstage_host::clock::Epoch;
-use netstage_tcp_watch::watch::Watch;
+use netstage_tcp_watch::watch::WindowWatch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Carries out assignments with real packets.
-pub struct Engine;
+pub struct AssignmentEngine;
 
-impl Worker for Engine {
-    fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal> {
+impl Worker for AssignmentEngine {
+    fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn PreparedWork>, OrderRefusal> {
         if let Some(service) = assignment.services.first() {
             let reason = "this agent does not run services";
-            return Err(Refusal::new(RefusalKind::Assignment, reason).service(&service.name));
+            return Err(OrderRefusal::new(OrderRefusalKind::Assignment, reason).service(&service.name));
         }
-        let traffic = netstage_traffic::Engine::prepare(assignment)?;
+        let traffic = netstage_traffic::TrafficEngine::prepare(assignment)?;
         let Assignment { duration, interval, .. } = *assignment;
         let watch = WatchSpec::new(assignment.watch.clone(), duration, interval);
-        let watch = watch.map(Watch::start_here).transpose().map_err(refusal)?;
-        let edge = assignment.edge.as_ref().map(Edge::begin).transpose()?;
+        let watch = watch.map(WindowWatch::start_here).transpose().map_err(refusal)?;
+        let edge = assignment.edge.as_ref().map(ForwardingRouter::start).transpose()?;
         if watch.is_none() && edge.is_none() {
             return Ok(Box::new(traffic));
         }
-        Ok(Box::new(Attended { traffic, edge, watch, assignment: assignment.clone() }))
+        Ok(Box::new(ObservedTraffic { traffic, edge, watch, assignment: assignment.clone() }))
     }
 }
 
 /// Flows together with a provider edge router or a window watch, where the assignment requests them.
-struct Attended {
-    traffic: netstage_traffic::Engine,
-    edge: Option<Edge>,
-    watch: Option<Watch>,
+struct ObservedTraffic {
+    traffic: netstage_traffic::TrafficEngine,
+    edge: Option<ForwardingRouter>,
+    watch: Option<WindowWatch>,
     assignment: Assignment,
 }
 
-impl Work for Attended {
+impl PreparedWork for ObservedTraffic {
     fn receiving_ports(&self) -> Vec<(u32, u16)> {
         self.traffic.receiving_ports().to_vec()
     }
 
-    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report {
-        let Attended { traffic, edge, watch, assignment } = *self;
+    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &RunningTotals) -> AgentReport {
+        let ObservedTraffic { traffic, edge, watch, assignment } = *self;
         let over = AtomicBool::new(false);
         let mut report = std::thread::scope(|scope| {
             let router =
@@ -55,7 +55,7 @@ impl Work for Attended {
                 watch.map(|watch| scope.spawn(|| watch.run(epoch, &over, |ended| totals.end_window(ended))));
             let mut report = Box::new(traffic).run(epoch, stop, totals);
             if let Some(router) = router {
-                let edge::Watched { vpns, usage } = router.join().unwrap_or_default();
+                let edge::RouterObservations { vpns, usage } = router.join().unwrap_or_default();
                 (report.vpns, report.usage) = (vpns, usage);
             }
             over.store(true, Ordering::Relaxed);
@@ -64,18 +64,18 @@ impl Work for Attended {
             }
             report
         });
-        let alarms = edge.map(Edge::end).into_iter().flatten();
+        let alarms = edge.map(ForwardingRouter::stop).into_iter().flatten();
         report.warnings.extend(alarms.map(|alarm| format!("node.{}: {alarm}", assignment.node)));
         report
     }
 }
 
-impl Work for netstage_traffic::Engine {
+impl PreparedWork for netstage_traffic::TrafficEngine {
     fn receiving_ports(&self) -> Vec<(u32, u16)> {
-        netstage_traffic::Engine::receiving_ports(self).to_vec()
+        netstage_traffic::TrafficEngine::receiving_ports(self).to_vec()
     }
 
-    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report {
+    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &RunningTotals) -> AgentReport {
         self.run_when(&mut || Some(epoch), stop, totals).expect("the start is given")
     }
 
@@ -83,14 +83,14 @@ impl Work for netstage_traffic::Engine {
         self: Box<Self>,
         start: &mut dyn FnMut() -> Option<Epoch>,
         stop: &AtomicBool,
-        totals: &Totals,
-    ) -> Option<Report> {
+        totals: &RunningTotals,
+    ) -> Option<AgentReport> {
         let flows = self.flows().to_vec();
-        netstage_traffic::Engine::run_when(*self, start, stop, &mut |progress| {
-            let netstage_traffic::Progress { flow, bin, counts, tcp, travel } = progress;
+        netstage_traffic::TrafficEngine::run_when(*self, start, stop, &mut |progress| {
+            let netstage_traffic::FlowProgress { flow, bin, counts, tcp, travel } = progress;
             let (flow, side) = flows[flow];
-            let sends = side == Side::Send;
-            totals.end_bin(EndedBin { flow, sends, bin: bin as u32, counts, tcp, travel });
+            let sends = side == FlowSide::Send;
+            totals.end_bin(CompletedBin { flow, sends, bin: bin as u32, counts, tcp, travel });
         })
     }
 }

@@ -1,15 +1,15 @@
 //! Admission control for controllers of other hosts.
 
 use netstage_agent_api::protocol::generated::Consent;
-use netstage_agent_api::protocol::{Refusal, RefusalKind};
+use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
 use netstage_agent_api::task::Assignment;
-use netstage_host::keyed::Peer;
+use netstage_host::keyed::ConnectionAddresses;
 use std::net::IpAddr;
 
 /// Decides what an agent does for a controller, and keeps account of its requests. Called from any thread.
-pub trait Guard: Send + Sync {
+pub trait RunGuard: Send + Sync {
     /// Notes that a controller now owns the agent.
-    fn taken(&self, peer: Peer);
+    fn taken(&self, peer: ConnectionAddresses);
 
     /// Admits or refuses a run. Fills in the addresses that the assignment leaves open.
     fn prepare(
@@ -17,15 +17,15 @@ pub trait Guard: Send + Sync {
         run: u64,
         assignment: &mut Assignment,
         consents: &[Consent],
-        peer: Peer,
-    ) -> Result<(), Refusal>;
+        peer: ConnectionAddresses,
+    ) -> Result<(), OrderRefusal>;
 
     /// Notes that an admitted run could not be prepared.
-    fn could_not_prepare(&self, _run: u64, _refusal: &Refusal) {}
+    fn could_not_prepare(&self, _run: u64, _refusal: &OrderRefusal) {}
 
     /// Returns signed consent to the flows that the assignment has the agent receive.
-    fn agree(&self, _run: u64, _assignment: &Assignment) -> Result<Vec<Consent>, Refusal> {
-        Err(Refusal::new(RefusalKind::Policy, "this agent does not issue consents"))
+    fn agree(&self, _run: u64, _assignment: &Assignment) -> Result<Vec<Consent>, OrderRefusal> {
+        Err(OrderRefusal::new(OrderRefusalKind::Policy, "this agent does not issue consents"))
     }
 
     /// Returns the capabilities announced in

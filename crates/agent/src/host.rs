@@ -1,18 +1,18 @@
 //! Agent that serves controllers of other hosts that have its key, one at a time. A second controller
 //! is refused as busy; the loss of a controller releases the agent.
 
-use super::agent::{pass_on, serve};
+use super::agent::{end_session_on_interrupt, serve};
 use super::end::EndReason;
-use super::guard::Guard;
+use super::guard::RunGuard;
 use super::limits::Limits;
-use super::service::Shared;
+use super::service::AgentShared;
 use super::spool::Spool;
 use super::work::Worker;
-use netstage_agent_api::protocol::Refusal;
+use netstage_agent_api::protocol::OrderRefusal;
 use netstage_agent_api::protocol::generated::Consent;
 use netstage_agent_api::task::Assignment;
-use netstage_host::ender::Ender;
-use netstage_host::keyed::{Acceptor, Key, Peer, Stream, without_key};
+use netstage_host::ender::DaemonShutdown;
+use netstage_host::keyed::{Acceptor, ConnectionAddresses, PresharedKey, TlsConnection, rejection_reason};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +31,7 @@ const MAX_WAITING: usize = 8;
 
 /// Event at an agent that serves other hosts.
 #[derive(Clone, Debug)]
-pub enum Happening {
+pub enum HostEvent {
     /// A connection was rejected: wrong key, or another protocol.
     TurnedAway {
         /// Remote address.
@@ -42,10 +42,10 @@ pub enum Happening {
     /// A controller now owns the agent.
     Taken {
         /// Both ends of its connection.
-        peer: Peer,
+        peer: ConnectionAddresses,
     },
     /// The controller has requested a run, which is within the limits.
-    Asked {
+    Requested {
         /// Assignment of the agent.
         assignment: Assignment,
     },
@@ -57,25 +57,25 @@ pub enum Happening {
 }
 
 /// Event handler, called from any thread.
-pub type Watcher = Arc<dyn Fn(Happening) + Send + Sync>;
+pub type HostEventHandler = Arc<dyn Fn(HostEvent) + Send + Sync>;
 
 /// Agent for controllers of other hosts that listens but does not serve yet.
-pub struct Host {
+pub struct HostAgent {
     listener: TcpListener,
     acceptor: Acceptor,
     limits: Limits,
-    ender: Ender,
+    ender: DaemonShutdown,
 }
 
 /// Admission control that enforces limits and reports events.
-struct Limited {
+struct LimitingGuard {
     limits: Limits,
-    watcher: Watcher,
+    watcher: HostEventHandler,
 }
 
-impl Guard for Limited {
-    fn taken(&self, peer: Peer) {
-        (self.watcher)(Happening::Taken { peer });
+impl RunGuard for LimitingGuard {
+    fn taken(&self, peer: ConnectionAddresses) {
+        (self.watcher)(HostEvent::Taken { peer });
     }
 
     fn prepare(
@@ -83,24 +83,24 @@ impl Guard for Limited {
         _run: u64,
         assignment: &mut Assignment,
         _consents: &[Consent],
-        peer: Peer,
-    ) -> Result<(), Refusal> {
+        peer: ConnectionAddresses,
+    ) -> Result<(), OrderRefusal> {
         self.limits.apply(assignment, peer)?;
-        (self.watcher)(Happening::Asked { assignment: assignment.clone() });
+        (self.watcher)(HostEvent::Requested { assignment: assignment.clone() });
         Ok(())
     }
 }
 
 /// Sender to which the acceptor passes connections: that of the current controller session or of the next
 /// one.
-type Gate = Arc<Mutex<mpsc::Sender<io::Result<Stream>>>>;
+type ConnectionGate = Arc<Mutex<mpsc::Sender<io::Result<TlsConnection>>>>;
 
-impl Host {
+impl HostAgent {
     /// Listens for holders of the key.
-    pub fn bind(address: SocketAddr, key: &Key, limits: Limits) -> io::Result<Host> {
+    pub fn bind(address: SocketAddr, key: &PresharedKey, limits: Limits) -> io::Result<HostAgent> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        Ok(Host { listener, acceptor: Acceptor::new(key), limits, ender: Ender::default() })
+        Ok(HostAgent { listener, acceptor: Acceptor::new(key), limits, ender: DaemonShutdown::default() })
     }
 
     /// Returns the address at which the agent listens.
@@ -110,13 +110,18 @@ impl Host {
 
     /// Returns the handle that interrupts the agent: a run in progress stops, and its controller may still
     /// fetch the report.
-    pub fn ender(&self) -> Ender {
+    pub fn shutdown_handle(&self) -> DaemonShutdown {
         self.ender.clone()
     }
 
     /// Serves controllers one at a time on this thread, or only the first one if `once` is set. Runs have
     /// threads of their own. Returns the reason why the last controller session ended.
-    pub fn serve(self, worker: Arc<dyn Worker>, once: bool, watcher: Watcher) -> io::Result<EndReason> {
+    pub fn serve(
+        self,
+        worker: Arc<dyn Worker>,
+        once: bool,
+        watcher: HostEventHandler,
+    ) -> io::Result<EndReason> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
@@ -124,25 +129,26 @@ impl Host {
             let gate = Arc::new(Mutex::new(first));
             let accepting = accept(listener, self.acceptor, Arc::clone(&gate), Arc::clone(&watcher));
             let accepting = tokio::spawn(accepting);
-            let guard = Arc::new(Limited { limits: self.limits, watcher: Arc::clone(&watcher) });
+            let guard = Arc::new(LimitingGuard { limits: self.limits, watcher: Arc::clone(&watcher) });
             loop {
-                let shared = Arc::new(Shared::new(
-                    Arc::new(Spool::none()),
+                let shared = Arc::new(AgentShared::new(
+                    Arc::new(Spool::disabled()),
                     Arc::clone(&worker),
                     watch::Sender::new(None),
-                    Some(Arc::clone(&guard) as Arc<dyn Guard>),
+                    Some(Arc::clone(&guard) as Arc<dyn RunGuard>),
                     Arc::default(),
                 ));
                 let next = next_turn(Arc::clone(&shared), Arc::clone(&gate));
-                let stopper = tokio::spawn(pass_on(self.ender.subscribe(), Arc::clone(&shared)));
+                let stopper =
+                    tokio::spawn(end_session_on_interrupt(self.ender.subscribe(), Arc::clone(&shared)));
                 let stream = ReceiverStream::new(incoming);
                 let (reason, next) = tokio::join!(serve(stream, Arc::clone(&shared)), next);
                 stopper.abort();
                 let reason = reason?;
                 if shared.is_attended() {
-                    watcher(Happening::Free { reason });
+                    watcher(HostEvent::Free { reason });
                 }
-                if once || self.ender.has_ended() {
+                if once || self.ender.is_requested() {
                     accepting.abort();
                     return Ok(reason);
                 }
@@ -156,7 +162,10 @@ impl Host {
 }
 
 /// Diverts new connections to the next controller session once the current one ends.
-async fn next_turn(shared: Arc<Shared>, gate: Gate) -> mpsc::Receiver<io::Result<Stream>> {
+async fn next_turn(
+    shared: Arc<AgentShared>,
+    gate: ConnectionGate,
+) -> mpsc::Receiver<io::Result<TlsConnection>> {
     let mut end = shared.end.subscribe();
     // The sender lives as long as `shared`.
     let _ = end.wait_for(Option::is_some).await;
@@ -166,7 +175,12 @@ async fn next_turn(shared: Arc<Shared>, gate: Gate) -> mpsc::Receiver<io::Result
 }
 
 /// Accepts connections, and passes on those of holders of the key.
-async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, gate: Gate, watcher: Watcher) {
+async fn accept(
+    listener: tokio::net::TcpListener,
+    acceptor: Acceptor,
+    gate: ConnectionGate,
+    watcher: HostEventHandler,
+) {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     loop {
         let permit = Arc::clone(&handshakes).acquire_owned().await.expect("never closed");
@@ -180,14 +194,14 @@ async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, gate: Gat
         tokio::spawn(async move {
             let handshake = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
             drop(permit);
-            let reject = |reason| watcher(Happening::TurnedAway { from, reason });
+            let reject = |reason| watcher(HostEvent::TurnedAway { from, reason });
             match handshake {
                 Ok(Ok(stream)) => {
                     let gate = gate.lock().unwrap_or_else(PoisonError::into_inner).clone();
                     // Full: the maximum number of connections waits already. Closed: the server is ending.
                     let _ = gate.try_send(Ok(stream));
                 }
-                Ok(Err(error)) => reject(without_key(&error)),
+                Ok(Err(error)) => reject(rejection_reason(&error)),
                 Err(_) => reject(format!("no handshake within {HANDSHAKE_TIMEOUT:.0?}")),
             }
         });

@@ -3,7 +3,7 @@
 //!
 //! [`Session`](netstage_core::fleet::Session) is the state machine of an agent, `service` implements the gRPC
 //! service, `run` is the thread of a run, `clocks` compares the clocks of hosts, `spool` stores reports on
-//! disk, and [`Worker`] is the interface to the traffic engine. [`Agent`] serves one controller of this
+//! disk, and [`Worker`] is the interface to the traffic engine. [`LocalAgent`] serves one controller of this
 //! machine. [`NetworkAgent`] serves controllers of other hosts that have its key, one at a time, within
 //! [`Limits`]. [`SequentialAgent`] is the core of a fleet's agent, which may also run third-party programs
 //! ([`ServiceWorker`]).
@@ -43,15 +43,15 @@ mod spool;
 mod turns;
 mod work;
 
-pub use agent::{Agent, Ended, StartError};
+pub use agent::{AgentEnd, LocalAgent, StartError};
 pub use end::EndReason;
-pub use engine::Engine;
-pub use guard::Guard;
-pub use host::{Happening, Host, Watcher};
+pub use engine::AssignmentEngine;
+pub use guard::RunGuard;
+pub use host::{HostAgent, HostEvent, HostEventHandler};
 pub(crate) use limits::FIRST_PORT;
 pub use limits::Limits;
 pub use scratch::Scratch;
-pub use serving::Serving;
+pub use serving::ServiceEngine;
 pub use spool::Spool;
-pub use turns::{Snapshot, Turns};
-pub use work::{Totals, Work, Worker};
+pub use turns::{AgentSnapshot, ExclusiveAgent};
+pub use work::{PreparedWork, RunningTotals, Worker};

@@ -1,11 +1,11 @@
 //! Limits on the requests of a controller on another host. Traffic flows only between the two hosts of the
 //! control connection, and within the limits of the agent.
 
-use netstage_agent_api::protocol::{Refusal, RefusalKind};
-use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport};
+use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
+use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, TaskTransport};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
-use netstage_host::keyed::Peer;
+use netstage_host::keyed::ConnectionAddresses;
 use std::net::{IpAddr, SocketAddr};
 
 /// Maximum number of flows in one run.
@@ -25,7 +25,7 @@ pub struct Limits {
 impl Limits {
     /// Refuses an assignment that exceeds the limits, or involves another host than the controller's. Fills
     /// in the addresses that are left open with the agent's own and the controller's.
-    pub fn apply(&self, assignment: &mut Assignment, peer: Peer) -> Result<(), Refusal> {
+    pub fn apply(&self, assignment: &mut Assignment, peer: ConnectionAddresses) -> Result<(), OrderRefusal> {
         if let Some(max) = self.time.filter(|max| assignment.duration > *max) {
             return Err(refuse(format!(
                 "the run would take {:.0} s; this server allows {:.0} s",
@@ -61,8 +61,8 @@ impl Limits {
     }
 
     /// Checks one flow. Returns its mean rate, bits per second.
-    fn flow(&self, flow: &mut FlowTask, peer: Peer) -> Result<f64, Refusal> {
-        if !matches!(flow.transport, Transport::Tcp(_) | Transport::Udp(_) | Transport::Quic) {
+    fn flow(&self, flow: &mut FlowTask, peer: ConnectionAddresses) -> Result<f64, OrderRefusal> {
+        if !matches!(flow.transport, TaskTransport::Tcp(_) | TaskTransport::Udp(_) | TaskTransport::Quic) {
             return Err(refuse("this server supports only TCP, UDP and QUIC"));
         }
         let Some(pattern) = flow.traffic.pattern() else {
@@ -75,8 +75,8 @@ impl Limits {
             );
         }
         let (own, other) = match flow.side {
-            Side::Send => (&mut flow.source, &mut flow.destination),
-            Side::Receive => (&mut flow.destination, &mut flow.source),
+            FlowSide::Send => (&mut flow.source, &mut flow.destination),
+            FlowSide::Receive => (&mut flow.destination, &mut flow.source),
         };
         settle(own, peer.local, "this server")?;
         settle(other, peer.remote, "the client")?;
@@ -89,7 +89,7 @@ impl Limits {
 }
 
 /// Fills in an unspecified address with that of the connection, and refuses any other address.
-fn settle(address: &mut SocketAddr, connection: SocketAddr, whose: &str) -> Result<(), Refusal> {
+fn settle(address: &mut SocketAddr, connection: SocketAddr, whose: &str) -> Result<(), OrderRefusal> {
     let canonical: IpAddr = address.ip().to_canonical();
     if canonical.is_unspecified() || canonical == connection.ip() {
         let port = address.port();
@@ -102,8 +102,8 @@ fn settle(address: &mut SocketAddr, connection: SocketAddr, whose: &str) -> Resu
         .remedy("use only the addresses of the two hosts of the control connection"))
 }
 
-fn refuse(reason: impl Into<String>) -> Refusal {
-    Refusal::new(RefusalKind::Policy, reason)
+fn refuse(reason: impl Into<String>) -> OrderRefusal {
+    OrderRefusal::new(OrderRefusalKind::Policy, reason)
 }
 
 #[cfg(test)]
@@ -114,11 +114,20 @@ mod tests {
 
     const CBR: Pattern = Pattern::Cbr { rate: BitRate(1_000_000), packet: 1000 };
 
-    fn peer() -> Peer {
-        Peer { remote: "192.0.2.7:40000".parse().unwrap(), local: "192.0.2.1:5201".parse().unwrap() }
+    fn peer() -> ConnectionAddresses {
+        ConnectionAddresses {
+            remote: "192.0.2.7:40000".parse().unwrap(),
+            local: "192.0.2.1:5201".parse().unwrap(),
+        }
     }
 
-    fn flow(side: Side, source: &str, destination: &str, transport: Transport, pattern: Pattern) -> FlowTask {
+    fn flow(
+        side: FlowSide,
+        source: &str,
+        destination: &str,
+        transport: TaskTransport,
+        pattern: Pattern,
+    ) -> FlowTask {
         FlowTask {
             transport,
             ..FlowTask::udp(
@@ -131,22 +140,22 @@ mod tests {
         }
     }
 
-    fn applied(limits: Limits, flows: Vec<FlowTask>) -> Result<Assignment, Refusal> {
+    fn applied(limits: Limits, flows: Vec<FlowTask>) -> Result<Assignment, OrderRefusal> {
         let duration = Duration::from_secs(10);
         let interval = Duration::from_secs(1);
         let mut assignment = Assignment::of_flows("far", duration, interval, flows);
         limits.apply(&mut assignment, peer()).map(|()| assignment)
     }
 
-    fn udp() -> Transport {
-        Transport::Udp(UdpOptions::default())
+    fn udp() -> TaskTransport {
+        TaskTransport::Udp(UdpOptions::default())
     }
 
     #[test]
     fn traffic_goes_only_to_the_controllers_host() {
         let open = [
-            flow(Side::Send, "0.0.0.0:0", "0.0.0.0:5000", udp(), CBR),
-            flow(Side::Receive, "0.0.0.0:0", "0.0.0.0:0", udp(), CBR),
+            flow(FlowSide::Send, "0.0.0.0:0", "0.0.0.0:5000", udp(), CBR),
+            flow(FlowSide::Receive, "0.0.0.0:0", "0.0.0.0:0", udp(), CBR),
         ];
         let filled = applied(Limits::default(), open.to_vec()).unwrap().flows;
         assert_eq!(filled[0].source, "192.0.2.1:0".parse().unwrap());
@@ -154,23 +163,23 @@ mod tests {
         assert_eq!(filled[1].source, "192.0.2.7:0".parse().unwrap());
         assert_eq!(filled[1].destination, "192.0.2.1:0".parse().unwrap());
         for (side, source, destination) in [
-            (Side::Send, "0.0.0.0:0", "198.51.100.1:5000"),
-            (Side::Send, "198.51.100.1:0", "192.0.2.7:5000"),
-            (Side::Receive, "198.51.100.1:0", "0.0.0.0:0"),
-            (Side::Receive, "192.0.2.7:0", "198.51.100.1:0"),
-            (Side::Receive, "192.0.2.7:0", "192.0.2.1:22"),
+            (FlowSide::Send, "0.0.0.0:0", "198.51.100.1:5000"),
+            (FlowSide::Send, "198.51.100.1:0", "192.0.2.7:5000"),
+            (FlowSide::Receive, "198.51.100.1:0", "0.0.0.0:0"),
+            (FlowSide::Receive, "192.0.2.7:0", "198.51.100.1:0"),
+            (FlowSide::Receive, "192.0.2.7:0", "192.0.2.1:22"),
         ] {
             let refused = applied(Limits::default(), vec![flow(side, source, destination, udp(), CBR)]);
-            assert_eq!(refused.unwrap_err().kind, RefusalKind::Policy, "{source} {destination}");
+            assert_eq!(refused.unwrap_err().kind, OrderRefusalKind::Policy, "{source} {destination}");
         }
     }
 
     #[test]
     fn transports_without_an_agreed_receiver_are_refused() {
-        let echo = Transport::IcmpEcho(OneEnded::default());
-        let multicast = Transport::Multicast { source: None, ttl: 1, receiver: None };
+        let echo = TaskTransport::IcmpEcho(OneEnded::default());
+        let multicast = TaskTransport::Multicast { source: None, ttl: 1, receiver: None };
         for transport in [echo, multicast] {
-            let flow = flow(Side::Send, "0.0.0.0:0", "192.0.2.7:0", transport, CBR);
+            let flow = flow(FlowSide::Send, "0.0.0.0:0", "192.0.2.7:0", transport, CBR);
             assert!(applied(Limits::default(), vec![flow]).is_err());
         }
     }
@@ -186,13 +195,14 @@ mod tests {
 
     #[test]
     fn limits_apply_to_the_sum_of_all_flows() {
-        let sends = || flow(Side::Send, "0.0.0.0:0", "0.0.0.0:5000", udp(), CBR);
+        let sends = || flow(FlowSide::Send, "0.0.0.0:0", "0.0.0.0:5000", udp(), CBR);
         let limits = Limits { rate: Some(BitRate(2_000_000)), time: Some(Duration::from_secs(10)) };
         assert!(applied(limits, vec![sends(), sends()]).is_ok());
         let error = applied(limits, vec![sends(), sends(), sends()]).unwrap_err();
         assert!(error.to_string().contains("--max-rate"), "{error}");
         let bulk = Pattern::Bulk { size: None };
-        let tcp = flow(Side::Send, "0.0.0.0:0", "0.0.0.0:1", Transport::Tcp(TcpOptions::default()), bulk);
+        let tcp =
+            flow(FlowSide::Send, "0.0.0.0:0", "0.0.0.0:1", TaskTransport::Tcp(TcpOptions::default()), bulk);
         assert!(applied(limits, vec![tcp.clone()]).unwrap_err().remedy.contains("-b"));
         assert!(applied(Limits::default(), vec![tcp]).is_ok());
         let brief = Limits { time: Some(Duration::from_secs(9)), ..limits };

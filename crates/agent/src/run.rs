@@ -1,11 +1,11 @@
 //! Thread of one run: it prepares the run, waits for the start, carries it out, and stores the report.
 //! Resources opened for the run are closed by the same thread.
 
-use super::clocks::Clocks;
+use super::clocks::ClockResponder;
 use super::spool::Journal;
-use super::work::{Totals, Worker};
-use netstage_agent_api::protocol::{Refusal, RefusalKind};
-use netstage_agent_api::results::Report;
+use super::work::{RunningTotals, Worker};
+use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
+use netstage_agent_api::results::AgentReport;
 use netstage_agent_api::task::Assignment;
 use netstage_core::fleet::COMMITTED;
 use netstage_host::clock::{Epoch, monotonic_ns};
@@ -18,24 +18,24 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 /// Handle of a run.
-pub struct Run {
+pub struct RunHandle {
     /// Sender of the start time, and of later ones until the run begins; dropping it ends the run before it
     /// begins.
     pub start: Option<mpsc::Sender<Epoch>>,
     /// Set to end the run early.
     pub stop: Arc<AtomicBool>,
     /// Counters so far.
-    pub totals: Arc<Totals>,
+    pub totals: Arc<RunningTotals>,
     /// Report, once the run is over.
-    pub outcome: Option<Arc<Outcome>>,
+    pub outcome: Option<Arc<RunReport>>,
     /// Clock comparison, once the run is prepared.
-    pub clocks: Option<Clocks>,
+    pub clocks: Option<ClockResponder>,
     /// Thread of the run.
     pub thread: JoinHandle<()>,
 }
 
 /// Report of a run, and its copy in the spool.
-pub struct Outcome {
+pub struct RunReport {
     /// Report as JSON.
     pub report: Vec<u8>,
     /// Path of the spooled copy, or `None` without a spool; an error if it could not be written.
@@ -43,7 +43,7 @@ pub struct Outcome {
 }
 
 /// Input of the thread of a run.
-pub struct Orders {
+pub struct RunInput {
     /// Assignment to carry out.
     pub assignment: Assignment,
     /// Receiver of the start time; the channel is closed when the run is not to start.
@@ -51,7 +51,7 @@ pub struct Orders {
     /// Set when the run is to end early.
     pub stop: Arc<AtomicBool>,
     /// Counters of the run.
-    pub totals: Arc<Totals>,
+    pub totals: Arc<RunningTotals>,
     /// Thread of the previous run, whose sockets must be closed first.
     pub before: Option<JoinHandle<()>>,
 }
@@ -62,14 +62,14 @@ pub struct Orders {
 /// `prepared` receives the ports of the received flows, or the refusal, and returns whether the run is still
 /// wanted. `journal` opens the journal of completed bins, if there is one; this takes time, and is therefore
 /// done once a start time is known. `begin` confirms a start time.
-pub fn carry_out(
+pub fn run(
     worker: &dyn Worker,
-    orders: Orders,
-    prepared: impl FnOnce(Result<Vec<(u32, u16)>, Refusal>) -> bool,
+    orders: RunInput,
+    prepared: impl FnOnce(Result<Vec<(u32, u16)>, OrderRefusal>) -> bool,
     journal: impl Fn(&Assignment) -> Option<Journal>,
     begin: impl Fn(Epoch) -> bool,
-) -> Option<Report> {
-    let Orders { assignment, start, stop, totals, before } = orders;
+) -> Option<AgentReport> {
+    let RunInput { assignment, start, stop, totals, before } = orders;
     if let Some(before) = before {
         let _ = before.join();
     }
@@ -81,7 +81,7 @@ pub fn carry_out(
         }
         Err(panic) => {
             let reason = format!("panic during preparation: {}", panic_message(panic.as_ref()));
-            prepared(Err(Refusal::new(RefusalKind::System, reason)));
+            prepared(Err(OrderRefusal::new(OrderRefusalKind::System, reason)));
             return None;
         }
     };
@@ -95,7 +95,7 @@ pub fn carry_out(
         let epoch = last_start(first, &start, &begin);
         begun.set(epoch.is_some());
         match epoch {
-            Some(_) => totals.write_down(journal),
+            Some(_) => totals.set_journal(journal),
             None => journal.into_iter().for_each(Journal::discard),
         }
         epoch
@@ -105,10 +105,10 @@ pub fn carry_out(
         if !begun.get() {
             wait()?;
         }
-        Some(Report {
+        Some(AgentReport {
             void: vec![format!("the traffic engine panicked: {}", panic_message(panic.as_ref()))],
             node: assignment.node.clone(),
-            ..Report::default()
+            ..AgentReport::default()
         })
     })
 }

@@ -53,8 +53,8 @@ impl Scratch {
     }
 
     /// Creates an empty folder.
-    pub fn folder(&self, name: &str) -> io::Result<Folder> {
-        let folder = Folder(self.folder.join(name));
+    pub fn folder(&self, name: &str) -> io::Result<ScratchFolder> {
+        let folder = ScratchFolder(self.folder.join(name));
         DirBuilder::new().mode(0o700).create(&folder.0)?;
         Ok(folder)
     }
@@ -71,16 +71,16 @@ impl Scratch {
 
 /// Folder that is removed on drop.
 #[derive(Debug)]
-pub struct Folder(PathBuf);
+pub struct ScratchFolder(PathBuf);
 
-impl Folder {
+impl ScratchFolder {
     /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 }
 
-impl Drop for Folder {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn leftover_files_are_removed_unless_an_agent_uses_the_folder() {
-        let state = netstage_harness::Folder::new("scratch");
+        let state = netstage_harness::TemporaryFolder::new("scratch");
         assert!(!Scratch::clean(&state).unwrap());
         let scratch = Scratch::open(&state).unwrap();
         std::mem::forget(scratch.folder("7").unwrap());

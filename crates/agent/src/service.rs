@@ -1,12 +1,12 @@
 //! Agent's side of the protocol. Requests arrive by gRPC, the session state machine decides on them, and runs
 //! are carried out by threads.
 
-use super::clocks::{Asker, Clocks};
+use super::clocks::{ClockProber, ClockResponder};
 use super::end::{EndReason, end};
-use super::guard::Guard;
-use super::run::{self, Orders, Outcome, Run};
+use super::guard::RunGuard;
+use super::run::{self, RunHandle, RunInput, RunReport};
 use super::spool::Spool;
-use super::work::{Sums, Totals, Worker};
+use super::work::{PacketSums, RunningTotals, Worker};
 use netstage_agent_api::protocol::generated::{self as wire, agent_server};
 use netstage_agent_api::protocol::generated::{
     AgreeReply, AgreeRequest, ClockState, CollectRequest, CompareClocksReply, CompareClocksRequest,
@@ -16,13 +16,14 @@ use netstage_agent_api::protocol::generated::{
     report_chunk::Content,
 };
 use netstage_agent_api::protocol::{
-    CHUNK_BYTES, CONTROLLER_LOOKS, HEARTBEAT_LOOK, Refusal, RefusalKind, VERSIONS, read_assignment,
+    CHUNK_BYTES, HEARTBEAT_CHECK_INTERVAL, MAX_MISSED_CHECKS, OrderRefusal, OrderRefusalKind, VERSIONS,
+    read_assignment,
 };
-use netstage_agent_api::results::Ended;
+use netstage_agent_api::results::CompletedBins;
 use netstage_agent_api::task::{self, Assignment};
-use netstage_core::fleet::{Lease, Phase, Session};
+use netstage_core::fleet::{AgentSession, Lease, RunPhase};
 use netstage_host::clock::{self, Epoch, monotonic_ns};
-use netstage_host::keyed::Peer;
+use netstage_host::keyed::ConnectionAddresses;
 use netstage_traffic::stamp::WallClock;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,14 +36,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 /// State shared by all connections and the threads of runs.
-pub struct Shared {
+pub struct AgentShared {
     spool: Arc<Spool>,
     worker: Arc<dyn Worker>,
     /// Admission control, for an agent that serves controllers of other hosts.
-    guard: Option<Arc<dyn Guard>>,
+    guard: Option<Arc<dyn RunGuard>>,
     /// Totals of all runs of the agent.
-    sums: Arc<Sums>,
-    state: Mutex<State>,
+    sums: Arc<PacketSums>,
+    state: Mutex<AgentSharedState>,
     /// Notified whenever the phase changes.
     changed: watch::Sender<()>,
     /// Reason why the agent is to end.
@@ -52,28 +53,31 @@ pub struct Shared {
 }
 
 #[derive(Default)]
-struct State {
-    session: Session,
-    run: Option<Run>,
+struct AgentSharedState {
+    session: AgentSession,
+    run: Option<RunHandle>,
     /// Numbers and paths of the reports that no controller has released.
     kept: Vec<(u64, PathBuf)>,
     problems: Vec<String>,
 }
 
-impl Shared {
+impl AgentShared {
     pub fn new(
         spool: Arc<Spool>,
         worker: Arc<dyn Worker>,
         end: watch::Sender<Option<EndReason>>,
-        guard: Option<Arc<dyn Guard>>,
-        sums: Arc<Sums>,
-    ) -> Shared {
+        guard: Option<Arc<dyn RunGuard>>,
+        sums: Arc<PacketSums>,
+    ) -> AgentShared {
         let (changed, closing) = (watch::Sender::new(()), watch::Sender::new(false));
-        let state = State { session: Session::after(spool.last_run()), ..State::default() };
-        Shared { spool, worker, guard, sums, state: Mutex::new(state), changed, end, closing }
+        let state = AgentSharedState {
+            session: AgentSession::after(spool.last_run()),
+            ..AgentSharedState::default()
+        };
+        AgentShared { spool, worker, guard, sums, state: Mutex::new(state), changed, end, closing }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AgentSharedState> {
         // No invariant spans several of its fields.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,32 +95,32 @@ impl Shared {
     }
 
     /// Waits until no run is in progress.
-    pub async fn idle(&self) {
+    pub async fn wait_until_idle(&self) {
         let mut changed = self.changed.subscribe();
-        while self.state().session.phase() == Phase::Running && changed.changed().await.is_ok() {}
+        while self.state().session.phase() == RunPhase::Running && changed.changed().await.is_ok() {}
     }
 
     /// Reports whether a controller owns this agent.
     pub fn is_attended(&self) -> bool {
-        self.state().session.is_attended()
+        self.state().session.is_locked()
     }
 
     /// Returns the reports that no controller has released, and the problems that occurred.
-    pub fn leftovers(&self) -> (Vec<PathBuf>, Vec<String>) {
+    pub fn unreleased_reports(&self) -> (Vec<PathBuf>, Vec<String>) {
         let mut state = self.state();
         let mut problems = std::mem::take(&mut state.problems);
-        if state.session.phase() == Phase::Running {
+        if state.session.phase() == RunPhase::Running {
             problems.push("the run did not stop in time; its report is lost".into());
         }
         (state.kept.iter().map(|(_, path)| path.clone()).collect(), problems)
     }
 
     /// Returns the spooled report of an earlier run, or of the current one when that is over.
-    fn earlier_report(&self, state: &State, run: u64) -> Option<PathBuf> {
-        if state.session.run() == run && state.session.phase() != Phase::Done {
+    fn earlier_report(&self, state: &AgentSharedState, run: u64) -> Option<PathBuf> {
+        if state.session.run() == run && state.session.phase() != RunPhase::Done {
             return None;
         }
-        self.spool.kept().into_iter().find_map(|(kept, path)| (kept == run).then_some(path))
+        self.spool.stored_reports().into_iter().find_map(|(kept, path)| (kept == run).then_some(path))
     }
 
     pub(super) fn progress(&self) -> Progress {
@@ -136,29 +140,32 @@ impl Shared {
     }
 
     /// Returns the bins completed since the previous call.
-    fn take_ended(&self) -> Ended {
-        self.state().run.as_ref().map(|run| run.totals.take_ended()).unwrap_or_default()
+    fn take_ended(&self) -> CompletedBins {
+        self.state().run.as_ref().map(|run| run.totals.take_completed()).unwrap_or_default()
     }
 
     /// Carries out a run from its preparation to its report. This is the body of the run's thread.
-    fn carry_out(&self, number: u64, orders: Orders, ready: oneshot::Sender<Prepared>) {
+    fn carry_out(&self, number: u64, orders: RunInput, ready: oneshot::Sender<PreparationResult>) {
         let node = orders.assignment.node.clone();
         let clocks = orders.assignment.clocks.clone();
         let stop = Arc::clone(&orders.stop);
-        let prepared = |result: Prepared| {
+        let prepared = |result: PreparationResult| {
             let mut state = self.state();
             // The controller may be gone by now. It could then no longer stop the run.
             let result = match stop.load(Ordering::Relaxed) {
-                true => Err(Refusal::new(RefusalKind::Order, "the run was stopped during its preparation")),
+                true => Err(OrderRefusal::new(
+                    OrderRefusalKind::Order,
+                    "the run was stopped during its preparation",
+                )),
                 false => result,
             };
             let is_ready = result.is_ok();
             if let (Some(guard), Err(refusal)) = (&self.guard, &result) {
                 guard.could_not_prepare(number, refusal);
             }
-            state.session.prepared(number, is_ready);
+            state.session.finish_preparing(number, is_ready);
             if let Some(run) = state.run.as_mut().filter(|_| is_ready) {
-                run.clocks = clocks.as_ref().and_then(Clocks::begin);
+                run.clocks = clocks.as_ref().and_then(ClockResponder::start);
             }
             drop(state);
             self.changed.send_replace(());
@@ -167,7 +174,7 @@ impl Shared {
         };
         let journal = |assignment: &Assignment| self.spool.journal(number, assignment);
         let begin = |epoch: Epoch| self.state().session.begin(epoch.0);
-        let report = run::carry_out(self.worker.as_ref(), orders, prepared, journal, begin);
+        let report = run::run(self.worker.as_ref(), orders, prepared, journal, begin);
         let Some(mut report) = report else { return };
         // The worker cannot know why it was stopped.
         report.void.extend(match *self.end.borrow() {
@@ -176,34 +183,34 @@ impl Shared {
             Some(EndReason::Finished) | None => None,
         });
         let report = serde_json::to_vec(&report).expect("reports have string keys only");
-        let spooled = self.spool.keep(&node, number, &report);
+        let spooled = self.spool.store(&node, number, &report);
         let mut state = self.state();
         match &spooled {
             Ok(path) => state.kept.extend(path.clone().map(|path| (number, path))),
             Err(problem) => state.problems.push(problem.clone()),
         }
         if let Some(run) = &mut state.run {
-            run.outcome = Some(Arc::new(Outcome { report, spooled }));
+            run.outcome = Some(Arc::new(RunReport { report, spooled }));
         }
-        state.session.ended();
+        state.session.finish_run();
         drop(state);
         self.changed.send_replace(());
     }
 }
 
 /// Result of a preparation: number and port of each received flow, or the refusal.
-type Prepared = Result<Vec<(u32, u16)>, Refusal>;
+type PreparationResult = Result<Vec<(u32, u16)>, OrderRefusal>;
 
 /// gRPC service of the agent; each connection has a copy.
-pub struct Service(pub Arc<Shared>);
+pub struct AgentService(pub Arc<AgentShared>);
 
-impl Service {
+impl AgentService {
     /// Starts to prepare a run. The result is sent through the returned channel.
     fn prepare_run(
         &self,
         request: &PrepareRequest,
-        peer: Option<Peer>,
-    ) -> Result<oneshot::Receiver<Prepared>, Refusal> {
+        peer: Option<ConnectionAddresses>,
+    ) -> Result<oneshot::Receiver<PreparationResult>, OrderRefusal> {
         let mut assignment = read_assignment(request.task_version, &request.assignment)?;
         let mut state = self.0.state();
         state.session.prepare(request.controller, request.run)?;
@@ -213,35 +220,35 @@ impl Service {
             None => Ok(()),
         };
         let taken = allowed.and_then(|()| {
-            let taken = self.0.spool.take(request.run);
-            taken.map_err(|problem| Refusal::new(RefusalKind::System, problem))
+            let taken = self.0.spool.record_accepted(request.run);
+            taken.map_err(|problem| OrderRefusal::new(OrderRefusalKind::System, problem))
         });
         if let Err(refusal) = taken {
-            state.session.prepared(request.run, false);
+            state.session.finish_preparing(request.run, false);
             return Err(refusal);
         }
         let before = state.run.take().map(|run| run.thread);
         let (start, started) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let totals = Arc::new(Totals::new(Arc::clone(&self.0.sums), request.tell_bins));
+        let totals = Arc::new(RunningTotals::new(Arc::clone(&self.0.sums), request.tell_bins));
         let orders =
-            Orders { assignment, start: started, stop: stop.clone(), totals: totals.clone(), before };
+            RunInput { assignment, start: started, stop: stop.clone(), totals: totals.clone(), before };
         let (ready, answer) = oneshot::channel();
         let (shared, number) = (Arc::clone(&self.0), request.run);
         let thread = thread::Builder::new()
             .name("run".into())
             .spawn(move || shared.carry_out(number, orders, ready))
             .map_err(|error| {
-                state.session.prepared(number, false);
-                Refusal::new(RefusalKind::System, format!("cannot start a thread: {error}"))
+                state.session.finish_preparing(number, false);
+                OrderRefusal::new(OrderRefusalKind::System, format!("cannot start a thread: {error}"))
             })?;
-        state.run = Some(Run { start: Some(start), stop, totals, outcome: None, clocks: None, thread });
+        state.run = Some(RunHandle { start: Some(start), stop, totals, outcome: None, clocks: None, thread });
         Ok(answer)
     }
 
     /// Returns the agent's signed consent to the flows it is to receive.
-    fn consents(&self, request: &AgreeRequest) -> Result<Vec<wire::Consent>, Refusal> {
-        self.0.state().session.belongs(request.controller)?;
+    fn consents(&self, request: &AgreeRequest) -> Result<Vec<wire::Consent>, OrderRefusal> {
+        self.0.state().session.check_owner(request.controller)?;
         let assignment = read_assignment(request.task_version, &request.assignment)?;
         match &self.0.guard {
             Some(guard) => guard.agree(request.run, &assignment),
@@ -251,15 +258,15 @@ impl Service {
     }
 
     /// Returns the prober of other hosts' clocks, or `None` if the run compares none.
-    fn asker(&self, request: CompareClocksRequest) -> Result<Option<Asker>, Refusal> {
+    fn asker(&self, request: CompareClocksRequest) -> Result<Option<ClockProber>, OrderRefusal> {
         let state = self.0.state();
-        state.session.belongs(request.controller)?;
+        state.session.check_owner(request.controller)?;
         let is_this = state.session.run() == request.run;
         let clocks = state.run.as_ref().filter(|_| is_this).and_then(|run| run.clocks.as_ref());
-        Ok(clocks.map(Clocks::asker))
+        Ok(clocks.map(ClockResponder::prober))
     }
 
-    fn start_run(&self, request: StartRequest) -> Result<(), Refusal> {
+    fn start_run(&self, request: StartRequest) -> Result<(), OrderRefusal> {
         let mut state = self.0.state();
         state.session.start(request.controller, request.run, request.at_ns, monotonic_ns())?;
         if let Some(start) = state.run.as_ref().and_then(|run| run.start.as_ref()) {
@@ -269,14 +276,14 @@ impl Service {
         Ok(())
     }
 
-    fn stop_run(&self, request: StopRequest) -> Result<(), Refusal> {
+    fn stop_run(&self, request: StopRequest) -> Result<(), OrderRefusal> {
         self.0.state().session.stop(request.controller, request.run)?;
         self.0.stop();
         Ok(())
     }
 
     /// Returns the report of the current run, or the spooled one of an earlier run.
-    fn outcome(&self, request: CollectRequest) -> Result<Arc<Outcome>, Refusal> {
+    fn outcome(&self, request: CollectRequest) -> Result<Arc<RunReport>, OrderRefusal> {
         let state = self.0.state();
         match state.session.collect(request.controller, request.run) {
             Ok(()) => {
@@ -284,20 +291,23 @@ impl Service {
                 Ok(outcome.expect("a completed run has a report"))
             }
             Err(refusal) => {
-                state.session.belongs(request.controller)?;
+                state.session.check_owner(request.controller)?;
                 let path = self.0.earlier_report(&state, request.run).ok_or(refusal)?;
                 let report = std::fs::read(&path).map_err(|error| {
-                    Refusal::new(RefusalKind::System, format!("cannot read {}: {error}", path.display()))
+                    OrderRefusal::new(
+                        OrderRefusalKind::System,
+                        format!("cannot read {}: {error}", path.display()),
+                    )
                 })?;
-                Ok(Arc::new(Outcome { report, spooled: Ok(Some(path)) }))
+                Ok(Arc::new(RunReport { report, spooled: Ok(Some(path)) }))
             }
         }
     }
 
-    fn release_run(&self, request: ReleaseRequest) -> Result<(), Refusal> {
+    fn release_run(&self, request: ReleaseRequest) -> Result<(), OrderRefusal> {
         let mut state = self.0.state();
         if let Err(refusal) = state.session.release(request.controller, request.run) {
-            state.session.belongs(request.controller)?;
+            state.session.check_owner(request.controller)?;
             let path = self.0.earlier_report(&state, request.run).ok_or(refusal)?;
             let _ = std::fs::remove_file(path);
             return Ok(());
@@ -314,14 +324,14 @@ impl Service {
     }
 
     /// Notifies of a state change, and converts a refusal into its wire form.
-    fn answer(&self, result: Result<(), Refusal>) -> Option<wire::Refusal> {
+    fn answer(&self, result: Result<(), OrderRefusal>) -> Option<wire::Refusal> {
         self.0.changed.send_replace(());
         result.err().map(Into::into)
     }
 }
 
 #[tonic::async_trait]
-impl agent_server::Agent for Service {
+impl agent_server::Agent for AgentService {
     async fn hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let addresses = self.0.guard.iter().flat_map(|guard| guard.addresses());
@@ -350,7 +360,7 @@ impl agent_server::Agent for Service {
         request: Request<CompareClocksRequest>,
     ) -> Result<Response<CompareClocksReply>, Status> {
         let (found, refusal) = match self.asker(request.into_inner()) {
-            Ok(Some(asker)) => (spawn_blocking(move || asker.ask()).await.unwrap_or_default(), None),
+            Ok(Some(asker)) => (spawn_blocking(move || asker.probe()).await.unwrap_or_default(), None),
             Ok(None) => (Vec::new(), None),
             Err(refusal) => (Vec::new(), Some(refusal.into())),
         };
@@ -368,9 +378,9 @@ impl agent_server::Agent for Service {
         &self,
         request: Request<Streaming<Heartbeat>>,
     ) -> Result<Response<Self::AttendStream>, Status> {
-        let peer = request.extensions().get::<Peer>().copied();
+        let peer = request.extensions().get::<ConnectionAddresses>().copied();
         let mut heartbeats = request.into_inner();
-        let first = timeout(HEARTBEAT_LOOK * CONTROLLER_LOOKS, heartbeats.message()).await;
+        let first = timeout(HEARTBEAT_CHECK_INTERVAL * MAX_MISSED_CHECKS, heartbeats.message()).await;
         let Ok(Ok(Some(first))) = first else {
             return Err(Status::invalid_argument("an Attend stream must begin with a heartbeat"));
         };
@@ -392,11 +402,11 @@ impl agent_server::Agent for Service {
     }
 
     async fn prepare(&self, request: Request<PrepareRequest>) -> Result<Response<PrepareReply>, Status> {
-        let peer = request.extensions().get::<Peer>().copied();
+        let peer = request.extensions().get::<ConnectionAddresses>().copied();
         let result = match self.prepare_run(request.get_ref(), peer) {
             Err(refusal) => Err(refusal),
             Ok(ready) => ready.await.unwrap_or_else(|_| {
-                Err(Refusal::new(RefusalKind::System, "the thread of the run ended unexpectedly"))
+                Err(OrderRefusal::new(OrderRefusalKind::System, "the thread of the run ended unexpectedly"))
             }),
         };
         let ports = result.iter().flatten().map(|&(flow, port)| ReceivingPort { flow, port: port.into() });
@@ -427,13 +437,13 @@ impl agent_server::Agent for Service {
     }
 
     async fn kept(&self, request: Request<KeptRequest>) -> Result<Response<KeptReply>, Status> {
-        let belongs = self.0.state().session.belongs(request.get_ref().controller);
+        let belongs = self.0.state().session.check_owner(request.get_ref().controller);
         let refusal = belongs.err().map(Into::into);
         let length = |path: &PathBuf| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         let reports = match refusal {
             Some(_) => Vec::new(),
             None => {
-                let kept = self.0.spool.kept().into_iter();
+                let kept = self.0.spool.stored_reports().into_iter();
                 kept.map(|(run, path)| KeptReport { run, length: length(&path) }).collect()
             }
         };
@@ -463,8 +473,9 @@ impl agent_server::Agent for Service {
 }
 
 /// Returns the endpoints of a connection between hosts, or refuses a connection without them.
-fn require_peer(peer: Option<Peer>) -> Result<Peer, Refusal> {
-    let unknown = || Refusal::new(RefusalKind::System, "the remote address of the connection is unknown");
+fn require_peer(peer: Option<ConnectionAddresses>) -> Result<ConnectionAddresses, OrderRefusal> {
+    let unknown =
+        || OrderRefusal::new(OrderRefusalKind::System, "the remote address of the connection is unknown");
     peer.ok_or_else(unknown)
 }
 
@@ -472,14 +483,14 @@ fn require_peer(peer: Option<Peer>) -> Result<Peer, Refusal> {
 /// its heartbeats stop. Missing heartbeats are counted in ticks instead of time, because an agent that was
 /// itself delayed could not receive them.
 async fn send_progress_until_gone(
-    shared: Arc<Shared>,
+    shared: Arc<AgentShared>,
     mut heartbeats: Streaming<Heartbeat>,
     progress: channel::Sender<Result<Progress, Status>>,
 ) {
     let (mut changed, mut closing) = (shared.changed.subscribe(), shared.closing.subscribe());
-    let mut tick = interval(HEARTBEAT_LOOK);
+    let mut tick = interval(HEARTBEAT_CHECK_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut lease = Lease::new(CONTROLLER_LOOKS);
+    let mut lease = Lease::new(MAX_MISSED_CHECKS);
     let send_progress = || {
         // Progress for a slow reader is skipped: the next message contains the same bins and later ones.
         if let Ok(room) = progress.try_reserve() {
@@ -514,7 +525,7 @@ async fn send_progress_until_gone(
 }
 
 async fn send_report(
-    outcome: Result<Arc<Outcome>, Refusal>,
+    outcome: Result<Arc<RunReport>, OrderRefusal>,
     chunks: channel::Sender<Result<ReportChunk, Status>>,
 ) {
     let head = match &outcome {

@@ -2,16 +2,16 @@
 //! own. Servers listen from the preparation of the run on. All programs end with the run, and with the agent,
 //! however it ends.
 
-use super::engine::Engine;
-use super::scratch::{Folder, Scratch};
+use super::engine::AssignmentEngine;
+use super::scratch::{Scratch, ScratchFolder};
 use super::work::refusal;
-use super::work::{Totals, Work, Worker, wait};
-use crate::services::run::{Server, attend, log};
-use crate::services::site::Site;
-use crate::services::{ServiceSpec, missing_at};
-use netstage_agent_api::protocol::{Refusal, RefusalKind};
-use netstage_agent_api::results::Report;
-use netstage_agent_api::service::{Role, ServiceResult, Task};
+use super::work::{PreparedWork, RunningTotals, Worker, wait};
+use crate::services::run::{ServiceServer, log, run_client};
+use crate::services::site::ProgramSite;
+use crate::services::{ServiceSpec, missing_program};
+use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
+use netstage_agent_api::results::AgentReport;
+use netstage_agent_api::service::{ServiceResult, ServiceRole, ServiceWorkload};
 use netstage_agent_api::task::{Assignment, ServiceTask};
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
@@ -31,68 +31,72 @@ const MAX_OUTSTANDING_READS: u32 = 1024;
 const MAX_SERVICES: usize = 64;
 
 /// Traffic engine with services.
-pub struct Serving(Scratch);
+pub struct ServiceEngine(Scratch);
 
-impl Serving {
+impl ServiceEngine {
     /// Returns a worker whose services keep their files in `scratch`.
-    pub fn new(scratch: Scratch) -> Serving {
-        Serving(scratch)
+    pub fn new(scratch: Scratch) -> ServiceEngine {
+        ServiceEngine(scratch)
     }
 }
 
-impl Worker for Serving {
-    fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal> {
+impl Worker for ServiceEngine {
+    fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn PreparedWork>, OrderRefusal> {
         let mut flows = assignment.clone();
         let tasks = std::mem::take(&mut flows.services);
         if tasks.is_empty() {
-            return Engine.prepare(&flows);
+            return AssignmentEngine.prepare(&flows);
         }
         if tasks.len() > MAX_SERVICES {
             let reason = format!("more than {MAX_SERVICES} services at one agent");
-            return Err(Refusal::new(RefusalKind::Assignment, reason));
+            return Err(OrderRefusal::new(OrderRefusalKind::Assignment, reason));
         }
         tasks.iter().try_for_each(|task| check(task).map_err(|refusal| refusal.service(&task.name)))?;
         let begin = |task: &ServiceTask| {
-            End::begin(task, assignment, &self.0).map_err(|refusal| refusal.service(&task.name))
+            ServiceEnd::begin(task, assignment, &self.0).map_err(|refusal| refusal.service(&task.name))
         };
         let ends = tasks.iter().map(begin).collect::<Result<_, _>>()?;
-        Ok(Box::new(Beside { flows: Engine.prepare(&flows)?, ends, node: assignment.node.clone() }))
+        Ok(Box::new(TrafficWithServices {
+            flows: AssignmentEngine.prepare(&flows)?,
+            ends,
+            node: assignment.node.clone(),
+        }))
     }
 }
 
 /// Checks whether this host can run this end of the service.
-fn check(task: &ServiceTask) -> Result<(), Refusal> {
-    let refused = |reason: String| Err(Refusal::new(RefusalKind::Assignment, reason));
+fn check(task: &ServiceTask) -> Result<(), OrderRefusal> {
+    let refused = |reason: String| Err(OrderRefusal::new(OrderRefusalKind::Assignment, reason));
     match task.task {
-        Task::Ftp { size } if size > MAX_FILE_BYTES => {
+        ServiceWorkload::Ftp { size } if size > MAX_FILE_BYTES => {
             return refused(format!("file size {size} bytes exceeds the limit of {MAX_FILE_BYTES}"));
         }
-        Task::Iscsi { block, queue_depth }
+        ServiceWorkload::Iscsi { block, queue_depth }
             if block > MAX_READ_BYTES || queue_depth > MAX_OUTSTANDING_READS =>
         {
             return refused(format!(
                 "{queue_depth} reads of {block} bytes exceed the limit of {MAX_OUTSTANDING_READS} reads of {MAX_READ_BYTES} bytes"
             ));
         }
-        Task::Ftp { .. } | Task::Iscsi { .. } => {}
+        ServiceWorkload::Ftp { .. } | ServiceWorkload::Iscsi { .. } => {}
     }
     if !(FIRST_PORT..u16::MAX).contains(&task.destination.port()) {
         return refused(format!("port {} is reserved for the system", task.destination.port()));
     }
-    if let Some((program, package)) = missing_at(task.role, task.task.program()) {
-        return Err(Refusal::new(RefusalKind::Missing, format!("{program} is not installed"))
+    if let Some((program, package)) = missing_program(task.role, task.task.program()) {
+        return Err(OrderRefusal::new(OrderRefusalKind::Missing, format!("{program} is not installed"))
             .remedy(format!("on that host: apt-get install {package}")));
     }
-    if task.role == Role::Server {
+    if task.role == ServiceRole::Server {
         for port in [task.destination.port(), task.data_port()] {
             let mut address = task.destination;
             address.set_port(port);
             TcpListener::bind(address).map_err(|error| {
                 let kind = match error.kind() {
-                    io::ErrorKind::AddrInUse => RefusalKind::InUse,
-                    _ => RefusalKind::System,
+                    io::ErrorKind::AddrInUse => OrderRefusalKind::InUse,
+                    _ => OrderRefusalKind::System,
                 };
-                Refusal::new(kind, format!("cannot listen at {address}: {error}"))
+                OrderRefusal::new(kind, format!("cannot listen at {address}: {error}"))
             })?;
         }
     }
@@ -100,18 +104,22 @@ fn check(task: &ServiceTask) -> Result<(), Refusal> {
 }
 
 /// One end of a service.
-struct End {
+struct ServiceEnd {
     spec: ServiceSpec,
-    site: Site,
+    site: ProgramSite,
     /// Declared before the folder, so that the server ends before its folder is removed.
-    server: Option<Server>,
-    _folder: Folder,
+    server: Option<ServiceServer>,
+    _folder: ScratchFolder,
 }
 
-impl End {
-    fn begin(task: &ServiceTask, assignment: &Assignment, scratch: &Scratch) -> Result<End, Refusal> {
-        let system = |error: io::Error| Refusal::new(RefusalKind::System, error.to_string());
-        let name = if task.role == Role::Server { "server" } else { "client" };
+impl ServiceEnd {
+    fn begin(
+        task: &ServiceTask,
+        assignment: &Assignment,
+        scratch: &Scratch,
+    ) -> Result<ServiceEnd, OrderRefusal> {
+        let system = |error: io::Error| OrderRefusal::new(OrderRefusalKind::System, error.to_string());
+        let name = if task.role == ServiceRole::Server { "server" } else { "client" };
         let folder = scratch.folder(&format!("{}-{name}", task.id)).map_err(system)?;
         let spec = ServiceSpec {
             name: task.name.clone(),
@@ -123,16 +131,16 @@ impl End {
             interval: assignment.interval,
             folder: folder.path().to_owned(),
         };
-        let site = Site::here().map_err(system)?;
+        let site = ProgramSite::current().map_err(system)?;
         let server = match task.role {
-            Role::Server => Some(Server::start(spec.clone(), &site).map_err(refusal)?),
-            Role::Client => None,
+            ServiceRole::Server => Some(ServiceServer::start(spec.clone(), &site).map_err(refusal)?),
+            ServiceRole::Client => None,
         };
-        Ok(End { spec, site, server, _folder: folder })
+        Ok(ServiceEnd { spec, site, server, _folder: folder })
     }
 
     fn attend(&self, epoch: Epoch, stop: &AtomicBool) -> ServiceResult {
-        let mut result = attend(&self.spec, &self.site, epoch, stop);
+        let mut result = run_client(&self.spec, &self.site, epoch, stop);
         if result.error.is_some() {
             result.log = log(&self.spec);
         }
@@ -141,20 +149,20 @@ impl End {
 }
 
 /// Flows together with services.
-struct Beside {
-    flows: Box<dyn Work>,
-    ends: Vec<End>,
+struct TrafficWithServices {
+    flows: Box<dyn PreparedWork>,
+    ends: Vec<ServiceEnd>,
     node: String,
 }
 
-impl Work for Beside {
+impl PreparedWork for TrafficWithServices {
     fn receiving_ports(&self) -> Vec<(u32, u16)> {
         self.flows.receiving_ports()
     }
 
-    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report {
-        let Beside { flows, mut ends, node } = *self;
-        let (servers, clients): (Vec<&mut End>, Vec<&mut End>) =
+    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &RunningTotals) -> AgentReport {
+        let TrafficWithServices { flows, mut ends, node } = *self;
+        let (servers, clients): (Vec<&mut ServiceEnd>, Vec<&mut ServiceEnd>) =
             ends.iter_mut().partition(|end| end.server.is_some());
         let mut report = thread::scope(|scope| {
             let clients: Vec<_> =
@@ -168,7 +176,7 @@ impl Work for Beside {
             report
         });
         for end in servers {
-            if let Some(message) = end.server.as_mut().and_then(Server::ended) {
+            if let Some(message) = end.server.as_mut().and_then(ServiceServer::exit_message) {
                 report.warnings.push(format!(
                     "node.{node}: the server of service.{} ended before the end of the run: {message}",
                     end.spec.name

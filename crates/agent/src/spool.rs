@@ -5,8 +5,8 @@
 //! keeps a journal of completed bins. If the agent is killed, the journal becomes a report when the agent
 //! returns.
 
-use netstage_agent_api::results::{Counts, EndedBin, FlowResult, Report, TcpSample, Travel};
-use netstage_agent_api::task::{Assignment, Side};
+use netstage_agent_api::results::{AgentReport, BinCounts, CompletedBin, FlowResult, TcpSample, Travel};
+use netstage_agent_api::task::{Assignment, FlowSide};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -27,7 +27,7 @@ const LAST_RUN: &str = "last-run";
 
 /// First line of a journal.
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct JournalHeader {
     node: String,
     bins: usize,
     /// Number and name of each flow, and whether this is its sending side.
@@ -43,7 +43,7 @@ impl Spool {
 
     /// Opens the persistent spool of an agent. The journal of a run during which the agent was killed becomes
     /// a report.
-    pub fn lasting(folder: &Path) -> io::Result<Spool> {
+    pub fn open_persistent(folder: &Path) -> io::Result<Spool> {
         let spool = Spool { is_persistent: true, ..Spool::open(folder)? };
         for entry in fs::read_dir(folder)?.flatten() {
             let path = entry.path();
@@ -60,12 +60,12 @@ impl Spool {
     }
 
     /// Returns a spool that stores nothing: a report that no controller fetches is lost.
-    pub fn none() -> Spool {
+    pub fn disabled() -> Spool {
         Spool { folder: None, is_persistent: false }
     }
 
     /// Stores a report and returns its path, or `None` without a folder. The error names the file.
-    pub fn keep(&self, node: &str, run: u64, report: &[u8]) -> Result<Option<PathBuf>, String> {
+    pub fn store(&self, node: &str, run: u64, report: &[u8]) -> Result<Option<PathBuf>, String> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let path = folder.join(file_name(node, run, REPORT));
         write_whole(folder, &path, report)
@@ -78,7 +78,7 @@ impl Spool {
     }
 
     /// Records the number of an accepted run. No run up to this number will be accepted again.
-    pub fn take(&self, run: u64) -> Result<(), String> {
+    pub fn record_accepted(&self, run: u64) -> Result<(), String> {
         let Some(folder) = self.folder.as_ref().filter(|_| self.is_persistent) else { return Ok(()) };
         let path = folder.join(LAST_RUN);
         let written = write_whole(folder, &path, run.to_string().as_bytes());
@@ -95,10 +95,10 @@ impl Spool {
     pub fn journal(&self, run: u64, assignment: &Assignment) -> Option<Journal> {
         let folder = self.folder.as_ref().filter(|_| self.is_persistent)?;
         let flows = assignment.flows.iter();
-        let head = Head {
+        let head = JournalHeader {
             node: assignment.node.clone(),
             bins: assignment.duration.0.div_ceil(assignment.interval.0) as usize,
-            flows: flows.map(|flow| (flow.id, flow.name.clone(), flow.side == Side::Send)).collect(),
+            flows: flows.map(|flow| (flow.id, flow.name.clone(), flow.side == FlowSide::Send)).collect(),
         };
         let path = folder.join(file_name(&assignment.node, run, BINS));
         let mut journal = Journal { file: File::create(&path).ok()?, path };
@@ -107,7 +107,7 @@ impl Spool {
     }
 
     /// Returns the runs with stored reports, and the paths of the reports.
-    pub fn kept(&self) -> Vec<(u64, PathBuf)> {
+    pub fn stored_reports(&self) -> Vec<(u64, PathBuf)> {
         let Some(folder) = &self.folder else { return Vec::new() };
         let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
         let report = |entry: fs::DirEntry| {
@@ -131,7 +131,7 @@ pub struct Journal {
 
 impl Journal {
     /// Appends a bin. A failure is ignored, since the report may still contain the bin.
-    pub fn write(&mut self, ended: &EndedBin) {
+    pub fn write(&mut self, ended: &CompletedBin) {
         self.line(ended);
     }
 
@@ -149,17 +149,17 @@ impl Journal {
 }
 
 /// Restores the report of a killed agent from its journal. The last line may be incomplete.
-fn report_of_bins(text: &str) -> Option<Report> {
+fn report_of_bins(text: &str) -> Option<AgentReport> {
     let mut lines = text.lines();
-    let head: Head = serde_json::from_str(lines.next()?).ok()?;
+    let head: JournalHeader = serde_json::from_str(lines.next()?).ok()?;
     let result = |(_, name, sends): &(u32, String, bool)| FlowResult {
         name: name.clone(),
         sends: *sends,
-        bins: vec![Counts::default(); head.bins],
+        bins: vec![BinCounts::default(); head.bins],
         ..FlowResult::default()
     };
     let mut flows: Vec<FlowResult> = head.flows.iter().map(result).collect();
-    for ended in lines.filter_map(|line| serde_json::from_str::<EndedBin>(line).ok()) {
+    for ended in lines.filter_map(|line| serde_json::from_str::<CompletedBin>(line).ok()) {
         let which = head.flows.iter().position(|(id, _, sends)| (*id, *sends) == (ended.flow, ended.sends));
         let Some(flow) = which.map(|which| &mut flows[which]) else { continue };
         let bin = ended.bin as usize;
@@ -176,7 +176,7 @@ fn report_of_bins(text: &str) -> Option<Report> {
         }
     }
     let void = vec![format!("agent {} was killed during the run; the counters end there", head.node)];
-    Some(Report { node: head.node, flows, void, ..Report::default() })
+    Some(AgentReport { node: head.node, flows, void, ..AgentReport::default() })
 }
 
 fn write_whole(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -211,7 +211,7 @@ mod tests {
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Duration;
     use netstage_core::traffic::Pattern;
-    use netstage_harness::Folder;
+    use netstage_harness::TemporaryFolder;
 
     #[test]
     fn a_nodes_name_cannot_choose_the_folder() {
@@ -222,28 +222,28 @@ mod tests {
 
     #[test]
     fn a_report_is_stored_without_temporary_files() {
-        let folder = Folder::new("spool");
+        let folder = TemporaryFolder::new("spool");
         let spool = Spool::open(&folder).unwrap();
-        let path = spool.keep("a", 1, b"{}").unwrap().unwrap();
+        let path = spool.store("a", 1, b"{}").unwrap().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"{}");
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         fs::remove_dir_all(&folder).unwrap();
-        let error = spool.keep("a", 2, b"{}").unwrap_err();
+        let error = spool.store("a", 2, b"{}").unwrap_err();
         assert!(error.contains("a-2.json"), "{error}");
     }
 
     #[test]
     fn the_journal_of_a_killed_agent_becomes_a_report() {
-        let folder = Folder::new("journal");
-        let spool = Spool::lasting(&folder).unwrap();
+        let folder = TemporaryFolder::new("journal");
+        let spool = Spool::open_persistent(&folder).unwrap();
         assert_eq!(spool.last_run(), 0);
-        spool.take(4).unwrap();
+        spool.record_accepted(4).unwrap();
         let interval = Duration::from_millis(100);
         let flow = FlowTask {
             id: 9,
             ..FlowTask::udp(
                 "f",
-                Side::Send,
+                FlowSide::Send,
                 ["192.0.2.1:0", "192.0.2.2:1"].map(|end| end.parse().unwrap()),
                 Pattern::Cbr { rate: BitRate(1), packet: 1 },
                 Duration::from_secs(1),
@@ -252,25 +252,25 @@ mod tests {
         let assignment = Assignment::of_flows("a", Duration::from_secs(1), interval, vec![flow]);
         let mut journal = spool.journal(4, &assignment).unwrap();
         for (bin, sent) in [(0, 5), (1, 7)] {
-            let counts = Counts { sent, ..Counts::default() };
-            journal.write(&EndedBin { flow: 9, sends: true, bin, counts, tcp: None, travel: None });
+            let counts = BinCounts { sent, ..BinCounts::default() };
+            journal.write(&CompletedBin { flow: 9, sends: true, bin, counts, tcp: None, travel: None });
         }
         journal.file.write_all(b"{\"flow\":9,\"se").unwrap();
         drop((journal, spool));
 
-        let spool = Spool::lasting(&folder).unwrap();
+        let spool = Spool::open_persistent(&folder).unwrap();
         assert_eq!(spool.last_run(), 4);
-        let [(4, path)] = &spool.kept()[..] else { panic!("{:?}", spool.kept()) };
-        let report: Report = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        let [(4, path)] = &spool.stored_reports()[..] else { panic!("{:?}", spool.stored_reports()) };
+        let report: AgentReport = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         let sent: Vec<u64> = report.flows[0].bins.iter().map(|bin| bin.sent).collect();
         assert_eq!(sent, [5, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert!(report.void[0].contains("killed"));
         // A completed run keeps its report.
         let _journal = spool.journal(5, &assignment).unwrap();
-        spool.keep("a", 5, b"{}").unwrap();
+        spool.store("a", 5, b"{}").unwrap();
         // A run that did not begin leaves no report.
         spool.journal(6, &assignment).unwrap().discard();
-        assert_eq!(Spool::lasting(&folder).unwrap().kept().len(), 2);
+        assert_eq!(Spool::open_persistent(&folder).unwrap().stored_reports().len(), 2);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
     }
 }

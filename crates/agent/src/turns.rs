@@ -1,12 +1,12 @@
 //! Agent that serves controllers one at a time, over connections made by its caller. The run of a
 //! controller is stopped before the next controller session begins; reports that it did not release are kept.
 
-use super::agent::until_over;
+use super::agent::wait_until_over;
 use super::end::{EndReason, end};
-use super::guard::Guard;
-use super::service::{Service, Shared};
+use super::guard::RunGuard;
+use super::service::{AgentService, AgentShared};
 use super::spool::Spool;
-use super::work::{Sums, Worker};
+use super::work::{PacketSums, Worker};
 use netstage_agent_api::protocol::MAX_REQUEST_BYTES;
 use netstage_agent_api::protocol::generated::Phase;
 use netstage_agent_api::protocol::generated::agent_server::AgentServer;
@@ -26,18 +26,18 @@ use tower::Service as _;
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
 
 /// Agent that serves controllers one at a time.
-pub struct Turns {
+pub struct ExclusiveAgent {
     spool: Arc<Spool>,
     worker: Arc<dyn Worker>,
-    guard: Arc<dyn Guard>,
+    guard: Arc<dyn RunGuard>,
     /// Totals of all runs, for any controller.
-    sums: Arc<Sums>,
-    present: Mutex<Arc<Shared>>,
+    sums: Arc<PacketSums>,
+    present: Mutex<Arc<AgentShared>>,
 }
 
 /// State of an agent at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct AgentSnapshot {
     /// Set while a controller owns the agent.
     pub is_taken: bool,
     /// Number of the current run; zero for none.
@@ -48,39 +48,39 @@ pub struct Snapshot {
     /// agent started.
     pub totals: [u64; 5],
     /// Number of reports that no controller has released.
-    pub kept: usize,
+    pub stored_reports: usize,
 }
 
-impl Turns {
+impl ExclusiveAgent {
     /// Returns an agent with this spool. It accepts only runs with a greater number than the last one
     /// recorded in the spool.
-    pub fn new(spool: Spool, worker: Arc<dyn Worker>, guard: Arc<dyn Guard>) -> Turns {
+    pub fn new(spool: Spool, worker: Arc<dyn Worker>, guard: Arc<dyn RunGuard>) -> ExclusiveAgent {
         let spool = Arc::new(spool);
         let sums = Arc::default();
         let present = Mutex::new(turn(&spool, &worker, &guard, &sums));
-        Turns { spool, worker, guard, sums, present }
+        ExclusiveAgent { spool, worker, guard, sums, present }
     }
 
     /// Returns the current state of the agent.
-    pub fn snapshot(&self) -> Snapshot {
-        let (kept, present) = (self.spool.kept().len(), self.present());
+    pub fn snapshot(&self) -> AgentSnapshot {
+        let (kept, present) = (self.spool.stored_reports().len(), self.present());
         let progress = present.progress();
-        Snapshot {
+        AgentSnapshot {
             is_taken: present.is_attended(),
             run: progress.run,
             is_running: progress.phase() == Phase::Running,
             totals: self.sums.read(),
-            kept,
+            stored_reports: kept,
         }
     }
 
     /// Runs controller sessions one after another until interrupted. Calls `report` with the reason why each
     /// ended.
-    pub async fn go_round(&self, mut interrupted: watch::Receiver<bool>, report: impl Fn(EndReason)) {
+    pub async fn serve_sessions(&self, mut interrupted: watch::Receiver<bool>, report: impl Fn(EndReason)) {
         loop {
             let shared = self.present();
             let reason = {
-                let over = until_over(&shared);
+                let over = wait_until_over(&shared);
                 tokio::pin!(over);
                 tokio::select! {
                     reason = &mut over => reason,
@@ -109,12 +109,12 @@ impl Turns {
     {
         let turns = Arc::clone(self);
         let service = tower::service_fn(move |request: tonic::codegen::http::Request<tonic::body::Body>| {
-            let service = Service(turns.present());
+            let service = AgentService(turns.present());
             let mut server = AgentServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
             async move { Ok::<_, Infallible>(server.call(request).await.unwrap_or_else(|never| match never {})) }
         });
         let (alive, gone) = oneshot::channel();
-        let incoming = tokio_stream::once(Ok::<_, io::Error>(Watched { stream, _alive: alive }));
+        let incoming = tokio_stream::once(Ok::<_, io::Error>(TrackedConnection { stream, _alive: alive }));
         let (interval, patience) = KEEPALIVE;
         tonic::transport::Server::builder()
             .http2_keepalive_interval(Some(interval))
@@ -127,7 +127,7 @@ impl Turns {
             .map_err(io::Error::other)
     }
 
-    fn present(&self) -> Arc<Shared> {
+    fn present(&self) -> Arc<AgentShared> {
         Arc::clone(&self.present.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -135,21 +135,21 @@ impl Turns {
 fn turn(
     spool: &Arc<Spool>,
     worker: &Arc<dyn Worker>,
-    guard: &Arc<dyn Guard>,
-    sums: &Arc<Sums>,
-) -> Arc<Shared> {
+    guard: &Arc<dyn RunGuard>,
+    sums: &Arc<PacketSums>,
+) -> Arc<AgentShared> {
     let end = watch::Sender::new(None);
     let guard = Some(Arc::clone(guard));
-    Arc::new(Shared::new(Arc::clone(spool), Arc::clone(worker), end, guard, Arc::clone(sums)))
+    Arc::new(AgentShared::new(Arc::clone(spool), Arc::clone(worker), end, guard, Arc::clone(sums)))
 }
 
 /// Connection whose end is detected by the drop of its sender.
-struct Watched<S> {
+struct TrackedConnection<S> {
     stream: S,
     _alive: oneshot::Sender<()>,
 }
 
-impl<S: Connected> Connected for Watched<S> {
+impl<S: Connected> Connected for TrackedConnection<S> {
     type ConnectInfo = S::ConnectInfo;
 
     fn connect_info(&self) -> S::ConnectInfo {
@@ -157,7 +157,7 @@ impl<S: Connected> Connected for Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TrackedConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -167,7 +167,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedConnection<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

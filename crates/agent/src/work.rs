@@ -1,12 +1,14 @@
 //! Interface between an agent and its traffic engine.
 
 use super::spool::Journal;
-use netstage_agent_api::protocol::{Refusal, RefusalKind};
-use netstage_agent_api::results::{Counts, Ended, EndedBin, EndedVpn, EndedWindow, Report};
+use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
+use netstage_agent_api::results::{
+    AgentReport, BinCounts, CompletedBin, CompletedBins, CompletedVpn, CompletedWindow,
+};
 use netstage_agent_api::task::Assignment;
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,11 +18,11 @@ const MAX_SLEEP: std::time::Duration = std::time::Duration::from_millis(100);
 /// Carries out assignments.
 pub trait Worker: Send + Sync + 'static {
     /// Opens all resources of an assignment, so that it is ready to start.
-    fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal>;
+    fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn PreparedWork>, OrderRefusal>;
 }
 
 /// Prepared run. Dropping it closes its resources.
-pub trait Work: Send {
+pub trait PreparedWork: Send {
     /// Returns the number and port of each received flow.
     fn receiving_ports(&self) -> Vec<(u32, u16)> {
         Vec::new()
@@ -28,7 +30,7 @@ pub trait Work: Send {
 
     /// Carries out the run from `epoch` on, on the calling thread and threads of its own, until it is over or
     /// `stop` becomes true. `stop` is checked several times per second.
-    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report;
+    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &RunningTotals) -> AgentReport;
 
     /// Carries out the run like [`run`](PreparedRun::run), with the epoch returned by `start`, which blocks
     /// until shortly before it. Lengthy work can be done before the call of `start`. Returns `None` if the
@@ -37,19 +39,19 @@ pub trait Work: Send {
         self: Box<Self>,
         start: &mut dyn FnMut() -> Option<Epoch>,
         stop: &AtomicBool,
-        totals: &Totals,
-    ) -> Option<Report> {
+        totals: &RunningTotals,
+    ) -> Option<AgentReport> {
         Some(self.run(start()?, stop, totals))
     }
 }
 
 /// Packets sent, bytes sent, packets received, bytes received and packets lost. Any thread may add to them.
 #[derive(Debug, Default)]
-pub struct Sums([AtomicU64; 5]);
+pub struct PacketSums([AtomicU64; 5]);
 
-impl Sums {
-    fn add(&self, counts: &Counts) {
-        let Counts { sent, sent_bytes, received, received_bytes, lost, .. } = *counts;
+impl PacketSums {
+    fn add(&self, counts: &BinCounts) {
+        let BinCounts { sent, sent_bytes, received, received_bytes, lost, .. } = *counts;
         for (sum, more) in self.0.iter().zip([sent, sent_bytes, received, received_bytes, lost]) {
             sum.fetch_add(more, Ordering::Relaxed);
         }
@@ -63,22 +65,22 @@ impl Sums {
 
 /// Totals of a run, readable during the run. Any thread may add to them.
 #[derive(Debug, Default)]
-pub struct Totals {
-    run: Sums,
+pub struct RunningTotals {
+    run: PacketSums,
     /// Totals of all runs of the agent.
-    agent: Arc<Sums>,
+    agent: Arc<PacketSums>,
     /// Report each completed bin to the controller.
     tell_bins: bool,
-    ended: Mutex<Ended>,
+    ended: Mutex<CompletedBins>,
     /// Journal of completed bins.
     journal: Mutex<Option<Journal>>,
 }
 
-impl Totals {
+impl RunningTotals {
     /// Returns empty totals of a run that also count toward `agent`, and collect completed bins if
     /// `tell_bins` is set.
-    pub fn new(agent: Arc<Sums>, tell_bins: bool) -> Totals {
-        Totals { agent, tell_bins, ..Totals::default() }
+    pub fn new(agent: Arc<PacketSums>, tell_bins: bool) -> RunningTotals {
+        RunningTotals { agent, tell_bins, ..RunningTotals::default() }
     }
 
     /// Returns the current values: packets sent, bytes sent, packets received, bytes received, packets lost.
@@ -87,18 +89,18 @@ impl Totals {
     }
 
     /// Sets the journal to which completed bins are also written.
-    pub fn write_down(&self, journal: Option<Journal>) {
+    pub fn set_journal(&self, journal: Option<Journal>) {
         *self.journal.lock().unwrap_or_else(PoisonError::into_inner) = journal;
     }
 
     /// Adds the counters of some packets.
-    pub fn count(&self, counts: &Counts) {
+    pub fn count(&self, counts: &BinCounts) {
         self.run.add(counts);
         self.agent.add(counts);
     }
 
     /// Adds the counters of a completed bin, and reports the bin if requested.
-    pub fn end_bin(&self, ended: EndedBin) {
+    pub fn end_bin(&self, ended: CompletedBin) {
         if let Some(journal) = &mut *self.journal.lock().unwrap_or_else(PoisonError::into_inner) {
             journal.write(&ended);
         }
@@ -109,25 +111,25 @@ impl Totals {
     }
 
     /// Reports a completed bin of a watched window if requested.
-    pub fn end_window(&self, ended: EndedWindow) {
+    pub fn end_window(&self, ended: CompletedWindow) {
         if self.tell_bins {
             self.ended().windows.push(ended);
         }
     }
 
     /// Reports a completed bin of a VPN flow if requested.
-    pub fn end_vpn(&self, ended: EndedVpn) {
+    pub fn end_vpn(&self, ended: CompletedVpn) {
         if self.tell_bins {
             self.ended().vpns.push(ended);
         }
     }
 
     /// Returns the bins completed since the previous call.
-    pub fn take_ended(&self) -> Ended {
+    pub fn take_completed(&self) -> CompletedBins {
         std::mem::take(&mut *self.ended())
     }
 
-    fn ended(&self) -> MutexGuard<'_, Ended> {
+    fn ended(&self) -> MutexGuard<'_, CompletedBins> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -145,7 +147,7 @@ pub(super) fn wait(epoch: Epoch, at: Instant, stop: &AtomicBool) -> bool {
 }
 
 /// Converts an error of this host into a refusal of the run.
-pub(crate) fn refusal(obstacle: Obstacle) -> Refusal {
-    let kind = if obstacle.is_missing { RefusalKind::Missing } else { RefusalKind::System };
-    Refusal::new(kind, obstacle.message).remedy(obstacle.remedy)
+pub(crate) fn refusal(obstacle: StartupError) -> OrderRefusal {
+    let kind = if obstacle.is_missing { OrderRefusalKind::Missing } else { OrderRefusalKind::System };
+    OrderRefusal::new(kind, obstacle.message).remedy(obstacle.remedy)
 }

@@ -6,9 +6,9 @@
 #[path = "support/pretender.rs"]
 mod pretender;
 
-use netstage_agent::controller::{Agents, Collected, Error};
-use netstage_agent::{Agent, EndReason};
-use netstage_agent_api::protocol::{RefusalKind, read_report};
+use netstage_agent::controller::{CollectedReports, ControlledAgents, ControllerError};
+use netstage_agent::{EndReason, LocalAgent};
+use netstage_agent_api::protocol::{OrderRefusalKind, read_report};
 use netstage_agent_api::task::{self, Assignment};
 use netstage_core::measure::ClockOffset;
 use netstage_harness::{needs, within};
@@ -65,8 +65,8 @@ impl Place {
         self.start("an_agent", name)
     }
 
-    fn connect(&self, names: &[&str]) -> Result<Agents, Error> {
-        Agents::connect(names.iter().map(|name| (name.to_string(), self.socket(name))).collect())
+    fn connect(&self, names: &[&str]) -> Result<ControlledAgents, ControllerError> {
+        ControlledAgents::connect(names.iter().map(|name| (name.to_string(), self.socket(name))).collect())
     }
 }
 
@@ -107,18 +107,18 @@ fn assignments(nodes: &[&str], milliseconds: u64) -> Vec<(String, Assignment)> {
     nodes.iter().map(|node| assignment(node, "bulk", milliseconds)).collect()
 }
 
-fn start(agents: &mut Agents, assignments: Vec<(String, Assignment)>) {
+fn start(agents: &mut ControlledAgents, assignments: Vec<(String, Assignment)>) {
     agents.prepare(assignments).unwrap();
-    let epoch = agents.soonest_start();
+    let epoch = agents.earliest_start();
     agents.start(epoch).unwrap();
 }
 
 /// Waits until something has been sent.
-fn under_way(agents: &mut Agents) {
+fn under_way(agents: &mut ControlledAgents) {
     assert!(within(LIMIT, || agents.overview().sent.0 > 0), "no packets are sent");
 }
 
-fn nodes(collected: &Collected) -> Vec<&str> {
+fn nodes(collected: &CollectedReports) -> Vec<&str> {
     collected.reports.iter().map(|report| report.node.as_str()).collect()
 }
 
@@ -137,7 +137,7 @@ fn an_agent() {
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
         mount(Some("tmpfs"), &place.spool(), Some("tmpfs"), MsFlags::empty(), Some("size=4k")).unwrap();
     }
-    let agent = Agent::bind(&place.socket(&name), &place.spool()).unwrap();
+    let agent = LocalAgent::bind(&place.socket(&name), &place.spool()).unwrap();
     let ended = agent.serve(Pretender).unwrap();
     std::process::exit(match ended.reason {
         EndReason::Finished => 0,
@@ -257,12 +257,14 @@ fn a_refusal_names_flow_reason_and_remedy() {
     let error = agents.prepare(refused).unwrap_err();
     let expected = "agent b refused: flow port-in-use: port 7 is in use (choose another port)";
     assert_eq!(error.to_string(), expected);
-    assert!(matches!(error, Error::Refused(refusals) if refusals[0].1.kind == RefusalKind::InUse));
+    assert!(
+        matches!(error, ControllerError::Refused(refusals) if refusals[0].1.kind == OrderRefusalKind::InUse)
+    );
     // Both agents can be used for another run.
     start(&mut agents, assignments(&["a", "b"], 100));
     assert_eq!(nodes(&agents.collect()), ["a", "b"]);
     let error = agents.prepare(assignments(&["nobody"], 1)).unwrap_err();
-    assert_eq!(error, Error::Unknown("nobody".into()));
+    assert_eq!(error, ControllerError::Unknown("nobody".into()));
     agents.finish();
 }
 
@@ -307,7 +309,10 @@ fn a_second_controller_is_refused() {
     let _process = place.agent("a");
     let first = place.connect(&["a"]).unwrap();
     let error = place.connect(&["a"]).err().expect("the second controller is refused");
-    assert!(matches!(&error, Error::Refused(refusals) if refusals[0].1.kind == RefusalKind::Busy), "{error}");
+    assert!(
+        matches!(&error, ControllerError::Refused(refusals) if refusals[0].1.kind == OrderRefusalKind::Busy),
+        "{error}"
+    );
     first.finish();
 }
 
@@ -317,7 +322,7 @@ fn an_agent_that_does_not_answer_is_named() {
     let limit = std::time::Duration::from_millis(500);
     let connect = |name: &str| {
         let agents = vec![(name.to_owned(), place.socket(name))];
-        Agents::connect_within(agents, limit).err().expect("no agent answers").to_string()
+        ControlledAgents::connect_within(agents, limit).err().expect("no agent answers").to_string()
     };
     let _mute = UnixListener::bind(place.socket("mute")).unwrap();
     let error = connect("mute");

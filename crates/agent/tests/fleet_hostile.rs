@@ -8,18 +8,20 @@ mod liar;
 mod pretender;
 
 use liar::{Lie, connect, dial};
-use netstage_agent::controller::{Agents, Collected, Comparison, Error, Place};
-use netstage_agent::fleet::folder::Grant;
+use netstage_agent::controller::{
+    AgentAddress, ClockComparison, CollectedReports, ControlledAgents, ControllerError,
+};
+use netstage_agent::fleet::folder::TokenGrant;
 use netstage_agent::fleet::hub::Hub;
-use netstage_agent::fleet::member::{self, Member};
-use netstage_agent::fleet::runs::Runs;
-use netstage_agent::fleet::{Fleet, State};
-use netstage_agent_api::results::Report;
-use netstage_agent_api::task::{Assignment, Side};
+use netstage_agent::fleet::member::{self, FleetAgent};
+use netstage_agent::fleet::runs::FleetRuns;
+use netstage_agent::fleet::{AgentAvailability, FleetFolder};
+use netstage_agent_api::results::AgentReport;
+use netstage_agent_api::task::{Assignment, FlowSide};
 use netstage_core::fleet::{Policy, Receipt};
 use netstage_core::measure::ClockOffset;
 use netstage_harness::{needs, within};
-use netstage_host::ender::Ender;
+use netstage_host::ender::DaemonShutdown;
 use netstage_host::log::Log;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -42,10 +44,10 @@ const ENEMY: &str = "eve";
 /// Fleet of two honest agents, whose hub listens on the loopback interface.
 struct Stage {
     folder: PathBuf,
-    fleet: Fleet,
+    fleet: FleetFolder,
     address: SocketAddr,
     log: Arc<Mutex<String>>,
-    running: Vec<(Ender, JoinHandle<()>)>,
+    running: Vec<(DaemonShutdown, JoinHandle<()>)>,
     run: u64,
 }
 
@@ -93,32 +95,32 @@ impl Stage {
     }
 
     fn at(folder: PathBuf) -> Stage {
-        let fleet = Fleet::create(&folder.join("fleet"), "lab").unwrap();
+        let fleet = FleetFolder::create(&folder.join("fleet"), "lab").unwrap();
         let lines = Arc::new(Mutex::new(String::new()));
         let log: Log = {
             let lines = Arc::clone(&lines);
             Arc::new(move |_, line| *lines.lock().unwrap() += &format!("{line}\n"))
         };
         let hub = Hub::bind(fleet.clone(), "127.0.0.1:0".parse().unwrap(), log).unwrap();
-        let (address, ender) = (hub.address().unwrap(), hub.ender());
+        let (address, ender) = (hub.address().unwrap(), hub.shutdown_handle());
         let serving = std::thread::spawn(move || hub.serve().unwrap());
         let mut stage = Stage { folder, fleet, address, log: lines, running: vec![(ender, serving)], run: 0 };
         for name in HONEST {
             stage.join(name);
             let policy = Policy::default();
-            let agent = Member::open(&stage.folder.join(name), policy, Arc::new(|_, _| {})).unwrap();
-            let ender = agent.ender();
+            let agent = FleetAgent::open(&stage.folder.join(name), policy, Arc::new(|_, _| {})).unwrap();
+            let ender = agent.shutdown_handle();
             let serving = std::thread::spawn(move || agent.serve(Arc::new(Pretender)).unwrap());
             stage.running.push((ender, serving));
         }
-        stage.wait_for(&HONEST, State::Idle);
+        stage.wait_for(&HONEST, AgentAvailability::Idle);
         stage
     }
 
     fn join(&self, name: &str) {
         let (valid, lasting) = (Duration::from_secs(3600), Duration::from_secs(3600));
         let token =
-            self.fleet.token(&Grant { agent: name.into(), labels: Vec::new(), valid, lasting }).unwrap();
+            self.fleet.token(&TokenGrant { agent: name.into(), labels: Vec::new(), valid, lasting }).unwrap();
         member::join(&self.folder.join(name), &self.address.to_string(), &token).unwrap();
     }
 
@@ -128,12 +130,12 @@ impl Stage {
         self.running.push(connect(self.address, self.folder.join(ENEMY), lie));
     }
 
-    fn state_of(&self, name: &str) -> Option<State> {
+    fn state_of(&self, name: &str) -> Option<AgentAvailability> {
         let agents = self.fleet.agents().unwrap();
         agents.into_iter().find(|agent| agent.name == name).map(|agent| agent.state)
     }
 
-    fn wait_for(&self, names: &[&str], state: State) {
+    fn wait_for(&self, names: &[&str], state: AgentAvailability) {
         let are = || names.iter().all(|name| self.state_of(name) == Some(state));
         assert!(within(LIMIT, are), "{:?}\n{}", self.fleet.agents(), self.log());
     }
@@ -143,14 +145,14 @@ impl Stage {
     }
 
     /// Starts a run on these agents.
-    fn begin(&mut self, names: &[&str], milliseconds: u64) -> Result<Agents, Error> {
-        let at = |name: &&str| (name.to_string(), Place::Fleet(self.fleet.socket()));
-        let places: Vec<(String, Place)> = names.iter().map(at).collect();
-        let mut agents = Agents::connect(places)?;
+    fn begin(&mut self, names: &[&str], milliseconds: u64) -> Result<ControlledAgents, ControllerError> {
+        let at = |name: &&str| (name.to_string(), AgentAddress::Fleet(self.fleet.socket()));
+        let places: Vec<(String, AgentAddress)> = names.iter().map(at).collect();
+        let mut agents = ControlledAgents::connect(places)?;
         self.run += 1;
         agents.new_run_numbered(self.run, true);
         let parts: Vec<_> = names.iter().map(|name| part(name, milliseconds)).collect();
-        let begun = agents.agree(&parts).and_then(|()| agents.add(parts).map(drop));
+        let begun = agents.collect_consents(&parts).and_then(|()| agents.add_agents(parts).map(drop));
         let begun = begun.and_then(|()| agents.start_together().map(drop));
         if let Err(error) = begun {
             agents.finish();
@@ -161,7 +163,7 @@ impl Stage {
 
     /// Completes a run on the honest agents.
     fn honest_run(&mut self) {
-        self.wait_for(&HONEST, State::Idle);
+        self.wait_for(&HONEST, AgentAvailability::Idle);
         let end = Instant::now() + LIMIT;
         let mut agents = loop {
             match self.begin(&HONEST, 100) {
@@ -178,7 +180,7 @@ impl Stage {
 
     /// Completes a run with the hostile agent. Returns the reason of its loss.
     fn run_with_enemy(&mut self) -> String {
-        self.wait_for(&[ENEMY], State::Idle);
+        self.wait_for(&[ENEMY], AgentAvailability::Idle);
         let mut agents = self.begin(&[HONEST[0], ENEMY, HONEST[1]], 1_000).unwrap();
         agents.watch(|overview| {
             assert!(overview.ended.bins.iter().all(|bin| bin.bin < 10), "{:?}", overview.ended.bins);
@@ -196,7 +198,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         for (ender, thread) in self.running.drain(..).rev() {
-            ender.end();
+            ender.request();
             let _ = thread.join();
         }
         let _ = fs::remove_dir_all(&self.folder);
@@ -205,11 +207,11 @@ impl Drop for Stage {
 
 fn part(name: &str, milliseconds: u64) -> (String, Assignment) {
     let (name, mut part) = assignment(name, "bulk", milliseconds);
-    part.flows[0].side = Side::Receive;
+    part.flows[0].side = FlowSide::Receive;
     (name, part)
 }
 
-fn assert_honest(collected: &Collected) {
+fn assert_honest(collected: &CollectedReports) {
     let honest: Vec<&str> = collected.reports.iter().map(|report| report.node.as_str()).collect();
     assert_eq!(honest, HONEST, "{collected:?}");
     assert!(collected.reports.iter().all(|report| report.void.is_empty()), "{collected:?}");
@@ -228,7 +230,7 @@ fn an_agent_that_floods_is_lost() {
     needs::time(3);
     let mut stage = Stage::new("flood");
     stage.enemy(Lie::Flood);
-    stage.wait_for(&[ENEMY], State::Idle);
+    stage.wait_for(&[ENEMY], AgentAvailability::Idle);
     let why = stage.begin(&[HONEST[0], ENEMY], 1_000).err().map(|error| error.to_string());
     let why = why.unwrap_or_else(|| panic!("the flood was accepted"));
     assert!(why.contains("agent eve was lost") && why.contains("more than"), "{why}");
@@ -248,7 +250,7 @@ fn giant_messages_are_not_read() {
     assert!(reason.contains("report exceeds"), "{reason}");
     let mut stage = Stage::new("giant-word");
     stage.enemy(Lie::GiantWord);
-    stage.wait_for(&[ENEMY], State::Idle);
+    stage.wait_for(&[ENEMY], AgentAvailability::Idle);
     assert!(stage.begin(&[HONEST[0], ENEMY], 100).is_err());
     stage.honest_run();
 }
@@ -266,10 +268,10 @@ fn an_agent_that_does_not_answer_is_named() {
     needs::time(15);
     let mut stage = Stage::new("mute");
     stage.enemy(Lie::Mute);
-    stage.wait_for(&[ENEMY], State::Idle);
+    stage.wait_for(&[ENEMY], AgentAvailability::Idle);
     let error = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 1_000).err().expect("the agent never answers");
     assert!(
-        matches!(&error, Error::Lost(losses) if losses.len() == 1 && losses[0].agent == ENEMY),
+        matches!(&error, ControllerError::Lost(losses) if losses.len() == 1 && losses[0].agent == ENEMY),
         "{error}"
     );
     stage.honest_run();
@@ -279,10 +281,10 @@ fn a_report_in_the_name_of_another_node_can_be_rejected() {
     needs::time(3);
     let mut stage = Stage::new("others");
     stage.enemy(Lie::OthersNames);
-    stage.wait_for(&[ENEMY], State::Idle);
+    stage.wait_for(&[ENEMY], AgentAvailability::Idle);
     let mut agents = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 300).unwrap();
     let mut kept = Vec::new();
-    let collected = agents.collect_keeping(|agent, report| match agent == report.node {
+    let collected = agents.collect_and_store(|agent, report| match agent == report.node {
         true => {
             kept.push(agent.to_owned());
             Ok(())
@@ -298,15 +300,18 @@ fn clock_offsets_that_contradict_the_controllers_are_rejected() {
     needs::time(3);
     let mut stage = Stage::new("clocks");
     stage.enemy(Lie::Early);
-    stage.wait_for(&[ENEMY], State::Idle);
+    stage.wait_for(&[ENEMY], AgentAvailability::Idle);
     let mut agents = stage.begin(&[HONEST[0], ENEMY], 300).unwrap();
-    let at =
-        |address: &str| Comparison { from: ENEMY.into(), to: HONEST[0].into(), at: address.parse().unwrap() };
+    let at = |address: &str| ClockComparison {
+        from: ENEMY.into(),
+        to: HONEST[0].into(),
+        at: address.parse().unwrap(),
+    };
     // It reports three comparisons, of which only the first address was requested.
     let asked = [at("192.0.2.1:4704"), at("192.0.2.2:4704")];
     agents.compare_clocks(&asked);
-    assert_eq!((agents.clocks().compared(), agents.clocks().doubted()), (0, &asked[..1]));
-    assert_eq!(agents.clocks().between(ENEMY, HONEST[0]), Some(ClockOffset::SAME_CLOCK));
+    assert_eq!((agents.clocks().compared(), agents.clocks().contradictions()), (0, &asked[..1]));
+    assert_eq!(agents.clocks().offset_between(ENEMY, HONEST[0]), Some(ClockOffset::SAME_CLOCK));
     agents.finish();
     stage.honest_run();
 }
@@ -335,16 +340,17 @@ fn reports_that_cannot_be_stored_stay_with_their_agents() {
     needs::time(2);
     let mut stage = Stage::new("kept");
     let mut agents = stage.begin(&HONEST, 100).unwrap();
-    let collected = agents.collect_keeping(|_, _| Err("No space left on device".into()));
+    let collected = agents.collect_and_store(|_, _| Err("No space left on device".into()));
     agents.finish();
     assert_eq!(collected.warnings.len(), 2, "{collected:?}");
     assert!(collected.warnings[0].contains("it stays with the agent: No space left"), "{collected:?}");
-    stage.wait_for(&HONEST, State::Idle);
-    let at = |name: &&str| (name.to_string(), Place::Fleet(stage.fleet.socket()));
-    let agents = Agents::connect(HONEST.iter().map(at).collect::<Vec<(String, Place)>>()).unwrap();
+    stage.wait_for(&HONEST, AgentAvailability::Idle);
+    let at = |name: &&str| (name.to_string(), AgentAddress::Fleet(stage.fleet.socket()));
+    let agents =
+        ControlledAgents::connect(HONEST.iter().map(at).collect::<Vec<(String, AgentAddress)>>()).unwrap();
     for expected in [2, 0] {
         let mut fetched = Vec::new();
-        let losses = agents.fetch_kept(|agent, run, report| {
+        let losses = agents.fetch_stored_reports(|agent, run, report| {
             fetched.push((agent.to_owned(), run, report.node.clone()));
             true
         });
@@ -359,7 +365,7 @@ fn a_slow_agent_postpones_the_start_of_all() {
     needs::time(6);
     let mut stage = Stage::new("hesitant");
     stage.enemy(Lie::Hesitant);
-    stage.wait_for(&[ENEMY], State::Idle);
+    stage.wait_for(&[ENEMY], AgentAvailability::Idle);
     let mut agents = stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 300).unwrap();
     let collected = agents.collect();
     agents.finish();
@@ -375,7 +381,7 @@ fn a_slow_agent_postpones_the_start_of_all() {
 fn an_agent_that_never_prepares_is_given_up_and_the_others_are_released() {
     let mut stage = Stage::new("unprepared");
     stage.enemy(Lie::Unprepared);
-    stage.wait_for(&[ENEMY], State::Idle);
+    stage.wait_for(&[ENEMY], AgentAvailability::Idle);
     let error =
         stage.begin(&[HONEST[0], ENEMY, HONEST[1]], 300).err().expect("the agent never answers").to_string();
     assert_eq!(error, "agent eve was lost: no answer within 60s");
@@ -387,26 +393,26 @@ fn a_full_disk_of_the_controller_loses_no_report() {
     let folder = place("full");
     let disk = Disk::mount(&folder.join("fleet"));
     let mut stage = Stage::at(folder);
-    let late = Grant {
+    let late = TokenGrant {
         agent: "late".into(),
         labels: Vec::new(),
         valid: Duration::from_secs(3600),
         lasting: Duration::from_secs(3600),
     };
     let token = stage.fleet.token(&late).unwrap();
-    let mut runs = Runs::of(&stage.fleet).unwrap();
+    let mut runs = FleetRuns::read_all(&stage.fleet).unwrap();
     let nodes = || HONEST.map(|name| (name.to_owned(), name.to_owned())).into();
     let run = runs.open("full", nodes()).unwrap();
     let mut agents = stage.begin(&HONEST, 300).unwrap();
     disk.fill();
-    let mut keep = |agent: &str, report: &Report| match runs.receive(run, agent, report) {
+    let mut keep = |agent: &str, report: &AgentReport| match runs.receive(run, agent, report) {
         Ok(receipt) => {
             assert_eq!(receipt, Receipt::New);
             Ok(())
         }
         Err(error) => Err(error.to_string()),
     };
-    let collected = agents.collect_keeping(&mut keep);
+    let collected = agents.collect_and_store(&mut keep);
     agents.finish();
     // The run is complete. Reports that cannot be stored here stay with the agents.
     assert_honest(&collected);
@@ -418,15 +424,18 @@ fn a_full_disk_of_the_controller_loses_no_report() {
         "{}",
         stage.log()
     );
-    let again = stage.fleet.token(&Grant { agent: "later".into(), ..late }).unwrap_err().to_string();
+    let again = stage.fleet.token(&TokenGrant { agent: "later".into(), ..late }).unwrap_err().to_string();
     assert!(again.contains("tokens") && again.contains("No space left"), "{again}");
-    let refused = Runs::of(&stage.fleet).unwrap().open("another", nodes()).unwrap_err().to_string();
+    let refused =
+        FleetRuns::read_all(&stage.fleet).unwrap().open("another", nodes()).unwrap_err().to_string();
     assert!(refused.contains("No space left"), "{refused}");
     disk.free();
-    stage.wait_for(&HONEST, State::Idle);
-    let at = |name: &&str| (name.to_string(), Place::Fleet(stage.fleet.socket()));
-    let agents = Agents::connect(HONEST.iter().map(at).collect::<Vec<(String, Place)>>()).unwrap();
-    let losses = agents.fetch_kept(|agent, fetched, report| fetched == run && keep(agent, report).is_ok());
+    stage.wait_for(&HONEST, AgentAvailability::Idle);
+    let at = |name: &&str| (name.to_string(), AgentAddress::Fleet(stage.fleet.socket()));
+    let agents =
+        ControlledAgents::connect(HONEST.iter().map(at).collect::<Vec<(String, AgentAddress)>>()).unwrap();
+    let losses =
+        agents.fetch_stored_reports(|agent, fetched, report| fetched == run && keep(agent, report).is_ok());
     agents.finish();
     assert!(losses.is_empty(), "{losses:?}");
     assert!(runs.missing(run).is_empty());
@@ -443,7 +452,7 @@ fn a_full_disk_of_an_agent_loses_no_report() {
         stage.begin(&HONEST, 100).err().expect("the disk has no space for the run number").to_string();
     assert!(refused.contains("agent ber-1 refused") && refused.contains("last-run"), "{refused}");
     disk.free();
-    stage.wait_for(&HONEST, State::Idle);
+    stage.wait_for(&HONEST, AgentAvailability::Idle);
     let mut agents = stage.begin(&HONEST, 500).unwrap();
     disk.fill();
     let collected = agents.collect();

@@ -1,6 +1,6 @@
 //! Agent of another version: the controller names the versions, and sends no other request.
 
-use netstage_agent::controller::{Agents, Error};
+use netstage_agent::controller::{ControlledAgents, ControllerError};
 use netstage_agent_api::protocol::generated::agent_server::{Agent, AgentServer};
 use netstage_agent_api::protocol::generated::{
     AgreeReply, AgreeRequest, CollectRequest, CompareClocksReply, CompareClocksRequest, FinishReply,
@@ -82,11 +82,11 @@ fn unsupported_versions_are_named() {
     let server = tonic::transport::Server::builder();
     runtime.spawn(server.serve_with_incoming(AgentServer::new(Newer), UnixListenerStream::new(listener)));
 
-    let error = Agents::connect(vec![("new".into(), socket.clone())])
+    let error = ControlledAgents::connect(vec![("new".into(), socket.clone())])
         .err()
         .expect("the versions have nothing in common");
     std::fs::remove_file(&socket).unwrap();
-    assert_eq!(error, Error::Version { agent: "new".into(), tool: "7.0".into(), speaks: (8, 9) });
+    assert_eq!(error, ControllerError::Version { agent: "new".into(), tool: "7.0".into(), speaks: (8, 9) });
     let expected = "agent new (netstage 7.0) supports agent protocol versions 8 to 9, this program 1 to 1";
     assert!(error.to_string().starts_with(expected), "{error}");
 }

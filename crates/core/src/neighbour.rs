@@ -29,43 +29,43 @@ const MAX_ENTRIES: u32 = 4096;
 
 /// The neighbors on a set of links, and the packets `H` that wait for address resolution.
 #[derive(Debug)]
-pub struct Neighbours<H> {
-    entries: BTreeMap<Key, Entry<H>>,
-    timers: BTreeSet<(Instant, Key)>,
+pub struct NeighborCache<H> {
+    entries: BTreeMap<NeighborKey, NeighborEntry<H>>,
+    timers: BTreeSet<(Instant, NeighborKey)>,
     /// Number of unresolved addresses and of all entries, per link.
     counts: BTreeMap<u32, (u32, u32)>,
 }
 
 /// Link number and IP address.
-type Key = (u32, IpAddr);
+type NeighborKey = (u32, IpAddr);
 
 #[derive(Debug)]
-struct Entry<H> {
-    state: State<H>,
+struct NeighborEntry<H> {
+    state: NeighborState<H>,
     due: Instant,
 }
 
 #[derive(Debug)]
-enum State<H> {
+enum NeighborState<H> {
     Incomplete { waiting: Option<H>, remaining: u8 },
     Reachable { mac: Mac, is_used: bool },
     Probe { mac: Mac, remaining: u8 },
 }
 
-impl<H> State<H> {
+impl<H> NeighborState<H> {
     fn mac(&self) -> Option<Mac> {
         match self {
-            State::Incomplete { .. } => None,
-            State::Reachable { mac, .. } | State::Probe { mac, .. } => Some(*mac),
+            NeighborState::Incomplete { .. } => None,
+            NeighborState::Reachable { mac, .. } | NeighborState::Probe { mac, .. } => Some(*mac),
         }
     }
 }
 
 /// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action<H> {
+pub enum NeighborAction<H> {
     /// Send a solicitation: to all hosts on the link, or only to the MAC address known so far.
-    Ask {
+    Solicit {
         /// The link.
         link: u32,
         /// The address.
@@ -74,7 +74,7 @@ pub enum Action<H> {
         mac: Option<Mac>,
     },
     /// Report that the address could not be resolved and the packet is undeliverable.
-    GiveUp {
+    Unreachable {
         /// The link.
         link: u32,
         /// The address.
@@ -84,23 +84,23 @@ pub enum Action<H> {
     },
 }
 
-impl<H> Default for Neighbours<H> {
-    fn default() -> Neighbours<H> {
-        Neighbours::new()
+impl<H> Default for NeighborCache<H> {
+    fn default() -> NeighborCache<H> {
+        NeighborCache::new()
     }
 }
 
-impl<H> Neighbours<H> {
+impl<H> NeighborCache<H> {
     /// Creates an empty table.
-    pub fn new() -> Neighbours<H> {
-        Neighbours { entries: BTreeMap::new(), timers: BTreeSet::new(), counts: BTreeMap::new() }
+    pub fn new() -> NeighborCache<H> {
+        NeighborCache { entries: BTreeMap::new(), timers: BTreeSet::new(), counts: BTreeMap::new() }
     }
 
     /// Returns the MAC address of a neighbor if it is resolved, and marks the entry as used.
     #[inline]
     pub fn lookup(&mut self, link: u32, address: IpAddr) -> Option<Mac> {
         match &mut self.entries.get_mut(&(link, address))?.state {
-            State::Reachable { mac, is_used } => {
+            NeighborState::Reachable { mac, is_used } => {
                 *is_used = true;
                 Some(*mac)
             }
@@ -110,17 +110,19 @@ impl<H> Neighbours<H> {
 
     /// Holds a packet until its address is resolved. Returns the packet held before, or `packet` itself if
     /// the link has too many unresolved addresses.
-    pub fn wait(&mut self, now: Instant, link: u32, address: IpAddr, packet: H) -> Option<H> {
+    pub fn enqueue(&mut self, now: Instant, link: u32, address: IpAddr, packet: H) -> Option<H> {
         let key = (link, address);
         match self.entries.get_mut(&key) {
-            Some(Entry { state: State::Incomplete { waiting, .. }, .. }) => waiting.replace(packet),
+            Some(NeighborEntry { state: NeighborState::Incomplete { waiting, .. }, .. }) => {
+                waiting.replace(packet)
+            }
             Some(_) => Some(packet),
             None => {
                 let (unresolved, total) = self.counts.get(&link).copied().unwrap_or_default();
                 if unresolved >= MAX_UNRESOLVED || total >= MAX_ENTRIES {
                     return Some(packet);
                 }
-                self.put(key, State::Incomplete { waiting: Some(packet), remaining: ATTEMPTS }, now);
+                self.put(key, NeighborState::Incomplete { waiting: Some(packet), remaining: ATTEMPTS }, now);
                 None
             }
         }
@@ -129,7 +131,7 @@ impl<H> Neighbours<H> {
     /// Handles a neighbor's announcement of its own address. For an unknown address, an entry is created
     /// only if `is_wanted`, for example because the neighbor solicits this router's address. Returns the
     /// packet that waited.
-    pub fn handle_claim(
+    pub fn handle_announcement(
         &mut self,
         now: Instant,
         (link, address): (u32, IpAddr),
@@ -147,19 +149,22 @@ impl<H> Neighbours<H> {
                 false
             }
             Some(entry) => {
-                matches!(entry.state, State::Incomplete { .. } | State::Reachable { is_used: true, .. })
+                matches!(
+                    entry.state,
+                    NeighborState::Incomplete { .. } | NeighborState::Reachable { is_used: true, .. }
+                )
             }
         };
         let before = self.remove(key);
-        self.put(key, State::Reachable { mac, is_used }, now + VALIDITY);
+        self.put(key, NeighborState::Reachable { mac, is_used }, now + VALIDITY);
         match before? {
-            State::Incomplete { waiting, .. } => waiting,
+            NeighborState::Incomplete { waiting, .. } => waiting,
             _ => None,
         }
     }
 
     /// Returns the next action that is due.
-    pub fn poll(&mut self, now: Instant) -> Option<Action<H>> {
+    pub fn poll(&mut self, now: Instant) -> Option<NeighborAction<H>> {
         loop {
             let (due, key) = *self.timers.first()?;
             if due > now {
@@ -167,20 +172,25 @@ impl<H> Neighbours<H> {
             }
             let (link, address) = key;
             let state = match self.remove(key)? {
-                State::Incomplete { waiting, remaining: 0 } => {
-                    return Some(Action::GiveUp { link, address, waiting });
+                NeighborState::Incomplete { waiting, remaining: 0 } => {
+                    return Some(NeighborAction::Unreachable { link, address, waiting });
                 }
                 // The next packet starts a new resolution, by multicast or broadcast.
-                State::Probe { remaining: 0, .. } | State::Reachable { is_used: false, .. } => continue,
-                State::Incomplete { waiting, remaining } => {
-                    State::Incomplete { waiting, remaining: remaining - 1 }
+                NeighborState::Probe { remaining: 0, .. }
+                | NeighborState::Reachable { is_used: false, .. } => continue,
+                NeighborState::Incomplete { waiting, remaining } => {
+                    NeighborState::Incomplete { waiting, remaining: remaining - 1 }
                 }
-                State::Probe { mac, remaining } => State::Probe { mac, remaining: remaining - 1 },
-                State::Reachable { mac, is_used: true } => State::Probe { mac, remaining: ATTEMPTS - 1 },
+                NeighborState::Probe { mac, remaining } => {
+                    NeighborState::Probe { mac, remaining: remaining - 1 }
+                }
+                NeighborState::Reachable { mac, is_used: true } => {
+                    NeighborState::Probe { mac, remaining: ATTEMPTS - 1 }
+                }
             };
             let mac = state.mac();
             self.put(key, state, now + RETRANSMIT);
-            return Some(Action::Ask { link, address, mac });
+            return Some(NeighborAction::Solicit { link, address, mac });
         }
     }
 
@@ -199,16 +209,17 @@ impl<H> Neighbours<H> {
         self.timers.clear();
         self.counts.clear();
         core::mem::take(&mut self.entries).into_values().filter_map(|entry| match entry.state {
-            State::Incomplete { waiting, .. } => waiting,
+            NeighborState::Incomplete { waiting, .. } => waiting,
             _ => None,
         })
     }
 
     /// Moves all entries of link `from` of another table to link `to` of this one.
-    pub fn adopt(&mut self, other: &mut Neighbours<H>, from: u32, to: u32) {
+    pub fn adopt(&mut self, other: &mut NeighborCache<H>, from: u32, to: u32) {
         let range = (from, IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED))
             ..=(from, IpAddr::V6(core::net::Ipv6Addr::from(u128::MAX)));
-        let addresses: alloc::vec::Vec<Key> = other.entries.range(range).map(|(key, _)| *key).collect();
+        let addresses: alloc::vec::Vec<NeighborKey> =
+            other.entries.range(range).map(|(key, _)| *key).collect();
         for key in addresses {
             let Some(due) = other.entries.get(&key).map(|entry| entry.due) else { continue };
             if let Some(state) = other.remove(key) {
@@ -217,17 +228,17 @@ impl<H> Neighbours<H> {
         }
     }
 
-    fn put(&mut self, key: Key, state: State<H>, due: Instant) {
+    fn put(&mut self, key: NeighborKey, state: NeighborState<H>, due: Instant) {
         let (unresolved, total) = self.counts.entry(key.0).or_default();
         *unresolved += u32::from(state.mac().is_none());
         *total += 1;
         self.timers.insert((due, key));
-        let before = self.entries.insert(key, Entry { state, due });
+        let before = self.entries.insert(key, NeighborEntry { state, due });
         debug_assert!(before.is_none(), "the caller removed the old entry");
     }
 
-    fn remove(&mut self, key: Key) -> Option<State<H>> {
-        let Entry { state, due } = self.entries.remove(&key)?;
+    fn remove(&mut self, key: NeighborKey) -> Option<NeighborState<H>> {
+        let NeighborEntry { state, due } = self.entries.remove(&key)?;
         self.timers.remove(&(due, key));
         if let Some((unresolved, total)) = self.counts.get_mut(&key.0) {
             *unresolved -= u32::from(state.mac().is_none());
@@ -251,37 +262,37 @@ mod tests {
         Instant(seconds * 1_000_000_000)
     }
 
-    fn actions<H>(neighbors: &mut Neighbours<H>, now: Instant) -> Vec<Action<H>> {
+    fn actions<H>(neighbors: &mut NeighborCache<H>, now: Instant) -> Vec<NeighborAction<H>> {
         core::iter::from_fn(|| neighbors.poll(now)).collect()
     }
 
-    fn solicitation<H>(mac: Option<Mac>) -> Action<H> {
-        Action::Ask { link: 1, address: HOST, mac }
+    fn solicitation<H>(mac: Option<Mac>) -> NeighborAction<H> {
+        NeighborAction::Solicit { link: 1, address: HOST, mac }
     }
 
     #[test]
     fn the_latest_packet_waits_for_resolution() {
-        let mut neighbors = Neighbours::new();
-        assert_eq!((neighbors.lookup(1, HOST), neighbors.wait(seconds(5), 1, HOST, 'a')), (None, None));
+        let mut neighbors = NeighborCache::new();
+        assert_eq!((neighbors.lookup(1, HOST), neighbors.enqueue(seconds(5), 1, HOST, 'a')), (None, None));
         assert_eq!(neighbors.poll_timeout(), seconds(5));
         assert_eq!(actions(&mut neighbors, seconds(5)), [solicitation(None)]);
-        assert_eq!(neighbors.wait(seconds(5), 1, HOST, 'b'), Some('a'));
+        assert_eq!(neighbors.enqueue(seconds(5), 1, HOST, 'b'), Some('a'));
         assert_eq!(actions(&mut neighbors, seconds(6)), [solicitation(None)]);
         // An announcement on one link does not resolve the address on another.
-        assert_eq!(neighbors.handle_claim(seconds(6), (2, HOST), MAC, false), None);
-        assert_eq!(neighbors.handle_claim(seconds(6), (1, HOST), MAC, false), Some('b'));
+        assert_eq!(neighbors.handle_announcement(seconds(6), (2, HOST), MAC, false), None);
+        assert_eq!(neighbors.handle_announcement(seconds(6), (1, HOST), MAC, false), Some('b'));
         assert_eq!((neighbors.lookup(1, HOST), neighbors.lookup(2, HOST)), (Some(MAC), None));
     }
 
     #[test]
     fn resolution_of_an_absent_address_fails_and_can_be_repeated() {
-        let mut neighbors = Neighbours::new();
+        let mut neighbors = NeighborCache::new();
         for start in [0, 100] {
-            assert_eq!(neighbors.wait(seconds(start), 1, HOST, start), None);
+            assert_eq!(neighbors.enqueue(seconds(start), 1, HOST, start), None);
             for second in 0..3 {
                 assert_eq!(actions(&mut neighbors, seconds(start + second)), [solicitation(None)]);
             }
-            let given_up = Action::GiveUp { link: 1, address: HOST, waiting: Some(start) };
+            let given_up = NeighborAction::Unreachable { link: 1, address: HOST, waiting: Some(start) };
             assert_eq!(actions(&mut neighbors, seconds(start + 3)), [given_up]);
             assert_eq!(neighbors.poll_timeout(), Instant::NEVER);
         }
@@ -289,45 +300,45 @@ mod tests {
 
     #[test]
     fn used_entries_are_confirmed_and_unused_entries_expire() {
-        let mut neighbors: Neighbours<()> = Neighbours::new();
-        neighbors.handle_claim(seconds(0), (1, HOST), MAC, true);
+        let mut neighbors: NeighborCache<()> = NeighborCache::new();
+        neighbors.handle_announcement(seconds(0), (1, HOST), MAC, true);
         assert_eq!(neighbors.lookup(1, HOST), Some(MAC));
         assert_eq!(neighbors.poll_timeout(), seconds(30));
         assert_eq!(actions(&mut neighbors, seconds(30)), [solicitation(Some(MAC))]);
         // Packets continue to flow during confirmation, also when the MAC address changes.
         assert_eq!(neighbors.lookup(1, HOST), Some(MAC));
-        neighbors.handle_claim(seconds(31), (1, HOST), [4; 6], false);
+        neighbors.handle_announcement(seconds(31), (1, HOST), [4; 6], false);
         assert_eq!(neighbors.lookup(1, HOST), Some([4; 6]));
         for second in 61..64 {
             assert_eq!(actions(&mut neighbors, seconds(second)), [solicitation(Some([4; 6]))]);
         }
         assert_eq!((actions(&mut neighbors, seconds(64)), neighbors.lookup(1, HOST)), (Vec::new(), None));
-        neighbors.handle_claim(seconds(70), (1, HOST), MAC, true);
+        neighbors.handle_announcement(seconds(70), (1, HOST), MAC, true);
         assert_eq!((actions(&mut neighbors, seconds(100)), neighbors.iter().count()), (Vec::new(), 0));
     }
 
     #[test]
     fn unresolved_addresses_are_limited_per_link() {
-        let mut neighbors = Neighbours::new();
+        let mut neighbors = NeighborCache::new();
         let host = |number: u32| IpAddr::V4(Ipv4Addr::from(number));
         for number in 0..MAX_UNRESOLVED {
-            assert_eq!(neighbors.wait(seconds(0), 1, host(number), number), None);
+            assert_eq!(neighbors.enqueue(seconds(0), 1, host(number), number), None);
         }
-        assert_eq!(neighbors.wait(seconds(0), 1, host(99_999), 7), Some(7));
-        assert_eq!(neighbors.wait(seconds(0), 2, host(99_999), 7), None);
-        neighbors.handle_claim(seconds(0), (1, host(0)), MAC, false);
-        assert_eq!(neighbors.wait(seconds(0), 1, host(99_999), 7), None);
+        assert_eq!(neighbors.enqueue(seconds(0), 1, host(99_999), 7), Some(7));
+        assert_eq!(neighbors.enqueue(seconds(0), 2, host(99_999), 7), None);
+        neighbors.handle_announcement(seconds(0), (1, host(0)), MAC, false);
+        assert_eq!(neighbors.enqueue(seconds(0), 1, host(99_999), 7), None);
         assert_eq!(neighbors.clear().count(), 65);
     }
 
     #[test]
     fn entries_move_to_another_table_under_a_new_link_number() {
-        let (mut old, mut new) = (Neighbours::new(), Neighbours::new());
-        old.wait(seconds(0), 1, HOST, 'a');
-        old.handle_claim(seconds(0), (7, HOST), MAC, true);
+        let (mut old, mut new) = (NeighborCache::new(), NeighborCache::new());
+        old.enqueue(seconds(0), 1, HOST, 'a');
+        old.handle_announcement(seconds(0), (7, HOST), MAC, true);
         new.adopt(&mut old, 1, 3);
         assert_eq!((old.iter().count(), new.iter().count()), (1, 1));
-        assert_eq!(new.handle_claim(seconds(1), (3, HOST), MAC, false), Some('a'));
+        assert_eq!(new.handle_announcement(seconds(1), (3, HOST), MAC, false), Some('a'));
     }
 
     proptest! {
@@ -336,7 +347,7 @@ mod tests {
         fn no_packet_is_lost_or_duplicated(
             steps in prop::collection::vec((0..4_u8, 0..3_u32, 0..4_u8, 0..3_000_u64), 1..200),
         ) {
-            let mut neighbors = Neighbours::new();
+            let mut neighbors = NeighborCache::new();
             let (mut now, mut out) = (Instant::ZERO, BTreeSet::new());
             let mut inside = 0_usize;
             for (number, (step, link, host, ahead)) in steps.into_iter().enumerate() {
@@ -347,13 +358,13 @@ mod tests {
                         Some(_) => Vec::new(),
                         None => {
                             inside += 1;
-                            neighbors.wait(now, link, address, number).into_iter().collect()
+                            neighbors.enqueue(now, link, address, number).into_iter().collect()
                         }
                     },
-                    2 => neighbors.handle_claim(now, (link, address), MAC, host == 0).into_iter().collect(),
+                    2 => neighbors.handle_announcement(now, (link, address), MAC, host == 0).into_iter().collect(),
                     _ => actions(&mut neighbors, now).into_iter().filter_map(|action| match action {
-                        Action::GiveUp { waiting, .. } => waiting,
-                        Action::Ask { .. } => None,
+                        NeighborAction::Unreachable { waiting, .. } => waiting,
+                        NeighborAction::Solicit { .. } => None,
                     }).collect(),
                 };
                 for packet in released {

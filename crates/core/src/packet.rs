@@ -15,7 +15,7 @@ pub enum Ecn {
 
 /// A packet as queues and controllers see it: a small descriptor in the simulator, a handle to a frame in a
 /// live driver.
-pub trait Packet {
+pub trait QueuePacket {
     /// Returns the length in bytes at the IP layer.
     fn size(&self) -> u32;
     /// Returns the class for schedulers with classes: the VPN, or a traffic class.

@@ -9,11 +9,11 @@ use rand_pcg::Pcg64Mcg;
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
-pub struct Stream(Pcg64Mcg);
+pub struct RandomStream(Pcg64Mcg);
 
-impl Stream {
+impl RandomStream {
     /// Creates the stream of `subject` for `seed`.
-    pub fn new(seed: u64, subject: &str) -> Stream {
+    pub fn new(seed: u64, subject: &str) -> RandomStream {
         // FNV-1a hashes the name; the finalizer of SplitMix64 mixes in the seed.
         let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
         for byte in subject.bytes() {
@@ -21,7 +21,7 @@ impl Stream {
         }
         let high = split_mix(seed ^ hash);
         let low = split_mix(high ^ hash.rotate_left(32));
-        Stream(Pcg64Mcg::new((u128::from(high) << 64) | u128::from(low)))
+        RandomStream(Pcg64Mcg::new((u128::from(high) << 64) | u128::from(low)))
     }
 
     /// Returns 64 uniformly distributed bits.
@@ -50,10 +50,10 @@ impl Stream {
 
     /// Derives an independent stream for one part of this stream's subject. Draws no number from this
     /// stream; forks with different names are independent of it and of each other.
-    pub fn fork(&self, part: &str) -> Stream {
+    pub fn fork(&self, part: &str) -> RandomStream {
         let mut parent = self.clone();
         let key = parent.next_u64() ^ parent.next_u64().rotate_left(32);
-        Stream::new(key, part)
+        RandomStream::new(key, part)
     }
 
     /// Returns an integer that is uniform in `0..bound`, without bias (Lemire 2019, "Fast random integer
@@ -128,22 +128,22 @@ mod tests {
     // logarithm or power depends on libm). Changing them changes every published figure.
     #[test]
     fn streams_match_golden_values() {
-        let mut stream = Stream::new(1, "flow.bulk");
+        let mut stream = RandomStream::new(1, "flow.bulk");
         let golden =
             [0x7e36_11fc_5657_027e, 0x7240_6083_2465_1405, 0xbe8b_9d56_dc48_4ee2, 0x9424_9344_fb3d_5c4c];
         assert_eq!(golden.map(|_| stream.next_u64()), golden);
-        let mut fork = Stream::new(1, "flow.bulk").fork("queue");
+        let mut fork = RandomStream::new(1, "flow.bulk").fork("queue");
         assert_eq!([fork.next_u64(), fork.next_u64()], [0x538a_64ea_d871_eceb, 0xc495_4946_8641_0f9f]);
     }
 
     #[test]
     fn samplers_match_golden_values() {
-        fn draw_four<T>(name: &str, draw: impl Fn(&mut Stream) -> T) -> [T; 4] {
-            let mut stream = Stream::new(1, name);
+        fn draw_four<T>(name: &str, draw: impl Fn(&mut RandomStream) -> T) -> [T; 4] {
+            let mut stream = RandomStream::new(1, name);
             core::array::from_fn(|_| draw(&mut stream))
         }
         assert_eq!(
-            draw_four("uni", Stream::uniform),
+            draw_four("uni", RandomStream::uniform),
             [0.5017563676022907, 0.8854904869306754, 0.4263588845137395, 0.8556788543745985]
         );
         assert_eq!(
@@ -155,7 +155,7 @@ mod tests {
             [8.215937832721993, 2.9922320755978182, 2.5070015813282676, 1.3687167231510444]
         );
         assert_eq!(
-            draw_four("normal", Stream::normal),
+            draw_four("normal", RandomStream::normal),
             [0.6310078027142708, -0.6190702019324794, 1.5414655992069481, -0.06961271662325544]
         );
         assert_eq!(draw_four("geo", |stream| stream.geometric(1e-3)), [547, 5118, 2165, 1388]);
@@ -164,15 +164,15 @@ mod tests {
 
     #[test]
     fn seeds_subjects_and_forks_give_different_streams() {
-        let first = Stream::new(1, "flow.bulk").next_u64();
-        assert_ne!(Stream::new(2, "flow.bulk").next_u64(), first);
-        assert_ne!(Stream::new(1, "flow.bulk2").next_u64(), first);
-        assert_ne!(Stream::new(1, "flow.bulk").fork("queue").next_u64(), first);
+        let first = RandomStream::new(1, "flow.bulk").next_u64();
+        assert_ne!(RandomStream::new(2, "flow.bulk").next_u64(), first);
+        assert_ne!(RandomStream::new(1, "flow.bulk2").next_u64(), first);
+        assert_ne!(RandomStream::new(1, "flow.bulk").fork("queue").next_u64(), first);
     }
 
     #[test]
     fn integers_below_a_bound_are_uniform() {
-        let mut stream = Stream::new(3, "below");
+        let mut stream = RandomStream::new(3, "below");
         let mut seen = [0_u32; 7];
         for _ in 0..70_000 {
             seen[stream.below(7) as usize] += 1;
@@ -183,15 +183,15 @@ mod tests {
 
     #[test]
     fn certain_and_impossible_trials_draw_no_numbers() {
-        let mut stream = Stream::new(4, "certain");
+        let mut stream = RandomStream::new(4, "certain");
         assert_eq!((stream.geometric(0.0), stream.geometric(1.0)), (u64::MAX, 0));
         assert_eq!((stream.chance(0.0), stream.chance(1.0)), (false, true));
-        assert_eq!(stream.next_u64(), Stream::new(4, "certain").next_u64());
+        assert_eq!(stream.next_u64(), RandomStream::new(4, "certain").next_u64());
     }
 
     #[test]
     fn sample_means_match_the_distributions() {
-        let mut stream = Stream::new(7, "means");
+        let mut stream = RandomStream::new(7, "means");
         let n = 200_000;
         let mean = |sum: f64| sum / f64::from(n);
         let mut sums = [0.0; 8];

@@ -88,11 +88,11 @@ impl Tournament {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Stream;
+    use crate::rng::RandomStream;
 
     #[test]
     fn always_yields_the_earliest_and_breaks_ties_by_index() {
-        let mut stream = Stream::new(3, "tournament");
+        let mut stream = RandomStream::new(3, "tournament");
         for n in [1usize, 2, 3, 7, 64, 100] {
             let mut tournament = Tournament::new(n);
             let mut keys = vec![Instant::NEVER; n];

@@ -18,7 +18,7 @@ const NONE: u32 = u32::MAX;
 
 /// Timers for keys 0 to n - 1, one per key.
 #[derive(Clone, Debug)]
-pub struct Wheel {
+pub struct TimerWheel {
     tick_ns: u64,
     /// Last tick processed: all timers due up to it have expired.
     passed: u64,
@@ -42,15 +42,15 @@ struct Timer {
 const SLOT: u32 = 1 << 31;
 const IDLE: Timer = Timer { due: u64::MAX, next: NONE, previous: NONE };
 
-impl Wheel {
+impl TimerWheel {
     /// Creates a wheel for this many keys.
     ///
     /// # Panics
     ///
     /// Panics if the tick is zero or there are more than 2³¹ - 1 keys.
-    pub fn new(tick: Duration, keys: usize) -> Wheel {
+    pub fn new(tick: Duration, keys: usize) -> TimerWheel {
         assert!(tick > Duration::ZERO && keys < SLOT as usize, "{tick:?}, {keys} keys");
-        Wheel {
+        TimerWheel {
             tick_ns: tick.0,
             passed: 0,
             first: vec![NONE; LEVELS * SLOTS],
@@ -100,7 +100,7 @@ impl Wheel {
 
     /// Calls `expired` for each key whose timer is due, in the order of ticks, after disarming the timer.
     /// `expired` may arm any timer of the wheel it receives.
-    pub fn expire(&mut self, now: Instant, mut expired: impl FnMut(&mut Wheel, usize)) {
+    pub fn expire(&mut self, now: Instant, mut expired: impl FnMut(&mut TimerWheel, usize)) {
         let end = now.0 / self.tick_ns;
         while let Some(tick) = self.next_tick().filter(|tick| *tick <= end) {
             self.turn(tick);
@@ -226,11 +226,11 @@ mod tests {
 
     const TICK: u64 = 50_000;
 
-    fn wheel(keys: usize) -> Wheel {
-        Wheel::new(Duration(TICK), keys)
+    fn wheel(keys: usize) -> TimerWheel {
+        TimerWheel::new(Duration(TICK), keys)
     }
 
-    fn due(wheel: &mut Wheel, now: u64) -> Vec<usize> {
+    fn due(wheel: &mut TimerWheel, now: u64) -> Vec<usize> {
         let mut keys = Vec::new();
         wheel.expire(Instant(now), |_, key| keys.push(key));
         keys

@@ -1,7 +1,7 @@
 //! Application models over a simulated path with a fixed rate and delay, and with loss of datagrams.
 
 use netstage_core::quantity::BitRate;
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::*;
 use std::collections::BTreeMap;
@@ -9,38 +9,38 @@ use std::sync::Arc;
 
 /// An event at an endpoint.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum EndpointEvent {
     Connected(u32),
-    Message(u32, Message),
+    Message(u32, ApplicationMessage),
     Refused(u32),
 }
 
 /// Two endpoints connected by a path.
-struct Path {
+struct ApplicationPath {
     ends: [Endpoint; 2],
     /// Endpoint and event by time and order.
-    events: BTreeMap<(Instant, u64), (usize, Event)>,
+    events: BTreeMap<(Instant, u64), (usize, EndpointEvent)>,
     order: u64,
     delay: Duration,
     rate: BitRate,
     free_at: [Instant; 2],
     loss: f64,
     refuse: bool,
-    rng: Stream,
-    carriage: Carriage,
+    rng: RandomStream,
+    carriage: TransportKind,
     /// All messages sent, with the sending endpoint and the time.
-    sent: Vec<(usize, Instant, Message)>,
+    sent: Vec<(usize, Instant, ApplicationMessage)>,
     observed: [Vec<Observation>; 2],
     opened: Vec<u32>,
 }
 
-impl Path {
-    fn new(application: &Application, carriage: Carriage, seed: u64) -> Path {
+impl ApplicationPath {
+    fn new(application: &Application, carriage: TransportKind, seed: u64) -> ApplicationPath {
         application.check(carriage).unwrap();
-        let stream = Stream::new(seed, "flow.app");
+        let stream = RandomStream::new(seed, "flow.app");
         let end = |role| Endpoint::new(application, role, carriage, &stream);
-        Path {
-            ends: [end(Role::Client), end(Role::Server)],
+        ApplicationPath {
+            ends: [end(EndpointRole::Client), end(EndpointRole::Server)],
             events: BTreeMap::new(),
             order: 0,
             delay: Duration::from_millis(20),
@@ -48,7 +48,7 @@ impl Path {
             free_at: [Instant::ZERO; 2],
             loss: 0.0,
             refuse: false,
-            rng: Stream::new(seed, "path"),
+            rng: RandomStream::new(seed, "path"),
             carriage,
             sent: Vec::new(),
             observed: Default::default(),
@@ -56,7 +56,7 @@ impl Path {
         }
     }
 
-    fn at(&mut self, at: Instant, end: usize, event: Event) {
+    fn at(&mut self, at: Instant, end: usize, event: EndpointEvent) {
         self.order += 1;
         self.events.insert((at, self.order), (end, event));
     }
@@ -65,29 +65,32 @@ impl Path {
         for end in 0..2 {
             while let Some(action) = self.ends[end].poll_action() {
                 match action {
-                    Action::Open(connection) => {
+                    EndpointAction::Open(connection) => {
                         assert_eq!(end, 0, "only clients open connections");
                         assert!(!self.opened.contains(&connection), "{connection} is open");
-                        let setup =
-                            if self.carriage == Carriage::Stream { self.delay * 2 } else { Duration::ZERO };
-                        let event = if self.refuse {
-                            Event::Refused(connection)
+                        let setup = if self.carriage == TransportKind::Stream {
+                            self.delay * 2
                         } else {
-                            Event::Connected(connection)
+                            Duration::ZERO
+                        };
+                        let event = if self.refuse {
+                            EndpointEvent::Refused(connection)
+                        } else {
+                            EndpointEvent::Connected(connection)
                         };
                         self.opened.push(connection);
                         self.at(now + setup, 0, event);
                     }
-                    Action::Close(connection) => self.opened.retain(|open| *open != connection),
-                    Action::Send(connection, message) => {
+                    EndpointAction::Close(connection) => self.opened.retain(|open| *open != connection),
+                    EndpointAction::Send(connection, message) => {
                         assert!(message.bytes >= HEADER);
                         self.sent.push((end, now, message));
                         let free = self.free_at[end].max(now)
                             + self.rate.transmission_time(message.bytes.min(1 << 28));
                         self.free_at[end] = free;
-                        let lost = self.carriage == Carriage::Datagram && self.rng.chance(self.loss);
+                        let lost = self.carriage == TransportKind::Datagram && self.rng.chance(self.loss);
                         if !lost {
-                            self.at(free + self.delay, 1 - end, Event::Message(connection, message));
+                            self.at(free + self.delay, 1 - end, EndpointEvent::Message(connection, message));
                         }
                     }
                 }
@@ -115,12 +118,12 @@ impl Path {
             if event == now {
                 let (_, (end, event)) = self.events.pop_first().unwrap();
                 match event {
-                    Event::Connected(connection) => self.ends[end].handle_connected(now, connection),
-                    Event::Refused(connection) => {
+                    EndpointEvent::Connected(connection) => self.ends[end].handle_connected(now, connection),
+                    EndpointEvent::Refused(connection) => {
                         self.opened.retain(|open| *open != connection);
                         self.ends[end].handle_failure(now, connection);
                     }
-                    Event::Message(connection, message) => {
+                    EndpointEvent::Message(connection, message) => {
                         self.ends[end].handle_message(now, connection, &message);
                     }
                 }
@@ -138,22 +141,27 @@ impl Path {
     }
 }
 
-fn run(application: &Application, carriage: Carriage, seconds: u64) -> Path {
-    let mut path = Path::new(application, carriage, 1);
+fn run(application: &Application, carriage: TransportKind, seconds: u64) -> ApplicationPath {
+    let mut path = ApplicationPath::new(application, carriage, 1);
     path.run(seconds);
     path
 }
 
 fn transfers() -> Transfers {
-    Transfers { size: Spread::constant(1_250_000), think: Duration::ZERO, way: Way::Download, files: None }
+    Transfers {
+        size: SizeDistribution::constant(1_250_000),
+        think: Duration::ZERO,
+        way: TransferDirection::Download,
+        files: None,
+    }
 }
 
-fn web(fetching: Fetching) -> Web {
+fn web(fetching: FetchMode) -> Web {
     Web {
-        main: Spread::constant(12_500),
+        main: SizeDistribution::constant(12_500),
         objects: 12.0,
         spread: false,
-        object: Spread::constant(12_500),
+        object: SizeDistribution::constant(12_500),
         request: 350,
         fetching,
         parse: Duration::ZERO,
@@ -186,7 +194,7 @@ fn voice(codec: Codec) -> Voice {
 fn dns() -> Dns {
     Dns {
         query: 40,
-        answer: Spread::constant(120),
+        answer: SizeDistribution::constant(120),
         interval: Duration::from_millis(100),
         timeout: Duration::from_secs(5),
         attempts: 2,
@@ -196,8 +204,8 @@ fn dns() -> Dns {
 
 fn exchange(pace: Pace, connections: u32) -> Exchange {
     Exchange {
-        request: Spread::constant(100),
-        response: Spread::constant(1_000),
+        request: SizeDistribution::constant(100),
+        response: SizeDistribution::constant(1_000),
         pace,
         server: Duration::from_millis(5),
         connections,
@@ -219,14 +227,14 @@ fn frames() -> FrameVideo {
 
 #[test]
 fn a_transfer_takes_setup_request_and_transmission_time() {
-    let path = run(&Application::Transfers(transfers()), Carriage::Stream, 20);
+    let path = run(&Application::Transfers(transfers()), TransportKind::Stream, 20);
     // 40 ms to connect, 40 ms for request and response, 26 µs to send the request, 1 s to send 1.25 MB at
     // 10 Mbit/s.
     let Observation::Transaction { took, .. } = path.observed[0][0] else { panic!() };
     assert_eq!(took, Duration(40_000_000 + 40_000_000 + 25_600 + 1_000_000_000));
     assert_eq!(path.observed[0].len(), 18);
-    let upload = Transfers { way: Way::Upload, files: Some(3), ..transfers() };
-    let path = run(&Application::Transfers(upload), Carriage::Stream, 20);
+    let upload = Transfers { way: TransferDirection::Upload, files: Some(3), ..transfers() };
+    let path = run(&Application::Transfers(upload), TransportKind::Stream, 20);
     assert_eq!(path.observed[0].len(), 3);
     assert_eq!(path.sent[0].2.bytes, 1_250_000);
 }
@@ -234,13 +242,13 @@ fn a_transfer_takes_setup_request_and_transmission_time() {
 #[test]
 fn multiplexed_pages_load_fastest_and_serial_ones_slowest() {
     let load = |fetching| {
-        let path = run(&Application::Web(web(fetching)), Carriage::Stream, 10);
+        let path = run(&Application::Web(web(fetching)), TransportKind::Stream, 10);
         let Observation::Page { took, .. } = path.observed[0][0] else { panic!() };
         assert_eq!(path.sent.len(), 26, "13 requests and 13 responses");
         took
     };
     let (multiplexed, parallel, serial) =
-        (load(Fetching::Multiplexed), load(Fetching::Parallel(6)), load(Fetching::Parallel(1)));
+        (load(FetchMode::Multiplexed), load(FetchMode::Parallel(6)), load(FetchMode::Parallel(1)));
     assert!(multiplexed < parallel && parallel < serial, "{multiplexed:?} {parallel:?} {serial:?}");
     // 13 objects of 10 ms each, and three round trips: connect, main object, embedded objects.
     assert!((multiplexed.as_secs_f64() - 0.25).abs() < 0.01, "{multiplexed:?}");
@@ -251,7 +259,7 @@ fn adaptive_video_selects_the_rate_of_the_path() {
     let throughput = Adaptation::Throughput { share: 0.85, window: 20 };
     let cushion = Adaptation::Buffer { reservoir: Duration::from_secs(12), cushion: Duration::from_secs(16) };
     for adaptation in [throughput, cushion] {
-        let path = run(&Application::AdaptiveVideo(video(adaptation)), Carriage::Stream, 300);
+        let path = run(&Application::AdaptiveVideo(video(adaptation)), TransportKind::Stream, 300);
         let quality = path.quality(0, 300);
         assert_eq!((quality.startups, quality.stalled_ns), (1, 0), "{adaptation:?}");
         assert!(quality.startup_ns < 1_000_000_000);
@@ -263,7 +271,7 @@ fn adaptive_video_selects_the_rate_of_the_path() {
 
 #[test]
 fn video_above_the_rate_of_the_path_stalls() {
-    let path = run(&Application::AdaptiveVideo(video(Adaptation::Fixed)), Carriage::Stream, 400);
+    let path = run(&Application::AdaptiveVideo(video(Adaptation::Fixed)), TransportKind::Stream, 400);
     let quality = path.quality(0, 400);
     // At 10 Mbit/s, video of 16 Mbit/s plays for 10 s out of 16 s.
     let share = quality.stalled_ns as f64 / (quality.stalled_ns + quality.playing_ns) as f64;
@@ -275,7 +283,7 @@ fn video_above_the_rate_of_the_path_stalls() {
 fn calls_send_at_the_rate_of_the_codec_and_play_received_packets() {
     for (codec, payload) in [(Codec::G711, 172), (Codec::G729, 32), (Codec::Opus, 92)] {
         let application = Application::Voice(voice(codec));
-        let mut path = Path::new(&application, Carriage::Datagram, 1);
+        let mut path = ApplicationPath::new(&application, TransportKind::Datagram, 1);
         path.loss = 0.1;
         path.run(100);
         assert!(path.sent.iter().all(|(_, _, message)| message.bytes == payload), "{codec:?}");
@@ -291,11 +299,12 @@ fn calls_send_at_the_rate_of_the_codec_and_play_received_packets() {
 
 #[test]
 fn an_outage_of_a_call_counts_as_loss() {
-    let (call, stream) = (Application::Voice(voice(Codec::G711)), Stream::new(1, "flow.app"));
-    let mut listener = Endpoint::new(&call, Role::Client, Carriage::Datagram, &stream);
+    let (call, stream) = (Application::Voice(voice(Codec::G711)), RandomStream::new(1, "flow.app"));
+    let mut listener = Endpoint::new(&call, EndpointRole::Client, TransportKind::Datagram, &stream);
     listener.start(Instant::ZERO);
     listener.handle_connected(Instant::ZERO, 0);
-    let message = Message { bytes: 172, number: 0, content: Content::Data, sent: Instant::ZERO };
+    let message =
+        ApplicationMessage { bytes: 172, number: 0, content: MessageContent::Data, sent: Instant::ZERO };
     listener.handle_message(Instant(30_000_000), 0, &message);
     let mut bins = QualityBins::new(Duration::from_secs(1), 4);
     while listener.poll_timeout() < Instant(4_000_000_000) {
@@ -313,14 +322,15 @@ fn an_outage_of_a_call_counts_as_loss() {
 #[test]
 fn talk_spurts_have_their_share_of_time() {
     let spurts = Some((Duration::from_millis(1_004), Duration::from_millis(1_587)));
-    let path = run(&Application::Voice(Voice { spurts, ..voice(Codec::G711) }), Carriage::Datagram, 2_000);
+    let path =
+        run(&Application::Voice(Voice { spurts, ..voice(Codec::G711) }), TransportKind::Datagram, 2_000);
     let share = path.sent.len() as f64 / (2.0 * 50.0 * 2_000.0);
     assert!((share - 1_004.0 / 2_591.0).abs() < 0.03, "{share}");
 }
 
 #[test]
 fn lookups_are_retried_and_then_fail() {
-    let mut path = Path::new(&Application::Dns(dns()), Carriage::Datagram, 1);
+    let mut path = ApplicationPath::new(&Application::Dns(dns()), TransportKind::Datagram, 1);
     path.loss = 0.3;
     path.run(3_000);
     let quality = path.quality(0, 3_000);
@@ -340,14 +350,18 @@ fn lookups_are_retried_and_then_fail() {
 #[test]
 fn closed_loops_wait_for_responses_and_open_loops_do_not() {
     let closed = exchange(Pace::Closed(Duration::ZERO), 1);
-    let path = run(&Application::Exchange(closed), Carriage::Stream, 10);
+    let path = run(&Application::Exchange(closed), TransportKind::Stream, 10);
     // Per request: a round trip of 40 ms, 5 ms at the server, 0.9 ms of transmission.
     assert_eq!(path.quality(0, 10).transactions, 217);
     let open = exchange(Pace::Open(200.0), 4);
-    let path = run(&Application::Exchange(open), Carriage::Stream, 100);
+    let path = run(&Application::Exchange(open), TransportKind::Stream, 100);
     let transactions = path.quality(0, 100).transactions;
     assert!((19_000..21_000).contains(&transactions), "{transactions}");
-    let mut path = Path::new(&Application::Exchange(exchange(Pace::Open(50.0), 1)), Carriage::Datagram, 3);
+    let mut path = ApplicationPath::new(
+        &Application::Exchange(exchange(Pace::Open(50.0), 1)),
+        TransportKind::Datagram,
+        3,
+    );
     path.loss = 0.1;
     path.run(100);
     let quality = path.quality(0, 100);
@@ -359,7 +373,7 @@ fn closed_loops_wait_for_responses_and_open_loops_do_not() {
 fn block_storage_keeps_its_queue_full() {
     let storage =
         BlockStorage { block: 4_096, reads: 0.7, queue_depth: 8, server: Duration::from_micros(100) };
-    let path = run(&Application::BlockStorage(storage), Carriage::Stream, 10);
+    let path = run(&Application::BlockStorage(storage), TransportKind::Stream, 10);
     let quality = path.quality(0, 10);
     // Eight commands per round trip of 40 ms plus the transmission time.
     assert!((1_700..2_000).contains(&quality.transactions), "{}", quality.transactions);
@@ -370,14 +384,14 @@ fn block_storage_keeps_its_queue_full() {
 
 #[test]
 fn games_send_in_both_directions() {
-    let ticks = |gap, gap_scale, size, size_scale| Ticks {
+    let ticks = |gap, gap_scale, size, size_scale| PacketTiming {
         gap: Duration::from_millis(gap),
         gap_scale: Duration::from_millis(gap_scale),
         size,
         size_scale,
     };
     let game = Game { client: ticks(40, 0, 80.0, 5.7), server: ticks(55, 6, 120.0, 36.0) };
-    let path = run(&Application::Game(game), Carriage::Datagram, 100);
+    let path = run(&Application::Game(game), TransportKind::Datagram, 100);
     let sent_by = |end| path.sent.iter().filter(move |sent| sent.0 == end);
     assert_eq!(sent_by(0).count(), 2_500);
     // The mean of the extreme value distribution is 0.577 scales above its mode.
@@ -390,7 +404,7 @@ fn games_send_in_both_directions() {
 
 #[test]
 fn frames_have_the_configured_rate_and_are_lost_with_any_part() {
-    let mut path = Path::new(&Application::FrameVideo(frames()), Carriage::Datagram, 1);
+    let mut path = ApplicationPath::new(&Application::FrameVideo(frames()), TransportKind::Datagram, 1);
     path.loss = 0.01;
     path.run(200);
     let bytes: u64 = path.sent.iter().filter(|s| s.0 == 1).map(|s| u64::from(s.2.bytes)).sum();
@@ -400,22 +414,22 @@ fn frames_have_the_configured_rate_and_are_lost_with_any_part() {
     let lost = 1.0 - quality.played as f64 / quality.expected as f64;
     // A frame has 14.8 packets on average, so the loss of frames is a multiple of the packet loss of 1 %.
     assert!((0.08..0.2).contains(&lost), "{lost}");
-    let path = run(&Application::FrameVideo(frames()), Carriage::Stream, 20);
+    let path = run(&Application::FrameVideo(frames()), TransportKind::Stream, 20);
     assert!(path.quality(0, 20).played > 480);
 }
 
-fn learned(shape: Shape, carriage: Carriage, replay: bool) -> Application {
-    Application::Learned { model: Arc::new(Learned { carriage, shape }), replay }
+fn learned(shape: LearnedExchange, carriage: TransportKind, replay: bool) -> Application {
+    Application::Learned { model: Arc::new(CaptureModel { carriage, shape }), replay }
 }
 
-fn exchanges() -> Exchanges {
-    let turn = |think, request, server, response| Turn {
+fn exchanges() -> LearnedRequests {
+    let turn = |think, request, server, response| RecordedTurn {
         think: Duration::from_millis(think),
         request,
         server: Duration::from_millis(server),
         response,
     };
-    Exchanges {
+    LearnedRequests {
         request: Quantiles(vec![100, 200]),
         response: Quantiles(vec![1_000, 3_000]),
         think: Quantiles(vec![10_000_000]),
@@ -424,19 +438,19 @@ fn exchanges() -> Exchanges {
         starts: Quantiles(vec![1_000_000_000]),
         concurrent: 2,
         recorded: vec![
-            Connection {
+            RecordedConnection {
                 after: Duration::ZERO,
                 turns: vec![turn(1, 100, 2, 1_000), turn(3, 200, 4, 0), turn(5, 300, 6, 3_000)],
             },
-            Connection { after: Duration::from_millis(50), turns: vec![turn(0, 40, 0, 50)] },
+            RecordedConnection { after: Duration::from_millis(50), turns: vec![turn(0, 40, 0, 50)] },
         ],
     }
 }
 
 #[test]
 fn a_recording_is_replayed_exactly() {
-    for carriage in [Carriage::Stream, Carriage::Datagram] {
-        let path = run(&learned(Shape::Exchanges(exchanges()), carriage, true), carriage, 10);
+    for carriage in [TransportKind::Stream, TransportKind::Datagram] {
+        let path = run(&learned(LearnedExchange::Exchanges(exchanges()), carriage, true), carriage, 10);
         let sizes =
             |end| -> Vec<u32> { path.sent.iter().filter(|s| s.0 == end).map(|s| s.2.bytes).collect() };
         let (mut requests, mut responses) = (sizes(0), sizes(1));
@@ -448,21 +462,25 @@ fn a_recording_is_replayed_exactly() {
 
 #[test]
 fn a_learned_model_draws_from_its_distributions() {
-    let path = run(&learned(Shape::Exchanges(exchanges()), Carriage::Stream, false), Carriage::Stream, 500);
+    let path = run(
+        &learned(LearnedExchange::Exchanges(exchanges()), TransportKind::Stream, false),
+        TransportKind::Stream,
+        500,
+    );
     let requests: Vec<f64> = path.sent.iter().filter(|s| s.0 == 0).map(|s| f64::from(s.2.bytes)).collect();
     assert!((990..=1_000).contains(&requests.len()), "two turns per second: {}", requests.len());
     let mean = requests.iter().sum::<f64>() / requests.len() as f64;
     assert!((mean - 150.0).abs() < 3.0, "{mean}");
-    let packets = OneWay {
+    let packets = LearnedPackets {
         size: Quantiles(vec![100, 100, 300]),
         gap: Quantiles(vec![0, 20_000_000]),
         recorded: vec![(Duration::ZERO, 77); 5],
     };
-    let shape = Shape::OneWay { up: None, down: Some(packets) };
-    let path = run(&learned(shape.clone(), Carriage::Datagram, false), Carriage::Datagram, 100);
+    let shape = LearnedExchange::OneWay { up: None, down: Some(packets) };
+    let path = run(&learned(shape.clone(), TransportKind::Datagram, false), TransportKind::Datagram, 100);
     let down = path.sent.iter().filter(|s| s.0 == 1).count();
     assert!((9_500..10_500).contains(&down), "{down}");
-    let path = run(&learned(shape, Carriage::Datagram, true), Carriage::Datagram, 100);
+    let path = run(&learned(shape, TransportKind::Datagram, true), TransportKind::Datagram, 100);
     assert_eq!(path.sent.iter().filter(|s| s.0 == 1).count(), 5);
 }
 
@@ -478,11 +496,11 @@ fn refused_connections_are_retried_with_a_delay() {
             queue_depth: 4,
             server: Duration::ZERO,
         }),
-        Application::Web(Web { think: Duration::from_secs(1), ..web(Fetching::Parallel(6)) }),
-        learned(Shape::Exchanges(exchanges()), Carriage::Stream, false),
+        Application::Web(Web { think: Duration::from_secs(1), ..web(FetchMode::Parallel(6)) }),
+        learned(LearnedExchange::Exchanges(exchanges()), TransportKind::Stream, false),
     ];
     for application in applications {
-        let mut path = Path::new(&application, Carriage::Stream, 1);
+        let mut path = ApplicationPath::new(&application, TransportKind::Stream, 1);
         path.refuse = true;
         path.run(30);
         let failures = path.quality(0, 30).failures;
@@ -497,16 +515,19 @@ fn equal_seeds_send_equal_messages() {
             Application::Web(Web {
                 spread: true,
                 think: Duration::from_secs(1),
-                ..web(Fetching::Parallel(6))
+                ..web(FetchMode::Parallel(6))
             }),
-            Carriage::Stream,
+            TransportKind::Stream,
         ),
-        (Application::FrameVideo(frames()), Carriage::Datagram),
-        (learned(Shape::Exchanges(exchanges()), Carriage::Stream, false), Carriage::Stream),
+        (Application::FrameVideo(frames()), TransportKind::Datagram),
+        (
+            learned(LearnedExchange::Exchanges(exchanges()), TransportKind::Stream, false),
+            TransportKind::Stream,
+        ),
     ];
     for (application, carriage) in applications {
         let sent = |seed| {
-            let mut path = Path::new(&application, carriage, seed);
+            let mut path = ApplicationPath::new(&application, carriage, seed);
             path.run(20);
             path.sent
         };
@@ -521,10 +542,10 @@ fn invalid_applications_are_rejected() {
         assert_eq!(application.check(carriage), Err(error), "{application:?}");
     };
     use ApplicationError::*;
-    use Carriage::{Datagram, Stream};
-    rejected(Application::Web(web(Fetching::Multiplexed)), Datagram, NeedsStream);
+    use TransportKind::{Datagram, Stream};
+    rejected(Application::Web(web(FetchMode::Multiplexed)), Datagram, NeedsStream);
     rejected(Application::Voice(voice(Codec::G711)), Stream, NeedsDatagrams);
-    rejected(Application::Web(web(Fetching::Parallel(0))), Stream, ZeroCount);
+    rejected(Application::Web(web(FetchMode::Parallel(0))), Stream, ZeroCount);
     let short = Voice { packet: Duration::from_millis(10), ..voice(Codec::G729) };
     rejected(Application::Voice(short), Datagram, SmallMessage);
     rejected(Application::Dns(Dns { query: 20, ..dns() }), Datagram, SmallMessage);
@@ -535,13 +556,23 @@ fn invalid_applications_are_rejected() {
     let deep =
         video(Adaptation::Buffer { reservoir: Duration::from_secs(30), cushion: Duration::from_secs(30) });
     rejected(Application::AdaptiveVideo(deep), Stream, Buffer);
-    let large = Exchange { response: Spread::constant(70_000), ..exchange(Pace::Closed(Duration::ZERO), 1) };
+    let large = Exchange {
+        response: SizeDistribution::constant(70_000),
+        ..exchange(Pace::Closed(Duration::ZERO), 1)
+    };
     rejected(Application::Exchange(large), Datagram, LargeDatagram);
-    let nan = Transfers { size: Spread { mean: f64::NAN, ..Spread::constant(100) }, ..transfers() };
+    let nan = Transfers {
+        size: SizeDistribution { mean: f64::NAN, ..SizeDistribution::constant(100) },
+        ..transfers()
+    };
     rejected(Application::Transfers(nan), Stream, Size);
-    rejected(learned(Shape::OneWay { up: None, down: None }, Datagram, false), Datagram, EmptyModel);
-    let unrecorded = Exchanges { recorded: Vec::new(), ..exchanges() };
-    rejected(learned(Shape::Exchanges(unrecorded), Stream, true), Stream, EmptyModel);
-    let instant = Exchanges { starts: Quantiles(vec![0, 0]), ..exchanges() };
-    rejected(learned(Shape::Exchanges(instant), Stream, false), Stream, ZeroTime);
+    rejected(
+        learned(LearnedExchange::OneWay { up: None, down: None }, Datagram, false),
+        Datagram,
+        EmptyModel,
+    );
+    let unrecorded = LearnedRequests { recorded: Vec::new(), ..exchanges() };
+    rejected(learned(LearnedExchange::Exchanges(unrecorded), Stream, true), Stream, EmptyModel);
+    let instant = LearnedRequests { starts: Quantiles(vec![0, 0]), ..exchanges() };
+    rejected(learned(LearnedExchange::Exchanges(instant), Stream, false), Stream, ZeroTime);
 }

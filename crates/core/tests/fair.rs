@@ -1,24 +1,25 @@
 //! The I2VFC window over a path with delay, loss and forged replies.
 
 use netstage_core::fair::{
-    Config, Decrease, Egress, Ingress, Nominal, Query, Reference, Reply, Rule, Transmit,
+    Decrease, Egress, I2vfcConfig, Ingress, IngressTransmit, NominalReference, Query, Reply, WeightReference,
+    WeightRule,
 };
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
 /// A path with a fixed round trip that drops data and management packets at random.
-struct Path {
-    config: Config,
+struct ControlledPath {
+    config: I2vfcConfig,
     ingress: Ingress<u64>,
     egress: Egress,
     now: Instant,
     one_way: Duration,
     data_loss: f64,
     management_loss: f64,
-    stream: Stream,
-    to_egress: VecDeque<(Instant, Transmit<u64>)>,
+    stream: RandomStream,
+    to_egress: VecDeque<(Instant, IngressTransmit<u64>)>,
     to_ingress: VecDeque<(Instant, Reply)>,
     offered: u64,
     /// Packets that the customer keeps queued at the ingress PE; 0 for an idle customer.
@@ -27,10 +28,10 @@ struct Path {
     capacity: usize,
 }
 
-impl Path {
-    fn new(config: Config, round_trip_ms: u64) -> Path {
+impl ControlledPath {
+    fn new(config: I2vfcConfig, round_trip_ms: u64) -> ControlledPath {
         let ingress = Ingress::new(&config, 1.0);
-        Path {
+        ControlledPath {
             config,
             ingress,
             egress: Egress::default(),
@@ -38,7 +39,7 @@ impl Path {
             one_way: Duration::from_micros(round_trip_ms * 500),
             data_loss: 0.0,
             management_loss: 0.0,
-            stream: Stream::new(1, "path"),
+            stream: RandomStream::new(1, "path"),
             to_egress: VecDeque::new(),
             to_ingress: VecDeque::new(),
             offered: 0,
@@ -55,8 +56,8 @@ impl Path {
             }
             let Some(transmit) = self.ingress.poll_transmit(&self.config, self.now) else { return };
             let loss = match transmit {
-                Transmit::Data(_) => self.data_loss,
-                Transmit::Query(_) => self.management_loss,
+                IngressTransmit::Data(_) => self.data_loss,
+                IngressTransmit::Query(_) => self.management_loss,
             };
             if self.to_egress.len() < self.capacity && !self.stream.chance(loss) {
                 self.to_egress.push_back((self.now + self.one_way, transmit));
@@ -80,8 +81,8 @@ impl Path {
             self.now = next;
             if arrival == next {
                 match self.to_egress.pop_front().unwrap().1 {
-                    Transmit::Data(_) => self.egress.handle_packet(1500, false),
-                    Transmit::Query(query) => {
+                    IngressTransmit::Data(_) => self.egress.handle_packet(1500, false),
+                    IngressTransmit::Query(query) => {
                         if !self.stream.chance(self.management_loss) {
                             let reply = self.egress.handle_query(query);
                             self.to_ingress.push_back((self.now + self.one_way, reply));
@@ -99,20 +100,20 @@ impl Path {
     }
 }
 
-fn config(increase: f64, decrease: f64, window: f64) -> Config {
-    Config {
+fn config(increase: f64, decrease: f64, window: f64) -> I2vfcConfig {
+    I2vfcConfig {
         increase,
         decrease: Decrease::Fixed(decrease),
         initial_window: window,
         pacing: false,
-        ..Config::default()
+        ..I2vfcConfig::default()
     }
 }
 
 #[test]
 fn a_window_smaller_than_the_report_interval_never_stalls() {
     for window in [1.0, 2.0, 3.0, 10.0] {
-        let mut path = Path::new(config(0.0, 0.5, window), 100);
+        let mut path = ControlledPath::new(config(0.0, 0.5, window), 100);
         // Losses reduce the window to one packet.
         path.data_loss = 0.2;
         path.run(Duration::from_secs(10));
@@ -126,10 +127,10 @@ fn a_window_smaller_than_the_report_interval_never_stalls() {
 
 #[test]
 fn counters_cover_lost_management_packets() {
-    let mut lossless = Path::new(config(0.1, 0.1, 20.0), 100);
+    let mut lossless = ControlledPath::new(config(0.1, 0.1, 20.0), 100);
     lossless.data_loss = 0.002;
     lossless.run(Duration::from_secs(60));
-    let mut lossy = Path::new(config(0.1, 0.1, 20.0), 100);
+    let mut lossy = ControlledPath::new(config(0.1, 0.1, 20.0), 100);
     lossy.data_loss = 0.002;
     lossy.management_loss = 0.3; // Half of the exchanges fail, because a loss in either direction suffices.
     lossy.run(Duration::from_secs(60));
@@ -142,7 +143,7 @@ fn counters_cover_lost_management_packets() {
 
 #[test]
 fn a_silent_egress_slows_but_never_stops_the_flow() {
-    let mut path = Path::new(config(0.1, 0.5, 64.0), 100);
+    let mut path = ControlledPath::new(config(0.1, 0.5, 64.0), 100);
     path.data_loss = 0.01;
     path.run(Duration::from_secs(5));
     let before = path.ingress.counters().sent;
@@ -161,7 +162,7 @@ fn a_silent_egress_slows_but_never_stops_the_flow() {
 #[test]
 fn a_failed_and_restored_path_costs_one_decrease() {
     for is_congested in [false, true] {
-        let mut path = Path::new(config(0.1, 0.5, 64.0), 100);
+        let mut path = ControlledPath::new(config(0.1, 0.5, 64.0), 100);
         path.data_loss = 0.02;
         path.run(Duration::from_secs(1));
         path.data_loss = 0.0;
@@ -185,7 +186,7 @@ fn a_failed_and_restored_path_costs_one_decrease() {
 
 #[test]
 fn one_decrease_per_round_trip_regardless_of_the_losses() {
-    let mut path = Path::new(config(0.0, 0.5, 64.0), 100);
+    let mut path = ControlledPath::new(config(0.0, 0.5, 64.0), 100);
     path.run(Duration::from_millis(99));
     let before = path.ingress.window();
     path.data_loss = 0.5;
@@ -199,7 +200,7 @@ fn one_decrease_per_round_trip_regardless_of_the_losses() {
 
 #[test]
 fn an_unused_window_does_not_grow() {
-    let mut path = Path::new(config(1.0, 0.5, 50.0), 100);
+    let mut path = ControlledPath::new(config(1.0, 0.5, 50.0), 100);
     path.backlog = 0;
     for _ in 0..500 {
         // Two packets per round trip: far from the window.
@@ -215,7 +216,7 @@ fn an_unused_window_does_not_grow() {
 #[test]
 fn the_rate_follows_the_aimd_law() {
     for (a, b, p) in [(0.1, 0.1, 1e-3), (0.5, 0.25, 1e-3), (1.0, 0.5, 5e-4), (0.1, 0.05, 5e-4)] {
-        let mut path = Path::new(config(a, b, 20.0), 50);
+        let mut path = ControlledPath::new(config(a, b, 20.0), 50);
         path.data_loss = p;
         path.run(Duration::from_secs(50));
         let from = path.egress.packets;
@@ -232,16 +233,16 @@ fn the_rate_follows_the_aimd_law() {
 fn weights_hold_between_flows_of_different_round_trips() {
     // Each flow is alone on a path with the same loss: the shares follow from the law only.
     let rate = |weight: f64, round_trip_ms: u64, decrease| {
-        let nominal = Nominal { weight: 1.0, decrease: 0.1, round_trip: Duration::from_millis(100) };
-        let config = Config {
+        let nominal = NominalReference { weight: 1.0, decrease: 0.1, round_trip: Duration::from_millis(100) };
+        let config = I2vfcConfig {
             increase: 0.5,
             decrease,
-            reference: Reference::Nominal(nominal),
-            rule: Rule::DecreaseThenIncrease,
+            reference: WeightReference::Nominal(nominal),
+            rule: WeightRule::DecreaseThenIncrease,
             pacing: false,
-            ..Config::default()
+            ..I2vfcConfig::default()
         };
-        let mut path = Path::new(config.clone(), round_trip_ms);
+        let mut path = ControlledPath::new(config.clone(), round_trip_ms);
         path.ingress = Ingress::new(&config, weight);
         path.data_loss = 5e-4;
         path.run(Duration::from_secs(100));
@@ -258,13 +259,17 @@ fn weights_hold_between_flows_of_different_round_trips() {
 
 #[test]
 fn replayed_and_impossible_replies_are_counted_and_ignored() {
-    let mut path = Path::new(config(0.1, 0.1, 10.0), 100);
+    let mut path = ControlledPath::new(config(0.1, 0.1, 10.0), 100);
     path.run(Duration::from_secs(1));
     let (window, counters) = (path.ingress.window(), path.ingress.counters());
     let valid =
         Query { sequence: counters.queries as u32 - 1, sent_at: path.now, packets_sent: counters.sent };
-    let reply =
-        |query, packets_received| Reply { query, packets_received, packets_marked: 0, held: Duration::ZERO };
+    let reply = |query, packets_received| Reply {
+        query,
+        packets_received,
+        packets_marked: 0,
+        residence_time: Duration::ZERO,
+    };
     let forged = [
         reply(Query { sequence: 0, ..valid }, counters.sent),
         reply(Query { sequence: valid.sequence + 1, ..valid }, counters.sent),
@@ -284,7 +289,7 @@ fn replayed_and_impossible_replies_are_counted_and_ignored() {
 
 #[test]
 fn a_restarted_egress_pe_is_recognized() {
-    let mut path = Path::new(config(0.1, 0.1, 20.0), 100);
+    let mut path = ControlledPath::new(config(0.1, 0.1, 20.0), 100);
     path.data_loss = 0.001;
     path.run(Duration::from_secs(60));
     let steady = path.ingress.counters();
@@ -309,7 +314,7 @@ proptest! {
         window in 1.0f64..500.0,
         pacing in any::<bool>(),
     ) {
-        let mut path = Path::new(Config { pacing, ..config(1.0, 0.5, window) }, 20);
+        let mut path = ControlledPath::new(I2vfcConfig { pacing, ..config(1.0, 0.5, window) }, 20);
         for (sequence, sent_at, sent, received, held, plausible) in replies {
             path.run(Duration::from_millis(7));
             let counters = path.ingress.counters();
@@ -323,7 +328,7 @@ proptest! {
                 query,
                 packets_received: near(received, counters.sent),
                 packets_marked: 0,
-                held: Duration(near(held, 0)),
+                residence_time: Duration(near(held, 0)),
             };
             path.ingress.handle_reply(&path.config, None, path.now, &reply);
             prop_assert!(path.ingress.window().is_finite() && path.ingress.window() >= 1.0);

@@ -2,8 +2,8 @@
 //! partitioned, processes are killed and restarted, and controllers sleep and wake with outdated state. The
 //! checks are external: they use only the accepted runs, the sent traffic and the counted results.
 
-use netstage_core::fleet::{Lease, Ledger, Phase, Receipt, Session};
-use netstage_core::rng::Stream;
+use netstage_core::fleet::{AgentSession, Lease, Receipt, ResultLedger, RunPhase};
+use netstage_core::rng::RandomStream;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,27 +21,27 @@ const TIMEOUT: u64 = 8 * BEAT;
 const RECOVERY: u64 = (CONTROLLER_BEATS as u64 + 1) * BEAT + LENGTH + 2 * TIMEOUT + LENGTH + TIMEOUT;
 
 #[derive(Clone, Debug)]
-enum Message {
+enum FleetMessage {
     // To an agent.
-    Beat { controller: u64 },
+    Heartbeat { controller: u64 },
     Prepare { controller: u64, run: u64 },
     Start { controller: u64, run: u64 },
     Fetch { controller: u64, run: u64 },
     Release { controller: u64, run: u64 },
     // To a controller.
-    Progress { owner: u64, run: u64, phase: Phase, results: Vec<u64> },
+    Progress { owner: u64, run: u64, phase: RunPhase, results: Vec<u64> },
     Result { run: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum End {
+enum MessageDestination {
     Agent(usize),
     Controller,
 }
 
 /// An agent, with the contents of its disk.
 #[derive(Default)]
-struct Agent {
+struct SimulatedAgent {
     /// Last accepted run, on disk.
     last: u64,
     /// Unconfirmed results, on disk.
@@ -49,14 +49,14 @@ struct Agent {
     /// Run whose counts are being written, on disk.
     writing: Option<u64>,
     alive: bool,
-    session: Session,
+    session: AgentSession,
     lease: Option<Lease>,
     owner: u64,
     over_at: u64,
     renewed_at: u64,
 }
 
-impl Agent {
+impl SimulatedAgent {
     /// Ends the run that is sending, if any, and stores its counts as a result.
     fn store_result(&mut self) {
         self.results.extend(self.writing.take());
@@ -65,18 +65,18 @@ impl Agent {
     /// Releases the agent after the loss of its controller.
     fn reset(&mut self) {
         self.store_result();
-        self.session = Session::after(self.last);
+        self.session = AgentSession::after(self.last);
         (self.lease, self.owner) = (None, 0);
     }
 
     fn is_sending(&self) -> bool {
-        self.alive && self.session.phase() == Phase::Running
+        self.alive && self.session.phase() == RunPhase::Running
     }
 }
 
 /// Current run of a controller.
 #[derive(Clone, Copy)]
-struct Current {
+struct CurrentRun {
     run: u64,
     opened_at: u64,
     /// Time at which all agents were ready.
@@ -87,21 +87,21 @@ struct Current {
 #[derive(Default)]
 struct Controller {
     id: u64,
-    current: Option<Current>,
-    progress: BTreeMap<usize, (u64, Phase)>,
+    current: Option<CurrentRun>,
+    progress: BTreeMap<usize, (u64, RunPhase)>,
     asleep_until: u64,
 }
 
-struct World {
+struct FleetWorld {
     now: u64,
-    random: Stream,
+    random: RandomStream,
     loss: f64,
-    agents: Vec<Agent>,
+    agents: Vec<SimulatedAgent>,
     cut_until: Vec<u64>,
     controller: Controller,
     /// The controller's disk.
-    ledger: Ledger,
-    in_flight: Vec<(u64, End, usize, Message)>,
+    ledger: ResultLedger,
+    in_flight: Vec<(u64, MessageDestination, usize, FleetMessage)>,
     /// Agent and run of each start, each result and each counted result, for the checks.
     started: BTreeSet<(usize, u64)>,
     produced: BTreeSet<(usize, u64)>,
@@ -113,18 +113,20 @@ fn name(agent: usize) -> String {
     format!("a{agent}")
 }
 
-impl World {
-    fn new(seed: u64, agents: usize, loss: f64) -> World {
-        let agents = (0..agents).map(|_| Agent { alive: true, ..Agent::default() }).collect::<Vec<_>>();
-        let mut world = World {
+impl FleetWorld {
+    fn new(seed: u64, agents: usize, loss: f64) -> FleetWorld {
+        let agents = (0..agents)
+            .map(|_| SimulatedAgent { alive: true, ..SimulatedAgent::default() })
+            .collect::<Vec<_>>();
+        let mut world = FleetWorld {
             now: 0,
-            random: Stream::new(seed, "world"),
+            random: RandomStream::new(seed, "world"),
             loss,
             cut_until: vec![0; agents.len()],
             last_accepted: vec![0; agents.len()],
             agents,
             controller: Controller::default(),
-            ledger: Ledger::default(),
+            ledger: ResultLedger::default(),
             in_flight: Vec::new(),
             started: BTreeSet::new(),
             produced: BTreeSet::new(),
@@ -138,7 +140,7 @@ impl World {
         self.controller = Controller { id: self.random.next_u64() | 1, ..Controller::default() };
     }
 
-    fn send(&mut self, to: End, agent: usize, message: Message) {
+    fn send(&mut self, to: MessageDestination, agent: usize, message: FleetMessage) {
         if self.now < self.cut_until[agent] || self.random.chance(self.loss) {
             return;
         }
@@ -156,8 +158,8 @@ impl World {
         let due: Vec<_> = due;
         for (_, to, agent, message) in due {
             match to {
-                End::Agent(_) => self.at_agent(agent, message),
-                End::Controller => self.at_controller(agent, message),
+                MessageDestination::Agent(_) => self.at_agent(agent, message),
+                MessageDestination::Controller => self.at_controller(agent, message),
             }
         }
         for index in 0..self.agents.len() {
@@ -168,32 +170,33 @@ impl World {
         }
     }
 
-    fn at_agent(&mut self, index: usize, message: Message) {
+    fn at_agent(&mut self, index: usize, message: FleetMessage) {
         let (now, agent) = (self.now, &mut self.agents[index]);
         if !agent.alive {
             return;
         }
-        let assert_owner =
-            |agent: &Agent, by: u64| assert_eq!(agent.owner, by, "two controllers command agent {index}");
+        let assert_owner = |agent: &SimulatedAgent, by: u64| {
+            assert_eq!(agent.owner, by, "two controllers command agent {index}")
+        };
         match message {
-            Message::Beat { controller } => {
+            FleetMessage::Heartbeat { controller } => {
                 if agent.owner == controller || agent.session.attend(controller).is_ok() {
                     agent.owner = controller;
                     agent.renewed_at = now;
                     agent.lease.get_or_insert(Lease::new(CONTROLLER_BEATS)).renew();
                 }
             }
-            Message::Prepare { controller, run } => {
+            FleetMessage::Prepare { controller, run } => {
                 if agent.session.prepare(controller, run).is_ok() {
                     assert_owner(agent, controller);
                     assert!(run > self.last_accepted[index], "run {run} is accepted twice");
                     self.last_accepted[index] = run;
                     agent.last = run;
-                    agent.session.prepared(run, true);
+                    agent.session.finish_preparing(run, true);
                 }
             }
-            Message::Start { controller, run } => {
-                if agent.session.phase() == Phase::Ready
+            FleetMessage::Start { controller, run } => {
+                if agent.session.phase() == RunPhase::Ready
                     && agent.session.start(controller, run, now, now).is_ok()
                 {
                     assert_owner(agent, controller);
@@ -203,19 +206,19 @@ impl World {
                     (agent.writing, agent.over_at) = (Some(run), now + LENGTH);
                 }
             }
-            Message::Fetch { controller, run } => {
+            FleetMessage::Fetch { controller, run } => {
                 if agent.owner == controller && agent.results.contains(&run) {
-                    self.send(End::Controller, index, Message::Result { run });
+                    self.send(MessageDestination::Controller, index, FleetMessage::Result { run });
                 }
             }
-            Message::Release { controller, run } => {
+            FleetMessage::Release { controller, run } => {
                 if agent.owner == controller {
                     assert_owner(agent, controller);
                     agent.results.remove(&run);
                     let _ = agent.session.release(controller, run);
                 }
             }
-            Message::Progress { .. } | Message::Result { .. } => {
+            FleetMessage::Progress { .. } | FleetMessage::Result { .. } => {
                 unreachable!("sent to controllers only")
             }
         }
@@ -235,7 +238,7 @@ impl World {
             );
             if now >= agent.over_at {
                 agent.store_result();
-                agent.session.ended();
+                agent.session.finish_run();
             }
         }
         if !now.is_multiple_of(BEAT) {
@@ -247,29 +250,41 @@ impl World {
         if agent.owner != 0 {
             let results = agent.results.iter().copied().collect();
             let (owner, run, phase) = (agent.owner, agent.session.run(), agent.session.phase());
-            self.send(End::Controller, index, Message::Progress { owner, run, phase, results });
+            self.send(
+                MessageDestination::Controller,
+                index,
+                FleetMessage::Progress { owner, run, phase, results },
+            );
         }
     }
 
-    fn at_controller(&mut self, index: usize, message: Message) {
+    fn at_controller(&mut self, index: usize, message: FleetMessage) {
         if self.now < self.controller.asleep_until {
             return;
         }
         let id = self.controller.id;
         match message {
-            Message::Progress { owner, run, phase, results } if owner == id => {
+            FleetMessage::Progress { owner, run, phase, results } if owner == id => {
                 self.controller.progress.insert(index, (run, phase));
                 for run in results {
-                    self.send(End::Agent(index), index, Message::Fetch { controller: id, run });
+                    self.send(
+                        MessageDestination::Agent(index),
+                        index,
+                        FleetMessage::Fetch { controller: id, run },
+                    );
                 }
             }
-            Message::Result { run } => {
+            FleetMessage::Result { run } => {
                 match self.ledger.receive(run, &name(index)) {
                     Receipt::New => assert!(self.counted.insert((index, run)), "a result counts twice"),
-                    Receipt::Again | Receipt::Late => {}
+                    Receipt::Duplicate | Receipt::Late => {}
                     Receipt::Unexpected => panic!("run {run} was never opened"),
                 }
-                self.send(End::Agent(index), index, Message::Release { controller: id, run });
+                self.send(
+                    MessageDestination::Agent(index),
+                    index,
+                    FleetMessage::Release { controller: id, run },
+                );
             }
             _ => {}
         }
@@ -281,7 +296,7 @@ impl World {
         let (id, now) = (self.controller.id, self.now);
         let all = self.agents.len();
         for index in 0..all {
-            self.send(End::Agent(index), index, Message::Beat { controller: id });
+            self.send(MessageDestination::Agent(index), index, FleetMessage::Heartbeat { controller: id });
         }
         if self.controller.progress.len() < all {
             return;
@@ -289,21 +304,29 @@ impl World {
         let Some(mut current) = self.controller.current else {
             if may_start {
                 let run = self.ledger.open((0..all).map(name));
-                self.controller.current = Some(Current { run, opened_at: now, start_at: None });
+                self.controller.current = Some(CurrentRun { run, opened_at: now, start_at: None });
             }
             return;
         };
         let run = current.run;
-        let is_ready = |progress: &(u64, Phase)| *progress == (run, Phase::Ready);
+        let is_ready = |progress: &(u64, RunPhase)| *progress == (run, RunPhase::Ready);
         if current.start_at.is_none() && self.controller.progress.values().all(is_ready) {
             current.start_at = Some(now);
         }
         for index in 0..all {
             let progress = self.controller.progress[&index];
             if current.start_at.is_none() && progress.0 != run {
-                self.send(End::Agent(index), index, Message::Prepare { controller: id, run });
+                self.send(
+                    MessageDestination::Agent(index),
+                    index,
+                    FleetMessage::Prepare { controller: id, run },
+                );
             } else if current.start_at.is_some() && is_ready(&progress) {
-                self.send(End::Agent(index), index, Message::Start { controller: id, run });
+                self.send(
+                    MessageDestination::Agent(index),
+                    index,
+                    FleetMessage::Start { controller: id, run },
+                );
             }
         }
         let complete = self.ledger.missing(run).next().is_none();
@@ -327,8 +350,13 @@ impl World {
                 let agent = &mut self.agents[index];
                 agent.store_result();
                 let (last, results) = (agent.last, std::mem::take(&mut agent.results));
-                *agent =
-                    Agent { last, results, session: Session::after(last), alive: true, ..Agent::default() };
+                *agent = SimulatedAgent {
+                    last,
+                    results,
+                    session: AgentSession::after(last),
+                    alive: true,
+                    ..SimulatedAgent::default()
+                };
             }
             1 => self.agents[index].alive = false,
             2 => self.cut_until[index] = self.now + self.random.below(150),
@@ -348,8 +376,8 @@ impl World {
 }
 
 /// Returns a world after 3,000 steps with faults.
-fn faulty_world(seed: u64, agents: usize, loss: f64) -> World {
-    let mut world = World::new(seed, agents, loss);
+fn faulty_world(seed: u64, agents: usize, loss: f64) -> FleetWorld {
+    let mut world = FleetWorld::new(seed, agents, loss);
     for _ in 0..3_000 {
         world.inject_fault();
         world.step(true);
@@ -373,7 +401,7 @@ proptest! {
         }
         world.new_controller();
         let (recovery_start, last) = (world.now, world.ledger.open([]));
-        let completed = |world: &World| {
+        let completed = |world: &FleetWorld| {
             let runs = world.counted.iter().filter(|(agent, run)| (*agent, *run > last) == (0, true));
             runs.into_iter().any(|(_, run)| (0..agents).all(|agent| world.counted.contains(&(agent, *run))))
         };

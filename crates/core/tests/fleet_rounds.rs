@@ -2,9 +2,10 @@
 //! fail, or report wrong states. The checks are the guarantees to the operator.
 
 use netstage_core::fleet::{
-    COMMITTED, Conduct, Kickoff, Phase, RefusalKind, Round, SETTLE, Session, Standing, Step, start_lead,
+    AgentRunState, AgentSession, COMMITTED, COMPLETION_TIMEOUT, NegotiationStep, OrderRefusalKind,
+    RequestRound, RunMonitor, RunPhase, StartNegotiation, start_lead,
 };
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,37 +18,37 @@ const DELAY: u64 = 100_000_000;
 const WORK: u64 = 50_000_000;
 
 /// Agents that share a few processors, which serve requests in the order of arrival.
-struct World {
-    random: Stream,
+struct RoundWorld {
+    random: RandomStream,
     agents: usize,
     dead: BTreeSet<usize>,
     /// Time from which each processor is idle.
     processors: Vec<Instant>,
 }
 
-struct Asked {
-    round: Round,
+struct RoundOutcome {
+    round: RequestRound,
     /// Times at which the agents completed the request; missing for dead and uncontacted agents.
     completed: BTreeMap<usize, Instant>,
     end: Instant,
 }
 
-impl World {
+impl RoundWorld {
     /// Draws a time from `max / 2` to `max` nanoseconds.
     fn draw(&mut self, max: u64) -> Duration {
         Duration(max / 2 + self.random.below(max / 2 + 1))
     }
 
     /// Sends a request to all agents, starting at `begin`; the agent `rejecting` rejects it.
-    fn run_round(&mut self, begin: Instant, concurrency: usize, rejecting: Option<usize>) -> Asked {
-        let mut round = Round::new(self.agents, concurrency);
+    fn run_round(&mut self, begin: Instant, concurrency: usize, rejecting: Option<usize>) -> RoundOutcome {
+        let mut round = RequestRound::new(self.agents, concurrency);
         let mut responses: BTreeSet<(Instant, usize)> = BTreeSet::new();
         let (mut now, mut completed, mut contacted) = (begin, BTreeMap::new(), BTreeSet::new());
         let mut in_flight = 0_usize;
         let mut is_rejected = false;
         self.processors.iter_mut().for_each(|idle_from| *idle_from = (*idle_from).max(begin));
         loop {
-            while let Some(agent) = round.poll_ask(now) {
+            while let Some(agent) = round.poll_request(now) {
                 assert!(!is_rejected, "request after a rejection");
                 assert!(contacted.insert(agent), "two requests to one agent");
                 in_flight += 1;
@@ -66,21 +67,21 @@ impl World {
             }
             let Some((at, agent)) = responses.pop_first() else { break };
             (now, in_flight) = (at, in_flight - 1);
-            round.handle_answer(agent, now);
+            round.handle_response(agent, now);
             if rejecting == Some(agent) {
-                (is_rejected, _) = (true, round.call_off());
+                (is_rejected, _) = (true, round.cancel());
             }
         }
-        assert!(round.is_over());
+        assert!(round.is_complete());
         assert!(is_rejected || contacted.len() == self.agents, "an agent received no request");
-        Asked { round, completed, end: now }
+        RoundOutcome { round, completed, end: now }
     }
 }
 
-fn world(seed: u64, agents: usize, processors: usize, dead: usize) -> World {
-    let mut random = Stream::new(seed, "rounds");
+fn world(seed: u64, agents: usize, processors: usize, dead: usize) -> RoundWorld {
+    let mut random = RandomStream::new(seed, "rounds");
     let dead = (0..dead).map(|_| random.below(agents as u64) as usize).collect();
-    World { random, agents, dead, processors: vec![Instant::ZERO; processors] }
+    RoundWorld { random, agents, dead, processors: vec![Instant::ZERO; processors] }
 }
 
 proptest! {
@@ -103,13 +104,13 @@ proptest! {
     fn all_start_at_one_time_or_the_run_is_cancelled(
         seed: u64, agents in 1_usize..40, rehearsed in 0_u64..DELAY, slower in 1_u64..30, stalls: bool,
     ) {
-        let mut random = Stream::new(seed, "kickoff");
-        let mut kickoff = Kickoff::new(agents, Duration(rehearsed), Duration::ZERO);
-        let mut sessions = vec![Session::default(); agents];
+        let mut random = RandomStream::new(seed, "kickoff");
+        let mut kickoff = StartNegotiation::new(agents, Duration(rehearsed), Duration::ZERO);
+        let mut sessions = vec![AgentSession::default(); agents];
         for session in &mut sessions {
             session.attend(1).unwrap();
             session.prepare(1, 1).unwrap();
-            session.prepared(1, true);
+            session.finish_preparing(1, true);
         }
         // Orders in flight, responses in flight, and the accepted start time of each agent.
         let mut orders: BTreeSet<(Instant, usize, Instant)> = BTreeSet::new();
@@ -145,7 +146,7 @@ proptest! {
                         orders.remove(&order);
                         match sessions[agent].start(1, 1, start.0, at.0) {
                             Ok(()) => accepted[agent] = accepted[agent].max(Some(start)),
-                            Err(refusal) if refusal.kind == RefusalKind::Late => {}
+                            Err(refusal) if refusal.kind == OrderRefusalKind::Late => {}
                             // The order was overtaken by a later one, or the run has begun; no response is expected.
                             Err(_) => { is_rejected |= accepted[agent] < Some(start); continue }
                         }
@@ -161,10 +162,10 @@ proptest! {
             }
             match kickoff.poll(now) {
                 _ if is_rejected => break false,
-                Step::Stands => break true,
-                Step::GiveUp => break false,
-                Step::Move => proposes = true,
-                Step::Wait(until) => prop_assert!(until > now),
+                NegotiationStep::Agreed => break true,
+                NegotiationStep::Cancel => break false,
+                NegotiationStep::Postpone => proposes = true,
+                NegotiationStep::Wait(until) => prop_assert!(until > now),
             }
         };
         if is_committed {
@@ -190,13 +191,13 @@ proptest! {
 
     #[test]
     fn a_run_ends_regardless_of_the_reports_of_agents(seed: u64, agents in 1_usize..20, stop in 0_u64..60) {
-        let mut random = Stream::new(seed, "conduct");
+        let mut random = RandomStream::new(seed, "conduct");
         let second = |n: u64| Instant::ZERO + Duration::from_secs(n);
         let (run, end, stop) = (5, second(30), second(stop));
-        let mut conduct = Conduct::new(run, agents, end);
-        let mut reported: BTreeMap<usize, Standing> = BTreeMap::new();
+        let mut conduct = RunMonitor::new(run, agents, end);
+        let mut reported: BTreeMap<usize, AgentRunState> = BTreeMap::new();
         let mut now = Instant::ZERO;
-        let deadline = (end + SETTLE).min(stop + SETTLE);
+        let deadline = (end + COMPLETION_TIMEOUT).min(stop + COMPLETION_TIMEOUT);
         while conduct.poll_timeout().is_some() {
             prop_assert!(now <= deadline + Duration::from_secs(1));
             now += Duration::from_millis(random.below(500) + 1);
@@ -208,24 +209,24 @@ proptest! {
             match random.below(20) {
                 0 => {
                     conduct.handle_lost(agent);
-                    reported.insert(agent, Standing::Lost);
+                    reported.insert(agent, AgentRunState::Lost);
                 }
                 1 => {
-                    conduct.handle_progress(agent, run, Phase::Done);
-                    reported.entry(agent).or_insert(Standing::Over);
+                    conduct.handle_progress(agent, run, RunPhase::Done);
+                    reported.entry(agent).or_insert(AgentRunState::Completed);
                 }
-                2 => conduct.handle_progress(agent, run, Phase::Idle),
-                3 => conduct.handle_progress(agent, random.below(run), Phase::Done),
-                4 => conduct.handle_progress(agent, run + 1, Phase::Done),
+                2 => conduct.handle_progress(agent, run, RunPhase::Idle),
+                3 => conduct.handle_progress(agent, random.below(run), RunPhase::Done),
+                4 => conduct.handle_progress(agent, run + 1, RunPhase::Done),
                 _ => {}
             }
             conduct.handle_timeout(now);
         }
         for agent in 0..agents {
-            let standing = conduct.standing(agent).expect("an agent of the run");
+            let standing = conduct.state(agent).expect("an agent of the run");
             match reported.get(&agent) {
                 Some(expected) => prop_assert_eq!(standing, *expected),
-                None => prop_assert!(matches!(standing, Standing::GivenUp(_)) && now >= deadline),
+                None => prop_assert!(matches!(standing, AgentRunState::TimedOut(_)) && now >= deadline),
             }
         }
     }

@@ -1,24 +1,26 @@
 //! Links compared with queueing theory, exact arithmetic and their documented rules.
 
-use netstage_core::link::{Arrival, Change, Config, Jitter, JitterDistribution, Link, Loss};
-use netstage_core::packet::{Ecn, Packet};
+use netstage_core::link::{
+    Jitter, JitterDistribution, LinkArrival, LinkChange, LinkDirection, LinkDirectionConfig, LinkLoss,
+};
+use netstage_core::packet::{Ecn, QueuePacket};
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::queue::{self, CodelConfig, RedConfig};
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
-use netstage_core::traffic::{Pattern, Source};
+use netstage_core::traffic::{Pattern, PatternSource};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Numbered {
+struct TimedPacket {
     number: u64,
     entered: Instant,
     size: u32,
 }
 
-impl Packet for Numbered {
+impl QueuePacket for TimedPacket {
     fn size(&self) -> u32 {
         self.size
     }
@@ -34,24 +36,24 @@ impl Packet for Numbered {
     }
 }
 
-fn packet(number: u64, entered: Instant, size: u32) -> Numbered {
-    Numbered { number, entered, size }
+fn packet(number: u64, entered: Instant, size: u32) -> TimedPacket {
+    TimedPacket { number, entered, size }
 }
 
 const NO_JITTER: Jitter =
     Jitter { amount: Duration::ZERO, distribution: JitterDistribution::Uniform, reorder: false };
 
 /// Returns a link with 10 Mbit/s, 5 ms and an unlimited queue; 1250 bytes take 1 ms.
-fn config() -> Config {
-    Config::plain(BitRate(10_000_000), Duration::from_millis(5), Capacity::Packets(u32::MAX))
+fn config() -> LinkDirectionConfig {
+    LinkDirectionConfig::plain(BitRate(10_000_000), Duration::from_millis(5), Capacity::Packets(u32::MAX))
 }
 
-fn link(config: &Config) -> Link<Numbered> {
-    Link::new(config, Stream::new(1, "link"))
+fn link(config: &LinkDirectionConfig) -> LinkDirection<TimedPacket> {
+    LinkDirection::new(config, RandomStream::new(1, "link"))
 }
 
 /// Runs a link until it is empty and calls `each` for every arrival.
-fn drain(link: &mut Link<Numbered>, mut each: impl FnMut(Arrival<Numbered>)) {
+fn drain(link: &mut LinkDirection<TimedPacket>, mut each: impl FnMut(LinkArrival<TimedPacket>)) {
     while link.poll_timeout() != Instant::NEVER {
         let now = link.poll_timeout();
         link.handle_timeout(now);
@@ -62,13 +64,13 @@ fn drain(link: &mut Link<Numbered>, mut each: impl FnMut(Arrival<Numbered>)) {
 }
 
 /// Returns number and time in milliseconds of all further arrivals.
-fn arrivals_ms(link: &mut Link<Numbered>) -> Vec<(u64, f64)> {
+fn arrivals_ms(link: &mut LinkDirection<TimedPacket>) -> Vec<(u64, f64)> {
     let mut arrivals = Vec::new();
     drain(link, |arrival| arrivals.push((arrival.packet.number, arrival.at.0 as f64 / MS as f64)));
     arrivals
 }
 
-fn losses(link: &mut Link<Numbered>) -> Vec<(u64, Loss)> {
+fn losses(link: &mut LinkDirection<TimedPacket>) -> Vec<(u64, LinkLoss)> {
     std::iter::from_fn(|| link.poll_loss()).map(|(packet, loss)| (packet.number, loss)).collect()
 }
 
@@ -77,11 +79,12 @@ fn the_mean_wait_is_that_of_an_m_d_1_queue() {
     // Pollaczek-Khinchine formula for constant service time s: W = ρ s / (2 (1 − ρ)).
     for (load_percent, packets) in [(50, 4_000_000_u64), (80, 10_000_000)] {
         let rate = BitRate(10_000_000 * load_percent / 100);
-        let mut source = Source::new(&Pattern::Poisson { rate, packet: 1250 }, Stream::new(1, "poisson"));
+        let mut source =
+            PatternSource::new(&Pattern::Poisson { rate, packet: 1250 }, RandomStream::new(1, "poisson"));
         let mut link = link(&config());
         let fixed = Duration::from_millis(6);
         let (mut now, mut waited, mut arrived) = (Instant::ZERO, 0, 0);
-        let mut add = |arrival: Arrival<Numbered>| {
+        let mut add = |arrival: LinkArrival<TimedPacket>| {
             waited += (arrival.at.since(arrival.packet.entered) - fixed).0;
             arrived += 1;
         };
@@ -106,7 +109,8 @@ fn the_mean_wait_is_that_of_an_m_d_1_queue() {
 #[test]
 fn the_rate_is_exact_over_a_million_packets() {
     // 1538 bytes on the line at 1 Gbit/s are 12,304 ns.
-    let config = Config { rate: BitRate(1_000_000_000), overhead: 38, delay: Duration(7), ..config() };
+    let config =
+        LinkDirectionConfig { rate: BitRate(1_000_000_000), overhead: 38, delay: Duration(7), ..config() };
     let mut link = link(&config);
     for number in 0..1_000_000 {
         link.handle_packet(Instant(100), packet(number, Instant(100), 1500));
@@ -130,7 +134,7 @@ fn the_buffer_does_not_count_the_packet_being_sent() {
         (Capacity::Bytes(1249), 0),
         (Capacity::Bytes(2500), 2),
     ] {
-        let mut link = link(&Config { buffer, ..config() });
+        let mut link = link(&LinkDirectionConfig { buffer, ..config() });
         for number in 0..10 {
             link.handle_packet(Instant(0), packet(number, Instant(0), 1250));
         }
@@ -147,13 +151,13 @@ fn the_buffer_does_not_count_the_packet_being_sent() {
 #[test]
 fn losses_are_binomial() {
     let (packets, loss) = (1_000_000_u64, 0.01);
-    let mut link = link(&Config { loss, ..config() });
+    let mut link = link(&LinkDirectionConfig { loss, ..config() });
     for number in 0..packets {
         link.handle_packet(Instant(number * MS), packet(number, Instant(0), 1250));
     }
     drain(&mut link, |_| ());
     let lost = losses(&mut link);
-    assert!(lost.iter().all(|&(_, why)| why == Loss::Line));
+    assert!(lost.iter().all(|&(_, why)| why == LinkLoss::Line));
     // 99.9 % interval: 3.29 standard deviations.
     let (mean, deviation) = (packets as f64 * loss, (packets as f64 * loss * (1.0 - loss)).sqrt());
     assert!((lost.len() as f64 - mean).abs() < 3.29 * deviation, "{}", lost.len());
@@ -165,7 +169,7 @@ fn losses_are_binomial() {
 #[test]
 fn bit_errors_are_binomial() {
     for (bit_error_rate, packets) in [(1e-6, 1_000_000_u64), (1e-4, 200_000), (0.01, 10_000)] {
-        let mut link = link(&Config { bit_error_rate, ..config() });
+        let mut link = link(&LinkDirectionConfig { bit_error_rate, ..config() });
         for number in 0..packets {
             link.handle_packet(Instant(number * MS), packet(number, Instant(0), 1250));
         }
@@ -191,7 +195,7 @@ fn bit_errors_are_binomial() {
 
 #[test]
 fn duplicates_follow_their_originals() {
-    let mut link = link(&Config { duplicate: 0.25, ..config() });
+    let mut link = link(&LinkDirectionConfig { duplicate: 0.25, ..config() });
     for number in 0..10_000 {
         link.handle_packet(Instant(number * MS), packet(number, Instant(0), 1250));
     }
@@ -206,7 +210,7 @@ fn jitter_preserves_order_unless_reordering_is_enabled() {
     for distribution in [JitterDistribution::Uniform, JitterDistribution::Exponential] {
         for reorder in [false, true] {
             let jitter = Jitter { amount: Duration::from_millis(10), distribution, reorder };
-            let mut link = link(&Config { jitter, ..config() });
+            let mut link = link(&LinkDirectionConfig { jitter, ..config() });
             for number in 0..100_000 {
                 link.handle_packet(Instant(number * MS), packet(number, Instant(number * MS), 125));
             }
@@ -227,15 +231,16 @@ fn jitter_preserves_order_unless_reordering_is_enabled() {
     }
 }
 
-fn change(change: Change, milliseconds: f64) -> (Instant, Change) {
+fn change(change: LinkChange, milliseconds: f64) -> (Instant, LinkChange) {
     (Instant((milliseconds * MS as f64) as u64), change)
 }
 
 #[test]
 fn a_new_rate_applies_to_the_unsent_bits() {
-    let halved = Change { rate: Some(BitRate(5_000_000)), ..Change::default() };
-    let doubled = Change { rate: Some(BitRate(20_000_000)), ..Change::default() };
-    let mut link = link(&Config { schedule: vec![change(halved, 0.4), change(doubled, 3.0)], ..config() });
+    let halved = LinkChange { rate: Some(BitRate(5_000_000)), ..LinkChange::default() };
+    let doubled = LinkChange { rate: Some(BitRate(20_000_000)), ..LinkChange::default() };
+    let mut link =
+        link(&LinkDirectionConfig { schedule: vec![change(halved, 0.4), change(doubled, 3.0)], ..config() });
     for number in 0..4 {
         link.handle_packet(Instant(0), packet(number, Instant(0), 1250));
     }
@@ -248,8 +253,8 @@ fn a_new_rate_applies_to_the_unsent_bits() {
 
 #[test]
 fn a_shorter_delay_does_not_let_packets_overtake() {
-    let shorter = Change { delay: Some(Duration::from_millis(1)), ..Change::default() };
-    let mut link = link(&Config { schedule: vec![change(shorter, 1.5)], ..config() });
+    let shorter = LinkChange { delay: Some(Duration::from_millis(1)), ..LinkChange::default() };
+    let mut link = link(&LinkDirectionConfig { schedule: vec![change(shorter, 1.5)], ..config() });
     for number in 0..6 {
         link.handle_packet(Instant(0), packet(number, Instant(0), 1250));
     }
@@ -258,28 +263,28 @@ fn a_shorter_delay_does_not_let_packets_overtake() {
 
 #[test]
 fn loss_and_bit_errors_change_on_time() {
-    let lossy = Change { loss: Some(1.0), ..Change::default() };
-    let noisy = Change { loss: Some(0.0), bit_error_rate: Some(1.0), ..Change::default() };
-    let clean = Change { bit_error_rate: Some(0.0), ..Change::default() };
+    let lossy = LinkChange { loss: Some(1.0), ..LinkChange::default() };
+    let noisy = LinkChange { loss: Some(0.0), bit_error_rate: Some(1.0), ..LinkChange::default() };
+    let clean = LinkChange { bit_error_rate: Some(0.0), ..LinkChange::default() };
     let schedule = vec![change(lossy, 1.5), change(noisy, 3.5), change(clean, 5.5)];
-    let mut link = link(&Config { schedule, ..config() });
+    let mut link = link(&LinkDirectionConfig { schedule, ..config() });
     for number in 0..7 {
         link.handle_packet(Instant(0), packet(number, Instant(0), 1250));
     }
     let mut arrived = Vec::new();
     drain(&mut link, |arrival| arrived.push((arrival.packet.number, arrival.bit_errors)));
     assert_eq!(arrived, [(0, 0), (3, 10_000), (4, 10_000), (5, 0), (6, 0)]);
-    assert_eq!(losses(&mut link), [(1, Loss::Line), (2, Loss::Line)]);
+    assert_eq!(losses(&mut link), [(1, LinkLoss::Line), (2, LinkLoss::Line)]);
 }
 
 #[test]
 fn a_failure_loses_queued_transmitted_and_propagating_packets() {
-    let fails = Change { up: Some(false), ..Change::default() };
-    let returns = Change { up: Some(true), ..Change::default() };
+    let fails = LinkChange { up: Some(false), ..LinkChange::default() };
+    let returns = LinkChange { up: Some(true), ..LinkChange::default() };
     for reorder in [false, true] {
         let schedule = vec![change(fails, 7.5), change(returns, 20.0)];
         let jitter = Jitter { reorder, ..NO_JITTER };
-        let mut link = link(&Config { schedule, jitter, ..config() });
+        let mut link = link(&LinkDirectionConfig { schedule, jitter, ..config() });
         for number in 0..10 {
             link.handle_packet(Instant(0), packet(number, Instant(0), 1250));
         }
@@ -291,7 +296,7 @@ fn a_failure_loses_queued_transmitted_and_propagating_packets() {
         link.handle_packet(Instant(20 * MS), packet(11, Instant(0), 1250));
         assert!(link.is_up());
         assert_eq!(arrivals_ms(&mut link), [(0, 6.0), (1, 7.0), (11, 26.0)]);
-        let lost: Vec<(u64, Loss)> = (2..11).map(|number| (number, Loss::Down)).collect();
+        let lost: Vec<(u64, LinkLoss)> = (2..11).map(|number| (number, LinkLoss::Down)).collect();
         assert_eq!(losses(&mut link), lost);
         // Half of packet 7 was sent.
         assert_eq!(link.busy(Instant(100 * MS)), Duration(8 * MS + MS / 2));
@@ -300,33 +305,35 @@ fn a_failure_loses_queued_transmitted_and_propagating_packets() {
 
 #[test]
 fn packets_are_not_delayed_by_packets_lost_in_a_failure() {
-    let fails = Change { up: Some(false), delay: Some(Duration::from_millis(1)), ..Change::default() };
-    let returns = Change { up: Some(true), ..Change::default() };
-    let mut link = link(&Config { schedule: vec![change(fails, 1.5), change(returns, 1.5)], ..config() });
+    let fails =
+        LinkChange { up: Some(false), delay: Some(Duration::from_millis(1)), ..LinkChange::default() };
+    let returns = LinkChange { up: Some(true), ..LinkChange::default() };
+    let mut link =
+        link(&LinkDirectionConfig { schedule: vec![change(fails, 1.5), change(returns, 1.5)], ..config() });
     link.handle_packet(Instant(0), packet(0, Instant(0), 1250));
     link.handle_packet(Instant(2 * MS), packet(1, Instant(0), 1250));
-    assert_eq!(losses(&mut link), [(0, Loss::Down)]);
+    assert_eq!(losses(&mut link), [(0, LinkLoss::Down)]);
     assert_eq!(arrivals_ms(&mut link), [(1, 4.0)]);
 }
 
 #[test]
 fn at_one_instant_the_order_is_arrival_line_change_packet() {
     // At 6 ms, packet 0 arrives, packet 5 leaves the line, the link fails, and packet 6 enters.
-    let fails = Change { up: Some(false), ..Change::default() };
-    let mut link = link(&Config { schedule: vec![change(fails, 6.0)], ..config() });
+    let fails = LinkChange { up: Some(false), ..LinkChange::default() };
+    let mut link = link(&LinkDirectionConfig { schedule: vec![change(fails, 6.0)], ..config() });
     for number in 0..6 {
         link.handle_packet(Instant(0), packet(number, Instant(0), 1250));
     }
     link.handle_packet(Instant(6 * MS), packet(6, Instant(0), 1250));
     assert_eq!(arrivals_ms(&mut link), [(0, 6.0)]);
-    assert_eq!(losses(&mut link), (1..7).map(|number| (number, Loss::Down)).collect::<Vec<_>>());
+    assert_eq!(losses(&mut link), (1..7).map(|number| (number, LinkLoss::Down)).collect::<Vec<_>>());
     assert_eq!(link.busy(Instant(6 * MS)), Duration(6 * MS));
 }
 
 #[test]
 fn poll_timeout_is_the_next_event() {
-    let slower = Change { rate: Some(BitRate(5_000_000)), ..Change::default() };
-    let mut link = link(&Config { schedule: vec![change(slower, 3.0)], ..config() });
+    let slower = LinkChange { rate: Some(BitRate(5_000_000)), ..LinkChange::default() };
+    let mut link = link(&LinkDirectionConfig { schedule: vec![change(slower, 3.0)], ..config() });
     assert_eq!(link.poll_timeout(), Instant(3 * MS));
     link.handle_packet(Instant(0), packet(0, Instant(0), 1250));
     assert_eq!(link.poll_timeout(), Instant(MS));
@@ -339,17 +346,17 @@ fn poll_timeout_is_the_next_event() {
     assert_eq!(link.poll_timeout(), Instant::NEVER);
 }
 
-fn configs() -> impl Strategy<Value = Config> {
+fn configs() -> impl Strategy<Value = LinkDirectionConfig> {
     let disciplines = prop_oneof![
-        Just(queue::Config::DropTail),
-        Just(queue::Config::Red(RedConfig {
+        Just(queue::QueueConfig::DropTail),
+        Just(queue::QueueConfig::Red(RedConfig {
             min_threshold: 2.0,
             max_threshold: 6.0,
             max_probability: 0.2,
             weight: 0.1,
             ecn: false,
         })),
-        Just(queue::Config::Codel(CodelConfig {
+        Just(queue::QueueConfig::Codel(CodelConfig {
             target: Duration::from_millis(2),
             interval: Duration::from_millis(10),
             ecn: false,
@@ -364,7 +371,7 @@ fn configs() -> impl Strategy<Value = Config> {
         )
             .prop_map(|(time, rate, delay, up)| {
                 let (rate, delay) = (rate.map(BitRate), delay.map(Duration));
-                (Instant(time), Change { rate, delay, up, ..Change::default() })
+                (Instant(time), LinkChange { rate, delay, up, ..LinkChange::default() })
             }),
         0..5,
     );
@@ -376,7 +383,7 @@ fn configs() -> impl Strategy<Value = Config> {
             if exponential { JitterDistribution::Exponential } else { JitterDistribution::Uniform };
         let jitter = Jitter { amount: Duration(jitter), distribution, reorder };
         let buffer = Capacity::Packets(buffer);
-        Config { queue, schedule, loss, bit_error_rate, jitter, buffer, ..config() }
+        LinkDirectionConfig { queue, schedule, loss, bit_error_rate, jitter, buffer, ..config() }
     })
 }
 

@@ -47,7 +47,7 @@ proptest! {
         samples in prop::collection::vec(-100.0..100.0_f64, 2..60), shift in -100.0..100.0_f64
     ) {
         let moved: Vec<f64> = samples.iter().map(|sample| 2.0 * sample + shift).collect();
-        let (before, after) = (Summary::of(&samples), Summary::of(&moved));
+        let (before, after) = (Summary::from_samples(&samples), Summary::from_samples(&moved));
         prop_assert!((after.mean - (2.0 * before.mean + shift)).abs() < 1e-9);
         prop_assert!((after.half_width - 2.0 * before.half_width).abs() < 1e-9 * (1.0 + before.half_width));
     }
@@ -55,12 +55,12 @@ proptest! {
 
 #[test]
 fn confidence_interval_has_the_stated_coverage() {
-    let mut rng = netstage_core::rng::Stream::new(5, "coverage");
+    let mut rng = netstage_core::rng::RandomStream::new(5, "coverage");
     let experiments = 20_000;
     let covered = (0..experiments)
         .filter(|_| {
             let samples: [f64; 6] = core::array::from_fn(|_| 3.0 + 2.0 * rng.normal());
-            let summary = Summary::of(&samples);
+            let summary = Summary::from_samples(&samples);
             (summary.mean - 3.0).abs() <= summary.half_width
         })
         .count();

@@ -2,31 +2,31 @@
 
 mod device;
 
-use device::Device;
+use device::SimulatedDevice;
 use netstage_core::measure::Summary;
 use netstage_core::measure::mlrsearch::*;
 use netstage_core::measure::rfc2544::{Throughput, ThroughputConfig};
-use netstage_core::measure::trial::{FrameSize, Load, Patience, Pauses, run};
+use netstage_core::measure::trial::{FaultTolerance, FrameSize, OfferedLoad, Pauses, run};
 use netstage_core::time::Duration;
 
 const FRAME: FrameSize = FrameSize::ethernet_udp(64);
-const LINE: Load = Load(1e6);
+const LINE: OfferedLoad = OfferedLoad(1e6);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn config(goals: Vec<Goal>) -> MlrConfig {
     MlrConfig {
         goals,
         frame: FRAME,
-        minimum: Load(100.0),
+        minimum: OfferedLoad(100.0),
         maximum: LINE,
         pauses: Pauses::RFC2544,
-        patience: Patience::default(),
+        patience: FaultTolerance::default(),
     }
 }
 
-fn search(device: &mut Device, goals: Vec<Goal>) -> MlrResult {
+fn search(device: &mut SimulatedDevice, goals: Vec<Goal>) -> MlrResult {
     run(&mut MlrSearch::new(config(goals)), |trial| {
-        assert!(trial.load >= Load(100.0) && trial.load <= LINE && device.trials < 5000, "{trial:?}");
+        assert!(trial.load >= OfferedLoad(100.0) && trial.load <= LINE && device.trials < 5000, "{trial:?}");
         device.perform(trial)
     })
 }
@@ -34,7 +34,7 @@ fn search(device: &mut Device, goals: Vec<Goal>) -> MlrResult {
 #[test]
 fn search_finds_the_capacity_of_a_steady_device() {
     for capacity in [150.0, 5_432.1, 333_333.0, 999_000.0] {
-        let found = search(&mut Device::new(capacity), vec![Goal::rfc2544(0.005)]);
+        let found = search(&mut SimulatedDevice::new(capacity), vec![Goal::rfc2544(0.005)]);
         let [goal] = found.goals[..] else { panic!("{found:?}") };
         let (lower, upper) = (goal.lower.unwrap().0, goal.upper.unwrap().0);
         assert_eq!(goal.irregular, None);
@@ -45,10 +45,10 @@ fn search_finds_the_capacity_of_a_steady_device() {
 
 #[test]
 fn short_trials_are_faster_than_bisection() {
-    let mut bisected = Device::new(333_333.0);
+    let mut bisected = SimulatedDevice::new(333_333.0);
     let throughput = ThroughputConfig { resolution: 0.001, ..ThroughputConfig::rfc2544(FRAME, LINE) };
     run(&mut Throughput::new(throughput), |trial| bisected.perform(trial));
-    let mut searched = Device::new(333_333.0);
+    let mut searched = SimulatedDevice::new(333_333.0);
     search(&mut searched, vec![Goal::rfc2544(0.003)]);
     assert!(searched.spent < 0.6 * bisected.spent, "{} s, bisection {} s", searched.spent, bisected.spent);
 }
@@ -57,7 +57,7 @@ fn short_trials_are_faster_than_bisection() {
 fn goals_with_different_loss_ratios_share_trials() {
     let zero = Goal::majority(0.0, SECOND, 5, 0.005);
     let half_percent = Goal { loss_ratio: 0.005, ..zero };
-    let found = search(&mut Device::new(200_000.0), vec![zero, half_percent]);
+    let found = search(&mut SimulatedDevice::new(200_000.0), vec![zero, half_percent]);
     let [ndr, pdr] = found.goals[..] else { panic!("{found:?}") };
     assert!(ndr.irregular.is_none() && pdr.irregular.is_none());
     // With 0.5 % loss allowed, a device may be offered 1/0.995 of its capacity.
@@ -65,8 +65,8 @@ fn goals_with_different_loss_ratios_share_trials() {
     let pdr_lower = pdr.lower.unwrap().0;
     assert!(pdr_lower <= 200_000.0 / 0.995 * 1.0001 && pdr_lower > 200_000.0 * 0.994, "{pdr:?}");
     assert!(pdr.conditional_throughput.unwrap().0 <= 200_001.0);
-    let mut alone = Device::new(200_000.0);
-    let mut other = Device::new(200_000.0);
+    let mut alone = SimulatedDevice::new(200_000.0);
+    let mut other = SimulatedDevice::new(200_000.0);
     let one = search(&mut alone, vec![zero]).trials + search(&mut other, vec![half_percent]).trials;
     assert!(found.trials < one, "{} trials together, {one} separately", found.trials);
 }
@@ -76,8 +76,12 @@ fn goals_with_different_loss_ratios_share_trials() {
 #[test]
 fn mlrsearch_is_repeatable_on_a_noisy_device_unlike_bisection() {
     let noisy = |seed| {
-        let stalls =
-            Device { stall_rate: 0.025, stall_packets: 60_000.0, noise: 0.002, ..Device::new(300_000.0) };
+        let stalls = SimulatedDevice {
+            stall_rate: 0.025,
+            stall_packets: 60_000.0,
+            noise: 0.002,
+            ..SimulatedDevice::new(300_000.0)
+        };
         stalls.seeded(seed)
     };
     let bisect = |seed| {
@@ -92,8 +96,8 @@ fn mlrsearch_is_repeatable_on_a_noisy_device_unlike_bisection() {
         assert_eq!(found.goals[0].irregular, None, "{found:?}");
         found.goals[0].conditional_throughput.unwrap().0
     };
-    let bisected = Summary::of(&(0..60).map(bisect).collect::<Vec<f64>>());
-    let searched = Summary::of(&(0..60).map(mlr).collect::<Vec<f64>>());
+    let bisected = Summary::from_samples(&(0..60).map(bisect).collect::<Vec<f64>>());
+    let searched = Summary::from_samples(&(0..60).map(mlr).collect::<Vec<f64>>());
     println!("bisection {bisected:?}\nMLRsearch {searched:?}");
     assert!((searched.mean / 300_000.0 - 1.0).abs() < 0.01, "{searched:?}");
     assert!(searched.standard_deviation < 0.01 * searched.mean, "{searched:?}");
@@ -102,29 +106,33 @@ fn mlrsearch_is_repeatable_on_a_noisy_device_unlike_bisection() {
 
 #[test]
 fn device_faster_than_the_line_gives_an_irregular_result() {
-    let found = search(&mut Device::new(2e6), vec![Goal::rfc2544(0.005)]);
+    let found = search(&mut SimulatedDevice::new(2e6), vec![Goal::rfc2544(0.005)]);
     let [goal] = found.goals[..] else { panic!("{found:?}") };
-    assert_eq!((goal.irregular, goal.upper, goal.lower), (Some(Irregular::AtMaximum), None, Some(LINE)));
+    assert_eq!(
+        (goal.irregular, goal.upper, goal.lower),
+        (Some(IrregularReason::AtMaximum), None, Some(LINE))
+    );
     assert_eq!(goal.conditional_throughput, Some(LINE));
 }
 
 #[test]
 fn device_that_forwards_nothing_gives_an_irregular_result() {
-    let found = search(&mut Device { loss: 1.0, ..Device::new(2e6) }, vec![Goal::rfc2544(0.005)]);
+    let found =
+        search(&mut SimulatedDevice { loss: 1.0, ..SimulatedDevice::new(2e6) }, vec![Goal::rfc2544(0.005)]);
     let [goal] = found.goals[..] else { panic!("{found:?}") };
-    assert_eq!((goal.irregular, goal.lower), (Some(Irregular::AtMinimum), None));
-    assert_eq!(goal.upper, Some(Load(100.0)));
+    assert_eq!((goal.irregular, goal.lower), (Some(IrregularReason::AtMinimum), None));
+    assert_eq!(goal.upper, Some(OfferedLoad(100.0)));
 }
 
 #[test]
 fn tester_limit_is_reported_and_not_attributed_to_the_device() {
-    let mut device = Device { generator: 150_000.0, ..Device::new(300_000.0) };
+    let mut device = SimulatedDevice { generator: 150_000.0, ..SimulatedDevice::new(300_000.0) };
     let found = search(&mut device, vec![Goal::rfc2544(0.005), Goal::majority(0.01, SECOND, 3, 0.01)]);
     for goal in &found.goals {
-        assert_eq!((goal.irregular, goal.upper), (Some(Irregular::TesterLimit), None), "{goal:?}");
+        assert_eq!((goal.irregular, goal.upper), (Some(IrregularReason::TesterLimit), None), "{goal:?}");
         assert!((goal.lower.unwrap().0 - 150_000.0).abs() < 1.0);
     }
     assert!(found.tester_limit.is_some() && !found.faults.is_empty());
     let found = run(&mut MlrSearch::new(config(vec![Goal::rfc2544(0.01)])), |_| Default::default());
-    assert_eq!((found.trials, found.goals[0].irregular), (0, Some(Irregular::Unfinished)));
+    assert_eq!((found.trials, found.goals[0].irregular), (0, Some(IrregularReason::Unfinished)));
 }

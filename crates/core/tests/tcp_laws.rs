@@ -19,14 +19,17 @@ use std::collections::VecDeque;
 use std::f64::consts::PI;
 use std::time;
 
-use netstage_core::rng::Stream;
-use netstage_core::tcp::{Ack, Algorithm, Cause, Config, Data, Event, LossDetection, Receiver, Sender};
+use netstage_core::rng::RandomStream;
+use netstage_core::tcp::{
+    Ack, Algorithm, CongestionEvent, DataSegment, LossDetection, TcpConfig, TcpDataReceiver, TcpDataSender,
+    WindowChangeCause,
+};
 use netstage_core::time::{Duration, Instant};
 use netstage_harness::needs;
 
 const ROUND_TRIP: Duration = Duration::from_millis(100);
 
-struct Measured {
+struct FlowRates {
     /// Segments delivered per round trip.
     rate: f64,
     /// Reductions per new segment sent.
@@ -36,7 +39,7 @@ struct Measured {
 
 /// Runs a bulk flow over a pipe without a bandwidth limit. `lost` decides for each new segment; retransmissions
 /// arrive, so that one loss is one reduction.
-fn run(algorithm: Algorithm, round_trips: u64, mut lost: impl FnMut() -> bool) -> Measured {
+fn run(algorithm: Algorithm, round_trips: u64, mut lost: impl FnMut() -> bool) -> FlowRates {
     run_with_detection(LossDetection::DuplicateAcks, algorithm, round_trips, |data| {
         !data.retransmission && lost()
     })
@@ -46,9 +49,9 @@ fn run_with_detection(
     loss_detection: LossDetection,
     algorithm: Algorithm,
     round_trips: u64,
-    mut lost: impl FnMut(&Data) -> bool,
-) -> Measured {
-    let config = Config {
+    mut lost: impl FnMut(&DataSegment) -> bool,
+) -> FlowRates {
+    let config = TcpConfig {
         algorithm,
         loss_detection,
         sack: true,
@@ -57,9 +60,9 @@ fn run_with_detection(
         window: 1 << 30,
         ack_every: 1,
         handshake: false,
-        ..Config::default()
+        ..TcpConfig::default()
     };
-    let (mut sender, mut receiver) = (Sender::new(&config), Receiver::new(&config));
+    let (mut sender, mut receiver) = (TcpDataSender::new(&config), TcpDataReceiver::new(&config));
     let mut now = Instant::ZERO;
     let mut in_flight: VecDeque<(Instant, Ack)> = VecDeque::new();
     let (mut sent, mut events, mut timeouts) = (0u64, 0u64, 0u64);
@@ -80,11 +83,11 @@ fn run_with_detection(
             }
         }
         match sender.poll_event() {
-            Some(Event::Reduced(cause)) => {
+            Some(CongestionEvent::Reduced(cause)) => {
                 events += 1;
-                timeouts += u64::from(cause == Cause::Timeout);
+                timeouts += u64::from(cause == WindowChangeCause::Timeout);
             }
-            Some(Event::Recovered) | None => {}
+            Some(CongestionEvent::Recovered) | None => {}
         }
         match in_flight.pop_front() {
             Some((at, ack)) if at <= sender.poll_timeout() => {
@@ -100,7 +103,7 @@ fn run_with_detection(
         }
     }
     let segments = (receiver.delivered() - start.unwrap()) as f64 / 1000.0;
-    Measured { rate: segments / round_trips as f64, events: events as f64 / sent as f64, timeouts }
+    FlowRates { rate: segments / round_trips as f64, events: events as f64 / sent as f64, timeouts }
 }
 
 /// Increase and decrease: TCP's values, and milder and more aggressive ones.
@@ -132,7 +135,7 @@ fn independent_losses_follow_the_law_of_geometric_gaps() {
     needs::time(6);
     for p in [1e-3, 3e-4] {
         for (increase, decrease) in AIMD {
-            let mut stream = Stream::new(1, "loss");
+            let mut stream = RandomStream::new(1, "loss");
             let algorithm = Algorithm::Aimd { increase, decrease };
             let measured = run(algorithm, 100_000, || stream.chance(p));
             let q: f64 = (1.0 - decrease) * (1.0 - decrease);
@@ -159,7 +162,7 @@ fn rack_follows_the_law_despite_lost_retransmissions() {
     for p in [1e-3, 3e-3, 1e-2, 3e-2] {
         let law = 1.31 / f64::sqrt(p);
         let [rack, duplicate_acks] = [LossDetection::Rack, LossDetection::DuplicateAcks].map(|detection| {
-            let mut stream = Stream::new(1, "loss");
+            let mut stream = RandomStream::new(1, "loss");
             run_with_detection(detection, Algorithm::NewReno, 30_000, |_| stream.chance(p))
         });
         println!(
@@ -181,7 +184,7 @@ fn linux_cubic_is_as_fast_as_reno_at_small_windows() {
         let [linux, standard, aimd] =
             [Algorithm::LinuxCubic, Algorithm::Cubic, Algorithm::Aimd { increase: alpha, decrease: 0.3 }]
                 .map(|algorithm| {
-                    let mut stream = Stream::new(1, "loss");
+                    let mut stream = RandomStream::new(1, "loss");
                     run(algorithm, 20_000, || stream.chance(p)).rate
                 });
         println!("p {p}: Linux {linux:.2}, RFC 9438 {standard:.2}, AIMD {aimd:.2} segments per round trip");
@@ -196,17 +199,18 @@ fn measures_the_cpu_time_per_ack() {
     for (algorithm, timestamps) in
         [(Algorithm::NewReno, false), (Algorithm::NewReno, true), (aimd, true), (Algorithm::Cubic, true)]
     {
-        let config = Config {
+        let config = TcpConfig {
             algorithm,
             timestamps,
             window: 200_000,
             handshake: false,
             ack_every: 1,
-            ..Config::default()
+            ..TcpConfig::default()
         };
         // Many flows in turn, as in a simulation, small enough for the cache.
-        let mut flows: Vec<_> =
-            (0..64).map(|_| (Sender::new(&config), Receiver::new(&config), VecDeque::new())).collect();
+        let mut flows: Vec<_> = (0..64)
+            .map(|_| (TcpDataSender::new(&config), TcpDataReceiver::new(&config), VecDeque::new()))
+            .collect();
         let mut now = Instant::ZERO;
         for (sender, _, in_flight) in &mut flows {
             sender.write(u64::MAX);

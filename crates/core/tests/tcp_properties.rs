@@ -3,11 +3,13 @@
 
 mod tcp_path;
 
-use netstage_core::rng::Stream;
-use netstage_core::tcp::{Ack, Algorithm, Config, Data, LossDetection, Receiver, Sender};
+use netstage_core::rng::RandomStream;
+use netstage_core::tcp::{
+    Ack, Algorithm, DataSegment, LossDetection, TcpConfig, TcpDataReceiver, TcpDataSender,
+};
 use netstage_core::time::{Duration, Instant};
 use proptest::prelude::*;
-use tcp_path::{Fate, Path};
+use tcp_path::{TcpPath, TransmissionFate};
 
 fn algorithms() -> impl Strategy<Value = Algorithm> {
     prop_oneof![
@@ -19,11 +21,11 @@ fn algorithms() -> impl Strategy<Value = Algorithm> {
     ]
 }
 
-fn configs() -> impl Strategy<Value = Config> {
+fn configs() -> impl Strategy<Value = TcpConfig> {
     let switches = any::<[bool; 6]>();
     let sizes = (1u32..3000, 1u64..200_000, 0u32..20, 0u32..6);
     (algorithms(), switches, sizes, 0u64..300, 0u64..1000).prop_map(
-        |(algorithm, flags, sizes, delayed, rto)| Config {
+        |(algorithm, flags, sizes, delayed, rto)| TcpConfig {
             algorithm,
             sack: flags[0],
             loss_detection: if flags[5] { LossDetection::Rack } else { LossDetection::DuplicateAcks },
@@ -43,13 +45,13 @@ fn configs() -> impl Strategy<Value = Config> {
 }
 
 /// Decides on loss, duplication, delay and marking, each by its probability.
-fn fate(stream: &mut Stream, chances: [f64; 4]) -> Fate {
+fn fate(stream: &mut RandomStream, chances: [f64; 4]) -> TransmissionFate {
     match chances.map(|p| stream.chance(p)) {
-        [true, ..] => Fate::Drop,
-        [_, true, ..] => Fate::Duplicate,
-        [_, _, true, _] => Fate::Delay(Duration::from_micros(stream.next_u64() % 300_000)),
-        [_, _, _, true] => Fate::Mark,
-        _ => Fate::Deliver,
+        [true, ..] => TransmissionFate::Drop,
+        [_, true, ..] => TransmissionFate::Duplicate,
+        [_, _, true, _] => TransmissionFate::Delay(Duration::from_micros(stream.next_u64() % 300_000)),
+        [_, _, _, true] => TransmissionFate::Mark,
+        _ => TransmissionFate::Deliver,
     }
 }
 
@@ -65,15 +67,15 @@ proptest! {
         forward in [0.0..0.3, 0.0..0.1, 0.0..0.3, 0.0..0.1],
         backward in [0.0..0.3, 0.0..0.1, 0.0..0.3, 0.0..0.0001],
     ) {
-        let mut path = Path::new(config.clone(), Duration::from_millis(80));
+        let mut path = TcpPath::new(config.clone(), Duration::from_millis(80));
         let bytes = segments * u64::from(config.max_segment_size) + remainder;
         path.sender.write(bytes);
-        let mut data_stream = Stream::new(seed, "data");
-        let mut ack_stream = Stream::new(seed, "acks");
+        let mut data_stream = RandomStream::new(seed, "data");
+        let mut ack_stream = RandomStream::new(seed, "acks");
         // New data is sent in order, and only data already sent is retransmitted.
         let mut highest = 0;
         let mut contiguous = true;
-        let data_fate = |data: &Data| {
+        let data_fate = |data: &DataSegment| {
             if !data.retransmission {
                 contiguous &= data.seq == highest;
                 highest = data.seq + u64::from(data.len);
@@ -93,12 +95,12 @@ proptest! {
 
     #[test]
     fn new_data_obeys_both_windows(config in configs(), seed in any::<u64>(), loss in 0.0..0.1) {
-        let mut sender = Sender::new(&config);
-        let mut receiver = Receiver::new(&config);
-        let mut stream = Stream::new(seed, "loss");
+        let mut sender = TcpDataSender::new(&config);
+        let mut receiver = TcpDataReceiver::new(&config);
+        let mut stream = RandomStream::new(seed, "loss");
         let segment = u64::from(config.max_segment_size);
         let mut now = Instant::ZERO;
-        let mut in_flight: Vec<Data> = Vec::new();
+        let mut in_flight: Vec<DataSegment> = Vec::new();
         sender.write(u64::MAX);
         for _ in 0..200 {
             let mut acks = Vec::new();
@@ -139,7 +141,7 @@ proptest! {
         acks in prop::collection::vec(
             (0u64..400_000, any::<[u16; 6]>(), any::<[u32; 3]>(), any::<[bool; 6]>()), 1..300),
     ) {
-        let mut sender = Sender::new(&config);
+        let mut sender = TcpDataSender::new(&config);
         sender.write(1_000_000);
         let mut now = Instant::ZERO;
         for (offset, blocks, arbitrary, flags) in acks {
@@ -188,12 +190,12 @@ proptest! {
         config in configs(),
         segments in prop::collection::vec((any::<u64>(), any::<u32>(), any::<[bool; 5]>()), 1..300),
     ) {
-        let mut receiver = Receiver::new(&config);
+        let mut receiver = TcpDataReceiver::new(&config);
         for (arbitrary, len, flags) in segments {
             let seq = if flags[0] { arbitrary } else { receiver.delivered().saturating_sub(500) + arbitrary % 2000 };
             let len = if flags[1] { len } else { len % 700 };
             let (syn, cwr, retransmission) = (flags[2] && flags[3], flags[3], flags[2]);
-            let data = Data { seq, sent: Instant(arbitrary), len, syn, cwr, retransmission };
+            let data = DataSegment { seq, sent: Instant(arbitrary), len, syn, cwr, retransmission };
             receiver.handle_data(&config, Instant(arbitrary), &data, flags[4]);
             let before = receiver.delivered();
             if let Some(ack) = receiver.poll_transmit(&config, Instant(arbitrary)) {

@@ -2,12 +2,12 @@
 
 mod tcp_path;
 
-use netstage_core::tcp::{Algorithm, Config, Data, LossDetection};
+use netstage_core::tcp::{Algorithm, DataSegment, LossDetection, TcpConfig};
 use netstage_core::time::{Duration, Instant};
-use tcp_path::{Fate, Path, ROUND_TRIP, SEGMENT, assert_trace, deliver, trace};
+use tcp_path::{TransmissionFate, TcpPath, ROUND_TRIP, SEGMENT, assert_trace, deliver, trace};
 
-fn config() -> Config {
-    Config {
+fn config() -> TcpConfig {
+    TcpConfig {
         algorithm: Algorithm::NewReno,
         loss_detection: LossDetection::Rack,
         timestamps: true,
@@ -15,7 +15,7 @@ fn config() -> Config {
         initial_window: 10,
         ack_every: 1,
         delayed_ack: Duration::from_millis(50),
-        ..Config::default()
+        ..TcpConfig::default()
     }
 }
 
@@ -39,7 +39,7 @@ fn probe_reveals_the_lost_tail() {
 fn probe_is_new_data_if_available() {
     // The probe exceeds the congestion window.
     assert_trace(
-        &trace(&Config { initial_window: 3, ..config() }, 6, &[0, 1, 2]),
+        &trace(&TcpConfig { initial_window: 3, ..config() }, 6, &[0, 1, 2]),
         "
          0 syn | 3.0
          100 0! 1! 2! | 3.0
@@ -75,8 +75,8 @@ fn lost_probe_leaves_recovery_to_the_timer() {
 }
 
 /// Returns the trace of a transfer whose last segment, 9, is probed before more data follows.
-fn probe_trace(fate: impl Fn(&Data) -> Fate) -> String {
-    let mut path = Path::new(config(), ROUND_TRIP);
+fn probe_trace(fate: impl Fn(&DataSegment) -> TransmissionFate) -> String {
+    let mut path = TcpPath::new(config(), ROUND_TRIP);
     path.run(10, Instant(1_200_000_000), &fate, deliver);
     path.run(2, Instant::NEVER, &fate, deliver);
     path.trace
@@ -85,9 +85,9 @@ fn probe_trace(fate: impl Fn(&Data) -> Fate) -> String {
 #[test]
 fn loss_repaired_by_a_probe_reduces_the_window() {
     // An ACK beyond the probe shows the repair (RFC 8985 section 7.4).
-    let fate = |data: &Data| match data.seq / SEGMENT {
-        9 if !data.retransmission => Fate::Drop,
-        _ => Fate::Deliver,
+    let fate = |data: &DataSegment| match data.seq / SEGMENT {
+        9 if !data.retransmission => TransmissionFate::Drop,
+        _ => TransmissionFate::Deliver,
     };
     assert_trace(
         &probe_trace(fate),
@@ -103,9 +103,9 @@ fn loss_repaired_by_a_probe_reduces_the_window() {
 #[test]
 fn needless_probe_reduces_nothing() {
     // Segment 9 is only late; its second copy to arrive causes a plain duplicate ACK.
-    let fate = |data: &Data| match data.seq / SEGMENT {
-        9 if !data.retransmission => Fate::Delay(Duration::from_millis(500)),
-        _ => Fate::Deliver,
+    let fate = |data: &DataSegment| match data.seq / SEGMENT {
+        9 if !data.retransmission => TransmissionFate::Delay(Duration::from_millis(500)),
+        _ => TransmissionFate::Deliver,
     };
     assert_trace(
         &probe_trace(fate),
@@ -195,10 +195,10 @@ fn timeout_marks_everything_sent_before_it_as_lost() {
 /// Returns the trace of a transfer whose segments 8 and 12 are this late, so that one and seven segments overtake
 /// them.
 fn reordering_trace(late: Duration) -> String {
-    let mut path = Path::new(config(), ROUND_TRIP);
-    let fate = |data: &Data| match data.seq / SEGMENT {
-        8 | 12 if !data.retransmission => Fate::Delay(late),
-        _ => Fate::Deliver,
+    let mut path = TcpPath::new(config(), ROUND_TRIP);
+    let fate = |data: &DataSegment| match data.seq / SEGMENT {
+        8 | 12 if !data.retransmission => TransmissionFate::Delay(late),
+        _ => TransmissionFate::Deliver,
     };
     path.run(20, Instant::NEVER, fate, deliver);
     path.trace

@@ -4,12 +4,12 @@
 
 mod tcp_path;
 
-use netstage_core::tcp::{Algorithm, Config, Data};
+use netstage_core::tcp::{Algorithm, DataSegment, TcpConfig};
 use netstage_core::time::{Duration, Instant};
-use tcp_path::{Fate, Path, ROUND_TRIP, SEGMENT, assert_trace, deliver, drop_listed, trace};
+use tcp_path::{TransmissionFate, TcpPath, ROUND_TRIP, SEGMENT, assert_trace, deliver, drop_listed, trace};
 
-fn config(algorithm: Algorithm, sack: bool) -> Config {
-    Config {
+fn config(algorithm: Algorithm, sack: bool) -> TcpConfig {
+    TcpConfig {
         algorithm,
         sack,
         max_segment_size: SEGMENT as u32,
@@ -17,7 +17,7 @@ fn config(algorithm: Algorithm, sack: bool) -> Config {
         ack_every: 1,
         handshake: false,
         min_rto: Duration::from_millis(300),
-        ..Config::default()
+        ..TcpConfig::default()
     }
 }
 
@@ -100,10 +100,10 @@ fn newreno_waits_for_the_timer_after_a_lost_retransmission() {
 fn newreno_does_not_recover_from_losses_repaired_by_a_timeout() {
     // A delay causes a spurious timeout. The segments sent twice then cause duplicate ACKs, which must not begin a
     // recovery.
-    let mut path = Path::new(config(Algorithm::NewReno, false), ROUND_TRIP);
-    let fate = |data: &Data| match data.retransmission {
-        false if data.seq < 10 * SEGMENT => Fate::Delay(Duration::from_secs(1)),
-        _ => Fate::Deliver,
+    let mut path = TcpPath::new(config(Algorithm::NewReno, false), ROUND_TRIP);
+    let fate = |data: &DataSegment| match data.retransmission {
+        false if data.seq < 10 * SEGMENT => TransmissionFate::Delay(Duration::from_secs(1)),
+        _ => TransmissionFate::Deliver,
     };
     path.run(20, Instant::NEVER, fate, deliver);
     assert_trace(
@@ -174,12 +174,12 @@ fn sack_information_outlives_a_timeout() {
 #[test]
 fn limited_transmit_saves_a_small_window_from_the_timer() {
     for sack in [false, true] {
-        let small = Config { initial_window: 3, ..config(Algorithm::NewReno, sack) };
+        let small = TcpConfig { initial_window: 3, ..config(Algorithm::NewReno, sack) };
         let limited_transmit = trace(&small, 8, &[0]);
         let lines: Vec<_> = limited_transmit.lines().map(|l| l.split(" |").next().unwrap().trim()).collect();
         assert_eq!(lines, ["0 0! 1 2", "100 3 4", "200 [fast-retransmit] r0 5", "300 [recovered] 6 7"]);
         assert_trace(
-            &trace(&Config { limited_transmit: false, ..small }, 8, &[0]),
+            &trace(&TcpConfig { limited_transmit: false, ..small }, 8, &[0]),
             "
          0 0! 1 2 | 3.0
          1000 [timeout] r0 | 1.0
@@ -193,8 +193,8 @@ fn limited_transmit_saves_a_small_window_from_the_timer() {
 #[test]
 fn timeouts_back_off_and_a_segment_sent_twice_is_not_timed() {
     for (timestamps, timeout) in [(false, 16_000), (true, 300)] {
-        let config = Config { timestamps, ..config(Algorithm::NewReno, false) };
-        let mut path = Path::new(config, ROUND_TRIP);
+        let config = TcpConfig { timestamps, ..config(Algorithm::NewReno, false) };
+        let mut path = TcpPath::new(config, ROUND_TRIP);
         path.run(4, Instant::NEVER, drop_listed(&[0, 0, 0, 0, 1, 2, 3], 1000), deliver);
         assert_trace(
             &path.trace,
@@ -219,8 +219,8 @@ fn timeouts_back_off_and_a_segment_sent_twice_is_not_timed() {
 fn losses_do_not_disturb_the_round_trip_estimate() {
     for sack in [false, true] {
         for timestamps in [false, true] {
-            let config = Config { timestamps, ..config(Algorithm::NewReno, sack) };
-            let mut path = Path::new(config, ROUND_TRIP);
+            let config = TcpConfig { timestamps, ..config(Algorithm::NewReno, sack) };
+            let mut path = TcpPath::new(config, ROUND_TRIP);
             let drops = [0, 2, 3, 5, 8, 15, 30, 30, 31];
             path.run(60, Instant::NEVER, drop_listed(&drops, SEGMENT as u32), deliver);
             assert_eq!(path.sender.min_round_trip(), Some(ROUND_TRIP));
@@ -231,12 +231,12 @@ fn losses_do_not_disturb_the_round_trip_estimate() {
 
 #[test]
 fn acks_are_delayed_until_the_second_segment_or_the_timer() {
-    let config = Config { ack_every: 2, delayed_ack: ROUND_TRIP, ..config(Algorithm::NewReno, true) };
-    let mut path = Path::new(Config { initial_window: 3, ..config }, ROUND_TRIP);
+    let config = TcpConfig { ack_every: 2, delayed_ack: ROUND_TRIP, ..config(Algorithm::NewReno, true) };
+    let mut path = TcpPath::new(TcpConfig { initial_window: 3, ..config }, ROUND_TRIP);
     let mut acks = Vec::new();
     path.run(3, Instant::NEVER, deliver, |ack| {
         acks.push(ack.ack / SEGMENT);
-        Fate::Deliver
+        TransmissionFate::Deliver
     });
     assert_eq!(acks, [2, 3]);
     // 50 ms to the receiver, 100 ms of delay, 50 ms back.
@@ -245,11 +245,11 @@ fn acks_are_delayed_until_the_second_segment_or_the_timer() {
 
 #[test]
 fn mark_reduces_once_per_window_of_data() {
-    let config = Config { ecn: true, initial_window: 4, ..config(Algorithm::NewReno, true) };
-    let mut path = Path::new(config, ROUND_TRIP);
-    let fate = |data: &Data| match data.seq / SEGMENT {
-        5 | 6 | 9 | 11 | 24 => Fate::Mark,
-        _ => Fate::Deliver,
+    let config = TcpConfig { ecn: true, initial_window: 4, ..config(Algorithm::NewReno, true) };
+    let mut path = TcpPath::new(config, ROUND_TRIP);
+    let fate = |data: &DataSegment| match data.seq / SEGMENT {
+        5 | 6 | 9 | 11 | 24 => TransmissionFate::Mark,
+        _ => TransmissionFate::Deliver,
     };
     path.run(40, Instant::NEVER, fate, deliver);
     assert_trace(
@@ -270,12 +270,12 @@ fn mark_reduces_once_per_window_of_data() {
 
 #[test]
 fn loss_in_a_marked_window_does_not_reduce_again() {
-    let config = Config { ecn: true, initial_window: 4, ..config(Algorithm::NewReno, true) };
-    let mut path = Path::new(config, ROUND_TRIP);
-    let fate = |data: &Data| match data.seq / SEGMENT {
-        5 => Fate::Mark,
-        8 if !data.retransmission => Fate::Drop,
-        _ => Fate::Deliver,
+    let config = TcpConfig { ecn: true, initial_window: 4, ..config(Algorithm::NewReno, true) };
+    let mut path = TcpPath::new(config, ROUND_TRIP);
+    let fate = |data: &DataSegment| match data.seq / SEGMENT {
+        5 => TransmissionFate::Mark,
+        8 if !data.retransmission => TransmissionFate::Drop,
+        _ => TransmissionFate::Deliver,
     };
     path.run(20, Instant::NEVER, fate, deliver);
     assert_trace(
@@ -291,7 +291,7 @@ fn loss_in_a_marked_window_does_not_reduce_again() {
 
 #[test]
 fn advertised_window_limits_data_and_stops_growth() {
-    let config = Config { window: 4_500, initial_window: 3, ..config(Algorithm::NewReno, true) };
+    let config = TcpConfig { window: 4_500, initial_window: 3, ..config(Algorithm::NewReno, true) };
     assert_trace(
         &trace(&config, 12, &[]),
         "
@@ -304,12 +304,12 @@ fn advertised_window_limits_data_and_stops_growth() {
 
 #[test]
 fn lost_syn_reduces_the_initial_window() {
-    let config = Config { handshake: true, ..config(Algorithm::NewReno, true) };
-    let mut path = Path::new(config, ROUND_TRIP);
+    let config = TcpConfig { handshake: true, ..config(Algorithm::NewReno, true) };
+    let mut path = TcpPath::new(config, ROUND_TRIP);
     let mut syns = 0;
-    let fate = |data: &Data| {
+    let fate = |data: &DataSegment| {
         syns += u32::from(data.syn);
-        if data.syn && syns <= 2 { Fate::Drop } else { Fate::Deliver }
+        if data.syn && syns <= 2 { TransmissionFate::Drop } else { TransmissionFate::Deliver }
     };
     path.run(5, Instant::NEVER, fate, deliver);
     assert_trace(
@@ -326,7 +326,7 @@ fn lost_syn_reduces_the_initial_window() {
 
 #[test]
 fn idle_sender_returns_to_the_initial_window() {
-    let mut path = Path::new(config(Algorithm::NewReno, true), ROUND_TRIP);
+    let mut path = TcpPath::new(config(Algorithm::NewReno, true), ROUND_TRIP);
     path.run(30, Instant(2_000_000_000), deliver, deliver);
     assert_eq!(path.sender.congestion_window(), 40 * SEGMENT);
     path.run(12, Instant::NEVER, deliver, deliver);
@@ -337,14 +337,14 @@ fn idle_sender_returns_to_the_initial_window() {
 #[test]
 fn cubic_follows_its_curve() {
     let base = config(Algorithm::Cubic, true);
-    let base = Config { window: 1 << 30, initial_window: 500, ..base };
-    let mut path = Path::new(base, ROUND_TRIP);
+    let base = TcpConfig { window: 1 << 30, initial_window: 500, ..base };
+    let mut path = TcpPath::new(base, ROUND_TRIP);
     path.sender.write(u64::MAX);
     let mut dropped = false;
-    let mut fate = |data: &Data| {
+    let mut fate = |data: &DataSegment| {
         let drop = !dropped && data.seq >= 1_200 * SEGMENT;
         dropped |= drop;
-        if drop { Fate::Drop } else { Fate::Deliver }
+        if drop { TransmissionFate::Drop } else { TransmissionFate::Deliver }
     };
     let mut windows = Vec::new();
     for step in 0..300 {

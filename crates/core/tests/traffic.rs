@@ -2,13 +2,13 @@
 //! all sources.
 
 use netstage_core::quantity::BitRate;
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::Duration;
-use netstage_core::traffic::{Emission, Pattern, PatternError, Source};
+use netstage_core::traffic::{Emission, Pattern, PatternError, PatternSource};
 use std::sync::Arc;
 
-fn source(pattern: &Pattern, name: &str) -> Source {
-    Source::new(pattern, Stream::new(1, name))
+fn source(pattern: &Pattern, name: &str) -> PatternSource {
+    PatternSource::new(pattern, RandomStream::new(1, name))
 }
 
 fn gaps<const N: usize>(pattern: &Pattern, name: &str) -> [u64; N] {
@@ -18,7 +18,7 @@ fn gaps<const N: usize>(pattern: &Pattern, name: &str) -> [u64; N] {
 
 /// Returns the mean rate over a number of seconds.
 fn measured_rate(pattern: &Pattern, seed: u64, seconds: f64) -> f64 {
-    let mut source = Source::new(pattern, Stream::new(seed, "rate"));
+    let mut source = PatternSource::new(pattern, RandomStream::new(seed, "rate"));
     let (mut time, mut bits) = (0.0, 0.0);
     while time < seconds {
         let Emission { gap, bytes } = source.next().expect("the pattern has no end");
@@ -88,7 +88,7 @@ fn poisson_counts_have_the_variance_of_their_mean() {
 
 #[test]
 fn pareto_has_the_specified_mean_and_tail() {
-    let mut rng = Stream::new(1, "tail");
+    let mut rng = RandomStream::new(1, "tail");
     let (mean, shape, n) = (3.0, 2.5, 1_000_000);
     let samples: Vec<f64> = (0..n).map(|_| rng.pareto(mean, shape)).collect();
     let measured = samples.iter().sum::<f64>() / f64::from(n);

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 /// Classification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Label {
+pub struct PacketLabel {
     /// Class for schedulers: the index of the VPN, or the number of VPNs if the packet is in none.
     pub class: u16,
     /// Number of the flow, if there is one.
@@ -23,7 +23,7 @@ pub struct Label {
 /// Label of the packets between two endpoints. A field that is `None` matches any value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct ClassifierEntry {
     /// Source address.
     pub source: Option<IpAddr>,
     /// Destination address.
@@ -35,14 +35,14 @@ pub struct Entry {
     /// Destination port.
     pub destination_port: Option<u16>,
     /// Label, also of packets in the opposite direction and of ICMP errors about these packets.
-    pub label: Label,
+    pub label: PacketLabel,
 }
 
 /// Result of a classification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     /// Label of the packet.
-    pub label: Label,
+    pub label: PacketLabel,
     /// Whether the packet goes from the entry's destination to its source.
     pub reverse: bool,
 }
@@ -52,7 +52,7 @@ pub struct Match {
 pub struct Classifier {
     /// Entries by the set of their fields, larger sets first.
     field_sets: Vec<(FieldSet, HashMap<EntryKey, Match>)>,
-    others: Label,
+    others: PacketLabel,
 }
 
 /// Set of the fields that an entry matches.
@@ -85,8 +85,8 @@ impl FieldSet {
 
 impl Classifier {
     /// Creates a classifier. Packets without a matching entry have class `others` and no flow.
-    pub fn new(entries: &[Entry], others: u16) -> Classifier {
-        let others = Label { class: others, flow: None, background: false, connections: false };
+    pub fn new(entries: &[ClassifierEntry], others: u16) -> Classifier {
+        let others = PacketLabel { class: others, flow: None, background: false, connections: false };
         let mut classifier = Classifier { field_sets: Vec::new(), others };
         for reverse in [false, true] {
             for entry in entries {
@@ -141,12 +141,12 @@ pub fn flow_key(found: Match, conversation: Option<&Conversation>) -> u64 {
 mod tests {
     use super::*;
 
-    fn label(flow: u32) -> Label {
-        Label { class: 0, flow: Some(flow), background: false, connections: false }
+    fn label(flow: u32) -> PacketLabel {
+        PacketLabel { class: 0, flow: Some(flow), background: false, connections: false }
     }
 
-    fn entry(destination: u8, ports: (Option<u16>, Option<u16>), flow: u32) -> Entry {
-        Entry {
+    fn entry(destination: u8, ports: (Option<u16>, Option<u16>), flow: u32) -> ClassifierEntry {
+        ClassifierEntry {
             source: Some([10, 0, 0, 1].into()),
             destination: Some([10, 0, 0, destination].into()),
             protocol: None,
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn connections_of_an_application_have_separate_queues() {
         let plain = Match { label: label(3), reverse: false };
-        let separate = Match { label: Label { connections: true, ..label(3) }, reverse: false };
+        let separate = Match { label: PacketLabel { connections: true, ..label(3) }, reverse: false };
         let key = |found, port| flow_key(found, Some(&conversation(2, Some((port, 80)))));
         assert_eq!((key(plain, 1), key(plain, 2)), (6, 6));
         assert_eq!(key(separate, 1), key(separate, 1));

@@ -1,6 +1,6 @@
 //! Configuration of an emulator.
 
-use super::classify::Entry;
+use super::classify::ClassifierEntry;
 use netstage_core::link;
 use netstage_core::time::Duration;
 use netstage_scenario::plan::{Hop, Plan};
@@ -12,7 +12,7 @@ pub const POOL_BYTES: usize = 256 << 20;
 /// Configuration of one emulator for one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Config {
+pub struct EmulatorConfig {
     /// Seed of the run.
     pub seed: u64,
     /// Length of the run. Later frames are forwarded but not counted.
@@ -22,7 +22,7 @@ pub struct Config {
     /// The links.
     pub links: Vec<LinkConfig>,
     /// Classifier entries, which assign labels to packets.
-    pub labels: Vec<Entry>,
+    pub labels: Vec<ClassifierEntry>,
     /// Class of packets without a matching entry.
     pub others: u16,
     /// Maximum size of the frame buffers in bytes.
@@ -38,7 +38,7 @@ pub struct LinkConfig {
     /// Name of the link.
     pub name: String,
     /// Directions: from end 0 to end 1, then from end 1 to end 0.
-    pub directions: [link::Config; 2],
+    pub directions: [link::LinkDirectionConfig; 2],
     /// Per direction, the classes of the VPNs whose path ends with it.
     pub delivers: [Vec<u16>; 2],
 }
@@ -68,9 +68,9 @@ impl LinkConfig {
     }
 }
 
-impl Config {
+impl EmulatorConfig {
     /// Returns the configuration for the links of a plan, without labels.
-    pub fn of_plan(plan: &Plan, seed: u64) -> Config {
+    pub fn from_plan(plan: &Plan, seed: u64) -> EmulatorConfig {
         let delivers = |link: usize, direction: usize| {
             let vpns = plan.vpns.iter().enumerate();
             let last = vpns.filter(|(_, vpn)| vpn.path.last() == Some(&Hop { link, direction }));
@@ -81,7 +81,7 @@ impl Config {
             directions: link.directions.clone(),
             delivers: [delivers(index, 0), delivers(index, 1)],
         });
-        Config {
+        EmulatorConfig {
             seed,
             duration: plan.duration,
             interval: plan.measure.interval,

@@ -26,15 +26,15 @@ impl Grid {
 
 /// Sum per bin.
 #[derive(Clone, Debug)]
-pub struct Bins {
+pub struct BinSums {
     values: Vec<u64>,
     grid: Grid,
 }
 
-impl Bins {
+impl BinSums {
     /// Creates bins with zero sums.
-    pub fn new(grid: Grid) -> Bins {
-        Bins { values: vec![0; grid.bins], grid }
+    pub fn new(grid: Grid) -> BinSums {
+        BinSums { values: vec![0; grid.bins], grid }
     }
 
     /// Adds `amount` to the bin of `time`.
@@ -69,15 +69,15 @@ impl Bins {
 
 /// Increase of a cumulative counter per bin.
 #[derive(Clone, Debug)]
-pub struct Growth {
+pub struct CounterBins {
     values: Vec<u64>,
     before: u64,
 }
 
-impl Growth {
+impl CounterBins {
     /// Creates a counter at zero.
-    pub fn new(grid: Grid) -> Growth {
-        Growth { values: Vec::with_capacity(grid.bins), before: 0 }
+    pub fn new(grid: Grid) -> CounterBins {
+        CounterBins { values: Vec::with_capacity(grid.bins), before: 0 }
     }
 
     /// Closes the next bin, at whose end the counter is `total`.
@@ -117,7 +117,7 @@ impl Edges {
     }
 
     /// Advances to the following edge.
-    pub fn pass(&mut self) {
+    pub fn advance(&mut self) {
         self.bin += 1;
     }
 }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn spans_are_split_exactly_at_the_edges() {
-        let mut bins = Bins::new(GRID);
+        let mut bins = BinSums::new(GRID);
         for (from, to) in [(4, 25), (26, 28), (28, 99)] {
             bins.spread(Instant(from), Instant(to), 1);
         }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn an_edge_belongs_to_the_later_bin() {
-        let mut bins = Bins::new(GRID);
+        let mut bins = BinSums::new(GRID);
         for (time, amount) in [(9, 1), (10, 2), (30, 4), (1_000_000, 8)] {
             bins.add(Instant(time), amount);
         }
@@ -148,11 +148,11 @@ mod tests {
 
     #[test]
     fn increases_are_per_bin_and_edges_end() {
-        let (mut growth, mut edges) = (Growth::new(GRID), Edges::new(GRID));
+        let (mut growth, mut edges) = (CounterBins::new(GRID), Edges::new(GRID));
         for total in [5, 5, 9] {
             assert!(edges.next() < Instant::NEVER);
             growth.close(total);
-            edges.pass();
+            edges.advance();
         }
         assert_eq!((growth.into_values(), edges.next()), (vec![5, 0, 4], Instant::NEVER));
     }

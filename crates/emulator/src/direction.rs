@@ -2,22 +2,22 @@
 //! time, so a test needs no clock.
 
 use super::bit_errors::BitErrors;
-use super::classify::Label;
-use super::counts::{Bins, Edges, Grid, Growth};
-use super::frame::Frame;
+use super::classify::PacketLabel;
+use super::counts::{BinSums, CounterBins, Edges, Grid};
+use super::frame::EmulatedFrame;
 use super::pool::Pool;
-use super::report::{DirectionBin, Totals};
-use netstage_core::link::{self, Config, Link, Loss};
-use netstage_core::packet::Packet;
+use super::report::{DirectionBin, DirectionTotals};
+use netstage_core::link::{self, LinkDirection, LinkDirectionConfig, LinkLoss};
+use netstage_core::packet::QueuePacket;
 use netstage_core::queue;
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::ethernet::BROADCAST;
 use std::collections::BTreeMap;
 
 /// State shared by all directions.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedLinkState {
     /// Frame buffers.
     pub pool: Pool,
     /// Bins of the run.
@@ -25,13 +25,13 @@ pub struct Shared {
     /// End of the run. Later events are not counted.
     pub end: Instant,
     /// Lost packets of each flow that lost any.
-    pub flow_lost: BTreeMap<u32, Bins>,
+    pub flow_lost: BTreeMap<u32, BinSums>,
 }
 
 /// One direction of a link.
 #[derive(Debug)]
-pub struct Direction {
-    link: Link<Frame>,
+pub struct EmulatedDirection {
+    link: LinkDirection<EmulatedFrame>,
     overhead: u32,
     /// Whether the queue separates traffic classes instead of VPNs.
     by_traffic_class: bool,
@@ -44,60 +44,65 @@ pub struct Direction {
     counted_ahead: Duration,
     edges: Edges,
     waiting_since: Instant,
-    pub(super) counts: Counts,
-    pub(super) totals: Totals,
+    pub(super) counts: DirectionCounts,
+    pub(super) totals: DirectionTotals,
 }
 
 /// Counts of one direction per bin.
 #[derive(Debug)]
-pub struct Counts {
+pub struct DirectionCounts {
     /// Packets carried.
-    pub packets: Bins,
+    pub packets: BinSums,
     /// Bytes carried.
-    pub bytes: Bins,
+    pub bytes: BinSums,
     /// Bytes carried of background flows.
-    pub background: Bins,
+    pub background: BinSums,
     /// Bytes of the VPNs whose path ends here, by class.
-    pub delivered: BTreeMap<u16, Bins>,
+    pub delivered: BTreeMap<u16, BinSums>,
     /// Queue length in packets, integrated over nanoseconds.
-    pub waiting: Bins,
+    pub waiting: BinSums,
     /// Broadcast frames received.
-    pub broadcast: Bins,
+    pub broadcast: BinSums,
     /// Packets dropped by the queue.
-    pub drops: Bins,
+    pub drops: BinSums,
     /// Packets lost on the line.
-    pub lost: Bins,
+    pub lost: BinSums,
     /// Nanoseconds of transmission.
-    pub busy: Growth,
+    pub busy: CounterBins,
     /// Packets marked for congestion.
-    pub marks: Growth,
+    pub marks: CounterBins,
 }
 
 /// Frame that leaves the link.
 #[derive(Debug)]
-pub struct Departure {
+pub struct FrameDeparture {
     /// The frame.
-    pub frame: Frame,
+    pub frame: EmulatedFrame,
     /// Time at which the frame is due.
     pub due: Instant,
     /// Transmission time at the current rate of the line.
     pub transmission: Duration,
 }
 
-impl Direction {
+impl EmulatedDirection {
     /// Creates an idle direction. `delivers` are the classes of the VPNs whose path ends with it.
-    pub fn new(config: &Config, rng: Stream, delivers: &[u16], grid: Grid) -> Direction {
-        let bins = || Bins::new(grid);
-        Direction {
+    pub fn new(
+        config: &LinkDirectionConfig,
+        rng: RandomStream,
+        delivers: &[u16],
+        grid: Grid,
+    ) -> EmulatedDirection {
+        let bins = || BinSums::new(grid);
+        EmulatedDirection {
             overhead: config.overhead,
-            by_traffic_class: matches!(config.queue, queue::Config::Classes(_)),
+            by_traffic_class: matches!(config.queue, queue::QueueConfig::Classes(_)),
             bit_errors: BitErrors::new(rng.fork("bits")),
-            link: Link::new(config, rng),
+            link: LinkDirection::new(config, rng),
             floor: Instant::ZERO,
             counted_ahead: if is_plain(config) { config.delay } else { Duration::ZERO },
             edges: Edges::new(grid),
             waiting_since: Instant::ZERO,
-            counts: Counts {
+            counts: DirectionCounts {
                 packets: bins(),
                 bytes: bins(),
                 background: bins(),
@@ -106,15 +111,15 @@ impl Direction {
                 broadcast: bins(),
                 drops: bins(),
                 lost: bins(),
-                busy: Growth::new(grid),
-                marks: Growth::new(grid),
+                busy: CounterBins::new(grid),
+                marks: CounterBins::new(grid),
             },
-            totals: Totals::default(),
+            totals: DirectionTotals::default(),
         }
     }
 
     /// Handles a frame that arrived at `at`, which may be in the past.
-    pub fn handle_frame(&mut self, at: Instant, mut frame: Frame, shared: &mut Shared) {
+    pub fn handle_frame(&mut self, at: Instant, mut frame: EmulatedFrame, shared: &mut SharedLinkState) {
         if self.by_traffic_class {
             frame.sort_by_traffic_class();
         }
@@ -128,20 +133,20 @@ impl Direction {
     }
 
     /// Counts a frame that arrived at `at` if it is a broadcast, regardless of its further processing.
-    pub fn notice(&mut self, at: Instant, frame: &[u8]) {
+    pub fn count_broadcast(&mut self, at: Instant, frame: &[u8]) {
         if frame.starts_with(&BROADCAST) {
             self.counts.broadcast.add(at, 1);
         }
     }
 
     /// Returns whether the link is up at `at`.
-    pub fn is_up(&mut self, at: Instant, shared: &mut Shared) -> bool {
+    pub fn is_up(&mut self, at: Instant, shared: &mut SharedLinkState) -> bool {
         self.handle_timeout(at, shared);
         self.link.is_up()
     }
 
     /// Advances to `now`. Each change of the queue and the line until then takes place at its own time.
-    pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared) {
+    pub fn handle_timeout(&mut self, now: Instant, shared: &mut SharedLinkState) {
         loop {
             let (step, edge) = (self.link.next_step(), self.edges.next());
             if edge <= step.min(now) && edge < Instant::NEVER {
@@ -178,17 +183,17 @@ impl Direction {
     }
 
     /// Returns the next frame that is due by `now`.
-    pub fn poll_departure(&mut self, now: Instant, shared: &mut Shared) -> Option<Departure> {
+    pub fn poll_departure(&mut self, now: Instant, shared: &mut SharedLinkState) -> Option<FrameDeparture> {
         self.handle_timeout(now, shared);
-        let link::Arrival { packet: mut frame, at: due, bit_errors } = self.link.poll_arrival(now)?;
+        let link::LinkArrival { packet: mut frame, at: due, bit_errors } = self.link.poll_arrival(now)?;
         let label = frame.label();
         let counted = due <= shared.end;
         self.totals.duplicated += u64::from(counted && frame.is_copy());
         if bit_errors > 0 {
             if frame.is_copy() {
-                self.bit_errors.repeat(frame.counted_mut());
+                self.bit_errors.flip_again(frame.counted_mut());
             } else {
-                self.bit_errors.strike(frame.counted_mut(), bit_errors);
+                self.bit_errors.flip(frame.counted_mut(), bit_errors);
             }
             self.totals.corrupted += u64::from(counted);
             self.counts.lost.add(due, 1);
@@ -198,10 +203,10 @@ impl Direction {
             self.carry(Instant(due.0 - self.counted_ahead.0), due, &frame);
         }
         let transmission = self.link.rate().transmission_time(frame.size() + self.overhead);
-        Some(Departure { frame, due, transmission })
+        Some(FrameDeparture { frame, due, transmission })
     }
 
-    fn carry(&mut self, at: Instant, due: Instant, frame: &Frame) {
+    fn carry(&mut self, at: Instant, due: Instant, frame: &EmulatedFrame) {
         let (bytes, label) = (u64::from(frame.size()), frame.label());
         self.counts.packets.add(at, 1);
         self.counts.bytes.add(at, bytes);
@@ -225,22 +230,22 @@ impl Direction {
     fn close_bin(&mut self, edge: Instant) {
         self.counts.busy.close(self.link.busy(edge).0);
         self.counts.marks.close(self.link.marks());
-        self.edges.pass();
+        self.edges.advance();
         if self.edges.next() == Instant::NEVER {
             self.account(edge);
         }
     }
 
     /// Counts the packets that the link lost at `now` and releases their buffers.
-    fn settle(&mut self, now: Instant, shared: &mut Shared) {
+    fn settle(&mut self, now: Instant, shared: &mut SharedLinkState) {
         let counted = u64::from(now <= shared.end);
         while let Some((frame, loss)) = self.link.poll_loss() {
             match loss {
-                Loss::Queue => {
+                LinkLoss::Queue => {
                     self.counts.drops.add(now, 1);
                     self.totals.dropped += counted;
                 }
-                Loss::Line | Loss::Down => {
+                LinkLoss::Line | LinkLoss::Down => {
                     self.counts.lost.add(now, 1);
                     self.totals.lost += counted;
                 }
@@ -252,24 +257,24 @@ impl Direction {
     }
 }
 
-impl Shared {
+impl SharedLinkState {
     /// Releases the buffer of a frame that has left.
-    pub fn recycle(&mut self, frame: Frame) {
+    pub fn recycle(&mut self, frame: EmulatedFrame) {
         if let Some(buffer) = frame.into_buffer() {
-            self.pool.give(buffer);
+            self.pool.release(buffer);
         }
     }
 
-    fn lose(&mut self, now: Instant, label: Label) {
+    fn lose(&mut self, now: Instant, label: PacketLabel) {
         if let Some(flow) = label.flow {
-            self.flow_lost.entry(flow).or_insert_with(|| Bins::new(self.grid)).add(now, 1);
+            self.flow_lost.entry(flow).or_insert_with(|| BinSums::new(self.grid)).add(now, 1);
         }
     }
 }
 
 /// Returns whether the simulator computes the link on entry: a drop-tail queue without randomness or schedule.
-fn is_plain(config: &Config) -> bool {
-    config.queue == queue::Config::DropTail
+fn is_plain(config: &LinkDirectionConfig) -> bool {
+    config.queue == queue::QueueConfig::DropTail
         && config.loss == 0.0
         && config.bit_error_rate == 0.0
         && config.duplicate == 0.0

@@ -4,15 +4,15 @@
 //! The links use the arrival times, so a late read changes no result. Only sending can be late; the lateness is
 //! measured.
 
-use super::config::Config;
-use super::links::{Arrived, Links};
-use super::report::{EndedBin, Report};
+use super::config::EmulatorConfig;
+use super::links::{ArrivalTime, Links};
+use super::report::{BinReport, EmulatorReport};
 use super::timing::Timing;
 use super::verdict::{self, Faults};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, thread_cpu_ns};
-use netstage_host::ports::Port;
-use netstage_host::realtime::{Awake, Grants, Rank};
+use netstage_host::ports::FramePort;
+use netstage_host::realtime::{Grants, IdleStatePrevention, Rank};
 use netstage_host::wait::Waiter;
 use std::fmt;
 use std::io;
@@ -28,7 +28,7 @@ const MAX_AHEAD: Duration = Duration::from_millis(1);
 
 /// Error of creating an emulator.
 #[derive(Debug)]
-pub enum Error {
+pub enum EmulatorError {
     /// The number of port pairs differs from the number of links.
     Ports {
         /// Number of links.
@@ -42,24 +42,24 @@ pub enum Error {
     Waiting(io::Error),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for EmulatorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Ports { links, ports } => {
+            EmulatorError::Ports { links, ports } => {
                 write!(f, "{links} links need {links} pairs of ports; {ports} were given")
             }
-            Error::Interval => write!(f, "the measure interval is zero; give a positive one"),
-            Error::Waiting(error) => write!(f, "cannot poll the emulator's ports: {error}"),
+            EmulatorError::Interval => write!(f, "the measure interval is zero; give a positive one"),
+            EmulatorError::Waiting(error) => write!(f, "cannot poll the emulator's ports: {error}"),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for EmulatorError {}
 
 /// Emulator of links between pairs of ports.
 #[derive(Debug)]
 pub struct Emulator<P> {
-    config: Config,
+    config: EmulatorConfig,
     links: Links,
     /// Two ports per link. A frame of direction `d` is received at port `d` and sent at port `d ^ 1`.
     ports: Vec<AttachedPort<P>>,
@@ -79,7 +79,7 @@ pub struct Emulator<P> {
 /// Reports bins during the run.
 #[derive(Debug)]
 struct BinReporter {
-    sender: Sender<EndedBin>,
+    sender: Sender<BinReport>,
     /// Next bin to report.
     bin: usize,
     /// Time of the next report: one bin after the end of the bin, because links count past time only at their next
@@ -104,20 +104,20 @@ struct Failure {
     in_run: bool,
 }
 
-impl<P: Port> Emulator<P> {
+impl<P: FramePort> Emulator<P> {
     /// Creates an emulator with idle links between these pairs of ports.
-    pub fn new(config: Config, ports: Vec<[P; 2]>) -> Result<Emulator<P>, Error> {
+    pub fn new(config: EmulatorConfig, ports: Vec<[P; 2]>) -> Result<Emulator<P>, EmulatorError> {
         if ports.len() != config.links.len() {
-            return Err(Error::Ports { links: config.links.len(), ports: ports.len() });
+            return Err(EmulatorError::Ports { links: config.links.len(), ports: ports.len() });
         }
         if config.interval == Duration::ZERO {
-            return Err(Error::Interval);
+            return Err(EmulatorError::Interval);
         }
-        let mut waiter = Waiter::precise().map_err(Error::Waiting)?;
+        let mut waiter = Waiter::precise().map_err(EmulatorError::Waiting)?;
         let attach = |port| AttachedPort { port, missed_before: 0, failed: None, read_until: Instant::NEVER };
         let mut ports: Vec<_> = ports.into_iter().flatten().map(attach).collect();
         for (index, attached) in ports.iter_mut().enumerate() {
-            waiter.add(index, attached.port.fd()).map_err(Error::Waiting)?;
+            waiter.add(index, attached.port.fd()).map_err(EmulatorError::Waiting)?;
             attached.missed_before = attached.port.missed();
         }
         Ok(Emulator {
@@ -135,13 +135,13 @@ impl<P: Port> Emulator<P> {
     }
 
     /// Sends each bin of the next run to `to` once its counts are final.
-    pub fn tell_bins(&mut self, to: Sender<EndedBin>) {
+    pub fn report_bins(&mut self, to: Sender<BinReport>) {
         let at = Instant::ZERO + self.config.interval * 2;
         self.bin_reporter = Some(BinReporter { sender: to, bin: 0, at });
     }
 
     /// Forwards frames without emulation until `stop` is set, before the start time of the run is known.
-    pub fn carry(&mut self, stop: &AtomicBool) {
+    pub fn forward_before_run(&mut self, stop: &AtomicBool) {
         // The start is infinitely far away, so each frame arrives before it.
         self.epoch = Epoch(u64::MAX);
         while !stop.load(Ordering::Relaxed) && self.waiter.wait(u64::MAX, &mut self.ready).is_ok() {
@@ -154,8 +154,8 @@ impl<P: Port> Emulator<P> {
 
     /// Emulates the links until `stop` is set. The run begins at `epoch`; earlier frames are forwarded without
     /// emulation. Requires a thread of its own, for which it requests real-time scheduling.
-    pub fn run(mut self, epoch: Epoch, stop: &AtomicBool) -> Report {
-        let (grants, _awake) = (Grants::request(Rank::Links), Awake::request());
+    pub fn run(mut self, epoch: Epoch, stop: &AtomicBool) -> EmulatorReport {
+        let (grants, _awake) = (Grants::request(Rank::Links), IdleStatePrevention::request());
         self.epoch = epoch;
         let (mut faults, processor_before) = (Vec::new(), thread_cpu_ns());
         while !stop.load(Ordering::Relaxed) {
@@ -169,7 +169,7 @@ impl<P: Port> Emulator<P> {
             self.report_ended_bins(epoch.now());
         }
         let processor_ns = thread_cpu_ns() - processor_before;
-        Report { processor_ns, ..self.finish(epoch.now(), grants, faults) }
+        EmulatorReport { processor_ns, ..self.finish(epoch.now(), grants, faults) }
     }
 
     /// Reads the ready ports and sends the frames that are due by `now`.
@@ -199,10 +199,10 @@ impl<P: Port> Emulator<P> {
         let mut last = Instant::ZERO;
         let read = attached.port.receive(BATCH, &mut |received| {
             let arrived = if received.at_ns < epoch.0 {
-                Arrived::BeforeStart
+                ArrivalTime::BeforeStart
             } else {
                 last = epoch.instant(received.at_ns).min(latest);
-                Arrived::At(last)
+                ArrivalTime::At(last)
             };
             links.handle_frame(index, arrived, received.frame);
         });
@@ -239,7 +239,7 @@ impl<P: Port> Emulator<P> {
         while reporter.at <= now && reporter.bin < self.links.shared.grid.bins {
             let directions = self.links.directions.iter().map(|direction| direction.ended_bin(reporter.bin));
             // A receiver that is gone needs no bins.
-            let _ = reporter.sender.send(EndedBin { bin: reporter.bin, directions: directions.collect() });
+            let _ = reporter.sender.send(BinReport { bin: reporter.bin, directions: directions.collect() });
             reporter.bin += 1;
             reporter.at += self.config.interval;
         }
@@ -249,10 +249,10 @@ impl<P: Port> Emulator<P> {
     }
 
     fn send_bypassed(&mut self) {
-        while let Some(frame) = self.links.poll_beside() {
+        while let Some(frame) = self.links.poll_bypass() {
             self.transmit(frame.direction, frame.bytes());
             self.flush(frame.direction);
-            self.links.give_back(frame);
+            self.links.recycle_bypass(frame);
         }
     }
 
@@ -307,7 +307,7 @@ impl<P: Port> Emulator<P> {
         }
     }
 
-    fn finish(mut self, now: Instant, grants: Grants, mut void: Vec<String>) -> Report {
+    fn finish(mut self, now: Instant, grants: Grants, mut void: Vec<String>) -> EmulatorReport {
         if !self.over {
             self.end_run();
         }

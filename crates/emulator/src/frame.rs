@@ -1,21 +1,21 @@
 //! Frame as handled by queues and links: the fields that they need, and the bytes.
 
-use super::classify::{Label, Match, flow_key};
+use super::classify::{Match, PacketLabel, flow_key};
 use super::headers::{self, Headers};
-use netstage_core::packet::{Ecn, Packet};
+use netstage_core::packet::{Ecn, QueuePacket};
 
 /// Lowest traffic class that is urgent: voice (RFC 3246) and network control.
 const URGENT: u8 = 5;
 
 /// Frame in a link. Its bytes are in a buffer of the pool, so that a frame is cheap to move.
 #[derive(Debug)]
-pub struct Frame {
+pub struct EmulatedFrame {
     buffer: Box<[u8]>,
     length: u32,
     size: u32,
     customer: u32,
     flow_key: u64,
-    label: Label,
+    label: PacketLabel,
     /// Class that replaces that of the label if the queue separates traffic classes.
     traffic_class_queue: Option<u16>,
     traffic_class: u8,
@@ -25,10 +25,10 @@ pub struct Frame {
     copy: bool,
 }
 
-impl Frame {
+impl EmulatedFrame {
     /// Creates a frame from the first `length` bytes of `buffer`.
-    pub fn new(buffer: Box<[u8]>, length: usize, headers: &Headers, found: Match) -> Frame {
-        Frame {
+    pub fn new(buffer: Box<[u8]>, length: usize, headers: &Headers, found: Match) -> EmulatedFrame {
+        EmulatedFrame {
             buffer,
             length: length as u32,
             size: headers.size,
@@ -61,7 +61,7 @@ impl Frame {
     }
 
     /// Returns the label of the packet.
-    pub fn label(&self) -> Label {
+    pub fn label(&self) -> PacketLabel {
         self.label
     }
 
@@ -83,13 +83,13 @@ impl Frame {
 
 /// A link clones the frames that it duplicates. The copy has a buffer of its own, because the two frames leave the link
 /// independently.
-impl Clone for Frame {
-    fn clone(&self) -> Frame {
-        Frame { buffer: self.bytes().into(), copy: true, ..*self }
+impl Clone for EmulatedFrame {
+    fn clone(&self) -> EmulatedFrame {
+        EmulatedFrame { buffer: self.bytes().into(), copy: true, ..*self }
     }
 }
 
-impl Packet for Frame {
+impl QueuePacket for EmulatedFrame {
     #[inline]
     fn size(&self) -> u32 {
         self.size
@@ -134,8 +134,9 @@ mod tests {
                 customer: 4,
                 conversation: None,
             };
-            let label = Label { class: 9, flow: None, background: false, connections: false };
-            let mut frame = Frame::new(Box::new([0; 4]), 4, &headers, Match { label, reverse: false });
+            let label = PacketLabel { class: 9, flow: None, background: false, connections: false };
+            let mut frame =
+                EmulatedFrame::new(Box::new([0; 4]), 4, &headers, Match { label, reverse: false });
             assert_eq!(frame.class(), 9);
             frame.sort_by_traffic_class();
             assert_eq!((frame.class(), frame.label().class), (queue, 9));

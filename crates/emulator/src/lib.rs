@@ -32,7 +32,7 @@ pub mod report;
 mod timing;
 mod verdict;
 
-pub use classify::{Entry, Label};
-pub use config::{Config, LinkConfig, Tolerance};
-pub use driver::{Emulator, Error};
-pub use report::Report;
+pub use classify::{ClassifierEntry, PacketLabel};
+pub use config::{EmulatorConfig, LinkConfig, Tolerance};
+pub use driver::{Emulator, EmulatorError};
+pub use report::EmulatorReport;

@@ -2,42 +2,42 @@
 //!
 //! Pass frames to [`handle_frame`](Links::handle_frame), oldest first per direction. At the time returned by
 //! [`poll_timeout`](Links::poll_timeout), call [`poll_departure`](Links::poll_departure) until it returns `None`. After
-//! either, [`poll_beside`](Links::poll_beside) returns the frames that bypass the links.
+//! either, [`poll_bypass`](Links::poll_beside) returns the frames that bypass the links.
 
 use super::classify::Classifier;
-use super::config::Config;
+use super::config::EmulatorConfig;
 use super::counts::Grid;
-use super::direction::{Departure, Direction, Shared};
-use super::frame::Frame;
+use super::direction::{EmulatedDirection, FrameDeparture, SharedLinkState};
+use super::frame::EmulatedFrame;
 use super::headers;
-use super::pool::{Pool, Refused};
-use netstage_core::rng::Stream;
+use super::pool::{BufferError, Pool};
+use netstage_core::rng::RandomStream;
 use netstage_core::time::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
 /// All links of an emulator. Direction `2 × link` leads from end 0 to end 1, the next direction from end 1 to end 0.
 #[derive(Debug)]
 pub struct Links {
-    pub(super) directions: Vec<Direction>,
+    pub(super) directions: Vec<EmulatedDirection>,
     /// Time of the next event of each direction.
     wake: Vec<Instant>,
     classifier: Classifier,
-    pub(super) shared: Shared,
-    bypassed: VecDeque<Beside>,
+    pub(super) shared: SharedLinkState,
+    bypassed: VecDeque<BypassFrame>,
     /// Length of the longest frame that was too long for a buffer.
     pub(super) too_long: Option<usize>,
 }
 
 /// Frame that bypasses its link.
 #[derive(Debug)]
-pub struct Beside {
+pub struct BypassFrame {
     /// Direction of the frame.
     pub direction: usize,
     buffer: Box<[u8]>,
     length: usize,
 }
 
-impl Beside {
+impl BypassFrame {
     /// Returns the whole frame.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.length]
@@ -46,7 +46,7 @@ impl Beside {
 
 /// Arrival time of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Arrived {
+pub enum ArrivalTime {
     /// Before the run. The frame bypasses the link, so that hosts are reachable and neighbors are resolved when the
     /// run begins.
     BeforeStart,
@@ -56,21 +56,21 @@ pub enum Arrived {
 
 impl Links {
     /// Creates idle links.
-    pub fn new(config: &Config) -> Links {
+    pub fn new(config: &EmulatorConfig) -> Links {
         let grid = Grid::new(config.interval, config.duration);
         let mut directions = Vec::new();
         for link in &config.links {
             for (index, direction) in link.directions.iter().enumerate() {
                 // The stream has the same name in the simulator, so the same packets are lost.
-                let rng = Stream::new(config.seed, &format!("link.{}", link.direction_name(index)));
-                directions.push(Direction::new(direction, rng, &link.delivers[index], grid));
+                let rng = RandomStream::new(config.seed, &format!("link.{}", link.direction_name(index)));
+                directions.push(EmulatedDirection::new(direction, rng, &link.delivers[index], grid));
             }
         }
         Links {
-            wake: directions.iter().map(Direction::poll_timeout).collect(),
+            wake: directions.iter().map(EmulatedDirection::poll_timeout).collect(),
             directions,
             classifier: Classifier::new(&config.labels, config.others),
-            shared: Shared {
+            shared: SharedLinkState {
                 pool: Pool::new(config.pool_bytes),
                 grid,
                 end: Instant::ZERO + config.duration,
@@ -82,40 +82,40 @@ impl Links {
     }
 
     /// Handles a frame that arrived at a direction.
-    pub fn handle_frame(&mut self, index: usize, arrived: Arrived, bytes: &[u8]) {
+    pub fn handle_frame(&mut self, index: usize, arrived: ArrivalTime, bytes: &[u8]) {
         let direction = &mut self.directions[index];
-        if let Arrived::At(at) = arrived {
-            direction.notice(at, bytes);
+        if let ArrivalTime::At(at) = arrived {
+            direction.count_broadcast(at, bytes);
         }
-        let buffer = match self.shared.pool.keep(bytes) {
+        let buffer = match self.shared.pool.allocate(bytes) {
             Ok(buffer) => buffer,
             Err(refused) => {
-                let in_run = arrived <= Arrived::At(self.shared.end);
+                let in_run = arrived <= ArrivalTime::At(self.shared.end);
                 direction.totals.unkept += u64::from(in_run);
-                if refused == Refused::TooLong {
+                if refused == BufferError::TooLong {
                     self.too_long = self.too_long.max(Some(bytes.len()));
                 }
                 return;
             }
         };
         match (arrived, headers::read(bytes)) {
-            (Arrived::At(at), Some(headers)) => {
+            (ArrivalTime::At(at), Some(headers)) => {
                 let found = self.classifier.find(headers.conversation.as_ref());
-                let frame = Frame::new(buffer, bytes.len(), &headers, found);
+                let frame = EmulatedFrame::new(buffer, bytes.len(), &headers, found);
                 direction.handle_frame(at, frame, &mut self.shared);
                 self.wake[index] = direction.poll_timeout();
             }
             (arrived, _) => {
                 direction.totals.beside += 1;
                 let passes = match arrived {
-                    Arrived::BeforeStart => true,
-                    Arrived::At(at) => direction.is_up(at, &mut self.shared),
+                    ArrivalTime::BeforeStart => true,
+                    ArrivalTime::At(at) => direction.is_up(at, &mut self.shared),
                 };
                 self.wake[index] = direction.poll_timeout();
-                let frame = Beside { direction: index, buffer, length: bytes.len() };
+                let frame = BypassFrame { direction: index, buffer, length: bytes.len() };
                 match passes {
                     true => self.bypassed.push_back(frame),
-                    false => self.give_back(frame),
+                    false => self.recycle_bypass(frame),
                 }
             }
         }
@@ -133,25 +133,25 @@ impl Links {
     }
 
     /// Returns the next frame that leaves a direction by `now`. Its buffer is released by [`recycle`](Links::recycle).
-    pub fn poll_departure(&mut self, index: usize, now: Instant) -> Option<Departure> {
+    pub fn poll_departure(&mut self, index: usize, now: Instant) -> Option<FrameDeparture> {
         let direction = &mut self.directions[index];
         let departure = direction.poll_departure(now, &mut self.shared);
         self.wake[index] = direction.poll_timeout();
         departure
     }
 
-    /// Returns the next frame that bypasses its link. Its buffer is released by [`give_back`](Links::give_back).
-    pub fn poll_beside(&mut self) -> Option<Beside> {
+    /// Returns the next frame that bypasses its link. Its buffer is released by [`recycle_bypass`](Links::give_back).
+    pub fn poll_bypass(&mut self) -> Option<BypassFrame> {
         self.bypassed.pop_front()
     }
 
     /// Releases the buffer of a bypassed frame that has left.
-    pub fn give_back(&mut self, frame: Beside) {
-        self.shared.pool.give(frame.buffer);
+    pub fn recycle_bypass(&mut self, frame: BypassFrame) {
+        self.shared.pool.release(frame.buffer);
     }
 
     /// Releases the buffer of a frame that has left.
-    pub fn recycle(&mut self, frame: Frame) {
+    pub fn recycle(&mut self, frame: EmulatedFrame) {
         self.shared.recycle(frame);
     }
 }

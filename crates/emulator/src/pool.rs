@@ -14,7 +14,7 @@ pub struct Pool {
 
 /// Error of buffering a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum BufferError {
     /// The pool has reached its limit.
     Exhausted,
     /// The frame is longer than the largest buffer.
@@ -28,22 +28,22 @@ impl Pool {
     }
 
     /// Returns a buffer that begins with a copy of this frame.
-    pub fn keep(&mut self, frame: &[u8]) -> Result<Box<[u8]>, Refused> {
-        let class = LENGTHS.iter().position(|length| *length >= frame.len()).ok_or(Refused::TooLong)?;
+    pub fn allocate(&mut self, frame: &[u8]) -> Result<Box<[u8]>, BufferError> {
+        let class = LENGTHS.iter().position(|length| *length >= frame.len()).ok_or(BufferError::TooLong)?;
         let mut buffer = match self.free[class].pop() {
             Some(buffer) => buffer,
             None if self.bytes + LENGTHS[class] <= self.limit => {
                 self.bytes += LENGTHS[class];
                 vec![0; LENGTHS[class]].into()
             }
-            None => return Err(Refused::Exhausted),
+            None => return Err(BufferError::Exhausted),
         };
         buffer[..frame.len()].copy_from_slice(frame);
         Ok(buffer)
     }
 
     /// Returns a buffer to the pool.
-    pub fn give(&mut self, buffer: Box<[u8]>) {
+    pub fn release(&mut self, buffer: Box<[u8]>) {
         if let Some(class) = LENGTHS.iter().position(|length| *length == buffer.len()) {
             self.free[class].push(buffer);
         }
@@ -57,12 +57,12 @@ mod tests {
     #[test]
     fn the_pool_grows_to_its_limit_and_reuses_buffers() {
         let mut pool = Pool::new(256 + 2048);
-        let small = pool.keep(&[1; 60]).unwrap();
-        let large = pool.keep(&[2; 1514]).unwrap();
+        let small = pool.allocate(&[1; 60]).unwrap();
+        let large = pool.allocate(&[2; 1514]).unwrap();
         assert_eq!((small[59], large[1513]), (1, 2));
-        assert_eq!(pool.keep(&[3; 60]), Err(Refused::Exhausted));
-        assert_eq!(pool.keep(&[0; LENGTHS[2] + 1]), Err(Refused::TooLong));
-        pool.give(small);
-        assert_eq!(pool.keep(&[4; 256]).unwrap()[..], [4; 256]);
+        assert_eq!(pool.allocate(&[3; 60]), Err(BufferError::Exhausted));
+        assert_eq!(pool.allocate(&[0; LENGTHS[2] + 1]), Err(BufferError::TooLong));
+        pool.release(small);
+        assert_eq!(pool.allocate(&[4; 256]).unwrap()[..], [4; 256]);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// Results of an emulator in one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct EmulatorReport {
     /// Width of a bin.
     pub interval: Duration,
     /// Links, in the order of the configuration.
@@ -66,7 +66,7 @@ pub struct DirectionReport {
     /// Packets marked for congestion.
     pub marks: Vec<u64>,
     /// Sums over the run.
-    pub totals: Totals,
+    pub totals: DirectionTotals,
     /// Lateness of the frames.
     pub lateness: Lateness,
     /// Rate achieved while the line was saturated; `None` if it never was.
@@ -76,7 +76,7 @@ pub struct DirectionReport {
 /// Counts of all links in one bin, reported during the run. Counts that a direction adds later are only in the final
 /// report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EndedBin {
+pub struct BinReport {
     /// Number of the bin.
     pub bin: usize,
     /// Two directions per link, in the order of the configuration.
@@ -104,19 +104,22 @@ pub struct DirectionBin {
     pub marks: u64,
 }
 
-impl Report {
+impl EmulatorReport {
     /// Returns a report of these links without bins.
-    pub fn begun<'a>(interval: Duration, links: impl Iterator<Item = (&'a str, [String; 2])>) -> Report {
+    pub fn empty<'a>(
+        interval: Duration,
+        links: impl Iterator<Item = (&'a str, [String; 2])>,
+    ) -> EmulatorReport {
         let link = |(name, directions): (&str, [String; 2])| LinkReport {
             name: name.to_owned(),
             directions: directions.map(|name| DirectionReport { name, ..DirectionReport::default() }),
             by_kernel: false,
         };
-        Report { interval, links: links.map(link).collect(), ..Report::default() }
+        EmulatorReport { interval, links: links.map(link).collect(), ..EmulatorReport::default() }
     }
 
     /// Adds the next bin.
-    pub fn add(&mut self, ended: &EndedBin) {
+    pub fn add(&mut self, ended: &BinReport) {
         let directions = self.links.iter_mut().flat_map(|link| &mut link.directions);
         for (report, counted) in directions.zip(&ended.directions) {
             report.bytes.push(counted.bytes);
@@ -135,7 +138,7 @@ impl Report {
 
 /// Sums over the run: `entered + duplicated = delivered + corrupted + dropped + lost + in_flight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Totals {
+pub struct DirectionTotals {
     /// Packets received by the link.
     pub entered: u64,
     /// Packets that reached the far end undamaged.

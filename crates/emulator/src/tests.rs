@@ -2,15 +2,15 @@
 //! and reads.
 
 use super::*;
-use crate::classify::{Entry, Label};
+use crate::classify::{ClassifierEntry, PacketLabel};
 use crate::config::{LinkConfig, POOL_BYTES, Tolerance};
 use crate::report::DirectionReport;
-use netstage_core::link::{Change, Jitter, JitterDistribution, Link, Loss};
-use netstage_core::packet::{Ecn, Packet};
+use netstage_core::link::{Jitter, JitterDistribution, LinkChange, LinkDirection, LinkLoss};
+use netstage_core::packet::{Ecn, QueuePacket};
 use netstage_core::quantity::{BitRate, Capacity};
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::{link, queue};
-use netstage_host::ports::Received;
+use netstage_host::ports::ReceivedFrame;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -32,15 +32,15 @@ struct PortTraffic {
     has_failed: bool,
 }
 
-impl Port for TestPort {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+impl FramePort for TestPort {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         let mut traffic = self.0.borrow_mut();
         if traffic.has_failed {
             return Err(io::Error::other("the device is gone"));
         }
         let count = limit.min(traffic.received.len());
         for (at, frame) in traffic.received.drain(..count) {
-            each(Received { frame: &frame, at_ns: at.0 });
+            each(ReceivedFrame { frame: &frame, at_ns: at.0 });
         }
         Ok(count)
     }
@@ -79,15 +79,19 @@ struct Bench {
 
 const END: Instant = Instant(10_000_000_000);
 
-fn perfect() -> link::Config {
-    link::Config {
+fn perfect() -> link::LinkDirectionConfig {
+    link::LinkDirectionConfig {
         overhead: 18,
-        ..link::Config::plain(BitRate(10_000_000), Duration::from_millis(5), Capacity::Packets(10))
+        ..link::LinkDirectionConfig::plain(
+            BitRate(10_000_000),
+            Duration::from_millis(5),
+            Capacity::Packets(10),
+        )
     }
 }
 
-fn config(direction: link::Config) -> Config {
-    Config {
+fn config(direction: link::LinkDirectionConfig) -> EmulatorConfig {
+    EmulatorConfig {
         seed: 7,
         duration: END.since(Instant::ZERO),
         interval: Duration::from_secs(1),
@@ -96,13 +100,13 @@ fn config(direction: link::Config) -> Config {
             directions: [direction.clone(), direction],
             delivers: [vec![0], vec![]],
         }],
-        labels: vec![Entry {
+        labels: vec![ClassifierEntry {
             source: None,
             destination: Some([10, 0, 0, 2].into()),
             protocol: None,
             source_port: None,
             destination_port: None,
-            label: Label { class: 0, flow: Some(5), background: false, connections: false },
+            label: PacketLabel { class: 0, flow: Some(5), background: false, connections: false },
         }],
         others: 1,
         pool_bytes: POOL_BYTES,
@@ -111,7 +115,7 @@ fn config(direction: link::Config) -> Config {
 }
 
 impl Bench {
-    fn new(config: Config, arrivals: Vec<(Instant, Vec<u8>)>) -> Bench {
+    fn new(config: EmulatorConfig, arrivals: Vec<(Instant, Vec<u8>)>) -> Bench {
         let (near, far) = (TestPort::default(), TestPort::default());
         let emulator = Emulator::new(config, vec![[near.clone(), far.clone()]]).unwrap();
         Bench { emulator, near, far, arrivals: arrivals.into(), now: Instant::ZERO }
@@ -142,7 +146,7 @@ impl Bench {
         self.now = end;
     }
 
-    fn report(self) -> Report {
+    fn report(self) -> EmulatorReport {
         self.emulator.finish(self.now, Grants::default(), Vec::new())
     }
 }
@@ -188,7 +192,7 @@ struct ReferencePacket {
     ecn: Ecn,
 }
 
-impl Packet for ReferencePacket {
+impl QueuePacket for ReferencePacket {
     fn size(&self) -> u32 {
         self.size
     }
@@ -208,7 +212,7 @@ impl Packet for ReferencePacket {
 
 /// Returns bursts of packets of random sizes, some ECN-capable.
 fn bursts(seed: u64, packets: u32) -> Vec<(Instant, Vec<u8>)> {
-    let mut rng = Stream::new(seed, "arrivals");
+    let mut rng = RandomStream::new(seed, "arrivals");
     let mut at = Instant::ZERO;
     (0..packets)
         .map(|number| {
@@ -222,7 +226,7 @@ fn bursts(seed: u64, packets: u32) -> Vec<(Instant, Vec<u8>)> {
 }
 
 /// Returns the configuration of a test case.
-fn variant(case: u64) -> link::Config {
+fn variant(case: u64) -> link::LinkDirectionConfig {
     let jitter = |reorder| Jitter {
         amount: Duration::from_millis(3),
         distribution: JitterDistribution::Exponential,
@@ -236,12 +240,16 @@ fn variant(case: u64) -> link::Config {
     let change = |millis, change| (Instant::ZERO + Duration::from_millis(millis), change);
     match case {
         0 => perfect(),
-        1 => link::Config { buffer: Capacity::Bytes(6000), loss: 0.1, ..perfect() },
-        2 => link::Config { jitter: jitter(false), duplicate: 0.1, ..perfect() },
-        3 => link::Config { jitter: jitter(true), loss: 0.05, duplicate: 0.2, ..perfect() },
-        4 => link::Config { bit_error_rate: 1e-5, queue: queue::Config::Codel(codel), ..perfect() },
-        5 => link::Config {
-            queue: queue::Config::Red(queue::RedConfig {
+        1 => link::LinkDirectionConfig { buffer: Capacity::Bytes(6000), loss: 0.1, ..perfect() },
+        2 => link::LinkDirectionConfig { jitter: jitter(false), duplicate: 0.1, ..perfect() },
+        3 => link::LinkDirectionConfig { jitter: jitter(true), loss: 0.05, duplicate: 0.2, ..perfect() },
+        4 => link::LinkDirectionConfig {
+            bit_error_rate: 1e-5,
+            queue: queue::QueueConfig::Codel(codel),
+            ..perfect()
+        },
+        5 => link::LinkDirectionConfig {
+            queue: queue::QueueConfig::Red(queue::RedConfig {
                 min_threshold: 1.0,
                 max_threshold: 5.0,
                 max_probability: 0.2,
@@ -250,16 +258,19 @@ fn variant(case: u64) -> link::Config {
             }),
             ..perfect()
         },
-        6 => link::Config {
-            queue: queue::Config::FqCodel(queue::FqCodelConfig { codel, flows: 16, quantum: 1514 }),
+        6 => link::LinkDirectionConfig {
+            queue: queue::QueueConfig::FqCodel(queue::FqCodelConfig { codel, flows: 16, quantum: 1514 }),
             ..perfect()
         },
-        _ => link::Config {
+        _ => link::LinkDirectionConfig {
             schedule: vec![
-                change(100, Change { rate: Some(BitRate(2_000_000)), ..Change::default() }),
-                change(300, Change { up: Some(false), ..Change::default() }),
-                change(400, Change { up: Some(true), delay: Some(Duration(0)), ..Change::default() }),
-                change(700, Change { loss: Some(0.5), bit_error_rate: Some(1e-5), ..Change::default() }),
+                change(100, LinkChange { rate: Some(BitRate(2_000_000)), ..LinkChange::default() }),
+                change(300, LinkChange { up: Some(false), ..LinkChange::default() }),
+                change(400, LinkChange { up: Some(true), delay: Some(Duration(0)), ..LinkChange::default() }),
+                change(
+                    700,
+                    LinkChange { loss: Some(0.5), bit_error_rate: Some(1e-5), ..LinkChange::default() },
+                ),
             ],
             ..perfect()
         },
@@ -269,13 +280,14 @@ fn variant(case: u64) -> link::Config {
 /// Result of the link of `core`.
 struct ReferenceResult {
     /// Packets in order of arrival, with times and flipped bits.
-    arrived: Vec<link::Arrival<ReferencePacket>>,
+    arrived: Vec<link::LinkArrival<ReferencePacket>>,
     dropped: u64,
     lost: u64,
 }
 
-fn reference(config: &link::Config, arrivals: &[(Instant, Vec<u8>)]) -> ReferenceResult {
-    let mut link: Link<ReferencePacket> = Link::new(config, Stream::new(7, "link.line.forward"));
+fn reference(config: &link::LinkDirectionConfig, arrivals: &[(Instant, Vec<u8>)]) -> ReferenceResult {
+    let mut link: LinkDirection<ReferencePacket> =
+        LinkDirection::new(config, RandomStream::new(7, "link.line.forward"));
     for (at, frame) in arrivals {
         let size = u32::from(u16::from_be_bytes([frame[16], frame[17]]));
         link.handle_packet(*at, ReferencePacket { number: number(frame), size, ecn: ecn_of(frame) });
@@ -283,7 +295,7 @@ fn reference(config: &link::Config, arrivals: &[(Instant, Vec<u8>)]) -> Referenc
     let mut expected = ReferenceResult { arrived: Vec::new(), dropped: 0, lost: 0 };
     expected.arrived.extend(std::iter::from_fn(|| link.poll_arrival(END)));
     while let Some((_, loss)) = link.poll_loss() {
-        *if loss == Loss::Queue { &mut expected.dropped } else { &mut expected.lost } += 1;
+        *if loss == LinkLoss::Queue { &mut expected.dropped } else { &mut expected.lost } += 1;
     }
     expected
 }
@@ -314,7 +326,7 @@ fn the_emulator_gives_the_results_of_the_link_of_core() {
         let ReferenceResult { arrived, dropped, lost } = reference(&variant(case), &arrivals);
         for late in [false, true] {
             let mut bench = Bench::new(config(variant(case)), arrivals.clone());
-            let mut rng = Stream::new(case, "late");
+            let mut rng = RandomStream::new(case, "late");
             let mut times = Vec::new();
             while bench.next() < Instant::NEVER {
                 let lateness = if late { rng.exponential(20e-3) } else { 0.0 };
@@ -351,8 +363,12 @@ fn the_emulator_gives_the_results_of_the_link_of_core() {
 
 #[test]
 fn bit_errors_flip_the_number_of_bits_drawn_by_core_and_only_in_the_packet() {
-    let direction =
-        link::Config { bit_error_rate: 1e-4, duplicate: 0.3, buffer: Capacity::Packets(9999), ..perfect() };
+    let direction = link::LinkDirectionConfig {
+        bit_error_rate: 1e-4,
+        duplicate: 0.3,
+        buffer: Capacity::Packets(9999),
+        ..perfect()
+    };
     let mut arrivals = bursts(3, 500);
     for (_, frame) in &mut arrivals {
         // Padding does not count and has no bit errors.
@@ -380,7 +396,7 @@ fn jitter_keeps_the_order_unless_reordering_is_enabled() {
     for reorder in [false, true] {
         let jitter =
             Jitter { amount: Duration::from_millis(20), distribution: JitterDistribution::Uniform, reorder };
-        let mut bench = Bench::new(config(link::Config { jitter, ..perfect() }), bursts(1, 500));
+        let mut bench = Bench::new(config(link::LinkDirectionConfig { jitter, ..perfect() }), bursts(1, 500));
         bench.run(END);
         assert_eq!(numbers(&bench.far).is_sorted(), !reorder);
     }
@@ -391,9 +407,12 @@ fn link_local_frames_bypass_the_link_while_it_is_up() {
     let mut request = vec![0xff; 12];
     request.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
     request.resize(60, 0);
-    let down = Change { up: Some(false), ..Change::default() };
-    let direction =
-        link::Config { delay: Duration::from_secs(1), schedule: vec![(Instant(10), down)], ..perfect() };
+    let down = LinkChange { up: Some(false), ..LinkChange::default() };
+    let direction = link::LinkDirectionConfig {
+        delay: Duration::from_secs(1),
+        schedule: vec![(Instant(10), down)],
+        ..perfect()
+    };
     let arrivals = [5, 15].map(|at| [(Instant(at), request.clone()), (Instant(at), udp(100, 1, 0))]);
     let mut bench = Bench::new(config(direction), arrivals.concat());
     bench.turn(Instant(5));
@@ -454,7 +473,7 @@ fn a_stalled_driver_voids_the_run() {
 
 #[test]
 fn each_fault_is_reported() {
-    let fault = |change: &dyn Fn(&mut Config, &TestPort, &TestPort)| {
+    let fault = |change: &dyn Fn(&mut EmulatorConfig, &TestPort, &TestPort)| {
         let mut config = config(perfect());
         let (near, far) = (TestPort::default(), TestPort::default());
         change(&mut config, &near, &far);

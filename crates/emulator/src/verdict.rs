@@ -1,9 +1,9 @@
 //! Report of the links and its validity. Each fault of the emulator is reported with its place, extent and remedy.
 
-use super::config::{Config, LinkConfig};
-use super::direction::Direction;
+use super::config::{EmulatorConfig, LinkConfig};
+use super::direction::EmulatedDirection;
 use super::links::Links;
-use super::report::{DirectionReport, LinkReport, Report, Totals};
+use super::report::{DirectionReport, DirectionTotals, EmulatorReport, LinkReport};
 use super::timing::Timing;
 use netstage_core::time::Instant;
 
@@ -19,7 +19,12 @@ pub struct Faults {
 }
 
 /// Returns the report of links that were stopped at `now`.
-pub fn report(config: &Config, mut links: Links, mut timing: Vec<Timing>, now: Instant) -> Report {
+pub fn report(
+    config: &EmulatorConfig,
+    mut links: Links,
+    mut timing: Vec<Timing>,
+    now: Instant,
+) -> EmulatorReport {
     let mut overall = Timing::new();
     timing.iter().for_each(|timing| overall.merge(timing));
     for direction in &mut links.directions {
@@ -43,18 +48,23 @@ pub fn report(config: &Config, mut links: Links, mut timing: Vec<Timing>, now: I
         reports.push(LinkReport { name: link.name.clone(), directions, by_kernel: false });
     }
     let flow_lost = links.shared.flow_lost.into_iter();
-    Report {
+    EmulatorReport {
         interval: config.interval,
         links: reports,
         flow_lost: flow_lost.map(|(flow, lost)| (flow, lost.into_values())).collect(),
         lateness: overall.lateness(),
         lateness_distribution: overall.distribution(),
         void: late_directions.verdict(config).into_iter().collect(),
-        ..Report::default()
+        ..EmulatorReport::default()
     }
 }
 
-fn direction_report(name: String, direction: Direction, timing: &mut Timing, bins: usize) -> DirectionReport {
+fn direction_report(
+    name: String,
+    direction: EmulatedDirection,
+    timing: &mut Timing,
+    bins: usize,
+) -> DirectionReport {
     let (counts, totals) = (direction.counts, direction.totals);
     // A run that was stopped early has bins that were not closed.
     let padded = |mut values: Vec<u64>| {
@@ -74,7 +84,7 @@ fn direction_report(name: String, direction: Direction, timing: &mut Timing, bin
         drops: counts.drops.into_values(),
         lost: counts.lost.into_values(),
         marks: padded(counts.marks.into_values()),
-        totals: Totals { in_flight: totals.entered + totals.duplicated - ended, ..totals },
+        totals: DirectionTotals { in_flight: totals.entered + totals.duplicated - ended, ..totals },
         lateness: timing.lateness(),
         saturated: timing.saturated_rate(),
     }
@@ -92,7 +102,7 @@ struct LateDirections {
 }
 
 impl LateDirections {
-    fn add(&mut self, config: &Config, report: &DirectionReport, late: u64) {
+    fn add(&mut self, config: &EmulatorConfig, report: &DirectionReport, late: u64) {
         let frames = report.lateness.frames;
         let share = late as f64 / frames.max(1) as f64;
         if late < MIN_LATE || share <= config.tolerance.share {
@@ -110,7 +120,7 @@ impl LateDirections {
         }
     }
 
-    fn verdict(self, config: &Config) -> Option<String> {
+    fn verdict(self, config: &EmulatorConfig) -> Option<String> {
         let (_, description) = self.worst?;
         let others = match self.count {
             1 => String::new(),
@@ -124,7 +134,7 @@ impl LateDirections {
 }
 
 /// Adds faults that void the run, and warnings, to the report.
-pub fn judge(report: &mut Report, config: &Config, faults: &Faults) {
+pub fn judge(report: &mut EmulatorReport, config: &EmulatorConfig, faults: &Faults) {
     let mut void = Vec::new();
     for (index, direction) in report.links.iter().flat_map(|link| &link.directions).enumerate() {
         let (name, totals) = (&direction.name, direction.totals);
@@ -186,7 +196,7 @@ mod tests {
 
     #[test]
     fn only_the_worst_of_several_late_directions_is_reported() {
-        let config = Config {
+        let config = EmulatorConfig {
             seed: 1,
             duration: Duration::from_secs(1),
             interval: Duration::from_secs(1),

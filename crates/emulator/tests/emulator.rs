@@ -5,7 +5,7 @@ mod apart;
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
-use apart::{Apart, address, line};
+use apart::{EmulatedPair, address, line};
 use netstage_core::link;
 use netstage_core::quantity::Capacity;
 use netstage_core::time::Duration;
@@ -47,7 +47,7 @@ fn send(socket: &UdpSocket, size: usize, rate: u64, milliseconds: u64) -> u64 {
 fn a_round_trip_takes_twice_the_delay() {
     needs::namespaces();
     let (mut round_trips, report) =
-        Apart::new().emulate(line(100_000_000, Duration::from_millis(10)), |left, right| {
+        EmulatedPair::new().emulate(line(100_000_000, Duration::from_millis(10)), |left, right| {
             let (near, far) = (socket(left, 0), socket(right, 1));
             thread::scope(|scope| {
                 scope.spawn(|| {
@@ -81,7 +81,7 @@ fn a_round_trip_takes_twice_the_delay() {
 /// reported by the emulator.
 fn rate_error(rate: u64) -> (f64, f64) {
     let packets = rate / (1500 * 8);
-    let (received, report) = Apart::new().emulate(line(rate, Duration::from_millis(5)), |left, right| {
+    let (received, report) = EmulatedPair::new().emulate(line(rate, Duration::from_millis(5)), |left, right| {
         let (near, far) = (socket(left, 0), socket(right, 1));
         far.set_read_timeout(Some(time::Duration::from_millis(500))).unwrap();
         thread::scope(|scope| {
@@ -134,7 +134,7 @@ fn netem_is_available_if_the_kernel_has_it() {
     match netem::is_available().unwrap() {
         true => {
             let line = line(10_000_000, Duration::from_millis(5));
-            let netem::Stages { line, way } = netem::stages(&line).unwrap();
+            let netem::NetemStages { line, way } = netem::stages(&line).unwrap();
             for stage in [line, way] {
                 netlink.set_queue_discipline("lo", "netem", stage.options()).unwrap();
             }
@@ -150,8 +150,11 @@ fn measures_accuracy_at_full_load() {
     for (rate, size) in [(10_000_000, 1500), (100_000_000, 1500), (51_200_000, 128), (1_000_000_000, 1500)] {
         let packets = rate / (size * 8);
         // The buffer is large enough for a sender that is delayed by a busy machine.
-        let line = link::Config { buffer: Capacity::Packets(2000), ..line(rate, Duration::from_millis(5)) };
-        let ((), report) = Apart::new().emulate(line, |left, right| {
+        let line = link::LinkDirectionConfig {
+            buffer: Capacity::Packets(2000),
+            ..line(rate, Duration::from_millis(5))
+        };
+        let ((), report) = EmulatedPair::new().emulate(line, |left, right| {
             let (near, _far) = (socket(left, 0), socket(right, 1));
             Grants::request(Rank::Traffic);
             send(&near, size as usize, packets * 101 / 100, 4000);

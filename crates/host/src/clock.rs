@@ -18,7 +18,7 @@ pub fn realtime_ns() -> u64 {
 
 /// Returns the offset of the wall clock from the monotonic clock in nanoseconds. Read it for each batch,
 /// because the wall clock may be set.
-pub fn realtime_ahead_ns() -> i128 {
+pub fn realtime_offset_ns() -> i128 {
     read_offset().0
 }
 
@@ -110,7 +110,7 @@ pub fn identity() -> String {
 }
 
 /// Returns whether this identity is that of the clock of this process.
-pub fn is_ours(identity_text: &str) -> bool {
+pub fn is_own_clock(identity_text: &str) -> bool {
     !identity_text.is_empty() && identity_text == identity()
 }
 
@@ -140,7 +140,7 @@ impl Epoch {
     }
 
     /// Returns the start delayed by this duration.
-    pub fn later(self, by: Duration) -> Epoch {
+    pub fn delayed_by(self, by: Duration) -> Epoch {
         Epoch(self.0.saturating_add(by.0))
     }
 }

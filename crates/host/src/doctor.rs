@@ -50,7 +50,7 @@ impl Finding {
     }
 
     /// Records the result of a probe. The remedy is used if the probe failed.
-    fn tried<E: ToString>(mut self, tried: Result<String, E>, remedy: impl Into<String>) -> Finding {
+    fn with_result<E: ToString>(mut self, tried: Result<String, E>, remedy: impl Into<String>) -> Finding {
         match tried {
             Ok(detail) => (self.present, self.detail) = (true, detail),
             Err(error) => (self.detail, self.remedy) = (error.to_string(), remedy.into()),

@@ -4,11 +4,11 @@ use tokio::sync::watch;
 
 /// Handle that requests the shutdown of a daemon, for example from a signal handler's thread.
 #[derive(Clone, Debug, Default)]
-pub struct Ender(watch::Sender<bool>);
+pub struct DaemonShutdown(watch::Sender<bool>);
 
-impl Ender {
+impl DaemonShutdown {
     /// Requests the shutdown. Work in progress is completed; clients are disconnected.
-    pub fn end(&self) {
+    pub fn request(&self) {
         self.0.send_replace(true);
     }
 
@@ -18,7 +18,7 @@ impl Ender {
     }
 
     /// Returns whether shutdown was requested.
-    pub fn has_ended(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         *self.0.borrow()
     }
 }

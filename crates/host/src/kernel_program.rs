@@ -8,7 +8,7 @@ use std::io;
 
 /// Error that makes a BPF program unusable.
 #[derive(Debug)]
-pub enum Error {
+pub enum BpfError {
     /// The kernel rejects the program.
     Load(EbpfError),
     /// The program cannot be attached or run.
@@ -17,40 +17,40 @@ pub enum Error {
     Maps(io::Error),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for BpfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Load(error) => write!(f, "the kernel cannot load the BPF program: {error}"),
-            Error::Program(error) => write!(f, "the BPF program cannot be run: {error}"),
-            Error::Maps(error) => write!(f, "the maps of the BPF program cannot be read: {error}"),
+            BpfError::Load(error) => write!(f, "the kernel cannot load the BPF program: {error}"),
+            BpfError::Program(error) => write!(f, "the BPF program cannot be run: {error}"),
+            BpfError::Maps(error) => write!(f, "the maps of the BPF program cannot be read: {error}"),
         }
     }
 }
 
-impl std::error::Error for Error {
+impl std::error::Error for BpfError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Load(error) => Some(error),
-            Error::Program(error) => Some(error),
-            Error::Maps(error) => Some(error),
+            BpfError::Load(error) => Some(error),
+            BpfError::Program(error) => Some(error),
+            BpfError::Maps(error) => Some(error),
         }
     }
 }
 
-impl From<EbpfError> for Error {
-    fn from(error: EbpfError) -> Error {
-        Error::Load(error)
+impl From<EbpfError> for BpfError {
+    fn from(error: EbpfError) -> BpfError {
+        BpfError::Load(error)
     }
 }
 
-impl From<MapError> for Error {
-    fn from(error: MapError) -> Error {
-        Error::Load(EbpfError::MapError(error))
+impl From<MapError> for BpfError {
+    fn from(error: MapError) -> BpfError {
+        BpfError::Load(EbpfError::MapError(error))
     }
 }
 
-impl From<ProgramError> for Error {
-    fn from(error: ProgramError) -> Error {
-        Error::Program(error)
+impl From<ProgramError> for BpfError {
+    fn from(error: ProgramError) -> BpfError {
+        BpfError::Program(error)
     }
 }

@@ -4,7 +4,7 @@
 
 /// Returns free whole pages to the system, for use after a large structure was built from a larger one. It
 /// walks over all free memory, which takes some milliseconds per 100 MB.
-pub fn give_back() {
+pub fn release_unused() {
     // SAFETY: it affects only memory the allocator holds as free.
     #[cfg(target_env = "gnu")]
     unsafe {

@@ -5,7 +5,7 @@
 
 pub mod scheme;
 
-use crate::obstacle::Obstacle;
+use crate::obstacle::StartupError;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
@@ -22,16 +22,16 @@ const MAX_REQUEST_BYTES: usize = 8 << 10;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns all current metrics, or `None` during shutdown.
-pub type Source = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+pub type MetricsSource = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// Serves `/metrics` until shutdown, on the current runtime.
 pub async fn listen(
     address: SocketAddr,
-    source: Source,
+    source: MetricsSource,
     mut closing: watch::Receiver<bool>,
-) -> Result<(), Obstacle> {
+) -> Result<(), StartupError> {
     let listener = TcpListener::bind(address).await.map_err(|error| {
-        Obstacle::new(
+        StartupError::new(
             format!("metrics cannot be served on {address}: {error}"),
             "give `metrics` a free address of this machine",
         )
@@ -56,7 +56,7 @@ pub async fn listen(
 }
 
 /// Answers the one request of a connection, which suffices because scrapers connect rarely.
-async fn answer(mut stream: TcpStream, source: Source) -> io::Result<()> {
+async fn answer(mut stream: TcpStream, source: MetricsSource) -> io::Result<()> {
     let mut request = Vec::with_capacity(1 << 10);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         if request.len() > MAX_REQUEST_BYTES || stream.read_buf(&mut request).await? == 0 {
@@ -74,7 +74,7 @@ async fn answer(mut stream: TcpStream, source: Source) -> io::Result<()> {
         (false, _) => ("404 Not Found", "metrics are at /metrics\n".into()),
     };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).await?;
@@ -83,7 +83,7 @@ async fn answer(mut stream: TcpStream, source: Source) -> io::Result<()> {
 }
 
 /// Content type of a page.
-pub const CONTENT: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Text of a page under construction.
 #[derive(Debug)]
@@ -94,10 +94,10 @@ impl Page {
     pub fn new(component: &str, uptime: Duration) -> Page {
         let mut page = Page(String::new());
         let info = format!("netstage_{component}_info");
-        page.head(&info, "gauge", "Always 1; the label is the version.");
+        page.begin_metric(&info, "gauge", "Always 1; the label is the version.");
         page.sample(&info, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
         let help = "Time since the start.";
-        page.one(&format!("netstage_{component}_uptime_seconds"), "gauge", help, uptime.as_secs_f64());
+        page.metric(&format!("netstage_{component}_uptime_seconds"), "gauge", help, uptime.as_secs_f64());
         page
     }
 
@@ -107,7 +107,7 @@ impl Page {
     }
 
     /// Starts a metric.
-    pub fn head(&mut self, name: &str, kind: &str, help: &str) {
+    pub fn begin_metric(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
@@ -121,8 +121,8 @@ impl Page {
     }
 
     /// Adds a metric with one sample.
-    pub fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
-        self.head(name, kind, help);
+    pub fn metric(&mut self, name: &str, kind: &str, help: &str, value: f64) {
+        self.begin_metric(name, kind, help);
         self.sample(name, &[], value);
     }
 }

@@ -68,7 +68,7 @@ impl Grants {
 
 /// Returns the calling thread to ordinary scheduling once it has no deadlines, so that its final summary does
 /// not delay real-time threads.
-pub fn step_back() {
+pub fn leave_realtime() {
     let _ = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, Normal(Other));
 }
 
@@ -77,7 +77,7 @@ const KEEPALIVE_NICENESS: i32 = -10;
 
 /// Gives the calling thread priority over ordinary ones, if permitted. Late keepalives stop traffic elsewhere,
 /// and the machine may be busy because of the very agents that wait for them.
-pub fn go_ahead() -> bool {
+pub fn raise_priority() -> bool {
     setpriority_process(None, KEEPALIVE_NICENESS).is_ok()
 }
 
@@ -86,15 +86,17 @@ pub fn go_ahead() -> bool {
 /// A halted processor takes microseconds to resume; in a virtual machine, it waits until the host schedules it.
 /// docs/live.md has figures.
 #[derive(Debug)]
-pub struct Awake(#[expect(dead_code, reason = "the request ends when the file is closed")] File);
+pub struct IdleStatePrevention(
+    #[expect(dead_code, reason = "the request ends when the file is closed")] File,
+);
 
-impl Awake {
+impl IdleStatePrevention {
     /// Requests it; returns `None` without the permission, which only root has.
-    pub fn request() -> Option<Awake> {
+    pub fn request() -> Option<IdleStatePrevention> {
         const NO_LATENCY_US: i32 = 0;
         let mut file = OpenOptions::new().write(true).open("/dev/cpu_dma_latency").ok()?;
         file.write_all(&NO_LATENCY_US.to_ne_bytes()).ok()?;
-        Some(Awake(file))
+        Some(IdleStatePrevention(file))
     }
 }
 
@@ -107,7 +109,7 @@ mod tests {
     fn a_raised_priority_applies_to_one_thread() {
         let niceness = || rustix::process::getpriority_process(None).unwrap();
         let before = niceness();
-        let (granted, raised) = std::thread::spawn(move || (go_ahead(), niceness())).join().unwrap();
+        let (granted, raised) = std::thread::spawn(move || (raise_priority(), niceness())).join().unwrap();
         assert_eq!(raised, if granted { KEEPALIVE_NICENESS } else { before });
         assert_eq!(niceness(), before, "other threads are unchanged");
     }
@@ -118,7 +120,7 @@ mod tests {
         let policy = || thread_schedule_policy().unwrap();
         let thread = std::thread::spawn(move || {
             let (grants, granted) = (Grants::request(Rank::Links), policy());
-            step_back();
+            leave_realtime();
             (grants, granted, policy())
         });
         let (grants, granted, after) = thread.join().unwrap();

@@ -30,7 +30,7 @@ impl Signals {
 
     /// Returns a channel of the results of [`wait`](Signals::wait), which a separate thread sends until the
     /// process ends.
-    pub fn told(self) -> io::Result<UnboundedReceiver<bool>> {
+    pub fn into_channel(self) -> io::Result<UnboundedReceiver<bool>> {
         let (sender, receiver) = unbounded_channel();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             while let Ok(reload) = self.wait() {

@@ -44,14 +44,14 @@ impl std::error::Error for BindError {}
 
 /// Listening socket, removed on drop.
 #[derive(Debug)]
-pub struct Socket {
+pub struct ControlSocket {
     path: PathBuf,
     listener: Option<UnixListener>,
 }
 
-impl Socket {
+impl ControlSocket {
     /// Creates the socket. A stale one of a killed process is replaced.
-    pub fn bind(path: &Path) -> Result<Socket, BindError> {
+    pub fn bind(path: &Path) -> Result<ControlSocket, BindError> {
         let socket_error = |reason: String| BindError::Socket { path: path.to_owned(), reason };
         if path.as_os_str().len() > MAX_PATH {
             return Err(socket_error(format!("the path is longer than {MAX_PATH} bytes")));
@@ -64,7 +64,7 @@ impl Socket {
             other => other,
         };
         let listener = listener.map_err(|error| socket_error(error.to_string()))?;
-        let socket = Socket { path: path.to_owned(), listener: Some(listener) };
+        let socket = ControlSocket { path: path.to_owned(), listener: Some(listener) };
         fs::set_permissions(path, Permissions::from_mode(0o600))
             .map_err(|error| socket_error(error.to_string()))?;
         Ok(socket)
@@ -83,7 +83,7 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -115,14 +115,14 @@ mod tests {
     #[test]
     fn a_stale_socket_is_replaced_but_one_in_use_is_not() {
         let path = path("stale");
-        let first = Socket::bind(&path).unwrap();
-        assert_eq!(Socket::bind(&path).unwrap_err(), BindError::InUse(path.clone()));
+        let first = ControlSocket::bind(&path).unwrap();
+        assert_eq!(ControlSocket::bind(&path).unwrap_err(), BindError::InUse(path.clone()));
         drop(first);
         assert!(!path.exists());
 
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "the socket is stale, as a killed agent leaves it");
-        drop(Socket::bind(&path).unwrap());
+        drop(ControlSocket::bind(&path).unwrap());
         assert!(!path.exists());
     }
 
@@ -130,14 +130,14 @@ mod tests {
     fn a_file_that_is_not_a_socket_is_kept() {
         let path = path("file");
         fs::write(&path, "precious").unwrap();
-        assert_eq!(Socket::bind(&path).unwrap_err(), BindError::NotASocket(path.clone()));
+        assert_eq!(ControlSocket::bind(&path).unwrap_err(), BindError::NotASocket(path.clone()));
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn a_path_that_is_too_long_is_reported() {
-        let error = Socket::bind(&path(&"x".repeat(200))).unwrap_err();
+        let error = ControlSocket::bind(&path(&"x".repeat(200))).unwrap_err();
         assert!(error.to_string().contains("longer than 107 bytes"), "{error}");
     }
 }

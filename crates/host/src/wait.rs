@@ -24,17 +24,17 @@ const POLL_NS: u64 = 50_000;
 const TURN_NS: u64 = 40_000;
 const TURNS_SAVED: u64 = 32;
 /// Parameters of a precise waiter: the margin settles where one sleep in twenty overruns.
-const PRECISE: SpinLaw = SpinLaw {
+const PRECISE: SpinParameters = SpinParameters {
     step_up_ns: 2_000,
     step_down_ns: 100,
     margin_ns: (2_000, 80_000),
     share: 5,
-    most_saved_ns: 2_000_000,
+    max_saved_ns: 2_000_000,
 };
 
 /// Parameters for learning the margin and for limiting the spinning.
 #[derive(Clone, Copy, Debug)]
-pub struct SpinLaw {
+pub struct SpinParameters {
     /// Increase of the margin when a sleep overran it.
     pub step_up_ns: u64,
     /// Decrease of the margin when a sleep did not overrun it.
@@ -44,13 +44,13 @@ pub struct SpinLaw {
     /// Spinning is limited to one nanosecond in this many.
     pub share: u64,
     /// Maximum spinning time that is saved up.
-    pub most_saved_ns: u64,
+    pub max_saved_ns: u64,
 }
 
 /// Learned lateness of sleeps, and the remaining spinning time.
 #[derive(Debug)]
 pub struct Spin {
-    law: SpinLaw,
+    law: SpinParameters,
     margin_ns: u64,
     saved_ns: u64,
     refilled_ns: u64,
@@ -58,14 +58,14 @@ pub struct Spin {
 
 impl Spin {
     /// Starts with this margin and saved spinning time.
-    pub fn new(law: SpinLaw, margin_ns: u64, saved_ns: u64) -> Spin {
+    pub fn new(law: SpinParameters, margin_ns: u64, saved_ns: u64) -> Spin {
         Spin { law, margin_ns, saved_ns, refilled_ns: monotonic_ns() }
     }
 
     /// Adds the spinning time earned until now.
     pub fn refill(&mut self, now_ns: u64) {
         let earned = now_ns.saturating_sub(self.refilled_ns) / self.law.share;
-        self.saved_ns = (self.saved_ns + earned).min(self.law.most_saved_ns);
+        self.saved_ns = (self.saved_ns + earned).min(self.law.max_saved_ns);
         self.refilled_ns = now_ns;
     }
 
@@ -86,7 +86,7 @@ impl Spin {
     }
 
     /// Spins until the given time, using up saved time; `from_ns` is now.
-    pub fn until(&mut self, moment_ns: u64, from_ns: u64) {
+    pub fn spin_until(&mut self, moment_ns: u64, from_ns: u64) {
         let mut now = from_ns;
         while now < moment_ns {
             std::hint::spin_loop();
@@ -118,7 +118,7 @@ impl Waiter {
     }
 
     /// Creates a waiter that takes at most one turn per interval, and is late by up to that interval.
-    pub fn sparing(turn_ns: u64) -> io::Result<Waiter> {
+    pub fn economical(turn_ns: u64) -> io::Result<Waiter> {
         Waiter::new(None, turn_ns, 0)
     }
 
@@ -184,7 +184,7 @@ impl Waiter {
                 spin.learn(woken.saturating_sub(wake));
             }
             if margin.is_some() {
-                spin.until(target, woken);
+                spin.spin_until(target, woken);
             }
         }
         Ok(())
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_waiter_never_wakes_early() {
-        for mut waiter in [Waiter::precise().unwrap(), Waiter::sparing(250_000).unwrap()] {
+        for mut waiter in [Waiter::precise().unwrap(), Waiter::economical(250_000).unwrap()] {
             let mut ready = Vec::new();
             for microseconds in [0, 10, 100, 1000, 3000] {
                 let due = monotonic_ns() + microseconds * 1000;
@@ -228,7 +228,7 @@ mod tests {
     fn the_rate_of_turns_is_limited() {
         for (mut waiter, turn_ns, saved) in [
             (Waiter::precise().unwrap(), TURN_NS, TURNS_SAVED),
-            (Waiter::sparing(250_000).unwrap(), 250_000, 0),
+            (Waiter::economical(250_000).unwrap(), 250_000, 0),
         ] {
             let start = monotonic_ns();
             for _ in 0..saved + 200 {

@@ -6,7 +6,7 @@ mod pair;
 use netstage_harness::{needs, skip, within};
 use netstage_host::netns::multicast::MulticastRoutes;
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
-use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::{Namespace, ethtool, spawn_in};
 use pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use std::fs;
@@ -64,7 +64,7 @@ fn links_have_the_requested_properties() {
     assert_eq!(names, ["lo", "left0"]);
     let link = netlink.link("left0").unwrap();
     assert_eq!((link.mtu, link.mac, link.up), (9000, Some(LEFT_MAC), true));
-    assert_eq!(ethtool::offloads_on(&pair.left, "left0").unwrap(), Vec::<String>::new());
+    assert_eq!(ethtool::enabled_offloads(&pair.left, "left0").unwrap(), Vec::<String>::new());
     netlink.set_down("left0").unwrap();
     assert!(!netlink.link("left0").unwrap().up);
     netlink.delete_link("left0").unwrap();
@@ -97,7 +97,7 @@ fn routes_apply_their_gateway_and_metrics() {
         };
         let destination = (far, length);
         let preferred_source = Some(own);
-        let route = Route { destination, gateway: Some(gateway), link, preferred_source, metrics };
+        let route = StaticRoute { destination, gateway: Some(gateway), link, preferred_source, metrics };
         netlink.add_route(&route).unwrap();
         let error = netlink.add_route(&route).unwrap_err();
         assert_eq!(error.source.kind(), io::ErrorKind::AlreadyExists, "{error}");
@@ -174,7 +174,7 @@ fn an_error_names_the_request() {
     let end = |name| VethEnd { namespace: &namespace, name, mac: RIGHT_MAC };
     let error = create_veth(end("same"), end("same"), VethOptions::default()).unwrap_err();
     assert_eq!(error.source.kind(), io::ErrorKind::AlreadyExists, "{error}");
-    let error = ethtool::offloads_off(&namespace, "a name longer than any interface's").unwrap_err();
+    let error = ethtool::disable_offloads(&namespace, "a name longer than any interface's").unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
 }
 
@@ -226,7 +226,7 @@ fn nothing_remains_after_kill_9() {
     assert!(is_held(left) && is_held(right));
     let mut host = Netlink::open(&Namespace::of_this_thread().unwrap()).unwrap();
     let is_of_stage =
-        |link: &netstage_host::netns::netlink::Link| ["left0", "right0"].contains(&link.name.as_str());
+        |link: &netstage_host::netns::netlink::NetworkLink| ["left0", "right0"].contains(&link.name.as_str());
     assert!(!host.links().unwrap().iter().any(is_of_stage), "no link of the stage exists on the host");
     stage.kill().unwrap();
     stage.wait().unwrap();

@@ -9,7 +9,7 @@ mod pair;
 
 use netstage_harness::{needs, skip};
 use netstage_host::netns::Namespace;
-use netstage_host::ports::Port;
+use netstage_host::ports::FramePort;
 use netstage_host::ports::af_packet::AfPacket;
 use netstage_host::ports::af_xdp::AfXdp;
 use nix::poll::{PollFd, PollFlags, poll};
@@ -24,13 +24,13 @@ const DURATION: Duration = Duration::from_secs(1);
 /// Frames between two flushes.
 const BATCH: usize = 64;
 
-type Open = fn(&Namespace, &str) -> io::Result<Box<dyn Port + Send>>;
+type Open = fn(&Namespace, &str) -> io::Result<Box<dyn FramePort + Send>>;
 
-fn af_packet(namespace: &Namespace, link: &str) -> io::Result<Box<dyn Port + Send>> {
+fn af_packet(namespace: &Namespace, link: &str) -> io::Result<Box<dyn FramePort + Send>> {
     Ok(Box::new(AfPacket::open(namespace, link, Default::default())?))
 }
 
-fn af_xdp(namespace: &Namespace, link: &str) -> io::Result<Box<dyn Port + Send>> {
+fn af_xdp(namespace: &Namespace, link: &str) -> io::Result<Box<dyn FramePort + Send>> {
     Ok(Box::new(AfXdp::open(namespace, link, Default::default())?))
 }
 
@@ -41,19 +41,19 @@ fn processor_time_ns() -> u64 {
 }
 
 /// Result of one side: frames and processor time.
-struct Work {
+struct PortWork {
     frames: u64,
     processor_ns: u64,
 }
 
-impl Work {
+impl PortWork {
     fn ns_per_frame(&self) -> u64 {
         self.processor_ns / self.frames.max(1)
     }
 }
 
 /// Keeps at most `window` frames unreceived, so that none need be lost.
-fn send(port: &mut dyn Port, length: usize, window: u64, received: &AtomicU64) -> Work {
+fn send(port: &mut dyn FramePort, length: usize, window: u64, received: &AtomicU64) -> PortWork {
     let mut frame = [&RIGHT_MAC[..], &LEFT_MAC, &[0x88, 0xb5]].concat();
     frame.resize(length, 0);
     let (start, processor) = (Instant::now(), processor_time_ns());
@@ -66,10 +66,10 @@ fn send(port: &mut dyn Port, length: usize, window: u64, received: &AtomicU64) -
         frames += (0..BATCH).map_while(|_| port.send(&frame).unwrap().then_some(())).count() as u64;
         frames -= port.flush().unwrap() as u64;
     }
-    Work { frames, processor_ns: processor_time_ns() - processor }
+    PortWork { frames, processor_ns: processor_time_ns() - processor }
 }
 
-fn receive(port: &mut dyn Port, ended: &AtomicBool, received: &AtomicU64) -> Work {
+fn receive(port: &mut dyn FramePort, ended: &AtomicBool, received: &AtomicU64) -> PortWork {
     let processor = processor_time_ns();
     let mut frames = 0;
     loop {
@@ -78,7 +78,7 @@ fn receive(port: &mut dyn Port, ended: &AtomicBool, received: &AtomicU64) -> Wor
         received.store(frames + port_missed(port, count), Ordering::Relaxed);
         if count == 0 {
             if ended.load(Ordering::Relaxed) {
-                return Work { frames, processor_ns: processor_time_ns() - processor };
+                return PortWork { frames, processor_ns: processor_time_ns() - processor };
             }
             let fd = port.fd().unwrap();
             poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], 10_u8).unwrap();
@@ -87,7 +87,7 @@ fn receive(port: &mut dyn Port, ended: &AtomicBool, received: &AtomicU64) -> Wor
 }
 
 /// Requested only when idle, because it is a system call.
-fn port_missed(port: &mut dyn Port, count: usize) -> u64 {
+fn port_missed(port: &mut dyn FramePort, count: usize) -> u64 {
     if count == 0 { port.missed() } else { 0 }
 }
 

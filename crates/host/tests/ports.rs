@@ -4,14 +4,14 @@
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
-use netstage_harness::{Folder, needs, skip};
+use netstage_harness::{TemporaryFolder, needs, skip};
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::{Namespace, Netlink, ethtool};
-use netstage_host::ports::af_packet::{AfPacket, Options};
+use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use netstage_host::ports::af_xdp::{self, AfXdp};
-use netstage_host::ports::pcapng::{Captured, Replay};
-use netstage_host::ports::tun::{Layer, Tun};
-use netstage_host::ports::{Port, ring};
+use netstage_host::ports::pcapng::{CapturingPort, ReplayPort};
+use netstage_host::ports::tun::{Tun, TunLayer};
+use netstage_host::ports::{FramePort, ring};
 use netstage_wire::{ip, tcp};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pair::{LEFT_MAC, Pair, RIGHT_MAC};
@@ -36,7 +36,7 @@ fn frames(count: u32) -> Vec<Vec<u8>> {
     (0..count).map(|number| frame(number, 60 + (number as usize * 97) % 1455)).collect()
 }
 
-fn send_all(port: &mut dyn Port, frames: &[Vec<u8>]) {
+fn send_all(port: &mut dyn FramePort, frames: &[Vec<u8>]) {
     for frame in frames {
         if !port.send(frame).unwrap() {
             assert_eq!(port.flush().unwrap(), 0);
@@ -47,13 +47,13 @@ fn send_all(port: &mut dyn Port, frames: &[Vec<u8>]) {
 }
 
 /// Waits until the port is readable (true) or a timeout expires.
-fn wait(port: &dyn Port) -> bool {
+fn wait(port: &dyn FramePort) -> bool {
     let fd = port.fd().unwrap();
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::from(100_u8)).unwrap() > 0
 }
 
 /// Receives `count` frames with their arrival times.
-fn receive(port: &mut dyn Port, count: usize) -> Vec<(Vec<u8>, u64)> {
+fn receive(port: &mut dyn FramePort, count: usize) -> Vec<(Vec<u8>, u64)> {
     let mut all = Vec::new();
     let start = Instant::now();
     while all.len() < count {
@@ -66,7 +66,7 @@ fn receive(port: &mut dyn Port, count: usize) -> Vec<(Vec<u8>, u64)> {
 }
 
 /// Checks properties common to all connected ports.
-fn frames_in_are_frames_out(from: &mut dyn Port, to: &mut dyn Port) {
+fn frames_in_are_frames_out(from: &mut dyn FramePort, to: &mut dyn FramePort) {
     let sent = frames(500);
     let before = monotonic_ns();
     let mut received = Vec::new();
@@ -92,7 +92,7 @@ fn frames_in_are_frames_out(from: &mut dyn Port, to: &mut dyn Port) {
 }
 
 /// Returns the error of a port that has lost its interface.
-fn loss(port: &mut dyn Port) -> std::io::Error {
+fn loss(port: &mut dyn FramePort) -> std::io::Error {
     for _ in 0..100 {
         wait(port);
         if let Err(error) = port.receive(64, &mut |_| {}) {
@@ -102,19 +102,19 @@ fn loss(port: &mut dyn Port) -> std::io::Error {
     panic!("no error");
 }
 
-fn packet_ports(options: Options) -> (Pair, AfPacket, AfPacket) {
+fn packet_ports(options: AfPacketOptions) -> (Pair, AfPacket, AfPacket) {
     let pair = Pair::new(Default::default());
     let (left, right) =
         (packet_port(&pair.left, "left0", options), packet_port(&pair.right, "right0", options));
     (pair, left, right)
 }
 
-fn packet_port(namespace: &Namespace, link: &str, options: Options) -> AfPacket {
+fn packet_port(namespace: &Namespace, link: &str, options: AfPacketOptions) -> AfPacket {
     AfPacket::open(namespace, link, options).unwrap()
 }
 
 /// Frames pass unchanged in both directions.
-fn frames_pass(left: &mut dyn Port, right: &mut dyn Port) {
+fn frames_pass(left: &mut dyn FramePort, right: &mut dyn FramePort) {
     frames_in_are_frames_out(left, right);
     frames_in_are_frames_out(right, left);
 }
@@ -129,7 +129,7 @@ fn ring_carries_frames() {
     assert_eq!(loss_without_wait(&mut right).kind(), ErrorKind::NotFound);
 }
 
-fn loss_without_wait(port: &mut dyn Port) -> std::io::Error {
+fn loss_without_wait(port: &mut dyn FramePort) -> std::io::Error {
     port.receive(1, &mut |_| {}).unwrap_err()
 }
 
@@ -141,7 +141,7 @@ fn ring_counts_missed_frames() {
 }
 
 fn af_packet_carries_frames() {
-    let (_pair, mut left, mut right) = packet_ports(Options::default());
+    let (_pair, mut left, mut right) = packet_ports(AfPacketOptions::default());
     frames_pass(&mut left, &mut right);
     // Twice around the ring.
     for _ in 0..50 {
@@ -151,7 +151,7 @@ fn af_packet_carries_frames() {
 }
 
 fn af_packet_keeps_vlan_tags() {
-    let (_pair, mut left, mut right) = packet_ports(Options::default());
+    let (_pair, mut left, mut right) = packet_ports(AfPacketOptions::default());
     let mut tagged = frame(1, 200);
     tagged.splice(12..12, [0x81, 0x00, 0x60, 0x05]);
     let mut twice = tagged.clone();
@@ -163,7 +163,7 @@ fn af_packet_keeps_vlan_tags() {
 }
 
 fn af_packet_refuses_frames_of_invalid_length() {
-    let (_pair, mut left, mut right) = packet_ports(Options::default());
+    let (_pair, mut left, mut right) = packet_ports(AfPacketOptions::default());
     for unfit in [frame(0, 3000), frame(0, 1600), frame(0, 5)] {
         assert!(left.send(&unfit).unwrap());
     }
@@ -173,7 +173,7 @@ fn af_packet_refuses_frames_of_invalid_length() {
 }
 
 fn af_packet_counts_missed_frames() {
-    let (pair, mut left, mut right) = packet_ports(Options { receive_frames: 100 });
+    let (pair, mut left, mut right) = packet_ports(AfPacketOptions { receive_frames: 100 });
     let sent = frames(2000);
     send_all(&mut left, &sent);
     let taken = receive(&mut right, 100);
@@ -192,7 +192,7 @@ fn af_packet_counts_missed_frames() {
 }
 
 fn af_packet_reports_that_its_interface_is_down_or_gone() {
-    let (pair, mut left, mut right) = packet_ports(Options::default());
+    let (pair, mut left, mut right) = packet_ports(AfPacketOptions::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
     netlink.set_down("left0").unwrap();
     let error = loss(&mut left);
@@ -212,12 +212,12 @@ fn af_packet_reports_that_its_interface_is_down_or_gone() {
         assert!(port.send(&frame(0, 60)).unwrap());
         assert!(port.flush().is_err());
     }
-    let error = AfPacket::open(&pair.left, "left0", Options::default()).unwrap_err();
+    let error = AfPacket::open(&pair.left, "left0", AfPacketOptions::default()).unwrap_err();
     assert!(error.to_string().contains("left0"), "{error}");
 }
 
 /// Opens an AF_XDP port; skips the test if this process or kernel cannot.
-fn xdp_port(namespace: &Namespace, link: &str, options: af_xdp::Options) -> AfXdp {
+fn xdp_port(namespace: &Namespace, link: &str, options: af_xdp::AfXdpOptions) -> AfXdp {
     match AfXdp::open(namespace, link, options) {
         Ok(port) => port,
         Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
@@ -244,15 +244,15 @@ fn af_xdp_carries_frames() {
 fn af_xdp_and_af_packet_interoperate() {
     let pair = Pair::new(Default::default());
     let mut left = xdp_port(&pair.left, "left0", Default::default());
-    let mut right = AfPacket::open(&pair.right, "right0", Options::default()).unwrap();
+    let mut right = AfPacket::open(&pair.right, "right0", AfPacketOptions::default()).unwrap();
     frames_pass(&mut left, &mut right);
 }
 
 fn af_xdp_counts_missed_frames() {
     let pair = Pair::new(Default::default());
-    let options = af_xdp::Options { receive_frames: 64, send_frames: 4096, receives: true };
+    let options = af_xdp::AfXdpOptions { receive_frames: 64, send_frames: 4096, receives: true };
     let mut right = xdp_port(&pair.right, "right0", options);
-    let mut left = AfPacket::open(&pair.left, "left0", Options::default()).unwrap();
+    let mut left = AfPacket::open(&pair.left, "left0", AfPacketOptions::default()).unwrap();
     // Fewer than the driver's capacity, so that the driver loses none.
     let sent = frames(200);
     send_all(&mut left, &sent);
@@ -268,7 +268,7 @@ fn af_xdp_counts_missed_frames() {
 
 fn af_xdp_survives_a_flood() {
     let pair = Pair::new(Default::default());
-    let options = af_xdp::Options { receive_frames: 64, send_frames: 1024, receives: true };
+    let options = af_xdp::AfXdpOptions { receive_frames: 64, send_frames: 1024, receives: true };
     let mut left = xdp_port(&pair.left, "left0", options);
     let mut right = xdp_port(&pair.right, "right0", options);
     let ended = AtomicBool::new(false);
@@ -303,8 +303,8 @@ fn af_xdp_restores_its_interface() {
     let second = AfXdp::open(&pair.right, "right0", Default::default()).unwrap_err();
     assert!(second.to_string().contains("right0"), "{second}");
     drop(port);
-    let mut left = AfPacket::open(&pair.left, "left0", Options::default()).unwrap();
-    let mut right = AfPacket::open(&pair.right, "right0", Options::default()).unwrap();
+    let mut left = AfPacket::open(&pair.left, "left0", AfPacketOptions::default()).unwrap();
+    let mut right = AfPacket::open(&pair.right, "right0", AfPacketOptions::default()).unwrap();
     frames_in_are_frames_out(&mut left, &mut right);
     let mut port = xdp_port(&pair.right, "right0", Default::default());
     Netlink::open(&pair.left).unwrap().delete_link("left0").unwrap();
@@ -318,7 +318,7 @@ fn af_xdp_restores_its_interface() {
 /// passed to its interface.
 fn transfer(pair: &Pair, bytes: usize) -> (Vec<Vec<u8>>, u64) {
     let kernel_packets = || Netlink::open(&pair.left).unwrap().link("left0").unwrap().statistics.sent_packets;
-    let mut port = AfPacket::open(&pair.right, "right0", Options::default()).unwrap();
+    let mut port = AfPacket::open(&pair.right, "right0", AfPacketOptions::default()).unwrap();
     let before = kernel_packets();
     let listener = pair.right.run(|| TcpListener::bind("[fd00::1]:80")).unwrap().unwrap();
     let mut client = pair.left.run(|| TcpStream::connect("[fd00::1]:80")).unwrap().unwrap();
@@ -346,7 +346,7 @@ fn af_packet_performs_the_offloads_of_its_peer() {
 
     let features =
         ["tx-tcp6-segmentation", "tx-checksum-ip-generic", "tx-generic-segmentation", "tx-scatter-gather"];
-    ethtool::switch_on(&pair.left, "left0", &features.map(String::from)).unwrap();
+    ethtool::enable_features(&pair.left, "left0", &features.map(String::from)).unwrap();
     let (frames, kernel_packets) = transfer(&pair, BYTES);
     assert!(kernel_packets < frames.len() as u64 / 2, "{kernel_packets} packets, {} frames", frames.len());
     let mut sequences = std::collections::BTreeSet::new();
@@ -370,14 +370,14 @@ fn af_packet_performs_the_offloads_of_its_peer() {
 }
 
 /// Reflects datagrams sent to 10.9.0.2. Swapping addresses and ports leaves all checksums valid.
-fn reflect_through(layer: Layer) {
+fn reflect_through(layer: TunLayer) {
     let namespace = Namespace::new().unwrap();
     let mut tun = Tun::create(&namespace, "tun0", layer).unwrap();
     let mut netlink = Netlink::open(&namespace).unwrap();
     netlink.set_up("tun0").unwrap();
     netlink.add_address("tun0", [10, 9, 0, 1].into(), 24).unwrap();
-    if layer == Layer::Ethernet {
-        netlink.add_neighbour("tun0", [10, 9, 0, 2].into(), LEFT_MAC).unwrap();
+    if layer == TunLayer::Ethernet {
+        netlink.add_neighbor("tun0", [10, 9, 0, 2].into(), LEFT_MAC).unwrap();
     }
     netlink.wait_until_ready("tun0").unwrap();
     let socket = namespace.run(|| UdpSocket::bind("10.9.0.1:9")).unwrap().unwrap();
@@ -416,17 +416,17 @@ fn reflect_through(layer: Layer) {
 fn tun_and_tap_reach_the_kernel() {
     needs::namespaces();
     needs::kernel("/dev/net/tun", std::path::Path::new("/dev/net/tun").exists());
-    reflect_through(Layer::Ip);
-    reflect_through(Layer::Ethernet);
+    reflect_through(TunLayer::Ip);
+    reflect_through(TunLayer::Ethernet);
 }
 
 fn mpls_packets_pass_an_interface_without_ethernet() {
     needs::namespaces();
     needs::kernel("/dev/net/tun", std::path::Path::new("/dev/net/tun").exists());
     let namespace = Namespace::new().unwrap();
-    let mut tun = Tun::create(&namespace, "tun0", Layer::Ip).unwrap();
+    let mut tun = Tun::create(&namespace, "tun0", TunLayer::Ip).unwrap();
     Netlink::open(&namespace).unwrap().set_up("tun0").unwrap();
-    let mut port = AfPacket::open(&namespace, "tun0", Options::default()).unwrap();
+    let mut port = AfPacket::open(&namespace, "tun0", AfPacketOptions::default()).unwrap();
     // A packet whose first bits are not an IP version must pass, too.
     for (kind, first) in [([0x88, 0x47], 0), ([0x88, 0x47], 0x45), ([0x08, 0x00], 0x45), ([0x86, 0xdd], 0x60)]
     {
@@ -439,7 +439,7 @@ fn mpls_packets_pass_an_interface_without_ethernet() {
 }
 
 /// Returns the next frame of this kind, skipping packets of the kernel.
-fn of_kind(port: &mut impl Port, kind: &[u8; 2]) -> Vec<Vec<u8>> {
+fn of_kind(port: &mut impl FramePort, kind: &[u8; 2]) -> Vec<Vec<u8>> {
     loop {
         let frames = receive(port, 1).into_iter().map(|(frame, _)| frame);
         let ours: Vec<Vec<u8>> = frames.filter(|frame| frame[12..14] == *kind && frame[15] == 9).collect();
@@ -450,10 +450,10 @@ fn of_kind(port: &mut impl Port, kind: &[u8; 2]) -> Vec<Vec<u8>> {
 }
 
 fn a_capture_is_replayed() {
-    let folder = Folder::new("captured");
+    let folder = TemporaryFolder::new("captured");
     let file = folder.join("captured.pcapng");
     let (mut left, right) = ring::pair(1000).unwrap();
-    let mut captured = Captured::new(right, &file, "right0").unwrap();
+    let mut captured = CapturingPort::new(right, &file, "right0").unwrap();
     let start = monotonic_ns();
     let sent = frames(200);
     for (number, frame) in sent.iter().enumerate() {
@@ -465,7 +465,7 @@ fn a_capture_is_replayed() {
     assert_eq!(receive(&mut left, 50).len(), 50);
     drop(captured.finish().unwrap());
 
-    let mut replay = Replay::open(&file, 5_000).unwrap();
+    let mut replay = ReplayPort::open(&file, 5_000).unwrap();
     let mut replayed = Vec::new();
     while !replay.has_ended() {
         replay.receive(7, &mut |received| replayed.push((received.frame.to_vec(), received.at_ns))).unwrap();
@@ -491,16 +491,16 @@ fn a_capture_is_replayed() {
 }
 
 fn replay_waits_until_frames_are_due() {
-    let folder = Folder::new("due");
+    let folder = TemporaryFolder::new("due");
     let file = folder.join("due.pcapng");
     let (mut left, right) = ring::pair(10).unwrap();
-    let mut captured = Captured::new(right, &file, "right0").unwrap();
+    let mut captured = CapturingPort::new(right, &file, "right0").unwrap();
     left.send_at(b"now", 1_000_000_000);
     left.send_at(b"in an hour", 3_601_000_000_000);
     left.flush().unwrap();
     receive(&mut captured, 2);
     captured.finish().unwrap();
-    let mut replay = Replay::open(&file, monotonic_ns()).unwrap();
+    let mut replay = ReplayPort::open(&file, monotonic_ns()).unwrap();
     let mut count = 0;
     replay.receive(10, &mut |received| count += usize::from(received.frame == b"now")).unwrap();
     assert_eq!((count, replay.has_ended()), (1, false));
@@ -509,13 +509,13 @@ fn replay_waits_until_frames_are_due() {
 }
 
 fn a_broken_capture_and_a_full_disk_are_reported() {
-    let folder = Folder::new("broken");
+    let folder = TemporaryFolder::new("broken");
     let file = folder.join("broken.pcapng");
     std::fs::write(&file, b"\x0a\x0d\x0d\x0anot a capture, although it begins like one").unwrap();
-    let error = Replay::open(&file, 0).err().unwrap();
+    let error = ReplayPort::open(&file, 0).err().unwrap();
     assert!(error.to_string().contains("broken.pcapng"), "{error}");
     let (mut left, right) = ring::pair(10_000).unwrap();
-    let Ok(mut captured) = Captured::new(right, "/dev/full".as_ref(), "right0") else {
+    let Ok(mut captured) = CapturingPort::new(right, "/dev/full".as_ref(), "right0") else {
         skip("no /dev/full");
     };
     // More than the write buffer holds.

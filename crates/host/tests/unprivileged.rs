@@ -4,7 +4,7 @@
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
-use netstage_harness::{Folder, needs, skip};
+use netstage_harness::{TemporaryFolder, needs, skip};
 use netstage_host::netns::user::{Privileges, become_privileged, privileges};
 use pair::Pair;
 use std::net::UdpSocket;
@@ -32,7 +32,7 @@ fn a_network_is_created_without_privileges() {
     match privileges() {
         Privileges::Held => stage_as_nobody(),
         Privileges::UserNamespace => inside(Command::new(std::env::current_exe().unwrap())),
-        Privileges::Neither(forbidden) => skip(forbidden.to_string()),
+        Privileges::Unavailable(forbidden) => skip(forbidden.to_string()),
     }
 }
 
@@ -49,7 +49,7 @@ fn inside(mut command: Command) {
 
 fn stage_as_nobody() {
     // Other users may be unable to read the build folder.
-    let folder = Folder::new("unprivileged");
+    let folder = TemporaryFolder::new("unprivileged");
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
     let program = folder.program("inside", &std::fs::read(std::env::current_exe().unwrap()).unwrap());
     let mut command = Command::new(&program);
@@ -60,7 +60,7 @@ fn stage_as_nobody() {
 fn stage() -> ExitCode {
     match privileges() {
         Privileges::UserNamespace => become_privileged().expect("privileges() reported that it succeeds"),
-        Privileges::Neither(forbidden) => {
+        Privileges::Unavailable(forbidden) => {
             assert_eq!(become_privileged(), Err(forbidden.clone()));
             eprintln!("{forbidden}");
             return ExitCode::from(FORBIDDEN);

@@ -1,7 +1,7 @@
 //! Exit codes, and failures as text or JSON.
 
 use netstage_scenario::Errors;
-use netstage_study::{Error, OpenError, Record};
+use netstage_study::{OpenError, StoredRecord, StudyError};
 use serde_json::{Value, json};
 use std::fmt;
 use std::io::{self, Write as _};
@@ -28,7 +28,7 @@ pub const HELP: &str = "Exit codes: 0 success; 1 failure; 2 invalid usage or sce
 4 privilege or kernel feature missing; 5 measurement void; 130 interrupted (finished runs are kept)";
 
 /// Returns the exit code for a record.
-pub fn of(record: &Record) -> u8 {
+pub fn of(record: &StoredRecord) -> u8 {
     let data = &record.data;
     match (data.failures.is_empty(), data.void.is_empty(), data.passes()) {
         (false, _, _) => FAILED,
@@ -122,7 +122,7 @@ impl fmt::Display for Failure {
 
 impl From<Errors> for Failure {
     fn from(errors: Errors) -> Failure {
-        let problem = |p: &netstage_scenario::Problem| {
+        let problem = |p: &netstage_scenario::FileProblem| {
             json!({
                 "file": errors.source_of(p).name,
                 "line": p.line,
@@ -136,22 +136,22 @@ impl From<Errors> for Failure {
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
+impl From<StudyError> for Failure {
+    fn from(error: StudyError) -> Failure {
         let message = error.to_string();
         match error {
-            Error::Occupied { .. } => {
+            StudyError::Occupied { .. } => {
                 Failure::new(USAGE, "occupied", message).help("choose another folder with --out")
             }
-            Error::InUse { .. } => {
+            StudyError::InUse { .. } => {
                 Failure::new(USAGE, "in-use", message).help("choose another folder with --out")
             }
-            Error::Run { .. } => Failure::run(message),
-            Error::Unsupported(_) => Failure::new(USAGE, "unsupported", message),
-            Error::Missing { remedy, .. } => Failure::new(MISSING, "unable", message).help(remedy),
-            Error::Io { .. } => Failure::new(FAILED, "io", message)
+            StudyError::Run { .. } => Failure::run(message),
+            StudyError::Unsupported(_) => Failure::new(USAGE, "unsupported", message),
+            StudyError::Missing { remedy, .. } => Failure::new(MISSING, "unable", message).help(remedy),
+            StudyError::Io { .. } => Failure::new(FAILED, "io", message)
                 .help("finished runs are kept; repeat the command to resume"),
-            Error::Interrupted { .. } => {
+            StudyError::Interrupted { .. } => {
                 Failure::new(INTERRUPTED, "interrupted", message).help("repeat the command to resume")
             }
         }

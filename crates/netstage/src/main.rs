@@ -92,7 +92,7 @@ enum Real {
         #[arg(long)]
         run: Option<std::path::PathBuf>,
         /// Run without a PID namespace and stop when standard input closes; for hosts of a fleet
-        #[arg(long = custody::HERE, conflicts_with = "run")]
+        #[arg(long = custody::UNPRIVILEGED_OPTION, conflicts_with = "run")]
         here: bool,
         /// Program to run
         program: std::ffi::OsString,
@@ -146,8 +146,8 @@ fn real(command: Real) -> Result<u8, Failure> {
             Ok(exit::OK)
         }
         Real::Held { run, here, program, arguments } => match here {
-            true => custody::keep(&program, &arguments),
-            false => hold::hold(&program, &arguments, run.as_deref()),
+            true => custody::supervise(&program, &arguments),
+            false => hold::run_in_process_namespace(&program, &arguments, run.as_deref()),
         }
         .map_err(|e| Failure::run(format!("cannot run {}: {e}", program.display()))),
         Real::Measure(command) => cmd::measure::run(&command),

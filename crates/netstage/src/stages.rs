@@ -1,7 +1,7 @@
 //! The stages a scenario can run on, and the runner of each.
 
 use crate::exit::Failure;
-use netstage_study::{Runner, stage};
+use netstage_study::{PlanRunner, stage};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub struct StageOptions {
 }
 
 /// Name of a stage in records, default number of parallel runs, and runner.
-pub type Ready = (&'static str, usize, Box<Runner<'static>>);
+pub type Ready = (&'static str, usize, Box<PlanRunner<'static>>);
 
 /// Returns the simulator's runner, with one run per core.
 pub fn sim() -> Ready {
@@ -63,9 +63,9 @@ impl StageOptions {
 mod real {
     use super::{Ready, Stage, sim};
     use crate::exit::Failure;
-    use netstage_agent::fleet::Fleet;
+    use netstage_agent::fleet::FleetFolder;
     use netstage_stage::hosts;
-    use netstage_study::stage::{self, Backend, Means};
+    use netstage_study::stage::{self, Backend, EmulationSettings};
     use std::path::Path;
 
     /// Subfolder of the record for the output of failed programs.
@@ -119,11 +119,11 @@ mod real {
             Backend::Netem => "emu-netem",
             Backend::Mixed => "emu-mixed",
         };
-        Ok((name, 1, Box::new(stage::emu(Means { program, logs: out.join(LOGS), backend }))))
+        Ok((name, 1, Box::new(stage::emu(EmulationSettings { program, logs: out.join(LOGS), backend }))))
     }
 
     /// Returns the runner on the hosts of a fleet.
-    pub fn live(fleet: Fleet, out: &Path) -> Ready {
-        ("live", 1, Box::new(stage::live(hosts::Means::new(fleet, out))))
+    pub fn live(fleet: FleetFolder, out: &Path) -> Ready {
+        ("live", 1, Box::new(stage::live(hosts::FleetContext::new(fleet, out))))
     }
 }

@@ -1,7 +1,7 @@
 //! Reports as text for the terminal.
 
 use netstage_study::report::ReportData;
-use netstage_study::table::{Align, Table};
+use netstage_study::table::{Align, ReportTable};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ const WANTED: [&str; 5] = ["Results", "Tests", "Test verdicts", "Correlation wit
 /// Formats title, results, verdicts, warnings and the path of the HTML page.
 pub fn text(data: &ReportData, page: Option<&Path>) -> String {
     let mut out = format!("{}\n", data.title);
-    let wanted = |t: &&Table| WANTED.iter().any(|title| t.title.starts_with(title));
+    let wanted = |t: &&ReportTable| WANTED.iter().any(|title| t.title.starts_with(title));
     let shown = data.tables.iter().filter(wanted);
     for shown in shown {
         out.push('\n');
@@ -84,7 +84,7 @@ fn verdicts(out: &mut String, data: &ReportData) {
 }
 
 /// Formats a table with aligned columns.
-pub fn table(table: &Table) -> String {
+pub fn table(table: &ReportTable) -> String {
     let width = |column: usize| {
         let cells = table.rows.iter().map(|row| row[column].chars().count());
         cells.chain([table.columns[column].name.chars().count()]).max().unwrap_or(0)
@@ -115,14 +115,14 @@ pub fn table(table: &Table) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_study::table::Column;
+    use netstage_study::table::TableColumn;
 
     #[test]
     fn columns_are_aligned() {
-        let shown = Table {
-            columns: vec![Column::left("variant"), Column::right("F")],
+        let shown = ReportTable {
+            columns: vec![TableColumn::left("variant"), TableColumn::right("F")],
             rows: vec![vec!["with".into(), "0.95 ± 0.01 ✓".into()], vec!["no".into(), "–".into()]],
-            ..Table::default()
+            ..ReportTable::default()
         };
         assert_eq!(table(&shown), "variant              F\nwith     0.95 ± 0.01 ✓\nno                   –\n");
     }

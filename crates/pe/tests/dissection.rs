@@ -4,7 +4,7 @@
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
-use netstage_core::fair::wire::{Authentication, Querier, Times, answer};
+use netstage_core::fair::wire::{Authentication, Querier, ResponderTimes, answer};
 use netstage_core::fair::{Egress, Query};
 use netstage_core::time::Instant;
 use netstage_harness::skip;
@@ -12,9 +12,9 @@ use netstage_wire::checksum::checksum;
 use netstage_wire::ethernet::{self, Tag, ethertype};
 use netstage_wire::gach::{self, channel};
 use netstage_wire::ip::{Ecn, protocol, pseudo_header, v4, v6};
-use netstage_wire::loss_delay::Session;
-use netstage_wire::mpls::{self, Entry, Label};
-use netstage_wire::mpls_in_udp::{Outer, source_port};
+use netstage_wire::loss_delay::LossDelaySession;
+use netstage_wire::mpls::{self, LabelStackEntry, LabelValue};
+use netstage_wire::mpls_in_udp::{TunnelHeader, source_port};
 use netstage_wire::{icmp, tcp, udp};
 use pair::{LEFT_MAC, RIGHT_MAC};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
@@ -40,10 +40,10 @@ fn frame(tags: &[Tag], kind: u16, payload: &[u8]) -> Vec<u8> {
 
 fn with_labels(entries: &[(u32, u8, u8)], payload: &[u8]) -> Vec<u8> {
     let entry = |&(label, traffic_class, ttl): &(u32, u8, u8)| {
-        let label = Label::new(label).unwrap();
-        Entry { label, traffic_class, bottom: false, ttl }
+        let label = LabelValue::new(label).unwrap();
+        LabelStackEntry { label, traffic_class, bottom: false, ttl }
     };
-    let entries: Vec<Entry> = entries.iter().map(entry).collect();
+    let entries: Vec<LabelStackEntry> = entries.iter().map(entry).collect();
     let mut bytes = vec![0; entries.len() * mpls::ENTRY];
     mpls::write_stack(&entries, &mut bytes).unwrap();
     bytes.extend(payload);
@@ -51,7 +51,7 @@ fn with_labels(entries: &[(u32, u8, u8)], payload: &[u8]) -> Vec<u8> {
 }
 
 fn in_udp(ends: (IpAddr, IpAddr), has_checksum: bool, payload: &[u8]) -> Vec<u8> {
-    let outer = Outer {
+    let outer = TunnelHeader {
         source: ends.0,
         destination: ends.1,
         source_port: source_port(0xfeed),
@@ -126,22 +126,22 @@ fn clamped_syn() -> Vec<u8> {
 fn measurement() -> [Vec<u8>; 2] {
     let digest = |_: u8, bytes: &[u8]| Some([checksum(bytes) as u8; 16]);
     let authentication = Some(Authentication { key: 1, digest: &digest });
-    let mut querier = Querier::new(Session::from_bits(0x123_4567), EPOCH, true);
+    let mut querier = Querier::new(LossDelaySession::from_bits(0x123_4567), EPOCH, true);
     let mut query = vec![0; querier.query_length(true)];
     let asked = Query { sequence: 1, sent_at: Instant(1_000_000_007), packets_sent: (7 << 32) + 100 };
     querier.write(asked, authentication, &mut query).unwrap();
     let mut response = query.clone();
     let egress = Egress { packets: (7 << 32) + 93, bytes: 0, marked: 2 };
-    let times = Times { arrived_ns: EPOCH + 1_010_000_000, departs_ns: EPOCH + 1_010_020_000 };
+    let times = ResponderTimes { arrived_ns: EPOCH + 1_010_000_000, departs_ns: EPOCH + 1_010_020_000 };
     let length = answer(&mut response, &egress, 55, times, authentication).unwrap();
     assert_eq!(length, response.len());
     [query, response].map(|message| [&gach::header(channel::DIRECT_LOSS_DELAY)[..], &message].concat())
 }
 
 /// Frame, and the fields tshark must print for it. Several values of a field are joined by commas.
-type Expected<'a> = (Vec<u8>, &'a [(&'a str, &'a str)]);
+type ExpectedFrame<'a> = (Vec<u8>, &'a [(&'a str, &'a str)]);
 
-fn dissect(name: &str, frames: &[Expected]) {
+fn dissect(name: &str, frames: &[ExpectedFrame]) {
     let file = std::env::temp_dir().join(format!("netstage-{name}-{}.pcap", std::process::id()));
     let mut writer = PcapWriter::new(std::fs::File::create(&file).unwrap()).unwrap();
     for ((frame, _), at) in frames.iter().zip(1..) {

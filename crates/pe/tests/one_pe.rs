@@ -2,22 +2,22 @@
 //! all decisions: accepted and dropped packets, transmitted packets and queries, and each window to the last
 //! bit.
 
-use netstage_core::edge::{Event, Sent, Settings};
-use netstage_core::fair::{Config as Window, Control, Reference};
-use netstage_core::link::Link;
-use netstage_core::packet::{Ecn, Packet};
+use netstage_core::edge::{EdgeEvent, SentPacket, VpnFlowSettings};
+use netstage_core::fair::{I2vfcConfig as Window, VpnControl, WeightReference};
+use netstage_core::link::LinkDirection;
+use netstage_core::packet::{Ecn, QueuePacket};
 use netstage_core::quantity::BitRate;
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
-use netstage_core::traffic::Source;
+use netstage_core::traffic::PatternSource;
 use netstage_harness::needs;
 use netstage_host::clock::Epoch;
-use netstage_host::ports::Port as _;
-use netstage_host::ports::ring::{self, End};
-use netstage_pe::engine::Engine;
-use netstage_pe::engine::machine::{Interface, Machine, Peer};
+use netstage_host::ports::FramePort as _;
+use netstage_host::ports::ring::{self, RingPort};
+use netstage_pe::engine::PeEngine;
+use netstage_pe::engine::machine::{HostInterface, HostProperties, PeerProperties};
 use netstage_scenario::plan::Plan;
-use netstage_scenario::{Options, parse, pe};
+use netstage_scenario::{LoadOptions, parse, pe};
 use netstage_sim::Decisions;
 use netstage_wire::Encapsulation;
 use netstage_wire::ethernet::{self, Tag, ethertype};
@@ -134,7 +134,7 @@ traffic = { model = "on-off", rate = "4 Mbit/s", packet = "500 B", on = "1 s", o
 
 fn plan(encapsulation: &str) -> Plan {
     let text = SCENARIO.replace("ENCAPSULATION", encapsulation);
-    match parse("one-pe.toml", &text, None, &Options::default()) {
+    match parse("one-pe.toml", &text, None, &LoadOptions::default()) {
         Ok(scenario) => scenario.cells[0].plan.clone(),
         Err(errors) => panic!("{errors}"),
     }
@@ -171,9 +171,9 @@ fn entering(plan: &Plan) -> [Vec<usize>; 2] {
 }
 
 /// Returns the settings of a VPN, with the index of its reference in the router's list.
-fn settings(plan: &Plan, vpn: usize) -> Settings {
+fn settings(plan: &Plan, vpn: usize) -> VpnFlowSettings {
     let mut settings = plan.vpns[vpn].settings.clone();
-    if let Control::I2vfc(Window { reference: Reference::Vpn(index), .. }) = &mut settings.control {
+    if let VpnControl::I2vfc(Window { reference: WeightReference::Vpn(index), .. }) = &mut settings.control {
         assert_eq!(plan.vpns[*index].name, "red");
         *index = 0;
     }
@@ -181,7 +181,7 @@ fn settings(plan: &Plan, vpn: usize) -> Settings {
 }
 
 /// Returns the configuration of a side. VPN number k has VLAN 100 + k and label 1000 · (1 + side) + k.
-fn configured(plan: &Plan, side: usize) -> pe::Router {
+fn configured(plan: &Plan, side: usize) -> pe::PeConfig {
     let (own, far) = (&entering(plan)[side], 1 - side);
     let mut text = format!(
         "[pe]\ncore = [\"core\"]\n[peer.far]\ntunnel = {{ {} }}\nclamp_segment_size = false\n",
@@ -211,16 +211,16 @@ fn configured(plan: &Plan, side: usize) -> pe::Router {
     }
     if let Some(vpn) = own.iter().position(|vpn| plan.vpns[*vpn].name == "red") {
         let source = pe::ReferenceSource::Flow { vpn, peer: 0, publish_to: Vec::new() };
-        router.references = vec![pe::Reference { name: "red".into(), number: 1, source }];
+        router.references = vec![pe::ReferenceConfig { name: "red".into(), number: 1, source }];
     }
     router
 }
 
-fn machine() -> Machine {
+fn machine() -> HostProperties {
     let interfaces = ["customers", "core"].into_iter().zip(PORTS);
-    Machine {
-        interfaces: interfaces.map(|(name, mac)| (name.into(), Interface { mac, mtu: 1600 })).collect(),
-        peers: vec![Peer::default()],
+    HostProperties {
+        interfaces: interfaces.map(|(name, mac)| (name.into(), HostInterface { mac, mtu: 1600 })).collect(),
+        peers: vec![PeerProperties::default()],
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         session_seed: 1,
@@ -230,12 +230,12 @@ fn machine() -> Machine {
 
 /// Frame on a link, with its IP-layer size.
 #[derive(Clone)]
-struct Frame {
+struct LinkFrame {
     bytes: Vec<u8>,
     size: usize,
 }
 
-impl Packet for Frame {
+impl QueuePacket for LinkFrame {
     fn size(&self) -> u32 {
         self.size as u32
     }
@@ -252,7 +252,7 @@ impl Packet for Frame {
 }
 
 /// Builds a customer datagram of a flow on the circuit of its VPN. `flow` is its number among all flows.
-fn datagram(side: usize, vpn: usize, flow: usize, dscp: u8, payload: u64) -> Frame {
+fn datagram(side: usize, vpn: usize, flow: usize, dscp: u8, payload: u64) -> LinkFrame {
     let tags = [Tag { kind: ethertype::VLAN, vlan: 100 + vpn as u16, ..Tag::default() }];
     let kind = ethertype::IPV4;
     let header = ethernet::Header { destination: PORTS[0], source: CUSTOMER, tags: &tags, kind };
@@ -267,12 +267,12 @@ fn datagram(side: usize, vpn: usize, flow: usize, dscp: u8, payload: u64) -> Fra
     let ports = &mut packet[v4::HEADER..];
     ports[..2].copy_from_slice(&(2000 + flow as u16).to_be_bytes());
     ports[4..6].copy_from_slice(&((size - v4::HEADER) as u16).to_be_bytes());
-    Frame { bytes, size }
+    LinkFrame { bytes, size }
 }
 
 /// Member of a flow group.
-struct Sender {
-    source: Source,
+struct FlowGroupMember {
+    source: PatternSource,
     next: Option<(Instant, u64)>,
     stop: Instant,
     side: usize,
@@ -280,7 +280,7 @@ struct Sender {
     dscp: u8,
 }
 
-impl Sender {
+impl FlowGroupMember {
     fn advance(&mut self) {
         let Some((at, _)) = self.next else { return };
         self.next = self.source.next().map(|emission| (at + emission.gap, emission.bytes));
@@ -288,7 +288,7 @@ impl Sender {
     }
 }
 
-fn senders(plan: &Plan) -> Vec<Sender> {
+fn senders(plan: &Plan) -> Vec<FlowGroupMember> {
     let mut senders = Vec::new();
     for (index, group) in plan.flows.iter().enumerate() {
         let through = group.vpn.unwrap();
@@ -296,9 +296,9 @@ fn senders(plan: &Plan) -> Vec<Sender> {
         let position = |side: usize| entering[side].iter().position(|vpn| *vpn == through);
         let (side, vpn) = (0..2).find_map(|side| Some((side, position(side)?))).unwrap();
         for member in 0..group.count {
-            let stream = Stream::new(SEED, &format!("flow.{}", plan.flow_name(index, member)));
-            let mut sender = Sender {
-                source: Source::new(group.traffic.pattern().unwrap(), stream),
+            let stream = RandomStream::new(SEED, &format!("flow.{}", plan.flow_name(index, member)));
+            let mut sender = FlowGroupMember {
+                source: PatternSource::new(group.traffic.pattern().unwrap(), stream),
                 next: Some((group.start + group.stagger * member as u64, 0)),
                 stop: group.stop,
                 side,
@@ -313,33 +313,33 @@ fn senders(plan: &Plan) -> Vec<Sender> {
 }
 
 /// Engine, the far ends of its ports, and the links of its side: from its customers and to the other engine.
-struct Router {
-    engine: Engine<End>,
-    customers: End,
-    core: End,
-    links: [Link<Frame>; 2],
+struct RouterUnderTest {
+    engine: PeEngine<RingPort>,
+    customers: RingPort,
+    core: RingPort,
+    links: [LinkDirection<LinkFrame>; 2],
 }
 
-fn router(plan: &Plan, side: usize) -> Router {
+fn router(plan: &Plan, side: usize) -> RouterUnderTest {
     let (customer_port, customers) = ring::pair(1 << 16).unwrap();
     let (core_port, core) = ring::pair(1 << 16).unwrap();
     let ports = vec![core_port, customer_port];
-    let mut engine = Engine::new(&configured(plan, side), &machine(), ports).unwrap();
-    engine.set_way(0, Some((0, PORTS[1], 1600)));
+    let mut engine = PeEngine::new(&configured(plan, side), &machine(), ports).unwrap();
+    engine.set_peer_route(0, Some((0, PORTS[1], 1600)));
     engine.trace();
     let link = |name: &str, direction: usize| {
         let link = plan.links.iter().find(|link| link.name == name).unwrap();
-        Link::new(&link.directions[direction], Stream::new(SEED, name))
+        LinkDirection::new(&link.directions[direction], RandomStream::new(SEED, name))
     };
-    Router { engine, customers, core, links: [link(["a", "b"][side], 0), link("line", side)] }
+    RouterUnderTest { engine, customers, core, links: [link(["a", "b"][side], 0), link("line", side)] }
 }
 
-fn give(end: &mut End, now: Instant, frame: &[u8]) {
+fn give(end: &mut RingPort, now: Instant, frame: &[u8]) {
     end.send_at(frame, now.0);
     end.flush().unwrap();
 }
 
-fn taken(end: &mut End) -> Vec<Vec<u8>> {
+fn taken(end: &mut RingPort) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     end.receive(usize::MAX, &mut |received| frames.push(received.frame.to_vec())).unwrap();
     frames
@@ -350,7 +350,7 @@ fn by_engines(plan: &Plan) -> Vec<Decisions> {
     let mut routers = [router(plan, 0), router(plan, 1)];
     let mut senders = senders(plan);
     let (end, mut now) = (Instant::ZERO + plan.duration, Instant::ZERO);
-    let mut events: [Vec<Event>; 2] = Default::default();
+    let mut events: [Vec<EdgeEvent>; 2] = Default::default();
     while now <= end {
         for side in 0..2 {
             while let Some(arrival) = routers[side].links[0].poll_arrival(now) {
@@ -373,11 +373,11 @@ fn by_engines(plan: &Plan) -> Vec<Decisions> {
             taken(&mut router.customers);
             for bytes in taken(&mut router.core) {
                 let size = bytes.len() - ethernet::HEADER;
-                router.links[1].handle_packet(now, Frame { bytes, size });
+                router.links[1].handle_packet(now, LinkFrame { bytes, size });
             }
         }
         let timers = routers.iter().flat_map(|router| {
-            let links = router.links.iter().map(Link::poll_timeout);
+            let links = router.links.iter().map(LinkDirection::poll_timeout);
             links.chain([router.engine.poll_timeout()])
         });
         let emissions = senders.iter().filter_map(|sender| Some(sender.next?.0));
@@ -394,22 +394,24 @@ fn by_engines(plan: &Plan) -> Vec<Decisions> {
 
 /// Decision or input, without fields that differ between drivers.
 #[derive(Clone, Debug, PartialEq)]
-enum Step {
+enum TraceStep {
     Packet { at: u64, flow: u32, size: u32, class: u32, taken: bool },
     Reply { at: u64, flow: u32, sequence: u32, sent: u64, received: u64, window: u64 },
-    Sent { at: u64, sent: Sent },
+    Sent { at: u64, sent: SentPacket },
 }
 
-fn steps(decisions: &Decisions) -> Vec<Step> {
+fn steps(decisions: &Decisions) -> Vec<TraceStep> {
     let steps = decisions.events.iter().flat_map(|event| match event {
-        &Event::Packet { at, flow, size, class, taken, .. } => {
-            vec![Step::Packet { at, flow, size, class, taken }]
+        &EdgeEvent::Packet { at, flow, size, class, taken, .. } => {
+            vec![TraceStep::Packet { at, flow, size, class, taken }]
         }
-        &Event::Reply { at, flow, sequence, packets_sent: sent, received, window, .. } => {
+        &EdgeEvent::Reply { at, flow, sequence, packets_sent: sent, received, window, .. } => {
             let window = window.to_bits();
-            vec![Step::Reply { at, flow, sequence, sent, received, window }]
+            vec![TraceStep::Reply { at, flow, sequence, sent, received, window }]
         }
-        Event::Turn { at, sent, .. } => sent.iter().map(|sent| Step::Sent { at: *at, sent: *sent }).collect(),
+        EdgeEvent::Turn { at, sent, .. } => {
+            sent.iter().map(|sent| TraceStep::Sent { at: *at, sent: *sent }).collect()
+        }
         _ => Vec::new(),
     });
     steps.collect()
@@ -445,13 +447,13 @@ fn simulator_and_router_make_equal_decisions() {
         let (simulated, engines) = (simulated(&plan), by_engines(&plan));
         assert_eq!(difference(&simulated, &engines), None, "{encapsulation}");
         // Ensures that every kind of decision occurred.
-        let steps: Vec<Step> = simulated.iter().flat_map(steps).collect();
-        let count = |is_kind: &dyn Fn(&Step) -> bool| steps.iter().filter(|step| is_kind(step)).count();
-        let refused = count(&|step| matches!(step, Step::Packet { taken: false, .. }));
-        let queries = count(&|step| matches!(step, Step::Sent { sent: Sent::Query(..), .. }));
-        let data = count(&|step| matches!(step, Step::Sent { sent: Sent::Data(..), .. }));
-        let replies = count(&|step| matches!(step, Step::Reply { .. }));
-        let lost = count(&|step| matches!(step, Step::Reply { sent, received, .. } if sent > received));
+        let steps: Vec<TraceStep> = simulated.iter().flat_map(steps).collect();
+        let count = |is_kind: &dyn Fn(&TraceStep) -> bool| steps.iter().filter(|step| is_kind(step)).count();
+        let refused = count(&|step| matches!(step, TraceStep::Packet { taken: false, .. }));
+        let queries = count(&|step| matches!(step, TraceStep::Sent { sent: SentPacket::Query(..), .. }));
+        let data = count(&|step| matches!(step, TraceStep::Sent { sent: SentPacket::Data(..), .. }));
+        let replies = count(&|step| matches!(step, TraceStep::Reply { .. }));
+        let lost = count(&|step| matches!(step, TraceStep::Reply { sent, received, .. } if sent > received));
         let counts = [refused, queries, data, replies, lost];
         println!("{encapsulation}: dropped, queries, data, replies, replies with losses: {counts:?}");
         assert!(refused > 100 && queries > 1_000 && data > 10_000 && replies > 1_000, "{counts:?}");
@@ -463,12 +465,12 @@ fn a_setting_changed_in_one_of_them_is_detected() {
     needs::time(6);
     let plan = plan("mpls");
     let simulated = simulated(&plan);
-    type Change = fn(&mut Settings);
-    let changes: [(&str, Change); 5] = [
+    type SettingsChange = fn(&mut VpnFlowSettings);
+    let changes: [(&str, SettingsChange); 5] = [
         ("blue", |settings| settings.weight *= 1.0 + 1e-9),
         ("blue", |settings| settings.classes[0].codepoints.clear()),
         ("green-back", |settings| {
-            let Control::I2vfc(window) = &mut settings.control else { panic!("{settings:?}") };
+            let VpnControl::I2vfc(window) = &mut settings.control else { panic!("{settings:?}") };
             window.report_within = Duration::from_millis(250);
         }),
         ("red", |settings| settings.minimum = None),

@@ -4,25 +4,25 @@ pub use netstage_host::counter::Severity;
 
 /// Packets and their bytes, including the Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct PacketCount {
     /// Number of packets.
     pub packets: u64,
     /// Number of bytes.
     pub bytes: u64,
 }
 
-impl Count {
+impl PacketCount {
     pub(super) fn add(&mut self, bytes: usize) {
         self.packets += 1;
         self.bytes += bytes as u64;
     }
 }
 
-impl std::ops::Add for Count {
-    type Output = Count;
+impl std::ops::Add for PacketCount {
+    type Output = PacketCount;
 
-    fn add(self, other: Count) -> Count {
-        Count { packets: self.packets + other.packets, bytes: self.bytes + other.bytes }
+    fn add(self, other: PacketCount) -> PacketCount {
+        PacketCount { packets: self.packets + other.packets, bytes: self.bytes + other.bytes }
     }
 }
 

@@ -1,6 +1,6 @@
 //! ICMP errors about dropped packets, with the label stack of the packet (RFC 4950), and their rate limit.
 
-use netstage_core::forward::{Fault, Kind};
+use netstage_core::forward::{PacketProtocol, ReportableError};
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::icmp::{self, extension};
 use netstage_wire::ip::View;
@@ -29,9 +29,9 @@ impl Budget {
 }
 
 /// Returns the label stack of a received packet.
-pub(super) fn labels(kind: Kind, received: &[u8]) -> &[u8] {
+pub(super) fn labels(kind: PacketProtocol, received: &[u8]) -> &[u8] {
     match (kind, Stack::new(received)) {
-        (Kind::Mpls, Ok(stack)) => &received[..stack.payload_offset()],
+        (PacketProtocol::Mpls, Ok(stack)) => &received[..stack.payload_offset()],
         _ => &[],
     }
 }
@@ -41,8 +41,8 @@ pub(super) fn labels(kind: Kind, received: &[u8]) -> &[u8] {
 pub(super) fn answer(
     v4: Option<Ipv4Addr>,
     v6: Option<Ipv6Addr>,
-    kind: Kind,
-    fault: Fault,
+    kind: PacketProtocol,
+    fault: ReportableError,
     received: &[u8],
 ) -> Option<Vec<u8>> {
     let labels = labels(kind, received);
@@ -50,14 +50,14 @@ pub(super) fn answer(
     let mut answer = vec![0; icmp::MAX_V6];
     let length = match packet {
         View::V4(view) => match fault {
-            Fault::TtlExceeded => icmp::time_exceeded_v4(view.packet(), v4?, &mut answer),
-            Fault::NoRoute => icmp::no_route_v4(view.packet(), v4?, &mut answer),
-            Fault::TooBig(mtu) => icmp::fragmentation_needed(view.packet(), v4?, mtu, &mut answer),
+            ReportableError::TtlExceeded => icmp::time_exceeded_v4(view.packet(), v4?, &mut answer),
+            ReportableError::NoRoute => icmp::no_route_v4(view.packet(), v4?, &mut answer),
+            ReportableError::TooBig(mtu) => icmp::fragmentation_needed(view.packet(), v4?, mtu, &mut answer),
         },
         View::V6(view) => match fault {
-            Fault::TtlExceeded => icmp::time_exceeded_v6(view.packet(), v6?, &mut answer),
-            Fault::NoRoute => icmp::no_route_v6(view.packet(), v6?, &mut answer),
-            Fault::TooBig(mtu) => icmp::packet_too_big(view.packet(), v6?, mtu.into(), &mut answer),
+            ReportableError::TtlExceeded => icmp::time_exceeded_v6(view.packet(), v6?, &mut answer),
+            ReportableError::NoRoute => icmp::no_route_v6(view.packet(), v6?, &mut answer),
+            ReportableError::TooBig(mtu) => icmp::packet_too_big(view.packet(), v6?, mtu.into(), &mut answer),
         },
     };
     let mut length = length.ok()?;

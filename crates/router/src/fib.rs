@@ -9,23 +9,27 @@ mod interned;
 mod links;
 mod neighbours;
 
-use super::tables::{NextHop, NoRoom, Stations, Tables};
-use interned::Interned;
+use super::tables::{HopAddresses, NextHop, TableFull, Tables};
+use interned::InternedValues;
 pub(super) use neighbours::holds;
 use neighbours::host;
-use netstage_core::forward::lpm::Full;
-use netstage_core::forward::{Action, Hop, Incoming, MOST_LABELS, Model, Reserved};
-use netstage_host::ports::NO_STATION;
-use netstage_routing::source::path::{Change, Destination, Meaning, Neighbour, Path, Prefix};
+use netstage_core::forward::lpm::LpmFull;
+use netstage_core::forward::{
+    Hop, IncomingLabel, LabelOperation, MAX_LABELS, ReservedLabelError, TunnelModel,
+};
+use netstage_host::ports::NO_MAC;
+use netstage_routing::source::path::{
+    Destination, InterfaceNeighbor, LabelAction, RoutePath, SourceChange, TablePrefix,
+};
 use netstage_wire::ethernet::Mac;
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
 /// Reason to reject a change. The tables stay unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum FibError {
     /// The routing table is full.
     Full,
     /// The table of next hops or of targets is full.
@@ -38,40 +42,40 @@ pub enum Refused {
     Unknown,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for FibError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Full => f.write_str("the table is full"),
-            Refused::NoRoom => f.write_str("too many different next hops"),
-            Refused::TooManyLabels => write!(f, "more than {MOST_LABELS} labels to push"),
-            Refused::Reserved => f.write_str("the label is reserved"),
-            Refused::Unknown => f.write_str("unknown table or interface"),
+            FibError::Full => f.write_str("the table is full"),
+            FibError::NoRoom => f.write_str("too many different next hops"),
+            FibError::TooManyLabels => write!(f, "more than {MAX_LABELS} labels to push"),
+            FibError::Reserved => f.write_str("the label is reserved"),
+            FibError::Unknown => f.write_str("unknown table or interface"),
         }
     }
 }
 
-impl From<Full> for Refused {
-    fn from(_: Full) -> Refused {
-        Refused::Full
+impl From<LpmFull> for FibError {
+    fn from(_: LpmFull) -> FibError {
+        FibError::Full
     }
 }
 
-impl From<NoRoom> for Refused {
-    fn from(_: NoRoom) -> Refused {
-        Refused::NoRoom
+impl From<TableFull> for FibError {
+    fn from(_: TableFull) -> FibError {
+        FibError::NoRoom
     }
 }
 
-impl From<Reserved> for Refused {
-    fn from(_: Reserved) -> Refused {
-        Refused::Reserved
+impl From<ReservedLabelError> for FibError {
+    fn from(_: ReservedLabelError) -> FibError {
+        FibError::Reserved
     }
 }
 
 /// Interface of the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interface {
-    /// MAC address, or [`NO_STATION`] on links without MAC addresses.
+pub struct FibInterface {
+    /// MAC address, or [`NO_MAC`] on links without MAC addresses.
     pub mac: Mac,
     /// MTU of the link, bytes.
     pub mtu: u16,
@@ -83,7 +87,7 @@ pub struct Interface {
 
 /// Meaning of a label: a target, or a lookup in a routing table.
 #[derive(Clone, Copy, Debug)]
-enum Leads {
+enum LabelTarget {
     To(u32),
     Into(u32),
 }
@@ -91,34 +95,34 @@ enum Leads {
 /// Routes and labels of all sources, and the known neighbors.
 #[derive(Debug)]
 pub struct Fib {
-    interfaces: Vec<Interface>,
+    interfaces: Vec<FibInterface>,
     tables: u32,
-    model: Model,
+    model: TunnelModel,
     /// Interfaces that accept labels, one bit each.
     expected: u64,
-    hops: Interned<Path>,
+    hops: InternedValues<RoutePath>,
     /// Keyed by prefix, too, if prefixes are counted separately.
-    targets: Interned<(Destination, Option<Prefix>)>,
+    targets: InternedValues<(Destination, Option<TablePrefix>)>,
     counts_prefixes: bool,
     /// Interfaces with a link that is down, one bit each. Targets with several paths exclude paths over them.
     down: u64,
-    labels: BTreeMap<Label, Leads>,
-    neighbours: BTreeMap<Neighbour, Mac>,
+    labels: BTreeMap<LabelValue, LabelTarget>,
+    neighbours: BTreeMap<InterfaceNeighbor, Mac>,
     /// Prefixes of links, and routes to neighbors there that no source has defined.
-    on_link: BTreeMap<Prefix, u32>,
-    hosts: BTreeSet<Prefix>,
+    on_link: BTreeMap<TablePrefix, u32>,
+    hosts: BTreeSet<TablePrefix>,
 }
 
 impl Fib {
     /// Creates an empty FIB. Labels pushed use the tunnel model `model`.
-    pub fn new(interfaces: Vec<Interface>, tables: u32, model: Model) -> Fib {
+    pub fn new(interfaces: Vec<FibInterface>, tables: u32, model: TunnelModel) -> Fib {
         Fib {
             expected: links::expected(&interfaces),
             interfaces,
             tables,
             model,
-            hops: Interned::new(),
-            targets: Interned::new(),
+            hops: InternedValues::new(),
+            targets: InternedValues::new(),
             counts_prefixes: false,
             down: 0,
             labels: BTreeMap::new(),
@@ -134,13 +138,13 @@ impl Fib {
     }
 
     /// Applies a change to the tables.
-    pub fn apply(&mut self, tables: &mut Tables, change: &Change) -> Result<(), Refused> {
+    pub fn apply(&mut self, tables: &mut Tables, change: &SourceChange) -> Result<(), FibError> {
         match change {
-            Change::Route(prefix, Some(to)) => self.set_route(tables, *prefix, to),
-            Change::Route(prefix, None) => self.remove_route(tables, *prefix),
-            Change::Label(label, Some(meaning)) => self.set_label(tables, *label, meaning),
-            Change::Label(label, None) => {
-                tables.take_back(*label);
+            SourceChange::Route(prefix, Some(to)) => self.set_route(tables, *prefix, to),
+            SourceChange::Route(prefix, None) => self.remove_route(tables, *prefix),
+            SourceChange::Label(label, Some(meaning)) => self.set_label(tables, *label, meaning),
+            SourceChange::Label(label, None) => {
+                tables.remove_label(*label);
                 self.forget_label(*label);
                 Ok(())
             }
@@ -153,11 +157,11 @@ impl Fib {
     }
 
     /// Returns the labels from `first` on, and their meanings.
-    pub fn labels_from(&self, first: Label) -> impl Iterator<Item = (Label, Meaning)> {
+    pub fn labels_from(&self, first: LabelValue) -> impl Iterator<Item = (LabelValue, LabelAction)> {
         self.labels.range(first..).filter_map(|(label, leads)| {
             let meaning = match *leads {
-                Leads::To(target) => Meaning::Forward(self.destination(target)?.clone()),
-                Leads::Into(table) => Meaning::Pop { table },
+                LabelTarget::To(target) => LabelAction::Forward(self.destination(target)?.clone()),
+                LabelTarget::Into(table) => LabelAction::Pop { table },
             };
             Some((*label, meaning))
         })
@@ -168,12 +172,17 @@ impl Fib {
         self.labels.len()
     }
 
-    fn set_route(&mut self, tables: &mut Tables, prefix: Prefix, to: &Destination) -> Result<(), Refused> {
+    fn set_route(
+        &mut self,
+        tables: &mut Tables,
+        prefix: TablePrefix,
+        to: &Destination,
+    ) -> Result<(), FibError> {
         self.insert(tables, prefix, to)?;
         self.hosts.remove(&prefix);
         let before = self.on_link.remove(&prefix);
         if let Destination::Paths(paths) = to
-            && let [Path { interface, via: None, labels }] = &paths[..]
+            && let [RoutePath { interface, via: None, labels }] = &paths[..]
             && labels.is_empty()
             && prefix.1 != host(prefix.1.0)
         {
@@ -189,7 +198,7 @@ impl Fib {
         Ok(())
     }
 
-    fn remove_route(&mut self, tables: &mut Tables, prefix: Prefix) -> Result<(), Refused> {
+    fn remove_route(&mut self, tables: &mut Tables, prefix: TablePrefix) -> Result<(), FibError> {
         self.check(prefix.0)?;
         let was_link = self.on_link.remove(&prefix).is_some();
         self.hosts.remove(&prefix);
@@ -206,7 +215,7 @@ impl Fib {
         Ok(())
     }
 
-    fn insert(&mut self, tables: &mut Tables, prefix: Prefix, to: &Destination) -> Result<(), Refused> {
+    fn insert(&mut self, tables: &mut Tables, prefix: TablePrefix, to: &Destination) -> Result<(), FibError> {
         self.check(prefix.0)?;
         let own = self.counts_prefixes.then_some(prefix);
         let target = self.target(tables, to, own)?;
@@ -224,43 +233,53 @@ impl Fib {
         }
     }
 
-    fn set_label(&mut self, tables: &mut Tables, label: Label, meaning: &Meaning) -> Result<(), Refused> {
+    fn set_label(
+        &mut self,
+        tables: &mut Tables,
+        label: LabelValue,
+        meaning: &LabelAction,
+    ) -> Result<(), FibError> {
         let (action, target) = match meaning {
-            Meaning::Pop { table } => {
+            LabelAction::Pop { table } => {
                 self.check(*table)?;
-                (Action::Pop { table: *table }, None)
+                (LabelOperation::Pop { table: *table }, None)
             }
-            Meaning::Forward(to) => {
+            LabelAction::Forward(to) => {
                 let target = self.target(tables, to, None)?;
-                (Action::Swap { target }, Some(target))
+                (LabelOperation::Swap { target }, Some(target))
             }
         };
-        let incoming = Incoming { action, model: self.model, expected: self.expected };
-        if let Err(reserved) = tables.give(label, incoming) {
+        let incoming = IncomingLabel { action, model: self.model, expected: self.expected };
+        if let Err(reserved) = tables.assign_label(label, incoming) {
             target.into_iter().for_each(|target| self.release_target(target));
             return Err(reserved.into());
         }
         self.forget_label(label);
         let leads = match action {
-            Action::Swap { target } => Leads::To(target),
-            Action::Pop { table } => Leads::Into(table),
+            LabelOperation::Swap { target } => LabelTarget::To(target),
+            LabelOperation::Pop { table } => LabelTarget::Into(table),
         };
         self.labels.insert(label, leads);
         Ok(())
     }
 
-    fn forget_label(&mut self, label: Label) {
-        if let Some(Leads::To(target)) = self.labels.remove(&label) {
+    fn forget_label(&mut self, label: LabelValue) {
+        if let Some(LabelTarget::To(target)) = self.labels.remove(&label) {
             self.release_target(target);
         }
     }
 
-    fn check(&self, table: u32) -> Result<(), Refused> {
-        if table < self.tables { Ok(()) } else { Err(Refused::Unknown) }
+    fn check(&self, table: u32) -> Result<(), FibError> {
+        if table < self.tables { Ok(()) } else { Err(FibError::Unknown) }
     }
 
     /// Returns the number of a target and adds one user.
-    fn target(&mut self, tables: &mut Tables, to: &Destination, own: Option<Prefix>) -> Result<u32, Refused> {
+    fn target(
+        &mut self,
+        tables: &mut Tables,
+        to: &Destination,
+        own: Option<TablePrefix>,
+    ) -> Result<u32, FibError> {
         let key = (to.clone(), own);
         if let Some(number) = self.targets.find(&key) {
             return Ok(number);
@@ -303,7 +322,7 @@ impl Fib {
         }
     }
 
-    fn release_hops(&mut self, paths: &[Path]) {
+    fn release_hops(&mut self, paths: &[RoutePath]) {
         for path in paths {
             if let Some(number) = self.hops.number(path) {
                 self.hops.release(number);
@@ -312,13 +331,13 @@ impl Fib {
     }
 
     /// Returns the number of a hop and adds one user.
-    fn hop(&mut self, tables: &mut Tables, path: &Path) -> Result<u32, Refused> {
+    fn hop(&mut self, tables: &mut Tables, path: &RoutePath) -> Result<u32, FibError> {
         if let Some(number) = self.hops.find(path) {
             return Ok(number);
         }
-        let interface = self.interfaces.get(path.interface as usize).ok_or(Refused::Unknown)?;
+        let interface = self.interfaces.get(path.interface as usize).ok_or(FibError::Unknown)?;
         let hop = Hop::new(path.interface, interface.mtu, &path.labels, self.model)
-            .ok_or(Refused::TooManyLabels)?;
+            .ok_or(FibError::TooManyLabels)?;
         let next_hop = self.next_hop(path);
         let number = match self.hops.free() {
             Some(number) => {
@@ -331,13 +350,13 @@ impl Fib {
         Ok(number)
     }
 
-    fn next_hop(&self, path: &Path) -> NextHop {
+    fn next_hop(&self, path: &RoutePath) -> NextHop {
         let station = path.via.and_then(|via| self.neighbours.get(&(path.interface, via)));
         let from = self.interfaces[path.interface as usize].mac;
-        if from == NO_STATION {
-            return NextHop { via: path.via, stations: Some(Stations { to: NO_STATION, from }) };
+        if from == NO_MAC {
+            return NextHop { via: path.via, addresses: Some(HopAddresses { to: NO_MAC, from }) };
         }
-        NextHop { via: path.via, stations: station.map(|to| Stations { to: *to, from }) }
+        NextHop { via: path.via, addresses: station.map(|to| HopAddresses { to: *to, from }) }
     }
 }
 

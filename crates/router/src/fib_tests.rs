@@ -2,44 +2,51 @@
 
 use super::*;
 use crate::tables::Sizes;
-use netstage_core::forward::lpm::Shape;
-use netstage_core::forward::{Fault, Kind, Packet, Reason, Verdict};
+use netstage_core::forward::lpm::LpmShape;
+use netstage_core::forward::{
+    BufferedPacket, DropReason, ForwardingVerdict, PacketProtocol, ReportableError,
+};
 use netstage_wire::ip::{protocol, v4};
-use netstage_wire::mpls::Entry;
+use netstage_wire::mpls::LabelStackEntry;
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
 
 const NEIGHBOR_MAC: Mac = [2, 0, 0, 0, 9, 9];
 
 fn setup(hops: usize, targets: usize) -> (Fib, Tables) {
-    let interface = |last| Interface { mac: [2, 0, 0, 0, 0, last], mtu: 1500, table: 0, mpls: last < 2 };
-    let interfaces: Vec<Interface> = (0..3).map(interface).collect();
-    let shape = |rows| Shape { first: 16, rows };
+    let interface = |last| FibInterface { mac: [2, 0, 0, 0, 0, last], mtu: 1500, table: 0, mpls: last < 2 };
+    let interfaces: Vec<FibInterface> = (0..3).map(interface).collect();
+    let shape = |rows| LpmShape { first: 16, rows };
     let tables = vec![(shape(64), shape(64)), (shape(4), shape(4))];
     let table = interfaces.iter().map(|interface| interface.table).collect();
     let tables = Tables::new(Sizes { tables, targets, hops }, table, 1, None);
-    (Fib::new(interfaces, 2, Model::Uniform), tables)
+    (Fib::new(interfaces, 2, TunnelModel::Uniform), tables)
 }
 
-fn label(number: u32) -> Label {
-    Label::new(number).unwrap()
+fn label(number: u32) -> LabelValue {
+    LabelValue::new(number).unwrap()
 }
 
-fn prefix(text: &str) -> Prefix {
+fn prefix(text: &str) -> TablePrefix {
     let (address, length) = text.split_once('/').unwrap();
     (0, (address.parse().unwrap(), length.parse().unwrap()))
 }
 
-fn path(interface: u32, via: Option<[u8; 4]>, labels: &[u32]) -> Path {
-    Path { interface, via: via.map(IpAddr::from), labels: labels.iter().copied().map(label).collect() }
+fn path(interface: u32, via: Option<[u8; 4]>, labels: &[u32]) -> RoutePath {
+    RoutePath { interface, via: via.map(IpAddr::from), labels: labels.iter().copied().map(label).collect() }
 }
 
-fn to(path: Path) -> Option<Destination> {
+fn to(path: RoutePath) -> Option<Destination> {
     Some(Destination::Paths(vec![path]))
 }
 
 /// Returns the path of a packet with this address and these labels, received on an interface, or its verdict.
-fn found(tables: &Tables, labels: &[u32], address: [u8; 4], interface: u32) -> Result<Path, Verdict> {
+fn found(
+    tables: &Tables,
+    labels: &[u32],
+    address: [u8; 4],
+    interface: u32,
+) -> Result<RoutePath, ForwardingVerdict> {
     const ROOM: usize = 16;
     let mut packet = vec![0; v4::HEADER];
     (packet[0], packet[3], packet[8], packet[9]) = (0x45, v4::HEADER as u8, 64, protocol::UDP);
@@ -49,14 +56,14 @@ fn found(tables: &Tables, labels: &[u32], address: [u8; 4], interface: u32) -> R
     let mut bytes = vec![0; ROOM];
     for (depth, number) in labels.iter().enumerate() {
         let bottom = depth + 1 == labels.len();
-        bytes.extend(Entry { label: label(*number), traffic_class: 0, bottom, ttl: 9 }.to_bytes());
+        bytes.extend(LabelStackEntry { label: label(*number), traffic_class: 0, bottom, ttl: 9 }.to_bytes());
     }
     bytes.extend(packet);
-    let kind = if labels.is_empty() { Kind::V4 } else { Kind::Mpls };
-    match tables.forward(&mut Packet { bytes: &mut bytes, start: ROOM, kind }, interface) {
-        Verdict::Send { hop, .. } => {
+    let kind = if labels.is_empty() { PacketProtocol::V4 } else { PacketProtocol::Mpls };
+    match tables.forward(&mut BufferedPacket { bytes: &mut bytes, start: ROOM, kind }, interface) {
+        ForwardingVerdict::Send { hop, .. } => {
             let (hop, next_hop) = tables.hop(hop);
-            Ok(Path { interface: hop.interface, via: next_hop.via, labels: hop.labels().to_vec() })
+            Ok(RoutePath { interface: hop.interface, via: next_hop.via, labels: hop.labels().to_vec() })
         }
         verdict => Err(verdict),
     }
@@ -66,23 +73,32 @@ fn found(tables: &Tables, labels: &[u32], address: [u8; 4], interface: u32) -> R
 fn packets_follow_routes_and_labels() {
     let (mut fib, mut tables) = setup(8, 8);
     let first = path(1, Some([192, 0, 2, 1]), &[100]);
-    fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), to(first.clone()))).unwrap();
+    fib.apply(&mut tables, &SourceChange::Route(prefix("10.0.0.0/8"), to(first.clone()))).unwrap();
     assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Ok(first.clone()));
     // Replaces the route without a gap.
     let second = path(2, Some([192, 0, 2, 5]), &[]);
-    fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), to(second.clone()))).unwrap();
+    fib.apply(&mut tables, &SourceChange::Route(prefix("10.0.0.0/8"), to(second.clone()))).unwrap();
     assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Ok(second.clone()));
 
-    let swap = Meaning::Forward(to(first.clone()).unwrap());
-    fib.apply(&mut tables, &Change::Label(label(300), Some(swap))).unwrap();
+    let swap = LabelAction::Forward(to(first.clone()).unwrap());
+    fib.apply(&mut tables, &SourceChange::Label(label(300), Some(swap))).unwrap();
     assert_eq!(found(&tables, &[300], [10, 1, 1, 1], 0), Ok(first));
-    assert_eq!(found(&tables, &[300], [10, 1, 1, 1], 2), Err(Verdict::Drop(Reason::Unexpected)));
-    fib.apply(&mut tables, &Change::Label(label(300), Some(Meaning::Pop { table: 0 }))).unwrap();
+    assert_eq!(
+        found(&tables, &[300], [10, 1, 1, 1], 2),
+        Err(ForwardingVerdict::Drop(DropReason::Unexpected))
+    );
+    fib.apply(&mut tables, &SourceChange::Label(label(300), Some(LabelAction::Pop { table: 0 }))).unwrap();
     assert_eq!(found(&tables, &[300], [10, 1, 1, 1], 0), Ok(second));
-    fib.apply(&mut tables, &Change::Label(label(300), None)).unwrap();
-    assert_eq!(found(&tables, &[300], [10, 1, 1, 1], 0), Err(Verdict::Drop(Reason::UnknownLabel)));
-    fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), None)).unwrap();
-    assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Err(Verdict::Refuse(Fault::NoRoute)));
+    fib.apply(&mut tables, &SourceChange::Label(label(300), None)).unwrap();
+    assert_eq!(
+        found(&tables, &[300], [10, 1, 1, 1], 0),
+        Err(ForwardingVerdict::Drop(DropReason::UnknownLabel))
+    );
+    fib.apply(&mut tables, &SourceChange::Route(prefix("10.0.0.0/8"), None)).unwrap();
+    assert_eq!(
+        found(&tables, &[], [10, 1, 1, 1], 0),
+        Err(ForwardingVerdict::Reject(ReportableError::NoRoute))
+    );
     assert_eq!((fib.hops.all().count(), fib.targets.all().count()), (0, 0));
 }
 
@@ -90,32 +106,38 @@ fn packets_follow_routes_and_labels() {
 fn neighbors_are_resolved_as_next_hops_and_on_their_link() {
     let (mut fib, mut tables) = setup(8, 8);
     let near = (1, IpAddr::from([192, 0, 2, 1]));
-    fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), to(path(1, Some([192, 0, 2, 1]), &[100]))))
-        .unwrap();
-    assert!(fib.neighbours().eq([(near, None)]));
-    fib.set_neighbour(&mut tables, near, Some(NEIGHBOR_MAC));
+    fib.apply(
+        &mut tables,
+        &SourceChange::Route(prefix("10.0.0.0/8"), to(path(1, Some([192, 0, 2, 1]), &[100]))),
+    )
+    .unwrap();
+    assert!(fib.neighbors().eq([(near, None)]));
+    fib.set_neighbor(&mut tables, near, Some(NEIGHBOR_MAC));
     let (_, next_hop) = tables.hop(0);
-    assert_eq!(next_hop.stations, Some(Stations { to: NEIGHBOR_MAC, from: [2, 0, 0, 0, 0, 1] }));
+    assert_eq!(next_hop.addresses, Some(HopAddresses { to: NEIGHBOR_MAC, from: [2, 0, 0, 0, 0, 1] }));
     // When the prefix of its link is added later, the neighbor gets a host route.
-    fib.apply(&mut tables, &Change::Route(prefix("192.0.2.0/24"), to(path(1, None, &[])))).unwrap();
+    fib.apply(&mut tables, &SourceChange::Route(prefix("192.0.2.0/24"), to(path(1, None, &[])))).unwrap();
     assert_eq!(found(&tables, &[], [192, 0, 2, 1], 0), Ok(path(1, Some([192, 0, 2, 1]), &[])));
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(1, None, &[])));
-    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
+    fib.set_neighbor(&mut tables, (1, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(1, Some([192, 0, 2, 7]), &[])));
     // A route from a source overrides the host route.
     let elsewhere = path(2, Some([203, 0, 113, 1]), &[]);
-    fib.apply(&mut tables, &Change::Route(prefix("192.0.2.7/32"), to(elsewhere.clone()))).unwrap();
-    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), None);
-    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
+    fib.apply(&mut tables, &SourceChange::Route(prefix("192.0.2.7/32"), to(elsewhere.clone()))).unwrap();
+    fib.set_neighbor(&mut tables, (1, [192, 0, 2, 7].into()), None);
+    fib.set_neighbor(&mut tables, (1, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(elsewhere));
-    fib.apply(&mut tables, &Change::Route(prefix("192.0.2.7/32"), None)).unwrap();
+    fib.apply(&mut tables, &SourceChange::Route(prefix("192.0.2.7/32"), None)).unwrap();
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(1, Some([192, 0, 2, 7]), &[])));
     // Removing the prefix of the link removes the host routes.
-    fib.apply(&mut tables, &Change::Route(prefix("192.0.2.0/24"), None)).unwrap();
-    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Err(Verdict::Refuse(Fault::NoRoute)));
-    fib.set_neighbour(&mut tables, near, None);
+    fib.apply(&mut tables, &SourceChange::Route(prefix("192.0.2.0/24"), None)).unwrap();
+    assert_eq!(
+        found(&tables, &[], [192, 0, 2, 7], 0),
+        Err(ForwardingVerdict::Reject(ReportableError::NoRoute))
+    );
+    fib.set_neighbor(&mut tables, near, None);
     let (_, next_hop) = tables.hop(0);
-    assert_eq!(next_hop.stations, None);
+    assert_eq!(next_hop.addresses, None);
 }
 
 #[test]
@@ -123,10 +145,10 @@ fn paths_follow_interface_changes() {
     let (mut fib, mut tables) = setup(8, 8);
     let paths = [path(1, Some([192, 0, 2, 1]), &[]), path(2, Some([203, 0, 113, 1]), &[])];
     let both = Some(Destination::Paths(paths.to_vec()));
-    fib.apply(&mut tables, &Change::Route(prefix("10.0.0.0/8"), both)).unwrap();
-    fib.apply(&mut tables, &Change::Route(prefix("11.0.0.0/8"), to(paths[0].clone()))).unwrap();
-    fib.apply(&mut tables, &Change::Label(label(300), Some(Meaning::Pop { table: 0 }))).unwrap();
-    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 1].into()), Some(NEIGHBOR_MAC));
+    fib.apply(&mut tables, &SourceChange::Route(prefix("10.0.0.0/8"), both)).unwrap();
+    fib.apply(&mut tables, &SourceChange::Route(prefix("11.0.0.0/8"), to(paths[0].clone()))).unwrap();
+    fib.apply(&mut tables, &SourceChange::Label(label(300), Some(LabelAction::Pop { table: 0 }))).unwrap();
+    fib.set_neighbor(&mut tables, (1, [192, 0, 2, 1].into()), Some(NEIGHBOR_MAC));
     // Of two paths, the one over a link that is up is used; if both are down, both are used, and packets
     // wait.
     let mut interfaces_used = |fib: &mut Fib, changes: &[(u32, bool)]| -> BTreeSet<u32> {
@@ -140,16 +162,22 @@ fn paths_follow_interface_changes() {
     assert_eq!(found(&tables, &[], [11, 0, 0, 1], 0), Ok(paths[0].clone()));
 
     // The MTU, MAC address and table change, and labels are no longer accepted.
-    let changed = Interface { mac: [2, 0, 0, 0, 0, 77], mtu: 9000, table: 1, mpls: false };
+    let changed = FibInterface { mac: [2, 0, 0, 0, 0, 77], mtu: 9000, table: 1, mpls: false };
     assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 1), Ok(paths[0].clone()));
     fib.set_interface(&mut tables, 1, changed);
     let (hop, next_hop) = tables.hop(0);
     assert_eq!(hop.mtu, 9000);
-    assert_eq!(next_hop.stations, Some(Stations { to: NEIGHBOR_MAC, from: changed.mac }));
-    assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 1), Err(Verdict::Drop(Reason::Unexpected)));
-    assert_eq!(found(&tables, &[], [11, 0, 0, 1], 1), Err(Verdict::Refuse(Fault::NoRoute)));
+    assert_eq!(next_hop.addresses, Some(HopAddresses { to: NEIGHBOR_MAC, from: changed.mac }));
+    assert_eq!(
+        found(&tables, &[300], [11, 0, 0, 1], 1),
+        Err(ForwardingVerdict::Drop(DropReason::Unexpected))
+    );
+    assert_eq!(
+        found(&tables, &[], [11, 0, 0, 1], 1),
+        Err(ForwardingVerdict::Reject(ReportableError::NoRoute))
+    );
     // A new interface accepts labels at once.
-    fib.set_interface(&mut tables, 3, Interface { table: 0, mpls: true, ..changed });
+    fib.set_interface(&mut tables, 3, FibInterface { table: 0, mpls: true, ..changed });
     assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 3), Ok(paths[0].clone()));
 }
 
@@ -160,13 +188,13 @@ fn counted_prefixes_have_separate_targets() {
     let destination = to(path(1, Some([192, 0, 2, 1]), &[]));
     let prefixes = ["10.0.0.0/8", "11.0.0.0/8"].map(prefix);
     for prefix in prefixes {
-        fib.apply(&mut tables, &Change::Route(prefix, destination.clone())).unwrap();
+        fib.apply(&mut tables, &SourceChange::Route(prefix, destination.clone())).unwrap();
     }
     let targets = prefixes.map(|(table, prefix)| tables.route(table, prefix).unwrap());
     assert_ne!(targets[0], targets[1]);
     assert_eq!(fib.destination(targets[0]), fib.destination(targets[1]));
     for prefix in prefixes {
-        fib.apply(&mut tables, &Change::Route(prefix, None)).unwrap();
+        fib.apply(&mut tables, &SourceChange::Route(prefix, None)).unwrap();
     }
     assert_eq!((fib.hops.all().count(), fib.targets.all().count()), (0, 0));
 }
@@ -175,9 +203,9 @@ fn counted_prefixes_have_separate_targets() {
 fn a_replaced_link_prefix_has_no_host_routes() {
     let (mut fib, mut tables) = setup(8, 8);
     let apply = |fib: &mut Fib, tables: &mut Tables, text, to| {
-        fib.apply(tables, &Change::Route(prefix(text), to)).unwrap();
+        fib.apply(tables, &SourceChange::Route(prefix(text), to)).unwrap();
     };
-    fib.set_neighbour(&mut tables, (1, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
+    fib.set_neighbor(&mut tables, (1, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
     apply(&mut fib, &mut tables, "192.0.2.0/24", to(path(1, None, &[])));
     apply(&mut fib, &mut tables, "192.0.2.0/25", to(path(1, None, &[])));
     let near = Ok(path(1, Some([192, 0, 2, 7]), &[]));
@@ -186,9 +214,9 @@ fn a_replaced_link_prefix_has_no_host_routes() {
     apply(&mut fib, &mut tables, "192.0.2.0/24", Some(Destination::Discard));
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), near);
     apply(&mut fib, &mut tables, "192.0.2.0/25", Some(Destination::Discard));
-    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Err(Verdict::Drop(Reason::Discarded)));
+    assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Err(ForwardingVerdict::Drop(DropReason::Discarded)));
     // With the same address on two links, the remaining link is used.
-    fib.set_neighbour(&mut tables, (2, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
+    fib.set_neighbor(&mut tables, (2, [192, 0, 2, 7].into()), Some(NEIGHBOR_MAC));
     apply(&mut fib, &mut tables, "192.0.2.0/24", to(path(2, None, &[])));
     apply(&mut fib, &mut tables, "192.0.2.0/25", None);
     assert_eq!(found(&tables, &[], [192, 0, 2, 7], 0), Ok(path(2, Some([192, 0, 2, 7]), &[])));
@@ -199,23 +227,23 @@ fn a_replaced_link_prefix_has_no_host_routes() {
 #[test]
 fn a_rejected_change_has_no_effect() {
     let (mut fib, mut tables) = setup(2, 2);
-    let paths: Vec<Path> = (1..4).map(|last| path(1, Some([192, 0, 2, last]), &[])).collect();
+    let paths: Vec<RoutePath> = (1..4).map(|last| path(1, Some([192, 0, 2, last]), &[])).collect();
     let mut apply = |tables: &mut Tables, change| fib.apply(tables, &change);
-    apply(&mut tables, Change::Route(prefix("10.0.0.0/8"), to(paths[0].clone()))).unwrap();
+    apply(&mut tables, SourceChange::Route(prefix("10.0.0.0/8"), to(paths[0].clone()))).unwrap();
     let all = Some(Destination::Paths(paths.clone()));
-    let change = Change::Route(prefix("10.0.0.0/8"), all);
-    assert_eq!(apply(&mut tables, change), Err(Refused::NoRoom));
-    let change = Change::Route(prefix("10.0.0.0/8"), to(path(7, Some([192, 0, 2, 1]), &[])));
-    assert_eq!(apply(&mut tables, change), Err(Refused::Unknown));
-    let change = Change::Route(prefix("10.0.0.0/8"), to(path(1, None, &[100, 101, 102, 103])));
-    assert_eq!(apply(&mut tables, change), Err(Refused::TooManyLabels));
-    let change = Change::Label(label(3), Some(Meaning::Forward(Destination::Discard)));
-    assert_eq!(apply(&mut tables, change), Err(Refused::Reserved));
-    let change = Change::Label(label(300), Some(Meaning::Pop { table: 2 }));
-    assert_eq!(apply(&mut tables, change), Err(Refused::Unknown));
+    let change = SourceChange::Route(prefix("10.0.0.0/8"), all);
+    assert_eq!(apply(&mut tables, change), Err(FibError::NoRoom));
+    let change = SourceChange::Route(prefix("10.0.0.0/8"), to(path(7, Some([192, 0, 2, 1]), &[])));
+    assert_eq!(apply(&mut tables, change), Err(FibError::Unknown));
+    let change = SourceChange::Route(prefix("10.0.0.0/8"), to(path(1, None, &[100, 101, 102, 103])));
+    assert_eq!(apply(&mut tables, change), Err(FibError::TooManyLabels));
+    let change = SourceChange::Label(label(3), Some(LabelAction::Forward(Destination::Discard)));
+    assert_eq!(apply(&mut tables, change), Err(FibError::Reserved));
+    let change = SourceChange::Label(label(300), Some(LabelAction::Pop { table: 2 }));
+    assert_eq!(apply(&mut tables, change), Err(FibError::Unknown));
     assert_eq!(found(&tables, &[], [10, 1, 1, 1], 0), Ok(paths[0].clone()));
     // The rejected changes used no entries.
-    apply(&mut tables, Change::Route(prefix("11.0.0.0/8"), to(paths[1].clone()))).unwrap();
+    apply(&mut tables, SourceChange::Route(prefix("11.0.0.0/8"), to(paths[1].clone()))).unwrap();
     assert_eq!(found(&tables, &[], [11, 1, 1, 1], 0), Ok(paths[1].clone()));
 }
 
@@ -241,7 +269,7 @@ proptest! {
         let mut stations = stations.into_iter();
         for (place, length, destination) in changes {
             let bits = u32::from_be_bytes([10, place, place << 6, place]) & u32::MAX << (32 - length);
-            let change = Change::Route((0, (Ipv4Addr::from(bits).into(), length)), destination.clone());
+            let change = SourceChange::Route((0, (Ipv4Addr::from(bits).into(), length)), destination.clone());
             prop_assert_eq!(fib.apply(&mut tables, &change), Ok(()));
             match destination {
                 Some(destination) => expected_routes.insert((length, bits), destination),
@@ -249,16 +277,16 @@ proptest! {
             };
             if let Some((interface, last, is_there)) = stations.next() {
                 let neighbour = (interface, IpAddr::from([192, 0, 2, last]));
-                fib.set_neighbour(&mut tables, neighbour, is_there.then_some(NEIGHBOR_MAC));
+                fib.set_neighbor(&mut tables, neighbour, is_there.then_some(NEIGHBOR_MAC));
             }
             for address in [[10, 0, 0, 0], [10, 1, 64, 1], [10, 2, 128, 2], [10, 3, 192, 3], [10, 3, 0, 0]] {
                 let bits = u32::from_be_bytes(address);
                 let longest = expected_routes.iter().rev().find(|((length, prefix), _)| prefix ^ (bits & u32::MAX << (32 - length)) == 0);
                 match (found(&tables, &[], address, 0), longest.map(|(_, destination)| destination)) {
                     (Ok(path), Some(Destination::Paths(paths))) => prop_assert!(paths.contains(&path)),
-                    (Err(Verdict::Local { .. }), Some(Destination::Local)) => {}
-                    (Err(Verdict::Drop(Reason::Discarded)), Some(Destination::Discard)) => {}
-                    (Err(Verdict::Refuse(Fault::NoRoute)), None) => {}
+                    (Err(ForwardingVerdict::Local { .. }), Some(Destination::Local)) => {}
+                    (Err(ForwardingVerdict::Drop(DropReason::Discarded)), Some(Destination::Discard)) => {}
+                    (Err(ForwardingVerdict::Reject(ReportableError::NoRoute)), None) => {}
                     (got, expected) => prop_assert!(false, "{:?} instead of {:?}", got, expected),
                 }
             }
@@ -267,7 +295,7 @@ proptest! {
             destinations.sort();
             destinations.dedup();
             prop_assert!(fib.targets.all().map(|((destination, _), _)| destination).eq(destinations.iter().copied()));
-            let paths: BTreeSet<&Path> = destinations
+            let paths: BTreeSet<&RoutePath> = destinations
                 .iter()
                 .filter_map(|destination| if let Destination::Paths(paths) = destination { Some(paths) } else { None })
                 .flatten()

@@ -1,23 +1,23 @@
 //! Layout of the tables in the maps of bpf/router.bpf.c: native-endian words. Each record has the layout of
 //! the C structure of the same name.
 
-use netstage_core::forward::{Action, Hop, Incoming, MOST_LABELS, Model, Target};
+use netstage_core::forward::{ForwardingTarget, Hop, IncomingLabel, LabelOperation, MAX_LABELS, TunnelModel};
 use netstage_wire::ethernet::Mac;
 
 /// Words per row of routes, which is one element of the map.
 pub(super) const ROW: usize = 256;
 /// Maximum number of hops per target.
-pub const MOST_HOPS: usize = 15;
+pub const MAX_HOPS: usize = 15;
 /// Maximum number of interfaces.
-pub const MOST_PORTS: usize = 64;
+pub const MAX_PORTS: usize = 64;
 /// Upper bound (exclusive) of interface indices that can be served.
-pub const MOST_INDEX: u32 = 1 << 16;
+pub const MAX_INTERFACE_INDEX: u32 = 1 << 16;
 /// Number of label values.
 pub(super) const LABELS: usize = 1 << 20;
 
 /// Words per record of each map.
 pub(super) const TABLE: usize = 4;
-pub(super) const TARGET: usize = 1 + MOST_HOPS;
+pub(super) const TARGET: usize = 1 + MAX_HOPS;
 pub(super) const HOP: usize = 10;
 pub(super) const INCOMING: usize = 4;
 pub(super) const INTERFACE: usize = 4;
@@ -31,7 +31,7 @@ const DISCARD: u32 = u32::MAX;
 
 /// MAC addresses in the header of sent frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stations {
+pub struct HopAddresses {
     /// MAC address of the neighbor.
     pub to: Mac,
     /// MAC address of the interface.
@@ -39,16 +39,16 @@ pub struct Stations {
 }
 
 /// Builds a `struct hop`, which is not ready until the MAC addresses are known.
-pub(super) fn hop(hop: &Hop, stations: Option<Stations>) -> [u32; HOP] {
+pub(super) fn hop(hop: &Hop, stations: Option<HopAddresses>) -> [u32; HOP] {
     let depth = hop.labels().len() as u8;
     let [m0, m1] = hop.mtu.to_ne_bytes();
     let mut words = [0; HOP];
     words[0] = hop.interface;
-    words[1] = u32::from_ne_bytes([m0, m1, depth, u8::from(hop.model == Model::Pipe)]);
-    for (word, label) in words[2..2 + MOST_LABELS].iter_mut().zip(hop.labels()) {
+    words[1] = u32::from_ne_bytes([m0, m1, depth, u8::from(hop.model == TunnelModel::Pipe)]);
+    for (word, label) in words[2..2 + MAX_LABELS].iter_mut().zip(hop.labels()) {
         *word = label.number() << 12;
     }
-    if let Some(Stations { to, from }) = stations {
+    if let Some(HopAddresses { to, from }) = stations {
         let mut both = [0; 12];
         both[..6].copy_from_slice(&to);
         both[6..].copy_from_slice(&from);
@@ -60,28 +60,28 @@ pub(super) fn hop(hop: &Hop, stations: Option<Stations>) -> [u32; HOP] {
 }
 
 /// Builds a `struct target`. A target with more than [`MAX_HOPS`] hops is left to the slow path.
-pub(super) fn target(target: &Target) -> [u32; TARGET] {
+pub(super) fn target(target: &ForwardingTarget) -> [u32; TARGET] {
     let mut words = [0; TARGET];
     match target {
-        Target::Hops(hops) if hops.len() <= MOST_HOPS => {
+        ForwardingTarget::Hops(hops) if hops.len() <= MAX_HOPS => {
             words[0] = hops.len() as u32;
             words[1..=hops.len()].copy_from_slice(hops);
         }
-        Target::Hops(_) | Target::Local => words[0] = SLOW_PATH,
-        Target::Discard => words[0] = DISCARD,
+        ForwardingTarget::Hops(_) | ForwardingTarget::Local => words[0] = SLOW_PATH,
+        ForwardingTarget::Discard => words[0] = DISCARD,
     }
     words
 }
 
 /// Builds a `struct incoming`; `None` is an unassigned label.
-pub(super) fn incoming(incoming: Option<&Incoming>) -> [u32; INCOMING] {
+pub(super) fn incoming(incoming: Option<&IncomingLabel>) -> [u32; INCOMING] {
     const SWAP: u32 = 1;
     const POP: u32 = 2;
     let Some(incoming) = incoming else { return [0; INCOMING] };
-    let pipe = u32::from(incoming.model == Model::Pipe) << 2;
+    let pipe = u32::from(incoming.model == TunnelModel::Pipe) << 2;
     let action = match incoming.action {
-        Action::Swap { target } => SWAP | pipe | target << 3,
-        Action::Pop { table } => POP | pipe | table << 3,
+        LabelOperation::Swap { target } => SWAP | pipe | target << 3,
+        LabelOperation::Pop { table } => POP | pipe | table << 3,
     };
     let [e0, e1, e2, e3, e4, e5, e6, e7] = incoming.expected.to_ne_bytes();
     [action, 0, u32::from_ne_bytes([e0, e1, e2, e3]), u32::from_ne_bytes([e4, e5, e6, e7])]

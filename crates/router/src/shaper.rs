@@ -1,15 +1,15 @@
 //! Shaper of a port: limits the rate, and queues frames in classes with the disciplines of
 //! [`netstage_core::queue`].
 
-use netstage_core::packet::{self, Packet};
+use netstage_core::packet::{self, QueuePacket};
 use netstage_core::quantity::Capacity;
-use netstage_core::queue::{Queue, TrafficClass};
-use netstage_core::rng::Stream;
+use netstage_core::queue::{PacketQueue, TrafficClass};
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::router::Shaping;
 use netstage_wire::ethernet;
 use netstage_wire::ip::{self, Ecn, v4, v6};
-use netstage_wire::mpls::{ENTRY, Entry};
+use netstage_wire::mpls::{ENTRY, LabelStackEntry};
 
 /// Burst that may be caught up on after a late poll.
 const BURST: Duration = Duration::from_millis(1);
@@ -17,7 +17,7 @@ const BURST: Duration = Duration::from_millis(1);
 /// Rate-limited line and its queue.
 #[derive(Debug)]
 pub struct Shaper {
-    queue: Queue<Waiting>,
+    queue: PacketQueue<ShapedFrame>,
     /// Class of each DSCP.
     classes: [u8; 64],
     rate_bps: u64,
@@ -27,14 +27,14 @@ pub struct Shaper {
 
 /// Queued frame.
 #[derive(Clone, Debug)]
-struct Waiting {
+struct ShapedFrame {
     frame: Vec<u8>,
     flow: u64,
     class: u8,
     ecn: packet::Ecn,
 }
 
-impl Packet for Waiting {
+impl QueuePacket for ShapedFrame {
     fn size(&self) -> u32 {
         self.frame.len() as u32
     }
@@ -73,7 +73,7 @@ impl Shaper {
         let classes = TrafficClass::table(&shaping.classes);
         let discipline = TrafficClass::discipline(&shaping.classes);
         // The limits of the classes replace this one.
-        let queue = Queue::new(&discipline, Capacity::Packets(0), Stream::new(0, "port"));
+        let queue = PacketQueue::new(&discipline, Capacity::Packets(0), RandomStream::new(0, "port"));
         Shaper { queue, classes, rate_bps: shaping.rate.0, free: Instant::ZERO }
     }
 
@@ -82,7 +82,7 @@ impl Shaper {
         let (codepoint, flow, ecn) = classify(frame);
         let class = self.classes[usize::from(codepoint)];
         let mut dropped = 0;
-        let waiting = Waiting { frame: frame.to_vec(), flow, class, ecn };
+        let waiting = ShapedFrame { frame: frame.to_vec(), flow, class, ecn };
         self.queue.enqueue(now, waiting, &mut |_| dropped += 1);
         dropped
     }
@@ -120,7 +120,7 @@ impl Shaper {
 fn classify(frame: &[u8]) -> (u8, u64, packet::Ecn) {
     let packet = &frame[ethernet::HEADER..];
     if frame[ethernet::HEADER - 2..ethernet::HEADER] == ethernet::ethertype::MPLS.to_be_bytes() {
-        let entry = packet.get(..ENTRY).and_then(Entry::read);
+        let entry = packet.get(..ENTRY).and_then(LabelStackEntry::read);
         let (class, flow) =
             entry.map_or((0, 0), |entry| (entry.traffic_class, u64::from(entry.label.number())));
         return (class << 3, flow, packet::Ecn::NotCapable);
@@ -138,7 +138,7 @@ fn classify(frame: &[u8]) -> (u8, u64, packet::Ecn) {
 mod tests {
     use super::*;
     use netstage_core::quantity::BitRate;
-    use netstage_wire::mpls::Label;
+    use netstage_wire::mpls::LabelValue;
 
     fn class(codepoints: &[u8], priority: u8, packets: u32) -> TrafficClass {
         TrafficClass { codepoints: codepoints.to_vec(), priority, weight: 1.0, packets, fq_codel: None }
@@ -160,7 +160,8 @@ mod tests {
     fn labeled(traffic_class: u8, number: u8) -> Vec<u8> {
         let mut frame = frame(0, number);
         frame[12..14].copy_from_slice(&ethernet::ethertype::MPLS.to_be_bytes());
-        let entry = Entry { label: Label::new(300).unwrap(), traffic_class, bottom: true, ttl: 9 };
+        let entry =
+            LabelStackEntry { label: LabelValue::new(300).unwrap(), traffic_class, bottom: true, ttl: 9 };
         frame[14..18].copy_from_slice(&entry.to_bytes());
         frame
     }

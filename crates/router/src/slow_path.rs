@@ -1,15 +1,17 @@
 //! The slow path: looks up each frame it receives in the tables, and forwards, fragments, answers or counts
 //! it. Without an XDP program it forwards all frames.
 
-use super::counter::{Count, Counter, Counters};
+use super::counter::{Counter, Counters, PacketCount};
 use super::errors::{self, Budget};
-use super::layout::Stations;
+use super::layout::HopAddresses;
 use super::shaper::Shaper;
 use super::tables::Tables;
-use netstage_core::forward::{Fault, Hop, Kind, Packet, Reason, Verdict};
+use netstage_core::forward::{
+    BufferedPacket, DropReason, ForwardingVerdict, Hop, PacketProtocol, ReportableError,
+};
 use netstage_core::time::{Duration, Instant};
-use netstage_host::ports::Port;
-use netstage_routing::source::path::Neighbour;
+use netstage_host::ports::FramePort;
+use netstage_routing::source::path::InterfaceNeighbor;
 use netstage_wire::ethernet::{self, Mac, ethertype};
 use netstage_wire::ip::fragment::Fragments;
 use netstage_wire::ip::{self, v4};
@@ -28,7 +30,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Interface of the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub struct SlowPathInterface {
     /// MAC address of the interface.
     pub mac: Mac,
     /// Source of ICMP errors over IPv4.
@@ -39,7 +41,7 @@ pub struct Interface {
 
 /// Work done in one turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct SlowPathTurn {
     /// Frames read from all ports.
     pub received: usize,
     /// More work is pending; call again at once.
@@ -50,37 +52,37 @@ pub struct Turn {
 #[derive(Debug)]
 pub struct SlowPath<P> {
     ports: Vec<P>,
-    interfaces: Vec<Interface>,
+    interfaces: Vec<SlowPathInterface>,
     tables: Tables,
     counters: Counters,
     budget: Budget,
     /// Packets queued until the MAC address of the next hop is known.
-    waiting: BTreeMap<Neighbour, Waiting>,
+    waiting: BTreeMap<InterfaceNeighbor, UnresolvedPackets>,
     /// Packets received in an LSP for the kernel.
     delivered: VecDeque<Vec<u8>>,
     failures: Vec<Option<io::Error>>,
     /// Frames received for the router and frames sent, per interface.
-    passed: Vec<[Count; 2]>,
+    passed: Vec<[PacketCount; 2]>,
     shapers: BTreeMap<u32, Shaper>,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    packets: VecDeque<(Kind, Vec<u8>)>,
+struct UnresolvedPackets {
+    packets: VecDeque<(PacketProtocol, Vec<u8>)>,
     until: Instant,
 }
 
-impl<P: Port> SlowPath<P> {
+impl<P: FramePort> SlowPath<P> {
     /// Creates a slow path with one port per interface.
     ///
     /// # Panics
     ///
     /// Panics if the numbers of ports and interfaces differ.
-    pub fn new(ports: Vec<P>, interfaces: Vec<Interface>, tables: Tables) -> SlowPath<P> {
+    pub fn new(ports: Vec<P>, interfaces: Vec<SlowPathInterface>, tables: Tables) -> SlowPath<P> {
         assert_eq!(ports.len(), interfaces.len(), "a port for each interface");
         SlowPath {
             failures: ports.iter().map(|_| None).collect(),
-            passed: vec![[Count::default(); 2]; ports.len()],
+            passed: vec![[PacketCount::default(); 2]; ports.len()],
             shapers: BTreeMap::new(),
             ports,
             interfaces,
@@ -93,8 +95,8 @@ impl<P: Port> SlowPath<P> {
     }
 
     /// Reads and processes a batch from each port.
-    pub fn turn(&mut self, now: Instant) -> Turn {
-        let mut turn = Turn::default();
+    pub fn turn(&mut self, now: Instant) -> SlowPathTurn {
+        let mut turn = SlowPathTurn::default();
         let mut frames = Vec::new();
         for interface in 0..self.ports.len() {
             let read = self.ports[interface].receive(BATCH, &mut |received| {
@@ -155,13 +157,13 @@ impl<P: Port> SlowPath<P> {
     /// # Panics
     ///
     /// Panics if the number is greater than that.
-    pub fn set_port(&mut self, number: u32, port: P, interface: Interface) -> Option<P> {
+    pub fn set_port(&mut self, number: u32, port: P, interface: SlowPathInterface) -> Option<P> {
         let number = number as usize;
         if number == self.ports.len() {
             self.ports.push(port);
             self.interfaces.push(interface);
             self.failures.push(None);
-            self.passed.push([Count::default(); 2]);
+            self.passed.push([PacketCount::default(); 2]);
             return None;
         }
         self.interfaces[number] = interface;
@@ -170,17 +172,17 @@ impl<P: Port> SlowPath<P> {
     }
 
     /// Sets the addresses of an interface.
-    pub fn set_interface(&mut self, number: u32, interface: Interface) {
+    pub fn set_interface(&mut self, number: u32, interface: SlowPathInterface) {
         self.interfaces[number as usize] = interface;
     }
 
     /// Returns the frames received for the router on an interface.
-    pub fn received(&self, interface: u32) -> Count {
+    pub fn received(&self, interface: u32) -> PacketCount {
         self.passed[interface as usize][0]
     }
 
     /// Returns the frames sent to an interface.
-    pub fn sent(&self, interface: u32) -> Count {
+    pub fn sent(&self, interface: u32) -> PacketCount {
         self.passed[interface as usize][1]
     }
 
@@ -208,15 +210,15 @@ impl<P: Port> SlowPath<P> {
     }
 
     /// Returns the neighbors whose MAC addresses packets wait for.
-    pub fn unresolved(&self) -> impl Iterator<Item = Neighbour> {
+    pub fn unresolved(&self) -> impl Iterator<Item = InterfaceNeighbor> {
         self.waiting.keys().copied()
     }
 
     /// Sends the packets queued for a neighbor to its MAC address.
-    pub fn resolve(&mut self, now: Instant, neighbour: Neighbour, to: Mac) {
+    pub fn resolve(&mut self, now: Instant, neighbour: InterfaceNeighbor, to: Mac) {
         let Some(waiting) = self.waiting.remove(&neighbour) else { return };
         let (interface, _) = neighbour;
-        let stations = Stations { to, from: self.interfaces[interface as usize].mac };
+        let stations = HopAddresses { to, from: self.interfaces[interface as usize].mac };
         for (kind, packet) in waiting.packets {
             let mut bytes = [&[0; ROOM], &packet[..]].concat();
             self.transmit(now, interface, &mut bytes, ROOM, kind, stations);
@@ -239,9 +241,9 @@ impl<P: Port> SlowPath<P> {
             return;
         }
         let kind = match view.kind() {
-            ethertype::IPV4 => Kind::V4,
-            ethertype::IPV6 => Kind::V6,
-            ethertype::MPLS => Kind::Mpls,
+            ethertype::IPV4 => PacketProtocol::V4,
+            ethertype::IPV6 => PacketProtocol::V6,
+            ethertype::MPLS => PacketProtocol::Mpls,
             _ => return,
         };
         self.passed[interface as usize][0].add(bytes.len() - ROOM + ethernet::HEADER);
@@ -250,23 +252,32 @@ impl<P: Port> SlowPath<P> {
 
     /// Decides about a packet at offset [`ROOM`] and executes the decision. An ICMP error is sent only if
     /// `may_answer`: not about fragments made here or packets of this router.
-    fn decide(&mut self, now: Instant, interface: u32, bytes: &mut [u8], kind: Kind, may_answer: bool) {
-        let mut packet = Packet { bytes, start: ROOM, kind };
+    fn decide(
+        &mut self,
+        now: Instant,
+        interface: u32,
+        bytes: &mut [u8],
+        kind: PacketProtocol,
+        may_answer: bool,
+    ) {
+        let mut packet = BufferedPacket { bytes, start: ROOM, kind };
         match self.tables.forward(&mut packet, interface) {
-            Verdict::Send { hop, start, kind } => self.send(now, hop, bytes, start, kind),
-            Verdict::Local { start, kind } => self.deliver(&bytes[start..], kind, start != ROOM),
-            Verdict::Divide { mtu, start } => {
+            ForwardingVerdict::Send { hop, start, kind } => self.send(now, hop, bytes, start, kind),
+            ForwardingVerdict::Local { start, kind } => self.deliver(&bytes[start..], kind, start != ROOM),
+            ForwardingVerdict::Fragment { mtu, start } => {
                 self.divide(now, interface, bytes, (kind, start), mtu, may_answer)
             }
-            Verdict::Refuse(fault) => self.refuse(now, interface, (kind, &bytes[ROOM..]), fault, may_answer),
-            Verdict::Drop(reason) => self.counters.add(counter(reason), 1),
+            ForwardingVerdict::Reject(fault) => {
+                self.refuse(now, interface, (kind, &bytes[ROOM..]), fault, may_answer)
+            }
+            ForwardingVerdict::Drop(reason) => self.counters.add(counter(reason), 1),
         }
     }
 
-    fn send(&mut self, now: Instant, hop: u32, bytes: &mut [u8], start: usize, kind: Kind) {
+    fn send(&mut self, now: Instant, hop: u32, bytes: &mut [u8], start: usize, kind: PacketProtocol) {
         let (Hop { interface, .. }, next_hop) = self.tables.hop(hop);
         let interface = *interface;
-        if let Some(stations) = next_hop.stations {
+        if let Some(stations) = next_hop.addresses {
             self.transmit(now, interface, bytes, start, kind, stations);
             return;
         }
@@ -278,8 +289,10 @@ impl<P: Port> SlowPath<P> {
         };
         let until = now + RESOLVE_TIMEOUT;
         let neighbour = (interface, address);
-        let waiting =
-            self.waiting.entry(neighbour).or_insert_with(|| Waiting { packets: VecDeque::new(), until });
+        let waiting = self
+            .waiting
+            .entry(neighbour)
+            .or_insert_with(|| UnresolvedPackets { packets: VecDeque::new(), until });
         if waiting.packets.len() == MAX_WAITING {
             waiting.packets.pop_front();
             self.counters.add(Counter::Unresolved, 1);
@@ -294,13 +307,13 @@ impl<P: Port> SlowPath<P> {
         interface: u32,
         bytes: &mut [u8],
         start: usize,
-        kind: Kind,
-        stations: Stations,
+        kind: PacketProtocol,
+        stations: HopAddresses,
     ) {
         let kind = match kind {
-            Kind::V4 => ethertype::IPV4,
-            Kind::V6 => ethertype::IPV6,
-            Kind::Mpls => ethertype::MPLS,
+            PacketProtocol::V4 => ethertype::IPV4,
+            PacketProtocol::V6 => ethertype::IPV6,
+            PacketProtocol::Mpls => ethertype::MPLS,
         };
         let header = ethernet::Header { destination: stations.to, source: stations.from, tags: &[], kind };
         let frame = &mut bytes[start - ethernet::HEADER..];
@@ -347,8 +360,8 @@ impl<P: Port> SlowPath<P> {
 
     /// Handles a packet to this router. The kernel has received unlabeled packets itself; packets beneath
     /// labels are passed to it.
-    fn deliver(&mut self, packet: &[u8], kind: Kind, was_hidden: bool) {
-        if !was_hidden || kind == Kind::Mpls {
+    fn deliver(&mut self, packet: &[u8], kind: PacketProtocol, was_hidden: bool) {
+        if !was_hidden || kind == PacketProtocol::Mpls {
             self.counters.add(Counter::Local, 1);
             return;
         }
@@ -362,14 +375,14 @@ impl<P: Port> SlowPath<P> {
         now: Instant,
         interface: u32,
         bytes: &[u8],
-        (kind, start): (Kind, usize),
+        (kind, start): (PacketProtocol, usize),
         mtu: u16,
         may_answer: bool,
     ) {
         let labels = &bytes[ROOM..start];
         let fragments = v4::View::new(&bytes[start..]).ok().and_then(|view| Fragments::new(view, mtu).ok());
         let Some(mut fragments) = fragments else {
-            self.refuse(now, interface, (kind, &bytes[ROOM..]), Fault::TooBig(mtu), may_answer);
+            self.refuse(now, interface, (kind, &bytes[ROOM..]), ReportableError::TooBig(mtu), may_answer);
             return;
         };
         self.counters.add(Counter::Divided, 1);
@@ -385,15 +398,15 @@ impl<P: Port> SlowPath<P> {
         &mut self,
         now: Instant,
         interface: u32,
-        (kind, received): (Kind, &[u8]),
-        fault: Fault,
+        (kind, received): (PacketProtocol, &[u8]),
+        fault: ReportableError,
         may_answer: bool,
     ) {
         self.counters.add(
             match fault {
-                Fault::TtlExceeded => Counter::TtlExceeded,
-                Fault::TooBig(_) => Counter::TooBig,
-                Fault::NoRoute => Counter::NoRoute,
+                ReportableError::TtlExceeded => Counter::TtlExceeded,
+                ReportableError::TooBig(_) => Counter::TooBig,
+                ReportableError::NoRoute => Counter::NoRoute,
             },
             1,
         );
@@ -419,14 +432,15 @@ impl<P: Port> SlowPath<P> {
         // back (RFC 3032 section 2.3.2).
         let mut bytes = [&[0; ROOM], labels, &answer].concat();
         bytes[ROOM + ENTRY - 1] = u8::MAX;
-        self.decide(now, interface, &mut bytes, Kind::Mpls, false);
+        self.decide(now, interface, &mut bytes, PacketProtocol::Mpls, false);
     }
 
     fn has_route(&self, interface: u32, packet: &[u8]) -> bool {
         let Some(kind) = version(packet) else { return false };
         let mut bytes = [&[0; ROOM], packet].concat();
-        let verdict = self.tables.forward(&mut Packet { bytes: &mut bytes, start: ROOM, kind }, interface);
-        verdict != Verdict::Refuse(Fault::NoRoute)
+        let verdict =
+            self.tables.forward(&mut BufferedPacket { bytes: &mut bytes, start: ROOM, kind }, interface);
+        verdict != ForwardingVerdict::Reject(ReportableError::NoRoute)
     }
 
     fn give_up_waiting(&mut self, now: Instant) {
@@ -437,21 +451,21 @@ impl<P: Port> SlowPath<P> {
     }
 }
 
-fn version(packet: &[u8]) -> Option<Kind> {
+fn version(packet: &[u8]) -> Option<PacketProtocol> {
     match ip::View::new(packet).ok()? {
-        ip::View::V4(_) => Some(Kind::V4),
-        ip::View::V6(_) => Some(Kind::V6),
+        ip::View::V4(_) => Some(PacketProtocol::V4),
+        ip::View::V6(_) => Some(PacketProtocol::V6),
     }
 }
 
-fn counter(reason: Reason) -> Counter {
+fn counter(reason: DropReason) -> Counter {
     match reason {
-        Reason::Malformed => Counter::Malformed,
-        Reason::UnknownLabel => Counter::UnknownLabel,
-        Reason::Unexpected => Counter::UnexpectedLabel,
-        Reason::Reserved => Counter::ReservedLabel,
-        Reason::TooDeep | Reason::NoRoom => Counter::TooDeep,
-        Reason::NoHop => Counter::NoHop,
-        Reason::Discarded => Counter::Discarded,
+        DropReason::Malformed => Counter::Malformed,
+        DropReason::UnknownLabel => Counter::UnknownLabel,
+        DropReason::Unexpected => Counter::UnexpectedLabel,
+        DropReason::Reserved => Counter::ReservedLabel,
+        DropReason::TooDeep | DropReason::NoRoom => Counter::TooDeep,
+        DropReason::NoHop => Counter::NoHop,
+        DropReason::Discarded => Counter::Discarded,
     }
 }

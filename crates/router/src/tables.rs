@@ -1,12 +1,15 @@
 //! Routes, labels and hops of a router, for both paths: each change takes effect in the XDP program at once.
 
 use super::fast_path::{Capacity, FastPath};
+pub use super::layout::HopAddresses;
 use super::layout::ROW;
-pub use super::layout::Stations;
-use netstage_core::forward::lpm::{Full, Lpm, Memory, Shape, own_memory};
-use netstage_core::forward::{Hop, Incoming, Packet, Reserved, Router, Table, Target, Verdict};
+use netstage_core::forward::lpm::{Lpm, LpmFull, LpmMemory, LpmShape, own_memory};
+use netstage_core::forward::{
+    BufferedPacket, Forwarder, ForwardingTarget, ForwardingVerdict, Hop, IncomingLabel, ReservedLabelError,
+    RoutingTable,
+};
 use netstage_host::ports::kernel::Mapping;
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -15,7 +18,7 @@ use std::sync::atomic::AtomicU32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Shapes of the IPv4 and IPv6 parts of each routing table. The first row is indexed by 8, 16 or 24 bits.
-    pub tables: Vec<(Shape, Shape)>,
+    pub tables: Vec<(LpmShape, LpmShape)>,
     /// Maximum number of targets.
     pub targets: usize,
     /// Maximum number of hops.
@@ -31,28 +34,28 @@ impl Sizes {
 }
 
 /// Returns the number of rows a table occupies.
-fn rows(shape: Shape) -> usize {
+fn rows(shape: LpmShape) -> usize {
     shape.words() / ROW
 }
 
 /// Storage of the routes of one table and IP version.
 #[derive(Debug)]
-struct Rows(Place);
+struct Rows(RowMemory);
 
 #[derive(Debug)]
-enum Place {
+enum RowMemory {
     /// Private memory of the process.
     Own(Vec<AtomicU32>),
     /// Part of a kernel map: `words` words from `start` on.
     Shared { map: Arc<Mapping>, start: usize, words: usize },
 }
 
-impl Memory for Rows {
+impl LpmMemory for Rows {
     #[inline]
     fn words(&self) -> &[AtomicU32] {
         match &self.0 {
-            Place::Own(words) => words,
-            Place::Shared { map, start, words } => &map.words()[*start..start + words],
+            RowMemory::Own(words) => words,
+            RowMemory::Shared { map, start, words } => &map.words()[*start..start + words],
         }
     }
 }
@@ -63,13 +66,13 @@ pub struct NextHop {
     /// Address; `None` stands for the destination of the packet.
     pub via: Option<IpAddr>,
     /// MAC addresses, once known.
-    pub stations: Option<Stations>,
+    pub addresses: Option<HopAddresses>,
 }
 
 /// Forwarding tables.
 #[derive(Debug)]
 pub struct Tables {
-    router: Router<Rows>,
+    router: Forwarder<Rows>,
     fast_path: Option<FastPath>,
     next_hops: Vec<NextHop>,
     sizes: Sizes,
@@ -80,21 +83,21 @@ pub struct Tables {
 
 /// Error: the table is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom;
+pub struct TableFull;
 
 impl Tables {
     /// Creates empty tables. `interfaces` holds the routing table of each interface. A fast path must be
     /// empty and have the same capacity and seed.
     pub fn new(sizes: Sizes, interfaces: Vec<u32>, seed: u64, fast_path: Option<FastPath>) -> Tables {
         let mut next = 0;
-        let mut allocate = |shape: Shape| {
+        let mut allocate = |shape: LpmShape| {
             let row = next;
             next += rows(shape);
             let memory = match &fast_path {
                 Some(fast_path) => {
-                    Place::Shared { map: fast_path.routes(), start: row * ROW, words: shape.words() }
+                    RowMemory::Shared { map: fast_path.routes(), start: row * ROW, words: shape.words() }
                 }
-                None => Place::Own(own_memory(shape)),
+                None => RowMemory::Own(own_memory(shape)),
             };
             (row, Lpm::new(shape, Rows(memory)))
         };
@@ -104,9 +107,9 @@ impl Tables {
             if let Some(fast_path) = &fast_path {
                 fast_path.set_table(number as u32, (v4_row, v4.first), (v6_row, v6.first));
             }
-            tables.push(Table { v4: v4_routes, v6: v6_routes });
+            tables.push(RoutingTable { v4: v4_routes, v6: v6_routes });
         }
-        let router = Router::new(tables, interfaces, seed);
+        let router = Forwarder::new(tables, interfaces, seed);
         Tables { router, fast_path, next_hops: Vec::new(), sizes, targets: 0, slow: 0 }
     }
 
@@ -121,14 +124,14 @@ impl Tables {
     }
 
     /// Decides about a packet received on an interface.
-    pub fn forward(&self, packet: &mut Packet<'_>, interface: u32) -> Verdict {
+    pub fn forward(&self, packet: &mut BufferedPacket<'_>, interface: u32) -> ForwardingVerdict {
         self.router.forward(packet, interface)
     }
 
     /// Adds a hop and returns its number.
-    pub fn add_hop(&mut self, hop: Hop, next_hop: NextHop) -> Result<u32, NoRoom> {
+    pub fn add_hop(&mut self, hop: Hop, next_hop: NextHop) -> Result<u32, TableFull> {
         if self.next_hops.len() == self.sizes.hops {
-            return Err(NoRoom);
+            return Err(TableFull);
         }
         let number = self.router.add_hop(hop);
         self.next_hops.push(next_hop);
@@ -151,7 +154,7 @@ impl Tables {
     fn publish_hop(&self, number: u32) {
         if let Some(fast_path) = &self.fast_path {
             let hop = self.router.hop(number);
-            let stations = self.next_hops[number as usize].stations;
+            let stations = self.next_hops[number as usize].addresses;
             fast_path.set_hop(number, hop, stations.filter(|_| !self.is_slow(hop.interface)));
         }
     }
@@ -184,9 +187,9 @@ impl Tables {
     /// # Panics
     ///
     /// Panics if it contains the number of a missing hop.
-    pub fn add_target(&mut self, target: Target) -> Result<u32, NoRoom> {
+    pub fn add_target(&mut self, target: ForwardingTarget) -> Result<u32, TableFull> {
         if self.targets == self.sizes.targets {
-            return Err(NoRoom);
+            return Err(TableFull);
         }
         self.targets += 1;
         let number = self.router.add_target(target);
@@ -199,7 +202,7 @@ impl Tables {
     /// # Panics
     ///
     /// Panics if it contains the number of a missing hop.
-    pub fn set_target(&mut self, number: u32, target: Target) {
+    pub fn set_target(&mut self, number: u32, target: ForwardingTarget) {
         self.router.set_target(number, target);
         self.publish_target(number);
     }
@@ -215,7 +218,7 @@ impl Tables {
     /// # Panics
     ///
     /// Panics if the address has bits beyond the prefix length.
-    pub fn insert(&mut self, table: u32, prefix: (IpAddr, u8), target: u32) -> Result<Option<u32>, Full> {
+    pub fn insert(&mut self, table: u32, prefix: (IpAddr, u8), target: u32) -> Result<Option<u32>, LpmFull> {
         let (routes, address, length) = self.routes_mut(table, prefix);
         routes.insert(address, length, target)
     }
@@ -275,8 +278,12 @@ impl Tables {
     }
 
     /// Assigns a meaning to a label. Returns the meaning it replaces, or an error for a reserved label.
-    pub fn give(&mut self, label: Label, incoming: Incoming) -> Result<Option<Incoming>, Reserved> {
-        let before = self.router.give(label, incoming)?;
+    pub fn assign_label(
+        &mut self,
+        label: LabelValue,
+        incoming: IncomingLabel,
+    ) -> Result<Option<IncomingLabel>, ReservedLabelError> {
+        let before = self.router.assign_label(label, incoming)?;
         if let Some(fast_path) = &self.fast_path {
             fast_path.set_label(label, Some(&incoming));
         }
@@ -284,10 +291,10 @@ impl Tables {
     }
 
     /// Removes a label. Returns its meaning.
-    pub fn take_back(&mut self, label: Label) -> Option<Incoming> {
+    pub fn remove_label(&mut self, label: LabelValue) -> Option<IncomingLabel> {
         if let Some(fast_path) = &self.fast_path {
             fast_path.set_label(label, None);
         }
-        self.router.take_back(label)
+        self.router.release_label(label)
     }
 }

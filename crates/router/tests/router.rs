@@ -4,23 +4,26 @@
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
-use netstage_core::forward::lpm::Shape;
-use netstage_core::forward::{Action, Hop, Incoming, Kind, Model, Packet, Reason, Target, Verdict};
+use netstage_core::forward::lpm::LpmShape;
+use netstage_core::forward::{
+    BufferedPacket, DropReason, ForwardingTarget, ForwardingVerdict, Hop, IncomingLabel, LabelOperation,
+    PacketProtocol, TunnelModel,
+};
 use netstage_core::time::{Duration, Instant};
 use netstage_harness::skip;
 use netstage_host::netns::Netlink;
-use netstage_host::netns::routes::{Metrics, Route};
-use netstage_host::ports::{Port as _, ring};
+use netstage_host::netns::routes::{Metrics, StaticRoute};
+use netstage_host::ports::{FramePort as _, ring};
 use netstage_router::counter::Counter;
-use netstage_router::fast_path::{FastPath, Outcome, Total};
+use netstage_router::fast_path::{FastPath, TestRunResult, Total};
 use netstage_router::fib::{self, Fib};
-use netstage_router::slow_path::{Interface, SlowPath};
-use netstage_router::tables::{NextHop, Sizes, Stations, Tables};
-use netstage_routing::source::kernel::{Kernel, News};
-use netstage_routing::source::route::Names;
+use netstage_router::slow_path::{SlowPath, SlowPathInterface};
+use netstage_router::tables::{HopAddresses, NextHop, Sizes, Tables};
+use netstage_routing::source::kernel::{KernelChanges, KernelRoutes};
+use netstage_routing::source::route::KernelIds;
 use netstage_wire::ethernet::ethertype;
 use netstage_wire::ip::{Fragment, protocol, v4};
-use netstage_wire::mpls::{Entry, Label};
+use netstage_wire::mpls::{LabelStackEntry, LabelValue};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use proptest::collection::vec;
@@ -31,16 +34,16 @@ use std::os::fd::AsFd as _;
 
 const SEED: u64 = 0x5eed;
 const ETHERNET: usize = 14;
-const MAC_ADDRESSES: Stations = Stations { to: [2, 0, 0, 0, 1, 1], from: [2, 0, 0, 0, 1, 2] };
+const MAC_ADDRESSES: HopAddresses = HopAddresses { to: [2, 0, 0, 0, 1, 1], from: [2, 0, 0, 0, 1, 2] };
 
-fn label(number: u32) -> Label {
-    Label::new(number).unwrap()
+fn label(number: u32) -> LabelValue {
+    LabelValue::new(number).unwrap()
 }
 
 const NEXT_HOP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9));
 
-fn next_hop(stations: Option<Stations>) -> NextHop {
-    NextHop { via: Some(NEXT_HOP), stations }
+fn next_hop(stations: Option<HopAddresses>) -> NextHop {
+    NextHop { via: Some(NEXT_HOP), addresses: stations }
 }
 
 fn v4_prefix(text: &str) -> (IpAddr, u8) {
@@ -52,26 +55,26 @@ fn v4_prefix(text: &str) -> (IpAddr, u8) {
 fn tables(fast_path: Option<FastPath>) -> Tables {
     let mut tables = Tables::new(sizes(), vec![0, 1], SEED, fast_path);
     let mut hop = |labels: &[u32], mtu: u16, model, stations| {
-        let labels: Vec<Label> = labels.iter().copied().map(label).collect();
+        let labels: Vec<LabelValue> = labels.iter().copied().map(label).collect();
         tables.add_hop(Hop::new(1, mtu, &labels, model).unwrap(), next_hop(stations)).unwrap()
     };
     let hops = [
-        hop(&[], 1500, Model::Uniform, Some(MAC_ADDRESSES)),
-        hop(&[100], 1500, Model::Uniform, Some(MAC_ADDRESSES)),
-        hop(&[101, 102], 1500, Model::Pipe, Some(MAC_ADDRESSES)),
-        hop(&[103, 104, 105], 1500, Model::Uniform, Some(MAC_ADDRESSES)),
-        hop(&[106], 80, Model::Uniform, Some(MAC_ADDRESSES)),
-        hop(&[0], 1500, Model::Uniform, Some(MAC_ADDRESSES)),
-        hop(&[107], 1500, Model::Uniform, None),
+        hop(&[], 1500, TunnelModel::Uniform, Some(MAC_ADDRESSES)),
+        hop(&[100], 1500, TunnelModel::Uniform, Some(MAC_ADDRESSES)),
+        hop(&[101, 102], 1500, TunnelModel::Pipe, Some(MAC_ADDRESSES)),
+        hop(&[103, 104, 105], 1500, TunnelModel::Uniform, Some(MAC_ADDRESSES)),
+        hop(&[106], 80, TunnelModel::Uniform, Some(MAC_ADDRESSES)),
+        hop(&[0], 1500, TunnelModel::Uniform, Some(MAC_ADDRESSES)),
+        hop(&[107], 1500, TunnelModel::Uniform, None),
     ];
     let mut targets: Vec<u32> =
-        hops.iter().map(|hop| tables.add_target(Target::Hops(vec![*hop])).unwrap()).collect();
+        hops.iter().map(|hop| tables.add_target(ForwardingTarget::Hops(vec![*hop])).unwrap()).collect();
     for target in [
-        Target::Hops(hops[..4].to_vec()),
-        Target::Hops(vec![]),
-        Target::Local,
-        Target::Discard,
-        Target::Hops(hops.iter().cycle().take(20).copied().collect()),
+        ForwardingTarget::Hops(hops[..4].to_vec()),
+        ForwardingTarget::Hops(vec![]),
+        ForwardingTarget::Local,
+        ForwardingTarget::Discard,
+        ForwardingTarget::Hops(hops.iter().cycle().take(20).copied().collect()),
     ] {
         targets.push(tables.add_target(target).unwrap());
     }
@@ -86,29 +89,36 @@ fn tables(fast_path: Option<FastPath>) -> Tables {
         ] {
             tables.insert(0, prefix, *target).unwrap();
         }
-        for (offset, model) in [(0, Model::Uniform), (20, Model::Pipe)] {
-            let action = Action::Swap { target: *target };
-            let incoming = Incoming { action, model, expected: 0b01 | u64::from(place % 3) << 1 };
-            tables.give(label(200 + offset + u32::from(place)), incoming).unwrap();
+        for (offset, model) in [(0, TunnelModel::Uniform), (20, TunnelModel::Pipe)] {
+            let action = LabelOperation::Swap { target: *target };
+            let incoming = IncomingLabel { action, model, expected: 0b01 | u64::from(place % 3) << 1 };
+            tables.assign_label(label(200 + offset + u32::from(place)), incoming).unwrap();
         }
     }
     tables.insert(0, v4_prefix("10.102.0.0/15"), targets[7]).unwrap();
     tables.insert(1, v4_prefix("10.0.0.0/8"), targets[1]).unwrap();
     tables.insert(1, v4_prefix("2001:db8::/32"), targets[2]).unwrap();
-    for (number, table, model) in
-        [(300, 0, Model::Uniform), (301, 0, Model::Pipe), (302, 1, Model::Uniform), (303, 1, Model::Pipe)]
-    {
-        let incoming = Incoming { action: Action::Pop { table }, model, expected: 0b11 };
-        tables.give(label(number), incoming).unwrap();
+    for (number, table, model) in [
+        (300, 0, TunnelModel::Uniform),
+        (301, 0, TunnelModel::Pipe),
+        (302, 1, TunnelModel::Uniform),
+        (303, 1, TunnelModel::Pipe),
+    ] {
+        let incoming = IncomingLabel { action: LabelOperation::Pop { table }, model, expected: 0b11 };
+        tables.assign_label(label(number), incoming).unwrap();
     }
-    let removed = Incoming { action: Action::Pop { table: 0 }, model: Model::Uniform, expected: 0b11 };
-    tables.give(label(304), removed).unwrap();
-    tables.take_back(label(304)).unwrap();
+    let removed = IncomingLabel {
+        action: LabelOperation::Pop { table: 0 },
+        model: TunnelModel::Uniform,
+        expected: 0b11,
+    };
+    tables.assign_label(label(304), removed).unwrap();
+    tables.remove_label(label(304)).unwrap();
     tables
 }
 
 fn sizes() -> Sizes {
-    let shape = |rows| Shape { first: 16, rows };
+    let shape = |rows| LpmShape { first: 16, rows };
     Sizes { tables: vec![(shape(64), shape(512)), (shape(8), shape(64))], targets: 64, hops: 64 }
 }
 
@@ -205,7 +215,7 @@ prop_compose! {
         frame.extend(other.unwrap_or(kind).to_be_bytes());
         for (depth, number) in labels.iter().enumerate() {
             let bottom = depth + 1 == labels.len();
-            frame.extend(Entry { label: label(*number), traffic_class: class, bottom, ttl: ttls[depth] }.to_bytes());
+            frame.extend(LabelStackEntry { label: label(*number), traffic_class: class, bottom, ttl: ttls[depth] }.to_bytes());
         }
         frame.extend(packet);
         frame.resize(frame.len() + padding, 0);
@@ -214,33 +224,34 @@ prop_compose! {
 }
 
 /// Returns the outcome for a fast path that decides everything like the slow path.
-fn decided(tables: &Tables, frame: &[u8], interface: u32) -> Outcome {
+fn decided(tables: &Tables, frame: &[u8], interface: u32) -> TestRunResult {
     const ROOM: usize = 16;
     let kind = match u16::from_be_bytes([frame[12], frame[13]]) {
-        ethertype::IPV4 => Kind::V4,
-        ethertype::IPV6 => Kind::V6,
-        ethertype::MPLS => Kind::Mpls,
-        _ => return Outcome::Pass,
+        ethertype::IPV4 => PacketProtocol::V4,
+        ethertype::IPV6 => PacketProtocol::V6,
+        ethertype::MPLS => PacketProtocol::Mpls,
+        _ => return TestRunResult::Pass,
     };
     let mut bytes = [&[0; ROOM], &frame[ETHERNET..]].concat();
-    match tables.forward(&mut Packet { bytes: &mut bytes, start: ROOM, kind }, interface) {
-        Verdict::Send { hop, start, kind } => {
+    match tables.forward(&mut BufferedPacket { bytes: &mut bytes, start: ROOM, kind }, interface) {
+        ForwardingVerdict::Send { hop, start, kind } => {
             let (_, next_hop) = tables.hop(hop);
-            let Some(Stations { to, from }) = next_hop.stations else { return Outcome::Pass };
+            let Some(HopAddresses { to, from }) = next_hop.addresses else { return TestRunResult::Pass };
             let kind = match kind {
-                Kind::V4 => ethertype::IPV4,
-                Kind::V6 => ethertype::IPV6,
-                Kind::Mpls => ethertype::MPLS,
+                PacketProtocol::V4 => ethertype::IPV4,
+                PacketProtocol::V6 => ethertype::IPV6,
+                PacketProtocol::Mpls => ethertype::MPLS,
             };
-            Outcome::Send([&to[..], &from, &kind.to_be_bytes(), &bytes[start..]].concat())
+            TestRunResult::Send([&to[..], &from, &kind.to_be_bytes(), &bytes[start..]].concat())
         }
-        Verdict::Drop(Reason::Malformed | Reason::UnknownLabel | Reason::Unexpected | Reason::Discarded) => {
-            Outcome::Drop
-        }
+        ForwardingVerdict::Drop(
+            DropReason::Malformed | DropReason::UnknownLabel | DropReason::Unexpected | DropReason::Discarded,
+        ) => TestRunResult::Drop,
         // The slow path counts or fragments the packet, or sends an ICMP error.
-        Verdict::Drop(_) | Verdict::Local { .. } | Verdict::Divide { .. } | Verdict::Refuse(_) => {
-            Outcome::Pass
-        }
+        ForwardingVerdict::Drop(_)
+        | ForwardingVerdict::Local { .. }
+        | ForwardingVerdict::Fragment { .. }
+        | ForwardingVerdict::Reject(_) => TestRunResult::Pass,
     }
 }
 
@@ -254,10 +265,10 @@ fn compare(tables: &mut Tables, index: u32, cases: u32) -> f64 {
         let expected = decided(&tables, &frame, interface);
         let fast_path = tables.fast_path_mut().unwrap();
         let got = fast_path.try_frame(&frame, interface, interface, index, RIGHT_MAC).unwrap();
-        let is_decidable = u32::from(expected != Outcome::Pass);
+        let is_decidable = u32::from(expected != TestRunResult::Pass);
         decidable.set(decidable.get() + is_decidable);
         match got {
-            Outcome::Pass => passed.set(passed.get() + is_decidable),
+            TestRunResult::Pass => passed.set(passed.get() + is_decidable),
             got => prop_assert_eq!(got, expected, "frame {:02x?}", frame),
         }
     });
@@ -280,17 +291,18 @@ fn the_xdp_program_decides_like_the_slow_path() {
     assert!(share < 0.3, "{share}");
 
     // Redirects everything, and assigns the removed label again.
-    let hop = Hop::new(0, 1400, &[label(900)], Model::Pipe).unwrap();
+    let hop = Hop::new(0, 1400, &[label(900)], TunnelModel::Pipe).unwrap();
     tables.set_hop(0, hop, next_hop(Some(MAC_ADDRESSES)));
     tables.set_hop(3, hop, next_hop(None));
-    tables.set_target(8, Target::Hops(vec![1, 0, 2]));
-    tables.set_target(2, Target::Discard);
+    tables.set_target(8, ForwardingTarget::Hops(vec![1, 0, 2]));
+    tables.set_target(2, ForwardingTarget::Discard);
     tables.remove(0, v4_prefix("10.100.1.0/24")).unwrap();
     tables.insert(0, v4_prefix("10.100.0.0/20"), 1).unwrap();
     tables.remove(0, v4_prefix("10.101.0.32/28")).unwrap();
-    tables.take_back(label(201)).unwrap();
-    let incoming = Incoming { action: Action::Pop { table: 1 }, model: Model::Pipe, expected: 0b10 };
-    tables.give(label(304), incoming).unwrap();
+    tables.remove_label(label(201)).unwrap();
+    let incoming =
+        IncomingLabel { action: LabelOperation::Pop { table: 1 }, model: TunnelModel::Pipe, expected: 0b10 };
+    tables.assign_label(label(304), incoming).unwrap();
     pair.right.run(|| compare(&mut tables, index, 10_000)).unwrap();
 }
 
@@ -300,13 +312,13 @@ fn the_xdp_program_counts_its_actions() {
     let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
     let mut tables = tables(Some(fast_path));
     let mut frame = [&RIGHT_MAC[..], &LEFT_MAC, &ethertype::MPLS.to_be_bytes()].concat();
-    frame.extend(Entry { label: label(201), traffic_class: 0, bottom: true, ttl: 9 }.to_bytes());
+    frame.extend(LabelStackEntry { label: label(201), traffic_class: 0, bottom: true, ttl: 9 }.to_bytes());
     frame.extend([0x45; 46]);
     let bytes = frame.len() as u64;
     let fast_path = tables.fast_path_mut().unwrap();
     for _ in 0..3 {
         let run = || fast_path.try_frame(&frame, 0, 0, index, RIGHT_MAC).unwrap();
-        assert!(matches!(pair.right.run(run).unwrap(), Outcome::Send(_)));
+        assert!(matches!(pair.right.run(run).unwrap(), TestRunResult::Send(_)));
     }
     let swapped = fast_path.total(Total::Swapped);
     assert_eq!((swapped.packets, swapped.bytes), (3, 3 * bytes));
@@ -317,27 +329,27 @@ fn the_xdp_program_counts_its_actions() {
     // Unassigned label.
     frame[ETHERNET..ETHERNET + 3].copy_from_slice(&[0xff, 0xff, 0xf1]);
     let run = || fast_path.try_frame(&frame, 0, 0, index, RIGHT_MAC).unwrap();
-    assert_eq!(pair.right.run(run).unwrap(), Outcome::Drop);
+    assert_eq!(pair.right.run(run).unwrap(), TestRunResult::Drop);
     assert_eq!(fast_path.total(Total::UnknownLabel).packets, 1);
 }
 
 fn tables_have_a_limited_size() {
     let sizes = Sizes { hops: 2, targets: 1, ..sizes() };
     let mut tables = Tables::new(sizes, vec![0], SEED, None);
-    let hop = Hop::new(0, 1500, &[], Model::Uniform).unwrap();
+    let hop = Hop::new(0, 1500, &[], TunnelModel::Uniform).unwrap();
     let mut add = || tables.add_hop(hop, NextHop::default());
     assert_eq!((add(), add()), (Ok(0), Ok(1)));
     assert!(add().is_err());
-    assert_eq!(tables.add_target(Target::Local), Ok(1));
-    assert!(tables.add_target(Target::Discard).is_err());
+    assert_eq!(tables.add_target(ForwardingTarget::Local), Ok(1));
+    assert!(tables.add_target(ForwardingTarget::Discard).is_err());
     assert_eq!(tables.insert(0, (Ipv4Addr::LOCALHOST.into(), 32), 1), Ok(None));
     assert_eq!(tables.remove(0, (Ipv4Addr::LOCALHOST.into(), 32)), Some(1));
 }
 
 /// Returns a router without XDP program, and the far ends of its ports.
-fn slow_path() -> (SlowPath<ring::End>, Vec<ring::End>) {
+fn slow_path() -> (SlowPath<ring::RingPort>, Vec<ring::RingPort>) {
     let (ports, ends) = (0..2).map(|_| ring::pair(100).unwrap()).unzip();
-    let interface = |last| Interface {
+    let interface = |last| SlowPathInterface {
         mac: if last == 1 { RIGHT_MAC } else { MAC_ADDRESSES.from },
         v4: Some(Ipv4Addr::new(10, 0, 0, last)),
         v6: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last))),
@@ -359,14 +371,14 @@ fn packet_to(destination: [u8; 4], length: u16, ttl: u8) -> Vec<u8> {
 }
 
 fn labeled(number: u32, ttl: u8, packet: &[u8]) -> Vec<u8> {
-    let entry = Entry { label: label(number), traffic_class: 5, bottom: true, ttl };
+    let entry = LabelStackEntry { label: label(number), traffic_class: 5, bottom: true, ttl };
     [&entry.to_bytes()[..], packet].concat()
 }
 
 /// Sends a packet to interface 0 and returns EtherType and packet of the frames sent to interface 1.
 fn exchange(
-    router: &mut SlowPath<ring::End>,
-    ends: &mut [ring::End],
+    router: &mut SlowPath<ring::RingPort>,
+    ends: &mut [ring::RingPort],
     kind: u16,
     packet: &[u8],
 ) -> Vec<(u16, Vec<u8>)> {
@@ -377,7 +389,7 @@ fn exchange(
     sent(&mut ends[1])
 }
 
-fn sent(end: &mut ring::End) -> Vec<(u16, Vec<u8>)> {
+fn sent(end: &mut ring::RingPort) -> Vec<(u16, Vec<u8>)> {
     let mut frames = Vec::new();
     end.receive(100, &mut |received| {
         let (header, packet) = received.frame.split_at(ETHERNET);
@@ -394,7 +406,7 @@ fn the_slow_path_forwards() {
     let left = exchange(&mut router, &mut ends, ethertype::IPV4, &packet);
     let mut lower = packet.clone();
     v4::HeaderMut::new(&mut lower).unwrap().decrement_ttl();
-    let pushed = Entry { label: label(100), traffic_class: 0, bottom: true, ttl: 63 };
+    let pushed = LabelStackEntry { label: label(100), traffic_class: 0, bottom: true, ttl: 63 };
     assert_eq!(left, [(ethertype::MPLS, [&pushed.to_bytes()[..], &lower].concat())]);
     assert_eq!(router.counters().get(Counter::Forwarded), 1);
 
@@ -412,10 +424,10 @@ fn oversized_packets_are_fragmented_beneath_their_labels() {
     let mut payload: Vec<u8> = Vec::new();
     for (kind, bytes) in &left {
         assert_eq!((*kind, bytes.len() <= 80), (ethertype::MPLS, true));
-        let entry = Entry::read(bytes).unwrap();
+        let entry = LabelStackEntry::read(bytes).unwrap();
         assert_eq!((entry.label, entry.ttl), (label(106), 8));
         let view = v4::View::new(&bytes[4..]).unwrap();
-        assert!(view.checksum_is_right() && view.ttl() == 8 && view.fragment() != Fragment::Whole);
+        assert!(view.is_checksum_valid() && view.ttl() == 8 && view.fragment() != Fragment::Whole);
         assert_eq!(view.fragment_offset(), payload.len());
         payload.extend(view.transport().payload);
     }
@@ -441,8 +453,8 @@ fn icmp_errors_are_sent_from_within_an_lsp() {
     router.tables_mut().remove(0, v4_prefix("10.0.0.0/16")).unwrap();
     let left = exchange(&mut router, &mut ends, ethertype::MPLS, &received);
     let [(ethertype::MPLS, answer)] = &left[..] else { panic!("{left:?}") };
-    assert_eq!(Entry::read(answer).unwrap().label, label(100));
-    assert_eq!(Entry::read(answer).unwrap().ttl, 254);
+    assert_eq!(LabelStackEntry::read(answer).unwrap().label, label(100));
+    assert_eq!(LabelStackEntry::read(answer).unwrap().ttl, 254);
     assert_eq!(v4::View::new(&answer[4..]).unwrap().destination(), Ipv4Addr::new(10, 0, 3, 3));
     assert_eq!(router.counters().get(Counter::TtlExceeded), 3);
 
@@ -492,7 +504,7 @@ fn packets_to_the_router_from_an_lsp_are_delivered() {
 }
 
 /// Waits for route changes of the kernel.
-fn news(kernel: &mut Kernel) -> News {
+fn news(kernel: &mut KernelRoutes) -> KernelChanges {
     let start = std::time::Instant::now();
     loop {
         assert!(start.elapsed().as_secs() < 20, "no route change reported");
@@ -509,27 +521,32 @@ fn kernel_routes_are_followed() {
     let pair = Pair::new(Default::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let index = netlink.link("left0").unwrap().index;
-    let interface = fib::Interface { mac: LEFT_MAC, mtu: 1500, table: 0, mpls: true };
-    let mut fib = Fib::new(vec![interface], 1, Model::Uniform);
+    let interface = fib::FibInterface { mac: LEFT_MAC, mtu: 1500, table: 0, mpls: true };
+    let mut fib = Fib::new(vec![interface], 1, TunnelModel::Uniform);
     let sizes = Sizes { tables: sizes().tables[..1].to_vec(), ..sizes() };
     let mut tables = Tables::new(sizes, vec![0], SEED, None);
-    let mut kernel = Kernel::open(&pair.left).unwrap();
+    let mut kernel = KernelRoutes::open(&pair.left).unwrap();
     let names =
-        Names { interfaces: [(index, 0)].into(), loopback: Some(1), tables: [(254, 0), (255, 0)].into() };
-    let mut apply = |tables: &mut Tables, news: News| {
+        KernelIds { interfaces: [(index, 0)].into(), loopback: Some(1), tables: [(254, 0), (255, 0)].into() };
+    let mut apply = |tables: &mut Tables, news: KernelChanges| {
         for change in &news.changes {
             fib.apply(tables, change).unwrap();
         }
-        for (neighbour, station) in news.neighbours {
-            fib.set_neighbour(tables, neighbour, station);
+        for (neighbour, station) in news.neighbors {
+            fib.set_neighbor(tables, neighbour, station);
         }
     };
     let packet = |tables: &Tables, destination: [u8; 4]| {
         let mut bytes = [&[0; 16], &packet_to(destination, 40, 64)[..]].concat();
-        match tables.forward(&mut Packet { bytes: &mut bytes, start: 16, kind: Kind::V4 }, 0) {
-            Verdict::Send { hop, .. } => Some(tables.hop(hop).1),
+        match tables
+            .forward(&mut BufferedPacket { bytes: &mut bytes, start: 16, kind: PacketProtocol::V4 }, 0)
+        {
+            ForwardingVerdict::Send { hop, .. } => Some(tables.hop(hop).1),
             verdict => {
-                assert!(matches!(verdict, Verdict::Refuse(_) | Verdict::Local { .. }), "{verdict:?}");
+                assert!(
+                    matches!(verdict, ForwardingVerdict::Reject(_) | ForwardingVerdict::Local { .. }),
+                    "{verdict:?}"
+                );
                 None
             }
         }
@@ -537,12 +554,12 @@ fn kernel_routes_are_followed() {
     apply(&mut tables, kernel.load(names).unwrap());
     let right = Some(NextHop {
         via: Some([10, 1, 0, 1].into()),
-        stations: Some(Stations { to: RIGHT_MAC, from: LEFT_MAC }),
+        addresses: Some(HopAddresses { to: RIGHT_MAC, from: LEFT_MAC }),
     });
     assert_eq!(packet(&tables, [10, 1, 0, 1]), right, "the neighbor is resolved");
     assert_eq!((packet(&tables, [10, 1, 0, 0]), packet(&tables, [10, 9, 0, 1])), (None, None));
 
-    let route = Route {
+    let route = StaticRoute {
         destination: ([10, 9, 0, 0].into(), 16),
         gateway: Some([10, 1, 0, 1].into()),
         link: "left0",

@@ -1,6 +1,6 @@
 //! TCP connections of routing protocols: opening, protection (MD5, TTL), reading, writing and closing.
 
-use netstage_host::ports::tcp_protection::{require_ttl, sign_with_md5};
+use netstage_host::ports::tcp_protection::{require_min_ttl, sign_with_md5};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -41,7 +41,7 @@ pub(crate) fn bind(address: SocketAddr, protection: &Protection) -> io::Result<S
     if let Some(hops) = protection.security_hops {
         // Accepted connections inherit the option.
         let min_ttl = HIGHEST_TTL - hops.saturating_sub(1);
-        require_ttl(socket.as_fd(), address.is_ipv4(), min_ttl)?;
+        require_min_ttl(socket.as_fd(), address.is_ipv4(), min_ttl)?;
         match address {
             SocketAddr::V4(_) => socket.set_ttl_v4(u32::from(HIGHEST_TTL))?,
             SocketAddr::V6(_) => socket.set_unicast_hops_v6(u32::from(HIGHEST_TTL))?,
@@ -63,16 +63,16 @@ pub(crate) async fn connect(socket: Socket, peer: SocketAddr) -> io::Result<TcpS
 }
 
 /// Open connection with a send queue.
-pub(crate) struct Connection {
+pub(crate) struct PeerConnection {
     stream: TcpStream,
     queue: Vec<u8>,
     written: usize,
 }
 
-impl Connection {
-    pub(crate) fn new(stream: TcpStream) -> io::Result<Connection> {
+impl PeerConnection {
+    pub(crate) fn new(stream: TcpStream) -> io::Result<PeerConnection> {
         stream.set_nodelay(true)?;
-        Ok(Connection { stream, queue: Vec::new(), written: 0 })
+        Ok(PeerConnection { stream, queue: Vec::new(), written: 0 })
     }
 
     /// Completes when the connection is readable, or writable while the queue has data.
@@ -94,13 +94,13 @@ impl Connection {
     /// Reads available bytes and returns their number: 0 at the end of the stream, `None` if no data is
     /// available.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        taken(self.stream.try_read(buffer))
+        non_blocking_result(self.stream.try_read(buffer))
     }
 
     /// Writes queued bytes without blocking. Returns `true` if the queue is empty afterwards.
     pub(crate) fn write(&mut self) -> io::Result<bool> {
         while self.written < self.queue.len() {
-            match taken(self.stream.try_write(&self.queue[self.written..]))? {
+            match non_blocking_result(self.stream.try_write(&self.queue[self.written..]))? {
                 Some(length) => self.written += length,
                 None => return Ok(false),
             }
@@ -127,7 +127,7 @@ impl Connection {
 }
 
 /// Converts the result of a non-blocking operation: `None` if it would block.
-pub(crate) fn taken<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+pub(crate) fn non_blocking_result<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),

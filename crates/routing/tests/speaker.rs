@@ -2,28 +2,28 @@
 
 use netstage_core::time::Duration;
 use netstage_harness::skip;
-use netstage_routing::bgp::inject::Order;
-use netstage_routing::bgp::machine::{Event, Settings};
-use netstage_routing::bgp::nlri::{Family, Nlri};
-use netstage_routing::bgp::open::Identity;
-use netstage_routing::bgp::path::{AsPath, Path};
-use netstage_routing::bgp::receive::{ExpectedNextHop, Received};
-use netstage_routing::bgp::speaker::{Command, Endpoint, Report, run};
-use netstage_routing::bgp::table::Table;
+use netstage_routing::bgp::inject::SendOrder;
+use netstage_routing::bgp::machine::{BgpEvent, BgpSettings};
+use netstage_routing::bgp::nlri::{BgpFamily, Nlri};
+use netstage_routing::bgp::open::OpenParameters;
+use netstage_routing::bgp::path::{AsPath, PathAttributes};
+use netstage_routing::bgp::receive::{ExpectedNextHop, ReceivedRoutes};
+use netstage_routing::bgp::speaker::{Endpoint, SpeakerCommand, SpeakerReport, run};
+use netstage_routing::bgp::table::BgpTable;
 use std::net::TcpListener as StdListener;
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
-fn settings(number: u8, connects: bool) -> Settings {
-    Settings {
-        identity: Identity {
+fn settings(number: u8, connects: bool) -> BgpSettings {
+    BgpSettings {
+        identity: OpenParameters {
             local_as: 65_000 + u32::from(number),
             peer_as: None,
             identifier: [192, 0, 2, number].into(),
             hold_time: Duration::from_secs(90),
-            families: Family::ALL.to_vec(),
+            families: BgpFamily::ALL.to_vec(),
             four_octet_as: true,
         },
         connects,
@@ -48,10 +48,10 @@ fn endpoints() -> [Endpoint; 2] {
     [endpoint.clone(), Endpoint { listen_port: Some(port), ..endpoint }]
 }
 
-type Reports = tokio::sync::mpsc::UnboundedReceiver<Report>;
+type Reports = tokio::sync::mpsc::UnboundedReceiver<SpeakerReport>;
 
 /// Starts a speaker; returns its command sender and its reports.
-fn start(settings: Settings, endpoint: Endpoint) -> (UnboundedSender<Command>, Reports) {
+fn start(settings: BgpSettings, endpoint: Endpoint) -> (UnboundedSender<SpeakerCommand>, Reports) {
     let (commands, receiver) = unbounded_channel();
     let (sender, reports) = unbounded_channel();
     let epoch = std::time::Instant::now();
@@ -62,7 +62,7 @@ fn start(settings: Settings, endpoint: Endpoint) -> (UnboundedSender<Command>, R
 }
 
 /// Returns the first value that `select` extracts from a report.
-async fn wait_for<T>(reports: &mut Reports, mut select: impl FnMut(Report) -> Option<T>) -> T {
+async fn wait_for<T>(reports: &mut Reports, mut select: impl FnMut(SpeakerReport) -> Option<T>) -> T {
     let search = async {
         loop {
             if let Some(found) = select(reports.recv().await.expect("the speaker is running")) {
@@ -74,16 +74,22 @@ async fn wait_for<T>(reports: &mut Reports, mut select: impl FnMut(Report) -> Op
 }
 
 async fn established(reports: &mut Reports) {
-    wait_for(reports, |report| matches!(report, Report::Session(Event::Established(_))).then_some(())).await
+    wait_for(reports, |report| {
+        matches!(report, SpeakerReport::Session(BgpEvent::Established(_))).then_some(())
+    })
+    .await
 }
 
-fn table(count: u32) -> Arc<Table> {
-    let mut table = Table::new();
-    let path = Path::new([192, 0, 2, 1].into(), AsPath::default());
-    let group = table.group(Family::Ipv4Unicast, path).unwrap();
+fn table(count: u32) -> Arc<BgpTable> {
+    let mut table = BgpTable::new();
+    let path = PathAttributes::new([192, 0, 2, 1].into(), AsPath::default());
+    let group = table.group(BgpFamily::Ipv4Unicast, path).unwrap();
     for number in 0..count {
-        let prefix =
-            "1.0.0.0/24".parse::<netstage_routing::bgp::nlri::Prefix>().unwrap().further(number).unwrap();
+        let prefix = "1.0.0.0/24"
+            .parse::<netstage_routing::bgp::nlri::NlriPrefix>()
+            .unwrap()
+            .successor(number)
+            .unwrap();
         table.push(group, &Nlri::unicast(prefix));
     }
     Arc::new(table)
@@ -95,30 +101,30 @@ async fn routes_are_announced_refreshed_and_withdrawn() {
     let (collect, mut there) = start(settings(2, false), listening);
     let (inject, mut here) = start(settings(1, true), connecting);
     let table = table(30_000);
-    inject.send(Command::Announce(table.clone(), Order::Packed)).unwrap();
-    let mut received = Received::new();
+    inject.send(SpeakerCommand::Announce(table.clone(), SendOrder::Packed)).unwrap();
+    let mut received = ReceivedRoutes::new();
     // The routes arrive, whether announced before or after the session was established.
     wait_for(&mut there, |report| match report {
-        Report::Session(Event::Update(update)) => {
+        SpeakerReport::Session(BgpEvent::Update(update)) => {
             received.take(&update);
             (received.len() == table.len()).then_some(())
         }
         _ => None,
     })
     .await;
-    let families = [Family::Ipv4Unicast];
+    let families = [BgpFamily::Ipv4Unicast];
     assert!(received.differences(&table, &families, ExpectedNextHop::AsListed).is_empty());
     let sent = wait_for(&mut here, |report| match report {
-        Report::Sent(written) if written.routes > 0 => Some(written),
+        SpeakerReport::Sent(written) if written.routes > 0 => Some(written),
         _ => None,
     })
     .await;
     assert_eq!(sent.routes, table.len());
 
-    collect.send(Command::Refresh(Family::Ipv4Unicast)).unwrap();
-    let mut again = Received::new();
+    collect.send(SpeakerCommand::Refresh(BgpFamily::Ipv4Unicast)).unwrap();
+    let mut again = ReceivedRoutes::new();
     wait_for(&mut there, |report| match report {
-        Report::Session(Event::Update(update)) => {
+        SpeakerReport::Session(BgpEvent::Update(update)) => {
             again.take(&update);
             (again.len() == table.len()).then_some(())
         }
@@ -126,9 +132,9 @@ async fn routes_are_announced_refreshed_and_withdrawn() {
     })
     .await;
 
-    inject.send(Command::Withdraw(table.clone(), Order::Packed)).unwrap();
+    inject.send(SpeakerCommand::Withdraw(table.clone(), SendOrder::Packed)).unwrap();
     wait_for(&mut there, |report| match report {
-        Report::Session(Event::Update(update)) => {
+        SpeakerReport::Session(BgpEvent::Update(update)) => {
             again.take(&update);
             again.is_empty().then_some(())
         }
@@ -136,9 +142,9 @@ async fn routes_are_announced_refreshed_and_withdrawn() {
     })
     .await;
 
-    inject.send(Command::Stop).unwrap();
+    inject.send(SpeakerCommand::Stop).unwrap();
     let down = wait_for(&mut there, |report| match report {
-        Report::Session(Event::Down(down)) => Some(down),
+        SpeakerReport::Session(BgpEvent::Down(down)) => Some(down),
         _ => None,
     })
     .await;
@@ -177,7 +183,7 @@ async fn ttl_security_rejects_packets_with_a_lower_ttl() {
     let (far, mut reports) = start(settings(1, true), connecting.clone());
     let nothing = tokio::time::timeout(std::time::Duration::from_millis(500), established(&mut reports));
     assert!(nothing.await.is_err());
-    far.send(Command::Stop).unwrap();
+    far.send(SpeakerCommand::Stop).unwrap();
     let (_here, mut here) = start(settings(1, true), adjacent(connecting));
     established(&mut here).await;
     established(&mut there).await;

@@ -1,14 +1,14 @@
 //! Addresses, prefixes and labels in configuration files.
 
 use crate::error::Problems;
-use crate::scalar::Count;
-use crate::table::{Decode, Kind, mismatch};
-use crate::tree::Node;
-use netstage_core::edge::Prefix;
+use crate::scalar::BoundedCount;
+use crate::table::{Decode, ValueKind, mismatch};
+use crate::tree::TomlNode;
+use netstage_core::edge::IpPrefix;
 use std::net::{IpAddr, SocketAddr};
 
 /// Unreserved MPLS label, from 16 (RFC 3032 section 2.1).
-pub(crate) type LabelNumber = Count<16, 1_048_575>;
+pub(crate) type LabelNumber = BoundedCount<16, 1_048_575>;
 
 /// Declares a type parsed from a string.
 macro_rules! parsed {
@@ -18,10 +18,10 @@ macro_rules! parsed {
         pub(crate) struct $name(pub $of);
 
         impl Decode for $name {
-            fn kind() -> Kind {
-                Kind::Text($holds)
+            fn kind() -> ValueKind {
+                ValueKind::Text($holds)
             }
-            fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+            fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
                 let parse: fn(&str) -> Option<$of> = $parse;
                 match node.text().and_then(parse) {
                     Some(value) => Some($name(value)),
@@ -40,10 +40,10 @@ parsed! {
     /// Loopback address and port, reachable from this host only.
     Loopback(SocketAddr) = "a loopback address and port such as \"127.0.0.1:2620\"",
         |text| text.parse().ok().filter(|address: &SocketAddr| address.ip().is_loopback());
-    PrefixText(Prefix) = "a prefix without host bits such as \"10.0.2.0/24\" or \"fd00:2::/64\"",
+    PrefixText(IpPrefix) = "a prefix without host bits such as \"10.0.2.0/24\" or \"fd00:2::/64\"",
         |text| {
             let (address, length) = split_prefix(text)?;
-            Prefix::new(address, length).ok()
+            IpPrefix::new(address, length).ok()
         };
     LinkAddress((IpAddr, u8)) = "an interface address with prefix length such as \"10.0.1.1/24\"",
         |text| split_prefix(text).filter(|(address, length)| {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Text that problems point into: the scenario file, a command-line option or a trace file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceText {
     /// File name, or `command line` for an option.
     pub name: String,
     /// Complete text.
@@ -15,7 +15,7 @@ pub struct Source {
 
 /// A problem and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct FileProblem {
     /// Index into [`Errors::sources`].
     pub source: usize,
     /// Line, from 1.
@@ -34,9 +34,9 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Errors {
     /// The scenario file first, then the options and trace files.
-    pub sources: Vec<Source>,
+    pub sources: Vec<SourceText>,
     /// Problems in the order of their places.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<FileProblem>,
 }
 
 impl Errors {
@@ -51,7 +51,7 @@ impl Errors {
     }
 
     /// Returns the source a problem points into.
-    pub fn source_of(&self, problem: &Problem) -> &Source {
+    pub fn source_of(&self, problem: &FileProblem) -> &SourceText {
         &self.sources[problem.source]
     }
 }
@@ -105,24 +105,24 @@ fn shorten(line: &str, column: usize) -> Excerpt {
 
 /// Byte range of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place {
+pub(crate) struct SourceRange {
     pub source: u32,
     pub start: u32,
     pub end: u32,
 }
 
-impl Place {
-    pub fn new(source: usize, span: Range<usize>) -> Place {
-        Place { source: source as u32, start: span.start as u32, end: span.end as u32 }
+impl SourceRange {
+    pub fn new(source: usize, span: Range<usize>) -> SourceRange {
+        SourceRange { source: source as u32, start: span.start as u32, end: span.end as u32 }
     }
 }
 
 /// Sources and problems collected while a file is read. A repeated problem is stored once.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
-    sources: Vec<Source>,
-    list: Vec<(Place, String, Option<String>)>,
-    seen: HashSet<(Place, String)>,
+    sources: Vec<SourceText>,
+    list: Vec<(SourceRange, String, Option<String>)>,
+    seen: HashSet<(SourceRange, String)>,
     /// Messages that are not stored again while [`Problems::suppress`] is in effect.
     suppressed: HashSet<String>,
     is_suppressing: bool,
@@ -135,7 +135,7 @@ const MAX_PROBLEMS: usize = 500;
 
 impl Problems {
     pub fn add_source(&mut self, name: impl Into<String>, text: impl Into<String>) -> usize {
-        self.sources.push(Source { name: name.into(), text: text.into() });
+        self.sources.push(SourceText { name: name.into(), text: text.into() });
         self.sources.len() - 1
     }
 
@@ -143,15 +143,15 @@ impl Problems {
         &self.sources[source].text
     }
 
-    pub fn push(&mut self, place: Place, message: impl Into<String>) {
+    pub fn push(&mut self, place: SourceRange, message: impl Into<String>) {
         self.push_with_help(place, message, None);
     }
 
-    pub fn push_help(&mut self, place: Place, message: impl Into<String>, help: impl Into<String>) {
+    pub fn push_help(&mut self, place: SourceRange, message: impl Into<String>, help: impl Into<String>) {
         self.push_with_help(place, message, Some(help.into()));
     }
 
-    pub fn push_with_help(&mut self, place: Place, message: impl Into<String>, help: Option<String>) {
+    pub fn push_with_help(&mut self, place: SourceRange, message: impl Into<String>, help: Option<String>) {
         let message = message.into();
         self.found += 1;
         if self.is_suppressing && self.suppressed.contains(&message) {
@@ -191,7 +191,7 @@ impl Problems {
                 let text = &self.sources[source].text;
                 let (line, column) = line_and_column(text, place.start as usize);
                 let span = place.start as usize..place.end as usize;
-                Problem { source, line, column, span, message, help }
+                FileProblem { source, line, column, span, message, help }
             })
             .collect();
         Errors { sources: self.sources, problems }

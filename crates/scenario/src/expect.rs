@@ -82,7 +82,7 @@ pub struct Plot {
     /// Subjects, as in [`Selection::subject`].
     pub subject: String,
     /// Horizontal axis.
-    pub against: Against,
+    pub against: PlotAxis,
     /// Horizontal reference lines: value and label.
     pub reference_lines: Vec<(f64, String)>,
     /// Selected cells, as in [`Selection::cells`].
@@ -93,7 +93,7 @@ pub struct Plot {
 
 /// Horizontal axis of a figure.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Against {
+pub enum PlotAxis {
     /// Time: a line per cell and subject, the mean over seeds with a 95 % confidence interval.
     Time,
     /// Swept path: one value per cell.

@@ -1,21 +1,21 @@
 //! Checks of expectations and plots against the plans: metrics, subjects, time spans and cells.
 
 use crate::Cell;
-use crate::error::{Place, Problems, did_you_mean};
-use crate::expect::{Against, Bound, Expectation, Plot, Selection, Statistic};
-use crate::file::File;
+use crate::error::{Problems, SourceRange, did_you_mean};
+use crate::expect::{Bound, Expectation, Plot, PlotAxis, Selection, Statistic};
+use crate::file::ScenarioFile;
 use crate::file::study::{self, Assignments};
 use crate::outcome::{Metric, MetricInfo};
 use crate::pattern::matches;
-use crate::plan::{Direction, NodeKind, Plan, Transport};
+use crate::plan::{FlowDirection, FlowTransport, NodeKind, Plan};
 use crate::quantity::Dimension;
 use crate::scalar::{Amount, MetricName, SubjectPattern};
 use crate::sweep::CellLabel;
-use crate::table::{At, List};
+use crate::table::{List, Located};
 use netstage_core::time::{Duration, Instant};
 
 /// Checker of expectations and plots.
-pub(crate) struct Judge<'a> {
+pub(crate) struct ExpectationChecker<'a> {
     /// Labels of all cells; empty if a fault leaves them unknown, which skips the checks of variants and swept values.
     pub labels: &'a [CellLabel],
     /// Cells without faults.
@@ -29,19 +29,19 @@ pub(crate) struct Judge<'a> {
     reason: Option<String>,
 }
 
-type Over = Option<At<List<At<Duration>, 2, 2>>>;
+type Over = Option<Located<List<Located<Duration>, 2, 2>>>;
 
-impl<'a> Judge<'a> {
+impl<'a> ExpectationChecker<'a> {
     pub fn new(
         labels: &'a [CellLabel],
         cells: &'a [Cell],
         problems: &'a mut Problems,
         changed: bool,
-    ) -> Judge<'a> {
-        Judge { labels, cells, problems, changed, left_out: Vec::new(), reason: None }
+    ) -> ExpectationChecker<'a> {
+        ExpectationChecker { labels, cells, problems, changed, left_out: Vec::new(), reason: None }
     }
 
-    pub fn expectations(&mut self, file: &File) -> Vec<Expectation> {
+    pub fn expectations(&mut self, file: &ScenarioFile) -> Vec<Expectation> {
         let members = file.expect.0.iter().filter_map(|m| Some((&m.name, m.place, m.value.as_ref()?)));
         members
             .filter_map(|(name, place, expect)| {
@@ -51,7 +51,7 @@ impl<'a> Judge<'a> {
             .collect()
     }
 
-    pub fn plots(&mut self, file: &File) -> Vec<Plot> {
+    pub fn plots(&mut self, file: &ScenarioFile) -> Vec<Plot> {
         let members = file.plot.0.iter().filter_map(|m| Some((&m.name, m.value.as_ref()?)));
         members
             .filter_map(|(name, plot)| {
@@ -71,7 +71,12 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn expectation(&mut self, name: &str, place: Place, expect: &study::Expect) -> Option<Expectation> {
+    fn expectation(
+        &mut self,
+        name: &str,
+        place: SourceRange,
+        expect: &study::ExpectTable,
+    ) -> Option<Expectation> {
         let metric = self.metric(&expect.metric);
         let cells = self.cells(&expect.cells);
         let over = self.over(&expect.over);
@@ -92,7 +97,12 @@ impl<'a> Judge<'a> {
         Some(Expectation { name: name.to_owned(), select, bound: bound?, claim: expect.claim.clone() })
     }
 
-    fn statistic(&mut self, expect: &study::Expect, unit: Option<&str>, place: Place) -> Option<Statistic> {
+    fn statistic(
+        &mut self,
+        expect: &study::ExpectTable,
+        unit: Option<&str>,
+        place: SourceRange,
+    ) -> Option<Statistic> {
         if let (Some(above), false) =
             (&expect.above, expect.statistic.value == study::Statistic::ConvergenceTime)
         {
@@ -116,7 +126,12 @@ impl<'a> Judge<'a> {
         })
     }
 
-    fn bound(&mut self, expect: &study::Expect, unit: Option<&str>, place: Place) -> Option<Bound> {
+    fn bound(
+        &mut self,
+        expect: &study::ExpectTable,
+        unit: Option<&str>,
+        place: SourceRange,
+    ) -> Option<Bound> {
         let given = [
             expect.at_least.as_ref().map(|v| v.place),
             expect.at_most.as_ref().map(|v| v.place),
@@ -163,7 +178,7 @@ impl<'a> Judge<'a> {
         self.variant(variant).map(Bound::AboveVariant)
     }
 
-    fn variant(&mut self, variant: &At<String>) -> Option<String> {
+    fn variant(&mut self, variant: &Located<String>) -> Option<String> {
         let known = self.labels.iter().any(|cell| cell.variant == variant.value && !variant.value.is_empty());
         if !known && !self.labels.is_empty() {
             let mut names: Vec<&str> =
@@ -178,7 +193,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns a number in the metric's unit.
-    fn amount(&mut self, amount: &At<Amount>, unit: Option<&str>) -> Option<f64> {
+    fn amount(&mut self, amount: &Located<Amount>, unit: Option<&str>) -> Option<f64> {
         let fits = match amount.dimension {
             None => true,
             Some(Dimension::Rate) => unit == Some("bit/s"),
@@ -199,7 +214,7 @@ impl<'a> Judge<'a> {
         Some(amount.value.value)
     }
 
-    fn metric(&mut self, name: &At<MetricName>) -> Option<MetricInfo> {
+    fn metric(&mut self, name: &Located<MetricName>) -> Option<MetricInfo> {
         let infos = || Metric::ALL.iter().map(|m| m.info());
         let found = infos().find(|info| info.name == name.value.0);
         if found.is_none() {
@@ -213,7 +228,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the pattern if it matches a subject of the metric.
-    fn subject(&mut self, subject: &Option<At<SubjectPattern>>, metric: MetricInfo) -> Option<String> {
+    fn subject(&mut self, subject: &Option<Located<SubjectPattern>>, metric: MetricInfo) -> Option<String> {
         let Some(subject) = subject else { return Some(String::new()) };
         let pattern = &subject.value.0;
         let Some(cell) = self.cells.first() else { return Some(pattern.clone()) };
@@ -285,7 +300,7 @@ impl<'a> Judge<'a> {
         Some(cells)
     }
 
-    fn swept(&mut self, path: &str, place: Place) -> Option<()> {
+    fn swept(&mut self, path: &str, place: SourceRange) -> Option<()> {
         if self.labels.is_empty() || self.labels.iter().any(|cell| setting(cell, path).is_some()) {
             return Some(());
         }
@@ -298,7 +313,7 @@ impl<'a> Judge<'a> {
         None
     }
 
-    fn plot(&mut self, name: &str, plot: &study::Plot) -> Option<Plot> {
+    fn plot(&mut self, name: &str, plot: &study::PlotTable) -> Option<Plot> {
         let metric = self.metric(&plot.metric);
         let cells = self.cells(&plot.cells);
         let over = self.over(&plot.over);
@@ -340,10 +355,10 @@ impl<'a> Judge<'a> {
 
     fn against(
         &mut self,
-        plot: &study::Plot,
+        plot: &study::PlotTable,
         metric: Option<MetricInfo>,
         over: Option<(Instant, Instant)>,
-    ) -> Option<Against> {
+    ) -> Option<PlotAxis> {
         let against = plot.against.value.0.as_str();
         let distributed = |name| Metric::DISTRIBUTED.iter().any(|m| m.info().name == name);
         if matches!(against, "percentile" | "histogram") && !distributed(metric?.name) {
@@ -372,19 +387,19 @@ impl<'a> Judge<'a> {
                     return None;
                 }
                 Some(match against {
-                    "time" => Against::Time,
-                    "percentile" => Against::Percentile,
-                    _ => Against::Histogram,
+                    "time" => PlotAxis::Time,
+                    "percentile" => PlotAxis::Percentile,
+                    _ => PlotAxis::Histogram,
                 })
             }
-            "subject" => Some(Against::Subject { over: over? }),
+            "subject" => Some(PlotAxis::Subject { over: over? }),
             path => {
                 self.swept(path, plot.against.place)?;
                 if let Some(rows) = &plot.rows {
                     self.swept(&rows.value.0, rows.place)?;
                 }
                 let rows = plot.rows.as_ref().map(|rows| rows.value.0.clone());
-                Some(Against::Swept { path: path.to_owned(), rows, over: over? })
+                Some(PlotAxis::Swept { path: path.to_owned(), rows, over: over? })
             }
         }
     }
@@ -402,11 +417,11 @@ fn flow_subjects(plan: &Plan, metric: &str, group: usize, member: usize) -> Vec<
     let found = Metric::ALL.iter().find(|known| known.info().name == metric);
     // Both ends of an application over TCP are senders.
     let flow = &plan.flows[group];
-    let is_tcp = matches!(flow.transport, Transport::Tcp(_));
+    let is_tcp = matches!(flow.transport, FlowTransport::Tcp(_));
     if found.is_some_and(|metric| metric.is_of_tcp_events()) && is_tcp && flow.traffic.application().is_some()
     {
         let name = plan.flow_name(group, member);
-        return Direction::BOTH.map(|direction| direction.of(&name)).into();
+        return FlowDirection::BOTH.map(|direction| direction.subject(&name)).into();
     }
     match found.is_some_and(|metric| metric.is_of_sender()) {
         true => vec![plan.flow_name(group, member)],

@@ -1,6 +1,6 @@
 //! File of a model learned from a capture: versioned JSON, described in docs/traffic.md.
 
-use netstage_core::traffic::application::{Application, ApplicationError, Learned};
+use netstage_core::traffic::application::{Application, ApplicationError, CaptureModel};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub const FORMAT: u32 = 1;
 
 /// Maximum size of a model file in bytes.
-pub const MOST_BYTES: u64 = 64 << 20;
+pub const MAX_MODEL_BYTES: u64 = 64 << 20;
 
 /// Model file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,17 +20,17 @@ pub struct ModelFile {
     /// Name of the capture.
     pub capture: String,
     /// Counts of the capture's packets and flows.
-    pub read: Read,
+    pub read: CaptureCounts,
     /// Learned model.
-    pub model: Arc<Learned>,
+    pub model: Arc<CaptureModel>,
     /// Goodness of fit of samples drawn from the model, per quantity.
-    pub fit: Vec<Fit>,
+    pub fit: Vec<GoodnessOfFit>,
 }
 
 /// Counts of a capture's packets and flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Read {
+pub struct CaptureCounts {
     /// Packets in the capture.
     pub packets: u64,
     /// Packets used for the model.
@@ -50,7 +50,7 @@ pub struct Read {
 /// Comparison of a quantity in the capture with a run drawn from the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fit {
+pub struct GoodnessOfFit {
     /// Name: `request`, `response`, `think`, `server`, `up.size`, `up.gap`, …
     pub quantity: String,
     /// Unit of the means.
@@ -81,7 +81,7 @@ pub enum ModelError {
     /// Format version is not supported.
     Version(u64),
     /// Model has settings that cannot run.
-    Unsound(ApplicationError),
+    UnusableModel(ApplicationError),
 }
 
 impl fmt::Display for ModelError {
@@ -91,7 +91,7 @@ impl fmt::Display for ModelError {
             ModelError::Version(version) => {
                 write!(f, "the model file has format version {version}; supported: {FORMAT}")
             }
-            ModelError::Unsound(error) => write!(f, "invalid model: {error}"),
+            ModelError::UnusableModel(error) => write!(f, "invalid model: {error}"),
         }
     }
 }
@@ -111,7 +111,7 @@ impl ModelFile {
         }
         let file: ModelFile = serde_json::from_str(text).map_err(ModelError::Malformed)?;
         let model = Application::Learned { model: Arc::clone(&file.model), replay: false };
-        model.check(file.model.carriage).map_err(ModelError::Unsound)?;
+        model.check(file.model.carriage).map_err(ModelError::UnusableModel)?;
         Ok(file)
     }
 

@@ -39,8 +39,8 @@ mod trace;
 mod tree;
 pub mod window;
 
-pub use error::{Errors, Problem, Source, did_you_mean};
-pub use read::{Options, load, parse};
+pub use error::{Errors, FileProblem, SourceText, did_you_mean};
+pub use read::{LoadOptions, load, parse};
 pub use reference::reference;
 pub use schema::json_schema;
 

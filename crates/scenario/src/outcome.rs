@@ -44,7 +44,7 @@ impl Metric {
     /// for such metrics, and one per receiver for the others.
     pub fn is_of_sender(self) -> bool {
         use Metric::*;
-        matches!(self, FlowOffered | FlowSent | FlowGap | FlowGapAsked | FlowLateness)
+        matches!(self, FlowOffered | FlowSent | FlowGap | FlowGapScheduled | FlowLateness)
     }
 
     /// Returns whether the metric is a result of tests: one number per test and frame size, none per bin.
@@ -109,7 +109,7 @@ metrics! {
     /// Time between consecutive packets as sent.
     FlowGap = "flow.gap", "s", "", Mean;
     /// Time between consecutive packets as scheduled by the traffic pattern.
-    FlowGapAsked = "flow.gap.asked", "s", "", Mean;
+    FlowGapScheduled = "flow.gap.asked", "s", "", Mean;
     /// Time from the scheduled to the actual departure of a packet.
     FlowLateness = "flow.lateness", "s", "", Mean;
     /// Congestion window of a TCP sender.
@@ -209,7 +209,7 @@ metrics! {
     /// Traffic of background flows on a link, part of its throughput.
     LinkBackground = "link.background", "bit/s", "ip", Mean;
     /// Share of time in which a link was transmitting.
-    LinkUtilisation = "link.utilisation", "", "", Mean;
+    LinkUtilization = "link.utilisation", "", "", Mean;
     /// Packets queued at a link, mean over time.
     LinkQueue = "link.queue", "packets", "", Mean;
     /// Packets dropped by the queue of a link.
@@ -234,7 +234,7 @@ metrics! {
     /// Jain's index over the mean rates of the flows of one VPN in the selected time span.
     FairnessIntraVpnEachWholeRun = "fairness.intra_vpn.per_vpn.whole_run", "", "payload", Mean;
     /// Utilization of a bottleneck link by measured flows, relative to the capacity left by background flows.
-    LinkUtilisationNet = "link.utilisation.net_of_background", "", "ip", Mean;
+    LinkUtilizationNet = "link.utilisation.net_of_background", "", "ip", Mean;
     /// Maximum rate without loss (RFC 2544).
     TestThroughput = "test.throughput", "bit/s", "ip", Mean;
     /// Maximum frame rate without loss.
@@ -250,7 +250,7 @@ metrics! {
     /// Mean delay of the frames tagged per RFC 2544, or of all frames: one-way, or round-trip in one-ended tests.
     TestLatency = "test.latency", "s", "", Mean;
     /// Minimum delay of all frames.
-    TestLatencyLeast = "test.latency.least", "s", "", Mean;
+    TestLatencyMin = "test.latency.least", "s", "", Mean;
     /// Median delay of all frames.
     TestLatencyMedian = "test.latency.median", "s", "", Mean;
     /// 99th percentile of the delay of all frames.
@@ -258,7 +258,7 @@ metrics! {
     /// 99.9th percentile of the delay of all frames.
     TestLatency999 = "test.latency.p999", "s", "", Mean;
     /// Maximum delay of all frames.
-    TestLatencyMost = "test.latency.most", "s", "", Mean;
+    TestLatencyMax = "test.latency.most", "s", "", Mean;
     /// 99.9th percentile of the delay above the minimum (ITU-T Y.1563; PDV of RFC 5481).
     TestDelayVariation = "test.delay_variation", "s", "", Mean;
     /// Maximum error of one-way delays due to the clock offset between the ends of the test.
@@ -308,7 +308,7 @@ metrics! {
     /// Minimum window from which every transfer had retransmissions.
     TestWindowLosses = "test.window.losses_from", "B", "", Mean;
     /// 1 if no other window is better by more than the tolerance (95 % confidence), 0 if the trials were exhausted.
-    TestWindowSure = "test.window.sure", "", "", Mean;
+    TestWindowConclusive = "test.window.sure", "", "", Mean;
     /// Relative throughput gain of the best window over an unlimited window.
     TestWindowGain = "test.window.gain", "", "", Mean;
     /// Bandwidth-delay product: bottleneck rate times round-trip time (RFC 6349).
@@ -324,7 +324,7 @@ impl Metric {
         Metric::FlowConvergence,
         Metric::FlowDelayVariation,
         Metric::FlowGap,
-        Metric::FlowGapAsked,
+        Metric::FlowGapScheduled,
         Metric::FlowLateness,
         Metric::FlowRoundTrip,
         Metric::LinkLateness,
@@ -356,7 +356,7 @@ pub struct Distribution {
 
 /// Requested and achieved value of a quantity that the tool itself controls, by which to judge a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Load {
+pub struct AchievedLoad {
     /// Subject, as in [`Series`].
     pub subject: String,
     /// Name of the quantity: "rate", "packets", "gaps within 5 %".
@@ -373,7 +373,7 @@ pub struct Load {
 
 /// Outcome of one run. A stage leaves empty what it cannot measure (`..Outcome::default()`).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Width of a bin.
     pub interval: Duration,
     /// Number of values in each series.
@@ -383,11 +383,11 @@ pub struct Outcome {
     /// Distributions, in any order.
     pub distributions: Vec<Distribution>,
     /// Requested and achieved values of the tool itself.
-    pub loads: Vec<Load>,
+    pub loads: Vec<AchievedLoad>,
     /// Outcomes of the tests, in the plan's order.
     pub tests: Vec<TestOutcome>,
     /// Totals of the run.
-    pub totals: Totals,
+    pub totals: RunTotals,
     /// Warnings about the validity of the results.
     pub warnings: Vec<String>,
     /// Reasons why the measurement is void: the tool itself fell short.
@@ -400,7 +400,7 @@ pub struct Outcome {
 
 /// Totals of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct RunTotals {
     /// Events processed by the simulator.
     pub events: u64,
     /// Packets sent into the network.
@@ -417,7 +417,7 @@ pub struct Totals {
     pub packet_hops: u64,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// Returns the series of a metric and subject.
     pub fn get(&self, metric: Metric, subject: &str) -> Option<&Series> {
         self.series.iter().find(|s| s.metric == metric && s.subject == subject)
@@ -433,27 +433,27 @@ impl Outcome {
 /// Observer of a run, which may stop it and receives intermediate outcomes. Results do not depend on it.
 ///
 /// A closure that returns whether to stop is an observer without intermediate outcomes.
-pub trait Attendant {
+pub trait RunObserver {
     /// Returns whether to stop the run now. Called several times a second.
     fn stop(&self) -> bool;
 
     /// Returns whether `bins_ended` is used, which may cost a stage additional work.
-    fn listens(&self) -> bool {
+    fn wants_bins(&self) -> bool {
         false
     }
 
     /// Reports the end of bins. `outcome` computes the outcome of the bins up to now, if it is wanted.
-    fn bins_ended(&self, outcome: &mut dyn FnMut() -> Outcome) {
+    fn bins_ended(&self, outcome: &mut dyn FnMut() -> RunOutcome) {
         let _ = outcome;
     }
 
     /// Reports the current time of the run, often enough to show its progress.
-    fn reached(&self, time: Instant) {
+    fn progress(&self, time: Instant) {
         let _ = time;
     }
 }
 
-impl<F: Fn() -> bool> Attendant for F {
+impl<F: Fn() -> bool> RunObserver for F {
     fn stop(&self) -> bool {
         self()
     }
@@ -461,7 +461,7 @@ impl<F: Fn() -> bool> Attendant for F {
 
 /// Reason why a run has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum RunFailure {
     /// The run was stopped on request.
     Interrupted,
     /// The run failed.

@@ -7,17 +7,17 @@ mod gateway;
 pub(crate) mod routes;
 mod test;
 
-pub use gateway::{Crossing, Software, Tunnel};
-pub use test::{ErrorsBy, Method, ROUND_TRIP, Search, Test, Transfer, Tune};
+pub use gateway::{GatewaySoftware, GatewayTunnel, TunnelCrossing};
+pub use test::{ErrorDetection, Method, ROUND_TRIP, RateSearchConfig, TestPlan, TransferConfig, TuneConfig};
 
-use netstage_core::edge::Settings;
+use netstage_core::edge::VpnFlowSettings;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
-use netstage_core::traffic::application::Carriage;
-use netstage_core::traffic::{Pattern, Traffic};
+use netstage_core::traffic::application::TransportKind;
+use netstage_core::traffic::{FlowTraffic, Pattern};
 use netstage_core::{link, queue, tcp};
 use netstage_wire::Encapsulation;
-use routes::Topology;
+use routes::NodeAdjacency;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -30,27 +30,27 @@ pub struct Plan {
     /// Duration of a run of the flows; zero if flows are only the load of tests.
     pub duration: Duration,
     /// Nodes, ordered by name.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodePlan>,
     /// Links, ordered by name.
-    pub links: Vec<Link>,
+    pub links: Vec<LinkPlan>,
     /// VPNs, ordered by name; the index is the class of their packets.
-    pub vpns: Vec<Vpn>,
+    pub vpns: Vec<VpnPlan>,
     /// Flow groups, ordered by name, and after them services, ordered by name.
     pub flows: Vec<FlowGroup>,
     /// Tests, ordered by name; they run after the flows.
-    pub tests: Vec<Test>,
+    pub tests: Vec<TestPlan>,
     /// Tunnels between gateways, ordered by their first end.
-    pub tunnels: Vec<Tunnel>,
+    pub tunnels: Vec<GatewayTunnel>,
     /// Routers that run another project's routing daemons, if any.
-    pub routing: Option<Routing>,
+    pub routing: Option<RoutingService>,
     /// Scope of the recording.
-    pub measure: Measure,
+    pub measure: MeasureConfig,
 }
 
 /// Internet exchange or provider network that runs FRR: OSPF between core routers, LDP among all routers, BGP-4
 /// between edges; or BGP-4 alone, between edges on a LAN.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Routing {
+pub struct RoutingService {
     /// Name, as in `[service.NAME]`.
     pub name: String,
     /// Node indices of the core routers; empty if edges peer over a LAN.
@@ -58,7 +58,7 @@ pub struct Routing {
     /// LAN over which edges peer, without a core.
     pub lan: Option<usize>,
     /// Edge routers.
-    pub edges: Vec<Edge>,
+    pub edges: Vec<EdgeRouter>,
     /// Edges advertise IPv6 routes as well.
     pub ipv6: bool,
     /// Hello interval.
@@ -66,59 +66,59 @@ pub struct Routing {
     /// Dead interval of neighbors in the core.
     pub dead: Duration,
     /// Maximum wait until all routes are learned.
-    pub patience: Duration,
+    pub ready_timeout: Duration,
 }
 
-/// Edge router of a [`Routing`] service.
+/// Edge router of a [`RoutingService`] service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edge {
+pub struct EdgeRouter {
     /// Index of the node.
     pub node: usize,
     /// Autonomous system number.
     pub system: u32,
 }
 
-impl Routing {
+impl RoutingService {
     /// Returns whether a node is a router of the service.
-    pub fn drives(&self, node: usize) -> bool {
+    pub fn contains(&self, node: usize) -> bool {
         self.core.contains(&node) || self.edge(node).is_some()
     }
 
     /// Returns the edge router at a node.
-    pub fn edge(&self, node: usize) -> Option<&Edge> {
+    pub fn edge(&self, node: usize) -> Option<&EdgeRouter> {
         self.edges.iter().find(|edge| edge.node == node)
     }
 }
 
 /// Node of the network.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct NodePlan {
     /// Name, as in `[node.NAME]`.
     pub name: String,
     /// Kind of the node.
     pub kind: NodeKind,
     /// Network device of a host, if it may limit its rate.
-    pub device: Option<Device>,
+    pub device: Option<HostDevice>,
     /// Lifetime of the ARP entries of a LAN's hosts; `None` for the default of their systems.
     pub arp_timeout: Option<Duration>,
     /// Agent that runs a host or provider edge router on `live`.
-    pub place: Option<Placement>,
+    pub placement: Option<NodePlacement>,
 }
 
 /// Placement of a node on an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub struct NodePlacement {
     /// Selection of the agent.
-    pub agent: Chosen,
+    pub agent: AgentSelector,
     /// Address of the agent's host for flows or tunnels; `None` for the first one the agent reports.
     pub address: Option<IpAddr>,
     /// Interfaces of a provider edge router, by the name of the link.
-    pub interfaces: BTreeMap<String, Attachment>,
+    pub interfaces: BTreeMap<String, LinkAttachment>,
 }
 
 /// Interface of an agent's host that is the end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attachment {
+pub struct LinkAttachment {
     /// Name of the interface.
     pub name: String,
     /// Addresses of the provider edge router on the link, with the prefix length.
@@ -129,16 +129,16 @@ pub struct Attachment {
 
 /// Selection of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Chosen {
+pub enum AgentSelector {
     /// By name.
     Named(String),
     /// Any free agent with this label.
-    Labelled(String),
+    Labeled(String),
 }
 
 /// Network device of a host. Its full queue is reported to TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct HostDevice {
     /// Sending rate at the IP layer.
     pub rate: BitRate,
     /// Capacity of its queue in bytes.
@@ -155,7 +155,7 @@ pub enum NodeKind {
     /// Provider edge router, which forwards packets and controls the VPNs that enter at it.
     Pe,
     /// Gateway, which forwards packets through a tunnel to another gateway.
-    Gateway(Software),
+    Gateway(GatewaySoftware),
     /// Ethernet switch, whose hosts and routers share a subnet.
     Lan,
 }
@@ -185,7 +185,7 @@ pub enum LinkKind {
 
 /// Full-duplex link between two nodes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Link {
+pub struct LinkPlan {
     /// Name, as in `[link.NAME]`.
     pub name: String,
     /// Indices of both nodes.
@@ -193,7 +193,7 @@ pub struct Link {
     /// Kind of its interfaces.
     pub kind: LinkKind,
     /// Direction from `ends[0]` to `ends[1]`, then the opposite one.
-    pub directions: [link::Config; 2],
+    pub directions: [link::LinkDirectionConfig; 2],
 }
 
 /// Direction of a link, as a step of a path.
@@ -207,11 +207,11 @@ pub struct Hop {
 
 /// Traffic of a VPN in one direction, from one ingress PE to one egress PE.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Vpn {
+pub struct VpnPlan {
     /// Name, as in `[vpn.NAME]`.
     pub name: String,
     /// Control and queueing at the ingress, with the weight computed from the topology if requested.
-    pub settings: Settings,
+    pub settings: VpnFlowSettings,
     /// Node index of the ingress PE.
     pub ingress: usize,
     /// Node index of the egress PE.
@@ -223,7 +223,7 @@ pub struct Vpn {
     /// Path of replies, from egress to ingress.
     pub reverse: Vec<Hop>,
     /// Index of the VPN of the opposite direction, if any.
-    pub back: Option<usize>,
+    pub opposite: Option<usize>,
 }
 
 /// Group of flows that differ only in number and start time.
@@ -238,13 +238,13 @@ pub struct FlowGroup {
     /// Index of the VPN of the flow, if any.
     pub vpn: Option<usize>,
     /// Transport protocol.
-    pub transport: Transport,
+    pub transport: FlowTransport,
     /// IP version.
-    pub family: Family,
+    pub family: IpVersion,
     /// Socket options of its datagrams.
-    pub datagrams: Datagrams,
+    pub datagrams: DatagramOptions,
     /// Traffic pattern or application.
-    pub traffic: Traffic,
+    pub traffic: FlowTraffic,
     /// Number of members.
     pub count: usize,
     /// Start time of member 0.
@@ -262,22 +262,22 @@ pub struct FlowGroup {
     /// Receivers of a multicast flow after the first, with their paths.
     pub branches: Vec<Branch>,
     /// External program of the flow on stages with real packets; `None` for netstage itself.
-    pub program: Option<Program>,
+    pub program: Option<ServiceProgram>,
 }
 
 /// External program of a `[service.NAME]`. The client is `from` of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Program {
+pub enum ServiceProgram {
     /// FTP server and client (RFC 959), which downloads one file.
     Ftp,
     /// iSCSI target and initiator (RFC 7143), which reads blocks.
     Iscsi,
 }
 
-impl Program {
+impl ServiceProgram {
     /// All programs.
-    pub const ALL: [Program; 2] = [Program::Ftp, Program::Iscsi];
+    pub const ALL: [ServiceProgram; 2] = [ServiceProgram::Ftp, ServiceProgram::Iscsi];
 
     /// Returns the name in scenario and policy files.
     pub fn name(self) -> &'static str {
@@ -308,13 +308,13 @@ pub struct Branch {
 
 /// Transport protocol of a flow.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Transport {
+pub enum FlowTransport {
     /// TCP.
-    Tcp(tcp::Config),
+    Tcp(tcp::TcpConfig),
     /// UDP.
     Udp,
     /// UDP to a multicast group.
-    Multicast(Multicast),
+    Multicast(MulticastGroup),
     /// ICMP echo: one-ended, with a reply of the same size from any host.
     IcmpEcho,
     /// UDP to a closed port: one-ended, with a port-unreachable reply.
@@ -330,34 +330,34 @@ pub enum Transport {
 
 /// Direction of a flow with replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum FlowDirection {
     /// To the receiver.
     Forward,
     /// To the sender.
     Backward,
 }
 
-impl Direction {
+impl FlowDirection {
     /// Both directions, in the order of their packets.
-    pub const BOTH: [Direction; 2] = [Direction::Forward, Direction::Backward];
+    pub const BOTH: [FlowDirection; 2] = [FlowDirection::Forward, FlowDirection::Backward];
 
     /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
-            Direction::Forward => "forward",
-            Direction::Backward => "backward",
+            FlowDirection::Forward => "forward",
+            FlowDirection::Backward => "backward",
         }
     }
 
     /// Returns the subject of a flow's metrics in this direction: `sla[forward]`.
-    pub fn of(self, flow: &str) -> String {
+    pub fn subject(self, flow: &str) -> String {
         format!("{flow}[{}]", self.name())
     }
 }
 
 /// Multicast group of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Multicast {
+pub struct MulticastGroup {
     /// Group address; `None` for one chosen by the stage.
     pub group: Option<IpAddr>,
     /// Source-specific multicast (RFC 4607): receivers join the channel of the sender only.
@@ -369,7 +369,7 @@ pub struct Multicast {
 /// IP version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Family {
+pub enum IpVersion {
     /// IPv4.
     #[default]
     V4,
@@ -377,19 +377,19 @@ pub enum Family {
     V6,
 }
 
-impl Family {
+impl IpVersion {
     /// Returns the length of the IP header in bytes.
     pub fn header(self) -> u32 {
         match self {
-            Family::V4 => netstage_wire::IPV4_HEADER,
-            Family::V6 => netstage_wire::IPV6_HEADER,
+            IpVersion::V4 => netstage_wire::IPV4_HEADER,
+            IpVersion::V6 => netstage_wire::IPV6_HEADER,
         }
     }
 }
 
 /// Socket options of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Datagrams {
+pub struct DatagramOptions {
     /// Differentiated services codepoint (RFC 2474), used by routers, and by PEs with classes.
     pub dscp: u8,
     /// UDP checksum. Without it (IPv4 only), corrupted packets reach the receiver.
@@ -400,42 +400,42 @@ pub struct Datagrams {
     pub batch: u16,
 }
 
-impl Default for Datagrams {
-    fn default() -> Datagrams {
-        Datagrams { dscp: 0, checksum: true, compare: false, batch: 1 }
+impl Default for DatagramOptions {
+    fn default() -> DatagramOptions {
+        DatagramOptions { dscp: 0, checksum: true, compare: false, batch: 1 }
     }
 }
 
-impl Transport {
+impl FlowTransport {
     /// Returns how application messages are carried; `None` if they cannot be.
-    pub fn carriage(&self) -> Option<Carriage> {
+    pub fn carriage(&self) -> Option<TransportKind> {
         match self {
-            Transport::Tcp(_) | Transport::Quic => Some(Carriage::Stream),
-            Transport::Udp => Some(Carriage::Datagram),
-            Transport::Multicast(_)
-            | Transport::IcmpEcho
-            | Transport::UdpUnreachable
-            | Transport::Stamp { .. } => None,
+            FlowTransport::Tcp(_) | FlowTransport::Quic => Some(TransportKind::Stream),
+            FlowTransport::Udp => Some(TransportKind::Datagram),
+            FlowTransport::Multicast(_)
+            | FlowTransport::IcmpEcho
+            | FlowTransport::UdpUnreachable
+            | FlowTransport::Stamp { .. } => None,
         }
     }
 
     /// Returns the name in scenarios.
     pub fn name(&self) -> &'static str {
         match self {
-            Transport::Tcp(_) => "tcp",
-            Transport::Udp => "udp",
-            Transport::Multicast(_) => "multicast",
-            Transport::IcmpEcho => "icmp-echo",
-            Transport::UdpUnreachable => "udp-unreachable",
-            Transport::Quic => "quic",
-            Transport::Stamp { .. } => "stamp",
+            FlowTransport::Tcp(_) => "tcp",
+            FlowTransport::Udp => "udp",
+            FlowTransport::Multicast(_) => "multicast",
+            FlowTransport::IcmpEcho => "icmp-echo",
+            FlowTransport::UdpUnreachable => "udp-unreachable",
+            FlowTransport::Quic => "quic",
+            FlowTransport::Stamp { .. } => "stamp",
         }
     }
 }
 
 /// Scope and resolution of the recording.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measure {
+pub struct MeasureConfig {
     /// Width of a bin.
     pub interval: Duration,
     /// Series of the window, round trip and retransmissions of every flow, in addition to its throughput.
@@ -454,7 +454,7 @@ impl Plan {
     }
 
     /// Returns the configuration of a link direction.
-    pub fn hop(&self, hop: Hop) -> &link::Config {
+    pub fn hop(&self, hop: Hop) -> &link::LinkDirectionConfig {
         &self.links[hop.link].directions[hop.direction]
     }
 
@@ -469,7 +469,7 @@ impl Plan {
     pub fn shortest(&self, from: usize, to: usize) -> Option<Vec<Hop>> {
         let kinds: Vec<NodeKind> = self.nodes.iter().map(|node| node.kind).collect();
         let links = self.links.iter().enumerate().map(|(index, link)| (index, link.ends));
-        Topology::new(&kinds, links).shortest(from, to)
+        NodeAdjacency::new(&kinds, links).shortest(from, to)
     }
 
     /// Returns the name of member `index` of a group: `bulk[3]`, or `bulk` if it has one member.
@@ -507,15 +507,15 @@ impl Plan {
 
     /// Returns whether the run uses random numbers, so that results depend on the seed.
     pub fn is_random(&self) -> bool {
-        let is_random_link = |link: &link::Config| {
+        let is_random_link = |link: &link::LinkDirectionConfig| {
             let schedule = link.schedule.iter().map(|(_, change)| change);
             let later = schedule.flat_map(|change| [change.loss, change.bit_error_rate]).flatten();
             link.loss + link.bit_error_rate + link.duplicate + later.sum::<f64>() > 0.0
                 || link.jitter.amount > Duration::ZERO
-                || matches!(link.queue, queue::Config::Red(_) | queue::Config::FqCodel(_))
+                || matches!(link.queue, queue::QueueConfig::Red(_) | queue::QueueConfig::FqCodel(_))
         };
         // Applications may use random numbers regardless of their settings.
-        let is_random_traffic = |traffic: &Traffic| {
+        let is_random_traffic = |traffic: &FlowTraffic| {
             let is_drawn = |pattern: &Pattern| {
                 !matches!(pattern, Pattern::Bulk { .. } | Pattern::Cbr { .. } | Pattern::Trace { .. })
             };

@@ -2,7 +2,7 @@
 
 use crate::outcome::{Metric, Series};
 use netstage_core::time::Duration;
-use netstage_core::traffic::application::{Application, Codec, Quality, Shape};
+use netstage_core::traffic::application::{Application, Codec, LearnedExchange, Quality};
 
 /// Returns the series of a flow. `client` and `server` have a value per bin.
 pub fn series(
@@ -55,8 +55,8 @@ fn metrics(application: &Application) -> &'static [Metric] {
         Application::Voice(_) => &[AppLoss, AppDelay, AppMos],
         Application::Game(_) => &[AppLoss, AppDelay],
         Application::Learned { model, .. } => match model.shape {
-            Shape::Exchanges(_) => TRANSACTIONS,
-            Shape::OneWay { .. } => &[AppFailures, AppLoss, AppDelay],
+            LearnedExchange::Exchanges(_) => TRANSACTIONS,
+            LearnedExchange::OneWay { .. } => &[AppFailures, AppLoss, AppDelay],
         },
     }
 }

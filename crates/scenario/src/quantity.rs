@@ -79,18 +79,18 @@ impl Dimension {
 
 /// Fault of a text that is not the expected quantity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct QuantityError {
     pub message: String,
     pub help: Option<String>,
 }
 
-fn refuse<T>(message: impl Into<String>, help: impl Into<Option<String>>) -> Result<T, Refusal> {
-    Err(Refusal { message: message.into(), help: help.into() })
+fn refuse<T>(message: impl Into<String>, help: impl Into<Option<String>>) -> Result<T, QuantityError> {
+    Err(QuantityError { message: message.into(), help: help.into() })
 }
 
 /// Parses a quantity of one of these dimensions into its base unit. A percentage is returned in units of 1e-12,
 /// so that it stays an integer.
-pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64), Refusal> {
+pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64), QuantityError> {
     let text = text.trim();
     let (number, unit) = split(text);
     let expected = alternatives(allowed.iter().map(|d| d.describe().to_owned()).collect());

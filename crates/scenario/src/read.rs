@@ -1,23 +1,23 @@
 //! Conversion of text and options to a checked scenario.
 
 use crate::build::Builder;
-use crate::error::{Errors, Place, Problems};
+use crate::error::{Errors, Problems, SourceRange};
 use crate::file::expand::expand;
-use crate::file::{File, MAX_SEED, apply_defaults, root_kind};
-use crate::judge::Judge;
+use crate::file::{MAX_SEED, ScenarioFile, apply_defaults, root_kind};
+use crate::judge::ExpectationChecker;
 use crate::plan::Plan;
 use crate::set::assign;
 use crate::sweep::{CellTree, cells, is_complete, labels};
 use crate::table::Decode;
-use crate::trace::Traces;
-use crate::tree::{Node, Table, Value, document, parse_argument, parse_document};
+use crate::trace::TraceFiles;
+use crate::tree::{TomlNode, TomlTable, TomlValue, document, parse_argument, parse_document};
 use crate::{Cell, Scenario};
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Changes made on the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct LoadOptions {
     /// `--set path=value`, in order.
     pub sets: Vec<(String, String)>,
     /// `--vary path=value,value,…`: sweeps this path, and replaces a sweep of it in the file.
@@ -32,7 +32,7 @@ pub struct Options {
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Reads and checks a scenario file. Paths of trace files are relative to its folder.
-pub fn load(path: &Path, options: &Options) -> Result<Scenario, Errors> {
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Scenario, Errors> {
     let text = read_text(path, "scenario")?;
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     parse(&path.display().to_string(), &text, Some(folder), options)
@@ -55,7 +55,7 @@ pub(crate) fn configuration<F: Decode, T>(
         return Ok(built);
     }
     if problems.is_empty() {
-        problems.push(Place::new(0, 0..0), "invalid configuration");
+        problems.push(SourceRange::new(0, 0..0), "invalid configuration");
     }
     Err(problems.into_errors())
 }
@@ -66,7 +66,7 @@ pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, Errors> {
     let fail = |message: String| {
         let mut problems = Problems::default();
         problems.add_source(name.clone(), "");
-        problems.push(Place::new(0, 0..0), message);
+        problems.push(SourceRange::new(0, 0..0), message);
         problems.into_errors()
     };
     match std::fs::metadata(path) {
@@ -89,7 +89,7 @@ pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, Errors> {
 
 /// Reads and checks a scenario. Paths of trace files are relative to `base`; without it, a trace file is
 /// an error.
-pub fn parse(name: &str, text: &str, base: Option<&Path>, options: &Options) -> Result<Scenario, Errors> {
+pub fn parse(name: &str, text: &str, base: Option<&Path>, options: &LoadOptions) -> Result<Scenario, Errors> {
     let mut problems = Problems::default();
     problems.add_source(name, text);
     match check(text, base, options, &mut problems) {
@@ -98,10 +98,15 @@ pub fn parse(name: &str, text: &str, base: Option<&Path>, options: &Options) -> 
     }
 }
 
-fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Problems) -> Option<Scenario> {
+fn check(
+    text: &str,
+    base: Option<&Path>,
+    options: &LoadOptions,
+    problems: &mut Problems,
+) -> Option<Scenario> {
     if text.len() as u64 > MAX_BYTES {
         let message = format!("the text is too large for a scenario: the limit is {} MiB", MAX_BYTES >> 20);
-        problems.push(Place::new(0, 0..0), message);
+        problems.push(SourceRange::new(0, 0..0), message);
         return None;
     }
     let mut root = parse_document(0, problems);
@@ -110,7 +115,7 @@ fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Prob
     }
     let changed = apply_options(&mut root, options, problems);
     let mut warnings = BTreeSet::new();
-    let mut traces = Traces::new(base);
+    let mut traces = TraceFiles::new(base);
     let (file, plan) = build(root.clone(), problems, &mut warnings, &mut traces);
     let file = file?;
     problems.mark_for_suppression();
@@ -119,7 +124,7 @@ fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Prob
     let labels = if is_complete(&root, &file) { labels(&trees) } else { Vec::new() };
     let has_base_plan = plan.is_some();
     let cells = plans(trees, plan, problems, &mut warnings, &mut traces);
-    let mut judge = Judge::new(&labels, &cells, problems, changed);
+    let mut judge = ExpectationChecker::new(&labels, &cells, problems, changed);
     let expectations = judge.expectations(&file);
     let plots = judge.plots(&file);
     let left_out = judge.left_out;
@@ -158,13 +163,13 @@ fn check(text: &str, base: Option<&Path>, options: &Options, problems: &mut Prob
 }
 
 fn build(
-    mut root: Node,
+    mut root: TomlNode,
     problems: &mut Problems,
     warnings: &mut BTreeSet<String>,
-    traces: &mut Traces<'_>,
-) -> (Option<File>, Option<Plan>) {
+    traces: &mut TraceFiles<'_>,
+) -> (Option<ScenarioFile>, Option<Plan>) {
     apply_defaults(&mut root);
-    let mut file = File::decode(&root, problems);
+    let mut file = ScenarioFile::decode(&root, problems);
     if let Some(file) = &mut file {
         expand(file, problems);
     }
@@ -181,7 +186,7 @@ fn plans(
     plan: Option<Plan>,
     problems: &mut Problems,
     warnings: &mut BTreeSet<String>,
-    traces: &mut Traces<'_>,
+    traces: &mut TraceFiles<'_>,
 ) -> Vec<Cell> {
     let only = trees.len() == 1;
     let mut cells = Vec::with_capacity(trees.len());
@@ -199,7 +204,7 @@ fn plans(
 }
 
 /// Applies the options of the command line. Returns whether there are any.
-fn apply_options(root: &mut Node, options: &Options, problems: &mut Problems) -> bool {
+fn apply_options(root: &mut TomlNode, options: &LoadOptions, problems: &mut Problems) -> bool {
     let mut sets: Vec<(String, &str, String)> = Vec::new();
     if let Some(seed) = options.seed {
         sets.push((format!("--seed {seed}"), "scenario.seed", seed.to_string()));
@@ -213,9 +218,9 @@ fn apply_options(root: &mut Node, options: &Options, problems: &mut Problems) ->
     for (option, path, value) in &sets {
         let source = problems.add_source("command line", option.as_str());
         let start = option.len() - value.len();
-        let place = Place::new(source, start..option.len());
+        let place = SourceRange::new(source, start..option.len());
         let path_place = match option.strip_prefix("--set ") {
-            Some(_) => Place::new(source, 6..6 + path.len()),
+            Some(_) => SourceRange::new(source, 6..6 + path.len()),
             None => place,
         };
         let value = parse_argument(value, place, problems);
@@ -229,43 +234,44 @@ fn apply_options(root: &mut Node, options: &Options, problems: &mut Problems) ->
 }
 
 /// Reduces the sweep of a path set by `--set` to this value.
-fn narrow_sweep(root: &mut Node, path: &str, value: &Node) {
-    let Value::Table(table) = &mut root.value else { return };
-    if let Some(Node { value: Value::Table(sweep), .. }) = table.get_mut("sweep")
+fn narrow_sweep(root: &mut TomlNode, path: &str, value: &TomlNode) {
+    let TomlValue::Table(table) = &mut root.value else { return };
+    if let Some(TomlNode { value: TomlValue::Table(sweep), .. }) = table.get_mut("sweep")
         && let Some(values) = sweep.get_mut(path)
     {
-        *values = Node::new(Value::Array(vec![value.clone()]), value.place);
+        *values = TomlNode::new(TomlValue::Array(vec![value.clone()]), value.place);
     }
 }
 
-fn leave_out(root: &mut Node, table: &str, name: &str) {
-    let Value::Table(root) = &mut root.value else { return };
-    if let Some(Node { value: Value::Table(members), .. }) = root.get_mut(table) {
+fn leave_out(root: &mut TomlNode, table: &str, name: &str) {
+    let TomlValue::Table(root) = &mut root.value else { return };
+    if let Some(TomlNode { value: TomlValue::Table(members), .. }) = root.get_mut(table) {
         members.remove(name);
     }
 }
 
-fn vary(root: &mut Node, path: &str, values: &[String], problems: &mut Problems) {
+fn vary(root: &mut TomlNode, path: &str, values: &[String], problems: &mut Problems) {
     let option = format!("--vary {path}={}", values.join(","));
     let source = problems.add_source("command line", option.as_str());
-    let path_place = Place::new(source, 7..7 + path.len());
+    let path_place = SourceRange::new(source, 7..7 + path.len());
     let mut start = 7 + path.len() + 1;
     let mut items = Vec::with_capacity(values.len());
     for value in values {
-        let place = Place::new(source, start..start + value.len());
+        let place = SourceRange::new(source, start..start + value.len());
         items.push(parse_argument(value, place, problems));
         start += value.len() + 1;
     }
-    let list = Node::new(Value::Array(items), Place::new(source, 7 + path.len() + 1..option.len()));
-    let Value::Table(table) = &mut root.value else { return };
+    let list =
+        TomlNode::new(TomlValue::Array(items), SourceRange::new(source, 7 + path.len() + 1..option.len()));
+    let TomlValue::Table(table) = &mut root.value else { return };
     if table.get("sweep").is_none() {
-        table.insert("sweep", path_place, Node::empty_table(path_place));
+        table.insert("sweep", path_place, TomlNode::empty_table(path_place));
     }
     if let Some(sweep) = table.get_mut("sweep") {
         if sweep.table().is_none() {
-            sweep.value = Value::Table(Table::default());
+            sweep.value = TomlValue::Table(TomlTable::default());
         }
-        if let Value::Table(sweep) = &mut sweep.value {
+        if let TomlValue::Table(sweep) = &mut sweep.value {
             sweep.insert(path, path_place, list);
         }
     }

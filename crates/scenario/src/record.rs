@@ -7,9 +7,9 @@
 mod layout;
 
 use crate::outcome::finding::TestOutcome;
-use crate::outcome::{Aggregation, Metric, Totals};
+use crate::outcome::{Aggregation, Metric, RunTotals};
 use crate::plan::Plan;
-use layout::Layout;
+use layout::JsonLayout;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub const MINOR: u32 = 2;
 
 /// Content of `record.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct StudyRecord {
     /// Schema version, `MAJOR.MINOR`.
     pub schema: String,
     /// Name and version of the tool that wrote it.
@@ -62,7 +62,7 @@ pub struct Record {
     pub metrics: Vec<MetricEntry>,
     /// Network of the first cell.
     #[serde(default)]
-    pub topology: Topology,
+    pub topology: NetworkTopology,
     /// File of the values.
     pub series: SeriesFile,
     /// File of the distributions, if any were recorded.
@@ -279,7 +279,7 @@ pub struct MetricEntry {
     pub help: String,
 }
 
-/// Totals of runs; see [`Totals`].
+/// Totals of runs; see [`RunTotals`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TotalsEntry {
     /// Events processed by the simulator.
@@ -307,7 +307,7 @@ pub struct TotalsEntry {
 
 /// Network topology, for its diagram.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Topology {
+pub struct NetworkTopology {
     /// Nodes.
     pub nodes: Vec<TopologyNode>,
     /// Links.
@@ -372,21 +372,21 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-impl Record {
+impl StudyRecord {
     /// Reads the text of a `record.json`.
-    pub fn from_json(text: &str) -> Result<Record, ReadError> {
+    pub fn from_json(text: &str) -> Result<StudyRecord, ReadError> {
         /// Fields common to all schema versions.
         #[derive(Deserialize)]
-        struct Head {
+        struct SchemaVersion {
             schema: String,
         }
         let malformed = |e: serde_json::Error| ReadError::Malformed(e.to_string());
-        let head: Head = serde_json::from_str(text).map_err(malformed)?;
+        let head: SchemaVersion = serde_json::from_str(text).map_err(malformed)?;
         let major = head.schema.split('.').next().and_then(|m| m.parse::<u32>().ok());
         if major != Some(MAJOR) {
             return Err(ReadError::Version(head.schema));
         }
-        let record: Record = serde_json::from_str(text).map_err(malformed)?;
+        let record: StudyRecord = serde_json::from_str(text).map_err(malformed)?;
         let cells = record.cells.len();
         if record.expectations.iter().flat_map(|e| &e.cells).any(|c| c.cell >= cells) {
             return Err(ReadError::Malformed("an expectation refers to a missing cell".into()));
@@ -397,7 +397,7 @@ impl Record {
     /// Returns the text of `record.json`.
     pub fn to_json(&self) -> String {
         let mut bytes = Vec::new();
-        let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Layout::default());
+        let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, JsonLayout::default());
         self.serialize(&mut serializer).expect("a record consists of serializable types");
         bytes.push(b'\n');
         String::from_utf8(bytes).expect("JSON is UTF-8")
@@ -450,7 +450,7 @@ impl From<Metric> for MetricEntry {
 
 impl TotalsEntry {
     /// Adds the totals of a run.
-    pub fn add(&mut self, totals: &Totals) {
+    pub fn add(&mut self, totals: &RunTotals) {
         self.events += totals.events;
         self.sent += totals.sent;
         self.delivered_data += totals.delivered_data;
@@ -461,8 +461,8 @@ impl TotalsEntry {
     }
 }
 
-impl From<&Plan> for Topology {
-    fn from(plan: &Plan) -> Topology {
+impl From<&Plan> for NetworkTopology {
+    fn from(plan: &Plan) -> NetworkTopology {
         let node = |index: usize| plan.nodes[index].name.clone();
         let nodes =
             plan.nodes.iter().map(|n| TopologyNode { name: n.name.clone(), kind: n.kind.name().into() });
@@ -480,7 +480,7 @@ impl From<&Plan> for Topology {
                 path: std::iter::once(node(v.ingress)).chain(nodes).collect(),
             }
         });
-        Topology { nodes: nodes.collect(), links: links.collect(), vpns: vpns.collect() }
+        NetworkTopology { nodes: nodes.collect(), links: links.collect(), vpns: vpns.collect() }
     }
 }
 
@@ -491,20 +491,20 @@ mod tests {
     #[test]
     fn newer_major_versions_are_refused_and_unknown_fields_are_ignored() {
         let newer = r#"{"schema": "2.0", "cells": "something else"}"#;
-        assert_eq!(Record::from_json(newer), Err(ReadError::Version("2.0".into())));
+        assert_eq!(StudyRecord::from_json(newer), Err(ReadError::Version("2.0".into())));
         let known = r#"{"schema": "1.9", "tool": "t", "stage": "sim", "title": "x", "plan": "p", "seed": 1,
             "repeat": 2, "cells": [{"duration_ns": 1, "interval_ns": 1, "measured_ns": [0, 1], "summary": [
             {"metric": "m", "subject": "", "mean": null, "colour": "red"}], "shape": "round"}], "metrics": [],
             "series": {"rows": 0, "bytes": 0, "xxh64": "0"}, "scenario": "", "later": true}"#;
-        let record = Record::from_json(known).unwrap();
+        let record = StudyRecord::from_json(known).unwrap();
         assert_eq!(record.repeat, 2);
-        assert_eq!(Record::from_json(&record.to_json()), Ok(record));
+        assert_eq!(StudyRecord::from_json(&record.to_json()), Ok(record));
     }
 
     #[test]
     fn malformed_records_are_refused() {
         for text in ["", "{}", "[1]", "{\"schema\": 1}", "{\"schema\": \"1.0\"}", "\u{0}"] {
-            assert!(matches!(Record::from_json(text), Err(ReadError::Malformed(_))), "{text}");
+            assert!(matches!(StudyRecord::from_json(text), Err(ReadError::Malformed(_))), "{text}");
         }
     }
 }

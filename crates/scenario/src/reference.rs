@@ -1,9 +1,9 @@
 //! Generator of the reference of the scenario format, in Markdown, from the description of its tables.
 
-use crate::error::Place;
+use crate::error::SourceRange;
 use crate::file::root_kind;
 use crate::outcome::{Aggregation, Metric};
-use crate::table::{Field, Kind, Presence};
+use crate::table::{Field, Presence, ValueKind};
 use std::collections::BTreeSet;
 
 /// Returns the reference section of docs/scenarios.md.
@@ -14,23 +14,23 @@ pub fn reference() -> String {
 }
 
 /// Returns the reference of the tables of a file, in Markdown.
-pub(crate) fn tables(root: &Kind) -> String {
+pub(crate) fn tables(root: &ValueKind) -> String {
     describe_tables(root).text
 }
 
-fn describe_tables(root: &Kind) -> ReferenceWriter {
-    let Kind::Table { fields, .. } = root else { unreachable!("a file is a table") };
+fn describe_tables(root: &ValueKind) -> ReferenceWriter {
+    let ValueKind::Table { fields, .. } = root else { unreachable!("a file is a table") };
     let mut reference =
         ReferenceWriter { text: String::new(), described: BTreeSet::new(), pending: Vec::new() };
     for field in fields {
         let kind = (field.kind)();
         let title = match &kind {
-            Kind::Named { .. } => format!("[{}.NAME]", field.name),
+            ValueKind::Named { .. } => format!("[{}.NAME]", field.name),
             _ => format!("[{}]", field.name),
         };
         reference.heading("###", &title);
         let kind = match kind {
-            Kind::Named { of } => of(),
+            ValueKind::Named { of } => of(),
             kind => kind,
         };
         reference.body(&kind, field.doc);
@@ -52,7 +52,7 @@ struct ReferenceWriter {
     text: String,
     described: BTreeSet<String>,
     /// Nested tables to describe next.
-    pending: Vec<(String, &'static str, Kind)>,
+    pending: Vec<(String, &'static str, ValueKind)>,
 }
 
 impl ReferenceWriter {
@@ -60,9 +60,9 @@ impl ReferenceWriter {
         self.text.push_str(&format!("{level} `{title}`\n\n"));
     }
 
-    fn body(&mut self, kind: &Kind, about: &str) {
+    fn body(&mut self, kind: &ValueKind, about: &str) {
         match kind {
-            Kind::Table { fields, shorthand, about: own, .. } => {
+            ValueKind::Table { fields, shorthand, about: own, .. } => {
                 let about = if own.is_empty() { about } else { own };
                 self.text.push_str(&format!("{about}\n\n"));
                 if let Some(shorthand) = shorthand {
@@ -70,7 +70,7 @@ impl ReferenceWriter {
                 }
                 self.fields(fields);
             }
-            Kind::Tagged(tagged) => {
+            ValueKind::Tagged(tagged) => {
                 let tag = tagged.tag;
                 self.text
                     .push_str(&format!("{} A string in place of the table sets `{tag}`.\n\n", tagged.about));
@@ -96,10 +96,12 @@ impl ReferenceWriter {
             let default = match &field.presence {
                 Presence::Required => "required".into(),
                 Presence::Optional => String::new(),
-                Presence::Default(default) => format!("`{}`", default().node(Place::new(0, 0..0)).to_toml()),
+                Presence::Default(default) => {
+                    format!("`{}`", default().node(SourceRange::new(0, 0..0)).to_toml())
+                }
             };
             let doc = match &kind {
-                Kind::Choice(words) if words.iter().any(|(_, doc)| !doc.is_empty()) => {
+                ValueKind::Choice(words) if words.iter().any(|(_, doc)| !doc.is_empty()) => {
                     let words: Vec<String> =
                         words.iter().map(|(word, doc)| format!("`{word}`: {doc}")).collect();
                     format!("{} {}", field.doc, words.join(" "))
@@ -116,13 +118,13 @@ impl ReferenceWriter {
     /// Returns the description of a field's value. Tables are added to `nested`.
     fn value(
         &mut self,
-        kind: Kind,
+        kind: ValueKind,
         doc: &'static str,
-        nested: &mut Vec<(String, &'static str, Kind)>,
+        nested: &mut Vec<(String, &'static str, ValueKind)>,
     ) -> String {
         match kind {
-            Kind::Table { what: "reverse", .. } => "a table with the same fields".into(),
-            Kind::Table { what, shorthand, ref fields, .. } => {
+            ValueKind::Table { what: "reverse", .. } => "a table with the same fields".into(),
+            ValueKind::Table { what, shorthand, ref fields, .. } => {
                 let name = plain(what);
                 let short = shorthand.and_then(|s| fields.iter().find(|f| f.name == s));
                 let value = match short {
@@ -132,16 +134,18 @@ impl ReferenceWriter {
                 nested.push((name, doc, kind));
                 value
             }
-            Kind::Tagged(ref tagged) => {
+            ValueKind::Tagged(ref tagged) => {
                 let value = format!("{}, or a table: see `{}`", tagged.words().describe(), tagged.what);
                 nested.push((tagged.what.to_owned(), doc, kind));
                 value
             }
-            Kind::List { of, .. } if of().structure().is_some() => {
+            ValueKind::List { of, .. } if of().structure().is_some() => {
                 format!("a list of values, each {}", self.value(of(), doc, nested))
             }
-            Kind::Named { of } => format!("a table of named values, each {}", self.value(of(), doc, nested)),
-            Kind::Choice(words) => {
+            ValueKind::Named { of } => {
+                format!("a table of named values, each {}", self.value(of(), doc, nested))
+            }
+            ValueKind::Choice(words) => {
                 words.iter().map(|(word, _)| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
             }
             kind => kind.describe(),

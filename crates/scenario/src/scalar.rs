@@ -2,29 +2,29 @@
 
 use crate::error::Problems;
 use crate::quantity::{self, Dimension};
-use crate::table::{Decode, Kind, mismatch};
-use crate::tree::{Node, Value};
+use crate::table::{Decode, ValueKind, mismatch};
+use crate::tree::{TomlNode, TomlValue};
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::time::Duration;
 use std::net::IpAddr;
 
 impl Decode for bool {
-    fn kind() -> Kind {
-        Kind::Boolean
+    fn kind() -> ValueKind {
+        ValueKind::Boolean
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         match node.value {
-            Value::Boolean(value) => Some(value),
+            TomlValue::Boolean(value) => Some(value),
             _ => mismatch(node, &Self::kind(), problems),
         }
     }
 }
 
 impl Decode for String {
-    fn kind() -> Kind {
-        Kind::Text("a string")
+    fn kind() -> ValueKind {
+        ValueKind::Text("a string")
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         node.text().map(str::to_owned).or_else(|| mismatch(node, &Self::kind(), problems))
     }
 }
@@ -37,10 +37,10 @@ macro_rules! text {
         pub(crate) struct $name(pub String);
 
         impl Decode for $name {
-            fn kind() -> Kind {
-                Kind::Text($holds)
+            fn kind() -> ValueKind {
+                ValueKind::Text($holds)
             }
-            fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+            fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
                 node.text().map(|t| $name(t.to_owned())).or_else(|| mismatch(node, &Self::kind(), problems))
             }
         })+
@@ -71,10 +71,10 @@ text! {
 pub(crate) struct GroupAddress(pub IpAddr);
 
 impl Decode for GroupAddress {
-    fn kind() -> Kind {
-        Kind::Text("a multicast address such as \"239.1.2.3\" or \"ff3e::1234\"")
+    fn kind() -> ValueKind {
+        ValueKind::Text("a multicast address such as \"239.1.2.3\" or \"ff3e::1234\"")
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let address = node.text().and_then(|text| text.parse::<IpAddr>().ok());
         match address.filter(IpAddr::is_multicast) {
             Some(address) => Some(GroupAddress(address)),
@@ -85,16 +85,16 @@ impl Decode for GroupAddress {
 
 /// Integer within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Count<const MIN: u64, const MAX: u64>(pub u64);
+pub(crate) struct BoundedCount<const MIN: u64, const MAX: u64>(pub u64);
 
-impl<const MIN: u64, const MAX: u64> Decode for Count<MIN, MAX> {
-    fn kind() -> Kind {
-        Kind::Integer { min: MIN, max: MAX }
+impl<const MIN: u64, const MAX: u64> Decode for BoundedCount<MIN, MAX> {
+    fn kind() -> ValueKind {
+        ValueKind::Integer { min: MIN, max: MAX }
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         match node.value {
-            Value::Integer(number) if (i128::from(MIN)..=i128::from(MAX)).contains(&number) => {
-                Some(Count(number as u64))
+            TomlValue::Integer(number) if (i128::from(MIN)..=i128::from(MAX)).contains(&number) => {
+                Some(BoundedCount(number as u64))
             }
             _ => mismatch(node, &Self::kind(), problems),
         }
@@ -102,10 +102,10 @@ impl<const MIN: u64, const MAX: u64> Decode for Count<MIN, MAX> {
 }
 
 /// Returns the number of a node, if finite.
-pub(crate) fn number(node: &Node) -> Option<f64> {
+pub(crate) fn number(node: &TomlNode) -> Option<f64> {
     match &node.value {
-        Value::Integer(number) => Some(*number as f64),
-        Value::Float(number) => number.parse().ok().filter(|n: &f64| n.is_finite()),
+        TomlValue::Integer(number) => Some(*number as f64),
+        TomlValue::Float(number) => number.parse().ok().filter(|n: &f64| n.is_finite()),
         _ => None,
     }
 }
@@ -118,10 +118,10 @@ macro_rules! number {
         pub(crate) struct $name(pub f64);
 
         impl Decode for $name {
-            fn kind() -> Kind {
-                Kind::Number { bounds: $bounds, min: $min, max: $max }
+            fn kind() -> ValueKind {
+                ValueKind::Number { bounds: $bounds, min: $min, max: $max }
             }
-            fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+            fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
                 let holds: fn(f64) -> bool = $holds;
                 number(node).filter(|n| holds(*n)).map($name).or_else(|| mismatch(node, &Self::kind(), problems))
             }
@@ -144,13 +144,13 @@ number! {
 pub(crate) struct Probability(pub f64);
 
 impl Decode for Probability {
-    fn kind() -> Kind {
-        Kind::Either(vec![
-            Kind::Number { bounds: "from 0 to 1", min: 0.0, max: 1.0 },
-            Kind::Quantity(&[Dimension::Share]),
+    fn kind() -> ValueKind {
+        ValueKind::Either(vec![
+            ValueKind::Number { bounds: "from 0 to 1", min: 0.0, max: 1.0 },
+            ValueKind::Quantity(&[Dimension::Share]),
         ])
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let value = match node.text() {
             Some(_) => share(node, problems)?,
             None => match number(node) {
@@ -168,17 +168,17 @@ impl Decode for Probability {
 }
 
 /// Returns a percentage such as "10 %" as a fraction, without an upper bound.
-pub(crate) fn share(node: &Node, problems: &mut Problems) -> Option<f64> {
+pub(crate) fn share(node: &TomlNode, problems: &mut Problems) -> Option<f64> {
     quantity(node, &[Dimension::Share], problems).map(|(_, parts)| parts as f64 / 1e12)
 }
 
 /// Returns the quantity of a node in its base unit.
 pub(crate) fn quantity(
-    node: &Node,
+    node: &TomlNode,
     dimensions: &'static [Dimension],
     problems: &mut Problems,
 ) -> Option<(Dimension, u64)> {
-    let Some(text) = node.text() else { return mismatch(node, &Kind::Quantity(dimensions), problems) };
+    let Some(text) = node.text() else { return mismatch(node, &ValueKind::Quantity(dimensions), problems) };
     match quantity::parse(text, dimensions) {
         Ok(value) => Some(value),
         Err(refusal) => {
@@ -190,7 +190,7 @@ pub(crate) fn quantity(
 
 /// Returns the quantity of a node if it is within a range. `bounds` describes the range in the message.
 pub(crate) fn bounded(
-    node: &Node,
+    node: &TomlNode,
     dimensions: &'static [Dimension],
     range: std::ops::RangeInclusive<u64>,
     bounds: &str,
@@ -205,10 +205,10 @@ pub(crate) fn bounded(
 }
 
 impl Decode for BitRate {
-    fn kind() -> Kind {
-        Kind::Quantity(&[Dimension::Rate])
+    fn kind() -> ValueKind {
+        ValueKind::Quantity(&[Dimension::Rate])
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let max = 100_000_000_000_000;
         bounded(node, &[Dimension::Rate], 1..=max, "above 0 and at most 100 Tbit/s", problems)
             .map(|v| BitRate(v.1))
@@ -219,67 +219,67 @@ impl Decode for BitRate {
 const MAX_DURATION: u64 = 366 * 86_400 * 1_000_000_000;
 
 impl Decode for Duration {
-    fn kind() -> Kind {
-        Kind::Quantity(&[Dimension::Time])
+    fn kind() -> ValueKind {
+        ValueKind::Quantity(&[Dimension::Time])
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         bounded(node, &[Dimension::Time], 0..=MAX_DURATION, "at most 8784 h", problems).map(|v| Duration(v.1))
     }
 }
 
 /// Duration above 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span(pub Duration);
+pub(crate) struct PositiveDuration(pub Duration);
 
-impl Decode for Span {
-    fn kind() -> Kind {
-        Kind::Quantity(&[Dimension::Time])
+impl Decode for PositiveDuration {
+    fn kind() -> ValueKind {
+        ValueKind::Quantity(&[Dimension::Time])
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         bounded(node, &[Dimension::Time], 1..=MAX_DURATION, "above 0 and at most 8784 h", problems)
-            .map(|v| Span(Duration(v.1)))
+            .map(|v| PositiveDuration(Duration(v.1)))
     }
 }
 
 /// Size in bytes, within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bytes<const MIN: u64, const MAX: u64>(pub u64);
+pub(crate) struct BoundedSize<const MIN: u64, const MAX: u64>(pub u64);
 
-impl<const MIN: u64, const MAX: u64> Decode for Bytes<MIN, MAX> {
-    fn kind() -> Kind {
-        Kind::Quantity(&[Dimension::Size])
+impl<const MIN: u64, const MAX: u64> Decode for BoundedSize<MIN, MAX> {
+    fn kind() -> ValueKind {
+        ValueKind::Quantity(&[Dimension::Size])
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let bounds = format!("from {MIN} B to {MAX} B");
-        bounded(node, &[Dimension::Size], MIN..=MAX, &bounds, problems).map(|v| Bytes(v.1))
+        bounded(node, &[Dimension::Size], MIN..=MAX, &bounds, problems).map(|v| BoundedSize(v.1))
     }
 }
 
 /// Number of queued packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Packets(pub u32);
+pub(crate) struct QueueLength(pub u32);
 
 const MAX_PACKETS: u64 = 10_000_000;
 
-impl Decode for Packets {
-    fn kind() -> Kind {
-        Kind::Quantity(&[Dimension::Packets])
+impl Decode for QueueLength {
+    fn kind() -> ValueKind {
+        ValueKind::Quantity(&[Dimension::Packets])
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         bounded(node, &[Dimension::Packets], 1..=MAX_PACKETS, "from 1 to 10000000", problems)
-            .map(|v| Packets(v.1 as u32))
+            .map(|v| QueueLength(v.1 as u32))
     }
 }
 
 impl Decode for Capacity {
-    fn kind() -> Kind {
-        Kind::Quantity(&[Dimension::Packets, Dimension::Size])
+    fn kind() -> ValueKind {
+        ValueKind::Quantity(&[Dimension::Packets, Dimension::Size])
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let both: &[Dimension] = &[Dimension::Packets, Dimension::Size];
         match quantity(node, both, problems)? {
             (Dimension::Packets, 1..=MAX_PACKETS) => {
-                Packets::decode(node, problems).map(|p| Capacity::Packets(p.0))
+                QueueLength::decode(node, problems).map(|p| Capacity::Packets(p.0))
             }
             (Dimension::Size, bytes @ 1..=16_000_000_000) => Some(Capacity::Bytes(bytes)),
             _ => {
@@ -302,13 +302,13 @@ pub(crate) struct Amount {
 }
 
 impl Decode for Amount {
-    fn kind() -> Kind {
-        Kind::Either(vec![
+    fn kind() -> ValueKind {
+        ValueKind::Either(vec![
             Number::kind(),
-            Kind::Quantity(&[Dimension::Rate, Dimension::Time, Dimension::Packets, Dimension::Share]),
+            ValueKind::Quantity(&[Dimension::Rate, Dimension::Time, Dimension::Packets, Dimension::Share]),
         ])
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let Some(_) = node.text() else {
             return match number(node) {
                 Some(value) => Some(Amount { value, dimension: None }),

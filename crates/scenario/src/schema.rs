@@ -1,7 +1,7 @@
 //! JSON Schema of a scenario file, for editors.
 
 use crate::file::root_kind;
-use crate::table::{Field, Kind, Literal, Presence};
+use crate::table::{Field, Literal, Presence, ValueKind};
 use serde_json::{Map, Value, json};
 
 /// Returns the JSON Schema (draft 2020-12) of a scenario file.
@@ -9,19 +9,19 @@ use serde_json::{Map, Value, json};
 /// Fields that `[defaults]` may set are not required by the schema; only the checks of a scenario find missing
 /// fields.
 pub fn json_schema() -> Value {
-    let Kind::Table { fields, .. } = root_kind() else { unreachable!("a file is a table") };
+    let ValueKind::Table { fields, .. } = root_kind() else { unreachable!("a file is a table") };
     let mut definitions = Map::new();
     let mut properties = Map::new();
     for field in fields {
         let kind = (field.kind)();
         let mut schema = match &kind {
-            Kind::Named { of } => {
+            ValueKind::Named { of } => {
                 let completed = matches!(field.name, "node" | "link" | "vpn" | "flow");
                 definitions.insert(field.name.into(), schema(&of(), !completed));
                 let member = json!({ "$ref": format!("#/$defs/{}", field.name) });
                 named(member)
             }
-            Kind::Table { fields, .. } if field.name == "defaults" => defaults(fields),
+            ValueKind::Table { fields, .. } if field.name == "defaults" => defaults(fields),
             kind => schema(kind, true),
         };
         schema["description"] = field.doc.into();
@@ -61,12 +61,12 @@ fn named(member: Value) -> Value {
 }
 
 /// Returns the schema of a value. Required fields are required only if `complete`.
-fn schema(kind: &Kind, complete: bool) -> Value {
+fn schema(kind: &ValueKind, complete: bool) -> Value {
     match kind {
-        Kind::Text(_) => json!({ "type": "string" }),
-        Kind::Boolean => json!({ "type": "boolean" }),
-        Kind::Integer { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
-        Kind::Number { bounds, min, max } => {
+        ValueKind::Text(_) => json!({ "type": "string" }),
+        ValueKind::Boolean => json!({ "type": "boolean" }),
+        ValueKind::Integer { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        ValueKind::Number { bounds, min, max } => {
             let mut schema = json!({ "type": "number" });
             let (low, high) = (bounds.starts_with("above"), bounds.contains("below"));
             if min.is_finite() {
@@ -77,20 +77,20 @@ fn schema(kind: &Kind, complete: bool) -> Value {
             }
             schema
         }
-        Kind::Quantity(dimensions) => {
+        ValueKind::Quantity(dimensions) => {
             let units: Vec<&str> = dimensions.iter().flat_map(|d| d.units()).collect();
             let number = r"\+?[0-9][0-9_]*(\.[0-9_]*[0-9])?([eE][+-]?[0-9]+)?";
             json!({ "type": "string", "pattern": format!(r"^\s*{number}\s*({})\s*$", units.join("|")) })
         }
-        Kind::Choice(words) => {
+        ValueKind::Choice(words) => {
             let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             json!({ "enum": words })
         }
-        Kind::List { of, min, max } => {
+        ValueKind::List { of, min, max } => {
             json!({ "type": "array", "items": schema(&of(), complete), "minItems": min, "maxItems": max })
         }
-        Kind::Named { of } => named(schema(&of(), complete)),
-        Kind::Table { fields, shorthand, .. } => {
+        ValueKind::Named { of } => named(schema(&of(), complete)),
+        ValueKind::Table { fields, shorthand, .. } => {
             let table = object(fields, None, complete);
             let short = shorthand.and_then(|name| fields.iter().find(|f| f.name == name));
             match short {
@@ -98,7 +98,7 @@ fn schema(kind: &Kind, complete: bool) -> Value {
                 None => table,
             }
         }
-        Kind::Tagged(tagged) => {
+        ValueKind::Tagged(tagged) => {
             let mut any = vec![schema(&tagged.words(), complete)];
             for variant in &tagged.variants {
                 let optional = !complete || tagged.default == Some(variant.name);
@@ -109,8 +109,8 @@ fn schema(kind: &Kind, complete: bool) -> Value {
             }
             json!({ "anyOf": any })
         }
-        Kind::Assignments { .. } => json!({ "type": "object" }),
-        Kind::Either(kinds) => {
+        ValueKind::Assignments { .. } => json!({ "type": "object" }),
+        ValueKind::Either(kinds) => {
             let any: Vec<Value> = kinds.iter().map(|kind| schema(kind, complete)).collect();
             json!({ "anyOf": any })
         }

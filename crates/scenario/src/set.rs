@@ -1,17 +1,17 @@
 //! Assignments to paths such as `vpn.*.control.increase`.
 
-use crate::error::{Place, Problems, did_you_mean};
+use crate::error::{Problems, SourceRange, did_you_mean};
 use crate::pattern::matches;
-use crate::table::Kind;
-use crate::tree::{Node, Table, Value};
+use crate::table::ValueKind;
+use crate::tree::{TomlNode, TomlTable, TomlValue};
 
 /// Sets all values that match a path. An unknown path becomes a problem at `place`.
 pub(crate) fn assign(
-    root: &mut Node,
-    kind: &Kind,
+    root: &mut TomlNode,
+    kind: &ValueKind,
     path: &str,
-    place: Place,
-    value: &Node,
+    place: SourceRange,
+    value: &TomlNode,
     problems: &mut Problems,
 ) {
     let segments: Vec<&str> = path.split('.').collect();
@@ -23,22 +23,28 @@ pub(crate) fn assign(
 
 struct Setter<'a> {
     path: &'a str,
-    place: Place,
-    value: &'a Node,
+    place: SourceRange,
+    value: &'a TomlNode,
 }
 
 type PathError = (String, Option<String>);
 
 impl Setter<'_> {
-    fn descend(&self, node: &mut Node, kind: &Kind, rest: &[&str], what: &str) -> Result<(), PathError> {
+    fn descend(
+        &self,
+        node: &mut TomlNode,
+        kind: &ValueKind,
+        rest: &[&str],
+        what: &str,
+    ) -> Result<(), PathError> {
         let Some((segment, rest)) = rest.split_first() else {
             *node = self.value.clone();
             return Ok(());
         };
         let unknown_path = || format!("unknown path `{}`: ", self.path);
         match kind.structure() {
-            Some(Kind::Named { of }) => {
-                let Value::Table(table) = &mut node.value else { return Ok(()) };
+            Some(ValueKind::Named { of }) => {
+                let TomlValue::Table(table) = &mut node.value else { return Ok(()) };
                 let names: Vec<String> = table.entries.iter().map(|e| e.key.clone()).collect();
                 let mut found = false;
                 for entry in table.entries.iter_mut().filter(|e| matches(segment, &e.key)) {
@@ -58,8 +64,8 @@ impl Setter<'_> {
                 };
                 Err((message, did_you_mean(segment, names.iter().map(String::as_str))))
             }
-            Some(Kind::List { of, .. }) => {
-                let Value::Array(items) = &mut node.value else { return Ok(()) };
+            Some(ValueKind::List { of, .. }) => {
+                let TomlValue::Array(items) = &mut node.value else { return Ok(()) };
                 let count = items.len();
                 match segment.parse::<usize>().ok().and_then(|index| items.get_mut(index)) {
                     Some(item) => self.descend(item, &of(), rest, what),
@@ -74,21 +80,21 @@ impl Setter<'_> {
                     let message = format!("{}unknown field `{segment}` in {what}", unknown_path());
                     return Err((message, did_you_mean(segment, kind.field_names())));
                 };
-                if matches!(field, Kind::Assignments { .. }) {
+                if matches!(field, ValueKind::Assignments { .. }) {
                     let message = format!("`{}` cannot be set", self.path);
                     return Err((message, Some("to sweep a path, use --vary path=value,value,…".into())));
                 }
                 self.open(node, kind);
-                let Value::Table(table) = &mut node.value else { return Ok(()) };
+                let TomlValue::Table(table) = &mut node.value else { return Ok(()) };
                 if table.get(segment).is_none() {
                     let adds = matches!(rest, [name] if self.adds(name, &[]));
-                    if matches!(field, Kind::Named { .. }) && !adds {
+                    if matches!(field, ValueKind::Named { .. }) && !adds {
                         return Err((format!("{}the file has no [{segment}.NAME]", unknown_path()), None));
                     }
-                    table.insert(segment, self.place, Node::empty_table(self.value.place));
+                    table.insert(segment, self.place, TomlNode::empty_table(self.value.place));
                 }
                 let next = match &field {
-                    Kind::Named { .. } => (*segment).to_owned(),
+                    ValueKind::Named { .. } => (*segment).to_owned(),
                     field => describe(field, segment),
                 };
                 if let Some(entry) = table.entries.iter_mut().find(|e| e.key == *segment) {
@@ -105,24 +111,24 @@ impl Setter<'_> {
 
     /// Returns whether the value is a complete table, which may have a new name.
     fn adds(&self, name: &str, rest: &[&str]) -> bool {
-        rest.is_empty() && !name.contains('*') && matches!(self.value.value, Value::Table(_))
+        rest.is_empty() && !name.contains('*') && matches!(self.value.value, TomlValue::Table(_))
     }
 
     /// Replaces a value in place of a table by a table with its shorthand field.
-    fn open(&self, node: &mut Node, kind: &Kind) {
-        if let (Some(shorthand), false) = (kind.shorthand(), matches!(node.value, Value::Table(_))) {
+    fn open(&self, node: &mut TomlNode, kind: &ValueKind) {
+        if let (Some(shorthand), false) = (kind.shorthand(), matches!(node.value, TomlValue::Table(_))) {
             let value = node.clone();
-            let mut table = Table::default();
+            let mut table = TomlTable::default();
             table.insert(shorthand, value.place, value);
-            node.value = Value::Table(table);
+            node.value = TomlValue::Table(table);
         }
     }
 }
 
-fn describe(kind: &Kind, otherwise: &str) -> String {
+fn describe(kind: &ValueKind, otherwise: &str) -> String {
     match kind.structure() {
-        Some(Kind::Table { what, .. }) => (*what).to_owned(),
-        Some(Kind::Tagged(tagged)) => tagged.what.to_owned(),
+        Some(ValueKind::Table { what, .. }) => (*what).to_owned(),
+        Some(ValueKind::Tagged(tagged)) => tagged.what.to_owned(),
         _ => otherwise.to_owned(),
     }
 }
@@ -130,7 +136,7 @@ fn describe(kind: &Kind, otherwise: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::matches;
-    use crate::{Options, Scenario, parse};
+    use crate::{LoadOptions, Scenario, parse};
 
     const FILE: &str = r#"[scenario]
 title = "One link"
@@ -146,7 +152,7 @@ to = "b"
 "#;
 
     fn set(path: &str, value: &str) -> Result<Scenario, String> {
-        let options = Options { sets: vec![(path.into(), value.into())], ..Options::default() };
+        let options = LoadOptions { sets: vec![(path.into(), value.into())], ..LoadOptions::default() };
         parse("one.toml", FILE, None, &options).map_err(|errors| errors.problems[0].message.clone())
     }
 

@@ -1,17 +1,17 @@
 //! Cells: the base file and its variants, each multiplied by the sweep.
 
-use crate::error::{Place, Problems};
-use crate::file::File;
+use crate::error::{Problems, SourceRange};
+use crate::file::ScenarioFile;
 use crate::file::root_kind;
-use crate::file::study::{Assignment, Swept, Variant};
+use crate::file::study::{Assignment, SweptValues, VariantTable};
 use crate::set::assign;
-use crate::tree::Node;
+use crate::tree::TomlNode;
 use std::collections::BTreeSet;
 
 pub(crate) struct CellTree {
     pub variant: String,
     pub settings: Vec<(String, String)>,
-    pub root: Node,
+    pub root: TomlNode,
 }
 
 /// Variant and swept values of a cell.
@@ -31,7 +31,7 @@ struct CellGroup<'a> {
 }
 
 /// Returns all cells: variants by name, each multiplied by the sweep. The last swept path changes fastest.
-pub(crate) fn cells(root: &Node, file: &File, problems: &mut Problems) -> Vec<CellTree> {
+pub(crate) fn cells(root: &TomlNode, file: &ScenarioFile, problems: &mut Problems) -> Vec<CellTree> {
     let sweep = file.sweep.as_ref().and_then(|s| s.0.as_ref()).map_or(&[][..], |s| &s.0);
     let bases = bases(file);
     refuse_set_and_swept(sweep, &file.variant.0, problems);
@@ -40,7 +40,7 @@ pub(crate) fn cells(root: &Node, file: &File, problems: &mut Problems) -> Vec<Ce
     match (count, sweep.first()) {
         (Some(count), _) if count.saturating_mul(bases.len()) <= MAX_CELLS => {}
         (_, first) => {
-            let place = first.map_or(Place::new(0, 0..0), |s| s.place);
+            let place = first.map_or(SourceRange::new(0, 0..0), |s| s.place);
             let help = "sweep fewer paths, or fewer values of each";
             problems.push_help(place, format!("the sweep has more than {MAX_CELLS} cells"), help);
             return Vec::new();
@@ -65,14 +65,14 @@ pub(crate) fn labels(trees: &[CellTree]) -> Vec<CellLabel> {
 }
 
 /// Returns whether every swept path and every variant of the file was decoded.
-pub(crate) fn is_complete(root: &Node, file: &File) -> bool {
-    let written = root.get("sweep").and_then(Node::table).map_or(0, |sweep| sweep.entries.len());
+pub(crate) fn is_complete(root: &TomlNode, file: &ScenarioFile) -> bool {
+    let written = root.get("sweep").and_then(TomlNode::table).map_or(0, |sweep| sweep.entries.len());
     let decoded = file.sweep.as_ref().and_then(|sweep| sweep.0.as_ref()).map_or(0, |sweep| sweep.0.len());
     let head_is_decoded = file.scenario.as_ref().is_none_or(|head| head.0.is_some());
     written == decoded && head_is_decoded && file.variant.0.iter().all(|variant| variant.value.is_some())
 }
 
-fn bases(file: &File) -> Vec<CellGroup<'_>> {
+fn bases(file: &ScenarioFile) -> Vec<CellGroup<'_>> {
     let mut bases: Vec<CellGroup<'_>> = file
         .variant
         .0
@@ -93,8 +93,8 @@ fn bases(file: &File) -> Vec<CellGroup<'_>> {
 }
 
 fn refuse_set_and_swept(
-    sweep: &[Swept],
-    variants: &[crate::table::Member<Variant>],
+    sweep: &[SweptValues],
+    variants: &[crate::table::NamedTable<VariantTable>],
     problems: &mut Problems,
 ) {
     for variant in variants.iter().filter_map(|m| m.value.as_ref()).filter(|v| v.sweep) {
@@ -109,7 +109,7 @@ fn refuse_set_and_swept(
 }
 
 /// Refuses equal values, which would give cells with the same label.
-fn refuse_equal_values(swept: &Swept, problems: &mut Problems) {
+fn refuse_equal_values(swept: &SweptValues, problems: &mut Problems) {
     let mut seen = BTreeSet::new();
     for value in swept.values.iter().filter(|value| !seen.insert(value.label())) {
         let message = format!("duplicate value in the sweep of `{}`", swept.path);
@@ -119,8 +119,8 @@ fn refuse_equal_values(swept: &Swept, problems: &mut Problems) {
 
 fn expand(
     variant: &str,
-    root: Node,
-    sweep: &[Swept],
+    root: TomlNode,
+    sweep: &[SweptValues],
     settings: &mut Vec<(String, String)>,
     cells: &mut Vec<CellTree>,
     problems: &mut Problems,

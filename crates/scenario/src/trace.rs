@@ -2,36 +2,36 @@
 //!
 //! A trace is CSV with the heading `gap_seconds,bytes` or `time_s,bytes`, and one packet per line.
 
-use crate::error::{Place, Problems};
+use crate::error::{Problems, SourceRange};
 use crate::learned::{self, ModelFile};
 use crate::quantity;
 use crate::regular;
 use netstage_core::time::Duration;
-use netstage_core::traffic::application::Learned;
+use netstage_core::traffic::application::CaptureModel;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-pub(crate) type Packets = Arc<[(Duration, u32)]>;
+pub(crate) type TracePackets = Arc<[(Duration, u32)]>;
 
 /// Maximum size of a trace in bytes.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Trace and model files of a scenario, each read once.
-pub(crate) struct Traces<'a> {
+pub(crate) struct TraceFiles<'a> {
     base: Option<&'a Path>,
-    read: BTreeMap<PathBuf, Option<Packets>>,
-    models: BTreeMap<PathBuf, Option<Arc<Learned>>>,
+    read: BTreeMap<PathBuf, Option<TracePackets>>,
+    models: BTreeMap<PathBuf, Option<Arc<CaptureModel>>>,
 }
 
-impl<'a> Traces<'a> {
-    pub fn new(base: Option<&'a Path>) -> Traces<'a> {
-        Traces { base, read: BTreeMap::new(), models: BTreeMap::new() }
+impl<'a> TraceFiles<'a> {
+    pub fn new(base: Option<&'a Path>) -> TraceFiles<'a> {
+        TraceFiles { base, read: BTreeMap::new(), models: BTreeMap::new() }
     }
 
     /// Returns the packets of the trace at `place` of the scenario.
-    pub fn load(&mut self, file: &str, place: Place, problems: &mut Problems) -> Option<Packets> {
+    pub fn load(&mut self, file: &str, place: SourceRange, problems: &mut Problems) -> Option<TracePackets> {
         let path = self.resolve(file, "trace", place, problems)?;
         if let Some(packets) = self.read.get(&path) {
             return packets.clone();
@@ -48,12 +48,17 @@ impl<'a> Traces<'a> {
     }
 
     /// Returns the model of the model file at `place` of the scenario.
-    pub fn load_model(&mut self, file: &str, place: Place, problems: &mut Problems) -> Option<Arc<Learned>> {
+    pub fn load_model(
+        &mut self,
+        file: &str,
+        place: SourceRange,
+        problems: &mut Problems,
+    ) -> Option<Arc<CaptureModel>> {
         let path = self.resolve(file, "model", place, problems)?;
         if let Some(model) = self.models.get(&path) {
             return model.clone();
         }
-        let text = read_file(&path, learned::MOST_BYTES);
+        let text = read_file(&path, learned::MAX_MODEL_BYTES);
         let parsed = text.and_then(|text| ModelFile::from_json(&text).map_err(|error| error.to_string()));
         let model = match parsed {
             Ok(file) => Some(file.model),
@@ -75,7 +80,13 @@ impl<'a> Traces<'a> {
     }
 
     /// Returns the path of a file. Files outside the scenario's folder are refused.
-    fn resolve(&self, file: &str, what: &str, place: Place, problems: &mut Problems) -> Option<PathBuf> {
+    fn resolve(
+        &self,
+        file: &str,
+        what: &str,
+        place: SourceRange,
+        problems: &mut Problems,
+    ) -> Option<PathBuf> {
         let Some(base) = self.base else {
             let help = format!("save the scenario to a file, and put the {what} file in its folder");
             problems.push_help(
@@ -112,12 +123,12 @@ fn read_file(path: &Path, max: u64) -> Result<String, String> {
 }
 
 /// Parses the text of a trace. Problems point into the trace file.
-pub(crate) fn parse(name: &str, text: &str, problems: &mut Problems) -> Option<Packets> {
+pub(crate) fn parse(name: &str, text: &str, problems: &mut Problems) -> Option<TracePackets> {
     match packets(text) {
         Ok(packets) => Some(packets.into()),
         Err(error) => {
             let source = problems.add_source(name, text);
-            problems.push_with_help(Place::new(source, error.span), error.message, error.help);
+            problems.push_with_help(SourceRange::new(source, error.span), error.message, error.help);
             None
         }
     }

@@ -1,55 +1,55 @@
 //! TOML document as a tree of values with their places, and its conversion back to text.
 
-use crate::error::{Place, Problems};
+use crate::error::{Problems, SourceRange};
 use toml::de::{DeTable, DeValue};
 
 /// Value and its place.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub value: Value,
-    pub place: Place,
+pub(crate) struct TomlNode {
+    pub value: TomlValue,
+    pub place: SourceRange,
     /// Whether the table itself sets the value, rather than `[defaults]` or a built-in default.
     pub own: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub(crate) enum TomlValue {
     Text(String),
     Integer(i128),
     /// Number as written, so that decimals stay exact.
     Float(String),
     Boolean(bool),
     Datetime(String),
-    Array(Vec<Node>),
-    Table(Table),
+    Array(Vec<TomlNode>),
+    Table(TomlTable),
 }
 
 /// Entries of a table, in the order of the file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Table {
-    pub entries: Vec<Entry>,
+pub(crate) struct TomlTable {
+    pub entries: Vec<TomlEntry>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct TomlEntry {
     pub key: String,
-    pub key_place: Place,
-    pub node: Node,
+    pub key_place: SourceRange,
+    pub node: TomlNode,
 }
 
-impl Table {
-    pub fn get(&self, key: &str) -> Option<&Node> {
+impl TomlTable {
+    pub fn get(&self, key: &str) -> Option<&TomlNode> {
         self.entries.iter().find(|e| e.key == key).map(|e| &e.node)
     }
 
-    pub fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut TomlNode> {
         self.entries.iter_mut().find(|e| e.key == key).map(|e| &mut e.node)
     }
 
-    pub fn insert(&mut self, key: &str, key_place: Place, node: Node) {
+    pub fn insert(&mut self, key: &str, key_place: SourceRange, node: TomlNode) {
         match self.entries.iter_mut().find(|e| e.key == key) {
-            Some(entry) => *entry = Entry { key: key.into(), key_place, node },
-            None => self.entries.push(Entry { key: key.into(), key_place, node }),
+            Some(entry) => *entry = TomlEntry { key: key.into(), key_place, node },
+            None => self.entries.push(TomlEntry { key: key.into(), key_place, node }),
         }
     }
 
@@ -58,54 +58,54 @@ impl Table {
     }
 }
 
-impl Node {
-    pub fn new(value: Value, place: Place) -> Node {
-        Node { value, place, own: true }
+impl TomlNode {
+    pub fn new(value: TomlValue, place: SourceRange) -> TomlNode {
+        TomlNode { value, place, own: true }
     }
 
-    pub fn empty_table(place: Place) -> Node {
-        Node::new(Value::Table(Table::default()), place)
+    pub fn empty_table(place: SourceRange) -> TomlNode {
+        TomlNode::new(TomlValue::Table(TomlTable::default()), place)
     }
 
-    pub fn table(&self) -> Option<&Table> {
+    pub fn table(&self) -> Option<&TomlTable> {
         match &self.value {
-            Value::Table(table) => Some(table),
+            TomlValue::Table(table) => Some(table),
             _ => None,
         }
     }
 
     pub fn text(&self) -> Option<&str> {
         match &self.value {
-            Value::Text(text) => Some(text),
+            TomlValue::Text(text) => Some(text),
             _ => None,
         }
     }
 
-    pub fn get(&self, key: &str) -> Option<&Node> {
+    pub fn get(&self, key: &str) -> Option<&TomlNode> {
         self.table()?.get(key)
     }
 
     /// Returns the description for "found …", with article.
     pub fn describe(&self) -> String {
         match &self.value {
-            Value::Text(text) if text.chars().count() <= 40 => format!("\"{}\"", text.escape_debug()),
-            Value::Text(_) => "a string".into(),
-            Value::Integer(number) => format!("the number {number}"),
-            Value::Float(number) if number.len() <= 40 => format!("the number {number}"),
-            Value::Float(_) => "a number".into(),
-            Value::Boolean(value) => format!("{value}"),
-            Value::Datetime(_) => "a date".into(),
-            Value::Array(_) => "a list".into(),
-            Value::Table(_) => "a table".into(),
+            TomlValue::Text(text) if text.chars().count() <= 40 => format!("\"{}\"", text.escape_debug()),
+            TomlValue::Text(_) => "a string".into(),
+            TomlValue::Integer(number) => format!("the number {number}"),
+            TomlValue::Float(number) if number.len() <= 40 => format!("the number {number}"),
+            TomlValue::Float(_) => "a number".into(),
+            TomlValue::Boolean(value) => format!("{value}"),
+            TomlValue::Datetime(_) => "a date".into(),
+            TomlValue::Array(_) => "a list".into(),
+            TomlValue::Table(_) => "a table".into(),
         }
     }
 
     /// Returns the label of the value in a cell: equal values have equal labels.
     pub fn label(&self) -> String {
         match &self.value {
-            Value::Text(text) => text.clone(),
-            Value::Integer(number) => number.to_string(),
-            Value::Float(number) => number.parse::<f64>().map_or(number.clone(), |n| n.to_string()),
+            TomlValue::Text(text) => text.clone(),
+            TomlValue::Integer(number) => number.to_string(),
+            TomlValue::Float(number) => number.parse::<f64>().map_or(number.clone(), |n| n.to_string()),
             _ => self.to_toml(),
         }
     }
@@ -113,15 +113,15 @@ impl Node {
     /// Returns the value as TOML on one line.
     pub fn to_toml(&self) -> String {
         match &self.value {
-            Value::Text(text) => quote(text),
-            Value::Integer(number) => number.to_string(),
-            Value::Float(number) | Value::Datetime(number) => number.clone(),
-            Value::Boolean(value) => value.to_string(),
-            Value::Array(items) => {
-                format!("[{}]", items.iter().map(Node::to_toml).collect::<Vec<_>>().join(", "))
+            TomlValue::Text(text) => quote(text),
+            TomlValue::Integer(number) => number.to_string(),
+            TomlValue::Float(number) | TomlValue::Datetime(number) => number.clone(),
+            TomlValue::Boolean(value) => value.to_string(),
+            TomlValue::Array(items) => {
+                format!("[{}]", items.iter().map(TomlNode::to_toml).collect::<Vec<_>>().join(", "))
             }
-            Value::Table(table) if table.entries.is_empty() => "{}".into(),
-            Value::Table(table) => {
+            TomlValue::Table(table) if table.entries.is_empty() => "{}".into(),
+            TomlValue::Table(table) => {
                 let fields = table.entries.iter().map(|e| format!("{} = {}", key(&e.key), e.node.to_toml()));
                 format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
             }
@@ -130,12 +130,12 @@ impl Node {
 }
 
 /// Parses a document; syntax errors become problems.
-pub(crate) fn parse_document(source: usize, problems: &mut Problems) -> Node {
+pub(crate) fn parse_document(source: usize, problems: &mut Problems) -> TomlNode {
     let text = problems.text(source).to_owned();
     let (document, errors) = DeTable::parse_recoverable(&text);
     for error in errors {
         let span = error.span().unwrap_or(0..0);
-        let place = Place::new(source, span.clone());
+        let place = SourceRange::new(source, span.clone());
         match (error.message(), text.get(span)) {
             ("duplicate key", Some(key)) => {
                 let help = "rename it, or remove one of the two";
@@ -144,26 +144,26 @@ pub(crate) fn parse_document(source: usize, problems: &mut Problems) -> Node {
             (message, _) => problems.push(place, message),
         }
     }
-    table(document.get_ref(), Place::new(source, document.span()), source, problems)
+    table(document.get_ref(), SourceRange::new(source, document.span()), source, problems)
 }
 
 /// Parses a value of the command line: as TOML if valid, as a plain string otherwise.
-pub(crate) fn parse_argument(text: &str, place: Place, problems: &mut Problems) -> Node {
+pub(crate) fn parse_argument(text: &str, place: SourceRange, problems: &mut Problems) -> TomlNode {
     match DeValue::parse(text) {
         Ok(parsed) => {
             let mut node = convert(parsed.get_ref(), place, place.source as usize, problems);
             set_place(&mut node, place);
             node
         }
-        Err(_) => Node::new(Value::Text(text.to_owned()), place),
+        Err(_) => TomlNode::new(TomlValue::Text(text.to_owned()), place),
     }
 }
 
-fn set_place(node: &mut Node, place: Place) {
+fn set_place(node: &mut TomlNode, place: SourceRange) {
     node.place = place;
     match &mut node.value {
-        Value::Array(items) => items.iter_mut().for_each(|item| set_place(item, place)),
-        Value::Table(table) => table.entries.iter_mut().for_each(|entry| {
+        TomlValue::Array(items) => items.iter_mut().for_each(|item| set_place(item, place)),
+        TomlValue::Table(table) => table.entries.iter_mut().for_each(|entry| {
             entry.key_place = place;
             set_place(&mut entry.node, place);
         }),
@@ -171,45 +171,45 @@ fn set_place(node: &mut Node, place: Place) {
     }
 }
 
-fn table(entries: &DeTable<'_>, place: Place, source: usize, problems: &mut Problems) -> Node {
-    let mut entries: Vec<Entry> = entries
+fn table(entries: &DeTable<'_>, place: SourceRange, source: usize, problems: &mut Problems) -> TomlNode {
+    let mut entries: Vec<TomlEntry> = entries
         .iter()
-        .map(|(key, value)| Entry {
+        .map(|(key, value)| TomlEntry {
             key: key.get_ref().to_string(),
-            key_place: Place::new(source, key.span()),
-            node: convert(value.get_ref(), Place::new(source, value.span()), source, problems),
+            key_place: SourceRange::new(source, key.span()),
+            node: convert(value.get_ref(), SourceRange::new(source, value.span()), source, problems),
         })
         .collect();
     entries.sort_by_key(|e| e.key_place.start);
-    Node::new(Value::Table(Table { entries }), place)
+    TomlNode::new(TomlValue::Table(TomlTable { entries }), place)
 }
 
-fn convert(value: &DeValue<'_>, place: Place, source: usize, problems: &mut Problems) -> Node {
+fn convert(value: &DeValue<'_>, place: SourceRange, source: usize, problems: &mut Problems) -> TomlNode {
     let value = match value {
-        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::String(text) => TomlValue::Text(text.to_string()),
         DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
-            Ok(number) => Value::Integer(number),
+            Ok(number) => TomlValue::Integer(number),
             Err(_) => {
                 problems.push(place, "the number is too large");
-                Value::Integer(0)
+                TomlValue::Integer(0)
             }
         },
-        DeValue::Float(number) => Value::Float(number.as_str().to_owned()),
-        DeValue::Boolean(value) => Value::Boolean(*value),
-        DeValue::Datetime(date) => Value::Datetime(date.to_string()),
-        DeValue::Array(items) => Value::Array(
+        DeValue::Float(number) => TomlValue::Float(number.as_str().to_owned()),
+        DeValue::Boolean(value) => TomlValue::Boolean(*value),
+        DeValue::Datetime(date) => TomlValue::Datetime(date.to_string()),
+        DeValue::Array(items) => TomlValue::Array(
             items
                 .iter()
-                .map(|item| convert(item.get_ref(), Place::new(source, item.span()), source, problems))
+                .map(|item| convert(item.get_ref(), SourceRange::new(source, item.span()), source, problems))
                 .collect(),
         ),
         DeValue::Table(entries) => return table(entries, place, source, problems),
     };
-    Node::new(value, place)
+    TomlNode::new(value, place)
 }
 
 /// Returns a document as TOML text, with members of top-level tables as `[table.member]`.
-pub(crate) fn document(root: &Node) -> String {
+pub(crate) fn document(root: &TomlNode) -> String {
     let mut text = String::new();
     for entry in root.table().map_or(&[][..], |table| &table.entries) {
         section(&key(&entry.key), &entry.node, 1, &mut text);
@@ -217,12 +217,12 @@ pub(crate) fn document(root: &Node) -> String {
     text
 }
 
-fn section(path: &str, node: &Node, depth: usize, text: &mut String) {
+fn section(path: &str, node: &TomlNode, depth: usize, text: &mut String) {
     let Some(table) = node.table() else {
         text.push_str(&format!("{path} = {}\n", node.to_toml()));
         return;
     };
-    let nested = |entry: &&Entry| depth == 1 && entry.node.table().is_some() && is_named(path);
+    let nested = |entry: &&TomlEntry| depth == 1 && entry.node.table().is_some() && is_named(path);
     if !table.entries.iter().all(|e| nested(&e)) || table.entries.is_empty() {
         text.push_str(&format!("\n[{path}]\n"));
         for entry in table.entries.iter().filter(|e| !nested(e)) {

@@ -1,7 +1,7 @@
 //! Conversion of the window history of a TCP flow to series of metrics, for all stages.
 
 use crate::outcome::{Metric, Series};
-use netstage_core::tcp::event::{Cause, Limit};
+use netstage_core::tcp::event::{SendLimit, WindowChangeCause};
 use netstage_core::tcp::history::Bin;
 use netstage_core::time::Duration;
 
@@ -18,33 +18,34 @@ pub fn series(subject: &str, interval: Duration, bins: &[Bin]) -> Vec<Series> {
         to_series(Metric::FlowReductions, &|bin| f64::from(bin.reductions())),
     ];
     series.extend(
-        Cause::ALL.map(|cause| to_series(by_cause(cause), &|bin| f64::from(bin.causes[cause as usize]))),
+        WindowChangeCause::ALL
+            .map(|cause| to_series(cause_metric(cause), &|bin| f64::from(bin.causes[cause as usize]))),
     );
-    let share = |limit: Limit, bin: &Bin| bin.limited[limit as usize].0 as f64 / interval.0 as f64;
-    series.extend(Limit::ALL.map(|limit| to_series(by_limit(limit), &|bin| share(limit, bin))));
+    let share = |limit: SendLimit, bin: &Bin| bin.limited[limit as usize].0 as f64 / interval.0 as f64;
+    series.extend(SendLimit::ALL.map(|limit| to_series(by_limit(limit), &|bin| share(limit, bin))));
     series
 }
 
 /// Returns the metric that counts a cause.
-pub fn by_cause(cause: Cause) -> Metric {
+pub fn cause_metric(cause: WindowChangeCause) -> Metric {
     match cause {
-        Cause::LocalDevice => Metric::FlowCauseLocalDevice,
-        Cause::Ecn => Metric::FlowCauseEcn,
-        Cause::FastRetransmit => Metric::FlowCauseFastRetransmit,
-        Cause::TailLossProbe => Metric::FlowCauseTailLossProbe,
-        Cause::Timeout => Metric::FlowCauseTimeout,
-        Cause::Undo => Metric::FlowCauseUndo,
-        Cause::IdleRestart => Metric::FlowCauseIdleRestart,
-        Cause::ReceiverWindow => Metric::FlowCauseReceiverWindow,
-        Cause::ApplicationLimited => Metric::FlowCauseApplicationLimited,
+        WindowChangeCause::LocalDevice => Metric::FlowCauseLocalDevice,
+        WindowChangeCause::Ecn => Metric::FlowCauseEcn,
+        WindowChangeCause::FastRetransmit => Metric::FlowCauseFastRetransmit,
+        WindowChangeCause::TailLossProbe => Metric::FlowCauseTailLossProbe,
+        WindowChangeCause::Timeout => Metric::FlowCauseTimeout,
+        WindowChangeCause::Undo => Metric::FlowCauseUndo,
+        WindowChangeCause::IdleRestart => Metric::FlowCauseIdleRestart,
+        WindowChangeCause::ReceiverWindow => Metric::FlowCauseReceiverWindow,
+        WindowChangeCause::ApplicationLimited => Metric::FlowCauseApplicationLimited,
     }
 }
 
-fn by_limit(limit: Limit) -> Metric {
+fn by_limit(limit: SendLimit) -> Metric {
     match limit {
-        Limit::CongestionWindow => Metric::FlowLimitedCongestionWindow,
-        Limit::PeerWindow => Metric::FlowLimitedPeerWindow,
-        Limit::Application => Metric::FlowLimitedApplication,
-        Limit::Pacing => Metric::FlowLimitedPacing,
+        SendLimit::CongestionWindow => Metric::FlowLimitedCongestionWindow,
+        SendLimit::PeerWindow => Metric::FlowLimitedPeerWindow,
+        SendLimit::Application => Metric::FlowLimitedApplication,
+        SendLimit::Pacing => Metric::FlowLimitedPacing,
     }
 }

@@ -1,12 +1,12 @@
 //! Every scenario of the examples and papers loads, and its rewritten text gives the same plan.
 
-use netstage_core::fair::{Control, Decrease, Reference};
+use netstage_core::fair::{Decrease, VpnControl, WeightReference};
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::queue;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
-use netstage_scenario::plan::{Hop, Transport};
-use netstage_scenario::{Options, Scenario, load, parse};
+use netstage_scenario::plan::{FlowTransport, Hop};
+use netstage_scenario::{LoadOptions, Scenario, load, parse};
 use std::path::{Path, PathBuf};
 
 fn folder() -> PathBuf {
@@ -24,12 +24,12 @@ fn scenarios(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn example(name: &str, options: &Options) -> Scenario {
+fn example(name: &str, options: &LoadOptions) -> Scenario {
     load(&folder().join("examples").join(name), options).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-fn set(path: &str, value: &str) -> Options {
-    Options { sets: vec![(path.into(), value.into())], ..Options::default() }
+fn set(path: &str, value: &str) -> LoadOptions {
+    LoadOptions { sets: vec![(path.into(), value.into())], ..LoadOptions::default() }
 }
 
 #[test]
@@ -38,16 +38,16 @@ fn every_scenario_loads_and_survives_rewriting() {
     scenarios(&folder(), &mut found);
     assert!(found.len() >= 8);
     for path in found {
-        let read = load(&path, &Options::default()).unwrap_or_else(|errors| panic!("{errors}"));
+        let read = load(&path, &LoadOptions::default()).unwrap_or_else(|errors| panic!("{errors}"));
         assert!(
             !read.title.is_empty() && !read.expectations.is_empty() && !read.plots.is_empty(),
             "{path:?}"
         );
         assert_eq!(read.text, std::fs::read_to_string(&path).unwrap());
-        let options = Options { seed: Some(7), repeat: Some(2), ..Options::default() };
+        let options = LoadOptions { seed: Some(7), repeat: Some(2), ..LoadOptions::default() };
         let changed = load(&path, &options).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!((changed.seed, changed.repeat), (7, 2));
-        let again = parse("again.toml", &changed.text, path.parent(), &Options::default());
+        let again = parse("again.toml", &changed.text, path.parent(), &LoadOptions::default());
         let again = again.unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(again.cells.len(), read.cells.len());
         for (one, other) in again.cells.iter().zip(&read.cells) {
@@ -62,24 +62,24 @@ fn every_scenario_loads_and_survives_rewriting() {
 
 #[test]
 fn a_plan_has_the_values_of_its_file() {
-    let plan = &example("two-hosts.toml", &Options::default()).cells[0].plan;
+    let plan = &example("two-hosts.toml", &LoadOptions::default()).cells[0].plan;
     let line = &plan.links[0].directions[0];
     assert_eq!((line.rate, line.delay), (BitRate(10_000_000), Duration::from_millis(20)));
-    assert_eq!((line.buffer, &line.queue), (Capacity::Packets(50), &queue::Config::DropTail));
+    assert_eq!((line.buffer, &line.queue), (Capacity::Packets(50), &queue::QueueConfig::DropTail));
     let flow = &plan.flows[0];
     assert_eq!((flow.start, flow.stop, flow.count), (Instant::ZERO, Instant(20_000_000_000), 1));
     assert_eq!(
         (flow.path.as_slice(), flow.reverse.as_slice()),
         (&[Hop { link: 0, direction: 0 }][..], &[Hop { link: 0, direction: 1 }][..])
     );
-    let Transport::Tcp(tcp) = &flow.transport else { panic!("{flow:?}") };
+    let FlowTransport::Tcp(tcp) = &flow.transport else { panic!("{flow:?}") };
     assert_eq!((tcp.window, tcp.max_segment_size, tcp.sack, tcp.timestamps), (65_536, 1448, true, true));
     assert_eq!(flow.traffic, Pattern::Bulk { size: None }.into());
 }
 
 #[test]
 fn weights_are_computed_from_the_topology() {
-    let scenario = example("parking-lot.toml", &Options::default());
+    let scenario = example("parking-lot.toml", &LoadOptions::default());
     let weights = |cell: usize| -> Vec<(String, f64)> {
         scenario.cells[cell].plan.vpns.iter().map(|v| (v.name.clone(), v.settings.weight)).collect()
     };
@@ -93,15 +93,15 @@ fn weights_are_computed_from_the_topology() {
     let proportional = weights(1);
     assert_eq!(proportional[0].1, 1.0);
     assert!(proportional[3].1 > 1.5, "{proportional:?}");
-    assert!(scenario.cells[2].plan.vpns.iter().all(|v| v.settings.control == Control::None));
+    assert!(scenario.cells[2].plan.vpns.iter().all(|v| v.settings.control == VpnControl::None));
 }
 
 #[test]
 fn variants_and_sweeps_give_cells_in_order() {
-    let queues = example("queues.toml", &Options::default());
+    let queues = example("queues.toml", &LoadOptions::default());
     let names: Vec<&str> = queues.cells.iter().map(|c| c.variant.as_str()).collect();
     assert_eq!(names, ["codel", "drop-tail", "fq-codel", "red"]);
-    let flavors = example("tcp-flavours.toml", &Options::default());
+    let flavors = example("tcp-flavours.toml", &LoadOptions::default());
     assert_eq!(flavors.cells.len(), 18);
     let values =
         |cell: usize| -> Vec<&str> { flavors.cells[cell].settings.iter().map(|s| s.1.as_str()).collect() };
@@ -116,20 +116,20 @@ fn variants_and_sweeps_give_cells_in_order() {
 fn the_command_line_changes_the_file() {
     let two = example("fair-two-vpns.toml", &set("vpn.*.control.decrease", "0.2"));
     for vpn in &two.cells[0].plan.vpns {
-        let Control::I2vfc(config) = &vpn.settings.control else { panic!("{vpn:?}") };
+        let VpnControl::I2vfc(config) = &vpn.settings.control else { panic!("{vpn:?}") };
         assert_eq!(config.decrease, Decrease::Fixed(0.2));
-        assert_eq!(matches!(config.reference, Reference::Vpn(_)), vpn.name == "gold");
+        assert_eq!(matches!(config.reference, WeightReference::Vpn(_)), vpn.name == "gold");
     }
     // A swept path that is set keeps one value. Plots that select other values are left out.
     let fixed = example("tcp-flavours.toml", &set("flow.download.tcp.sack", "false"));
     assert_eq!(fixed.cells.len(), 9);
     assert_eq!(fixed.plots.len(), 1);
     assert!(fixed.warnings.iter().any(|w| w.starts_with("plot.map is left out")), "{:?}", fixed.warnings);
-    assert!(parse("again.toml", &fixed.text, None, &Options::default()).is_ok());
+    assert!(parse("again.toml", &fixed.text, None, &LoadOptions::default()).is_ok());
     let short = example("two-hosts.toml", &set("scenario.duration", "10 s"));
     assert!(short.expectations.is_empty() && short.warnings.len() == 2);
     let vary = vec![("link.line.delay".into(), vec!["1 ms".into(), "2 ms".into()])];
-    let varied = example("two-hosts.toml", &Options { vary, ..Options::default() });
+    let varied = example("two-hosts.toml", &LoadOptions { vary, ..LoadOptions::default() });
     assert_eq!(varied.cells.len(), 2);
     assert_eq!(varied.cells[1].settings, [("link.line.delay".to_owned(), "2 ms".to_owned())]);
     assert_eq!(varied.cells[1].plan.links[0].directions[0].delay, Duration::from_millis(2));

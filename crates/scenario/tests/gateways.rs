@@ -1,8 +1,8 @@
 //! Tunnels between gateways: valid pairs of ends, and refused ones.
 
 use netstage_harness::scenario::network;
-use netstage_scenario::plan::{Plan, Software};
-use netstage_scenario::{Options, parse};
+use netstage_scenario::plan::{GatewaySoftware, Plan};
+use netstage_scenario::{LoadOptions, parse};
 
 /// Parses the scenario a - g1 - r - g2 - b, with a flow from b to a.
 fn chain(first: &str, second: &str, flow: &str) -> Result<Plan, String> {
@@ -24,7 +24,7 @@ fn chain(first: &str, second: &str, flow: &str) -> Result<Plan, String> {
         {flow}
         {network}"#
     );
-    let parsed = parse("chain.toml", &text, None, &Options::default());
+    let parsed = parse("chain.toml", &text, None, &LoadOptions::default());
     parsed.map(|scenario| scenario.cells[0].plan.clone()).map_err(|errors| errors.to_string())
 }
 
@@ -33,11 +33,11 @@ fn two_gateways_on_a_path_are_the_ends_of_a_tunnel() {
     let ipsec = "kind = \"ipsec\"\ncipher = \"3des-sha1\"";
     let plan = chain(ipsec, ipsec, "tcp = { max_segment_size = \"1348 B\" }").unwrap();
     let [tunnel] = &plan.tunnels[..] else { panic!("{:?}", plan.tunnels) };
-    assert_eq!((tunnel.software, tunnel.mtu, tunnel.overhead()), (Software::StrongSwan, 1400, 64));
+    assert_eq!((tunnel.software, tunnel.mtu, tunnel.overhead()), (GatewaySoftware::StrongSwan, 1400, 64));
     // The flow goes from b to a, and enters at the second end.
     let crossings = plan.crossings(&plan.flows[0].path);
     assert_eq!(crossings.len(), 1);
-    assert_eq!((crossings[0].entry, crossings[0].first, crossings[0].behind), (1, 1, 3));
+    assert_eq!((crossings[0].entry, crossings[0].first_inside, crossings[0].first_after), (1, 1, 3));
     assert_eq!(tunnel.reverse, plan.flows[0].path[1..3]);
     assert_eq!(tunnel.path, plan.flows[0].reverse[1..3]);
 }

@@ -1,10 +1,10 @@
 //! Robustness: arbitrary text is parsed or refused without a panic.
 
-use netstage_scenario::{Options, parse};
+use netstage_scenario::{LoadOptions, parse};
 use proptest::prelude::*;
 
 fn read(text: &str) {
-    if let Err(errors) = parse("hostile.toml", text, None, &Options::default()) {
+    if let Err(errors) = parse("hostile.toml", text, None, &LoadOptions::default()) {
         assert!(!errors.problems.is_empty());
         let _ = errors.to_string();
     }
@@ -49,7 +49,7 @@ proptest! {
     #[test]
     fn any_setting_is_applied_or_refused(path in "(link|vpn|flow|node|\\*|defaults|scenario)(\\.[a-z*]{0,8}){0,4}", value in "\\PC{0,20}") {
         let text = include_str!("../../../scenarios/examples/fair-two-vpns.toml");
-        let options = Options { sets: vec![(path.clone(), value.clone())], vary: vec![(path, vec![value])], ..Options::default() };
+        let options = LoadOptions { sets: vec![(path.clone(), value.clone())], vary: vec![(path, vec![value])], ..LoadOptions::default() };
         if let Err(errors) = parse("hostile.toml", text, None, &options) {
             let _ = errors.to_string();
         }

@@ -3,7 +3,7 @@
 //! Every case of `messages.txt` changes a valid scenario: `-` lines are replaced by `+` lines, or an option is given.
 //! The expected messages follow. `BLESS=1` regenerates them; review the diff.
 
-use netstage_scenario::{Options, parse};
+use netstage_scenario::{LoadOptions, parse};
 
 const GOOD: &str = r#"[scenario]
 title = "A good one"
@@ -66,7 +66,7 @@ metric = "flow.throughput"
 subject = "tcp[*]"
 "#;
 
-fn messages(options: &Options, text: &str) -> String {
+fn messages(options: &LoadOptions, text: &str) -> String {
     match parse("case.toml", text, None, options) {
         Ok(_) => "no error\n".into(),
         Err(errors) => {
@@ -83,7 +83,7 @@ fn messages(options: &Options, text: &str) -> String {
 
 #[test]
 fn every_fault_is_reported_with_its_place() {
-    assert_eq!(messages(&Options::default(), GOOD), "no error\n");
+    assert_eq!(messages(&LoadOptions::default(), GOOD), "no error\n");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/messages.txt");
     let golden = std::fs::read_to_string(path).unwrap();
     let mut all = Vec::new();
@@ -94,7 +94,8 @@ fn every_fault_is_reported_with_its_place() {
         assert!(GOOD.contains(&from), "{case}");
         let sets = lines("--set ").map(|set| set.split_once('=').unwrap());
         let sets = sets.map(|(path, value)| (path.to_owned(), value.to_owned())).collect();
-        let message = messages(&Options { sets, ..Options::default() }, &GOOD.replacen(&from, &to, 1));
+        let message =
+            messages(&LoadOptions { sets, ..LoadOptions::default() }, &GOOD.replacen(&from, &to, 1));
         assert_ne!(message, "no error\n", "{case}");
         let is_change = |line: &&str| ["- ", "+ ", "--set "].iter().any(|sign| line.starts_with(sign));
         let (title, change) = case.split_once('\n').unwrap();
@@ -118,7 +119,7 @@ fn faults_of_variants_are_reported_with_the_others() {
         + "[expect.more]\nmetric = \"fairness.inter_vpn\"\nabove_variant = \"lght\"\n"
         + "[variant.heavy]\nset = { \"vpn.one.weight\" = \"heavy\" }\n"
         + "[variant.light]\nset = { \"vpn.one.wieght\" = 1 }\n";
-    let errors = parse("case.toml", &text, None, &Options::default()).unwrap_err();
+    let errors = parse("case.toml", &text, None, &LoadOptions::default()).unwrap_err();
     let found: Vec<(usize, &str)> = errors.problems.iter().map(|p| (p.line, p.message.as_str())).collect();
     let line = |expected: &str| text.lines().position(|line| line.contains(expected)).unwrap() + 1;
     let expected = [
@@ -135,7 +136,7 @@ fn faults_of_variants_are_reported_with_the_others() {
     // Unknown subjects are reported, too.
     let text = GOOD.replace("subject = \"tcp[*]\"", "subject = \"tpc[*]\"")
         + "[variant.heavy]\nset = { \"vpn.one.wieght\" = 5 }\n";
-    let errors = parse("case.toml", &text, None, &Options::default()).unwrap_err();
+    let errors = parse("case.toml", &text, None, &LoadOptions::default()).unwrap_err();
     let found: Vec<&str> = errors.problems.iter().map(|p| p.message.as_str()).collect();
     assert_eq!(
         found,
@@ -153,7 +154,7 @@ fn a_faulty_variant_causes_no_further_messages() {
         + "[expect.less]\nmetric = \"fairness.inter_vpn\"\nat_least = 0.5\ncells = { variant = \"light\" }\n"
         + "[variant.heavy]\nset = { \"vpn.one.weight\" = \"heavy\" }\n"
         + "[variant.light]\nsweeep = false\n";
-    let errors = parse("case.toml", &text, None, &Options::default()).unwrap_err();
+    let errors = parse("case.toml", &text, None, &LoadOptions::default()).unwrap_err();
     let found: Vec<&str> = errors.problems.iter().map(|p| p.message.as_str()).collect();
     assert_eq!(
         found,
@@ -171,7 +172,7 @@ fn all_faults_are_reported_at_once() {
         .replace("count = 3", "count = 0")
         .replace("ends = [\"out\", \"b\"]", "ends = [\"out\", \"bb\"]")
         .replace("metric = \"flow.throughput\"", "metric = \"flow.throughputs\"");
-    let errors = parse("case.toml", &text, None, &Options::default()).unwrap_err();
+    let errors = parse("case.toml", &text, None, &LoadOptions::default()).unwrap_err();
     let lines: Vec<usize> = errors.problems.iter().map(|p| p.line).collect();
     let line = |start: &str| text.lines().position(|l| l.starts_with(start)).unwrap() + 1;
     let expected =

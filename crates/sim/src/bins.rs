@@ -13,18 +13,18 @@ pub struct Grid {
 
 /// One sum per bin. Values must be added in chronological order.
 #[derive(Clone, Debug)]
-pub struct Bins {
+pub struct BinnedSum {
     values: Vec<u64>,
     interval: u64,
     at: usize,
     end: u64,
 }
 
-impl Bins {
+impl BinnedSum {
     /// Creates bins of zero.
-    pub fn new(grid: Grid) -> Bins {
+    pub fn new(grid: Grid) -> BinnedSum {
         // One extra bin for values after the last whole bin.
-        Bins { values: vec![0; grid.bins + 1], interval: grid.interval.0, at: 0, end: grid.interval.0 }
+        BinnedSum { values: vec![0; grid.bins + 1], interval: grid.interval.0, at: 0, end: grid.interval.0 }
     }
 
     #[inline]
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn values_after_the_last_bin_are_left_out() {
-        let mut bins = Bins::new(Grid { interval: Duration(10), bins: 2 });
+        let mut bins = BinnedSum::new(Grid { interval: Duration(10), bins: 2 });
         bins.add(Instant(9), 1);
         bins.add(Instant(10), 2);
         bins.add(Instant(20), 4);

@@ -3,52 +3,52 @@
 //! A plain channel (drop-tail, no randomness, no schedule) computes the arrival of a packet when it enters.
 //! All other channels run `core::link`. A test checks that both follow the same rules.
 
-use crate::bins::{Bins, Grid};
-use crate::packet::Packet;
-use netstage_core::link::{self, Link};
+use crate::bins::{BinnedSum, Grid};
+use crate::packet::SimulatedPacket;
+use netstage_core::link::{self, LinkDirection};
 use netstage_core::quantity::{BitRate, Capacity};
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use std::collections::VecDeque;
 
 /// Implementation of a channel.
 #[derive(Debug)]
-pub enum Kind {
+pub enum ChannelKind {
     /// Channel that computes arrivals on entry.
-    Plain(Plain),
+    Plain(PlainChannel),
     /// Any other channel.
-    Full(Box<Link<Packet>>),
+    Full(Box<LinkDirection<SimulatedPacket>>),
 }
 
 /// A channel and its counters.
 #[derive(Debug)]
 pub struct Channel {
     /// Implementation of the channel.
-    pub kind: Kind,
+    pub kind: ChannelKind,
     /// Packets that need an event at the far end, sorted by arrival time. Used by plain channels only.
-    pub line: VecDeque<(Instant, Packet)>,
+    pub line: VecDeque<(Instant, SimulatedPacket)>,
     /// Source that emits its next packet when one of its packets leaves the line.
     pub pull: Option<u32>,
     /// Counters of the channel.
-    pub counts: Counts,
+    pub counts: ChannelCounters,
 }
 
 /// Counters of a channel, per bin.
 #[derive(Debug)]
-pub struct Counts {
+pub struct ChannelCounters {
     /// Sums updated by every packet.
-    pub traffic: Traffic,
+    pub traffic: BinnedTraffic,
     /// Packets the queue dropped.
-    pub drops: Bins,
+    pub drops: BinnedSum,
     /// Packets lost on the line.
-    pub lost: Bins,
+    pub lost: BinnedSum,
     /// Time at which the queue length of a full link last changed.
     waiting_since: Instant,
 }
 
 /// Sums updated by every packet, kept together because they are accessed at every hop.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sums {
+pub struct TrafficSums {
     /// Bytes sent.
     pub bytes: u64,
     /// Bytes of background flows sent.
@@ -61,8 +61,8 @@ pub struct Sums {
 
 /// [`TrafficSums`] per bin. Packets are added in chronological order.
 #[derive(Debug)]
-pub struct Traffic {
-    bins: Vec<Sums>,
+pub struct BinnedTraffic {
+    bins: Vec<TrafficSums>,
     interval: u64,
     /// Bin of the last packet sent, and its start and end.
     at: usize,
@@ -72,7 +72,7 @@ pub struct Traffic {
 
 /// A first-in first-out line with constant rate and delay.
 #[derive(Debug)]
-pub struct Plain {
+pub struct PlainChannel {
     rate: BitRate,
     delay: Duration,
     overhead: u32,
@@ -85,9 +85,9 @@ pub struct Plain {
     known_times: [(u32, Duration); 2],
 }
 
-impl Plain {
-    fn new(config: &link::Config) -> Plain {
-        Plain {
+impl PlainChannel {
+    fn new(config: &link::LinkDirectionConfig) -> PlainChannel {
+        PlainChannel {
             rate: config.rate,
             delay: config.delay,
             overhead: config.overhead,
@@ -145,9 +145,9 @@ impl Plain {
     #[inline]
     pub fn enter(
         &mut self,
-        counts: &mut Counts,
+        counts: &mut ChannelCounters,
         now: Instant,
-        packet: &Packet,
+        packet: &SimulatedPacket,
         kept: bool,
     ) -> Option<Instant> {
         let mut start = now;
@@ -173,22 +173,28 @@ impl Plain {
 
 impl Channel {
     /// Creates an idle channel; `name` selects its random stream.
-    pub fn new(config: &link::Config, plain: bool, seed: u64, name: &str, grid: Grid) -> Channel {
+    pub fn new(
+        config: &link::LinkDirectionConfig,
+        plain: bool,
+        seed: u64,
+        name: &str,
+        grid: Grid,
+    ) -> Channel {
         let kind = if plain {
-            Kind::Plain(Plain::new(config))
+            ChannelKind::Plain(PlainChannel::new(config))
         } else {
-            Kind::Full(Box::new(Link::new(config, Stream::new(seed, name))))
+            ChannelKind::Full(Box::new(LinkDirection::new(config, RandomStream::new(seed, name))))
         };
-        Channel { kind, line: VecDeque::new(), pull: None, counts: Counts::new(grid) }
+        Channel { kind, line: VecDeque::new(), pull: None, counts: ChannelCounters::new(grid) }
     }
 }
 
-impl Counts {
-    fn new(grid: Grid) -> Counts {
-        Counts {
-            traffic: Traffic::new(grid),
-            drops: Bins::new(grid),
-            lost: Bins::new(grid),
+impl ChannelCounters {
+    fn new(grid: Grid) -> ChannelCounters {
+        ChannelCounters {
+            traffic: BinnedTraffic::new(grid),
+            drops: BinnedSum::new(grid),
+            lost: BinnedSum::new(grid),
             waiting_since: Instant::ZERO,
         }
     }
@@ -202,16 +208,16 @@ impl Counts {
     }
 }
 
-impl Traffic {
-    fn new(grid: Grid) -> Traffic {
+impl BinnedTraffic {
+    fn new(grid: Grid) -> BinnedTraffic {
         // One extra bin for values after the last whole bin.
-        let bins = vec![Sums::default(); grid.bins + 1];
-        Traffic { bins, interval: grid.interval.0, at: 0, from: 0, to: grid.interval.0 }
+        let bins = vec![TrafficSums::default(); grid.bins + 1];
+        BinnedTraffic { bins, interval: grid.interval.0, at: 0, from: 0, to: grid.interval.0 }
     }
 
     /// Adds a packet that arrived at `now` and was sent from `start` to `end`.
     #[inline]
-    fn add(&mut self, now: Instant, start: Instant, end: Instant, packet: &Packet) {
+    fn add(&mut self, now: Instant, start: Instant, end: Instant, packet: &SimulatedPacket) {
         self.arrive(end, packet);
         if now.0 >= self.from && end.0 <= self.to {
             let sums = &mut self.bins[self.at];
@@ -225,7 +231,7 @@ impl Traffic {
 
     /// Adds the bytes of a packet at `time`.
     #[inline]
-    pub fn arrive(&mut self, time: Instant, packet: &Packet) {
+    pub fn arrive(&mut self, time: Instant, packet: &SimulatedPacket) {
         while time.0 >= self.to && self.at + 1 < self.bins.len() {
             self.at += 1;
             self.from = self.to;
@@ -238,7 +244,7 @@ impl Traffic {
     }
 
     /// Splits the span [from, to) at the boundaries of bins.
-    fn spread(&mut self, from: u64, to: u64, add: impl Fn(&mut Sums, u64)) {
+    fn spread(&mut self, from: u64, to: u64, add: impl Fn(&mut TrafficSums, u64)) {
         let last = self.bins.len() - 1;
         let mut start = from;
         while start < to {
@@ -251,7 +257,7 @@ impl Traffic {
     }
 
     /// Returns one of the sums per whole bin, converted to a float and multiplied by `scale`.
-    pub fn scaled(&self, pick: fn(&Sums) -> u64, scale: f64) -> Vec<f64> {
+    pub fn scaled(&self, pick: fn(&TrafficSums) -> u64, scale: f64) -> Vec<f64> {
         self.bins[..self.bins.len() - 1].iter().map(|sums| pick(sums) as f64 * scale).collect()
     }
 }
@@ -259,16 +265,19 @@ impl Traffic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::Body;
+    use crate::packet::PacketBody;
     use netstage_core::packet::Ecn;
 
-    fn config(rate: u64, delay: u64, buffer: Capacity) -> link::Config {
-        link::Config { overhead: 18, ..link::Config::plain(BitRate(rate), Duration(delay), buffer) }
+    fn config(rate: u64, delay: u64, buffer: Capacity) -> link::LinkDirectionConfig {
+        link::LinkDirectionConfig {
+            overhead: 18,
+            ..link::LinkDirectionConfig::plain(BitRate(rate), Duration(delay), buffer)
+        }
     }
 
     #[test]
     fn spans_are_split_at_bin_boundaries() {
-        let mut traffic = Traffic::new(Grid { interval: Duration(10), bins: 3 });
+        let mut traffic = BinnedTraffic::new(Grid { interval: Duration(10), bins: 3 });
         for (from, to) in [(4, 25), (26, 28), (28, 99)] {
             traffic.spread(from, to, |sums, span| sums.busy += span);
         }
@@ -280,7 +289,7 @@ mod tests {
     fn plain_channel_matches_the_core_link() {
         let grid = Grid { interval: Duration(1_000_000), bins: 50 };
         for case in 0..200 {
-            let mut stream = Stream::new(case, "arrivals");
+            let mut stream = RandomStream::new(case, "arrivals");
             let buffer = match case % 3 {
                 0 => Capacity::Packets(stream.next_u64() as u32 % 20),
                 1 => Capacity::Bytes(stream.next_u64() % 20_000),
@@ -288,9 +297,10 @@ mod tests {
             };
             let config =
                 config(1_000_000 + stream.next_u64() % 100_000_000, stream.next_u64() % 5_000_000, buffer);
-            let mut link: Link<Packet> = Link::new(&config, Stream::new(case, "link"));
+            let mut link: LinkDirection<SimulatedPacket> =
+                LinkDirection::new(&config, RandomStream::new(case, "link"));
             let mut channel = Channel::new(&config, true, case, "channel", grid);
-            let Kind::Plain(plain) = &mut channel.kind else { unreachable!() };
+            let ChannelKind::Plain(plain) = &mut channel.kind else { unreachable!() };
             let (mut ours, mut reference, mut dropped) = (Vec::new(), Vec::new(), 0u64);
             let mut now = Instant::ZERO;
             for number in 0..500 {
@@ -300,14 +310,14 @@ mod tests {
                 }
                 let size = 40 + stream.next_u64() as u32 % 1_460;
                 let background = stream.chance(0.3);
-                let packet = Packet {
+                let packet = SimulatedPacket {
                     step: 0,
                     flow: number,
                     size,
                     class: 0,
                     ecn: Ecn::NotCapable,
                     background,
-                    body: Body::Datagram { sent: Instant::ZERO, wrong_bits: 0 },
+                    body: PacketBody::Datagram { sent: Instant::ZERO, wrong_bits: 0 },
                 };
                 if let Some(at) = plain.enter(&mut channel.counts, now, &packet, false) {
                     ours.push((at, number));

@@ -1,26 +1,26 @@
 //! Delays of a flow's datagrams, one-way or round trip, and their variation.
 
-use crate::bins::{Bins, Grid};
+use crate::bins::{BinnedSum, Grid};
 use netstage_core::measure::Histogram;
 use netstage_core::time::Instant;
 use netstage_scenario::outcome::{Distribution, Metric, Series};
 
 /// Delays of one flow.
 #[derive(Debug)]
-pub struct Delays {
+pub struct FlowDelays {
     /// Sum of delays in nanoseconds and number of packets, per bin of arrival.
-    sums: [Bins; 2],
+    sums: [BinnedSum; 2],
     delay: Histogram,
     /// Delay differences between successive packets (RFC 3393).
     variation: Histogram,
     last: Option<u64>,
 }
 
-impl Delays {
+impl FlowDelays {
     /// Creates empty counters.
-    pub fn new(grid: Grid) -> Delays {
+    pub fn new(grid: Grid) -> FlowDelays {
         let (delay, variation) = Default::default();
-        Delays { sums: [Bins::new(grid), Bins::new(grid)], delay, variation, last: None }
+        FlowDelays { sums: [BinnedSum::new(grid), BinnedSum::new(grid)], delay, variation, last: None }
     }
 
     /// Records the arrival of a packet.
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn series_has_the_mean_delay_per_bin() {
-        let mut delays = Delays::new(Grid { interval: Duration(1_000), bins: 3 });
+        let mut delays = FlowDelays::new(Grid { interval: Duration(1_000), bins: 3 });
         for (now, sent) in [(100, 90), (200, 170), (2_500, 2_450)] {
             delays.arrived(Instant(now), Instant(sent));
         }

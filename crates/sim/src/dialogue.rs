@@ -3,12 +3,12 @@
 //! A connection consists of two TCP flows, one per direction. Only the client's flow has a handshake, and
 //! ACKs travel as separate packets. A message is identified by the stream offset of its last byte.
 
-use crate::bins::{Bins, Grid};
-use netstage_core::rng::Stream;
+use crate::bins::{BinnedSum, Grid};
+use netstage_core::rng::RandomStream;
 use netstage_core::tcp;
 use netstage_core::time::Instant;
 use netstage_core::traffic::application::{
-    Application, Carriage, Endpoint, HEADER, Message, QualityBins, Role,
+    Application, ApplicationMessage, Endpoint, EndpointRole, HEADER, QualityBins, TransportKind,
 };
 use netstage_scenario::plan::FlowGroup;
 use std::collections::VecDeque;
@@ -24,24 +24,24 @@ pub struct Dialogue {
     /// Quality observed by each endpoint.
     pub quality: [QualityBins; 2],
     /// Payload delivered in both directions.
-    pub delivered: Bins,
+    pub delivered: BinnedSum,
     /// Flow group of the data sent by each endpoint.
     pub groups: [u32; 2],
     /// Number of the first TCP flow; connection c has flows `first + 2 c` and the next one.
     pub first_flow: u32,
     /// Connections; none over UDP.
-    pub connections: Vec<Connection>,
+    pub connections: Vec<DialogueConnection>,
     /// Start time.
     pub start: Instant,
     /// Stop time.
     pub stop: Instant,
     /// Current phase.
-    pub phase: Phase,
+    pub phase: DialoguePhase,
 }
 
 /// Phase of a dialogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum DialoguePhase {
     /// Not started.
     Waiting,
     /// In progress.
@@ -52,13 +52,13 @@ pub enum Phase {
 
 /// A connection of a dialogue.
 #[derive(Clone, Debug, Default)]
-pub struct Connection {
+pub struct DialogueConnection {
     /// True if the client has requested the connection.
     pub opened: bool,
     /// True if the client knows that the connection is established.
     pub established: bool,
     /// Undelivered messages from each endpoint, with the stream offsets of their ends.
-    in_flight: [VecDeque<(u64, Message)>; 2],
+    in_flight: [VecDeque<(u64, ApplicationMessage)>; 2],
     written: [u64; 2],
 }
 
@@ -70,38 +70,38 @@ impl Dialogue {
         groups: [u32; 2],
         first_flow: u32,
         start: Instant,
-        stream: &Stream,
+        stream: &RandomStream,
         grid: Grid,
     ) -> Dialogue {
         let carriage = group.transport.carriage().expect("dialogues of a checked plan have a carriage");
         let end = |role| Endpoint::new(application, role, carriage, stream);
         let quality = || QualityBins::new(grid.interval, grid.bins);
         let connections = match carriage {
-            Carriage::Stream => application.connections() as usize,
-            Carriage::Datagram => 0,
+            TransportKind::Stream => application.connections() as usize,
+            TransportKind::Datagram => 0,
         };
         Dialogue {
-            ends: [end(Role::Client), end(Role::Server)],
+            ends: [end(EndpointRole::Client), end(EndpointRole::Server)],
             quality: [quality(), quality()],
-            delivered: Bins::new(grid),
+            delivered: BinnedSum::new(grid),
             groups,
             first_flow,
-            connections: vec![Connection::default(); connections],
+            connections: vec![DialogueConnection::default(); connections],
             start,
             stop: group.stop,
-            phase: Phase::Waiting,
+            phase: DialoguePhase::Waiting,
         }
     }
 
     /// Returns the time of the next timeout.
     pub fn poll_timeout(&self) -> Instant {
         match self.phase {
-            Phase::Waiting => self.start,
-            Phase::Running => {
+            DialoguePhase::Waiting => self.start,
+            DialoguePhase::Running => {
                 let [client, server] = &self.ends;
                 client.poll_timeout().min(server.poll_timeout()).min(self.stop)
             }
-            Phase::Stopped => Instant::NEVER,
+            DialoguePhase::Stopped => Instant::NEVER,
         }
     }
 
@@ -111,26 +111,26 @@ impl Dialogue {
             return self.finish(now);
         }
         match self.phase {
-            Phase::Waiting => {
-                self.phase = Phase::Running;
+            DialoguePhase::Waiting => {
+                self.phase = DialoguePhase::Running;
                 self.ends.iter_mut().for_each(|end| end.start(now));
             }
-            Phase::Running => self.ends.iter_mut().for_each(|end| end.handle_timeout(now)),
-            Phase::Stopped => {}
+            DialoguePhase::Running => self.ends.iter_mut().for_each(|end| end.handle_timeout(now)),
+            DialoguePhase::Stopped => {}
         }
     }
 
     /// Stops the dialogue at the end of the run or of the flow.
     pub fn finish(&mut self, now: Instant) {
-        if self.phase == Phase::Running {
+        if self.phase == DialoguePhase::Running {
             self.ends.iter_mut().for_each(|end| end.stop(now));
-            self.note();
+            self.collect_observations();
         }
-        self.phase = Phase::Stopped;
+        self.phase = DialoguePhase::Stopped;
     }
 
     /// Collects the observations of both endpoints.
-    pub fn note(&mut self) {
+    pub fn collect_observations(&mut self) {
         for (end, quality) in self.ends.iter_mut().zip(&mut self.quality) {
             while let Some(observation) = end.poll_observation() {
                 quality.add(observation);
@@ -139,7 +139,7 @@ impl Dialogue {
     }
 
     /// Writes a message from `end` on a connection.
-    pub fn write(&mut self, connection: u32, end: usize, message: Message) {
+    pub fn write(&mut self, connection: u32, end: usize, message: ApplicationMessage) {
         let connection = &mut self.connections[connection as usize];
         connection.written[end] += u64::from(message.bytes);
         connection.in_flight[end].push_back((connection.written[end], message));
@@ -170,11 +170,11 @@ impl Dialogue {
 
 /// Returns the TCP configuration of a server's flow, which has no handshake of its own: it opens with the
 /// client's flow.
-pub fn answering(config: &tcp::Config) -> tcp::Config {
-    tcp::Config { handshake: false, ..config.clone() }
+pub fn answering(config: &tcp::TcpConfig) -> tcp::TcpConfig {
+    tcp::TcpConfig { handshake: false, ..config.clone() }
 }
 
 /// Returns the size of a message's packet at the IP layer, with a header of `header` bytes.
-pub fn packet_size(header: u32, message: &Message) -> u32 {
+pub fn packet_size(header: u32, message: &ApplicationMessage) -> u32 {
     header + message.bytes.max(HEADER)
 }

@@ -1,22 +1,22 @@
 //! Endpoints: TCP senders and receivers, and the sources that feed them.
 
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::tcp;
 use netstage_core::time::Instant;
 use netstage_core::traffic::application::Application;
-use netstage_core::traffic::{Pattern, Source, Traffic};
-use netstage_scenario::plan::{Family, FlowGroup, Plan, Transport};
+use netstage_core::traffic::{FlowTraffic, Pattern, PatternSource};
+use netstage_scenario::plan::{FlowGroup, FlowTransport, IpVersion, Plan};
 use netstage_wire as wire;
 
 use crate::bins::Grid;
 use crate::dialogue::{Dialogue, answering};
-use crate::route::{Routes, device};
+use crate::route::{PlanRoutes, device};
 
 /// Properties shared by all members of a flow group.
 #[derive(Debug)]
-pub struct Group {
+pub struct FlowGroupState {
     /// TCP configuration; `None` for UDP.
-    pub tcp: Option<tcp::Config>,
+    pub tcp: Option<tcp::TcpConfig>,
     /// First step of the route from sender to receiver.
     pub forward: u32,
     /// First step of the route from receiver to sender.
@@ -30,32 +30,36 @@ pub struct Group {
     /// Header bytes of a data packet.
     pub header: u32,
     /// Response of a probe's target.
-    pub answer: Option<Answer>,
+    pub answer: Option<ProbeResponse>,
     /// Channel of the sender's device, if it has one.
     pub device: Option<u32>,
 }
 
 /// Response of a probe's target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ProbeResponse {
     /// Same size as the probe.
     Echo,
     /// ICMP error with as much of the probe as fits (RFC 1812 section 4.3.2.3, RFC 4443 section 2.4).
-    Unreachable(Family),
+    Unreachable(IpVersion),
 }
 
-impl Answer {
+impl ProbeResponse {
     /// Returns the size of the response to a probe of `packet` bytes, both at the IP layer.
     pub fn size(self, packet: u32) -> u32 {
         match self {
-            Answer::Echo => packet,
-            Answer::Unreachable(Family::V4) => (packet + wire::IPV4_HEADER + wire::UDP_HEADER).min(576),
-            Answer::Unreachable(Family::V6) => (packet + wire::IPV6_HEADER + wire::UDP_HEADER).min(1280),
+            ProbeResponse::Echo => packet,
+            ProbeResponse::Unreachable(IpVersion::V4) => {
+                (packet + wire::IPV4_HEADER + wire::UDP_HEADER).min(576)
+            }
+            ProbeResponse::Unreachable(IpVersion::V6) => {
+                (packet + wire::IPV6_HEADER + wire::UDP_HEADER).min(1280)
+            }
         }
     }
 }
 
-impl Group {
+impl FlowGroupState {
     /// Returns the payload of a full segment, bytes; 1 for flows without segments.
     pub fn segment_size(&self) -> u32 {
         self.tcp.as_ref().map_or(1, |config| config.max_segment_size)
@@ -66,7 +70,7 @@ impl Group {
 #[derive(Debug)]
 pub struct SenderSlot {
     /// Protocol state machine.
-    pub tcp: tcp::Sender,
+    pub tcp: tcp::TcpDataSender,
     /// Time at which the timer is set to fire.
     pub wake: Instant,
     /// Index of the flow group.
@@ -79,7 +83,7 @@ pub struct SenderSlot {
 #[derive(Debug)]
 pub struct ReceiverSlot {
     /// Protocol state machine.
-    pub tcp: tcp::Receiver,
+    pub tcp: tcp::TcpDataReceiver,
     /// Time at which the timer is set to fire.
     pub wake: Instant,
     /// Index of the flow group.
@@ -88,7 +92,7 @@ pub struct ReceiverSlot {
 
 /// Destination of a source's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum SourceTarget {
     /// A TCP sender.
     Tcp(u32),
     /// A UDP flow.
@@ -98,9 +102,9 @@ pub enum Target {
 /// A source and its next emission.
 #[derive(Debug)]
 pub struct SourceSlot {
-    source: Source,
+    source: PatternSource,
     /// Destination of the data.
-    pub target: Target,
+    pub target: SourceTarget,
     /// Index of the flow group.
     pub group: u32,
     /// Time and bytes of the next emission.
@@ -115,12 +119,12 @@ impl SourceSlot {
         pattern: &Pattern,
         stop: Instant,
         index: u32,
-        target: Target,
+        target: SourceTarget,
         start: Instant,
-        stream: Stream,
+        stream: RandomStream,
     ) -> SourceSlot {
         let mut slot = SourceSlot {
-            source: Source::new(pattern, stream),
+            source: PatternSource::new(pattern, stream),
             target,
             group: index,
             next: Some((start, 0)),
@@ -146,7 +150,7 @@ impl SourceSlot {
 #[derive(Debug, Default)]
 pub struct Hosts {
     /// Flow groups.
-    pub groups: Vec<Group>,
+    pub groups: Vec<FlowGroupState>,
     /// Sender of each TCP flow.
     pub senders: Vec<SenderSlot>,
     /// Receiver of each TCP flow.
@@ -163,14 +167,14 @@ pub struct Hosts {
 
 impl Hosts {
     /// Creates all endpoints, before the first packet.
-    pub fn new(plan: &Plan, routes: &Routes, seed: u64, grid: Grid) -> Hosts {
+    pub fn new(plan: &Plan, routes: &PlanRoutes, seed: u64, grid: Grid) -> Hosts {
         let mut hosts = Hosts::default();
         for (index, group) in plan.flows.iter().enumerate() {
             hosts.add_group(plan, routes, index, group, seed);
         }
         hosts.pattern_senders = hosts.senders.len();
         for (index, group) in plan.flows.iter().enumerate() {
-            if let Traffic::Application(application) = &group.traffic {
+            if let FlowTraffic::Application(application) = &group.traffic {
                 hosts.add_dialogues(plan, routes, index, application, seed, grid);
             }
         }
@@ -180,14 +184,14 @@ impl Hosts {
     fn add_dialogues(
         &mut self,
         plan: &Plan,
-        routes: &Routes,
+        routes: &PlanRoutes,
         index: usize,
         application: &Application,
         seed: u64,
         grid: Grid,
     ) {
         let group = &plan.flows[index];
-        let answers = Group {
+        let answers = FlowGroupState {
             tcp: self.groups[index].tcp.as_ref().map(answering),
             forward: routes.answers[index],
             reverse: routes.answer_acks[index],
@@ -198,7 +202,7 @@ impl Hosts {
         self.groups.push(answers);
         for member in 0..group.count {
             let start = group.start + group.stagger * member as u64;
-            let stream = Stream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
+            let stream = RandomStream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
             let first = self.senders.len() as u32;
             let dialogue = Dialogue::new(group, application, groups, first, start, &stream, grid);
             for _ in 0..dialogue.connections.len() {
@@ -207,7 +211,8 @@ impl Hosts {
                         .tcp
                         .as_ref()
                         .expect("only TCP dialogues have connections");
-                    let (sender, receiver) = (tcp::Sender::new(config), tcp::Receiver::new(config));
+                    let (sender, receiver) =
+                        (tcp::TcpDataSender::new(config), tcp::TcpDataReceiver::new(config));
                     let wake = Instant::NEVER;
                     self.senders.push(SenderSlot { tcp: sender, wake, group, started: true });
                     self.receivers.push(ReceiverSlot { tcp: receiver, wake, group });
@@ -217,9 +222,9 @@ impl Hosts {
         }
     }
 
-    fn add_group(&mut self, plan: &Plan, routes: &Routes, index: usize, group: &FlowGroup, seed: u64) {
+    fn add_group(&mut self, plan: &Plan, routes: &PlanRoutes, index: usize, group: &FlowGroup, seed: u64) {
         let tcp = match &group.transport {
-            Transport::Tcp(config) => Some(config.clone()),
+            FlowTransport::Tcp(config) => Some(config.clone()),
             _ => None,
         };
         let transport_header = match &tcp {
@@ -229,12 +234,12 @@ impl Hosts {
             None => wire::UDP_HEADER,
         };
         let answer = match group.transport {
-            Transport::IcmpEcho | Transport::Stamp { .. } => Some(Answer::Echo),
-            Transport::UdpUnreachable => Some(Answer::Unreachable(group.family)),
+            FlowTransport::IcmpEcho | FlowTransport::Stamp { .. } => Some(ProbeResponse::Echo),
+            FlowTransport::UdpUnreachable => Some(ProbeResponse::Unreachable(group.family)),
             _ => None,
         };
         let header = group.family.header() + transport_header;
-        self.groups.push(Group {
+        self.groups.push(FlowGroupState {
             tcp: tcp.clone(),
             forward: routes.forward[index],
             reverse: routes.reverse[index],
@@ -248,23 +253,23 @@ impl Hosts {
         let Some(pattern) = group.traffic.pattern() else { return };
         for member in 0..group.count {
             let start = group.start + group.stagger * member as u64;
-            let stream = || Stream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
+            let stream = || RandomStream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
             let index = index as u32;
             let Some(config) = &tcp else {
-                let target = Target::Udp(self.udp.len() as u32);
+                let target = SourceTarget::Udp(self.udp.len() as u32);
                 self.sources.push(SourceSlot::new(pattern, group.stop, index, target, start, stream()));
                 self.udp.push(index);
                 continue;
             };
-            let mut sender = tcp::Sender::new(config);
+            let mut sender = tcp::TcpDataSender::new(config);
             if let Pattern::Bulk { size } = pattern {
                 sender.write(size.unwrap_or(u64::MAX));
             } else {
-                let target = Target::Tcp(self.senders.len() as u32);
+                let target = SourceTarget::Tcp(self.senders.len() as u32);
                 self.sources.push(SourceSlot::new(pattern, group.stop, index, target, start, stream()));
             }
             self.senders.push(SenderSlot { tcp: sender, wake: start, group: index, started: false });
-            let receiver = tcp::Receiver::new(config);
+            let receiver = tcp::TcpDataReceiver::new(config);
             self.receivers.push(ReceiverSlot { tcp: receiver, wake: Instant::NEVER, group: index });
         }
     }

@@ -28,21 +28,21 @@ mod stamp;
 mod watch;
 mod world;
 
-use netstage_core::edge::Event;
+use netstage_core::edge::EdgeEvent;
 use netstage_core::queue;
-use netstage_scenario::outcome::{Attendant, Outcome};
-use netstage_scenario::plan::{Link, Plan, Transport};
+use netstage_scenario::outcome::{RunObserver, RunOutcome};
+use netstage_scenario::plan::{FlowTransport, LinkPlan, Plan};
 
 /// Returns the first feature of a plan that cannot be simulated, as a message; `None` if all can.
-pub fn refusal(plan: &Plan) -> Option<String> {
+pub fn unsupported_feature(plan: &Plan) -> Option<String> {
     if let Some(routing) = &plan.routing {
         return Some(format!(
             "service.{}: routing daemons are not simulated; run it with --on emu, as root",
             routing.name
         ));
     }
-    let by_class = |link: &&Link| {
-        link.directions.iter().any(|direction| matches!(direction.queue, queue::Config::Classes(_)))
+    let by_class = |link: &&LinkPlan| {
+        link.directions.iter().any(|direction| matches!(direction.queue, queue::QueueConfig::Classes(_)))
     };
     if let Some(link) = plan.links.iter().find(by_class) {
         return Some(format!(
@@ -52,12 +52,12 @@ pub fn refusal(plan: &Plan) -> Option<String> {
     }
     let flow = plan.flows.iter().find(|flow| {
         let modelled = match flow.transport {
-            Transport::Tcp(_)
-            | Transport::Udp
-            | Transport::IcmpEcho
-            | Transport::UdpUnreachable
-            | Transport::Stamp { .. } => true,
-            Transport::Multicast(_) | Transport::Quic => false,
+            FlowTransport::Tcp(_)
+            | FlowTransport::Udp
+            | FlowTransport::IcmpEcho
+            | FlowTransport::UdpUnreachable
+            | FlowTransport::Stamp { .. } => true,
+            FlowTransport::Multicast(_) | FlowTransport::Quic => false,
         };
         !modelled
     })?;
@@ -74,35 +74,35 @@ pub struct Interrupted;
 
 /// Options of the event loop; they do not change the results.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct EventLoopOptions {
     /// Process a channel with a single feeder without events of its own.
     pub merge: bool,
 }
 
 /// Runs a plan with the random streams of `seed`. `attendant` is polled for a stop request, and notified at
 /// the end of each bin. Panics if [`unsupported_feature`] rejects the plan.
-pub fn run(plan: &Plan, seed: u64, attendant: &dyn Attendant) -> Result<Outcome, Interrupted> {
-    run_with(plan, seed, Options { merge: true }, attendant)
+pub fn run(plan: &Plan, seed: u64, attendant: &dyn RunObserver) -> Result<RunOutcome, Interrupted> {
+    run_with(plan, seed, EventLoopOptions { merge: true }, attendant)
 }
 
 /// Runs a plan as [`run`] does, with options.
 pub fn run_with(
     plan: &Plan,
     seed: u64,
-    options: Options,
-    attendant: &dyn Attendant,
-) -> Result<Outcome, Interrupted> {
-    let mut world = world::World::new(plan, seed, options.merge);
+    options: EventLoopOptions,
+    attendant: &dyn RunObserver,
+) -> Result<RunOutcome, Interrupted> {
+    let mut world = world::Simulation::new(plan, seed, options.merge);
     let mut samples = recorder::Samples::new(&world);
-    let listens = attendant.listens();
-    let end_bin = |world: &mut world::World, bin| {
+    let listens = attendant.wants_bins();
+    let end_bin = |world: &mut world::Simulation, bin| {
         samples.take(world, bin);
         // Links are computed ahead of the current time and senders behind it, so only the previous bin is
         // final.
         if listens && bin > 0 {
-            attendant.bins_ended(&mut || recorder::so_far(world, &samples, bin));
+            attendant.bins_ended(&mut || recorder::partial_outcome(world, &samples, bin));
         }
-        attendant.reached(netstage_core::time::Instant(plan.measure.interval.0 * (bin as u64 + 1)));
+        attendant.progress(netstage_core::time::Instant(plan.measure.interval.0 * (bin as u64 + 1)));
     };
     if !world.run(&|| attendant.stop(), end_bin) {
         return Err(Interrupted);
@@ -117,12 +117,12 @@ pub struct Decisions {
     /// list.
     pub vpns: Vec<usize>,
     /// Events in chronological order.
-    pub events: Vec<Event>,
+    pub events: Vec<EdgeEvent>,
 }
 
 /// Runs a plan as [`run`] does and returns the inputs and decisions of each ingress PE.
 pub fn decisions(plan: &Plan, seed: u64) -> Vec<Decisions> {
-    let mut world = world::World::new(plan, seed, true);
+    let mut world = world::Simulation::new(plan, seed, true);
     world.record_decisions();
     world.run(&|| false, |_, _| {});
     let decisions = |(vpns, events)| Decisions { vpns, events };

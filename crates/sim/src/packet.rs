@@ -4,11 +4,11 @@ use netstage_core::fair;
 use netstage_core::packet::{self, Ecn};
 use netstage_core::tcp;
 use netstage_core::time::Instant;
-use netstage_core::traffic::application::Message;
+use netstage_core::traffic::application::ApplicationMessage;
 
 /// A packet in flight.
 #[derive(Clone, Copy, Debug)]
-pub struct Packet {
+pub struct SimulatedPacket {
     /// Next step of the route.
     pub step: u32,
     /// Flow number over the members of all groups; the VPN for management packets.
@@ -22,14 +22,14 @@ pub struct Packet {
     /// Packet counts as background load.
     pub background: bool,
     /// Content of the packet.
-    pub body: Body,
+    pub body: PacketBody,
 }
 
 /// Content of a packet.
 #[derive(Clone, Copy, Debug)]
-pub enum Body {
+pub enum PacketBody {
     /// A TCP segment.
-    Data(tcp::Data),
+    Data(tcp::DataSegment),
     /// A TCP ACK.
     Ack(tcp::Ack),
     /// A datagram.
@@ -41,7 +41,7 @@ pub enum Body {
     },
     /// An application message in a datagram. The flow number is twice that of the dialogue, plus one for
     /// messages from the server.
-    Message(Message),
+    Message(ApplicationMessage),
     /// A probe and the time it was sent; its target answers it.
     Probe(Instant),
     /// A response to a probe.
@@ -57,7 +57,7 @@ pub enum Body {
     Reply(fair::Reply),
 }
 
-impl packet::Packet for Packet {
+impl packet::QueuePacket for SimulatedPacket {
     #[inline]
     fn size(&self) -> u32 {
         self.size
@@ -81,9 +81,10 @@ impl packet::Packet for Packet {
     #[inline]
     fn flow_key(&self) -> u64 {
         // Data and ACKs have different keys, as their 5-tuples differ.
-        let reverse = matches!(self.body, Body::Ack(_) | Body::Reply(_) | Body::Answer { .. });
+        let reverse =
+            matches!(self.body, PacketBody::Ack(_) | PacketBody::Reply(_) | PacketBody::Answer { .. });
         // Dialogues over datagrams have their own numbering.
-        let dialogue = matches!(self.body, Body::Message(_));
+        let dialogue = matches!(self.body, PacketBody::Message(_));
         u64::from(dialogue) << 33 | u64::from(self.flow) << 1 | u64::from(reverse)
     }
 }

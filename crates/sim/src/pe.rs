@@ -1,11 +1,11 @@
-//! Provider edges in virtual time: one [`Edge`] per ingress PE, as in the router, and the counters of each
+//! Provider edges in virtual time: one [`ProviderEdge`] per ingress PE, as in the router, and the counters of each
 //! VPN.
 
-use crate::bins::{Bins, Grid};
-use crate::packet::Packet;
-use netstage_core::edge::{Edge, Tape};
-use netstage_core::fair::{Config, Control, Egress, Ingress, Reference};
-use netstage_core::rng::Stream;
+use crate::bins::{BinnedSum, Grid};
+use crate::packet::SimulatedPacket;
+use netstage_core::edge::{EdgeRecorder, ProviderEdge};
+use netstage_core::fair::{Egress, I2vfcConfig, Ingress, VpnControl, WeightReference};
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::plan::{self, Plan};
 use netstage_wire::Encapsulation;
@@ -14,7 +14,7 @@ use netstage_wire::Encapsulation;
 #[derive(Debug)]
 pub struct Pe {
     /// VPN flows of the PE, in the plan's order.
-    pub flows: Tape<Packet>,
+    pub flows: EdgeRecorder<SimulatedPacket>,
     /// The VPN of each flow.
     pub vpns: Vec<u32>,
     /// Time of the PE's timer.
@@ -23,7 +23,7 @@ pub struct Pe {
 
 /// State and counters of a VPN.
 #[derive(Debug)]
-pub struct Vpn {
+pub struct VpnState {
     /// Index of the ingress PE.
     pub pe: u32,
     /// Flow number at the ingress PE.
@@ -33,11 +33,11 @@ pub struct Vpn {
     /// State at the egress PE.
     pub egress: Egress,
     /// Bytes that reached the egress PE, per bin.
-    pub bytes: Bins,
+    pub bytes: BinnedSum,
     /// Packets rejected or dropped by the ingress PE, per bin.
-    pub queue_drops: Bins,
+    pub queue_drops: BinnedSum,
     /// Waiting time at the ingress PE, summed over packets, in nanoseconds per bin.
-    pub waiting: Bins,
+    pub waiting: BinnedSum,
     /// Packets waiting at the ingress PE.
     queue_len: u64,
     /// Time at which `queue_len` last changed.
@@ -47,12 +47,12 @@ pub struct Vpn {
 }
 
 /// Builds the ingress PEs and the VPNs of a plan.
-pub fn all(plan: &Plan, seed: u64, grid: Grid) -> (Vec<Pe>, Vec<Vpn>) {
+pub fn all(plan: &Plan, seed: u64, grid: Grid) -> (Vec<Pe>, Vec<VpnState>) {
     let mut nodes: Vec<usize> = plan.vpns.iter().map(|vpn| vpn.ingress).collect();
     nodes.sort_unstable();
     nodes.dedup();
     let pe = |_: &usize| Pe {
-        flows: Tape::new(Edge::new(Duration::ZERO)),
+        flows: EdgeRecorder::new(ProviderEdge::new(Duration::ZERO)),
         vpns: Vec::new(),
         wake: Instant::NEVER,
     };
@@ -61,33 +61,33 @@ pub fn all(plan: &Plan, seed: u64, grid: Grid) -> (Vec<Pe>, Vec<Vpn>) {
     for (index, vpn) in plan.vpns.iter().enumerate() {
         let number = nodes.binary_search(&vpn.ingress).expect("every ingress has a PE");
         let pe = &mut pes[number];
-        let salts = Stream::new(seed, &format!("vpn.{}", vpn.name));
+        let salts = RandomStream::new(seed, &format!("vpn.{}", vpn.name));
         let flow = pe.flows.edge_mut().add(Instant::ZERO, &vpn.settings, salts);
         pe.vpns.push(index as u32);
-        vpns.push(Vpn::new(vpn, (number as u32, flow as u32), grid));
+        vpns.push(VpnState::new(vpn, (number as u32, flow as u32), grid));
     }
     // Reference VPNs must query early even without traffic, because other VPNs wait for their measurements.
-    for reference in vpns.iter().filter_map(|vpn: &Vpn| vpn.reference) {
-        let Vpn { pe, flow, .. } = vpns[reference];
+    for reference in vpns.iter().filter_map(|vpn: &VpnState| vpn.reference) {
+        let VpnState { pe, flow, .. } = vpns[reference];
         pes[pe as usize].flows.wake(Instant::ZERO, flow as usize);
     }
     (pes, vpns)
 }
 
-impl Vpn {
-    fn new(vpn: &plan::Vpn, (pe, flow): (u32, u32), grid: Grid) -> Vpn {
-        Vpn {
+impl VpnState {
+    fn new(vpn: &plan::VpnPlan, (pe, flow): (u32, u32), grid: Grid) -> VpnState {
+        VpnState {
             pe,
             flow,
             encapsulation: vpn.encapsulation,
             egress: Egress::default(),
-            bytes: Bins::new(grid),
-            queue_drops: Bins::new(grid),
-            waiting: Bins::new(grid),
+            bytes: BinnedSum::new(grid),
+            queue_drops: BinnedSum::new(grid),
+            waiting: BinnedSum::new(grid),
             queue_len: 0,
             waiting_since: Instant::ZERO,
             reference: match &vpn.settings.control {
-                Control::I2vfc(Config { reference: Reference::Vpn(index), .. }) => Some(*index),
+                VpnControl::I2vfc(I2vfcConfig { reference: WeightReference::Vpn(index), .. }) => Some(*index),
                 _ => None,
             },
         }
@@ -110,7 +110,7 @@ impl Vpn {
     }
 
     /// Returns the VPN's window control, if it has one.
-    pub fn window<'a>(&self, pes: &'a [Pe]) -> Option<&'a Ingress<Packet>> {
+    pub fn window<'a>(&self, pes: &'a [Pe]) -> Option<&'a Ingress<SimulatedPacket>> {
         pes[self.pe as usize].flows.window(self.flow as usize)
     }
 }

@@ -1,12 +1,12 @@
 //! Builds an outcome from the counters of a simulation.
 
-use crate::channel::Kind;
+use crate::channel::ChannelKind;
 use crate::route::channel_of;
-use crate::world::World;
+use crate::world::Simulation;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Application;
-use netstage_scenario::outcome::{Distribution, Metric, Outcome, Series};
-use netstage_scenario::plan::{Direction, Hop, Transport};
+use netstage_scenario::outcome::{Distribution, Metric, RunOutcome, Series};
+use netstage_scenario::plan::{FlowDirection, FlowTransport, Hop};
 use netstage_scenario::{quality, window};
 
 /// Values sampled at the end of each bin.
@@ -22,7 +22,7 @@ pub struct Samples {
 
 impl Samples {
     /// Creates empty samples.
-    pub fn new(world: &World) -> Samples {
+    pub fn new(world: &Simulation) -> Samples {
         let flows = if world.plan.measure.flow_detail { world.hosts.pattern_senders } else { 0 };
         Samples {
             vpns: vec![Default::default(); world.vpns.len()],
@@ -32,7 +32,7 @@ impl Samples {
     }
 
     /// Samples a simulation at the end of a bin.
-    pub fn take(&mut self, world: &mut World, bin: usize) {
+    pub fn take(&mut self, world: &mut Simulation, bin: usize) {
         let now = Instant::ZERO + world.grid.interval * (bin as u64 + 1);
         for (values, vpn) in self.vpns.iter_mut().zip(&mut world.vpns) {
             vpn.account(now, vpn.queue_len() as usize);
@@ -59,7 +59,7 @@ impl Samples {
             values[2].push(slot.tcp.retransmissions() as f64);
         }
         for (values, channel) in self.links.iter_mut().zip(&mut world.channels) {
-            if let Kind::Full(link) = &channel.kind {
+            if let ChannelKind::Full(link) = &channel.kind {
                 channel.counts.account(now, link.queue_len());
                 values[0].push(link.busy(now).0 as f64);
                 values[1].push(link.marks() as f64);
@@ -75,14 +75,14 @@ fn differences(values: &[f64], scale: f64) -> Vec<f64> {
 }
 
 /// Returns the outcome of a running simulation for its first `bins` bins, which must be final.
-pub fn so_far(world: &World, samples: &Samples, bins: usize) -> Outcome {
+pub fn partial_outcome(world: &Simulation, samples: &Samples, bins: usize) -> RunOutcome {
     let mut outcome = outcome(world, samples);
     outcome.truncate(bins);
     outcome
 }
 
 /// Returns the outcome of a finished simulation.
-pub fn outcome(world: &World, samples: &Samples) -> Outcome {
+pub fn outcome(world: &Simulation, samples: &Samples) -> RunOutcome {
     let mut series = Vec::new();
     let mut distributions = Vec::new();
     record_flows(world, samples, &mut series, &mut distributions);
@@ -91,19 +91,19 @@ pub fn outcome(world: &World, samples: &Samples) -> Outcome {
     series.sort_by_key(|series| series.metric);
     let mut totals = world.totals;
     totals.in_flight = world.in_flight();
-    Outcome {
+    RunOutcome {
         interval: world.grid.interval,
         bins: world.grid.bins,
         series,
         distributions,
         totals,
         warnings: warnings(world),
-        ..Outcome::default()
+        ..RunOutcome::default()
     }
 }
 
 fn record_flows(
-    world: &World,
+    world: &Simulation,
     samples: &Samples,
     series: &mut Vec<Series>,
     distributions: &mut Vec<Distribution>,
@@ -119,7 +119,7 @@ fn record_flows(
                 continue;
             }
             let mut push = |metric, values| series.push(Series { metric, subject: subject.clone(), values });
-            let datagrams = !matches!(group.transport, Transport::Tcp(_));
+            let datagrams = !matches!(group.transport, FlowTransport::Tcp(_));
             let sender = if datagrams { world.hosts.senders.len() + udp } else { tcp };
             if let Some(lost) = world.flow_lost.get(sender) {
                 push(Metric::FlowLost, lost.iter().map(|count| *count as f64).collect());
@@ -132,7 +132,7 @@ fn record_flows(
                         (world.round_trips[udp].scaled(1e-9), world.answers[udp].scaled(1.0));
                     push(Metric::FlowRoundTrip, sums.iter().zip(counts).map(|(sum, n)| sum / n).collect());
                 }
-                if let Some([packets, bits]) = world.damage.found(udp) {
+                if let Some([packets, bits]) = world.damage.counts_of(udp) {
                     push(Metric::FlowCorrupted, packets);
                     push(Metric::FlowBitErrors, bits);
                 }
@@ -161,7 +161,7 @@ fn record_flows(
                 push(Metric::FlowRoundTrip, round_trip.clone());
                 push(Metric::FlowRetransmissions, differences(retransmissions, 1.0));
             }
-            if let Some(bins) = world.watch.of(tcp, Instant::ZERO + world.plan.duration) {
+            if let Some(bins) = world.watch.flow_history(tcp, Instant::ZERO + world.plan.duration) {
                 series.extend(window::series(&subject, world.grid.interval, &bins));
             }
             tcp += 1;
@@ -170,7 +170,7 @@ fn record_flows(
 }
 
 fn record_dialogue(
-    world: &World,
+    world: &Simulation,
     application: &Application,
     index: usize,
     subject: &str,
@@ -190,17 +190,17 @@ fn record_dialogue(
         series.push(Series { metric: Metric::FlowLost, subject: subject.to_owned(), values });
     }
     let first = dialogue.first_flow as usize;
-    for (end, direction) in Direction::BOTH.into_iter().enumerate() {
+    for (end, direction) in FlowDirection::BOTH.into_iter().enumerate() {
         let flows = first + end..first + 2 * dialogue.connections.len();
-        let sent = world.watch.of_end(flows, world.grid, Instant::ZERO + world.plan.duration);
-        let subject = direction.of(subject);
+        let sent = world.watch.endpoint_history(flows, world.grid, Instant::ZERO + world.plan.duration);
+        let subject = direction.subject(subject);
         series.extend(sent.into_iter().flat_map(|bins| window::series(&subject, world.grid.interval, &bins)));
     }
     let [client, server] = &dialogue.quality;
     series.extend(quality::series(application, subject, client.bins(), server.bins()));
 }
 
-fn record_vpns(world: &World, samples: &Samples, series: &mut Vec<Series>) {
+fn record_vpns(world: &Simulation, samples: &Samples, series: &mut Vec<Series>) {
     let seconds = world.grid.interval.as_secs_f64();
     for (index, vpn) in world.plan.vpns.iter().enumerate() {
         let (state, sampled) = (&world.vpns[index], &samples.vpns[index]);
@@ -223,7 +223,7 @@ fn record_vpns(world: &World, samples: &Samples, series: &mut Vec<Series>) {
     }
 }
 
-fn record_links(world: &World, samples: &Samples, series: &mut Vec<Series>) {
+fn record_links(world: &Simulation, samples: &Samples, series: &mut Vec<Series>) {
     let seconds = world.grid.interval.as_secs_f64();
     for link in 0..world.plan.links.len() {
         for direction in 0..2 {
@@ -241,13 +241,13 @@ fn record_links(world: &World, samples: &Samples, series: &mut Vec<Series>) {
             push(Metric::LinkQueue, counts.traffic.scaled(|sums| sums.waiting, 1e-9 / seconds));
             push(Metric::LinkDrops, counts.drops.scaled(1.0));
             match channel.kind {
-                Kind::Plain(_) => {
+                ChannelKind::Plain(_) => {
                     let busy = counts.traffic.scaled(|sums| sums.busy, 1e-9 / seconds);
-                    push(Metric::LinkUtilisation, busy);
+                    push(Metric::LinkUtilization, busy);
                 }
-                Kind::Full(_) => {
+                ChannelKind::Full(_) => {
                     let [busy, marks] = &samples.links[index];
-                    push(Metric::LinkUtilisation, differences(busy, 1e-9 / seconds));
+                    push(Metric::LinkUtilization, differences(busy, 1e-9 / seconds));
                     push(Metric::LinkMarks, differences(marks, 1.0));
                     push(Metric::LinkLost, counts.lost.scaled(1.0));
                 }
@@ -256,7 +256,7 @@ fn record_links(world: &World, samples: &Samples, series: &mut Vec<Series>) {
     }
 }
 
-fn warnings(world: &World) -> Vec<String> {
+fn warnings(world: &Simulation) -> Vec<String> {
     let infeasible = world
         .plan
         .vpns

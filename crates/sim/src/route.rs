@@ -5,17 +5,17 @@
 //! exactly, without an event. A step needs an event if paths join there, if a decision depends on feedback,
 //! or at an endpoint.
 
-use netstage_core::fair::Control;
+use netstage_core::fair::VpnControl;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::queue::TrafficClass;
 use netstage_core::time::Duration;
 use netstage_core::{link, queue};
-use netstage_scenario::plan::{Crossing, FlowGroup, Hop, Plan, Transport};
+use netstage_scenario::plan::{FlowGroup, FlowTransport, Hop, Plan, TunnelCrossing};
 use std::borrow::Cow;
 
 /// One step of a packet's route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum StepKind {
     /// Cross one direction of a link.
     Channel(u32),
     /// Wait at the ingress PE of a VPN in one of its traffic classes, then be encapsulated.
@@ -52,14 +52,14 @@ pub enum Step {
 #[derive(Clone, Copy, Debug)]
 pub struct RouteStep {
     /// Kind of the step.
-    pub step: Step,
+    pub step: StepKind,
     /// True if the preceding plain channel can process the step without an event.
     pub merged: bool,
 }
 
 /// All routes of a plan. A route is an index into `steps` and ends at an endpoint.
 #[derive(Debug, Default)]
-pub struct Routes {
+pub struct PlanRoutes {
     /// Steps of all routes, concatenated.
     pub steps: Vec<RouteStep>,
     /// Per flow group: route from sender to receiver.
@@ -125,7 +125,7 @@ fn engine(plan: &Plan, tunnel: usize, end: usize, unprotects: bool) -> u32 {
 }
 
 /// Returns the name of a channel, which selects its random stream, and its configuration.
-pub fn channel(plan: &Plan, index: usize) -> (String, Cow<'_, link::Config>) {
+pub fn channel(plan: &Plan, index: usize) -> (String, Cow<'_, link::LinkDirectionConfig>) {
     let Some(engine) = index.checked_sub(2 * plan.links.len()) else {
         let hop = Hop { link: index / 2, direction: index % 2 };
         return (format!("link.{}", plan.hop_name(hop)), Cow::Borrowed(plan.hop(hop)));
@@ -143,13 +143,13 @@ pub fn channel(plan: &Plan, index: usize) -> (String, Cow<'_, link::Config>) {
 }
 
 /// Returns the configuration of a line inside a node.
-fn line(rate: BitRate, buffer: Capacity) -> link::Config {
-    link::Config::plain(rate, Duration::ZERO, buffer)
+fn line(rate: BitRate, buffer: Capacity) -> link::LinkDirectionConfig {
+    link::LinkDirectionConfig::plain(rate, Duration::ZERO, buffer)
 }
 
 /// Returns whether a channel is plain, i.e. knows arrivals when packets enter.
-pub fn is_plain(config: &link::Config) -> bool {
-    config.queue == queue::Config::DropTail
+pub fn is_plain(config: &link::LinkDirectionConfig) -> bool {
+    config.queue == queue::QueueConfig::DropTail
         && config.loss == 0.0
         && config.bit_error_rate == 0.0
         && config.duplicate == 0.0
@@ -157,20 +157,20 @@ pub fn is_plain(config: &link::Config) -> bool {
         && config.schedule.is_empty()
 }
 
-impl Routes {
+impl PlanRoutes {
     /// Builds the routes of a plan. Without `merge` every step gets its own event, which is slower but gives
     /// the same results (tested).
-    pub fn new(plan: &Plan, merge: bool) -> Routes {
-        let mut routes = Routes::default();
+    pub fn new(plan: &Plan, merge: bool) -> PlanRoutes {
+        let mut routes = PlanRoutes::default();
         for group in &plan.flows {
             let dialogue = group.traffic.application().is_some();
             let (end, back) = match group.transport {
-                Transport::Tcp(_) => (Step::Receiver, Some(Step::Sender)),
-                Transport::IcmpEcho | Transport::UdpUnreachable | Transport::Stamp { .. } => {
-                    (Step::Target, Some(Step::Prober))
+                FlowTransport::Tcp(_) => (StepKind::Receiver, Some(StepKind::Sender)),
+                FlowTransport::IcmpEcho | FlowTransport::UdpUnreachable | FlowTransport::Stamp { .. } => {
+                    (StepKind::Target, Some(StepKind::Prober))
                 }
-                _ if dialogue => (Step::Peer(1), None),
-                _ => (Step::Sink, None),
+                _ if dialogue => (StepKind::Peer(1), None),
+                _ => (StepKind::Sink, None),
             };
             let forward = routes.push(data_steps(plan, group, end));
             routes.forward.push(forward);
@@ -179,11 +179,11 @@ impl Routes {
             routes.reverse.push(reverse);
             let (mut answers, mut acks) = (NO_ROUTE, NO_ROUTE);
             if dialogue {
-                let tcp = matches!(group.transport, Transport::Tcp(_));
-                let end = if tcp { Step::Receiver } else { Step::Peer(0) };
+                let tcp = matches!(group.transport, FlowTransport::Tcp(_));
+                let end = if tcp { StepKind::Receiver } else { StepKind::Peer(0) };
                 answers = routes.push(steps_back(plan, group, end));
                 if tcp {
-                    acks = routes.push(data_steps(plan, group, Step::Sender));
+                    acks = routes.push(data_steps(plan, group, StepKind::Sender));
                 }
             }
             routes.answers.push(answers);
@@ -192,10 +192,10 @@ impl Routes {
         for (index, vpn) in plan.vpns.iter().enumerate() {
             let index = index as u32;
             let (mut query, mut reply) = (NO_ROUTE, NO_ROUTE);
-            if matches!(vpn.settings.control, Control::I2vfc(_)) {
-                let steps = channels(&vpn.path).chain([Step::Egress(index), Step::Answer(index)]);
+            if matches!(vpn.settings.control, VpnControl::I2vfc(_)) {
+                let steps = channels(&vpn.path).chain([StepKind::Egress(index), StepKind::Answer(index)]);
                 query = routes.push(steps.collect());
-                reply = routes.push(channels(&vpn.reverse).chain([Step::Report(index)]).collect());
+                reply = routes.push(channels(&vpn.reverse).chain([StepKind::Report(index)]).collect());
             }
             routes.query.push(query);
             routes.reply.push(reply);
@@ -204,7 +204,7 @@ impl Routes {
         routes
     }
 
-    fn push(&mut self, steps: Vec<Step>) -> u32 {
+    fn push(&mut self, steps: Vec<StepKind>) -> u32 {
         let start = self.steps.len() as u32;
         self.steps.extend(steps.into_iter().map(|step| RouteStep { step, merged: false }));
         start
@@ -217,8 +217,8 @@ impl Routes {
         let feeders = self.feeders_of_steps();
         for (at, feeder) in self.steps.iter().zip(&feeders) {
             let list = match at.step {
-                Step::Channel(channel) => &mut feeders_of_channel[channel as usize],
-                Step::Egress(vpn) => &mut feeders_of_egress[vpn as usize],
+                StepKind::Channel(channel) => &mut feeders_of_channel[channel as usize],
+                StepKind::Egress(vpn) => &mut feeders_of_egress[vpn as usize],
                 _ => continue,
             };
             if !list.contains(feeder) {
@@ -230,11 +230,11 @@ impl Routes {
         for (at, feeder) in self.steps.iter_mut().zip(&feeders) {
             at.merged = merge
                 && match at.step {
-                    Step::Channel(channel) => {
+                    StepKind::Channel(channel) => {
                         plain(channel) && feeders_of_channel[channel as usize].len() == 1
                     }
-                    Step::Egress(vpn) => feeders_of_egress[vpn as usize].len() == 1,
-                    Step::Sink => true,
+                    StepKind::Egress(vpn) => feeders_of_egress[vpn as usize].len() == 1,
+                    StepKind::Sink => true,
                     _ => false,
                 };
             if let (Feeder::Channel(channel), false) = (feeder, at.merged) {
@@ -251,8 +251,8 @@ impl Routes {
         let follow = |(index, at): (usize, &RouteStep)| {
             let feeds = feeder;
             feeder = match at.step {
-                Step::Channel(channel) => Feeder::Channel(channel),
-                Step::Egress(_) => feeder,
+                StepKind::Channel(channel) => Feeder::Channel(channel),
+                StepKind::Egress(_) => feeder,
                 _ => Feeder::Origin(index as u32 + 1),
             };
             feeds
@@ -261,28 +261,28 @@ impl Routes {
     }
 }
 
-fn channels(hops: &[Hop]) -> impl Iterator<Item = Step> + '_ {
-    hops.iter().map(|hop| Step::Channel(channel_of(*hop)))
+fn channels(hops: &[Hop]) -> impl Iterator<Item = StepKind> + '_ {
+    hops.iter().map(|hop| StepKind::Channel(channel_of(*hop)))
 }
 
 /// Returns the steps from a flow's sender to its receiver, through the VPN that carries the flow.
-fn data_steps(plan: &Plan, group: &FlowGroup, end: Step) -> Vec<Step> {
-    steps(plan, &group.path, group.vpn.map(|vpn| Carrier::new(plan, vpn, group)), end)
+fn data_steps(plan: &Plan, group: &FlowGroup, end: StepKind) -> Vec<StepKind> {
+    steps(plan, &group.path, group.vpn.map(|vpn| VpnSteps::new(plan, vpn, group)), end)
 }
 
 /// Returns the steps in the reverse direction, through a reverse VPN if there is one. Otherwise packets
 /// encapsulated in the forward direction are also encapsulated in the reverse direction.
-fn steps_back(plan: &Plan, group: &FlowGroup, end: Step) -> Vec<Step> {
+fn steps_back(plan: &Plan, group: &FlowGroup, end: StepKind) -> Vec<StepKind> {
     let carrier = group.vpn.and_then(|index| {
         let vpn = &plan.vpns[index];
-        match vpn.back {
-            Some(back) => Some(Carrier::new(plan, back, group)),
+        match vpn.opposite {
+            Some(back) => Some(VpnSteps::new(plan, back, group)),
             None if vpn.encapsulation.overhead() == 0 => None,
-            None => Some(Carrier {
+            None => Some(VpnSteps {
                 from: vpn.egress,
                 to: vpn.ingress,
-                enter: Some(Step::Encapsulate(index as u32)),
-                leave: Step::Decapsulate(index as u32),
+                enter: Some(StepKind::Encapsulate(index as u32)),
+                leave: StepKind::Decapsulate(index as u32),
             }),
         }
     });
@@ -290,46 +290,50 @@ fn steps_back(plan: &Plan, group: &FlowGroup, end: Step) -> Vec<Step> {
 }
 
 /// Steps at the entry and the exit of a VPN, for packets of one direction.
-struct Carrier {
+struct VpnSteps {
     from: usize,
     to: usize,
-    enter: Option<Step>,
-    leave: Step,
+    enter: Option<StepKind>,
+    leave: StepKind,
 }
 
-impl Carrier {
-    fn new(plan: &Plan, index: usize, group: &FlowGroup) -> Carrier {
+impl VpnSteps {
+    fn new(plan: &Plan, index: usize, group: &FlowGroup) -> VpnSteps {
         let (vpn, number) = (&plan.vpns[index], index as u32);
         let enter = if vpn.settings.may_wait() {
             let classes = TrafficClass::table(&vpn.settings.classes);
-            Some(Step::Ingress(number, classes[usize::from(group.datagrams.dscp)].into()))
+            Some(StepKind::Ingress(number, classes[usize::from(group.datagrams.dscp)].into()))
         } else if vpn.encapsulation.overhead() > 0 {
-            Some(Step::Encapsulate(number))
+            Some(StepKind::Encapsulate(number))
         } else {
             None
         };
-        Carrier { from: vpn.ingress, to: vpn.egress, enter, leave: Step::Egress(number) }
+        VpnSteps { from: vpn.ingress, to: vpn.egress, enter, leave: StepKind::Egress(number) }
     }
 }
 
-fn steps(plan: &Plan, path: &[Hop], carrier: Option<Carrier>, end: Step) -> Vec<Step> {
+fn steps(plan: &Plan, path: &[Hop], carrier: Option<VpnSteps>, end: StepKind) -> Vec<StepKind> {
     let mut steps = Vec::new();
     let crossings = plan.crossings(path);
     let sender = path.first().map(|hop| plan.ends(*hop)[0]);
-    steps.extend(sender.and_then(|node| device(plan, node)).map(Step::Channel));
+    steps.extend(sender.and_then(|node| device(plan, node)).map(StepKind::Channel));
     for (at, hop) in path.iter().enumerate() {
         let [from, to] = plan.ends(*hop);
-        for Crossing { tunnel, entry, .. } in crossings.iter().filter(|crossing| crossing.behind == at) {
+        for TunnelCrossing { tunnel, entry, .. } in
+            crossings.iter().filter(|crossing| crossing.first_after == at)
+        {
             let engine = engine(plan, *tunnel, 1 - entry, true);
-            steps.extend([Step::Unprotect(*tunnel as u32), Step::Channel(engine)]);
+            steps.extend([StepKind::Unprotect(*tunnel as u32), StepKind::Channel(engine)]);
         }
-        for Crossing { tunnel, entry, .. } in crossings.iter().filter(|crossing| crossing.first == at) {
+        for TunnelCrossing { tunnel, entry, .. } in
+            crossings.iter().filter(|crossing| crossing.first_inside == at)
+        {
             let engine = engine(plan, *tunnel, *entry, false);
-            steps.extend([Step::Channel(engine), Step::Protect(*tunnel as u32)]);
+            steps.extend([StepKind::Channel(engine), StepKind::Protect(*tunnel as u32)]);
         }
         let entered = carrier.as_ref().filter(|carrier| from == carrier.from);
         steps.extend(entered.and_then(|carrier| carrier.enter));
-        steps.push(Step::Channel(channel_of(*hop)));
+        steps.push(StepKind::Channel(channel_of(*hop)));
         let left = carrier.as_ref().filter(|carrier| to == carrier.to);
         steps.extend(left.map(|carrier| carrier.leave));
     }

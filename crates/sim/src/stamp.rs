@@ -3,46 +3,46 @@
 //! sent immediately.
 
 use crate::bins::Grid;
-use crate::delay::Delays;
-use netstage_core::measure::sequence::{Arrival, Sequence};
+use crate::delay::FlowDelays;
+use netstage_core::measure::sequence::{Sequence, SequenceArrival};
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::outcome::{Distribution, Metric, Series};
-use netstage_scenario::plan::{Direction, FlowGroup, Plan, Transport};
+use netstage_scenario::plan::{FlowDirection, FlowGroup, FlowTransport, Plan};
 
 /// State of one session.
 #[derive(Debug)]
-pub struct Session {
+pub struct StampMeasurement {
     start: Instant,
     interval: Duration,
     sent: u64,
     reflected: Sequence,
     answered: Sequence,
     /// Delays of answered packets, forward and backward, as measured by a session-sender.
-    delays: [Delays; 2],
+    delays: [FlowDelays; 2],
 }
 
-impl Session {
+impl StampMeasurement {
     /// Returns one entry per UDP flow of a plan, `None` for flows without a session; empty if the plan has no
     /// sessions.
-    pub fn all(plan: &Plan, grid: Grid) -> Vec<Option<Session>> {
-        let is_session = |transport: &Transport| matches!(transport, Transport::Stamp { .. });
+    pub fn all(plan: &Plan, grid: Grid) -> Vec<Option<StampMeasurement>> {
+        let is_session = |transport: &FlowTransport| matches!(transport, FlowTransport::Stamp { .. });
         if !plan.flows.iter().any(|group| is_session(&group.transport)) {
             return Vec::new();
         }
         // Same numbering as the UDP flows of hosts: members of flow groups that carry patterns.
         let datagrams = plan.flows.iter().filter(|group| {
-            !matches!(group.transport, Transport::Tcp(_)) && group.traffic.pattern().is_some()
+            !matches!(group.transport, FlowTransport::Tcp(_)) && group.traffic.pattern().is_some()
         });
         let members = datagrams.flat_map(|group| (0..group.count).map(move |member| (group, member)));
         let session = |(group, member): (&FlowGroup, usize)| {
-            let Transport::Stamp { interval } = group.transport else { return None };
-            Some(Session {
+            let FlowTransport::Stamp { interval } = group.transport else { return None };
+            Some(StampMeasurement {
                 start: group.start + group.stagger * member as u64,
                 interval,
                 sent: 0,
                 reflected: Sequence::new(),
                 answered: Sequence::new(),
-                delays: [Delays::new(grid), Delays::new(grid)],
+                delays: [FlowDelays::new(grid), FlowDelays::new(grid)],
             })
         };
         members.map(session).collect()
@@ -62,7 +62,10 @@ impl Session {
     /// Records the reply to the packet sent at `sent`; returns false for a duplicate.
     pub fn handle_answer(&mut self, now: Instant, sent: Instant, answered: Instant) -> bool {
         let number = self.number(sent);
-        let new = matches!(self.answered.handle_packet(number), Arrival::Newest { .. } | Arrival::Late);
+        let new = matches!(
+            self.answered.handle_packet(number),
+            SequenceArrival::Newest { .. } | SequenceArrival::Late
+        );
         if new {
             let [forward, backward] = &mut self.delays;
             forward.arrived(answered, sent);
@@ -76,12 +79,12 @@ impl Session {
     pub fn series(&self, subject: &str, bins: usize) -> Vec<Series> {
         let reflected = self.reflected.received();
         let lost = [self.sent - reflected, reflected - self.answered.received()];
-        let per_direction = Direction::BOTH.into_iter().zip(lost).map(|(direction, lost)| {
+        let per_direction = FlowDirection::BOTH.into_iter().zip(lost).map(|(direction, lost)| {
             let mut values = vec![0.0; bins];
             if let Some(last) = values.last_mut() {
                 *last = lost as f64;
             }
-            Series { metric: Metric::FlowLost, subject: direction.of(subject), values }
+            Series { metric: Metric::FlowLost, subject: direction.subject(subject), values }
         });
         let exact =
             Series { metric: Metric::FlowClockError, subject: subject.into(), values: vec![0.0; bins] };
@@ -90,8 +93,10 @@ impl Session {
 
     /// Returns the distributions of delay and delay variation per direction.
     pub fn distributions(&self, subject: &str) -> Vec<Distribution> {
-        let per_direction = Direction::BOTH.into_iter().zip(&self.delays);
-        per_direction.flat_map(|(direction, delays)| delays.distributions(&direction.of(subject))).collect()
+        let per_direction = FlowDirection::BOTH.into_iter().zip(&self.delays);
+        per_direction
+            .flat_map(|(direction, delays)| delays.distributions(&direction.subject(subject)))
+            .collect()
     }
 
     /// Returns the sequence number of the packet sent at `sent`.
@@ -107,13 +112,13 @@ mod tests {
     #[test]
     fn duplicates_count_once_and_only_answered_packets_have_delays() {
         let grid = Grid { interval: Duration(1_000_000), bins: 1 };
-        let mut session = Session {
+        let mut session = StampMeasurement {
             start: Instant(0),
             interval: Duration(100),
             sent: 0,
             reflected: Sequence::new(),
             answered: Sequence::new(),
-            delays: [Delays::new(grid), Delays::new(grid)],
+            delays: [FlowDelays::new(grid), FlowDelays::new(grid)],
         };
         (0..5).for_each(|_| session.handle_sent());
         // The first and third packets are lost forward, the fifth backward.

@@ -8,33 +8,33 @@ mod probes;
 mod sources;
 mod timers;
 
-use crate::bins::{Bins, Grid};
-use crate::channel::{Channel, Kind};
-use crate::delay::Delays;
-use crate::host::{Hosts, Target};
-use crate::packet::{Body, Packet};
-use crate::pe::{self, Pe, Vpn};
-use crate::route::{Routes, Step, channel, channels_of, first_device, is_plain};
-use crate::stamp::Session;
-use crate::watch::Watch;
+use crate::bins::{BinnedSum, Grid};
+use crate::channel::{Channel, ChannelKind};
+use crate::delay::FlowDelays;
+use crate::host::{Hosts, SourceTarget};
+use crate::packet::{PacketBody, SimulatedPacket};
+use crate::pe::{self, Pe, VpnState};
+use crate::route::{PlanRoutes, StepKind, channel, channels_of, first_device, is_plain};
+use crate::stamp::StampMeasurement;
+use crate::watch::WindowHistories;
 use connections::config_of;
 pub(crate) use damage::Damage;
 use netstage_core::fair::publication;
 use netstage_core::link;
 use netstage_core::time::Instant;
 use netstage_core::tournament::Tournament;
-use netstage_scenario::outcome::Totals;
-use netstage_scenario::plan::{Plan, Tunnel};
+use netstage_scenario::outcome::RunTotals;
+use netstage_scenario::plan::{GatewayTunnel, Plan};
 use timers::Timer;
 
 /// Value of `line_of` for channels without a line.
 const NO_LINE: u32 = u32::MAX;
 
 /// A running simulation of a plan.
-pub struct World<'a> {
+pub struct Simulation<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) grid: Grid,
-    pub(crate) routes: Routes,
+    pub(crate) routes: PlanRoutes,
     pub(crate) channels: Vec<Channel>,
     /// Per channel: index of its line, or [`NO_LINE`].
     line_of: Vec<u32>,
@@ -46,47 +46,47 @@ pub struct World<'a> {
     pe_timers: Tournament,
     pub(crate) hosts: Hosts,
     pub(crate) pes: Vec<Pe>,
-    pub(crate) vpns: Vec<Vpn>,
+    pub(crate) vpns: Vec<VpnState>,
     /// Index of the first channel that is a host's device.
     first_device: usize,
     /// Per tunnel: overhead in bytes per packet.
     tunnel_overheads: Vec<u32>,
     pub(crate) tcp_bytes: Vec<u64>,
-    pub(crate) udp_bytes: Vec<Bins>,
-    pub(crate) udp_offered: Vec<Bins>,
+    pub(crate) udp_bytes: Vec<BinnedSum>,
+    pub(crate) udp_offered: Vec<BinnedSum>,
     /// Per UDP flow; empty unless requested.
-    pub(crate) delays: Vec<Delays>,
+    pub(crate) delays: Vec<FlowDelays>,
     /// Per UDP flow: sum of round trips of answered probes, nanoseconds; empty bins for flows without probes.
-    pub(crate) round_trips: Vec<Bins>,
+    pub(crate) round_trips: Vec<BinnedSum>,
     /// Per UDP flow: number of probes answered.
-    pub(crate) answers: Vec<Bins>,
+    pub(crate) answers: Vec<BinnedSum>,
     /// Per UDP flow: its STAMP session, if any; empty if the plan has no sessions.
-    pub(crate) sessions: Vec<Option<Session>>,
+    pub(crate) sessions: Vec<Option<StampMeasurement>>,
     /// Packets with bit errors.
     pub(crate) damage: Damage,
     /// Packets lost per bin: per TCP flow, then per UDP flow, then per dialogue; empty unless requested.
     pub(crate) flow_lost: Vec<Vec<u64>>,
     /// Histories of TCP windows.
-    pub(crate) watch: Watch,
-    pub(crate) totals: Totals,
+    pub(crate) watch: WindowHistories,
+    pub(crate) totals: RunTotals,
     /// Packets whose delivery or loss was computed but lies after the end of the run.
     beyond_end: u64,
     end: Instant,
     bin: usize,
 }
 
-impl<'a> World<'a> {
+impl<'a> Simulation<'a> {
     /// Creates a simulation of a plan before its first event.
-    pub fn new(plan: &'a Plan, seed: u64, merge: bool) -> World<'a> {
+    pub fn new(plan: &'a Plan, seed: u64, merge: bool) -> Simulation<'a> {
         let grid = Grid {
             interval: plan.measure.interval,
             bins: (plan.duration.0 / plan.measure.interval.0) as usize,
         };
-        let routes = Routes::new(plan, merge);
+        let routes = PlanRoutes::new(plan, merge);
         let hosts = Hosts::new(plan, &routes, seed, grid);
         let timers = 2 * hosts.senders.len() + hosts.sources.len() + 1 + hosts.dialogues.len();
         let (pes, vpns) = pe::all(plan, seed, grid);
-        let mut world = World {
+        let mut world = Simulation {
             plan,
             grid,
             channels: Vec::new(),
@@ -95,24 +95,24 @@ impl<'a> World<'a> {
             lines: Tournament::new(0),
             timers: Tournament::new(timers),
             first_device: first_device(plan),
-            tunnel_overheads: plan.tunnels.iter().map(Tunnel::overhead).collect(),
+            tunnel_overheads: plan.tunnels.iter().map(GatewayTunnel::overhead).collect(),
             pe_timers: Tournament::new(pes.len()),
             pes,
             vpns,
             tcp_bytes: vec![0; hosts.pattern_senders * (grid.bins + 1)],
-            udp_bytes: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
-            udp_offered: hosts.udp.iter().map(|_| Bins::new(grid)).collect(),
+            udp_bytes: hosts.udp.iter().map(|_| BinnedSum::new(grid)).collect(),
+            udp_offered: hosts.udp.iter().map(|_| BinnedSum::new(grid)).collect(),
             delays: Vec::new(),
             round_trips: Vec::new(),
             answers: Vec::new(),
-            sessions: Session::all(plan, grid),
+            sessions: StampMeasurement::all(plan, grid),
             damage: Damage::new(plan, seed, grid, &hosts.udp),
             flow_lost: Vec::new(),
             watch: match plan.measure.tcp_events {
-                true => Watch::new(grid, hosts.senders.len()),
-                false => Watch::default(),
+                true => WindowHistories::new(grid, hosts.senders.len()),
+                false => WindowHistories::default(),
             },
-            totals: Totals::default(),
+            totals: RunTotals::default(),
             beyond_end: 0,
             end: Instant::ZERO + plan.duration,
             bin: 0,
@@ -129,7 +129,7 @@ impl<'a> World<'a> {
             world.answers = world.udp_bytes.clone();
         }
         if plan.measure.delay {
-            world.delays = world.hosts.udp.iter().map(|_| Delays::new(grid)).collect();
+            world.delays = world.hosts.udp.iter().map(|_| FlowDelays::new(grid)).collect();
         }
         world.build_channels(seed);
         world.build_pulls(merge);
@@ -150,7 +150,7 @@ impl<'a> World<'a> {
         }
         self.lines = Tournament::new(self.channel_of.len());
         for line in 0..self.channel_of.len() {
-            if let Kind::Full(link) = &self.channels[self.channel_of[line] as usize].kind {
+            if let ChannelKind::Full(link) = &self.channels[self.channel_of[line] as usize].kind {
                 self.lines.set(line as u32, link.poll_timeout());
             }
         }
@@ -160,11 +160,11 @@ impl<'a> World<'a> {
     /// last one reaches the link's far end, which is always before the next packet is due there.
     fn build_pulls(&mut self, merge: bool) {
         for (index, source) in self.hosts.sources.iter_mut().enumerate() {
-            let Target::Udp(_) = source.target else { continue };
+            let SourceTarget::Udp(_) = source.target else { continue };
             let first = self.hosts.groups[source.group as usize].forward as usize;
-            let Step::Channel(channel) = self.routes.steps[first].step else { continue };
+            let StepKind::Channel(channel) = self.routes.steps[first].step else { continue };
             let line = self.line_of[channel as usize];
-            let plain = matches!(self.channels[channel as usize].kind, Kind::Plain(_));
+            let plain = matches!(self.channels[channel as usize].kind, ChannelKind::Plain(_));
             let alone = self.routes.feeders[channel as usize] == 1
                 && self.plan.flows[source.group as usize].count == 1;
             if merge && plain && alone && line != NO_LINE && !self.routes.steps[first + 1].merged {
@@ -189,7 +189,7 @@ impl<'a> World<'a> {
             self.pe_timers.set(index as u32, pe.wake);
         }
         if self.vpns.iter().any(|vpn| vpn.reference.is_some()) {
-            self.set_timer(Timer::Publication, Instant::ZERO + publication::EVERY);
+            self.set_timer(Timer::Publication, Instant::ZERO + publication::PUBLICATION_INTERVAL);
         }
         for index in 0..self.hosts.dialogues.len() {
             self.set_timer(Timer::Dialogue(index as u32), self.hosts.dialogues[index].poll_timeout());
@@ -197,7 +197,11 @@ impl<'a> World<'a> {
     }
 
     /// Runs to the end and calls `sample` at the end of every bin. Returns false if interrupted.
-    pub fn run(&mut self, interrupted: &dyn Fn() -> bool, mut sample: impl FnMut(&mut World, usize)) -> bool {
+    pub fn run(
+        &mut self,
+        interrupted: &dyn Fn() -> bool,
+        mut sample: impl FnMut(&mut Simulation, usize),
+    ) -> bool {
         let interval = self.grid.interval;
         let mut bin_end = Instant::ZERO + interval;
         loop {
@@ -233,7 +237,7 @@ impl<'a> World<'a> {
     fn handle_line(&mut self, now: Instant, line: u32) {
         let index = self.channel_of[line as usize];
         let channel = &mut self.channels[index as usize];
-        if matches!(channel.kind, Kind::Full(_)) {
+        if matches!(channel.kind, ChannelKind::Full(_)) {
             return self.handle_link(now, line, index);
         }
         let (_, packet) = channel.line.pop_front().expect("a line with a time has a packet");
@@ -249,13 +253,13 @@ impl<'a> World<'a> {
     /// Handles the events of a full link.
     fn handle_link(&mut self, now: Instant, line: u32, channel: u32) {
         let index = channel as usize;
-        let Channel { kind: Kind::Full(link), counts, .. } = &mut self.channels[index] else {
+        let Channel { kind: ChannelKind::Full(link), counts, .. } = &mut self.channels[index] else {
             unreachable!()
         };
         counts.account(now, link.queue_len());
         link.handle_timeout(now);
         while let Some(arrival) = {
-            let Kind::Full(link) = &mut self.channels[index].kind else { unreachable!() };
+            let ChannelKind::Full(link) = &mut self.channels[index].kind else { unreachable!() };
             link.poll_arrival(now)
         } {
             let mut packet = arrival.packet;
@@ -274,7 +278,8 @@ impl<'a> World<'a> {
 
     fn settle_link(&mut self, now: Instant, line: u32, channel: u32) {
         loop {
-            let Channel { kind: Kind::Full(link), counts, .. } = &mut self.channels[channel as usize] else {
+            let Channel { kind: ChannelKind::Full(link), counts, .. } = &mut self.channels[channel as usize]
+            else {
                 unreachable!()
             };
             let Some((packet, loss)) = link.poll_loss() else {
@@ -282,64 +287,64 @@ impl<'a> World<'a> {
                 return;
             };
             match loss {
-                link::Loss::Queue => counts.drops.add(now, 1),
-                link::Loss::Line | link::Loss::Down => counts.lost.add(now, 1),
+                link::LinkLoss::Queue => counts.drops.add(now, 1),
+                link::LinkLoss::Line | link::LinkLoss::Down => counts.lost.add(now, 1),
             }
             self.lose(now, &packet);
         }
     }
 
     /// Advances a packet that is at its next step at `now`, until a step needs an event.
-    fn proceed(&mut self, mut now: Instant, mut packet: Packet) {
+    fn proceed(&mut self, mut now: Instant, mut packet: SimulatedPacket) {
         loop {
             match self.routes.steps[packet.step as usize].step {
-                Step::Channel(channel) => match self.enter_channel(now, channel, &mut packet) {
+                StepKind::Channel(channel) => match self.enter_channel(now, channel, &mut packet) {
                     Some(at) => now = at,
                     None => return,
                 },
-                Step::Egress(vpn) => {
+                StepKind::Egress(vpn) => {
                     self.pass_egress(now, vpn, &mut packet);
                     packet.step += 1;
                 }
-                Step::Ingress(vpn, class) => return self.handle_ingress(now, vpn, class, packet),
-                Step::Encapsulate(vpn) => {
+                StepKind::Ingress(vpn, class) => return self.handle_ingress(now, vpn, class, packet),
+                StepKind::Encapsulate(vpn) => {
                     packet.size += self.vpns[vpn as usize].encapsulation.overhead();
                     packet.step += 1;
                 }
-                Step::Decapsulate(vpn) => {
+                StepKind::Decapsulate(vpn) => {
                     packet.size -= self.vpns[vpn as usize].encapsulation.overhead();
                     packet.step += 1;
                 }
-                Step::Protect(tunnel) => {
+                StepKind::Protect(tunnel) => {
                     packet.size += self.tunnel_overheads[tunnel as usize];
                     packet.step += 1;
                 }
-                Step::Unprotect(tunnel) => {
+                StepKind::Unprotect(tunnel) => {
                     packet.size -= self.tunnel_overheads[tunnel as usize];
                     packet.step += 1;
                 }
-                Step::Receiver => return self.handle_data(now, &packet),
-                Step::Sender => return self.handle_ack(now, &packet),
-                Step::Sink => return self.handle_datagram(now, &packet),
-                Step::Peer(end) => return self.handle_peer(now, usize::from(end), &packet),
-                Step::Target => packet = self.answer(now, &packet),
-                Step::Prober => return self.handle_answer(now, &packet),
-                Step::Answer(vpn) => {
+                StepKind::Receiver => return self.handle_data(now, &packet),
+                StepKind::Sender => return self.handle_ack(now, &packet),
+                StepKind::Sink => return self.handle_datagram(now, &packet),
+                StepKind::Peer(end) => return self.handle_peer(now, usize::from(end), &packet),
+                StepKind::Target => packet = self.answer(now, &packet),
+                StepKind::Prober => return self.handle_answer(now, &packet),
+                StepKind::Answer(vpn) => {
                     packet.step = self.routes.reply[vpn as usize];
                 }
-                Step::Report(vpn) => return self.handle_report(now, vpn, &packet),
+                StepKind::Report(vpn) => return self.handle_report(now, vpn, &packet),
             }
         }
     }
 
     /// Sends a packet into a channel. Returns the arrival time if the next step needs no event.
     #[inline]
-    fn enter_channel(&mut self, now: Instant, index: u32, packet: &mut Packet) -> Option<Instant> {
+    fn enter_channel(&mut self, now: Instant, index: u32, packet: &mut SimulatedPacket) -> Option<Instant> {
         packet.step += 1;
         let channel = &mut self.channels[index as usize];
         let plain = match &mut channel.kind {
-            Kind::Plain(plain) => plain,
-            Kind::Full(link) => {
+            ChannelKind::Plain(plain) => plain,
+            ChannelKind::Full(link) => {
                 channel.counts.account(now, link.queue_len());
                 link.handle_packet(now, *packet);
                 self.settle_link(now, self.line_of[index as usize], index);
@@ -347,7 +352,7 @@ impl<'a> World<'a> {
             }
         };
         // TCP segments rejected by a device stay with the host, whose sender is notified by `handle_refusal`.
-        let kept = index as usize >= self.first_device && matches!(packet.body, Body::Data(_));
+        let kept = index as usize >= self.first_device && matches!(packet.body, PacketBody::Data(_));
         let Some(at) = plain.enter(&mut channel.counts, now, packet, kept) else {
             self.lose(now, packet);
             return None;
@@ -355,7 +360,7 @@ impl<'a> World<'a> {
         self.totals.packet_hops += u64::from(at <= self.end);
         let mut next = self.routes.steps[packet.step as usize];
         // An egress PE fed only by this channel counts ahead of time, also for queries.
-        if let (Step::Egress(vpn), true) = (next.step, next.merged) {
+        if let (StepKind::Egress(vpn), true) = (next.step, next.merged) {
             self.pass_egress(at, vpn, packet);
             packet.step += 1;
             next = self.routes.steps[packet.step as usize];
@@ -389,19 +394,21 @@ impl<'a> World<'a> {
 
     /// Counts a packet lost at `now`, which may be after the end of the run.
     #[cold]
-    fn lose(&mut self, now: Instant, packet: &Packet) {
+    fn lose(&mut self, now: Instant, packet: &SimulatedPacket) {
         if now > self.end {
             self.beyond_end += 1;
             return;
         }
         self.totals.lost += 1;
         let flow = match packet.body {
-            Body::Data(_) | Body::Ack(_) => packet.flow as usize,
-            Body::Datagram { .. } | Body::Probe(_) | Body::Answer { .. } => {
+            PacketBody::Data(_) | PacketBody::Ack(_) => packet.flow as usize,
+            PacketBody::Datagram { .. } | PacketBody::Probe(_) | PacketBody::Answer { .. } => {
                 self.hosts.senders.len() + packet.flow as usize
             }
-            Body::Message(_) => self.hosts.senders.len() + self.hosts.udp.len() + packet.flow as usize / 2,
-            Body::Query(_) | Body::Reply(_) => return,
+            PacketBody::Message(_) => {
+                self.hosts.senders.len() + self.hosts.udp.len() + packet.flow as usize / 2
+            }
+            PacketBody::Query(_) | PacketBody::Reply(_) => return,
         };
         let bin = (now.0 / self.grid.interval.0) as usize;
         if let Some(count) = self.flow_lost.get_mut(flow).and_then(|bins| bins.get_mut(bin)) {
@@ -434,7 +441,7 @@ impl<'a> World<'a> {
             Timer::Source(index) => self.handle_source(index),
             Timer::Publication => {
                 self.publish(now);
-                self.set_timer(Timer::Publication, now + publication::EVERY);
+                self.set_timer(Timer::Publication, now + publication::PUBLICATION_INTERVAL);
             }
             Timer::Dialogue(index) => {
                 self.hosts.dialogues[index as usize].handle_timeout(now);
@@ -447,10 +454,10 @@ impl<'a> World<'a> {
     /// the end of the run.
     pub fn in_flight(&self) -> u64 {
         let channels = self.channels.iter().map(|channel| match &channel.kind {
-            Kind::Plain(_) => channel.line.len() as u64,
-            Kind::Full(link) => (link.in_flight() + link.queue_len()) as u64,
+            ChannelKind::Plain(_) => channel.line.len() as u64,
+            ChannelKind::Full(link) => (link.in_flight() + link.queue_len()) as u64,
         });
-        let waiting = self.vpns.iter().map(Vpn::queue_len);
+        let waiting = self.vpns.iter().map(VpnState::queue_len);
         channels.chain(waiting).sum::<u64>() + self.beyond_end
     }
 }

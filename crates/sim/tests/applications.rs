@@ -6,9 +6,9 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_core::traffic::application::*;
-use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::plan::*;
-use netstage_sim::{Options, refusal, run, run_with};
+use netstage_sim::{EventLoopOptions, run, run_with, unsupported_feature};
 use support::*;
 
 /// Returns two hosts at the ends of a line with a router in the middle.
@@ -24,7 +24,7 @@ fn line(rate: u64, delay_ms: u64, seconds: u64) -> (Plan, Vec<usize>) {
     (plan, vec![a, b])
 }
 
-fn add(plan: &mut Plan, links: &[usize], name: &str, transport: Transport, application: Application) {
+fn add(plan: &mut Plan, links: &[usize], name: &str, transport: FlowTransport, application: Application) {
     plan.flow(name, transport, Pattern::Bulk { size: None }, links);
     let seconds = plan.duration;
     let flow = plan.flows.last_mut().unwrap();
@@ -32,31 +32,31 @@ fn add(plan: &mut Plan, links: &[usize], name: &str, transport: Transport, appli
     flow.stop = Instant::ZERO + seconds;
 }
 
-fn tcp() -> Transport {
-    Transport::Tcp(tcp_config())
+fn tcp() -> FlowTransport {
+    FlowTransport::Tcp(tcp_config())
 }
 
-fn simulate(plan: &Plan) -> Outcome {
+fn simulate(plan: &Plan) -> RunOutcome {
     run(plan, 1, &|| false).unwrap()
 }
 
-fn values<'a>(outcome: &'a Outcome, metric: Metric, subject: &str) -> &'a [f64] {
+fn values<'a>(outcome: &'a RunOutcome, metric: Metric, subject: &str) -> &'a [f64] {
     &outcome.get(metric, subject).unwrap_or_else(|| panic!("{metric:?} of {subject}")).values
 }
 
-fn mean(outcome: &Outcome, metric: Metric, subject: &str) -> f64 {
+fn mean(outcome: &RunOutcome, metric: Metric, subject: &str) -> f64 {
     let values: Vec<f64> = values(outcome, metric, subject).iter().copied().filter(|v| !v.is_nan()).collect();
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-fn sum(outcome: &Outcome, metric: Metric, subject: &str) -> f64 {
+fn sum(outcome: &RunOutcome, metric: Metric, subject: &str) -> f64 {
     values(outcome, metric, subject).iter().sum()
 }
 
 fn exchange(connections: u32) -> Application {
     Application::Exchange(Exchange {
-        request: Spread::constant(100),
-        response: Spread::constant(1_000),
+        request: SizeDistribution::constant(100),
+        response: SizeDistribution::constant(1_000),
         pace: Pace::Closed(Duration::ZERO),
         server: Duration::from_millis(3),
         connections,
@@ -74,12 +74,12 @@ fn call() -> Application {
     })
 }
 
-fn pages(fetching: Fetching) -> Application {
+fn pages(fetching: FetchMode) -> Application {
     Application::Web(Web {
-        main: Spread::constant(20_000),
+        main: SizeDistribution::constant(20_000),
         objects: 20.0,
         spread: false,
-        object: Spread::constant(30_000),
+        object: SizeDistribution::constant(30_000),
         request: 350,
         fetching,
         parse: Duration::ZERO,
@@ -92,7 +92,7 @@ fn pages(fetching: Fetching) -> Application {
 fn transaction_takes_a_round_trip_and_the_service_time() {
     let (mut plan, links) = line(1_000_000_000, 10, 20);
     add(&mut plan, &links, "tcp", tcp(), exchange(1));
-    add(&mut plan, &links, "udp", Transport::Udp, exchange(1));
+    add(&mut plan, &links, "udp", FlowTransport::Udp, exchange(1));
     let outcome = simulate(&plan);
     for flow in ["tcp", "udp"] {
         // 40 ms round trip, 3 ms of the server, and microseconds on the line.
@@ -114,9 +114,9 @@ fn every_new_connection_begins_with_slow_start() {
     // windows of 10, 20, 40 and 45 segments; the last one is limited by the window of 64 KiB.
     for (name, segments) in [("small", 10), ("large", 100)] {
         let transfers = Transfers {
-            size: Spread::constant(segments * 1_448),
+            size: SizeDistribution::constant(segments * 1_448),
             think: Duration::from_millis(300),
-            way: Way::Download,
+            way: TransferDirection::Download,
             files: None,
         };
         add(&mut plan, &links, name, tcp(), Application::Transfers(transfers));
@@ -140,7 +140,7 @@ fn pages_load_faster_over_several_connections_or_multiplexed() {
         mean(&outcome, Metric::AppPageLoadTime, "web")
     };
     let (multiplexed, six, one) =
-        (load(Fetching::Multiplexed), load(Fetching::Parallel(6)), load(Fetching::Parallel(1)));
+        (load(FetchMode::Multiplexed), load(FetchMode::Parallel(6)), load(FetchMode::Parallel(1)));
     assert!(multiplexed < one && six < one, "{multiplexed} {six} {one}");
     // 620 kB at 20 Mbit/s take 0.25 s, a lower bound of the load time.
     assert!(multiplexed > 0.26 && multiplexed < 0.8, "{multiplexed}");
@@ -150,8 +150,8 @@ fn pages_load_faster_over_several_connections_or_multiplexed() {
 fn full_queue_degrades_a_call() {
     let score = |load: u64| {
         let (mut plan, links) = line(2_000_000, 10, 30);
-        add(&mut plan, &links, "call", Transport::Udp, call());
-        plan.flow("load", Transport::Udp, Pattern::Cbr { rate: BitRate(load), packet: 1_000 }, &links);
+        add(&mut plan, &links, "call", FlowTransport::Udp, call());
+        plan.flow("load", FlowTransport::Udp, Pattern::Cbr { rate: BitRate(load), packet: 1_000 }, &links);
         let outcome = simulate(&plan);
         let delay = mean(&outcome, Metric::AppDelay, "call");
         (mean(&outcome, Metric::AppMos, "call"), mean(&outcome, Metric::AppLoss, "call"), delay)
@@ -185,8 +185,12 @@ fn video_adapts_to_the_line_or_stalls() {
 #[test]
 fn every_model_runs_and_equal_seeds_give_identical_results() {
     let (mut plan, links) = line(10_000_000, 5, 20);
-    let ticks =
-        Ticks { gap: Duration::from_millis(40), gap_scale: Duration::ZERO, size: 80.0, size_scale: 5.7 };
+    let ticks = PacketTiming {
+        gap: Duration::from_millis(40),
+        gap_scale: Duration::ZERO,
+        size: 80.0,
+        size_scale: 5.7,
+    };
     let frames = FrameVideo {
         rate: BitRate(1_000_000),
         frames_per_second: 25.0,
@@ -200,19 +204,25 @@ fn every_model_runs_and_equal_seeds_give_identical_results() {
         BlockStorage { block: 4_096, reads: 0.7, queue_depth: 8, server: Duration::from_micros(100) };
     let dns = Dns {
         query: 45,
-        answer: Spread::constant(160),
+        answer: SizeDistribution::constant(160),
         interval: Duration::from_millis(100),
         timeout: Duration::from_secs(1),
         attempts: 2,
         server: Duration::ZERO,
     };
-    add(&mut plan, &links, "game", Transport::Udp, Application::Game(Game { client: ticks, server: ticks }));
-    add(&mut plan, &links, "frames", Transport::Udp, Application::FrameVideo(frames.clone()));
+    add(
+        &mut plan,
+        &links,
+        "game",
+        FlowTransport::Udp,
+        Application::Game(Game { client: ticks, server: ticks }),
+    );
+    add(&mut plan, &links, "frames", FlowTransport::Udp, Application::FrameVideo(frames.clone()));
     add(&mut plan, &links, "frames-tcp", tcp(), Application::FrameVideo(frames));
     add(&mut plan, &links, "storage", tcp(), Application::BlockStorage(storage));
-    add(&mut plan, &links, "dns", Transport::Udp, Application::Dns(dns));
-    add(&mut plan, &links, "web", tcp(), pages(Fetching::Parallel(6)));
-    add(&mut plan, &links, "call", Transport::Udp, call());
+    add(&mut plan, &links, "dns", FlowTransport::Udp, Application::Dns(dns));
+    add(&mut plan, &links, "web", tcp(), pages(FetchMode::Parallel(6)));
+    add(&mut plan, &links, "call", FlowTransport::Udp, call());
     plan.flows[0].count = 3;
     plan.flows[5].count = 2;
     for direction in 0..2 {
@@ -220,7 +230,7 @@ fn every_model_runs_and_equal_seeds_give_identical_results() {
     }
     let first = simulate(&plan);
     assert_eq!(format!("{first:?}"), format!("{:?}", simulate(&plan)));
-    let plain = run_with(&plan, 1, Options { merge: false }, &|| false).unwrap();
+    let plain = run_with(&plan, 1, EventLoopOptions { merge: false }, &|| false).unwrap();
     for (one, other) in first.series.iter().zip(&plain.series) {
         assert_eq!(format!("{one:?}"), format!("{other:?}"));
     }
@@ -238,8 +248,8 @@ fn every_model_runs_and_equal_seeds_give_identical_results() {
 fn probes_are_answered_and_measure_the_round_trip() {
     let (mut plan, links) = line(100_000_000, 10, 10);
     let pattern = Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 };
-    plan.flow("ping", Transport::IcmpEcho, pattern.clone(), &links);
-    plan.flow("closed", Transport::UdpUnreachable, pattern.clone(), &links);
+    plan.flow("ping", FlowTransport::IcmpEcho, pattern.clone(), &links);
+    plan.flow("closed", FlowTransport::UdpUnreachable, pattern.clone(), &links);
     let outcome = simulate(&plan);
     for flow in ["ping", "closed"] {
         let rate = mean(&outcome, Metric::FlowThroughput, flow);
@@ -259,7 +269,7 @@ fn stamp_measures_loss_and_delay_per_direction() {
     let (mut plan, links) = line(100_000_000, 10, 12);
     let interval = Duration::from_millis(10);
     let pattern = Pattern::Trace { packets: [(interval, 44)].into(), repeat: true };
-    plan.flow("sla", Transport::Stamp { interval }, pattern, &links);
+    plan.flow("sla", FlowTransport::Stamp { interval }, pattern, &links);
     plan.flows[0].stop = Instant::ZERO + interval * 1000 + Duration::from_millis(5);
     plan.measure.delay = true;
     let [forward, reverse] = &mut plan.links[0].directions;
@@ -293,7 +303,7 @@ fn stamp_measures_loss_and_delay_per_direction() {
         let min = buckets[0].0;
         assert!(min.abs_diff(nanoseconds) <= nanoseconds >> 11, "{subject}: {min}");
     }
-    let unmerged = run_with(&plan, 1, Options { merge: false }, &|| false).unwrap();
+    let unmerged = run_with(&plan, 1, EventLoopOptions { merge: false }, &|| false).unwrap();
     assert_eq!(format!("{:?}", unmerged.series), format!("{:?}", outcome.series));
     assert_eq!(unmerged.distributions, outcome.distributions);
 }
@@ -301,8 +311,8 @@ fn stamp_measures_loss_and_delay_per_direction() {
 #[test]
 fn ipv6_adds_twenty_bytes_per_packet() {
     let (mut plan, links) = line(100_000_000, 10, 10);
-    plan.flow("six", Transport::Udp, Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 }, &links);
-    plan.flows[0].family = Family::V6;
+    plan.flow("six", FlowTransport::Udp, Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 }, &links);
+    plan.flows[0].family = IpVersion::V6;
     let outcome = simulate(&plan);
     let packets = sum(&outcome, Metric::FlowThroughput, "six") / 8_000.0;
     let bytes = sum(&outcome, Metric::LinkThroughput, "a.forward") / 8.0;
@@ -312,11 +322,11 @@ fn ipv6_adds_twenty_bytes_per_packet() {
 #[test]
 fn unsupported_transport_is_rejected_by_name() {
     let (mut plan, links) = line(100_000_000, 10, 10);
-    plan.flow("six", Transport::Udp, Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 }, &links);
-    assert_eq!(refusal(&plan), None);
-    plan.flows[0].transport = Transport::Quic;
+    plan.flow("six", FlowTransport::Udp, Pattern::Cbr { rate: BitRate(800_000), packet: 1_000 }, &links);
+    assert_eq!(unsupported_feature(&plan), None);
+    plan.flows[0].transport = FlowTransport::Quic;
     assert_eq!(
-        refusal(&plan).unwrap(),
+        unsupported_feature(&plan).unwrap(),
         "flow.six: transport \"quic\" is not simulated; run it with --on emu"
     );
 }

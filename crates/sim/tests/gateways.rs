@@ -1,9 +1,9 @@
 //! Gateways in the simulator: tunnel headers use a share of the line, and a gateway is limited by the service
 //! rate of its program.
 
-use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
-use netstage_scenario::{Options, parse};
+use netstage_scenario::{LoadOptions, parse};
 
 fn plan(line: &str, service_rate: &str, packet: u32) -> Plan {
     let text = format!(
@@ -33,10 +33,10 @@ fn plan(line: &str, service_rate: &str, packet: u32) -> Plan {
         transport = "udp"
         traffic = {{ model = "cbr", rate = "50 Mbit/s", packet = "{packet} B" }}"#
     );
-    parse("gateways.toml", &text, None, &Options::default()).unwrap().cells[0].plan.clone()
+    parse("gateways.toml", &text, None, &LoadOptions::default()).unwrap().cells[0].plan.clone()
 }
 
-fn mean(outcome: &Outcome, metric: Metric, subject: &str) -> f64 {
+fn mean(outcome: &RunOutcome, metric: Metric, subject: &str) -> f64 {
     let series = outcome.series.iter().find(|s| s.metric == metric && s.subject == subject).unwrap();
     let values = &series.values[2..];
     values.iter().sum::<f64>() / values.len() as f64

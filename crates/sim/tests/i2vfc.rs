@@ -2,22 +2,27 @@
 
 mod support;
 
-use netstage_core::fair::{Config, Control, Decrease, Reference};
+use netstage_core::fair::{Decrease, I2vfcConfig, VpnControl, WeightReference};
 use netstage_core::measure::weighted_fairness;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::queue;
-use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
 use support::*;
 
 /// VPN 1 has a fixed decrease; the other VPNs derive theirs from it.
-fn window(index: usize, increase: f64, decrease: f64) -> Control {
+fn window(index: usize, increase: f64, decrease: f64) -> VpnControl {
     let decrease = if index == 0 { Decrease::Fixed(decrease) } else { Decrease::FromWeight };
-    Control::I2vfc(Config { increase, decrease, reference: Reference::Vpn(0), ..Config::default() })
+    VpnControl::I2vfc(I2vfcConfig {
+        increase,
+        decrease,
+        reference: WeightReference::Vpn(0),
+        ..I2vfcConfig::default()
+    })
 }
 
 /// Returns the mean of F over the bins from 15 s on.
-fn fairness(plan: &Plan, outcome: &Outcome) -> f64 {
+fn fairness(plan: &Plan, outcome: &RunOutcome) -> f64 {
     let weights: Vec<f64> = plan.vpns.iter().map(|vpn| vpn.settings.weight).collect();
     let rates_of = |vpn: &str| &outcome.get(Metric::VpnThroughput, vpn).unwrap().values;
     let bins = 15..outcome.bins;
@@ -29,12 +34,12 @@ fn fairness(plan: &Plan, outcome: &Outcome) -> f64 {
     bins.map(index).sum::<f64>() / count
 }
 
-fn utilisation(outcome: &Outcome, link: &str) -> f64 {
-    let values = &outcome.get(Metric::LinkUtilisation, link).unwrap().values[15..];
+fn utilisation(outcome: &RunOutcome, link: &str) -> f64 {
+    let values = &outcome.get(Metric::LinkUtilization, link).unwrap().values[15..];
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-fn run(plan: &Plan) -> Outcome {
+fn run(plan: &Plan) -> RunOutcome {
     netstage_sim::run(plan, 1, &|| false).unwrap()
 }
 
@@ -47,7 +52,7 @@ fn windows_share_one_bottleneck_by_weight_and_fill_it() {
     assert!(fairness(&controlled, &fair) > 0.95, "F = {}", fairness(&controlled, &fair));
     assert!(utilisation(&fair, "bottleneck.forward") > 0.97);
     // Congestion moves from the core to the PEs.
-    let sum = |outcome: &Outcome, metric, subject: &str| -> f64 {
+    let sum = |outcome: &RunOutcome, metric, subject: &str| -> f64 {
         outcome.get(metric, subject).map_or(0.0, |series| series.values.iter().sum())
     };
     let core = |outcome| sum(outcome, Metric::LinkDrops, "bottleneck.forward");
@@ -76,7 +81,7 @@ fn deficit_round_robin_in_the_core_is_nearly_ideal() {
     let mut weights: Vec<f64> = plan.vpns.iter().map(|vpn| vpn.settings.weight).collect();
     weights.push(12.0 * 0.3 / 0.7); // Background traffic outside the VPNs, with the rate it needs.
     let bottleneck = plan.links.iter_mut().find(|link| link.name == "bottleneck").unwrap();
-    bottleneck.directions[0].queue = queue::Config::DeficitRoundRobin(queue::DrrConfig {
+    bottleneck.directions[0].queue = queue::QueueConfig::DeficitRoundRobin(queue::DrrConfig {
         weights,
         buffer_per_class: Capacity::Packets(50),
     });
@@ -87,8 +92,10 @@ fn deficit_round_robin_in_the_core_is_nearly_ideal() {
 
 #[test]
 fn fixed_rates_are_kept_within_0_2_percent() {
-    let control =
-        |index: usize| Control::FixedRate { rate: BitRate(2_900_000 * [1, 2, 2, 3, 4][index]), queue: 128 };
+    let control = |index: usize| VpnControl::FixedRate {
+        rate: BitRate(2_900_000 * [1, 2, 2, 3, 4][index]),
+        queue: 128,
+    };
     let plan = Dumbbell { control, ..Dumbbell::default() }.plan();
     let outcome = run(&plan);
     assert!(fairness(&plan, &outcome) > 0.999);

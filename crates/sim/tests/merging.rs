@@ -3,26 +3,26 @@
 
 mod support;
 
-use netstage_core::edge::Settings;
-use netstage_core::fair::{Config, Control, Decrease, Reference};
+use netstage_core::edge::VpnFlowSettings;
+use netstage_core::fair::{Decrease, I2vfcConfig, VpnControl, WeightReference};
 use netstage_core::quantity::{BitRate, Capacity};
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_core::{link, queue};
 use netstage_harness::needs;
-use netstage_scenario::outcome::{Attendant, Outcome, Totals};
+use netstage_scenario::outcome::{RunObserver, RunOutcome, RunTotals};
 use netstage_scenario::plan::*;
-use netstage_sim::{Options, run_with};
+use netstage_sim::{EventLoopOptions, run_with};
 use netstage_wire::Encapsulation;
 use std::cell::RefCell;
 use support::*;
 
 /// Returns a chain of routers with hosts attached; all parameters are random.
-fn random_plan(stream: &mut Stream) -> Plan {
+fn random_plan(stream: &mut RandomStream) -> Plan {
     let mut below = |n: u64| stream.next_u64() % n;
     let mut plan = empty("random", Duration::from_millis(2_500 + below(2_000)));
-    plan.measure = Measure {
+    plan.measure = MeasureConfig {
         interval: Duration::from_millis(100),
         flow_detail: below(2) == 0,
         tcp_events: below(2) == 0,
@@ -40,7 +40,7 @@ fn random_plan(stream: &mut Stream) -> Plan {
             0 => config.loss = 0.01,
             1 => config.bit_error_rate = 1e-6,
             2 => {
-                config.queue = queue::Config::Codel(queue::CodelConfig {
+                config.queue = queue::QueueConfig::Codel(queue::CodelConfig {
                     target: Duration::from_millis(5),
                     interval: Duration::from_millis(100),
                     ecn: false,
@@ -48,7 +48,7 @@ fn random_plan(stream: &mut Stream) -> Plan {
             }
             3 => config.schedule.push((
                 Instant(1_000_000_000),
-                link::Change { rate: Some(BitRate(2_000_000)), ..link::Change::default() },
+                link::LinkChange { rate: Some(BitRate(2_000_000)), ..link::LinkChange::default() },
             )),
             4 => config.buffer = Capacity::Bytes(3_000 + below(30_000)),
             _ => (),
@@ -68,7 +68,7 @@ fn random_plan(stream: &mut Stream) -> Plan {
         let c = plan.link(&format!("c{index}"), [core[to], receiver], access);
         let links: Vec<usize> = [a, b].into_iter().chain(from..to).chain([c]).collect();
         let udp = below(3) == 0;
-        let transport = if udp { Transport::Udp } else { Transport::Tcp(tcp_config()) };
+        let transport = if udp { FlowTransport::Udp } else { FlowTransport::Tcp(tcp_config()) };
         let pattern = match (udp, below(2)) {
             (false, 0) => Pattern::Bulk { size: None },
             _ => Pattern::Poisson {
@@ -85,23 +85,27 @@ fn random_plan(stream: &mut Stream) -> Plan {
         }
         if kind == NodeKind::Pe {
             let weight = 1.0 + below(4) as f64;
-            let control = Control::I2vfc(Config {
+            let control = VpnControl::I2vfc(I2vfcConfig {
                 decrease: if plan.vpns.is_empty() { Decrease::Fixed(0.1) } else { Decrease::FromWeight },
-                reference: if plan.vpns.is_empty() { Config::default().reference } else { Reference::Vpn(0) },
+                reference: if plan.vpns.is_empty() {
+                    I2vfcConfig::default().reference
+                } else {
+                    WeightReference::Vpn(0)
+                },
                 initial_window: 1.0 + below(50) as f64,
                 pacing: below(2) == 0,
-                ..Config::default()
+                ..I2vfcConfig::default()
             });
-            plan.vpns.push(Vpn {
+            plan.vpns.push(VpnPlan {
                 name: format!("v{index}"),
-                settings: Settings { weight, control, ..Settings::default() },
+                settings: VpnFlowSettings { weight, control, ..VpnFlowSettings::default() },
                 ingress: edge,
                 egress: receiver,
                 encapsulation: [Encapsulation::None, Encapsulation::Mpls, Encapsulation::MplsInUdp]
                     [below(3) as usize],
                 path: forward(&links[1..]),
                 reverse: backward(&links[1..]),
-                back: None,
+                opposite: None,
             });
             plan.flows.last_mut().unwrap().vpn = Some(plan.vpns.len() - 1);
         }
@@ -110,7 +114,7 @@ fn random_plan(stream: &mut Stream) -> Plan {
 }
 
 /// Compares series bit by bit; NaN equals NaN.
-fn assert_same(left: &Outcome, right: &Outcome, case: u64) {
+fn assert_same(left: &RunOutcome, right: &RunOutcome, case: u64) {
     assert_eq!(left.series.len(), right.series.len(), "case {case}");
     for (a, b) in left.series.iter().zip(&right.series) {
         let same = a.values.iter().zip(&b.values).all(|(x, y)| x.to_bits() == y.to_bits());
@@ -123,7 +127,7 @@ fn assert_same(left: &Outcome, right: &Outcome, case: u64) {
             b.values
         );
     }
-    let counts = |totals: Totals| Totals { events: 0, ..totals };
+    let counts = |totals: RunTotals| RunTotals { events: 0, ..totals };
     assert_eq!(counts(left.totals), counts(right.totals), "case {case}");
 }
 
@@ -131,9 +135,9 @@ fn merging_does_not_change_results_and_packets_are_conserved() {
     needs::time(3);
     let cases = 300;
     for case in 0..cases {
-        let plan = random_plan(&mut Stream::new(case, "random networks"));
-        let merged = run_with(&plan, case, Options { merge: true }, &|| false).unwrap();
-        let plain = run_with(&plan, case, Options { merge: false }, &|| false).unwrap();
+        let plan = random_plan(&mut RandomStream::new(case, "random networks"));
+        let merged = run_with(&plan, case, EventLoopOptions { merge: true }, &|| false).unwrap();
+        let plain = run_with(&plan, case, EventLoopOptions { merge: false }, &|| false).unwrap();
         assert_same(&merged, &plain, case);
         let totals = merged.totals;
         assert_eq!(totals.sent, totals.delivered + totals.lost + totals.in_flight, "case {case}");
@@ -147,18 +151,18 @@ fn merging_does_not_change_results_and_packets_are_conserved() {
 
 /// Records the partial outcome at every tenth bin.
 #[derive(Default)]
-struct Listener(RefCell<Vec<Outcome>>);
+struct PartialOutcomes(RefCell<Vec<RunOutcome>>);
 
-impl Attendant for Listener {
+impl RunObserver for PartialOutcomes {
     fn stop(&self) -> bool {
         false
     }
 
-    fn listens(&self) -> bool {
+    fn wants_bins(&self) -> bool {
         true
     }
 
-    fn bins_ended(&self, so_far: &mut dyn FnMut() -> Outcome) {
+    fn bins_ended(&self, so_far: &mut dyn FnMut() -> RunOutcome) {
         let outcome = so_far();
         if outcome.bins.is_multiple_of(10) {
             self.0.borrow_mut().push(outcome);
@@ -169,8 +173,8 @@ impl Attendant for Listener {
 fn partial_outcomes_match_the_final_one_and_do_not_change_it() {
     needs::time(2);
     for case in 0..60 {
-        let plan = random_plan(&mut Stream::new(case, "random networks"));
-        let listener = Listener::default();
+        let plan = random_plan(&mut RandomStream::new(case, "random networks"));
+        let listener = PartialOutcomes::default();
         let attended = netstage_sim::run(&plan, case, &listener).unwrap();
         assert_same(&attended, &netstage_sim::run(&plan, case, &|| false).unwrap(), case);
         let partial = listener.0.into_inner();
@@ -178,7 +182,7 @@ fn partial_outcomes_match_the_final_one_and_do_not_change_it() {
         for earlier in partial {
             let mut expected = attended.clone();
             expected.truncate(earlier.bins);
-            assert_same(&Outcome { totals: attended.totals, ..earlier }, &expected, case);
+            assert_same(&RunOutcome { totals: attended.totals, ..earlier }, &expected, case);
         }
     }
 }
@@ -194,7 +198,12 @@ fn additional_flow_does_not_change_random_draws_of_others() {
     let plan = Dumbbell { seconds: 3, ..Dumbbell::default() }.plan();
     let mut more = plan.clone();
     let links: Vec<usize> = vec![0];
-    more.flow("extra", Transport::Udp, Pattern::Poisson { rate: BitRate(1_000_000), packet: 500 }, &links);
+    more.flow(
+        "extra",
+        FlowTransport::Udp,
+        Pattern::Poisson { rate: BitRate(1_000_000), packet: 500 },
+        &links,
+    );
     let offered = |plan: &Plan| {
         let outcome = netstage_sim::run(plan, 7, &|| false).unwrap();
         outcome.get(netstage_scenario::outcome::Metric::FlowOffered, "background").unwrap().values.clone()

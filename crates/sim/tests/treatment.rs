@@ -1,10 +1,10 @@
 //! Per-VPN settings of a PE in the simulator: traffic classes, minimum and maximum rate, idle probing, and
 //! the action when the far end is silent.
 
-use netstage_core::edge::{Event, Sent};
-use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_core::edge::{EdgeEvent, SentPacket};
+use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
-use netstage_scenario::{Options, parse};
+use netstage_scenario::{LoadOptions, parse};
 
 /// Returns a plan with a VPN across one line, with settings `vpn` and flows `flows`.
 fn plan(line: &str, vpn: &str, flows: &str) -> Plan {
@@ -41,18 +41,18 @@ fn plan(line: &str, vpn: &str, flows: &str) -> Plan {
         {vpn}
         {flows}"#
     );
-    match parse("treatment.toml", &text, None, &Options::default()) {
+    match parse("treatment.toml", &text, None, &LoadOptions::default()) {
         Ok(scenario) => scenario.cells[0].plan.clone(),
         Err(errors) => panic!("{errors}"),
     }
 }
 
-fn run(plan: &Plan) -> Outcome {
+fn run(plan: &Plan) -> RunOutcome {
     netstage_sim::run(plan, 1, &|| false).unwrap()
 }
 
 /// Returns the values from 5 s on.
-fn settled<'a>(outcome: &'a Outcome, metric: Metric, subject: &str) -> &'a [f64] {
+fn settled<'a>(outcome: &'a RunOutcome, metric: Metric, subject: &str) -> &'a [f64] {
     &outcome.get(metric, subject).unwrap().values[5..]
 }
 
@@ -124,8 +124,10 @@ fn maximum_rate_is_used_but_not_exceeded() {
 fn queries(plan: &Plan) -> Vec<f64> {
     let decisions = netstage_sim::decisions(plan, 1).remove(0);
     assert_eq!(decisions.vpns, [0]);
-    let query_time = |event: &Event| match event {
-        Event::Turn { at, sent, .. } if sent.iter().any(|sent| matches!(sent, Sent::Query(..))) => Some(*at),
+    let query_time = |event: &EdgeEvent| match event {
+        EdgeEvent::Turn { at, sent, .. } if sent.iter().any(|sent| matches!(sent, SentPacket::Query(..))) => {
+            Some(*at)
+        }
         _ => None,
     };
     decisions.events.iter().filter_map(query_time).map(|at| at as f64 / 1e9).collect()
@@ -160,9 +162,9 @@ fn silent_far_end_closes_a_fail_closed_vpn() {
         let outcome = run(&plan);
         let sent = &outcome.get(Metric::LinkThroughput, "line.forward").unwrap().values;
         let decisions = netstage_sim::decisions(&plan, 1).remove(0);
-        let data = |event: &Event| match event {
-            Event::Turn { at, sent, .. } if (9_000_000_000..11_000_000_000).contains(at) => {
-                sent.iter().filter(|sent| matches!(sent, Sent::Data(..))).count()
+        let data = |event: &EdgeEvent| match event {
+            EdgeEvent::Turn { at, sent, .. } if (9_000_000_000..11_000_000_000).contains(at) => {
+                sent.iter().filter(|sent| matches!(sent, SentPacket::Data(..))).count()
             }
             _ => 0,
         };

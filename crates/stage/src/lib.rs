@@ -22,13 +22,13 @@ pub mod emulated;
 pub mod hosts;
 pub mod topology;
 
-use netstage_host::obstacle::Obstacle;
-use netstage_scenario::outcome::Stopped;
+use netstage_host::obstacle::StartupError;
+use netstage_scenario::outcome::RunFailure;
 
 /// Converts an obstacle on this machine into the end of a run.
-fn stopped(obstacle: Obstacle) -> Stopped {
+fn to_stopped(obstacle: StartupError) -> RunFailure {
     match obstacle.is_missing {
-        true => Stopped::Missing { message: obstacle.message, remedy: obstacle.remedy },
-        false => Stopped::Failed(obstacle.to_string()),
+        true => RunFailure::Missing { message: obstacle.message, remedy: obstacle.remedy },
+        false => RunFailure::Failed(obstacle.to_string()),
     }
 }

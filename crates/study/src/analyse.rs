@@ -2,19 +2,19 @@
 
 use crate::correlate::Correlations;
 use crate::derive::measured;
-use crate::distribution::{Collector, summary};
+use crate::distribution::{DistributionCollector, summary};
 use crate::figure::Figure;
 use crate::folder::Manifest;
 use crate::judge::Judge;
 use crate::plot::Plotter;
 use crate::remarks::Remarks;
-use crate::summary::Summary;
+use crate::summary::SummaryCollector;
 use netstage_core::time::Instant;
 use netstage_scenario::Scenario;
-use netstage_scenario::expect::{Against, Plot};
-use netstage_scenario::outcome::{Distribution, Metric, Outcome};
+use netstage_scenario::expect::{Plot, PlotAxis};
+use netstage_scenario::outcome::{Distribution, Metric, RunOutcome};
 use netstage_scenario::record::{
-    CellEntry, MetricEntry, Record, SeriesFile, TestEntry, Topology, TotalsEntry,
+    CellEntry, MetricEntry, NetworkTopology, SeriesFile, StudyRecord, TestEntry, TotalsEntry,
 };
 use std::collections::BTreeSet;
 
@@ -25,13 +25,13 @@ pub struct Analysis<'a> {
     plotters: Vec<Plotter<'a>>,
     metrics: BTreeSet<Metric>,
     /// Summary of the current cell.
-    summary: Option<Summary<'a>>,
+    summary: Option<SummaryCollector<'a>>,
     correlations: Correlations,
     tests: Vec<TestEntry>,
     totals: TotalsEntry,
     bins: usize,
     cells: Vec<CellEntry>,
-    collector: Option<Collector>,
+    collector: Option<DistributionCollector>,
     /// Distributions by cell.
     distributions: Vec<Vec<Distribution>>,
     warnings: Remarks,
@@ -64,17 +64,21 @@ impl<'a> Analysis<'a> {
     }
 
     /// Adds a run. All runs of a cell are added before those of the next cell.
-    pub fn add(&mut self, cell: usize, seed: u64, outcome: &Outcome) {
+    pub fn add(&mut self, cell: usize, seed: u64, outcome: &RunOutcome) {
         self.judge.add(cell, outcome);
         for plotter in &mut self.plotters {
             plotter.add(cell, outcome);
         }
         self.metrics.extend(outcome.series.iter().map(|s| s.metric));
-        self.summary.get_or_insert_with(|| Summary::new(&self.scenario.cells[cell].plan)).add(outcome);
+        self.summary
+            .get_or_insert_with(|| SummaryCollector::new(&self.scenario.cells[cell].plan))
+            .add(outcome);
         self.correlations.add(&self.scenario.cells[cell].plan, outcome);
         self.totals.add(&outcome.totals);
         self.bins = outcome.bins;
-        self.collector.get_or_insert_with(|| Collector::new(&self.scenario.cells[cell].plan)).add(outcome);
+        self.collector
+            .get_or_insert_with(|| DistributionCollector::new(&self.scenario.cells[cell].plan))
+            .add(outcome);
         self.tests.extend(outcome.tests.iter().map(|test| TestEntry { seed, outcome: test.clone() }));
         self.warnings.add(cell, &outcome.warnings);
         self.void.add(cell, &outcome.void);
@@ -87,7 +91,7 @@ impl<'a> Analysis<'a> {
         let cell = &self.scenario.cells[index];
         let interval = cell.plan.measure.interval;
         let first = (Instant::ZERO + interval * measured(&cell.plan, self.bins).start as u64).0;
-        let collected = self.collector.take().map(Collector::finish).unwrap_or_default();
+        let collected = self.collector.take().map(DistributionCollector::finish).unwrap_or_default();
         self.correlations.end_cell(index);
         for plotter in &mut self.plotters {
             plotter.end_cell(index, &collected);
@@ -101,7 +105,7 @@ impl<'a> Analysis<'a> {
             duration_ns: cell.plan.duration.0,
             interval_ns: interval.0,
             measured_ns: (first, cell.plan.duration.0),
-            summary: self.summary.take().map(Summary::finish).unwrap_or_default(),
+            summary: self.summary.take().map(SummaryCollector::finish).unwrap_or_default(),
             tests: std::mem::take(&mut self.tests),
             totals: std::mem::take(&mut self.totals),
         });
@@ -120,7 +124,7 @@ impl<'a> Analysis<'a> {
         manifest: &Manifest,
         series: SeriesFile,
         distributions: Option<SeriesFile>,
-    ) -> (Record, Vec<Figure>) {
+    ) -> (StudyRecord, Vec<Figure>) {
         let merged = |remarks: Remarks| remarks.finish(&self.cells, manifest.repeat);
         let mut warnings = self.scenario.warnings.clone();
         warnings.extend(merged(self.warnings));
@@ -130,7 +134,7 @@ impl<'a> Analysis<'a> {
         let whole_span: BTreeSet<Metric> =
             summarized.filter_map(|s| crate::select::metric(&s.metric)).collect();
         let metrics = self.metrics.union(&whole_span).map(|&metric| MetricEntry::from(metric)).collect();
-        let record = Record {
+        let record = StudyRecord {
             schema: manifest.schema.clone(),
             tool: manifest.tool.clone(),
             stage: manifest.stage.clone(),
@@ -145,7 +149,7 @@ impl<'a> Analysis<'a> {
             differences,
             expectations: self.judge.finish(),
             metrics,
-            topology: self.scenario.cells.first().map(|c| Topology::from(&c.plan)).unwrap_or_default(),
+            topology: self.scenario.cells.first().map(|c| NetworkTopology::from(&c.plan)).unwrap_or_default(),
             correlations: self.correlations.finish(self.scenario),
             cells: self.cells,
             series,
@@ -162,29 +166,29 @@ impl<'a> Analysis<'a> {
 fn plots(scenario: &Scenario) -> impl Iterator<Item = Plot> {
     let is_plotted = |metric: &Metric| {
         let plots_metric = |p: &&Plot| p.metric == metric.info().name;
-        let is_distribution = |p: &Plot| matches!(p.against, Against::Percentile | Against::Histogram);
+        let is_distribution = |p: &Plot| matches!(p.against, PlotAxis::Percentile | PlotAxis::Histogram);
         scenario.plots.iter().filter(plots_metric).any(is_distribution)
     };
     let mut plots = scenario.plots.clone();
     if plots.is_empty() {
-        plots.push(automatic(Metric::FlowThroughput, Against::Time));
+        plots.push(automatic(Metric::FlowThroughput, PlotAxis::Time));
     }
     for metric in Metric::DISTRIBUTED.iter().filter(|m| !is_plotted(m)) {
         match metric {
             // Plotted together with the achieved gaps.
-            Metric::FlowGapAsked => {}
-            Metric::FlowGap => plots.push(automatic(*metric, Against::Histogram)),
-            _ => plots.push(automatic(*metric, Against::Percentile)),
+            Metric::FlowGapScheduled => {}
+            Metric::FlowGap => plots.push(automatic(*metric, PlotAxis::Histogram)),
+            _ => plots.push(automatic(*metric, PlotAxis::Percentile)),
         }
     }
     plots.into_iter()
 }
 
-fn automatic(metric: Metric, against: Against) -> Plot {
+fn automatic(metric: Metric, against: PlotAxis) -> Plot {
     let info = metric.info();
     let (ending, caption) = match against {
-        Against::Percentile => ("percentiles", "The value at p % is the p-th percentile."),
-        Against::Histogram => {
+        PlotAxis::Percentile => ("percentiles", "The value at p % is the p-th percentile."),
+        PlotAxis::Histogram => {
             ("histogram", "The lowest and highest 0.1 % of values may be outside the axis.")
         }
         _ => ("over-time", ""),

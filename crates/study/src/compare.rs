@@ -1,16 +1,16 @@
 //! Comparison of several records: their metrics and the differences from the first record.
 
-use crate::Record;
-use crate::figure::{Axis, Figure, Kind};
+use crate::StoredRecord;
+use crate::figure::{Axis, Figure, FigureKind};
 use crate::format;
 use crate::report::{self, Fact, ReportData, verdicts};
-use crate::table::{Column, Table};
+use crate::table::{ReportTable, TableColumn};
 use netstage_scenario::record::{CellEntry, DistributionEntry, Estimate, SummaryEntry};
 use std::collections::BTreeSet;
 
 /// Returns a name for each record: that of its folder, numbered if several are equal.
-pub fn names(records: &[Record]) -> Vec<String> {
-    let plain: Vec<String> = records.iter().map(Record::name).collect();
+pub fn names(records: &[StoredRecord]) -> Vec<String> {
+    let plain: Vec<String> = records.iter().map(StoredRecord::name).collect();
     let number = |(index, name): (usize, &String)| {
         let same = plain.iter().filter(|n| *n == name).count() > 1;
         if same { format!("{name} ({})", index + 1) } else { name.clone() }
@@ -19,10 +19,10 @@ pub fn names(records: &[Record]) -> Vec<String> {
 }
 
 /// Returns the report of several records, with differences from the first.
-pub fn compare(records: &[Record]) -> ReportData {
+pub fn compare(records: &[StoredRecord]) -> ReportData {
     let names = names(records);
     let Some(first) = records.first() else { return ReportData::default() };
-    let fact = |(name, record): (&String, &Record)| Fact {
+    let fact = |(name, record): (&String, &StoredRecord)| Fact {
         name: name.clone(),
         value: format!(
             "{}, {}, {} on {}",
@@ -52,7 +52,7 @@ pub fn compare(records: &[Record]) -> ReportData {
 }
 
 /// Names the void records in a sentence; empty if none is void.
-fn void(records: &[Record], names: &[String]) -> String {
+fn void(records: &[StoredRecord], names: &[String]) -> String {
     let void = names.iter().zip(records).filter(|(_, record)| !record.data.void.is_empty());
     let void: Vec<&str> = void.map(|(name, _)| name.as_str()).collect();
     match void.as_slice() {
@@ -63,7 +63,7 @@ fn void(records: &[Record], names: &[String]) -> String {
 }
 
 /// Returns a table for each cell that more than one record contains.
-fn tables(records: &[Record], names: &[String]) -> Vec<Table> {
+fn tables(records: &[StoredRecord], names: &[String]) -> Vec<ReportTable> {
     let mut tables = Vec::new();
     for (index, cell) in records[0].data.cells.iter().enumerate() {
         let cells: Vec<Option<&CellEntry>> = records.iter().map(|r| counterpart(r, index, cell)).collect();
@@ -73,14 +73,14 @@ fn tables(records: &[Record], names: &[String]) -> Vec<Table> {
     }
     if tables.is_empty() {
         let note = "The records have no common cell.".into();
-        tables.push(Table { title: "Comparison".into(), note, ..Table::default() });
+        tables.push(ReportTable { title: "Comparison".into(), note, ..ReportTable::default() });
     }
     tables
 }
 
 /// Returns the cell of a record that corresponds to a cell of the first record: the cell with the same label, or
 /// the only cell.
-fn counterpart<'a>(record: &'a Record, index: usize, cell: &CellEntry) -> Option<&'a CellEntry> {
+fn counterpart<'a>(record: &'a StoredRecord, index: usize, cell: &CellEntry) -> Option<&'a CellEntry> {
     let cells = &record.data.cells;
     if cells.len() == 1 && index == 0 {
         return cells.first();
@@ -88,15 +88,20 @@ fn counterpart<'a>(record: &'a Record, index: usize, cell: &CellEntry) -> Option
     cells.iter().find(|c| c.label() == cell.label())
 }
 
-fn table(records: &[Record], names: &[String], cell: &CellEntry, cells: &[Option<&CellEntry>]) -> Table {
+fn table(
+    records: &[StoredRecord],
+    names: &[String],
+    cell: &CellEntry,
+    cells: &[Option<&CellEntry>],
+) -> ReportTable {
     let label = cell.label();
     let title = if label.is_empty() { "Comparison".into() } else { format!("Comparison: {label}") };
     let note = "An asterisk marks means whose 95 % intervals do not overlap.".into();
-    let mut table = Table { title, note, ..Table::default() };
-    table.columns = vec![Column::left("metric"), Column::left("subject")];
+    let mut table = ReportTable { title, note, ..ReportTable::default() };
+    table.columns = vec![TableColumn::left("metric"), TableColumn::left("subject")];
     for (index, name) in names.iter().enumerate() {
-        table.columns.push(Column::right(name.clone()));
-        table.columns.extend((index > 0).then(|| Column::right("difference")));
+        table.columns.push(TableColumn::right(name.clone()));
+        table.columns.extend((index > 0).then(|| TableColumn::right("difference")));
     }
     let mut keys = Vec::new();
     let mut seen = BTreeSet::new();
@@ -159,10 +164,11 @@ fn row(
 }
 
 /// Returns a table of the differences between the records' stages and their scenarios.
-fn differences(records: &[Record], names: &[String]) -> Option<Table> {
-    let mut table = Table { title: "Stage limitations".into(), ..Table::default() };
+fn differences(records: &[StoredRecord], names: &[String]) -> Option<ReportTable> {
+    let mut table = ReportTable { title: "Stage limitations".into(), ..ReportTable::default() };
     table.note = "Known differences between each stage and its scenario; they are not measured.".into();
-    table.columns = vec![Column::left("record"), Column::left("stage"), Column::left("difference")];
+    table.columns =
+        vec![TableColumn::left("record"), TableColumn::left("stage"), TableColumn::left("difference")];
     for (name, record) in names.iter().zip(records) {
         let data = &record.data;
         let row = |text: &String| vec![name.clone(), data.stage.clone(), text.clone()];
@@ -193,7 +199,7 @@ pub fn difference(base: &Estimate, this: &Estimate, unit: &str) -> String {
 }
 
 /// Merges figures with the same name and axes into one; keeps the others separate.
-fn figures(records: &[Record], names: &[String]) -> Vec<Figure> {
+fn figures(records: &[StoredRecord], names: &[String]) -> Vec<Figure> {
     let mut merged: Vec<Figure> = Vec::new();
     for (index, (name, record)) in names.iter().zip(records).enumerate() {
         for figure in &record.figures {
@@ -211,7 +217,7 @@ fn figures(records: &[Record], names: &[String]) -> Vec<Figure> {
             let same = |other: &&mut Figure| {
                 other.name == figure.name
                     && other.kind == figure.kind
-                    && figure.kind != Kind::Heatmap
+                    && figure.kind != FigureKind::Heatmap
                     && other.categories == figure.categories
                     && format::ratio(&figure.x.unit, &other.x.unit).is_some()
                     && format::ratio(&figure.y.unit, &other.y.unit).is_some()
@@ -224,7 +230,7 @@ fn figures(records: &[Record], names: &[String]) -> Vec<Figure> {
                     other.series.append(&mut figure.series);
                 }
                 None => {
-                    if index > 0 || figure.kind == Kind::Heatmap {
+                    if index > 0 || figure.kind == FigureKind::Heatmap {
                         figure.title = format!("{name}: {}", figure.title);
                         figure.name = format!("{}-{}", figure.name, index + 1);
                     }

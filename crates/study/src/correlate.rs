@@ -1,11 +1,11 @@
 //! Correlation of TCP throughput with window, round trip and losses: over the bins of each cell, and over the
 //! cells of a sweep.
 
-use crate::derive::{measured, of};
+use crate::derive::{measured, series_of};
 use netstage_core::measure::{Correlation, correlation, correlation_in_time};
 use netstage_scenario::Scenario;
-use netstage_scenario::outcome::{Metric, Outcome};
-use netstage_scenario::plan::{Direction, Plan};
+use netstage_scenario::outcome::{Metric, RunOutcome};
+use netstage_scenario::plan::{FlowDirection, Plan};
 use netstage_scenario::record::CorrelationEntry;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,7 +39,7 @@ pub struct Correlations {
 
 impl Correlations {
     /// Adds a run of the current cell.
-    pub fn add(&mut self, plan: &Plan, outcome: &Outcome) {
+    pub fn add(&mut self, plan: &Plan, outcome: &RunOutcome) {
         if !plan.measure.tcp_events {
             return;
         }
@@ -76,7 +76,7 @@ impl Correlations {
 }
 
 /// Returns the correlations of observed flows, over bins.
-pub fn of_observed(outcome: &Outcome) -> Vec<CorrelationEntry> {
+pub fn observed_correlations(outcome: &RunOutcome) -> Vec<CorrelationEntry> {
     let pairs = pairs(outcome, 0..outcome.bins);
     let found = pairs.iter().filter_map(|(key, pairs)| Some((key, correlation_in_time(pairs)?)));
     found.map(|(key, found)| entry(Some(0), key, found)).collect()
@@ -84,14 +84,17 @@ pub fn of_observed(outcome: &Outcome) -> Vec<CorrelationEntry> {
 
 /// Returns pairs of a correlated metric and the flow's throughput for these bins. An application has windows at
 /// both ends.
-fn pairs(outcome: &Outcome, bins: Range<usize>) -> Pairs {
+fn pairs(outcome: &RunOutcome, bins: Range<usize>) -> Pairs {
     let mut all = Pairs::new();
-    for throughput in of(outcome, Metric::FlowThroughput).iter().take(MAX_FLOWS) {
+    for throughput in series_of(outcome, Metric::FlowThroughput).iter().take(MAX_FLOWS) {
         let flow = &throughput.subject;
-        let subjects = [flow.clone()].into_iter().chain(Direction::BOTH.map(|direction| direction.of(flow)));
+        let subjects =
+            [flow.clone()].into_iter().chain(FlowDirection::BOTH.map(|direction| direction.subject(flow)));
         let subjects: Vec<String> = subjects.collect();
         for metric in CORRELATED {
-            for series in of(outcome, metric).iter().filter(|series| subjects.contains(&series.subject)) {
+            for series in
+                series_of(outcome, metric).iter().filter(|series| subjects.contains(&series.subject))
+            {
                 let values = series.values.iter().zip(&throughput.values);
                 let values = values.take(bins.end).skip(bins.start).map(|(x, y)| (*x, *y));
                 all.insert((series.subject.clone(), metric), values.collect());

@@ -5,20 +5,20 @@
 
 use netstage_core::measure::{jain, weighted_fairness};
 use netstage_core::traffic::Pattern;
-use netstage_scenario::outcome::{Metric, Outcome, Series};
+use netstage_scenario::outcome::{Metric, RunOutcome, Series};
 use netstage_scenario::plan::{Hop, Plan};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 /// Flow other than background.
-struct Member<'a> {
+struct MeasuredFlow<'a> {
     vpn: Option<usize>,
     active: Range<usize>,
     throughput: &'a [f64],
 }
 
 /// Adds the derived series and sorts all series by metric.
-pub fn derive(plan: &Plan, outcome: &mut Outcome) {
+pub fn derive(plan: &Plan, outcome: &mut RunOutcome) {
     let mut derived = Vec::new();
     let members = members(plan, outcome);
     if !plan.vpns.is_empty() {
@@ -38,7 +38,12 @@ pub fn is_whole_span(metric: Metric) -> bool {
 }
 
 /// Returns the values of a whole-span metric over `bins`, by subject.
-pub fn whole_span(plan: &Plan, outcome: &Outcome, metric: Metric, bins: &Range<usize>) -> Vec<(String, f64)> {
+pub fn whole_span(
+    plan: &Plan,
+    outcome: &RunOutcome,
+    metric: Metric,
+    bins: &Range<usize>,
+) -> Vec<(String, f64)> {
     let members = members(plan, outcome);
     let means = |vpn: Option<usize>| -> Vec<f64> {
         let counted = members.iter().filter(|m| m.vpn.is_some() && (vpn.is_none() || m.vpn == vpn));
@@ -62,7 +67,7 @@ pub fn whole_span(plan: &Plan, outcome: &Outcome, metric: Metric, bins: &Range<u
 }
 
 /// Returns the tests' findings of a metric, by subject.
-fn findings(outcome: &Outcome, metric: Metric) -> Vec<(String, f64)> {
+fn findings(outcome: &RunOutcome, metric: Metric) -> Vec<(String, f64)> {
     let name = metric.info().name;
     let found = outcome.tests.iter().flat_map(|test| &test.findings).filter(|f| f.metric == name);
     found.map(|finding| (finding.subject.clone(), finding.value)).collect()
@@ -76,8 +81,8 @@ pub fn measured(plan: &Plan, bins: usize) -> Range<usize> {
     first.min(bins.saturating_sub(1))..bins
 }
 
-fn members<'a>(plan: &Plan, outcome: &'a Outcome) -> Vec<Member<'a>> {
-    let flows = of(outcome, Metric::FlowThroughput);
+fn members<'a>(plan: &Plan, outcome: &'a RunOutcome) -> Vec<MeasuredFlow<'a>> {
+    let flows = series_of(outcome, Metric::FlowThroughput);
     let by_name: HashMap<&str, &Series> = flows.iter().map(|s| (s.subject.as_str(), s)).collect();
     let interval = outcome.interval.0.max(1);
     let mut members = Vec::new();
@@ -90,7 +95,7 @@ fn members<'a>(plan: &Plan, outcome: &'a Outcome) -> Vec<Member<'a>> {
             if let Some(&Pattern::Bulk { size: Some(size) }) = group.traffic.pattern() {
                 end = end.min(bulk_end(&series.values, size, outcome.interval.as_secs_f64()));
             }
-            members.push(Member { vpn: group.vpn, active: first..end, throughput: &series.values });
+            members.push(MeasuredFlow { vpn: group.vpn, active: first..end, throughput: &series.values });
         }
     }
     members
@@ -109,14 +114,14 @@ fn bulk_end(throughput: &[f64], size: u64, seconds: f64) -> usize {
 }
 
 /// Returns the series of one metric, which are adjacent.
-pub fn of(outcome: &Outcome, metric: Metric) -> &[Series] {
+pub fn series_of(outcome: &RunOutcome, metric: Metric) -> &[Series] {
     let start = outcome.series.partition_point(|s| s.metric < metric);
     let end = outcome.series.partition_point(|s| s.metric <= metric);
     &outcome.series[start..end]
 }
 
-fn inter_vpn(plan: &Plan, outcome: &Outcome, members: &[Member]) -> Option<Series> {
-    let vpns = of(outcome, Metric::VpnThroughput);
+fn inter_vpn(plan: &Plan, outcome: &RunOutcome, members: &[MeasuredFlow]) -> Option<Series> {
+    let vpns = series_of(outcome, Metric::VpnThroughput);
     let mut shares = Vec::new();
     for (index, vpn) in plan.vpns.iter().enumerate() {
         let series = vpns.iter().find(|s| s.subject == vpn.name)?;
@@ -133,15 +138,15 @@ fn inter_vpn(plan: &Plan, outcome: &Outcome, members: &[Member]) -> Option<Serie
     Some(Series { metric: Metric::FairnessInterVpn, subject: String::new(), values })
 }
 
-fn intra_vpn(plan: &Plan, bins: usize, members: &[Member]) -> Vec<Series> {
-    let index = |metric, subject: &str, chosen: &[&Member]| {
+fn intra_vpn(plan: &Plan, bins: usize, members: &[MeasuredFlow]) -> Vec<Series> {
+    let index = |metric, subject: &str, chosen: &[&MeasuredFlow]| {
         let rates = |bin: usize| -> Vec<f64> {
             chosen.iter().filter(|m| m.active.contains(&bin)).map(|m| m.throughput[bin]).collect()
         };
         let values = (0..bins).map(|bin| jain(&rates(bin))).collect();
         Series { metric, subject: subject.to_owned(), values }
     };
-    let mut by_vpn: Vec<Vec<&Member>> = vec![Vec::new(); plan.vpns.len()];
+    let mut by_vpn: Vec<Vec<&MeasuredFlow>> = vec![Vec::new(); plan.vpns.len()];
     for member in members {
         if let Some(vpn) = member.vpn {
             by_vpn[vpn].push(member);
@@ -176,12 +181,12 @@ fn bottlenecks(plan: &Plan) -> Vec<Hop> {
     found
 }
 
-fn utilization(plan: &Plan, outcome: &Outcome) -> Vec<Series> {
+fn utilization(plan: &Plan, outcome: &RunOutcome) -> Vec<Series> {
     let series = |hop: Hop| {
         let subject = plan.hop_name(hop);
         let throughput = outcome.get(Metric::LinkThroughput, &subject)?;
         let background = outcome.get(Metric::LinkBackground, &subject);
-        let busy = outcome.get(Metric::LinkUtilisation, &subject);
+        let busy = outcome.get(Metric::LinkUtilization, &subject);
         let started = measured(plan, outcome.bins);
         let value = |bin: usize| {
             let total = throughput.values[bin];
@@ -198,13 +203,13 @@ fn utilization(plan: &Plan, outcome: &Outcome) -> Vec<Series> {
             }
         };
         let values = (0..outcome.bins).map(value).collect();
-        Some(Series { metric: Metric::LinkUtilisationNet, subject, values })
+        Some(Series { metric: Metric::LinkUtilizationNet, subject, values })
     };
     bottlenecks(plan).into_iter().filter_map(series).collect()
 }
 
 /// Returns the mean rate of a link direction over a bin, according to its schedule.
-fn rate(plan: &Plan, hop: Hop, bin: usize, outcome: &Outcome) -> f64 {
+fn rate(plan: &Plan, hop: Hop, bin: usize, outcome: &RunOutcome) -> f64 {
     let config = plan.hop(hop);
     let (from, to) = (bin as u64 * outcome.interval.0, (bin as u64 + 1) * outcome.interval.0);
     let (mut now, mut rate, mut up) = (from, config.rate.as_f64(), true);
@@ -224,12 +229,12 @@ fn rate(plan: &Plan, hop: Hop, bin: usize, outcome: &Outcome) -> f64 {
 mod tests {
     use super::*;
     use crate::fixture::{self, at};
-    use netstage_core::link::Change;
+    use netstage_core::link::LinkChange;
     use netstage_core::quantity::BitRate;
 
     /// Returns the fixture's plan with constant rates: 1 and 1 Mbit/s in VPN a from 1 s on, 3 and 1 Mbit/s in VPN b
     /// from 2 s on, and 2 Mbit/s of background.
-    fn derived() -> (Plan, Outcome) {
+    fn derived() -> (Plan, RunOutcome) {
         let plan = fixture::plan();
         let mut outcome = fixture::outcome(&plan, 1);
         let rates = [
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn values(outcome: &Outcome, metric: Metric, subject: &str, expected: [f64; 4]) {
+    fn values(outcome: &RunOutcome, metric: Metric, subject: &str, expected: [f64; 4]) {
         let got = &outcome.get(metric, subject).unwrap().values[..4];
         let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12 || (a.is_nan() && b.is_nan());
         assert!(got.iter().zip(&expected).all(close), "{metric:?}: {got:?}");
@@ -280,8 +285,8 @@ mod tests {
     fn net_utilization_matches_manual_calculation() {
         let (_, outcome) = derived();
         // 2 of 8 Mbit/s, then 6 of 8.
-        values(&outcome, Metric::LinkUtilisationNet, "core.forward", [f64::NAN, 0.25, 0.75, 0.75]);
-        assert_eq!(of(&outcome, Metric::LinkUtilisationNet).len(), 1);
+        values(&outcome, Metric::LinkUtilizationNet, "core.forward", [f64::NAN, 0.25, 0.75, 0.75]);
+        assert_eq!(series_of(&outcome, Metric::LinkUtilizationNet).len(), 1);
     }
 
     #[test]
@@ -333,7 +338,7 @@ mod tests {
     fn link_rate_follows_the_schedule() {
         let (mut plan, outcome) = derived();
         let core = Hop { link: 1, direction: 0 };
-        let change = |rate, up| Change { rate, up, ..Change::default() };
+        let change = |rate, up| LinkChange { rate, up, ..LinkChange::default() };
         plan.links[1].directions[0].schedule = vec![
             (netstage_core::time::Instant(2_500_000_000), change(Some(BitRate(2_000_000)), None)),
             (at(4), change(None, Some(false))),

@@ -1,28 +1,28 @@
 //! Distributions and loads of a cell. Histograms are summed over its runs, loads are averaged.
 
-use crate::flow_parts;
+use crate::flow_aggregates;
 use crate::select::matches;
 use netstage_core::measure::Histogram;
-use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome};
+use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::record::{DistributionEntry, LoadEntry};
 use std::collections::BTreeMap;
 
 /// Collector of the distributions and loads of one cell's runs.
-pub struct Collector {
+pub struct DistributionCollector {
     /// Flow group of each flow, separately for each receiver.
     groups: BTreeMap<String, String>,
-    histograms: BTreeMap<Key, Histogram>,
+    histograms: BTreeMap<DistributionKey, Histogram>,
     /// Loads, each with the requested and achieved value of each run.
-    loads: Vec<(Load, Vec<(f64, f64)>)>,
+    loads: Vec<(AchievedLoad, Vec<(f64, f64)>)>,
 }
 
 /// Metric, group, and the subject preceded by its length, so that `bulk[9]` sorts before `bulk[10]`.
-type Key = (Metric, String, usize, String);
+type DistributionKey = (Metric, String, usize, String);
 
 /// Distributions and loads of a cell.
 #[derive(Default)]
-pub struct Collected {
+pub struct CellDistributions {
     /// Distributions of individual flows, sorted by metric and subject.
     pub subjects: Vec<Distribution>,
     /// Distributions of flow groups: metric, group and histogram.
@@ -31,7 +31,7 @@ pub struct Collected {
     pub loads: Vec<LoadEntry>,
 }
 
-impl Collected {
+impl CellDistributions {
     /// Returns the distributions of a metric whose flow group matches a pattern or, if none does, those of matching
     /// flows.
     pub fn chosen(&self, metric: Metric, pattern: &str) -> Vec<(String, Histogram)> {
@@ -50,15 +50,16 @@ impl Collected {
     }
 }
 
-impl Collector {
+impl DistributionCollector {
     /// Creates an empty collector.
-    pub fn new(plan: &Plan) -> Collector {
-        let groups = flow_parts(plan).map(|(subject, part)| (subject, part.narrow().to_owned())).collect();
-        Collector { groups, histograms: BTreeMap::new(), loads: Vec::new() }
+    pub fn new(plan: &Plan) -> DistributionCollector {
+        let groups =
+            flow_aggregates(plan).map(|(subject, part)| (subject, part.narrowest().to_owned())).collect();
+        DistributionCollector { groups, histograms: BTreeMap::new(), loads: Vec::new() }
     }
 
     /// Adds a run.
-    pub fn add(&mut self, outcome: &Outcome) {
+    pub fn add(&mut self, outcome: &RunOutcome) {
         for taken in &outcome.distributions {
             let subject = &taken.subject;
             let group = self.groups.get(subject).unwrap_or(subject).clone();
@@ -66,7 +67,7 @@ impl Collector {
             self.histograms.entry(key).or_default().add(&taken.buckets);
         }
         for load in &outcome.loads {
-            let is_same = |(other, _): &(Load, _)| {
+            let is_same = |(other, _): &(AchievedLoad, _)| {
                 (&other.subject, &other.quantity, &other.unit) == (&load.subject, &load.quantity, &load.unit)
             };
             let index = self.loads.iter().position(is_same).unwrap_or_else(|| {
@@ -78,7 +79,7 @@ impl Collector {
     }
 
     /// Returns the sums of the histograms and the means of the loads.
-    pub fn finish(self) -> Collected {
+    pub fn finish(self) -> CellDistributions {
         let mut groups: Vec<(Metric, String, Histogram)> = Vec::new();
         let mut subjects = Vec::new();
         for ((metric, group, _, subject), histogram) in self.histograms {
@@ -93,17 +94,17 @@ impl Collector {
             subjects.push(Distribution { metric, subject, buckets });
         }
         let loads = self.loads.into_iter().filter_map(|(load, runs)| averaged(load, &runs)).collect();
-        Collected { subjects, groups, loads }
+        CellDistributions { subjects, groups, loads }
     }
 }
 
 /// Returns the mean of a load over its runs, or `None` if a value is missing.
-fn averaged(load: Load, runs: &[(f64, f64)]) -> Option<LoadEntry> {
+fn averaged(load: AchievedLoad, runs: &[(f64, f64)]) -> Option<LoadEntry> {
     let mean = |values: fn(&(f64, f64)) -> f64| runs.iter().map(values).sum::<f64>() / runs.len() as f64;
     let deviation = |(requested, achieved): &(f64, f64)| (achieved - requested).abs();
     let worst = runs.iter().max_by(|a, b| deviation(a).total_cmp(&deviation(b)))?.1;
     let (asked, achieved) = (mean(|r| r.0), mean(|r| r.1));
-    let Load { subject, quantity, unit, layer, .. } = load;
+    let AchievedLoad { subject, quantity, unit, layer, .. } = load;
     let entry = LoadEntry { subject, quantity, unit, layer, asked, achieved, worst };
     (asked.is_finite() && achieved.is_finite()).then_some(entry)
 }

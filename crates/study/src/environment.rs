@@ -31,17 +31,17 @@ pub struct Environment {
 }
 
 /// Timer of a study.
-pub struct Watch {
+pub struct StudyTimer {
     started: String,
     wall: Instant,
     cpu: f64,
 }
 
-impl Watch {
+impl StudyTimer {
     /// Starts the timer.
-    pub fn start() -> Watch {
+    pub fn start() -> StudyTimer {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        Watch { started: rfc3339(now), wall: Instant::now(), cpu: cpu_seconds() }
+        StudyTimer { started: rfc3339(now), wall: Instant::now(), cpu: cpu_seconds() }
     }
 
     /// Returns the environment with the time since the start.
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_timer_measures_wall_and_cpu_time() {
-        let watch = Watch::start();
+        let watch = StudyTimer::start();
         let mut x = 1u64;
         while watch.wall.elapsed().as_millis() < 60 {
             x = std::hint::black_box(x.wrapping_mul(3));

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 /// Error of a study.
 #[derive(Debug)]
-pub enum Error {
+pub enum StudyError {
     /// Output folder that holds a finished study or other files. It is unchanged.
     Occupied {
         /// Output folder.
         folder: PathBuf,
         /// Contents, as a predicate: "holds other files".
-        holds: String,
+        contents: String,
     },
     /// Output folder locked by another process.
     InUse {
@@ -40,7 +40,7 @@ pub enum Error {
     /// Failed read or write. Finished runs are kept.
     Io {
         /// Failed operation: "write", "read", …
-        doing: &'static str,
+        operation: &'static str,
         /// File or folder.
         path: PathBuf,
         /// Cause.
@@ -57,39 +57,41 @@ pub enum Error {
     },
 }
 
-impl Error {
-    pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+impl StudyError {
+    pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StudyError {
         let path = path.to_owned();
-        move |source| Error::Io { doing, path, source }
+        move |source| StudyError::Io { operation: doing, path, source }
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for StudyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Occupied { folder, holds } => {
+            StudyError::Occupied { folder, contents: holds } => {
                 write!(f, "{} {holds}; it was not changed", folder.display())
             }
-            Error::InUse { folder } => write!(f, "another netstage is writing to {}", folder.display()),
-            Error::Run { cell, seed, message } if cell.is_empty() => {
+            StudyError::InUse { folder } => write!(f, "another netstage is writing to {}", folder.display()),
+            StudyError::Run { cell, seed, message } if cell.is_empty() => {
                 write!(f, "the run with seed {seed} failed: {message}")
             }
-            Error::Run { cell, seed, message } => {
+            StudyError::Run { cell, seed, message } => {
                 write!(f, "the run of {cell} with seed {seed} failed: {message}")
             }
-            Error::Unsupported(message) | Error::Missing { message, .. } => f.write_str(message),
-            Error::Io { doing, path, source } => write!(f, "cannot {doing} {}: {source}", path.display()),
-            Error::Interrupted { folder, done, total } => {
+            StudyError::Unsupported(message) | StudyError::Missing { message, .. } => f.write_str(message),
+            StudyError::Io { operation: doing, path, source } => {
+                write!(f, "cannot {doing} {}: {source}", path.display())
+            }
+            StudyError::Interrupted { folder, done, total } => {
                 write!(f, "interrupted: {done} of {total} runs are kept in {}", folder.display())
             }
         }
     }
 }
 
-impl std::error::Error for Error {
+impl std::error::Error for StudyError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Io { source, .. } => Some(source),
+            StudyError::Io { source, .. } => Some(source),
             _ => None,
         }
     }
@@ -118,7 +120,7 @@ pub enum OpenError {
         /// File.
         path: PathBuf,
         /// Reason.
-        why: String,
+        reason: String,
     },
 }
 
@@ -131,7 +133,7 @@ impl fmt::Display for OpenError {
                 "{} is unfinished: {done} of {total} runs are done; repeat the same `netstage run` to resume it",
                 folder.display()
             ),
-            OpenError::Unreadable { path, why } => write!(f, "{}: {why}", path.display()),
+            OpenError::Unreadable { path, reason: why } => write!(f, "{}: {why}", path.display()),
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Type of chart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum FigureKind {
     /// Lines over numbers.
     #[default]
     Line,
@@ -19,7 +19,7 @@ pub enum Kind {
 /// Scale of an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Scale {
+pub enum AxisScale {
     /// Linear.
     #[default]
     Linear,
@@ -39,7 +39,7 @@ pub struct Axis {
     pub unit: String,
     /// Scale.
     #[serde(default)]
-    pub scale: Scale,
+    pub scale: AxisScale,
     /// Lower bound; `None`: from the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
@@ -50,7 +50,7 @@ pub struct Axis {
 
 /// Line, or the bars of one color.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Series {
+pub struct FigureSeries {
     /// Name in the legend.
     pub name: String,
     /// Positions of the points, ascending; `None`: the figure's `shared_x`.
@@ -75,7 +75,7 @@ pub struct Series {
     pub group: String,
 }
 
-impl Series {
+impl FigureSeries {
     /// Multiplies the positions by `x` and the values by `y`, to convert units.
     pub fn scale(&mut self, x: f64, y: f64) {
         self.x.iter_mut().flatten().for_each(|value| *value = rounded(*value * x));
@@ -108,14 +108,14 @@ pub struct Figure {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub claim: String,
     /// Type of chart.
-    pub kind: Kind,
+    pub kind: FigureKind,
     /// Horizontal axis.
     pub x: Axis,
     /// Vertical axis.
     pub y: Axis,
     /// Lines or bars.
     #[serde(default)]
-    pub series: Vec<Series>,
+    pub series: Vec<FigureSeries>,
     /// Positions of the points, if all lines share them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_x: Option<Vec<f64>>,
@@ -138,7 +138,7 @@ pub struct Figure {
 
 impl Figure {
     /// Returns the positions of a line's points.
-    pub fn x_of<'a>(&'a self, series: &'a Series) -> &'a [f64] {
+    pub fn x_values<'a>(&'a self, series: &'a FigureSeries) -> &'a [f64] {
         series.x.as_deref().or(self.shared_x.as_deref()).unwrap_or(&[])
     }
 }

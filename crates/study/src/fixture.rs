@@ -1,16 +1,17 @@
 //! Small scenario for tests, with a runner that generates random outcomes.
 
-use crate::{Options, Stopped};
-use netstage_core::edge::Settings;
+use crate::{RunFailure, StudyOptions};
+use netstage_core::edge::VpnFlowSettings;
 use netstage_core::quantity::{BitRate, Capacity};
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::{link, tcp, traffic};
-pub use netstage_harness::Folder as Scratch;
-use netstage_scenario::expect::{Against, Bound, Expectation, Plot, Selection, Statistic};
-use netstage_scenario::outcome::{Attendant, Metric, Outcome, Series, Totals};
+pub use netstage_harness::TemporaryFolder as Scratch;
+use netstage_scenario::expect::{Bound, Expectation, Plot, PlotAxis, Selection, Statistic};
+use netstage_scenario::outcome::{Metric, RunObserver, RunOutcome, RunTotals, Series};
 use netstage_scenario::plan::{
-    Datagrams, Family, FlowGroup, Hop, Link, Measure, Node, NodeKind, Plan, Transport, Vpn,
+    DatagramOptions, FlowGroup, FlowTransport, Hop, IpVersion, LinkPlan, MeasureConfig, NodeKind, NodePlan,
+    Plan, VpnPlan,
 };
 use netstage_scenario::{Cell, Scenario};
 use std::path::Path;
@@ -20,16 +21,16 @@ pub fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-fn direction(rate: u64) -> link::Config {
-    link::Config::plain(BitRate(rate), Duration::from_millis(10), Capacity::Packets(50))
+fn direction(rate: u64) -> link::LinkDirectionConfig {
+    link::LinkDirectionConfig::plain(BitRate(rate), Duration::from_millis(10), Capacity::Packets(50))
 }
 
-fn tcp_config() -> tcp::Config {
-    tcp::Config {
+fn tcp_config() -> tcp::TcpConfig {
+    tcp::TcpConfig {
         window: 65_536,
         initial_window: 2,
         delayed_ack: Duration::from_millis(100),
-        ..tcp::Config::default()
+        ..tcp::TcpConfig::default()
     }
 }
 
@@ -40,9 +41,9 @@ fn group(name: &str, vpn: Option<usize>, count: usize, start: u64) -> FlowGroup 
         from: 0,
         to: 3,
         vpn,
-        transport: if vpn.is_some() { Transport::Tcp(tcp_config()) } else { Transport::Udp },
-        family: Family::V4,
-        datagrams: Datagrams::default(),
+        transport: if vpn.is_some() { FlowTransport::Tcp(tcp_config()) } else { FlowTransport::Udp },
+        family: IpVersion::V4,
+        datagrams: DatagramOptions::default(),
         branches: Vec::new(),
         program: None,
         traffic: traffic::Pattern::Bulk { size: None }.into(),
@@ -59,23 +60,28 @@ fn group(name: &str, vpn: Option<usize>, count: usize, start: u64) -> FlowGroup 
 /// Returns a plan of the network h – pe1 – pe2 – r with a core of 10 Mbit/s, VPNs a and b with weights 1 and 2, and
 /// two flows in each, which start at 1 s and 2 s. Background traffic runs from the start. Ten bins of 1 s.
 pub fn plan() -> Plan {
-    let node =
-        |name: &str, kind| Node { name: name.into(), kind, device: None, arp_timeout: None, place: None };
-    let link = |name: &str, a, b, rate| Link {
+    let node = |name: &str, kind| NodePlan {
+        name: name.into(),
+        kind,
+        device: None,
+        arp_timeout: None,
+        placement: None,
+    };
+    let link = |name: &str, a, b, rate| LinkPlan {
         name: name.into(),
         ends: [a, b],
         kind: Default::default(),
         directions: [direction(rate), direction(rate)],
     };
-    let vpn = |name: &str, weight| Vpn {
+    let vpn = |name: &str, weight| VpnPlan {
         name: name.into(),
-        settings: Settings { weight, ..Settings::default() },
+        settings: VpnFlowSettings { weight, ..VpnFlowSettings::default() },
         ingress: 1,
         egress: 2,
         encapsulation: Default::default(),
         path: vec![Hop { link: 1, direction: 0 }],
         reverse: vec![Hop { link: 1, direction: 1 }],
-        back: None,
+        opposite: None,
     };
     let fast = 1_000_000_000;
     Plan {
@@ -93,7 +99,7 @@ pub fn plan() -> Plan {
         tests: Vec::new(),
         tunnels: Vec::new(),
         routing: None,
-        measure: Measure {
+        measure: MeasureConfig {
             interval: Duration::from_secs(1),
             flow_detail: false,
             tcp_events: false,
@@ -129,7 +135,7 @@ pub fn scenario() -> Scenario {
         range: (None, None),
     };
     let over = (at(2), at(10));
-    let swept = |rows: Option<&str>| Against::Swept {
+    let swept = |rows: Option<&str>| PlotAxis::Swept {
         path: "flow.bulka.x".into(),
         rows: rows.map(str::to_owned),
         over,
@@ -147,10 +153,10 @@ pub fn scenario() -> Scenario {
             claim: "It is fair.".into(),
         }],
         plots: vec![
-            plot("time", "vpn.throughput", Against::Time),
+            plot("time", "vpn.throughput", PlotAxis::Time),
             plot("swept", "vpn.throughput", swept(None)),
             plot("map", "fairness.inter_vpn", swept(Some("variant"))),
-            plot("bars", "fairness.intra_vpn.per_vpn.whole_run", Against::Subject { over }),
+            plot("bars", "fairness.intra_vpn.per_vpn.whole_run", PlotAxis::Subject { over }),
         ],
         text: "# the scenario".into(),
         warnings: vec!["made up".into()],
@@ -159,10 +165,10 @@ pub fn scenario() -> Scenario {
 }
 
 /// Returns an outcome with random throughput, derived from the seed.
-pub fn outcome(plan: &Plan, seed: u64) -> Outcome {
+pub fn outcome(plan: &Plan, seed: u64) -> RunOutcome {
     let bins = (plan.duration.0 / plan.measure.interval.0) as usize;
     let mut series = Vec::new();
-    let mut stream = Stream::new(seed, "fixture");
+    let mut stream = RandomStream::new(seed, "fixture");
     let mut push = |metric, subject: String, values| series.push(Series { metric, subject, values });
     let mut vpns = vec![vec![0.0; bins]; plan.vpns.len()];
     let mut total = vec![0.0; bins];
@@ -191,7 +197,7 @@ pub fn outcome(plan: &Plan, seed: u64) -> Outcome {
     loss[bins - 1] = 0.25;
     push(Metric::VpnLoss, "a".into(), loss);
     series.sort_by_key(|s| s.metric);
-    let totals = Totals {
+    let totals = RunTotals {
         events: seed,
         sent: 100,
         delivered_data: 60,
@@ -201,15 +207,15 @@ pub fn outcome(plan: &Plan, seed: u64) -> Outcome {
         packet_hops: 300,
     };
     let warnings = if seed == 7 { vec!["seven".into()] } else { Vec::new() };
-    Outcome { interval: plan.measure.interval, bins, series, totals, warnings, ..Outcome::default() }
+    RunOutcome { interval: plan.measure.interval, bins, series, totals, warnings, ..RunOutcome::default() }
 }
 
 /// Runner that generates outcomes.
-pub fn runner(plan: &Plan, seed: u64, _: &dyn Attendant) -> Result<Outcome, Stopped> {
+pub fn runner(plan: &Plan, seed: u64, _: &dyn RunObserver) -> Result<RunOutcome, RunFailure> {
     Ok(outcome(plan, seed))
 }
 
 /// Returns the options of a study that writes to `out`.
-pub fn options(out: &Path, jobs: usize) -> Options {
-    Options { out: out.to_owned(), jobs, retries: 0, stage: "sim".into(), tool: "netstage test".into() }
+pub fn options(out: &Path, jobs: usize) -> StudyOptions {
+    StudyOptions { out: out.to_owned(), jobs, retries: 0, stage: "sim".into(), tool: "netstage test".into() }
 }

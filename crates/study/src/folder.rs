@@ -3,7 +3,7 @@
 //! A file is written under a temporary name, then renamed. The name of a run's file contains the checksum of its
 //! bytes, so that a damaged file is never used as a result.
 
-use crate::{Error, checksum};
+use crate::{StudyError, checksum};
 use bytes::Bytes;
 use netstage_scenario::Scenario;
 use netstage_scenario::record::{MAJOR, MINOR};
@@ -87,24 +87,24 @@ pub fn folders(base: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Output folder, locked by this process.
-pub struct Folder {
+pub struct StudyFolder {
     path: PathBuf,
     _lock: File,
 }
 
-impl Folder {
+impl StudyFolder {
     /// Opens and locks the folder of a study. It must be new, be empty, or hold the same study unfinished, or another
     /// study without finished runs.
-    pub fn take(path: &Path, manifest: &Manifest) -> Result<Folder, Error> {
-        let occupied = |holds: String| Error::Occupied { folder: path.to_owned(), holds };
-        fs::create_dir_all(path).map_err(Error::io("create", path))?;
-        let lock = File::open(path).map_err(Error::io("open", path))?;
+    pub fn open(path: &Path, manifest: &Manifest) -> Result<StudyFolder, StudyError> {
+        let occupied = |holds: String| StudyError::Occupied { folder: path.to_owned(), contents: holds };
+        fs::create_dir_all(path).map_err(StudyError::io("create", path))?;
+        let lock = File::open(path).map_err(StudyError::io("open", path))?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Error::InUse { folder: path.to_owned() }),
-            Err(TryLockError::Error(source)) => return Err(Error::io("lock", path)(source)),
+            Err(TryLockError::WouldBlock) => return Err(StudyError::InUse { folder: path.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(StudyError::io("lock", path)(source)),
         }
-        let folder = Folder { path: path.to_owned(), _lock: lock };
+        let folder = StudyFolder { path: path.to_owned(), _lock: lock };
         if folder.file(RECORD).exists() {
             let same =
                 regular::read_to_string(&folder.file(RECORD)).is_ok_and(|text| text.contains(&manifest.plan));
@@ -126,7 +126,7 @@ impl Folder {
                 return Err(occupied(contents));
             }
         } else {
-            let mut others = fs::read_dir(path).map_err(Error::io("read", path))?.filter_map(Result::ok);
+            let mut others = fs::read_dir(path).map_err(StudyError::io("read", path))?.filter_map(Result::ok);
             // A kill during the write of the manifest leaves a partial file.
             if others.any(|entry| entry.file_name() != partial(PLAN).as_str()) {
                 return Err(occupied("holds other files".into()));
@@ -143,7 +143,11 @@ impl Folder {
     }
 
     /// Writes a file under a temporary name, then renames it.
-    pub fn write(&self, name: &str, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Error> {
+    pub fn write(
+        &self,
+        name: &str,
+        fill: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> Result<(), StudyError> {
         let temporary = self.file(&partial(name));
         let path = self.file(name);
         let write = || {
@@ -158,11 +162,11 @@ impl Folder {
             // The partial file only uses space.
             let _ = fs::remove_file(&temporary);
         }
-        written.map_err(Error::io("write", &path))
+        written.map_err(StudyError::io("write", &path))
     }
 
     /// Saves the file of a finished run.
-    pub fn keep_run(&self, cell: usize, seed: u64, bytes: &[u8]) -> Result<(), Error> {
+    pub fn save_run(&self, cell: usize, seed: u64, bytes: &[u8]) -> Result<(), StudyError> {
         let runs = self.file(RUNS);
         let temporary = runs.join(partial(&format!("{cell}-{seed}.parquet")));
         let path = runs.join(format!("{cell}-{seed}.{:016x}.parquet", checksum(bytes)));
@@ -170,31 +174,31 @@ impl Folder {
         if written.is_err() {
             let _ = fs::remove_file(&temporary);
         }
-        written.map_err(Error::io("write", &path))
+        written.map_err(StudyError::io("write", &path))
     }
 
     /// Returns the files of the finished runs and removes all others.
-    pub fn finished_runs(&self) -> Result<BTreeMap<(usize, u64), PathBuf>, Error> {
+    pub fn finished_runs(&self) -> Result<BTreeMap<(usize, u64), PathBuf>, StudyError> {
         let runs = self.file(RUNS);
-        fs::create_dir_all(&runs).map_err(Error::io("create", &runs))?;
+        fs::create_dir_all(&runs).map_err(StudyError::io("create", &runs))?;
         let mut finished = BTreeMap::new();
-        for entry in fs::read_dir(&runs).map_err(Error::io("read", &runs))? {
-            let path = entry.map_err(Error::io("read", &runs))?.path();
+        for entry in fs::read_dir(&runs).map_err(StudyError::io("read", &runs))? {
+            let path = entry.map_err(StudyError::io("read", &runs))?.path();
             match run_of(&path).filter(|_| read_checked(&path).is_ok()) {
                 Some(run) => drop(finished.insert(run, path)),
-                None => fs::remove_file(&path).map_err(Error::io("remove", &path))?,
+                None => fs::remove_file(&path).map_err(StudyError::io("remove", &path))?,
             }
         }
         Ok(finished)
     }
 
     /// Removes the files that only an unfinished study needs.
-    pub fn tidy(&self) -> Result<(), Error> {
+    pub fn remove_temporary_files(&self) -> Result<(), StudyError> {
         let (runs, plan) = (self.file(RUNS), self.file(PLAN));
         if runs.exists() {
-            fs::remove_dir_all(&runs).map_err(Error::io("remove", &runs))?;
+            fs::remove_dir_all(&runs).map_err(StudyError::io("remove", &runs))?;
         }
-        fs::remove_file(&plan).map_err(Error::io("remove", &plan))
+        fs::remove_file(&plan).map_err(StudyError::io("remove", &plan))
     }
 }
 

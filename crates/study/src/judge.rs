@@ -5,7 +5,7 @@ use crate::select::{cell_matches, metric, select};
 use crate::statistics::estimate;
 use netstage_scenario::Cell;
 use netstage_scenario::expect::{Bound, Expectation, Statistic};
-use netstage_scenario::outcome::{Metric, Outcome};
+use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::record::{Estimate, ExpectationCell, ExpectationEntry};
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Adds a run of a cell.
-    pub fn add(&mut self, cell: usize, outcome: &Outcome) {
+    pub fn add(&mut self, cell: usize, outcome: &RunOutcome) {
         for (expectation, values) in self.expectations.iter().zip(&mut self.values) {
             let value = select(&self.cells[cell].plan, outcome, &expectation.select);
             values.entry(cell).or_default().push(value);

@@ -52,12 +52,12 @@ pub mod table;
 pub mod tuned;
 
 pub use environment::Environment;
-pub use error::{Error, OpenError};
+pub use error::{OpenError, StudyError};
 pub use folder::folders;
-pub use netstage_scenario::outcome::Stopped;
-pub use open::{RECORD_FILES, Record, SERIES};
-pub use perform::{Performer, Run, Runner};
-pub use run::{Observer, Options, Progress, run};
+pub use netstage_scenario::outcome::RunFailure;
+pub use open::{RECORD_FILES, SERIES, StoredRecord};
+pub use perform::{Performer, PlanRunner, RunId};
+pub use run::{Observer, StudyOptions, StudyProgress, run};
 pub use study::{Study, identity};
 
 use netstage_scenario::plan::Plan;
@@ -69,22 +69,22 @@ pub const TOOL: &str = concat!("netstage ", env!("CARGO_PKG_VERSION"));
 
 /// Aggregates that include a flow's subject.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct FlowAggregates {
     /// Flow group: `tv` for `tv[2]` and `tv[2]@kitchen`.
     pub group: String,
     /// Flow group at one of several receivers: `tv@kitchen`.
     pub receiver: Option<String>,
 }
 
-impl Part {
+impl FlowAggregates {
     /// Returns the receiver's aggregate, or the group's if the flow has one receiver.
-    pub fn narrow(&self) -> &str {
+    pub fn narrowest(&self) -> &str {
         self.receiver.as_ref().unwrap_or(&self.group)
     }
 }
 
 /// Returns the subjects of all flows of a plan, each with its aggregates.
-pub(crate) fn flow_parts(plan: &Plan) -> impl Iterator<Item = (String, Part)> {
+pub(crate) fn flow_aggregates(plan: &Plan) -> impl Iterator<Item = (String, FlowAggregates)> {
     let members = plan
         .flows
         .iter()
@@ -92,10 +92,10 @@ pub(crate) fn flow_parts(plan: &Plan) -> impl Iterator<Item = (String, Part)> {
         .flat_map(|(index, group)| (0..group.count).map(move |member| (index, member)));
     members.flat_map(move |(index, member)| {
         let group = &plan.flows[index];
-        let whole = Part { group: group.name.clone(), receiver: None };
+        let whole = FlowAggregates { group: group.name.clone(), receiver: None };
         let at_receiver = |(node, subject): (usize, String)| {
             let receiver = Some(format!("{}@{}", group.name, plan.nodes[node].name));
-            (subject, Part { receiver, ..whole.clone() })
+            (subject, FlowAggregates { receiver, ..whole.clone() })
         };
         let further = (!group.branches.is_empty()).then(|| plan.receivers(index, member));
         let further: Vec<_> = further.into_iter().flatten().map(at_receiver).collect();

@@ -1,19 +1,19 @@
 //! Record of observed flows, without a scenario: one cell and one run.
 
-use crate::correlate::of_observed;
-use crate::environment::Watch;
+use crate::correlate::observed_correlations;
+use crate::environment::StudyTimer;
 use crate::figure::Figure;
-use crate::folder::{Folder, Manifest};
+use crate::folder::{Manifest, StudyFolder};
 use crate::open::SERIES;
 use crate::series::{Joiner, encode_run};
 use crate::study::{complete, io_error, written};
-use crate::{Error, Record, checksum};
+use crate::{StoredRecord, StudyError, checksum};
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::finding::{Finding, TestOutcome};
-use netstage_scenario::outcome::{Aggregation, Metric, Outcome, Series};
+use netstage_scenario::outcome::{Aggregation, Metric, RunOutcome, Series};
 use netstage_scenario::record::{
-    CellEntry, Estimate, MAJOR, MINOR, MetricEntry, Record as Data, SummaryEntry, TestEntry, Topology,
-    TotalsEntry,
+    CellEntry, Estimate, MAJOR, MINOR, MetricEntry, NetworkTopology, StudyRecord as Data, SummaryEntry,
+    TestEntry, TotalsEntry,
 };
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Write as _};
@@ -31,7 +31,7 @@ pub struct Observation {
     /// Duration of the observation.
     pub duration: Duration,
     /// Measured values.
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// Results of tests.
     pub tests: Vec<TestOutcome>,
     /// Figures.
@@ -39,16 +39,16 @@ pub struct Observation {
 }
 
 /// Locked folder of a future record, opened before the observation so that its result can be saved.
-pub struct Place {
-    folder: Folder,
+pub struct PendingRecord {
+    folder: StudyFolder,
     manifest: Manifest,
-    watch: Watch,
+    watch: StudyTimer,
 }
 
-impl Place {
+impl PendingRecord {
     /// Opens and locks a new or empty folder.
-    pub fn take(path: &Path, tool: &str, title: &str) -> Result<Place, Error> {
-        let watch = Watch::start();
+    pub fn open(path: &Path, tool: &str, title: &str) -> Result<PendingRecord, StudyError> {
+        let watch = StudyTimer::start();
         let identity = format!("{tool}{title}{:?}", std::time::SystemTime::now());
         let manifest = Manifest {
             schema: format!("{MAJOR}.{MINOR}"),
@@ -60,12 +60,12 @@ impl Place {
             seed: 0,
             repeat: 1,
         };
-        Ok(Place { folder: Folder::take(path, &manifest)?, manifest, watch })
+        Ok(PendingRecord { folder: StudyFolder::open(path, &manifest)?, manifest, watch })
     }
 
     /// Writes the record.
-    pub fn keep(self, observation: Observation) -> Result<Record, Error> {
-        let Place { folder, manifest, watch } = self;
+    pub fn save(self, observation: Observation) -> Result<StoredRecord, StudyError> {
+        let PendingRecord { folder, manifest, watch } = self;
         let Observation { tool, title, description, duration, outcome, tests, figures } = observation;
         let mut rows = 0;
         folder.write(SERIES, |file| {
@@ -81,7 +81,7 @@ impl Place {
             tests.iter().flat_map(|test| &test.findings).map(|finding| finding.metric.as_str());
         let finding_metrics = finding_metrics.filter_map(crate::select::metric);
         let series_metrics = outcome.series.iter().map(|series| series.metric);
-        let correlations = of_observed(&outcome);
+        let correlations = observed_correlations(&outcome);
         let metrics: BTreeSet<Metric> = series_metrics.chain(finding_metrics).collect();
         let found: Vec<SummaryEntry> =
             tests.iter().flat_map(|test| &test.findings).map(finding_summary).collect();
@@ -114,7 +114,7 @@ impl Place {
             correlations,
             cells: vec![cell],
             metrics: metrics.into_iter().map(MetricEntry::from).collect(),
-            topology: Topology::default(),
+            topology: NetworkTopology::default(),
             series,
             distributions: None,
             scenario: String::new(),
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn an_observation_can_be_opened_as_a_record() {
-        let scratch = netstage_harness::Folder::new("observed");
+        let scratch = netstage_harness::TemporaryFolder::new("observed");
         let path = scratch.join("seen");
-        let pending = Place::take(&path, "netstage test", "seen").unwrap();
+        let pending = PendingRecord::open(&path, "netstage test", "seen").unwrap();
         let series =
             |metric, values: [f64; 3]| Series { metric, subject: "a > b".into(), values: values.into() };
-        let outcome = Outcome {
+        let outcome = RunOutcome {
             interval: Duration::from_secs(1),
             bins: 3,
             series: vec![
@@ -170,7 +170,7 @@ mod tests {
                 series(Metric::FlowReductions, [1.0, 0.0, 2.0]),
             ],
             warnings: vec!["seven records were lost".into()],
-            ..Outcome::default()
+            ..RunOutcome::default()
         };
         let observation = Observation {
             tool: "netstage test".into(),
@@ -184,8 +184,8 @@ mod tests {
             }],
             figures: vec![Figure { name: "windows".into(), ..Figure::default() }],
         };
-        pending.keep(observation).unwrap();
-        let record = Record::open(&path).unwrap();
+        pending.save(observation).unwrap();
+        let record = StoredRecord::open(&path).unwrap();
         let mean = |metric| record.data.cells[0].summary(metric, "a > b").unwrap().value.mean;
         assert_eq!((mean("flow.throughput"), mean("flow.reductions")), (Some(2e6), Some(3.0)));
         let found = record.data.cells[0].summary("test.window", "tune").unwrap();
@@ -197,6 +197,6 @@ mod tests {
         assert_eq!(record.figures[0].name, "windows");
         let blocks = record.series().unwrap().next_blocks().unwrap().unwrap();
         assert_eq!(blocks.iter().map(|block| block.values.len()).sum::<usize>(), 5);
-        assert!(Place::take(&path, "netstage test", "seen").is_err());
+        assert!(PendingRecord::open(&path, "netstage test", "seen").is_err());
     }
 }

@@ -5,7 +5,7 @@ use crate::figure::Figure;
 use crate::folder::{Manifest, PLAN, RECORD, count_runs};
 use crate::series::SeriesReader;
 use crate::{OpenError, checksum_of};
-use netstage_scenario::record::{Record as Data, SeriesFile};
+use netstage_scenario::record::{SeriesFile, StudyRecord as Data};
 use netstage_scenario::regular;
 use std::fs;
 use std::io;
@@ -25,7 +25,7 @@ pub const RECORD_FILES: [&str; 5] = [RECORD, SERIES, DISTRIBUTIONS, FIGURES, ENV
 
 /// Record of a finished study.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Record {
+pub struct StoredRecord {
     /// Folder.
     pub folder: PathBuf,
     /// Contents of `record.json`.
@@ -36,15 +36,16 @@ pub struct Record {
     pub environment: Environment,
 }
 
-impl Record {
-    /// Opens a record's folder. Measured values are not loaded; see [`Record::series`].
-    pub fn open(folder: &Path) -> Result<Record, OpenError> {
+impl StoredRecord {
+    /// Opens a record's folder. Measured values are not loaded; see [`StoredRecord::series`].
+    pub fn open(folder: &Path) -> Result<StoredRecord, OpenError> {
         // A path to the file `record.json` is accepted as well.
         let folder = match folder.file_name() {
             Some(name) if name == RECORD => folder.parent().unwrap_or(Path::new("")),
             _ => folder,
         };
-        let unreadable = |path: &Path, why: String| OpenError::Unreadable { path: path.to_owned(), why };
+        let unreadable =
+            |path: &Path, why: String| OpenError::Unreadable { path: path.to_owned(), reason: why };
         let path = folder.join(RECORD);
         if !path.exists() {
             return Err(match Manifest::read(folder) {
@@ -71,7 +72,7 @@ impl Record {
         };
         let environment = regular::read(&folder.join(ENVIRONMENT)).ok();
         let environment = environment.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        Ok(Record { folder: folder.to_owned(), data, figures, environment })
+        Ok(StoredRecord { folder: folder.to_owned(), data, figures, environment })
     }
 
     /// Returns the first missing or damaged file of the record, as far as it is detectable without reading the files
@@ -94,7 +95,7 @@ impl Record {
             SeriesReader::open(&self.folder.join(SERIES)).map_err(|why| (SERIES, why.to_string()))?;
             self.data.distributions.as_ref().map_or(Ok(()), |expected| check_length(DISTRIBUTIONS, expected))
         };
-        let damage = |(file, why)| OpenError::Unreadable { path: self.folder.join(file), why };
+        let damage = |(file, why)| OpenError::Unreadable { path: self.folder.join(file), reason: why };
         check().err().map(damage)
     }
 
@@ -132,5 +133,5 @@ impl Record {
 }
 
 fn unreadable(path: &Path, why: String) -> OpenError {
-    OpenError::Unreadable { path: path.to_owned(), why }
+    OpenError::Unreadable { path: path.to_owned(), reason: why }
 }

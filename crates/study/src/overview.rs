@@ -2,23 +2,23 @@
 
 use crate::format;
 use crate::plot::short;
-use crate::table::{Column, Table};
-use netstage_scenario::record::{CellEntry, ExpectationEntry, Record as Data, SummaryEntry};
+use crate::table::{ReportTable, TableColumn};
+use netstage_scenario::record::{CellEntry, ExpectationEntry, StudyRecord as Data, SummaryEntry};
 
 /// Returns a table with a row per cell: its variant and swept values, fairness and utilization, and the result of each
 /// expectation.
-pub fn overview(data: &Data) -> Table {
-    let mut table = Table { title: "Results".into(), ..Table::default() };
+pub fn overview(data: &Data) -> ReportTable {
+    let mut table = ReportTable { title: "Results".into(), ..ReportTable::default() };
     let variants = data.cells.iter().any(|c| !c.variant.is_empty());
     if variants {
-        table.columns.push(Column::left("variant"));
+        table.columns.push(TableColumn::left("variant"));
     }
     let paths = swept(data);
-    table.columns.extend(paths.iter().map(|path| Column::right(path_name(path, &paths))));
+    table.columns.extend(paths.iter().map(|path| TableColumn::right(path_name(path, &paths))));
     let measures = measures(data);
-    table.columns.extend(measures.iter().map(|m| Column::right(m.name.clone())));
+    table.columns.extend(measures.iter().map(|m| TableColumn::right(m.name.clone())));
     let verdicts = verdict_columns(&data.expectations);
-    table.columns.extend(verdicts.iter().map(|column| Column::right(common_name(column))));
+    table.columns.extend(verdicts.iter().map(|column| TableColumn::right(common_name(column))));
     for (index, cell) in data.cells.iter().enumerate() {
         let mut row = Vec::new();
         row.extend(variants.then(|| cell.variant.clone()));
@@ -102,13 +102,13 @@ fn verdict_text(column: &[&ExpectationEntry], cell: usize) -> String {
 }
 
 /// Column of the overview with a measured value.
-struct Measure {
+struct OverviewColumn {
     name: String,
     value: Box<dyn Fn(&CellEntry) -> String>,
 }
 
-fn measures(data: &Data) -> Vec<Measure> {
-    let summary = |name: &str, metric: &'static str, unit: &'static str| Measure {
+fn measures(data: &Data) -> Vec<OverviewColumn> {
+    let summary = |name: &str, metric: &'static str, unit: &'static str| OverviewColumn {
         name: name.into(),
         value: Box::new(move |cell| {
             cell.summary(metric, "").map_or_else(|| "–".into(), |s| format::estimate(&s.value, unit))
@@ -117,7 +117,7 @@ fn measures(data: &Data) -> Vec<Measure> {
     let mut measures = Vec::new();
     if data.metric("fairness.inter_vpn").is_some() {
         measures.push(summary("F between VPNs", "fairness.inter_vpn", ""));
-        measures.push(Measure {
+        measures.push(OverviewColumn {
             name: "worst bin".into(),
             value: Box::new(|cell| {
                 let min = cell.summary("fairness.inter_vpn", "").and_then(|s| s.min);
@@ -130,7 +130,7 @@ fn measures(data: &Data) -> Vec<Measure> {
         let groups: Vec<&SummaryEntry> = groups.filter(|s| s.metric == "flow.throughput").collect();
         for group in groups.iter().take(4) {
             let subject = group.subject.clone();
-            measures.push(Measure {
+            measures.push(OverviewColumn {
                 name: subject.clone(),
                 value: Box::new(move |cell| {
                     let summary = cell.summary("flow.throughput", &subject);
@@ -140,7 +140,7 @@ fn measures(data: &Data) -> Vec<Measure> {
         }
     }
     if data.metric("link.utilisation.net_of_background").is_some() {
-        measures.push(Measure { name: "utilization".into(), value: Box::new(utilization) });
+        measures.push(OverviewColumn { name: "utilization".into(), value: Box::new(utilization) });
     }
     measures
 }

@@ -1,6 +1,6 @@
 //! Progress of a study's runs and the estimated remaining time.
 
-use crate::Run;
+use crate::RunId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ pub(crate) struct Pace {
     /// Runs to perform.
     pending: usize,
     done: usize,
-    under_way: BTreeMap<Run, UnderWay>,
+    under_way: BTreeMap<RunId, RunProgress>,
 }
 
 /// Run in progress: time and value of its first report, and its latest value.
 #[derive(Debug)]
-struct UnderWay {
+struct RunProgress {
     since: Instant,
     first: f64,
     part: f64,
@@ -31,17 +31,17 @@ impl Pace {
     }
 
     /// Reports the progress of a run, from 0 to 1. A lower value than before indicates a restart.
-    pub(crate) fn reached(&mut self, run: Run, part: f64, now: Instant) {
-        let first = UnderWay { since: now, first: part, part };
+    pub(crate) fn reached(&mut self, run: RunId, part: f64, now: Instant) {
+        let first = RunProgress { since: now, first: part, part };
         let progress = self.under_way.entry(run).or_insert(first);
         match part < progress.part {
-            true => *progress = UnderWay { since: now, first: part, part },
+            true => *progress = RunProgress { since: now, first: part, part },
             false => progress.part = part,
         }
     }
 
     /// Reports a finished run.
-    pub(crate) fn finished(&mut self, run: Run) {
+    pub(crate) fn finished(&mut self, run: RunId) {
         self.under_way.remove(&run);
         self.done += 1;
     }
@@ -52,15 +52,15 @@ impl Pace {
     }
 
     /// Returns the sum of the progress of runs in progress, in runs.
-    pub(crate) fn under_way(&self) -> f64 {
+    pub(crate) fn in_progress(&self) -> f64 {
         self.under_way.values().fold(0.0, |sum, run| sum + run.part)
     }
 
     /// Returns the estimated remaining time. It is based on finished runs, whose time includes setup and cleanup, or
     /// on the runs in progress if none has finished.
-    pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
-        let work = self.done as f64 + self.under_way();
-        let rate_of = |run: &UnderWay| {
+    pub(crate) fn remaining(&self, now: Instant) -> Option<Duration> {
+        let work = self.done as f64 + self.in_progress();
+        let rate_of = |run: &RunProgress| {
             let observed = now.saturating_duration_since(run.since);
             (observed >= MIN_OBSERVATION && run.part > run.first)
                 .then(|| (run.part - run.first) / observed.as_secs_f64())
@@ -88,19 +88,19 @@ mod tests {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let mut pace = Pace::new(start, 1);
-        assert_eq!(pace.left(at(5)), None);
+        assert_eq!(pace.remaining(at(5)), None);
         // The setup takes 5 s, the run 60 s.
         pace.reached((0, 1), 0.0, at(5));
-        assert_eq!(pace.left(at(5)), None);
+        assert_eq!(pace.remaining(at(5)), None);
         pace.reached((0, 1), 0.25, at(20));
-        assert_eq!((seconds(pace.left(at(20))), pace.under_way()), (Some(45), 0.25));
+        assert_eq!((seconds(pace.remaining(at(20))), pace.in_progress()), (Some(45), 0.25));
         // The run is restarted.
         pace.reached((0, 1), 0.0, at(30));
         pace.reached((0, 1), 0.1, at(36));
-        assert_eq!(seconds(pace.left(at(36))), Some(54));
+        assert_eq!(seconds(pace.remaining(at(36))), Some(54));
         pace.finished((0, 1));
-        assert_eq!((pace.left(at(90)), pace.done(), pace.under_way()), (Some(Duration::ZERO), 1, 0.0));
-        assert!(pace.under_way().is_sign_positive(), "-0.0 must not be displayed");
+        assert_eq!((pace.remaining(at(90)), pace.done(), pace.in_progress()), (Some(Duration::ZERO), 1, 0.0));
+        assert!(pace.in_progress().is_sign_positive(), "-0.0 must not be displayed");
     }
 
     #[test]
@@ -112,9 +112,9 @@ mod tests {
             pace.reached((0, seed), 0.0, start);
             pace.reached((0, seed), 0.5, at(10));
         }
-        assert_eq!(seconds(pace.left(at(10))), Some(30));
+        assert_eq!(seconds(pace.remaining(at(10))), Some(30));
         pace.finished((0, 1));
         pace.finished((0, 2));
-        assert_eq!(seconds(pace.left(at(20))), Some(20));
+        assert_eq!(seconds(pace.remaining(at(20))), Some(20));
     }
 }

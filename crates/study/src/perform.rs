@@ -4,34 +4,34 @@
 
 use crate::derive::derive;
 use crate::series::encode_run;
-use crate::{Error, Stopped, trials};
-use netstage_scenario::outcome::{Attendant, Outcome};
+use crate::{RunFailure, StudyError, trials};
+use netstage_scenario::outcome::{RunObserver, RunOutcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::{Cell, Scenario};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// Index of a cell, and a seed.
-pub type Run = (usize, u64);
+pub type RunId = (usize, u64);
 
 /// Function that runs one plan under one seed and reports to an attendant.
-pub type Runner<'a> = dyn Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync + 'a;
+pub type PlanRunner<'a> = dyn Fn(&Plan, u64, &dyn RunObserver) -> Result<RunOutcome, RunFailure> + Sync + 'a;
 
 /// Settings and callbacks of runs.
 pub struct Performer<'a> {
     /// Runs a plan on the stage.
-    pub runner: &'a Runner<'a>,
+    pub runner: &'a PlanRunner<'a>,
     /// Maximum retries of a void run.
     pub retries: u32,
     /// Returns whether to stop.
     pub stop: &'a dyn Fn() -> bool,
     /// Receives the name of each activity when it starts: the flows, or a trial of a test.
-    pub doing: &'a dyn Fn(&str),
+    pub on_activity: &'a dyn Fn(&str),
     /// Receives the progress of a run's flows, from 0 to 1, about ten times a second.
-    pub reached: &'a dyn Fn(Run, f64),
+    pub on_progress: &'a dyn Fn(RunId, f64),
     /// Receives the partial outcome of a run's flows, including derived metrics, about ten times a second, and once
     /// with `true` when the run is complete. After a retry the outcome starts from the beginning.
-    pub so_far: Option<&'a dyn Fn(Run, Outcome, bool)>,
+    pub on_outcome: Option<&'a dyn Fn(RunId, RunOutcome, bool)>,
 }
 
 /// Minimum interval between two reports of one run.
@@ -40,27 +40,29 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 const REPORT_COST_RATIO: u32 = 20;
 
 /// Attendant of the flows of one run.
-struct Attending<'a> {
+struct RunAttendant<'a> {
     performer: &'a Performer<'a>,
     plan: &'a Plan,
-    run: Run,
+    run: RunId,
     /// Times of the next reports of the outcome and of the progress.
     next_outcome: std::cell::Cell<Instant>,
     next_reached: std::cell::Cell<Instant>,
 }
 
-impl Attendant for Attending<'_> {
+impl RunObserver for RunAttendant<'_> {
     fn stop(&self) -> bool {
         (self.performer.stop)()
     }
 
-    fn listens(&self) -> bool {
-        self.performer.so_far.is_some()
+    fn wants_bins(&self) -> bool {
+        self.performer.on_outcome.is_some()
     }
 
-    fn bins_ended(&self, so_far: &mut dyn FnMut() -> Outcome) {
+    fn bins_ended(&self, so_far: &mut dyn FnMut() -> RunOutcome) {
         let began = Instant::now();
-        let Some(report) = self.performer.so_far.filter(|_| began >= self.next_outcome.get()) else { return };
+        let Some(report) = self.performer.on_outcome.filter(|_| began >= self.next_outcome.get()) else {
+            return;
+        };
         let mut outcome = so_far();
         derive(self.plan, &mut outcome);
         report(self.run, outcome, false);
@@ -68,11 +70,11 @@ impl Attendant for Attending<'_> {
         self.next_outcome.set(Instant::now() + pause);
     }
 
-    fn reached(&self, time: netstage_core::time::Instant) {
+    fn progress(&self, time: netstage_core::time::Instant) {
         let now = Instant::now();
         if now >= self.next_reached.get() {
             let part = time.0 as f64 / self.plan.duration.0.max(1) as f64;
-            (self.performer.reached)(self.run, part.min(1.0));
+            (self.performer.on_progress)(self.run, part.min(1.0));
             self.next_reached.set(now + REPORT_INTERVAL);
         }
     }
@@ -81,18 +83,18 @@ impl Attendant for Attending<'_> {
 impl Performer<'_> {
     /// Performs a run and returns the bytes of its file for [`Study::keep`](crate::Study::keep), or `None` if it was
     /// stopped.
-    pub fn perform(&self, scenario: &Scenario, run: Run) -> Result<Option<Vec<u8>>, Error> {
+    pub fn perform(&self, scenario: &Scenario, run: RunId) -> Result<Option<Vec<u8>>, StudyError> {
         let (index, seed) = run;
         let cell = &scenario.cells[index];
-        let failed = |message| Error::Run { cell: label(cell), seed, message };
+        let failed = |message| StudyError::Run { cell: label(cell), seed, message };
         let perform = || self.outcome(&cell.plan, run);
         let mut outcome = match catch_unwind(AssertUnwindSafe(perform)) {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(Stopped::Interrupted)) => return Ok(None),
-            Ok(Err(Stopped::Failed(message))) => return Err(failed(message)),
-            Ok(Err(Stopped::Unsupported(message))) => return Err(Error::Unsupported(message)),
-            Ok(Err(Stopped::Missing { message, remedy })) => {
-                return Err(Error::Missing { message, remedy });
+            Ok(Err(RunFailure::Interrupted)) => return Ok(None),
+            Ok(Err(RunFailure::Failed(message))) => return Err(failed(message)),
+            Ok(Err(RunFailure::Unsupported(message))) => return Err(StudyError::Unsupported(message)),
+            Ok(Err(RunFailure::Missing { message, remedy })) => {
+                return Err(StudyError::Missing { message, remedy });
             }
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -101,21 +103,21 @@ impl Performer<'_> {
             }
         };
         derive(&cell.plan, &mut outcome);
-        if let Some(report) = self.so_far {
+        if let Some(report) = self.on_outcome {
             report(run, outcome.clone(), true);
         }
         encode_run(index as u32, seed, &outcome).map(Some).map_err(|e| failed(e.to_string()))
     }
 
     /// Runs the flows of a plan, then its tests.
-    fn outcome(&self, plan: &Plan, run: Run) -> Result<Outcome, Stopped> {
-        (self.doing)("flows");
+    fn outcome(&self, plan: &Plan, run: RunId) -> Result<RunOutcome, RunFailure> {
+        (self.on_activity)("flows");
         let mut outcome = match plan.has_run() {
             true => self.flows(plan, run)?,
-            false => Outcome { interval: plan.measure.interval, ..Outcome::default() },
+            false => RunOutcome { interval: plan.measure.interval, ..RunOutcome::default() },
         };
         let stop = || (self.stop)();
-        outcome.tests = trials::run(plan, (run.1, self.retries), self.runner, &stop, self.doing)?;
+        outcome.tests = trials::run(plan, (run.1, self.retries), self.runner, &stop, self.on_activity)?;
         for test in &outcome.tests {
             let why = test.void.iter().map(|why| format!("test.{why}"));
             outcome.void.extend(why);
@@ -125,9 +127,9 @@ impl Performer<'_> {
 
     /// Runs the flows of a plan, and repeats void attempts. The outcome is that of the last attempt, with a warning for
     /// each void one.
-    fn flows(&self, plan: &Plan, run: Run) -> Result<Outcome, Stopped> {
+    fn flows(&self, plan: &Plan, run: RunId) -> Result<RunOutcome, RunFailure> {
         let now = || std::cell::Cell::new(Instant::now());
-        let attending = Attending { performer: self, plan, run, next_outcome: now(), next_reached: now() };
+        let attending = RunAttendant { performer: self, plan, run, next_outcome: now(), next_reached: now() };
         let mut spoiled = Vec::new();
         loop {
             let mut outcome = (self.runner)(plan, run.1, &attending)?;

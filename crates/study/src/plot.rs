@@ -1,19 +1,19 @@
 //! Figures of the plots that a scenario defines.
 
-use crate::derive::{is_whole_span, of};
-use crate::distribution::Collected;
-use crate::figure::{Axis, Figure, Kind, ReferenceLine, Scale, Series};
+use crate::derive::{is_whole_span, series_of};
+use crate::distribution::CellDistributions;
+use crate::figure::{Axis, AxisScale, Figure, FigureKind, FigureSeries, ReferenceLine};
 use crate::format::{self, rounded};
 use crate::select::{bins_within, cell_matches, cell_value, matches, metric, per_subject};
-use crate::spread::{self, Spread};
+use crate::spread::{self, DistributionLine};
 use crate::statistics::estimate;
 use netstage_core::measure::Histogram;
-use netstage_core::tcp::Cause;
+use netstage_core::tcp::WindowChangeCause;
 use netstage_scenario::Cell;
-use netstage_scenario::expect::{Against, Plot};
-use netstage_scenario::outcome::{Metric, Outcome, Series as Bins};
+use netstage_scenario::expect::{Plot, PlotAxis};
+use netstage_scenario::outcome::{Metric, RunOutcome, Series as Bins};
 use netstage_scenario::record::Estimate;
-use netstage_scenario::window::by_cause;
+use netstage_scenario::window::cause_metric;
 use std::collections::BTreeMap;
 
 /// Maximum number of lines in a figure.
@@ -27,7 +27,7 @@ pub struct Plotter<'a> {
     /// Values of each subject in the current cell, by run.
     runs: Vec<Vec<(String, Vec<f64>)>>,
     seconds: f64,
-    lines: Vec<Line>,
+    lines: Vec<PlotLine>,
     /// Changes of windows other than growth, for plots of windows over time.
     marks: Marks,
 }
@@ -38,13 +38,13 @@ const WINDOWS: [Metric; 3] = [Metric::FlowWindow, Metric::FlowWindowPeak, Metric
 const MAX_MARKS: usize = 2_000;
 
 /// Changes of windows by cause: time in seconds, and size of the window.
-type Marks = BTreeMap<Cause, Vec<(f64, f64)>>;
+type Marks = BTreeMap<WindowChangeCause, Vec<(f64, f64)>>;
 
 /// Adds the changes of a window, if they were recorded.
-fn mark(marks: &mut Marks, window: &Bins, outcome: &Outcome) {
+fn mark(marks: &mut Marks, window: &Bins, outcome: &RunOutcome) {
     let seconds = outcome.interval.as_secs_f64();
-    for cause in Cause::ALL {
-        let mut changes = of(outcome, by_cause(cause)).iter();
+    for cause in WindowChangeCause::ALL {
+        let mut changes = series_of(outcome, cause_metric(cause)).iter();
         let Some(changes) = changes.find(|changes| changes.subject == window.subject) else { continue };
         let bins = changes.values.iter().zip(&window.values).enumerate();
         let changed = bins.filter(|(_, (count, window))| **count > 0.0 && !window.is_nan());
@@ -58,10 +58,10 @@ fn mark(marks: &mut Marks, window: &Bins, outcome: &Outcome) {
 }
 
 /// Name of a heat map, and its values by row.
-type Map = (String, Vec<Vec<Option<f64>>>);
+type HeatMap = (String, Vec<Vec<Option<f64>>>);
 
 /// Line of a figure: a subject in a cell, with its bins or one value.
-struct Line {
+struct PlotLine {
     cell: usize,
     subject: String,
     seconds: f64,
@@ -85,7 +85,7 @@ impl<'a> Plotter<'a> {
     }
 
     /// Adds a run. All runs of a cell are added before [`Plotter::end_cell`].
-    pub fn add(&mut self, cell: usize, outcome: &Outcome) {
+    pub fn add(&mut self, cell: usize, outcome: &RunOutcome) {
         let Some(metric) = self.metric.filter(|_| cell_matches(&self.cells[cell], &self.plot.cells)) else {
             return;
         };
@@ -93,9 +93,9 @@ impl<'a> Plotter<'a> {
         let subject = &self.plot.subject;
         let plan = &self.cells[cell].plan;
         let span = match &self.plot.against {
-            Against::Time if is_whole_span(metric) => 0..outcome.bins,
-            Against::Time => {
-                let chosen = of(outcome, metric).iter().filter(|s| matches(subject, &s.subject));
+            PlotAxis::Time if is_whole_span(metric) => 0..outcome.bins,
+            PlotAxis::Time => {
+                let chosen = series_of(outcome, metric).iter().filter(|s| matches(subject, &s.subject));
                 let chosen: Vec<_> = chosen.collect();
                 // With several runs, only the marks of the first remain distinguishable.
                 if self.runs.is_empty() && WINDOWS.contains(&metric) {
@@ -106,16 +106,16 @@ impl<'a> Plotter<'a> {
                 return;
             }
             // Distributions are added at the end of the cell.
-            Against::Percentile | Against::Histogram => return,
-            Against::Swept { over, .. } | Against::Subject { over } => bins_within(plan, outcome, *over),
+            PlotAxis::Percentile | PlotAxis::Histogram => return,
+            PlotAxis::Swept { over, .. } | PlotAxis::Subject { over } => bins_within(plan, outcome, *over),
         };
         let values = per_subject(plan, outcome, metric, subject, &span);
         self.runs.push(values.into_iter().map(|(subject, value)| (subject, vec![value])).collect());
     }
 
     /// Completes a cell, with the distributions of its runs.
-    pub fn end_cell(&mut self, cell: usize, collected: &Collected) {
-        if matches!(self.plot.against, Against::Percentile | Against::Histogram) {
+    pub fn end_cell(&mut self, cell: usize, collected: &CellDistributions) {
+        if matches!(self.plot.against, PlotAxis::Percentile | PlotAxis::Histogram) {
             self.add_distributions(cell, collected);
             return;
         }
@@ -133,27 +133,27 @@ impl<'a> Plotter<'a> {
             let bins = runs.iter().map(Vec::len).max().unwrap_or(0);
             let at = |bin: usize| -> Vec<f64> { runs.iter().filter_map(|r| r.get(bin).copied()).collect() };
             let values = (0..bins).map(|bin| estimate(&at(bin))).collect();
-            self.lines.push(Line { cell, subject, seconds: self.seconds, values, histogram: None });
+            self.lines.push(PlotLine { cell, subject, seconds: self.seconds, values, histogram: None });
         }
     }
 
-    fn add_distributions(&mut self, cell: usize, collected: &Collected) {
+    fn add_distributions(&mut self, cell: usize, collected: &CellDistributions) {
         let Some(metric) = self.metric.filter(|_| cell_matches(&self.cells[cell], &self.plot.cells)) else {
             return;
         };
         // Achieved gaps are plotted together with the requested ones.
-        let requested = (metric == Metric::FlowGap).then_some(Metric::FlowGapAsked);
+        let requested = (metric == Metric::FlowGap).then_some(Metric::FlowGapScheduled);
         for metric in [Some(metric), requested].into_iter().flatten() {
             for (subject, histogram) in collected.chosen(metric, &self.plot.subject) {
                 let histogram = Some((metric, histogram));
-                self.lines.push(Line { cell, subject, seconds: 0.0, values: Vec::new(), histogram });
+                self.lines.push(PlotLine { cell, subject, seconds: 0.0, values: Vec::new(), histogram });
             }
         }
     }
 
     /// Returns the figure, or several heat maps: one per combination of swept values outside their axes.
     pub fn finish(mut self) -> Vec<Figure> {
-        if matches!(self.plot.against, Against::Percentile | Against::Histogram) {
+        if matches!(self.plot.against, PlotAxis::Percentile | PlotAxis::Histogram) {
             return self.distributions();
         }
         let info = self.metric.map(Metric::info);
@@ -176,18 +176,18 @@ impl<'a> Plotter<'a> {
         let y = Axis {
             label: self.plot.metric.clone(),
             unit: format!("{unit}{shown_layer}"),
-            scale: Scale::Linear,
+            scale: AxisScale::Linear,
             min: self.plot.range.0.map(|v| v / factor),
             max: self.plot.range.1.map(|v| v / factor),
         };
         let frame = self.frame(y, factor);
         match &self.plot.against {
-            Against::Time if self.metric.is_some_and(is_whole_span) => vec![self.by_subject(frame)],
-            Against::Time => vec![self.over_time(frame)],
-            Against::Swept { path, rows: None, .. } => vec![self.over_path(frame, path)],
-            Against::Swept { path, rows: Some(rows), .. } => self.heat_maps(frame, path, rows),
-            Against::Subject { .. } => vec![self.by_subject(frame)],
-            Against::Percentile | Against::Histogram => unreachable!("drawn above"),
+            PlotAxis::Time if self.metric.is_some_and(is_whole_span) => vec![self.by_subject(frame)],
+            PlotAxis::Time => vec![self.over_time(frame)],
+            PlotAxis::Swept { path, rows: None, .. } => vec![self.over_path(frame, path)],
+            PlotAxis::Swept { path, rows: Some(rows), .. } => self.heat_maps(frame, path, rows),
+            PlotAxis::Subject { .. } => vec![self.by_subject(frame)],
+            PlotAxis::Percentile | PlotAxis::Histogram => unreachable!("drawn above"),
         }
     }
 
@@ -212,15 +212,15 @@ impl<'a> Plotter<'a> {
             let (metric, histogram) = taken?;
             let is_requested = Some(metric) != self.metric;
             let name = self.line_name(line, &[]) + if is_requested { ", requested" } else { "" };
-            Some(Spread { name, group: self.group(line), dashed: is_requested, histogram })
+            Some(DistributionLine { name, group: self.group(line), dashed: is_requested, histogram })
         });
-        let spreads: Vec<Spread> = named.take(MAX_LINES).collect();
+        let spreads: Vec<DistributionLine> = named.take(MAX_LINES).collect();
         let (min, max) = self.plot.range;
         let axis = Axis { label: self.plot.metric.clone(), min, max, ..Axis::default() };
         let frame = self.frame(axis, 1.0);
         match (&self.plot.against, spreads.is_empty()) {
             (_, true) => Vec::new(),
-            (Against::Percentile, _) => vec![spread::percentiles(frame, &spreads)],
+            (PlotAxis::Percentile, _) => vec![spread::percentiles(frame, &spreads)],
             _ => vec![spread::histogram(frame, &spreads)],
         }
     }
@@ -232,9 +232,9 @@ impl<'a> Plotter<'a> {
             figure.caption =
                 format!("{} (The first {MAX_LINES} of {count}.)", figure.caption).trim_start().into();
         }
-        figure.kind = Kind::Line;
+        figure.kind = FigureKind::Line;
         figure.x = Axis { label: "time".into(), unit: "s".into(), ..Axis::default() };
-        let x = |line: &Line| -> Vec<f64> {
+        let x = |line: &PlotLine| -> Vec<f64> {
             // Six decimals suffice and keep the file short.
             (0..line.values.len()).map(|bin| (bin as f64 * line.seconds * 1e6).round() / 1e6).collect()
         };
@@ -248,12 +248,12 @@ impl<'a> Plotter<'a> {
             figure.series.push(series);
         }
         figure.shared_x = shared.then_some(first);
-        figure.series.extend(self.marks.iter().map(|(cause, marks)| Series {
+        figure.series.extend(self.marks.iter().map(|(cause, marks)| FigureSeries {
             name: cause.name().into(),
             x: Some(marks.iter().map(|(time, _)| rounded(*time)).collect()),
             y: marks.iter().map(|(_, window)| Some(rounded(*window))).collect(),
             points: true,
-            ..Series::default()
+            ..FigureSeries::default()
         }));
         figure
     }
@@ -284,15 +284,16 @@ impl<'a> Plotter<'a> {
                 let mut order: Vec<usize> = (0..x.len()).collect();
                 order.sort_by(|&a, &b| x[a].total_cmp(&x[b]));
                 let (min, max) = (x[order[0]], x[order[x.len() - 1]]);
-                figure.kind = Kind::Line;
+                figure.kind = FigureKind::Line;
                 figure.x.unit = unit;
-                figure.x.scale = if min > 0.0 && max / min >= 50.0 { Scale::Log } else { Scale::Linear };
+                figure.x.scale =
+                    if min > 0.0 && max / min >= 50.0 { AxisScale::Log } else { AxisScale::Linear };
                 figure.shared_x = Some(order.iter().map(|&i| x[i]).collect());
                 figure.series =
                     lines.into_iter().map(|(name, v)| series(name, order.iter().map(|&i| &v[i]))).collect();
             }
             None => {
-                figure.kind = Kind::Bar;
+                figure.kind = FigureKind::Bar;
                 figure.categories = positions;
                 figure.series = lines.into_iter().map(|(name, v)| series(name, v.iter())).collect();
             }
@@ -302,7 +303,7 @@ impl<'a> Plotter<'a> {
     }
 
     fn by_subject(&self, mut figure: Figure) -> Figure {
-        figure.kind = Kind::Bar;
+        figure.kind = FigureKind::Bar;
         for line in &self.lines {
             let name = if line.subject.is_empty() { "network" } else { &line.subject };
             if !figure.categories.iter().any(|c| c == name) {
@@ -326,7 +327,7 @@ impl<'a> Plotter<'a> {
 
     fn heat_maps(&self, frame: Figure, path: &str, rows: &str) -> Vec<Figure> {
         let (columns, row_names) = (self.values_of(path), self.values_of(rows));
-        let mut maps: Vec<Map> = Vec::new();
+        let mut maps: Vec<HeatMap> = Vec::new();
         let mut levels = Vec::new();
         for line in &self.lines {
             let position = (self.position(line, path, &columns), self.position(line, rows, &row_names));
@@ -345,11 +346,11 @@ impl<'a> Plotter<'a> {
         }
         let several = maps.len() > 1;
         let level_note = if levels.is_empty() { String::new() } else { format!(" ({})", levels.join("; ")) };
-        let figure = |(index, (name, cells)): (usize, Map)| Figure {
+        let figure = |(index, (name, cells)): (usize, HeatMap)| Figure {
             name: if several { format!("{}-{}", frame.name, index + 1) } else { frame.name.clone() },
             title: if several { format!("{}: {name}", frame.title) } else { frame.title.clone() },
             caption: format!("{}{level_note}", frame.caption),
-            kind: Kind::Heatmap,
+            kind: FigureKind::Heatmap,
             x: Axis { label: path.to_owned(), ..Axis::default() },
             y: Axis { label: rows.to_owned(), ..Axis::default() },
             value: Some(frame.y.clone()),
@@ -374,13 +375,13 @@ impl<'a> Plotter<'a> {
         values
     }
 
-    fn position(&self, line: &Line, path: &str, values: &[String]) -> Option<usize> {
+    fn position(&self, line: &PlotLine, path: &str, values: &[String]) -> Option<usize> {
         let value = cell_value(&self.cells[line.cell], path)?;
         values.iter().position(|v| v == value)
     }
 
     /// Returns a name that distinguishes a line from the others of its figure. `without`: paths to omit.
-    fn line_name(&self, line: &Line, without: &[&str]) -> String {
+    fn line_name(&self, line: &PlotLine, without: &[&str]) -> String {
         let cell = self.cell_name(line.cell, without);
         let subjects = self.lines.iter().any(|l| l.subject != line.subject);
         match (cell.is_empty(), subjects) {
@@ -392,7 +393,7 @@ impl<'a> Plotter<'a> {
     }
 
     /// Returns the legend group of a line: its cell, if the cell has several subjects.
-    fn group(&self, line: &Line) -> String {
+    fn group(&self, line: &PlotLine) -> String {
         let subjects = self.lines.iter().any(|l| l.cell == line.cell && l.subject != line.subject);
         if subjects { self.cell_name(line.cell, &[]) } else { String::new() }
     }
@@ -416,16 +417,16 @@ pub fn short(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
-fn series<'a>(name: String, values: impl Iterator<Item = &'a Estimate> + Clone) -> Series {
+fn series<'a>(name: String, values: impl Iterator<Item = &'a Estimate> + Clone) -> FigureSeries {
     let interval = values.clone().any(|e| e.low.is_some());
     let column =
         |field: fn(&Estimate) -> Option<f64>| values.clone().map(|e| field(e).map(rounded)).collect();
-    Series {
+    FigureSeries {
         name,
         y: column(|e| e.mean),
         low: interval.then(|| column(|e| e.low)),
         high: interval.then(|| column(|e| e.high)),
-        ..Series::default()
+        ..FigureSeries::default()
     }
 }
 

@@ -1,14 +1,14 @@
 //! Data of a report, displayed in the terminal and on the HTML page, for one record or a comparison.
 
-use crate::Record;
+use crate::StoredRecord;
 use crate::figure::Figure;
 use crate::format;
 use crate::overview::{cell_name, overview};
-use crate::table::{Column, Table};
+use crate::table::{ReportTable, TableColumn};
 use crate::trials;
 use netstage_scenario::Cell;
 use netstage_scenario::record::{
-    CellEntry, CorrelationEntry, DistributionEntry, MetricEntry, Record as Data,
+    CellEntry, CorrelationEntry, DistributionEntry, MetricEntry, StudyRecord as Data,
 };
 use serde::Serialize;
 
@@ -29,15 +29,15 @@ pub struct ReportData {
     /// Facts about the study.
     pub facts: Vec<Fact>,
     /// Results of expectations, one per expectation and cell.
-    pub expectations: Vec<Verdict>,
+    pub expectations: Vec<ExpectationVerdict>,
     /// Reason for which the verdicts are not valid: "the measurement is void"; empty if they are.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub void: String,
     /// Tables.
-    pub tables: Vec<Table>,
+    pub tables: Vec<ReportTable>,
     /// Topology.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub topology: Option<Topology>,
+    pub topology: Option<TopologyDiagram>,
     /// Figures.
     pub figures: Vec<Figure>,
     /// Text of the scenario.
@@ -56,7 +56,7 @@ pub struct Fact {
 
 /// Result of an expectation in a cell.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
+pub struct ExpectationVerdict {
     /// Name of the expectation.
     pub name: String,
     /// Metric.
@@ -77,15 +77,15 @@ pub struct Verdict {
 
 /// Topology for the diagram.
 #[derive(Clone, Debug, Serialize)]
-pub struct Topology {
+pub struct TopologyDiagram {
     nodes: Vec<netstage_scenario::record::TopologyNode>,
-    links: Vec<Link>,
+    links: Vec<DiagramLink>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    vpns: Vec<Vpn>,
+    vpns: Vec<DiagramVpn>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Vpn {
+struct DiagramVpn {
     name: String,
     /// Weight; `None` if it differs between cells.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +94,7 @@ struct Vpn {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Link {
+struct DiagramLink {
     name: String,
     ends: (String, String),
     rate: String,
@@ -104,7 +104,7 @@ struct Link {
 }
 
 /// Returns the report of one record.
-pub fn report(record: &Record) -> ReportData {
+pub fn report(record: &StoredRecord) -> ReportData {
     let data = &record.data;
     let warnings = warnings(data);
     let mut tables = vec![overview(data)];
@@ -139,7 +139,7 @@ pub fn warnings(data: &Data) -> Vec<String> {
     failed.chain(void).chain(data.warnings.iter().cloned()).collect()
 }
 
-fn facts(record: &Record) -> Vec<Fact> {
+fn facts(record: &StoredRecord) -> Vec<Fact> {
     let (data, environment) = (&record.data, &record.environment);
     let last = data.seed.wrapping_add(u64::from(data.repeat.max(1)) - 1);
     let seeds = if data.repeat > 1 { format!("{} to {last}", data.seed) } else { data.seed.to_string() };
@@ -177,10 +177,10 @@ fn facts(record: &Record) -> Vec<Fact> {
 }
 
 /// Returns the results of all expectations in all cells. `record` is the name of the record in a comparison, or empty.
-pub fn verdicts(data: &Data, record: &str) -> Vec<Verdict> {
+pub fn verdicts(data: &Data, record: &str) -> Vec<ExpectationVerdict> {
     let mut verdicts = Vec::new();
     for expectation in &data.expectations {
-        let verdict = |achieved: String, pass, cell: String| Verdict {
+        let verdict = |achieved: String, pass, cell: String| ExpectationVerdict {
             name: expectation.name.clone(),
             metric: expectation.metric.clone(),
             condition: expectation.condition.clone(),
@@ -201,7 +201,7 @@ pub fn verdicts(data: &Data, record: &str) -> Vec<Verdict> {
 }
 
 /// Returns a table of the metrics of one family, with a row per cell and subject.
-fn family_table(data: &Data, family: &str, title: &str) -> Option<Table> {
+fn family_table(data: &Data, family: &str, title: &str) -> Option<ReportTable> {
     let belongs = |m: &&MetricEntry| {
         m.name.split('.').next() == Some(family)
             || (family == "vpn" && m.name.starts_with("fairness.intra_vpn.per_vpn"))
@@ -214,13 +214,13 @@ fn family_table(data: &Data, family: &str, title: &str) -> Option<Table> {
     };
     metrics.retain(is_nonzero);
     let several = data.cells.len() > 1;
-    let mut table = Table { title: title.into(), ..Table::default() };
+    let mut table = ReportTable { title: title.into(), ..ReportTable::default() };
     table.note = "Means over the measured span; packets: totals per run.".into();
-    table.columns.extend(several.then(|| Column::left("cell")));
-    table.columns.push(Column::left(family));
+    table.columns.extend(several.then(|| TableColumn::left("cell")));
+    table.columns.push(TableColumn::left(family));
     let name =
         |m: &&MetricEntry| m.name.strip_prefix(family).map_or(m.name.clone(), |n| n[1..].replace('_', " "));
-    table.columns.extend(metrics.iter().map(|m| Column::right(name(m))));
+    table.columns.extend(metrics.iter().map(|m| TableColumn::right(name(m))));
     for cell in &data.cells {
         let mut subjects: Vec<&str> = Vec::new();
         for entry in cell.summary.iter().filter(|s| metrics.iter().any(|m| m.name == s.metric)) {
@@ -244,7 +244,7 @@ fn family_table(data: &Data, family: &str, title: &str) -> Option<Table> {
 }
 
 /// Returns a table of the correlations of TCP throughput with other metrics.
-fn correlation_table(data: &Data) -> Option<Table> {
+fn correlation_table(data: &Data) -> Option<ReportTable> {
     let name = |cell: Option<usize>| match cell {
         Some(index) => data.cells.get(index).map_or(String::new(), |cell| cell_name(data, cell)),
         None => "all cells".to_owned(),
@@ -255,9 +255,9 @@ fn correlation_table(data: &Data) -> Option<Table> {
         let (subject, metric) = (entry.subject.clone(), entry.metric.clone());
         vec![name(entry.cell), subject, metric, number(entry.coefficient), interval, entry.count.to_string()]
     };
-    let left = ["cell", "flow", "metric"].map(Column::left);
-    let right = ["rank correlation", "95 % interval", "bins or cells"].map(Column::right);
-    (!data.correlations.is_empty()).then(|| Table {
+    let left = ["cell", "flow", "metric"].map(TableColumn::left);
+    let right = ["rank correlation", "95 % interval", "bins or cells"].map(TableColumn::right);
+    (!data.correlations.is_empty()).then(|| ReportTable {
         title: "Correlation with throughput".into(),
         note:
             "1: throughput always increases with the metric; -1: it always decreases; an interval around 0: no \
@@ -269,14 +269,18 @@ fn correlation_table(data: &Data) -> Option<Table> {
 }
 
 /// Returns a table of the distributions, with a row per cell, metric and subject.
-fn distribution_table(data: &Data) -> Option<Table> {
+fn distribution_table(data: &Data) -> Option<ReportTable> {
     let several = data.cells.len() > 1;
-    let mut table = Table { title: "Distributions".into(), ..Table::default() };
+    let mut table = ReportTable { title: "Distributions".into(), ..ReportTable::default() };
     table.note = "All packets of all runs; values have three significant digits.".into();
-    table.columns.extend(several.then(|| Column::left("cell")));
-    table.columns.extend([Column::left("metric"), Column::left("subject"), Column::right("values")]);
+    table.columns.extend(several.then(|| TableColumn::left("cell")));
+    table.columns.extend([
+        TableColumn::left("metric"),
+        TableColumn::left("subject"),
+        TableColumn::right("values"),
+    ]);
     let names = ["mean", "min", "median", "90 %", "99 %", "99.9 %", "max"];
-    table.columns.extend(names.map(Column::right));
+    table.columns.extend(names.map(TableColumn::right));
     for cell in &data.cells {
         for entry in &cell.distributions {
             let unit = data.metric(&entry.metric).map_or("", |m| m.unit.as_str());
@@ -292,13 +296,13 @@ fn distribution_table(data: &Data) -> Option<Table> {
 }
 
 /// Returns a table of requested and achieved loads.
-fn load_table(data: &Data) -> Option<Table> {
+fn load_table(data: &Data) -> Option<ReportTable> {
     let several = data.cells.len() > 1;
-    let mut table = Table { title: "Requested and achieved load".into(), ..Table::default() };
+    let mut table = ReportTable { title: "Requested and achieved load".into(), ..ReportTable::default() };
     table.note = "Means over runs; worst: the run with the largest deviation.".into();
-    table.columns.extend(several.then(|| Column::left("cell")));
-    table.columns.extend([Column::left("subject"), Column::left("quantity")]);
-    table.columns.extend(["requested", "achieved", "worst"].map(Column::right));
+    table.columns.extend(several.then(|| TableColumn::left("cell")));
+    table.columns.extend([TableColumn::left("subject"), TableColumn::left("quantity")]);
+    table.columns.extend(["requested", "achieved", "worst"].map(TableColumn::right));
     for cell in &data.cells {
         for entry in &cell.loads {
             let layer = if entry.layer.is_empty() { String::new() } else { format!(" ({})", entry.layer) };
@@ -313,14 +317,14 @@ fn load_table(data: &Data) -> Option<Table> {
 }
 
 /// Returns a table of the differences between the stage and the scenario.
-fn differences_table(data: &Data) -> Option<Table> {
-    let mut table = Table { title: "Differences from the scenario".into(), ..Table::default() };
-    table.columns.push(Column::left(format!("on {}", data.stage)));
+fn differences_table(data: &Data) -> Option<ReportTable> {
+    let mut table = ReportTable { title: "Differences from the scenario".into(), ..ReportTable::default() };
+    table.columns.push(TableColumn::left(format!("on {}", data.stage)));
     table.rows = data.differences.iter().map(|text| vec![text.clone()]).collect();
     (!table.rows.is_empty()).then_some(table)
 }
 
-fn topology(data: &Data) -> Option<Topology> {
+fn topology(data: &Data) -> Option<TopologyDiagram> {
     let cell = data.cells.first()?;
     let utilization = |name: &str| {
         let direction = |d: &str| cell.summary("link.utilisation", &format!("{name}.{d}"))?.value.mean;
@@ -341,7 +345,7 @@ fn may_set_weights(path: &str) -> bool {
 }
 
 /// Returns the topology of cells that have not run; `None` if it is empty.
-pub fn planned(cells: &[Cell]) -> Option<Topology> {
+pub fn planned_topology(cells: &[Cell]) -> Option<TopologyDiagram> {
     let is_equal = |name: &str, weight: f64| {
         cells
             .iter()
@@ -352,24 +356,24 @@ pub fn planned(cells: &[Cell]) -> Option<Topology> {
 }
 
 fn drawn(
-    topology: &netstage_scenario::record::Topology,
+    topology: &netstage_scenario::record::NetworkTopology,
     utilization: impl Fn(&str) -> Option<f64>,
     weight: impl Fn(&str, f64) -> Option<f64>,
-) -> Option<Topology> {
-    let links = topology.links.iter().map(|l| Link {
+) -> Option<TopologyDiagram> {
+    let links = topology.links.iter().map(|l| DiagramLink {
         name: l.name.clone(),
         ends: l.ends.clone(),
         rate: format::rate(l.rate_bps),
         delay: format::duration(l.delay_ns),
         utilisation: utilization(&l.name).map(|u| (u * 1e4).round() / 1e4),
     });
-    let vpns = topology.vpns.iter().map(|v| Vpn {
+    let vpns = topology.vpns.iter().map(|v| DiagramVpn {
         name: v.name.clone(),
         weight: weight(&v.name, v.weight),
         path: v.path.clone(),
     });
     let nodes = topology.nodes.clone();
-    (!nodes.is_empty()).then(|| Topology { nodes, links: links.collect(), vpns: vpns.collect() })
+    (!nodes.is_empty()).then(|| TopologyDiagram { nodes, links: links.collect(), vpns: vpns.collect() })
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Execution of a study on several threads: all cells under all seeds.
 
 use crate::pace::Pace;
-use crate::perform::{Performer, Run, Runner};
-use crate::{Error, Record, Study};
+use crate::perform::{Performer, PlanRunner, RunId};
+use crate::{StoredRecord, Study, StudyError};
 use netstage_scenario::Scenario;
-use netstage_scenario::outcome::Outcome;
+use netstage_scenario::outcome::RunOutcome;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Options of a study. Of these, only `stage` and `tool` affect the results.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StudyOptions {
     /// Output folder, which becomes the record.
     pub out: PathBuf,
     /// Parallel runs; at least one.
@@ -28,37 +28,37 @@ pub struct Options {
 
 /// Progress of a study.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Progress {
+pub struct StudyProgress {
     /// Finished runs, including those of earlier parts.
     pub done: usize,
     /// Total runs.
     pub total: usize,
     /// Sum of the progress of runs in progress, in runs: 0.5 is half a run.
-    pub under_way: f64,
+    pub in_progress: f64,
     /// Estimated remaining time, if known.
-    pub left: Option<Duration>,
+    pub remaining: Option<Duration>,
     /// Latest activity: the flows, or a trial of a test. Empty at the start.
-    pub doing: String,
+    pub activity: String,
 }
 
 /// Observer of a study's progress.
 pub trait Observer {
     /// Receives the progress at the start, after each run, and several times a second.
-    fn progress(&mut self, progress: Progress);
+    fn progress(&mut self, progress: StudyProgress);
 
     /// Returns whether the observer receives partial outcomes.
-    fn listens(&self) -> bool {
+    fn wants_outcomes(&self) -> bool {
         false
     }
 
-    /// Receives the partial outcome of a run, and whether the run is complete; see [`Performer::so_far`].
-    fn so_far(&mut self, run: Run, outcome: Outcome, is_over: bool) {
+    /// Receives the partial outcome of a run, and whether the run is complete; see [`Performer::outcome`].
+    fn outcome(&mut self, run: RunId, outcome: RunOutcome, is_over: bool) {
         let _ = (run, outcome, is_over);
     }
 }
 
 impl Observer for () {
-    fn progress(&mut self, _: Progress) {}
+    fn progress(&mut self, _: StudyProgress) {}
 }
 
 /// Runs a scenario and writes its record. Resumes the study if the folder holds it unfinished.
@@ -67,14 +67,14 @@ impl Observer for () {
 /// scenario, seeds, stage and tool give the same bytes in all files except `environment.json`.
 pub fn run(
     scenario: &Scenario,
-    runner: &Runner,
-    options: &Options,
+    runner: &PlanRunner,
+    options: &StudyOptions,
     observer: &mut dyn Observer,
     interrupted: &AtomicBool,
-) -> Result<Record, Error> {
-    let study = Study::take(scenario, options)?;
+) -> Result<StoredRecord, StudyError> {
+    let study = Study::open(scenario, options)?;
     let jobs = options.jobs.clamp(1, study.pending().len().max(1));
-    let work = Work {
+    let work = StudyWorkers {
         study: &study,
         runner,
         interrupted,
@@ -82,7 +82,7 @@ pub fn run(
         next: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
         doing: Mutex::new(String::new()),
-        listens: observer.listens(),
+        listens: observer.wants_outcomes(),
     };
     let done = work.run(jobs, observer)?;
     if done < study.pending().len() {
@@ -92,9 +92,9 @@ pub fn run(
 }
 
 /// State shared by the worker threads.
-struct Work<'a> {
+struct StudyWorkers<'a> {
     study: &'a Study<&'a Scenario>,
-    runner: &'a Runner<'a>,
+    runner: &'a PlanRunner<'a>,
     interrupted: &'a AtomicBool,
     retries: u32,
     next: AtomicUsize,
@@ -105,21 +105,21 @@ struct Work<'a> {
 }
 
 /// Event of a worker.
-enum News {
+enum WorkerEvent {
     /// Progress of a run, from 0 to 1.
-    Reached(Run, f64),
+    Progress(RunId, f64),
     /// Finished run.
-    Done(Run),
+    Done(RunId),
     /// Partial outcome of a run, and whether the run is complete.
-    SoFar(Run, Box<Outcome>, bool),
+    Outcome(RunId, Box<RunOutcome>, bool),
     /// Error that stops the study.
-    Failed(Error),
+    Failed(StudyError),
 }
 
-impl Work<'_> {
+impl StudyWorkers<'_> {
     /// Performs the pending runs until all have finished, one fails, or the study is interrupted. Returns the number
     /// of finished runs.
-    fn run(&self, jobs: usize, observer: &mut dyn Observer) -> Result<usize, Error> {
+    fn run(&self, jobs: usize, observer: &mut dyn Observer) -> Result<usize, StudyError> {
         let (total, resumed) = (self.study.total(), self.study.resumed());
         let mut pace = Pace::new(Instant::now(), total - resumed);
         let mut error = None;
@@ -131,18 +131,20 @@ impl Work<'_> {
             }
             drop(sender);
             loop {
-                observer.progress(Progress {
+                observer.progress(StudyProgress {
                     done: resumed + pace.done(),
                     total,
-                    under_way: pace.under_way(),
-                    left: pace.left(Instant::now()),
-                    doing: self.doing().clone(),
+                    in_progress: pace.in_progress(),
+                    remaining: pace.remaining(Instant::now()),
+                    activity: self.doing().clone(),
                 });
                 match receiver.recv_timeout(Duration::from_millis(200)) {
-                    Ok(News::Reached(run, part)) => pace.reached(run, part, Instant::now()),
-                    Ok(News::Done(run)) => pace.finished(run),
-                    Ok(News::SoFar(run, outcome, is_over)) => observer.so_far(run, *outcome, is_over),
-                    Ok(News::Failed(failed)) => drop(error.get_or_insert(failed)),
+                    Ok(WorkerEvent::Progress(run, part)) => pace.reached(run, part, Instant::now()),
+                    Ok(WorkerEvent::Done(run)) => pace.finished(run),
+                    Ok(WorkerEvent::Outcome(run, outcome, is_over)) => {
+                        observer.outcome(run, *outcome, is_over)
+                    }
+                    Ok(WorkerEvent::Failed(failed)) => drop(error.get_or_insert(failed)),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
@@ -159,34 +161,35 @@ impl Work<'_> {
         self.stop.load(Ordering::Relaxed) || self.interrupted.load(Ordering::Relaxed)
     }
 
-    fn worker(&self, news: &Sender<News>) {
+    fn worker(&self, news: &Sender<WorkerEvent>) {
         while !self.stopping() {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(&run) = self.study.pending().get(index) else { return };
             match self.perform(run, news) {
-                Ok(true) => drop(news.send(News::Done(run))),
+                Ok(true) => drop(news.send(WorkerEvent::Done(run))),
                 Ok(false) => return,
                 Err(error) => {
                     self.stop.store(true, Ordering::Relaxed);
-                    drop(news.send(News::Failed(error)));
+                    drop(news.send(WorkerEvent::Failed(error)));
                 }
             }
         }
     }
 
     /// Performs one run. Returns `false` if it was stopped.
-    fn perform(&self, run: Run, news: &Sender<News>) -> Result<bool, Error> {
-        let so_far = |run, outcome, is_over| drop(news.send(News::SoFar(run, Box::new(outcome), is_over)));
+    fn perform(&self, run: RunId, news: &Sender<WorkerEvent>) -> Result<bool, StudyError> {
+        let so_far =
+            |run, outcome, is_over| drop(news.send(WorkerEvent::Outcome(run, Box::new(outcome), is_over)));
         let performer = Performer {
             runner: self.runner,
             retries: self.retries,
             stop: &|| self.stopping(),
-            doing: &|what| what.clone_into(&mut self.doing()),
-            reached: &|run, part| drop(news.send(News::Reached(run, part))),
-            so_far: self.listens.then_some(&so_far),
+            on_activity: &|what| what.clone_into(&mut self.doing()),
+            on_progress: &|run, part| drop(news.send(WorkerEvent::Progress(run, part))),
+            on_outcome: self.listens.then_some(&so_far),
         };
         let Some(file) = performer.perform(self.study.scenario(), run)? else { return Ok(false) };
-        self.study.keep(run, &file)?;
+        self.study.save_run(run, &file)?;
         Ok(true)
     }
 }

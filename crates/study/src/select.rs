@@ -1,11 +1,11 @@
 //! Evaluation of a selection: one value per run.
 
-use crate::derive::{is_whole_span, of, whole_span};
+use crate::derive::{is_whole_span, series_of, whole_span};
 use netstage_core::measure::{Bound, converged_from};
 use netstage_core::time::Instant;
 use netstage_scenario::Cell;
 use netstage_scenario::expect::{Selection, Statistic};
-use netstage_scenario::outcome::{Aggregation, Metric, Outcome};
+use netstage_scenario::outcome::{Aggregation, Metric, RunOutcome};
 use netstage_scenario::pattern;
 use netstage_scenario::plan::Plan;
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub fn metric(name: &str) -> Option<Metric> {
 }
 
 /// Returns the bins that lie entirely within a span.
-pub fn bins_within(plan: &Plan, outcome: &Outcome, over: (Instant, Instant)) -> Range<usize> {
+pub fn bins_within(plan: &Plan, outcome: &RunOutcome, over: (Instant, Instant)) -> Range<usize> {
     let interval = outcome.interval.0.max(1);
     let first = over.0.0.div_ceil(interval) as usize;
     // The last bin may be cut short by the end of the run.
@@ -44,7 +44,7 @@ pub fn bins_within(plan: &Plan, outcome: &Outcome, over: (Instant, Instant)) -> 
 }
 
 /// Returns the value of a selection in one run: NaN if nothing is selected, infinity without convergence.
-pub fn select(plan: &Plan, outcome: &Outcome, selection: &Selection) -> f64 {
+pub fn select(plan: &Plan, outcome: &RunOutcome, selection: &Selection) -> f64 {
     let Some(metric) = metric(&selection.metric) else { return f64::NAN };
     let bins = bins_within(plan, outcome, selection.over);
     if is_whole_span(metric) {
@@ -52,7 +52,7 @@ pub fn select(plan: &Plan, outcome: &Outcome, selection: &Selection) -> f64 {
         let chosen = values.iter().filter(|(subject, _)| matches(&selection.subject, subject));
         return reduce(chosen.map(|(_, value)| *value), selection.statistic);
     }
-    let chosen = of(outcome, metric).iter().filter(|s| matches(&selection.subject, &s.subject));
+    let chosen = series_of(outcome, metric).iter().filter(|s| matches(&selection.subject, &s.subject));
     let chosen: Vec<&[f64]> = chosen.filter_map(|s| s.values.get(bins.clone())).collect();
     if let Statistic::ConvergenceTime { above } = selection.statistic {
         let worst = |bin: usize| chosen.iter().map(|v| v[bin]).filter(|v| !v.is_nan()).reduce(f64::min);
@@ -85,7 +85,7 @@ fn reduce(values: impl Iterator<Item = f64>, statistic: Statistic) -> f64 {
 /// Returns one value of each selected subject over a span, aggregated as the metric requires.
 pub fn per_subject(
     plan: &Plan,
-    outcome: &Outcome,
+    outcome: &RunOutcome,
     metric: Metric,
     subject: &str,
     bins: &Range<usize>,
@@ -100,7 +100,7 @@ pub fn per_subject(
         Aggregation::Max => Statistic::Max,
         Aggregation::Mean | Aggregation::Last => Statistic::Mean,
     };
-    let chosen = of(outcome, metric).iter().filter(|s| matches(subject, &s.subject));
+    let chosen = series_of(outcome, metric).iter().filter(|s| matches(subject, &s.subject));
     let value = |values: &[f64]| reduce(values.get(bins.clone()).unwrap_or(&[]).iter().copied(), statistic);
     chosen.map(|s| (s.subject.clone(), value(&s.values))).collect()
 }
@@ -130,18 +130,18 @@ mod tests {
     }
 
     /// Returns an outcome of two subjects over five bins of 1 s. The second subject has no value in the first bin.
-    fn outcome() -> Outcome {
+    fn outcome() -> RunOutcome {
         let nan = f64::NAN;
         let series = |subject: &str, values: [f64; 5]| Series {
             metric: Metric::VpnLoss,
             subject: subject.into(),
             values: values.to_vec(),
         };
-        Outcome {
+        RunOutcome {
             interval: Duration::from_secs(1),
             bins: 5,
             series: vec![series("a", [0.1, 0.9, 0.5, 0.9, 1.0]), series("b", [nan, 0.7, 0.8, 0.9, 0.9])],
-            ..Outcome::default()
+            ..RunOutcome::default()
         }
     }
 

@@ -1,6 +1,6 @@
 //! Figures of distributions: percentiles and histograms.
 
-use crate::figure::{Axis, Figure, Kind, Scale, Series};
+use crate::figure::{Axis, AxisScale, Figure, FigureKind, FigureSeries};
 use crate::format::{self, rounded};
 use netstage_core::measure::Histogram;
 
@@ -12,7 +12,7 @@ const COLUMNS: usize = 60;
 const SHOWN_QUANTILES: (f64, f64) = (0.001, 0.999);
 
 /// Distribution in nanoseconds, drawn as a line.
-pub struct Spread {
+pub struct DistributionLine {
     /// Name in the legend.
     pub name: String,
     /// Group of adjacent lines in the legend; empty: none.
@@ -23,10 +23,10 @@ pub struct Spread {
     pub histogram: Histogram,
 }
 
-impl Spread {
-    fn series(&self) -> Series {
+impl DistributionLine {
+    fn series(&self) -> FigureSeries {
         let (name, group) = (self.name.clone(), self.group.clone());
-        Series { name, group, dashed: self.dashed, ..Series::default() }
+        FigureSeries { name, group, dashed: self.dashed, ..FigureSeries::default() }
     }
 
     fn seconds(&self, share: f64) -> f64 {
@@ -35,11 +35,11 @@ impl Spread {
 }
 
 /// Returns a figure of values over percentiles. `frame` has the figure's texts and the metric on its y axis.
-pub fn percentiles(mut frame: Figure, lines: &[Spread]) -> Figure {
+pub fn percentiles(mut frame: Figure, lines: &[DistributionLine]) -> Figure {
     let largest = lines.iter().map(|l| l.seconds(1.0)).fold(0.0, f64::max);
     let (factor, unit) = format::scale(largest, "s");
-    frame.kind = Kind::Line;
-    frame.x = Axis { label: "percentile".into(), scale: Scale::Nines, ..Axis::default() };
+    frame.kind = FigureKind::Line;
+    frame.x = Axis { label: "percentile".into(), scale: AxisScale::Nines, ..Axis::default() };
     scale_values(&mut frame, factor, |frame| &mut frame.y);
     frame.y.unit = unit;
     for line in lines {
@@ -57,7 +57,7 @@ pub fn percentiles(mut frame: Figure, lines: &[Spread]) -> Figure {
 }
 
 /// Returns a figure of the shares of values, in columns of equal width.
-pub fn histogram(mut frame: Figure, lines: &[Spread]) -> Figure {
+pub fn histogram(mut frame: Figure, lines: &[DistributionLine]) -> Figure {
     let ends = |share| lines.iter().map(move |l| l.seconds(share));
     let (low, high) = SHOWN_QUANTILES;
     let (min, max) = (ends(low).fold(f64::INFINITY, f64::min), ends(high).fold(0.0, f64::max));
@@ -65,7 +65,7 @@ pub fn histogram(mut frame: Figure, lines: &[Spread]) -> Figure {
     let (min, max) = if max > min * 1.001 { (min, max) } else { (min * 0.99, max * 1.01 + 1e-9) };
     let (factor, unit) = format::scale(max, "s");
     let width = (max - min) / COLUMNS as f64;
-    frame.kind = Kind::Line;
+    frame.kind = FigureKind::Line;
     frame.x = std::mem::take(&mut frame.y);
     frame.x.unit = unit;
     scale_values(&mut frame, factor, |frame| &mut frame.x);
@@ -105,10 +105,10 @@ fn scale_values(frame: &mut Figure, factor: f64, axis: fn(&mut Figure) -> &mut A
 mod tests {
     use super::*;
 
-    fn spread(values: &[(u64, u64)]) -> Spread {
+    fn spread(values: &[(u64, u64)]) -> DistributionLine {
         let mut histogram = Histogram::default();
         histogram.add(values);
-        Spread { name: "voice".into(), group: String::new(), dashed: false, histogram }
+        DistributionLine { name: "voice".into(), group: String::new(), dashed: false, histogram }
     }
 
     #[test]

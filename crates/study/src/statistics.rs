@@ -7,7 +7,7 @@ use netstage_scenario::record::Estimate;
 /// (a run without convergence).
 pub fn estimate(values: &[f64]) -> Estimate {
     let present: Vec<f64> = values.iter().copied().filter(|v| !v.is_nan()).collect();
-    let mut summary = Summary::of(&present);
+    let mut summary = Summary::from_samples(&present);
     // Rounding errors would move the mean of equal values.
     if present.len() > 1 && present.iter().all(|value| *value == present[0]) {
         (summary.mean, summary.half_width) = (present[0], 0.0);

@@ -1,16 +1,16 @@
 //! Study in progress: pending runs, storage of finished runs, and the final record.
 
 use crate::analyse::Analysis;
-use crate::environment::{Environment, Watch};
+use crate::environment::{Environment, StudyTimer};
 use crate::figure::Figure;
-use crate::folder::{Folder, Manifest, RECORD, read_checked};
+use crate::folder::{Manifest, RECORD, StudyFolder, read_checked};
 use crate::open::{self, DISTRIBUTIONS, FIGURES, SERIES};
-use crate::perform::Run;
-use crate::run::Options;
+use crate::perform::RunId;
+use crate::run::StudyOptions;
 use crate::series::{Joiner, read_run, write_distributions};
-use crate::{Error, Record, checksum_of};
+use crate::{StoredRecord, StudyError, checksum_of};
 use netstage_scenario::Scenario;
-use netstage_scenario::record::{Record as Data, SeriesFile};
+use netstage_scenario::record::{SeriesFile, StudyRecord as Data};
 use parquet::errors::ParquetError;
 use std::borrow::Borrow;
 use std::fs::File;
@@ -18,15 +18,15 @@ use std::io::{self, BufWriter, Write as _};
 
 /// Scenario with the folder of its future record, locked by this process.
 ///
-/// Call [`Study::take`], then [`Study::keep`] for every run of [`Study::pending`] in any order and from any thread,
+/// Call [`Study::open`], then [`Study::save_run`] for every run of [`Study::pending`] in any order and from any thread,
 /// then [`Study::finish`]. If dropped earlier, the folder holds the finished runs, and the same study resumes from
 /// them.
 pub struct Study<S: Borrow<Scenario>> {
     scenario: S,
     manifest: Manifest,
-    folder: Folder,
-    pending: Vec<Run>,
-    watch: Watch,
+    folder: StudyFolder,
+    pending: Vec<RunId>,
+    watch: StudyTimer,
 }
 
 /// Returns the hash of all inputs that determine a study's results. A host that computes the same identity can perform
@@ -38,17 +38,17 @@ pub fn identity(scenario: &Scenario, stage: &str, tool: &str) -> String {
 impl<S: Borrow<Scenario>> Study<S> {
     /// Opens and locks the folder of a study. It must be new, be empty, or hold the same study unfinished, or another
     /// study without finished runs.
-    pub fn take(scenario: S, options: &Options) -> Result<Study<S>, Error> {
-        let watch = Watch::start();
+    pub fn open(scenario: S, options: &StudyOptions) -> Result<Study<S>, StudyError> {
+        let watch = StudyTimer::start();
         let manifest = Manifest::new(scenario.borrow(), &options.stage, &options.tool);
-        let folder = Folder::take(&options.out, &manifest)?;
+        let folder = StudyFolder::open(&options.out, &manifest)?;
         let finished = folder.finished_runs()?;
         let pending = runs(scenario.borrow()).filter(|run| !finished.contains_key(run)).collect();
         Ok(Study { scenario, manifest, folder, pending, watch })
     }
 
     /// Returns the runs that were unfinished when the folder was opened, in order.
-    pub fn pending(&self) -> &[Run] {
+    pub fn pending(&self) -> &[RunId] {
         &self.pending
     }
 
@@ -73,28 +73,32 @@ impl<S: Borrow<Scenario>> Study<S> {
     }
 
     /// Saves the file of a finished run.
-    pub fn keep(&self, (cell, seed): Run, file: &[u8]) -> Result<(), Error> {
-        self.folder.keep_run(cell, seed, file)
+    pub fn save_run(&self, (cell, seed): RunId, file: &[u8]) -> Result<(), StudyError> {
+        self.folder.save_run(cell, seed, file)
     }
 
     /// Saves the file of a run performed by another process, after verifying that it is the file of this run.
-    pub fn keep_foreign(&self, run: Run, file: Vec<u8>) -> Result<(), Error> {
-        let rejected = |message| Error::Run { cell: format!("cell {}", run.0), seed: run.1, message };
+    pub fn save_remote_run(&self, run: RunId, file: Vec<u8>) -> Result<(), StudyError> {
+        let rejected = |message| StudyError::Run { cell: format!("cell {}", run.0), seed: run.1, message };
         let bytes = file.into();
         let (cell, seed, _) = read_run(&bytes).map_err(|e| rejected(e.to_string()))?;
         if (cell as usize, seed) != run {
             return Err(rejected(format!("received the run of cell {cell} with seed {seed}")));
         }
-        self.keep(run, &bytes)
+        self.save_run(run, &bytes)
     }
 
     /// Returns the error of an interruption after `saved` runs were saved.
-    pub fn interrupted(&self, saved: usize) -> Error {
-        Error::Interrupted { folder: self.folder.file(""), done: self.resumed() + saved, total: self.total() }
+    pub fn interrupted(&self, saved: usize) -> StudyError {
+        StudyError::Interrupted {
+            folder: self.folder.file(""),
+            done: self.resumed() + saved,
+            total: self.total(),
+        }
     }
 
     /// Joins and analyzes the runs and writes the record. `jobs` is the number of parallel runs.
-    pub fn finish(self, jobs: usize) -> Result<Record, Error> {
+    pub fn finish(self, jobs: usize) -> Result<StoredRecord, StudyError> {
         let resumed = self.resumed();
         let Study { scenario, manifest, folder, pending, watch } = self;
         let scenario = scenario.borrow();
@@ -138,22 +142,22 @@ impl<S: Borrow<Scenario>> Study<S> {
 
 /// Writes the remaining files of a record and removes the temporary ones.
 pub(crate) fn complete(
-    folder: &Folder,
+    folder: &StudyFolder,
     data: Data,
     figures: Vec<Figure>,
     environment: Environment,
-) -> Result<Record, Error> {
+) -> Result<StoredRecord, StudyError> {
     let json = |value: serde_json::Result<Vec<u8>>| value.expect("only text and numbers");
     let text = json(serde_json::to_vec_pretty(&environment));
     folder.write(open::ENVIRONMENT, |file| file.write_all(&text))?;
     let text = json(serde_json::to_vec(&figures));
     folder.write(FIGURES, |file| file.write_all(&text))?;
     folder.write(RECORD, |file| file.write_all(data.to_json().as_bytes()))?;
-    folder.tidy()?;
-    Ok(Record { folder: folder.file(""), data, figures, environment })
+    folder.remove_temporary_files()?;
+    Ok(StoredRecord { folder: folder.file(""), data, figures, environment })
 }
 
-fn runs(scenario: &Scenario) -> impl Iterator<Item = Run> {
+fn runs(scenario: &Scenario) -> impl Iterator<Item = RunId> {
     (0..scenario.cells.len()).flat_map(move |cell| seeds(scenario).map(move |seed| (cell, seed)))
 }
 
@@ -162,9 +166,9 @@ fn seeds(scenario: &Scenario) -> impl Iterator<Item = u64> + use<> {
 }
 
 /// Returns the number of rows, size and hash of a file of values.
-pub(crate) fn written(folder: &Folder, name: &str, rows: u64) -> Result<SeriesFile, Error> {
+pub(crate) fn written(folder: &StudyFolder, name: &str, rows: u64) -> Result<SeriesFile, StudyError> {
     let path = folder.file(name);
-    let (hash, bytes) = File::open(&path).and_then(checksum_of).map_err(Error::io("read", &path))?;
+    let (hash, bytes) = File::open(&path).and_then(checksum_of).map_err(StudyError::io("read", &path))?;
     Ok(SeriesFile { rows, bytes, xxh64: format!("{hash:016x}") })
 }
 

@@ -1,40 +1,40 @@
 //! Summary of a cell: one estimate per metric and subject.
 
-use crate::derive::{is_whole_span, measured, of};
+use crate::derive::{is_whole_span, measured, series_of};
 use crate::select::per_subject;
 use crate::statistics::estimate;
-use crate::{Part, flow_parts};
-use netstage_scenario::outcome::{Aggregation, Metric, Outcome};
+use crate::{FlowAggregates, flow_aggregates};
+use netstage_scenario::outcome::{Aggregation, Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::record::SummaryEntry;
 use std::collections::BTreeMap;
 
 /// Collector of the summary of one cell's runs.
-pub struct Summary<'a> {
+pub struct SummaryCollector<'a> {
     plan: &'a Plan,
     /// Aggregates of each flow's subject.
-    parts: BTreeMap<String, Part>,
+    parts: BTreeMap<String, FlowAggregates>,
     /// Entries by metric, then in order of first occurrence.
-    entries: BTreeMap<Metric, Vec<Entry>>,
+    entries: BTreeMap<Metric, Vec<SummaryValues>>,
 }
 
-struct Entry {
+struct SummaryValues {
     subject: String,
     values: Vec<f64>,
     min: f64,
     max: f64,
 }
 
-impl<'a> Summary<'a> {
+impl<'a> SummaryCollector<'a> {
     /// Creates an empty collector.
-    pub fn new(plan: &'a Plan) -> Summary<'a> {
-        Summary { plan, parts: flow_parts(plan).collect(), entries: BTreeMap::new() }
+    pub fn new(plan: &'a Plan) -> SummaryCollector<'a> {
+        SummaryCollector { plan, parts: flow_aggregates(plan).collect(), entries: BTreeMap::new() }
     }
 
     /// Adds a run.
-    pub fn add(&mut self, outcome: &Outcome) {
+    pub fn add(&mut self, outcome: &RunOutcome) {
         let bins = measured(self.plan, outcome.bins);
-        let Summary { plan, parts, entries } = self;
+        let SummaryCollector { plan, parts, entries } = self;
         for &metric in Metric::ALL {
             let mut each: BTreeMap<&str, (f64, u64)> = BTreeMap::new();
             let mut order = Vec::new();
@@ -62,7 +62,7 @@ impl<'a> Summary<'a> {
             if is_whole_span(metric) {
                 continue;
             }
-            for series in of(outcome, metric) {
+            for series in series_of(outcome, metric) {
                 let values = series.values.get(bins.clone()).unwrap_or(&[]);
                 let (low, high) = values.iter().fold((f64::NAN, f64::NAN), |(l, h), &v| (l.min(v), h.max(v)));
                 for subject in aggregates(parts, &series.subject) {
@@ -94,17 +94,29 @@ impl<'a> Summary<'a> {
 }
 
 /// Returns the subjects that aggregate a subject's values: its flow group, and its receiver if there are several.
-fn aggregates<'b>(parts: &'b BTreeMap<String, Part>, subject: &'b str) -> impl Iterator<Item = &'b str> {
+fn aggregates<'b>(
+    parts: &'b BTreeMap<String, FlowAggregates>,
+    subject: &'b str,
+) -> impl Iterator<Item = &'b str> {
     let part = parts.get(subject);
     let group = part.map_or(subject, |part| &part.group);
     std::iter::once(group).chain(part.and_then(|part| part.receiver.as_deref()))
 }
 
-fn entry<'b>(entries: &'b mut BTreeMap<Metric, Vec<Entry>>, metric: Metric, subject: &str) -> &'b mut Entry {
+fn entry<'b>(
+    entries: &'b mut BTreeMap<Metric, Vec<SummaryValues>>,
+    metric: Metric,
+    subject: &str,
+) -> &'b mut SummaryValues {
     let entries = entries.entry(metric).or_default();
     // Subjects have the same order in every run, so the search is short.
     let index = entries.iter().position(|e| e.subject == subject).unwrap_or_else(|| {
-        entries.push(Entry { subject: subject.to_owned(), values: Vec::new(), min: f64::NAN, max: f64::NAN });
+        entries.push(SummaryValues {
+            subject: subject.to_owned(),
+            values: Vec::new(),
+            min: f64::NAN,
+            max: f64::NAN,
+        });
         entries.len() - 1
     });
     &mut entries[index]
@@ -134,7 +146,7 @@ mod tests {
         }
         outcome.series.push(series(Metric::FlowSent, "bulka[0]".into(), 100.0));
         outcome.series.sort_by_key(|series| series.metric);
-        let mut summary = Summary::new(&plan);
+        let mut summary = SummaryCollector::new(&plan);
         summary.add(&outcome);
         let bins = measured(&plan, outcome.bins).len() as f64;
         let entries = summary.finish();

@@ -4,21 +4,21 @@ use serde::Serialize;
 
 /// Table of texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Table {
+pub struct ReportTable {
     /// Title.
     pub title: String,
     /// Explanation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// Columns.
-    pub columns: Vec<Column>,
+    pub columns: Vec<TableColumn>,
     /// Rows, with one text per column.
     pub rows: Vec<Vec<String>>,
 }
 
 /// Column of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Column {
+pub struct TableColumn {
     /// Name.
     pub name: String,
     /// Common unit of all values, if any.
@@ -38,14 +38,14 @@ pub enum Align {
     Right,
 }
 
-impl Column {
+impl TableColumn {
     /// Creates a left-aligned column, for texts.
-    pub fn left(name: impl Into<String>) -> Column {
-        Column { name: name.into(), unit: String::new(), align: Align::Left }
+    pub fn left(name: impl Into<String>) -> TableColumn {
+        TableColumn { name: name.into(), unit: String::new(), align: Align::Left }
     }
 
     /// Creates a right-aligned column, for numbers.
-    pub fn right(name: impl Into<String>) -> Column {
-        Column { name: name.into(), unit: String::new(), align: Align::Right }
+    pub fn right(name: impl Into<String>) -> TableColumn {
+        TableColumn { name: name.into(), unit: String::new(), align: Align::Right }
     }
 }

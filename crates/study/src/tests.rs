@@ -1,15 +1,15 @@
 //! Tests of complete studies with a runner that generates random outcomes.
 
 use crate::fixture::{Scratch, options, runner, scenario};
-use crate::folder::Folder;
+use crate::folder::StudyFolder;
 use crate::{
-    Error, Observer, OpenError, Options, Performer, Progress, Record, Run, Stopped, Study, compare, identity,
-    report, run, series,
+    Observer, OpenError, Performer, RunFailure, RunId, StoredRecord, Study, StudyError, StudyOptions,
+    StudyProgress, compare, identity, report, run, series,
 };
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_harness::needs;
 use netstage_scenario::Scenario;
-use netstage_scenario::outcome::{Attendant, Distribution, Load, Metric, Outcome};
+use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunObserver, RunOutcome};
 use netstage_scenario::plan::Plan;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn never() -> AtomicBool {
     AtomicBool::new(false)
 }
 
-fn finished(scenario: &Scenario, out: &Path, jobs: usize) -> Record {
+fn finished(scenario: &Scenario, out: &Path, jobs: usize) -> StoredRecord {
     run(scenario, &runner, &options(out, jobs), &mut (), &never()).unwrap()
 }
 
@@ -38,14 +38,14 @@ fn listing(out: &Path) -> Vec<String> {
 }
 
 /// Performs `runs` runs, then interrupts the study.
-fn interrupted_after(scenario: &Scenario, out: &Path, runs: usize) -> Error {
+fn interrupted_after(scenario: &Scenario, out: &Path, runs: usize) -> StudyError {
     let flag = never();
     let count = AtomicUsize::new(0);
-    let stops = |plan: &Plan, seed: u64, stop: &dyn Attendant| -> Result<Outcome, Stopped> {
+    let stops = |plan: &Plan, seed: u64, stop: &dyn RunObserver| -> Result<RunOutcome, RunFailure> {
         if count.fetch_add(1, Ordering::Relaxed) == runs {
             flag.store(true, Ordering::Relaxed);
         }
-        if stop.stop() { Err(Stopped::Interrupted) } else { runner(plan, seed, stop) }
+        if stop.stop() { Err(RunFailure::Interrupted) } else { runner(plan, seed, stop) }
     };
     run(scenario, &stops, &options(out, 1), &mut (), &flag).unwrap_err()
 }
@@ -59,16 +59,16 @@ fn run_files(out: &Path) -> Vec<PathBuf> {
 
 /// Observer that records the outcome of each run.
 #[derive(Default)]
-struct Listener(Vec<(Run, Outcome)>);
+struct OutcomeRecorder(Vec<(RunId, RunOutcome)>);
 
-impl Observer for Listener {
-    fn progress(&mut self, _: Progress) {}
+impl Observer for OutcomeRecorder {
+    fn progress(&mut self, _: StudyProgress) {}
 
-    fn listens(&self) -> bool {
+    fn wants_outcomes(&self) -> bool {
         true
     }
 
-    fn so_far(&mut self, run: Run, outcome: Outcome, is_over: bool) {
+    fn outcome(&mut self, run: RunId, outcome: RunOutcome, is_over: bool) {
         assert!(is_over, "this runner reports no partial outcomes");
         self.0.push((run, outcome));
     }
@@ -79,18 +79,18 @@ fn an_observer_receives_all_outcomes_and_does_not_change_the_record() {
     let scenario = scenario();
     let scratch = Scratch::new("observed");
     let (observed_out, unobserved_out) = (scratch.join("observed"), scratch.join("unobserved"));
-    let mut listener = Listener::default();
+    let mut listener = OutcomeRecorder::default();
     let never = never();
     run(&scenario, &runner, &options(&observed_out, 2), &mut listener, &never).unwrap();
     run(&scenario, &runner, &options(&unobserved_out, 2), &mut (), &never).unwrap();
     assert_eq!(bytes(&observed_out), bytes(&unobserved_out));
-    let mut runs: Vec<Run> = listener.0.iter().map(|(run, _)| *run).collect();
+    let mut runs: Vec<RunId> = listener.0.iter().map(|(run, _)| *run).collect();
     runs.sort();
     let cells = 0..scenario.cells.len();
     let (seed, repeat) = (scenario.seed, u64::from(scenario.repeat));
     let all = cells.flat_map(|cell| (0..repeat).map(move |k| (cell, seed + k)));
     assert_eq!(runs, all.collect::<Vec<_>>());
-    let fairness = |outcome: &Outcome| outcome.get(Metric::FairnessInterVpn, "").map(|s| s.values.len());
+    let fairness = |outcome: &RunOutcome| outcome.get(Metric::FairnessInterVpn, "").map(|s| s.values.len());
     assert!(listener.0.iter().all(|(_, outcome)| fairness(outcome) == Some(outcome.bins)));
 }
 
@@ -100,12 +100,12 @@ fn a_void_run_is_repeated_up_to_the_limit() {
     // The first two attempts of each run are void.
     let record = |retries: u32| {
         let (scratch, attempts) = (Scratch::new(&format!("retries-{retries}")), AtomicUsize::new(0));
-        let spoiled = |plan: &Plan, seed: u64, stop: &dyn Attendant| -> Result<Outcome, Stopped> {
+        let spoiled = |plan: &Plan, seed: u64, stop: &dyn RunObserver| -> Result<RunOutcome, RunFailure> {
             let attempt = attempts.fetch_add(1, Ordering::Relaxed) % 3;
             let void = (attempt < 2).then(|| format!("late {attempt}")).into_iter().collect();
-            Ok(Outcome { void, ..runner(plan, seed, stop)? })
+            Ok(RunOutcome { void, ..runner(plan, seed, stop)? })
         };
-        let options = Options { retries, ..options(&scratch, 1) };
+        let options = StudyOptions { retries, ..options(&scratch, 1) };
         let record = run(&scenario, &spoiled, &options, &mut (), &never()).unwrap();
         (record.data, attempts.into_inner())
     };
@@ -123,7 +123,7 @@ fn a_void_run_is_repeated_up_to_the_limit() {
 /// Returns a runner that counts its runs.
 fn counting(
     count: &AtomicUsize,
-) -> impl Fn(&Plan, u64, &dyn Attendant) -> Result<Outcome, Stopped> + Sync + '_ {
+) -> impl Fn(&Plan, u64, &dyn RunObserver) -> Result<RunOutcome, RunFailure> + Sync + '_ {
     move |plan, seed, stop| {
         count.fetch_add(1, Ordering::Relaxed);
         runner(plan, seed, stop)
@@ -136,10 +136,10 @@ fn a_record_is_read_as_it_was_written() {
     let out = scratch.join("out");
     let record = finished(&scenario(), &out, 2);
     assert_eq!(listing(&out), ["environment.json", "figures.json", "record.json", "series.parquet"]);
-    let read = Record::open(&out).unwrap();
+    let read = StoredRecord::open(&out).unwrap();
     assert!(read.data == record.data);
     assert!(read.figures == record.figures);
-    assert!(Record::open(&out.join("record.json")).unwrap().data == record.data);
+    assert!(StoredRecord::open(&out.join("record.json")).unwrap().data == record.data);
     assert_eq!(read.data.cells.len(), 4);
     assert_eq!(read.data.warnings, ["made up", "seven (in 4 of 8 runs)"]);
     let mut reader = read.series().unwrap();
@@ -161,7 +161,7 @@ fn a_record_is_read_as_it_was_written() {
 }
 
 /// Runner that reports distributions, loads and remarks.
-fn with_remarks(plan: &Plan, seed: u64, stop: &dyn Attendant) -> Result<Outcome, Stopped> {
+fn with_remarks(plan: &Plan, seed: u64, stop: &dyn RunObserver) -> Result<RunOutcome, RunFailure> {
     let mut outcome = runner(plan, seed, stop)?;
     let delay = |subject: &str, buckets: &[(u64, u64)]| Distribution {
         metric: Metric::FlowDelay,
@@ -174,7 +174,7 @@ fn with_remarks(plan: &Plan, seed: u64, stop: &dyn Attendant) -> Result<Outcome,
         delay("bulka[0]", &[(1000, 1), (2049, 1)]),
         delay("bulkb[0]", &[]),
     ];
-    outcome.loads = vec![Load {
+    outcome.loads = vec![AchievedLoad {
         subject: "noise".into(),
         quantity: "packets".into(),
         unit: "packets".into(),
@@ -214,21 +214,22 @@ fn distributions_are_summed_and_remarks_are_recorded() {
     assert_eq!(file(&out), file(&again));
     assert_eq!(bytes(&out), bytes(&again));
     fs::write(again.join("distributions.parquet"), "PAR1").unwrap();
-    let error = Record::open(&again).unwrap().distributions_file().unwrap_err();
+    let error = StoredRecord::open(&again).unwrap().distributions_file().unwrap_err();
     assert!(error.to_string().contains("distributions.parquet: the file was changed"), "{error}");
 }
 
 #[test]
 fn an_unsupported_scenario_is_not_a_failed_run() {
     let scratch = Scratch::new("unable");
-    let attempt = |stopped: Stopped| {
-        let refuses =
-            |_: &Plan, _: u64, _: &dyn Attendant| -> Result<Outcome, Stopped> { Err(stopped.clone()) };
+    let attempt = |stopped: RunFailure| {
+        let refuses = |_: &Plan, _: u64, _: &dyn RunObserver| -> Result<RunOutcome, RunFailure> {
+            Err(stopped.clone())
+        };
         run(&scenario(), &refuses, &options(&scratch.join("out"), 2), &mut (), &never()).unwrap_err()
     };
-    let missing = Stopped::Missing { message: "no veth".into(), remedy: "load it".into() };
-    assert!(matches!(attempt(missing), Error::Missing { remedy, .. } if remedy == "load it"));
-    assert!(matches!(attempt(Stopped::Unsupported("no PE".into())), Error::Unsupported(_)));
+    let missing = RunFailure::Missing { message: "no veth".into(), remedy: "load it".into() };
+    assert!(matches!(attempt(missing), StudyError::Missing { remedy, .. } if remedy == "load it"));
+    assert!(matches!(attempt(RunFailure::Unsupported("no PE".into())), StudyError::Unsupported(_)));
 }
 
 #[test]
@@ -253,8 +254,11 @@ fn a_resumed_study_writes_the_same_record() {
     for finished in [0, 1, 5, 7] {
         let out = scratch.join(finished.to_string());
         let error = interrupted_after(&scenario, &out, finished);
-        assert!(matches!(error, Error::Interrupted { done, total: RUNS, .. } if done == finished), "{error}");
-        let opened = Record::open(&out).unwrap_err();
+        assert!(
+            matches!(error, StudyError::Interrupted { done, total: RUNS, .. } if done == finished),
+            "{error}"
+        );
+        let opened = StoredRecord::open(&out).unwrap_err();
         assert!(
             matches!(opened, OpenError::Incomplete { done, total: RUNS, .. } if done == finished),
             "{opened}"
@@ -274,25 +278,25 @@ fn runs_performed_elsewhere_give_the_same_record() {
     let reference = scratch.join("whole");
     finished(&scenario, &reference, 2);
     let options = options(&scratch.join("out"), 1);
-    let study = Study::take(&scenario, &options).unwrap();
+    let study = Study::open(&scenario, &options).unwrap();
     assert_eq!(study.identity(), identity(&scenario, &options.stage, &options.tool));
     let performer = Performer {
         runner: &runner,
         retries: 0,
         stop: &|| false,
-        doing: &|_| (),
-        reached: &|_, _| (),
-        so_far: None,
+        on_activity: &|_| (),
+        on_progress: &|_, _| (),
+        on_outcome: None,
     };
     let perform = |run| performer.perform(&scenario, run).unwrap().unwrap();
     let pending = study.pending();
     assert_eq!(pending.len(), RUNS);
     // The file of another run, and a file of no run, are rejected.
-    let error = study.keep_foreign(pending[0], perform(pending[1])).unwrap_err();
+    let error = study.save_remote_run(pending[0], perform(pending[1])).unwrap_err();
     assert!(error.to_string().contains("received the run of cell 0 with seed 8"), "{error}");
-    assert!(study.keep_foreign(pending[0], b"PAR1".to_vec()).is_err());
+    assert!(study.save_remote_run(pending[0], b"PAR1".to_vec()).is_err());
     for &run in pending.iter().rev() {
-        study.keep_foreign(run, perform(run)).unwrap();
+        study.save_remote_run(run, perform(run)).unwrap();
     }
     study.finish(1).unwrap();
     assert_eq!(bytes(&options.out), bytes(&reference));
@@ -312,15 +316,15 @@ fn a_damaged_run_is_repeated() {
     let manifest = crate::folder::Manifest::new(&scenario, "sim", "netstage test");
     for length in 0..whole.len() {
         fs::write(&file, &whole[..length]).unwrap();
-        let folder = Folder::take(&out, &manifest).unwrap();
+        let folder = StudyFolder::open(&out, &manifest).unwrap();
         assert!(folder.finished_runs().unwrap().is_empty(), "{length} of {} bytes", whole.len());
     }
-    let mut stream = Stream::new(1, "bits");
+    let mut stream = RandomStream::new(1, "bits");
     for _ in 0..500 {
         let mut damaged = whole.clone();
         damaged[stream.next_u64() as usize % whole.len()] ^= 1 << (stream.next_u64() % 8);
         fs::write(&file, &damaged).unwrap();
-        assert!(Folder::take(&out, &manifest).unwrap().finished_runs().unwrap().is_empty());
+        assert!(StudyFolder::open(&out, &manifest).unwrap().finished_runs().unwrap().is_empty());
     }
     // A temporary file left by a kill is not used either.
     fs::write(out.join("runs/0-8.parquet.partial"), &whole).unwrap();
@@ -368,7 +372,10 @@ fn an_occupied_folder_is_not_changed() {
         };
         let before = snapshot();
         let error = run(scenario, &runner, &options(out, 1), &mut (), &never()).unwrap_err();
-        assert!(matches!(error, Error::Occupied { .. }) && error.to_string().contains(reason), "{error}");
+        assert!(
+            matches!(error, StudyError::Occupied { .. }) && error.to_string().contains(reason),
+            "{error}"
+        );
         assert_eq!(snapshot(), before);
     };
     let complete = scratch.join("complete");
@@ -396,8 +403,8 @@ fn a_folder_without_finished_runs_is_reused() {
     let scenario = scenario();
     let mut other = scenario.clone();
     other.text.push_str("\n# changed");
-    let refuses = |_: &Plan, _: u64, _: &dyn Attendant| -> Result<Outcome, Stopped> {
-        Err(Stopped::Unsupported("no such queue".into()))
+    let refuses = |_: &Plan, _: u64, _: &dyn RunObserver| -> Result<RunOutcome, RunFailure> {
+        Err(RunFailure::Unsupported("no such queue".into()))
     };
     run(&other, &refuses, &options(&out, 1), &mut (), &never()).unwrap_err();
     let record = finished(&scenario, &out, 1);
@@ -411,10 +418,10 @@ fn a_folder_is_locked_by_one_process() {
     let out = scratch.join("out");
     let scenario = scenario();
     let manifest = crate::folder::Manifest::new(&scenario, "sim", "netstage test");
-    let locked = Folder::take(&out, &manifest).unwrap();
-    assert!(matches!(Folder::take(&out, &manifest), Err(Error::InUse { .. })));
+    let locked = StudyFolder::open(&out, &manifest).unwrap();
+    assert!(matches!(StudyFolder::open(&out, &manifest), Err(StudyError::InUse { .. })));
     drop(locked);
-    assert!(Folder::take(&out, &manifest).is_ok());
+    assert!(StudyFolder::open(&out, &manifest).is_ok());
 }
 
 #[test]
@@ -423,15 +430,16 @@ fn a_failed_run_names_its_cell_and_preserves_the_others() {
     let out = scratch.join("out");
     let scenario = scenario();
     let count = AtomicUsize::new(0);
-    let fails = |plan: &Plan, seed: u64, stop: &dyn Attendant| match count.fetch_add(1, Ordering::Relaxed) {
-        3 => Err(Stopped::Failed("lost an agent".into())),
+    let fails = |plan: &Plan, seed: u64, stop: &dyn RunObserver| match count.fetch_add(1, Ordering::Relaxed) {
+        3 => Err(RunFailure::Failed("lost an agent".into())),
         _ => runner(plan, seed, stop),
     };
     let error = run(&scenario, &fails, &options(&out, 1), &mut (), &never()).unwrap_err();
     assert_eq!(error.to_string(), "the run of with flow.bulka.x=0.5 with seed 8 failed: lost an agent");
     assert_eq!(run_files(&out).len(), 3);
-    let panics =
-        |_: &Plan, _: u64, _: &dyn Attendant| -> Result<Outcome, Stopped> { panic!("a broken invariant") };
+    let panics = |_: &Plan, _: u64, _: &dyn RunObserver| -> Result<RunOutcome, RunFailure> {
+        panic!("a broken invariant")
+    };
     let error = run(&scenario, &panics, &options(&out, 2), &mut (), &never()).unwrap_err();
     assert!(error.to_string().contains("internal error: a broken invariant"), "{error}");
     finished(&scenario, &out, 1);
@@ -440,9 +448,9 @@ fn a_failed_run_names_its_cell_and_preserves_the_others() {
 #[test]
 fn progress_counts_each_run_once() {
     #[derive(Default)]
-    struct Seen(Vec<Progress>);
-    impl Observer for Seen {
-        fn progress(&mut self, progress: Progress) {
+    struct ProgressLog(Vec<StudyProgress>);
+    impl Observer for ProgressLog {
+        fn progress(&mut self, progress: StudyProgress) {
             self.0.push(progress);
         }
     }
@@ -450,12 +458,14 @@ fn progress_counts_each_run_once() {
     let out = scratch.join("out");
     let scenario = scenario();
     interrupted_after(&scenario, &out, 2);
-    let mut reports = Seen::default();
+    let mut reports = ProgressLog::default();
     run(&scenario, &runner, &options(&out, 2), &mut reports, &never()).unwrap();
     let done: Vec<usize> = reports.0.iter().map(|p| p.done).collect();
     assert!(done.is_sorted() && done[0] == 2 && *done.last().unwrap() == RUNS);
-    assert!(reports.0.iter().all(|p| p.done as f64 + p.under_way <= RUNS as f64));
-    assert!(reports.0[0].left.is_none() && reports.0.last().unwrap().left.is_some_and(|l| l.is_zero()));
+    assert!(reports.0.iter().all(|p| p.done as f64 + p.in_progress <= RUNS as f64));
+    assert!(
+        reports.0[0].remaining.is_none() && reports.0.last().unwrap().remaining.is_some_and(|l| l.is_zero())
+    );
 }
 
 #[test]
@@ -463,7 +473,7 @@ fn a_damaged_record_is_an_error_without_a_panic() {
     let scratch = Scratch::new("damage");
     let out = scratch.join("out");
     finished(&scenario(), &out, 2);
-    let mut stream = Stream::new(2, "damage");
+    let mut stream = RandomStream::new(2, "damage");
     let mut rejected = [0; 3];
     let rounds = needs::cases(400);
     for (index, name) in FILES.iter().enumerate() {
@@ -481,7 +491,7 @@ fn a_damaged_record_is_an_error_without_a_panic() {
                 }
             }
             fs::write(&path, &damaged).unwrap();
-            match Record::open(&out) {
+            match StoredRecord::open(&out) {
                 Ok(record) => {
                     if let Ok(mut reader) = record.series() {
                         while let Ok(Some(_)) = reader.next_blocks() {}
@@ -513,7 +523,7 @@ fn a_record_compared_with_itself_has_no_differences() {
     let mut other = scenario();
     other.seed = 100;
     finished(&other, &b, 1);
-    let open = |path: &Path| Record::open(path).unwrap();
+    let open = |path: &Path| StoredRecord::open(path).unwrap();
     let same = compare::compare(&[open(&a), open(&a)]);
     assert_eq!(same.tables.len(), 4);
     let differences = same.tables.iter().flat_map(|t| &t.rows).map(|row| row.last().unwrap());
@@ -550,7 +560,7 @@ fn measures_a_large_study() {
     scenario.repeat = 15;
     let mut canned = crate::fixture::outcome(&scenario.cells[0].plan, 1);
     canned.bins = 50;
-    let mut stream = Stream::new(1, "values");
+    let mut stream = RandomStream::new(1, "values");
     for series in &mut canned.series {
         series.values = (0..50).map(|_| (stream.uniform() * 1e6).round()).collect();
     }
@@ -564,7 +574,7 @@ fn measures_a_large_study() {
         });
     }
     canned.series.sort_by_key(|s| s.metric);
-    let instant = |_: &Plan, _: u64, _: &dyn Attendant| Ok(canned.clone());
+    let instant = |_: &Plan, _: u64, _: &dyn RunObserver| Ok(canned.clone());
     let record = run(&scenario, &instant, &options(&scratch.join("out"), 2), &mut (), &never()).unwrap();
     println!("{} rows: {:?}", record.data.series.rows, record.environment);
 }

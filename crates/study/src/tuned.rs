@@ -1,39 +1,39 @@
 //! Results of a window search (`netstage_core::measure::tune`) as findings, text and figures, for a scenario's test and
 //! for a search between two hosts.
 
-use crate::figure::{Axis, Figure, ReferenceLine, Scale, Series};
+use crate::figure::{Axis, AxisScale, Figure, FigureSeries, ReferenceLine};
 use crate::format::{number, quantity, rounded};
 use netstage_core::measure::Summary;
-use netstage_core::measure::tune::{Config, Found, Measured, Setting};
+use netstage_core::measure::tune::{Setting, SettingResult, WindowSearchConfig, WindowSearchResult};
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
 use netstage_scenario::outcome::finding::Finding;
 
 /// Configuration and result of a window search.
-pub struct Tuned<'a> {
+pub struct TuneReport<'a> {
     /// Name of the test.
     pub test: &'a str,
     /// Configuration of the search.
-    pub config: &'a Config,
+    pub config: &'a WindowSearchConfig,
     /// Names of the congestion controls, in the order of their indices in settings.
     pub controls: &'a [String],
     /// Result.
-    pub found: &'a Found,
+    pub found: &'a WindowSearchResult,
 }
 
-impl Tuned<'_> {
+impl TuneReport<'_> {
     /// Returns the findings.
     pub fn findings(&self) -> Vec<Finding> {
         let found = self.found;
         let path = &found.path;
         let best = found.best.and_then(|best| found.curve.iter().find(|point| point.setting == best));
         let bytes = |bytes: Option<u64>| bytes.map_or(f64::NAN, |bytes| bytes as f64);
-        let window = found.best.map(|best| best.window.unwrap_or(self.config.largest));
+        let window = found.best.map(|best| best.window.unwrap_or(self.config.max_window));
         let plain = [
             (Metric::TestWindow, bytes(window)),
             (Metric::TestWindowKnee, found.knee.unwrap_or(f64::NAN)),
             (Metric::TestWindowLosses, bytes(found.losses_from)),
-            (Metric::TestWindowSure, f64::from(u8::from(found.is_sure))),
+            (Metric::TestWindowConclusive, f64::from(u8::from(found.is_sure))),
             (Metric::TestRoundTrip, path.base_round_trip.as_secs_f64()),
             (Metric::TestBandwidthDelayProduct, path.bandwidth_delay_product),
             (Metric::TestBuffer, path.buffer),
@@ -52,7 +52,7 @@ impl Tuned<'_> {
 
     /// Returns the conclusion as text.
     pub fn verdict(&self) -> String {
-        let Config { tolerance, delay_bound, trials, .. } = self.config;
+        let WindowSearchConfig { tolerance, delay_bound, trials, .. } = self.config;
         let Some(best) = self.found.best else {
             let bound = quantity(delay_bound.map_or(f64::NAN, Duration::as_secs_f64), "s");
             return format!("the mean round trip exceeds {bound} with every window");
@@ -82,7 +82,7 @@ impl Tuned<'_> {
             name: name.into(),
             title: format!("{title} over the window"),
             caption: format!("Means with 95 % intervals; dashed: without a limit.{best}"),
-            x: Axis { label: "window".into(), unit: "B".into(), scale: Scale::Log, ..Axis::default() },
+            x: Axis { label: "window".into(), unit: "B".into(), scale: AxisScale::Log, ..Axis::default() },
             y: Axis { label: title.to_lowercase(), unit: unit.into(), min: Some(0.0), ..Axis::default() },
             series,
             reference_lines: lines,
@@ -100,7 +100,7 @@ impl Tuned<'_> {
     }
 
     /// Returns the lines of each congestion control: one over windows, and a constant one without a limit.
-    fn curves(&self, quantity: &str, value: impl Fn(&Measured) -> Summary) -> Vec<Series> {
+    fn curves(&self, quantity: &str, value: impl Fn(&SettingResult) -> Summary) -> Vec<FigureSeries> {
         let windows = self.found.curve.iter().filter_map(|point| point.setting.window);
         let (min, max) = windows.fold((u64::MAX, 0), |(min, max), w| (min.min(w), max.max(w)));
         let line = |name: String, points: Vec<(f64, Summary)>, dashed| {
@@ -110,21 +110,21 @@ impl Tuned<'_> {
                 };
                 Some(points.iter().map(end).collect())
             };
-            Series {
+            FigureSeries {
                 name,
                 x: Some(points.iter().map(|(x, _)| *x).collect()),
                 y: points.iter().map(|(_, summary)| Some(rounded(summary.mean))).collect(),
                 low: end(-1.0),
                 high: end(1.0),
                 dashed,
-                ..Series::default()
+                ..FigureSeries::default()
             }
         };
         let several = self.controls.len() > 1;
         let mut lines = Vec::new();
         for (control, name) in self.controls.iter().enumerate() {
             let points = self.found.curve.iter().filter(|point| point.setting.control == control);
-            let (limited, free): (Vec<&Measured>, Vec<&Measured>) =
+            let (limited, free): (Vec<&SettingResult>, Vec<&SettingResult>) =
                 points.partition(|point| point.setting.window.is_some());
             let name = if several { format!("{quantity}, {name}") } else { quantity.to_owned() };
             let points =

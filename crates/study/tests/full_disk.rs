@@ -6,9 +6,9 @@ mod fixture;
 
 use fixture::{Scratch, options, runner, scenario};
 use netstage_harness::needs;
-use netstage_scenario::outcome::{Attendant, Outcome};
+use netstage_scenario::outcome::{RunObserver, RunOutcome};
 use netstage_scenario::plan::Plan;
-use netstage_study::{Options, Stopped, run};
+use netstage_study::{RunFailure, StudyOptions, run};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -30,7 +30,7 @@ fn a_full_disk_is_reported_and_no_run_is_lost() {
         let kept = fs::read_dir(out.join("runs")).unwrap().count();
         let is_grown = mount(&["-o", "remount,size=64m", "tmpfs"]).unwrap().status.success();
         let count = AtomicUsize::new(0);
-        let counting = |plan: &Plan, seed: u64, stop: &dyn Attendant| -> Result<Outcome, Stopped> {
+        let counting = |plan: &Plan, seed: u64, stop: &dyn RunObserver| -> Result<RunOutcome, RunFailure> {
             count.fetch_add(1, Ordering::Relaxed);
             runner(plan, seed, stop)
         };

@@ -1,9 +1,9 @@
 //! Restores limits that killed processes left behind, using their files.
 
-use super::note::{Before, Noted};
+use super::note::{LimitEntry, PreviousLimits};
 use super::{limit, route};
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io::Read as _;
@@ -11,10 +11,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Restores limits that killed processes left behind; returns the number of connections and routes.
-pub fn clean(folder: &Path) -> Result<usize, Obstacle> {
+pub fn clean(folder: &Path) -> Result<usize, StartupError> {
     let mut count = 0;
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let system_error = |error| Obstacle::system(format!("{}", entry.path().display()), &error);
+        let system_error = |error| StartupError::from_system(format!("{}", entry.path().display()), &error);
         let mut file = File::options().read(true).write(true).open(entry.path()).map_err(system_error)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -26,20 +26,21 @@ pub fn clean(folder: &Path) -> Result<usize, Obstacle> {
         file.read_to_string(&mut text).map_err(system_error)?;
         // A kill during writing leaves an incomplete last line.
         let (first, rest) = text.split_once('\n').unwrap_or_default();
-        let noted: Vec<Noted> = rest.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let noted: Vec<LimitEntry> =
+            rest.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let namespaces = namespaces(&serde_json::from_str(first).unwrap_or_default());
-        let connections: Vec<(u64, Before)> = noted
+        let connections: Vec<(u64, PreviousLimits)> = noted
             .iter()
             .filter_map(|noted| match noted {
-                Noted::Connection(cookie, before) => Some((*cookie, *before)),
-                Noted::Route { .. } => None,
+                LimitEntry::Connection(cookie, before) => Some((*cookie, *before)),
+                LimitEntry::Route { .. } => None,
             })
             .collect();
         if !connections.is_empty() {
-            limit::put_back(&connections, &namespaces)?;
+            limit::restore(&connections, &namespaces)?;
         }
         for noted in &noted {
-            if let Noted::Route { to, link } = noted {
+            if let LimitEntry::Route { to, link } = noted {
                 namespaces.iter().for_each(|namespace| route::remove(namespace, *to, link));
             }
         }

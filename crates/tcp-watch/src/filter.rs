@@ -1,7 +1,7 @@
 //! Filter of watched connections. A connection matches if, for every kind of criterion given, one entry
 //! matches.
 
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Maximum number of entries per kind, except processes.
-pub const MOST: usize = 16;
+pub const MAX_ENTRIES: usize = 16;
 /// Mount points of the cgroup v2 hierarchy.
 const CGROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
@@ -19,11 +19,11 @@ const CGROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Processes.
-    pub processes: Vec<Process>,
+    pub processes: Vec<ProcessFilter>,
     /// Local or remote ports.
     pub ports: Vec<u16>,
     /// Networks of the local or remote address.
-    pub addresses: Vec<Network>,
+    pub addresses: Vec<AddressPrefix>,
     /// Inodes of network namespaces.
     pub namespaces: Vec<u32>,
     /// Folders of cgroups, including their descendants.
@@ -32,37 +32,37 @@ pub struct Filter {
 
 /// Process number, or name of any number of processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Process {
+pub enum ProcessFilter {
     /// Process number.
     Number(u32),
     /// Name in the kernel: the first 15 characters of the program name.
     Name(String),
 }
 
-impl FromStr for Process {
+impl FromStr for ProcessFilter {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Process, String> {
+    fn from_str(text: &str) -> Result<ProcessFilter, String> {
         match text.parse() {
             Ok(0) => Err("process numbers start at 1".into()),
-            Ok(number) => Ok(Process::Number(number)),
+            Ok(number) => Ok(ProcessFilter::Number(number)),
             Err(_) if text.is_empty() => Err("expected the number or name of a process".into()),
-            Err(_) => Ok(Process::Name(text.chars().take(15).collect())),
+            Err(_) => Ok(ProcessFilter::Name(text.chars().take(15).collect())),
         }
     }
 }
 
 /// Address prefix, in IPv6 (IPv4 is mapped).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
+pub struct AddressPrefix {
     address: u128,
     mask: u128,
 }
 
-impl FromStr for Network {
+impl FromStr for AddressPrefix {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Network, String> {
+    fn from_str(text: &str) -> Result<AddressPrefix, String> {
         let invalid =
             || format!("{text:?} is not an address: expected 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32");
         let (address, length) = match text.split_once('/') {
@@ -79,11 +79,11 @@ impl FromStr for Network {
             return Err(format!("{text:?}: the prefix is longer than {max} bits"));
         }
         let mask = u128::MAX.checked_shl(max - length).unwrap_or(0);
-        Ok(Network { address: u128::from(mapped) & mask, mask })
+        Ok(AddressPrefix { address: u128::from(mapped) & mask, mask })
     }
 }
 
-impl Network {
+impl AddressPrefix {
     /// Returns whether an address is in the network.
     pub fn contains(&self, address: IpAddr) -> bool {
         let mapped = match address {
@@ -173,15 +173,15 @@ fn folders(root: &Path) -> Vec<PathBuf> {
 
 impl Filter {
     /// Rejects a filter with too many entries.
-    pub fn check(&self) -> Result<(), Obstacle> {
+    pub fn check(&self) -> Result<(), StartupError> {
         let kinds = [
             ("ports", self.ports.len()),
             ("addresses", self.addresses.len()),
             ("namespaces", self.namespaces.len()),
         ];
-        match kinds.into_iter().find(|(_, count)| *count > MOST) {
-            Some((kind, count)) => Err(Obstacle::new(
-                format!("{count} {kind} in the filter; the limit is {MOST}"),
+        match kinds.into_iter().find(|(_, count)| *count > MAX_ENTRIES) {
+            Some((kind, count)) => Err(StartupError::new(
+                format!("{count} {kind} in the filter; the limit is {MAX_ENTRIES}"),
                 "use a wider filter, or none, and filter the output",
             )),
             None => Ok(()),
@@ -200,11 +200,11 @@ impl Filter {
         let lists = folders.filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok());
         let listed =
             lists.flat_map(|list| list.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>());
-        self.processes.iter().flat_map(Process::numbers).chain(listed).collect()
+        self.processes.iter().flat_map(ProcessFilter::numbers).chain(listed).collect()
     }
 
     /// Returns the inodes of all sockets of watched processes, and the processes that do not exist.
-    pub(super) fn sockets(&self) -> (BTreeSet<u64>, Vec<Process>) {
+    pub(super) fn sockets(&self) -> (BTreeSet<u64>, Vec<ProcessFilter>) {
         let mut sockets = BTreeSet::new();
         let mut missing = Vec::new();
         for process in &self.processes {
@@ -219,20 +219,20 @@ impl Filter {
     }
 }
 
-impl Process {
+impl ProcessFilter {
     fn numbers(&self) -> Vec<u32> {
         match self {
-            Process::Number(number) => vec![*number],
-            Process::Name(name) => numbers_of(name),
+            ProcessFilter::Number(number) => vec![*number],
+            ProcessFilter::Name(name) => numbers_of(name),
         }
     }
 }
 
-impl std::fmt::Display for Process {
+impl std::fmt::Display for ProcessFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Process::Number(number) => write!(f, "process {number}"),
-            Process::Name(name) => write!(f, "process {name:?}"),
+            ProcessFilter::Number(number) => write!(f, "process {number}"),
+            ProcessFilter::Name(name) => write!(f, "process {name:?}"),
         }
     }
 }
@@ -264,16 +264,16 @@ mod tests {
 
     #[test]
     fn networks_contain_both_ip_versions() {
-        let network: Network = "192.0.2.0/24".parse().unwrap();
+        let network: AddressPrefix = "192.0.2.0/24".parse().unwrap();
         assert!(network.contains("192.0.2.255".parse().unwrap()));
         assert!(network.contains("::ffff:192.0.2.1".parse().unwrap()));
         assert!(!network.contains("192.0.3.1".parse().unwrap()));
-        let all: Network = "::/0".parse().unwrap();
+        let all: AddressPrefix = "::/0".parse().unwrap();
         assert!(all.contains("10.0.0.1".parse().unwrap()) && all.words() == ([0; 2], [0; 2]));
-        let one: Network = "2001:db8::1".parse().unwrap();
+        let one: AddressPrefix = "2001:db8::1".parse().unwrap();
         assert!(!one.contains("2001:db8::2".parse().unwrap()));
         for invalid in ["", "10.0.0", "10.0.0.0/33", "::/129", "10.0.0.0/", "host"] {
-            assert!(invalid.parse::<Network>().is_err(), "{invalid}");
+            assert!(invalid.parse::<AddressPrefix>().is_err(), "{invalid}");
         }
     }
 
@@ -282,14 +282,14 @@ mod tests {
         let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let number = std::process::id();
         let name = fs::read_to_string("/proc/self/comm").unwrap();
-        for process in [Process::Number(number), name.trim_end().parse().unwrap()] {
+        for process in [ProcessFilter::Number(number), name.trim_end().parse().unwrap()] {
             let filter = Filter { processes: vec![process], ..Filter::default() };
             let (sockets, missing) = filter.sockets();
             assert!(!sockets.is_empty() && missing.is_empty());
         }
-        let nobody = Filter { processes: vec![Process::Number(u32::MAX)], ..Filter::default() };
+        let nobody = Filter { processes: vec![ProcessFilter::Number(u32::MAX)], ..Filter::default() };
         assert_eq!(nobody.sockets(), (BTreeSet::new(), nobody.processes.clone()));
-        assert!("0".parse::<Process>().is_err() && "".parse::<Process>().is_err());
+        assert!("0".parse::<ProcessFilter>().is_err() && "".parse::<ProcessFilter>().is_err());
     }
 
     #[test]

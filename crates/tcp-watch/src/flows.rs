@@ -4,10 +4,10 @@
 //! A reduction with its own congestion state (a loss, a mark, a full queue of the host) is reported
 //! immediately. An undo, a restart after idling and the decay of an unused window are detected at the next ACK.
 
-use super::record::{Happened, Record};
+use super::record::{RecordKind, TcpRecord};
 use super::symbols::Function;
-use netstage_core::tcp::Limited;
-use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Snapshot, State};
+use netstage_core::tcp::LimitDetector;
+use netstage_core::tcp::event::{CongestionState, FlowEvent, FlowEventKind, FlowSnapshot, WindowChangeCause};
 use netstage_core::time::Instant;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 
 /// Connection as seen from one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Flow {
+pub struct WatchedFlow {
     /// Number of the flow in order of discovery.
     #[serde(rename = "flow")]
     pub id: usize,
@@ -34,20 +34,20 @@ pub struct Flow {
 #[derive(Clone, Debug)]
 pub struct Flows {
     start_ns: u64,
-    flows: Vec<Flow>,
+    flows: Vec<WatchedFlow>,
     /// Open connections by cookie.
-    open: BTreeMap<u64, Tracked>,
+    open: BTreeMap<u64, FlowTracker>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Tracked {
+struct FlowTracker {
     id: usize,
-    last: Record,
+    last: TcpRecord,
     /// Window in force after `last`; leaving recovery sets it only after the record.
     cwnd: u64,
     /// State after `last`.
-    state: State,
-    limited: Limited,
+    state: CongestionState,
+    limited: LimitDetector,
 }
 
 impl Flows {
@@ -57,16 +57,21 @@ impl Flows {
     }
 
     /// Returns all observed flows, indexed by number.
-    pub fn all(&self) -> &[Flow] {
+    pub fn all(&self) -> &[WatchedFlow] {
         &self.flows
     }
 
     /// Evaluates a record and the origin of its congestion state change; passes each event to `report`.
-    pub fn handle(&mut self, record: &Record, origin: Told, report: &mut impl FnMut(&Flow, &FlowEvent)) {
+    pub fn handle(
+        &mut self,
+        record: &TcpRecord,
+        origin: ChangeOrigin,
+        report: &mut impl FnMut(&WatchedFlow, &FlowEvent),
+    ) {
         let time = Instant(record.time_ns.saturating_sub(self.start_ns));
-        if record.happened == Happened::Closed {
+        if record.kind == RecordKind::Closed {
             if let Some(tracked) = self.open.remove(&record.cookie) {
-                let event = FlowEvent { time, kind: Kind::Ended, snapshot: record.snapshot };
+                let event = FlowEvent { time, kind: FlowEventKind::Ended, snapshot: record.snapshot };
                 report(&self.flows[tracked.id], &event);
             }
             return;
@@ -74,42 +79,42 @@ impl Flows {
         let is_new = !self.open.contains_key(&record.cookie);
         if is_new {
             let id = self.flows.len();
-            self.flows.push(Flow {
+            self.flows.push(WatchedFlow {
                 id,
                 cookie: record.cookie,
                 namespace: record.namespace,
                 local: record.local,
                 remote: record.remote,
             });
-            self.open.insert(record.cookie, Tracked::new(id, record));
+            self.open.insert(record.cookie, FlowTracker::new(id, record));
         }
         let tracked = self.open.get_mut(&record.cookie).expect("the flow was inserted above");
         let flow = &self.flows[tracked.id];
-        let snapshot = Snapshot { state: tracked.state_after(record), ..record.snapshot };
+        let snapshot = FlowSnapshot { state: tracked.state_after(record), ..record.snapshot };
         let mut report = |kind| report(flow, &FlowEvent { time, kind, snapshot });
         if is_new {
-            report(Kind::Began);
+            report(FlowEventKind::Began);
         }
         if let Some(cause) = tracked.change_between(record) {
-            report(Kind::Window(cause));
+            report(FlowEventKind::Window(cause));
         }
-        match record.happened {
-            Happened::Acknowledged => {
+        match record.kind {
+            RecordKind::Acknowledged => {
                 if let Some(cause) = tracked.limited.observe(&record.snapshot) {
-                    report(Kind::Window(cause));
+                    report(FlowEventKind::Window(cause));
                 }
-                report(Kind::Acknowledged);
+                report(FlowEventKind::Acknowledged);
             }
-            Happened::Retransmitted => report(Kind::Retransmitted),
-            Happened::Congestion { to } => {
+            RecordKind::Retransmitted => report(FlowEventKind::Retransmitted),
+            RecordKind::Congestion { to } => {
                 if let Some(cause) = tracked.reduction(record, to, origin) {
-                    report(Kind::Window(cause));
+                    report(FlowEventKind::Window(cause));
                 }
-                if to == State::Open && record.snapshot.state > State::Disorder {
-                    report(Kind::Recovered);
+                if to == CongestionState::Open && record.snapshot.state > CongestionState::Disorder {
+                    report(FlowEventKind::Recovered);
                 }
             }
-            Happened::Established | Happened::Closed => {}
+            RecordKind::Established | RecordKind::Closed => {}
         }
         tracked.remember(record);
     }
@@ -117,7 +122,7 @@ impl Flows {
 
 /// Origin of a congestion state change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ChangeOrigin {
     /// Unknown, because the kernel does not disclose the addresses of its functions.
     Unknown,
     /// Difference between two polls.
@@ -126,26 +131,32 @@ pub enum Told {
         is_marked: bool,
     },
     /// Innermost known function of the call stack, if any.
-    By(Option<Function>),
+    CallStack(Option<Function>),
 }
 
-impl Tracked {
-    fn new(id: usize, record: &Record) -> Tracked {
+impl FlowTracker {
+    fn new(id: usize, record: &TcpRecord) -> FlowTracker {
         let snapshot = &record.snapshot;
-        Tracked { id, last: *record, cwnd: snapshot.cwnd, state: snapshot.state, limited: Limited::default() }
+        FlowTracker {
+            id,
+            last: *record,
+            cwnd: snapshot.cwnd,
+            state: snapshot.state,
+            limited: LimitDetector::default(),
+        }
     }
 
-    fn state_after(&self, record: &Record) -> State {
-        match record.happened {
-            Happened::Congestion { to } => to,
+    fn state_after(&self, record: &TcpRecord) -> CongestionState {
+        match record.kind {
+            RecordKind::Congestion { to } => to,
             _ => record.snapshot.state,
         }
     }
 
-    fn remember(&mut self, record: &Record) {
+    fn remember(&mut self, record: &TcpRecord) {
         self.state = self.state_after(record);
         self.cwnd = record.snapshot.cwnd;
-        let leaves_recovery = record.happened == Happened::Congestion { to: State::Open };
+        let leaves_recovery = record.kind == RecordKind::Congestion { to: CongestionState::Open };
         if let Some(threshold) = record.snapshot.ssthresh.filter(|_| leaves_recovery) {
             self.cwnd = self.cwnd.min(threshold);
         }
@@ -153,53 +164,59 @@ impl Tracked {
     }
 
     /// Returns the cause of entering a congestion state, or `None` if the window is not reduced.
-    fn reduction(&self, record: &Record, to: State, origin: Told) -> Option<Cause> {
-        if origin == Told::By(Some(Function::PathMtu)) {
+    fn reduction(
+        &self,
+        record: &TcpRecord,
+        to: CongestionState,
+        origin: ChangeOrigin,
+    ) -> Option<WindowChangeCause> {
+        if origin == ChangeOrigin::CallStack(Some(Function::PathMtu)) {
             return None;
         }
         match to {
-            State::Open | State::Disorder => None,
+            CongestionState::Open | CongestionState::Disorder => None,
             // A loss detected during a reduction is part of it.
-            State::Recovery => (record.snapshot.state != State::Reducing).then_some(Cause::FastRetransmit),
-            State::Loss => Some(Cause::Timeout),
-            State::Reducing => Some(match origin {
-                Told::By(Some(Function::Transmit)) => Cause::LocalDevice,
-                Told::By(Some(Function::ProcessProbeAck)) => Cause::TailLossProbe,
-                Told::By(Some(Function::TryToOpen)) => Cause::Ecn,
+            CongestionState::Recovery => (record.snapshot.state != CongestionState::Reducing)
+                .then_some(WindowChangeCause::FastRetransmit),
+            CongestionState::Loss => Some(WindowChangeCause::Timeout),
+            CongestionState::Reducing => Some(match origin {
+                ChangeOrigin::CallStack(Some(Function::Transmit)) => WindowChangeCause::LocalDevice,
+                ChangeOrigin::CallStack(Some(Function::ProcessProbeAck)) => WindowChangeCause::TailLossProbe,
+                ChangeOrigin::CallStack(Some(Function::TryToOpen)) => WindowChangeCause::Ecn,
                 // The preceding ACK is the one being processed, if one caused the change.
-                _ if self.last.is_probing && !record.is_probing => Cause::TailLossProbe,
-                Told::Polled { is_marked: true } => Cause::Ecn,
-                Told::Polled { is_marked: false } => Cause::LocalDevice,
-                _ if self.last.happened == Happened::Acknowledged
+                _ if self.last.is_probing && !record.is_probing => WindowChangeCause::TailLossProbe,
+                ChangeOrigin::Polled { is_marked: true } => WindowChangeCause::Ecn,
+                ChangeOrigin::Polled { is_marked: false } => WindowChangeCause::LocalDevice,
+                _ if self.last.kind == RecordKind::Acknowledged
                     && record.time_ns.saturating_sub(self.last.time_ns) < 100_000 =>
                 {
-                    Cause::Ecn
+                    WindowChangeCause::Ecn
                 }
-                _ => Cause::LocalDevice,
+                _ => WindowChangeCause::LocalDevice,
             }),
         }
     }
 
     /// Returns the cause of a window change since the previous record that has no congestion state of its own.
-    fn change_between(&self, record: &Record) -> Option<Cause> {
+    fn change_between(&self, record: &TcpRecord) -> Option<WindowChangeCause> {
         let (last, snapshot) = (&self.last, &record.snapshot);
-        if record.is_modelled {
+        if record.is_model_based {
             return None;
         }
         // A reduction discards the previous undo state, and so does the end of retransmission, but only an undo
         // restores the threshold. If the threshold is at its minimum already, an undo shows in the window
         // instead: within an ACK, which grows the window only after the state change.
-        let reduces = matches!(record.happened, Happened::Congestion { to } if to > State::Disorder);
+        let reduces = matches!(record.kind, RecordKind::Congestion { to } if to > CongestionState::Disorder);
         let unlimited = |threshold: Option<u64>| threshold.unwrap_or(u64::MAX);
-        let within_ack = last.happened == Happened::Acknowledged
-            && matches!(record.happened, Happened::Congestion { to } if to <= State::Disorder);
+        let within_ack = last.kind == RecordKind::Acknowledged
+            && matches!(record.kind, RecordKind::Congestion { to } if to <= CongestionState::Disorder);
         let is_raised = unlimited(snapshot.ssthresh) > unlimited(last.snapshot.ssthresh)
             || within_ack && snapshot.cwnd > last.snapshot.cwnd;
         if last.may_undo && !record.may_undo && !reduces && is_raised {
-            return Some(Cause::Undo);
+            return Some(WindowChangeCause::Undo);
         }
-        let is_calm = self.state <= State::Disorder && snapshot.state <= State::Disorder;
-        let is_timeout = record.happened == Happened::Congestion { to: State::Loss };
+        let is_calm = self.state <= CongestionState::Disorder && snapshot.state <= CongestionState::Disorder;
+        let is_timeout = record.kind == RecordKind::Congestion { to: CongestionState::Loss };
         let changed = record.cwnd_changed != last.cwnd_changed;
         if snapshot.cwnd >= self.cwnd || !changed || !is_calm || is_timeout {
             return None;
@@ -209,7 +226,11 @@ impl Tracked {
         }
         let idle = record.cwnd_changed.wrapping_sub(last.last_sent) as i32;
         let timeout = last.timeout.min(record.timeout) as i32;
-        Some(if idle > timeout { Cause::IdleRestart } else { Cause::ApplicationLimited })
+        Some(if idle > timeout {
+            WindowChangeCause::IdleRestart
+        } else {
+            WindowChangeCause::ApplicationLimited
+        })
     }
 }
 

@@ -2,20 +2,20 @@
 //! are attached by links that end with this process for any reason.
 
 use super::filter::Filter;
-use super::selection::{Selection, refused, types};
+use super::selection::{Selection, program_error, types};
 use aya::Ebpf;
 use aya::maps::{MapData, PerCpuArray};
 use aya::programs::tc::{TcAttachOptions, TcAttachType};
 use aya::programs::{LinkOrder, SchedClassifier};
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use netstage_wire::ethernet;
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/gateway.bpf.o");
 
 /// Counters of processed segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passed {
+pub struct GatewayCounters {
     /// Segments whose window was lowered.
     pub lowered: u64,
     /// Segments whose window was within the limit.
@@ -32,17 +32,17 @@ pub struct Gateway {
 impl Gateway {
     /// Limits windows advertised in segments that enter or leave an interface of the calling thread's
     /// namespace. Only ports and addresses can be filtered.
-    pub fn new(interface: &str, window: u32, filter: Filter) -> Result<Gateway, Obstacle> {
+    pub fn new(interface: &str, window: u32, filter: Filter) -> Result<Gateway, StartupError> {
         let Filter { processes, namespaces, cgroups, .. } = &filter;
         if !processes.is_empty() || !namespaces.is_empty() || !cgroups.is_empty() {
             let remedy = "filter by --port and --address";
-            return Err(Obstacle::new("a gateway cannot filter by process, namespace or cgroup", remedy));
+            return Err(StartupError::new("a gateway cannot filter by process, namespace or cgroup", remedy));
         }
         let namespace = Namespace::of_this_thread()
-            .map_err(|error| Obstacle::system("cannot open the network namespace", &error))?;
+            .map_err(|error| StartupError::from_system("cannot open the network namespace", &error))?;
         let link =
             Netlink::open(&namespace).and_then(|mut netlink| netlink.link(interface)).map_err(|_| {
-                Obstacle::new(
+                StartupError::new(
                     format!("there is no interface {interface}"),
                     "list the interfaces with ip link",
                 )
@@ -53,10 +53,10 @@ impl Gateway {
         let (mut kernel, _) = Selection::load(OBJECT, &constants, filter, &types()?)?;
         let program = kernel.program_mut("limit_window").expect("the BPF object contains it");
         let program: &mut SchedClassifier = program.try_into().expect("the type matches");
-        program.load().map_err(refused)?;
+        program.load().map_err(program_error)?;
         for direction in [TcAttachType::Ingress, TcAttachType::Egress] {
             let options = TcAttachOptions::TcxOrder(LinkOrder::default());
-            program.attach_with_options(interface, direction, options).map_err(|error| Obstacle {
+            program.attach_with_options(interface, direction, options).map_err(|error| StartupError {
                 message: format!("cannot attach the program to {interface}: {error}"),
                 remedy: "root, and Linux 6.6 or newer (tcx), whose programs end with their process".into(),
                 is_missing: true,
@@ -66,10 +66,10 @@ impl Gateway {
     }
 
     /// Returns the counters.
-    pub fn passed(&self) -> Passed {
+    pub fn counters(&self) -> GatewayCounters {
         let map = self.kernel.map("counts").expect("the BPF object contains it");
         let map = PerCpuArray::<&MapData, u64>::try_from(map).expect("the type matches");
         let count = |index| map.get(&index, 0).map_or(0, |counts| counts.iter().sum());
-        Passed { lowered: count(0), unchanged: count(1), unknown: count(2) }
+        GatewayCounters { lowered: count(0), unchanged: count(1), unknown: count(2) }
     }
 }

@@ -15,21 +15,21 @@ pub const FOLDER: &str = "/run/netstage/tcp-limits";
 /// Previous limits of a connection: `struct before` of bpf/limit.bpf.c.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
-pub(super) struct Before {
+pub(super) struct PreviousLimits {
     cwnd: u32,
     window: u32,
 }
 
 // SAFETY: integers without padding between them; every bit pattern is a value.
 #[allow(unsafe_code)]
-unsafe impl Pod for Before {}
+unsafe impl Pod for PreviousLimits {}
 
 /// Entry of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Noted {
+pub(super) enum LimitEntry {
     /// Cookie and previous limits of a connection.
-    Connection(u64, Before),
+    Connection(u64, PreviousLimits),
     /// Route that was added.
     Route {
         /// Destination address.
@@ -40,25 +40,25 @@ pub(super) enum Noted {
 }
 
 /// File with a line of namespace inodes, then a line per entry. Locked while its process lives.
-pub(super) struct Note {
+pub(super) struct LimitFile {
     path: PathBuf,
     file: File,
     namespaces: BTreeSet<u64>,
-    entries: Vec<Noted>,
+    entries: Vec<LimitEntry>,
 }
 
-impl Note {
+impl LimitFile {
     /// Creates the file of this process for one kind of limit.
-    pub fn new(folder: &Path, kind: &str, namespaces: BTreeSet<u64>) -> io::Result<Note> {
+    pub fn new(folder: &Path, kind: &str, namespaces: BTreeSet<u64>) -> io::Result<LimitFile> {
         fs::create_dir_all(folder)?;
         let path = folder.join(format!("{}{kind}", std::process::id()));
         let file = File::options().create(true).truncate(false).read(true).write(true).open(&path)?;
         file.try_lock().map_err(|_| io::Error::other("the file is in use"))?;
-        Ok(Note { path, file, namespaces, entries: Vec::new() })
+        Ok(LimitFile { path, file, namespaces, entries: Vec::new() })
     }
 
     /// Replaces the entries.
-    pub fn write(&mut self, noted: Vec<Noted>) -> io::Result<()> {
+    pub fn write(&mut self, noted: Vec<LimitEntry>) -> io::Result<()> {
         if self.entries == noted {
             return Ok(());
         }

@@ -1,23 +1,23 @@
 //! Flows from repeated dumps of the kernel's sockets (sock_diag(7)), for hosts without BPF. Changes between two
 //! polls are not seen, so causes are inferred from differences.
 
-use super::filter::{Filter, Process};
-use super::flows::Told;
-use super::reader::Reader;
-use super::record::{self, Happened, Record};
+use super::filter::{Filter, ProcessFilter};
+use super::flows::ChangeOrigin;
+use super::reader::BpfReader;
+use super::record::{self, RecordKind, TcpRecord};
 use netlink_sys::{Socket, SocketAddr as Kernel};
 use netstage_core::quantity::BitRate;
-use netstage_core::tcp::event::{Snapshot, State};
+use netstage_core::tcp::event::{CongestionState, FlowSnapshot};
 use netstage_core::time::Duration;
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 
 /// Interval between polls.
-pub const EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+pub const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
 
 const SOCK_DIAG: isize = 4;
 const BY_FAMILY: u16 = 20;
@@ -42,20 +42,20 @@ pub struct Polling {
     sockets: BTreeSet<u64>,
     cgroups: BTreeSet<u64>,
     /// Records of the last poll by cookie.
-    last: BTreeMap<u64, Record>,
+    last: BTreeMap<u64, TcpRecord>,
     last_poll_ns: Option<u64>,
 }
 
 /// Entry of the kernel's list of sockets.
-struct Listed {
-    record: Record,
+struct ListedSocket {
+    record: TcpRecord,
     inode: u64,
     cgroup: u64,
 }
 
 impl Polling {
     /// Creates a source for these namespaces.
-    pub fn new(filter: Filter, namespaces: &[Namespace]) -> Result<Polling, Obstacle> {
+    pub fn new(filter: Filter, namespaces: &[Namespace]) -> Result<Polling, StartupError> {
         let current = Namespace::of_this_thread().and_then(|own| own.number()).unwrap_or(0);
         let open = |namespace: &Namespace| -> io::Result<(u32, Socket)> {
             let number = namespace.number()?;
@@ -67,7 +67,8 @@ impl Polling {
             Ok((number as u32, socket))
         };
         let dumps = namespaces.iter().map(open).collect::<io::Result<_>>();
-        let dumps = dumps.map_err(|error| Obstacle::system("cannot list the kernel's sockets", &error))?;
+        let dumps =
+            dumps.map_err(|error| StartupError::from_system("cannot list the kernel's sockets", &error))?;
         let (sockets, cgroups, last) = Default::default();
         let mut polling = Polling { filter, dumps, sockets, cgroups, last, last_poll_ns: None };
         polling.refresh();
@@ -76,27 +77,27 @@ impl Polling {
 
     /// Updates the sets of sockets and cgroups that the filter selects; returns the processes that do not
     /// exist.
-    pub fn refresh(&mut self) -> Vec<Process> {
+    pub fn refresh(&mut self) -> Vec<ProcessFilter> {
         let (sockets, missing) = self.filter.sockets();
         (self.sockets, self.cgroups) = (sockets, self.filter.cgroup_numbers());
         missing
     }
 
     /// Reports changes if a poll is due.
-    pub fn poll(&mut self, mut take: impl FnMut(&Record, Told)) -> Result<(), Obstacle> {
-        let Some(mut present) = self.look()? else { return Ok(()) };
+    pub fn poll(&mut self, mut take: impl FnMut(&TcpRecord, ChangeOrigin)) -> Result<(), StartupError> {
+        let Some(mut present) = self.poll_sockets()? else { return Ok(()) };
         for last in self.last.values().filter(|last| !present.contains_key(&last.cookie)) {
-            take(&closed(last), Told::Unknown);
+            take(&closed(last), ChangeOrigin::Unknown);
         }
         for (cookie, record) in &mut present {
             let Some(last) = self.last.get(cookie) else {
-                take(&Record { happened: Happened::Established, ..*record }, Told::Unknown);
+                take(&TcpRecord { kind: RecordKind::Established, ..*record }, ChangeOrigin::Unknown);
                 continue;
             };
             // The window is reset when sending resumes.
             let fell = record.snapshot.cwnd < last.snapshot.cwnd;
             record.cwnd_changed = if fell { record.last_sent } else { last.cwnd_changed };
-            turns(last, record, &mut take);
+            report_state_changes(last, record, &mut take);
             take(record, origin(last, record));
         }
         self.last = present;
@@ -104,17 +105,19 @@ impl Polling {
     }
 
     /// Returns the current records of matching connections by cookie if a poll is due.
-    pub(super) fn look(&mut self) -> Result<Option<BTreeMap<u64, Record>>, Obstacle> {
+    pub(super) fn poll_sockets(&mut self) -> Result<Option<BTreeMap<u64, TcpRecord>>, StartupError> {
         let now = monotonic_ns();
-        if self.last_poll_ns.is_some_and(|last_poll_ns| now - last_poll_ns < EVERY.as_nanos() as u64) {
+        if self.last_poll_ns.is_some_and(|last_poll_ns| now - last_poll_ns < POLL_INTERVAL.as_nanos() as u64)
+        {
             return Ok(None);
         }
         self.last_poll_ns = Some(now);
         let mut present = BTreeMap::new();
         for (namespace, socket) in &mut self.dumps {
             for family in [libc::AF_INET, libc::AF_INET6] {
-                let list_error = |error| Obstacle::system("cannot list the kernel's sockets", &error);
-                for Listed { record, inode, cgroup } in
+                let list_error =
+                    |error| StartupError::from_system("cannot list the kernel's sockets", &error);
+                for ListedSocket { record, inode, cgroup } in
                     list(socket, family as u8, now, *namespace).map_err(list_error)?
                 {
                     if matches(&self.filter, &self.sockets, &self.cgroups, (&record, inode, cgroup)) {
@@ -132,7 +135,7 @@ fn matches(
     filter: &Filter,
     process_sockets: &BTreeSet<u64>,
     process_cgroups: &BTreeSet<u64>,
-    (record, inode, cgroup): (&Record, u64, u64),
+    (record, inode, cgroup): (&TcpRecord, u64, u64),
 ) -> bool {
     let Filter { processes, ports, addresses, namespaces, cgroups } = filter;
     let ends = [record.local, record.remote];
@@ -145,20 +148,24 @@ fn matches(
 }
 
 /// Returns the record of a connection that is no longer listed.
-pub(super) fn closed(last: &Record) -> Record {
-    Record { time_ns: monotonic_ns(), happened: Happened::Closed, ..*last }
+pub(super) fn closed(last: &TcpRecord) -> TcpRecord {
+    TcpRecord { time_ns: monotonic_ns(), kind: RecordKind::Closed, ..*last }
 }
 
-fn origin(last: &Record, record: &Record) -> Told {
-    Told::Polled { is_marked: record.marks != last.marks }
+fn origin(last: &TcpRecord, record: &TcpRecord) -> ChangeOrigin {
+    ChangeOrigin::Polled { is_marked: record.marks != last.marks }
 }
 
 /// Reports changes of the congestion state between two polls of a socket.
-pub(super) fn turns(last: &Record, record: &Record, take: &mut impl FnMut(&Record, Told)) {
+pub(super) fn report_state_changes(
+    last: &TcpRecord,
+    record: &TcpRecord,
+    take: &mut impl FnMut(&TcpRecord, ChangeOrigin),
+) {
     let (before, after) = (last.snapshot.state, record.snapshot.state);
-    let change = |from: State, to: State| Record {
-        happened: Happened::Congestion { to },
-        snapshot: Snapshot { state: from, ..record.snapshot },
+    let change = |from: CongestionState, to: CongestionState| TcpRecord {
+        kind: RecordKind::Congestion { to },
+        snapshot: FlowSnapshot { state: from, ..record.snapshot },
         ..*record
     };
     let origin = origin(last, record);
@@ -166,17 +173,17 @@ pub(super) fn turns(last: &Record, record: &Record, take: &mut impl FnMut(&Recor
     let reduced = record.snapshot.ssthresh != last.snapshot.ssthresh;
     if before != after {
         take(&change(before, after), origin);
-    } else if after <= State::Disorder && repaired && reduced {
-        take(&change(before, State::Recovery), origin);
-        take(&change(State::Recovery, after), origin);
-    } else if after <= State::Disorder && record.marks != last.marks && reduced {
-        take(&change(before, State::Reducing), origin);
-        take(&change(State::Reducing, after), origin);
+    } else if after <= CongestionState::Disorder && repaired && reduced {
+        take(&change(before, CongestionState::Recovery), origin);
+        take(&change(CongestionState::Recovery, after), origin);
+    } else if after <= CongestionState::Disorder && record.marks != last.marks && reduced {
+        take(&change(before, CongestionState::Reducing), origin);
+        take(&change(CongestionState::Reducing, after), origin);
     }
 }
 
 /// Lists all TCP sockets of a family that may send.
-fn list(socket: &mut Socket, family: u8, now: u64, namespace: u32) -> io::Result<Vec<Listed>> {
+fn list(socket: &mut Socket, family: u8, now: u64, namespace: u32) -> io::Result<Vec<ListedSocket>> {
     let mut request = Vec::new();
     request.extend(72_u32.to_ne_bytes());
     request.extend(BY_FAMILY.to_ne_bytes());
@@ -193,13 +200,13 @@ fn list(socket: &mut Socket, family: u8, now: u64, namespace: u32) -> io::Result
         let (bytes, _) = socket.recv_from_full()?;
         let mut rest = bytes.as_slice();
         while rest.len() >= 16 {
-            let mut reader = Reader::of(rest);
+            let mut reader = BpfReader::new(rest);
             let (Some(length), Some(kind)) = (reader.u32(), reader.u16()) else { break };
             let length = (length as usize).clamp(16, rest.len());
             match kind {
                 DONE => return Ok(listed),
                 ERROR => {
-                    let code = Reader::of(&rest[16..]).u32().unwrap_or(0) as i32;
+                    let code = BpfReader::new(&rest[16..]).u32().unwrap_or(0) as i32;
                     return Err(io::Error::from_raw_os_error(-code));
                 }
                 _ => listed.extend(read(&rest[16..length], now, namespace)),
@@ -210,8 +217,8 @@ fn list(socket: &mut Socket, family: u8, now: u64, namespace: u32) -> io::Result
 }
 
 /// Parses `struct inet_diag_msg` and its attributes.
-fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<Listed> {
-    let mut reader = Reader::of(bytes);
+fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<ListedSocket> {
+    let mut reader = BpfReader::new(bytes);
     let [family, _, _, _] = reader.take::<4>()?;
     let (local_port, remote_port) = (u16::from_be_bytes(reader.take()?), u16::from_be_bytes(reader.take()?));
     let is_v4 = i32::from(family) == libc::AF_INET;
@@ -222,26 +229,26 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<Listed> {
     let (mut info, mut cgroup, mut is_modelled) = (None, 0, false);
     let mut rest = bytes.get(MESSAGE..)?;
     while rest.len() >= 4 {
-        let mut reader = Reader::of(rest);
+        let mut reader = BpfReader::new(rest);
         let (length, kind) = (usize::from(reader.u16()?).clamp(4, rest.len()), reader.u16()?);
         match kind {
             INFO => info = Some(&rest[4..length]),
             CONTROL => is_modelled = rest[4..length].starts_with(b"bbr"),
-            CGROUP => cgroup = Reader::of(&rest[4..length]).u64().unwrap_or(0),
+            CGROUP => cgroup = BpfReader::new(&rest[4..length]).u64().unwrap_or(0),
             _ => {}
         }
         rest = &rest[length.next_multiple_of(4).min(rest.len())..];
     }
     let (local, remote) = (SocketAddr::new(local, local_port), SocketAddr::new(remote, remote_port));
-    let base = Record {
+    let base = TcpRecord {
         time_ns: now,
         cookie,
         namespace,
         local,
         remote,
-        happened: Happened::Acknowledged,
-        snapshot: Snapshot {
-            state: State::Open,
+        kind: RecordKind::Acknowledged,
+        snapshot: FlowSnapshot {
+            state: CongestionState::Open,
             segment: 0,
             cwnd: 0,
             ssthresh: None,
@@ -256,7 +263,7 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<Listed> {
             acknowledged: 0,
             retransmissions: 0,
         },
-        is_modelled,
+        is_model_based: is_modelled,
         marks: 0,
         is_probing: false,
         may_undo: false,
@@ -264,13 +271,13 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<Listed> {
         cwnd_changed: 0,
         timeout: 0,
     };
-    Some(Listed { record: with_info(base, info?)?, inode: inode.into(), cgroup })
+    Some(ListedSocket { record: with_info(base, info?)?, inode: inode.into(), cgroup })
 }
 
 /// Parses `struct tcp_info`, which is shorter on older kernels.
-fn with_info(mut record: Record, info: &[u8]) -> Option<Record> {
-    let word = |offset: usize| Reader::of(info.get(offset..)?).u32();
-    let long = |offset: usize| Reader::of(info.get(offset..)?).u64();
+fn with_info(mut record: TcpRecord, info: &[u8]) -> Option<TcpRecord> {
+    let word = |offset: usize| BpfReader::new(info.get(offset..)?).u32();
+    let long = |offset: usize| BpfReader::new(info.get(offset..)?).u64();
     let now_ms = (record.time_ns / 1_000_000) as u32;
     let segment = word(16)?;
     let bytes_of = |segments: u32| u64::from(segments) * u64::from(segment);
@@ -279,7 +286,7 @@ fn with_info(mut record: Record, info: &[u8]) -> Option<Record> {
     let rate = |bytes: u64| (bytes > 0 && bytes < u64::MAX).then(|| BitRate(bytes.saturating_mul(8)));
     let round_trip = |us: u32| (us > 0 && us < u32::MAX).then(|| Duration::from_micros(us.into()));
     let state = record::state(*info.get(1)?)?;
-    record.snapshot = Snapshot {
+    record.snapshot = FlowSnapshot {
         state,
         segment,
         cwnd: bytes_of(word(80)?),
@@ -322,8 +329,8 @@ mod tests {
         let mut records = Vec::new();
         polling.poll(|record, _| records.push(*record)).unwrap();
         let sender = records.iter().find(|record| record.remote == address).unwrap();
-        assert_eq!((sender.happened, sender.local), (Happened::Established, stream.local_addr().unwrap()));
-        let Snapshot { cwnd, segment, peer_window, ssthresh, .. } = sender.snapshot;
+        assert_eq!((sender.kind, sender.local), (RecordKind::Established, stream.local_addr().unwrap()));
+        let FlowSnapshot { cwnd, segment, peer_window, ssthresh, .. } = sender.snapshot;
         assert!(cwnd >= 2 * u64::from(segment) && segment > 500, "{sender:?}");
         assert!((10_000..1 << 30).contains(&peer_window) && ssthresh.is_none(), "{sender:?}");
         assert!(sender.snapshot.smoothed_round_trip.is_some_and(|trip| trip < Duration::from_secs(10)));

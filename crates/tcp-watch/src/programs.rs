@@ -1,16 +1,16 @@
 //! BPF programs in the kernel (bpf/tcp.bpf.c), one per tracepoint, each of which works without the others. They
 //! are detached when this process ends for any reason.
 
-use super::filter::{Filter, Process};
-use super::flows::Told;
-use super::polling::turns;
-use super::record::{self, Happened, Record};
-use super::selection::{Selection, refused, types};
+use super::filter::{Filter, ProcessFilter};
+use super::flows::ChangeOrigin;
+use super::polling::report_state_changes;
+use super::record::{self, RecordKind, TcpRecord};
+use super::selection::{Selection, program_error, types};
 use super::symbols::Symbols;
 use aya::Ebpf;
 use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::BtfTracePoint;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::collections::BTreeMap;
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/tcp.bpf.o");
@@ -32,14 +32,14 @@ pub struct Programs {
     symbols: Symbols,
     missing: Vec<String>,
     /// Last record of each connection by cookie, if congestion state changes have no tracepoint.
-    last: Option<BTreeMap<u64, Record>>,
+    last: Option<BTreeMap<u64, TcpRecord>>,
     records: RingBuf<MapData>,
     kernel: Ebpf,
 }
 
 impl Programs {
     /// Loads and attaches the programs.
-    pub fn load(filter: Filter) -> Result<Programs, Obstacle> {
+    pub fn load(filter: Filter) -> Result<Programs, StartupError> {
         let btf = types()?;
         let (mut kernel, selection) = Selection::load(OBJECT, &[], filter, &btf)?;
         // Reading all kernel addresses takes time, so it is done before events arrive.
@@ -58,7 +58,7 @@ impl Programs {
             }
         }
         if running == 0 {
-            return Err(refused(missing.join("; ")));
+            return Err(program_error(missing.join("; ")));
         }
         if symbols.is_empty() {
             let note = "addresses of kernel functions, which distinguish local devices, ECN and tail-loss probes \
@@ -66,7 +66,7 @@ impl Programs {
             missing.push(note.into());
         }
         let records = match kernel.take_map("records") {
-            Some(map @ Map::RingBuf(_)) => RingBuf::try_from(map).map_err(refused)?,
+            Some(map @ Map::RingBuf(_)) => RingBuf::try_from(map).map_err(program_error)?,
             _ => panic!("records is not a ring buffer"),
         };
         let mut programs = Programs { selection, symbols, missing, last, records, kernel };
@@ -81,22 +81,22 @@ impl Programs {
 
     /// Updates the sockets and cgroups that the filter selects; returns the processes that do not exist. Call
     /// it a few times a second.
-    pub fn refresh(&mut self) -> Vec<Process> {
+    pub fn refresh(&mut self) -> Vec<ProcessFilter> {
         self.selection.refresh(&mut self.kernel)
     }
 
     /// Reads records in order of time, at most as many as the ring holds, so that it returns even if they
     /// arrive faster than they are read.
-    pub fn poll(&mut self, mut take: impl FnMut(&Record, Told)) {
+    pub fn poll(&mut self, mut take: impl FnMut(&TcpRecord, ChangeOrigin)) {
         for _ in 0..RING_BYTES / record::RECORD {
             let Some(bytes) = self.records.next() else { return };
             let Some((record, stack)) = record::read(&bytes) else { continue };
             let origin = match self.symbols.is_empty() {
-                true => Told::Unknown,
-                false => Told::By(self.symbols.innermost(&stack)),
+                true => ChangeOrigin::Unknown,
+                false => ChangeOrigin::CallStack(self.symbols.innermost(&stack)),
             };
             if let Some(all) = &mut self.last {
-                report_state_changes(all, &record, &mut take);
+                report_missed_state_changes(all, &record, &mut take);
             }
             take(&record, origin);
         }
@@ -111,14 +111,14 @@ impl Programs {
 }
 
 /// Reports state changes since a connection's last record, if they have no tracepoint.
-fn report_state_changes(
-    all: &mut BTreeMap<u64, Record>,
-    record: &Record,
-    take: &mut impl FnMut(&Record, Told),
+fn report_missed_state_changes(
+    all: &mut BTreeMap<u64, TcpRecord>,
+    record: &TcpRecord,
+    take: &mut impl FnMut(&TcpRecord, ChangeOrigin),
 ) {
-    if record.happened == Happened::Closed {
+    if record.kind == RecordKind::Closed {
         all.remove(&record.cookie);
     } else if let Some(last) = all.insert(record.cookie, *record) {
-        turns(&last, record, take);
+        report_state_changes(&last, record, take);
     }
 }

@@ -3,13 +3,13 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Reads values from the front of a byte slice.
-pub(super) struct Reader<'a> {
+pub(super) struct BpfReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
-    pub fn of(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { bytes }
+impl<'a> BpfReader<'a> {
+    pub fn new(bytes: &'a [u8]) -> BpfReader<'a> {
+        BpfReader { bytes }
     }
 
     pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {

@@ -1,8 +1,8 @@
 //! Records of the BPF programs: `struct record` and `struct turn` of bpf/tcp.bpf.c, parsed from bytes.
 
-use super::reader::Reader;
+use super::reader::BpfReader;
 use netstage_core::quantity::BitRate;
-use netstage_core::tcp::event::{Snapshot, State};
+use netstage_core::tcp::event::{CongestionState, FlowSnapshot};
 use netstage_core::time::Duration;
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ pub(super) const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
 /// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happened {
+pub enum RecordKind {
     /// A segment arrived at a sender and was not processed yet.
     Acknowledged,
     /// A segment was retransmitted.
@@ -22,7 +22,7 @@ pub enum Happened {
     /// Congestion control is about to change its state.
     Congestion {
         /// New state.
-        to: State,
+        to: CongestionState,
     },
     /// The connection was established.
     Established,
@@ -32,7 +32,7 @@ pub enum Happened {
 
 /// Record of one event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct TcpRecord {
     /// Time in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// The kernel's unique cookie of the socket.
@@ -44,11 +44,11 @@ pub struct Record {
     /// Address of the peer.
     pub remote: SocketAddr,
     /// Kind of the event.
-    pub happened: Happened,
+    pub kind: RecordKind,
     /// State of the connection before the event.
-    pub snapshot: Snapshot,
+    pub snapshot: FlowSnapshot,
     /// Set if the congestion control follows a path model rather than single losses, as BBR does.
-    pub is_modelled: bool,
+    pub is_model_based: bool,
     /// Segments known to have been marked by the network.
     pub marks: u32,
     /// Whether a tail-loss probe is outstanding.
@@ -64,8 +64,8 @@ pub struct Record {
 }
 
 /// Parses a record and its call stack, innermost first, which is set for congestion state changes.
-pub(super) fn read(bytes: &[u8]) -> Option<(Record, [u64; DEPTH])> {
-    let mut reader = Reader::of(bytes);
+pub(super) fn read(bytes: &[u8]) -> Option<(TcpRecord, [u64; DEPTH])> {
+    let mut reader = BpfReader::new(bytes);
     let (time_ns, cookie, acknowledged, pacing) =
         (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
     let local = reader.address()?;
@@ -80,17 +80,17 @@ pub(super) fn read(bytes: &[u8]) -> Option<(Record, [u64; DEPTH])> {
     let [smoothed_us, min_us, delivered, interval_us, retransmissions, marks] = reader.words()?;
     let [probe, last_sent, cwnd_changed, timeout, undo_marker] = reader.words()?;
     let happened = match (kind, new) {
-        (0, _) => Happened::Acknowledged,
-        (1, _) => Happened::Retransmitted,
-        (2, to) => Happened::Congestion { to: state(to)? },
-        (3, 1) => Happened::Established,
-        (3, _) => Happened::Closed,
+        (0, _) => RecordKind::Acknowledged,
+        (1, _) => RecordKind::Retransmitted,
+        (2, to) => RecordKind::Congestion { to: state(to)? },
+        (3, 1) => RecordKind::Established,
+        (3, _) => RecordKind::Closed,
         _ => return None,
     };
     let bytes_of = |segments: u32| u64::from(segments) * u64::from(segment);
     let round_trip = |us: u32| (us > 0 && us < u32::MAX).then(|| Duration::from_micros(us.into()));
     let left_network = sacked_out.saturating_add(lost_out);
-    let snapshot = Snapshot {
+    let snapshot = FlowSnapshot {
         state: state(old)?,
         segment,
         cwnd: bytes_of(cwnd),
@@ -107,15 +107,15 @@ pub(super) fn read(bytes: &[u8]) -> Option<(Record, [u64; DEPTH])> {
         acknowledged,
         retransmissions: retransmissions.into(),
     };
-    let record = Record {
+    let record = TcpRecord {
         time_ns,
         cookie,
         namespace,
         local,
         remote,
-        happened,
+        kind: happened,
         snapshot,
-        is_modelled,
+        is_model_based: is_modelled,
         marks,
         is_probing: probe != 0,
         may_undo: undo_marker != 0,
@@ -133,13 +133,13 @@ pub(super) fn read(bytes: &[u8]) -> Option<(Record, [u64; DEPTH])> {
 }
 
 /// Converts the kernel's `enum tcp_ca_state`.
-pub(super) fn state(number: u8) -> Option<State> {
+pub(super) fn state(number: u8) -> Option<CongestionState> {
     Some(match number {
-        0 => State::Open,
-        1 => State::Disorder,
-        2 => State::Reducing,
-        3 => State::Recovery,
-        4 => State::Loss,
+        0 => CongestionState::Open,
+        1 => CongestionState::Disorder,
+        2 => CongestionState::Reducing,
+        3 => CongestionState::Recovery,
+        4 => CongestionState::Loss,
         _ => return None,
     })
 }
@@ -191,14 +191,17 @@ mod tests {
         let (record, stack) = read(&bytes).unwrap();
         assert_eq!(stack[..2], [0xffff, 0]);
         assert_eq!(record.local, "10.0.0.1:5000".parse().unwrap());
-        assert_eq!(record.happened, Happened::Congestion { to: State::Recovery });
+        assert_eq!(record.kind, RecordKind::Congestion { to: CongestionState::Recovery });
         let snapshot = record.snapshot;
-        assert_eq!((snapshot.state, snapshot.cwnd, snapshot.ssthresh), (State::Disorder, 10_000, None));
+        assert_eq!(
+            (snapshot.state, snapshot.cwnd, snapshot.ssthresh),
+            (CongestionState::Disorder, 10_000, None)
+        );
         assert_eq!((snapshot.in_flight, snapshot.outstanding, snapshot.unsent), (7_000, 9_000, 500));
         assert_eq!(snapshot.delivery_rate, Some(BitRate(10_000_000)));
         assert_eq!(snapshot.pacing_rate, Some(BitRate(1_000_000)));
         assert_eq!(snapshot.smoothed_round_trip, Some(Duration::from_micros(1_500)));
-        assert!(record.is_probing && record.may_undo && !record.is_modelled);
+        assert!(record.is_probing && record.may_undo && !record.is_model_based);
         for short in 0..RECORD - 4 {
             assert_eq!(read(&bytes[..short]), None);
         }

@@ -2,35 +2,35 @@
 //! and `window`). The route copies the previous path, and is deleted at the end.
 
 use super::limit::Limits;
-use super::note::{Note, Noted};
-use netstage_host::netns::routes::{Metrics, Route};
+use super::note::{LimitEntry, LimitFile};
+use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
 /// Routes with limits, deleted on drop.
-pub struct Routes {
+pub struct LimitRoutes {
     namespace: Namespace,
     added: Vec<(IpAddr, String)>,
-    note: Note,
+    note: LimitFile,
 }
 
-impl Routes {
+impl LimitRoutes {
     /// Adds a route to each address in the calling thread's namespace.
-    pub fn new(limits: Limits, to: &[IpAddr], folder: &Path) -> Result<Routes, Obstacle> {
-        let system = |error: io::Error| Obstacle::system("cannot limit by route", &error);
+    pub fn new(limits: Limits, to: &[IpAddr], folder: &Path) -> Result<LimitRoutes, StartupError> {
+        let system = |error: io::Error| StartupError::from_system("cannot limit by route", &error);
         let namespace = Namespace::of_this_thread().map_err(system)?;
         let number = namespace.number().map_err(system)?;
-        let note = Note::new(folder, "-routes", [number].into()).map_err(system)?;
-        let mut routes = Routes { namespace, added: Vec::new(), note };
+        let note = LimitFile::new(folder, "-routes", [number].into()).map_err(system)?;
+        let mut routes = LimitRoutes { namespace, added: Vec::new(), note };
         to.iter().try_for_each(|to| routes.add(limits, *to))?;
         Ok(routes)
     }
 
-    fn add(&mut self, limits: Limits, to: IpAddr) -> Result<(), Obstacle> {
-        let failed = |error: netstage_host::netns::netlink::Error| Obstacle {
+    fn add(&mut self, limits: Limits, to: IpAddr) -> Result<(), StartupError> {
+        let failed = |error: netstage_host::netns::netlink::NetlinkError| StartupError {
             message: format!("cannot add a route to {to}: {error}"),
             remedy: match error.source.raw_os_error() {
                 Some(libc::EEXIST) => {
@@ -41,21 +41,21 @@ impl Routes {
             is_missing: error.source.kind() == io::ErrorKind::PermissionDenied,
         };
         let mut netlink = Netlink::open(&self.namespace).map_err(failed)?;
-        let next_hop = netlink.way_to(to, None).map_err(failed)?.ok_or_else(|| {
-            Obstacle::new(format!("no route to {to}"), format!("check with ip route get {to}"))
+        let next_hop = netlink.route_to(to, None).map_err(failed)?.ok_or_else(|| {
+            StartupError::new(format!("no route to {to}"), format!("check with ip route get {to}"))
         })?;
         let links = netlink.links().map_err(failed)?;
         let link = links.into_iter().find(|link| link.index == next_hop.link);
         let link =
-            link.ok_or_else(|| Obstacle::new(format!("the link to {to} was removed"), "try again"))?.name;
+            link.ok_or_else(|| StartupError::new(format!("the link to {to} was removed"), "try again"))?.name;
         // Recorded first: a kill in between leaves at most an entry without a route.
         self.added.push((to, link.clone()));
-        let noted = self.added.iter().map(|(to, link)| Noted::Route { to: *to, link: link.clone() });
+        let noted = self.added.iter().map(|(to, link)| LimitEntry::Route { to: *to, link: link.clone() });
         self.note
             .write(noted.collect())
-            .map_err(|error| Obstacle::system("cannot save the added routes", &error))?;
+            .map_err(|error| StartupError::from_system("cannot save the added routes", &error))?;
         let Limits { cwnd, window } = limits;
-        let route = Route {
+        let route = StaticRoute {
             destination: (to, if to.is_ipv4() { 32 } else { 128 }),
             gateway: next_hop.gateway,
             link: &link,
@@ -69,7 +69,7 @@ impl Routes {
     }
 }
 
-impl Drop for Routes {
+impl Drop for LimitRoutes {
     fn drop(&mut self) {
         self.added.iter().for_each(|(to, link)| remove(&self.namespace, *to, link));
         self.note.remove();

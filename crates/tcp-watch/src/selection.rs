@@ -1,9 +1,9 @@
 //! Filter in the form of the BPF programs (bpf/tcp.h).
 
-use super::filter::{Filter, MOST, Process};
+use super::filter::{Filter, MAX_ENTRIES, ProcessFilter};
 use aya::maps::{Array, HashMap};
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// `SOCKET_WORDS` of bpf/tcp.h.
@@ -18,8 +18,8 @@ pub(super) struct Selection {
 }
 
 /// Returns the kernel's type information, which has the offsets of structure members.
-pub(super) fn types() -> Result<Btf, Obstacle> {
-    Btf::from_sys_fs().map_err(|error| Obstacle {
+pub(super) fn types() -> Result<Btf, StartupError> {
+    Btf::from_sys_fs().map_err(|error| StartupError {
         message: format!("cannot read the kernel's type information: {error}"),
         remedy: "a kernel with CONFIG_DEBUG_INFO_BTF (/sys/kernel/btf/vmlinux)".into(),
         is_missing: true,
@@ -27,8 +27,8 @@ pub(super) fn types() -> Result<Btf, Obstacle> {
 }
 
 /// Returns the error of a rejected program.
-pub(super) fn refused(error: impl std::fmt::Display) -> Obstacle {
-    Obstacle {
+pub(super) fn program_error(error: impl std::fmt::Display) -> StartupError {
+    StartupError {
         message: format!("the kernel rejects BPF programs for TCP: {error}"),
         remedy: "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN".into(),
         is_missing: true,
@@ -42,15 +42,15 @@ impl Selection {
         constants: &[(&str, u32)],
         filter: Filter,
         btf: &Btf,
-    ) -> Result<(Ebpf, Selection), Obstacle> {
+    ) -> Result<(Ebpf, Selection), StartupError> {
         filter.check()?;
-        let kernel = load(object, constants, &filter, btf).map_err(refused)?;
+        let kernel = load(object, constants, &filter, btf).map_err(program_error)?;
         let (sockets, cgroups) = Default::default();
         Ok((kernel, Selection { filter, sockets, cgroups }))
     }
 
     /// Updates the sockets and cgroups that the filter selects; returns the processes that do not exist.
-    pub fn refresh(&mut self, kernel: &mut Ebpf) -> Vec<Process> {
+    pub fn refresh(&mut self, kernel: &mut Ebpf) -> Vec<ProcessFilter> {
         let (sockets, missing) = self.filter.sockets();
         let bits_before = bits(&self.sockets);
         change(kernel, "sockets", &mut self.sockets, sockets);
@@ -97,8 +97,8 @@ fn change(kernel: &mut Ebpf, name: &str, current: &mut BTreeSet<u64>, wanted: BT
 }
 
 fn load(object: &[u8], constants: &[(&str, u32)], filter: &Filter, btf: &Btf) -> Result<Ebpf, EbpfError> {
-    let mut addresses = [0_u64; MOST * 2];
-    let mut masks = [0_u64; MOST * 2];
+    let mut addresses = [0_u64; MAX_ENTRIES * 2];
+    let mut masks = [0_u64; MAX_ENTRIES * 2];
     for (index, network) in filter.addresses.iter().enumerate() {
         let (address, mask) = network.words();
         addresses[2 * index..][..2].copy_from_slice(&address);
@@ -122,8 +122,8 @@ fn load(object: &[u8], constants: &[(&str, u32)], filter: &Filter, btf: &Btf) ->
         .load(object)
 }
 
-fn to_array<T: Copy + Default>(given: &[T]) -> [T; MOST] {
-    let mut all = [T::default(); MOST];
+fn to_array<T: Copy + Default>(given: &[T]) -> [T; MAX_ENTRIES] {
+    let mut all = [T::default(); MAX_ENTRIES];
     all.iter_mut().zip(given).for_each(|(to, from)| *to = *from);
     all
 }

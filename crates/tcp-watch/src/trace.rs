@@ -3,7 +3,7 @@
 
 use super::record;
 use super::symbols::Function;
-use netstage_core::tcp::event::State;
+use netstage_core::tcp::event::CongestionState;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ const MAX_STACK_POLLS: u32 = 3;
 
 /// Event of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Traced {
+pub(super) struct TraceEvent {
     /// Time in nanoseconds of CLOCK_MONOTONIC, with a resolution of 1 µs.
     pub time_ns: u64,
     /// Local address.
@@ -20,18 +20,18 @@ pub(super) struct Traced {
     /// Address of the peer.
     pub remote: SocketAddr,
     /// Kind of the event.
-    pub what: What,
+    pub kind: TraceEventKind,
 }
 
 /// Kind of an event, with the values it includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum TraceEventKind {
     /// A segment arrived and was not processed yet.
-    Acknowledged(Standing),
+    Acknowledged(ProbeValues),
     /// A segment was retransmitted.
     Retransmitted,
     /// Congestion control is about to change its state.
-    Congestion(State),
+    Congestion(CongestionState),
     /// The connection was established.
     Established,
     /// The connection was closed.
@@ -40,7 +40,7 @@ pub(super) enum What {
 
 /// Values of tcp_probe. Windows are in segments, except the peer's, which is in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct ProbeValues {
     pub next: u32,
     pub unacknowledged: u32,
     pub cwnd: u32,
@@ -61,8 +61,8 @@ enum Stack {
 }
 
 #[derive(Debug)]
-struct Waiting {
-    event: Traced,
+struct PendingEvent {
+    event: TraceEvent,
     processor: u32,
     stack: Stack,
     polls: u32,
@@ -73,7 +73,7 @@ struct Waiting {
 pub(super) struct Lines {
     has_stacks: bool,
     partial: Vec<u8>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingEvent>,
     /// Event whose stack is being received, counted from the back.
     receiving: Option<usize>,
     /// Events lost because the kernel's buffer was full.
@@ -99,13 +99,13 @@ impl Lines {
     }
 
     /// Returns the next event, with the innermost known function of its stack if the stack was received.
-    pub fn next(&mut self) -> Option<(Traced, Option<Option<Function>>)> {
+    pub fn next(&mut self) -> Option<(TraceEvent, Option<Option<Function>>)> {
         let first = self.waiting.front_mut()?;
         if first.stack == Stack::Awaited && first.polls < MAX_STACK_POLLS {
             first.polls += 1;
             return None;
         }
-        let Waiting { event, stack, .. } = self.waiting.pop_front()?;
+        let PendingEvent { event, stack, .. } = self.waiting.pop_front()?;
         self.receiving = self.receiving.filter(|back| *back < self.waiting.len());
         let function = match stack {
             Stack::Received(function) => Some(function),
@@ -124,9 +124,9 @@ impl Lines {
         } else if let Some(head) = line.strip_suffix(": <stack trace>") {
             self.begin_stack(head);
         } else if let Some((processor, event)) = read(line) {
-            let is_state_change = matches!(event.what, What::Congestion(_));
+            let is_state_change = matches!(event.kind, TraceEventKind::Congestion(_));
             let stack = if is_state_change && self.has_stacks { Stack::Awaited } else { Stack::None };
-            self.waiting.push_back(Waiting { event, processor, stack, polls: 0 });
+            self.waiting.push_back(PendingEvent { event, processor, stack, polls: 0 });
         }
     }
 
@@ -134,7 +134,7 @@ impl Lines {
     fn begin_stack(&mut self, head: &str) {
         let Some((processor, _)) = origin(head) else { return };
         let is_awaiting =
-            |waiting: &Waiting| waiting.processor == processor && waiting.stack == Stack::Awaited;
+            |waiting: &PendingEvent| waiting.processor == processor && waiting.stack == Stack::Awaited;
         self.receiving = self.waiting.iter().rev().position(is_awaiting);
         if let Some(waiting) = self.receiving_event() {
             waiting.stack = Stack::Received(None);
@@ -143,13 +143,14 @@ impl Lines {
 
     /// Evaluates the next function of a stack, from the inside out.
     fn handle_caller(&mut self, function: &str) {
-        let Some(Waiting { stack: Stack::Received(innermost @ None), .. }) = self.receiving_event() else {
+        let Some(PendingEvent { stack: Stack::Received(innermost @ None), .. }) = self.receiving_event()
+        else {
             return;
         };
         *innermost = Function::named(function.split(['+', ' ']).next().unwrap_or_default());
     }
 
-    fn receiving_event(&mut self) -> Option<&mut Waiting> {
+    fn receiving_event(&mut self) -> Option<&mut PendingEvent> {
         let back = self.receiving?;
         self.waiting.iter_mut().rev().nth(back)
     }
@@ -173,7 +174,7 @@ fn origin(head: &str) -> Option<(u32, u64)> {
 }
 
 /// Parses the line of an event.
-fn read(line: &str) -> Option<(u32, Traced)> {
+fn read(line: &str) -> Option<(u32, TraceEvent)> {
     const EVENTS: [&str; 4] =
         [": tcp_probe: ", ": tcp_retransmit_skb: ", ": tcp_cong_state_set: ", ": inet_sock_set_state: "];
     let (kind, start) = EVENTS.iter().enumerate().find_map(|(kind, name)| Some((kind, line.rfind(name)?)))?;
@@ -197,7 +198,7 @@ fn read(line: &str) -> Option<(u32, Traced)> {
         Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
     };
     let what = match kind {
-        0 => What::Acknowledged(Standing {
+        0 => TraceEventKind::Acknowledged(ProbeValues {
             next: number("snd_nxt")?,
             unacknowledged: number("snd_una")?,
             cwnd: number("snd_cwnd")?,
@@ -205,12 +206,12 @@ fn read(line: &str) -> Option<(u32, Traced)> {
             peer_window: number("snd_wnd")?,
             smoothed_round_trip_us: number("srtt")?,
         }),
-        1 => What::Retransmitted,
-        2 => What::Congestion(record::state(number("cong_state")?.try_into().ok()?)?),
+        1 => TraceEventKind::Retransmitted,
+        2 => TraceEventKind::Congestion(record::state(number("cong_state")?.try_into().ok()?)?),
         _ if field("protocol")? != "IPPROTO_TCP" => return None,
         _ => match field("newstate")? {
-            "TCP_ESTABLISHED" => What::Established,
-            "TCP_CLOSE" => What::Closed,
+            "TCP_ESTABLISHED" => TraceEventKind::Established,
+            "TCP_CLOSE" => TraceEventKind::Closed,
             _ => return None,
         },
     };
@@ -218,7 +219,7 @@ fn read(line: &str) -> Option<(u32, Traced)> {
         0 => (socket("src")?, socket("dest")?),
         _ => (end("saddrv6", "sport")?, end("daddrv6", "dport")?),
     };
-    Some((processor, Traced { time_ns, local, remote, what }))
+    Some((processor, TraceEvent { time_ns, local, remote, kind: what }))
 }
 
 #[cfg(test)]
@@ -247,7 +248,7 @@ CPU:1 [LOST 17 EVENTS]
             lines.take(&TRACE.as_bytes()[cut..]);
             let events: Vec<_> = std::iter::from_fn(|| lines.next()).collect();
             assert_eq!((events.len(), lines.lost), (4, 17), "{events:?}");
-            let values = Standing {
+            let values = ProbeValues {
                 next: 1_000,
                 unacknowledged: 500,
                 cwnd: 12,
@@ -256,14 +257,14 @@ CPU:1 [LOST 17 EVENTS]
                 smoothed_round_trip_us: 1_500,
             };
             assert_eq!(
-                (events[0].0.what, events[0].0.time_ns),
-                (What::Acknowledged(values), 1_234_000_001_000)
+                (events[0].0.kind, events[0].0.time_ns),
+                (TraceEventKind::Acknowledged(values), 1_234_000_001_000)
             );
-            assert_eq!(events[1].0.what, What::Congestion(State::Reducing));
+            assert_eq!(events[1].0.kind, TraceEventKind::Congestion(CongestionState::Reducing));
             assert_eq!(events[1].1, Some(Some(Function::Transmit)));
             assert_eq!((events[1].0.local, events[1].0.remote), (events[0].0.local, events[0].0.remote));
             assert_eq!(events[2].0.remote, "[2001:db8::2]:9".parse().unwrap());
-            assert_eq!((events[3].0.what, events[3].1), (What::Closed, None));
+            assert_eq!((events[3].0.kind, events[3].1), (TraceEventKind::Closed, None));
         }
     }
 

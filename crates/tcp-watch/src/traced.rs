@@ -2,16 +2,16 @@
 //! values per event. The missing values and the filtering of connections come from polling
 //! ([`super::polling`]), about 20 times a second.
 
-use super::filter::{Filter, Process};
-use super::flows::Told;
-use super::polling::{EVERY, Polling, closed, turns};
-use super::record::{Happened, NO_THRESHOLD, Record};
-use super::trace::{self, Lines, Standing, What};
+use super::filter::{Filter, ProcessFilter};
+use super::flows::ChangeOrigin;
+use super::polling::{POLL_INTERVAL, Polling, closed, report_state_changes};
+use super::record::{NO_THRESHOLD, RecordKind, TcpRecord};
+use super::trace::{self, Lines, ProbeValues, TraceEventKind};
 use super::tracefs::Instance;
-use netstage_core::tcp::event::{Snapshot, State};
+use netstage_core::tcp::event::{CongestionState, FlowSnapshot};
 use netstage_core::time::Duration;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -25,32 +25,32 @@ const TRACEPOINTS: [(&str, &str); 4] = [
 ];
 
 /// Running trace.
-pub struct Traced {
+pub struct TracingSource {
     polling: Polling,
     instance: Instance,
     lines: Lines,
     has_state_changes: bool,
     /// Watched connections by the addresses of both ends.
-    known: BTreeMap<(SocketAddr, SocketAddr), Known>,
+    known: BTreeMap<(SocketAddr, SocketAddr), TracedConnection>,
     missing: Vec<String>,
 }
 
 /// Connection selected by the filter.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct TracedConnection {
     /// Last known values, in the current state.
-    record: Record,
+    record: TcpRecord,
     /// Values of the last poll.
-    listed: Record,
+    listed: TcpRecord,
     /// Sequence number of the first unacknowledged byte in the last event.
     unacknowledged: Option<u32>,
     /// The congestion state has left a reduction, and the next ACK must show whether it was undone.
     has_left_reduction: bool,
 }
 
-impl Traced {
+impl TracingSource {
     /// Starts tracing. Connections are polled in `namespaces`.
-    pub fn open(filter: Filter, namespaces: &[Namespace]) -> Result<Traced, Obstacle> {
+    pub fn open(filter: Filter, namespaces: &[Namespace]) -> Result<TracingSource, StartupError> {
         filter.check()?;
         let instance = Instance::new()?;
         let ports: Vec<String> =
@@ -65,19 +65,19 @@ impl Traced {
             }
         }
         if missing.len() == TRACEPOINTS.len() {
-            return Err(Obstacle {
+            return Err(StartupError {
                 message: format!("the kernel has no TCP tracepoints: {}", missing.join("; ")),
                 remedy: "a kernel with CONFIG_EVENT_TRACING, 4.16 or newer".into(),
                 is_missing: true,
             });
         }
-        let stacks = if has_state_changes { instance.tell_stacks(STATE_CHANGE) } else { Ok(()) };
+        let stacks = if has_state_changes { instance.enable_stacks(STATE_CHANGE) } else { Ok(()) };
         if let Err(error) = &stacks {
             missing.push(format!(
                 "call stacks, which distinguish local devices, ECN and tail-loss probes reliably: {error}"
             ));
         }
-        let polls = 1_000 / EVERY.as_millis();
+        let polls = 1_000 / POLL_INTERVAL.as_millis();
         missing.push(format!(
             "by tracing: unsent bytes, bytes in flight after SACK, pacing and delivery rates at more than {polls} \
              polls a second, changes of a flow before its first poll, and connections of network namespaces that \
@@ -85,7 +85,7 @@ impl Traced {
         ));
         let lines = Lines::new(has_state_changes && stacks.is_ok());
         let polling = Polling::new(filter, namespaces)?;
-        Ok(Traced { polling, instance, lines, has_state_changes, known: BTreeMap::new(), missing })
+        Ok(TracingSource { polling, instance, lines, has_state_changes, known: BTreeMap::new(), missing })
     }
 
     /// Returns the information that is not available, with the reason.
@@ -99,38 +99,42 @@ impl Traced {
     }
 
     /// Updates the sockets that the filter selects; returns the processes that do not exist.
-    pub fn refresh(&mut self) -> Vec<Process> {
+    pub fn refresh(&mut self) -> Vec<ProcessFilter> {
         self.polling.refresh()
     }
 
     /// Reads the available events in order of time.
-    pub fn poll(&mut self, mut take: impl FnMut(&Record, Told)) -> Result<(), Obstacle> {
-        let Traced { instance, lines, known, .. } = self;
-        let read_error = |error| Obstacle::system("cannot read the kernel's tracing", &error);
+    pub fn poll(&mut self, mut take: impl FnMut(&TcpRecord, ChangeOrigin)) -> Result<(), StartupError> {
+        let TracingSource { instance, lines, known, .. } = self;
+        let read_error = |error| StartupError::from_system("cannot read the kernel's tracing", &error);
         instance.read(|bytes| lines.take(bytes)).map_err(read_error)?;
         while let Some((event, function)) = lines.next() {
             let key = (event.local, event.remote);
             let Some(flow) = known.get_mut(&key) else { continue };
-            let origin = function.map_or(Told::Unknown, Told::By);
+            let origin = function.map_or(ChangeOrigin::Unknown, ChangeOrigin::CallStack);
             if let Some(record) = flow.happened(&event) {
                 take(&record, origin);
             }
-            if event.what == What::Closed {
+            if event.kind == TraceEventKind::Closed {
                 known.remove(&key);
             }
         }
-        if let Some(present) = self.polling.look()? {
+        if let Some(present) = self.polling.poll_sockets()? {
             self.compare(present, &mut take);
         }
         Ok(())
     }
 
     /// Evaluates a poll: new and closed connections, and values that events lack.
-    fn compare(&mut self, present: BTreeMap<u64, Record>, take: &mut impl FnMut(&Record, Told)) {
+    fn compare(
+        &mut self,
+        present: BTreeMap<u64, TcpRecord>,
+        take: &mut impl FnMut(&TcpRecord, ChangeOrigin),
+    ) {
         self.known.retain(|_, flow| {
             let exists = present.contains_key(&flow.record.cookie);
             if !exists {
-                take(&closed(&flow.record), Told::Unknown);
+                take(&closed(&flow.record), ChangeOrigin::Unknown);
             }
             exists
         });
@@ -139,31 +143,31 @@ impl Traced {
             match self.known.get_mut(&key) {
                 Some(flow) => {
                     if !self.has_state_changes {
-                        turns(&flow.listed, &listed, take);
+                        report_state_changes(&flow.listed, &listed, take);
                     }
                     flow.update(listed, self.has_state_changes);
                 }
                 None => {
-                    take(&Record { happened: Happened::Established, ..listed }, Told::Unknown);
-                    self.known.insert(key, Known::new(listed));
+                    take(&TcpRecord { kind: RecordKind::Established, ..listed }, ChangeOrigin::Unknown);
+                    self.known.insert(key, TracedConnection::new(listed));
                 }
             }
         }
     }
 }
 
-impl Known {
-    fn new(listed: Record) -> Known {
-        Known { record: listed, listed, unacknowledged: None, has_left_reduction: false }
+impl TracedConnection {
+    fn new(listed: TcpRecord) -> TracedConnection {
+        TracedConnection { record: listed, listed, unacknowledged: None, has_left_reduction: false }
     }
 
     /// Takes over polled values that events lack.
-    fn update(&mut self, listed: Record, has_state_changes: bool) {
-        let Snapshot { state, unsent, min_round_trip, pacing_rate, delivery_rate, segment, .. } =
+    fn update(&mut self, listed: TcpRecord, has_state_changes: bool) {
+        let FlowSnapshot { state, unsent, min_round_trip, pacing_rate, delivery_rate, segment, .. } =
             listed.snapshot;
         let snapshot = &mut self.record.snapshot;
         let retransmissions = snapshot.retransmissions.max(listed.snapshot.retransmissions);
-        *snapshot = Snapshot {
+        *snapshot = FlowSnapshot {
             unsent,
             min_round_trip,
             pacing_rate,
@@ -178,41 +182,42 @@ impl Known {
     }
 
     /// Returns the record of an event, or `None` for a segment that arrived at a host with nothing to send.
-    fn happened(&mut self, event: &trace::Traced) -> Option<Record> {
+    fn happened(&mut self, event: &trace::TraceEvent) -> Option<TcpRecord> {
         let now_ms = (event.time_ns / 1_000_000) as u32;
         self.record.time_ns = event.time_ns;
         let before = self.record.snapshot.state;
-        self.record.happened = match event.what {
-            What::Acknowledged(values) => {
+        self.record.kind = match event.kind {
+            TraceEventKind::Acknowledged(values) => {
                 if !self.acknowledge(&values, now_ms) {
                     return None;
                 }
-                Happened::Acknowledged
+                RecordKind::Acknowledged
             }
-            What::Retransmitted => {
+            TraceEventKind::Retransmitted => {
                 self.record.snapshot.retransmissions += 1;
-                Happened::Retransmitted
+                RecordKind::Retransmitted
             }
-            What::Congestion(to) => {
+            TraceEventKind::Congestion(to) => {
                 // The event of leaving a reduction precedes its effects: the next ACK shows whether it was
                 // undone.
-                self.has_left_reduction = before > State::Disorder && to <= State::Disorder;
-                self.record.may_undo |= to > State::Disorder;
-                Happened::Congestion { to }
+                self.has_left_reduction =
+                    before > CongestionState::Disorder && to <= CongestionState::Disorder;
+                self.record.may_undo |= to > CongestionState::Disorder;
+                RecordKind::Congestion { to }
             }
-            What::Established => return None,
-            What::Closed => Happened::Closed,
+            TraceEventKind::Established => return None,
+            TraceEventKind::Closed => RecordKind::Closed,
         };
         let record = self.record;
-        if let What::Congestion(to) = event.what {
+        if let TraceEventKind::Congestion(to) = event.kind {
             self.record.snapshot.state = to;
         }
         Some(record)
     }
 
     /// Takes over the values of an ACK; returns whether the connection had data in flight or to send.
-    fn acknowledge(&mut self, values: &Standing, now_ms: u32) -> bool {
-        let Record { snapshot, .. } = &mut self.record;
+    fn acknowledge(&mut self, values: &ProbeValues, now_ms: u32) -> bool {
+        let TcpRecord { snapshot, .. } = &mut self.record;
         let segment = u64::from(snapshot.segment);
         let acknowledged =
             values.unacknowledged.wrapping_sub(self.unacknowledged.unwrap_or(values.unacknowledged));
@@ -228,11 +233,11 @@ impl Known {
         let cwnd = u64::from(values.cwnd) * segment;
         // Data received out of order or lost is not in flight, according to the last poll.
         let not_in_flight = match snapshot.state {
-            State::Open => 0,
+            CongestionState::Open => 0,
             _ => self.listed.snapshot.outstanding.saturating_sub(self.listed.snapshot.in_flight),
         };
         let fell = cwnd < snapshot.cwnd;
-        *snapshot = Snapshot {
+        *snapshot = FlowSnapshot {
             cwnd,
             ssthresh: (values.ssthresh < NO_THRESHOLD).then(|| u64::from(values.ssthresh) * segment),
             peer_window: values.peer_window.into(),

@@ -1,7 +1,7 @@
 //! Private instance of the kernel's tracing (tracefs), which leaves other instances alone and is removed at the
 //! end. [`clean`] removes instances of killed processes.
 
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -58,8 +58,8 @@ pub(super) struct Instance {
 
 impl Instance {
     /// Creates an instance without events that uses CLOCK_MONOTONIC.
-    pub fn new() -> Result<Instance, Obstacle> {
-        let tracing_error = |error: io::Error| Obstacle {
+    pub fn new() -> Result<Instance, StartupError> {
+        let tracing_error = |error: io::Error| StartupError {
             message: format!("cannot use the kernel's tracing: {error}"),
             remedy: "run as root, on a kernel with CONFIG_EVENT_TRACING".into(),
             is_missing: true,
@@ -97,7 +97,7 @@ impl Instance {
     }
 
     /// Adds the kernel's call stack to an event.
-    pub fn tell_stacks(&self, event: &str) -> io::Result<()> {
+    pub fn enable_stacks(&self, event: &str) -> io::Result<()> {
         fs::write(self.folder.join("events").join(event).join("trigger"), "stacktrace")
     }
 

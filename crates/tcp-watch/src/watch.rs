@@ -3,17 +3,17 @@
 //! Flows are given by their endpoints before they start. The caller decides where they are sent, in namespaces
 //! of this machine or on this host.
 
-use super::filter::{Filter, MOST};
-use super::flows::{Flow, Flows};
+use super::filter::{Filter, MAX_ENTRIES};
+use super::flows::{Flows, WatchedFlow};
 use super::programs::Programs;
-use netstage_agent_api::results::{EndedWindow, Watched};
+use netstage_agent_api::results::{CompletedWindow, WatchedWindows};
 use netstage_agent_api::watch::{FlowSpec, WatchSpec};
-use netstage_core::tcp::event::{FlowEvent, Kind};
-use netstage_core::tcp::history::{Bin, History, Joined};
+use netstage_core::tcp::event::{FlowEvent, FlowEventKind};
+use netstage_core::tcp::history::{Bin, JoinedHistory, WindowHistory};
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,42 +23,47 @@ use std::thread;
 const READ_INTERVAL: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// BPF programs that record the flows.
-pub struct Watch {
+pub struct WindowWatch {
     spec: WatchSpec,
     programs: Box<Programs>,
 }
 
-impl Watch {
+impl WindowWatch {
     /// Starts recording senders in these network namespaces, given by their inodes.
-    pub fn start(spec: WatchSpec, namespaces: Vec<u64>) -> Result<Watch, Obstacle> {
+    pub fn start(spec: WatchSpec, namespaces: Vec<u64>) -> Result<WindowWatch, StartupError> {
         // The kernel's number of a namespace has 32 bits.
         let mut namespaces: Vec<u32> = namespaces.into_iter().map(|number| number as u32).collect();
         namespaces.sort_unstable();
         namespaces.dedup();
         // With too many namespaces, the records of all are examined.
-        if namespaces.len() > MOST {
+        if namespaces.len() > MAX_ENTRIES {
             namespaces.clear();
         }
         let programs = Programs::load(Filter { namespaces, ..Filter::default() });
-        let programs = programs.map_err(|obstacle| Obstacle {
+        let programs = programs.map_err(|obstacle| StartupError {
             message: format!("[measure] tcp = \"events\": {}", obstacle.message),
             ..obstacle
         })?;
-        Ok(Watch { spec, programs: Box::new(programs) })
+        Ok(WindowWatch { spec, programs: Box::new(programs) })
     }
 
     /// Starts recording senders in the network namespace of this thread.
-    pub fn start_here(spec: WatchSpec) -> Result<Watch, Obstacle> {
+    pub fn start_here(spec: WatchSpec) -> Result<WindowWatch, StartupError> {
         let own = Namespace::of_this_thread().and_then(|own| own.number());
         // Without its number, the records of all namespaces are examined.
-        Watch::start(spec, own.into_iter().collect())
+        WindowWatch::start(spec, own.into_iter().collect())
     }
 
     /// Records until `over` is set; times are relative to `epoch`. `report` receives each bin of each flow soon
     /// after its end.
-    pub fn run(self, epoch: Epoch, over: &AtomicBool, mut report: impl FnMut(EndedWindow)) -> Watched {
-        let Watch { spec, mut programs } = self;
-        let mut histories = Seen::new(&spec);
+    pub fn run(
+        self,
+        epoch: Epoch,
+        over: &AtomicBool,
+        mut report: impl FnMut(CompletedWindow),
+    ) -> WatchedWindows {
+        let WindowWatch { spec, mut programs } = self;
+        let mut histories = FlowHistories::new(&spec);
         let mut flows = Flows::new(epoch.0);
         let mut reported_bins = 0;
         loop {
@@ -79,39 +84,43 @@ impl Watch {
             }
             thread::sleep(READ_INTERVAL);
         }
-        Watched { flows: histories.finish(), lost: programs.lost(), missing: programs.missing().to_vec() }
+        WatchedWindows {
+            flows: histories.finish(),
+            lost: programs.lost(),
+            missing: programs.missing().to_vec(),
+        }
     }
 }
 
 /// Windows of all flows, from closed and open connections.
-struct Seen<'a> {
+struct FlowHistories<'a> {
     spec: &'a WatchSpec,
     /// Flows by the addresses of both ends.
     between: BTreeMap<(IpAddr, IpAddr), Vec<usize>>,
-    joined: Vec<Joined>,
+    joined: Vec<JoinedHistory>,
     /// Open connections by number, with the index of their flow.
-    open: BTreeMap<usize, (usize, History)>,
+    open: BTreeMap<usize, (usize, WindowHistory)>,
 }
 
-impl<'a> Seen<'a> {
-    fn new(spec: &'a WatchSpec) -> Seen<'a> {
+impl<'a> FlowHistories<'a> {
+    fn new(spec: &'a WatchSpec) -> FlowHistories<'a> {
         let mut between: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for (index, flow) in spec.flows.iter().enumerate() {
             between.entry((flow.source.address, flow.destination.address)).or_default().push(index);
         }
-        let joined = vec![Joined::new(spec.interval, spec.bins); spec.flows.len()];
-        Seen { spec, between, joined, open: BTreeMap::new() }
+        let joined = vec![JoinedHistory::new(spec.interval, spec.bins); spec.flows.len()];
+        FlowHistories { spec, between, joined, open: BTreeMap::new() }
     }
 
-    fn handle(&mut self, flow: &Flow, event: &FlowEvent) {
-        if event.kind == Kind::Began
+    fn handle(&mut self, flow: &WatchedFlow, event: &FlowEvent) {
+        if event.kind == FlowEventKind::Began
             && let Some(index) = self.find_flow(flow)
         {
-            self.open.insert(flow.id, (index, History::growing(self.spec.interval, self.spec.bins)));
+            self.open.insert(flow.id, (index, WindowHistory::growing(self.spec.interval, self.spec.bins)));
         }
         let Some((_, history)) = self.open.get_mut(&flow.id) else { return };
         history.handle(event);
-        if event.kind == Kind::Ended
+        if event.kind == FlowEventKind::Ended
             && let Some((index, history)) = self.open.remove(&flow.id)
         {
             self.joined[index].add(&history.finish(event.time));
@@ -119,7 +128,7 @@ impl<'a> Seen<'a> {
     }
 
     /// Returns the index of the flow to which a connection belongs, by its sender's addresses.
-    fn find_flow(&self, flow: &Flow) -> Option<usize> {
+    fn find_flow(&self, flow: &WatchedFlow) -> Option<usize> {
         let candidates = self.between.get(&(flow.local.ip(), flow.remote.ip()))?;
         let matches = |index: &&usize| {
             let FlowSpec { source, destination, .. } = &self.spec.flows[**index];
@@ -129,14 +138,14 @@ impl<'a> Seen<'a> {
     }
 
     /// Reports the current state of a bin of each flow.
-    fn ended(&self, bin: usize, report: &mut impl FnMut(EndedWindow)) {
+    fn ended(&self, bin: usize, report: &mut impl FnMut(CompletedWindow)) {
         for (index, flow) in self.spec.flows.iter().enumerate() {
-            let mut joined = self.joined[index].only(bin);
+            let mut joined = self.joined[index].single_bin(bin);
             for (_, history) in self.open.values().filter(|(number, _)| *number == index) {
-                joined.add(&[history.ended(bin)]);
+                joined.add(&[history.bin_at_end(bin)]);
             }
             let window = joined.finish()[0];
-            report(EndedWindow { subject: flow.subject.clone(), bin: bin as u32, window });
+            report(CompletedWindow { subject: flow.subject.clone(), bin: bin as u32, window });
         }
     }
 
@@ -146,6 +155,6 @@ impl<'a> Seen<'a> {
             self.joined[index].add(&history.finish(end));
         }
         let subjects = self.spec.flows.iter().map(|flow| flow.subject.clone());
-        subjects.zip(self.joined.into_iter().map(Joined::finish)).collect()
+        subjects.zip(self.joined.into_iter().map(JoinedHistory::finish)).collect()
     }
 }

@@ -6,11 +6,11 @@ mod apart;
 #[path = "../../../tests/support/pair.rs"]
 mod pair;
 
-use apart::{Apart, address, line};
-use netstage_core::link::{self, Change, Jitter, JitterDistribution};
+use apart::{EmulatedPair, address, line};
+use netstage_core::link::{self, Jitter, JitterDistribution, LinkChange};
 use netstage_core::quantity::Capacity;
 use netstage_core::queue::{self, CodelConfig};
-use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Limit, State};
+use netstage_core::tcp::event::{CongestionState, FlowEvent, FlowEventKind, SendLimit, WindowChangeCause};
 use netstage_core::time::{Duration, Instant};
 use netstage_harness::{needs, skip};
 use netstage_host::clock::monotonic_ns;
@@ -18,8 +18,8 @@ use netstage_host::netns::{Namespace, spawn_in};
 use netstage_tcp_watch::filter::Filter;
 use netstage_tcp_watch::flows::Flows;
 use netstage_tcp_watch::programs::Programs;
-use netstage_tcp_watch::record::Record;
-use netstage_tcp_watch::source::{By, Source};
+use netstage_tcp_watch::record::TcpRecord;
+use netstage_tcp_watch::source::{RecordSource, SourceKind};
 use nix::sys::stat::fstat;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
@@ -34,9 +34,9 @@ const PORT: u16 = 5001;
 const MBIT: u64 = 1_000_000;
 
 /// Test case: the line, the behavior of both ends, and the possible causes.
-struct Case {
+struct CauseCase {
     name: &'static str,
-    line: link::Config,
+    line: link::LinkDirectionConfig,
     algorithm: &'static str,
     /// Settings of both ends.
     settings: &'static [(&'static str, &'static str)],
@@ -45,15 +45,20 @@ struct Case {
     receive_buffer: Option<usize>,
     send: fn(&mut TcpStream, time::Duration),
     /// Provoked cause, and its minimum count.
-    provoked: Cause,
+    provoked: WindowChangeCause,
     at_least: u64,
     /// Other possible causes.
-    others: &'static [Cause],
+    others: &'static [WindowChangeCause],
 }
 
-impl Case {
-    fn new(name: &'static str, line: link::Config, provoked: Cause, at_least: u64) -> Case {
-        Case {
+impl CauseCase {
+    fn new(
+        name: &'static str,
+        line: link::LinkDirectionConfig,
+        provoked: WindowChangeCause,
+        at_least: u64,
+    ) -> CauseCase {
+        CauseCase {
             name,
             line,
             algorithm: "cubic",
@@ -104,81 +109,89 @@ fn answers(stream: &mut TcpStream, span: time::Duration) {
 }
 
 /// Possible consequences of a loss, and of an application that sends little or is delayed by a busy machine.
-const EVERY_LOSS: &[Cause] = &[
-    Cause::FastRetransmit,
-    Cause::TailLossProbe,
-    Cause::Timeout,
-    Cause::Undo,
-    Cause::ApplicationLimited,
-    Cause::IdleRestart,
+const EVERY_LOSS: &[WindowChangeCause] = &[
+    WindowChangeCause::FastRetransmit,
+    WindowChangeCause::TailLossProbe,
+    WindowChangeCause::Timeout,
+    WindowChangeCause::Undo,
+    WindowChangeCause::ApplicationLimited,
+    WindowChangeCause::IdleRestart,
 ];
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<CauseCase> {
     let ms = Duration::from_millis;
     let clean = || line(20 * MBIT, ms(10));
-    let wide = || link::Config { buffer: Capacity::Packets(2_000), ..line(200 * MBIT, ms(10)) };
-    let outages = |every: u64, lasts: u64, change: fn(bool) -> Change| -> Vec<(Instant, Change)> {
+    let wide = || link::LinkDirectionConfig { buffer: Capacity::Packets(2_000), ..line(200 * MBIT, ms(10)) };
+    let outages = |every: u64, lasts: u64, change: fn(bool) -> LinkChange| -> Vec<(Instant, LinkChange)> {
         let pairs = (1..20).map(|n| n * every);
         let at = |time: u64| Instant(time * 1_000_000);
         pairs.flat_map(|start| [(at(start), change(true)), (at(start + lasts), change(false))]).collect()
     };
     // The receiver's window starts small, and every burst ends.
-    let limited_by_receiver = &[Cause::ReceiverWindow, Cause::ApplicationLimited];
+    let limited_by_receiver = &[WindowChangeCause::ReceiverWindow, WindowChangeCause::ApplicationLimited];
     let marking = CodelConfig { target: ms(3), interval: ms(50), ecn: true };
     vec![
-        Case {
+        CauseCase {
             device: Some("tbf rate 60mbit burst 15000 limit 6000"),
-            ..Case::new("a small queue of the device", wide(), Cause::LocalDevice, 2)
+            ..CauseCase::new("a small queue of the device", wide(), WindowChangeCause::LocalDevice, 2)
         },
-        Case {
+        CauseCase {
             settings: &[("net.ipv4.tcp_ecn", "1")],
-            ..Case::new(
+            ..CauseCase::new(
                 "a marking queue",
-                link::Config {
-                    queue: queue::Config::Codel(marking),
+                link::LinkDirectionConfig {
+                    queue: queue::QueueConfig::Codel(marking),
                     buffer: Capacity::Packets(2_000),
                     ..clean()
                 },
-                Cause::Ecn,
+                WindowChangeCause::Ecn,
                 2,
             )
         },
-        Case {
+        CauseCase {
             others: EVERY_LOSS,
-            ..Case::new("random loss", link::Config { loss: 0.005, ..clean() }, Cause::FastRetransmit, 2)
+            ..CauseCase::new(
+                "random loss",
+                link::LinkDirectionConfig { loss: 0.005, ..clean() },
+                WindowChangeCause::FastRetransmit,
+                2,
+            )
         },
-        Case {
+        CauseCase {
             others: EVERY_LOSS,
-            ..Case::new(
+            ..CauseCase::new(
                 "bursts of loss",
-                link::Config {
-                    schedule: outages(700, 12, |begins| Change {
+                link::LinkDirectionConfig {
+                    schedule: outages(700, 12, |begins| LinkChange {
                         loss: Some(if begins { 1.0 } else { 0.0 }),
-                        ..Change::default()
+                        ..LinkChange::default()
                     }),
                     ..clean()
                 },
-                Cause::FastRetransmit,
+                WindowChangeCause::FastRetransmit,
                 2,
             )
         },
-        Case {
+        CauseCase {
             others: EVERY_LOSS,
-            ..Case::new(
+            ..CauseCase::new(
                 "blackouts",
-                link::Config {
-                    schedule: outages(1_500, 700, |begins| Change { up: Some(!begins), ..Change::default() }),
+                link::LinkDirectionConfig {
+                    schedule: outages(1_500, 700, |begins| LinkChange {
+                        up: Some(!begins),
+                        ..LinkChange::default()
+                    }),
                     ..clean()
                 },
-                Cause::Timeout,
+                WindowChangeCause::Timeout,
                 1,
             )
         },
-        Case {
+        CauseCase {
             others: EVERY_LOSS,
-            ..Case::new(
+            ..CauseCase::new(
                 "reordering",
-                link::Config {
+                link::LinkDirectionConfig {
                     jitter: Jitter {
                         amount: ms(12),
                         distribution: JitterDistribution::Uniform,
@@ -187,49 +200,54 @@ fn cases() -> Vec<Case> {
                     buffer: Capacity::Packets(2_000),
                     ..clean()
                 },
-                Cause::Undo,
+                WindowChangeCause::Undo,
                 1,
             )
         },
-        Case {
+        CauseCase {
             send: pauses,
             others: limited_by_receiver,
-            ..Case::new("pauses", wide(), Cause::IdleRestart, 2)
+            ..CauseCase::new("pauses", wide(), WindowChangeCause::IdleRestart, 2)
         },
-        Case {
+        CauseCase {
             send: trickle,
-            others: &[Cause::ReceiverWindow, Cause::IdleRestart],
-            ..Case::new("a trickle", wide(), Cause::ApplicationLimited, 1)
+            others: &[WindowChangeCause::ReceiverWindow, WindowChangeCause::IdleRestart],
+            ..CauseCase::new("a trickle", wide(), WindowChangeCause::ApplicationLimited, 1)
         },
-        Case {
+        CauseCase {
             receive_buffer: Some(8_192),
-            ..Case::new("a small receive buffer", wide(), Cause::ReceiverWindow, 1)
+            ..CauseCase::new("a small receive buffer", wide(), WindowChangeCause::ReceiverWindow, 1)
         },
-        Case {
+        CauseCase {
             send: answers,
             others: EVERY_LOSS,
-            ..Case::new("lost tails", link::Config { loss: 0.06, ..clean() }, Cause::FastRetransmit, 2)
+            ..CauseCase::new(
+                "lost tails",
+                link::LinkDirectionConfig { loss: 0.06, ..clean() },
+                WindowChangeCause::FastRetransmit,
+                2,
+            )
         },
     ]
 }
 
 /// Events of a case, and the kernel's counters.
-struct Seen {
+struct ObservedCase {
     events: Vec<FlowEvent>,
     counters: BTreeMap<String, u64>,
     lost: u64,
 }
 
-impl Seen {
-    fn times(&self, cause: Cause) -> u64 {
-        self.events.iter().filter(|event| event.kind == Kind::Window(cause)).count() as u64
+impl ObservedCase {
+    fn times(&self, cause: WindowChangeCause) -> u64 {
+        self.events.iter().filter(|event| event.kind == FlowEventKind::Window(cause)).count() as u64
     }
 
     /// Returns the number of recoveries that started during a reduction, which the kernel counts too.
     fn parts(&self) -> u64 {
         let begins = |pair: &[FlowEvent]| {
             let states = [pair[0].snapshot.state, pair[1].snapshot.state];
-            states == [State::Reducing, State::Recovery]
+            states == [CongestionState::Reducing, CongestionState::Recovery]
         };
         self.events.windows(2).filter(|pair| begins(pair)).count() as u64
     }
@@ -239,8 +257,8 @@ impl Seen {
     }
 }
 
-fn run(case: &Case, span: time::Duration, by: By) -> Seen {
-    let apart = Apart::new();
+fn run(case: &CauseCase, span: time::Duration, by: SourceKind) -> ObservedCase {
+    let apart = EmulatedPair::new();
     for namespace in [&apart.left, &apart.right] {
         // Large enough for the receiver's window never to limit.
         namespace.sysctl("net.ipv4.tcp_rmem", "4096 4194304 8388608").unwrap();
@@ -256,8 +274,8 @@ fn run(case: &Case, span: time::Duration, by: By) -> Seen {
     let (observed, _) = apart.emulate(case.line.clone(), |left, right| {
         let namespace = fstat(left.as_fd()).unwrap().st_ino as u32;
         let filter = Filter { namespaces: vec![namespace], ..Filter::default() };
-        let mut source = Source::open(by, filter, &[left.try_clone().unwrap()]).unwrap();
-        if by == By::Programs {
+        let mut source = RecordSource::open(by, filter, &[left.try_clone().unwrap()]).unwrap();
+        if by == SourceKind::Programs {
             assert_eq!(source.missing(), [] as [String; 0]);
         }
         let mut flows = Flows::new(monotonic_ns());
@@ -267,7 +285,7 @@ fn run(case: &Case, span: time::Duration, by: By) -> Seen {
             let mut is_over = false;
             while !is_over {
                 is_over = transfer.is_finished();
-                let handle = |record: &Record, origin| {
+                let handle = |record: &TcpRecord, origin| {
                     flows.handle(record, origin, &mut |_, event| events.push(*event))
                 };
                 source.poll(handle).unwrap();
@@ -287,13 +305,13 @@ fn run(case: &Case, span: time::Duration, by: By) -> Seen {
                 break text;
             }
         };
-        Seen { events, counters: counters(&text), lost: source.lost() }
+        ObservedCase { events, counters: counters(&text), lost: source.lost() }
     });
     observed
 }
 
 /// Sends data as the case requires; returns once the receiver has observed the end.
-fn transfer(case: &Case, left: &Namespace, right: &Namespace, span: time::Duration) {
+fn transfer(case: &CauseCase, left: &Namespace, right: &Namespace, span: time::Duration) {
     let new = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
     let listener = right.run(new).unwrap();
     if let Some(bytes) = case.receive_buffer {
@@ -327,19 +345,19 @@ fn counters(text: &str) -> BTreeMap<String, u64> {
 }
 
 /// Causes that the kernel counts too, with the names of its counters.
-const COUNTED: [(Cause, &[&str]); 4] = [
-    (Cause::FastRetransmit, &["TCPSackRecovery", "TCPRenoRecovery"]),
-    (Cause::TailLossProbe, &["TCPLossProbeRecovery"]),
-    (Cause::Timeout, &["TCPTimeouts"]),
-    (Cause::Undo, &["TCPFullUndo", "TCPPartialUndo", "TCPDSACKUndo", "TCPLossUndo"]),
+const COUNTED: [(WindowChangeCause, &[&str]); 4] = [
+    (WindowChangeCause::FastRetransmit, &["TCPSackRecovery", "TCPRenoRecovery"]),
+    (WindowChangeCause::TailLossProbe, &["TCPLossProbeRecovery"]),
+    (WindowChangeCause::Timeout, &["TCPTimeouts"]),
+    (WindowChangeCause::Undo, &["TCPFullUndo", "TCPPartialUndo", "TCPDSACKUndo", "TCPLossUndo"]),
 ];
 
-/// Changes by cause, in the order of `Cause::ALL`: reported or counted changes, and wrongly reported ones.
+/// Changes by cause, in the order of `WindowChangeCause::ALL`: reported or counted changes, and wrongly reported ones.
 #[derive(Default)]
-struct Tally([(u64, u64); Cause::ALL.len()]);
+struct CauseTally([(u64, u64); WindowChangeCause::ALL.len()]);
 
-impl Tally {
-    fn add(&mut self, other: &Tally) {
+impl CauseTally {
+    fn add(&mut self, other: &CauseTally) {
         for (sum, (all, wrong)) in self.0.iter_mut().zip(other.0) {
             *sum = (sum.0 + all, sum.1 + wrong);
         }
@@ -351,13 +369,13 @@ impl Tally {
 }
 
 /// Compares the reported causes of a case with the truth.
-fn judge(case: &Case, observed: &Seen) -> Tally {
-    let mut tally = Tally::default();
+fn judge(case: &CauseCase, observed: &ObservedCase) -> CauseTally {
+    let mut tally = CauseTally::default();
     let mut line = format!("{:40}", case.name);
-    for cause in Cause::ALL {
+    for cause in WindowChangeCause::ALL {
         let times = observed.times(cause);
         let truth = COUNTED.iter().find(|(counted, _)| *counted == cause);
-        let parts = if cause == Cause::FastRetransmit { observed.parts() } else { 0 };
+        let parts = if cause == WindowChangeCause::FastRetransmit { observed.parts() } else { 0 };
         let truth = truth.map(|(_, names)| observed.counted(names).saturating_sub(parts));
         let is_possible = case.provoked == cause || case.others.contains(&cause);
         tally.0[cause as usize] = match truth {
@@ -378,23 +396,23 @@ fn judge(case: &Case, observed: &Seen) -> Tally {
     tally
 }
 
-fn examine(case: &Case, span: time::Duration, by: By) -> Tally {
+fn examine(case: &CauseCase, span: time::Duration, by: SourceKind) -> CauseTally {
     let observed = run(case, span, by);
     assert_eq!(observed.lost, 0, "{}", case.name);
     let tally = judge(case, &observed);
     let provoked = observed.times(case.provoked);
     assert!(provoked >= case.at_least, "{}: {} {provoked} times", case.name, case.provoked.name());
-    if case.provoked == Cause::ReceiverWindow {
-        let acks = observed.events.iter().filter(|event| event.kind == Kind::Acknowledged);
-        let held = acks.clone().filter(|event| event.snapshot.limit() == Limit::PeerWindow).count();
+    if case.provoked == WindowChangeCause::ReceiverWindow {
+        let acks = observed.events.iter().filter(|event| event.kind == FlowEventKind::Acknowledged);
+        let held = acks.clone().filter(|event| event.snapshot.limit() == SendLimit::PeerWindow).count();
         assert!(held * 2 > acks.count(), "{held} ACKs found the peer's window full");
     }
     tally
 }
 
 /// Runs each case in separate namespaces, three at a time because they mostly wait.
-fn examine_all(cases: &[Case], span: time::Duration, by: By) -> Tally {
-    let mut tally = Tally::default();
+fn examine_all(cases: &[CauseCase], span: time::Duration, by: SourceKind) -> CauseTally {
+    let mut tally = CauseTally::default();
     for some in cases.chunks(3) {
         thread::scope(|scope| {
             let under_way: Vec<_> =
@@ -417,28 +435,29 @@ fn needs_programs() {
 
 fn reported_causes_are_correct_on_every_path() {
     needs_programs();
-    let mut tally = Tally::default();
+    let mut tally = CauseTally::default();
     for algorithm in ["cubic", "reno"] {
         for delay in [1, 10, 40] {
             println!("{algorithm}, {} ms of round trip", 2 * delay);
             for case in cases() {
-                let line = link::Config { delay: Duration::from_millis(delay), ..case.line.clone() };
-                let case = Case { line, algorithm, ..case };
-                let observed = run(&case, time::Duration::from_secs(8), By::Programs);
+                let line =
+                    link::LinkDirectionConfig { delay: Duration::from_millis(delay), ..case.line.clone() };
+                let case = CauseCase { line, algorithm, ..case };
+                let observed = run(&case, time::Duration::from_secs(8), SourceKind::Programs);
                 assert_eq!(observed.lost, 0, "{}", case.name);
                 tally.add(&judge(&case, &observed));
             }
         }
     }
     println!("\n| cause | reported or counted | wrong |\n| :-- | --: | --: |");
-    for (cause, (all, wrong)) in Cause::ALL.iter().zip(tally.0) {
+    for (cause, (all, wrong)) in WindowChangeCause::ALL.iter().zip(tally.0) {
         println!("| {} | {all} | {wrong} |", cause.name());
     }
     let (all, wrong) = tally.total();
     assert!(wrong * 100 <= all, "{wrong} of {all} are wrong");
     // Of some 150 undos counted by the kernel, one or two were not reported in some runs: 1 % is too strict for
     // them.
-    for (cause, (all, wrong)) in Cause::ALL.iter().zip(tally.0) {
+    for (cause, (all, wrong)) in WindowChangeCause::ALL.iter().zip(tally.0) {
         assert!(wrong * 50 <= all, "{}: {wrong} of {all} are wrong", cause.name());
     }
 }
@@ -446,26 +465,31 @@ fn reported_causes_are_correct_on_every_path() {
 /// Tracing has fewer values per event, but the same stacks, which determine most causes.
 fn causes_from_tracing_are_mostly_correct() {
     needs_programs();
-    if let Err(obstacle) = Source::open(By::Tracing, Filter::default(), &[]) {
+    if let Err(obstacle) = RecordSource::open(SourceKind::Tracing, Filter::default(), &[]) {
         skip(obstacle.to_string());
     }
-    let mut causes =
-        vec![Cause::LocalDevice, Cause::Ecn, Cause::FastRetransmit, Cause::Timeout, Cause::IdleRestart];
-    let cases: Vec<Case> = cases()
+    let mut causes = vec![
+        WindowChangeCause::LocalDevice,
+        WindowChangeCause::Ecn,
+        WindowChangeCause::FastRetransmit,
+        WindowChangeCause::Timeout,
+        WindowChangeCause::IdleRestart,
+    ];
+    let cases: Vec<CauseCase> = cases()
         .into_iter()
         .filter(|case| {
             let index = causes.iter().position(|cause| *cause == case.provoked);
             index.map(|index| causes.remove(index)).is_some()
         })
         .collect();
-    let total = examine_all(&cases, time::Duration::from_secs(3), By::Tracing).total();
+    let total = examine_all(&cases, time::Duration::from_secs(3), SourceKind::Tracing).total();
     // Changes before the first poll of a flow are not reported.
     assert!(total.1 * 10 <= total.0, "{} of {} are wrong", total.1, total.0);
 }
 
 fn reported_causes_are_correct() {
     needs_programs();
-    let total = examine_all(&cases(), time::Duration::from_secs(4), By::Programs).total();
+    let total = examine_all(&cases(), time::Duration::from_secs(4), SourceKind::Programs).total();
     assert!(total.1 * 100 <= total.0, "{} of {} are wrong", total.1, total.0);
 }
 

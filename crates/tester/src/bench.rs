@@ -3,71 +3,79 @@
 
 use super::beside;
 use super::calibration::{Calibration, calibrate};
-use super::choice::{Choice, choose};
+use super::choice::{GeneratorChoice, choose_generator};
 use super::lsps::Lsps;
 use super::outcome::outcome;
-use super::port::{LIFETIME, Port};
-use super::routes::Sessions;
-use super::trial::{Asked, Leaving, Means};
+use super::port::{ADDRESS_LIFETIME, OpenPort};
+use super::routes::BgpSessions;
+use super::trial::{ExpectedPort, TrialRunner, TrialTraffic};
 use netstage_core::traffic::Pattern;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::Obstacle;
-use netstage_scenario::outcome::{Distribution, Metric, Outcome, Stopped};
+use netstage_host::obstacle::StartupError;
+use netstage_scenario::outcome::{Distribution, Metric, RunFailure, RunOutcome};
 use netstage_scenario::plan::Plan;
-use netstage_scenario::tester::{Event, Generator, Operation, PacketSize, Tester, Told, of_test};
+use netstage_scenario::tester::{
+    ConvergenceEvent, Generator, Operation, PacketSize, RouteSource, Tester, parse_test_name,
+};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Interval at which the lifetime of the port addresses is renewed.
-const RENEWAL: Duration = Duration::from_secs(LIFETIME.as_secs() / 4);
+const RENEWAL: Duration = Duration::from_secs(ADDRESS_LIFETIME.as_secs() / 4);
 
 /// Tester attached to a router.
 #[derive(Debug)]
-pub struct Bench {
+pub struct TestBench {
     pub(super) tester: Tester,
-    pub(super) ports: Vec<Port>,
+    pub(super) ports: Vec<OpenPort>,
     namespace: Namespace,
-    choice: Choice,
+    choice: GeneratorChoice,
     pub(super) trials: AtomicU16,
     /// Operations that the router has been observed to perform.
     pub(super) ready: Mutex<BTreeSet<Operation>>,
     calibration: Calibration,
     lsps: Lsps,
     /// BGP sessions, if routes are announced by BGP.
-    pub(super) sessions: Option<Mutex<Sessions>>,
+    pub(super) sessions: Option<Mutex<BgpSessions>>,
     /// Number of background routes announced, and number of routes of the file that are left out.
     background: Option<(usize, usize)>,
 }
 
-impl Bench {
+impl TestBench {
     /// Opens the interfaces in the namespace of the calling thread.
-    pub fn open(tester: &Tester) -> Result<Bench, Obstacle> {
-        let failed = |error: std::io::Error| Obstacle::system("the network namespace", &error);
-        Bench::within(tester, Namespace::of_this_thread().map_err(failed)?)
+    pub fn open(tester: &Tester) -> Result<TestBench, StartupError> {
+        let failed = |error: std::io::Error| StartupError::from_system("the network namespace", &error);
+        TestBench::within(tester, Namespace::of_this_thread().map_err(failed)?)
     }
 
     /// Opens the interfaces in a namespace.
-    pub fn within(tester: &Tester, namespace: Namespace) -> Result<Bench, Obstacle> {
-        let ports =
-            tester.ports.iter().map(|port| Port::open(&namespace, port)).collect::<Result<Vec<_>, _>>()?;
+    pub fn within(tester: &Tester, namespace: Namespace) -> Result<TestBench, StartupError> {
+        let ports = tester
+            .ports
+            .iter()
+            .map(|port| OpenPort::open(&namespace, port))
+            .collect::<Result<Vec<_>, _>>()?;
         let labels = tester.operations.iter().map(|operation| operation.labels());
         let labels = labels.map(|(ingress, egress)| ingress.max(egress)).max().unwrap_or(0);
         ports.iter().try_for_each(|port| port.check_length((*tester.lengths().end()).into(), labels))?;
-        let choice = choose(tester, &ports, &namespace);
+        let choice = choose_generator(tester, &ports, &namespace);
         let calibration = calibrate(tester, choice.generator)?;
-        let lsps = Lsps::begin(tester, &ports, &namespace);
-        let lsps = lsps.map_err(|error| Obstacle::system("cannot start LDP", &error))?;
-        let routes = beside::read(tester, &ports)?;
+        let lsps = Lsps::start(tester, &ports, &namespace);
+        let lsps = lsps.map_err(|error| StartupError::from_system("cannot start LDP", &error))?;
+        let routes = beside::read_background(tester, &ports)?;
         let background = routes.as_ref().map(|routes| (routes.table.len(), routes.left_out));
-        let sessions = match tester.told {
-            Told::You => None,
-            Told::Bgp => Some(Sessions::begin(tester, &ports, &namespace, routes.map(|routes| routes.table))),
+        let sessions = match tester.route_source {
+            RouteSource::User => None,
+            RouteSource::Bgp => {
+                Some(BgpSessions::start(tester, &ports, &namespace, routes.map(|routes| routes.table)))
+            }
         };
-        let sessions = sessions.transpose().map_err(|error| Obstacle::system("cannot start BGP", &error))?;
+        let sessions =
+            sessions.transpose().map_err(|error| StartupError::from_system("cannot start BGP", &error))?;
         let sessions = sessions.map(Mutex::new);
-        Ok(Bench {
+        Ok(TestBench {
             tester: tester.clone(),
             ports,
             namespace,
@@ -82,21 +90,21 @@ impl Bench {
     }
 
     /// Runs the plan of one trial.
-    pub fn run(&self, plan: &Plan, stop: &dyn Fn() -> bool) -> Result<Outcome, Stopped> {
+    pub fn run(&self, plan: &Plan, stop: &dyn Fn() -> bool) -> Result<RunOutcome, RunFailure> {
         let Some(flow) = plan.flows.first() else {
-            return Err(Stopped::Unsupported("a router test needs a plan with a flow".into()));
+            return Err(RunFailure::Unsupported("a router test needs a plan with a flow".into()));
         };
         let name = flow.name.strip_prefix("test.").unwrap_or(&flow.name);
-        let event = Event::of_test(name);
+        let event = ConvergenceEvent::from_test_name(name);
         let (Some((operation, is_mix)), Some(Pattern::Cbr { rate, packet })) =
-            (event.map(|_| (Operation::Ip, false)).or(of_test(name)), flow.traffic.pattern())
+            (event.map(|_| (Operation::Ip, false)).or(parse_test_name(name)), flow.traffic.pattern())
         else {
-            return Err(Stopped::Unsupported(format!("{}: not a trial of a router test", flow.name)));
+            return Err(RunFailure::Unsupported(format!("{}: not a trial of a router test", flow.name)));
         };
         let rate = rate.as_f64() / 8.0 / f64::from(*packet);
         let sending = flow.stop.since(flow.start).as_secs_f64();
         let headers = netstage_wire::IPV4_HEADER + netstage_wire::UDP_HEADER;
-        let trial = Asked {
+        let trial = TrialTraffic {
             operation,
             lengths: if is_mix { self.tester.mix() } else { PacketSize::Bytes(packet + headers) }.lengths(),
             rate,
@@ -115,38 +123,40 @@ impl Bench {
             }
             self.make_ready(operation, stop)?;
             let before = self.ended_sessions().0;
-            let result =
-                self.means().run(&trial, stop).map_err(|error| Stopped::Failed(error.to_string()))?;
+            let result = self
+                .trial_runner()
+                .run(&trial, stop)
+                .map_err(|error| RunFailure::Failed(error.to_string()))?;
             if stop() {
-                return Err(Stopped::Interrupted);
+                return Err(RunFailure::Interrupted);
             }
             let mut outcome = outcome(plan, flow, &trial, *packet, &result, self.calibration.own_delay);
             let (after, reason) = self.ended_sessions();
             // A session that ended may have taken its routes along. A loss of more than half suggests that
             // the router restarts.
             if after > before || result.tally.received < result.sent / 2 {
-                self.forget();
+                self.reset_readiness();
             }
             outcome.void.extend(reason.filter(|_| after > before));
             Ok(outcome)
         })
     }
 
-    pub(super) fn means(&self) -> Means<'_> {
-        Means {
+    pub(super) fn trial_runner(&self) -> TrialRunner<'_> {
+        TrialRunner {
             tester: &self.tester,
             ports: &self.ports,
             namespace: &self.namespace,
             generator: self.choice.generator,
             lsps: &self.lsps,
-            leaving: Leaving::Spread,
+            expected_port: ExpectedPort::Spread,
             is_loop: false,
         }
     }
 
     /// Describes the tester's own delay and maximum rate, for reports.
     pub fn calibration(&self) -> String {
-        let Calibration { own_delay, most } = self.calibration;
+        let Calibration { own_delay, max_rate: most } = self.calibration;
         let own_delay = own_delay.as_secs_f64() * 1e6;
         let generator = match self.choice.generator {
             Generator::Auto | Generator::Xdp => "an XDP program",
@@ -162,9 +172,9 @@ impl Bench {
     }
 
     /// Describes the background routes announced to the router, for reports.
-    pub fn told_beside(&self) -> Option<String> {
+    pub fn background_summary(&self) -> Option<String> {
         let (announced, left_out) = self.background?;
-        let file = self.tester.bgp.beside.as_ref()?.file_name()?.to_string_lossy().into_owned();
+        let file = self.tester.bgp.additional_routes.as_ref()?.file_name()?.to_string_lossy().into_owned();
         Some(format!(
             "In addition to the tested networks, the tester announces {announced} routes of {file} \
              ({left_out} left out)."
@@ -172,18 +182,21 @@ impl Bench {
     }
 
     /// Returns the reasons why faster generators are not used, if the configuration leaves the choice.
-    pub fn slower_because(&self) -> &[String] {
-        &self.choice.because
+    pub fn slower_reasons(&self) -> &[String] {
+        &self.choice.reasons
     }
 
     /// Runs a task while the lifetime of the port addresses is renewed.
-    fn with_addresses_renewed<T>(&self, task: impl FnOnce() -> Result<T, Stopped>) -> Result<T, Stopped> {
+    fn with_addresses_renewed<T>(
+        &self,
+        task: impl FnOnce() -> Result<T, RunFailure>,
+    ) -> Result<T, RunFailure> {
         let is_finished = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let renewal = scope.spawn(|| {
                 while !is_finished.load(Ordering::Relaxed) {
                     // A failure shows in the trial, because the router cannot resolve the address.
-                    self.ports.iter().for_each(|port| drop(port.keep()));
+                    self.ports.iter().for_each(|port| drop(port.renew_address()));
                     std::thread::park_timeout(RENEWAL);
                 }
             });
@@ -196,13 +209,13 @@ impl Bench {
 
     /// Returns the number of sessions with the router that have ended, and the reason of one of them.
     fn ended_sessions(&self) -> (u32, Option<String>) {
-        let routes = self.sessions.as_ref().map(|sessions| lock(sessions).ended(&self.ports));
-        let (routes, labels) = (routes.unwrap_or_default(), self.lsps.ended(&self.ports));
+        let routes = self.sessions.as_ref().map(|sessions| lock(sessions).ended_sessions(&self.ports));
+        let (routes, labels) = (routes.unwrap_or_default(), self.lsps.ended_sessions(&self.ports));
         (routes.0 + labels.0, routes.1.or(labels.1))
     }
 
     /// Returns the BGP sessions. Panics if routes are not announced by BGP.
-    pub(super) fn sessions(&self) -> MutexGuard<'_, Sessions> {
+    pub(super) fn sessions(&self) -> MutexGuard<'_, BgpSessions> {
         lock(self.sessions.as_ref().expect("a configuration with [convergence] has sessions"))
     }
 }

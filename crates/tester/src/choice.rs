@@ -4,10 +4,10 @@
 
 use super::generator;
 use super::lsps::Lsps;
-use super::port::Port;
-use super::trial::{Asked, Leaving, Means};
+use super::port::OpenPort;
+use super::trial::{ExpectedPort, TrialRunner, TrialTraffic};
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_scenario::tester::{Generator, Operation, Tester, Way};
+use netstage_scenario::tester::{Generator, Operation, Tester, TrafficDirection};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -19,21 +19,21 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Generator, and the reasons against faster ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct GeneratorChoice {
     /// Chosen generator.
     pub generator: Generator,
     /// Reasons against faster generators.
-    pub because: Vec<String>,
+    pub reasons: Vec<String>,
 }
 
 /// Chooses the generator for the ports of a tester.
-pub fn choose(tester: &Tester, ports: &[Port], namespace: &Namespace) -> Choice {
+pub fn choose_generator(tester: &Tester, ports: &[OpenPort], namespace: &Namespace) -> GeneratorChoice {
     let mut because = Vec::new();
     if tester.generator != Generator::Auto {
-        return Choice { generator: tester.generator, because };
+        return GeneratorChoice { generator: tester.generator, reasons: because };
     }
     let sending: BTreeSet<usize> =
-        tester.ways.iter().flat_map(|direction| direction.from.iter().copied()).collect();
+        tester.directions.iter().flat_map(|direction| direction.from.iter().copied()).collect();
     let mut is_supported = |fault: &dyn Fn(usize) -> Option<String>| {
         let first = sending.iter().find_map(|port| fault(*port));
         because.extend(first.clone());
@@ -41,7 +41,7 @@ pub fn choose(tester: &Tester, ports: &[Port], namespace: &Namespace) -> Choice 
     };
     let af_xdp_fault = |port: usize| {
         let link = &ports[port].settings.interface;
-        let opened = generator::af_xdp(namespace, link).map(drop);
+        let opened = generator::open_af_xdp(namespace, link).map(drop);
         opened.err().map(|error| format!("{link} cannot send by AF_XDP: {error}"))
     };
     let generator = if is_supported(&|port| live_frames_fault(tester, ports, namespace, port)) {
@@ -51,29 +51,34 @@ pub fn choose(tester: &Tester, ports: &[Port], namespace: &Namespace) -> Choice 
     } else {
         Generator::AfPacket
     };
-    Choice { generator, because }
+    GeneratorChoice { generator, reasons: because }
 }
 
 /// Returns why a port cannot send live frames, or `None` if it can.
-fn live_frames_fault(tester: &Tester, ports: &[Port], namespace: &Namespace, port: usize) -> Option<String> {
-    let first = tester.ways.first()?.first;
+fn live_frames_fault(
+    tester: &Tester,
+    ports: &[OpenPort],
+    namespace: &Namespace,
+    port: usize,
+) -> Option<String> {
+    let first = tester.directions.first()?.first_network;
     let others = (0..ports.len()).filter(|other| *other != port).collect();
     let single = Tester {
-        ways: vec![Way { from: vec![port], to: others, first, labels_above: 0 }],
+        directions: vec![TrafficDirection { from: vec![port], to: others, first_network: first, label_offset: 0 }],
         networks: 1,
         labels: None,
         ..tester.clone()
     };
-    let means = Means {
+    let means = TrialRunner {
         tester: &single,
         ports,
         namespace,
         generator: Generator::Xdp,
         lsps: &Lsps::Configured,
-        leaving: Leaving::Spread,
+        expected_port: ExpectedPort::Spread,
         is_loop: false,
     };
-    let trial = Asked {
+    let trial = TrialTraffic {
         operation: Operation::Ip,
         lengths: vec![*tester.lengths().start()],
         rate: RATE,

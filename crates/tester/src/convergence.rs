@@ -2,57 +2,57 @@
 //! (RFC 7747 section 5.6). Further receiving ports announce the same routes as a backup with a longer AS path;
 //! without them, the packets have no route.
 
-use super::bench::Bench;
-use super::trial::{Asked, Came, Happening, Leaving, Means, Watched};
-use netstage_scenario::outcome::Stopped;
-use netstage_scenario::tester::{Convergence, Event};
+use super::bench::TestBench;
+use super::trial::{EventArrivals, ExpectedPort, TrialEvent, TrialOutcome, TrialRunner, TrialTraffic};
+use netstage_scenario::outcome::RunFailure;
+use netstage_scenario::tester::{Convergence, ConvergenceEvent};
 use std::time::Duration;
 
 /// Forwarding that a router must show before a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forwards {
+pub enum ExpectedForwarding {
     /// All packets, through these ports.
-    By(Leaving),
+    All(ExpectedPort),
     /// No packets.
-    Nothing,
+    NoPackets,
 }
 
-impl Bench {
+impl TestBench {
     /// Runs the trial of an event. Also returns the convergence times in nanoseconds, each with its number of
     /// networks.
     pub(super) fn converge(
         &self,
-        (event, convergence): (Event, &Convergence),
-        trial: &Asked,
+        (event, convergence): (ConvergenceEvent, &Convergence),
+        trial: &TrialTraffic,
         stop: &dyn Fn() -> bool,
-    ) -> Result<(Came, Vec<(u64, u64)>), Stopped> {
-        let has_backup = self.tester.ways[0].to.len() > 1;
-        let is_announced = event == Event::Withdraw;
+    ) -> Result<(TrialOutcome, Vec<(u64, u64)>), RunFailure> {
+        let has_backup = self.tester.directions[0].to.len() > 1;
+        let is_announced = event == ConvergenceEvent::Withdraw;
         let before = match (event, has_backup) {
-            (Event::Withdraw, _) => Forwards::By(Leaving::By(0)),
-            (Event::Announce, true) => Forwards::By(Leaving::By(1)),
-            (Event::Announce, false) => Forwards::Nothing,
+            (ConvergenceEvent::Withdraw, _) => ExpectedForwarding::All(ExpectedPort::Only(0)),
+            (ConvergenceEvent::Announce, true) => ExpectedForwarding::All(ExpectedPort::Only(1)),
+            (ConvergenceEvent::Announce, false) => ExpectedForwarding::NoPackets,
         };
-        self.forget();
-        self.sessions().stage(&self.tester, &self.ports, is_announced);
+        self.reset_readiness();
+        self.sessions().announce_everywhere(&self.tester, &self.ports, is_announced);
         let frames = u64::from(self.tester.networks);
-        self.wait_until(before, trial.operation, trial.lengths[0], frames, stop)?;
-        let cause = || self.sessions().tell_first(!is_announced);
+        self.wait_until_forwarding(before, trial.operation, trial.lengths[0], frames, stop)?;
+        let cause = || self.sessions().announce_first(!is_announced);
         let after = Duration::from_nanos(convergence.before.0);
-        let happening = Happening { after, cause: &cause };
-        let means = Means { leaving: Leaving::Anywhere, ..self.means() };
+        let happening = TrialEvent { after, cause: &cause };
+        let means = TrialRunner { expected_port: ExpectedPort::Any, ..self.trial_runner() };
         let result = means.run_while(trial, Some(happening), stop);
-        let result = result.map_err(|error| Stopped::Failed(error.to_string()))?;
+        let result = result.map_err(|error| RunFailure::Failed(error.to_string()))?;
         if stop() {
-            return Err(Stopped::Interrupted);
+            return Err(RunFailure::Interrupted);
         }
         let gap_ns = (frames as f64 / trial.rate * 1e9) as u64;
-        let times = result.watched.as_ref().map_or(Vec::new(), |watched| {
-            let [first, others @ ..] = &self.tester.ways[0].to[..] else { return Vec::new() };
+        let times = result.event_arrivals.as_ref().map_or(Vec::new(), |watched| {
+            let [first, others @ ..] = &self.tester.directions[0].to[..] else { return Vec::new() };
             match (event, others) {
-                (Event::Announce, _) => start_times(watched, &[*first]),
-                (Event::Withdraw, []) => end_times(watched, *first, gap_ns),
-                (Event::Withdraw, others) => start_times(watched, others),
+                (ConvergenceEvent::Announce, _) => start_times(watched, &[*first]),
+                (ConvergenceEvent::Withdraw, []) => end_times(watched, *first, gap_ns),
+                (ConvergenceEvent::Withdraw, others) => start_times(watched, others),
             }
         });
         Ok((result, times))
@@ -60,7 +60,7 @@ impl Bench {
 }
 
 /// Returns the times from the event to the first packet of each network at any of these ports.
-fn start_times(watched: &Watched, ports: &[usize]) -> Vec<(u64, u64)> {
+fn start_times(watched: &EventArrivals, ports: &[usize]) -> Vec<(u64, u64)> {
     let networks = watched.arrivals.first().map_or(0, Vec::len);
     let first = |network: usize| {
         let arrivals = ports.iter().map(|port| watched.arrivals[*port][network].first_ns);
@@ -72,7 +72,7 @@ fn start_times(watched: &Watched, ports: &[usize]) -> Vec<(u64, u64)> {
 
 /// Returns the times from the event to the last packet of each network at a port. A network whose packets
 /// arrived until the end is omitted; `gap_ns` is the time between two of its packets.
-fn end_times(watched: &Watched, port: usize, gap_ns: u64) -> Vec<(u64, u64)> {
+fn end_times(watched: &EventArrivals, port: usize, gap_ns: u64) -> Vec<(u64, u64)> {
     let ceased = |last: &u64| *last + 2 * gap_ns < watched.end_ns;
     let last = watched.arrivals[port].iter().map(|arrival| arrival.last_ns).filter(ceased);
     counted(last.map(|last| last.saturating_sub(watched.event_ns)).collect())
@@ -86,16 +86,16 @@ fn counted(mut values: Vec<u64>) -> Vec<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::program::Arrival;
+    use super::super::program::NetworkArrival;
     use super::*;
 
-    fn arrivals(times: &[(u64, u64)]) -> Vec<Arrival> {
-        times.iter().map(|&(first_ns, last_ns)| Arrival { first_ns, last_ns }).collect()
+    fn arrivals(times: &[(u64, u64)]) -> Vec<NetworkArrival> {
+        times.iter().map(|&(first_ns, last_ns)| NetworkArrival { first_ns, last_ns }).collect()
     }
 
     #[test]
     fn networks_that_do_not_converge_are_omitted() {
-        let watched = Watched {
+        let watched = EventArrivals {
             event_ns: 1_000,
             end_ns: 9_000,
             // The second network stays at the first port and never moves to the other.

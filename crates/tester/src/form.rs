@@ -1,11 +1,11 @@
 //! Frames of a test, as sent and as expected from the router (RFC 1812 section 5.3.1, RFC 3032 section 2.4,
 //! RFC 3443).
 
-use super::header::Header;
-use netstage_core::forward::Model;
-use netstage_scenario::tester::{INNER, Operation, Tester, Way};
+use super::header::IpHeader;
+use netstage_core::forward::TunnelModel;
+use netstage_scenario::tester::{INNER, Operation, Tester, TrafficDirection};
 use netstage_wire::ethernet::{HEADER as ETHERNET, Mac, ethertype};
-use netstage_wire::mpls::{Entry, Label};
+use netstage_wire::mpls::{LabelStackEntry, LabelValue};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -24,15 +24,15 @@ const LABEL_TTL: u8 = 48;
 
 /// Headers of frames. The fields that differ between frames are zero: lengths, checksums and the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct FrameTemplate {
     /// Ethernet header.
     pub ethernet: [u8; ETHERNET],
     /// Label stack entries, the outermost first.
-    pub labels: Vec<Entry>,
+    pub labels: Vec<LabelStackEntry>,
     /// Outermost label for each peer.
     pub by_peer: Vec<u32>,
     /// IP header.
-    pub ip: Header,
+    pub ip: IpHeader,
 }
 
 /// Destination networks of packets.
@@ -48,8 +48,12 @@ pub struct Destinations {
 
 impl Destinations {
     /// Returns the destinations of a direction.
-    pub fn of(tester: &Tester, direction: &Way) -> Destinations {
-        Destinations { first: direction.first, networks: tester.networks, peers: tester.peers(direction) }
+    pub fn of_direction(tester: &Tester, direction: &TrafficDirection) -> Destinations {
+        Destinations {
+            first: direction.first_network,
+            networks: tester.networks,
+            peers: tester.peer_count(direction),
+        }
     }
 
     /// Returns the first destination address, or the first half of an IPv6 address, in the form that the XDP
@@ -81,7 +85,7 @@ impl Destinations {
 
 /// Returns the source address of packets that a port with this address sends to a network. For IPv6 packets of
 /// an IPv4 port it is a benchmarking address (RFC 5180) that ends with the IPv4 address.
-pub fn source(address: IpAddr, first: IpAddr) -> IpAddr {
+pub fn source_address(address: IpAddr, first: IpAddr) -> IpAddr {
     match (address, first) {
         (IpAddr::V4(address), IpAddr::V6(_)) => {
             Ipv6Addr::from(0x2001_0002_u128 << 96 | u128::from(u32::from(address))).into()
@@ -91,8 +95,9 @@ pub fn source(address: IpAddr, first: IpAddr) -> IpAddr {
 }
 
 /// Returns the template of frames sent to the router, with the outermost label of each peer.
-pub fn sent(operation: Operation, by_peer: Vec<u32>, from: IpAddr, macs: [Mac; 2]) -> Form {
-    let mut entries: Vec<Entry> = by_peer.first().map(|label| entry(*label, LABEL_TTL)).into_iter().collect();
+pub fn sent_template(operation: Operation, by_peer: Vec<u32>, from: IpAddr, macs: [Mac; 2]) -> FrameTemplate {
+    let mut entries: Vec<LabelStackEntry> =
+        by_peer.first().map(|label| entry(*label, LABEL_TTL)).into_iter().collect();
     if operation == Operation::Php {
         entries.push(entry(INNER, IP_TTL));
     }
@@ -100,39 +105,39 @@ pub fn sent(operation: Operation, by_peer: Vec<u32>, from: IpAddr, macs: [Mac; 2
 }
 
 /// Returns the template of frames expected from the router, with the outermost label of each peer.
-pub fn forwarded(
+pub fn forwarded_template(
     operation: Operation,
-    model: Model,
+    model: TunnelModel,
     by_peer: Vec<u32>,
     from: IpAddr,
     macs: [Mac; 2],
-) -> Form {
-    let is_uniform = model == Model::Uniform;
+) -> FrameTemplate {
+    let is_uniform = model == TunnelModel::Uniform;
     let (label_ttl, ip_ttl) = match operation {
         Operation::Ip => (0, IP_TTL - 1),
         Operation::Push => (if is_uniform { IP_TTL - 1 } else { u8::MAX }, IP_TTL - 1),
         Operation::Swap => (LABEL_TTL - 1, IP_TTL),
         Operation::Pop => (0, if is_uniform { LABEL_TTL - 1 } else { IP_TTL - 1 }),
-        Operation::Unlabelled => (0, if is_uniform { LABEL_TTL - 1 } else { IP_TTL }),
+        Operation::Unlabeled => (0, if is_uniform { LABEL_TTL - 1 } else { IP_TTL }),
         Operation::Php => (if is_uniform { LABEL_TTL - 1 } else { IP_TTL }, IP_TTL),
     };
     let entries = by_peer.first().map(|label| entry(*label, label_ttl));
     form(entries.into_iter().collect(), by_peer, ip_ttl, from, macs)
 }
 
-fn entry(label: u32, ttl: u8) -> Entry {
-    let label = Label::new(label).expect("configured labels have 20 bits");
-    Entry { label, traffic_class: 0, bottom: false, ttl }
+fn entry(label: u32, ttl: u8) -> LabelStackEntry {
+    let label = LabelValue::new(label).expect("configured labels have 20 bits");
+    LabelStackEntry { label, traffic_class: 0, bottom: false, ttl }
 }
 
 fn form(
-    mut labels: Vec<Entry>,
+    mut labels: Vec<LabelStackEntry>,
     by_peer: Vec<u32>,
     ttl: u8,
     from: IpAddr,
     [source, destination]: [Mac; 2],
-) -> Form {
-    let ip = Header::new(from, ttl);
+) -> FrameTemplate {
+    let ip = IpHeader::new(from, ttl);
     let kind = if labels.is_empty() { ip.ethertype() } else { ethertype::MPLS };
     if let Some(last) = labels.last_mut() {
         last.bottom = true;
@@ -141,18 +146,18 @@ fn form(
     ethernet[..6].copy_from_slice(&destination);
     ethernet[6..12].copy_from_slice(&source);
     ethernet[12..].copy_from_slice(&kind.to_be_bytes());
-    Form { ethernet, labels, by_peer, ip }
+    FrameTemplate { ethernet, labels, by_peer, ip }
 }
 
 /// Returns the UDP source and destination port of all packets, in network byte order.
-pub fn ports() -> [u8; 4] {
+pub fn udp_ports() -> [u8; 4] {
     let [source, destination] = PORTS.map(u16::to_be_bytes);
     [source[0], source[1], destination[0], destination[1]]
 }
 
 /// Identification of a test packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct FrameStamp {
     /// Number of the trial.
     pub trial: u16,
     /// Number of the stream.
@@ -163,7 +168,7 @@ pub struct Stamp {
     pub sent_ns: u64,
 }
 
-impl Stamp {
+impl FrameStamp {
     fn to_bytes(self) -> [u8; STAMP] {
         let mut bytes = [0; STAMP];
         // Native byte order, as in the XDP programs of the same machine.
@@ -175,10 +180,10 @@ impl Stamp {
         bytes
     }
 
-    fn read(bytes: &[u8]) -> Option<Stamp> {
+    fn read(bytes: &[u8]) -> Option<FrameStamp> {
         let bytes: &[u8; STAMP] = bytes.first_chunk()?;
         let is_signed = bytes[..2] == SIGNATURE.to_ne_bytes();
-        is_signed.then(|| Stamp {
+        is_signed.then(|| FrameStamp {
             trial: u16::from_ne_bytes([bytes[2], bytes[3]]),
             stream: bytes[4],
             sequence: u32::from_ne_bytes(bytes[6..10].try_into().expect("four bytes")),
@@ -187,23 +192,23 @@ impl Stamp {
     }
 }
 
-impl Form {
+impl FrameTemplate {
     /// Returns the number of bytes before the IP packet.
-    pub fn around(&self) -> usize {
+    pub fn overhead(&self) -> usize {
         ETHERNET + self.labels.len() * netstage_wire::mpls::ENTRY
     }
 
     /// Builds the frame of an IP packet of this length.
-    pub fn frame(&self, stamp: Stamp, length: u16, to: Destinations) -> Vec<u8> {
+    pub fn frame(&self, stamp: FrameStamp, length: u16, to: Destinations) -> Vec<u8> {
         let mut frame = self.ethernet.to_vec();
         for (position, entry) in self.labels.iter().enumerate() {
             let peer_label = self.by_peer.get(to.peer(stamp.sequence) as usize).filter(|_| position == 0);
-            let label = peer_label.and_then(|label| Label::new(*label)).unwrap_or(entry.label);
-            frame.extend(Entry { label, ..*entry }.to_bytes());
+            let label = peer_label.and_then(|label| LabelValue::new(*label)).unwrap_or(entry.label);
+            frame.extend(LabelStackEntry { label, ..*entry }.to_bytes());
         }
         let mut ip = self.ip.clone();
         ip.complete(length, to.address(stamp.sequence));
-        let mut udp = ports().to_vec();
+        let mut udp = udp_ports().to_vec();
         udp.extend((length - ip.bytes().len() as u16).to_be_bytes());
         udp.extend([0; 2]);
         udp.extend(stamp.to_bytes());
@@ -217,14 +222,16 @@ impl Form {
 
     /// Describes how a received frame differs from the expected frame. `bytes` may be truncated.
     pub fn differences(&self, bytes: &[u8], length: usize, to: Destinations, sources: &[IpAddr]) -> String {
-        let Some(received) = Found::read(bytes) else { return "not recognizable as a test packet".into() };
+        let Some(received) = ParsedFrame::read(bytes) else {
+            return "not recognizable as a test packet".into();
+        };
         let mut form = self.clone();
         // Each stream has its own source address.
         if let Some(source) = sources.iter().find(|source| **source == received.ip.source()) {
             form.ip.set_source(*source);
         }
         let expected = form.frame(received.stamp, received.length, to);
-        let expected = Found::read(&expected).expect("a test frame is readable");
+        let expected = ParsedFrame::read(&expected).expect("a test frame is readable");
         let mut text = String::new();
         let mut add = |field: &str, received: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| {
             let separator = if text.is_empty() { "" } else { ", " };
@@ -254,7 +261,7 @@ impl Form {
         if !ip.is_intact() {
             add("checksum", &"wrong", &"right");
         }
-        if !ip.rest_is(expected_ip) || received.udp != expected.udp {
+        if !ip.has_equal_rest(expected_ip) || received.udp != expected.udp {
             add("other header fields", &"changed", &"as sent");
         }
         let room = length.saturating_sub(received.around);
@@ -269,23 +276,23 @@ impl Form {
 }
 
 /// Parsed frame.
-struct Found {
+struct ParsedFrame {
     macs: [Mac; 2],
-    labels: Vec<Entry>,
+    labels: Vec<LabelStackEntry>,
     around: usize,
-    ip: Header,
+    ip: IpHeader,
     udp: [u8; UDP],
     length: u16,
-    stamp: Stamp,
+    stamp: FrameStamp,
 }
 
-impl Found {
-    fn read(bytes: &[u8]) -> Option<Found> {
+impl ParsedFrame {
+    fn read(bytes: &[u8]) -> Option<ParsedFrame> {
         let (ethernet, mut rest) = bytes.split_at_checked(ETHERNET)?;
         let mut labels = Vec::new();
         if ethernet[12..] == ethertype::MPLS.to_be_bytes() {
             loop {
-                let entry = Entry::read(rest)?;
+                let entry = LabelStackEntry::read(rest)?;
                 rest = &rest[netstage_wire::mpls::ENTRY..];
                 labels.push(entry);
                 if entry.bottom {
@@ -294,26 +301,26 @@ impl Found {
             }
         }
         let around = bytes.len() - rest.len();
-        let (ip, rest) = Header::read(rest)?;
+        let (ip, rest) = IpHeader::read(rest)?;
         let (udp, rest) = rest.split_first_chunk::<UDP>()?;
         let mac = |bytes: &[u8]| bytes.first_chunk().copied();
-        Some(Found {
+        Some(ParsedFrame {
             macs: [mac(ethernet)?, mac(&ethernet[6..])?],
             labels,
             around,
             length: ip.length(),
             ip,
             udp: *udp,
-            stamp: Stamp::read(rest)?,
+            stamp: FrameStamp::read(rest)?,
         })
     }
 }
 
-fn stack(labels: &[Entry]) -> String {
+fn stack(labels: &[LabelStackEntry]) -> String {
     if labels.is_empty() {
         return "none".into();
     }
-    let text = |entry: &Entry| {
+    let text = |entry: &LabelStackEntry| {
         let class =
             if entry.traffic_class > 0 { format!(", class {}", entry.traffic_class) } else { String::new() };
         format!("{} (TTL {}{class})", entry.label.number(), entry.ttl)

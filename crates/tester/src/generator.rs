@@ -1,13 +1,13 @@
 //! Senders of frames: a program in the kernel, or the calling thread through a port. Both pace the frames and
 //! report the achieved progress.
 
-use super::form::{Destinations, Form, Stamp};
-use super::program::{Brake, Generator, Progress, Settings};
-use netstage_core::measure::steady::BURST;
+use super::form::{Destinations, FrameStamp, FrameTemplate};
+use super::program::{Generator, GeneratorProgress, GeneratorStop, TrialProgramSettings};
+use netstage_core::measure::steady::MAX_BURST_TIME;
 use netstage_host::clock::monotonic_ns;
-use netstage_host::kernel_program::Error;
+use netstage_host::kernel_program::BpfError;
 use netstage_host::netns::Namespace;
-use netstage_host::ports::Port;
+use netstage_host::ports::FramePort;
 use netstage_host::ports::af_packet::{self, AfPacket};
 use netstage_host::ports::af_xdp::{self, AfXdp};
 use netstage_traffic::pace::Pacer;
@@ -17,9 +17,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// Stream of frames from one port.
 #[derive(Clone, Debug)]
-pub struct Stream {
+pub struct FrameStream {
     /// Template of the frames.
-    pub form: Form,
+    pub form: FrameTemplate,
     /// Destination networks.
     pub to: Destinations,
     /// Lengths of IP packets, in turn.
@@ -33,16 +33,16 @@ pub struct Stream {
     /// Number of frames.
     pub frames: u64,
     /// Maximum time lost to lateness. Beyond it the trial is void, and the stream ends early.
-    pub most_lost_ns: u64,
+    pub max_lost_ns: u64,
 }
 
 /// Approximate duration of a batch of the kernel program. Shorter batches cost more than they gain.
-const BATCH_NS: f64 = BURST.0 as f64;
+const BATCH_NS: f64 = MAX_BURST_TIME.0 as f64;
 /// Maximum number of frames in a batch.
 const MAX_BATCH: u32 = 64;
 /// Maximum time until the kernel calls the program for the first time. The kernel waits for an RCU grace
 /// period, which takes tens of milliseconds on some kernels.
-pub const SETTING_UP_NS: u64 = 100_000_000;
+pub const MAX_SETUP_NS: u64 = 100_000_000;
 /// Maximum number of calls of the program per run; each run costs the setup time again.
 const MAX_CALLS: u64 = 1 << 31;
 /// Minimum duration of a call that finds no frame due, because it polls the clock repeatedly.
@@ -55,32 +55,32 @@ const LATE_NS: u64 = 200_000;
 
 /// Early end of a trial, shared by all its senders.
 #[derive(Debug, Default)]
-pub struct End {
+pub struct TrialStop {
     is_stopped: AtomicBool,
-    brakes: Mutex<Vec<Brake>>,
+    brakes: Mutex<Vec<GeneratorStop>>,
 }
 
-impl End {
+impl TrialStop {
     /// Stops all senders.
-    pub fn come(&self) {
+    pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
-        self.brakes().iter().for_each(Brake::pull);
+        self.brakes().iter().for_each(GeneratorStop::stop);
     }
 
     fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
-    fn brakes(&self) -> std::sync::MutexGuard<'_, Vec<Brake>> {
+    fn brakes(&self) -> std::sync::MutexGuard<'_, Vec<GeneratorStop>> {
         self.brakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn register(&self, brake: Brake) {
+    fn register(&self, brake: GeneratorStop) {
         self.brakes().push(brake);
     }
 }
 
-impl Stream {
+impl FrameStream {
     /// Returns the number of frames that the kernel program sends back to back.
     pub fn batch(&self) -> u32 {
         ((self.rate * BATCH_NS / 1e9) as u32).clamp(1, MAX_BATCH)
@@ -90,9 +90,9 @@ impl Stream {
         LATE_NS.max((MAX_CATCH_UP as f64 / self.rate * 1e9) as u64)
     }
 
-    fn settings(&self) -> Settings<'_> {
+    fn settings(&self) -> TrialProgramSettings<'_> {
         let batch = self.batch();
-        Settings {
+        TrialProgramSettings {
             form: &self.form,
             to: self.to,
             lengths: &self.lengths,
@@ -102,34 +102,34 @@ impl Stream {
             port: (1, 0),
             batch_gap: (f64::from(batch) / self.rate * 1e9 * 1024.0) as u64,
             batch,
-            most_late_ns: self.max_late_ns(),
-            most_lost_ns: self.most_lost_ns,
+            max_late_ns: self.max_late_ns(),
+            max_lost_ns: self.max_lost_ns,
             frames: self.frames,
-            watches: false,
+            records_arrivals: false,
         }
     }
 }
 
 /// Sends by the kernel program, from the namespace of the calling thread. `start` is called after preparation
 /// and returns the time of the first frame.
-pub fn in_kernel(
-    stream: &Stream,
+pub fn send_in_kernel(
+    stream: &FrameStream,
     interface: u32,
     start: impl FnOnce() -> u64,
-    end: &End,
-) -> Result<Progress, Error> {
+    end: &TrialStop,
+) -> Result<GeneratorProgress, BpfError> {
     let generator = Generator::load(&stream.settings(), interface);
     // Other senders wait for this call, even if this sender failed.
     let start_ns = start();
     raise_priority();
     let mut generator = generator?;
     // A call may last as long as the trial.
-    end.register(generator.brake());
+    end.register(generator.stop_handle());
     generator.start(start_ns);
     loop {
         let progress = generator.progress();
         if progress.sent >= stream.frames || generator.is_over() || end.is_stopped() {
-            generator.brake().pull();
+            generator.stop_handle().stop();
             return Ok(progress);
         }
         // Surplus calls after the last frame would delay the end.
@@ -148,26 +148,26 @@ fn raise_priority() {
 }
 
 /// Opens an AF_PACKET port for sending only.
-pub fn af_packet(namespace: &Namespace, link: &str) -> io::Result<AfPacket> {
-    AfPacket::open(namespace, link, af_packet::Options::default())
+pub fn open_af_packet(namespace: &Namespace, link: &str) -> io::Result<AfPacket> {
+    AfPacket::open(namespace, link, af_packet::AfPacketOptions::default())
 }
 
 /// Opens an AF_XDP port for sending only.
-pub fn af_xdp(namespace: &Namespace, link: &str) -> io::Result<AfXdp> {
-    AfXdp::open(namespace, link, af_xdp::Options { receives: false, ..af_xdp::Options::default() })
+pub fn open_af_xdp(namespace: &Namespace, link: &str) -> io::Result<AfXdp> {
+    AfXdp::open(namespace, link, af_xdp::AfXdpOptions { receives: false, ..af_xdp::AfXdpOptions::default() })
 }
 
 /// Sends through a port, frame by frame. `start` is called after preparation and returns the time of the first
 /// frame.
-pub fn by_port<P: Port>(
-    stream: &Stream,
+pub fn send_through_port<P: FramePort>(
+    stream: &FrameStream,
     port: io::Result<P>,
     start: impl FnOnce() -> u64,
-    end: &End,
-) -> io::Result<Progress> {
+    end: &TrialStop,
+) -> io::Result<GeneratorProgress> {
     let mut start_ns = start();
     raise_priority();
-    let (mut port, mut pacer, mut progress) = (port?, Pacer::for_this_thread(), Progress::default());
+    let (mut port, mut pacer, mut progress) = (port?, Pacer::for_this_thread(), GeneratorProgress::default());
     let (gap, mut lost_ns) = (1e9 / stream.rate, 0);
     while progress.sent < stream.frames && !end.is_stopped() {
         let due = start_ns + (progress.sent as f64 * gap) as u64;
@@ -178,7 +178,7 @@ pub fn by_port<P: Port>(
         }
         let lost = (now - due).saturating_sub(stream.max_late_ns());
         (start_ns, lost_ns) = (start_ns + lost, lost_ns + lost);
-        if lost_ns > stream.most_lost_ns && progress.sent > stream.frames / 4 {
+        if lost_ns > stream.max_lost_ns && progress.sent > stream.frames / 4 {
             break;
         }
         let total_due = ((now - start_ns) as f64 / gap) as u64 + 1;
@@ -187,7 +187,7 @@ pub fn by_port<P: Port>(
             let sequence = progress.sent as u32;
             let length = stream.lengths[progress.sent as usize % stream.lengths.len()];
             let sent_ns = monotonic_ns();
-            let stamp = Stamp { trial: stream.trial, stream: stream.number, sequence, sent_ns };
+            let stamp = FrameStamp { trial: stream.trial, stream: stream.number, sequence, sent_ns };
             if !port.send(&stream.form.frame(stamp, length, stream.to))? {
                 break;
             }

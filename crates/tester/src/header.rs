@@ -8,12 +8,12 @@ const UDP: u8 = 17;
 
 /// IPv4 or IPv6 header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct IpHeader {
     bytes: Vec<u8>,
 }
 
 /// Length of the header and of an address, and offsets of the fields.
-struct Layout {
+struct IpHeaderLayout {
     header: usize,
     length: usize,
     protocol: usize,
@@ -22,16 +22,18 @@ struct Layout {
     address: usize,
 }
 
-const IPV4: Layout = Layout { header: 20, length: 2, protocol: 9, ttl: 8, source: 12, address: 4 };
-const IPV6: Layout = Layout { header: 40, length: 4, protocol: 6, ttl: 7, source: 8, address: 16 };
+const IPV4: IpHeaderLayout =
+    IpHeaderLayout { header: 20, length: 2, protocol: 9, ttl: 8, source: 12, address: 4 };
+const IPV6: IpHeaderLayout =
+    IpHeaderLayout { header: 40, length: 4, protocol: 6, ttl: 7, source: 8, address: 16 };
 /// Offset of the checksum of IPv4.
 const CHECKSUM: usize = 10;
 
-impl Header {
+impl IpHeader {
     /// Creates the header of UDP packets from a source. Length, checksum and destination are zero.
-    pub fn new(source: IpAddr, ttl: u8) -> Header {
+    pub fn new(source: IpAddr, ttl: u8) -> IpHeader {
         let (layout, first) = if source.is_ipv4() { (IPV4, 0x45) } else { (IPV6, 0x60) };
-        let mut header = Header { bytes: vec![0; layout.header] };
+        let mut header = IpHeader { bytes: vec![0; layout.header] };
         header.bytes[0] = first;
         header.bytes[layout.protocol] = UDP;
         header.bytes[layout.ttl] = ttl;
@@ -40,13 +42,13 @@ impl Header {
     }
 
     /// Reads the header at the beginning of a packet, and returns it with the remaining bytes.
-    pub fn read(bytes: &[u8]) -> Option<(Header, &[u8])> {
+    pub fn read(bytes: &[u8]) -> Option<(IpHeader, &[u8])> {
         let layout = if bytes.first()? >> 4 == 6 { IPV6 } else { IPV4 };
         let (header, rest) = bytes.split_at_checked(layout.header)?;
-        Some((Header { bytes: header.to_vec() }, rest))
+        Some((IpHeader { bytes: header.to_vec() }, rest))
     }
 
-    fn layout(&self) -> Layout {
+    fn layout(&self) -> IpHeaderLayout {
         if self.is_ipv6() { IPV6 } else { IPV4 }
     }
 
@@ -80,7 +82,7 @@ impl Header {
 
     /// Returns the length of the packet with its header, in bytes.
     pub fn length(&self) -> u16 {
-        let Layout { header, length, .. } = self.layout();
+        let IpHeaderLayout { header, length, .. } = self.layout();
         let value = u16::from_be_bytes([self.bytes[length], self.bytes[length + 1]]);
         value + if self.is_ipv6() { header as u16 } else { 0 }
     }
@@ -121,7 +123,7 @@ impl Header {
     ///
     /// Panics if the destination is of the other IP version.
     pub fn complete(&mut self, length: u16, destination: IpAddr) {
-        let Layout { header, length: at, source, address, .. } = self.layout();
+        let IpHeaderLayout { header, length: at, source, address, .. } = self.layout();
         assert_eq!(destination.is_ipv6(), self.is_ipv6());
         let value = if self.is_ipv6() { length - header as u16 } else { length };
         self.bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
@@ -154,8 +156,8 @@ impl Header {
     }
 
     /// Returns whether all fields without an accessor are equal to those of another header.
-    pub fn rest_is(&self, other: &Header) -> bool {
-        let rest = |header: &Header| {
+    pub fn has_equal_rest(&self, other: &IpHeader) -> bool {
+        let rest = |header: &IpHeader| {
             let mut bytes = header.bytes.clone();
             match header.is_ipv6() {
                 true => (bytes[0], bytes[1]) = (0x60, bytes[1] & 0xf),
@@ -180,16 +182,16 @@ mod tests {
     #[test]
     fn fields_are_read_as_written() {
         for (source, destination) in [("192.0.2.1", "11.0.0.2"), ("2001:db8::1", "2001:db8:7::2")] {
-            let mut header = Header::new(source.parse().unwrap(), 64);
+            let mut header = IpHeader::new(source.parse().unwrap(), 64);
             header.complete(100, destination.parse().unwrap());
             let bytes = header.bytes().to_vec();
-            let (read, rest) = Header::read(&bytes).unwrap();
+            let (read, rest) = IpHeader::read(&bytes).unwrap();
             assert_eq!((read.length(), read.ttl(), read.class()), (100, 64, 0));
             assert_eq!(
                 (read.source().to_string(), read.destination().to_string()),
                 (source.into(), destination.into())
             );
-            assert!(read.is_intact() && rest.is_empty() && read.rest_is(&header));
+            assert!(read.is_intact() && rest.is_empty() && read.has_equal_rest(&header));
         }
     }
 }

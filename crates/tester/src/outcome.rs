@@ -1,17 +1,17 @@
 //! Outcome of a trial, as of any stage.
 
-use super::trial::{Asked, Came};
-use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
+use super::trial::{TrialOutcome, TrialTraffic};
+use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunOutcome, RunTotals, Series};
 use netstage_scenario::plan::{FlowGroup, Plan};
 
 pub(super) fn outcome(
     plan: &Plan,
     flow: &FlowGroup,
-    trial: &Asked,
+    trial: &TrialTraffic,
     payload: u32,
-    result: &Came,
+    result: &TrialOutcome,
     own_delay: netstage_core::time::Duration,
-) -> Outcome {
+) -> RunOutcome {
     let subject = flow.name.clone();
     let interval = plan.measure.interval;
     let bins = plan.duration.0.div_ceil(interval.0).max(1) as usize;
@@ -36,7 +36,7 @@ pub(super) fn outcome(
     let first = |count: u64| std::iter::once(count as f64).chain(std::iter::repeat(0.0)).take(bins).collect();
     let bits = 8.0 * f64::from(payload) / interval.as_secs_f64();
     let series = |metric, values| Series { metric, subject: subject.clone(), values };
-    let load = |quantity: &str, unit: &str, requested, achieved| Load {
+    let load = |quantity: &str, unit: &str, requested, achieved| AchievedLoad {
         subject: subject.clone(),
         quantity: quantity.into(),
         unit: unit.into(),
@@ -53,7 +53,7 @@ pub(super) fn outcome(
         previous.1 += if is_same { next.1 } else { 0 };
         is_same
     });
-    Outcome {
+    RunOutcome {
         interval,
         bins,
         series: vec![
@@ -69,7 +69,7 @@ pub(super) fn outcome(
             load("rate", "packets/s", trial.rate, result.offered),
             load("burst", "packets", f64::from(result.burst), f64::from(result.burst)),
         ],
-        totals: Totals { sent: result.sent, delivered: tally.received, ..Totals::default() },
-        ..Outcome::default()
+        totals: RunTotals { sent: result.sent, delivered: tally.received, ..RunTotals::default() },
+        ..RunOutcome::default()
     }
 }

@@ -1,11 +1,11 @@
 //! XDP programs of a trial (bpf/trial.bpf.c): one generates frames, one checks received frames. Both are loaded
 //! for each trial, with its settings as constants.
 
-use super::form::{self, Destinations, Form};
+use super::form::{self, Destinations, FrameTemplate};
 use aya::maps::{Array, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader, Pod};
-use netstage_host::kernel_program::Error;
+use netstage_host::kernel_program::BpfError;
 use netstage_host::ports::kernel::Mapping;
 use std::io;
 use std::net::IpAddr;
@@ -39,9 +39,9 @@ const EVENT: usize = 12;
 
 /// Settings of a program for one trial and port.
 #[derive(Clone, Debug)]
-pub struct Settings<'a> {
+pub struct TrialProgramSettings<'a> {
     /// Template of the frames.
-    pub form: &'a Form,
+    pub form: &'a FrameTemplate,
     /// Destination networks.
     pub to: Destinations,
     /// Lengths of IP packets, in turn.
@@ -59,18 +59,18 @@ pub struct Settings<'a> {
     /// Frames per batch.
     pub batch: u32,
     /// Maximum lateness that the generator catches up on.
-    pub most_late_ns: u64,
+    pub max_late_ns: u64,
     /// Maximum time lost in total, beyond which the trial ends.
-    pub most_lost_ns: u64,
+    pub max_lost_ns: u64,
     /// Number of frames of the trial.
     pub frames: u64,
     /// Record the arrival times of each network's packets.
-    pub watches: bool,
+    pub records_arrivals: bool,
 }
 
 /// Arrival times of packets to a network (CLOCK_MONOTONIC), or zero if none arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Arrival {
+pub struct NetworkArrival {
     /// Time of the first packet after the event.
     pub first_ns: u64,
     /// Time of the last packet.
@@ -79,7 +79,7 @@ pub struct Arrival {
 
 /// Counters of the programs, in the order of `enum count` in the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Count {
+enum TrialCounter {
     Received,
     Duplicate,
     Reordered,
@@ -90,7 +90,7 @@ enum Count {
 /// Beginning of an incorrect frame (`struct sample`).
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Sample {
+struct FrameSample {
     length: u32,
     stream: u32,
     bytes: [u8; 128],
@@ -98,7 +98,7 @@ struct Sample {
 
 // SAFETY: integers without padding between them; every bit pattern is a value.
 #[allow(unsafe_code)]
-unsafe impl Pod for Sample {}
+unsafe impl Pod for FrameSample {}
 
 /// Generator program.
 pub struct Generator {
@@ -111,7 +111,7 @@ pub struct Generator {
 
 /// Progress of a generator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct GeneratorProgress {
     /// Frames sent.
     pub sent: u64,
     /// Time of the last frame (CLOCK_MONOTONIC).
@@ -120,12 +120,12 @@ pub struct Progress {
 
 impl Generator {
     /// Loads the program, to send through an interface in the namespace of the calling thread.
-    pub fn load(settings: &Settings<'_>, interface: u32) -> Result<Generator, Error> {
+    pub fn load(settings: &TrialProgramSettings<'_>, interface: u32) -> Result<Generator, BpfError> {
         let mut program = load(settings)?;
         xdp(&mut program, "generate")?.load()?;
         let progress = Arc::new(progress(&program)?);
         let longest = settings.lengths.iter().copied().max().unwrap_or(0);
-        let frame = vec![0; settings.form.around() + usize::from(longest)];
+        let frame = vec![0; settings.form.overhead() + usize::from(longest)];
         // struct xdp_md: data, data_end, data_meta, ingress interface, queue, egress interface.
         let context = [0, frame.len() as u32, 0, interface, 0, 0];
         let context = context.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
@@ -133,7 +133,7 @@ impl Generator {
     }
 
     /// Calls the program this number of times, rounded up to whole batches. Frames that become due are sent.
-    pub fn run(&mut self, calls: u32) -> Result<(), Error> {
+    pub fn run(&mut self, calls: u32) -> Result<(), BpfError> {
         let options = TestRunOptions {
             data_in: Some(&self.frame),
             ctx_in: Some(&self.context),
@@ -151,13 +151,13 @@ impl Generator {
     }
 
     /// Returns the progress.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> GeneratorProgress {
         let words = self.progress.words();
         let long = |at: usize| {
             u64::from(words[at].load(Ordering::Relaxed))
                 | u64::from(words[at + 1].load(Ordering::Relaxed)) << 32
         };
-        Progress { sent: long(SEQUENCE), last_ns: long(LAST) }
+        GeneratorProgress { sent: long(SEQUENCE), last_ns: long(LAST) }
     }
 
     /// Sets the start time (CLOCK_MONOTONIC).
@@ -171,31 +171,31 @@ impl Generator {
     }
 
     /// Returns a handle that stops the generator.
-    pub fn brake(&self) -> Brake {
-        Brake(Arc::clone(&self.progress))
+    pub fn stop_handle(&self) -> GeneratorStop {
+        GeneratorStop(Arc::clone(&self.progress))
     }
 }
 
 /// Handle that stops a generator from any thread.
 #[derive(Debug)]
-pub struct Brake(Arc<Mapping>);
+pub struct GeneratorStop(Arc<Mapping>);
 
-impl Brake {
+impl GeneratorStop {
     /// Stops the generator.
-    pub fn pull(&self) {
+    pub fn stop(&self) {
         self.0.words()[IS_OVER].store(1, Ordering::Relaxed);
     }
 }
 
 /// Receiver program, which checks frames.
-pub struct Receiver {
+pub struct FrameReceiver {
     program: Ebpf,
     progress: Mapping,
 }
 
 /// Counts and delays of a receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ReceiverTally {
     /// Correct frames, without duplicates.
     pub received: u64,
     /// Duplicates of correct frames.
@@ -214,16 +214,16 @@ pub struct Tally {
     pub samples: Vec<(usize, Vec<u8>)>,
 }
 
-impl Receiver {
+impl FrameReceiver {
     /// Loads the program and attaches it to an interface in the namespace of the calling thread.
-    pub fn attach(settings: &Settings<'_>, interface: u32) -> Result<Receiver, Error> {
+    pub fn attach(settings: &TrialProgramSettings<'_>, interface: u32) -> Result<FrameReceiver, BpfError> {
         let mut program = load(settings)?;
         let receive = xdp(&mut program, "receive")?;
         receive.load()?;
         receive
             .attach_to_if_index(interface, XdpMode::Driver)
             .or_else(|_| receive.attach_to_if_index(interface, XdpMode::Skb))?;
-        Ok(Receiver { progress: progress(&program)?, program })
+        Ok(FrameReceiver { progress: progress(&program)?, program })
     }
 
     /// Sets the time from which seconds are counted (CLOCK_MONOTONIC).
@@ -237,34 +237,34 @@ impl Receiver {
     }
 
     /// Returns the arrival times for each of this number of networks.
-    pub fn arrivals(&self, networks: u32) -> Result<Vec<Arrival>, Error> {
+    pub fn arrivals(&self, networks: u32) -> Result<Vec<NetworkArrival>, BpfError> {
         let arrivals: Array<&MapData, [u64; 2]> = map(&self.program, "arrivals")?;
         let arrival = |network| {
             let [first_ns, last_ns] = arrivals.get(&network, 0)?;
-            Ok(Arrival { first_ns, last_ns })
+            Ok(NetworkArrival { first_ns, last_ns })
         };
         (0..networks).map(arrival).collect()
     }
 
     /// Returns the number of correct frames received, without duplicates.
-    pub fn received(&self) -> Result<u64, Error> {
-        count(&self.program, Count::Received)
+    pub fn received(&self) -> Result<u64, BpfError> {
+        count(&self.program, TrialCounter::Received)
     }
 
     /// Returns all counts and delays.
-    pub fn tally(&self, seconds: u32) -> Result<Tally, Error> {
+    pub fn tally(&self, seconds: u32) -> Result<ReceiverTally, BpfError> {
         let count = |counter| count(&self.program, counter);
         let per_second: PerCpuArray<&MapData, [u64; 2]> = map(&self.program, "seconds")?;
         let delays: PerCpuArray<&MapData, [u64; 1 << FINE]> = map(&self.program, "delays")?;
-        let samples: Array<&MapData, Sample> = map(&self.program, "samples")?;
-        let wrong = count(Count::Wrong)?;
-        let mut tally = Tally {
-            received: count(Count::Received)?,
-            duplicates: count(Count::Duplicate)?,
-            reordered: count(Count::Reordered)?,
+        let samples: Array<&MapData, FrameSample> = map(&self.program, "samples")?;
+        let wrong = count(TrialCounter::Wrong)?;
+        let mut tally = ReceiverTally {
+            received: count(TrialCounter::Received)?,
+            duplicates: count(TrialCounter::Duplicate)?,
+            reordered: count(TrialCounter::Reordered)?,
             wrong,
-            stray: count(Count::Stray)?,
-            ..Tally::default()
+            stray: count(TrialCounter::Stray)?,
+            ..ReceiverTally::default()
         };
         for second in 0..seconds.min(SECONDS) {
             let sum = per_second.get(&second, 0)?;
@@ -290,9 +290,9 @@ impl Receiver {
     }
 }
 
-impl Tally {
+impl ReceiverTally {
     /// Adds the counts and delays of another receiver.
-    pub fn add(&mut self, other: Tally) {
+    pub fn add(&mut self, other: ReceiverTally) {
         self.received += other.received;
         self.duplicates += other.duplicates;
         self.reordered += other.reordered;
@@ -315,8 +315,8 @@ fn bucket_delay(octave: u32, fine: u64) -> u64 {
     }
 }
 
-fn load(settings: &Settings<'_>) -> Result<Ebpf, Error> {
-    let Settings { form, to, .. } = settings;
+fn load(settings: &TrialProgramSettings<'_>) -> Result<Ebpf, BpfError> {
+    let TrialProgramSettings { form, to, .. } = settings;
     let mut ethernet = [0_u16; 7];
     for (word, bytes) in ethernet.iter_mut().zip(form.ethernet.as_chunks::<2>().0) {
         *word = u16::from_ne_bytes(*bytes);
@@ -345,7 +345,7 @@ fn load(settings: &Settings<'_>) -> Result<Ebpf, Error> {
         .override_global("ETHERNET_HEADER", &ethernet[..], true)
         .override_global("IS_IPV6", &u8::from(form.ip.is_ipv6()), true)
         .override_global("IP_HEADER", &ip[..], true)
-        .override_global("UDP_PORTS", &u32::from_ne_bytes(form::ports()), true)
+        .override_global("UDP_PORTS", &u32::from_ne_bytes(form::udp_ports()), true)
         .override_global("SOURCES", &sources[..], true)
         .override_global("LABELS", &(form.labels.len() as u32), true)
         .override_global("LABEL_ENTRIES", &labels[..], true)
@@ -362,18 +362,18 @@ fn load(settings: &Settings<'_>) -> Result<Ebpf, Error> {
         .override_global("PORT", &settings.port.1, true)
         .override_global("BATCH_GAP", &settings.batch_gap, true)
         .override_global("BATCH", &settings.batch, true)
-        .override_global("MOST_LATE", &settings.most_late_ns, true)
-        .override_global("MOST_LOST", &settings.most_lost_ns, true)
+        .override_global("MOST_LATE", &settings.max_late_ns, true)
+        .override_global("MOST_LOST", &settings.max_lost_ns, true)
         .override_global("FRAMES", &settings.frames, true)
-        .override_global("WATCHED", &u8::from(settings.watches), true)
-        .map_max_entries("arrivals", if settings.watches { to.networks } else { 1 })
+        .override_global("WATCHED", &u8::from(settings.records_arrivals), true)
+        .map_max_entries("arrivals", if settings.records_arrivals { to.networks } else { 1 })
         .load(OBJECT)?;
     Ok(program)
 }
 
-fn progress(program: &Ebpf) -> Result<Mapping, Error> {
+fn progress(program: &Ebpf) -> Result<Mapping, BpfError> {
     let Some(Map::Array(map)) = program.map("progress") else { panic!("progress is an array") };
-    Mapping::of(map.fd().as_fd(), 4096, 0).map_err(Error::Maps)
+    Mapping::from_socket(map.fd().as_fd(), 4096, 0).map_err(BpfError::Maps)
 }
 
 /// Stores a time for a program.
@@ -383,18 +383,18 @@ fn set_time(progress: &Mapping, word: usize, at_ns: u64) {
     words[word].store(at_ns as u32, Ordering::Release);
 }
 
-fn xdp<'a>(program: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, Error> {
+fn xdp<'a>(program: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, BpfError> {
     Ok(program.program_mut(name).expect("name exists in the object").try_into()?)
 }
 
-fn map<'a, T>(program: &'a Ebpf, name: &str) -> Result<T, Error>
+fn map<'a, T>(program: &'a Ebpf, name: &str) -> Result<T, BpfError>
 where
     T: TryFrom<&'a Map, Error = aya::maps::MapError>,
 {
     Ok(T::try_from(program.map(name).expect("name exists in the object"))?)
 }
 
-fn count(program: &Ebpf, counter: Count) -> Result<u64, Error> {
+fn count(program: &Ebpf, counter: TrialCounter) -> Result<u64, BpfError> {
     let counts: PerCpuArray<&MapData, u64> = map(program, "counts")?;
     Ok(counts.get(&(counter as u32), 0)?.iter().sum())
 }

@@ -1,10 +1,10 @@
 //! Readiness of the router: before a measurement, routes are announced, and packets to each network are sent until
 //! the router forwards all of them correctly. On a timeout, the error describes the incorrect forwarding.
 
-use super::bench::{Bench, lock};
-use super::convergence::Forwards;
-use super::trial::{Asked, Came, Failed, Leaving, Means};
-use netstage_scenario::outcome::Stopped;
+use super::bench::{TestBench, lock};
+use super::convergence::ExpectedForwarding;
+use super::trial::{ExpectedPort, TrialError, TrialOutcome, TrialRunner, TrialTraffic};
+use netstage_scenario::outcome::RunFailure;
 use netstage_scenario::tester::Operation;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,34 +14,40 @@ const READINESS_RATE: (f64, f64) = (1_000.0, 100_000.0);
 /// Duration of the probes in seconds, if the rate is between these limits.
 const READINESS_SECONDS: f64 = 0.1;
 
-impl Bench {
+impl TestBench {
     /// Waits until the router performs an operation for each network, unless it has been observed to do so.
-    pub(super) fn make_ready(&self, operation: Operation, stop: &dyn Fn() -> bool) -> Result<(), Stopped> {
+    pub(super) fn make_ready(&self, operation: Operation, stop: &dyn Fn() -> bool) -> Result<(), RunFailure> {
         if lock(&self.ready).contains(&operation) {
             return Ok(());
         }
-        let networks = u64::from(self.tester.networks) * self.tester.ways.len() as u64;
+        let networks = u64::from(self.tester.networks) * self.tester.directions.len() as u64;
         let (shortest, longest) = self.tester.lengths().into_inner();
         self.announce(operation);
         // Shortest packets to all networks, then longest packets to some of them.
         for (length, frames) in [(shortest, networks), (longest, networks.min(1_000))] {
-            self.wait_until(Forwards::By(Leaving::Spread), operation, length, frames, stop)?;
+            self.wait_until_forwarding(
+                ExpectedForwarding::All(ExpectedPort::Spread),
+                operation,
+                length,
+                frames,
+                stop,
+            )?;
         }
         lock(&self.ready).insert(operation);
         Ok(())
     }
 
     /// Sends packets repeatedly until the router forwards them as expected, or a time limit passes.
-    pub(super) fn wait_until(
+    pub(super) fn wait_until_forwarding(
         &self,
-        forwards: Forwards,
+        forwards: ExpectedForwarding,
         operation: Operation,
         length: u16,
         frames: u64,
         stop: &dyn Fn() -> bool,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), RunFailure> {
         let timeout = Duration::from_nanos(self.tester.ready_within.0);
-        let trial = Asked {
+        let trial = TrialTraffic {
             operation,
             lengths: vec![length],
             rate: (frames as f64 / READINESS_SECONDS).clamp(READINESS_RATE.0, READINESS_RATE.1),
@@ -51,31 +57,31 @@ impl Bench {
             ends_early: false,
         };
         let (leaving, forwarded) = match forwards {
-            Forwards::By(leaving) => (leaving, frames),
-            Forwards::Nothing => (Leaving::Anywhere, 0),
+            ExpectedForwarding::All(leaving) => (leaving, frames),
+            ExpectedForwarding::NoPackets => (ExpectedPort::Any, 0),
         };
         let started = Instant::now();
         loop {
             let number = self.trials.fetch_add(1, Ordering::Relaxed);
-            let means = Means { leaving, ..self.means() };
-            let fault = match means.run(&Asked { number, ..trial.clone() }, stop) {
-                _ if stop() => return Err(Stopped::Interrupted),
+            let means = TrialRunner { expected_port: leaving, ..self.trial_runner() };
+            let fault = match means.run(&TrialTraffic { number, ..trial.clone() }, stop) {
+                _ if stop() => return Err(RunFailure::Interrupted),
                 Ok(result) if result.sent == frames && result.is_clean(forwarded) => {
                     match self.session_fault(operation) {
                         None => return Ok(()),
                         Some(fault) => fault,
                     }
                 }
-                Ok(result) if forwards == Forwards::Nothing => format!(
+                Ok(result) if forwards == ExpectedForwarding::NoPackets => format!(
                     "{} still forwards {} of {} packets to networks whose routes were withdrawn",
                     self.tester.router, result.tally.received, result.sent
                 ),
                 Ok(result) => self.forwarding_fault(operation, length, &result),
-                Err(Failed::Labels(message)) => format!("{}: {message}", operation.name()),
-                Err(error) => return Err(Stopped::Failed(error.to_string())),
+                Err(TrialError::Labels(message)) => format!("{}: {message}", operation.name()),
+                Err(error) => return Err(RunFailure::Failed(error.to_string())),
             };
             if started.elapsed() > timeout {
-                return Err(Stopped::Failed(self.session_fault(operation).unwrap_or(fault)));
+                return Err(RunFailure::Failed(self.session_fault(operation).unwrap_or(fault)));
             }
             std::thread::sleep(Duration::from_millis(500));
         }
@@ -84,11 +90,11 @@ impl Bench {
     /// Describes a session that is down and needed for the operation's routes.
     fn session_fault(&self, operation: Operation) -> Option<String> {
         let sessions = self.sessions.as_ref().filter(|_| operation.is_routed())?;
-        lock(sessions).obstacle(&self.ports)
+        lock(sessions).session_fault(&self.ports)
     }
 
     /// Forgets the operations that the router has been observed to perform.
-    pub(super) fn forget(&self) {
+    pub(super) fn reset_readiness(&self) {
         lock(&self.ready).clear();
     }
 
@@ -103,7 +109,7 @@ impl Bench {
     }
 
     /// Describes how the router's forwarding of readiness probes differs from the expected forwarding.
-    fn forwarding_fault(&self, operation: Operation, length: u16, result: &Came) -> String {
+    fn forwarding_fault(&self, operation: Operation, length: u16, result: &TrialOutcome) -> String {
         let (name, router) = (operation.name(), &self.tester.router);
         let probes = format!("{name}: of {} packets of {length} B, one to each network,", result.sent);
         let tally = &result.tally;

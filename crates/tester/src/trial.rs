@@ -1,14 +1,14 @@
 //! One trial: sends frames through the router, in one or both directions, and collects the result.
 
 use super::form::{self, Destinations};
-use super::generator::{self, End, Stream};
+use super::generator::{self, FrameStream, TrialStop};
 use super::lsps::Lsps;
-use super::port::Port;
-use super::program::{Arrival, Progress, Receiver, Settings, Tally};
+use super::port::OpenPort;
+use super::program::{FrameReceiver, GeneratorProgress, NetworkArrival, ReceiverTally, TrialProgramSettings};
 use netstage_host::clock::monotonic_ns;
-use netstage_host::kernel_program::Error;
+use netstage_host::kernel_program::BpfError;
 use netstage_host::netns::Namespace;
-use netstage_scenario::tester::{Generator, Operation, Tester, Way};
+use netstage_scenario::tester::{Generator, Operation, Tester, TrafficDirection};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time from the end of the preparation to the first frame.
-const PREPARATION_NS: u64 = generator::SETTING_UP_NS + 10_000_000;
+const PREPARATION_NS: u64 = generator::MAX_SETUP_NS + 10_000_000;
 /// Time beyond the requested duration after which late senders are stopped.
 const OVERTIME_NS: u64 = 20_000_000;
 /// Overtime limit on a busy machine, if all frames must be sent.
@@ -25,7 +25,7 @@ const LONGEST_OVERTIME_NS: u64 = 10_000_000_000;
 
 /// Traffic of a trial, in total over all directions and ports.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct TrialTraffic {
     /// Operation of the router.
     pub operation: Operation,
     /// Lengths of IP packets, in turn.
@@ -52,40 +52,40 @@ const MIN_LOST_NS: u64 = 100_000_000;
 
 /// Error that prevents a trial.
 #[derive(Debug)]
-pub enum Failed {
+pub enum TrialError {
     /// The kernel programs cannot be used.
-    Programs(Error),
+    Programs(BpfError),
     /// A port cannot be used.
     Port(io::Error),
     /// Labels are unknown, for the reason in this message.
     Labels(String),
 }
 
-impl From<Error> for Failed {
-    fn from(error: Error) -> Failed {
-        Failed::Programs(error)
+impl From<BpfError> for TrialError {
+    fn from(error: BpfError) -> TrialError {
+        TrialError::Programs(error)
     }
 }
 
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Failed {
-        Failed::Port(error)
+impl From<io::Error> for TrialError {
+    fn from(error: io::Error) -> TrialError {
+        TrialError::Port(error)
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for TrialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failed::Programs(error) => error.fmt(f),
-            Failed::Port(error) => write!(f, "the tester cannot use its ports: {error}"),
-            Failed::Labels(message) => f.write_str(message),
+            TrialError::Programs(error) => error.fmt(f),
+            TrialError::Port(error) => write!(f, "the tester cannot use its ports: {error}"),
+            TrialError::Labels(message) => f.write_str(message),
         }
     }
 }
 
 /// Result of a trial.
 #[derive(Clone, Debug, Default)]
-pub struct Came {
+pub struct TrialOutcome {
     /// Frames sent.
     pub sent: u64,
     /// Offered load of all streams in frames per second.
@@ -93,14 +93,14 @@ pub struct Came {
     /// Maximum number of frames sent back to back.
     pub burst: u32,
     /// Counts and delays of the receivers.
-    pub tally: Tally,
+    pub tally: ReceiverTally,
     /// Description of the first wrong frame.
     pub wrong: Option<String>,
     /// Arrival times after the event, if the trial has one.
-    pub watched: Option<Watched>,
+    pub event_arrivals: Option<EventArrivals>,
 }
 
-impl Came {
+impl TrialOutcome {
     /// Returns whether exactly this number of frames came back, without duplicates.
     pub fn is_clean(&self, frames: u64) -> bool {
         self.tally.received == frames && self.tally.duplicates == 0
@@ -109,18 +109,18 @@ impl Came {
 
 /// Arrival times of packets to each network after an event (CLOCK_MONOTONIC).
 #[derive(Clone, Debug, Default)]
-pub struct Watched {
+pub struct EventArrivals {
     /// Time of the event.
     pub event_ns: u64,
     /// Time at which the last packet was sent.
     pub end_ns: u64,
     /// Arrivals by port and network.
-    pub arrivals: Vec<Vec<Arrival>>,
+    pub arrivals: Vec<Vec<NetworkArrival>>,
 }
 
 /// Event during a trial.
 #[derive(Clone, Copy)]
-pub struct Happening<'a> {
+pub struct TrialEvent<'a> {
     /// Time after the start of the trial.
     pub after: Duration,
     /// Action that causes the event.
@@ -129,34 +129,34 @@ pub struct Happening<'a> {
 
 /// Receiving port of a direction at which packets are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaving {
+pub enum ExpectedPort {
     /// Port of the network's peer.
     Spread,
     /// One port, by its position in the direction.
-    By(usize),
+    Only(usize),
     /// Any port.
-    Anywhere,
+    Any,
 }
 
-impl Leaving {
+impl ExpectedPort {
     /// Returns the number of ports that take turns, and the turn of the port at a position. A turn outside the
     /// number expects no packets.
     fn turn(self, position: usize, ports: usize) -> (u32, u32) {
         match self {
-            Leaving::Spread => (ports as u32, position as u32),
-            Leaving::By(only) if only != position => (1, 1),
-            Leaving::By(_) | Leaving::Anywhere => (1, 0),
+            ExpectedPort::Spread => (ports as u32, position as u32),
+            ExpectedPort::Only(only) if only != position => (1, 1),
+            ExpectedPort::Only(_) | ExpectedPort::Any => (1, 0),
         }
     }
 }
 
 /// Resources with which trials are run.
 #[derive(Debug)]
-pub struct Means<'a> {
+pub struct TrialRunner<'a> {
     /// Configuration of the test.
     pub tester: &'a Tester,
     /// Ports, in the order of the configuration.
-    pub ports: &'a [Port],
+    pub ports: &'a [OpenPort],
     /// Namespace of the ports.
     pub namespace: &'a Namespace,
     /// Generator of the frames.
@@ -164,17 +164,17 @@ pub struct Means<'a> {
     /// Label switched paths.
     pub lsps: &'a Lsps,
     /// Port at which packets are expected.
-    pub leaving: Leaving,
+    pub expected_port: ExpectedPort,
     /// Whether the ports are connected to each other, without a router.
     pub is_loop: bool,
 }
 
 /// Frames expected at a port.
-struct Expected<'a> {
-    direction: &'a Way,
+struct ExpectedFrames<'a> {
+    direction: &'a TrafficDirection,
     /// Position of the port among the receiving ports of the direction.
     position: usize,
-    form: form::Form,
+    form: form::FrameTemplate,
     streams: (u8, u8),
     /// Source address of each stream.
     sources: Vec<IpAddr>,
@@ -182,15 +182,15 @@ struct Expected<'a> {
 
 /// Waits until all frames have come back, at most for the drain time.
 fn drain(
-    trial: &Asked,
-    receivers: &[(Expected<'_>, Receiver)],
+    trial: &TrialTraffic,
+    receivers: &[(ExpectedFrames<'_>, FrameReceiver)],
     sent: u64,
     stop: &dyn Fn() -> bool,
-) -> Result<(), Error> {
+) -> Result<(), BpfError> {
     let started = Instant::now();
     while started.elapsed() < trial.drain && !stop() {
         let received = receivers.iter().map(|(_, receiver)| receiver.received());
-        if received.sum::<Result<u64, Error>>()? >= sent {
+        if received.sum::<Result<u64, BpfError>>()? >= sent {
             break;
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -198,23 +198,23 @@ fn drain(
     Ok(())
 }
 
-impl Means<'_> {
+impl TrialRunner<'_> {
     /// Runs a trial.
-    pub fn run(&self, trial: &Asked, stop: &dyn Fn() -> bool) -> Result<Came, Failed> {
+    pub fn run(&self, trial: &TrialTraffic, stop: &dyn Fn() -> bool) -> Result<TrialOutcome, TrialError> {
         self.run_while(trial, None, stop)
     }
 
     /// Runs a trial with an event.
     pub fn run_while(
         &self,
-        trial: &Asked,
-        mut happening: Option<Happening<'_>>,
+        trial: &TrialTraffic,
+        mut happening: Option<TrialEvent<'_>>,
         stop: &dyn Fn() -> bool,
-    ) -> Result<Came, Failed> {
-        let streams = self.streams(trial).map_err(Failed::Labels)?;
+    ) -> Result<TrialOutcome, TrialError> {
+        let streams = self.streams(trial).map_err(TrialError::Labels)?;
         let receivers = self.receivers(trial, happening.is_some())?;
-        let mut watched = happening.map(|_| Watched::default());
-        let end = End::default();
+        let mut watched = happening.map(|_| EventArrivals::default());
+        let end = TrialStop::default();
         let (prepared, start_ns) = (Barrier::new(streams.len() + 1), AtomicU64::new(0));
         let start = || {
             prepared.wait();
@@ -237,12 +237,12 @@ impl Means<'_> {
             let end_ns = at_ns + ((trial.frames as f64 / trial.rate * 1e9) as u64) + overtime_ns;
             while !senders.iter().all(|sender| sender.is_finished()) {
                 if stop() || monotonic_ns() > end_ns {
-                    end.come();
+                    end.stop();
                 }
-                let is_due = |happening: &mut Happening<'_>| {
+                let is_due = |happening: &mut TrialEvent<'_>| {
                     monotonic_ns() >= at_ns + happening.after.as_nanos() as u64
                 };
-                if let (Some(Happening { cause, .. }), Some(watched)) =
+                if let (Some(TrialEvent { cause, .. }), Some(watched)) =
                     (happening.take_if(is_due), &mut watched)
                 {
                     watched.event_ns = monotonic_ns();
@@ -252,29 +252,29 @@ impl Means<'_> {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let sent = senders.into_iter().map(|sender| sender.join().expect("senders do not panic"));
-            let sent = sent.collect::<Result<Vec<Progress>, Failed>>();
+            let sent = sent.collect::<Result<Vec<GeneratorProgress>, TrialError>>();
             sent.map(|sent| (sent, at_ns))
         })?;
         let total: u64 = sent.iter().map(|progress| progress.sent).sum();
         drain(trial, &receivers, total, stop)?;
-        let mut result = Came {
+        let mut result = TrialOutcome {
             sent: total,
             offered: sent.iter().map(|progress| offered(progress, at_ns)).sum(),
             burst: streams.iter().map(|(_, stream)| self.burst(stream)).max().unwrap_or(1),
-            ..Came::default()
+            ..TrialOutcome::default()
         };
         if let Some(watched) = &mut watched {
             let networks = self.tester.networks;
             let arrivals = receivers.iter().map(|(_, receiver)| receiver.arrivals(networks));
-            watched.arrivals = arrivals.collect::<Result<_, Error>>()?;
+            watched.arrivals = arrivals.collect::<Result<_, BpfError>>()?;
             watched.end_ns = sent.iter().map(|progress| progress.last_ns).max().unwrap_or(0);
         }
-        result.watched = watched;
+        result.event_arrivals = watched;
         let seconds = (trial.frames as f64 / trial.rate).ceil() as u32 + 1;
         for (expected, receiver) in &receivers {
             let tally = receiver.tally(seconds)?;
             if let (None, Some((length, bytes))) = (&result.wrong, tally.samples.first()) {
-                let to = Destinations::of(self.tester, expected.direction);
+                let to = Destinations::of_direction(self.tester, expected.direction);
                 result.wrong = Some(expected.form.differences(bytes, *length, to, &expected.sources));
             }
             result.tally.add(tally);
@@ -283,8 +283,8 @@ impl Means<'_> {
     }
 
     /// Returns the stream of each sending port.
-    fn streams(&self, trial: &Asked) -> Result<Vec<(usize, Stream)>, String> {
-        let count: usize = self.tester.ways.iter().map(|direction| direction.from.len()).sum();
+    fn streams(&self, trial: &TrialTraffic) -> Result<Vec<(usize, FrameStream)>, String> {
+        let count: usize = self.tester.directions.iter().map(|direction| direction.from.len()).sum();
         let mut streams = Vec::with_capacity(count);
         let max_lost_ns = match trial.ends_early {
             true => {
@@ -293,7 +293,7 @@ impl Means<'_> {
             }
             false => u64::MAX,
         };
-        for direction in &self.tester.ways {
+        for direction in &self.tester.directions {
             for &from in &direction.from {
                 let number = streams.len();
                 let share = trial.frames / count as u64;
@@ -301,17 +301,17 @@ impl Means<'_> {
                 let (operation, tester) = (trial.operation, self.tester);
                 let labels = self.lsps.incoming(tester, self.ports, operation, direction, from)?;
                 let macs = [port.mac, port.router];
-                let source = form::source(port.settings.address.0, direction.first);
+                let source = form::source_address(port.settings.address.0, direction.first_network);
                 streams.push((
                     from,
-                    Stream {
-                        form: form::sent(operation, labels, source, macs),
-                        to: Destinations::of(self.tester, direction),
+                    FrameStream {
+                        form: form::sent_template(operation, labels, source, macs),
+                        to: Destinations::of_direction(self.tester, direction),
                         lengths: trial.lengths.clone(),
                         trial: trial.number,
                         number: number as u8,
                         rate: trial.rate / count as f64,
-                        most_lost_ns: max_lost_ns,
+                        max_lost_ns,
                         // The first stream also sends the remainder.
                         frames: share + if number == 0 { trial.frames % count as u64 } else { 0 },
                     },
@@ -322,72 +322,83 @@ impl Means<'_> {
     }
 
     /// Attaches a receiver to every port. A port that expects no frames counts all as stray.
-    fn receivers(&self, trial: &Asked, watches: bool) -> Result<Vec<(Expected<'_>, Receiver)>, Failed> {
+    fn receivers(
+        &self,
+        trial: &TrialTraffic,
+        watches: bool,
+    ) -> Result<Vec<(ExpectedFrames<'_>, FrameReceiver)>, TrialError> {
         let mut receivers = Vec::new();
         for number in 0..self.ports.len() {
             let expected = self.expected(trial, number);
             let port = &self.ports[number];
-            let settings = Settings {
+            let settings = TrialProgramSettings {
                 form: &expected.form,
-                to: Destinations::of(self.tester, expected.direction),
+                to: Destinations::of_direction(self.tester, expected.direction),
                 lengths: &trial.lengths,
                 trial: trial.number,
                 streams: expected.streams,
                 sources: &expected.sources,
-                port: self.leaving.turn(expected.position, expected.direction.to.len()),
+                port: self.expected_port.turn(expected.position, expected.direction.to.len()),
                 batch_gap: 0,
                 batch: 1,
-                most_late_ns: 0,
-                most_lost_ns: u64::MAX,
+                max_late_ns: 0,
+                max_lost_ns: u64::MAX,
                 frames: 0,
-                watches,
+                records_arrivals: watches,
             };
-            let attached = self.namespace.run(|| Receiver::attach(&settings, port.index));
+            let attached = self.namespace.run(|| FrameReceiver::attach(&settings, port.index));
             receivers.push((expected, attached??));
         }
         Ok(receivers)
     }
 
     /// Returns the frames expected at a port.
-    fn expected(&self, trial: &Asked, number: usize) -> Expected<'_> {
+    fn expected(&self, trial: &TrialTraffic, number: usize) -> ExpectedFrames<'_> {
         let port = &self.ports[number];
         let (tester, mut first) = (self.tester, 0);
-        for direction in &tester.ways {
+        for direction in &tester.directions {
             if let Some(position) = direction.to.iter().position(|to| *to == number) {
-                let source =
-                    |from: &usize| form::source(self.ports[*from].settings.address.0, direction.first);
+                let source = |from: &usize| {
+                    form::source_address(self.ports[*from].settings.address.0, direction.first_network)
+                };
                 let sources: Vec<IpAddr> = direction.from.iter().map(source).collect();
                 let (operation, macs) = (trial.operation, [port.router, port.mac]);
                 let labels = self.lsps.outgoing(tester, operation, direction);
                 let form = match self.is_loop {
-                    true => form::sent(operation, labels, sources[0], macs),
-                    false => form::forwarded(operation, tester.model, labels, sources[0], macs),
+                    true => form::sent_template(operation, labels, sources[0], macs),
+                    false => form::forwarded_template(operation, tester.model, labels, sources[0], macs),
                 };
                 let streams = (first, direction.from.len() as u8);
-                return Expected { direction, position, form, streams, sources };
+                return ExpectedFrames { direction, position, form, streams, sources };
             }
             first += direction.from.len() as u8;
         }
-        let source = form::source(port.settings.address.0, tester.ways[0].first);
-        let form = form::sent(Operation::Ip, Vec::new(), source, [port.router, port.mac]);
-        Expected { direction: &tester.ways[0], position: 0, form, streams: (0, 0), sources: Vec::new() }
+        let source = form::source_address(port.settings.address.0, tester.directions[0].first_network);
+        let form = form::sent_template(Operation::Ip, Vec::new(), source, [port.router, port.mac]);
+        ExpectedFrames {
+            direction: &tester.directions[0],
+            position: 0,
+            form,
+            streams: (0, 0),
+            sources: Vec::new(),
+        }
     }
 
-    fn burst(&self, stream: &Stream) -> u32 {
+    fn burst(&self, stream: &FrameStream) -> u32 {
         if self.generator == Generator::Xdp { stream.batch() } else { 1 }
     }
 
     fn send(
         &self,
         port: usize,
-        stream: &Stream,
+        stream: &FrameStream,
         start: impl Fn() -> u64 + Copy + Send + Sync,
-        end: &End,
-    ) -> Result<Progress, Failed> {
+        end: &TrialStop,
+    ) -> Result<GeneratorProgress, TrialError> {
         let sent = self.send_all(port, stream, start, end);
         // If one sender falls short, the others stop too.
         if sent.as_ref().is_ok_and(|progress| progress.sent < stream.frames) {
-            end.come();
+            end.stop();
         }
         sent
     }
@@ -395,23 +406,25 @@ impl Means<'_> {
     fn send_all(
         &self,
         port: usize,
-        stream: &Stream,
+        stream: &FrameStream,
         start: impl Fn() -> u64 + Copy + Send + Sync,
-        end: &End,
-    ) -> Result<Progress, Failed> {
+        end: &TrialStop,
+    ) -> Result<GeneratorProgress, TrialError> {
         let port = &self.ports[port];
         let (namespace, link) = (self.namespace, &port.settings.interface);
         let sent = match self.generator {
             Generator::Xdp | Generator::Auto => {
-                let sent = namespace.run(|| generator::in_kernel(stream, port.index, start, end));
+                let sent = namespace.run(|| generator::send_in_kernel(stream, port.index, start, end));
                 return Ok(sent.inspect_err(|_| {
                     // Other senders wait for this call, even if this sender failed.
                     start();
                 })??);
             }
-            Generator::AfXdp => generator::by_port(stream, generator::af_xdp(namespace, link), start, end),
+            Generator::AfXdp => {
+                generator::send_through_port(stream, generator::open_af_xdp(namespace, link), start, end)
+            }
             Generator::AfPacket => {
-                generator::by_port(stream, generator::af_packet(namespace, link), start, end)
+                generator::send_through_port(stream, generator::open_af_packet(namespace, link), start, end)
             }
         };
         Ok(sent?)
@@ -419,7 +432,7 @@ impl Means<'_> {
 }
 
 /// Returns the offered load in frames per second. The last of `n` frames is due `n - 1` gaps after the first.
-fn offered(progress: &Progress, from_ns: u64) -> f64 {
+fn offered(progress: &GeneratorProgress, from_ns: u64) -> f64 {
     let (time, gaps) = (progress.last_ns.saturating_sub(from_ns).max(1), progress.sent.saturating_sub(1));
     if gaps == 0 { progress.sent as f64 } else { gaps as f64 / (time as f64 / 1e9) }
 }

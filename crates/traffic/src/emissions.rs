@@ -1,15 +1,15 @@
 //! Emissions of a flow's pattern, as times of the run.
 
-use super::error::Problem;
+use super::error::FlowProblem;
 use netstage_agent_api::task::FlowTask;
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
-use netstage_core::traffic::{Pattern, Source};
+use netstage_core::traffic::{Pattern, PatternSource};
 
 /// Emissions of a flow between its start and stop. Times are sums of whole nanoseconds, so they do not drift.
 #[derive(Clone, Debug)]
 pub struct Emissions {
-    source: Source,
+    source: PatternSource,
     pattern: Pattern,
     clock: Instant,
     stop: Instant,
@@ -18,11 +18,11 @@ pub struct Emissions {
 impl Emissions {
     /// Creates the emissions of a flow, identical to those of the simulator for the same seed. They end with the
     /// run.
-    pub fn new(task: &FlowTask, seed: u64, duration: Duration) -> Result<Emissions, Problem> {
+    pub fn new(task: &FlowTask, seed: u64, duration: Duration) -> Result<Emissions, FlowProblem> {
         let pattern = pattern(task)?;
-        pattern.check().map_err(Problem::Pattern)?;
+        pattern.check().map_err(FlowProblem::Pattern)?;
         Ok(Emissions {
-            source: Source::new(pattern, Stream::new(seed, &format!("flow.{}", task.name))),
+            source: PatternSource::new(pattern, RandomStream::new(seed, &format!("flow.{}", task.name))),
             pattern: pattern.clone(),
             clock: Instant(task.start.0),
             stop: Instant(task.stop.0.min(duration.0)),
@@ -82,8 +82,8 @@ impl Emissions {
 }
 
 /// Returns the pattern of a flow.
-pub fn pattern(task: &FlowTask) -> Result<&Pattern, Problem> {
+pub fn pattern(task: &FlowTask) -> Result<&Pattern, FlowProblem> {
     task.traffic
         .pattern()
-        .ok_or(Problem::Refused("this transport supports traffic patterns, not applications"))
+        .ok_or(FlowProblem::InvalidTask("this transport supports traffic patterns, not applications"))
 }

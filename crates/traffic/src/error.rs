@@ -1,6 +1,6 @@
 //! Errors of preparing a flow.
 
-use netstage_agent_api::protocol::{Refusal, RefusalKind};
+use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
 use netstage_core::traffic::PatternError;
 use netstage_core::traffic::application::ApplicationError;
 use std::fmt;
@@ -13,12 +13,12 @@ pub struct PrepareError {
     /// Name of the flow.
     pub flow: String,
     /// Cause of the error.
-    pub problem: Problem,
+    pub problem: FlowProblem,
 }
 
 /// Cause of an error in preparing a flow.
 #[derive(Debug)]
-pub enum Problem {
+pub enum FlowProblem {
     /// Another socket uses the port.
     PortInUse(SocketAddr),
     /// No interface has the address.
@@ -46,14 +46,14 @@ pub enum Problem {
     /// The rate exceeds the limit toward a host without an agent.
     AboveLimit {
         /// Requested mean rate in bits per second.
-        asked_bps: f64,
+        requested_bps: f64,
         /// Limit in bits per second.
         limit_bps: u64,
     },
     /// The congestion control is not available in the kernel.
     CongestionControl(String),
     /// The task is contradictory or unsupported.
-    Refused(&'static str),
+    InvalidTask(&'static str),
     /// Another system call failed.
     System {
         /// Failed operation.
@@ -63,23 +63,23 @@ pub enum Problem {
     },
 }
 
-impl Problem {
+impl FlowProblem {
     /// Returns the problem of a failed bind to `address`.
-    pub(super) fn binding(address: SocketAddr, error: io::Error) -> Problem {
+    pub(super) fn binding(address: SocketAddr, error: io::Error) -> FlowProblem {
         match error.kind() {
-            io::ErrorKind::AddrInUse => Problem::PortInUse(address),
-            io::ErrorKind::AddrNotAvailable => Problem::NoSuchAddress(address),
-            io::ErrorKind::PermissionDenied => Problem::Permission {
+            io::ErrorKind::AddrInUse => FlowProblem::PortInUse(address),
+            io::ErrorKind::AddrNotAvailable => FlowProblem::NoSuchAddress(address),
+            io::ErrorKind::PermissionDenied => FlowProblem::Permission {
                 what: "a port below 1024",
                 remedy: "use another port, or grant CAP_NET_BIND_SERVICE",
             },
-            _ => Problem::System { what: "binding the socket", error },
+            _ => FlowProblem::System { what: "binding the socket", error },
         }
     }
 
     /// Returns a conversion from the error of another system call.
-    pub(super) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Problem {
-        move |error| Problem::System { what, error }
+    pub(super) fn system(what: &'static str) -> impl FnOnce(io::Error) -> FlowProblem {
+        move |error| FlowProblem::System { what, error }
     }
 }
 
@@ -89,70 +89,70 @@ impl fmt::Display for PrepareError {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for FlowProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Problem::PortInUse(address) => {
+            FlowProblem::PortInUse(address) => {
                 write!(
                     f,
                     "{address} is in use; end the program that uses it (ss -lntup shows it), or use another port"
                 )
             }
-            Problem::NoSuchAddress(address) => {
+            FlowProblem::NoSuchAddress(address) => {
                 write!(
                     f,
                     "no interface has the address {}; list the addresses with: ip address",
                     address.ip()
                 )
             }
-            Problem::Permission { what, remedy } => write!(f, "no permission for {what}; {remedy}"),
-            Problem::Pattern(error) => write!(f, "the traffic cannot be sent: {error}"),
-            Problem::Application(error) => write!(f, "the application cannot run: {error}"),
-            Problem::NoRate(transport) => {
+            FlowProblem::Permission { what, remedy } => write!(f, "no permission for {what}; {remedy}"),
+            FlowProblem::Pattern(error) => write!(f, "the traffic cannot be sent: {error}"),
+            FlowProblem::Application(error) => write!(f, "the application cannot run: {error}"),
+            FlowProblem::NoRate(transport) => {
                 write!(
                     f,
                     "bulk traffic has no rate, but {transport} requires one; use a pattern with a rate, or TCP"
                 )
             }
-            Problem::PacketSize { bytes, limit } => {
+            FlowProblem::PacketSize { bytes, limit } => {
                 write!(f, "packets of {bytes} bytes are too large; the maximum is {limit}")
             }
-            Problem::AboveLimit { asked_bps, limit_bps } => write!(
+            FlowProblem::AboveLimit { requested_bps: asked_bps, limit_bps } => write!(
                 f,
                 "{asked_bps:.0} bit/s exceeds the limit of {limit_bps} bit/s toward a host without an agent; lower the rate, or \
                  raise the flow's limit"
             ),
-            Problem::CongestionControl(name) => write!(
+            FlowProblem::CongestionControl(name) => write!(
                 f,
                 "congestion control {name} is not available; see \
                  /proc/sys/net/ipv4/tcp_available_congestion_control, or load the module tcp_{name}"
             ),
-            Problem::Refused(reason) => f.write_str(reason),
-            Problem::System { what, error } => write!(f, "{what}: {error}"),
+            FlowProblem::InvalidTask(reason) => f.write_str(reason),
+            FlowProblem::System { what, error } => write!(f, "{what}: {error}"),
         }
     }
 }
 
 impl std::error::Error for PrepareError {}
 
-impl From<PrepareError> for Refusal {
-    fn from(error: PrepareError) -> Refusal {
+impl From<PrepareError> for OrderRefusal {
+    fn from(error: PrepareError) -> OrderRefusal {
         let kind = match &error.problem {
-            Problem::PortInUse(_) => RefusalKind::InUse,
-            Problem::Permission { .. } | Problem::CongestionControl(_) => RefusalKind::Missing,
-            Problem::Pattern(_)
-            | Problem::Application(_)
-            | Problem::NoRate(_)
-            | Problem::PacketSize { .. }
-            | Problem::AboveLimit { .. }
-            | Problem::Refused(_) => RefusalKind::Assignment,
-            Problem::NoSuchAddress(_) | Problem::System { .. } => RefusalKind::System,
+            FlowProblem::PortInUse(_) => OrderRefusalKind::InUse,
+            FlowProblem::Permission { .. } | FlowProblem::CongestionControl(_) => OrderRefusalKind::Missing,
+            FlowProblem::Pattern(_)
+            | FlowProblem::Application(_)
+            | FlowProblem::NoRate(_)
+            | FlowProblem::PacketSize { .. }
+            | FlowProblem::AboveLimit { .. }
+            | FlowProblem::InvalidTask(_) => OrderRefusalKind::Assignment,
+            FlowProblem::NoSuchAddress(_) | FlowProblem::System { .. } => OrderRefusalKind::System,
         };
         match error.problem {
-            Problem::Permission { what, remedy } => {
-                Refusal::new(kind, format!("no permission for {what}")).remedy(remedy)
+            FlowProblem::Permission { what, remedy } => {
+                OrderRefusal::new(kind, format!("no permission for {what}")).remedy(remedy)
             }
-            problem => Refusal::new(kind, problem.to_string()),
+            problem => OrderRefusal::new(kind, problem.to_string()),
         }
         .flow(error.flow)
     }

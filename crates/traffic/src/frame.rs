@@ -9,30 +9,30 @@ use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 
 /// Maximum time for which a receiver listens after the end of its flow, as in RFC 2544 section 23.
-pub const LONGEST_DRAIN: Duration = Duration::from_secs(2);
+pub const MAX_DRAIN: Duration = Duration::from_secs(2);
 /// Time without packets after the end of its flow at which a receiver is done.
-pub const QUIET: Duration = Duration::from_millis(500);
+pub const QUIET_TIME: Duration = Duration::from_millis(500);
 
 /// Registration of a member's sockets for polling.
 #[derive(Clone, Copy)]
-pub struct Watch<'a> {
+pub struct SocketWatch<'a> {
     epoll: &'a Epoll,
     member: usize,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> SocketWatch<'a> {
     /// Creates the registration of the member with this number.
-    pub fn new(epoll: &'a Epoll, member: usize) -> Watch<'a> {
-        Watch { epoll, member }
+    pub fn new(epoll: &'a Epoll, member: usize) -> SocketWatch<'a> {
+        SocketWatch { epoll, member }
     }
 
     /// Calls the member while the socket is readable.
-    pub fn level(self, socket: impl AsFd) -> io::Result<()> {
+    pub fn add_level_triggered(self, socket: impl AsFd) -> io::Result<()> {
         self.add(socket, EpollFlags::EPOLLIN)
     }
 
     /// Calls the member whenever the socket becomes readable or writable.
-    pub fn edges(self, socket: impl AsFd) -> io::Result<()> {
+    pub fn add_edge_triggered(self, socket: impl AsFd) -> io::Result<()> {
         let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
         self.add(socket, edges)
     }
@@ -44,7 +44,7 @@ impl<'a> Watch<'a> {
 
 /// Times of a run, shared by all members.
 #[derive(Clone, Copy)]
-pub struct Frame<'a> {
+pub struct RunTimes<'a> {
     /// Start of the run.
     pub epoch: Epoch,
     /// Duration of the run.
@@ -56,19 +56,19 @@ pub struct Frame<'a> {
 }
 
 /// End times of the bins of a run.
-pub struct Bins {
+pub struct BinClock {
     /// End of the current bin, or [`Instant::NEVER`] after the last.
     pub next: Instant,
     interval: Duration,
     end: Instant,
 }
 
-impl Bins {
+impl BinClock {
     /// Starts with the first bin of a run.
-    pub fn new(interval: Duration, duration: Duration) -> Bins {
+    pub fn new(interval: Duration, duration: Duration) -> BinClock {
         let end = Instant(duration.0);
         let interval = if interval == Duration::ZERO { duration } else { interval };
-        Bins { next: (Instant::ZERO + interval).min(end), interval, end }
+        BinClock { next: (Instant::ZERO + interval).min(end), interval, end }
     }
 
     /// Advances to the next bin.

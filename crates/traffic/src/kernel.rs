@@ -49,13 +49,13 @@ pub fn set_traffic_class(socket: BorrowedFd<'_>, task: &FlowTask) -> io::Result<
 pub fn join_source(socket: BorrowedFd<'_>, interface: u32, group: IpAddr, source: IpAddr) -> io::Result<()> {
     /// struct group_source_req
     #[repr(C)]
-    struct Request {
+    struct SourceGroupRequest {
         interface: u32,
         group: SockAddrStorage,
         source: SockAddrStorage,
     }
     let storage = |ip| SockAddr::from(SocketAddr::new(ip, 0)).as_storage();
-    let request = Request { interface, group: storage(group), source: storage(source) };
+    let request = SourceGroupRequest { interface, group: storage(group), source: storage(source) };
     let level = if group.is_ipv4() { libc::IPPROTO_IP } else { libc::IPPROTO_IPV6 };
     // SAFETY: the pointer is to a request that lives through the call, and the length is that of the request.
     let result = unsafe {
@@ -64,7 +64,7 @@ pub fn join_source(socket: BorrowedFd<'_>, interface: u32, group: IpAddr, source
             level,
             libc::MCAST_JOIN_SOURCE_GROUP,
             (&raw const request).cast(),
-            mem::size_of::<Request>() as libc::socklen_t,
+            mem::size_of::<SourceGroupRequest>() as libc::socklen_t,
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -316,7 +316,7 @@ impl ReceiveBatch {
 
 /// ICMP error about a datagram sent by this socket.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct QueuedIcmpError {
     /// Bytes of the quoted datagram that fit the buffer.
     pub length: usize,
     /// Time of reception by the kernel, in nanoseconds of the wall clock.
@@ -327,7 +327,7 @@ pub struct Refusal {
 
 /// Takes an error from the socket's error queue (IP_RECVERR, IPV6_RECVERR) and writes the quoted payload to
 /// `payload`. Returns `None` if the queue is empty.
-pub fn receive_refusal(socket: BorrowedFd<'_>, payload: &mut [u8]) -> io::Result<Option<Refusal>> {
+pub fn receive_icmp_error(socket: BorrowedFd<'_>, payload: &mut [u8]) -> io::Result<Option<QueuedIcmpError>> {
     let mut control = [0_u64; ERROR_CONTROL_WORDS];
     let mut piece = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() };
     // SAFETY: msghdr is plain integers and pointers, for which zero is a value.
@@ -344,7 +344,7 @@ pub fn receive_refusal(socket: BorrowedFd<'_>, payload: &mut [u8]) -> io::Result
         let error = io::Error::last_os_error();
         return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
     };
-    let mut icmp_error = Refusal { length, realtime_ns: None, port_unreachable: false };
+    let mut icmp_error = QueuedIcmpError { length, realtime_ns: None, port_unreachable: false };
     for (level, kind, data) in control_messages(&control, header.msg_controllen) {
         match (level, kind) {
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => icmp_error.realtime_ns = timestamp(data),

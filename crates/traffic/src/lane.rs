@@ -1,18 +1,18 @@
 //! Event loop of one thread. Its members, each one side of a flow, are called at the time they request and when
 //! their sockets are ready.
 
-use super::Progress;
+use super::FlowProgress;
 use super::dialogue::{DatagramDialogue, StreamDialogue};
-use super::frame::{Bins, Frame, LONGEST_DRAIN, Watch};
+use super::frame::{BinClock, MAX_DRAIN, RunTimes, SocketWatch};
 use super::one_ended::{Prober, Reflections};
 use super::pace::Pacer;
 use super::stamp_flow::{StampReflector, StampSender};
 use super::tcp::{TcpReceiver, TcpSender};
 use super::udp::{UdpReceiver, UdpSender};
-use netstage_agent_api::results::{Counts, FlowResult, TcpSample, Travel};
+use netstage_agent_api::results::{BinCounts, FlowResult, TcpSample, Travel};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
-use netstage_host::realtime::step_back;
+use netstage_host::realtime::leave_realtime;
 use nix::poll::PollTimeout;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
 use std::cmp::Reverse;
@@ -27,7 +27,7 @@ use std::sync::mpsc;
 const MODERATION: Duration = Duration::from_micros(200);
 
 /// One side of a flow. Called from one thread; never blocks.
-pub enum Member {
+pub enum FlowMember {
     /// Sender over UDP, including multicast.
     UdpSender(UdpSender),
     /// Receiver over UDP, including multicast.
@@ -53,64 +53,68 @@ pub enum Member {
 macro_rules! each {
     ($member:expr, $inner:ident => $call:expr) => {
         match $member {
-            Member::UdpSender($inner) => $call,
-            Member::UdpReceiver($inner) => $call,
-            Member::TcpSender($inner) => $call,
-            Member::TcpReceiver($inner) => $call,
-            Member::Prober($inner) => $call,
-            Member::Reflections($inner) => $call,
-            Member::StampSender($inner) => $call,
-            Member::StampReflector($inner) => $call,
-            Member::Datagrams($inner) => $call,
-            Member::Streams($inner) => $call,
+            FlowMember::UdpSender($inner) => $call,
+            FlowMember::UdpReceiver($inner) => $call,
+            FlowMember::TcpSender($inner) => $call,
+            FlowMember::TcpReceiver($inner) => $call,
+            FlowMember::Prober($inner) => $call,
+            FlowMember::Reflections($inner) => $call,
+            FlowMember::StampSender($inner) => $call,
+            FlowMember::StampReflector($inner) => $call,
+            FlowMember::Datagrams($inner) => $call,
+            FlowMember::Streams($inner) => $call,
         }
     };
 }
 
-impl Member {
-    /// Returns the time of the next call of [`handle_due`](Member::handle_due).
+impl FlowMember {
+    /// Returns the time of the next call of [`handle_due`](FlowMember::handle_due).
     fn due(&self) -> Instant {
         each!(self, inner => inner.due())
     }
 
-    fn handle_due(&mut self, epoch: Epoch, watch: Watch<'_>) {
+    fn handle_due(&mut self, epoch: Epoch, watch: SocketWatch<'_>) {
         match self {
-            Member::UdpSender(sender) => sender.handle_due(epoch),
-            Member::TcpSender(sender) => sender.handle_due(epoch, watch),
-            Member::TcpReceiver(receiver) => receiver.handle_ready(epoch, watch),
-            Member::Prober(prober) => prober.handle_due(epoch),
-            Member::Datagrams(dialogue) => dialogue.handle_due(epoch),
-            Member::StampSender(sender) => sender.handle_due(epoch),
-            Member::Streams(dialogue) => dialogue.handle_due(epoch, watch),
-            Member::UdpReceiver(_) | Member::Reflections(_) | Member::StampReflector(_) => {}
+            FlowMember::UdpSender(sender) => sender.handle_due(epoch),
+            FlowMember::TcpSender(sender) => sender.handle_due(epoch, watch),
+            FlowMember::TcpReceiver(receiver) => receiver.handle_ready(epoch, watch),
+            FlowMember::Prober(prober) => prober.handle_due(epoch),
+            FlowMember::Datagrams(dialogue) => dialogue.handle_due(epoch),
+            FlowMember::StampSender(sender) => sender.handle_due(epoch),
+            FlowMember::Streams(dialogue) => dialogue.handle_due(epoch, watch),
+            FlowMember::UdpReceiver(_) | FlowMember::Reflections(_) | FlowMember::StampReflector(_) => {}
         }
     }
 
-    fn handle_ready(&mut self, epoch: Epoch, watch: Watch<'_>) {
+    fn handle_ready(&mut self, epoch: Epoch, watch: SocketWatch<'_>) {
         match self {
-            Member::UdpReceiver(receiver) => receiver.handle_ready(epoch),
-            Member::TcpSender(sender) => sender.handle_ready(epoch),
-            Member::TcpReceiver(receiver) => receiver.handle_ready(epoch, watch),
-            Member::Reflections(reflections) => reflections.handle_ready(epoch),
-            Member::StampSender(sender) => sender.handle_ready(epoch),
-            Member::StampReflector(reflector) => reflector.handle_ready(epoch),
-            Member::Datagrams(dialogue) => dialogue.handle_ready(epoch),
-            Member::Streams(dialogue) => dialogue.handle_ready(epoch, watch),
-            Member::UdpSender(_) | Member::Prober(_) => {}
+            FlowMember::UdpReceiver(receiver) => receiver.handle_ready(epoch),
+            FlowMember::TcpSender(sender) => sender.handle_ready(epoch),
+            FlowMember::TcpReceiver(receiver) => receiver.handle_ready(epoch, watch),
+            FlowMember::Reflections(reflections) => reflections.handle_ready(epoch),
+            FlowMember::StampSender(sender) => sender.handle_ready(epoch),
+            FlowMember::StampReflector(reflector) => reflector.handle_ready(epoch),
+            FlowMember::Datagrams(dialogue) => dialogue.handle_ready(epoch),
+            FlowMember::Streams(dialogue) => dialogue.handle_ready(epoch, watch),
+            FlowMember::UdpSender(_) | FlowMember::Prober(_) => {}
         }
     }
 
     /// Registers the sockets that are polled from the start.
-    fn watch(&self, watch: Watch<'_>) -> io::Result<()> {
+    fn watch(&self, watch: SocketWatch<'_>) -> io::Result<()> {
         match self {
-            Member::UdpReceiver(receiver) => watch.level(receiver.socket()),
-            Member::TcpReceiver(receiver) => receiver.listener().map_or(Ok(()), |socket| watch.level(socket)),
-            Member::Reflections(reflections) => watch.level(reflections.socket()),
-            Member::StampSender(sender) => watch.level(sender.socket()),
-            Member::StampReflector(reflector) => watch.level(reflector.socket()),
-            Member::Datagrams(dialogue) => watch.level(dialogue.socket()),
-            Member::Streams(dialogue) => dialogue.listener().map_or(Ok(()), |socket| watch.level(socket)),
-            Member::UdpSender(_) | Member::TcpSender(_) | Member::Prober(_) => Ok(()),
+            FlowMember::UdpReceiver(receiver) => watch.add_level_triggered(receiver.socket()),
+            FlowMember::TcpReceiver(receiver) => {
+                receiver.listener().map_or(Ok(()), |socket| watch.add_level_triggered(socket))
+            }
+            FlowMember::Reflections(reflections) => watch.add_level_triggered(reflections.socket()),
+            FlowMember::StampSender(sender) => watch.add_level_triggered(sender.socket()),
+            FlowMember::StampReflector(reflector) => watch.add_level_triggered(reflector.socket()),
+            FlowMember::Datagrams(dialogue) => watch.add_level_triggered(dialogue.socket()),
+            FlowMember::Streams(dialogue) => {
+                dialogue.listener().map_or(Ok(()), |socket| watch.add_level_triggered(socket))
+            }
+            FlowMember::UdpSender(_) | FlowMember::TcpSender(_) | FlowMember::Prober(_) => Ok(()),
         }
     }
 
@@ -120,19 +124,19 @@ impl Member {
     }
 
     /// Ends a bin and returns its counts.
-    fn end_bin(&mut self, bin: usize) -> (Counts, Option<TcpSample>, Option<Travel>) {
+    fn end_bin(&mut self, bin: usize) -> (BinCounts, Option<TcpSample>, Option<Travel>) {
         match self {
-            Member::TcpSender(sender) => {
+            FlowMember::TcpSender(sender) => {
                 let (counts, tcp) = sender.end_bin(bin);
                 (counts, tcp, None)
             }
-            Member::UdpReceiver(receiver) => (receiver.counts(bin), None, Some(receiver.end_bin())),
-            Member::Reflections(answers) => (answers.counts(bin), None, Some(answers.end_bin())),
+            FlowMember::UdpReceiver(receiver) => (receiver.counts(bin), None, Some(receiver.end_bin())),
+            FlowMember::Reflections(answers) => (answers.counts(bin), None, Some(answers.end_bin())),
             other => (other.counts(bin), None, None),
         }
     }
 
-    fn counts(&mut self, bin: usize) -> Counts {
+    fn counts(&mut self, bin: usize) -> BinCounts {
         each!(self, inner => inner.counts(bin))
     }
 
@@ -143,10 +147,10 @@ impl Member {
 }
 
 /// Event loop of one thread.
-pub struct Lane {
+pub struct EventLoop {
     epoll: Epoll,
     /// Index of the flow in the assignment, and the member.
-    members: Vec<(usize, Member)>,
+    members: Vec<(usize, FlowMember)>,
     /// Time of the next call of each member. Other times in the queue are stale.
     dues: Vec<Instant>,
     queue: BinaryHeap<Reverse<(Instant, usize)>>,
@@ -159,18 +163,19 @@ pub struct Lane {
     exact: bool,
 }
 
-impl Lane {
+impl EventLoop {
     /// Creates an event loop. With `exact` it spins before scheduled times.
-    pub fn new(members: Vec<(usize, Member)>, exact: bool) -> io::Result<Lane> {
+    pub fn new(members: Vec<(usize, FlowMember)>, exact: bool) -> io::Result<EventLoop> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         for (index, (_, member)) in members.iter().enumerate() {
-            member.watch(Watch::new(&epoll, index))?;
+            member.watch(SocketWatch::new(&epoll, index))?;
         }
-        let watching =
-            members.iter().any(|(_, member)| !matches!(member, Member::UdpSender(_) | Member::Prober(_)));
-        let counting = members.iter().all(|(_, member)| matches!(member, Member::UdpReceiver(_)));
+        let watching = members
+            .iter()
+            .any(|(_, member)| !matches!(member, FlowMember::UdpSender(_) | FlowMember::Prober(_)));
+        let counting = members.iter().all(|(_, member)| matches!(member, FlowMember::UdpReceiver(_)));
         let dues = vec![Instant::NEVER; members.len()];
-        Ok(Lane {
+        Ok(EventLoop {
             epoll,
             members,
             dues,
@@ -186,8 +191,8 @@ impl Lane {
     /// flow.
     pub fn run(
         mut self,
-        frame: Frame<'_>,
-        progress: &mpsc::Sender<Progress>,
+        frame: RunTimes<'_>,
+        progress: &mpsc::Sender<FlowProgress>,
         warnings: &mut Vec<String>,
     ) -> Vec<(usize, FlowResult)> {
         let mut pacer = Pacer::for_this_thread();
@@ -198,9 +203,9 @@ impl Lane {
         for index in 0..self.members.len() {
             self.enqueue(index);
         }
-        let end = Instant(frame.duration.0) + LONGEST_DRAIN;
+        let end = Instant(frame.duration.0) + MAX_DRAIN;
         let mut bin = 0;
-        let mut bins = Bins::new(frame.interval, frame.duration);
+        let mut bins = BinClock::new(frame.interval, frame.duration);
         let mut next_check = Instant::ZERO;
         let mut called_at = Instant::ZERO;
         loop {
@@ -210,7 +215,7 @@ impl Lane {
                 for (flow, member) in &mut self.members {
                     let (counts, tcp, travel) = member.end_bin(bin);
                     // Fails only while the run is being stopped.
-                    let _ = progress.send(Progress { flow: *flow, bin, counts, tcp, travel });
+                    let _ = progress.send(FlowProgress { flow: *flow, bin, counts, tcp, travel });
                 }
                 bin += 1;
                 bins.advance();
@@ -232,7 +237,7 @@ impl Lane {
                 called_at = frame.epoch.now();
             }
         }
-        step_back();
+        leave_realtime();
         let now = frame.epoch.now();
         self.members.into_iter().map(|(flow, member)| (flow, member.finish(now, warnings))).collect()
     }
@@ -250,7 +255,7 @@ impl Lane {
             }
         }
         for index in called.drain(..) {
-            self.members[index].1.handle_due(epoch, Watch::new(&self.epoll, index));
+            self.members[index].1.handle_due(epoch, SocketWatch::new(&self.epoll, index));
             self.enqueue(index);
         }
         self.called = called;
@@ -262,7 +267,7 @@ impl Lane {
         let Ok(count) = self.epoll.wait(&mut events, PollTimeout::ZERO) else { return false };
         for event in &events[..count] {
             let index = event.data() as usize;
-            self.members[index].1.handle_ready(epoch, Watch::new(&self.epoll, index));
+            self.members[index].1.handle_ready(epoch, SocketWatch::new(&self.epoll, index));
             self.enqueue(index);
         }
         count > 0

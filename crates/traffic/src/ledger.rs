@@ -1,23 +1,23 @@
 //! Records of one side of a flow: counts per bin, and histograms.
 
-use netstage_agent_api::results::{Buckets, Counts};
+use netstage_agent_api::results::{BinCounts, Buckets};
 use netstage_core::measure::Histogram;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::QualityBins;
 
 /// Counts per bin.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct FlowLedger {
     interval: Duration,
-    bins: Vec<Counts>,
+    bins: Vec<BinCounts>,
 }
 
-impl Ledger {
+impl FlowLedger {
     /// Creates empty bins for the duration of a run.
-    pub fn new(interval: Duration, duration: Duration) -> Ledger {
+    pub fn new(interval: Duration, duration: Duration) -> FlowLedger {
         let interval = if interval == Duration::ZERO { duration } else { interval };
         let bins = duration.0.div_ceil(interval.0.max(1)).max(1);
-        Ledger { interval: Duration(interval.0.max(1)), bins: vec![Counts::default(); bins as usize] }
+        FlowLedger { interval: Duration(interval.0.max(1)), bins: vec![BinCounts::default(); bins as usize] }
     }
 
     /// Returns the bin of a time. Times after the end belong to the last bin.
@@ -26,7 +26,7 @@ impl Ledger {
     }
 
     /// Returns the counts of the bin of a time.
-    pub fn at(&mut self, at: Instant) -> &mut Counts {
+    pub fn at(&mut self, at: Instant) -> &mut BinCounts {
         let bin = self.bin(at);
         &mut self.bins[bin]
     }
@@ -36,7 +36,7 @@ impl Ledger {
     /// # Panics
     ///
     /// Panics if the bin does not exist.
-    pub fn counts(&mut self, bin: usize) -> &mut Counts {
+    pub fn counts(&mut self, bin: usize) -> &mut BinCounts {
         &mut self.bins[bin]
     }
 
@@ -46,19 +46,19 @@ impl Ledger {
     }
 
     /// Returns the counts of all bins.
-    pub fn into_bins(self) -> Vec<Counts> {
+    pub fn into_bins(self) -> Vec<BinCounts> {
         self.bins
     }
 }
 
 /// Histogram of nanoseconds with three significant digits.
 #[derive(Debug, Default)]
-pub struct Times(Histogram);
+pub struct TimeHistogram(Histogram);
 
-impl Times {
+impl TimeHistogram {
     /// Creates an empty histogram.
-    pub fn new() -> Times {
-        Times::default()
+    pub fn new() -> TimeHistogram {
+        TimeHistogram::default()
     }
 
     /// Adds a value.

@@ -1,7 +1,7 @@
 //! Traffic engine: sends and receives the flows of an assignment and reports the results.
 //!
-//! [`Engine::prepare`] opens and binds the sockets, so that every error of the preparation is reported before the
-//! run. [`Engine::run`] blocks until the run ends. Patterns are those of `netstage_core::traffic`, drawn from the
+//! [`TrafficEngine::prepare`] opens and binds the sockets, so that every error of the preparation is reported before the
+//! run. [`TrafficEngine::run`] blocks until the run ends. Patterns are those of `netstage_core::traffic`, drawn from the
 //! same random streams as in the simulator.
 //!
 //! One thread sends scheduled packets and spins briefly before each, so that it leaves on time. A second thread
@@ -36,18 +36,18 @@ mod tcp;
 mod travel;
 mod udp;
 
-pub use error::{PrepareError, Problem};
+pub use error::{FlowProblem, PrepareError};
 
 use dialogue::{DatagramDialogue, StreamDialogue};
 use emissions::Emissions;
-use frame::Frame;
-use lane::{Lane, Member};
-use ledger::Ledger;
-use netstage_agent_api::results::{Buckets, Counts, FlowResult, Report, TcpSample, Travel};
-use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport};
+use frame::RunTimes;
+use lane::{EventLoop, FlowMember};
+use ledger::FlowLedger;
+use netstage_agent_api::results::{AgentReport, BinCounts, Buckets, FlowResult, TcpSample, Travel};
+use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, TaskTransport};
 use netstage_core::time::Duration;
 use netstage_host::clock::Epoch;
-use netstage_host::realtime::{Awake, Grants, Rank};
+use netstage_host::realtime::{Grants, IdleStatePrevention, Rank};
 use netstage_wire::probe;
 use quic::QuicFlow;
 use socket2::Socket;
@@ -61,42 +61,42 @@ use std::thread;
 const REALTIME_PACKET_RATE: f64 = 20_000.0;
 
 /// Flows ready to run.
-pub struct Engine {
+pub struct TrafficEngine {
     node: String,
     duration: Duration,
     interval: Duration,
     /// Names and sides of the flows, in the order of the assignment.
     flows: Vec<(String, bool)>,
     /// Scheduled members.
-    paced: Vec<(usize, Member)>,
+    paced: Vec<(usize, FlowMember)>,
     /// Members without a schedule.
-    unpaced: Vec<(usize, Member)>,
+    unpaced: Vec<(usize, FlowMember)>,
     quic: Vec<(usize, QuicFlow)>,
     packet_rate: f64,
     /// Numbers and sides of the flows, in the order of the assignment.
-    ids: Vec<(u32, Side)>,
+    ids: Vec<(u32, FlowSide)>,
     ports: Vec<(u32, u16)>,
 }
 
 /// Counts of one side of a flow at the end of a bin.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct FlowProgress {
     /// Index of the flow in the assignment.
     pub flow: usize,
     /// Number of the bin.
     pub bin: usize,
     /// Counts of the bin, to which packets in flight may still be added.
-    pub counts: Counts,
+    pub counts: BinCounts,
     /// TCP state of the sender at the end of the bin, if requested.
     pub tcp: Option<TcpSample>,
     /// Travel times of the packets, if this side measures them.
     pub travel: Option<Travel>,
 }
 
-impl Engine {
+impl TrafficEngine {
     /// Opens and binds all sockets. From now on, receivers' sockets accept packets and connections.
-    pub fn prepare(assignment: &Assignment) -> Result<Engine, PrepareError> {
-        let mut engine = Engine {
+    pub fn prepare(assignment: &Assignment) -> Result<TrafficEngine, PrepareError> {
+        let mut engine = TrafficEngine {
             node: assignment.node.clone(),
             duration: assignment.duration,
             interval: assignment.interval,
@@ -112,7 +112,9 @@ impl Engine {
         for (index, task) in assignment.flows.iter().enumerate() {
             let in_flow = |problem| PrepareError { flow: task.name.clone(), problem };
             if task.id >= probe::FLOW_LIMIT || !ids.insert((task.id, task.side as u8)) {
-                return Err(in_flow(Problem::Refused("the flow's number is a duplicate, or not below 2^24")));
+                return Err(in_flow(FlowProblem::InvalidTask(
+                    "the flow's number is a duplicate, or not below 2^24",
+                )));
             }
             engine.add(index, task, assignment).map_err(in_flow)?;
             engine.ids.push((task.id, task.side));
@@ -126,29 +128,30 @@ impl Engine {
     }
 
     /// Returns the numbers and sides of the flows, in the order of the assignment.
-    pub fn flows(&self) -> &[(u32, Side)] {
+    pub fn flows(&self) -> &[(u32, FlowSide)] {
         &self.ids
     }
 
     /// Runs the flows from `epoch` until all receivers are done, at the latest a short time after the run's
     /// duration, or soon after `stop` is set. `progress` is called from this thread at the end of each bin.
-    pub fn run(self, epoch: Epoch, stop: &AtomicBool, progress: &mut dyn FnMut(Progress)) -> Report {
+    pub fn run(self, epoch: Epoch, stop: &AtomicBool, progress: &mut dyn FnMut(FlowProgress)) -> AgentReport {
         self.run_when(&mut || Some(epoch), stop, progress).expect("the start time is given")
     }
 
-    /// Runs the flows like [`run`](Engine::run), from the time that `start` returns. `start` may block until
+    /// Runs the flows like [`run`](TrafficEngine::run), from the time that `start` returns. `start` may block until
     /// shortly before it; the threads are then already running. Returns `None` if `start` does.
     pub fn run_when(
         mut self,
         start: &mut dyn FnMut() -> Option<Epoch>,
         stop: &AtomicBool,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Option<Report> {
+        progress: &mut dyn FnMut(FlowProgress),
+    ) -> Option<AgentReport> {
         let realtime = self.packet_rate <= REALTIME_PACKET_RATE;
         let (duration, interval) = (self.duration, self.interval);
-        let awake = Awake::request();
+        let awake = IdleStatePrevention::request();
         let lanes = [(std::mem::take(&mut self.paced), true), (std::mem::take(&mut self.unpaced), false)];
-        let mut report = Report { node: self.node.clone(), flows: self.blank_results(), ..Report::default() };
+        let mut report =
+            AgentReport { node: self.node.clone(), flows: self.blank_results(), ..AgentReport::default() };
         let started = thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel();
             let mut threads = Vec::new();
@@ -156,7 +159,7 @@ impl Engine {
                 if members.is_empty() {
                     continue;
                 }
-                let lane = match Lane::new(members, exact) {
+                let lane = match EventLoop::new(members, exact) {
                     Ok(lane) => lane,
                     Err(error) => {
                         report.void.push(format!("{}: cannot poll sockets: {error}", self.node));
@@ -171,7 +174,7 @@ impl Engine {
                         warnings.extend(Grants::request(Rank::Traffic).advice());
                     }
                     let Ok(epoch) = epoch_receiver.recv() else { return (Vec::new(), warnings) };
-                    let frame = Frame { epoch, duration, interval, stop };
+                    let frame = RunTimes { epoch, duration, interval, stop };
                     (lane.run(frame, &sender, &mut warnings), warnings)
                 });
                 threads.push((epoch_sender, thread));
@@ -182,7 +185,7 @@ impl Engine {
                 let (epoch_sender, epoch_receiver) = mpsc::channel();
                 let thread = scope.spawn(move || {
                     let Ok(epoch) = epoch_receiver.recv() else { return (Vec::new(), Vec::new()) };
-                    match quic::run(quic, Frame { epoch, duration, interval, stop }, &sender) {
+                    match quic::run(quic, RunTimes { epoch, duration, interval, stop }, &sender) {
                         Ok(results) => (results, Vec::new()),
                         Err(error) => (Vec::new(), vec![format!("QUIC could not run: {error}")]),
                     }
@@ -219,71 +222,71 @@ impl Engine {
         Some(report)
     }
 
-    fn add(&mut self, index: usize, task: &FlowTask, assignment: &Assignment) -> Result<(), Problem> {
+    fn add(&mut self, index: usize, task: &FlowTask, assignment: &Assignment) -> Result<(), FlowProblem> {
         let duration = assignment.duration;
         if task.source.is_ipv4() != task.destination.is_ipv4() {
-            return Err(Problem::Refused("source and destination have different address families"));
+            return Err(FlowProblem::InvalidTask("source and destination have different address families"));
         }
-        let ledger = || Ledger::new(assignment.interval, duration);
-        self.flows.push((task.name.clone(), task.side == Side::Send));
+        let ledger = || FlowLedger::new(assignment.interval, duration);
+        self.flows.push((task.name.clone(), task.side == FlowSide::Send));
         let interval = assignment.interval;
         let (member, paced) = match (&task.transport, task.side) {
-            (Transport::Tcp(options), _) if task.traffic.application().is_some() => {
+            (TaskTransport::Tcp(options), _) if task.traffic.application().is_some() => {
                 let dialogue = StreamDialogue::prepare(task, options, assignment.seed, interval, duration)?;
-                (Member::Streams(dialogue), false)
+                (FlowMember::Streams(dialogue), false)
             }
-            (Transport::Udp(_), _) if task.traffic.application().is_some() => {
+            (TaskTransport::Udp(_), _) if task.traffic.application().is_some() => {
                 let dialogue = DatagramDialogue::prepare(task, assignment.seed, interval, duration)?;
-                (Member::Datagrams(dialogue), true)
+                (FlowMember::Datagrams(dialogue), true)
             }
-            (Transport::Tcp(options), Side::Receive) => {
+            (TaskTransport::Tcp(options), FlowSide::Receive) => {
                 let receiver = tcp::TcpReceiver::prepare(task, options, duration, ledger())?;
                 self.ports.extend(receiver.listener().map(|socket| (task.id, port_of(socket))));
-                (Member::TcpReceiver(receiver), false)
+                (FlowMember::TcpReceiver(receiver), false)
             }
-            (Transport::Udp(_) | Transport::Multicast { .. }, Side::Receive) => {
+            (TaskTransport::Udp(_) | TaskTransport::Multicast { .. }, FlowSide::Receive) => {
                 let receiver = udp::UdpReceiver::prepare(task, duration, ledger())?;
                 self.ports.push((task.id, port_of(receiver.socket())));
-                (Member::UdpReceiver(receiver), false)
+                (FlowMember::UdpReceiver(receiver), false)
             }
-            (Transport::Stamp { .. }, Side::Receive) => {
+            (TaskTransport::Stamp { .. }, FlowSide::Receive) => {
                 let reflector = StampReflector::prepare(task, duration, ledger())?;
                 self.ports.push((task.id, port_of(reflector.socket())));
-                (Member::StampReflector(reflector), false)
+                (FlowMember::StampReflector(reflector), false)
             }
-            (Transport::Quic, _) => {
+            (TaskTransport::Quic, _) => {
                 let flow = QuicFlow::prepare(task, assignment.seed, duration, ledger())?;
-                if task.side == Side::Receive {
+                if task.side == FlowSide::Receive {
                     self.ports.push((task.id, flow.port()));
                 }
                 self.quic.push((index, flow));
                 return Ok(());
             }
-            (transport, Side::Send) => {
+            (transport, FlowSide::Send) => {
                 let emissions = Emissions::new(task, assignment.seed, duration)?;
                 self.packet_rate += emissions.packet_rate().unwrap_or(0.0);
                 match transport {
-                    Transport::Tcp(options) => {
+                    TaskTransport::Tcp(options) => {
                         let sender = tcp::TcpSender::prepare(task, options, emissions, ledger())?;
                         let paced = !sender.is_bulk();
-                        (Member::TcpSender(sender), paced)
+                        (FlowMember::TcpSender(sender), paced)
                     }
-                    Transport::Udp(_) | Transport::Multicast { .. } => {
-                        (Member::UdpSender(udp::UdpSender::prepare(task, emissions, ledger())?), true)
+                    TaskTransport::Udp(_) | TaskTransport::Multicast { .. } => {
+                        (FlowMember::UdpSender(udp::UdpSender::prepare(task, emissions, ledger())?), true)
                     }
-                    &Transport::Stamp { interval } => {
+                    &TaskTransport::Stamp { interval } => {
                         let sender = StampSender::prepare(task, interval, emissions, duration, ledger())?;
-                        (Member::StampSender(Box::new(sender)), true)
+                        (FlowMember::StampSender(Box::new(sender)), true)
                     }
                     _ => {
                         let (prober, reflections) = one_ended::prepare(task, emissions, ledger)?;
-                        self.unpaced.push((index, Member::Reflections(reflections)));
-                        (Member::Prober(prober), true)
+                        self.unpaced.push((index, FlowMember::Reflections(reflections)));
+                        (FlowMember::Prober(prober), true)
                     }
                 }
             }
-            (_, Side::Receive) => {
-                return Err(Problem::Refused("a one-ended flow has no receiving side"));
+            (_, FlowSide::Receive) => {
+                return Err(FlowProblem::InvalidTask("a one-ended flow has no receiving side"));
             }
         };
         let lane = if paced { &mut self.paced } else { &mut self.unpaced };
@@ -306,7 +309,7 @@ fn port_of(socket: &Socket) -> u16 {
 }
 
 /// Adds the results and warnings of a thread to the report.
-fn add(report: &mut Report, (results, warnings): (Vec<(usize, FlowResult)>, Vec<String>)) {
+fn add(report: &mut AgentReport, (results, warnings): (Vec<(usize, FlowResult)>, Vec<String>)) {
     results.into_iter().for_each(|(flow, result)| merge(&mut report.flows[flow], result));
     report.warnings.extend(warnings);
 }
@@ -314,7 +317,7 @@ fn add(report: &mut Report, (results, warnings): (Vec<(usize, FlowResult)>, Vec<
 /// Adds the result of a member to that of its flow. A one-ended flow has two members.
 fn merge(result: &mut FlowResult, other: FlowResult) {
     if result.bins.len() < other.bins.len() {
-        result.bins.resize(other.bins.len(), Counts::default());
+        result.bins.resize(other.bins.len(), BinCounts::default());
     }
     for (counts, more) in result.bins.iter_mut().zip(&other.bins) {
         counts.sent += more.sent;

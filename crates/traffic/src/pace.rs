@@ -1,8 +1,8 @@
 //! Precise waiting: an absolute sleep that ends early, and a short spin. The sleep ends as early as wake-ups are
-//! usually late, within the bounds of a [`SpinLaw`].
+//! usually late, within the bounds of a [`SpinParameters`].
 
 use netstage_host::clock::monotonic_ns;
-use netstage_host::wait::{Spin, SpinLaw};
+use netstage_host::wait::{Spin, SpinParameters};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
@@ -13,16 +13,16 @@ use std::os::fd::BorrowedFd;
 
 /// Follows the 99th percentile of lateness: one late wake-up lengthens the spin by as much as a hundred timely
 /// wake-ups shorten it. With many agents on a few cores, longer spins would delay the others by what they gain.
-const LAW: SpinLaw = SpinLaw {
+const LAW: SpinParameters = SpinParameters {
     step_up_ns: 4_000,
     step_down_ns: 40,
     margin_ns: (10_000, 80_000),
     share: 5,
-    most_saved_ns: 1_000_000,
+    max_saved_ns: 1_000_000,
 };
 /// Maximum sleep, after which a stop request is checked. A shorter one would load a machine with hundreds of idle
 /// agents.
-pub const LONGEST_SLEEP_NS: u64 = 200_000_000;
+pub const MAX_SLEEP_NS: u64 = 200_000_000;
 
 /// Waits for scheduled times, and learns the lateness of wake-ups.
 #[derive(Debug)]
@@ -33,10 +33,10 @@ impl Pacer {
     pub fn for_this_thread() -> Pacer {
         // On failure, the kernel may wake the thread 50 µs late, which the schedule shows.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
-        Pacer(Spin::new(LAW, LAW.margin_ns.1, LAW.most_saved_ns))
+        Pacer(Spin::new(LAW, LAW.margin_ns.1, LAW.max_saved_ns))
     }
 
-    /// Waits until the time, until `ready` is readable, or at most [`LONGEST_SLEEP_NS`]. Spins before the time if
+    /// Waits until the time, until `ready` is readable, or at most [`MAX_SLEEP_NS`]. Spins before the time if
     /// `exact`.
     pub fn wait(&mut self, until_ns: u64, exact: bool, ready: Option<BorrowedFd<'_>>) {
         let now = monotonic_ns();
@@ -44,7 +44,7 @@ impl Pacer {
         let margin = self.0.margin().filter(|_| exact);
         let wake = until_ns.saturating_sub(margin.unwrap_or(0));
         if wake > now {
-            let reachable = wake.min(now + LONGEST_SLEEP_NS);
+            let reachable = wake.min(now + MAX_SLEEP_NS);
             let interrupted = sleep(now, reachable, ready);
             if interrupted || reachable < wake {
                 return;
@@ -52,7 +52,7 @@ impl Pacer {
             self.0.learn(monotonic_ns().saturating_sub(wake));
         }
         if margin.is_some() {
-            self.0.until(until_ns, monotonic_ns());
+            self.0.spin_until(until_ns, monotonic_ns());
         }
     }
 }

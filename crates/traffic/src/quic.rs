@@ -5,15 +5,15 @@
 //! has a self-signed certificate, generated in preparation. The sender accepts any certificate, because the agents
 //! have agreed on the receiver, and the payload is not confidential.
 
-use super::Progress;
+use super::FlowProgress;
 use super::emissions::Emissions;
-use super::error::Problem;
-use super::frame::{Frame, LONGEST_DRAIN};
-use super::ledger::Ledger;
-use super::schedule::Punctuality;
+use super::error::FlowProblem;
+use super::frame::{MAX_DRAIN, RunTimes};
+use super::ledger::FlowLedger;
+use super::schedule::ScheduleStatistics;
 use super::udp;
 use netstage_agent_api::results::{FlowResult, TcpSample};
-use netstage_agent_api::task::{FlowTask, Side};
+use netstage_agent_api::task::{FlowSide, FlowTask};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_host::keyed::{Trust, Verifier};
@@ -42,24 +42,24 @@ static PAYLOAD: [u8; CHUNK] = [0; CHUNK];
 pub struct QuicFlow {
     name: String,
     socket: UdpSocket,
-    end: End,
+    end: QuicSide,
     start: Instant,
     stop: Instant,
     detail: bool,
     /// Only host from which a connection is accepted, or `None` for any.
     peer: Option<IpAddr>,
-    records: RefCell<Book>,
+    records: RefCell<QuicRecords>,
 }
 
-enum End {
+enum QuicSide {
     Sends { emissions: RefCell<Emissions>, destination: SocketAddr, config: ClientConfig },
     Receives { config: ServerConfig },
 }
 
 /// Counts and state of a flow for its result.
-struct Book {
-    ledger: Ledger,
-    punctuality: Punctuality,
+struct QuicRecords {
+    ledger: FlowLedger,
+    punctuality: ScheduleStatistics,
     samples: Vec<TcpSample>,
     connection: Option<Connection>,
     last_bytes: Option<Instant>,
@@ -72,15 +72,15 @@ impl QuicFlow {
         task: &FlowTask,
         seed: u64,
         duration: Duration,
-        ledger: Ledger,
-    ) -> Result<QuicFlow, Problem> {
+        ledger: FlowLedger,
+    ) -> Result<QuicFlow, FlowProblem> {
         let (address, end) = match task.side {
-            Side::Send => {
+            FlowSide::Send => {
                 let emissions = RefCell::new(Emissions::new(task, seed, duration)?);
                 let config = client().map_err(tls)?;
-                (task.source, End::Sends { emissions, destination: task.destination, config })
+                (task.source, QuicSide::Sends { emissions, destination: task.destination, config })
             }
-            Side::Receive => (task.destination, End::Receives { config: server().map_err(tls)? }),
+            FlowSide::Receive => (task.destination, QuicSide::Receives { config: server().map_err(tls)? }),
         };
         Ok(QuicFlow {
             name: task.name.clone(),
@@ -90,9 +90,9 @@ impl QuicFlow {
             stop: Instant(task.stop.0.min(duration.0)),
             detail: task.detail,
             peer: Some(task.source.ip()).filter(|ip| !ip.is_unspecified()),
-            records: RefCell::new(Book {
+            records: RefCell::new(QuicRecords {
                 ledger,
-                punctuality: Punctuality::new(),
+                punctuality: ScheduleStatistics::new(),
                 samples: Vec::new(),
                 connection: None,
                 last_bytes: None,
@@ -106,11 +106,11 @@ impl QuicFlow {
         let socket = self.socket.try_clone().map_err(|error| error.to_string())?;
         let open = |server| Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime));
         match &self.end {
-            End::Receives { config } => {
+            QuicSide::Receives { config } => {
                 let endpoint = open(Some(config.clone())).map_err(|error| error.to_string())?;
                 self.receive(&endpoint, epoch).await
             }
-            End::Sends { emissions, destination, config } => {
+            QuicSide::Sends { emissions, destination, config } => {
                 let mut endpoint = open(None).map_err(|error| error.to_string())?;
                 endpoint.set_default_client_config(config.clone());
                 until(epoch, self.start).await;
@@ -140,7 +140,7 @@ impl QuicFlow {
             until(epoch, due).await;
             if bytes != u64::MAX {
                 let mut records = self.records.borrow_mut();
-                records.punctuality.ask(due, bytes);
+                records.punctuality.record_due(due, bytes);
                 records.ledger.at(due).offered_bytes += bytes;
             }
             let mut left = bytes;
@@ -153,7 +153,7 @@ impl QuicFlow {
             if left == 0 {
                 let mut records = self.records.borrow_mut();
                 let now = epoch.now();
-                records.punctuality.send(due, now, bytes);
+                records.punctuality.record_sent(due, now, bytes);
                 records.ledger.at(now).sent += 1;
             }
         }
@@ -190,16 +190,16 @@ impl QuicFlow {
         Ok(())
     }
 
-    fn end_bin(&self, flow: usize, bin: usize) -> Progress {
+    fn end_bin(&self, flow: usize, bin: usize) -> FlowProgress {
         let mut records = self.records.borrow_mut();
-        let tcp = (self.detail && matches!(self.end, End::Sends { .. }))
+        let tcp = (self.detail && matches!(self.end, QuicSide::Sends { .. }))
             .then(|| records.connection.as_ref().map(sample).unwrap_or_default());
         records.samples.extend(tcp);
-        Progress { flow, bin, counts: *records.ledger.counts(bin), tcp, travel: None }
+        FlowProgress { flow, bin, counts: *records.ledger.counts(bin), tcp, travel: None }
     }
 
     fn finish(self, now: Instant) -> FlowResult {
-        let sends = matches!(self.end, End::Sends { .. });
+        let sends = matches!(self.end, QuicSide::Sends { .. });
         let mut records = self.records.into_inner();
         if records.connection.is_none() && now > self.start {
             let error = if sends { "no answer to the connection request" } else { "no connection received" };
@@ -223,8 +223,8 @@ impl QuicFlow {
 /// Runs all flows over QUIC. Returns the index and result of each flow.
 pub fn run(
     flows: Vec<(usize, QuicFlow)>,
-    frame: Frame<'_>,
-    progress: &mpsc::Sender<Progress>,
+    frame: RunTimes<'_>,
+    progress: &mpsc::Sender<FlowProgress>,
 ) -> io::Result<Vec<(usize, FlowResult)>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let flows: Vec<(usize, Rc<QuicFlow>)> =
@@ -257,12 +257,12 @@ pub fn run(
 }
 
 /// Reports the progress of each bin. Returns at the end of the run.
-async fn tick(flows: &[(usize, Rc<QuicFlow>)], frame: Frame<'_>, progress: &mpsc::Sender<Progress>) {
+async fn tick(flows: &[(usize, Rc<QuicFlow>)], frame: RunTimes<'_>, progress: &mpsc::Sender<FlowProgress>) {
     let end = Instant(frame.duration.0);
     let last = flows.iter().map(|(_, flow)| flow.stop).max().unwrap_or(end);
-    let mut bins = super::frame::Bins::new(frame.interval, frame.duration);
+    let mut bins = super::frame::BinClock::new(frame.interval, frame.duration);
     let mut bin = 0;
-    while !frame.stop.load(Ordering::Relaxed) && frame.epoch.now() < last.min(end) + LONGEST_DRAIN {
+    while !frame.stop.load(Ordering::Relaxed) && frame.epoch.now() < last.min(end) + MAX_DRAIN {
         let now = frame.epoch.now();
         while bins.next <= now {
             for (index, flow) in flows {
@@ -293,8 +293,8 @@ fn sample(connection: &Connection) -> TcpSample {
     }
 }
 
-fn tls(error: Box<dyn std::error::Error + Send + Sync>) -> Problem {
-    Problem::System { what: "configuring TLS", error: io::Error::other(error) }
+fn tls(error: Box<dyn std::error::Error + Send + Sync>) -> FlowProblem {
+    FlowProblem::System { what: "configuring TLS", error: io::Error::other(error) }
 }
 
 fn server() -> Result<ServerConfig, Box<dyn std::error::Error + Send + Sync>> {

@@ -1,6 +1,6 @@
 //! Statistics of a sender's schedule: packets as requested by the pattern, and as sent.
 
-use super::ledger::Times;
+use super::ledger::TimeHistogram;
 use netstage_agent_api::results::{Buckets, Schedule};
 use netstage_core::time::Instant;
 
@@ -11,20 +11,20 @@ const LATE_TOLERANCE_NS: u64 = 10_000_000;
 
 /// Statistics of a sender's packets.
 #[derive(Debug)]
-pub struct Punctuality {
-    requested: Tally,
-    sent: Tally,
+pub struct ScheduleStatistics {
+    requested: ScheduleTally,
+    sent: ScheduleTally,
     gaps_requested: u64,
     /// Gaps within 5 % of the requested gap.
     accurate_gaps: u64,
-    late: Times,
-    gaps: Times,
+    late: TimeHistogram,
+    gaps: TimeHistogram,
     previous: Option<(Instant, Instant)>,
 }
 
 /// Packets and bytes, and the times of the first and last packet.
 #[derive(Debug, Default)]
-struct Tally {
+struct ScheduleTally {
     packets: u64,
     bytes: u64,
     first: Option<Instant>,
@@ -32,27 +32,27 @@ struct Tally {
     last_bytes: u64,
 }
 
-impl Punctuality {
+impl ScheduleStatistics {
     /// Creates empty statistics.
-    pub fn new() -> Punctuality {
-        Punctuality {
-            requested: Tally::default(),
-            sent: Tally::default(),
+    pub fn new() -> ScheduleStatistics {
+        ScheduleStatistics {
+            requested: ScheduleTally::default(),
+            sent: ScheduleTally::default(),
             gaps_requested: 0,
             accurate_gaps: 0,
-            late: Times::new(),
-            gaps: Times::new(),
+            late: TimeHistogram::new(),
+            gaps: TimeHistogram::new(),
             previous: None,
         }
     }
 
     /// Records that the pattern requests a packet at `due`.
-    pub fn ask(&mut self, due: Instant, bytes: u64) {
+    pub fn record_due(&mut self, due: Instant, bytes: u64) {
         self.requested.add(due, bytes);
     }
 
     /// Records that the packet due at `due` was sent.
-    pub fn send(&mut self, due: Instant, at: Instant, bytes: u64) {
+    pub fn record_sent(&mut self, due: Instant, at: Instant, bytes: u64) {
         self.sent.add(at, bytes);
         self.late.record(at.since(due).0);
         if let Some((previous_due, previous_at)) = self.previous {
@@ -111,7 +111,7 @@ impl Punctuality {
     }
 }
 
-impl Tally {
+impl ScheduleTally {
     fn add(&mut self, at: Instant, bytes: u64) {
         self.packets += 1;
         self.bytes += bytes;
@@ -134,12 +134,12 @@ mod tests {
 
     #[test]
     fn one_late_packet_affects_two_gaps() {
-        let mut punctuality = Punctuality::new();
+        let mut punctuality = ScheduleStatistics::new();
         for k in 0..101_u64 {
             let due = Instant(k * 1_000_000);
             let late = if k == 50 { 70_000 } else { 10_000 };
-            punctuality.ask(due, 1000);
-            punctuality.send(due, Instant(due.0 + late), 1000);
+            punctuality.record_due(due, 1000);
+            punctuality.record_sent(due, Instant(due.0 + late), 1000);
         }
         let schedule = punctuality.schedule();
         assert_eq!((schedule.asked, schedule.sent), (101, 101));
@@ -152,11 +152,11 @@ mod tests {
 
     #[test]
     fn half_of_the_packets_give_half_of_the_rate() {
-        let mut punctuality = Punctuality::new();
+        let mut punctuality = ScheduleStatistics::new();
         for k in 0..1001_u64 {
-            punctuality.ask(Instant(k * 1000), 100);
+            punctuality.record_due(Instant(k * 1000), 100);
             if k % 2 == 0 {
-                punctuality.send(Instant(k * 500), Instant(k * 1000), 100);
+                punctuality.record_sent(Instant(k * 500), Instant(k * 1000), 100);
             }
         }
         assert!((punctuality.schedule().rate_error + 0.5).abs() < 1e-9);

@@ -1,6 +1,6 @@
 //! Travel times of a flow's packets: histograms of the flow, and a summary of each bin.
 
-use super::ledger::Times;
+use super::ledger::TimeHistogram;
 use netstage_agent_api::results::Travel;
 use netstage_core::time::Instant;
 
@@ -10,8 +10,8 @@ pub struct TravelTimes {
     /// End of the warm-up. Earlier packets count only in their bins.
     settled: Instant,
     keep_bins: bool,
-    travel: Times,
-    variation: Times,
+    travel: TimeHistogram,
+    variation: TimeHistogram,
     /// Number and travel time of the newest packet.
     previous: Option<(u64, u64)>,
     /// Smoothed jitter in nanoseconds (RFC 3550).
@@ -27,8 +27,8 @@ impl TravelTimes {
         TravelTimes {
             settled,
             keep_bins,
-            travel: Times::new(),
-            variation: Times::new(),
+            travel: TimeHistogram::new(),
+            variation: TimeHistogram::new(),
             previous: None,
             jitter: 0.0,
             bin: Travel::default(),
@@ -72,7 +72,7 @@ impl TravelTimes {
     }
 
     /// Returns the histograms of travel times and of their variation, and the bins.
-    pub fn finish(self) -> (Times, Times, Vec<Travel>) {
+    pub fn finish(self) -> (TimeHistogram, TimeHistogram, Vec<Travel>) {
         (self.travel, self.variation, self.bins)
     }
 }

@@ -1,9 +1,9 @@
 //! Models learned from captures of known traffic, and errors of malformed captures.
 
-use netstage_core::rng::Stream;
-use netstage_core::traffic::application::{Carriage, Quantiles, Shape};
+use netstage_core::rng::RandomStream;
+use netstage_core::traffic::application::{LearnedExchange, Quantiles, TransportKind};
 use netstage_scenario::learned::ModelFile;
-use netstage_traffic::learn::{LearnError, Lesson, learn};
+use netstage_traffic::learn::{LearnError, LearnedApplication, learn};
 use std::time::{Duration, SystemTime};
 
 /// Pcap file under construction, of raw IPv4 packets without payload bytes.
@@ -67,12 +67,12 @@ impl Pcap {
     }
 }
 
-fn lesson(pcap: &Pcap) -> Lesson {
+fn lesson(pcap: &Pcap) -> LearnedApplication {
     learn("test.pcap", &pcap.0[..], None).unwrap()
 }
 
 fn mean(table: &Quantiles) -> f64 {
-    let mut stream = Stream::new(1, "mean");
+    let mut stream = RandomStream::new(1, "mean");
     (0..20_000).map(|_| table.draw(&mut stream) as f64).sum::<f64>() / 20_000.0
 }
 
@@ -80,7 +80,7 @@ fn mean(table: &Quantiles) -> f64 {
 /// of 31 ms, a round trip of 10 ms, exponential think times.
 fn web(connections: u16) -> Pcap {
     let mut pcap = Pcap::new();
-    let mut stream = Stream::new(1, "web");
+    let mut stream = RandomStream::new(1, "web");
     let ms = 1_000_000;
     for k in 0..connections {
         let mut now = 1_700_000_000_000_000_000 + u64::from(k) * 10_000 * ms;
@@ -117,8 +117,8 @@ fn web(connections: u16) -> Pcap {
 fn requests_and_responses_are_recovered() {
     let lesson = lesson(&web(50));
     let model = &lesson.file.model;
-    assert_eq!((lesson.subject.as_str(), model.carriage), ("tcp port 80", Carriage::Stream));
-    let Shape::Exchanges(exchanges) = &model.shape else { panic!("{:?}", model.shape) };
+    assert_eq!((lesson.subject.as_str(), model.carriage), ("tcp port 80", TransportKind::Stream));
+    let LearnedExchange::Exchanges(exchanges) = &model.shape else { panic!("{:?}", model.shape) };
     assert!((mean(&exchanges.request) - 300.0).abs() < 15.0, "{}", mean(&exchanges.request));
     assert_eq!(exchanges.response.0, [20_000; 200]);
     assert_eq!(exchanges.turns.0, [4; 50]);
@@ -137,7 +137,7 @@ fn requests_and_responses_are_recovered() {
 #[test]
 fn packets_in_each_direction_keep_their_sizes_and_gaps() {
     let mut pcap = Pcap::new();
-    let mut stream = Stream::new(2, "call");
+    let mut stream = RandomStream::new(2, "call");
     let mut now = 0;
     for k in 0..3_000u64 {
         pcap.udp(k * 20_000_000, true, 172);
@@ -148,7 +148,9 @@ fn packets_in_each_direction_keep_their_sizes_and_gaps() {
     }
     assert!(now > 0);
     let lesson = lesson(&pcap);
-    let Shape::OneWay { up: Some(up), down: Some(down) } = &lesson.file.model.shape else { panic!() };
+    let LearnedExchange::OneWay { up: Some(up), down: Some(down) } = &lesson.file.model.shape else {
+        panic!()
+    };
     assert!((mean(&up.gap) - 20e6).abs() < 1.0 && (mean(&up.size) - 172.0).abs() < 1e-9);
     assert!((mean(&down.gap) - 40e6).abs() < 1.0 && (mean(&down.size) - 549.5).abs() < 15.0);
     assert_eq!((up.recorded.len(), down.recorded.len()), (3_000, 1_500));
@@ -165,7 +167,7 @@ fn short_udp_flows_are_requests_instead_of_streams() {
     let mut half = Pcap::new();
     half.0 = pcap.0[..24 + 20 * (16 + 28)].to_vec();
     let lesson = lesson(&half);
-    let Shape::Exchanges(exchanges) = &lesson.file.model.shape else { panic!() };
+    let LearnedExchange::Exchanges(exchanges) = &lesson.file.model.shape else { panic!() };
     assert_eq!((&exchanges.request.0[0], &exchanges.response.0[0]), (&45, &160));
 }
 
@@ -215,7 +217,7 @@ fn errors_give_the_reason() {
     let filter = "udp port 9".parse().unwrap();
     let error = learn("x", &web(1).0[..], Some(&filter)).unwrap_err();
     assert!(
-        matches!(&error, LearnError::NothingPasses(flows) if flows.starts_with("tcp port 80")),
+        matches!(&error, LearnError::NoMatchingFlow(flows) if flows.starts_with("tcp port 80")),
         "{error}"
     );
     for wrong in ["port", "port x", "host here", "sctp"] {

@@ -1,7 +1,7 @@
 //! Address resolution for IPv4 on Ethernet (RFC 826, RFC 5227).
 
 use crate::bytes::{put, u16_at};
-use crate::ethernet::{Mac, Short, ethertype};
+use crate::ethernet::{Mac, ShortEthernetBuffer, ethertype};
 use core::net::Ipv4Addr;
 
 /// Length of a message in bytes, without the frame's padding.
@@ -21,7 +21,7 @@ pub enum Operation {
 
 /// Reasons why bytes are not a valid ARP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum ArpError {
     /// Fewer than [`MESSAGE`] bytes.
     Short,
     /// Hardware type other than Ethernet, or protocol type other than IPv4.
@@ -34,7 +34,7 @@ pub enum Error {
 
 /// ARP message for IPv4 on Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct ArpMessage {
     /// Operation code.
     pub operation: Operation,
     /// Sender's MAC address.
@@ -47,30 +47,36 @@ pub struct Message {
     pub target: Ipv4Addr,
 }
 
-impl Message {
+impl ArpMessage {
     /// Parses a message.
-    pub fn read(bytes: &[u8]) -> Result<Message, Error> {
-        let bytes = bytes.first_chunk::<MESSAGE>().ok_or(Error::Short)?;
+    pub fn read(bytes: &[u8]) -> Result<ArpMessage, ArpError> {
+        let bytes = bytes.first_chunk::<MESSAGE>().ok_or(ArpError::Short)?;
         if u16_at(bytes, 0) != ETHERNET || u16_at(bytes, 2) != ethertype::IPV4 || bytes[4..6] != [6, 4] {
-            return Err(Error::OtherKind);
+            return Err(ArpError::OtherKind);
         }
         let operation = match u16_at(bytes, 6) {
             1 => Operation::Request,
             2 => Operation::Reply,
-            other => return Err(Error::Operation(other)),
+            other => return Err(ArpError::Operation(other)),
         };
         let mac = |at: usize| -> Mac { core::array::from_fn(|byte| bytes[at + byte]) };
         let address = |at: usize| Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
         let sender_mac = mac(8);
         if sender_mac[0] & 1 == 1 || sender_mac == [0; 6] {
-            return Err(Error::Sender);
+            return Err(ArpError::Sender);
         }
-        Ok(Message { operation, sender_mac, sender: address(14), target_mac: mac(18), target: address(24) })
+        Ok(ArpMessage {
+            operation,
+            sender_mac,
+            sender: address(14),
+            target_mac: mac(18),
+            target: address(24),
+        })
     }
 
     /// Writes the message and returns its length.
-    pub fn write(&self, bytes: &mut [u8]) -> Result<usize, Short> {
-        let bytes = bytes.get_mut(..MESSAGE).ok_or(Short)?;
+    pub fn write(&self, bytes: &mut [u8]) -> Result<usize, ShortEthernetBuffer> {
+        let bytes = bytes.get_mut(..MESSAGE).ok_or(ShortEthernetBuffer)?;
         put(bytes, 0, &ETHERNET.to_be_bytes());
         put(bytes, 2, &ethertype::IPV4.to_be_bytes());
         put(bytes, 4, &[6, 4]);
@@ -97,18 +103,18 @@ mod tests {
 
     #[test]
     fn a_request_is_read_and_written() {
-        let message = Message {
+        let message = ArpMessage {
             operation: Operation::Request,
             sender_mac: [2, 0, 0, 0, 0, 3],
             sender: [10, 0, 0, 1].into(),
             target_mac: [0; 6],
             target: [10, 0, 0, 254].into(),
         };
-        assert_eq!(Message::read(&REQUEST), Ok(message));
+        assert_eq!(ArpMessage::read(&REQUEST), Ok(message));
         let mut bytes = [0xee; MESSAGE];
         assert_eq!(message.write(&mut bytes), Ok(MESSAGE));
         assert_eq!(bytes, REQUEST);
-        assert_eq!(message.write(&mut bytes[1..]), Err(Short));
+        assert_eq!(message.write(&mut bytes[1..]), Err(ShortEthernetBuffer));
     }
 
     #[test]
@@ -116,19 +122,19 @@ mod tests {
         let with = |at: usize, byte: u8| {
             let mut bytes = REQUEST;
             bytes[at] = byte;
-            Message::read(&bytes).unwrap_err()
+            ArpMessage::read(&bytes).unwrap_err()
         };
-        assert_eq!(Message::read(&REQUEST[..27]), Err(Error::Short));
+        assert_eq!(ArpMessage::read(&REQUEST[..27]), Err(ArpError::Short));
         for at in [1, 2, 4, 5] {
-            assert_eq!(with(at, 9), Error::OtherKind);
+            assert_eq!(with(at, 9), ArpError::OtherKind);
         }
-        assert_eq!((with(7, 3), with(8, 1)), (Error::Operation(3), Error::Sender));
+        assert_eq!((with(7, 3), with(8, 1)), (ArpError::Operation(3), ArpError::Sender));
     }
 
     proptest! {
         #[test]
         fn accepted_bytes_are_written_back_unchanged(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            if let Ok(message) = Message::read(&bytes) {
+            if let Ok(message) = ArpMessage::read(&bytes) {
                 let mut written = [0; MESSAGE];
                 message.write(&mut written).unwrap();
                 prop_assert_eq!(&written[..], &bytes[..MESSAGE]);

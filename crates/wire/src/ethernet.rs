@@ -39,7 +39,7 @@ const fn is_tag(kind: u16) -> bool {
 
 /// Reasons why bytes are not a valid Ethernet frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum EthernetError {
     /// Bytes end within the header or a tag.
     Short,
     /// More than [`MAX_TAGS`] VLAN tags.
@@ -48,7 +48,7 @@ pub enum Error {
 
 /// Error for a buffer shorter than the bytes to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short;
+pub struct ShortEthernetBuffer;
 
 /// VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,18 +88,18 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Parses the header and the tags.
     #[inline]
-    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
+    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, EthernetError> {
         let mut payload = HEADER;
         while payload <= HEADER + MAX_TAGS * TAG {
             if bytes.len() < payload {
-                return Err(Error::Short);
+                return Err(EthernetError::Short);
             }
             if !is_tag(u16_at(bytes, payload - 2)) {
                 return Ok(View { bytes, payload });
             }
             payload += TAG;
         }
-        Err(Error::TooManyTags)
+        Err(EthernetError::TooManyTags)
     }
 
     /// Returns the destination MAC address.
@@ -158,9 +158,9 @@ impl Header<'_> {
     }
 
     /// Writes the header and returns its length, which is the offset of the payload.
-    pub fn write(&self, bytes: &mut [u8]) -> Result<usize, Short> {
+    pub fn write(&self, bytes: &mut [u8]) -> Result<usize, ShortEthernetBuffer> {
         let length = self.length();
-        let bytes = bytes.get_mut(..length).ok_or(Short)?;
+        let bytes = bytes.get_mut(..length).ok_or(ShortEthernetBuffer)?;
         put(bytes, 0, &self.destination);
         put(bytes, 6, &self.source);
         for (tag, at) in self.tags.iter().zip((HEADER - 2..).step_by(TAG)) {
@@ -200,9 +200,9 @@ mod tests {
             (ethertype::MPLS, 22, &[0xee; 2][..])
         );
         assert!(view.tags().eq(TAGS));
-        assert_eq!(header.write(&mut bytes[..21]), Err(Short));
+        assert_eq!(header.write(&mut bytes[..21]), Err(ShortEthernetBuffer));
         for length in 0..22 {
-            assert_eq!(View::new(&bytes[..length]), Err(Error::Short));
+            assert_eq!(View::new(&bytes[..length]), Err(EthernetError::Short));
         }
         assert_eq!(View::new(&bytes[..22]).unwrap().payload(), []);
     }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn excessive_tags_are_rejected() {
         let bytes = [0x81, 0x00].repeat(40);
-        assert_eq!(View::new(&bytes), Err(Error::TooManyTags));
+        assert_eq!(View::new(&bytes), Err(EthernetError::TooManyTags));
     }
 
     proptest! {

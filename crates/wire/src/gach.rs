@@ -17,7 +17,7 @@ pub mod channel {
 
 /// Reasons why bytes are not a channel header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum AchError {
     /// Bytes end within the header.
     Short,
     /// First nibble other than 1: an IP packet (RFC 4928) or a pseudowire control word.
@@ -29,14 +29,14 @@ pub enum Error {
 /// Parses the header and returns the channel type, one of [`channel`]. The reserved byte is ignored, as
 /// required by RFC 4385 section 5.
 #[inline]
-pub const fn read(bytes: &[u8]) -> Result<u16, Error> {
+pub const fn read(bytes: &[u8]) -> Result<u16, AchError> {
     let Some(&[first, _, high, low]) = bytes.first_chunk() else {
-        return Err(Error::Short);
+        return Err(AchError::Short);
     };
     match (first >> 4, first & 0xf) {
         (1, 0) => Ok(u16::from_be_bytes([high, low])),
-        (1, version) => Err(Error::Version(version)),
-        (nibble, _) => Err(Error::NotAChannel(nibble)),
+        (1, version) => Err(AchError::Version(version)),
+        (nibble, _) => Err(AchError::NotAChannel(nibble)),
     }
 }
 
@@ -55,9 +55,9 @@ mod tests {
     fn fields_are_at_the_offsets_of_the_rfc() {
         assert_eq!(header(channel::DIRECT_LOSS_DELAY), [0x10, 0, 0, 0x0d]);
         assert_eq!(read(&[0x10, 0xff, 0x12, 0x34, 9]), Ok(0x1234));
-        assert_eq!(read(&[0x10, 0, 0]), Err(Error::Short));
-        assert_eq!(read(&[0x11, 0, 0, 0]), Err(Error::Version(1)));
-        assert_eq!(read(&[0x45, 0, 0, 0]), Err(Error::NotAChannel(4)));
+        assert_eq!(read(&[0x10, 0, 0]), Err(AchError::Short));
+        assert_eq!(read(&[0x11, 0, 0, 0]), Err(AchError::Version(1)));
+        assert_eq!(read(&[0x45, 0, 0, 0]), Err(AchError::NotAChannel(4)));
         for channel in [0, 1, 0x7fff, 0xffff] {
             assert_eq!(read(&header(channel)), Ok(channel));
         }

@@ -15,33 +15,33 @@ pub const MAX_DEPTH: usize = 16;
 
 /// MPLS label, 20 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Label(u32);
+pub struct LabelValue(u32);
 
-impl Label {
+impl LabelValue {
     /// Highest label.
-    pub const MAX: Label = Label(0xf_ffff);
+    pub const MAX: LabelValue = LabelValue(0xf_ffff);
     /// Lowest label outside the special-purpose range.
-    pub const FIRST_UNRESERVED: Label = Label(16);
+    pub const FIRST_UNRESERVED: LabelValue = LabelValue(16);
 
     /// IPv4 explicit null: the payload is IPv4 (RFC 3032; not only at the bottom since RFC 4182).
-    pub const IPV4_EXPLICIT_NULL: Label = Label(0);
+    pub const IPV4_EXPLICIT_NULL: LabelValue = LabelValue(0);
     /// Router alert: every router on the path examines the packet (RFC 3032).
-    pub const ROUTER_ALERT: Label = Label(1);
+    pub const ROUTER_ALERT: LabelValue = LabelValue(1);
     /// IPv6 explicit null: the payload is IPv6 (RFC 3032; not only at the bottom since RFC 4182).
-    pub const IPV6_EXPLICIT_NULL: Label = Label(2);
+    pub const IPV6_EXPLICIT_NULL: LabelValue = LabelValue(2);
     /// Implicit null: request to the neighbor to pop the label; never in a packet (RFC 3032).
-    pub const IMPLICIT_NULL: Label = Label(3);
+    pub const IMPLICIT_NULL: LabelValue = LabelValue(3);
     /// Entropy label indicator: the next label is an entropy label (RFC 6790).
-    pub const ENTROPY_INDICATOR: Label = Label(7);
+    pub const ENTROPY_INDICATOR: LabelValue = LabelValue(7);
     /// Generic associated channel label (GAL): a channel header follows (RFC 5586).
-    pub const GENERIC_CHANNEL: Label = Label(13);
+    pub const GENERIC_CHANNEL: LabelValue = LabelValue(13);
     /// Operation and maintenance alert (RFC 3429).
-    pub const OAM_ALERT: Label = Label(14);
+    pub const OAM_ALERT: LabelValue = LabelValue(14);
 
     /// Returns the label with this number, or `None` above 20 bits.
     #[inline]
-    pub const fn new(number: u32) -> Option<Label> {
-        if number <= Label::MAX.0 { Some(Label(number)) } else { None }
+    pub const fn new(number: u32) -> Option<LabelValue> {
+        if number <= LabelValue::MAX.0 { Some(LabelValue(number)) } else { None }
     }
 
     /// Returns the label's number.
@@ -53,15 +53,15 @@ impl Label {
     /// Returns `true` for special-purpose labels, below 16 (RFC 7274).
     #[inline]
     pub const fn is_reserved(self) -> bool {
-        self.0 < Label::FIRST_UNRESERVED.0
+        self.0 < LabelValue::FIRST_UNRESERVED.0
     }
 }
 
 /// MPLS label stack entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LabelStackEntry {
     /// Label.
-    pub label: Label,
+    pub label: LabelValue,
     /// Traffic class, 3 bits.
     pub traffic_class: u8,
     /// Bottom-of-stack flag.
@@ -70,13 +70,13 @@ pub struct Entry {
     pub ttl: u8,
 }
 
-impl Entry {
+impl LabelStackEntry {
     /// Decodes an entry; every value is valid.
     #[inline]
-    pub const fn from_bytes(bytes: [u8; ENTRY]) -> Entry {
+    pub const fn from_bytes(bytes: [u8; ENTRY]) -> LabelStackEntry {
         let bits = u32::from_be_bytes(bytes);
-        Entry {
-            label: Label(bits >> 12),
+        LabelStackEntry {
+            label: LabelValue(bits >> 12),
             traffic_class: (bits >> 9 & 7) as u8,
             bottom: bits & 0x100 != 0,
             ttl: bits as u8,
@@ -93,25 +93,25 @@ impl Entry {
     /// Decodes the entry at the start of `bytes`, or returns `None` for fewer than four bytes. Label
     /// swapping reads no other entry.
     #[inline]
-    pub fn read(bytes: &[u8]) -> Option<Entry> {
-        bytes.first_chunk().map(|bytes| Entry::from_bytes(*bytes))
+    pub fn read(bytes: &[u8]) -> Option<LabelStackEntry> {
+        bytes.first_chunk().map(|bytes| LabelStackEntry::from_bytes(*bytes))
     }
 
     /// Writes the entry to the start of `bytes`.
     #[inline]
-    pub fn write(self, bytes: &mut [u8]) -> Result<(), Short> {
-        *bytes.first_chunk_mut().ok_or(Short)? = self.to_bytes();
+    pub fn write(self, bytes: &mut [u8]) -> Result<(), ShortLabelBuffer> {
+        *bytes.first_chunk_mut().ok_or(ShortLabelBuffer)? = self.to_bytes();
         Ok(())
     }
 }
 
 /// Error for a buffer shorter than the entries to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short;
+pub struct ShortLabelBuffer;
 
 /// Reasons why bytes are not a valid label stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum LabelStackError {
     /// No entry with the bottom-of-stack flag.
     NoBottom,
     /// More than [`MAX_DEPTH`] entries.
@@ -119,7 +119,7 @@ pub enum Error {
     /// Special-purpose label at a position where it is not allowed, or without a defined meaning.
     Reserved {
         /// The label.
-        label: Label,
+        label: LabelValue,
         /// Number of entries above it.
         depth: usize,
     },
@@ -135,29 +135,29 @@ pub struct Stack<'a> {
 impl<'a> Stack<'a> {
     /// Parses the stack at the start of `bytes`.
     #[inline]
-    pub fn new(bytes: &'a [u8]) -> Result<Stack<'a>, Error> {
+    pub fn new(bytes: &'a [u8]) -> Result<Stack<'a>, LabelStackError> {
         let (entries, _) = bytes.as_chunks::<ENTRY>();
         let mut above = None;
         for (depth, entry) in entries.iter().enumerate() {
             if depth == MAX_DEPTH {
-                return Err(Error::TooDeep);
+                return Err(LabelStackError::TooDeep);
             }
-            let entry = Entry::from_bytes(*entry);
+            let entry = LabelStackEntry::from_bytes(*entry);
             if !is_allowed(entry, above) {
-                return Err(Error::Reserved { label: entry.label, depth });
+                return Err(LabelStackError::Reserved { label: entry.label, depth });
             }
             if entry.bottom {
                 return Ok(Stack { entries: &entries[..=depth] });
             }
             above = Some(entry.label);
         }
-        Err(Error::NoBottom)
+        Err(LabelStackError::NoBottom)
     }
 
     /// Iterates over the entries from the top.
     #[inline]
-    pub fn entries(&self) -> impl DoubleEndedIterator<Item = Entry> + ExactSizeIterator + 'a {
-        self.entries.iter().map(|entry| Entry::from_bytes(*entry))
+    pub fn entries(&self) -> impl DoubleEndedIterator<Item = LabelStackEntry> + ExactSizeIterator + 'a {
+        self.entries.iter().map(|entry| LabelStackEntry::from_bytes(*entry))
     }
 
     /// Returns the number of entries, at least one.
@@ -174,22 +174,22 @@ impl<'a> Stack<'a> {
     /// Returns `true` if a generic associated channel header follows instead of a customer's packet.
     #[inline]
     pub fn carries_generic_channel(&self) -> bool {
-        self.entries().next_back().is_some_and(|entry| entry.label == Label::GENERIC_CHANNEL)
+        self.entries().next_back().is_some_and(|entry| entry.label == LabelValue::GENERIC_CHANNEL)
     }
 }
 
-fn is_allowed(entry: Entry, above: Option<Label>) -> bool {
-    if above == Some(Label::ENTROPY_INDICATOR) {
+fn is_allowed(entry: LabelStackEntry, above: Option<LabelValue>) -> bool {
+    if above == Some(LabelValue::ENTROPY_INDICATOR) {
         // RFC 6790 section 3: an entropy label is not a special-purpose label.
         return !entry.label.is_reserved();
     }
     match entry.label {
         label if !label.is_reserved() => true,
-        Label::IPV4_EXPLICIT_NULL | Label::IPV6_EXPLICIT_NULL | Label::OAM_ALERT => true,
+        LabelValue::IPV4_EXPLICIT_NULL | LabelValue::IPV6_EXPLICIT_NULL | LabelValue::OAM_ALERT => true,
         // These labels require another label below them.
-        Label::ROUTER_ALERT | Label::ENTROPY_INDICATOR => !entry.bottom,
+        LabelValue::ROUTER_ALERT | LabelValue::ENTROPY_INDICATOR => !entry.bottom,
         // RFC 5586 section 4.2. RFC 6423 allows flow labels below the GAL only for pseudowires.
-        Label::GENERIC_CHANNEL => entry.bottom,
+        LabelValue::GENERIC_CHANNEL => entry.bottom,
         _ => false,
     }
 }
@@ -197,11 +197,11 @@ fn is_allowed(entry: Entry, above: Option<Label>) -> bool {
 /// Writes a stack from the top and returns its length, which is the offset of the payload. Only the last
 /// entry gets the bottom-of-stack flag.
 #[inline]
-pub fn write_stack(entries: &[Entry], bytes: &mut [u8]) -> Result<usize, Short> {
+pub fn write_stack(entries: &[LabelStackEntry], bytes: &mut [u8]) -> Result<usize, ShortLabelBuffer> {
     let length = entries.len() * ENTRY;
-    let (chunks, _) = bytes.get_mut(..length).ok_or(Short)?.as_chunks_mut::<ENTRY>();
+    let (chunks, _) = bytes.get_mut(..length).ok_or(ShortLabelBuffer)?.as_chunks_mut::<ENTRY>();
     for (number, (chunk, entry)) in chunks.iter_mut().zip(entries).enumerate() {
-        *chunk = Entry { bottom: number + 1 == entries.len(), ..*entry }.to_bytes();
+        *chunk = LabelStackEntry { bottom: number + 1 == entries.len(), ..*entry }.to_bytes();
     }
     Ok(length)
 }
@@ -212,13 +212,13 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    fn entry(label: Label, bottom: bool) -> Entry {
-        Entry { label, traffic_class: 0, bottom, ttl: 64 }
+    fn entry(label: LabelValue, bottom: bool) -> LabelStackEntry {
+        LabelStackEntry { label, traffic_class: 0, bottom, ttl: 64 }
     }
 
     fn stack(labels: &[u32]) -> Vec<u8> {
-        let entries: Vec<Entry> =
-            labels.iter().map(|&label| entry(Label::new(label).unwrap(), false)).collect();
+        let entries: Vec<LabelStackEntry> =
+            labels.iter().map(|&label| entry(LabelValue::new(label).unwrap(), false)).collect();
         let mut bytes = std::vec![0; entries.len() * ENTRY];
         write_stack(&entries, &mut bytes).unwrap();
         bytes
@@ -226,11 +226,16 @@ mod tests {
 
     #[test]
     fn fields_are_at_the_offsets_of_the_rfc() {
-        let entry = Entry { label: Label::new(0x12345).unwrap(), traffic_class: 5, bottom: true, ttl: 0xfe };
+        let entry = LabelStackEntry {
+            label: LabelValue::new(0x12345).unwrap(),
+            traffic_class: 5,
+            bottom: true,
+            ttl: 0xfe,
+        };
         assert_eq!(entry.to_bytes(), [0x12, 0x34, 0x5b, 0xfe]);
-        assert_eq!(Entry::from_bytes([0x12, 0x34, 0x5b, 0xfe]), entry);
-        assert_eq!(Entry::from_bytes([0xff, 0xff, 0xf4, 0]).label, Label::MAX);
-        assert_eq!((Label::new(1 << 20), Entry::read(&[0; 3])), (None, None));
+        assert_eq!(LabelStackEntry::from_bytes([0x12, 0x34, 0x5b, 0xfe]), entry);
+        assert_eq!(LabelStackEntry::from_bytes([0xff, 0xff, 0xf4, 0]).label, LabelValue::MAX);
+        assert_eq!((LabelValue::new(1 << 20), LabelStackEntry::read(&[0; 3])), (None, None));
     }
 
     #[test]
@@ -243,16 +248,16 @@ mod tests {
         assert!(found.entries().map(|entry| entry.bottom).eq([false, false, true]));
         assert!(!found.carries_generic_channel());
         for length in 0..12 {
-            assert_eq!(Stack::new(&bytes[..length]), Err(Error::NoBottom));
+            assert_eq!(Stack::new(&bytes[..length]), Err(LabelStackError::NoBottom));
         }
-        assert_eq!(write_stack(&[entry(Label::MAX, true); 2], &mut [0; 7]), Err(Short));
-        assert_eq!(entry(Label::MAX, true).write(&mut [0; 3]), Err(Short));
+        assert_eq!(write_stack(&[entry(LabelValue::MAX, true); 2], &mut [0; 7]), Err(ShortLabelBuffer));
+        assert_eq!(entry(LabelValue::MAX, true).write(&mut [0; 3]), Err(ShortLabelBuffer));
     }
 
     #[test]
     fn depth_is_limited() {
         assert_eq!(Stack::new(&stack(&[16; MAX_DEPTH])).unwrap().depth(), MAX_DEPTH);
-        assert_eq!(Stack::new(&stack(&[16; MAX_DEPTH + 1])), Err(Error::TooDeep));
+        assert_eq!(Stack::new(&stack(&[16; MAX_DEPTH + 1])), Err(LabelStackError::TooDeep));
     }
 
     #[test]
@@ -275,15 +280,19 @@ mod tests {
             (&[100, 7, 0], 2),
         ];
         for (labels, depth) in rejected {
-            let label = Label::new(labels[depth]).unwrap();
-            assert_eq!(Stack::new(&stack(labels)), Err(Error::Reserved { label, depth }), "{labels:?}");
+            let label = LabelValue::new(labels[depth]).unwrap();
+            assert_eq!(
+                Stack::new(&stack(labels)),
+                Err(LabelStackError::Reserved { label, depth }),
+                "{labels:?}"
+            );
         }
     }
 
     proptest! {
         #[test]
         fn entries_round_trip(bytes: [u8; ENTRY]) {
-            prop_assert_eq!(Entry::from_bytes(bytes).to_bytes(), bytes);
+            prop_assert_eq!(LabelStackEntry::from_bytes(bytes).to_bytes(), bytes);
         }
 
         #[test]

@@ -22,7 +22,7 @@ pub const fn source_port(flow_hash: u32) -> u16 {
 
 /// Outer headers of a tunnel packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outer {
+pub struct TunnelHeader {
     /// Source address: the local tunnel endpoint.
     pub source: IpAddr,
     /// Destination address: the remote tunnel endpoint, of the same IP version.
@@ -43,14 +43,14 @@ pub struct Outer {
 
 /// Reasons why the headers cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwritable {
+pub enum TunnelHeaderError {
     /// Source and destination of different IP versions.
     MixedVersions,
     /// Buffer shorter than the headers, or longer than a packet can be.
     DoesNotFit,
 }
 
-impl Outer {
+impl TunnelHeader {
     /// Returns the length of the headers, which is the offset of the label stack, bytes.
     #[inline]
     pub const fn length(&self) -> usize {
@@ -63,9 +63,9 @@ impl Outer {
     /// Writes the headers of a packet that fills the buffer. Label stack and payload must already be in
     /// place at [`TunnelHeader::length`]. Over IPv4 the packet gets the Don't Fragment bit.
     #[inline]
-    pub fn write(&self, packet: &mut [u8]) -> Result<(), Unwritable> {
+    pub fn write(&self, packet: &mut [u8]) -> Result<(), TunnelHeaderError> {
         let header = self.length() - udp::HEADER;
-        let length = packet.len().checked_sub(header).ok_or(Unwritable::DoesNotFit)?;
+        let length = packet.len().checked_sub(header).ok_or(TunnelHeaderError::DoesNotFit)?;
         match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => v4::Header {
                 dscp: self.dscp,
@@ -89,13 +89,14 @@ impl Outer {
                 destination,
             }
             .write(packet, length),
-            _ => return Err(Unwritable::MixedVersions),
+            _ => return Err(TunnelHeaderError::MixedVersions),
         }
-        .map_err(|_| Unwritable::DoesNotFit)?;
+        .map_err(|_| TunnelHeaderError::DoesNotFit)?;
         let sum = self
             .has_checksum
             .then(|| pseudo_header(self.source, self.destination, protocol::UDP, length as u32));
-        udp::write(&mut packet[header..], self.source_port, PORT, sum).map_err(|_| Unwritable::DoesNotFit)
+        udp::write(&mut packet[header..], self.source_port, PORT, sum)
+            .map_err(|_| TunnelHeaderError::DoesNotFit)
     }
 }
 
@@ -122,9 +123,9 @@ pub struct View<'a> {
 
 /// Reasons why bytes are not a valid tunnel packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum MplsInUdpError {
     /// Malformed IP header.
-    Ip(ip::Error),
+    Ip(ip::IpError),
     /// Invalid IPv4 header checksum.
     HeaderChecksum,
     /// Fragment; tunnel packets must not be fragmented.
@@ -132,7 +133,7 @@ pub enum Error {
     /// Protocol other than UDP, or a different destination port.
     Other,
     /// Malformed UDP header.
-    Udp(udp::Error),
+    Udp(udp::UdpError),
     /// Invalid UDP checksum, or zero over IPv6 where that is rejected.
     Checksum,
 }
@@ -141,28 +142,28 @@ impl<'a> View<'a> {
     /// Parses and checks a packet. Pass [`ZeroChecksum::Accepted`] for `zero_over_ipv6` only if the operator
     /// enabled it and both addresses are compared with those of a tunnel (RFC 7510 section 3.1 d, RFC 6936).
     #[inline]
-    pub fn new(packet: &'a [u8], zero_over_ipv6: ZeroChecksum) -> Result<View<'a>, Error> {
-        let ip = ip::View::new(packet).map_err(Error::Ip)?;
+    pub fn new(packet: &'a [u8], zero_over_ipv6: ZeroChecksum) -> Result<View<'a>, MplsInUdpError> {
+        let ip = ip::View::new(packet).map_err(MplsInUdpError::Ip)?;
         let zero = match ip {
-            ip::View::V4(view) if !view.checksum_is_right() => return Err(Error::HeaderChecksum),
-            ip::View::V4(_) => ZeroChecksum::Taken,
+            ip::View::V4(view) if !view.is_checksum_valid() => return Err(MplsInUdpError::HeaderChecksum),
+            ip::View::V4(_) => ZeroChecksum::Accepted,
             ip::View::V6(_) => zero_over_ipv6,
         };
-        let transport = ip.transport().map_err(Error::Ip)?;
+        let transport = ip.transport().map_err(MplsInUdpError::Ip)?;
         if transport.protocol != protocol::UDP {
-            return Err(Error::Other);
+            return Err(MplsInUdpError::Other);
         }
         if transport.fragment != Fragment::Whole {
-            return Err(Error::Fragment);
+            return Err(MplsInUdpError::Fragment);
         }
-        let datagram = udp::View::new(transport.payload).map_err(Error::Udp)?;
+        let datagram = udp::View::new(transport.payload).map_err(MplsInUdpError::Udp)?;
         if datagram.destination() != PORT {
-            return Err(Error::Other);
+            return Err(MplsInUdpError::Other);
         }
         let (source, destination) = (ip.source(), ip.destination());
         let sum: Sum = pseudo_header(source, destination, protocol::UDP, datagram.length().into());
-        if !datagram.checksum_is_right(sum, zero) {
-            return Err(Error::Checksum);
+        if !datagram.is_checksum_valid(sum, zero) {
+            return Err(MplsInUdpError::Checksum);
         }
         Ok(View {
             source,
@@ -183,12 +184,12 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn outer(is_v6: bool, has_checksum: bool) -> Outer {
+    fn outer(is_v6: bool, has_checksum: bool) -> TunnelHeader {
         let address = |last| match is_v6 {
             false => IpAddr::from([192, 0, 2, last]),
             true => IpAddr::from([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]),
         };
-        Outer {
+        TunnelHeader {
             source: address(1),
             destination: address(2),
             source_port: source_port(0x1234_5678),
@@ -227,14 +228,14 @@ mod tests {
                 has_checksum,
                 payload: &label,
             };
-            assert_eq!(View::new(&packet, ZeroChecksum::Taken), Ok(expected));
+            assert_eq!(View::new(&packet, ZeroChecksum::Accepted), Ok(expected));
             let is_rejected = is_v6 && !has_checksum;
-            let strict = View::new(&packet, ZeroChecksum::Refused);
-            assert_eq!(strict, if is_rejected { Err(Error::Checksum) } else { Ok(expected) });
+            let strict = View::new(&packet, ZeroChecksum::Rejected);
+            assert_eq!(strict, if is_rejected { Err(MplsInUdpError::Checksum) } else { Ok(expected) });
             // A damaged label is detected only with a checksum.
             let mut damaged = packet.clone();
             *damaged.last_mut().unwrap() ^= 1;
-            assert_eq!(View::new(&damaged, ZeroChecksum::Taken).is_err(), has_checksum);
+            assert_eq!(View::new(&damaged, ZeroChecksum::Accepted).is_err(), has_checksum);
         }
     }
 
@@ -249,26 +250,26 @@ mod tests {
             packet[10..12].fill(0);
             let sum = crate::checksum::checksum(&packet[..20]);
             packet[10..12].copy_from_slice(&sum.to_be_bytes());
-            View::new(&packet, ZeroChecksum::Refused).map(|view| view.ttl)
+            View::new(&packet, ZeroChecksum::Rejected).map(|view| view.ttl)
         };
         assert_eq!(found(|_| {}), Ok(63));
-        assert_eq!(found(|packet| packet[23] ^= 1), Err(Error::Other));
-        assert_eq!(found(|packet| packet[9] = 6), Err(Error::Other));
-        assert_eq!(found(|packet| packet[6] = 0x20), Err(Error::Fragment));
-        assert_eq!(found(|packet| packet[7] = 1), Err(Error::Fragment));
+        assert_eq!(found(|packet| packet[23] ^= 1), Err(MplsInUdpError::Other));
+        assert_eq!(found(|packet| packet[9] = 6), Err(MplsInUdpError::Other));
+        assert_eq!(found(|packet| packet[6] = 0x20), Err(MplsInUdpError::Fragment));
+        assert_eq!(found(|packet| packet[7] = 1), Err(MplsInUdpError::Fragment));
         assert_eq!(
             found(|packet| packet[25] = 7),
-            Err(Error::Udp(udp::Error::Length { claimed: 7, present: 12 }))
+            Err(MplsInUdpError::Udp(udp::UdpError::Length { claimed: 7, present: 12 }))
         );
-        assert_eq!(found(|packet| packet[15] ^= 1), Err(Error::Checksum));
+        assert_eq!(found(|packet| packet[15] ^= 1), Err(MplsInUdpError::Checksum));
         let mut wrong = packet;
         wrong[8] ^= 1;
-        assert_eq!(View::new(&wrong, ZeroChecksum::Taken), Err(Error::HeaderChecksum));
-        assert_eq!(View::new(&[], ZeroChecksum::Taken), Err(Error::Ip(ip::Error::Short)));
-        assert_eq!(outer.write(&mut [0; 27]), Err(Unwritable::DoesNotFit));
-        assert_eq!(outer.write(&mut [0; 65_536]), Err(Unwritable::DoesNotFit));
-        let mixed = Outer { destination: IpAddr::from([0; 16]), ..outer };
-        assert_eq!(mixed.write(&mut packet), Err(Unwritable::MixedVersions));
+        assert_eq!(View::new(&wrong, ZeroChecksum::Accepted), Err(MplsInUdpError::HeaderChecksum));
+        assert_eq!(View::new(&[], ZeroChecksum::Accepted), Err(MplsInUdpError::Ip(ip::IpError::Short)));
+        assert_eq!(outer.write(&mut [0; 27]), Err(TunnelHeaderError::DoesNotFit));
+        assert_eq!(outer.write(&mut [0; 65_536]), Err(TunnelHeaderError::DoesNotFit));
+        let mixed = TunnelHeader { destination: IpAddr::from([0; 16]), ..outer };
+        assert_eq!(mixed.write(&mut packet), Err(TunnelHeaderError::MixedVersions));
     }
 
     proptest! {
@@ -276,10 +277,10 @@ mod tests {
         fn packets_round_trip(
             is_v6: bool, has_checksum: bool, hash: u32, payload in prop::collection::vec(any::<u8>(), 0..100),
         ) {
-            let outer = Outer { source_port: source_port(hash), ..outer(is_v6, has_checksum) };
+            let outer = TunnelHeader { source_port: source_port(hash), ..outer(is_v6, has_checksum) };
             let mut packet = [&std::vec![0; outer.length()][..], &payload].concat();
             outer.write(&mut packet).unwrap();
-            let view = View::new(&packet, ZeroChecksum::Taken).unwrap();
+            let view = View::new(&packet, ZeroChecksum::Accepted).unwrap();
             prop_assert_eq!(view.payload, &payload[..]);
             prop_assert_eq!((view.source_port, view.has_checksum), (outer.source_port, has_checksum));
         }
@@ -292,7 +293,7 @@ mod tests {
             let at = at.index(packet.len());
             packet[at] = byte;
             let cut = cut.index(packet.len() + 1);
-            if let Ok(view) = View::new(&packet[..cut], ZeroChecksum::Taken) {
+            if let Ok(view) = View::new(&packet[..cut], ZeroChecksum::Accepted) {
                 prop_assert!(view.payload.len() <= 12);
             }
         }

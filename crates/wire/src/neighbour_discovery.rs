@@ -24,7 +24,7 @@ const OVERRIDE: u8 = 0x20;
 
 /// Neighbor Discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum NeighborDiscoveryMessage {
     /// Query for the MAC address that belongs to an IPv6 address.
     Solicitation {
         /// Queried address.
@@ -47,9 +47,9 @@ pub enum Message {
 
 /// Reasons why a packet is not a valid neighbor message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum NeighborDiscoveryError {
     /// Malformed IPv6 packet.
-    Malformed(ip::Error),
+    Malformed(ip::IpError),
     /// Different kind of packet.
     Other,
     /// Message to be ignored (RFC 4861 section 7.1): forwarded by a router, invalid checksum or option, or
@@ -65,24 +65,24 @@ pub fn may_be(packet: &v6::View<'_>) -> bool {
 }
 
 /// Parses a message and returns it with its source address.
-pub fn read(packet: &[u8]) -> Result<(Ipv6Addr, Message), Error> {
-    let view = v6::View::new(packet).map_err(Error::Malformed)?;
-    let transport = view.transport().map_err(Error::Malformed)?;
+pub fn read(packet: &[u8]) -> Result<(Ipv6Addr, NeighborDiscoveryMessage), NeighborDiscoveryError> {
+    let view = v6::View::new(packet).map_err(NeighborDiscoveryError::Malformed)?;
+    let transport = view.transport().map_err(NeighborDiscoveryError::Malformed)?;
     let bytes = transport.payload;
     if transport.protocol != protocol::ICMPV6 || transport.fragment != Fragment::Whole {
-        return Err(Error::Other);
+        return Err(NeighborDiscoveryError::Other);
     }
-    let kind = *bytes.first().ok_or(Error::Other)?;
+    let kind = *bytes.first().ok_or(NeighborDiscoveryError::Other)?;
     if !matches!(kind, SOLICITATION | ADVERTISEMENT) {
-        return Err(Error::Other);
+        return Err(NeighborDiscoveryError::Other);
     }
     let (source, destination) = (view.source(), view.destination());
     let sum = pseudo_header(source.into(), destination.into(), protocol::ICMPV6, bytes.len() as u32);
-    let fixed = bytes.first_chunk::<24>().ok_or(Error::Invalid)?;
-    let target = Ipv6Addr::from(*fixed.last_chunk::<16>().ok_or(Error::Invalid)?);
+    let fixed = bytes.first_chunk::<24>().ok_or(NeighborDiscoveryError::Invalid)?;
+    let target = Ipv6Addr::from(*fixed.last_chunk::<16>().ok_or(NeighborDiscoveryError::Invalid)?);
     let is_right = view.hop_limit() == HOP_LIMIT && sum.bytes(bytes).folded() == 0xffff && fixed[1] == 0;
     if !is_right || target.is_multicast() || source.is_multicast() {
-        return Err(Error::Invalid);
+        return Err(NeighborDiscoveryError::Invalid);
     }
     let wanted = if kind == SOLICITATION { SOURCE_LINK } else { TARGET_LINK };
     let link = option(&bytes[24..], wanted)?;
@@ -91,33 +91,42 @@ pub fn read(packet: &[u8]) -> Result<(Ipv6Addr, Message), Error> {
         // detection).
         let is_duplicate_detection = source.is_unspecified();
         if is_duplicate_detection && (link.is_some() || destination != solicited_node(target)) {
-            return Err(Error::Invalid);
+            return Err(NeighborDiscoveryError::Invalid);
         }
-        Message::Solicitation { target, link }
+        NeighborDiscoveryMessage::Solicitation { target, link }
     } else {
         let is_solicited = fixed[4] & SOLICITED != 0;
         if is_solicited && destination.is_multicast() {
-            return Err(Error::Invalid);
+            return Err(NeighborDiscoveryError::Invalid);
         }
-        Message::Advertisement { target, link, is_solicited, overrides: fixed[4] & OVERRIDE != 0 }
+        NeighborDiscoveryMessage::Advertisement {
+            target,
+            link,
+            is_solicited,
+            overrides: fixed[4] & OVERRIDE != 0,
+        }
     };
     Ok((source, message))
 }
 
 /// Returns the link-layer address in the last option of a type, or `None` without such an option.
-fn option(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Error> {
+fn option(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, NeighborDiscoveryError> {
     let mut found = None;
     while let [kind, length, rest @ ..] = options {
         let length = usize::from(*length) * 8;
         if length == 0 || options.len() < length {
-            return Err(Error::Invalid);
+            return Err(NeighborDiscoveryError::Invalid);
         }
         if *kind == wanted && length == 8 {
             found = rest.first_chunk::<6>().copied();
         }
         options = &options[length..];
     }
-    if options.is_empty() { Ok(found.filter(|mac| mac[0] & 1 == 0)) } else { Err(Error::Invalid) }
+    if options.is_empty() {
+        Ok(found.filter(|mac| mac[0] & 1 == 0))
+    } else {
+        Err(NeighborDiscoveryError::Invalid)
+    }
 }
 
 /// Writes a solicitation to the target's solicited-node group, or to the target itself.
@@ -208,12 +217,15 @@ mod tests {
             write_solicitation(ROUTER_ADDRESS, MAC, HOST, to_group, &mut bytes);
             assert_eq!(
                 read(&bytes),
-                Ok((ROUTER_ADDRESS, Message::Solicitation { target: HOST, link: Some(MAC) }))
+                Ok((
+                    ROUTER_ADDRESS,
+                    NeighborDiscoveryMessage::Solicitation { target: HOST, link: Some(MAC) }
+                ))
             );
             assert!(may_be(&v6::View::new(&bytes).unwrap()));
         }
         write_advertisement(HOST, ROUTER_ADDRESS, MAC, &mut bytes);
-        let advertisement = Message::Advertisement {
+        let advertisement = NeighborDiscoveryMessage::Advertisement {
             target: ROUTER_ADDRESS,
             link: Some(MAC),
             is_solicited: true,
@@ -222,7 +234,10 @@ mod tests {
         assert_eq!(read(&bytes), Ok((ROUTER_ADDRESS, advertisement)));
         write_advertisement(Ipv6Addr::UNSPECIFIED, ROUTER_ADDRESS, MAC, &mut bytes);
         assert_eq!(v6::View::new(&bytes).unwrap().destination(), ALL_NODES);
-        assert!(matches!(read(&bytes), Ok((_, Message::Advertisement { is_solicited: false, .. }))));
+        assert!(matches!(
+            read(&bytes),
+            Ok((_, NeighborDiscoveryMessage::Advertisement { is_solicited: false, .. }))
+        ));
     }
 
     #[test]
@@ -235,12 +250,12 @@ mod tests {
             read(&bytes)
         };
         for (at, byte) in [(7, 254), (42, 9), (65, 0), (65, 2), (41, 1)] {
-            assert_eq!(with(at, byte), Err(Error::Invalid), "{at}");
+            assert_eq!(with(at, byte), Err(NeighborDiscoveryError::Invalid), "{at}");
         }
-        assert_eq!(with(40, 128), Err(Error::Other));
+        assert_eq!(with(40, 128), Err(NeighborDiscoveryError::Other));
         // A source link-layer address although the source is unspecified.
         write_solicitation(Ipv6Addr::UNSPECIFIED, MAC, HOST, true, &mut good);
-        assert_eq!(read(&good), Err(Error::Invalid));
+        assert_eq!(read(&good), Err(NeighborDiscoveryError::Invalid));
     }
 
     proptest! {

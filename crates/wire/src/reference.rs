@@ -27,7 +27,7 @@
 //!
 //! Reading and writing never panic, whatever the bytes.
 
-pub use crate::loss_delay::{DoesNotFit, Error, tlv};
+pub use crate::loss_delay::{LossDelayError, LossDelayLengthError, tlv};
 
 use crate::bytes::{put, u16_at, u32_at, u64_at};
 use core::ops::RangeInclusive;
@@ -46,7 +46,7 @@ pub const DECREASE: RangeInclusive<f64> = 1e-9..=(1.0 - 1e-9);
 
 /// Fields of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reference {
+pub struct ReferenceMessage {
     /// Number of the reference flow.
     pub number: u32,
     /// Send time by the publisher's clock, nanoseconds since 1970.
@@ -65,7 +65,7 @@ pub struct Reference {
 
 /// Field with a value out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Impossible {
+pub enum ReferenceRangeError {
     /// Weight outside [`WEIGHT`].
     Weight,
     /// Round-trip time outside [`ROUND_TRIP`].
@@ -76,21 +76,21 @@ pub enum Impossible {
     Decrease,
 }
 
-impl Reference {
+impl ReferenceMessage {
     /// Parses the fields of the message at the start of `bytes` and returns them with the message's length
     /// including TLVs. Later bytes are frame padding. Reserved bits are ignored. The values are not checked:
     /// see [`check`](ReferenceMessage::check).
-    pub fn read(bytes: &[u8]) -> Result<(Reference, usize), Error> {
-        let fields = bytes.first_chunk::<MESSAGE>().ok_or(Error::Short)?;
+    pub fn read(bytes: &[u8]) -> Result<(ReferenceMessage, usize), LossDelayError> {
+        let fields = bytes.first_chunk::<MESSAGE>().ok_or(LossDelayError::Short)?;
         if fields[0] >> 4 != 0 {
-            return Err(Error::Version(fields[0] >> 4));
+            return Err(LossDelayError::Version(fields[0] >> 4));
         }
         let claimed = usize::from(u16_at(fields, 2));
         if !(MESSAGE..=bytes.len()).contains(&claimed) {
-            return Err(Error::Length { claimed, present: bytes.len() });
+            return Err(LossDelayError::Length { claimed, present: bytes.len() });
         }
         let real = |at| f64::from_bits(u64_at(fields, at));
-        let reference = Reference {
+        let reference = ReferenceMessage {
             number: u32_at(fields, 4),
             sent_ns: u64_at(fields, 8),
             weight: real(16),
@@ -103,13 +103,13 @@ impl Reference {
     }
 
     /// Checks that all values are in range.
-    pub fn check(&self) -> Result<(), Impossible> {
+    pub fn check(&self) -> Result<(), ReferenceRangeError> {
         let is_loss = if self.loss_events == 0 { self.loss == 0.0 } else { LOSS.contains(&self.loss) };
         for (is_right, field) in [
-            (WEIGHT.contains(&self.weight), Impossible::Weight),
-            (ROUND_TRIP.contains(&self.round_trip), Impossible::RoundTrip),
-            (is_loss, Impossible::Loss),
-            (DECREASE.contains(&self.decrease), Impossible::Decrease),
+            (WEIGHT.contains(&self.weight), ReferenceRangeError::Weight),
+            (ROUND_TRIP.contains(&self.round_trip), ReferenceRangeError::RoundTrip),
+            (is_loss, ReferenceRangeError::Loss),
+            (DECREASE.contains(&self.decrease), ReferenceRangeError::Decrease),
         ] {
             // NaN is in no range.
             if !is_right {
@@ -121,9 +121,9 @@ impl Reference {
 
     /// Writes the fields of a message that fills the buffer, TLVs included. The caller writes the TLVs after
     /// [`MESSAGE`] bytes.
-    pub fn write(&self, message: &mut [u8]) -> Result<(), DoesNotFit> {
-        let length = u16::try_from(message.len()).map_err(|_| DoesNotFit)?;
-        let fields = message.first_chunk_mut::<MESSAGE>().ok_or(DoesNotFit)?;
+    pub fn write(&self, message: &mut [u8]) -> Result<(), LossDelayLengthError> {
+        let length = u16::try_from(message.len()).map_err(|_| LossDelayLengthError)?;
+        let fields = message.first_chunk_mut::<MESSAGE>().ok_or(LossDelayLengthError)?;
         put(fields, 0, &[0, 0]);
         put(fields, 2, &length.to_be_bytes());
         put(fields, 4, &self.number.to_be_bytes());
@@ -142,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    const REFERENCE: Reference = Reference {
+    const REFERENCE: ReferenceMessage = ReferenceMessage {
         number: 0x0102_0304,
         sent_ns: 0x1112_1314_1516_1718,
         weight: 2.0,
@@ -165,7 +165,7 @@ mod tests {
         expected[47] = 7;
         expected[MESSAGE..].fill(0xff);
         assert_eq!(bytes, expected);
-        assert_eq!(Reference::read(&bytes), Ok((REFERENCE, MESSAGE + 4)));
+        assert_eq!(ReferenceMessage::read(&bytes), Ok((REFERENCE, MESSAGE + 4)));
     }
 
     #[test]
@@ -173,34 +173,46 @@ mod tests {
         let mut bytes = [0; MESSAGE];
         REFERENCE.write(&mut bytes).unwrap();
         for length in 0..MESSAGE {
-            assert_eq!(Reference::read(&bytes[..length]), Err(Error::Short));
+            assert_eq!(ReferenceMessage::read(&bytes[..length]), Err(LossDelayError::Short));
             let mut copy = bytes;
-            assert_eq!(REFERENCE.write(&mut copy[..length]), Err(DoesNotFit));
+            assert_eq!(REFERENCE.write(&mut copy[..length]), Err(LossDelayLengthError));
         }
         let changed = |at: usize, byte| {
             let mut bytes = bytes;
             bytes[at] = byte;
-            Reference::read(&bytes).map(|(_, length)| length)
+            ReferenceMessage::read(&bytes).map(|(_, length)| length)
         };
-        assert_eq!(changed(0, 0x10), Err(Error::Version(1)));
-        assert_eq!(changed(3, 55), Err(Error::Length { claimed: 55, present: 56 }));
-        assert_eq!(changed(3, 57), Err(Error::Length { claimed: 57, present: 56 }));
+        assert_eq!(changed(0, 0x10), Err(LossDelayError::Version(1)));
+        assert_eq!(changed(3, 55), Err(LossDelayError::Length { claimed: 55, present: 56 }));
+        assert_eq!(changed(3, 57), Err(LossDelayError::Length { claimed: 57, present: 56 }));
         assert_eq!(changed(0, 0x0f), Ok(56), "reserved bits are ignored");
     }
 
     #[test]
     fn out_of_range_values_are_reported() {
         assert_eq!(REFERENCE.check(), Ok(()));
-        assert_eq!(Reference { loss: 0.0, loss_events: 0, ..REFERENCE }.check(), Ok(()));
+        assert_eq!(ReferenceMessage { loss: 0.0, loss_events: 0, ..REFERENCE }.check(), Ok(()));
         for wrong in [f64::NAN, f64::INFINITY, -1.0, -0.0, 0.0, 1e12] {
-            assert_eq!(Reference { weight: wrong, ..REFERENCE }.check(), Err(Impossible::Weight));
-            assert_eq!(Reference { round_trip: wrong, ..REFERENCE }.check(), Err(Impossible::RoundTrip));
-            assert_eq!(Reference { loss: wrong, ..REFERENCE }.check(), Err(Impossible::Loss));
-            assert_eq!(Reference { decrease: wrong, ..REFERENCE }.check(), Err(Impossible::Decrease));
+            assert_eq!(
+                ReferenceMessage { weight: wrong, ..REFERENCE }.check(),
+                Err(ReferenceRangeError::Weight)
+            );
+            assert_eq!(
+                ReferenceMessage { round_trip: wrong, ..REFERENCE }.check(),
+                Err(ReferenceRangeError::RoundTrip)
+            );
+            assert_eq!(ReferenceMessage { loss: wrong, ..REFERENCE }.check(), Err(ReferenceRangeError::Loss));
+            assert_eq!(
+                ReferenceMessage { decrease: wrong, ..REFERENCE }.check(),
+                Err(ReferenceRangeError::Decrease)
+            );
         }
-        assert_eq!(Reference { loss: 1.5, ..REFERENCE }.check(), Err(Impossible::Loss));
-        assert_eq!(Reference { loss_events: 0, ..REFERENCE }.check(), Err(Impossible::Loss));
-        assert_eq!(Reference { decrease: 1.0, ..REFERENCE }.check(), Err(Impossible::Decrease));
+        assert_eq!(ReferenceMessage { loss: 1.5, ..REFERENCE }.check(), Err(ReferenceRangeError::Loss));
+        assert_eq!(ReferenceMessage { loss_events: 0, ..REFERENCE }.check(), Err(ReferenceRangeError::Loss));
+        assert_eq!(
+            ReferenceMessage { decrease: 1.0, ..REFERENCE }.check(),
+            Err(ReferenceRangeError::Decrease)
+        );
     }
 
     proptest! {
@@ -209,7 +221,7 @@ mod tests {
             let mut bytes = bytes;
             let length = bytes.len() as u16;
             bytes[..4].copy_from_slice(&[0, 0, (length >> 8) as u8, length as u8]);
-            let (read, found) = Reference::read(&bytes).unwrap();
+            let (read, found) = ReferenceMessage::read(&bytes).unwrap();
             let mut again: Vec<u8> = bytes.clone();
             again[..MESSAGE].fill(0xaa);
             read.write(&mut again).unwrap();
@@ -218,10 +230,10 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            if let Ok((reference, length)) = Reference::read(&bytes) {
+            if let Ok((reference, length)) = ReferenceMessage::read(&bytes) {
                 prop_assert!((MESSAGE..=bytes.len()).contains(&length));
                 let _ = reference.check();
-                let _ = tlv::behind(&bytes[..length], MESSAGE).count();
+                let _ = tlv::after_fields(&bytes[..length], MESSAGE).count();
             }
         }
     }

@@ -42,19 +42,19 @@ pub struct Checksum {
 
 /// Error for an unsupported offload, or for a frame that does not match it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unknown;
+pub struct UnsupportedOffload;
 
 impl Offload {
     /// Decodes a header with fields in native byte order.
     #[inline]
-    pub fn from_bytes(bytes: [u8; HEADER]) -> Result<Offload, Unknown> {
+    pub fn from_bytes(bytes: [u8; HEADER]) -> Result<Offload, UnsupportedOffload> {
         let [flags, kind, _, _, s0, s1, c0, c1, o0, o1] = bytes;
         let checksum = (flags & NEEDS_CHECKSUM != 0)
             .then(|| Checksum { start: u16::from_ne_bytes([c0, c1]), offset: u16::from_ne_bytes([o0, o1]) });
         let segment = match kind & !ECN {
             0 => None,
             TCP_V4 | TCP_V6 | UDP => Some(u16::from_ne_bytes([s0, s1])),
-            _ => return Err(Unknown),
+            _ => return Err(UnsupportedOffload),
         };
         Ok(Offload { checksum, segment })
     }
@@ -63,11 +63,11 @@ impl Offload {
 impl Checksum {
     /// Computes the checksum and writes it into the frame. `moved` is the number of bytes inserted before
     /// `start` since the header was written, such as a VLAN tag.
-    pub fn finish(self, frame: &mut [u8], moved: usize) -> Result<(), Unknown> {
+    pub fn finish(self, frame: &mut [u8], moved: usize) -> Result<(), UnsupportedOffload> {
         let start = usize::from(self.start) + moved;
         let field = start + usize::from(self.offset);
         if field + 2 > frame.len() {
-            return Err(Unknown);
+            return Err(UnsupportedOffload);
         }
         let checksum = Sum::ZERO.bytes(&frame[start..]).checksum();
         // In UDP, zero means "no checksum" (RFC 768); in TCP both values are equivalent.
@@ -95,20 +95,24 @@ pub struct Segments<'a> {
 
 impl<'a> Segments<'a> {
     /// Starts to cut a frame with TCP or UDP over IP into packets with `size` bytes of payload each.
-    pub fn new(frame: &'a [u8], size: u16) -> Result<Segments<'a>, Unknown> {
-        let ethernet = ethernet::View::new(frame).map_err(|_| Unknown)?;
+    pub fn new(frame: &'a [u8], size: u16) -> Result<Segments<'a>, UnsupportedOffload> {
+        let ethernet = ethernet::View::new(frame).map_err(|_| UnsupportedOffload)?;
         let packet = match ethernet.kind() {
-            ethertype::IPV4 | ethertype::IPV6 => ip::View::new(ethernet.payload()).map_err(|_| Unknown)?,
-            _ => return Err(Unknown),
+            ethertype::IPV4 | ethertype::IPV6 => {
+                ip::View::new(ethernet.payload()).map_err(|_| UnsupportedOffload)?
+            }
+            _ => return Err(UnsupportedOffload),
         };
-        let transport = packet.transport().map_err(|_| Unknown)?;
+        let transport = packet.transport().map_err(|_| UnsupportedOffload)?;
         let header = match transport.protocol {
-            protocol::TCP => tcp::View::new(transport.payload).map_err(|_| Unknown)?.header_length(),
+            protocol::TCP => {
+                tcp::View::new(transport.payload).map_err(|_| UnsupportedOffload)?.header_length()
+            }
             protocol::UDP if transport.payload.len() >= UDP_HEADER => UDP_HEADER,
-            _ => return Err(Unknown),
+            _ => return Err(UnsupportedOffload),
         };
         if size == 0 || transport.fragment != Fragment::Whole {
-            return Err(Unknown);
+            return Err(UnsupportedOffload);
         }
         let network = ethernet.payload_offset();
         Ok(Segments {
@@ -125,7 +129,7 @@ impl<'a> Segments<'a> {
     }
 
     /// Returns the length of the longest frame, bytes.
-    pub fn longest(&self) -> usize {
+    pub fn max_frame_length(&self) -> usize {
         (self.payload + self.size).min(self.frame.len())
     }
 
@@ -133,7 +137,7 @@ impl<'a> Segments<'a> {
     /// frame, or if the buffer is shorter than [`max_frame_length`](Segments::max_frame_length).
     pub fn write(&mut self, buffer: &mut [u8]) -> Option<usize> {
         let left = &self.frame[self.payload + self.done..];
-        if left.is_empty() && self.count > 0 || buffer.len() < self.longest() {
+        if left.is_empty() && self.count > 0 || buffer.len() < self.max_frame_length() {
             return None;
         }
         let (is_first, is_last) = (self.count == 0, left.len() <= self.size);
@@ -235,7 +239,7 @@ mod tests {
 
     fn cut(frame: &[u8], size: u16) -> Vec<Vec<u8>> {
         let mut segments = Segments::new(frame, size).unwrap();
-        let mut buffer = vec![0xaa; segments.longest()];
+        let mut buffer = vec![0xaa; segments.max_frame_length()];
         core::iter::from_fn(|| segments.write(&mut buffer).map(|length| buffer[..length].to_vec())).collect()
     }
 
@@ -258,7 +262,7 @@ mod tests {
                 let packet = ip::View::new(view.payload()).unwrap();
                 prop_assert_eq!(packet.packet().len(), view.payload().len());
                 if let ip::View::V4(view) = packet {
-                    prop_assert!(view.checksum_is_right());
+                    prop_assert!(view.is_checksum_valid());
                     prop_assert_eq!(view.identification(), 0xffff_u16.wrapping_add(number as u16));
                 }
                 let transport = packet.transport().unwrap();
@@ -275,7 +279,7 @@ mod tests {
                     joined.extend(tcp.payload());
                 } else {
                     let udp = udp::View::new(transport.payload).unwrap();
-                    prop_assert!(udp.checksum_is_right(sum, ZeroChecksum::Refused));
+                    prop_assert!(udp.is_checksum_valid(sum, ZeroChecksum::Rejected));
                     joined.extend(udp.payload());
                 }
             }
@@ -294,7 +298,7 @@ mod tests {
                 frame[14 + at] ^= byte & byte.rotate_left(3);
             }
             if let Ok(mut segments) = Segments::new(&frame, size.max(1000)) {
-                let mut buffer = vec![0; segments.longest()];
+                let mut buffer = vec![0; segments.max_frame_length()];
                 while segments.write(&mut buffer).is_some() {}
             }
         }
@@ -315,7 +319,7 @@ mod tests {
             let checksum = Checksum { start: start as u16, offset: offset as u16 };
             checksum.finish(&mut frame, moved).unwrap();
             assert_eq!(sum.bytes(&frame[start + moved..]).folded(), 0xffff);
-            assert_eq!(checksum.finish(&mut frame[..start], moved), Err(Unknown));
+            assert_eq!(checksum.finish(&mut frame[..start], moved), Err(UnsupportedOffload));
         }
     }
 
@@ -330,6 +334,10 @@ mod tests {
         let expected = Offload { checksum: Some(Checksum { start: 34, offset: 16 }), segment: Some(1448) };
         assert_eq!(Offload::from_bytes(bytes), Ok(expected));
         bytes[1] = 3;
-        assert_eq!(Offload::from_bytes(bytes), Err(Unknown), "UDP fragmentation offload is obsolete");
+        assert_eq!(
+            Offload::from_bytes(bytes),
+            Err(UnsupportedOffload),
+            "UDP fragmentation offload is obsolete"
+        );
     }
 }

@@ -34,7 +34,7 @@ pub mod option {
 
 /// Reasons why bytes are not a valid TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum TcpHeaderError {
     /// Bytes end within the header.
     Short,
     /// Data offset below five words, or beyond the bytes available.
@@ -51,11 +51,11 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Parses a segment that fills `segment`.
     #[inline]
-    pub fn new(segment: &'a [u8]) -> Result<View<'a>, Error> {
-        let fixed = segment.first_chunk::<HEADER>().ok_or(Error::Short)?;
+    pub fn new(segment: &'a [u8]) -> Result<View<'a>, TcpHeaderError> {
+        let fixed = segment.first_chunk::<HEADER>().ok_or(TcpHeaderError::Short)?;
         let words = fixed[12] >> 4;
         if !(HEADER..=segment.len()).contains(&(usize::from(words) * 4)) {
-            return Err(Error::DataOffset(words));
+            return Err(TcpHeaderError::DataOffset(words));
         }
         Ok(View { fixed, segment })
     }
@@ -194,11 +194,11 @@ mod tests {
         assert_eq!((view.flags(), view.header_length(), view.payload()), (0x12, 28, &b"payload"[..]));
         assert!(view.options().eq([(2, &[0x05, 0xb4][..]), (3, &[7])]));
         assert_eq!(view.maximum_segment_size(), Some(1460));
-        assert_eq!(View::new(&bytes[..27]), Err(Error::DataOffset(7)));
-        assert_eq!(View::new(&bytes[..19]), Err(Error::Short));
+        assert_eq!(View::new(&bytes[..27]), Err(TcpHeaderError::DataOffset(7)));
+        assert_eq!(View::new(&bytes[..19]), Err(TcpHeaderError::Short));
         let mut low = bytes;
         low[12] = 0x40;
-        assert_eq!(View::new(&low), Err(Error::DataOffset(4)));
+        assert_eq!(View::new(&low), Err(TcpHeaderError::DataOffset(4)));
     }
 
     #[test]

@@ -8,7 +8,7 @@ pub const HEADER: usize = 8;
 
 /// Reasons why bytes are not a valid UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum UdpError {
     /// Bytes end within the header.
     Short,
     /// Length field below eight, or above the bytes available.
@@ -24,9 +24,9 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroChecksum {
     /// Accepted: over IPv4, and over IPv6 for tunnels that meet RFC 6936.
-    Taken,
+    Accepted,
     /// Rejected: over IPv6 in all other cases (RFC 8200 section 8.1).
-    Refused,
+    Rejected,
 }
 
 /// UDP datagram with a valid length.
@@ -40,13 +40,13 @@ impl<'a> View<'a> {
     /// Parses the datagram at the start of `bytes`. Fails for a first fragment, since the length field
     /// exceeds the fragment.
     #[inline]
-    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
-        let header = bytes.first_chunk::<HEADER>().ok_or(Error::Short)?;
+    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, UdpError> {
+        let header = bytes.first_chunk::<HEADER>().ok_or(UdpError::Short)?;
         let claimed = usize::from(u16_at(header, 4));
         let datagram = bytes
             .get(..claimed)
             .filter(|datagram| datagram.len() >= HEADER)
-            .ok_or(Error::Length { claimed, present: bytes.len() })?;
+            .ok_or(UdpError::Length { claimed, present: bytes.len() })?;
         Ok(View { header, datagram })
     }
 
@@ -76,9 +76,9 @@ impl<'a> View<'a> {
     /// Returns `true` if the checksum is valid. `pseudo_header` must be the sum for this datagram's
     /// [`length`](UdpDatagram::length).
     #[inline]
-    pub fn checksum_is_right(&self, pseudo_header: Sum, zero: ZeroChecksum) -> bool {
+    pub fn is_checksum_valid(&self, pseudo_header: Sum, zero: ZeroChecksum) -> bool {
         match self.checksum() {
-            0 => zero == ZeroChecksum::Taken,
+            0 => zero == ZeroChecksum::Accepted,
             _ => pseudo_header.bytes(self.datagram).folded() == 0xffff,
         }
     }
@@ -92,7 +92,7 @@ impl<'a> View<'a> {
 
 /// Error for a buffer shorter than the header, or longer than a datagram can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DoesNotFit;
+pub struct UdpLengthError;
 
 /// Writes the header of a datagram that fills the buffer, with the payload already in place. Without a
 /// `pseudo_header` (for the buffer's length) the checksum is zero. A computed checksum of zero is written as
@@ -103,9 +103,9 @@ pub fn write(
     source: u16,
     destination: u16,
     pseudo_header: Option<Sum>,
-) -> Result<(), DoesNotFit> {
-    let length = u16::try_from(datagram.len()).map_err(|_| DoesNotFit)?;
-    let header = datagram.first_chunk_mut::<HEADER>().ok_or(DoesNotFit)?;
+) -> Result<(), UdpLengthError> {
+    let length = u16::try_from(datagram.len()).map_err(|_| UdpLengthError)?;
+    let header = datagram.first_chunk_mut::<HEADER>().ok_or(UdpLengthError)?;
     put(header, 0, &source.to_be_bytes());
     put(header, 2, &destination.to_be_bytes());
     put(header, 4, &length.to_be_bytes());
@@ -140,12 +140,12 @@ mod tests {
         let view = View::new(&bytes).unwrap();
         assert_eq!((view.source(), view.destination(), view.length()), (0x0102, 0x0304, 11));
         assert_eq!(view.payload(), [0xaa; 3]);
-        assert_eq!(View::new(&bytes[..7]), Err(Error::Short));
-        assert_eq!(View::new(&bytes[..10]), Err(Error::Length { claimed: 11, present: 10 }));
+        assert_eq!(View::new(&bytes[..7]), Err(UdpError::Short));
+        assert_eq!(View::new(&bytes[..10]), Err(UdpError::Length { claimed: 11, present: 10 }));
         bytes[5] = 7;
-        assert_eq!(View::new(&bytes), Err(Error::Length { claimed: 7, present: 12 }));
-        assert_eq!(write(&mut bytes[..7], 1, 2, None), Err(DoesNotFit));
-        assert_eq!(write(&mut [0; 65_536], 1, 2, None), Err(DoesNotFit));
+        assert_eq!(View::new(&bytes), Err(UdpError::Length { claimed: 7, present: 12 }));
+        assert_eq!(write(&mut bytes[..7], 1, 2, None), Err(UdpLengthError));
+        assert_eq!(write(&mut [0; 65_536], 1, 2, None), Err(UdpLengthError));
     }
 
     #[test]
@@ -153,8 +153,8 @@ mod tests {
         let mut bytes = [0; 10];
         write(&mut bytes, 1, 2, None).unwrap();
         let view = View::new(&bytes).unwrap();
-        assert!(view.checksum_is_right(sum(10), ZeroChecksum::Taken));
-        assert!(!view.checksum_is_right(sum(10), ZeroChecksum::Refused));
+        assert!(view.is_checksum_valid(sum(10), ZeroChecksum::Accepted));
+        assert!(!view.is_checksum_valid(sum(10), ZeroChecksum::Rejected));
         // A payload chosen such that the sum is all ones and its complement zero.
         write(&mut bytes, 1, 2, Some(sum(10))).unwrap();
         let checksum = View::new(&bytes).unwrap().checksum();
@@ -162,7 +162,7 @@ mod tests {
         write(&mut bytes, 1, 2, Some(sum(10))).unwrap();
         let view = View::new(&bytes).unwrap();
         assert_eq!(view.checksum(), 0xffff);
-        assert!(view.checksum_is_right(sum(10), ZeroChecksum::Refused));
+        assert!(view.is_checksum_valid(sum(10), ZeroChecksum::Rejected));
     }
 
     proptest! {
@@ -173,12 +173,12 @@ mod tests {
             let sum = sum(bytes.len());
             write(&mut bytes, source, destination, Some(sum)).unwrap();
             let view = View::new(&bytes).unwrap();
-            prop_assert!(view.checksum_is_right(sum, ZeroChecksum::Refused));
+            prop_assert!(view.is_checksum_valid(sum, ZeroChecksum::Rejected));
             prop_assert_eq!((view.source(), view.destination()), (source, destination));
             let bit = bit.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             if let Ok(view) = View::new(&bytes) {
-                prop_assert!(!view.checksum_is_right(sum, ZeroChecksum::Refused));
+                prop_assert!(!view.is_checksum_valid(sum, ZeroChecksum::Rejected));
             }
         }
 
@@ -186,7 +186,7 @@ mod tests {
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Ok(view) = View::new(&bytes) {
                 prop_assert_eq!(view.payload().len() + HEADER, usize::from(view.length()));
-                view.checksum_is_right(Sum::ZERO, ZeroChecksum::Taken);
+                view.is_checksum_valid(Sum::ZERO, ZeroChecksum::Accepted);
             }
         }
     }

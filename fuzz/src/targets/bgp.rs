@@ -2,23 +2,23 @@
 //! an error must be the last message, and accepted routes must be readable.
 
 use netstage_core::time::{Duration, Instant};
-use netstage_routing::bgp::machine::{Event, Machine, Settings, Side, State, Transmit};
-use netstage_routing::bgp::nlri::Family;
-use netstage_routing::bgp::open::Identity;
-use netstage_routing::bgp::receive::Received;
+use netstage_routing::bgp::machine::{BgpEvent, BgpSession, BgpSettings, ConnectionOpener, BgpState, BgpTransmit};
+use netstage_routing::bgp::nlri::BgpFamily;
+use netstage_routing::bgp::open::OpenParameters;
+use netstage_routing::bgp::receive::ReceivedRoutes;
 
 const KEEPALIVE: [u8; 19] =
     [255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 19, 4];
 const NOTIFICATION: u8 = 3;
 
-fn machine(number: u8, four_octet_as: bool) -> Machine {
-    let mut machine = Machine::new(Settings {
-        identity: Identity {
+fn machine(number: u8, four_octet_as: bool) -> BgpSession {
+    let mut machine = BgpSession::new(BgpSettings {
+        identity: OpenParameters {
             local_as: 65_000 + u32::from(number),
             peer_as: None,
             identifier: [192, 0, 2, number].into(),
             hold_time: Duration::from_secs(90),
-            families: Family::ALL.to_vec(),
+            families: BgpFamily::ALL.to_vec(),
             four_octet_as,
         },
         connects: true,
@@ -26,8 +26,8 @@ fn machine(number: u8, four_octet_as: bool) -> Machine {
         restart: None,
     });
     machine.handle_start(Instant::ZERO);
-    assert_eq!(machine.poll_transmit(), Some(Transmit::Connect));
-    assert!(machine.handle_connected(Instant::ZERO, Side::Ours));
+    assert_eq!(machine.poll_transmit(), Some(BgpTransmit::Connect));
+    assert!(machine.handle_connected(Instant::ZERO, ConnectionOpener::Local));
     machine
 }
 
@@ -48,28 +48,28 @@ pub fn run(bytes: &[u8]) {
     let mut tested = machine(1, mode & 2 == 0);
     let mut sent = Vec::new();
     if mode & 1 == 1 {
-        let Some(Transmit::Bytes(_, open)) = machine(2, true).poll_transmit() else { unreachable!() };
-        tested.handle_bytes(Instant::ZERO, Side::Ours, &open);
-        tested.handle_bytes(Instant::ZERO, Side::Ours, &KEEPALIVE);
-        assert_eq!(tested.state(), State::Established);
+        let Some(BgpTransmit::Bytes(_, open)) = machine(2, true).poll_transmit() else { unreachable!() };
+        tested.handle_bytes(Instant::ZERO, ConnectionOpener::Local, &open);
+        tested.handle_bytes(Instant::ZERO, ConnectionOpener::Local, &KEEPALIVE);
+        assert_eq!(tested.state(), BgpState::Established);
     }
     for piece in bytes.chunks(1 + usize::from(mode >> 2)) {
-        tested.handle_bytes(Instant(1), Side::Ours, piece);
+        tested.handle_bytes(Instant(1), ConnectionOpener::Local, piece);
     }
     let mut is_closed = false;
     while let Some(transmit) = tested.poll_transmit() {
         assert!(!is_closed, "nothing is sent after closing");
         match transmit {
-            Transmit::Bytes(_, bytes) => sent.extend(kinds(&bytes)),
-            Transmit::Close(_) => is_closed = true,
-            Transmit::Connect | Transmit::Abandon => {}
+            BgpTransmit::Bytes(_, bytes) => sent.extend(kinds(&bytes)),
+            BgpTransmit::Close(_) => is_closed = true,
+            BgpTransmit::Connect | BgpTransmit::Abandon => {}
         }
     }
-    assert_eq!(is_closed, tested.state() == State::Idle);
+    assert_eq!(is_closed, tested.state() == BgpState::Idle);
     assert!(sent.iter().rev().skip(1).all(|&kind| kind != NOTIFICATION), "an error is the last message");
-    let mut received = Received::new();
+    let mut received = ReceivedRoutes::new();
     while let Some(event) = tested.poll_event() {
-        let Event::Update(update) = event else { continue };
+        let BgpEvent::Update(update) = event else { continue };
         received.take(&update);
         for (next_hop, destinations) in update.reachable() {
             update.path(next_hop);
@@ -80,5 +80,5 @@ pub fn run(bytes: &[u8]) {
         }
     }
     assert_eq!(received.routes().len(), received.len());
-    assert_eq!(Family::ALL.iter().map(|family| received.count(*family)).sum::<usize>(), received.len());
+    assert_eq!(BgpFamily::ALL.iter().map(|family| received.count(*family)).sum::<usize>(), received.len());
 }

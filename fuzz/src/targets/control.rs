@@ -7,11 +7,11 @@ use netstage_agent_api::protocol::generated::{
     CollectRequest, FinishedBin, Heartbeat, HelloReply, HelloRequest, PrepareRequest, Progress,
     ReadClockReply, ReportChunk, StartRequest, report_chunk::Content,
 };
-use netstage_agent_api::protocol::{Refusal, common_version, read_assignment, read_report};
+use netstage_agent_api::protocol::{OrderRefusal, common_version, read_assignment, read_report};
 use netstage_agent_api::task;
-use netstage_core::fleet::{Phase, Session};
+use netstage_core::fleet::{RunPhase, AgentSession};
 use netstage_core::time::Duration;
-use netstage_host::keyed::Peer;
+use netstage_host::keyed::ConnectionAddresses;
 use prost::Message as _;
 
 pub fn run(bytes: &[u8]) {
@@ -27,7 +27,7 @@ pub fn run(bytes: &[u8]) {
         b'b' => drop(Heartbeat::decode(bytes)),
         b'g' => {
             if let Ok(Progress { refusal, bins, .. }) = Progress::decode(bytes) {
-                let _ = refusal.map(|refusal| Refusal::from(refusal).to_string());
+                let _ = refusal.map(|refusal| OrderRefusal::from(refusal).to_string());
                 timeline(bins);
             }
         }
@@ -54,7 +54,7 @@ fn timeline(bins: Vec<FinishedBin>) {
     let (second, end) = (Duration::from_secs(1), Duration::from_secs(10));
     let mut timeline = Timeline::new(second, second, end, [1, 2], false);
     bins.into_iter().for_each(|bin| timeline.push(bin.into()));
-    assert!(timeline.told().count() <= 10);
+    assert!(timeline.reported().count() <= 10);
     while timeline.pop(end + end).is_some() {}
 }
 
@@ -64,7 +64,7 @@ fn assignment(bytes: &[u8]) {
     let written = serde_json::to_vec(&read).expect("a message that was read can be written");
     assert_eq!(read_assignment(task::VERSION, &written), Ok(read.clone()));
     // After limits for foreign hosts were applied, flows are between the two hosts only.
-    let peer = Peer { remote: "192.0.2.7:40000".parse().unwrap(), local: "192.0.2.1:5201".parse().unwrap() };
+    let peer = ConnectionAddresses { remote: "192.0.2.7:40000".parse().unwrap(), local: "192.0.2.1:5201".parse().unwrap() };
     let mut allowed = read;
     if Limits::default().apply(&mut allowed, peer).is_ok() {
         for flow in &allowed.flows {
@@ -77,7 +77,7 @@ fn assignment(bytes: &[u8]) {
 
 /// Requests in any order, from two controllers; the first to attend owns the agent.
 fn requests(bytes: &[u8]) {
-    let mut session = Session::default();
+    let mut session = AgentSession::default();
     let mut owner = None;
     for step in bytes.chunks_exact(2) {
         let (controller, run) = (u64::from(step[0] >> 4) % 3, u64::from(step[1]));
@@ -98,8 +98,8 @@ fn requests(bytes: &[u8]) {
             // Transitions made by the agent itself.
             _ => {
                 match session.phase() {
-                    Phase::Preparing => session.prepared(session.run(), run % 2 == 0),
-                    Phase::Running => session.ended(),
+                    RunPhase::Preparing => session.finish_preparing(session.run(), run % 2 == 0),
+                    RunPhase::Running => session.finish_run(),
                     _ => drop(session.forget()),
                 }
                 false

@@ -4,9 +4,9 @@
 //! Steps: the kind of step, the number of its bytes, and the bytes.
 
 use netstage_core::time::{Duration, Instant};
-use netstage_routing::source::fpm::{HOLD, Manager};
-use netstage_routing::source::path::Change;
-use netstage_routing::source::route::Names;
+use netstage_routing::source::fpm::{HOLD, FpmRoutes};
+use netstage_routing::source::path::SourceChange;
+use netstage_routing::source::route::KernelIds;
 use std::collections::BTreeSet;
 
 /// Routes and labels known by the reported changes.
@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 struct KnownRoutes(BTreeSet<String>);
 
 impl KnownRoutes {
-    fn apply_changes(&mut self, manager: &mut Manager) {
+    fn apply_changes(&mut self, manager: &mut FpmRoutes) {
         while let Some(change) = manager.poll_change() {
             let (subject, exists) = match change {
-                Change::Route(prefix, to) => (format!("{prefix:?}"), to.is_some()),
-                Change::Label(label, to) => (format!("{label:?}"), to.is_some()),
+                SourceChange::Route(prefix, to) => (format!("{prefix:?}"), to.is_some()),
+                SourceChange::Label(label, to) => (format!("{label:?}"), to.is_some()),
             };
             match exists {
                 true => drop(self.0.insert(subject)),
@@ -30,8 +30,8 @@ impl KnownRoutes {
 
 pub fn run(bytes: &[u8]) {
     let names =
-        Names { interfaces: [(3, 0), (4, 1)].into(), loopback: Some(1), tables: [(254, 0), (10, 1)].into() };
-    let (mut manager, mut now, mut known) = (Manager::new(names), Instant::ZERO, KnownRoutes::default());
+        KernelIds { interfaces: [(3, 0), (4, 1)].into(), loopback: Some(1), tables: [(254, 0), (10, 1)].into() };
+    let (mut manager, mut now, mut known) = (FpmRoutes::new(names), Instant::ZERO, KnownRoutes::default());
     let mut rest = bytes;
     while let [kind, length, tail @ ..] = rest {
         let (head, tail) = tail.split_at(tail.len().min((*length).into()));

@@ -2,34 +2,34 @@
 //! certificate requests. Each is read or rejected; what was read is written unchanged; and an issued
 //! certificate names the agent it was issued to, whatever the request contains.
 
-use netstage_agent::fleet::authority::{Authority, name_in};
+use netstage_agent::fleet::authority::{Authority, agent_name_of};
 use netstage_agent::fleet::enrolment::generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
-use netstage_agent::fleet::folder::{Fleet, Grant};
+use netstage_agent::fleet::folder::{FleetFolder, TokenGrant};
 use netstage_agent::fleet::token::Token;
 use prost::Message as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Fleet with one token that cannot be guessed, in a temporary folder.
+/// FleetFolder with one token that cannot be guessed, in a temporary folder.
 struct World {
     folder: PathBuf,
-    fleet: Fleet,
+    fleet: FleetFolder,
     authority: Authority,
 }
 
 impl World {
     fn new() -> World {
         let folder = std::env::temp_dir().join(format!("netstage-fuzz-join-{}", std::process::id()));
-        let fleet = Fleet::create(&folder, "fuzz").expect("a folder can be created");
+        let fleet = FleetFolder::create(&folder, "fuzz").expect("a folder can be created");
         let (valid, lasting) = (Duration::from_secs(3600), Duration::from_secs(3600));
-        fleet.token(&Grant { agent: "secret".into(), labels: Vec::new(), valid, lasting }).expect("a token");
+        fleet.token(&TokenGrant { agent: "secret".into(), labels: Vec::new(), valid, lasting }).expect("a token");
         let authority = fleet.authority().expect("the authority exists");
         World { folder, fleet, authority }
     }
 
     fn certificate(&self, request: &[u8]) {
         if let Ok(signed) = self.authority.sign("ber-1", request, u64::from(u32::MAX)) {
-            assert_eq!(name_in(signed.der()).as_deref(), Some("ber-1"));
+            assert_eq!(agent_name_of(signed.der()).as_deref(), Some("ber-1"));
         }
     }
 }

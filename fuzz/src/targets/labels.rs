@@ -3,13 +3,13 @@
 //! query, and an accepted reference is valid for computation.
 
 use netstage_core::fair::Egress;
-use netstage_core::fair::publication::{self, Heard};
-use netstage_core::fair::wire::{Authentication, Querier, Times, answer};
+use netstage_core::fair::publication::{self, PublicationReceiver};
+use netstage_core::fair::wire::{Authentication, Querier, ResponderTimes, answer};
 use netstage_core::time::Instant;
 use netstage_wire::gach;
-use netstage_wire::loss_delay::{Message, Session, tlv};
-use netstage_wire::mpls::{Entry, Stack, write_stack};
-use netstage_wire::reference::Reference;
+use netstage_wire::loss_delay::{LossDelayMessage, LossDelaySession, tlv};
+use netstage_wire::mpls::{LabelStackEntry, Stack, write_stack};
+use netstage_wire::reference::ReferenceMessage;
 
 /// Accepts every digest of zeros, so that the code behind the check is reached.
 fn digest(_: u8, _: &[u8]) -> Option<[u8; 16]> {
@@ -17,18 +17,18 @@ fn digest(_: u8, _: &[u8]) -> Option<[u8; 16]> {
 }
 
 fn reference(payload: &[u8]) {
-    let Ok((message, length)) = Reference::read(payload) else { return };
+    let Ok((message, length)) = ReferenceMessage::read(payload) else { return };
     let bytes = &payload[..length];
     let mut again = bytes.to_vec();
     message.write(&mut again).expect("the buffer has the original length");
     // Reserved bits are not preserved.
     assert_eq!(again[4..], bytes[4..]);
     for authentication in [None, Some(Authentication { key: 1, digest: &digest })] {
-        let mut heard = Heard::default();
-        let Ok(published) = heard.take(Instant(1), &message, bytes, authentication) else { continue };
+        let mut heard = PublicationReceiver::default();
+        let Ok(published) = heard.accept(Instant(1), &message, bytes, authentication) else { continue };
         assert_eq!(publication::message(message.number, &published, message.sent_ns), Some(message));
         assert!(
-            heard.take(Instant(2), &message, bytes, authentication).is_err(),
+            heard.accept(Instant(2), &message, bytes, authentication).is_err(),
             "a repeated message is rejected"
         );
     }
@@ -36,7 +36,7 @@ fn reference(payload: &[u8]) {
 
 pub fn run(bytes: &[u8]) {
     let Ok(stack) = Stack::new(bytes) else { return };
-    let entries: Vec<Entry> = stack.entries().collect();
+    let entries: Vec<LabelStackEntry> = stack.entries().collect();
     let mut again = vec![0; stack.payload_offset()];
     assert_eq!(write_stack(&entries, &mut again), Ok(again.len()));
     assert_eq!(again, bytes[..again.len()]);
@@ -46,10 +46,10 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(gach::read(&gach::header(channel)), Ok(channel));
     let payload = &payload[gach::HEADER..];
     reference(payload);
-    let Ok((message, length)) = Message::read(payload) else { return };
+    let Ok((message, length)) = LossDelayMessage::read(payload) else { return };
     let mut again = payload[..length].to_vec();
     message.write(&mut again).expect("the buffer has the original length");
-    assert_eq!(Message::read(&again), Ok((message, length)));
+    assert_eq!(LossDelayMessage::read(&again), Ok((message, length)));
     for found in tlv::of_message(&again).flatten() {
         let _ = found.content();
     }
@@ -57,14 +57,14 @@ pub fn run(bytes: &[u8]) {
     for authentication in [None, Some(Authentication { key: 1, digest: &digest })] {
         let mut packet = payload.to_vec();
         let egress = Egress { packets: 1, bytes: 2, marked: 3 };
-        let times = Times { arrived_ns: 1 << 60, departs_ns: 1 << 60 };
+        let times = ResponderTimes { arrived_ns: 1 << 60, departs_ns: 1 << 60 };
         let Ok(length) = answer(&mut packet, &egress, 4, times, authentication) else { continue };
-        let (response, found) = Message::read(&packet).expect("a response is whole");
+        let (response, found) = LossDelayMessage::read(&packet).expect("a response is whole");
         assert!(response.is_response && found == length && length <= again.len());
         assert_eq!((response.session, response.counters[2]), (message.session, message.counters[0]));
         assert!(tlv::of_message(&packet[..length]).all(|tlv| tlv.is_ok()));
         // Without a query, a response is rejected.
-        let mut querier = Querier::new(Session::from_bits(message.session.number()), 0, true);
+        let mut querier = Querier::new(LossDelaySession::from_bits(message.session.number()), 0, true);
         assert!(querier.read(&packet, authentication).is_err());
     }
 }

@@ -1,14 +1,14 @@
-//! Speaker of the label distribution protocol with arbitrary input from a peer and its caller: it accepts or
+//! LdpSpeaker of the label distribution protocol with arbitrary input from a peer and its caller: it accepts or
 //! rejects the input, stores no more than its limits, sends only valid messages, and finally returns every
 //! label exactly once.
 //!
 //! The first byte configures it. Steps follow: the kind of step, the number of its bytes, and the bytes.
 
-use netstage_core::ldp::{Binding, Config, Connection, Control, Event, Null, Speaker, Transmit};
+use netstage_core::ldp::{Binding, LdpConfig, LdpConnection, LabelControl, LdpEvent, NullLabel, LdpSpeaker, LdpAction};
 use netstage_core::time::{Duration, Instant};
-use netstage_wire::ldp::message::{Fec, Message};
-use netstage_wire::ldp::{HEADER, Identifier, MOST_BYTES, Pdu};
-use netstage_wire::mpls::Label;
+use netstage_wire::ldp::message::{Fec, LdpMessage};
+use netstage_wire::ldp::{HEADER, Identifier, MAX_PDU_LENGTH, Pdu};
+use netstage_wire::mpls::LabelValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
@@ -18,13 +18,13 @@ const HIGHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 const MAX_BINDINGS: usize = 8;
 
 struct Run {
-    speaker: Speaker,
+    speaker: LdpSpeaker,
     now: Instant,
     /// Peer of each open connection.
-    open: BTreeMap<Connection, Ipv4Addr>,
+    open: BTreeMap<LdpConnection, Ipv4Addr>,
     connections: u64,
     /// Labels that were bound and are not free yet.
-    used: BTreeSet<Label>,
+    used: BTreeSet<LabelValue>,
 }
 
 /// Returns a PDU of a router with these messages.
@@ -50,7 +50,7 @@ impl Run {
             (1, _) => self.speaker.handle_hello(self.now, 0, peer, &framed(peer, &message([1, 0], bytes))),
             (2, _) => {
                 self.connections += 1;
-                let connection = Connection(self.connections);
+                let connection = LdpConnection(self.connections);
                 self.open.insert(connection, peer);
                 self.speaker.handle_accepted(self.now, connection, peer);
             }
@@ -72,7 +72,7 @@ impl Run {
             (8, _) => {
                 let fec = Fec::prefix(Ipv4Addr::new(10, first & 3, 0, 0).into(), 16).expect("it is short");
                 // The caller must not reuse a label before it is free.
-                let label = Label::new(16 + u32::from(first)).filter(|label| !self.used.contains(label));
+                let label = LabelValue::new(16 + u32::from(first)).filter(|label| !self.used.contains(label));
                 let next_hops = vec![peer.into()];
                 let binding = match label {
                     Some(label) => Binding::Transit { label, next_hops },
@@ -96,26 +96,26 @@ impl Run {
     fn poll(&mut self) {
         while let Some(transmit) = self.speaker.poll_transmit(self.now) {
             match transmit {
-                Transmit::Discovery { bytes, .. } | Transmit::Stream { bytes, .. } => {
-                    let pdu = Pdu::new(&bytes, MOST_BYTES).expect("a PDU");
+                LdpAction::Discovery { bytes, .. } | LdpAction::Stream { bytes, .. } => {
+                    let pdu = Pdu::new(&bytes, MAX_PDU_LENGTH).expect("a PDU");
                     assert_eq!((pdu.sender, pdu.messages().count() > 0), (self.speaker.identifier(), true));
                     for raw in pdu.messages() {
-                        assert!(matches!(Message::new(&raw.expect("a message")), Ok(Some(_))));
+                        assert!(matches!(LdpMessage::new(&raw.expect("a message")), Ok(Some(_))));
                     }
                 }
-                Transmit::Connect { peer, address } => {
+                LdpAction::Connect { peer, address } => {
                     self.connections += 1;
-                    let connection = Connection(self.connections);
+                    let connection = LdpConnection(self.connections);
                     self.open.insert(connection, address);
                     self.speaker.handle_connected(self.now, peer, connection);
                 }
-                Transmit::Close { connection } => {
+                LdpAction::Close { connection } => {
                     assert!(self.open.remove(&connection).is_some(), "the connection was open");
                 }
             }
         }
         while let Some(event) = self.speaker.poll_event() {
-            if let Event::Free { label } = event {
+            if let LdpEvent::Free { label } = event {
                 assert!(self.used.remove(&label), "the label was in use");
             }
         }
@@ -128,12 +128,12 @@ impl Run {
 
 pub fn run(bytes: &[u8]) {
     let Some((settings, mut rest)) = bytes.split_first() else { return };
-    let mut config = Config::new(OWN, OWN);
-    config.control = if settings & 1 == 0 { Control::Independent } else { Control::Ordered };
-    config.null = if settings & 2 == 0 { Null::Implicit } else { Null::Explicit };
+    let mut config = LdpConfig::new(OWN, OWN);
+    config.control = if settings & 1 == 0 { LabelControl::Independent } else { LabelControl::Ordered };
+    config.null = if settings & 2 == 0 { NullLabel::Implicit } else { NullLabel::Explicit };
     config.loop_detection = (settings & 4 != 0).then_some(settings >> 3);
-    config.most_bindings = MAX_BINDINGS;
-    let mut speaker = Speaker::new(config);
+    config.max_bindings = MAX_BINDINGS;
+    let mut speaker = LdpSpeaker::new(config);
     speaker.add_interface(Instant::ZERO, 0);
     let (open, used) = (BTreeMap::new(), BTreeSet::new());
     let mut run = Run { speaker, now: Instant::ZERO, open, connections: 0, used };

@@ -1,8 +1,8 @@
 //! Model files from arbitrary bytes: rejected, or able to run for a while without panic or endless loop.
 
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::Instant;
-use netstage_core::traffic::application::{Action, Application, Endpoint, Role};
+use netstage_core::traffic::application::{EndpointAction, Application, Endpoint, EndpointRole};
 use netstage_scenario::learned::ModelFile;
 
 pub fn run(bytes: &[u8]) {
@@ -13,20 +13,20 @@ pub fn run(bytes: &[u8]) {
     if application.check(carriage).is_err() {
         return;
     }
-    let mut client = Endpoint::new(&application, Role::Client, carriage, &Stream::new(1, "fuzz"));
-    let mut server = Endpoint::new(&application, Role::Server, carriage, &Stream::new(1, "fuzz"));
+    let mut client = Endpoint::new(&application, EndpointRole::Client, carriage, &RandomStream::new(1, "fuzz"));
+    let mut server = Endpoint::new(&application, EndpointRole::Server, carriage, &RandomStream::new(1, "fuzz"));
     client.start(Instant::ZERO);
     let mut now = Instant::ZERO;
     for _ in 0..1_000 {
         while let Some(action) = client.poll_action() {
             match action {
-                Action::Open(connection) => client.handle_connected(now, connection),
-                Action::Send(connection, message) => server.handle_message(now, connection, &message),
-                Action::Close(_) => {}
+                EndpointAction::Open(connection) => client.handle_connected(now, connection),
+                EndpointAction::Send(connection, message) => server.handle_message(now, connection, &message),
+                EndpointAction::Close(_) => {}
             }
         }
         while let Some(action) = server.poll_action() {
-            if let Action::Send(connection, message) = action {
+            if let EndpointAction::Send(connection, message) = action {
                 client.handle_message(now, connection, &message);
             }
         }

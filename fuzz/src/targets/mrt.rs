@@ -1,20 +1,20 @@
 //! MRT files from arbitrary bytes: read or rejected. Every route that was read can be announced and withdrawn
 //! exactly once.
 
-use netstage_routing::bgp::inject::{Action, Injection, Order};
-use netstage_routing::bgp::nlri::Family;
+use netstage_routing::bgp::inject::{InjectionAction, Injection, SendOrder};
+use netstage_routing::bgp::nlri::BgpFamily;
 use netstage_routing::bgp::path::Encoding;
-use netstage_routing::bgp::table::{Table, read_mrt};
+use netstage_routing::bgp::table::{BgpTable, read_mrt};
 
 pub fn run(bytes: &[u8]) {
-    let mut table = Table::new();
+    let mut table = BgpTable::new();
     let _ = read_mrt(bytes, 10_000, &mut table);
     assert!(table.len() <= 10_000);
     assert_eq!(table.iter().count(), table.len());
     let encoding = Encoding { four_octet_as: false, prepend: Some(70_000), local_preference: None };
-    for action in [Action::Announce, Action::Withdraw] {
-        for order in [Order::Packed, Order::AsListed] {
-            let mut injection = Injection::new(&table, action, order, &Family::ALL);
+    for action in [InjectionAction::Announce, InjectionAction::Withdraw] {
+        for order in [SendOrder::Packed, SendOrder::AsListed] {
+            let mut injection = Injection::new(&table, action, order, &BgpFamily::ALL);
             let mut messages = Vec::new();
             let written = injection.fill(&table, &encoding, usize::MAX, &mut messages);
             assert_eq!(written.routes, table.len());

@@ -1,45 +1,45 @@
 //! Messages about routes, labels and neighbors, as sent by the kernel and routing daemons, from arbitrary
 //! bytes: accepted or rejected, without changing anything else.
 
-use netstage_core::forward::Model;
-use netstage_core::forward::lpm::Shape;
-use netstage_host::netns::feed::{Heard, heard};
-use netstage_host::netns::lookup::Station;
-use netstage_router::fib::{Fib, Interface};
+use netstage_core::forward::TunnelModel;
+use netstage_core::forward::lpm::LpmShape;
+use netstage_host::netns::feed::{RouteNotification, parse_notifications};
+use netstage_host::netns::lookup::KernelNeighbor;
+use netstage_router::fib::{Fib, FibInterface};
 use netstage_router::tables::{Sizes, Tables};
-use netstage_routing::source::Ranked;
-use netstage_routing::source::route::{Names, Told, told};
+use netstage_routing::source::RankedRoutes;
+use netstage_routing::source::route::{KernelIds, ParsedRoute, parse};
 
 pub fn run(bytes: &[u8]) {
-    let names = Names {
+    let names = KernelIds {
         interfaces: (1..4).map(|index| (index, index - 1)).collect(),
         loopback: Some(0),
         tables: [(254, 0), (255, 0), (0, 0), (10, 1)].into(),
     };
-    let interface = |number| Interface { mac: [2, 0, 0, 0, 0, number], mtu: 1500, table: 0, mpls: true };
-    let shape = Shape { first: 8, rows: 8 };
+    let interface = |number| FibInterface { mac: [2, 0, 0, 0, 0, number], mtu: 1500, table: 0, mpls: true };
+    let shape = LpmShape { first: 8, rows: 8 };
     let sizes = Sizes { tables: vec![(shape, shape); 2], targets: 4, hops: 4 };
     let mut tables = Tables::new(sizes, vec![0; 3], 1, None);
-    let mut fib = Fib::new((0..3).map(interface).collect(), 2, Model::Uniform);
-    let mut ranked = Ranked::default();
-    for news in heard(bytes) {
+    let mut fib = Fib::new((0..3).map(interface).collect(), 2, TunnelModel::Uniform);
+    let mut ranked = RankedRoutes::default();
+    for news in parse_notifications(bytes) {
         let change = match news {
-            Heard::Route(message, is_new) => match told(&message, &names) {
-                Some(Told::Route(prefix, rank, to)) => ranked.route(prefix, rank, to.filter(|_| is_new)),
-                Some(Told::Label(label, meaning)) => ranked.label(label, is_new.then_some(meaning)),
+            RouteNotification::Route(message, is_new) => match parse(&message, &names) {
+                Some(ParsedRoute::Route(prefix, rank, to)) => ranked.route(prefix, rank, to.filter(|_| is_new)),
+                Some(ParsedRoute::Label(label, meaning)) => ranked.label(label, is_new.then_some(meaning)),
                 None => None,
             },
-            Heard::Neighbour(link, address, station) => {
+            RouteNotification::Neighbor(link, address, station) => {
                 let mac = match station {
-                    Station::Known(mac) | Station::Stale(mac) => Some(mac),
-                    Station::Unknown => None,
+                    KernelNeighbor::Reachable(mac) | KernelNeighbor::Stale(mac) => Some(mac),
+                    KernelNeighbor::Unknown => None,
                 };
                 if let Some(number) = names.interfaces.get(&link) {
-                    fib.set_neighbour(&mut tables, (*number, address), mac);
+                    fib.set_neighbor(&mut tables, (*number, address), mac);
                 }
                 None
             }
-            Heard::Link | Heard::Overrun => None,
+            RouteNotification::Link | RouteNotification::Overrun => None,
         };
         if let Some(change) = change {
             // The tables are small, so errors are expected.
@@ -47,7 +47,7 @@ pub fn run(bytes: &[u8]) {
         }
     }
     // After withdrawal, only neighbors remain.
-    for change in ranked.replace(Ranked::default()) {
+    for change in ranked.replace(RankedRoutes::default()) {
         fib.apply(&mut tables, &change).expect("a withdrawal needs no room");
     }
     assert_eq!((tables.route_count(), fib.label_count()), (0, 0));

@@ -44,9 +44,9 @@ fn packet(bytes: &[u8]) {
     if let Ok(datagram) = udp::View::new(transport.payload) {
         assert_eq!(datagram.payload().len() + udp::HEADER, usize::from(datagram.length()));
     }
-    if let Ok(tunnel) = mpls_in_udp::View::new(view.packet(), ZeroChecksum::Refused) {
+    if let Ok(tunnel) = mpls_in_udp::View::new(view.packet(), ZeroChecksum::Rejected) {
         assert!(tunnel.payload.len() < view.packet().len());
-        assert_eq!(mpls_in_udp::View::new(view.packet(), ZeroChecksum::Taken), Ok(tunnel));
+        assert_eq!(mpls_in_udp::View::new(view.packet(), ZeroChecksum::Accepted), Ok(tunnel));
     }
 }
 
@@ -57,7 +57,7 @@ fn change(bytes: &[u8]) {
         header.decrement_ttl();
         header.set_ecn(Ecn::CongestionExperienced);
         header.set_dscp(46);
-        let is_right = |bytes| v4::View::new(bytes).expect("the packet was valid before").checksum_is_right();
+        let is_right = |bytes| v4::View::new(bytes).expect("the packet was valid before").is_checksum_valid();
         assert_eq!(is_right(&changed), is_right(bytes));
     } else if let Ok(mut header) = v6::HeaderMut::new(&mut changed) {
         header.decrement_hop_limit();
@@ -73,10 +73,10 @@ fn answer(offending: &[u8]) {
     let router = [192, 0, 2, 1].into();
     if let Ok(length) = icmp::fragmentation_needed(offending, router, 1400, &mut buffer) {
         let answer = v4::View::new(&buffer[..length]).expect("a response is a packet");
-        assert!(answer.checksum_is_right() && answer.packet().len() == length);
+        assert!(answer.is_checksum_valid() && answer.packet().len() == length);
         assert_eq!(Sum::ZERO.bytes(answer.transport().payload).folded(), 0xffff);
         let again = icmp::fragmentation_needed(answer.packet(), router, 1400, &mut [0; icmp::MAX_V4]);
-        assert_eq!(again, Err(icmp::Refused::IcmpError));
+        assert_eq!(again, Err(icmp::IcmpSuppression::IcmpError));
     }
     let router = [0xfd; 16].into();
     if let Ok(length) = icmp::packet_too_big(offending, router, 1400, &mut buffer) {
@@ -86,6 +86,6 @@ fn answer(offending: &[u8]) {
         let sum = ip::pseudo_header(source, destination, protocol::ICMPV6, message.len() as u32);
         assert_eq!(sum.bytes(message).folded(), 0xffff);
         let again = icmp::packet_too_big(answer.packet(), router, 1400, &mut [0; icmp::MAX_V6]);
-        assert_eq!(again, Err(icmp::Refused::IcmpError));
+        assert_eq!(again, Err(icmp::IcmpSuppression::IcmpError));
     }
 }

@@ -1,4 +1,4 @@
-//! Engine of the provider edge with frames from customers and from the core: no buffer is lost, and every
+//! PeEngine of the provider edge with frames from customers and from the core: no buffer is lost, and every
 //! delivered frame is whole and belongs to an existing circuit.
 //!
 //! Input: records of side (one bit), elapsed milliseconds, length (two bytes) and frame.
@@ -6,10 +6,10 @@
 use netstage_core::edge::TICK;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
-use netstage_host::ports::{self, Received};
-use netstage_pe::engine::machine::{Interface, Machine, Peer};
-use netstage_pe::engine::{Engine, Keys};
-use netstage_scenario::pe::{self, Router};
+use netstage_host::ports::{self, ReceivedFrame};
+use netstage_pe::engine::machine::{HostInterface, HostProperties, PeerProperties};
+use netstage_pe::engine::{PeEngine, Keys};
+use netstage_scenario::pe::{self, PeConfig};
 use netstage_wire::{ethernet, ip};
 use std::collections::VecDeque;
 use std::io;
@@ -25,10 +25,10 @@ struct Memory {
     sent: Vec<Vec<u8>>,
 }
 
-impl ports::Port for Memory {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+impl ports::FramePort for Memory {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         let count = limit.min(self.waiting.len());
-        self.waiting.drain(..count).for_each(|frame| each(Received { frame: &frame, at_ns: u64::MAX }));
+        self.waiting.drain(..count).for_each(|frame| each(ReceivedFrame { frame: &frame, at_ns: u64::MAX }));
         Ok(count)
     }
 
@@ -78,7 +78,7 @@ flow = { vpn = "vpn0", peer = "peer0" }
 publish_to = ["peer1", "peer3"]
 "#;
 
-static ROUTER: LazyLock<Router> = LazyLock::new(|| {
+static ROUTER: LazyLock<PeConfig> = LazyLock::new(|| {
     let mut text = CONFIGURATION.to_owned();
     for number in 0..4 {
         let control =
@@ -105,13 +105,13 @@ static ROUTER: LazyLock<Router> = LazyLock::new(|| {
     pe::parse("pe.toml", &text).expect("the configuration is valid")
 });
 
-fn machine() -> Machine {
+fn machine() -> HostProperties {
     let interfaces = [("core", [2, 0, 0, 0, 0, 2]), ("customers", [2, 0, 0, 0, 0, 1])];
-    let mut peers = vec![Peer::default(); 4];
+    let mut peers = vec![PeerProperties::default(); 4];
     // Authenticated: messages are rejected at the digest.
     peers[3].keys = Keys::new(1, &[(1, b"key".to_vec())]);
-    Machine {
-        interfaces: interfaces.map(|(name, mac)| (name.into(), Interface { mac, mtu: 1500 })).into(),
+    HostProperties {
+        interfaces: interfaces.map(|(name, mac)| (name.into(), HostInterface { mac, mtu: 1500 })).into(),
         peers,
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
@@ -121,8 +121,8 @@ fn machine() -> Machine {
 }
 
 pub fn run(bytes: &[u8]) {
-    let mut engine = Engine::new(&ROUTER, &machine(), vec![Memory::default(), Memory::default()]).unwrap();
-    (0..4).for_each(|peer| engine.set_way(peer, Some((CORE, [2, 0, 0, 0, 0, 3], 1500))));
+    let mut engine = PeEngine::new(&ROUTER, &machine(), vec![Memory::default(), Memory::default()]).unwrap();
+    (0..4).for_each(|peer| engine.set_peer_route(peer, Some((CORE, [2, 0, 0, 0, 0, 3], 1500))));
     let buffers = engine.free_buffers();
     let (mut now, mut rest) = (Instant(1_000_000_000), bytes);
     while let Some((&[side, ahead, low, high], after)) = rest.split_first_chunk() {

@@ -1,9 +1,9 @@
 //! STAMP packets from arbitrary bytes, at a reflector and at a sender: accepted or rejected. A reflected packet
 //! has the length of the received one, and the reply to a session's own packet is accepted.
 
-use netstage_core::measure::stamp::{Arrival, Moment, Reflector, ReflectorConfig, Sender, SenderConfig};
+use netstage_core::measure::stamp::{ReceivedPacketInfo, ClockReading, SessionReflector, ReflectorConfig, SessionSender, SenderConfig};
 use netstage_core::time::Instant;
-use netstage_wire::stamp::tlv::places;
+use netstage_wire::stamp::tlv::tlvs;
 use netstage_wire::stamp::{Mode, ReflectorPacket, SenderPacket};
 use std::net::SocketAddr;
 
@@ -18,9 +18,9 @@ pub fn run(bytes: &[u8]) {
         if let Some(digest) = packet.get_mut(96..112).filter(|_| mode == Mode::Authenticated) {
             digest.fill(0);
         }
-        let now = Moment { instant: Instant(0), unix: 1 << 60 };
+        let now = ClockReading { instant: Instant(0), unix: 1 << 60 };
         let address = SocketAddr::from(([127, 0, 0, 1], 862));
-        let arrival = Arrival {
+        let arrival = ReceivedPacketInfo {
             instant: now.instant,
             unix: now.unix,
             source: address,
@@ -30,9 +30,9 @@ pub fn run(bytes: &[u8]) {
             ecn: 0,
         };
         let mut reply = Vec::new();
-        let mut reflector = Reflector::new(ReflectorConfig { mode, ..ReflectorConfig::default() });
+        let mut reflector = SessionReflector::new(ReflectorConfig { mode, ..ReflectorConfig::default() });
         let reflected = reflector.reflect(&packet, &arrival, Some(&mac), || now.unix, &mut reply);
-        let mut sender = Sender::new(SenderConfig { mode, ..SenderConfig::default() }, Instant(0));
+        let mut sender = SessionSender::new(SenderConfig { mode, ..SenderConfig::default() }, Instant(0));
         let _ = sender.handle_packet(&packet, now, Some(&mac));
         if reflected.is_err() {
             continue;
@@ -40,7 +40,7 @@ pub fn run(bytes: &[u8]) {
         assert_eq!(reply.len(), packet.len());
         // The TLVs keep their positions.
         assert!(
-            places(&reply, mode.base()).map(|place| place.map(|place| place.end)).eq(places(
+            tlvs(&reply, mode.base()).map(|place| place.map(|place| place.end)).eq(tlvs(
                 &packet,
                 mode.base()
             )

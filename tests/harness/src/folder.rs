@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 /// Folder that is removed at the end of its test.
 #[derive(Debug)]
-pub struct Folder(PathBuf);
+pub struct TemporaryFolder(PathBuf);
 
-impl Folder {
+impl TemporaryFolder {
     /// Creates an empty folder. The name identifies its test to people; several tests may use the same.
-    pub fn new(name: &str) -> Folder {
+    pub fn new(name: &str) -> TemporaryFolder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("netstage-test-{}-{number}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        TemporaryFolder(path)
     }
 
     /// Writes a program and returns its path.
@@ -39,7 +39,7 @@ impl Folder {
     }
 }
 
-impl Deref for Folder {
+impl Deref for TemporaryFolder {
     type Target = Path;
 
     fn deref(&self) -> &Path {
@@ -47,13 +47,13 @@ impl Deref for Folder {
     }
 }
 
-impl AsRef<Path> for Folder {
+impl AsRef<Path> for TemporaryFolder {
     fn as_ref(&self) -> &Path {
         &self.0
     }
 }
 
-impl Drop for Folder {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }

@@ -36,10 +36,10 @@ pub mod needs;
 mod report;
 pub mod scenario;
 
-pub use folder::{Folder, within};
+pub use folder::{TemporaryFolder, within};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use report::Report;
+use report::SkipReport;
 use std::panic::resume_unwind;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ const TESTS_PER_PROCESSOR: usize = 2;
 
 /// Kind of skip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum SkipKind {
     /// The machine lacks a feature.
     Missing,
     /// The machine is too busy.
@@ -61,57 +61,57 @@ enum Kind {
     Ignored,
 }
 
-impl Kind {
+impl SkipKind {
     fn name(self) -> &'static str {
         match self {
-            Kind::Missing => "missing",
-            Kind::Busy => "busy",
-            Kind::Slow => "slow",
-            Kind::Ignored => "ignored",
+            SkipKind::Missing => "missing",
+            SkipKind::Busy => "busy",
+            SkipKind::Slow => "slow",
+            SkipKind::Ignored => "ignored",
         }
     }
 }
 
 /// Payload with which a skipped test unwinds.
 struct Skip {
-    kind: Kind,
+    kind: SkipKind,
     reason: String,
 }
 
 /// Skips the test because a requirement is missing.
 pub fn skip(reason: impl Into<String>) -> ! {
-    unwind(Kind::Missing, reason)
+    unwind(SkipKind::Missing, reason)
 }
 
 /// Skips the test because the machine was too busy for a valid result.
 pub fn skip_busy(reason: impl AsRef<str>) -> ! {
-    unwind(Kind::Busy, format!("the machine was too busy: {}", reason.as_ref().trim()))
+    unwind(SkipKind::Busy, format!("the machine was too busy: {}", reason.as_ref().trim()))
 }
 
-fn unwind(kind: Kind, reason: impl Into<String>) -> ! {
+fn unwind(kind: SkipKind, reason: impl Into<String>) -> ! {
     // Unlike a panic, this calls no hook and prints nothing.
     resume_unwind(Box::new(Skip { kind, reason: reason.into() }))
 }
 
 /// Entry of a list created by [`tests!`].
-pub struct Test {
+pub struct ListedTest {
     name: String,
     ignored: Option<&'static str>,
     run: fn(),
 }
 
-impl Test {
+impl ListedTest {
     /// Creates an entry; `ignored` is the reason for running the test only with `--ignored`.
-    pub fn new(module: &str, name: &str, ignored: Option<&'static str>, run: fn()) -> Test {
+    pub fn new(module: &str, name: &str, ignored: Option<&'static str>, run: fn()) -> ListedTest {
         let name = match module.split_once("::") {
             Some((_, module)) => format!("{module}::{name}"),
             None => name.to_owned(),
         };
-        Test { name, ignored, run }
+        ListedTest { name, ignored, run }
     }
 
-    fn trial(self, arguments: &Arguments, report: &Arc<Report>) -> Trial {
-        let Test { name, ignored, run } = self;
+    fn trial(self, arguments: &Arguments, report: &Arc<SkipReport>) -> Trial {
+        let ListedTest { name, ignored, run } = self;
         let (report_handle, test_name) = (Arc::clone(report), name.clone());
         let trial = Trial::ignorable_test(name, move || outcome(&test_name, run, &report_handle));
         let trial = trial.with_ignored_flag(ignored.is_some());
@@ -120,7 +120,7 @@ impl Test {
             && arguments.is_ignored(&trial)
             && !arguments.is_filtered_out(&trial)
         {
-            report.skipped(trial.name(), Kind::Ignored, reason);
+            report.skipped(trial.name(), SkipKind::Ignored, reason);
         }
         trial
     }
@@ -128,7 +128,7 @@ impl Test {
 
 /// Runs a test in its own thread, because some tests change their thread permanently, for example its
 /// namespace.
-fn outcome(name: &str, run: fn(), report: &Report) -> Result<Completion, Failed> {
+fn outcome(name: &str, run: fn(), report: &SkipReport) -> Result<Completion, Failed> {
     let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
     let Err(payload) = thread.join() else { return Ok(Completion::Completed) };
     match payload.downcast::<Skip>() {
@@ -142,12 +142,12 @@ fn outcome(name: &str, run: fn(), report: &Report) -> Result<Completion, Failed>
 
 /// Runs the lists as the command line requires, taking a test of each list in turn, because tests of one list
 /// often wait for the same resource.
-pub fn run(lists: impl IntoIterator<Item = Vec<Test>>) -> ExitCode {
+pub fn run(lists: impl IntoIterator<Item = Vec<ListedTest>>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The tests mostly wait for sessions, timers and trials.
     let processors = thread::available_parallelism().map_or(1, usize::from);
     arguments.test_threads.get_or_insert(TESTS_PER_PROCESSOR * processors);
-    let report = Arc::new(Report::of_environment());
+    let report = Arc::new(SkipReport::of_environment());
     let tests = interleave(lists).into_iter().map(|test| test.trial(&arguments, &report));
     libtest_mimic::run(&arguments, tests.collect()).exit_code()
 }
@@ -173,8 +173,8 @@ macro_rules! tests {
     (@ignored) => { None };
     (@ignored $reason:literal) => { Some($reason) };
     ($($(#[ignore = $reason:literal])? $name:ident),* $(,)?) => {
-        pub(crate) fn tests() -> Vec<$crate::Test> {
-            vec![$($crate::Test::new(
+        pub(crate) fn tests() -> Vec<$crate::ListedTest> {
+            vec![$($crate::ListedTest::new(
                 module_path!(),
                 stringify!($name),
                 $crate::tests!(@ignored $($reason)?),

@@ -1,6 +1,6 @@
 //! Requirements of tests. Each function skips the test if its requirement is not met.
 
-use crate::{Kind, skip, unwind};
+use crate::{SkipKind, skip, unwind};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ pub fn is_quick() -> bool {
 
 fn skip_if_quick(requirement: &str) {
     if is_quick() {
-        unwind(Kind::Slow, format!("{requirement}: run by `make test`"));
+        unwind(SkipKind::Slow, format!("{requirement}: run by `make test`"));
     }
 }
 
@@ -43,7 +43,7 @@ pub fn root() {
 }
 
 /// Requires a user other than root, for permissions that root always has.
-pub fn another_user_than_root() {
+pub fn not_root() {
     if effective_user() == Some(0) {
         skip("needs a user other than root");
     }

@@ -1,28 +1,28 @@
 //! Report of skipped tests, which `scripts/test.sh` reads.
 
-use crate::Kind;
+use crate::SkipKind;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Destination of the report, if any.
-pub struct Report {
+pub struct SkipReport {
     binary: String,
     file: Option<PathBuf>,
 }
 
-impl Report {
+impl SkipReport {
     /// Creates the report requested by `NETSTAGE_TESTS_REPORT`.
-    pub fn of_environment() -> Report {
+    pub fn of_environment() -> SkipReport {
         let program = std::env::current_exe().ok();
         let name = program.as_deref().and_then(|path| path.file_stem()).unwrap_or_default().to_string_lossy();
         // Cargo appends a hash.
         let binary = name.rsplit_once('-').map_or(&*name, |(name, _)| name).to_owned();
-        Report { binary, file: std::env::var_os("NETSTAGE_TESTS_REPORT").map(PathBuf::from) }
+        SkipReport { binary, file: std::env::var_os("NETSTAGE_TESTS_REPORT").map(PathBuf::from) }
     }
 
     /// Appends a line: binary, test, kind and reason, separated by tabs.
-    pub fn skipped(&self, test: &str, kind: Kind, reason: &str) {
+    pub fn skipped(&self, test: &str, kind: SkipKind, reason: &str) {
         let Some(file) = &self.file else { return };
         let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
         let line = format!("{}\t{test}\t{}\t{reason}\n", self.binary, kind.name());

@@ -1,7 +1,9 @@
 //! Conversion of completed bins to and from protocol messages.
 
 use super::generated as wire;
-use crate::results::{Counts, Ended, EndedBin, EndedVpn, EndedWindow, TcpSample, Travel, WindowSample};
+use crate::results::{
+    BinCounts, CompletedBin, CompletedBins, CompletedVpn, CompletedWindow, TcpSample, Travel, WindowSample,
+};
 use netstage_core::tcp::history;
 use netstage_core::time::Duration;
 
@@ -31,9 +33,9 @@ convert! {
     VpnWindow = WindowSample { window, increase, decrease, loss, round_trip_ns, lost }
 }
 
-impl From<EndedBin> for wire::FinishedBin {
-    fn from(ended: EndedBin) -> wire::FinishedBin {
-        let EndedBin { flow, sends, bin, counts, tcp, travel } = ended;
+impl From<CompletedBin> for wire::FinishedBin {
+    fn from(ended: CompletedBin) -> wire::FinishedBin {
+        let CompletedBin { flow, sends, bin, counts, tcp, travel } = ended;
         wire::FinishedBin {
             flow,
             sends,
@@ -54,13 +56,13 @@ impl From<EndedBin> for wire::FinishedBin {
     }
 }
 
-impl From<wire::FinishedBin> for EndedBin {
-    fn from(message: wire::FinishedBin) -> EndedBin {
-        EndedBin {
+impl From<wire::FinishedBin> for CompletedBin {
+    fn from(message: wire::FinishedBin) -> CompletedBin {
+        CompletedBin {
             flow: message.flow,
             sends: message.sends,
             bin: message.bin,
-            counts: Counts {
+            counts: BinCounts {
                 sent: message.sent,
                 sent_bytes: message.sent_bytes,
                 offered_bytes: message.offered_bytes,
@@ -78,9 +80,9 @@ impl From<wire::FinishedBin> for EndedBin {
     }
 }
 
-impl From<EndedWindow> for wire::FinishedWindow {
-    fn from(ended: EndedWindow) -> wire::FinishedWindow {
-        let EndedWindow { subject, bin, window } = ended;
+impl From<CompletedWindow> for wire::FinishedWindow {
+    fn from(ended: CompletedWindow) -> wire::FinishedWindow {
+        let CompletedWindow { subject, bin, window } = ended;
         wire::FinishedWindow {
             subject,
             bin,
@@ -92,32 +94,32 @@ impl From<EndedWindow> for wire::FinishedWindow {
     }
 }
 
-impl From<wire::FinishedWindow> for EndedWindow {
-    fn from(message: wire::FinishedWindow) -> EndedWindow {
+impl From<wire::FinishedWindow> for CompletedWindow {
+    fn from(message: wire::FinishedWindow) -> CompletedWindow {
         let mut window =
             history::Bin { peak: message.peak, usable: message.usable, ..history::Bin::default() };
         // Another version may send more or fewer elements.
         window.causes.iter_mut().zip(message.causes).for_each(|(own, message)| *own = message);
         window.limited.iter_mut().zip(message.limited_ns).for_each(|(own, message)| *own = Duration(message));
-        EndedWindow { subject: message.subject, bin: message.bin, window }
+        CompletedWindow { subject: message.subject, bin: message.bin, window }
     }
 }
 
-impl From<EndedVpn> for wire::FinishedVpn {
-    fn from(ended: EndedVpn) -> wire::FinishedVpn {
-        let EndedVpn { vpn, bin, queue, queue_drops, window } = ended;
+impl From<CompletedVpn> for wire::FinishedVpn {
+    fn from(ended: CompletedVpn) -> wire::FinishedVpn {
+        let CompletedVpn { vpn, bin, queue, queue_drops, window } = ended;
         wire::FinishedVpn { vpn, bin, queue, queue_drops, window: window.map(Into::into) }
     }
 }
 
-impl From<wire::FinishedVpn> for EndedVpn {
-    fn from(message: wire::FinishedVpn) -> EndedVpn {
+impl From<wire::FinishedVpn> for CompletedVpn {
+    fn from(message: wire::FinishedVpn) -> CompletedVpn {
         let wire::FinishedVpn { vpn, bin, queue, queue_drops, window } = message;
-        EndedVpn { vpn, bin, queue, queue_drops, window: window.map(Into::into) }
+        CompletedVpn { vpn, bin, queue, queue_drops, window: window.map(Into::into) }
     }
 }
 
-impl Ended {
+impl CompletedBins {
     /// Moves the bins into a message.
     pub fn put(self, progress: &mut wire::Progress) {
         progress.bins = self.bins.into_iter().map(Into::into).collect();
@@ -126,8 +128,8 @@ impl Ended {
     }
 
     /// Takes the bins out of a message.
-    pub fn take(progress: &mut wire::Progress) -> Ended {
-        Ended {
+    pub fn take(progress: &mut wire::Progress) -> CompletedBins {
+        CompletedBins {
             bins: std::mem::take(&mut progress.bins).into_iter().map(Into::into).collect(),
             windows: std::mem::take(&mut progress.windows).into_iter().map(Into::into).collect(),
             vpns: std::mem::take(&mut progress.vpns).into_iter().map(Into::into).collect(),
@@ -141,7 +143,7 @@ mod tests {
 
     #[test]
     fn completed_bins_survive_the_conversion() {
-        let counts = Counts {
+        let counts = BinCounts {
             sent: 1,
             sent_bytes: 2,
             offered_bytes: 3,
@@ -174,22 +176,23 @@ mod tests {
             variation_sum_ns: 6,
             jitter_ns: 7,
         };
-        let full = EndedBin { flow: 1, sends: true, bin: 2, counts, tcp: Some(tcp), travel: Some(travel) };
-        let bare = EndedBin { sends: false, tcp: None, travel: None, ..full };
+        let full =
+            CompletedBin { flow: 1, sends: true, bin: 2, counts, tcp: Some(tcp), travel: Some(travel) };
+        let bare = CompletedBin { sends: false, tcp: None, travel: None, ..full };
         let causes = [1, 2, 3, 4, 5, 6, 7, 8, 9];
         let limited = [1, 2, 3, 4].map(Duration);
         let window = history::Bin { peak: Some(1.5), usable: None, causes, limited };
         let sample =
             WindowSample { window: 1.0, increase: 2.0, decrease: 3.0, loss: 4.0, round_trip_ns: 5, lost: 6 };
-        let vpn = EndedVpn { vpn: "v".into(), bin: 3, queue: 0.5, queue_drops: 4, window: Some(sample) };
-        let ended = Ended {
+        let vpn = CompletedVpn { vpn: "v".into(), bin: 3, queue: 0.5, queue_drops: 4, window: Some(sample) };
+        let ended = CompletedBins {
             bins: vec![full, bare],
-            windows: vec![EndedWindow { subject: "f".into(), bin: 2, window }],
-            vpns: vec![EndedVpn { window: None, ..vpn.clone() }, vpn],
+            windows: vec![CompletedWindow { subject: "f".into(), bin: 2, window }],
+            vpns: vec![CompletedVpn { window: None, ..vpn.clone() }, vpn],
         };
         let mut progress = wire::Progress::default();
         ended.clone().put(&mut progress);
-        assert_eq!(Ended::take(&mut progress), ended);
+        assert_eq!(CompletedBins::take(&mut progress), ended);
         assert_eq!(progress, wire::Progress::default());
     }
 }

@@ -10,11 +10,11 @@ mod bins;
 pub mod generated;
 mod refusal;
 
-pub use netstage_core::fleet::{Refusal, RefusalKind};
+pub use netstage_core::fleet::{OrderRefusal, OrderRefusalKind};
 
-use crate::results::Report;
+use crate::results::AgentReport;
 use crate::task::{self, Assignment};
-use netstage_core::fleet::Phase;
+use netstage_core::fleet::RunPhase;
 use netstage_core::time::Duration;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -31,39 +31,39 @@ pub const CHUNK_BYTES: usize = 256 << 10;
 /// 0.1 ms of CPU time, which matters with a thousand agents on one machine.
 pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(500);
 /// Interval at which an agent checks for heartbeats.
-pub const HEARTBEAT_LOOK: std::time::Duration = std::time::Duration::from_millis(250);
+pub const HEARTBEAT_CHECK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(250);
 /// Consecutive checks without a heartbeat after which an agent considers its controller gone: within 2 s of
 /// the last one.
-pub const CONTROLLER_LOOKS: u32 = 7;
+pub const MAX_MISSED_CHECKS: u32 = 7;
 /// Consecutive unanswered heartbeats after which a controller considers an agent lost (6 s).
-pub const AGENT_BEATS: u32 = 12;
+pub const MAX_UNANSWERED_HEARTBEATS: u32 = 12;
 
 /// Maximum number of bins in a run. A receiver keeps all of them in memory.
 const MAX_BINS: u64 = 10_000_000;
 /// Maximum length of a run: one year.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 86_400);
 
-impl From<Phase> for generated::Phase {
-    fn from(phase: Phase) -> generated::Phase {
+impl From<RunPhase> for generated::Phase {
+    fn from(phase: RunPhase) -> generated::Phase {
         match phase {
-            Phase::Idle => generated::Phase::Idle,
-            Phase::Preparing => generated::Phase::Preparing,
-            Phase::Ready => generated::Phase::Ready,
-            Phase::Running => generated::Phase::Running,
-            Phase::Done => generated::Phase::Done,
+            RunPhase::Idle => generated::Phase::Idle,
+            RunPhase::Preparing => generated::Phase::Preparing,
+            RunPhase::Ready => generated::Phase::Ready,
+            RunPhase::Running => generated::Phase::Running,
+            RunPhase::Done => generated::Phase::Done,
         }
     }
 }
 
-impl From<generated::Phase> for Phase {
-    fn from(phase: generated::Phase) -> Phase {
+impl From<generated::Phase> for RunPhase {
+    fn from(phase: generated::Phase) -> RunPhase {
         match phase {
-            generated::Phase::Preparing => Phase::Preparing,
-            generated::Phase::Ready => Phase::Ready,
-            generated::Phase::Running => Phase::Running,
-            generated::Phase::Done => Phase::Done,
+            generated::Phase::Preparing => RunPhase::Preparing,
+            generated::Phase::Ready => RunPhase::Ready,
+            generated::Phase::Running => RunPhase::Running,
+            generated::Phase::Done => RunPhase::Done,
             // The controller does not wait for a phase it does not know.
-            generated::Phase::Idle | generated::Phase::Unknown => Phase::Idle,
+            generated::Phase::Idle | generated::Phase::Unknown => RunPhase::Idle,
         }
     }
 }
@@ -75,16 +75,17 @@ pub fn common_version(oldest: u32, newest: u32) -> Option<u32> {
 }
 
 /// Decodes an assignment and rejects values that could exhaust the agent.
-pub fn read_assignment(version: u32, bytes: &[u8]) -> Result<Assignment, Refusal> {
+pub fn read_assignment(version: u32, bytes: &[u8]) -> Result<Assignment, OrderRefusal> {
     if version != task::VERSION {
-        return Err(Refusal::new(
-            RefusalKind::Version,
+        return Err(OrderRefusal::new(
+            OrderRefusalKind::Version,
             format!("assignment has version {version}, this agent supports {}", task::VERSION),
         )
         .remedy("run the same netstage version on agents and controller"));
     }
-    let unreadable =
-        |error: &dyn Display| Refusal::new(RefusalKind::Assignment, format!("invalid assignment: {error}"));
+    let unreadable = |error: &dyn Display| {
+        OrderRefusal::new(OrderRefusalKind::Assignment, format!("invalid assignment: {error}"))
+    };
     let assignment: Assignment = serde_json::from_slice(bytes).map_err(|error| unreadable(&error))?;
     if assignment.interval.0 == 0 || assignment.duration.0 / assignment.interval.0 > MAX_BINS {
         return Err(unreadable(&format!("more than {MAX_BINS} intervals")));
@@ -106,13 +107,13 @@ const MAX_DISPLAYED: usize = 2000;
 
 /// Returns text from the other side in displayable form: truncated, and without control characters, which a
 /// terminal would interpret.
-pub fn plain(text: &str) -> String {
+pub fn displayable(text: &str) -> String {
     let shown = text.chars().filter(|c| !c.is_control() || *c == '\n');
     shown.take(MAX_DISPLAYED).collect()
 }
 
 /// Decodes a report.
-pub fn read_report(version: u32, bytes: &[u8]) -> Result<Report, String> {
+pub fn read_report(version: u32, bytes: &[u8]) -> Result<AgentReport, String> {
     if version != task::VERSION {
         return Err(format!("report has version {version}, this program supports {}", task::VERSION));
     }
@@ -127,7 +128,7 @@ mod tests {
         Assignment::of_flows("a", Duration::from_secs(1), Duration::from_millis(100), Vec::new())
     }
 
-    fn read(assignment: &Assignment) -> Result<Assignment, Refusal> {
+    fn read(assignment: &Assignment) -> Result<Assignment, OrderRefusal> {
         read_assignment(task::VERSION, &serde_json::to_vec(assignment).unwrap())
     }
 
@@ -142,8 +143,8 @@ mod tests {
 
     #[test]
     fn displayed_text_has_no_control_characters() {
-        assert_eq!(plain("port 7\u{1b}[2J\r is\nin use"), "port 7[2J is\nin use");
-        assert_eq!(plain(&"x".repeat(1 << 20)).len(), MAX_DISPLAYED);
+        assert_eq!(displayable("port 7\u{1b}[2J\r is\nin use"), "port 7[2J is\nin use");
+        assert_eq!(displayable(&"x".repeat(1 << 20)).len(), MAX_DISPLAYED);
     }
 
     #[test]
@@ -157,10 +158,10 @@ mod tests {
         let many = Assignment { interval: Duration(1), ..assignment() };
         let long = Assignment { duration: Duration(u64::MAX), interval: Duration(u64::MAX), ..assignment() };
         for bad in [none, many, long] {
-            assert_eq!(read(&bad).unwrap_err().kind, RefusalKind::Assignment);
+            assert_eq!(read(&bad).unwrap_err().kind, OrderRefusalKind::Assignment);
         }
-        assert_eq!(read_assignment(task::VERSION, b"{").unwrap_err().kind, RefusalKind::Assignment);
+        assert_eq!(read_assignment(task::VERSION, b"{").unwrap_err().kind, OrderRefusalKind::Assignment);
         let newer = read_assignment(task::VERSION + 1, b"").unwrap_err();
-        assert_eq!(newer.kind, RefusalKind::Version);
+        assert_eq!(newer.kind, OrderRefusalKind::Version);
     }
 }

@@ -1,21 +1,21 @@
 //! Conversion of refusals to and from protocol messages.
 
+use super::displayable;
 use super::generated as wire;
-use super::plain;
-use netstage_core::fleet::{Refusal, RefusalKind};
+use netstage_core::fleet::{OrderRefusal, OrderRefusalKind};
 
-impl From<Refusal> for wire::Refusal {
-    fn from(refusal: Refusal) -> wire::Refusal {
+impl From<OrderRefusal> for wire::Refusal {
+    fn from(refusal: OrderRefusal) -> wire::Refusal {
         let kind = match refusal.kind {
-            RefusalKind::Assignment => wire::RefusalKind::RefusalAssignment,
-            RefusalKind::InUse => wire::RefusalKind::RefusalInUse,
-            RefusalKind::Missing => wire::RefusalKind::RefusalMissing,
-            RefusalKind::Busy => wire::RefusalKind::RefusalBusy,
-            RefusalKind::Order => wire::RefusalKind::RefusalOrder,
-            RefusalKind::System => wire::RefusalKind::RefusalSystem,
-            RefusalKind::Version => wire::RefusalKind::RefusalVersion,
-            RefusalKind::Policy => wire::RefusalKind::RefusalPolicy,
-            RefusalKind::Late => wire::RefusalKind::RefusalLate,
+            OrderRefusalKind::Assignment => wire::RefusalKind::RefusalAssignment,
+            OrderRefusalKind::InUse => wire::RefusalKind::RefusalInUse,
+            OrderRefusalKind::Missing => wire::RefusalKind::RefusalMissing,
+            OrderRefusalKind::Busy => wire::RefusalKind::RefusalBusy,
+            OrderRefusalKind::Order => wire::RefusalKind::RefusalOrder,
+            OrderRefusalKind::System => wire::RefusalKind::RefusalSystem,
+            OrderRefusalKind::Version => wire::RefusalKind::RefusalVersion,
+            OrderRefusalKind::Policy => wire::RefusalKind::RefusalPolicy,
+            OrderRefusalKind::Late => wire::RefusalKind::RefusalLate,
         };
         wire::Refusal {
             kind: kind.into(),
@@ -26,25 +26,25 @@ impl From<Refusal> for wire::Refusal {
     }
 }
 
-impl From<wire::Refusal> for Refusal {
-    fn from(refusal: wire::Refusal) -> Refusal {
+impl From<wire::Refusal> for OrderRefusal {
+    fn from(refusal: wire::Refusal) -> OrderRefusal {
         let kind = match refusal.kind() {
-            wire::RefusalKind::RefusalAssignment => RefusalKind::Assignment,
-            wire::RefusalKind::RefusalInUse => RefusalKind::InUse,
-            wire::RefusalKind::RefusalMissing => RefusalKind::Missing,
-            wire::RefusalKind::RefusalBusy => RefusalKind::Busy,
-            wire::RefusalKind::RefusalOrder => RefusalKind::Order,
-            wire::RefusalKind::RefusalVersion => RefusalKind::Version,
-            wire::RefusalKind::RefusalPolicy => RefusalKind::Policy,
-            wire::RefusalKind::RefusalLate => RefusalKind::Late,
+            wire::RefusalKind::RefusalAssignment => OrderRefusalKind::Assignment,
+            wire::RefusalKind::RefusalInUse => OrderRefusalKind::InUse,
+            wire::RefusalKind::RefusalMissing => OrderRefusalKind::Missing,
+            wire::RefusalKind::RefusalBusy => OrderRefusalKind::Busy,
+            wire::RefusalKind::RefusalOrder => OrderRefusalKind::Order,
+            wire::RefusalKind::RefusalVersion => OrderRefusalKind::Version,
+            wire::RefusalKind::RefusalPolicy => OrderRefusalKind::Policy,
+            wire::RefusalKind::RefusalLate => OrderRefusalKind::Late,
             // A kind unknown to this program is still a refusal.
-            wire::RefusalKind::RefusalSystem | wire::RefusalKind::RefusalUnknown => RefusalKind::System,
+            wire::RefusalKind::RefusalSystem | wire::RefusalKind::RefusalUnknown => OrderRefusalKind::System,
         };
-        Refusal {
+        OrderRefusal {
             kind,
-            subject: plain(&refusal.subject),
-            reason: plain(&refusal.reason),
-            remedy: plain(&refusal.remedy),
+            subject: displayable(&refusal.subject),
+            reason: displayable(&refusal.reason),
+            remedy: displayable(&refusal.remedy),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Errors of a controller. They name the agent, so that the operator can act.
 
-use netstage_agent_api::protocol::{Refusal, RefusalKind, VERSIONS};
-use netstage_scenario::outcome::Stopped;
+use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind, VERSIONS};
+use netstage_scenario::outcome::RunFailure;
 use std::fmt;
 
 /// Error that prevents a run from beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum ControllerError {
     /// An agent cannot be reached, or does not answer.
     Unreachable {
         /// Name of the agent.
@@ -26,27 +26,29 @@ pub enum Error {
         speaks: (u32, u32),
     },
     /// An agent on another host has a different key.
-    OtherKey {
+    WrongKey {
         /// Name of the agent.
         agent: String,
         /// Address of the agent.
         place: String,
     },
     /// Agents refused.
-    Refused(Vec<(String, Refusal)>),
+    Refused(Vec<(String, OrderRefusal)>),
     /// Agents were lost before the start.
-    Lost(Vec<Loss>),
+    Lost(Vec<AgentDisconnect>),
     /// No agent has this name.
     Unknown(String),
     /// This machine lacks a resource the controller needs.
     System(String),
 }
 
-impl Error {
+impl ControllerError {
     /// Reports whether the only reason is that other controllers own the agents.
     pub fn is_busy(&self) -> bool {
         match self {
-            Error::Refused(refusals) => refusals.iter().all(|(_, r)| r.kind == RefusalKind::Busy),
+            ControllerError::Refused(refusals) => {
+                refusals.iter().all(|(_, r)| r.kind == OrderRefusalKind::Busy)
+            }
             _ => false,
         }
     }
@@ -54,7 +56,9 @@ impl Error {
     /// Reports whether the only reason is a missing privilege or kernel feature.
     pub fn is_missing_feature(&self) -> bool {
         match self {
-            Error::Refused(refusals) => refusals.iter().all(|(_, r)| r.kind == RefusalKind::Missing),
+            ControllerError::Refused(refusals) => {
+                refusals.iter().all(|(_, r)| r.kind == OrderRefusalKind::Missing)
+            }
             _ => false,
         }
     }
@@ -62,39 +66,41 @@ impl Error {
 
 /// Loss of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loss {
+pub struct AgentDisconnect {
     /// Name of the agent.
     pub agent: String,
     /// Reason, time in the run, and packets counted until then.
     pub reason: String,
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for AgentDisconnect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "agent {} was lost: {}", self.agent, self.reason)
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ControllerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Unreachable { agent, place, reason } => write!(f, "agent {agent} at {place}: {reason}"),
-            Error::Version { agent, tool, speaks: (oldest, newest) } => write!(
+            ControllerError::Unreachable { agent, place, reason } => {
+                write!(f, "agent {agent} at {place}: {reason}")
+            }
+            ControllerError::Version { agent, tool, speaks: (oldest, newest) } => write!(
                 f,
                 "agent {agent} (netstage {tool}) supports agent protocol versions {oldest} to {newest}, \
                  this program {} to {}; run the same netstage version on both sides",
                 VERSIONS.start(),
                 VERSIONS.end()
             ),
-            Error::OtherKey { agent, place } => {
+            ControllerError::WrongKey { agent, place } => {
                 write!(f, "agent {agent} at {place} has another key; use the same key on both sides")
             }
-            Error::Refused(refusals) => {
+            ControllerError::Refused(refusals) => {
                 list(f, refusals.iter().map(|(agent, refusal)| format!("agent {agent} refused: {refusal}")))
             }
-            Error::Lost(losses) => list(f, losses.iter().map(Loss::to_string)),
-            Error::Unknown(agent) => write!(f, "there is no agent {agent}"),
-            Error::System(reason) => write!(f, "controller error: {reason}"),
+            ControllerError::Lost(losses) => list(f, losses.iter().map(AgentDisconnect::to_string)),
+            ControllerError::Unknown(agent) => write!(f, "there is no agent {agent}"),
+            ControllerError::System(reason) => write!(f, "controller error: {reason}"),
         }
     }
 }
@@ -112,17 +118,17 @@ fn list(f: &mut fmt::Formatter<'_>, mut lines: impl ExactSizeIterator<Item = Str
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for ControllerError {}
 
-impl From<Error> for Stopped {
-    fn from(error: Error) -> Stopped {
+impl From<ControllerError> for RunFailure {
+    fn from(error: ControllerError) -> RunFailure {
         let message = error.to_string();
         match error.is_missing_feature() {
-            true => Stopped::Missing {
+            true => RunFailure::Missing {
                 message,
                 remedy: "install the missing features on each agent's host".into(),
             },
-            false => Stopped::Failed(message),
+            false => RunFailure::Failed(message),
         }
     }
 }
@@ -133,10 +139,11 @@ mod tests {
 
     #[test]
     fn only_the_first_of_many_agents_are_listed() {
-        let loss = |number: usize| Loss { agent: format!("agent-{number}"), reason: "no answer".into() };
-        let few = Error::Lost((0..MAX_LISTED).map(loss).collect()).to_string();
+        let loss =
+            |number: usize| AgentDisconnect { agent: format!("agent-{number}"), reason: "no answer".into() };
+        let few = ControllerError::Lost((0..MAX_LISTED).map(loss).collect()).to_string();
         assert!(few.ends_with("agent agent-9 was lost: no answer"), "{few}");
-        let many = Error::Lost((0..1000).map(loss).collect()).to_string();
+        let many = ControllerError::Lost((0..1000).map(loss).collect()).to_string();
         assert_eq!(many, format!("{few}\nand 990 more agents"));
     }
 }

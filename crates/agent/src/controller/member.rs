@@ -1,16 +1,17 @@
 //! Connection of the controller to one agent: version, clock offset, heartbeats and report.
 
-use super::error::Error;
-use super::place::Place;
+use super::error::ControllerError;
+use super::place::AgentAddress;
 use netstage_agent_api::protocol::generated::agent_client::AgentClient;
 use netstage_agent_api::protocol::generated::{
     ClockState, CollectRequest, Heartbeat, HelloReply, HelloRequest, Progress, ReadClockReply,
     ReadClockRequest, ReportHead, report_chunk::Content,
 };
 use netstage_agent_api::protocol::{
-    AGENT_BEATS, HEARTBEAT, MAX_REPORT_BYTES, Refusal, VERSIONS, common_version, plain, read_report,
+    HEARTBEAT, MAX_REPORT_BYTES, MAX_UNANSWERED_HEARTBEATS, OrderRefusal, VERSIONS, common_version,
+    displayable, read_report,
 };
-use netstage_agent_api::results::{Ended, Report};
+use netstage_agent_api::results::{AgentReport, CompletedBins};
 use netstage_agent_api::task::Assignment;
 use netstage_core::fleet::Lease;
 use netstage_core::measure::{ClockOffset, Exchange, OffsetEstimator};
@@ -29,7 +30,7 @@ use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
 /// Time limit of a call that needs no work at the agent.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of clock exchanges. The one with the shortest round trip determines the offset.
 const CLOCK_EXCHANGES: u32 = 8;
 /// Maximum number of messages from an agent between two heartbeats. It reports each change, and ten bins.
@@ -42,7 +43,7 @@ const VPN_BYTES: u64 = 256 << 10;
 
 /// Connection to an agent that this controller owns.
 #[derive(Clone)]
-pub struct Member {
+pub struct AgentConnection {
     /// Name of the agent.
     pub name: String,
     /// gRPC client.
@@ -54,41 +55,41 @@ pub struct Member {
     /// Identifier of the agent's clock.
     identity: String,
     /// Bins the agent may report, and those it has reported.
-    reported: Arc<Mutex<Told>>,
-    seen: watch::Receiver<Seen>,
+    reported: Arc<Mutex<ReportedBins>>,
+    seen: watch::Receiver<AgentState>,
 }
 
 /// Last state of an agent.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct AgentState {
     /// Last progress message.
     pub progress: Progress,
     /// Time of the loss (nanoseconds of the controller's monotonic clock), and its reason.
     pub lost: Option<(u64, String)>,
 }
 
-impl Member {
+impl AgentConnection {
     /// Connects, negotiates the version, acquires the agent and estimates its clock offset, all before
     /// `deadline`.
     pub async fn connect(
         name: String,
-        place: Place,
+        place: AgentAddress,
         controller: u64,
         deadline: Instant,
-    ) -> Result<Member, Error> {
+    ) -> Result<AgentConnection, ControllerError> {
         let at = place.to_string();
         let unreachable =
-            |reason: String| Error::Unreachable { agent: name.clone(), place: at.clone(), reason };
+            |reason: String| ControllerError::Unreachable { agent: name.clone(), place: at.clone(), reason };
         let within = deadline.duration_since(Instant::now());
         let no_answer = || unreachable(format!("connected, but no answer within {within:.1?}"));
 
         let channel = place.dial(&name, deadline).await?;
         let mut client = AgentClient::new(channel);
-        let hello = timeout_at(deadline, greet(&mut client)).await.map_err(|_| no_answer())?;
+        let hello = timeout_at(deadline, query_identity(&mut client)).await.map_err(|_| no_answer())?;
         let hello = hello.map_err(|status| unreachable(describe(&status)))?;
         if common_version(hello.oldest_version, hello.newest_version).is_none() {
             let speaks = (hello.oldest_version, hello.newest_version);
-            return Err(Error::Version { agent: name, tool: plain(&hello.tool), speaks });
+            return Err(ControllerError::Version { agent: name, tool: displayable(&hello.tool), speaks });
         }
         let attended =
             timeout_at(deadline, attend(&mut client, controller)).await.map_err(|_| no_answer())?;
@@ -100,31 +101,31 @@ impl Member {
             Err(status) => return Err(unreachable(describe(&status))),
         };
         if let Some(refusal) = first.refusal {
-            return Err(Error::Refused(vec![(name, refusal.into())]));
+            return Err(ControllerError::Refused(vec![(name, refusal.into())]));
         }
         // From here on the agent needs heartbeats, even while the clocks of many other agents are read.
-        let (watched, seen) = watch::channel(Seen { progress: first, lost: None });
+        let (watched, seen) = watch::channel(AgentState { progress: first, lost: None });
         let reported = Arc::default();
         let kept = tokio::spawn(keep(controller, heartbeats, progress, watched, Arc::clone(&reported)));
         let read = timeout_at(deadline, offset(&mut client, &hello.clock)).await;
         let clock = read.map_err(|_| no_answer()).and_then(|clock| clock.map_err(unreachable));
         let clock = clock.inspect_err(|_| kept.abort())?;
         let addresses = hello.addresses.iter().filter_map(|address| address.parse().ok()).collect();
-        Ok(Member { name, client, clock, addresses, identity: hello.clock, reported, seen })
+        Ok(AgentConnection { name, client, clock, addresses, identity: hello.clock, reported, seen })
     }
 
     /// Sets the run for which the agent may report bins. Called before the agent prepares the run.
-    pub fn expect(&self, run: u64, assignment: &Assignment, tell_bins: bool) {
-        *lock(&self.reported) = Told::of(run, assignment, tell_bins);
+    pub fn expect_bins(&self, run: u64, assignment: &Assignment, tell_bins: bool) {
+        *lock(&self.reported) = ReportedBins::of(run, assignment, tell_bins);
     }
 
     /// Returns the maximum size of the agent's report for the run, bytes.
-    pub fn longest_report(&self) -> u64 {
+    pub fn max_report_bytes(&self) -> u64 {
         lock(&self.reported).longest_report
     }
 
     /// Returns the bins reported since the previous call.
-    pub fn take_ended(&self) -> Ended {
+    pub fn take_completed(&self) -> CompletedBins {
         std::mem::take(&mut lock(&self.reported).ended)
     }
 
@@ -136,17 +137,17 @@ impl Member {
 
     /// Measures the clock offset again.
     pub async fn read_clock(&self) -> Result<ClockOffset, String> {
-        if let Some((_, reason)) = self.seen().lost {
+        if let Some((_, reason)) = self.state().lost {
             return Err(reason);
         }
         let mut client = self.client.clone();
-        timeout(ANSWER_WITHIN, offset(&mut client, &self.identity))
+        timeout(ANSWER_TIMEOUT, offset(&mut client, &self.identity))
             .await
-            .map_err(|_| format!("no answer within {ANSWER_WITHIN:.0?}"))?
+            .map_err(|_| format!("no answer within {ANSWER_TIMEOUT:.0?}"))?
     }
 
     /// Returns the last state of the agent.
-    pub fn seen(&self) -> Seen {
+    pub fn state(&self) -> AgentState {
         self.seen.borrow().clone()
     }
 
@@ -178,15 +179,15 @@ impl Member {
         controller: u64,
         run: u64,
         max_bytes: u64,
-    ) -> Result<(Report, String), String> {
+    ) -> Result<(AgentReport, String), String> {
         let mut client = self.client.clone();
         let request = CollectRequest { controller, run };
-        let mut chunks = self.answer(ANSWER_WITHIN, client.collect(request)).await?;
+        let mut chunks = self.answer(ANSWER_TIMEOUT, client.collect(request)).await?;
         let mut head = None;
         let mut bytes = Vec::new();
         loop {
-            let next = timeout(ANSWER_WITHIN, chunks.message());
-            let next = next.await.map_err(|_| format!("report transfer stalled for {ANSWER_WITHIN:.0?}"))?;
+            let next = timeout(ANSWER_TIMEOUT, chunks.message());
+            let next = next.await.map_err(|_| format!("report transfer stalled for {ANSWER_TIMEOUT:.0?}"))?;
             match next.map_err(|status| describe(&status))?.map(|chunk| chunk.content) {
                 None => break,
                 Some(Some(Content::Head(first))) => head = Some(first),
@@ -200,7 +201,7 @@ impl Member {
         }
         let head = head.ok_or("no report received")?;
         if let Some(refusal) = head.refusal {
-            return Err(Refusal::from(refusal).to_string());
+            return Err(OrderRefusal::from(refusal).to_string());
         }
         if bytes.len() as u64 != head.length {
             return Err(format!("report truncated after {} of {} bytes", bytes.len(), head.length));
@@ -208,7 +209,7 @@ impl Member {
         // A long report takes time to decode, during which heartbeats of other agents have to continue.
         let version = head.task_version;
         let read = spawn_blocking(move || read_report(version, &bytes)).await;
-        Ok((read.map_err(|error| error.to_string())??, plain(&head.spool_error)))
+        Ok((read.map_err(|error| error.to_string())??, displayable(&head.spool_error)))
     }
 }
 
@@ -217,7 +218,7 @@ const MAX_VPNS: u64 = 4096;
 
 /// Bins an agent may report during its run, and those it has reported.
 #[derive(Debug, Default)]
-struct Told {
+struct ReportedBins {
     run: u64,
     flows: BTreeSet<u32>,
     /// Subjects of the watched windows.
@@ -225,12 +226,12 @@ struct Told {
     bins_each: u32,
     /// Numbers of bins that may still be reported: of flows, of windows, of VPN flows.
     left: [u64; 3],
-    ended: Ended,
+    ended: CompletedBins,
     longest_report: u64,
 }
 
-impl Told {
-    fn of(run: u64, assignment: &Assignment, tell_bins: bool) -> Told {
+impl ReportedBins {
+    fn of(run: u64, assignment: &Assignment, tell_bins: bool) -> ReportedBins {
         let bins_each = assignment.duration.0.div_ceil(assignment.interval.0.max(1));
         let all = assignment.flows.len() as u64 * bins_each;
         let vpns = if assignment.edge.is_some() { MAX_VPNS * bins_each } else { 0 };
@@ -238,7 +239,7 @@ impl Told {
         let windows = assignment.watch.len() as u64 * bins_each;
         let longest =
             REPORT_BYTES * (1 + assignment.flows.len() as u64) + BIN_BYTES * (all + windows) + routed;
-        Told {
+        ReportedBins {
             run,
             flows: assignment.flows.iter().map(|flow| flow.id).collect(),
             bins_each: u32::try_from(bins_each).unwrap_or(u32::MAX),
@@ -248,13 +249,13 @@ impl Told {
                 true => [2 * (all + assignment.flows.len() as u64), windows, vpns],
                 false => [0; 3],
             },
-            ended: Ended::default(),
+            ended: CompletedBins::default(),
             longest_report: longest.min(MAX_REPORT_BYTES),
         }
     }
 
     /// Records reported bins. Returns false if there are more than the run has.
-    fn take(&mut self, run: u64, mut ended: Ended) -> bool {
+    fn take(&mut self, run: u64, mut ended: CompletedBins) -> bool {
         let counts = [ended.bins.len(), ended.windows.len(), ended.vpns.len()];
         if run != self.run {
             // Bins of the previous run may still be in transit.
@@ -272,12 +273,12 @@ impl Told {
     }
 }
 
-fn lock(reported: &Mutex<Told>) -> MutexGuard<'_, Told> {
+fn lock(reported: &Mutex<ReportedBins>) -> MutexGuard<'_, ReportedBins> {
     reported.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asks an agent for its identity and versions.
-pub(crate) async fn greet(client: &mut AgentClient<Channel>) -> Result<HelloReply, Status> {
+pub(crate) async fn query_identity(client: &mut AgentClient<Channel>) -> Result<HelloReply, Status> {
     let request = HelloRequest {
         oldest_version: *VERSIONS.start(),
         newest_version: *VERSIONS.end(),
@@ -299,10 +300,10 @@ async fn attend(
 /// this, no estimate is needed.
 async fn offset(client: &mut AgentClient<Channel>, identity: &str) -> Result<ClockOffset, String> {
     let mut estimator = OffsetEstimator::default();
-    let same = clock::is_ours(identity);
+    let same = clock::is_own_clock(identity);
     for _ in 0..CLOCK_EXCHANGES {
         exchange_clocks(client, &mut estimator).await.map_err(|status| describe(&status))?;
-        if same && estimator.offset().is_some_and(ClockOffset::may_be_none) {
+        if same && estimator.offset().is_some_and(ClockOffset::may_be_zero) {
             return Ok(ClockOffset::SAME_CLOCK);
         }
     }
@@ -318,7 +319,12 @@ pub(crate) async fn exchange_clocks(
     let reply = client.read_clock(ReadClockRequest {}).await?;
     let returned_ns = monotonic_ns();
     let ReadClockReply { received_ns, answered_ns, state } = reply.into_inner();
-    estimator.handle_exchange(Exchange { asked_ns, received_ns, answered_ns, returned_ns });
+    estimator.handle_exchange(Exchange {
+        request_sent_ns: asked_ns,
+        request_received_ns: received_ns,
+        response_sent_ns: answered_ns,
+        response_received_ns: returned_ns,
+    });
     Ok(state)
 }
 
@@ -328,19 +334,19 @@ async fn keep(
     controller: u64,
     heartbeats: mpsc::Sender<Heartbeat>,
     mut progress: Streaming<Progress>,
-    watched: watch::Sender<Seen>,
-    reported: Arc<Mutex<Told>>,
+    watched: watch::Sender<AgentState>,
+    reported: Arc<Mutex<ReportedBins>>,
 ) {
     let mut tick = interval(HEARTBEAT);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut lease = Lease::new(AGENT_BEATS);
+    let mut lease = Lease::new(MAX_UNANSWERED_HEARTBEATS);
     let mut messages = 0;
     let reason = loop {
         tokio::select! {
             biased;
             _ = tick.tick() => {
                 if !lease.tick() {
-                    break format!("no answer to heartbeats for {:.0?}", HEARTBEAT * AGENT_BEATS);
+                    break format!("no answer to heartbeats for {:.0?}", HEARTBEAT * MAX_UNANSWERED_HEARTBEATS);
                 }
                 messages = 0;
                 // A full channel means that the agent does not read; its missing answers will show that.
@@ -353,7 +359,7 @@ async fn keep(
                     if messages > MAX_MESSAGES {
                         break format!("more than {MAX_MESSAGES} messages within {HEARTBEAT:.2?}");
                     }
-                    let ended = Ended::take(&mut progress);
+                    let ended = CompletedBins::take(&mut progress);
                     if !lock(&reported).take(progress.run, ended) {
                         break "more bins reported than the run has".into();
                     }
@@ -372,7 +378,7 @@ fn describe(status: &Status) -> String {
     match status.source() {
         Some(_) => format!("the agent's process ended or the connection broke ({})", deepest(status)),
         None if status.message().is_empty() => format!("gRPC status {:?}", status.code()),
-        None => plain(status.message()),
+        None => displayable(status.message()),
     }
 }
 

@@ -21,25 +21,25 @@ mod reports;
 mod round;
 mod start;
 
-pub use clocks::{Clocks, Comparison};
-pub use error::{Error, Loss};
-pub(crate) use member::{exchange_clocks, greet};
-pub use place::Place;
+pub use clocks::{AgentClocks, ClockComparison};
+pub use error::{AgentDisconnect, ControllerError};
+pub(crate) use member::{exchange_clocks, query_identity};
+pub use place::AgentAddress;
 pub(crate) use place::channel_over;
-pub use reports::Collected;
+pub use reports::CollectedReports;
 
-use member::{ANSWER_WITHIN, Member};
-use netstage_agent_api::protocol::Refusal;
+use member::{ANSWER_TIMEOUT, AgentConnection};
+use netstage_agent_api::protocol::OrderRefusal;
 use netstage_agent_api::protocol::generated::{Consent, FinishRequest, StopRequest};
-use netstage_agent_api::results::Ended;
+use netstage_agent_api::results::CompletedBins;
 use netstage_agent_api::task::Assignment;
-use netstage_core::fleet::{Conduct, Phase, SETTLE};
+use netstage_core::fleet::{COMPLETION_TIMEOUT, RunMonitor, RunPhase};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, monotonic_ns};
 use netstage_host::descriptors;
-use netstage_host::realtime::go_ahead;
-use round::{Answers, ask, cores};
-use start::Lead;
+use netstage_host::realtime::raise_priority;
+use round::{CallAnswers, call_all, thread_count};
+use start::StartLead;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -50,22 +50,22 @@ use std::thread;
 use tokio::runtime::{Builder, Runtime};
 
 /// Time limit for connecting to an agent.
-pub const CONNECT_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+pub const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 /// Maximum number of concurrent calls, such as those for connecting, preparing and collecting reports. The
 /// remaining capacity is needed for heartbeats.
-const AT_A_TIME: usize = 64;
+const MAX_CONCURRENT_CALLS: usize = 64;
 /// Time limit for preparing a run.
-const PREPARE_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
+const PREPARE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 /// Start of a run that has no start time yet.
 const NOT_STARTED: Epoch = Epoch(u64::MAX);
 /// Interval at which observers of a run are called.
 const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// Agents under one controller. When this value is dropped, the agents end on their own.
-pub struct Agents {
+pub struct ControlledAgents {
     runtime: Runtime,
     controller: u64,
-    members: Vec<Member>,
+    members: Vec<AgentConnection>,
     /// Index of each agent by name.
     by_name: BTreeMap<String, usize>,
     run: u64,
@@ -75,17 +75,17 @@ pub struct Agents {
     length: Duration,
     epoch: Epoch,
     /// State of the run, once it has a start time.
-    conduct: Option<Conduct>,
+    conduct: Option<RunMonitor>,
     /// Consents of the receivers.
     consents: Vec<Consent>,
     /// Announcement of the start.
-    lead: Cell<Lead>,
-    clocks: Clocks,
+    lead: Cell<StartLead>,
+    clocks: AgentClocks,
 }
 
 /// State of a run at one moment.
 #[derive(Clone, Debug)]
-pub struct Overview {
+pub struct RunOverview {
     /// Time of the run; zero before the start.
     pub now: Instant,
     /// Agents that have not completed the run yet.
@@ -99,39 +99,42 @@ pub struct Overview {
     /// Names of the lost agents.
     pub lost_agents: Vec<String>,
     /// Bins completed since the previous overview, where requested.
-    pub ended: Ended,
+    pub ended: CompletedBins,
 }
 
-impl Agents {
+impl ControlledAgents {
     /// Connects to agents, given by name and address. An agent on a socket may start to listen later.
-    pub fn connect(agents: Vec<(String, impl Into<Place>)>) -> Result<Agents, Error> {
-        Agents::connect_within(agents, CONNECT_WITHIN)
+    pub fn connect(
+        agents: Vec<(String, impl Into<AgentAddress>)>,
+    ) -> Result<ControlledAgents, ControllerError> {
+        ControlledAgents::connect_within(agents, CONNECT_TIMEOUT)
     }
 
-    /// Connects like [`connect`](Agents::connect), with the given timeout.
+    /// Connects like [`connect`](ControlledAgents::connect), with the given timeout.
     pub fn connect_within(
-        agents: Vec<(String, impl Into<Place>)>,
+        agents: Vec<(String, impl Into<AgentAddress>)>,
         limit: std::time::Duration,
-    ) -> Result<Agents, Error> {
-        descriptors::allow_many();
+    ) -> Result<ControlledAgents, ControllerError> {
+        descriptors::raise_limit();
         let runtime = Builder::new_multi_thread()
-            .worker_threads(cores())
-            .on_thread_start(|| _ = go_ahead())
+            .worker_threads(thread_count())
+            .on_thread_start(|| _ = raise_priority())
             .thread_name("controller")
             .enable_all()
             .build()
-            .map_err(|error| Error::System(error.to_string()))?;
+            .map_err(|error| ControllerError::System(error.to_string()))?;
         let controller = RandomState::new().build_hasher().finish() | 1;
         let deadline = tokio::time::Instant::now() + limit;
-        let connecting =
-            agents.into_iter().map(|(name, place)| Member::connect(name, place.into(), controller, deadline));
-        let connected = ask(&runtime, AT_A_TIME, connecting, Result::is_ok).answers;
-        let members = connected.into_iter().flatten().collect::<Result<Vec<Member>, _>>()?;
+        let connecting = agents
+            .into_iter()
+            .map(|(name, place)| AgentConnection::connect(name, place.into(), controller, deadline));
+        let connected = call_all(&runtime, MAX_CONCURRENT_CALLS, connecting, Result::is_ok).answers;
+        let members = connected.into_iter().flatten().collect::<Result<Vec<AgentConnection>, _>>()?;
         let by_name =
             members.iter().enumerate().map(|(index, member)| (member.name.clone(), index)).collect();
         let known: Vec<_> = members.iter().map(|member| Some(member.clock)).collect();
-        let clocks = Clocks::new(&members, &known);
-        Ok(Agents {
+        let clocks = AgentClocks::new(&members, &known);
+        Ok(ControlledAgents {
             runtime,
             controller,
             members,
@@ -149,9 +152,9 @@ impl Agents {
     }
 
     /// Prepares a run on all agents. After an error, no agent has the run prepared.
-    pub fn prepare(&mut self, assignments: Vec<(String, Assignment)>) -> Result<(), Error> {
+    pub fn prepare(&mut self, assignments: Vec<(String, Assignment)>) -> Result<(), ControllerError> {
         self.new_run(false);
-        self.add(assignments).map(drop)
+        self.add_agents(assignments).map(drop)
     }
 
     /// Creates another run, without agents. Completed bins are reported during the run if `tell_bins` is set.
@@ -159,7 +162,7 @@ impl Agents {
         self.new_run_numbered(self.run + 1, tell_bins);
     }
 
-    /// Creates a run like [`new_run`](Agents::new_run), with a number greater than that of any earlier run of
+    /// Creates a run like [`new_run`](ControlledAgents::new_run), with a number greater than that of any earlier run of
     /// the agents.
     pub fn new_run_numbered(&mut self, run: u64, tell_bins: bool) {
         self.run = run;
@@ -172,12 +175,12 @@ impl Agents {
         self.lead.take();
     }
 
-    fn member(&self, name: &str) -> Result<&Member, Error> {
+    fn member(&self, name: &str) -> Result<&AgentConnection, ControllerError> {
         self.index(name).map(|index| &self.members[index])
     }
 
-    fn index(&self, name: &str) -> Result<usize, Error> {
-        self.by_name.get(name).copied().ok_or_else(|| Error::Unknown(name.to_owned()))
+    fn index(&self, name: &str) -> Result<usize, ControllerError> {
+        self.by_name.get(name).copied().ok_or_else(|| ControllerError::Unknown(name.to_owned()))
     }
 
     /// Returns the addresses of an agent's host that flows may use, if the agent announces them.
@@ -186,17 +189,17 @@ impl Agents {
     }
 
     /// Returns the bins completed since the previous call.
-    pub fn take_ended(&self) -> Ended {
-        let mut ended = Ended::default();
-        self.members.iter().for_each(|member| ended.extend(member.take_ended()));
+    pub fn take_completed(&self) -> CompletedBins {
+        let mut ended = CompletedBins::default();
+        self.members.iter().for_each(|member| ended.extend(member.take_completed()));
         ended
     }
 
     /// Waits until all agents have completed the run or are lost. Calls `observe` about 20 times per second;
     /// `Break` stops the run. Agents that continue too long after the end are given up.
-    pub fn watch(&mut self, mut observe: impl FnMut(&Overview) -> ControlFlow<()>) {
+    pub fn watch(&mut self, mut observe: impl FnMut(&RunOverview) -> ControlFlow<()>) {
         while self.conduct.is_some() {
-            let overview = Overview { ended: self.take_ended(), ..self.overview() };
+            let overview = RunOverview { ended: self.take_completed(), ..self.overview() };
             let stop_requested = observe(&overview).is_break();
             let now = Instant(monotonic_ns());
             let Some(conduct) = &mut self.conduct else { return };
@@ -211,28 +214,28 @@ impl Agents {
     }
 
     /// Returns the current state of the run.
-    pub fn overview(&mut self) -> Overview {
-        let mut overview = Overview {
+    pub fn overview(&mut self) -> RunOverview {
+        let mut overview = RunOverview {
             now: self.epoch.now(),
             running: 0,
             sent: (0, 0),
             received: (0, 0),
             lost: 0,
             lost_agents: Vec::new(),
-            ended: Ended::default(),
+            ended: CompletedBins::default(),
         };
         // Agents may report any number, so that the sums saturate.
         let add = |sum: &mut u64, reported: u64| *sum = sum.saturating_add(reported);
         for (place, &index) in self.taking_part.iter().enumerate() {
             let member = &self.members[index];
-            let seen = member.seen();
+            let seen = member.state();
             add(&mut overview.sent.0, seen.progress.sent);
             add(&mut overview.sent.1, seen.progress.sent_bytes);
             add(&mut overview.received.0, seen.progress.received);
             add(&mut overview.received.1, seen.progress.received_bytes);
             add(&mut overview.lost, seen.progress.lost);
             if let Some(conduct) = &mut self.conduct {
-                conduct.handle_progress(place, seen.progress.run, Phase::from(seen.progress.phase()));
+                conduct.handle_progress(place, seen.progress.run, RunPhase::from(seen.progress.phase()));
             }
             if seen.lost.is_some() {
                 overview.lost_agents.push(member.name.clone());
@@ -241,7 +244,7 @@ impl Agents {
                 }
             }
         }
-        overview.running = self.conduct.as_ref().map_or(self.taking_part.len(), Conduct::under_way);
+        overview.running = self.conduct.as_ref().map_or(self.taking_part.len(), RunMonitor::in_progress);
         overview
     }
 
@@ -253,10 +256,10 @@ impl Agents {
             async move {
                 let mut client = member.client.clone();
                 // An agent that does not receive it is detected by its missing heartbeat answers.
-                let _ = member.answer(ANSWER_WITHIN, client.stop(StopRequest { controller, run })).await;
+                let _ = member.answer(ANSWER_TIMEOUT, client.stop(StopRequest { controller, run })).await;
             }
         });
-        ask(&self.runtime, usize::MAX, calls, |()| true);
+        call_all(&self.runtime, usize::MAX, calls, |()| true);
     }
 
     /// Ends the agents. Those that do not answer end on their own.
@@ -266,7 +269,7 @@ impl Agents {
             let member = member.clone();
             async move {
                 let mut client = member.client.clone();
-                let _ = member.answer(ANSWER_WITHIN, client.finish(FinishRequest { controller })).await;
+                let _ = member.answer(ANSWER_TIMEOUT, client.finish(FinishRequest { controller })).await;
             }
         });
         self.ask_all(calls);
@@ -277,7 +280,7 @@ impl Agents {
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
-        let Answers { answers, .. } = ask(&self.runtime, AT_A_TIME, calls, |_| true);
+        let CallAnswers { answers, .. } = call_all(&self.runtime, MAX_CONCURRENT_CALLS, calls, |_| true);
         answers.into_iter().flatten().collect()
     }
 
@@ -287,21 +290,21 @@ impl Agents {
         &mut self,
         first: usize,
         answers: Vec<Option<Result<Option<netstage_agent_api::protocol::generated::Refusal>, String>>>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ControllerError> {
         let (mut refused, mut lost) = (Vec::new(), Vec::new());
         for (&index, answer) in self.taking_part[first..].iter().zip(answers) {
             match answer {
                 None | Some(Ok(None)) => {}
                 Some(Ok(Some(refusal))) => {
-                    refused.push((self.members[index].name.clone(), Refusal::from(refusal)));
+                    refused.push((self.members[index].name.clone(), OrderRefusal::from(refusal)));
                 }
                 Some(Err(why)) => lost.push(self.loss(index, why)),
             }
         }
         let error = match (refused.is_empty(), lost.is_empty()) {
             (true, true) => return Ok(()),
-            (false, _) => Error::Refused(refused),
-            (true, false) => Error::Lost(lost),
+            (false, _) => ControllerError::Refused(refused),
+            (true, false) => ControllerError::Lost(lost),
         };
         self.call_off();
         Err(error)
@@ -312,11 +315,11 @@ impl Agents {
         self.stop();
         self.epoch = NOT_STARTED;
         self.conduct = None;
-        let deadline = Epoch(monotonic_ns()).later(SETTLE);
+        let deadline = Epoch(monotonic_ns()).delayed_by(COMPLETION_TIMEOUT);
         let busy = |index: &usize| {
-            let seen = self.members[*index].seen();
-            let phase = Phase::from(seen.progress.phase());
-            seen.lost.is_none() && matches!(phase, Phase::Preparing | Phase::Ready | Phase::Running)
+            let seen = self.members[*index].state();
+            let phase = RunPhase::from(seen.progress.phase());
+            seen.lost.is_none() && matches!(phase, RunPhase::Preparing | RunPhase::Ready | RunPhase::Running)
         };
         while self.taking_part.iter().any(busy) && monotonic_ns() < deadline.0 {
             thread::sleep(POLL_INTERVAL);
@@ -324,9 +327,9 @@ impl Agents {
     }
 
     /// Describes the loss of an agent.
-    fn loss(&self, index: usize, why: String) -> Loss {
+    fn loss(&self, index: usize, why: String) -> AgentDisconnect {
         let member = &self.members[index];
-        let seen = member.seen();
+        let seen = member.state();
         let mut reason = why;
         if let Some((at_ns, how)) = &seen.lost {
             reason = how.clone();
@@ -339,6 +342,6 @@ impl Agents {
             let (sent, received) = (seen.progress.sent, seen.progress.received);
             reason += &format!("; until then it had sent {sent} packets and received {received}");
         }
-        Loss { agent: member.name.clone(), reason }
+        AgentDisconnect { agent: member.name.clone(), reason }
     }
 }

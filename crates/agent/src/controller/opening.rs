@@ -1,19 +1,19 @@
 //! Preparation of a run: receivers consent to their flows, and every agent opens the resources of its part.
 
-use super::member::ANSWER_WITHIN;
-use super::round::ask;
-use super::{AT_A_TIME, Agents, Error, Loss, PREPARE_WITHIN};
-use netstage_agent_api::protocol::Refusal;
+use super::member::ANSWER_TIMEOUT;
+use super::round::call_all;
+use super::{AgentDisconnect, ControlledAgents, ControllerError, MAX_CONCURRENT_CALLS, PREPARE_TIMEOUT};
+use netstage_agent_api::protocol::OrderRefusal;
 use netstage_agent_api::protocol::generated::{
     AgreeReply, AgreeRequest, Consent, PrepareReply, PrepareRequest,
 };
 use netstage_agent_api::task::{self, Assignment};
 use std::collections::BTreeSet;
 
-impl Agents {
+impl ControlledAgents {
     /// Collects the receivers' consents to the flows of these assignments. Senders need them: agents of a
     /// fleet send to no receiver without its consent.
-    pub fn agree(&mut self, assignments: &[(String, Assignment)]) -> Result<(), Error> {
+    pub fn collect_consents(&mut self, assignments: &[(String, Assignment)]) -> Result<(), ControllerError> {
         let (controller, run) = (self.controller, self.run);
         let receives = |(_, part): &&(String, Assignment)| part.received().next().is_some();
         let (mut asked, mut calls) = (Vec::new(), Vec::new());
@@ -28,32 +28,35 @@ impl Agents {
             asked.push((name, assignment));
             calls.push(async move {
                 let mut client = member.client.clone();
-                member.answer(ANSWER_WITHIN, client.agree(request)).await
+                member.answer(ANSWER_TIMEOUT, client.agree(request)).await
             });
         }
         let agreed = |answer: &Result<AgreeReply, String>| answer.as_ref().is_ok_and(|r| r.refusal.is_none());
-        let answers = ask(&self.runtime, AT_A_TIME, calls, agreed).answers;
+        let answers = call_all(&self.runtime, MAX_CONCURRENT_CALLS, calls, agreed).answers;
         let (mut refused, mut lost) = (Vec::new(), Vec::new());
         for ((agent, assignment), answer) in asked.into_iter().zip(answers) {
             match answer {
                 None => {}
-                Some(Err(reason)) => lost.push(Loss { agent: agent.clone(), reason }),
+                Some(Err(reason)) => lost.push(AgentDisconnect { agent: agent.clone(), reason }),
                 Some(Ok(reply)) => match reply.refusal {
-                    Some(refusal) => refused.push((agent.clone(), Refusal::from(refusal))),
+                    Some(refusal) => refused.push((agent.clone(), OrderRefusal::from(refusal))),
                     None => self.consents.extend(requested_consents(reply.consents, assignment)),
                 },
             }
         }
         match (refused.is_empty(), lost.is_empty()) {
             (true, true) => Ok(()),
-            (false, _) => Err(Error::Refused(refused)),
-            (true, false) => Err(Error::Lost(lost)),
+            (false, _) => Err(ControllerError::Refused(refused)),
+            (true, false) => Err(ControllerError::Lost(lost)),
         }
     }
 
     /// Prepares the run on further agents. Returns for each agent the number and port of each received flow.
     /// After an error, no agent has the run prepared.
-    pub fn add(&mut self, assignments: Vec<(String, Assignment)>) -> Result<Vec<Vec<(u32, u16)>>, Error> {
+    pub fn add_agents(
+        &mut self,
+        assignments: Vec<(String, Assignment)>,
+    ) -> Result<Vec<Vec<(u32, u16)>>, ControllerError> {
         let first = self.taking_part.len();
         self.length = assignments
             .iter()
@@ -73,16 +76,16 @@ impl Agents {
                 consents: self.consents_for(assignment),
             };
             let member = self.members[index].clone();
-            member.expect(self.run, assignment, self.tell_bins);
+            member.expect_bins(self.run, assignment, self.tell_bins);
             calls.push(async move {
                 let mut client = member.client.clone();
-                member.answer(PREPARE_WITHIN, client.prepare(request)).await
+                member.answer(PREPARE_TIMEOUT, client.prepare(request)).await
             });
         }
         self.taking_part.extend(indices);
         let ready =
             |answer: &Result<PrepareReply, String>| answer.as_ref().is_ok_and(|r| r.refusal.is_none());
-        let answers = ask(&self.runtime, AT_A_TIME, calls, ready).answers;
+        let answers = call_all(&self.runtime, MAX_CONCURRENT_CALLS, calls, ready).answers;
         let mut ports = Vec::new();
         let answers = answers.into_iter().zip(&assignments).map(|(answer, (_, assignment))| {
             answer.map(|answer| {

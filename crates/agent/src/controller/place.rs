@@ -1,8 +1,8 @@
 //! Addresses of agents, and connections to them.
 
-use super::error::Error;
+use super::error::ControllerError;
 use hyper_util::rt::TokioIo;
-use netstage_host::keyed::{DialError, Dialler, Key};
+use netstage_host::keyed::{DialError, Dialer, PresharedKey};
 use std::fmt;
 use std::future::ready;
 use std::io;
@@ -18,63 +18,66 @@ use tower::service_fn;
 
 /// Address of an agent.
 #[derive(Debug)]
-pub enum Place {
+pub enum AgentAddress {
     /// Unix socket on which the agent listens, or will listen soon.
     Socket(PathBuf),
     /// Established connection to the agent.
     Connection(UnixStream),
     /// Address of an agent on another host, and the key it requires.
-    Host(SocketAddr, Key),
+    Host(SocketAddr, PresharedKey),
     /// Unix socket of the hub of the agent's fleet.
     Fleet(PathBuf),
 }
 
-impl From<PathBuf> for Place {
-    fn from(socket: PathBuf) -> Place {
-        Place::Socket(socket)
+impl From<PathBuf> for AgentAddress {
+    fn from(socket: PathBuf) -> AgentAddress {
+        AgentAddress::Socket(socket)
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for AgentAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Socket(path) => write!(f, "{}", path.display()),
-            Place::Connection(_) => f.write_str("this process"),
-            Place::Host(address, _) => write!(f, "{address}"),
-            Place::Fleet(_) => f.write_str("its fleet host"),
+            AgentAddress::Socket(path) => write!(f, "{}", path.display()),
+            AgentAddress::Connection(_) => f.write_str("this process"),
+            AgentAddress::Host(address, _) => write!(f, "{address}"),
+            AgentAddress::Fleet(_) => f.write_str("its fleet host"),
         }
     }
 }
 
-impl Place {
+impl AgentAddress {
     /// Connects to the agent called `name` before the deadline.
-    pub async fn dial(self, name: &str, deadline: Instant) -> Result<Channel, Error> {
+    pub async fn dial(self, name: &str, deadline: Instant) -> Result<Channel, ControllerError> {
         let place = self.to_string();
-        let unreachable =
-            |reason: String| Error::Unreachable { agent: name.to_owned(), place: place.clone(), reason };
+        let unreachable = |reason: String| ControllerError::Unreachable {
+            agent: name.to_owned(),
+            place: place.clone(),
+            reason,
+        };
         match self {
-            Place::Socket(path) | Place::Fleet(path) => {
+            AgentAddress::Socket(path) | AgentAddress::Fleet(path) => {
                 dial_socket(&path, name, deadline).await.map_err(unreachable)
             }
-            Place::Connection(stream) => {
+            AgentAddress::Connection(stream) => {
                 let stream = stream
                     .set_nonblocking(true)
                     .and_then(|()| tokio::net::UnixStream::from_std(stream))
                     .map_err(|error| unreachable(error.to_string()))?;
                 channel_over(stream, name, deadline).await.map_err(unreachable)
             }
-            Place::Host(address, key) => {
+            AgentAddress::Host(address, key) => {
                 let connected = timeout_at(deadline, TcpStream::connect(address)).await;
                 let stream = connected
                     .map_err(|_| unreachable("no answer to the connection request".into()))?
                     .map_err(|error| unreachable(format!("no agent listens ({error})")))?;
-                let handshake = timeout_at(deadline, Dialler::new(&key).dial(stream)).await;
+                let handshake = timeout_at(deadline, Dialer::new(&key).dial(stream)).await;
                 let stream = handshake.map_err(|_| unreachable("connected, but no answer".into()))?.map_err(
                     |error| match error {
                         DialError::OtherKey => {
-                            Error::OtherKey { agent: name.to_owned(), place: place.clone() }
+                            ControllerError::WrongKey { agent: name.to_owned(), place: place.clone() }
                         }
-                        DialError::Foreign(_) => unreachable(error.to_string()),
+                        DialError::OtherProtocol(_) => unreachable(error.to_string()),
                     },
                 )?;
                 channel_over(stream, name, deadline).await.map_err(unreachable)

@@ -1,36 +1,39 @@
 //! Collection of reports. Each report is stored before its agent may delete it.
 
-use super::member::{ANSWER_WITHIN, Member};
-use super::{Agents, Loss};
+use super::member::{ANSWER_TIMEOUT, AgentConnection};
+use super::{AgentDisconnect, ControlledAgents};
 use netstage_agent_api::protocol::MAX_REPORT_BYTES;
 use netstage_agent_api::protocol::generated::{KeptRequest, ReleaseRequest};
-use netstage_agent_api::results::Report;
-use netstage_core::fleet::{SETTLE, Standing};
+use netstage_agent_api::results::AgentReport;
+use netstage_core::fleet::{AgentRunState, COMPLETION_TIMEOUT};
 use std::ops::ControlFlow;
 
 /// Reports of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Collected {
+pub struct CollectedReports {
     /// Reports, in the order of the agents.
-    pub reports: Vec<Report>,
+    pub reports: Vec<AgentReport>,
     /// Agents whose reports are missing.
-    pub lost: Vec<Loss>,
+    pub lost: Vec<AgentDisconnect>,
     /// Warnings.
     pub warnings: Vec<String>,
     /// Remark on a slow start: time between announcement and start, and number of postponements.
     pub slow_start: Option<String>,
 }
 
-impl Agents {
+impl ControlledAgents {
     /// Fetches the reports of earlier runs that no controller has released. Releases those for which `keep`
     /// returns true, so that their agents delete them.
-    pub fn fetch_kept(&self, mut keep: impl FnMut(&str, u64, &Report) -> bool) -> Vec<Loss> {
+    pub fn fetch_stored_reports(
+        &self,
+        mut keep: impl FnMut(&str, u64, &AgentReport) -> bool,
+    ) -> Vec<AgentDisconnect> {
         let controller = self.controller;
         let calls = self.members.iter().map(|member| {
             let member = member.clone();
             async move {
                 let mut client = member.client.clone();
-                let listed = member.answer(ANSWER_WITHIN, client.kept(KeptRequest { controller })).await;
+                let listed = member.answer(ANSWER_TIMEOUT, client.kept(KeptRequest { controller })).await;
                 let mut reports = Vec::new();
                 for kept in listed.map_err(|reason| (member.name.clone(), reason))?.reports {
                     let report = member.collect(controller, kept.run, MAX_REPORT_BYTES).await;
@@ -42,7 +45,7 @@ impl Agents {
         let (mut losses, mut released) = (Vec::new(), Vec::new());
         for result in self.ask_all(calls) {
             match result {
-                Err((agent, reason)) => losses.push(Loss { agent, reason }),
+                Err((agent, reason)) => losses.push(AgentDisconnect { agent, reason }),
                 Ok((member, reports)) => {
                     for (run, report) in reports {
                         match report {
@@ -50,7 +53,9 @@ impl Agents {
                                 released.push((member.clone(), run));
                             }
                             Ok(_) => {}
-                            Err(reason) => losses.push(Loss { agent: member.name.clone(), reason }),
+                            Err(reason) => {
+                                losses.push(AgentDisconnect { agent: member.name.clone(), reason })
+                            }
                         }
                     }
                 }
@@ -60,35 +65,35 @@ impl Agents {
         losses
     }
 
-    /// Waits like [`watch`](Agents::watch), and fetches the reports.
-    pub fn collect(&mut self) -> Collected {
-        self.collect_keeping(|_, _| Ok(()))
+    /// Waits like [`watch`](ControlledAgents::watch), and fetches the reports.
+    pub fn collect(&mut self) -> CollectedReports {
+        self.collect_and_store(|_, _| Ok(()))
     }
 
-    /// Collects reports like [`collect`](Agents::collect), and passes each one to `keep` before its agent may
+    /// Collects reports like [`collect`](ControlledAgents::collect), and passes each one to `keep` before its agent may
     /// delete it. A report for which `keep` fails stays with the agent.
-    pub fn collect_keeping(
+    pub fn collect_and_store(
         &mut self,
-        mut keep: impl FnMut(&str, &Report) -> Result<(), String>,
-    ) -> Collected {
+        mut keep: impl FnMut(&str, &AgentReport) -> Result<(), String>,
+    ) -> CollectedReports {
         self.watch(|_| ControlFlow::Continue(()));
         let (controller, run) = (self.controller, self.run);
         let calls = self.taking_part.iter().enumerate().map(|(place, &index)| {
             let member = self.members[index].clone();
-            let given_up = match self.conduct.as_ref().and_then(|conduct| conduct.standing(place)) {
-                Some(Standing::GivenUp(phase)) => Some(phase),
+            let given_up = match self.conduct.as_ref().and_then(|conduct| conduct.state(place)) {
+                Some(AgentRunState::TimedOut(phase)) => Some(phase),
                 _ => None,
             };
             async move {
                 if let Some(phase) = given_up {
-                    let seconds = SETTLE.0 / 1_000_000_000;
+                    let seconds = COMPLETION_TIMEOUT.0 / 1_000_000_000;
                     return Err(format!("still {} {seconds} s after the end of the run", phase.name()));
                 }
-                let max_bytes = member.longest_report();
+                let max_bytes = member.max_report_bytes();
                 member.collect(controller, run, max_bytes).await
             }
         });
-        let mut collected = Collected::default();
+        let mut collected = CollectedReports::default();
         let mut released = Vec::new();
         collected.slow_start = self.lead.get().remark(self.taking_part.len());
         for (&index, result) in self.taking_part.iter().zip(self.ask_all(calls)) {
@@ -121,7 +126,7 @@ impl Agents {
 
 /// Lets an agent delete a report. An agent that does not receive the request keeps the report, which is
 /// harmless.
-async fn release(member: Member, controller: u64, run: u64) {
+async fn release(member: AgentConnection, controller: u64, run: u64) {
     let mut client = member.client.clone();
-    let _ = member.answer(ANSWER_WITHIN, client.release(ReleaseRequest { controller, run })).await;
+    let _ = member.answer(ANSWER_TIMEOUT, client.release(ReleaseRequest { controller, run })).await;
 }

@@ -35,7 +35,7 @@ pub struct Authority {
 }
 
 /// Certificate chain and private key of one side of a connection.
-pub struct Identity {
+pub struct TlsIdentity {
     /// Certificate, followed by the authority's on the controller's side.
     pub chain: Vec<CertificateDer<'static>>,
     /// Private key.
@@ -77,7 +77,7 @@ impl Authority {
     }
 
     /// Creates an identity for the controller, used until its process ends.
-    pub fn controller(&self) -> io::Result<Identity> {
+    pub fn controller(&self) -> io::Result<TlsIdentity> {
         let mut params = CertificateParams::new([CONTROLLER.to_owned()]).map_err(io::Error::other)?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -86,7 +86,7 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer).map_err(io::Error::other)?;
         let chain = vec![certificate.der().clone(), self.certificate.clone()];
         let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(io::Error::other)?;
-        Ok(Identity { chain, key })
+        Ok(TlsIdentity { chain, key })
     }
 
     /// Signs a certificate for an agent, valid until `expires_s`, for the key of the request. The request's
@@ -114,7 +114,7 @@ pub fn agent_name(agent: &str) -> String {
 }
 
 /// Returns the name of the agent that a certificate identifies.
-pub fn name_in(certificate: &CertificateDer<'_>) -> Option<String> {
+pub fn agent_name_of(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
     let mut names = certificate.valid_dns_names();
     names.find_map(|name| name.strip_suffix(AGENT).filter(|name| is_agent_name(name)).map(str::to_owned))

@@ -4,7 +4,7 @@
 //! The consent consists of a signature by the receiver's key over run, flow and address, and the certificate
 //! of that key.
 
-use super::authority::Identity;
+use super::authority::TlsIdentity;
 use netstage_agent_api::protocol::generated::Consent;
 use netstage_agent_api::task::Assignment;
 use ring::rand::SystemRandom;
@@ -21,7 +21,7 @@ pub struct Signer {
 
 impl Signer {
     /// Returns a signer with an agent's identity, or `None` if its key is unusable.
-    pub fn new(identity: &Identity) -> Option<Signer> {
+    pub fn new(identity: &TlsIdentity) -> Option<Signer> {
         let algorithm = &ECDSA_P256_SHA256_ASN1_SIGNING;
         let key =
             EcdsaKeyPair::from_pkcs8(algorithm, identity.key.secret_der(), &SystemRandom::new()).ok()?;
@@ -73,7 +73,7 @@ fn statement(run: u64, flow: u32, destination: SocketAddr) -> Vec<u8> {
 mod tests {
     use super::super::authority::{Authority, request};
     use super::*;
-    use netstage_agent_api::task::{FlowTask, Side};
+    use netstage_agent_api::task::{FlowSide, FlowTask};
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Duration;
     use netstage_core::traffic::Pattern;
@@ -81,13 +81,13 @@ mod tests {
 
     #[test]
     fn a_consent_is_valid_only_for_its_run_flow_address_and_fleet() {
-        let folder = netstage_harness::Folder::new("consent");
+        let folder = netstage_harness::TemporaryFolder::new("consent");
         let ours = Authority::create(&folder, "ours").unwrap();
         let identity = |authority: &Authority, expires_s| {
             let (key, request) = request().unwrap();
             let certificate = authority.sign("a", &request, expires_s).unwrap();
             let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-            Identity { chain: vec![certificate.der().clone()], key }
+            TlsIdentity { chain: vec![certificate.der().clone()], key }
         };
         let far = super::super::folder::now_s() + 1000;
         let destination: SocketAddr = "192.0.2.1:5001".parse().unwrap();
@@ -95,14 +95,14 @@ mod tests {
             id: 7,
             ..FlowTask::udp(
                 "f",
-                Side::Receive,
+                FlowSide::Receive,
                 ["192.0.2.2:0".parse().unwrap(), destination],
                 Pattern::Cbr { rate: BitRate(1), packet: 100 },
                 Duration::from_secs(1),
             )
         };
         let second = Duration::from_secs(1);
-        let sent = FlowTask { side: Side::Send, id: 8, ..flow.clone() };
+        let sent = FlowTask { side: FlowSide::Send, id: 8, ..flow.clone() };
         let flows = vec![flow, sent];
         let assignment = Assignment::of_flows("a", second, second, flows);
         let consents = |identity| Signer::new(&identity).unwrap().consents(3, &assignment);

@@ -7,10 +7,10 @@
 
 use super::authority::{Authority, is_agent_name};
 use super::private;
-use super::status::{AgentStatus, State, Written};
+use super::status::{AgentAvailability, AgentStatus, StatusFile};
 use super::token::{self, Token, sha256};
 use netstage_host::lock::Lock;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,28 +25,28 @@ const MAX_CERTIFICATES: usize = 2;
 
 /// Folder of a fleet.
 #[derive(Clone, Debug)]
-pub struct Fleet {
+pub struct FleetFolder {
     folder: PathBuf,
     /// Name of the controller.
     pub name: String,
 }
 
 /// Error of a file in the fleet's folder.
-pub(super) fn file_error(path: &Path, error: &io::Error) -> Obstacle {
-    Obstacle::new(
+pub(super) fn file_error(path: &Path, error: &io::Error) -> StartupError {
+    StartupError::new(
         format!("{}: {error}", path.display()),
         "check the owner and permissions of the fleet's folder",
     )
 }
 
 #[derive(Serialize, Deserialize)]
-struct Settings {
+struct FleetSettings {
     name: String,
 }
 
 /// Content of an agent's file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Registered {
+pub struct RegisteredAgent {
     /// Labels of the agent.
     pub labels: Vec<String>,
     /// Validity of its certificates, seconds.
@@ -57,7 +57,7 @@ pub struct Registered {
 
 /// Content of a token's file.
 #[derive(Serialize, Deserialize)]
-struct Given {
+struct StoredToken {
     agent: String,
     labels: Vec<String>,
     expires_s: u64,
@@ -66,7 +66,7 @@ struct Given {
 
 /// Parameters of a new token.
 #[derive(Clone, Debug)]
-pub struct Grant {
+pub struct TokenGrant {
     /// Name of the agent.
     pub agent: String,
     /// Labels of the agent.
@@ -78,7 +78,7 @@ pub struct Grant {
 }
 
 /// Certificate that has been issued to an agent.
-pub struct Signed {
+pub struct IssuedCertificate {
     /// Name of the agent.
     pub agent: String,
     /// Certificate (PEM).
@@ -87,18 +87,18 @@ pub struct Signed {
     pub expires_s: u64,
 }
 
-impl Fleet {
+impl FleetFolder {
     /// Creates a fleet in a folder that has none.
-    pub fn create(folder: &Path, name: &str) -> Result<Fleet, Obstacle> {
+    pub fn create(folder: &Path, name: &str) -> Result<FleetFolder, StartupError> {
         let file = |error: io::Error| file_error(folder, &error);
         if !is_agent_name(name) {
-            return Err(Obstacle::new(
+            return Err(StartupError::new(
                 format!("invalid fleet name `{name}`"),
                 "use up to 63 lower-case letters, digits and hyphens",
             ));
         }
         if folder.join(SETTINGS).exists() {
-            return Err(Obstacle::new(
+            return Err(StartupError::new(
                 format!("{} already contains a fleet", folder.display()),
                 "use this fleet, or give another folder with --fleet",
             ));
@@ -110,16 +110,16 @@ impl Fleet {
         }
         Authority::create(folder, name).map_err(file)?;
         // Written last: its presence means that the folder is complete.
-        private::write_json(&folder.join(SETTINGS), &Settings { name: name.into() }).map_err(file)?;
-        Fleet::open(folder)
+        private::write_json(&folder.join(SETTINGS), &FleetSettings { name: name.into() }).map_err(file)?;
+        FleetFolder::open(folder)
     }
 
     /// Opens the fleet of a folder.
-    pub fn open(folder: &Path) -> Result<Fleet, Obstacle> {
+    pub fn open(folder: &Path) -> Result<FleetFolder, StartupError> {
         let path = folder.join(SETTINGS);
-        match private::read_json::<Settings>(&path) {
-            Ok(settings) => Ok(Fleet { folder: folder.to_owned(), name: settings.name }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Obstacle::new(
+        match private::read_json::<FleetSettings>(&path) {
+            Ok(settings) => Ok(FleetFolder { folder: folder.to_owned(), name: settings.name }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StartupError::new(
                 format!("there is no fleet in {}", folder.display()),
                 "create one with `netstage fleet init`, or give its folder with --fleet",
             )),
@@ -138,10 +138,10 @@ impl Fleet {
     }
 
     /// Makes this process the only hub of the fleet, until the returned lock is dropped.
-    pub fn lock(&self) -> Result<Lock, Obstacle> {
+    pub fn lock(&self) -> Result<Lock, StartupError> {
         let path = self.folder.join("hub.lock");
         Lock::take(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => Obstacle::new(
+            io::ErrorKind::WouldBlock => StartupError::new(
                 format!("another controller serves the fleet in {}", self.folder.display()),
                 "use that controller, or stop it first",
             ),
@@ -150,35 +150,35 @@ impl Fleet {
     }
 
     /// Opens the certificate authority of the fleet.
-    pub fn authority(&self) -> Result<Authority, Obstacle> {
+    pub fn authority(&self) -> Result<Authority, StartupError> {
         Authority::open(&self.folder).map_err(|error| file_error(&self.folder, &error))
     }
 
     /// Creates a token with which one host can join as the given agent.
-    pub fn token(&self, grant: &Grant) -> Result<Token, Obstacle> {
-        let Grant { agent, labels, .. } = grant;
+    pub fn token(&self, grant: &TokenGrant) -> Result<Token, StartupError> {
+        let TokenGrant { agent, labels, .. } = grant;
         let usable = |label: &String| !label.is_empty() && !label.contains(['"', ',', '\n', '=']);
         if !is_agent_name(agent) {
-            return Err(Obstacle::new(
+            return Err(StartupError::new(
                 format!("invalid agent name `{agent}`"),
                 "use up to 63 lower-case letters, digits and hyphens",
             ));
         }
         if let Some(label) = labels.iter().find(|label| !usable(label)) {
-            return Err(Obstacle::new(
+            return Err(StartupError::new(
                 format!("invalid label `{label}`"),
                 "use a word without quotes, commas and equals signs",
             ));
         }
         if self.agent_file(agent).exists() {
-            return Err(Obstacle::new(
+            return Err(StartupError::new(
                 format!("agent {agent} already exists"),
                 format!("choose another name, or remove it first: netstage fleet remove {agent}"),
             ));
         }
         let token = Token::generate(&self.authority()?.fingerprint())
-            .map_err(|error| Obstacle::new(error.to_string(), "try again later"))?;
-        let given = Given {
+            .map_err(|error| StartupError::new(error.to_string(), "try again later"))?;
+        let given = StoredToken {
             agent: agent.clone(),
             labels: labels.clone(),
             expires_s: now_s() + grant.valid.as_secs(),
@@ -190,14 +190,21 @@ impl Fleet {
     }
 
     /// Exchanges a token's secret for a certificate. The token is used up even if this fails.
-    pub fn join(&self, authority: &Authority, secret: &[u8], request: &[u8]) -> Result<Signed, String> {
+    pub fn join(
+        &self,
+        authority: &Authority,
+        secret: &[u8],
+        request: &[u8],
+    ) -> Result<IssuedCertificate, String> {
         let path = self.token_file(&token::id(secret));
-        let given: Given = private::read_json(&path).map_err(|_| "the token was used, or is unknown")?;
+        let given: StoredToken =
+            private::read_json(&path).map_err(|_| "the token was used, or is unknown")?;
         fs::remove_file(&path).map_err(|_| "the token was used")?;
         if given.expires_s < now_s() {
             return Err("the token has expired".into());
         }
-        let agent = Registered { labels: given.labels, lasting_s: given.lasting_s, certificates: Vec::new() };
+        let agent =
+            RegisteredAgent { labels: given.labels, lasting_s: given.lasting_s, certificates: Vec::new() };
         if self.agent_file(&given.agent).exists() {
             return Err(format!("agent {} already exists", given.agent));
         }
@@ -205,7 +212,12 @@ impl Fleet {
     }
 
     /// Issues the next certificate of an agent.
-    pub fn renew(&self, authority: &Authority, agent: &str, request: &[u8]) -> Result<Signed, String> {
+    pub fn renew(
+        &self,
+        authority: &Authority,
+        agent: &str,
+        request: &[u8],
+    ) -> Result<IssuedCertificate, String> {
         let registered = self.registered(agent).ok_or("the agent was removed")?;
         self.sign(authority, agent, registered, request)
     }
@@ -214,9 +226,9 @@ impl Fleet {
         &self,
         authority: &Authority,
         agent: &str,
-        mut registered: Registered,
+        mut registered: RegisteredAgent,
         request: &[u8],
-    ) -> Result<Signed, String> {
+    ) -> Result<IssuedCertificate, String> {
         let expires_s = now_s() + registered.lasting_s;
         let certificate = authority
             .sign(agent, request, expires_s)
@@ -227,11 +239,11 @@ impl Fleet {
         let path = self.agent_file(agent);
         private::write_json(&path, &registered)
             .map_err(|error| format!("the controller cannot store the certificate: {error}"))?;
-        Ok(Signed { agent: agent.into(), certificate: certificate.pem(), expires_s })
+        Ok(IssuedCertificate { agent: agent.into(), certificate: certificate.pem(), expires_s })
     }
 
     /// Removes an agent. Its certificates, and unused tokens for its name, become invalid.
-    pub fn remove(&self, agent: &str) -> Result<(), Obstacle> {
+    pub fn remove(&self, agent: &str) -> Result<(), StartupError> {
         let path = self.agent_file(agent);
         let known = is_agent_name(agent) && path.exists();
         let tokens = self.unused_tokens(agent)?;
@@ -241,7 +253,7 @@ impl Fleet {
         if !known && tokens.is_empty() {
             let help = netstage_scenario::did_you_mean(agent, self.names()?.iter().map(String::as_str));
             let help = help.unwrap_or_else(|| "list the agents with `netstage fleet ls`".into());
-            return Err(Obstacle::new(format!("there is no agent {agent}"), help));
+            return Err(StartupError::new(format!("there is no agent {agent}"), help));
         }
         if known {
             fs::remove_file(&path).map_err(|error| file_error(&path, &error))?;
@@ -250,16 +262,16 @@ impl Fleet {
     }
 
     /// Returns the files of unused tokens for an agent of this name.
-    fn unused_tokens(&self, agent: &str) -> Result<Vec<PathBuf>, Obstacle> {
+    fn unused_tokens(&self, agent: &str) -> Result<Vec<PathBuf>, StartupError> {
         let folder = self.folder.join(TOKENS);
         let entries = fs::read_dir(&folder).map_err(|error| file_error(&folder, &error))?;
         let is_for_agent =
-            |path: &PathBuf| private::read_json::<Given>(path).is_ok_and(|given| given.agent == agent);
+            |path: &PathBuf| private::read_json::<StoredToken>(path).is_ok_and(|given| given.agent == agent);
         Ok(entries.flatten().map(|entry| entry.path()).filter(is_for_agent).collect())
     }
 
     /// Returns the names of all agents.
-    pub fn names(&self) -> Result<Vec<String>, Obstacle> {
+    pub fn names(&self) -> Result<Vec<String>, StartupError> {
         let folder = self.folder.join(AGENTS);
         let entries = fs::read_dir(&folder).map_err(|error| file_error(&folder, &error))?;
         let name = |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned());
@@ -270,12 +282,12 @@ impl Fleet {
     }
 
     /// Reads the file of an agent.
-    pub fn registered(&self, agent: &str) -> Option<Registered> {
+    pub fn registered(&self, agent: &str) -> Option<RegisteredAgent> {
         private::read_json(&self.agent_file(agent)).ok()
     }
 
     /// Reads the files of all agents.
-    pub fn all_registered(&self) -> Result<BTreeMap<String, Registered>, Obstacle> {
+    pub fn all_registered(&self) -> Result<BTreeMap<String, RegisteredAgent>, StartupError> {
         let names = self.names()?.into_iter();
         Ok(names.filter_map(|name| self.registered(&name).map(|agent| (name, agent))).collect())
     }
@@ -286,19 +298,19 @@ impl Fleet {
     }
 
     /// Returns the status of every agent, in the order of their names.
-    pub fn agents(&self) -> Result<Vec<AgentStatus>, Obstacle> {
-        let written = private::read_json::<Written>(&self.status_file()).unwrap_or_default();
+    pub fn agents(&self) -> Result<Vec<AgentStatus>, StartupError> {
+        let written = private::read_json::<StatusFile>(&self.status_file()).unwrap_or_default();
         let fresh = now_ns().saturating_sub(written.at_ns) < STALE_AFTER.as_nanos() as u64;
         let mut seen: BTreeMap<String, AgentStatus> =
             written.agents.into_iter().map(|agent| (agent.name.clone(), agent)).collect();
-        let status = |(name, registered): (String, Registered)| {
+        let status = |(name, registered): (String, RegisteredAgent)| {
             let mut status = seen.remove(&name).unwrap_or_else(|| AgentStatus {
                 name,
                 labels: Vec::new(),
                 address: None,
                 host: String::new(),
                 version: String::new(),
-                state: State::NeverSeen,
+                state: AgentAvailability::NeverSeen,
                 last_seen_ns: None,
                 clock: None,
                 wall_clock: None,
@@ -308,8 +320,8 @@ impl Fleet {
             status.labels = registered.labels;
             status.certificate_expires_s =
                 registered.certificates.last().map_or(0, |(_, expires_s)| *expires_s);
-            if !fresh && status.state != State::NeverSeen {
-                status.state = State::Offline;
+            if !fresh && status.state != AgentAvailability::NeverSeen {
+                status.state = AgentAvailability::Offline;
             }
             status
         };
@@ -318,7 +330,7 @@ impl Fleet {
 
     /// Reports whether a hub is running.
     pub fn is_served(&self) -> bool {
-        let written = private::read_json::<Written>(&self.status_file()).unwrap_or_default();
+        let written = private::read_json::<StatusFile>(&self.status_file()).unwrap_or_default();
         now_ns().saturating_sub(written.at_ns) < STALE_AFTER.as_nanos() as u64
     }
 
@@ -328,14 +340,14 @@ impl Fleet {
         let temporary = path.with_extension("part");
         fs::write(
             &temporary,
-            serde_json::to_vec(&Written { at_ns: now_ns(), agents }).map_err(io::Error::other)?,
+            serde_json::to_vec(&StatusFile { at_ns: now_ns(), agents }).map_err(io::Error::other)?,
         )?;
         fs::rename(temporary, path)
     }
 
     /// Returns the status of the agents written by the previous hub.
     pub(super) fn last_status(&self) -> Vec<AgentStatus> {
-        private::read_json::<Written>(&self.status_file()).unwrap_or_default().agents
+        private::read_json::<StatusFile>(&self.status_file()).unwrap_or_default().agents
     }
 
     fn status_file(&self) -> PathBuf {
@@ -353,7 +365,7 @@ impl Fleet {
 
 /// Returns the default folder for state called `what`: below /var/lib for root, otherwise below the user's
 /// state folder.
-pub fn of_user(what: &str) -> PathBuf {
+pub fn user_state_folder(what: &str) -> PathBuf {
     let home = std::env::var_os("HOME").filter(|_| !nix::unistd::geteuid().is_root());
     let state = match (std::env::var_os("XDG_STATE_HOME"), home) {
         (Some(state), Some(_)) => PathBuf::from(state),
@@ -364,8 +376,8 @@ pub fn of_user(what: &str) -> PathBuf {
 }
 
 /// Returns the default folder of the fleet: that of `NETSTAGE_FLEET`, or the user's own.
-pub fn of_here() -> PathBuf {
-    std::env::var_os("NETSTAGE_FLEET").map_or_else(|| of_user("fleet"), PathBuf::from)
+pub fn default_fleet_folder() -> PathBuf {
+    std::env::var_os("NETSTAGE_FLEET").map_or_else(|| user_state_folder("fleet"), PathBuf::from)
 }
 
 const SETTINGS: &str = "fleet.json";
@@ -387,15 +399,15 @@ mod tests {
     use super::super::authority;
     use super::*;
 
-    fn fleet(name: &str) -> (netstage_harness::Folder, Fleet) {
-        let place = netstage_harness::Folder::new(&format!("fleet-{name}"));
-        let fleet = Fleet::create(&place.join("fleet"), "lab").unwrap();
+    fn fleet(name: &str) -> (netstage_harness::TemporaryFolder, FleetFolder) {
+        let place = netstage_harness::TemporaryFolder::new(&format!("fleet-{name}"));
+        let fleet = FleetFolder::create(&place.join("fleet"), "lab").unwrap();
         (place, fleet)
     }
 
-    fn grant(agent: &str, valid_s: u64) -> Grant {
+    fn grant(agent: &str, valid_s: u64) -> TokenGrant {
         let (valid, lasting) = (Duration::from_secs(valid_s), Duration::from_secs(3600));
-        Grant { agent: agent.into(), labels: vec!["berlin".into()], valid, lasting }
+        TokenGrant { agent: agent.into(), labels: vec!["berlin".into()], valid, lasting }
     }
 
     #[test]
@@ -413,7 +425,10 @@ mod tests {
         }
         assert_eq!(fleet.registered("ber-1").unwrap().certificates.len(), MAX_CERTIFICATES);
         let [agent] = &fleet.agents().unwrap()[..] else { panic!() };
-        assert_eq!((agent.state, &agent.labels[..]), (State::NeverSeen, &["berlin".to_owned()][..]));
+        assert_eq!(
+            (agent.state, &agent.labels[..]),
+            (AgentAvailability::NeverSeen, &["berlin".to_owned()][..])
+        );
         assert!(fleet.token(&grant("ber-1", 60)).unwrap_err().remedy.contains("fleet remove ber-1"));
         fleet.remove("ber-1").unwrap();
         assert!(fleet.renew(&authority, "ber-1", &request).is_err());
@@ -443,9 +458,9 @@ mod tests {
         for secret in [&b""[..], b"../../fleet", &[0; 16]] {
             assert!(fleet.join(&authority, secret, &request).is_err());
         }
-        let token = fleet.token(&Grant { valid: Duration::ZERO, ..grant("a", 0) }).unwrap();
+        let token = fleet.token(&TokenGrant { valid: Duration::ZERO, ..grant("a", 0) }).unwrap();
         let path = fleet.token_file(&token.id());
-        let mut given: Given = private::read_json(&path).unwrap();
+        let mut given: StoredToken = private::read_json(&path).unwrap();
         given.expires_s -= 1;
         private::write_json(&path, &given).unwrap();
         assert!(fleet.join(&authority, token.secret(), &request).err().unwrap().contains("expired"));
@@ -459,8 +474,13 @@ mod tests {
         let (place, fleet) = fleet("one");
         let _lock = fleet.lock().unwrap();
         assert!(fleet.lock().unwrap_err().message.contains("another controller"));
-        assert!(Fleet::create(&place.join("fleet"), "lab").unwrap_err().message.contains("already"));
-        assert!(Fleet::open(&place.join("fleet").join("nowhere")).unwrap_err().remedy.contains("fleet init"));
+        assert!(FleetFolder::create(&place.join("fleet"), "lab").unwrap_err().message.contains("already"));
+        assert!(
+            FleetFolder::open(&place.join("fleet").join("nowhere"))
+                .unwrap_err()
+                .remedy
+                .contains("fleet init")
+        );
         assert!(fleet.token(&grant("No", 1)).is_err() && fleet.token(&grant("../x", 1)).is_err());
     }
 }

@@ -5,31 +5,31 @@
 //! Every connection is checked once a second: an agent that was removed, or whose certificate has expired, is
 //! disconnected at once, even during a run.
 
-use super::authority::{Authority, name_in};
-use super::enrolment::Service as Enrolment;
+use super::authority::{Authority, agent_name_of};
+use super::enrolment::EnrollmentService as Enrolment;
 use super::enrolment::generated::enrolment_server::EnrolmentServer;
 use super::folder::file_error;
-use super::folder::{Fleet, now_ns, now_s};
+use super::folder::{FleetFolder, now_ns, now_s};
 use super::metrics::{self, HubCounts, count};
-use super::status::{AgentStatus, State};
-use super::strangers::Strangers;
+use super::status::{AgentAvailability, AgentStatus};
+use super::strangers::PendingConnections;
 use super::tls::{self, Acceptor};
 use super::token::sha256;
-use crate::controller::{channel_over, exchange_clocks, greet};
+use crate::controller::{channel_over, exchange_clocks, query_identity};
 use netstage_agent_api::protocol::generated::HelloReply;
 use netstage_agent_api::protocol::generated::agent_client::AgentClient;
-use netstage_agent_api::protocol::{common_version, plain};
+use netstage_agent_api::protocol::{common_version, displayable};
 use netstage_core::measure::{ClockOffset, OffsetEstimator};
 use netstage_host::clock;
 use netstage_host::descriptors;
-use netstage_host::ender::Ender;
-use netstage_host::keyed::{Peer, Stream};
+use netstage_host::ender::DaemonShutdown;
+use netstage_host::keyed::{ConnectionAddresses, TlsConnection};
 use netstage_host::lock::Lock;
 use netstage_host::log::{Level, Log};
-use netstage_host::obstacle::Obstacle;
-use netstage_host::prometheus::{self, Source};
-use netstage_host::realtime::go_ahead;
-use netstage_host::socket::Socket;
+use netstage_host::obstacle::StartupError;
+use netstage_host::prometheus::{self, MetricsSource};
+use netstage_host::realtime::raise_priority;
+use netstage_host::socket::ControlSocket;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
@@ -68,12 +68,12 @@ const PRESENCE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Hub that listens but does not serve yet.
 pub struct Hub {
-    fleet: Fleet,
+    fleet: FleetFolder,
     authority: Authority,
     acceptor: Acceptor,
     listener: TcpListener,
-    commands: Socket,
-    ender: Ender,
+    commands: ControlSocket,
+    ender: DaemonShutdown,
     metrics: Option<SocketAddr>,
     log: Log,
     /// Last status of each agent.
@@ -83,22 +83,22 @@ pub struct Hub {
 }
 
 /// State shared by the hub's tasks.
-struct Shared {
-    fleet: Fleet,
+struct HubShared {
+    fleet: FleetFolder,
     authority: Arc<Authority>,
     log: Log,
     counts: Arc<HubCounts>,
     since: Instant,
-    state: Mutex<Present>,
+    state: Mutex<ConnectedAgents>,
 }
 
 #[derive(Default)]
-struct Present {
+struct ConnectedAgents {
     /// Agent name and expiry of each certificate, by its fingerprint.
     certificates: BTreeMap<String, (String, u64)>,
     read_at: Option<SystemTime>,
     /// Connected agents.
-    agents: BTreeMap<String, Agent>,
+    agents: BTreeMap<String, ConnectedAgent>,
     /// Names for which the rejection of a second agent has been logged.
     duplicates: BTreeSet<String>,
     /// Last status of each agent.
@@ -106,7 +106,7 @@ struct Present {
 }
 
 /// Connected agent.
-struct Agent {
+struct ConnectedAgent {
     channel: Channel,
     certificate: String,
     connection: Arc<std::net::TcpStream>,
@@ -114,27 +114,27 @@ struct Agent {
 
 impl Hub {
     /// Listens for the agents of a fleet, and for commands.
-    pub fn bind(fleet: Fleet, address: SocketAddr, log: Log) -> Result<Hub, Obstacle> {
+    pub fn bind(fleet: FleetFolder, address: SocketAddr, log: Log) -> Result<Hub, StartupError> {
         let lock = fleet.lock()?;
         let authority = fleet.authority()?;
         let system = |error: io::Error| file_error(fleet.folder(), &error);
         let identity = authority.controller().map_err(system)?;
         let acceptor = Acceptor::new(identity, authority.certificate()).map_err(|error| {
-            Obstacle::new(format!("certificate authority of the fleet: {error}"), "create another fleet")
+            StartupError::new(format!("certificate authority of the fleet: {error}"), "create another fleet")
         })?;
         let listener = TcpListener::bind(address).and_then(|listener| {
             listener.set_nonblocking(true)?;
             Ok(listener)
         });
         let listener = listener.map_err(|error| {
-            Obstacle::new(format!("cannot listen at {address}: {error}"), "choose another --listen")
+            StartupError::new(format!("cannot listen at {address}: {error}"), "choose another --listen")
         })?;
-        let commands = Socket::bind(&fleet.socket()).map_err(|error| {
-            Obstacle::new(error.to_string(), "give a folder with a shorter path with --fleet")
+        let commands = ControlSocket::bind(&fleet.socket()).map_err(|error| {
+            StartupError::new(error.to_string(), "give a folder with a shorter path with --fleet")
         })?;
         // The status of a killed hub may still show agents as connected.
         let mut seen = fleet.last_status();
-        seen.iter_mut().for_each(|agent| agent.state = State::Offline);
+        seen.iter_mut().for_each(|agent| agent.state = AgentAvailability::Offline);
         fleet.write_status(seen.clone()).map_err(system)?;
         Ok(Hub {
             fleet,
@@ -142,7 +142,7 @@ impl Hub {
             acceptor,
             listener,
             commands,
-            ender: Ender::default(),
+            ender: DaemonShutdown::default(),
             metrics: None,
             log,
             seen: seen.into_iter().map(|agent| (agent.name.clone(), agent)).collect(),
@@ -156,37 +156,37 @@ impl Hub {
     }
 
     /// Returns the handle that stops the hub: it disconnects all agents.
-    pub fn ender(&self) -> Ender {
+    pub fn shutdown_handle(&self) -> DaemonShutdown {
         self.ender.clone()
     }
 
     /// Serves metrics at this address.
-    pub fn tell_metrics(&mut self, address: SocketAddr) {
+    pub fn serve_metrics(&mut self, address: SocketAddr) {
         self.metrics = Some(address);
     }
 
     /// Serves until the hub is stopped.
     pub fn serve(self) -> io::Result<()> {
         // Each agent takes two descriptors, and each client that commands it takes one.
-        descriptors::allow_many();
+        descriptors::raise_limit();
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.on_thread_start(|| _ = go_ahead()).enable_all().build()?;
+        let runtime = runtime.on_thread_start(|| _ = raise_priority()).enable_all().build()?;
         let mut ended = self.ender.subscribe();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(HubShared {
             fleet: self.fleet,
             authority: Arc::new(self.authority),
             log: self.log,
             counts: Arc::default(),
             since: Instant::now(),
-            state: Mutex::new(Present { seen: self.seen, ..Present::default() }),
+            state: Mutex::new(ConnectedAgents { seen: self.seen, ..ConnectedAgents::default() }),
         });
         shared.read_registry();
         let mut commands = self.commands;
         let result = runtime.block_on(async {
             if let Some(address) = self.metrics {
                 let shared = Arc::clone(&shared);
-                let page: Source = Arc::new(move || {
-                    Some(metrics::of_hub(&shared.counts, &shared.statuses(false), shared.since.elapsed()))
+                let page: MetricsSource = Arc::new(move || {
+                    Some(metrics::hub_page(&shared.counts, &shared.statuses(false), shared.since.elapsed()))
                 });
                 prometheus::listen(address, page, self.ender.subscribe()).await.map_err(io::Error::other)?;
             }
@@ -205,8 +205,8 @@ impl Hub {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, Present> {
+impl HubShared {
+    fn state(&self) -> MutexGuard<'_, ConnectedAgents> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -227,9 +227,9 @@ impl Shared {
 
     /// Identifies the agent of a connection. Its file has to contain the fingerprint of the presented
     /// certificate. Returns the agent's name and this fingerprint.
-    fn agent_of(&self, stream: &Stream) -> Option<(String, String)> {
-        let certificate = stream.shown().first()?;
-        let name = name_in(certificate)?;
+    fn agent_of(&self, stream: &TlsConnection) -> Option<(String, String)> {
+        let certificate = stream.peer_certificates().first()?;
+        let name = agent_name_of(certificate)?;
         let print = sha256(certificate);
         let expires_s = self.certificate_of(&name, &print).filter(|expires_s| *expires_s > now_s())?;
         self.state().certificates.insert(print.clone(), (name.clone(), expires_s));
@@ -247,7 +247,7 @@ impl Shared {
     fn disconnect_invalid(&self) {
         let now = now_s();
         let mut state = self.state();
-        let Present { certificates, agents, .. } = &mut *state;
+        let ConnectedAgents { certificates, agents, .. } = &mut *state;
         let mut latest: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
         for (print, (name, expires_s)) in &*certificates {
             let one = latest.entry(name).or_default();
@@ -268,7 +268,7 @@ impl Shared {
                 Some(_) => "its certificate has expired",
                 None => "it was removed, or its certificate was replaced",
             };
-            count(&self.counts.cut_off);
+            count(&self.counts.aborted);
             (self.log)(Level::Note, &format!("disconnecting agent {name}: {reason}"));
             let _ = agent.connection.shutdown(Shutdown::Both);
         }
@@ -279,7 +279,7 @@ impl Shared {
         let Some(channel) = self.state().agents.get(name).map(|agent| agent.channel.clone()) else {
             return false;
         };
-        timeout(PRESENCE_TIMEOUT, greet(&mut AgentClient::new(channel)))
+        timeout(PRESENCE_TIMEOUT, query_identity(&mut AgentClient::new(channel)))
             .await
             .is_ok_and(|hello| hello.is_ok())
     }
@@ -290,7 +290,7 @@ impl Shared {
         let status = |seen: &AgentStatus| {
             let mut status = seen.clone();
             if ending || !state.agents.contains_key(&status.name) {
-                status.state = State::Offline;
+                status.state = AgentAvailability::Offline;
             }
             status
         };
@@ -299,8 +299,8 @@ impl Shared {
 }
 
 /// Accepts connections of agents, and of hosts that join.
-async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, shared: Arc<Shared>) {
-    let strangers = Strangers::new(MAX_PENDING_HANDSHAKES);
+async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, shared: Arc<HubShared>) {
+    let strangers = PendingConnections::new(MAX_PENDING_HANDSHAKES);
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             // Usually out of file descriptors: other connections have to close first.
@@ -318,11 +318,11 @@ async fn identify_client(
     acceptor: Acceptor,
     stream: tokio::net::TcpStream,
     from: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<HubShared>,
 ) {
     let handshake = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
     let reject = |why: &str| {
-        count(&shared.counts.turned_away);
+        count(&shared.counts.rejected);
         (shared.log)(Level::Alarm, &format!("{from} rejected: {why}"));
     };
     let stream = match handshake {
@@ -331,20 +331,20 @@ async fn identify_client(
         Ok(Ok(stream)) => stream,
     };
     let agent = shared.agent_of(&stream);
-    match (stream.application(), agent, stream.shown().is_empty()) {
+    match (stream.application_protocol(), agent, stream.peer_certificates().is_empty()) {
         (_, None, false) => reject("unknown certificate: the agent was removed, or its certificate replaced"),
         // Identified agents have a task of their own, which does not count as a pending handshake.
         (Some(tls::COMMANDS), Some((name, print)), _) => {
             drop(tokio::spawn(serve_agent(shared, stream, name, print)))
         }
-        (Some(tls::ENROLMENT), agent, _) => enrol(shared, stream, agent.map(|(name, _)| name)).await,
+        (Some(tls::ENROLLMENT), agent, _) => enrol(shared, stream, agent.map(|(name, _)| name)).await,
         (Some(tls::COMMANDS), None, true) => reject("no client certificate"),
         _ => reject("no application protocol"),
     }
 }
 
 /// Serves a host that joins, or an agent that renews its certificate.
-async fn enrol(shared: Arc<Shared>, stream: Stream, agent: Option<String>) {
+async fn enrol(shared: Arc<HubShared>, stream: TlsConnection, agent: Option<String>) {
     let from = stream.peer().remote;
     let service = Enrolment {
         fleet: shared.fleet.clone(),
@@ -362,7 +362,7 @@ async fn enrol(shared: Arc<Shared>, stream: Stream, agent: Option<String>) {
 }
 
 /// Keeps the connection of an agent, and polls the agent.
-async fn serve_agent(shared: Arc<Shared>, stream: Stream, name: String, certificate: String) {
+async fn serve_agent(shared: Arc<HubShared>, stream: TlsConnection, name: String, certificate: String) {
     let peer = stream.peer();
     let disconnected = |why: &str| {
         (shared.log)(Level::Note, &format!("agent {name} at {} disconnected: {why}", peer.remote))
@@ -385,9 +385,9 @@ async fn serve_agent(shared: Arc<Shared>, stream: Stream, name: String, certific
         Err(why) => return disconnected(&why),
     };
     let mut client = AgentClient::new(channel.clone());
-    let hello = match timeout(ANSWER_TIMEOUT, greet(&mut client)).await {
+    let hello = match timeout(ANSWER_TIMEOUT, query_identity(&mut client)).await {
         Ok(Ok(hello)) => hello,
-        Ok(Err(status)) => return disconnected(&plain(status.message())),
+        Ok(Err(status)) => return disconnected(&displayable(status.message())),
         Err(_) => return disconnected("no answer"),
     };
     let mut status = describe(&shared, &name, peer, &hello);
@@ -401,7 +401,7 @@ async fn serve_agent(shared: Arc<Shared>, stream: Stream, name: String, certific
         );
         return disconnected(&why);
     }
-    let agent = Agent { channel, certificate, connection: Arc::clone(&connection) };
+    let agent = ConnectedAgent { channel, certificate, connection: Arc::clone(&connection) };
     let before = shared.state().agents.insert(name.clone(), agent);
     if let Some(before) = before {
         // The agent dialed again after losing the previous connection.
@@ -421,23 +421,23 @@ async fn serve_agent(shared: Arc<Shared>, stream: Stream, name: String, certific
 
 /// Polls an agent until it does not answer. Returns the reason.
 async fn poll_agent(
-    shared: &Shared,
+    shared: &HubShared,
     client: &mut AgentClient<Channel>,
     hello: &HelloReply,
     status: &mut AgentStatus,
 ) -> String {
-    let same = clock::is_ours(&hello.clock);
+    let same = clock::is_own_clock(&hello.clock);
     let mut best = [None::<ClockOffset>; 2];
     for poll in 0.. {
         let mut estimator = OffsetEstimator::default();
         let asked = async {
-            let hello = greet(client).await?;
+            let hello = query_identity(client).await?;
             let state = exchange_clocks(client, &mut estimator).await?;
             Ok::<_, tonic::Status>((hello, state))
         };
         let (hello, state) = match timeout(ANSWER_TIMEOUT, asked).await {
             Err(_) => return "no answer".into(),
-            Ok(Err(error)) => return plain(error.message()),
+            Ok(Err(error)) => return displayable(error.message()),
             Ok(Ok(answer)) => answer,
         };
         if poll % POLLS_PER_CLOCK_WINDOW == 0 {
@@ -447,10 +447,10 @@ async fn poll_agent(
             best[0] = best[0].filter(|best| best.error_ns <= offset.error_ns).or(Some(offset));
         }
         let offset = best.into_iter().flatten().min_by_key(|offset| offset.error_ns);
-        let is_one = same && offset.is_some_and(ClockOffset::may_be_none);
+        let is_one = same && offset.is_some_and(ClockOffset::may_be_zero);
         status.clock = if is_one { Some(ClockOffset::SAME_CLOCK) } else { offset };
         status.wall_clock = state.map(|state| (state.synchronized, state.error_ns));
-        status.state = if hello.taken { State::Taken } else { State::Idle };
+        status.state = if hello.taken { AgentAvailability::Taken } else { AgentAvailability::Idle };
         status.capabilities = capabilities(&hello);
         status.last_seen_ns = Some(now_ns());
         let agents = {
@@ -466,14 +466,14 @@ async fn poll_agent(
 /// Returns the first line of a text from the other side, truncated and without control characters, for
 /// display in a table.
 fn display_text(text: &str) -> String {
-    plain(text).lines().next().unwrap_or_default().chars().take(MAX_TEXT_CHARACTERS).collect()
+    displayable(text).lines().next().unwrap_or_default().chars().take(MAX_TEXT_CHARACTERS).collect()
 }
 
 fn capabilities(hello: &HelloReply) -> Vec<String> {
     hello.capabilities.iter().take(MAX_CAPABILITIES).map(|one| display_text(one)).collect()
 }
 
-fn describe(shared: &Shared, name: &str, peer: Peer, hello: &HelloReply) -> AgentStatus {
+fn describe(shared: &HubShared, name: &str, peer: ConnectionAddresses, hello: &HelloReply) -> AgentStatus {
     let registered = shared.fleet.registered(name);
     AgentStatus {
         name: name.into(),
@@ -481,7 +481,7 @@ fn describe(shared: &Shared, name: &str, peer: Peer, hello: &HelloReply) -> Agen
         address: Some(peer.remote),
         host: display_text(&hello.host),
         version: display_text(&hello.tool),
-        state: if hello.taken { State::Taken } else { State::Idle },
+        state: if hello.taken { AgentAvailability::Taken } else { AgentAvailability::Idle },
         last_seen_ns: Some(now_ns()),
         clock: None,
         wall_clock: None,
@@ -493,7 +493,7 @@ fn describe(shared: &Shared, name: &str, peer: Peer, hello: &HelloReply) -> Agen
 }
 
 /// Updates the registered agents, disconnects invalid ones and writes the status, once a second.
-async fn maintain(shared: Arc<Shared>) {
+async fn maintain(shared: Arc<HubShared>) {
     let mut second = interval(Duration::from_secs(1));
     loop {
         second.tick().await;
@@ -513,7 +513,7 @@ async fn maintain(shared: Arc<Shared>) {
 /// Forwards commands to the agents they address.
 async fn forward_requests(
     incoming: UnixListenerStream,
-    shared: Arc<Shared>,
+    shared: Arc<HubShared>,
     until: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let service = tower::service_fn(move |request: http::Request<tonic::body::Body>| {
@@ -543,25 +543,28 @@ async fn forward_requests(
 
 #[cfg(test)]
 mod tests {
-    use super::super::folder::Registered;
+    use super::super::folder::RegisteredAgent;
     use super::super::private;
     use super::*;
 
     #[test]
     fn agents_are_offline_until_they_connect_to_this_hub() {
-        let temporary = netstage_harness::Folder::new("hub");
+        let temporary = netstage_harness::TemporaryFolder::new("hub");
         let folder = temporary.join("fleet");
-        let fleet = Fleet::create(&folder, "lab").unwrap();
+        let fleet = FleetFolder::create(&folder, "lab").unwrap();
         let expires_s = now_s() + 3600;
-        let site =
-            Registered { labels: Vec::new(), lasting_s: 3600, certificates: vec![("00".into(), expires_s)] };
+        let site = RegisteredAgent {
+            labels: Vec::new(),
+            lasting_s: 3600,
+            certificates: vec![("00".into(), expires_s)],
+        };
         private::write_json(&folder.join("agents/site.json"), &site).unwrap();
         // State left behind by a hub that is killed while the agent is connected.
         let mut seen = fleet.agents().unwrap();
-        seen[0].state = State::Idle;
+        seen[0].state = AgentAvailability::Idle;
         fleet.write_status(seen).unwrap();
-        assert_eq!(fleet.agents().unwrap()[0].state, State::Idle);
+        assert_eq!(fleet.agents().unwrap()[0].state, AgentAvailability::Idle);
         let _hub = Hub::bind(fleet.clone(), "127.0.0.1:0".parse().unwrap(), Arc::new(|_, _| {})).unwrap();
-        assert_eq!(fleet.agents().unwrap()[0].state, State::Offline);
+        assert_eq!(fleet.agents().unwrap()[0].state, AgentAvailability::Offline);
     }
 }

@@ -1,7 +1,7 @@
 //! Agent's process. Once it has joined a fleet, it dials its controller for as long as it runs, and serves
 //! the controller's clients one at a time. It listens nowhere.
 
-use super::authority::{Identity, read_certificate, request};
+use super::authority::{TlsIdentity, read_certificate, request};
 use super::consent::Signer;
 use super::enrolment::generated::enrolment_client::EnrolmentClient;
 use super::enrolment::generated::{JoinRequest, RenewRequest};
@@ -10,17 +10,17 @@ use super::folder::now_s;
 use super::metrics::{self, count};
 use super::policy::PolicyGuard;
 use super::private;
-use super::tls::{self, Dialler};
+use super::tls::{self, FleetDialer};
 use super::token::{Token, sha256};
 use crate::controller::channel_over;
-use crate::{EndReason, Guard, Spool, Turns, Worker};
+use crate::{EndReason, ExclusiveAgent, RunGuard, Spool, Worker};
 use netstage_core::fleet::Policy;
-use netstage_host::ender::Ender;
-use netstage_host::keyed::Stream;
+use netstage_host::ender::DaemonShutdown;
+use netstage_host::keyed::TlsConnection;
 use netstage_host::lock::Lock;
 use netstage_host::log::{Level, Log};
-use netstage_host::obstacle::Obstacle;
-use netstage_host::prometheus::{self, Source};
+use netstage_host::obstacle::StartupError;
+use netstage_host::prometheus::{self, MetricsSource};
 use rcgen::KeyPair;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -70,9 +70,9 @@ pub struct Membership {
 }
 
 /// Joins the fleet of a controller, and stores the membership in this folder.
-pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, Obstacle> {
+pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, StartupError> {
     let error =
-        |why: String, remedy: &str| Obstacle::new(format!("the controller at {address}: {why}"), remedy);
+        |why: String, remedy: &str| StartupError::new(format!("the controller at {address}: {why}"), remedy);
     let unreachable = |why: String| {
         error(
             why,
@@ -81,13 +81,13 @@ pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, O
     };
     let failed = |why: String| error(why, "create a token there: netstage fleet token NAME");
     if address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
-        return Err(Obstacle::new(
+        return Err(StartupError::new(
             format!("`{address}` is not the address of a controller"),
             "give host and port, as in control.example.net:4700 or [2001:db8::1]:4700",
         ));
     }
     if folder.join(MEMBERSHIP).exists() {
-        return Err(Obstacle::new(
+        return Err(StartupError::new(
             format!("{} already belongs to an agent of a fleet", folder.display()),
             "to join another fleet, stop the agent and empty the folder, or give another folder with --state",
         ));
@@ -95,12 +95,14 @@ pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, O
     private::folder(folder).map_err(|error| file_error(folder, &error))?;
     let runtime = runtime().map_err(|error| failed(error.to_string()))?;
     runtime.block_on(async {
-        let dialler = Dialler::joining(&token.authority).map_err(|error| failed(error.to_string()))?;
+        let dialler =
+            FleetDialer::for_joining(&token.authority).map_err(|error| failed(error.to_string()))?;
         let stream = dial(&dialler, address).await.map_err(|why| match why {
-            Undialled::Nobody(why) => unreachable(why),
-            Undialled::NotOurs(why) => failed(why),
+            DialFailure::NoAnswer(why) => unreachable(why),
+            DialFailure::ForeignController(why) => failed(why),
         })?;
-        let authority = stream.shown().iter().find(|certificate| sha256(certificate) == token.authority);
+        let authority =
+            stream.peer_certificates().iter().find(|certificate| sha256(certificate) == token.authority);
         let authority = authority
             .cloned()
             .ok_or_else(|| failed("it does not present its certificate authority".into()))?;
@@ -141,25 +143,25 @@ fn keep(folder: &Path, key: &KeyPair, certificate: &str, membership: &Membership
 }
 
 /// Agent of a fleet.
-pub struct Member {
+pub struct FleetAgent {
     folder: PathBuf,
     membership: Membership,
     authority: CertificateDer<'static>,
     guard: Arc<PolicyGuard>,
     spool: Spool,
-    ender: Ender,
+    ender: DaemonShutdown,
     metrics: Option<SocketAddr>,
     log: Log,
     /// Held during the lifetime of the agent.
     _lock: Lock,
 }
 
-impl Member {
+impl FleetAgent {
     /// Opens the agent whose membership is stored in this folder.
-    pub fn open(folder: &Path, policy: Policy, log: Log) -> Result<Member, Obstacle> {
+    pub fn open(folder: &Path, policy: Policy, log: Log) -> Result<FleetAgent, StartupError> {
         let membership: Membership =
             private::read_json(&folder.join(MEMBERSHIP)).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => Obstacle::new(
+                io::ErrorKind::NotFound => StartupError::new(
                     format!("{}: the agent has not joined a fleet", folder.display()),
                     "join a fleet: netstage fleet join ADDRESS TOKEN",
                 ),
@@ -168,23 +170,23 @@ impl Member {
         let file = |error: io::Error| file_error(folder, &error);
         let authority = read_certificate(&folder.join(AUTHORITY)).map_err(file)?;
         let lock = Lock::take(&folder.join("agent.lock")).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => Obstacle::new(
+            io::ErrorKind::WouldBlock => StartupError::new(
                 format!("another agent uses {}", folder.display()),
                 "stop it first; a second agent on this host has to join with another --state",
             ),
             _ => file(error),
         })?;
-        let spool = Spool::lasting(&folder.join("spool")).map_err(file)?;
+        let spool = Spool::open_persistent(&folder.join("spool")).map_err(file)?;
         let guard =
             Arc::new(PolicyGuard::new(policy, &membership.controller, authority.clone(), Arc::clone(&log)));
         let folder = folder.to_owned();
-        Ok(Member {
+        Ok(FleetAgent {
             folder,
             membership,
             authority,
             guard,
             spool,
-            ender: Ender::default(),
+            ender: DaemonShutdown::default(),
             metrics: None,
             log,
             _lock: lock,
@@ -198,20 +200,20 @@ impl Member {
 
     /// Returns the handle that stops the agent: traffic stops, and a connected controller may still fetch the
     /// report.
-    pub fn ender(&self) -> Ender {
+    pub fn shutdown_handle(&self) -> DaemonShutdown {
         self.ender.clone()
     }
 
     /// Serves metrics at this address.
-    pub fn tell_metrics(&mut self, address: SocketAddr) {
+    pub fn serve_metrics(&mut self, address: SocketAddr) {
         self.metrics = Some(address);
     }
 
     /// Serves on this thread until the agent is stopped. Runs have threads of their own.
     pub fn serve(self, worker: Arc<dyn Worker>) -> io::Result<()> {
         let runtime = runtime()?;
-        let Member { folder, membership, authority, guard, spool, ender, metrics, log, _lock } = self;
-        let turns = Arc::new(Turns::new(spool, worker, Arc::clone(&guard) as Arc<dyn Guard>));
+        let FleetAgent { folder, membership, authority, guard, spool, ender, metrics, log, _lock } = self;
+        let turns = Arc::new(ExclusiveAgent::new(spool, worker, Arc::clone(&guard) as Arc<dyn RunGuard>));
         let session_log = Arc::clone(&log);
         let report = move |reason| match reason {
             EndReason::Finished => session_log(Level::Note, "the controller released this agent"),
@@ -222,19 +224,26 @@ impl Member {
         };
         let expires_s = Arc::new(AtomicU64::new(membership.certificate_s.1));
         let sources = (Arc::clone(&turns), Arc::clone(&guard), Arc::clone(&expires_s), Instant::now());
-        let page: Source = Arc::new(move || {
+        let page: MetricsSource = Arc::new(move || {
             let (turns, guard, expires_s, since) = &sources;
             let expires_s = expires_s.load(Ordering::Relaxed);
-            Some(metrics::of_agent(&guard.counts, &turns.snapshot(), expires_s, since.elapsed()))
+            Some(metrics::agent_page(&guard.counts, &turns.snapshot(), expires_s, since.elapsed()))
         });
-        let dialling =
-            Dialling { folder, membership, expires_s, authority, guard, turns: Arc::clone(&turns), log };
+        let dialling = ControllerDialer {
+            folder,
+            membership,
+            expires_s,
+            authority,
+            guard,
+            turns: Arc::clone(&turns),
+            log,
+        };
         runtime.block_on(async {
             if let Some(address) = metrics {
                 prometheus::listen(address, page, ender.subscribe()).await.map_err(io::Error::other)?;
             }
             let dialling = tokio::spawn(dialling.keep_connected());
-            turns.go_round(ender.subscribe(), report).await;
+            turns.serve_sessions(ender.subscribe(), report).await;
             dialling.abort();
             Ok::<_, io::Error>(())
         })?;
@@ -244,18 +253,18 @@ impl Member {
     }
 }
 
-struct Dialling {
+struct ControllerDialer {
     folder: PathBuf,
     membership: Membership,
     /// Expiry of the certificate, for the metrics.
     expires_s: Arc<AtomicU64>,
     authority: CertificateDer<'static>,
     guard: Arc<PolicyGuard>,
-    turns: Arc<Turns>,
+    turns: Arc<ExclusiveAgent>,
     log: Log,
 }
 
-impl Dialling {
+impl ControllerDialer {
     /// Connects to the controller again and again.
     async fn keep_connected(mut self) {
         let mut wait = RETRY_DELAYS.0;
@@ -301,21 +310,21 @@ impl Dialling {
         }
     }
 
-    async fn connect(&self) -> Result<Stream, String> {
+    async fn connect(&self) -> Result<TlsConnection, String> {
         let identity = self.identity()?;
         self.guard.sign_with(Signer::new(&identity));
-        let dialler =
-            Dialler::member(identity, &self.authority, tls::COMMANDS).map_err(|error| error.to_string())?;
+        let dialler = FleetDialer::for_member(identity, &self.authority, tls::COMMANDS)
+            .map_err(|error| error.to_string())?;
         let has_ended = self.membership.certificate_s.1 <= now_s();
         dial(&dialler, &self.membership.address).await.map_err(|why| match why {
-            Undialled::NotOurs(_) if has_ended => EXPIRED.into(),
+            DialFailure::ForeignController(_) if has_ended => EXPIRED.into(),
             why => why.into(),
         })
     }
 
     /// Serves a connection until it ends. The connection stays valid while the certificate is renewed, also
     /// during a run.
-    async fn serve(&mut self, stream: Stream) {
+    async fn serve(&mut self, stream: TlsConnection) {
         let turns = Arc::clone(&self.turns);
         let serving = turns.serve(stream);
         tokio::pin!(serving);
@@ -353,8 +362,8 @@ impl Dialling {
 
     async fn renew(&mut self) -> Result<(), String> {
         let identity = self.identity()?;
-        let dialler =
-            Dialler::member(identity, &self.authority, tls::ENROLMENT).map_err(|error| error.to_string())?;
+        let dialler = FleetDialer::for_member(identity, &self.authority, tls::ENROLLMENT)
+            .map_err(|error| error.to_string())?;
         let stream = dial(&dialler, &self.membership.address).await?;
         let channel = channel_over(stream, "controller", Instant::now() + DIAL_TIMEOUT).await?;
         let (key, request) = request().map_err(|error| error.to_string())?;
@@ -373,32 +382,32 @@ impl Dialling {
         Ok(())
     }
 
-    fn identity(&self) -> Result<Identity, String> {
+    fn identity(&self) -> Result<TlsIdentity, String> {
         let certificate =
             read_certificate(&self.folder.join(CERTIFICATE)).map_err(|error| error.to_string())?;
         let key = std::fs::read(self.folder.join(KEY)).map_err(|error| error.to_string())?;
         let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| error.to_string())?;
-        Ok(Identity { chain: vec![certificate], key })
+        Ok(TlsIdentity { chain: vec![certificate], key })
     }
 }
 
 /// Reason why there is no connection to the controller.
-enum Undialled {
+enum DialFailure {
     /// No host answered that could be the controller.
-    Nobody(String),
+    NoAnswer(String),
     /// The host that answered is not the controller, or rejected this agent.
-    NotOurs(String),
+    ForeignController(String),
 }
 
-impl From<Undialled> for String {
-    fn from(why: Undialled) -> String {
-        let (Undialled::Nobody(why) | Undialled::NotOurs(why)) = why;
+impl From<DialFailure> for String {
+    fn from(why: DialFailure) -> String {
+        let (DialFailure::NoAnswer(why) | DialFailure::ForeignController(why)) = why;
         why
     }
 }
 
-async fn dial(dialler: &Dialler, address: &str) -> Result<Stream, Undialled> {
-    let unreachable = |why: &str| Undialled::Nobody(why.to_owned());
+async fn dial(dialler: &FleetDialer, address: &str) -> Result<TlsConnection, DialFailure> {
+    let unreachable = |why: &str| DialFailure::NoAnswer(why.to_owned());
     let connected = timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await;
     let stream = connected
         .map_err(|_| unreachable("no answer to the connection request"))?
@@ -406,7 +415,7 @@ async fn dial(dialler: &Dialler, address: &str) -> Result<Stream, Undialled> {
     let handshake = timeout(DIAL_TIMEOUT, dialler.dial(stream))
         .await
         .map_err(|_| unreachable("connected, but no answer"))?;
-    handshake.map_err(|error| Undialled::NotOurs(tls::describe(&error)))
+    handshake.map_err(|error| DialFailure::ForeignController(tls::describe(&error)))
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {

@@ -1,7 +1,7 @@
 //! Prometheus metrics of a fleet's hub and agents.
 
-use super::status::{AgentStatus, State};
-use crate::Snapshot;
+use super::status::{AgentAvailability, AgentStatus};
+use crate::AgentSnapshot;
 use netstage_host::prometheus::Page;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,13 +12,13 @@ pub struct HubCounts {
     /// Connections, including those rejected.
     pub connections: AtomicU64,
     /// Rejected connections.
-    pub turned_away: AtomicU64,
+    pub rejected: AtomicU64,
     /// Hosts that have joined.
     pub joined: AtomicU64,
     /// Renewed certificates.
     pub renewed: AtomicU64,
     /// Agents disconnected because they were removed or their certificates expired.
-    pub cut_off: AtomicU64,
+    pub aborted: AtomicU64,
     /// Requests forwarded to agents.
     pub requests: AtomicU64,
 }
@@ -29,7 +29,7 @@ pub struct AgentCounts {
     /// Connections to its controller.
     pub connections: AtomicU64,
     /// Requests accepted by the agent's policy.
-    pub agreed: AtomicU64,
+    pub accepted: AtomicU64,
     /// Requests refused by the agent's policy.
     pub refused: AtomicU64,
 }
@@ -44,30 +44,35 @@ fn read(counter: &AtomicU64) -> f64 {
 }
 
 /// Returns the metrics page of a hub.
-pub fn of_hub(counts: &HubCounts, agents: &[AgentStatus], uptime: Duration) -> String {
+pub fn hub_page(counts: &HubCounts, agents: &[AgentStatus], uptime: Duration) -> String {
     let mut page = Page::new("fleet", uptime);
-    page.head("netstage_fleet_agents", "gauge", "Agents by state.");
-    for state in [State::NeverSeen, State::Offline, State::Idle, State::Taken] {
+    page.begin_metric("netstage_fleet_agents", "gauge", "Agents by state.");
+    for state in [
+        AgentAvailability::NeverSeen,
+        AgentAvailability::Offline,
+        AgentAvailability::Idle,
+        AgentAvailability::Taken,
+    ] {
         let count = agents.iter().filter(|agent| agent.state == state).count();
         page.sample("netstage_fleet_agents", &[("state", &state.to_string())], count as f64);
     }
     for (what, help, counter) in [
         ("connections", "Connections to the hub.", &counts.connections),
-        ("turned_away", "Connections rejected.", &counts.turned_away),
+        ("turned_away", "Connections rejected.", &counts.rejected),
         ("joined", "Hosts that have joined.", &counts.joined),
         ("renewed", "Certificates renewed.", &counts.renewed),
         (
             "cut_off",
             "Agents disconnected because they were removed or their certificates expired.",
-            &counts.cut_off,
+            &counts.aborted,
         ),
         ("requests", "Requests forwarded to agents.", &counts.requests),
     ] {
-        page.one(&format!("netstage_fleet_{what}_total"), "counter", help, read(counter));
+        page.metric(&format!("netstage_fleet_{what}_total"), "counter", help, read(counter));
     }
     let mut of_agents = |what: &str, help: &str, value: &dyn Fn(&AgentStatus) -> Option<f64>| {
         let name = format!("netstage_fleet_agent_{what}");
-        page.head(&name, "gauge", help);
+        page.begin_metric(&name, "gauge", help);
         for agent in agents {
             if let Some(value) = value(agent) {
                 page.sample(&name, &[("agent", &agent.name)], value);
@@ -75,7 +80,7 @@ pub fn of_hub(counts: &HubCounts, agents: &[AgentStatus], uptime: Duration) -> S
         }
     };
     of_agents("up", "1 while the agent is connected.", &|agent| {
-        Some(f64::from(u8::from(matches!(agent.state, State::Idle | State::Taken))))
+        Some(f64::from(u8::from(matches!(agent.state, AgentAvailability::Idle | AgentAvailability::Taken))))
     });
     of_agents("clock_error_seconds", "Error bound of the agent's clock offset.", &|agent| {
         agent.clock.map(|clock| clock.error_ns as f64 / 1e9)
@@ -89,17 +94,17 @@ pub fn of_hub(counts: &HubCounts, agents: &[AgentStatus], uptime: Duration) -> S
 }
 
 /// Returns the metrics page of an agent, whose certificate expires at `expires_s`, seconds since 1970.
-pub fn of_agent(counts: &AgentCounts, now: &Snapshot, expires_s: u64, uptime: Duration) -> String {
+pub fn agent_page(counts: &AgentCounts, now: &AgentSnapshot, expires_s: u64, uptime: Duration) -> String {
     let mut page = Page::new("agent", uptime);
     let flag = |is_set: bool| f64::from(u8::from(is_set));
-    page.one("netstage_agent_taken", "gauge", "1 while a controller owns the agent.", flag(now.is_taken));
-    page.one(
+    page.metric("netstage_agent_taken", "gauge", "1 while a controller owns the agent.", flag(now.is_taken));
+    page.metric(
         "netstage_agent_run_number",
         "gauge",
         "Number of the current run; zero for none.",
         now.run as f64,
     );
-    page.one(
+    page.metric(
         "netstage_agent_running",
         "gauge",
         "1 while a run has a start time and is not over.",
@@ -113,19 +118,19 @@ pub fn of_agent(counts: &AgentCounts, now: &Snapshot, expires_s: u64, uptime: Du
         ("received_bytes", "Payload bytes received in runs.", received_bytes),
         ("lost_packets", "Packets lost in runs.", lost),
     ] {
-        page.one(&format!("netstage_agent_{what}_total"), "counter", help, value);
+        page.metric(&format!("netstage_agent_{what}_total"), "counter", help, value);
     }
     let help = "Reports that no controller has released.";
-    page.one("netstage_agent_kept_reports", "gauge", help, now.kept as f64);
+    page.metric("netstage_agent_kept_reports", "gauge", help, now.stored_reports as f64);
     for (what, help, counter) in [
         ("connections", "Connections to its controller.", &counts.connections),
-        ("agreed", "Requests accepted by the agent's policy.", &counts.agreed),
+        ("agreed", "Requests accepted by the agent's policy.", &counts.accepted),
         ("refused", "Requests refused by the agent's policy.", &counts.refused),
     ] {
-        page.one(&format!("netstage_agent_{what}_total"), "counter", help, read(counter));
+        page.metric(&format!("netstage_agent_{what}_total"), "counter", help, read(counter));
     }
     let help = "Expiry of the agent's certificate, since 1970.";
-    page.one("netstage_agent_certificate_expires_timestamp_seconds", "gauge", help, expires_s as f64);
+    page.metric("netstage_agent_certificate_expires_timestamp_seconds", "gauge", help, expires_s as f64);
     page.text()
 }
 
@@ -137,10 +142,10 @@ mod tests {
     #[test]
     fn metric_names_follow_the_scheme() {
         let second = Duration::from_secs(1);
-        let hub = of_hub(&HubCounts::default(), &[], second);
+        let hub = hub_page(&HubCounts::default(), &[], second);
         let names = scheme::check(&hub, "fleet");
         scheme::check_dashboard(include_str!("../../../../docs/dashboards/fleet.json"), "fleet", &names);
-        let agent = of_agent(&AgentCounts::default(), &Snapshot::default(), 1, second);
+        let agent = agent_page(&AgentCounts::default(), &AgentSnapshot::default(), 1, second);
         let names = scheme::check(&agent, "agent");
         scheme::check_dashboard(include_str!("../../../../docs/dashboards/agent.json"), "agent", &names);
     }

@@ -27,6 +27,6 @@ mod strangers;
 mod tls;
 pub mod token;
 
-pub use folder::Fleet;
-pub use netstage_host::obstacle::Obstacle;
-pub use status::{AgentStatus, State};
+pub use folder::FleetFolder;
+pub use netstage_host::obstacle::StartupError;
+pub use status::{AgentAvailability, AgentStatus};

@@ -4,18 +4,20 @@
 use super::consent::{self, Signer};
 use super::metrics::{AgentCounts, count};
 use crate::services;
-use crate::{FIRST_PORT, Guard};
+use crate::{FIRST_PORT, RunGuard};
 use netstage_agent_api::protocol::generated::Consent;
-use netstage_agent_api::protocol::{Refusal, RefusalKind};
-use netstage_agent_api::service::Role;
-use netstage_agent_api::task::{Assignment, ClockTask, EdgeTask, FlowTask, MOST_ASKED, Side, Transport};
-use netstage_agent_api::watch::{End, FlowSpec};
-use netstage_core::fleet::{FlowRequest, Means, Policy, Request, RouterRequest, ServiceRequest};
-use netstage_host::keyed::Peer;
+use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
+use netstage_agent_api::service::ServiceRole;
+use netstage_agent_api::task::{
+    Assignment, ClockTask, EdgeTask, FlowSide, FlowTask, MAX_CLOCK_PEERS, TaskTransport,
+};
+use netstage_agent_api::watch::{FlowSpec, WatchedEndpoint};
+use netstage_core::fleet::{FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest};
+use netstage_host::keyed::ConnectionAddresses;
 use netstage_host::log::{Level, Log};
 use netstage_host::netns::netlink::Netlink;
-use netstage_scenario::pe::{self, Router, Tunnel};
-use netstage_scenario::plan::Program;
+use netstage_scenario::pe::{self, PeConfig, PeerTunnel};
+use netstage_scenario::plan::ServiceProgram;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nameindex};
 use rustls::pki_types::CertificateDer;
@@ -64,53 +66,53 @@ impl PolicyGuard {
         &self,
         run: u64,
         assignment: &Assignment,
-        router: &Result<Option<Router>, Refusal>,
+        router: &Result<Option<PeConfig>, OrderRefusal>,
         consents: Option<&[Consent]>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), OrderRefusal> {
         let here = interfaces();
         let interface_of =
             |own: IpAddr| here.iter().find(|(_, address)| *address == own).map(|(name, _)| name.as_str());
-        let outgoing = Ways::here(&self.policy);
+        let outgoing = OutgoingInterfaces::here(&self.policy);
         let flows = assignment.flows.iter().map(|task| {
             let (own, other) = match (task.side, &task.transport) {
-                (Side::Send, _) => (task.source.ip(), task.destination.ip()),
-                (Side::Receive, Transport::Multicast { receiver: Some(receiver), .. }) => {
+                (FlowSide::Send, _) => (task.source.ip(), task.destination.ip()),
+                (FlowSide::Receive, TaskTransport::Multicast { receiver: Some(receiver), .. }) => {
                     (*receiver, task.source.ip())
                 }
-                (Side::Receive, _) => (task.destination.ip(), task.source.ip()),
+                (FlowSide::Receive, _) => (task.destination.ip(), task.source.ip()),
             };
-            let answers = !matches!(task.transport, Transport::Udp(_) | Transport::Multicast { .. });
-            let sends = answers || task.side == Side::Send || task.traffic.application().is_some();
+            let answers = !matches!(task.transport, TaskTransport::Udp(_) | TaskTransport::Multicast { .. });
+            let sends = answers || task.side == FlowSide::Send || task.traffic.application().is_some();
             FlowRequest {
                 name: &task.name,
-                means: self.direction(task, run, consents.unwrap_or_default()),
-                other,
+                role: self.direction(task, run, consents.unwrap_or_default()),
+                peer: other,
                 interface: interface_of(own),
-                leaves_by: outgoing.interface(own, other).filter(|_| sends),
+                egress_interface: outgoing.interface(own, other).filter(|_| sends),
             }
         });
         let services = assignment.services.iter().map(|task| {
-            let (own, other) = (task.own().ip(), task.other());
+            let (own, other) = (task.local_endpoint().ip(), task.remote_endpoint());
             let agrees = |consent: &Consent| consent::covers(consent, &self.authority, run, task.id, other);
             ServiceRequest {
                 name: &task.name,
                 kind: task.task.program().name(),
-                serves: task.role == Role::Server,
-                agreed: consents.is_none_or(|consents| consents.iter().any(agrees)),
-                other: other.ip(),
+                is_server: task.role == ServiceRole::Server,
+                has_consent: consents.is_none_or(|consents| consents.iter().any(agrees)),
+                peer: other.ip(),
                 interface: interface_of(own),
-                leaves_by: outgoing.interface(own, other.ip()),
+                egress_interface: outgoing.interface(own, other.ip()),
             }
         });
         let router = router.as_ref().map_err(Clone::clone)?;
         if let Some(other) = assignment.watch.iter().find(|watched| !is_own_connection(watched, assignment)) {
             let reason = format!("{} is not a TCP flow that this agent sends in the run", other.subject);
-            return Err(Refusal::new(RefusalKind::Assignment, reason));
+            return Err(OrderRefusal::new(OrderRefusalKind::Assignment, reason));
         }
         if let Some(why) = assignment.clocks.as_ref().and_then(|clocks| clock_violation(clocks, assignment)) {
-            return Err(Refusal::new(RefusalKind::Assignment, why));
+            return Err(OrderRefusal::new(OrderRefusalKind::Assignment, why));
         }
-        let request = Request {
+        let request = RunRequest {
             controller: &self.controller,
             duration: assignment.duration,
             router: router.as_ref().map(router_request),
@@ -118,19 +120,22 @@ impl PolicyGuard {
             flows: flows.collect(),
             services: services.collect(),
         };
-        self.policy.check(&request).map_err(|(subject, refusal)| refusal.of(subject.unwrap_or_default()))
+        self.policy
+            .check(&request)
+            .map_err(|(subject, refusal)| refusal.with_subject(subject.unwrap_or_default()))
     }
 
-    fn direction(&self, flow: &FlowTask, run: u64, consents: &[Consent]) -> Means {
-        if flow.side == Side::Receive {
-            return Means::Receive;
+    fn direction(&self, flow: &FlowTask, run: u64, consents: &[Consent]) -> FlowRole {
+        if flow.side == FlowSide::Receive {
+            return FlowRole::Receive;
         }
-        let one_ended = matches!(flow.transport, Transport::IcmpEcho(_) | Transport::UdpUnreachable(_));
+        let one_ended =
+            matches!(flow.transport, TaskTransport::IcmpEcho(_) | TaskTransport::UdpUnreachable(_));
         let covers =
             |consent: &Consent| consent::covers(consent, &self.authority, run, flow.id, flow.destination);
-        Means::Send {
+        FlowRole::Send {
             rate: flow.traffic.pattern().and_then(|pattern| pattern.mean_rate()),
-            agreed: !one_ended && consents.iter().any(covers),
+            has_consent: !one_ended && consents.iter().any(covers),
             one_ended,
         }
     }
@@ -142,7 +147,7 @@ impl PolicyGuard {
         run: u64,
         assignment: &Assignment,
         consents: Option<&[Consent]>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), OrderRefusal> {
         let router = assignment.edge.as_ref().map(router).transpose();
         let result = self.check(run, assignment, &router, consents);
         self.log_decision(what, run, assignment, router.ok().flatten().as_ref(), result.as_ref().err());
@@ -154,8 +159,8 @@ impl PolicyGuard {
         what: &str,
         run: u64,
         assignment: &Assignment,
-        router: Option<&Router>,
-        refusal: Option<&Refusal>,
+        router: Option<&PeConfig>,
+        refusal: Option<&OrderRefusal>,
     ) {
         let (flows, duration) = (assignment.flows.len(), assignment.duration.as_secs_f64());
         let router = router.map_or(String::new(), |router| {
@@ -163,7 +168,7 @@ impl PolicyGuard {
         });
         let events = if !assignment.watch.is_empty() { ", TCP window watch" } else { "" };
         let services = assignment.services.iter().map(|task| {
-            let what = if task.role == Role::Server { "server" } else { "client" };
+            let what = if task.role == ServiceRole::Server { "server" } else { "client" };
             format!(", {} {what}", task.task.program().name())
         });
         let services: String = services.collect();
@@ -173,7 +178,7 @@ impl PolicyGuard {
         );
         match refusal {
             None => {
-                count(&self.counts.agreed);
+                count(&self.counts.accepted);
                 (self.log)(Level::Note, &format!("{request}; accepted"));
             }
             Some(refusal) => {
@@ -184,8 +189,8 @@ impl PolicyGuard {
     }
 }
 
-impl Guard for PolicyGuard {
-    fn taken(&self, peer: Peer) {
+impl RunGuard for PolicyGuard {
+    fn taken(&self, peer: ConnectionAddresses) {
         (self.log)(Level::Note, &format!("acquired by controller {} at {}", self.controller, peer.remote));
     }
 
@@ -194,17 +199,17 @@ impl Guard for PolicyGuard {
         run: u64,
         assignment: &mut Assignment,
         consents: &[Consent],
-        _peer: Peer,
-    ) -> Result<(), Refusal> {
+        _peer: ConnectionAddresses,
+    ) -> Result<(), OrderRefusal> {
         self.check_and_log("preparation of", run, assignment, Some(consents))
     }
 
-    fn could_not_prepare(&self, run: u64, refusal: &Refusal) {
+    fn could_not_prepare(&self, run: u64, refusal: &OrderRefusal) {
         (self.log)(Level::Alarm, &format!("cannot prepare run {run}: {refusal}"));
     }
 
-    fn agree(&self, run: u64, assignment: &Assignment) -> Result<Vec<Consent>, Refusal> {
-        let received = assignment.flows.iter().filter(|flow| flow.side == Side::Receive).cloned();
+    fn agree(&self, run: u64, assignment: &Assignment) -> Result<Vec<Consent>, OrderRefusal> {
+        let received = assignment.flows.iter().filter(|flow| flow.side == FlowSide::Receive).cloned();
         let received = Assignment { flows: received.collect(), clocks: None, ..assignment.clone() };
         self.check_and_log("consent to", run, &received, None)?;
         let signer = self.signer.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -212,8 +217,9 @@ impl Guard for PolicyGuard {
     }
 
     fn capabilities(&self) -> Vec<String> {
-        let allowed = |program: &Program| self.policy.services.iter().any(|name| name == program.name());
-        Program::ALL.into_iter().filter(allowed).map(services::capability).collect()
+        let allowed =
+            |program: &ServiceProgram| self.policy.services.iter().any(|name| name == program.name());
+        ServiceProgram::ALL.into_iter().filter(allowed).map(services::capability).collect()
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
@@ -225,8 +231,8 @@ impl Guard for PolicyGuard {
 
 /// Parses the configuration of the requested router. Features that a run does not need, but that affect this
 /// host, are refused.
-fn router(task: &EdgeTask) -> Result<Router, Refusal> {
-    let refused = |reason: String| Refusal::new(RefusalKind::Assignment, reason);
+fn router(task: &EdgeTask) -> Result<PeConfig, OrderRefusal> {
+    let refused = |reason: String| OrderRefusal::new(OrderRefusalKind::Assignment, reason);
     let router = pe::parse("pe.toml", &task.configuration).map_err(|errors| refused(errors.to_string()))?;
     let reads_files = router.peers.iter().any(|peer| !peer.keys.is_empty());
     if reads_files || router.metrics.is_some() {
@@ -240,17 +246,18 @@ fn router(task: &EdgeTask) -> Result<Router, Refusal> {
 fn is_own_connection(watched: &FlowSpec, assignment: &Assignment) -> bool {
     let is_service = assignment.services.iter().any(|task| {
         let server = SocketAddr::new(task.destination.ip(), task.data_port());
-        let (client, server) = (End::any(task.source), End::at(server));
-        let ends = if task.role == Role::Client { (client, server) } else { (server, client) };
+        let (client, server) = (WatchedEndpoint::any(task.source), WatchedEndpoint::at(server));
+        let ends = if task.role == ServiceRole::Client { (client, server) } else { (server, client) };
         (watched.source, watched.destination) == ends
     });
     let is_flow = assignment.flows.iter().any(|task| {
-        let (client, server) = (End::any(task.source.ip()), End::at(task.destination));
+        let (client, server) =
+            (WatchedEndpoint::any(task.source.ip()), WatchedEndpoint::at(task.destination));
         let ends = match task.side {
-            Side::Send => (client, server),
-            Side::Receive => (server, client),
+            FlowSide::Send => (client, server),
+            FlowSide::Receive => (server, client),
         };
-        matches!(task.transport, Transport::Tcp(_)) && (watched.source, watched.destination) == ends
+        matches!(task.transport, TaskTransport::Tcp(_)) && (watched.source, watched.destination) == ends
     });
     is_flow || is_service
 }
@@ -258,18 +265,19 @@ fn is_own_connection(watched: &FlowSpec, assignment: &Assignment) -> bool {
 /// Returns an error if a clock comparison involves addresses without flows. Packets are sent only between
 /// hosts that have consented to flows.
 fn clock_violation(clocks: &ClockTask, assignment: &Assignment) -> Option<String> {
-    let flows = |side: Side| assignment.flows.iter().filter(move |flow| flow.side == side);
-    let is_received = |at: &&SocketAddr| flows(Side::Receive).any(|flow| flow.destination.ip() == at.ip());
+    let flows = |side: FlowSide| assignment.flows.iter().filter(move |flow| flow.side == side);
+    let is_received =
+        |at: &&SocketAddr| flows(FlowSide::Receive).any(|flow| flow.destination.ip() == at.ip());
     let is_sent = |(from, to): &&(SocketAddr, SocketAddr)| {
-        flows(Side::Send).any(|flow| (flow.source.ip(), flow.destination.ip()) == (from.ip(), to.ip()))
+        flows(FlowSide::Send).any(|flow| (flow.source.ip(), flow.destination.ip()) == (from.ip(), to.ip()))
     };
     let mut all = clocks.answers.iter().chain(clocks.asks.iter().map(|(_, to)| to));
     if let Some(at) = clocks.answers.iter().find(|at| !is_received(at)) {
         Some(format!("clock comparison at {at}, where this agent receives no flow"))
     } else if let Some((_, to)) = clocks.asks.iter().find(|ends| !is_sent(ends)) {
         Some(format!("clock comparison with {to}, to which this agent sends no flow"))
-    } else if clocks.asks.len() > MOST_ASKED {
-        Some(format!("{} clock comparisons exceed the limit of {MOST_ASKED}", clocks.asks.len()))
+    } else if clocks.asks.len() > MAX_CLOCK_PEERS {
+        Some(format!("{} clock comparisons exceed the limit of {MAX_CLOCK_PEERS}", clocks.asks.len()))
     } else {
         let reserved = all.find(|at| at.port() < FIRST_PORT);
         reserved.map(|at| format!("clock comparison at {at}, whose port is reserved for the system"))
@@ -277,11 +285,11 @@ fn clock_violation(clocks: &ClockTask, assignment: &Assignment) -> Option<String
 }
 
 /// Returns the interfaces and peers of a router.
-fn router_request(router: &Router) -> RouterRequest<'_> {
+fn router_request(router: &PeConfig) -> RouterRequest<'_> {
     let circuits = router.circuits.iter().map(|circuit| &circuit.interface);
     let peers = router.peers.iter().map(|peer| match peer.tunnel {
-        Tunnel::MplsInUdp { to, .. } => to,
-        Tunnel::Mpls { next_hop, .. } => next_hop,
+        PeerTunnel::MplsInUdp { to, .. } => to,
+        PeerTunnel::Mpls { next_hop, .. } => next_hop,
     });
     RouterRequest {
         interfaces: router.core.iter().chain(circuits).map(String::as_str).collect(),
@@ -310,23 +318,27 @@ fn interfaces() -> Vec<(String, IpAddr)> {
 }
 
 /// Outgoing interfaces according to the kernel's routes. Empty if the policy does not restrict interfaces.
-struct Ways {
+struct OutgoingInterfaces {
     routes: Option<RefCell<Netlink>>,
     /// Names of interfaces, by index.
     names: BTreeMap<u32, String>,
 }
 
-impl Ways {
-    fn here(policy: &Policy) -> Ways {
-        let routes = policy.interfaces.as_ref().and_then(|_| Netlink::open_here().ok()).map(RefCell::new);
+impl OutgoingInterfaces {
+    fn here(policy: &Policy) -> OutgoingInterfaces {
+        let routes = policy
+            .interfaces
+            .as_ref()
+            .and_then(|_| Netlink::open_in_current_namespace().ok())
+            .map(RefCell::new);
         let all = if_nameindex();
         let names = all.iter().flat_map(|all| all.iter());
         let names = names.map(|one| (one.index(), one.name().to_string_lossy().into_owned())).collect();
-        Ways { routes, names }
+        OutgoingInterfaces { routes, names }
     }
 
     fn interface(&self, from: IpAddr, to: IpAddr) -> Option<&str> {
-        let way = self.routes.as_ref()?.borrow_mut().way_to(to, Some(from)).ok()??;
+        let way = self.routes.as_ref()?.borrow_mut().route_to(to, Some(from)).ok()??;
         self.names.get(&way.link).map(String::as_str)
     }
 }
@@ -350,8 +362,8 @@ mod tests {
             )
         };
         let flows = vec![
-            flow(Side::Send, "10.0.0.1:0", "10.0.0.2:5001"),
-            flow(Side::Receive, "10.0.0.2:0", "10.0.0.1:5001"),
+            flow(FlowSide::Send, "10.0.0.1:0", "10.0.0.2:5001"),
+            flow(FlowSide::Receive, "10.0.0.2:0", "10.0.0.1:5001"),
         ];
         Assignment::of_flows("a", Duration::from_secs(1), Duration::from_millis(100), flows)
     }
@@ -372,7 +384,7 @@ mod tests {
             (&[], &[("10.0.0.7:0", "10.0.0.2:4704")], "to which this agent sends no flow"),
             (&[], &[("10.0.0.1:0", "10.0.0.2:53")], "reserved for the system"),
             (&["10.0.0.1:22"], &[], "reserved for the system"),
-            (&[], &[own; MOST_ASKED + 1], "65 clock comparisons exceed"),
+            (&[], &[own; MAX_CLOCK_PEERS + 1], "65 clock comparisons exceed"),
         ] {
             let reason = clock_violation(answers, asks).expect("the comparison is refused");
             assert!(reason.contains(why), "{reason}");

@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn only_the_owner_can_read_files_and_no_temporary_file_remains() {
-        let parent = netstage_harness::Folder::new("private");
+        let parent = netstage_harness::TemporaryFolder::new("private");
         let path = parent.join("agent");
         folder(&path).unwrap();
         for text in ["one", "two"] {

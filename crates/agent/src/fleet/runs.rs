@@ -3,11 +3,11 @@
 //! it.
 
 use super::folder::file_error;
-use super::folder::{Fleet, now_s};
+use super::folder::{FleetFolder, now_s};
 use super::private;
-use netstage_agent_api::results::Report;
-use netstage_core::fleet::{Ledger, Receipt};
-use netstage_host::obstacle::Obstacle;
+use netstage_agent_api::results::AgentReport;
+use netstage_core::fleet::{Receipt, ResultLedger};
+use netstage_host::obstacle::StartupError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
@@ -23,7 +23,7 @@ const RUN: &str = "run.json";
 
 /// Content of a run's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Opened {
+pub struct RunFile {
     /// Title of the scenario.
     pub title: String,
     /// Creation time of the run, seconds since 1970.
@@ -36,17 +36,17 @@ pub struct Opened {
 }
 
 /// Runs of a fleet.
-pub struct Runs {
+pub struct FleetRuns {
     folder: PathBuf,
-    ledger: Ledger,
+    ledger: ResultLedger,
 }
 
-impl Runs {
+impl FleetRuns {
     /// Reads the runs of a fleet.
-    pub fn of(fleet: &Fleet) -> Result<Runs, Obstacle> {
+    pub fn read_all(fleet: &FleetFolder) -> Result<FleetRuns, StartupError> {
         let folder = fleet.folder().join(RUNS);
         let file = |error: io::Error| file_error(&folder, &error);
-        let mut ledger = Ledger::default();
+        let mut ledger = ResultLedger::default();
         let last = fs::read_to_string(folder.join(LAST)).unwrap_or_default();
         ledger.skip(last.trim().parse().unwrap_or(0));
         for entry in fs::read_dir(&folder).map_err(file)?.flatten() {
@@ -56,7 +56,7 @@ impl Runs {
             ledger.skip(run);
             let path = entry.path();
             // A folder without this file is being created by another process, or is incomplete.
-            let Ok(opened) = private::read_json::<Opened>(&path.join(RUN)) else { continue };
+            let Ok(opened) = private::read_json::<RunFile>(&path.join(RUN)) else { continue };
             if !opened.closed {
                 let is_stored = |agent: String| (path.join(report_file(&agent)).exists(), agent);
                 let agents =
@@ -64,11 +64,11 @@ impl Runs {
                 ledger.restore(run, agents);
             }
         }
-        Ok(Runs { folder, ledger })
+        Ok(FleetRuns { folder, ledger })
     }
 
     /// Creates a run with a number that no other run has or gets.
-    pub fn open(&mut self, title: &str, agents: BTreeMap<String, String>) -> Result<u64, Obstacle> {
+    pub fn open(&mut self, title: &str, agents: BTreeMap<String, String>) -> Result<u64, StartupError> {
         loop {
             let run = self.ledger.open(agents.keys().cloned());
             let path = self.path(run);
@@ -76,7 +76,7 @@ impl Runs {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.ledger.close(run),
                 Err(error) => return Err(file_error(&path, &error)),
                 Ok(()) => {
-                    let opened = Opened { title: title.into(), opened_s: now_s(), agents, closed: false };
+                    let opened = RunFile { title: title.into(), opened_s: now_s(), agents, closed: false };
                     let written = private::write(&self.folder.join(LAST), run.to_string().as_bytes())
                         .and_then(|()| private::write_json(&path.join(RUN), &opened));
                     return written.map(|()| run).map_err(|error| file_error(&path, &error));
@@ -86,7 +86,7 @@ impl Runs {
     }
 
     /// Stores a report, if it is expected. The agent may delete its copy afterwards.
-    pub fn receive(&mut self, run: u64, agent: &str, report: &Report) -> io::Result<Receipt> {
+    pub fn receive(&mut self, run: u64, agent: &str, report: &AgentReport) -> io::Result<Receipt> {
         let expected = self.ledger.missing(run).any(|missing| missing == agent);
         if expected {
             private::write_json(&self.path(run).join(report_file(agent)), report)?;
@@ -100,14 +100,14 @@ impl Runs {
     }
 
     /// Returns the open runs, oldest first.
-    pub fn open_runs(&self) -> Vec<(u64, Opened)> {
+    pub fn open_runs(&self) -> Vec<(u64, RunFile)> {
         let read = |run| Some((run, private::read_json(&self.path(run).join(RUN)).ok()?));
         self.ledger.open_runs().filter_map(read).collect()
     }
 
     /// Returns the stored reports of a run, in the order of its agents.
-    pub fn reports(&self, run: u64) -> Vec<Report> {
-        let Ok(opened) = private::read_json::<Opened>(&self.path(run).join(RUN)) else { return Vec::new() };
+    pub fn reports(&self, run: u64) -> Vec<AgentReport> {
+        let Ok(opened) = private::read_json::<RunFile>(&self.path(run).join(RUN)) else { return Vec::new() };
         let read = |agent: &String| private::read_json(&self.path(run).join(report_file(agent))).ok();
         opened.agents.keys().filter_map(read).collect()
     }
@@ -115,7 +115,7 @@ impl Runs {
     /// Closes a run, so that no more reports are expected. Its stored reports are kept.
     pub fn close(&mut self, run: u64) -> io::Result<()> {
         let path = self.path(run).join(RUN);
-        let mut opened: Opened = private::read_json(&path)?;
+        let mut opened: RunFile = private::read_json(&path)?;
         opened.closed = true;
         private::write_json(&path, &opened)?;
         self.ledger.close(run);
@@ -144,23 +144,23 @@ mod tests {
 
     #[test]
     fn a_report_is_stored_once_and_run_numbers_continue_after_a_restart() {
-        let folder = netstage_harness::Folder::new("runs");
-        let fleet = Fleet::create(&folder.join("fleet"), "lab").unwrap();
+        let folder = netstage_harness::TemporaryFolder::new("runs");
+        let fleet = FleetFolder::create(&folder.join("fleet"), "lab").unwrap();
         let agents: BTreeMap<_, _> = [("a".into(), "n1".into()), ("b".into(), "n2".into())].into();
-        let mut runs = Runs::of(&fleet).unwrap();
+        let mut runs = FleetRuns::read_all(&fleet).unwrap();
         assert_eq!(runs.open("one", agents.clone()).unwrap(), 1);
-        let report = Report { node: "n1".into(), ..Report::default() };
+        let report = AgentReport { node: "n1".into(), ..AgentReport::default() };
         assert_eq!(runs.receive(1, "a", &report).unwrap(), Receipt::New);
 
-        let mut other = Runs::of(&fleet).unwrap();
+        let mut other = FleetRuns::read_all(&fleet).unwrap();
         assert_eq!((other.open("two", agents.clone()).unwrap(), runs.open("three", agents).unwrap()), (2, 3));
-        let mut runs = Runs::of(&fleet).unwrap();
-        assert_eq!(runs.receive(1, "a", &report).unwrap(), Receipt::Again);
+        let mut runs = FleetRuns::read_all(&fleet).unwrap();
+        assert_eq!(runs.receive(1, "a", &report).unwrap(), Receipt::Duplicate);
         assert_eq!(runs.missing(1), ["b"]);
         assert_eq!(runs.reports(1), std::slice::from_ref(&report));
         runs.forget(3).unwrap();
         runs.close(1).unwrap();
-        let mut runs = Runs::of(&fleet).unwrap();
+        let mut runs = FleetRuns::read_all(&fleet).unwrap();
         assert_eq!(runs.open_runs().len(), 1);
         assert_eq!(runs.receive(1, "b", &report).unwrap(), Receipt::Late);
         assert_eq!(runs.open("four", BTreeMap::new()).unwrap(), 4);

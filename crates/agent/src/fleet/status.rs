@@ -21,7 +21,7 @@ pub struct AgentStatus {
     /// Version of its program; empty before the first connection.
     pub version: String,
     /// State of the agent.
-    pub state: State,
+    pub state: AgentAvailability,
     /// Time of its last answer, nanoseconds since 1970.
     pub last_seen_ns: Option<u64>,
     /// Offset of its monotonic clock from the controller's.
@@ -46,7 +46,7 @@ impl AgentStatus {
 /// State of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum AgentAvailability {
     /// Joined, but never connected.
     NeverSeen,
     /// Not connected.
@@ -57,20 +57,20 @@ pub enum State {
     Taken,
 }
 
-impl fmt::Display for State {
+impl fmt::Display for AgentAvailability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            State::NeverSeen => "never seen",
-            State::Offline => "offline",
-            State::Idle => "idle",
-            State::Taken => "taken",
+            AgentAvailability::NeverSeen => "never seen",
+            AgentAvailability::Offline => "offline",
+            AgentAvailability::Idle => "idle",
+            AgentAvailability::Taken => "taken",
         })
     }
 }
 
 /// Content of the hub's status file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Written {
+pub(super) struct StatusFile {
     /// Time of writing, nanoseconds since 1970.
     pub at_ns: u64,
     /// Status of every agent that has ever connected.

@@ -8,15 +8,15 @@ use tokio::task::AbortHandle;
 ///
 /// A legitimate client completes its handshake within milliseconds. Idle connections of an attacker therefore
 /// mostly displace one another.
-pub struct Strangers {
+pub struct PendingConnections {
     max: usize,
     tasks: Mutex<VecDeque<AbortHandle>>,
 }
 
-impl Strangers {
+impl PendingConnections {
     /// Creates a set with at most `max` connections.
-    pub fn new(max: usize) -> Strangers {
-        Strangers { max, tasks: Mutex::default() }
+    pub fn new(max: usize) -> PendingConnections {
+        PendingConnections { max, tasks: Mutex::default() }
     }
 
     /// Adds the connection served by this task.
@@ -41,7 +41,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_pending_connection_is_aborted() {
-        let strangers = Strangers::new(2);
+        let strangers = PendingConnections::new(2);
         let silent = || tokio::spawn(pending::<()>());
         let first = silent();
         strangers.admit(first.abort_handle());

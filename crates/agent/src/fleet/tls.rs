@@ -2,9 +2,9 @@
 //! connection. A host that joins has no certificate yet, and trusts the authority whose fingerprint is in its
 //! token.
 
-use super::authority::{CONTROLLER, Identity};
+use super::authority::{CONTROLLER, TlsIdentity};
 use super::token::sha256;
-use netstage_host::keyed::{Stream, Trust, Verifier};
+use netstage_host::keyed::{TlsConnection, Trust, Verifier};
 use rustls::client::danger::ServerCertVerifier as _;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
@@ -21,7 +21,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 /// Application protocol of the agent protocol, in which the dialing side is the gRPC server.
 pub const COMMANDS: &[u8] = b"netstage-agent";
 /// Application protocol of enrollment and renewal.
-pub const ENROLMENT: &[u8] = b"h2";
+pub const ENROLLMENT: &[u8] = b"h2";
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(default_provider())
@@ -40,7 +40,7 @@ pub struct Acceptor(TlsAcceptor);
 impl Acceptor {
     /// Returns an acceptor with the controller's identity. Clients without a certificate are accepted, so
     /// that they can join.
-    pub fn new(identity: Identity, authority: &CertificateDer<'static>) -> Result<Acceptor, Error> {
+    pub fn new(identity: TlsIdentity, authority: &CertificateDer<'static>) -> Result<Acceptor, Error> {
         let verifier = WebPkiClientVerifier::builder_with_provider(roots(authority)?, provider())
             .allow_unauthenticated()
             .build()
@@ -49,68 +49,68 @@ impl Acceptor {
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(identity.chain, identity.key)?;
-        config.alpn_protocols = vec![COMMANDS.to_vec(), ENROLMENT.to_vec()];
+        config.alpn_protocols = vec![COMMANDS.to_vec(), ENROLLMENT.to_vec()];
         config.send_tls13_tickets = 0;
         Ok(Acceptor(TlsAcceptor::from(Arc::new(config))))
     }
 
     /// Performs the handshake on an accepted connection. The caller limits its time.
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsConnection> {
         stream.set_nodelay(true)?;
-        Stream::new(self.0.accept(stream).await?)
+        TlsConnection::new(self.0.accept(stream).await?)
     }
 }
 
 /// Agent's side of the handshake.
-pub struct Dialler {
+pub struct FleetDialer {
     connector: TlsConnector,
 }
 
-impl Dialler {
+impl FleetDialer {
     /// Returns a dialer without a certificate, which trusts the authority with this fingerprint.
-    pub fn joining(fingerprint: &str) -> Result<Dialler, Error> {
-        let verifier = Arc::new(Verifier::new(Pinned(fingerprint.into())));
+    pub fn for_joining(fingerprint: &str) -> Result<FleetDialer, Error> {
+        let verifier = Arc::new(Verifier::new(PinnedAuthority(fingerprint.into())));
         let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(verifier)
             .with_no_client_auth();
-        Ok(Dialler::with(config, ENROLMENT))
+        Ok(FleetDialer::with(config, ENROLLMENT))
     }
 
     /// Returns a dialer with an identity, for the given application protocol.
-    pub fn member(
-        identity: Identity,
+    pub fn for_member(
+        identity: TlsIdentity,
         authority: &CertificateDer<'static>,
         application: &[u8],
-    ) -> Result<Dialler, Error> {
+    ) -> Result<FleetDialer, Error> {
         let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
             .with_root_certificates(roots(authority)?)
             .with_client_auth_cert(identity.chain, identity.key)?;
-        Ok(Dialler::with(config, application))
+        Ok(FleetDialer::with(config, application))
     }
 
-    fn with(mut config: ClientConfig, application: &[u8]) -> Dialler {
+    fn with(mut config: ClientConfig, application: &[u8]) -> FleetDialer {
         config.alpn_protocols = vec![application.to_vec()];
         config.enable_sni = false;
         config.resumption = Resumption::disabled();
-        Dialler { connector: TlsConnector::from(Arc::new(config)) }
+        FleetDialer { connector: TlsConnector::from(Arc::new(config)) }
     }
 
     /// Performs the handshake on a connection. The caller limits its time.
-    pub async fn dial(&self, stream: TcpStream) -> io::Result<Stream> {
+    pub async fn dial(&self, stream: TcpStream) -> io::Result<TlsConnection> {
         stream.set_nodelay(true)?;
         let name = ServerName::try_from(CONTROLLER).expect("the name is valid");
-        Stream::new(self.connector.connect(name, stream).await?)
+        TlsConnection::new(self.connector.connect(name, stream).await?)
     }
 }
 
 /// Trusts the one authority with this fingerprint, whose certificate the other side has to present.
 #[derive(Debug)]
-struct Pinned(String);
+struct PinnedAuthority(String);
 
-impl Trust for Pinned {
+impl Trust for PinnedAuthority {
     fn check(
         &self,
         shown: &CertificateDer<'_>,

@@ -1,7 +1,7 @@
 //! Token with which a host joins a fleet: a secret, valid once and for a limited time, and the fingerprint of
 //! the controller's authority, by which the host verifies the controller before it has a certificate.
 
-use netstage_host::keyed::Key;
+use netstage_host::keyed::PresharedKey;
 use ring::digest::{SHA256, digest};
 use std::fmt;
 use std::str::FromStr;
@@ -9,27 +9,27 @@ use std::str::FromStr;
 /// Token of a joining host. The controller stores only its [`id`](Token::id).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    secret: Key,
+    secret: PresharedKey,
     /// SHA-256 fingerprint of the authority's certificate.
     pub authority: String,
 }
 
 /// Error of a text that is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAToken;
+pub struct InvalidToken;
 
-impl fmt::Display for NotAToken {
+impl fmt::Display for InvalidToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("invalid token: expected 32 and 64 hexadecimal digits separated by a dot, as printed by `netstage fleet token`")
     }
 }
 
-impl std::error::Error for NotAToken {}
+impl std::error::Error for InvalidToken {}
 
 impl Token {
     /// Generates a token for the authority with this fingerprint.
     pub fn generate(authority: &str) -> Result<Token, netstage_host::keyed::KeyError> {
-        Ok(Token { secret: Key::generate()?, authority: authority.to_owned() })
+        Ok(Token { secret: PresharedKey::generate()?, authority: authority.to_owned() })
     }
 
     /// Returns the secret part, which is sent to the controller.
@@ -66,16 +66,16 @@ impl fmt::Debug for Token {
 }
 
 impl FromStr for Token {
-    type Err = NotAToken;
+    type Err = InvalidToken;
 
-    fn from_str(text: &str) -> Result<Token, NotAToken> {
-        let (secret, authority) = text.trim().split_once('.').ok_or(NotAToken)?;
+    fn from_str(text: &str) -> Result<Token, InvalidToken> {
+        let (secret, authority) = text.trim().split_once('.').ok_or(InvalidToken)?;
         let is_fingerprint = authority.len() == 64 && authority.bytes().all(|b| b.is_ascii_hexdigit());
-        match Key::parse(secret) {
+        match PresharedKey::parse(secret) {
             Ok(secret) if is_fingerprint && secret.bytes().len() == 16 => {
                 Ok(Token { secret, authority: authority.to_ascii_lowercase() })
             }
-            _ => Err(NotAToken),
+            _ => Err(InvalidToken),
         }
     }
 }
@@ -93,7 +93,7 @@ mod tests {
             "the debug output does not contain the secret"
         );
         for text in ["", ".", "00.00", &token.to_string()[1..], &format!("{token}0")] {
-            assert_eq!(text.parse::<Token>(), Err(NotAToken), "{text}");
+            assert_eq!(text.parse::<Token>(), Err(InvalidToken), "{text}");
         }
     }
 }

@@ -10,8 +10,8 @@ mod session;
 mod timeline;
 mod upload;
 
-pub use order::{Method, Order, Ways};
-pub use outcome::{FlowOutcome, Outcome};
-pub use session::{OpenError, Session};
-pub use timeline::{Cell, Interval, Timeline};
-pub use upload::{Sink, Upload, UploadError, Uploaded};
+pub use order::{MeasurementDirection, MeasurementParameters, Method};
+pub use outcome::{FlowOutcome, MeasurementOutcome};
+pub use session::{OpenError, PreparedMeasurement};
+pub use timeline::{FlowInterval, MeasurementInterval, Timeline};
+pub use upload::{Upload, UploadError, UploadResult, UploadServer};

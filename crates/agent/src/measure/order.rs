@@ -1,6 +1,8 @@
 //! Parameters of a measurement, and the assignments of its two agents.
 
-use netstage_agent_api::task::{Assignment, FlowTask, OneEnded, Side, TcpOptions, Transport, UdpOptions};
+use netstage_agent_api::task::{
+    Assignment, FlowSide, FlowTask, OneEnded, TaskTransport, TcpOptions, UdpOptions,
+};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
@@ -8,11 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Parameters of a measurement.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Order {
+pub struct MeasurementParameters {
     /// Transport.
     pub method: Method,
     /// Direction of the flows.
-    pub ways: Ways,
+    pub directions: MeasurementDirection,
     /// Number of flows in each direction.
     pub parallel: u32,
     /// Traffic pattern of each flow.
@@ -57,7 +59,7 @@ pub enum Method {
 
 /// Direction of the flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ways {
+pub enum MeasurementDirection {
     /// From the local to the remote host.
     Forward,
     /// From the remote to the local host.
@@ -66,7 +68,7 @@ pub enum Ways {
     Both,
 }
 
-impl Order {
+impl MeasurementParameters {
     /// Reports whether there is no agent at the remote end.
     pub fn is_one_ended(&self) -> bool {
         matches!(self.method, Method::IcmpEcho { .. } | Method::UdpUnreachable { .. })
@@ -80,10 +82,10 @@ impl Order {
     /// Returns the number of each flow and whether it is a reverse flow, forward flows first.
     pub fn flows(&self) -> impl Iterator<Item = (u32, bool)> + use<> {
         let parallel = self.parallel;
-        let ways: &[bool] = match self.ways {
-            Ways::Forward => &[false],
-            Ways::Reverse => &[true],
-            Ways::Both => &[false, true],
+        let ways: &[bool] = match self.directions {
+            MeasurementDirection::Forward => &[false],
+            MeasurementDirection::Reverse => &[true],
+            MeasurementDirection::Both => &[false, true],
         };
         ways.iter().flat_map(move |&reverse| {
             (1..=parallel).map(move |number| (if reverse { parallel + number } else { number }, reverse))
@@ -97,7 +99,7 @@ impl Order {
 
     /// Returns the assignment of the remote agent, which fills in the addresses itself: with NAT, the two
     /// hosts see different addresses.
-    pub fn there(&self, ports_here: &[(u32, u16)], target: IpAddr) -> Assignment {
+    pub fn remote_assignment(&self, ports_here: &[(u32, u16)], target: IpAddr) -> Assignment {
         let open = match target {
             IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -105,13 +107,13 @@ impl Order {
         let flows = self.flows().map(|(id, reverse)| {
             let port = if reverse { port_of(ports_here, id) } else { self.receiving_port(id, 1) };
             let (source, destination) = (SocketAddr::new(open, 0), SocketAddr::new(open, port));
-            self.task(id, if reverse { Side::Send } else { Side::Receive }, source, destination)
+            self.task(id, if reverse { FlowSide::Send } else { FlowSide::Receive }, source, destination)
         });
         self.assignment("there", flows.collect())
     }
 
     /// Returns the assignment of the local agent.
-    pub fn here(
+    pub fn local_assignment(
         &self,
         own: SocketAddr,
         target: SocketAddr,
@@ -124,9 +126,11 @@ impl Order {
         };
         let flows = self.flows().map(|(id, reverse)| {
             let (side, source, destination) = match (reverse, &self.method) {
-                (true, _) => (Side::Receive, at(target, 0), at(own, port_of(ports_here, id))),
-                (false, Method::UdpUnreachable { port, .. }) => (Side::Send, at(own, 0), at(target, *port)),
-                (false, _) => (Side::Send, at(own, 0), at(target, port_of(ports_there, id))),
+                (true, _) => (FlowSide::Receive, at(target, 0), at(own, port_of(ports_here, id))),
+                (false, Method::UdpUnreachable { port, .. }) => {
+                    (FlowSide::Send, at(own, 0), at(target, *port))
+                }
+                (false, _) => (FlowSide::Send, at(own, 0), at(target, port_of(ports_there, id))),
             };
             self.task(id, side, source, destination)
         });
@@ -139,7 +143,7 @@ impl Order {
         self.first_port.map_or(0, |first| first.wrapping_add((id - first_id) as u16))
     }
 
-    fn task(&self, id: u32, side: Side, source: SocketAddr, destination: SocketAddr) -> FlowTask {
+    fn task(&self, id: u32, side: FlowSide, source: SocketAddr, destination: SocketAddr) -> FlowTask {
         FlowTask {
             name: self.name(id),
             id,
@@ -156,13 +160,13 @@ impl Order {
         }
     }
 
-    fn transport(&self) -> Transport {
+    fn transport(&self) -> TaskTransport {
         match &self.method {
-            Method::Tcp(options) => Transport::Tcp(options.clone()),
-            Method::Udp(options) => Transport::Udp(options.clone()),
-            Method::Quic => Transport::Quic,
-            Method::IcmpEcho { limit } => Transport::IcmpEcho(OneEnded { limit: *limit }),
-            Method::UdpUnreachable { limit, .. } => Transport::UdpUnreachable(OneEnded { limit: *limit }),
+            Method::Tcp(options) => TaskTransport::Tcp(options.clone()),
+            Method::Udp(options) => TaskTransport::Udp(options.clone()),
+            Method::Quic => TaskTransport::Quic,
+            Method::IcmpEcho { limit } => TaskTransport::IcmpEcho(OneEnded { limit: *limit }),
+            Method::UdpUnreachable { limit, .. } => TaskTransport::UdpUnreachable(OneEnded { limit: *limit }),
         }
     }
 

@@ -1,9 +1,9 @@
 //! Results of a measurement.
 
-use super::order::Order;
-use super::timeline::{Cell, Interval, Timeline};
-use crate::controller::Loss;
-use netstage_agent_api::results::{Counts, FlowResult};
+use super::order::MeasurementParameters;
+use super::timeline::{FlowInterval, MeasurementInterval, Timeline};
+use crate::controller::AgentDisconnect;
+use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::Duration;
 
@@ -12,11 +12,11 @@ const LOAD_TOLERANCE: f64 = 0.01;
 
 /// Result of a measurement.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct MeasurementOutcome {
     /// Flows, forward ones first.
     pub flows: Vec<FlowOutcome>,
     /// Intervals, including omitted ones.
-    pub intervals: Vec<Interval>,
+    pub intervals: Vec<MeasurementInterval>,
     /// Measured time: from the end of the omitted beginning to the end of the run.
     pub measured: Duration,
     /// Offset of the remote clock from the local one before the run; `None` without a remote agent.
@@ -28,7 +28,7 @@ pub struct Outcome {
     /// Reasons why the figures are invalid: this program itself fell short.
     pub void: Vec<String>,
     /// Agents lost during the run.
-    pub lost: Vec<Loss>,
+    pub lost: Vec<AgentDisconnect>,
     /// Set if the measurement was stopped before its end.
     pub interrupted: bool,
 }
@@ -47,7 +47,7 @@ pub struct FlowOutcome {
     /// Results of the receiver, or those of a one-ended sender.
     pub received: Option<FlowResult>,
     /// Counters of both sides after the omitted beginning.
-    pub counts: Counts,
+    pub counts: BinCounts,
     /// Packets lost on the path after the omitted beginning, without those dropped by the receiver's own
     /// socket. `None` for transports that do not count packets.
     pub lost: Option<u64>,
@@ -72,23 +72,23 @@ impl FlowOutcome {
     }
 }
 
-impl Outcome {
+impl MeasurementOutcome {
     /// Combines the reports of the agents, or the intervals reported by an agent that was lost. `end` is the
     /// end of the run.
     pub fn of(
-        parameters: &Order,
+        parameters: &MeasurementParameters,
         here: Option<Vec<FlowResult>>,
         there: Option<Vec<FlowResult>>,
         timeline: &Timeline,
         end: Duration,
         interrupted: bool,
-    ) -> Outcome {
+    ) -> MeasurementOutcome {
         let reports = (&here, &there);
         let find = |side: &Option<Vec<FlowResult>>, name: &str| {
             side.as_ref().and_then(|flows| flows.iter().find(|flow| flow.name == name)).cloned()
         };
         let first_bin = (parameters.omit.0 / parameters.interval.0.max(1)) as usize;
-        let mut outcome = Outcome { interrupted, ..Outcome::default() };
+        let mut outcome = MeasurementOutcome { interrupted, ..MeasurementOutcome::default() };
         for (id, reverse) in parameters.flows() {
             let name = parameters.name(id);
             let (sender, receiver) = if reverse { (reports.1, reports.0) } else { (reports.0, reports.1) };
@@ -116,7 +116,7 @@ impl Outcome {
     }
 }
 
-impl Order {
+impl MeasurementParameters {
     /// Reports whether the run ends after a number of bytes instead of a time.
     fn transfers(&self) -> bool {
         use netstage_core::traffic::Pattern;
@@ -125,7 +125,7 @@ impl Order {
 }
 
 fn flow(
-    parameters: &Order,
+    parameters: &MeasurementParameters,
     (id, name, reverse): (u32, String, bool),
     sent: Option<FlowResult>,
     received: Option<FlowResult>,
@@ -134,13 +134,13 @@ fn flow(
 ) -> FlowOutcome {
     let after = |result: &Option<FlowResult>| {
         let bins = result.iter().flat_map(|result| result.bins.iter().skip(first_bin));
-        bins.fold(Counts::default(), |mut sum, bin| {
+        bins.fold(BinCounts::default(), |mut sum, bin| {
             sum.add(bin);
             sum
         })
     };
     let (of_sender, of_receiver) = (after(&sent), after(&received));
-    let counts = Counts {
+    let counts = BinCounts {
         sent: of_sender.sent,
         sent_bytes: of_sender.sent_bytes,
         offered_bytes: of_sender.offered_bytes,
@@ -172,12 +172,12 @@ fn flow(
 fn from_timeline(timeline: &Timeline, id: u32, sends: bool, name: &str) -> Option<FlowResult> {
     let mut result = FlowResult { name: name.to_owned(), sends, ..FlowResult::default() };
     let mut any = false;
-    for interval in timeline.told() {
+    for interval in timeline.reported() {
         let cell = interval.flows.get(&id).copied().unwrap_or_default();
         let counts = if sends { cell.sent } else { cell.received };
         any |= counts.is_some();
         // A missing interval counts as empty, so that later ones keep their index.
-        result.bins.resize(interval.number as usize, Counts::default());
+        result.bins.resize(interval.number as usize, BinCounts::default());
         result.bins.push(counts.unwrap_or_default());
         if sends {
             result.tcp.extend(cell.tcp);
@@ -189,7 +189,12 @@ fn from_timeline(timeline: &Timeline, id: u32, sends: bool, name: &str) -> Optio
 }
 
 /// Returns the intervals up to the end of the run, with the figures of the reports.
-fn intervals(parameters: &Order, timeline: &Timeline, flows: &[FlowOutcome], end: Duration) -> Vec<Interval> {
+fn intervals(
+    parameters: &MeasurementParameters,
+    timeline: &Timeline,
+    flows: &[FlowOutcome],
+    end: Duration,
+) -> Vec<MeasurementInterval> {
     let count = end.0.div_ceil(parameters.interval.0.max(1)) as u32;
     let interval = |number: u32| {
         let mut interval = timeline.blank(number);
@@ -200,7 +205,8 @@ fn intervals(parameters: &Order, timeline: &Timeline, flows: &[FlowOutcome], end
             let before = bin.checked_sub(1).and_then(tcp);
             let travel = flow.received.as_ref().and_then(|result| result.travel.get(bin)).copied();
             let counts = |side: &Option<FlowResult>| side.as_ref().and_then(|r| r.bins.get(bin)).copied();
-            let cell = Cell::new(counts(&flow.sent), counts(&flow.received), tcp(bin), before, travel);
+            let cell =
+                FlowInterval::new(counts(&flow.sent), counts(&flow.received), tcp(bin), before, travel);
             interval.flows.insert(flow.id, cell);
         }
         interval
@@ -209,7 +215,11 @@ fn intervals(parameters: &Order, timeline: &Timeline, flows: &[FlowOutcome], end
 }
 
 /// Returns a message if a sender with a schedule did not offer the requested load.
-fn load_shortfall(parameters: &Order, flow: &FlowOutcome, interrupted: bool) -> Option<String> {
+fn load_shortfall(
+    parameters: &MeasurementParameters,
+    flow: &FlowOutcome,
+    interrupted: bool,
+) -> Option<String> {
     // The network may hold back the sender of a stream, which is a valid result.
     if matches!(parameters.method, super::Method::Tcp(_) | super::Method::Quic) || interrupted {
         return None;

@@ -1,13 +1,13 @@
 //! Session of a measurement, from its preparation to its result.
 
-use super::order::Order;
-use super::outcome::Outcome;
-use super::timeline::{Interval, Timeline};
-use crate::controller::{Agents, Error, Place};
-use crate::{Agent, Engine};
+use super::order::MeasurementParameters;
+use super::outcome::MeasurementOutcome;
+use super::timeline::{MeasurementInterval, Timeline};
+use crate::controller::{AgentAddress, ControlledAgents, ControllerError};
+use crate::{AssignmentEngine, LocalAgent};
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::Duration;
-use netstage_host::keyed::Key;
+use netstage_host::keyed::PresharedKey;
 use std::fmt;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::ops::ControlFlow;
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 /// Names of the local and the remote agent.
-const HERE: &str = "here";
-const THERE: &str = "there";
+const LOCAL: &str = "here";
+const REMOTE: &str = "there";
 
 /// Error that prevents a measurement from beginning.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub enum OpenError {
     /// This host has no route to the target.
     NoRoute(SocketAddr, String),
     /// The agents are unreachable, or refused.
-    Agents(Error),
+    Agents(ControllerError),
 }
 
 impl fmt::Display for OpenError {
@@ -38,41 +38,48 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-impl From<Error> for OpenError {
-    fn from(error: Error) -> OpenError {
+impl From<ControllerError> for OpenError {
+    fn from(error: ControllerError) -> OpenError {
         OpenError::Agents(error)
     }
 }
 
 /// Prepared measurement.
-pub struct Session {
-    parameters: Order,
-    agents: Agents,
+pub struct PreparedMeasurement {
+    parameters: MeasurementParameters,
+    agents: ControlledAgents,
     here: JoinHandle<()>,
     /// Local address on the path to the remote host.
     pub own: SocketAddr,
     /// Number and port of each flow received by the remote host.
-    pub ports_there: Vec<(u32, u16)>,
+    pub remote_ports: Vec<(u32, u16)>,
 }
 
-impl Session {
+impl PreparedMeasurement {
     /// Connects to the agent at `target`, which has this key, and prepares both sides. A one-ended
     /// measurement has no remote agent and no key.
-    pub fn open(parameters: Order, target: SocketAddr, key: Option<Key>) -> Result<Session, OpenError> {
+    pub fn open(
+        parameters: MeasurementParameters,
+        target: SocketAddr,
+        key: Option<PresharedKey>,
+    ) -> Result<PreparedMeasurement, OpenError> {
         let no_route = |error: std::io::Error| OpenError::NoRoute(target, error.to_string());
         let own = own_address(target).map_err(no_route)?;
-        let (agent, connection) = Agent::pair().map_err(|error| Error::System(error.to_string()))?;
+        let (agent, connection) =
+            LocalAgent::pair().map_err(|error| ControllerError::System(error.to_string()))?;
         let here = std::thread::spawn(move || {
             // The controller knows its result already.
-            let _ = agent.serve(Engine);
+            let _ = agent.serve(AssignmentEngine);
         });
-        let mut places = vec![(HERE.to_string(), Place::Connection(connection))];
-        places.extend(key.map(|key| (THERE.to_string(), Place::Host(target, key))));
+        let mut places = vec![(LOCAL.to_string(), AgentAddress::Connection(connection))];
+        places.extend(key.map(|key| (REMOTE.to_string(), AgentAddress::Host(target, key))));
         let two = places.len() == 2;
-        let mut agents = Agents::connect(places)?;
+        let mut agents = ControlledAgents::connect(places)?;
         agents.new_run(true);
         match prepare(&mut agents, &parameters, own, target, two) {
-            Ok(ports_there) => Ok(Session { parameters, agents, here, own, ports_there }),
+            Ok(ports_there) => {
+                Ok(PreparedMeasurement { parameters, agents, here, own, remote_ports: ports_there })
+            }
             Err(error) => {
                 // Releases the server explicitly, so that it does not wait for a timeout.
                 agents.finish();
@@ -83,12 +90,16 @@ impl Session {
 
     /// Returns the offset of the remote clock from the local one, as measured while connecting.
     pub fn clock(&self) -> Option<ClockOffset> {
-        self.agents.clocks().of(THERE)
+        self.agents.clocks().offset_of(REMOTE)
     }
 
     /// Runs the measurement. Calls `observe` with each interval soon after its end. Setting `stop` ends the
     /// run early.
-    pub fn run(mut self, stop: &AtomicBool, mut observe: impl FnMut(&Interval)) -> Result<Outcome, Error> {
+    pub fn run(
+        mut self,
+        stop: &AtomicBool,
+        mut observe: impl FnMut(&MeasurementInterval),
+    ) -> Result<MeasurementOutcome, ControllerError> {
         let parameters = &self.parameters;
         let flows = parameters.flows().map(|(id, _)| id);
         let mut timeline = Timeline::new(
@@ -114,13 +125,19 @@ impl Session {
         });
         let end = stopped_at.unwrap_or(parameters.duration()).min(parameters.duration());
         let collected = self.agents.collect();
-        self.agents.take_ended().bins.into_iter().for_each(|ended| timeline.push(ended));
-        let again = self.agents.read_clocks(&[]).of(THERE);
+        self.agents.take_completed().bins.into_iter().for_each(|ended| timeline.push(ended));
+        let again = self.agents.read_clocks(&[]).offset_of(REMOTE);
         let report = |name: &str| collected.reports.iter().find(|report| report.node == name);
         let flows_of = |name: &str| report(name).map(|report| report.flows.clone());
         let interrupted = stopped_at.is_some();
-        let mut outcome =
-            Outcome::of(parameters, flows_of(HERE), flows_of(THERE), &timeline, end, interrupted);
+        let mut outcome = MeasurementOutcome::of(
+            parameters,
+            flows_of(LOCAL),
+            flows_of(REMOTE),
+            &timeline,
+            end,
+            interrupted,
+        );
         for report in &collected.reports {
             outcome.warnings.extend(report.warnings.iter().cloned());
             outcome.void.extend(report.void.iter().cloned());
@@ -141,8 +158,8 @@ impl Session {
 
 /// Prepares both sides. Returns the number and port of each flow received by the remote host.
 fn prepare(
-    agents: &mut Agents,
-    parameters: &Order,
+    agents: &mut ControlledAgents,
+    parameters: &MeasurementParameters,
     own: SocketAddr,
     target: SocketAddr,
     two: bool,
@@ -150,10 +167,13 @@ fn prepare(
     let ports_here = ports_here(parameters, own)?;
     let mut ports_there = Vec::new();
     if two {
-        let part = parameters.there(&ports_here, target.ip());
-        ports_there = agents.add(vec![(THERE.into(), part)])?.pop().unwrap_or_default();
+        let part = parameters.remote_assignment(&ports_here, target.ip());
+        ports_there = agents.add_agents(vec![(REMOTE.into(), part)])?.pop().unwrap_or_default();
     }
-    agents.add(vec![(HERE.into(), parameters.here(own, target, &ports_there, &ports_here))])?;
+    agents.add_agents(vec![(
+        LOCAL.into(),
+        parameters.local_assignment(own, target, &ports_there, &ports_here),
+    )])?;
     Ok(ports_there)
 }
 
@@ -173,8 +193,9 @@ fn own_address(target: SocketAddr) -> std::io::Result<SocketAddr> {
 
 /// Chooses the ports at which reverse flows are received. The remote agent has to know them before the local
 /// one is prepared. A free port could therefore be taken by another program in between.
-fn ports_here(parameters: &Order, own: SocketAddr) -> Result<Vec<(u32, u16)>, OpenError> {
-    let system = |error: std::io::Error| OpenError::Agents(Error::System(format!("no free port: {error}")));
+fn ports_here(parameters: &MeasurementParameters, own: SocketAddr) -> Result<Vec<(u32, u16)>, OpenError> {
+    let system =
+        |error: std::io::Error| OpenError::Agents(ControllerError::System(format!("no free port: {error}")));
     // The sockets are held until all ports are chosen, so that none is chosen twice.
     let (mut datagrams, mut listeners) = (Vec::new(), Vec::new());
     let mut ports = Vec::new();

@@ -1,6 +1,6 @@
 //! Assembly of the intervals that agents report during a measurement.
 
-use netstage_agent_api::results::{Counts, EndedBin, TcpSample, Travel};
+use netstage_agent_api::results::{BinCounts, CompletedBin, TcpSample, Travel};
 use netstage_core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Figures of all flows in one interval.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Interval {
+pub struct MeasurementInterval {
     /// Number of the interval, from zero.
     pub number: u32,
     /// Start of the interval, relative to the start of the run.
@@ -20,16 +20,16 @@ pub struct Interval {
     /// Set if the interval belongs to the omitted beginning.
     pub omitted: bool,
     /// Figures of each flow, by its number.
-    pub flows: BTreeMap<u32, Cell>,
+    pub flows: BTreeMap<u32, FlowInterval>,
 }
 
 /// Figures of one flow in one interval. Sides that have not reported are missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cell {
+pub struct FlowInterval {
     /// Counters of the sender.
-    pub sent: Option<Counts>,
+    pub sent: Option<BinCounts>,
     /// Counters of the receiver, or those of a one-ended sender.
-    pub received: Option<Counts>,
+    pub received: Option<BinCounts>,
     /// Sender's TCP state at the end of the interval.
     pub tcp: Option<TcpSample>,
     /// Segments retransmitted in the interval.
@@ -40,20 +40,20 @@ pub struct Cell {
     pieces: u32,
 }
 
-impl Cell {
+impl FlowInterval {
     /// Combines the figures of both sides. `before` is the sender's TCP state at the end of the previous
     /// interval.
     pub fn new(
-        sent: Option<Counts>,
-        received: Option<Counts>,
+        sent: Option<BinCounts>,
+        received: Option<BinCounts>,
         tcp: Option<TcpSample>,
         before: Option<TcpSample>,
         travel: Option<Travel>,
-    ) -> Cell {
+    ) -> FlowInterval {
         let tcp = tcp.filter(TcpSample::is_known);
         let retransmitted = tcp
             .map(|tcp| tcp.retransmissions.saturating_sub(before.map_or(0, |before| before.retransmissions)));
-        Cell { sent, received, tcp, retransmitted, travel, pieces: 0 }
+        FlowInterval { sent, received, tcp, retransmitted, travel, pieces: 0 }
     }
 }
 
@@ -66,7 +66,7 @@ pub struct Timeline {
     one_ended: bool,
     /// Numbers of the flows.
     flows: BTreeSet<u32>,
-    reported: BTreeMap<u32, Interval>,
+    reported: BTreeMap<u32, MeasurementInterval>,
     /// Number of the next interval that `pop` returns.
     next: u32,
 }
@@ -86,7 +86,7 @@ impl Timeline {
 
     /// Adds a bin reported by an agent. Bins that cannot belong to the measurement are ignored, because a
     /// remote host may send anything.
-    pub fn push(&mut self, ended: EndedBin) {
+    pub fn push(&mut self, ended: CompletedBin) {
         let start = self.interval.0.saturating_mul(ended.bin.into());
         if start >= self.end.0 || !self.flows.contains(&ended.flow) {
             return;
@@ -106,7 +106,7 @@ impl Timeline {
     }
 
     /// Returns the next interval once its reports are complete, or the time to wait for them is over.
-    pub fn pop(&mut self, now: Duration) -> Option<Interval> {
+    pub fn pop(&mut self, now: Duration) -> Option<MeasurementInterval> {
         let interval = self.reported.get(&self.next)?;
         // Complete means one report from each side of a flow, or from each half of a one-ended sender.
         let complete =
@@ -118,14 +118,14 @@ impl Timeline {
         let before = self.next.checked_sub(1).and_then(|number| self.reported.get(&number));
         for (id, cell) in &mut interval.flows {
             let before = before.and_then(|before| before.flows.get(id)?.tcp);
-            *cell = Cell::new(cell.sent, cell.received, cell.tcp, before, cell.travel);
+            *cell = FlowInterval::new(cell.sent, cell.received, cell.tcp, before, cell.travel);
         }
         self.next += 1;
         Some(interval)
     }
 
     /// Returns all intervals for which a report was received.
-    pub fn told(&self) -> impl Iterator<Item = &Interval> {
+    pub fn reported(&self) -> impl Iterator<Item = &MeasurementInterval> {
         self.reported.values()
     }
 
@@ -135,10 +135,10 @@ impl Timeline {
     }
 
     /// Returns an interval without figures.
-    pub fn blank(&self, number: u32) -> Interval {
+    pub fn blank(&self, number: u32) -> MeasurementInterval {
         let from = Duration(self.interval.0.saturating_mul(number.into())).min(self.end);
         let to = Duration(from.0.saturating_add(self.interval.0)).min(self.end);
-        Interval { number, from, to, omitted: from < self.omit, flows: BTreeMap::new() }
+        MeasurementInterval { number, from, to, omitted: from < self.omit, flows: BTreeMap::new() }
     }
 }
 
@@ -146,9 +146,10 @@ impl Timeline {
 mod tests {
     use super::*;
 
-    fn ended(flow: u32, sends: bool, bin: u32) -> EndedBin {
-        let counts = Counts { sent: u64::from(sends), received: u64::from(!sends), ..Counts::default() };
-        EndedBin { flow, sends, bin, counts, tcp: None, travel: None }
+    fn ended(flow: u32, sends: bool, bin: u32) -> CompletedBin {
+        let counts =
+            BinCounts { sent: u64::from(sends), received: u64::from(!sends), ..BinCounts::default() };
+        CompletedBin { flow, sends, bin, counts, tcp: None, travel: None }
     }
 
     fn seconds(seconds: u64) -> Duration {
@@ -172,7 +173,7 @@ mod tests {
         timeline.push(ended(3, true, 1));
         timeline.push(ended(1, true, 10));
         timeline.push(ended(1, true, u32::MAX));
-        assert_eq!(timeline.told().count(), 1, "unknown flows and intervals after the end are ignored");
+        assert_eq!(timeline.reported().count(), 1, "unknown flows and intervals after the end are ignored");
     }
 
     #[test]
@@ -189,7 +190,7 @@ mod tests {
         let mut timeline = Timeline::new(seconds(1), seconds(0), seconds(10), [1], true);
         timeline.push(ended(1, true, 0));
         let mut answers = ended(1, true, 0);
-        answers.counts = Counts { received: 1, ..Counts::default() };
+        answers.counts = BinCounts { received: 1, ..BinCounts::default() };
         timeline.push(answers);
         let cell = timeline.pop(seconds(1)).unwrap().flows[&1];
         assert_eq!((cell.sent.unwrap().sent, cell.received.unwrap().received), (1, 1));

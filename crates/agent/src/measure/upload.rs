@@ -5,7 +5,7 @@ use netstage_agent_api::results::TcpSample;
 use netstage_core::time::Duration;
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use netstage_tcp_watch::filter::Filter;
 use netstage_tcp_watch::limit::{Limiter, Limits};
 use netstage_tcp_watch::note::FOLDER;
@@ -27,7 +27,7 @@ static PAYLOAD: [u8; CHUNK] = [0; CHUNK];
 
 /// Receiving server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sink {
+pub enum UploadServer {
     /// Discard server (RFC 863), or any other server that only reads.
     Discard,
     /// `iperf3 -s`.
@@ -47,7 +47,7 @@ pub struct Upload<'a> {
     /// Address and port of the server.
     pub target: SocketAddr,
     /// Protocol of the server.
-    pub sink: &'a Sink,
+    pub sink: &'a UploadServer,
     /// Congestion control by its kernel name; the system's default where absent.
     pub congestion_control: Option<&'a str>,
     /// Limit of the window, bytes; unlimited where absent.
@@ -62,7 +62,7 @@ pub struct Upload<'a> {
 
 /// Result of a transfer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Uploaded {
+pub struct UploadResult {
     /// Local address.
     pub own: SocketAddr,
     /// Payload bytes acknowledged after the omitted beginning.
@@ -70,14 +70,14 @@ pub struct Uploaded {
     /// Time in which these bytes were acknowledged.
     pub measured: Duration,
     /// Samples of the sender's TCP state, from the beginning on.
-    pub looks: Vec<TcpSample>,
+    pub checks: Vec<TcpSample>,
 }
 
 /// Error of a transfer.
 #[derive(Debug)]
 pub enum UploadError {
     /// The window cannot be limited on this host.
-    Limit(Obstacle),
+    Limit(StartupError),
     /// The kernel does not have the requested congestion control.
     CongestionControl(String),
     /// The server or the path to it failed.
@@ -86,21 +86,21 @@ pub enum UploadError {
 
 impl Upload<'_> {
     /// Runs the transfer. Returns `None` if it was interrupted.
-    pub fn run(&self, interrupted: &AtomicBool) -> Result<Option<Uploaded>, UploadError> {
+    pub fn run(&self, interrupted: &AtomicBool) -> Result<Option<UploadResult>, UploadError> {
         let failed =
             |what: &str, error: io::Error| UploadError::Failed(format!("{what} {}: {error}", self.target));
         // The iperf3 server waits as long as its control connection is open.
         let mut control = None;
         let mut stream = match self.sink {
-            Sink::Iperf3 => {
-                let conversation = iperf3::Conversation::begin(self.target).map_err(UploadError::Failed)?;
+            UploadServer::Iperf3 => {
+                let conversation = iperf3::Iperf3Control::start(self.target).map_err(UploadError::Failed)?;
                 let mut stream = self.connect()?;
                 stream.write_all(&conversation.cookie).map_err(|error| failed("cannot send to", error))?;
                 control = Some(conversation);
                 stream
             }
-            Sink::Discard => self.connect()?,
-            Sink::Http { host, path } => {
+            UploadServer::Discard => self.connect()?,
+            UploadServer::Http { host, path } => {
                 let mut stream = self.connect()?;
                 let head = format!(
                     "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\
@@ -119,7 +119,7 @@ impl Upload<'_> {
             Some(status) => UploadError::Failed(format!("{} rejected the upload: {status}", self.target)),
             None => failed("transfer to", error),
         })?;
-        if let (Sink::Http { .. }, Some(status)) = (self.sink, refusal(&stream)) {
+        if let (UploadServer::Http { .. }, Some(status)) = (self.sink, refusal(&stream)) {
             return Err(UploadError::Failed(format!("{} rejected the upload: {status}", self.target)));
         }
         match sent {
@@ -164,7 +164,7 @@ impl Upload<'_> {
         Ok(Some(limiter))
     }
 
-    fn send(&self, stream: &mut TcpStream, interrupted: &AtomicBool) -> io::Result<Option<Uploaded>> {
+    fn send(&self, stream: &mut TcpStream, interrupted: &AtomicBool) -> io::Result<Option<UploadResult>> {
         let own = stream.local_addr()?;
         let began = Instant::now();
         let bins = |time: Duration| time.0.div_ceil(self.interval.0) as usize;
@@ -191,11 +191,11 @@ impl Upload<'_> {
                     None if passed >= first => counted = Some((now, acknowledged)),
                     Some((since, before)) if passed >= all => {
                         let measured = Duration((now - since).as_nanos() as u64);
-                        return Ok(Some(Uploaded {
+                        return Ok(Some(UploadResult {
                             own,
                             acknowledged: acknowledged - before,
                             measured,
-                            looks,
+                            checks: looks,
                         }));
                     }
                     _ => {}
@@ -231,20 +231,20 @@ mod iperf3 {
     const PARAMETERS: &str = r#"{"tcp":true,"omit":0,"time":86400,"num":0,"blockcount":0,"parallel":1,"len":131072,"client_version":"3.0"}"#;
 
     /// Control connection of a test. The server ends the test when it closes.
-    pub struct Conversation {
+    pub struct Iperf3Control {
         stream: TcpStream,
         target: SocketAddr,
         /// Cookie that identifies the connections of one test.
         pub cookie: [u8; COOKIE],
     }
 
-    impl Conversation {
+    impl Iperf3Control {
         /// Requests a test, and returns when the server waits for its data connection. The server runs one
         /// test at a time, and is unreachable for a moment after each.
-        pub fn begin(target: SocketAddr) -> Result<Conversation, String> {
+        pub fn start(target: SocketAddr) -> Result<Iperf3Control, String> {
             let began = Instant::now();
             loop {
-                match Conversation::ask(target) {
+                match Iperf3Control::ask(target) {
                     Ok(conversation) => return Ok(conversation),
                     Err((error, retry_time)) if began.elapsed() >= retry_time => return Err(error),
                     Err(_) => std::thread::sleep(WAIT),
@@ -253,10 +253,10 @@ mod iperf3 {
         }
 
         /// Requests a test once. An error contains the time during which the request may be retried.
-        fn ask(target: SocketAddr) -> Result<Conversation, (String, std::time::Duration)> {
+        fn ask(target: SocketAddr) -> Result<Iperf3Control, (String, std::time::Duration)> {
             const RESTART_TIME: std::time::Duration = std::time::Duration::from_secs(1);
             const NO_RETRY: std::time::Duration = std::time::Duration::ZERO;
-            let mut conversation = Conversation::open(target).map_err(|error| (error, RESTART_TIME))?;
+            let mut conversation = Iperf3Control::open(target).map_err(|error| (error, RESTART_TIME))?;
             let broken = |error: io::Error| {
                 let retry_time = if error.kind() == io::ErrorKind::WouldBlock { NO_RETRY } else { ANSWER };
                 (format!("{target} is not an iperf3 server: {error}"), retry_time)
@@ -280,7 +280,7 @@ mod iperf3 {
             Ok(conversation)
         }
 
-        fn open(target: SocketAddr) -> Result<Conversation, String> {
+        fn open(target: SocketAddr) -> Result<Iperf3Control, String> {
             let no_server = |error: io::Error| format!("no server at {target}: {error}");
             let stream = TcpStream::connect_timeout(&target, ANSWER).map_err(no_server)?;
             stream.set_read_timeout(Some(ANSWER)).map_err(no_server)?;
@@ -289,7 +289,7 @@ mod iperf3 {
             let mut cookie = [0; COOKIE];
             let number = format!("{:0width$}", monotonic_ns(), width = COOKIE - 1);
             cookie[..COOKIE - 1].copy_from_slice(number.as_bytes());
-            Ok(Conversation { stream, target, cookie })
+            Ok(Iperf3Control { stream, target, cookie })
         }
 
         /// Waits until the server reads.
@@ -313,7 +313,7 @@ mod iperf3 {
         }
     }
 
-    impl Drop for Conversation {
+    impl Drop for Iperf3Control {
         fn drop(&mut self) {
             let _ = self.stream.write_all(&[CLIENT_TERMINATE]);
         }

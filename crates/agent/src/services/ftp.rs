@@ -2,7 +2,7 @@
 //! addresses and files given to them.
 
 use super::ServiceSpec;
-use netstage_agent_api::service::Task;
+use netstage_agent_api::service::ServiceWorkload;
 use netstage_core::time::Duration;
 use serde::Deserialize;
 use std::fs::File;
@@ -25,11 +25,11 @@ const SERVER_LOG: &str = "server.log";
 const CLIENT_OUTPUT: &str = "client.out";
 
 /// Creates the server's files, and sets the arguments of its command.
-pub fn dress_server(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
+pub fn configure_server(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
     let files = spec.folder.join("files");
     std::fs::create_dir_all(&files)?;
     // The file is sparse: it takes no disk space, and no disk is read.
-    let Task::Ftp { size } = spec.task else { unreachable!("the service is FTP") };
+    let ServiceWorkload::Ftp { size } = spec.task else { unreachable!("the service is FTP") };
     File::create(files.join(FILE))?.set_len(size)?;
     std::fs::write(spec.folder.join(CONFIGURATION), configure(spec))?;
     let output =
@@ -77,7 +77,7 @@ fn configure(spec: &ServiceSpec) -> String {
 }
 
 /// Sets the arguments of the client's command. The file goes to standard output, messages go to a file.
-pub fn dress_client(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
+pub fn configure_client(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
     // `--disable` has to be first. It keeps curl from reading the user's configuration.
     command.args(["--disable", "--silent", "--show-error", "--globoff", "--noproxy", "*"]);
     command.arg("--interface").arg(spec.source.to_string());
@@ -90,17 +90,17 @@ pub fn dress_client(spec: &ServiceSpec, command: &mut Command) -> io::Result<()>
 
 /// Summary that curl writes at its end.
 #[derive(Deserialize)]
-struct Written {
+struct CurlSummary {
     errormsg: Option<String>,
     time_pretransfer: f64,
     time_total: f64,
 }
 
 /// Parses the client's output. Returns the time from the request to the complete file, or the error.
-pub fn took(spec: &ServiceSpec) -> Result<Duration, String> {
+pub fn transfer_time(spec: &ServiceSpec) -> Result<Duration, String> {
     let text = std::fs::read_to_string(spec.folder.join(CLIENT_OUTPUT)).unwrap_or_default();
     let last = text.lines().last().unwrap_or_default();
-    let Ok(written) = serde_json::from_str::<Written>(last) else {
+    let Ok(written) = serde_json::from_str::<CurlSummary>(last) else {
         return Err(if last.is_empty() { "curl ended without output".into() } else { last.to_owned() });
     };
     match written.errormsg {
@@ -118,14 +118,14 @@ pub fn logs(spec: &ServiceSpec) -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use netstage_core::time::Instant;
-    use netstage_harness::Folder;
+    use netstage_harness::TemporaryFolder;
 
     #[test]
     fn the_clients_output_is_parsed() {
-        let folder = Folder::new("ftp-output");
+        let folder = TemporaryFolder::new("ftp-output");
         let spec = ServiceSpec {
             name: "ftp".into(),
-            task: Task::Ftp { size: 3_000_000 },
+            task: ServiceWorkload::Ftp { size: 3_000_000 },
             source: "10.0.0.2".parse().unwrap(),
             destination: "10.0.1.2:5001".parse().unwrap(),
             start: Instant::ZERO,
@@ -135,7 +135,7 @@ mod tests {
         };
         let parsed = |text: &str| {
             std::fs::write(folder.join(CLIENT_OUTPUT), text).unwrap();
-            took(&spec)
+            transfer_time(&spec)
         };
         let json = r#"{"errormsg":null,"exitcode":0,"time_pretransfer":0.9,"time_total":13.4,"url":"x"}"#;
         assert_eq!(parsed(json), Ok(Duration::from_millis(12_500)));

@@ -2,7 +2,7 @@
 //! needed.
 
 use super::ServiceSpec;
-use netstage_agent_api::service::Task;
+use netstage_agent_api::service::ServiceWorkload;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 /// Program of the target.
 pub const SERVER: &str = "tgtd";
 /// Program that configures the target.
-pub const TELLER: &str = "tgtadm";
+pub const ADMINISTRATOR: &str = "tgtadm";
 /// Program of the initiator.
 pub const CLIENT: &str = "iscsi-perf";
 
@@ -28,7 +28,7 @@ const SERVER_OUTPUT: &str = "server.out";
 const CLIENT_OUTPUT: &str = "client.out";
 
 /// Creates the target's files, and sets the arguments of its command.
-pub fn dress_server(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
+pub fn configure_server(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
     std::fs::create_dir_all(&spec.folder)?;
     File::create(spec.folder.join(FILE))?.set_len(DISK)?;
     command.args(["-f", "--iscsi"]).arg(format!("portal={}", spec.destination));
@@ -39,7 +39,7 @@ pub fn dress_server(spec: &ServiceSpec, command: &mut Command) -> io::Result<()>
 }
 
 /// Returns the configuration commands for a listening target: a read-only disk for the client alone.
-pub fn orders(spec: &ServiceSpec) -> [String; 4] {
+pub fn target_commands(spec: &ServiceSpec) -> [String; 4] {
     [
         format!("--op new --mode target --tid 1 -T {TARGET}"),
         format!("--op new --mode logicalunit --tid 1 --lun 1 -b {FILE}"),
@@ -49,15 +49,17 @@ pub fn orders(spec: &ServiceSpec) -> [String; 4] {
 }
 
 /// Sets the arguments of one configuration command.
-pub fn dress_teller(spec: &ServiceSpec, order: &str, command: &mut Command) {
+pub fn configure_administrator(spec: &ServiceSpec, order: &str, command: &mut Command) {
     command.env(SOCKET.0, SOCKET.1).current_dir(&spec.folder);
     command.args(["--lld", "iscsi"]).args(order.split(' '));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
 }
 
 /// Sets the arguments of the initiator's command.
-pub fn dress_client(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
-    let Task::Iscsi { block, queue_depth } = spec.task else { unreachable!("the service is iSCSI") };
+pub fn configure_client(spec: &ServiceSpec, command: &mut Command) -> io::Result<()> {
+    let ServiceWorkload::Iscsi { block, queue_depth } = spec.task else {
+        unreachable!("the service is iSCSI")
+    };
     command.args(["-i", INITIATOR, "-m", &queue_depth.to_string(), "-b", &(block / SECTOR).to_string()]);
     command.arg(format!("iscsi://{}/{TARGET}/1", spec.destination));
     let output = File::create(spec.folder.join(CLIENT_OUTPUT))?;
@@ -67,11 +69,11 @@ pub fn dress_client(spec: &ServiceSpec, command: &mut Command) -> io::Result<()>
 
 /// Parses the initiator's output: the number of completed reads, once per second.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct ReadProgress {
     line: Vec<u8>,
 }
 
-impl Progress {
+impl ReadProgress {
     /// Parses further output. Calls `completed` with the reads of each second.
     pub fn take(&mut self, output: &[u8], mut completed: impl FnMut(u64)) {
         for &byte in output {
@@ -109,7 +111,7 @@ mod tests {
             b"capacity is 1 byte\n\n\r00:00:02 - lba 4, iops current 3425 (214 MB/s), iops average 9 \
             (1 MB/s), in_flight 8, busy 0        \r00:00:01 - lba 7, iops current 12 (1 MB/s), iops";
         for cut in 0..output.len() {
-            let (mut progress, mut counts) = (Progress::default(), Vec::new());
+            let (mut progress, mut counts) = (ReadProgress::default(), Vec::new());
             progress.take(&output[..cut], |count| counts.push(count));
             progress.take(&output[cut..], |count| counts.push(count));
             progress.take(b" average 1\r", |count| counts.push(count));

@@ -9,16 +9,16 @@ mod iscsi;
 pub mod run;
 pub mod site;
 
-use netstage_agent_api::service::{Role, Task};
+use netstage_agent_api::service::{ServiceRole, ServiceWorkload};
 use netstage_core::time::{Duration, Instant};
-use netstage_scenario::plan::Program;
+use netstage_scenario::plan::ServiceProgram;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 /// Prefix of a service capability, and separator in front of the missing packages.
 const CAPABILITY_PREFIX: &str = "service.";
-const LACKS_SEPARATOR: &str = " lacks ";
+const MISSING_SEPARATOR: &str = " lacks ";
 
 /// Service to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub struct ServiceSpec {
     /// Name of the service.
     pub name: String,
     /// Workload of its programs.
-    pub task: Task,
+    pub task: ServiceWorkload,
     /// Address of the client.
     pub source: IpAddr,
     /// Address and port at which the server listens.
@@ -49,15 +49,17 @@ impl ServiceSpec {
 }
 
 /// Returns the programs of a service, each with its Debian package. The client's program is the last one.
-pub fn programs(program: Program) -> &'static [(&'static str, &'static str)] {
+pub fn programs(program: ServiceProgram) -> &'static [(&'static str, &'static str)] {
     match program {
-        Program::Ftp => &[(ftp::SERVER, "vsftpd"), (ftp::CLIENT, "curl")],
-        Program::Iscsi => &[(iscsi::SERVER, "tgt"), (iscsi::TELLER, "tgt"), (iscsi::CLIENT, "libiscsi-bin")],
+        ServiceProgram::Ftp => &[(ftp::SERVER, "vsftpd"), (ftp::CLIENT, "curl")],
+        ServiceProgram::Iscsi => {
+            &[(iscsi::SERVER, "tgt"), (iscsi::ADMINISTRATOR, "tgt"), (iscsi::CLIENT, "libiscsi-bin")]
+        }
     }
 }
 
 /// Returns the Debian packages that this host lacks for a service, each once.
-pub fn lacking(program: Program) -> Vec<&'static str> {
+pub fn missing_packages(program: ServiceProgram) -> Vec<&'static str> {
     let absent = programs(program).iter().filter(|(program, _)| find(program).is_none());
     let mut packages: Vec<&str> = absent.map(|(_, package)| *package).collect();
     packages.dedup();
@@ -66,9 +68,9 @@ pub fn lacking(program: Program) -> Vec<&'static str> {
 
 /// Returns the capability by which an agent announces a service: `service.ftp`, or, if packages are missing,
 /// `service.iscsi lacks tgt libiscsi-bin`.
-pub fn capability(program: Program) -> String {
-    let lacking = lacking(program);
-    let lacks = if lacking.is_empty() { "" } else { LACKS_SEPARATOR };
+pub fn capability(program: ServiceProgram) -> String {
+    let lacking = missing_packages(program);
+    let lacks = if lacking.is_empty() { "" } else { MISSING_SEPARATOR };
     format!("{CAPABILITY_PREFIX}{}{lacks}{}", program.name(), lacking.join(" "))
 }
 
@@ -77,18 +79,18 @@ pub fn of_capability(capability: &str) -> Option<(&str, Option<&str>)> {
     let service = capability.strip_prefix(CAPABILITY_PREFIX)?;
     Some(
         service
-            .split_once(LACKS_SEPARATOR)
+            .split_once(MISSING_SEPARATOR)
             .map_or((service, None), |(name, packages)| (name, Some(packages))),
     )
 }
 
 /// Returns the first program that one end of a service needs and this host lacks, with its Debian package.
-pub fn missing_at(role: Role, program: Program) -> Option<(&'static str, &'static str)> {
+pub fn missing_program(role: ServiceRole, program: ServiceProgram) -> Option<(&'static str, &'static str)> {
     let all = programs(program);
     let (client, server) = all.split_last().expect("a service has a client");
     let mut needed = match role {
-        Role::Server => server.iter(),
-        Role::Client => std::slice::from_ref(client).iter(),
+        ServiceRole::Server => server.iter(),
+        ServiceRole::Client => std::slice::from_ref(client).iter(),
     };
     needed.find(|(program, _)| find(program).is_none()).copied()
 }

@@ -1,11 +1,11 @@
 //! Processes of services: servers start before the run, clients during it.
 
-use super::site::{Program, Site};
+use super::site::{ProgramSite, RunningProgram};
 use super::{ServiceSpec, find, ftp, iscsi};
-use netstage_agent_api::service::{Role, ServiceResult, Task};
+use netstage_agent_api::service::{ServiceResult, ServiceRole, ServiceWorkload};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, monotonic_ns};
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::io::{self, Read as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -23,53 +23,59 @@ const READ_BYTES: usize = 1 << 16;
 const MAX_LOG_BYTES: usize = 1 << 16;
 
 /// Listening server of a service. Dropping it ends the server.
-pub struct Server {
+pub struct ServiceServer {
     spec: ServiceSpec,
-    program: Program,
+    program: RunningProgram,
 }
 
-impl Server {
+impl ServiceServer {
     /// Returns the service it serves.
     pub fn spec(&self) -> &ServiceSpec {
         &self.spec
     }
 
     /// Starts the server, and waits until it listens.
-    pub fn start(spec: ServiceSpec, site: &Site) -> Result<Server, Obstacle> {
-        let program = launch(site, Role::Server, &spec);
-        let program = program
-            .map_err(|e| Obstacle::broken(format!("service.{}: cannot start the server: {e}", spec.name)))?;
-        let mut server = Server { spec, program };
+    pub fn start(spec: ServiceSpec, site: &ProgramSite) -> Result<ServiceServer, StartupError> {
+        let program = launch(site, ServiceRole::Server, &spec);
+        let program = program.map_err(|e| {
+            StartupError::without_remedy(format!("service.{}: cannot start the server: {e}", spec.name))
+        })?;
+        let mut server = ServiceServer { spec, program };
         server.wait_until_it_listens(site)?;
         server.configure(site)?;
         Ok(server)
     }
 
     /// Configures the server, where that takes commands to the running server.
-    fn configure(&self, site: &Site) -> Result<(), Obstacle> {
-        let Task::Iscsi { .. } = self.spec.task else { return Ok(()) };
+    fn configure(&self, site: &ProgramSite) -> Result<(), StartupError> {
+        let ServiceWorkload::Iscsi { .. } = self.spec.task else { return Ok(()) };
         let name = &self.spec.name;
-        let cannot =
-            |e: io::Error| Obstacle::broken(format!("service.{name}: cannot run {}: {e}", iscsi::TELLER));
-        for order in iscsi::orders(&self.spec) {
-            let program = locate(iscsi::TELLER).map_err(cannot)?;
-            let process = site.start(&program, |command| iscsi::dress_teller(&self.spec, &order, command));
-            let output = process.and_then(Program::wait).map_err(cannot)?;
+        let cannot = |e: io::Error| {
+            StartupError::without_remedy(format!("service.{name}: cannot run {}: {e}", iscsi::ADMINISTRATOR))
+        };
+        for order in iscsi::target_commands(&self.spec) {
+            let program = locate(iscsi::ADMINISTRATOR).map_err(cannot)?;
+            let process =
+                site.start(&program, |command| iscsi::configure_administrator(&self.spec, &order, command));
+            let output = process.and_then(RunningProgram::wait).map_err(cannot)?;
             if !output.status.success() {
                 let output_text = String::from_utf8_lossy(&output.stderr);
                 let message = output_text.trim();
-                return Err(Obstacle::broken(format!("service.{name}: {} failed: {message}", iscsi::TELLER)));
+                return Err(StartupError::without_remedy(format!(
+                    "service.{name}: {} failed: {message}",
+                    iscsi::ADMINISTRATOR
+                )));
             }
         }
         Ok(())
     }
 
-    fn wait_until_it_listens(&mut self, site: &Site) -> Result<(), Obstacle> {
+    fn wait_until_it_listens(&mut self, site: &ProgramSite) -> Result<(), StartupError> {
         let limit = std::time::Instant::now() + LISTEN_TIMEOUT;
         let address = self.spec.destination;
         loop {
             // The listener might be another program; if so, this server ends, because it cannot bind.
-            let ended = self.ended();
+            let ended = self.exit_message();
             // The connection comes from the server's own host, so that no link carries it.
             if ended.is_none() && matches!(site.run(|| TcpStream::connect(address)), Ok(Ok(_))) {
                 return Ok(());
@@ -77,7 +83,7 @@ impl Server {
             if ended.is_some() || std::time::Instant::now() > limit {
                 let what = if ended.is_some() { "ended immediately" } else { "does not listen" };
                 let message = ended.unwrap_or_else(|| last_line(&self.spec));
-                return Err(Obstacle::broken(format!(
+                return Err(StartupError::without_remedy(format!(
                     "service.{}: server {what}: {message}",
                     self.spec.name
                 )));
@@ -87,17 +93,17 @@ impl Server {
     }
 
     /// Returns the last line of output if the server has ended.
-    pub fn ended(&mut self) -> Option<String> {
-        matches!(self.program.ended(), Ok(Some(_))).then(|| last_line(&self.spec))
+    pub fn exit_message(&mut self) -> Option<String> {
+        matches!(self.program.exit_status(), Ok(Some(_))).then(|| last_line(&self.spec))
     }
 }
 
-fn launch(site: &Site, role: Role, spec: &ServiceSpec) -> io::Result<Program> {
+fn launch(site: &ProgramSite, role: ServiceRole, spec: &ServiceSpec) -> io::Result<RunningProgram> {
     let (program, dress): (_, fn(&ServiceSpec, &mut Command) -> io::Result<()>) = match (spec.task, role) {
-        (Task::Ftp { .. }, Role::Server) => (ftp::SERVER, ftp::dress_server),
-        (Task::Ftp { .. }, Role::Client) => (ftp::CLIENT, ftp::dress_client),
-        (Task::Iscsi { .. }, Role::Server) => (iscsi::SERVER, iscsi::dress_server),
-        (Task::Iscsi { .. }, Role::Client) => (iscsi::CLIENT, iscsi::dress_client),
+        (ServiceWorkload::Ftp { .. }, ServiceRole::Server) => (ftp::SERVER, ftp::configure_server),
+        (ServiceWorkload::Ftp { .. }, ServiceRole::Client) => (ftp::CLIENT, ftp::configure_client),
+        (ServiceWorkload::Iscsi { .. }, ServiceRole::Server) => (iscsi::SERVER, iscsi::configure_server),
+        (ServiceWorkload::Iscsi { .. }, ServiceRole::Client) => (iscsi::CLIENT, iscsi::configure_client),
     };
     let mut dressed = Ok(());
     let started = site.start(&locate(program)?, |command| dressed = dress(spec, command));
@@ -110,7 +116,7 @@ fn locate(name: &str) -> io::Result<PathBuf> {
 }
 
 /// Runs a client from its start to its end.
-pub fn attend(spec: &ServiceSpec, site: &Site, epoch: Epoch, stop: &AtomicBool) -> ServiceResult {
+pub fn run_client(spec: &ServiceSpec, site: &ProgramSite, epoch: Epoch, stop: &AtomicBool) -> ServiceResult {
     let mut result = ServiceResult { name: spec.name.clone(), ..ServiceResult::default() };
     let over = || stop.load(Ordering::Relaxed) || epoch.now() >= Instant(spec.duration.0);
     // `Epoch::now` stays at zero until the run begins, so that the wait uses the monotonic clock.
@@ -121,7 +127,7 @@ pub fn attend(spec: &ServiceSpec, site: &Site, epoch: Epoch, stop: &AtomicBool) 
         }
         thread::sleep(POLL_INTERVAL.min(std::time::Duration::from_nanos(left)));
     }
-    let mut program = match launch(site, Role::Client, spec) {
+    let mut program = match launch(site, ServiceRole::Client, spec) {
         Ok(program) => program,
         Err(error) => {
             return ServiceResult { error: Some(format!("cannot start the client: {error}")), ..result };
@@ -132,8 +138,8 @@ pub fn attend(spec: &ServiceSpec, site: &Site, epoch: Epoch, stop: &AtomicBool) 
     let task = spec.task;
     let reader = thread::spawn(move || {
         let (mut received, mut buffer) = (vec![0; bins], vec![0; READ_BYTES]);
-        let (mut reads, mut progress) = (Vec::new(), iscsi::Progress::default());
-        if let Task::Iscsi { .. } = task {
+        let (mut reads, mut progress) = (Vec::new(), iscsi::ReadProgress::default());
+        if let ServiceWorkload::Iscsi { .. } = task {
             reads.resize(bins, (0, Duration::ZERO));
         }
         while let Ok(count @ 1..) = output.read(&mut buffer) {
@@ -142,20 +148,23 @@ pub fn attend(spec: &ServiceSpec, site: &Site, epoch: Epoch, stop: &AtomicBool) 
                 continue;
             }
             match task {
-                Task::Ftp { .. } => received[bin] += count as u64,
-                Task::Iscsi { block, queue_depth } => progress.take(&buffer[..count], |answered| {
-                    received[bin] += answered * u64::from(block);
-                    // The number of outstanding reads is constant: Little's law.
-                    let took =
-                        Duration::from_secs(u64::from(queue_depth).min(answered * u64::from(queue_depth)));
-                    reads[bin] = (reads[bin].0 + answered, reads[bin].1 + took);
-                }),
+                ServiceWorkload::Ftp { .. } => received[bin] += count as u64,
+                ServiceWorkload::Iscsi { block, queue_depth } => {
+                    progress.take(&buffer[..count], |answered| {
+                        received[bin] += answered * u64::from(block);
+                        // The number of outstanding reads is constant: Little's law.
+                        let took = Duration::from_secs(
+                            u64::from(queue_depth).min(answered * u64::from(queue_depth)),
+                        );
+                        reads[bin] = (reads[bin].0 + answered, reads[bin].1 + took);
+                    })
+                }
             }
         }
         (received, reads, epoch.now())
     });
     let status = loop {
-        match program.ended() {
+        match program.exit_status() {
             Ok(Some(status)) => break Some(status),
             Ok(None) if !over() => thread::sleep(POLL_INTERVAL),
             Ok(None) | Err(_) => break None,
@@ -165,11 +174,11 @@ pub fn attend(spec: &ServiceSpec, site: &Site, epoch: Epoch, stop: &AtomicBool) 
     let (received, reads, last) = reader.join().unwrap_or_default();
     (result.received, result.reads) = (received, reads);
     match (status, spec.task) {
-        (Some(_), Task::Ftp { .. }) => match ftp::took(spec) {
+        (Some(_), ServiceWorkload::Ftp { .. }) => match ftp::transfer_time(spec) {
             Ok(took) => result.finished = Some((last, took)),
             Err(error) => result.error = Some(error),
         },
-        (Some(status), Task::Iscsi { .. }) => {
+        (Some(status), ServiceWorkload::Iscsi { .. }) => {
             result.error = Some(format!("{} ended before the end of the run: {status}", iscsi::CLIENT));
         }
         (None, _) => {}
@@ -188,8 +197,8 @@ fn last_line(spec: &ServiceSpec) -> String {
 pub fn log(spec: &ServiceSpec) -> String {
     let mut text = String::new();
     let logs = match spec.task {
-        Task::Ftp { .. } => ftp::logs(spec),
-        Task::Iscsi { .. } => iscsi::logs(spec),
+        ServiceWorkload::Ftp { .. } => ftp::logs(spec),
+        ServiceWorkload::Iscsi { .. } => iscsi::logs(spec),
     };
     for path in logs {
         let Ok(bytes) = std::fs::read(&path) else { continue };

@@ -1,40 +1,40 @@
 //! Site of service programs: a namespace that netstage owns, or a host that it does not own.
 
 use netstage_host::netns::Namespace;
-use netstage_host::netns::custody::spawn_kept;
-use netstage_host::netns::hold::spawn_held;
+use netstage_host::netns::custody::spawn_supervised;
+use netstage_host::netns::hold::spawn_in_process_namespace;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output};
 
 /// Site where programs run.
 #[derive(Debug)]
-pub struct Site {
+pub struct ProgramSite {
     /// Path of the netstage program.
     netstage: PathBuf,
     /// Namespace of the programs, or `None` for the host of this process, which netstage does not own.
     namespace: Option<Namespace>,
 }
 
-impl Site {
+impl ProgramSite {
     /// Returns the site of a namespace.
-    pub fn inside(namespace: &Namespace, netstage: &Path) -> io::Result<Site> {
-        Ok(Site { netstage: netstage.to_owned(), namespace: Some(namespace.try_clone()?) })
+    pub fn in_namespace(namespace: &Namespace, netstage: &Path) -> io::Result<ProgramSite> {
+        Ok(ProgramSite { netstage: netstage.to_owned(), namespace: Some(namespace.try_clone()?) })
     }
 
     /// Returns the site of this process.
-    pub fn here() -> io::Result<Site> {
-        Ok(Site { netstage: std::env::current_exe()?, namespace: None })
+    pub fn current() -> io::Result<ProgramSite> {
+        Ok(ProgramSite { netstage: std::env::current_exe()?, namespace: None })
     }
 
     /// Starts a program at the site.
-    pub fn start(&self, program: &Path, dress: impl FnOnce(&mut Command)) -> io::Result<Program> {
+    pub fn start(&self, program: &Path, dress: impl FnOnce(&mut Command)) -> io::Result<RunningProgram> {
         let mut child = match &self.namespace {
-            Some(namespace) => spawn_held(namespace, &self.netstage, program, dress)?,
-            None => spawn_kept(&self.netstage, program, dress)?,
+            Some(namespace) => spawn_in_process_namespace(namespace, &self.netstage, program, dress)?,
+            None => spawn_supervised(&self.netstage, program, dress)?,
         };
         let lifeline = child.stdin.take();
-        Ok(Program { child, lifeline })
+        Ok(RunningProgram { child, lifeline })
     }
 
     /// Runs a task at the site.
@@ -48,20 +48,20 @@ impl Site {
 
 /// Running program. Dropping it ends the program and all its descendants.
 #[derive(Debug)]
-pub struct Program {
+pub struct RunningProgram {
     child: Child,
     /// Pipe that keeps the program alive while it is open; without one, the program is killed on drop.
     lifeline: Option<ChildStdin>,
 }
 
-impl Program {
+impl RunningProgram {
     /// Returns the standard output, if it is piped.
     pub fn output(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
     /// Returns the exit status if the program has ended.
-    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+    pub fn exit_status(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
@@ -75,7 +75,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         if self.lifeline.take().is_none() {
             let _ = self.child.kill();

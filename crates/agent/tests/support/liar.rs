@@ -2,10 +2,10 @@
 
 use netstage_agent_api::protocol::generated::agent_server::{Agent, AgentServer};
 use netstage_agent_api::protocol::generated::*;
-use netstage_agent_api::results::Report;
+use netstage_agent_api::results::AgentReport;
 use netstage_agent_api::task;
 use netstage_host::clock::{self, monotonic_ns};
-use netstage_host::ender::Ender;
+use netstage_host::ender::DaemonShutdown;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::net::SocketAddr;
@@ -75,8 +75,8 @@ pub async fn dial(
 
 /// Starts the hostile agent on a thread of its own, until it is shut down. It dials again whenever it is
 /// disconnected.
-pub fn connect(address: SocketAddr, folder: PathBuf, lie: Lie) -> (Ender, JoinHandle<()>) {
-    let ender = Ender::default();
+pub fn connect(address: SocketAddr, folder: PathBuf, lie: Lie) -> (DaemonShutdown, JoinHandle<()>) {
+    let ender = DaemonShutdown::default();
     let mut ended = ender.subscribe();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -228,7 +228,7 @@ impl Agent for Liar {
     async fn collect(&self, _: Request<CollectRequest>) -> Answer<Self::CollectStream> {
         let (chunks, out) = mpsc::channel(4);
         let content = |content| Ok(ReportChunk { content: Some(content) });
-        let others = Report { node: "fra-1".into(), ..Report::default() };
+        let others = AgentReport { node: "fra-1".into(), ..AgentReport::default() };
         let others = serde_json::to_vec(&others).unwrap();
         let mut head =
             ReportHead { task_version: task::VERSION, length: others.len() as u64, ..ReportHead::default() };

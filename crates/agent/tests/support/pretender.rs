@@ -1,9 +1,9 @@
 //! Worker of an agent that sends nothing, for tests of agents and controllers.
 
-use netstage_agent::{Totals, Work, Worker};
-use netstage_agent_api::protocol::{Refusal, RefusalKind};
-use netstage_agent_api::results::{Counts, FlowResult, Report};
-use netstage_agent_api::task::{Assignment, FlowTask, Side};
+use netstage_agent::{PreparedWork, RunningTotals, Worker};
+use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
+use netstage_agent_api::results::{AgentReport, BinCounts, FlowResult};
+use netstage_agent_api::task::{Assignment, FlowSide, FlowTask};
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
 use netstage_host::clock::{Epoch, monotonic_ns};
@@ -15,9 +15,9 @@ pub struct Pretender;
 struct Pretence(Assignment);
 
 impl Worker for Pretender {
-    fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn Work>, Refusal> {
+    fn prepare(&self, assignment: &Assignment) -> Result<Box<dyn PreparedWork>, OrderRefusal> {
         match assignment.flows.iter().find(|flow| flow.name == "port-in-use") {
-            Some(flow) => Err(Refusal::new(RefusalKind::InUse, "port 7 is in use")
+            Some(flow) => Err(OrderRefusal::new(OrderRefusalKind::InUse, "port 7 is in use")
                 .flow(&flow.name)
                 .remedy("choose another port")),
             None => Ok(Box::new(Pretence(assignment.clone()))),
@@ -25,8 +25,8 @@ impl Worker for Pretender {
     }
 }
 
-impl Work for Pretence {
-    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &Totals) -> Report {
+impl PreparedWork for Pretence {
+    fn run(self: Box<Self>, epoch: Epoch, stop: &AtomicBool, totals: &RunningTotals) -> AgentReport {
         let Assignment { node, duration, flows, .. } = self.0;
         let named = |name: &str| flows.iter().any(|flow| flow.name == name);
         let (stubborn, large) = (named("stubborn"), named("large"));
@@ -36,10 +36,10 @@ impl Work for Pretence {
         {
             std::thread::sleep(std::time::Duration::from_millis(1));
             if monotonic_ns() > epoch.0 {
-                totals.count(&Counts { sent: 1, ..Counts::default() });
+                totals.count(&BinCounts { sent: 1, ..BinCounts::default() });
             }
         }
-        let bin = Counts { sent: totals.read()[0], ..Counts::default() };
+        let bin = BinCounts { sent: totals.read()[0], ..BinCounts::default() };
         let bins = vec![bin; if large { 100_000 } else { 1 }];
         let flow = |flow: FlowTask| FlowResult {
             name: flow.name,
@@ -47,7 +47,7 @@ impl Work for Pretence {
             bins: bins.clone(),
             ..FlowResult::default()
         };
-        Report { node, flows: flows.into_iter().map(flow).collect(), ..Report::default() }
+        AgentReport { node, flows: flows.into_iter().map(flow).collect(), ..AgentReport::default() }
     }
 }
 
@@ -56,7 +56,7 @@ pub fn assignment(node: &str, flow: &str, milliseconds: u64) -> (String, Assignm
     let duration = Duration::from_millis(milliseconds);
     let flow = FlowTask::udp(
         flow,
-        Side::Send,
+        FlowSide::Send,
         ["127.0.0.1:0", "127.0.0.1:9"].map(|end| end.parse().unwrap()),
         Pattern::Bulk { size: None },
         duration,

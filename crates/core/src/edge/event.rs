@@ -1,8 +1,8 @@
 //! Inputs and decisions of VPN flows as typed events, recorded by drivers and compared by tests.
 
 use crate::fair::parameters::Basis;
-use crate::fair::{Published, Query, Reply, Transmit};
-use crate::packet::Packet;
+use crate::fair::{IngressTransmit, PublishedReference, Query, Reply};
+use crate::packet::QueuePacket;
 use crate::time::{Duration, Instant};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// [`ProviderEdge`](super::ProviderEdge), in the order of the configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Event {
+pub enum EdgeEvent {
     /// A customer packet arrived for the queue of a VPN flow.
     Packet {
         /// Time of arrival.
@@ -81,7 +81,7 @@ pub enum Event {
         /// Time of the turn.
         at: u64,
         /// Decision: the packets sent, in order.
-        sent: Vec<Sent>,
+        sent: Vec<SentPacket>,
         /// Decision: whether no more packets may leave now. Otherwise the router reached its limit per turn.
         drained: bool,
     },
@@ -97,7 +97,7 @@ pub enum Event {
 /// A packet that left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Sent {
+pub enum SentPacket {
     /// A customer packet: VPN flow, and size in bytes at the IP layer.
     Data(u32, u32),
     /// A management packet: VPN flow, and sequence number.
@@ -108,10 +108,10 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-impl Event {
+impl EdgeEvent {
     /// Creates the event of a reply and of the resulting window.
-    pub fn reply(at: Instant, flow: usize, reply: &Reply, window: f64) -> Event {
-        Event::Reply {
+    pub fn reply(at: Instant, flow: usize, reply: &Reply, window: f64) -> EdgeEvent {
+        EdgeEvent::Reply {
             at: at.0,
             flow: flow as u32,
             sequence: reply.query.sequence,
@@ -119,37 +119,37 @@ impl Event {
             packets_sent: reply.query.packets_sent,
             received: reply.packets_received,
             marked: reply.packets_marked,
-            held: reply.held.0,
+            held: reply.residence_time.0,
             window,
         }
     }
 
     /// Creates the event of a publication.
-    pub fn reference(reference: usize, published: &Published) -> Event {
-        let Published { at, basis: Basis { weight, round_trip, loss }, decrease } = *published;
-        Event::Reference { at: at.0, reference: reference as u32, weight, round_trip, loss, decrease }
+    pub fn reference(reference: usize, published: &PublishedReference) -> EdgeEvent {
+        let PublishedReference { at, basis: Basis { weight, round_trip, loss }, decrease } = *published;
+        EdgeEvent::Reference { at: at.0, reference: reference as u32, weight, round_trip, loss, decrease }
     }
 
     /// Returns the reply, if this is the event of one.
     pub fn as_reply(&self) -> Option<Reply> {
-        let Event::Reply { sequence, asked_at, packets_sent, received, marked, held, .. } = *self else {
+        let EdgeEvent::Reply { sequence, asked_at, packets_sent, received, marked, held, .. } = *self else {
             return None;
         };
         Some(Reply {
             query: Query { sequence, sent_at: Instant(asked_at), packets_sent },
             packets_received: received,
             packets_marked: marked,
-            held: Duration(held),
+            residence_time: Duration(held),
         })
     }
 }
 
-impl Sent {
+impl SentPacket {
     /// Creates the record of a packet that leaves from a flow.
-    pub fn new<H: Packet>(flow: usize, transmit: &Transmit<H>) -> Sent {
+    pub fn new<H: QueuePacket>(flow: usize, transmit: &IngressTransmit<H>) -> SentPacket {
         match transmit {
-            Transmit::Data(packet) => Sent::Data(flow as u32, packet.size()),
-            Transmit::Query(query) => Sent::Query(flow as u32, query.sequence),
+            IngressTransmit::Data(packet) => SentPacket::Data(flow as u32, packet.size()),
+            IngressTransmit::Query(query) => SentPacket::Query(flow as u32, query.sequence),
         }
     }
 }

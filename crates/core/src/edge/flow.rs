@@ -1,10 +1,12 @@
 //! A VPN flow at its ingress: its control, its queue, its maximum rate and its timer.
 
-use super::Settings;
-use crate::fair::{Config, Control, Ingress, Published, Reference, Reply, Shaper, Transmit};
-use crate::packet::Packet;
+use super::VpnFlowSettings;
+use crate::fair::{
+    I2vfcConfig, Ingress, IngressTransmit, PublishedReference, Reply, Shaper, VpnControl, WeightReference,
+};
+use crate::packet::QueuePacket;
 use crate::quantity::BitRate;
-use crate::queue::Queue;
+use crate::queue::PacketQueue;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -35,7 +37,7 @@ fn first_probe(key: usize, longest: Duration) -> Duration {
 }
 
 /// Returns the idle time of a flow after this many probes.
-fn idle_interval(config: &Config, probes: u8) -> Duration {
+fn idle_interval(config: &I2vfcConfig, probes: u8) -> Duration {
     let interval = FIRST_IDLE_PROBE.0.saturating_mul(1 << probes.min(MAX_IDLE_PROBES));
     Duration(interval.min(config.idle_probe.0))
 }
@@ -50,11 +52,11 @@ const MEAN_OVER: f32 = 64.0;
 const FIRST_MEAN_SIZE: f32 = 200.0;
 
 #[derive(Debug)]
-pub(super) struct Flow<H> {
-    state: State<H>,
+pub(super) struct IngressFlow<H> {
+    state: FlowControlState<H>,
     /// Scheduler for the waiting packets, if they are not sent in the order of arrival. The next packet to
     /// send waits in the control, so that the control knows that one waits.
-    scheduled: Option<Box<Queue<H>>>,
+    scheduled: Option<Box<PacketQueue<H>>>,
     minimum: Option<BitRate>,
     maximum: Option<BitRate>,
     /// Mean size of recent packets in bytes, which converts the minimum rate into packets.
@@ -79,32 +81,32 @@ pub(super) struct Flow<H> {
 // where nothing is controlled.
 #[expect(clippy::large_enum_variant)]
 #[derive(Debug)]
-enum State<H> {
+enum FlowControlState<H> {
     Uncontrolled(VecDeque<H>),
     Window { config: u32, ingress: Ingress<H> },
     Rate(Shaper<H>),
 }
 
-impl<H: Packet> State<H> {
-    fn new(settings: &Settings, config: u32) -> State<H> {
+impl<H: QueuePacket> FlowControlState<H> {
+    fn new(settings: &VpnFlowSettings, config: u32) -> FlowControlState<H> {
         match &settings.control {
-            Control::None => State::Uncontrolled(VecDeque::new()),
-            Control::I2vfc(window) => {
-                State::Window { config, ingress: Ingress::new(window, settings.weight) }
+            VpnControl::None => FlowControlState::Uncontrolled(VecDeque::new()),
+            VpnControl::I2vfc(window) => {
+                FlowControlState::Window { config, ingress: Ingress::new(window, settings.weight) }
             }
-            Control::FixedRate { rate, queue } => State::Rate(Shaper::new(*rate, *queue)),
+            VpnControl::FixedRate { rate, queue } => FlowControlState::Rate(Shaper::new(*rate, *queue)),
         }
     }
 }
 
-impl<H: Packet> Flow<H> {
-    pub fn new((key, now): (usize, Instant), settings: &Settings, config: u32) -> Flow<H> {
+impl<H: QueuePacket> IngressFlow<H> {
+    pub fn new((key, now): (usize, Instant), settings: &VpnFlowSettings, config: u32) -> IngressFlow<H> {
         let longest = match &settings.control {
-            Control::I2vfc(config) => config.idle_probe,
+            VpnControl::I2vfc(config) => config.idle_probe,
             _ => FIRST_IDLE_PROBE,
         };
-        Flow {
-            state: State::new(settings, config),
+        IngressFlow {
+            state: FlowControlState::new(settings, config),
             scheduled: None,
             minimum: settings.minimum,
             maximum: settings.maximum,
@@ -124,22 +126,24 @@ impl<H: Packet> Flow<H> {
     /// control starts afresh. Returns the packets that do not fit the new queue.
     pub fn change(
         &mut self,
-        configs: &[Config],
+        configs: &[I2vfcConfig],
         now: Instant,
-        settings: &Settings,
+        settings: &VpnFlowSettings,
         config: u32,
     ) -> VecDeque<H> {
         (self.minimum, self.maximum) = (settings.minimum, settings.maximum);
         match (&mut self.state, &settings.control) {
-            (State::Uncontrolled(_), Control::None) => {}
-            (State::Window { config: old, ingress }, Control::I2vfc(_)) => {
+            (FlowControlState::Uncontrolled(_), VpnControl::None) => {}
+            (FlowControlState::Window { config: old, ingress }, VpnControl::I2vfc(_)) => {
                 *old = config;
                 ingress.set_weight(settings.weight);
             }
-            (State::Rate(shaper), Control::FixedRate { rate, queue }) => shaper.set(*rate, *queue),
+            (FlowControlState::Rate(shaper), VpnControl::FixedRate { rate, queue }) => {
+                shaper.set(*rate, *queue)
+            }
             _ => {
                 let waiting = self.take_queue();
-                self.state = State::new(settings, config);
+                self.state = FlowControlState::new(settings, config);
                 if !waiting.is_empty() {
                     (self.waits_since, self.idle_probes) = (now, 0);
                 }
@@ -163,14 +167,19 @@ impl<H: Packet> Flow<H> {
     /// Removes and returns the packets that wait in the control.
     fn take_queue(&mut self) -> VecDeque<H> {
         match &mut self.state {
-            State::Uncontrolled(queue) => core::mem::take(queue),
-            State::Window { ingress, .. } => ingress.take_queue(),
-            State::Rate(shaper) => shaper.take_queue(),
+            FlowControlState::Uncontrolled(queue) => core::mem::take(queue),
+            FlowControlState::Window { ingress, .. } => ingress.take_queue(),
+            FlowControlState::Rate(shaper) => shaper.take_queue(),
         }
     }
 
     /// Replaces the scheduler and moves the waiting packets to the new one. `None` means first in, first out.
-    pub fn set_queue(&mut self, now: Instant, queue: Option<Box<Queue<H>>>, dropped: &mut impl FnMut(H)) {
+    pub fn set_queue(
+        &mut self,
+        now: Instant,
+        queue: Option<Box<PacketQueue<H>>>,
+        dropped: &mut impl FnMut(H),
+    ) {
         let mut queue = queue;
         let Some(mut before) = self.scheduled.take() else {
             self.scheduled = queue;
@@ -184,7 +193,7 @@ impl<H: Packet> Flow<H> {
     }
 
     /// Removes and returns the scheduler, with the packets waiting in it.
-    pub fn take_scheduled(&mut self) -> Option<Box<Queue<H>>> {
+    pub fn take_scheduled(&mut self) -> Option<Box<PacketQueue<H>>> {
         self.scheduled.take()
     }
 
@@ -197,7 +206,7 @@ impl<H: Packet> Flow<H> {
     }
 
     /// Moves the next packet from the scheduler to the control, if the control holds none.
-    fn choose(&mut self, configs: &[Config], now: Instant, dropped: &mut impl FnMut(H)) {
+    fn choose(&mut self, configs: &[I2vfcConfig], now: Instant, dropped: &mut impl FnMut(H)) {
         if self.control_len() > 0 {
             return;
         }
@@ -212,7 +221,7 @@ impl<H: Packet> Flow<H> {
     pub fn load(&self) {
         let own = [self.armed.0, self.free_at.0, self.packets_sent];
         core::hint::black_box(own);
-        if let State::Window { ingress, .. } = &self.state {
+        if let FlowControlState::Window { ingress, .. } = &self.state {
             ingress.load();
         }
     }
@@ -221,7 +230,7 @@ impl<H: Packet> Flow<H> {
     #[inline]
     pub fn handle_packet(
         &mut self,
-        configs: &[Config],
+        configs: &[I2vfcConfig],
         now: Instant,
         packet: H,
         dropped: &mut impl FnMut(H),
@@ -238,26 +247,28 @@ impl<H: Packet> Flow<H> {
     }
 
     #[inline]
-    fn handle_in_order(&mut self, configs: &[Config], packet: H) -> Result<(), H> {
+    fn handle_in_order(&mut self, configs: &[I2vfcConfig], packet: H) -> Result<(), H> {
         match &mut self.state {
-            State::Uncontrolled(queue) if queue.len() >= UNCONTROLLED_QUEUE => Err(packet),
-            State::Uncontrolled(queue) => {
+            FlowControlState::Uncontrolled(queue) if queue.len() >= UNCONTROLLED_QUEUE => Err(packet),
+            FlowControlState::Uncontrolled(queue) => {
                 queue.push_back(packet);
                 Ok(())
             }
-            State::Window { config, ingress } => ingress.handle_packet(&configs[*config as usize], packet),
-            State::Rate(shaper) => shaper.handle_packet(packet),
+            FlowControlState::Window { config, ingress } => {
+                ingress.handle_packet(&configs[*config as usize], packet)
+            }
+            FlowControlState::Rate(shaper) => shaper.handle_packet(packet),
         }
     }
 
     pub fn handle_reply(
         &mut self,
-        configs: &[Config],
-        references: &[Option<Published>],
+        configs: &[I2vfcConfig],
+        references: &[Option<PublishedReference>],
         now: Instant,
         reply: &Reply,
     ) {
-        let State::Window { config, ingress } = &mut self.state else { return };
+        let FlowControlState::Window { config, ingress } = &mut self.state else { return };
         let config = &configs[*config as usize];
         if ingress.in_flight() as f64 + 1.0 > ingress.window() {
             // The window was closed, so the window and not the pacing has kept packets waiting.
@@ -267,14 +278,14 @@ impl<H: Packet> Flow<H> {
             ingress.set_minimum(config, minimum.as_f64() / (8.0 * f64::from(self.mean_size)));
         }
         let reference = match config.reference {
-            Reference::Vpn(number) => references.get(number).and_then(Option::as_ref),
-            Reference::Nominal(_) => None,
+            WeightReference::Vpn(number) => references.get(number).and_then(Option::as_ref),
+            WeightReference::Nominal(_) => None,
         };
         ingress.handle_reply(config, reference, now, reply);
     }
 
-    pub fn handle_timeout(&mut self, configs: &[Config], now: Instant) {
-        if let State::Window { config, ingress } = &mut self.state {
+    pub fn handle_timeout(&mut self, configs: &[I2vfcConfig], now: Instant) {
+        if let FlowControlState::Window { config, ingress } = &mut self.state {
             ingress.handle_timeout(&configs[*config as usize], now);
         }
     }
@@ -282,10 +293,10 @@ impl<H: Packet> Flow<H> {
     #[inline]
     pub fn poll_transmit(
         &mut self,
-        configs: &[Config],
+        configs: &[I2vfcConfig],
         now: Instant,
         dropped: &mut impl FnMut(H),
-    ) -> Option<Transmit<H>> {
+    ) -> Option<IngressTransmit<H>> {
         if self.scheduled.is_some() {
             self.choose(configs, now, dropped);
         }
@@ -296,13 +307,13 @@ impl<H: Packet> Flow<H> {
         let earliest = self.waits_since.max(Instant(now.0.saturating_sub(CATCH_UP.0)));
         let in_time = |due: Instant| due.max(earliest).min(now);
         match &mut self.state {
-            State::Uncontrolled(queue) => {
+            FlowControlState::Uncontrolled(queue) => {
                 let packet = queue.pop_front()?;
                 Some(self.sent(packet, in_time(self.free_at)))
             }
-            State::Window { config, ingress } => {
+            FlowControlState::Window { config, ingress } => {
                 match ingress.poll_transmit_late(&configs[*config as usize], now, earliest)? {
-                    Transmit::Data(packet) => Some(self.sent(packet, in_time(self.free_at))),
+                    IngressTransmit::Data(packet) => Some(self.sent(packet, in_time(self.free_at))),
                     query => {
                         if ingress.in_flight() == 0 && ingress.queue_len() == 0 {
                             self.idle_probes = MAX_IDLE_PROBES.min(self.idle_probes.saturating_add(1));
@@ -311,7 +322,7 @@ impl<H: Packet> Flow<H> {
                     }
                 }
             }
-            State::Rate(shaper) => {
+            FlowControlState::Rate(shaper) => {
                 let packet = shaper.poll_transmit(in_time(shaper.poll_timeout()))?;
                 Some(self.sent(packet, in_time(self.free_at)))
             }
@@ -319,23 +330,23 @@ impl<H: Packet> Flow<H> {
     }
 
     #[inline]
-    fn sent(&mut self, packet: H, at: Instant) -> Transmit<H> {
+    fn sent(&mut self, packet: H, at: Instant) -> IngressTransmit<H> {
         self.packets_sent += 1;
         self.bytes_sent += u64::from(packet.size());
         self.mean_size += (packet.size() as f32 - self.mean_size) / MEAN_OVER;
         if let Some(maximum) = self.maximum {
             self.free_at = at + maximum.transmission_time(packet.size());
         }
-        Transmit::Data(packet)
+        IngressTransmit::Data(packet)
     }
 
     /// Returns the time of the next event of a flow that has nothing to send now.
     #[inline]
-    pub fn due(&self, configs: &[Config]) -> Instant {
+    pub fn due(&self, configs: &[I2vfcConfig]) -> Instant {
         let due = match &self.state {
-            State::Uncontrolled(queue) if queue.is_empty() => return Instant::NEVER,
-            State::Uncontrolled(_) => Instant::ZERO,
-            State::Window { config, ingress } => {
+            FlowControlState::Uncontrolled(queue) if queue.is_empty() => return Instant::NEVER,
+            FlowControlState::Uncontrolled(_) => Instant::ZERO,
+            FlowControlState::Window { config, ingress } => {
                 if self.idle_probes == UNUSED {
                     return self.first_probe;
                 }
@@ -346,7 +357,7 @@ impl<H: Packet> Flow<H> {
                 }
                 due
             }
-            State::Rate(shaper) => shaper.poll_timeout(),
+            FlowControlState::Rate(shaper) => shaper.poll_timeout(),
         };
         if self.queue_len() > 0 { due.max(self.free_at) } else { due }
     }
@@ -359,30 +370,30 @@ impl<H: Packet> Flow<H> {
     #[inline]
     fn control_len(&self) -> usize {
         match &self.state {
-            State::Uncontrolled(queue) => queue.len(),
-            State::Window { ingress, .. } => ingress.queue_len(),
-            State::Rate(shaper) => shaper.queue_len(),
+            FlowControlState::Uncontrolled(queue) => queue.len(),
+            FlowControlState::Window { ingress, .. } => ingress.queue_len(),
+            FlowControlState::Rate(shaper) => shaper.queue_len(),
         }
     }
 
     pub fn window(&self) -> Option<&Ingress<H>> {
         match &self.state {
-            State::Window { ingress, .. } => Some(ingress),
+            FlowControlState::Window { ingress, .. } => Some(ingress),
             _ => None,
         }
     }
 
-    pub fn silent_since(&self, configs: &[Config]) -> Option<Instant> {
+    pub fn silent_since(&self, configs: &[I2vfcConfig]) -> Option<Instant> {
         match &self.state {
-            State::Window { config, ingress } => ingress.silent_since(&configs[*config as usize]),
+            FlowControlState::Window { config, ingress } => ingress.silent_since(&configs[*config as usize]),
             _ => None,
         }
     }
 
     #[inline]
-    pub fn is_stopped(&self, configs: &[Config]) -> bool {
+    pub fn is_stopped(&self, configs: &[I2vfcConfig]) -> bool {
         match &self.state {
-            State::Window { config, ingress } => ingress.is_stopped(&configs[*config as usize]),
+            FlowControlState::Window { config, ingress } => ingress.is_stopped(&configs[*config as usize]),
             _ => false,
         }
     }

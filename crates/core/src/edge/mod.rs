@@ -17,19 +17,19 @@ mod settings;
 mod tape;
 mod timers;
 
-pub use event::{Event, Sent};
-pub use labels::{Labels, Taken};
-pub use routes::{NotAPrefix, Prefix, Routes};
-pub use settings::Settings;
-pub use tape::Tape;
+pub use event::{EdgeEvent, SentPacket};
+pub use labels::{LabelTable, LabelUnavailable};
+pub use routes::{InvalidPrefix, IpPrefix, VpnRoutes};
+pub use settings::VpnFlowSettings;
+pub use tape::EdgeRecorder;
 
-use crate::fair::{Config, Control, Ingress, Published, Reply, Transmit};
-use crate::packet::Packet;
-use crate::rng::Stream;
+use crate::fair::{I2vfcConfig, Ingress, IngressTransmit, PublishedReference, Reply, VpnControl};
+use crate::packet::QueuePacket;
+use crate::rng::RandomStream;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use flow::Flow;
+use flow::IngressFlow;
 use timers::Timers;
 
 /// Tick for a driver in real time, and the maximum lateness of its timers.
@@ -45,12 +45,12 @@ const TURN: u32 = 16;
 /// and sleep until [`poll_timeout`](ProviderEdge::poll_timeout). Time starts at [`Instant::ZERO`] with the
 /// creation of the `ProviderEdge`.
 #[derive(Debug)]
-pub struct Edge<H> {
+pub struct ProviderEdge<H> {
     /// Distinct window configurations, shared by the flows.
-    configs: Vec<Config>,
+    configs: Vec<I2vfcConfig>,
     /// Latest publication for each reference, shared by the flows that follow it.
-    references: Vec<Option<Published>>,
-    flows: Vec<Flow<H>>,
+    references: Vec<Option<PublishedReference>>,
+    flows: Vec<IngressFlow<H>>,
     timers: Timers,
     /// Flows that may have packets to send, each listed once.
     ready: VecDeque<u32>,
@@ -60,11 +60,11 @@ pub struct Edge<H> {
     dropped: Vec<(u32, H)>,
 }
 
-impl<H: Packet> Edge<H> {
+impl<H: QueuePacket> ProviderEdge<H> {
     /// Creates an edge without flows. Timers are rounded up to multiples of `tick`, which suits many flows
     /// and a real clock ([`TICK`]). With a tick of zero, for virtual time, they are exact.
-    pub fn new(tick: Duration) -> Edge<H> {
-        Edge {
+    pub fn new(tick: Duration) -> ProviderEdge<H> {
+        ProviderEdge {
             configs: Vec::new(),
             references: Vec::new(),
             flows: Vec::new(),
@@ -76,10 +76,10 @@ impl<H: Packet> Edge<H> {
     }
 
     /// Adds a flow and returns its number. `rng` salts the hashes of its class queues.
-    pub fn add(&mut self, now: Instant, settings: &Settings, rng: Stream) -> usize {
+    pub fn add(&mut self, now: Instant, settings: &VpnFlowSettings, rng: RandomStream) -> usize {
         let key = self.flows.len();
         let config = self.shared(&settings.control);
-        let mut flow = Flow::new((key, now), settings, config);
+        let mut flow = IngressFlow::new((key, now), settings, config);
         flow.set_queue(now, settings.queue(rng), &mut |_| {});
         self.flows.push(flow);
         self.timers.grow(key + 1);
@@ -95,11 +95,11 @@ impl<H: Packet> Edge<H> {
         &mut self,
         now: Instant,
         own: usize,
-        (other, key): (&mut Edge<H>, usize),
-        settings: &Settings,
+        (other, key): (&mut ProviderEdge<H>, usize),
+        settings: &VpnFlowSettings,
     ) -> VecDeque<H> {
         let config = self.shared(&settings.control);
-        let placeholder = Flow::new((key, now), &Settings::default(), 0);
+        let placeholder = IngressFlow::new((key, now), &VpnFlowSettings::default(), 0);
         let mut flow = core::mem::replace(&mut other.flows[key], placeholder);
         let mut refused = flow.change(&self.configs, now, settings, config);
         // Packets in the old scheduler move to the new one.
@@ -133,8 +133,8 @@ impl<H: Packet> Edge<H> {
     }
 
     /// Returns the index of a control's window configuration; zero if it has none.
-    fn shared(&mut self, control: &Control) -> u32 {
-        let Control::I2vfc(config) = control else { return 0 };
+    fn shared(&mut self, control: &VpnControl) -> u32 {
+        let VpnControl::I2vfc(config) = control else { return 0 };
         let existing = self.configs.iter().position(|existing| existing == config);
         existing.unwrap_or_else(|| {
             self.configs.push(config.clone());
@@ -155,7 +155,7 @@ impl<H: Packet> Edge<H> {
     /// Enqueues a customer packet, or returns it if the queue of its flow is full.
     #[inline]
     pub fn handle_packet(&mut self, now: Instant, flow: usize, packet: H) -> Result<(), H> {
-        let Edge { configs, flows, dropped, .. } = self;
+        let ProviderEdge { configs, flows, dropped, .. } = self;
         let dropped = &mut |packet| dropped.push((flow as u32, packet));
         // If other packets wait already, the timer of the flow is set, and one more packet does not change it.
         if flows[flow].handle_packet(configs, now, packet, dropped)? {
@@ -180,7 +180,7 @@ impl<H: Packet> Edge<H> {
 
     /// Stores the measurements published by the ingress PE of a reference flow. They apply to all flows
     /// whose [`I2vfcConfig::reference`] has this number, from their next reply on.
-    pub fn handle_reference(&mut self, reference: usize, published: Published) {
+    pub fn handle_reference(&mut self, reference: usize, published: PublishedReference) {
         if self.references.len() <= reference {
             self.references.resize(reference + 1, None);
         }
@@ -188,14 +188,14 @@ impl<H: Packet> Edge<H> {
     }
 
     /// Returns the latest publication for a reference.
-    pub fn reference(&self, reference: usize) -> Option<&Published> {
+    pub fn reference(&self, reference: usize) -> Option<&PublishedReference> {
         self.references.get(reference)?.as_ref()
     }
 
     /// Handles the expiry of [`poll_timeout`](ProviderEdge::poll_timeout); calling it at any other time has
     /// no effect.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let Edge { configs, flows, timers, ready, .. } = self;
+        let ProviderEdge { configs, flows, timers, ready, .. } = self;
         timers.expire(now, |key| {
             let flow = &mut flows[key];
             // Timers are not postponed each time a flow sends, so most of them expire too early.
@@ -214,7 +214,7 @@ impl<H: Packet> Edge<H> {
     }
 
     /// Returns the next packet to send now, and its flow. Flows take turns.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<(usize, Transmit<H>)> {
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<(usize, IngressTransmit<H>)> {
         loop {
             let key = *self.ready.front()? as usize;
             if self.sent_in_turn == TURN {
@@ -222,7 +222,7 @@ impl<H: Packet> Edge<H> {
                 self.ready.rotate_left(1);
                 continue;
             }
-            let Edge { configs, flows, dropped, .. } = self;
+            let ProviderEdge { configs, flows, dropped, .. } = self;
             let mut dropped = |packet| dropped.push((key as u32, packet));
             if let Some(transmit) = flows[key].poll_transmit(configs, now, &mut dropped) {
                 self.sent_in_turn += 1;
@@ -295,7 +295,7 @@ impl<H: Packet> Edge<H> {
     }
 
     /// Returns the values that a flow publishes if it is a reference; `None` before its first round trip.
-    pub fn publish(&self, now: Instant, flow: usize) -> Option<Published> {
+    pub fn publish(&self, now: Instant, flow: usize) -> Option<PublishedReference> {
         self.window(flow)?.publish(now)
     }
 }

@@ -12,42 +12,42 @@ use core::net::IpAddr;
 
 /// An IP address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Prefix {
+pub struct IpPrefix {
     address: IpAddr,
     length: u8,
 }
 
 /// Error for a prefix length beyond that of the address, or an address with nonzero host bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAPrefix;
+pub struct InvalidPrefix;
 
-impl Prefix {
+impl IpPrefix {
     /// Creates a prefix of this length in bits; the host bits of the address must be zero.
-    pub fn new(address: IpAddr, length: u8) -> Result<Prefix, NotAPrefix> {
-        let prefix = Prefix { address, length };
+    pub fn new(address: IpAddr, length: u8) -> Result<IpPrefix, InvalidPrefix> {
+        let prefix = IpPrefix { address, length };
         let within = length <= prefix.width() && prefix.first() & prefix.host_bits() == 0;
-        within.then_some(prefix).ok_or(NotAPrefix)
+        within.then_some(prefix).ok_or(InvalidPrefix)
     }
 
     /// Returns the prefix of this length that contains an address; the length is limited to that of the
     /// address.
-    pub fn around(address: IpAddr, length: u8) -> Prefix {
+    pub fn containing(address: IpAddr, length: u8) -> IpPrefix {
         let length = length.min(if address.is_ipv4() { 32 } else { 128 });
-        let beyond = Prefix { address, length }.host_bits();
+        let beyond = IpPrefix { address, length }.host_bits();
         let address = match address {
             IpAddr::V4(_) => IpAddr::V4(((bits(address) & !beyond) as u32).into()),
             IpAddr::V6(_) => IpAddr::V6((bits(address) & !beyond).into()),
         };
-        Prefix { address, length }
+        IpPrefix { address, length }
     }
 
     /// Returns the prefix that contains only this address.
-    pub fn host(address: IpAddr) -> Prefix {
-        Prefix::around(address, u8::MAX)
+    pub fn host(address: IpAddr) -> IpPrefix {
+        IpPrefix::containing(address, u8::MAX)
     }
 
     /// Returns whether the prefix contains an address.
-    pub fn holds(&self, address: IpAddr) -> bool {
+    pub fn contains(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && bits(address) & !self.host_bits() == self.first()
     }
 
@@ -71,7 +71,7 @@ impl Prefix {
     }
 }
 
-impl fmt::Display for Prefix {
+impl fmt::Display for IpPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.length)
     }
@@ -86,7 +86,7 @@ fn bits(address: IpAddr) -> u128 {
 
 /// The routes of a VPN, from prefixes to targets of type `T`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Routes<T> {
+pub struct VpnRoutes<T> {
     v4: Ranges<u32, T>,
     v6: Ranges<u128, T>,
 }
@@ -100,11 +100,11 @@ fn get<A: Ord + Copy, T: Copy>(ranges: &[(A, Option<T>)], address: A) -> Option<
     ranges[after.checked_sub(1)?].1
 }
 
-impl<T: Copy + PartialEq> Routes<T> {
+impl<T: Copy + PartialEq> VpnRoutes<T> {
     /// Creates a table of routes. The error is a prefix that occurs twice.
-    pub fn new(routes: &[(Prefix, T)]) -> Result<Routes<T>, Prefix> {
+    pub fn new(routes: &[(IpPrefix, T)]) -> Result<VpnRoutes<T>, IpPrefix> {
         let table_of = |is_v4| {
-            let mut sorted: Vec<(Prefix, T)> =
+            let mut sorted: Vec<(IpPrefix, T)> =
                 routes.iter().filter(|(prefix, _)| prefix.address.is_ipv4() == is_v4).copied().collect();
             // Of two prefixes with the same address, the shorter one contains the other and has to come first.
             sorted.sort_by_key(|(prefix, _)| (prefix.first(), prefix.length));
@@ -114,7 +114,7 @@ impl<T: Copy + PartialEq> Routes<T> {
             }
         };
         let (v4, v6) = (table_of(true)?, table_of(false)?);
-        Ok(Routes { v4: v4.into_iter().map(|(first, to)| (first as u32, to)).collect(), v6: v6.into() })
+        Ok(VpnRoutes { v4: v4.into_iter().map(|(first, to)| (first as u32, to)).collect(), v6: v6.into() })
     }
 
     /// Loads the beginning of the table into the CPU cache.
@@ -134,9 +134,9 @@ impl<T: Copy + PartialEq> Routes<T> {
 }
 
 /// Computes the ranges of sorted prefixes, with a stack of the prefixes that contain the current address.
-fn ranges<T: Copy + PartialEq>(sorted: &[(Prefix, T)]) -> Vec<(u128, Option<T>)> {
+fn ranges<T: Copy + PartialEq>(sorted: &[(IpPrefix, T)]) -> Vec<(u128, Option<T>)> {
     let mut ranges: Vec<(u128, Option<T>)> = Vec::new();
-    let mut open: Vec<(Prefix, T)> = Vec::new();
+    let mut open: Vec<(IpPrefix, T)> = Vec::new();
     let mut begin = |first: u128, to: Option<T>| {
         // Another range already begins here if a longer prefix has the same address or an earlier prefix
         // just ended.
@@ -148,7 +148,7 @@ fn ranges<T: Copy + PartialEq>(sorted: &[(Prefix, T)]) -> Vec<(u128, Option<T>)>
         }
     };
     let close =
-        |open: &mut Vec<(Prefix, T)>, before: Option<u128>, begin: &mut dyn FnMut(u128, Option<T>)| {
+        |open: &mut Vec<(IpPrefix, T)>, before: Option<u128>, begin: &mut dyn FnMut(u128, Option<T>)| {
             while let Some((prefix, _)) =
                 open.last().filter(|(prefix, _)| before.is_none_or(|first| prefix.last() < first))
             {
@@ -174,18 +174,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn prefix(text: &str) -> Prefix {
+    fn prefix(text: &str) -> IpPrefix {
         let (address, length) = text.split_once('/').unwrap();
-        Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
+        IpPrefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
     }
 
-    fn get(routes: &Routes<u32>, address: &str) -> Option<u32> {
+    fn get(routes: &VpnRoutes<u32>, address: &str) -> Option<u32> {
         routes.get(address.parse().unwrap())
     }
 
     #[test]
     fn the_longest_prefix_wins() {
-        let routes = Routes::new(&[
+        let routes = VpnRoutes::new(&[
             (prefix("0.0.0.0/0"), 0),
             (prefix("10.0.0.0/8"), 1),
             (prefix("10.0.0.0/16"), 2),
@@ -208,17 +208,17 @@ mod tests {
         ] {
             assert_eq!(get(&routes, address), expected, "{address}");
         }
-        let none = Routes::<u32>::new(&[]).unwrap();
+        let none = VpnRoutes::<u32>::new(&[]).unwrap();
         assert_eq!((get(&none, "10.0.0.1"), get(&none, "::1")), (None, None));
     }
 
     #[test]
     fn duplicate_and_invalid_prefixes_are_rejected() {
         let duplicates = [(prefix("10.0.0.0/8"), 1), (prefix("10.0.0.0/8"), 2)];
-        assert_eq!(Routes::new(&duplicates), Err(prefix("10.0.0.0/8")));
-        assert_eq!(Prefix::new([10, 0, 0, 1].into(), 8), Err(NotAPrefix));
-        assert_eq!(Prefix::new([10, 0, 0, 0].into(), 33), Err(NotAPrefix));
-        assert!(Prefix::new(IpAddr::from([0; 16]), 0).is_ok());
+        assert_eq!(VpnRoutes::new(&duplicates), Err(prefix("10.0.0.0/8")));
+        assert_eq!(IpPrefix::new([10, 0, 0, 1].into(), 8), Err(InvalidPrefix));
+        assert_eq!(IpPrefix::new([10, 0, 0, 0].into(), 33), Err(InvalidPrefix));
+        assert!(IpPrefix::new(IpAddr::from([0; 16]), 0).is_ok());
     }
 
     proptest! {
@@ -228,24 +228,24 @@ mod tests {
         ) {
             list.dedup();
             // Addresses vary only in a few bits at the top and the bottom, so that prefixes overlap.
-            let routes: Vec<(Prefix, u32)> = list.iter().enumerate().map(|(number, &(is_v4, bits, cut, same))| {
+            let routes: Vec<(IpPrefix, u32)> = list.iter().enumerate().map(|(number, &(is_v4, bits, cut, same))| {
                 let width: u32 = if is_v4 { 32 } else { 128 };
                 let length = if cut < 4 { u32::from(cut) } else { width - 8 + u32::from(cut) };
                 let wide = (bits << (width - 3)) | (bits << 3);
                 let host = if length == 0 { u128::MAX } else { (1u128 << (width - length)) - 1 };
                 let address = wide & !host;
                 let address = if is_v4 { IpAddr::from((address as u32).to_be_bytes()) } else { IpAddr::from(address.to_be_bytes()) };
-                (Prefix::new(address, length as u8).unwrap(), if same == 0 { 0 } else { number as u32 })
+                (IpPrefix::new(address, length as u8).unwrap(), if same == 0 { 0 } else { number as u32 })
             }).collect();
             let mut seen = alloc::collections::BTreeSet::new();
             let routes: Vec<_> = routes.into_iter().filter(|(prefix, _)| seen.insert(*prefix)).collect();
-            let table = Routes::new(&routes).unwrap();
+            let table = VpnRoutes::new(&routes).unwrap();
             let top = u128::from(address) << 120;
             for address in [
                 IpAddr::from([address, 0, 0, address]), IpAddr::from([address, 0, 0, 0]), IpAddr::from([255, 255, 255, address]),
                 IpAddr::from((top | u128::from(address)).to_be_bytes()), IpAddr::from((top | 255).to_be_bytes()),
             ] {
-                let holding = routes.iter().filter(|(prefix, _)| prefix.holds(address));
+                let holding = routes.iter().filter(|(prefix, _)| prefix.contains(address));
                 let expected = holding.max_by_key(|(prefix, _)| prefix.length).map(|(_, to)| *to);
                 prop_assert_eq!(table.get(address), expected, "{}", address);
             }

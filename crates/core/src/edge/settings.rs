@@ -1,20 +1,20 @@
 //! Configuration of a VPN flow at its ingress.
 
-use crate::fair::Control;
-use crate::packet::Packet;
+use crate::fair::VpnControl;
+use crate::packet::QueuePacket;
 use crate::quantity::{BitRate, Capacity};
-use crate::queue::{Queue, TrafficClass};
-use crate::rng::Stream;
+use crate::queue::{PacketQueue, TrafficClass};
+use crate::rng::RandomStream;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// Configuration of a VPN flow.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct VpnFlowSettings {
     /// Share of the core relative to other flows.
     pub weight: f64,
     /// Control of the flow.
-    pub control: Control,
+    pub control: VpnControl,
     /// Minimum rate at the IP layer that the window always permits. Without a window it has no effect. The
     /// operator has to make sure that each link can carry the sum of its minimum rates.
     pub minimum: Option<BitRate>,
@@ -26,23 +26,29 @@ pub struct Settings {
 }
 
 /// Neither controlled nor limited.
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings { weight: 1.0, control: Control::None, minimum: None, maximum: None, classes: Vec::new() }
+impl Default for VpnFlowSettings {
+    fn default() -> VpnFlowSettings {
+        VpnFlowSettings {
+            weight: 1.0,
+            control: VpnControl::None,
+            minimum: None,
+            maximum: None,
+            classes: Vec::new(),
+        }
     }
 }
 
-impl Settings {
+impl VpnFlowSettings {
     /// Returns whether packets may have to wait at the ingress.
     pub fn may_wait(&self) -> bool {
-        self.control != Control::None || self.maximum.is_some()
+        self.control != VpnControl::None || self.maximum.is_some()
     }
 
     /// Creates the queue for the classes, if there are any.
-    pub(super) fn queue<P: Packet>(&self, rng: Stream) -> Option<Box<Queue<P>>> {
+    pub(super) fn queue<P: QueuePacket>(&self, rng: RandomStream) -> Option<Box<PacketQueue<P>>> {
         (!self.classes.is_empty()).then(|| {
             let discipline = TrafficClass::discipline(&self.classes);
-            Box::new(Queue::new(&discipline, Capacity::Packets(0), rng))
+            Box::new(PacketQueue::new(&discipline, Capacity::Packets(0), rng))
         })
     }
 }

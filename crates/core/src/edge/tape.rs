@@ -1,36 +1,36 @@
 //! VPN flows whose inputs and decisions can be recorded.
 
-use super::Edge;
-use super::event::{Event, Sent};
-use crate::fair::{Published, Reply, Transmit};
-use crate::packet::Packet;
+use super::ProviderEdge;
+use super::event::{EdgeEvent, SentPacket};
+use crate::fair::{IngressTransmit, PublishedReference, Reply};
+use crate::packet::QueuePacket;
 use crate::time::Instant;
 use alloc::vec::Vec;
 use core::ops::Deref;
 
 /// A [`ProviderEdge`] with optional recording. It dereferences to the `ProviderEdge` for read access.
 #[derive(Debug)]
-pub struct Tape<H> {
-    edge: Edge<H>,
+pub struct EdgeRecorder<H> {
+    edge: ProviderEdge<H>,
     /// Events recorded and not yet taken; `None` if recording is off.
-    events: Option<Vec<Event>>,
+    events: Option<Vec<EdgeEvent>>,
     /// Whether the last event is a turn at which no timer was due.
     is_idle: bool,
 }
 
-impl<H> Deref for Tape<H> {
-    type Target = Edge<H>;
+impl<H> Deref for EdgeRecorder<H> {
+    type Target = ProviderEdge<H>;
 
     #[inline]
-    fn deref(&self) -> &Edge<H> {
+    fn deref(&self) -> &ProviderEdge<H> {
         &self.edge
     }
 }
 
-impl<H: Packet> Tape<H> {
+impl<H: QueuePacket> EdgeRecorder<H> {
     /// Wraps an edge that has not made any decision yet; recording is off.
-    pub fn new(edge: Edge<H>) -> Tape<H> {
-        Tape { edge, events: None, is_idle: false }
+    pub fn new(edge: ProviderEdge<H>) -> EdgeRecorder<H> {
+        EdgeRecorder { edge, events: None, is_idle: false }
     }
 
     /// Starts recording. A recording can only be replayed if the flows have not made any decision before.
@@ -39,7 +39,7 @@ impl<H: Packet> Tape<H> {
     }
 
     /// Removes and returns the events recorded so far.
-    pub fn take(&mut self) -> Vec<Event> {
+    pub fn take(&mut self) -> Vec<EdgeEvent> {
         self.is_idle = false;
         self.events.as_mut().map(core::mem::take).unwrap_or_default()
     }
@@ -56,12 +56,12 @@ impl<H: Packet> Tape<H> {
     }
 
     /// Returns the flows for a change of configuration.
-    pub fn edge_mut(&mut self) -> &mut Edge<H> {
+    pub fn edge_mut(&mut self) -> &mut ProviderEdge<H> {
         &mut self.edge
     }
 
     /// Continues the recording of another instance here.
-    pub fn go_on_from(&mut self, other: &mut Tape<H>) {
+    pub fn continue_from(&mut self, other: &mut EdgeRecorder<H>) {
         (self.events, self.is_idle) = (other.events.take(), false);
     }
 
@@ -71,7 +71,7 @@ impl<H: Packet> Tape<H> {
         if self.events.is_none() {
             return self.edge.handle_packet(now, flow, packet);
         }
-        let mut event = Event::Packet {
+        let mut event = EdgeEvent::Packet {
             at: now.0,
             flow: flow as u32,
             size: packet.size(),
@@ -81,7 +81,7 @@ impl<H: Packet> Tape<H> {
             taken: true,
         };
         let handled = self.edge.handle_packet(now, flow, packet);
-        if let Event::Packet { taken, .. } = &mut event {
+        if let EdgeEvent::Packet { taken, .. } = &mut event {
             *taken = handled.is_ok();
         }
         self.push(event);
@@ -94,20 +94,20 @@ impl<H: Packet> Tape<H> {
         self.edge.handle_reply(at, flow, reply);
         if self.events.is_some() {
             let window = self.edge.window(flow).map_or(0.0, |ingress| ingress.window());
-            self.push(Event::reply(at, flow, reply, window));
+            self.push(EdgeEvent::reply(at, flow, reply, window));
         }
     }
 
     /// Records and calls [`ProviderEdge::handle_reference`].
-    pub fn handle_reference(&mut self, reference: usize, published: Published) {
+    pub fn handle_reference(&mut self, reference: usize, published: PublishedReference) {
         self.edge.handle_reference(reference, published);
-        self.push(Event::reference(reference, &published));
+        self.push(EdgeEvent::reference(reference, &published));
     }
 
     /// Records and calls [`ProviderEdge::wake`].
     pub fn wake(&mut self, now: Instant, flow: usize) {
         self.edge.wake(now, flow);
-        self.push(Event::Wake { at: now.0, flow: flow as u32 });
+        self.push(EdgeEvent::Wake { at: now.0, flow: flow as u32 });
     }
 
     /// Records the beginning of a turn and calls [`ProviderEdge::handle_timeout`].
@@ -119,7 +119,7 @@ impl<H: Packet> Tape<H> {
             if is_idle && self.is_idle {
                 events.pop();
             }
-            events.push(Event::Turn { at: now.0, sent: Vec::new(), drained: false });
+            events.push(EdgeEvent::Turn { at: now.0, sent: Vec::new(), drained: false });
             self.is_idle = is_idle;
         }
         self.edge.handle_timeout(now);
@@ -127,13 +127,13 @@ impl<H: Packet> Tape<H> {
 
     /// Calls [`ProviderEdge::poll_transmit`] and records the packet in the current turn.
     #[inline]
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<(usize, Transmit<H>)> {
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<(usize, IngressTransmit<H>)> {
         let transmit = self.edge.poll_transmit(now);
-        if let Some(Event::Turn { sent, drained, .. }) =
+        if let Some(EdgeEvent::Turn { sent, drained, .. }) =
             self.events.as_mut().and_then(|events| events.last_mut())
         {
             match &transmit {
-                Some((flow, transmit)) => sent.push(Sent::new(*flow, transmit)),
+                Some((flow, transmit)) => sent.push(SentPacket::new(*flow, transmit)),
                 None => *drained = true,
             }
         }
@@ -146,7 +146,7 @@ impl<H: Packet> Tape<H> {
         self.edge.poll_dropped()
     }
 
-    fn push(&mut self, event: Event) {
+    fn push(&mut self, event: EdgeEvent) {
         if let Some(events) = &mut self.events {
             events.push(event);
             self.is_idle = false;

@@ -1,24 +1,25 @@
 use super::*;
-use crate::fair::{Egress, Query, Silence, WhenSilent};
+use crate::fair::{Egress, Query, SilenceAction, SilencePolicy};
 use crate::quantity::BitRate;
-use crate::queue::testing::Numbered;
+use crate::queue::testing::NumberedPacket;
 use alloc::vec;
 use proptest::prelude::*;
 
-const I2VFC: fn() -> Control = || Control::I2vfc(Config::default());
+const I2VFC: fn() -> VpnControl = || VpnControl::I2vfc(I2vfcConfig::default());
 
 fn add(
-    edge: &mut Edge<Numbered>,
-    control: &Control,
+    edge: &mut ProviderEdge<NumberedPacket>,
+    control: &VpnControl,
     minimum: Option<BitRate>,
     maximum: Option<BitRate>,
 ) -> usize {
-    let settings = Settings { control: control.clone(), minimum, maximum, ..Settings::default() };
-    edge.add(Instant::ZERO, &settings, Stream::new(1, "edge"))
+    let settings =
+        VpnFlowSettings { control: control.clone(), minimum, maximum, ..VpnFlowSettings::default() };
+    edge.add(Instant::ZERO, &settings, RandomStream::new(1, "edge"))
 }
 
-fn edge(control: &Control, flows: usize, maximum: Option<BitRate>) -> Edge<Numbered> {
-    let mut edge = Edge::new(TICK);
+fn edge(control: &VpnControl, flows: usize, maximum: Option<BitRate>) -> ProviderEdge<NumberedPacket> {
+    let mut edge = ProviderEdge::new(TICK);
     for key in 0..flows {
         assert_eq!(add(&mut edge, control, None, maximum), key);
     }
@@ -26,7 +27,10 @@ fn edge(control: &Control, flows: usize, maximum: Option<BitRate>) -> Edge<Numbe
 }
 
 /// Returns the packets sent at one point in time.
-fn sent(edge: &mut Edge<Numbered>, now: Instant) -> Vec<(usize, Transmit<Numbered>)> {
+fn sent(
+    edge: &mut ProviderEdge<NumberedPacket>,
+    now: Instant,
+) -> Vec<(usize, IngressTransmit<NumberedPacket>)> {
     edge.handle_timeout(now);
     core::iter::from_fn(|| edge.poll_transmit(now)).collect()
 }
@@ -34,7 +38,7 @@ fn sent(edge: &mut Edge<Numbered>, now: Instant) -> Vec<(usize, Transmit<Numbere
 #[test]
 fn an_idle_flow_costs_little() {
     // The timer and the entry in the list of ready flows are not included.
-    assert!(size_of::<Flow<Numbered>>() <= 512, "{}", size_of::<Flow<Numbered>>());
+    assert!(size_of::<IngressFlow<NumberedPacket>>() <= 512, "{}", size_of::<IngressFlow<NumberedPacket>>());
 }
 
 #[test]
@@ -48,7 +52,7 @@ fn idle_flows_probe_rarely_and_at_different_times() {
             break;
         }
         for (_, transmit) in sent(&mut edge, now) {
-            assert!(matches!(transmit, Transmit::Query(_)));
+            assert!(matches!(transmit, IngressTransmit::Query(_)));
             seconds[(now.0 / 1_000_000_000) as usize] += 1;
         }
     }
@@ -62,14 +66,17 @@ fn an_idle_flow_backs_off_and_an_active_one_sends_at_once() {
     let mut edge = edge(&I2VFC(), 1, None);
     let egress = Egress { packets: 1, ..Egress::default() };
     let mut now = Instant(100_000_000_000);
-    edge.handle_packet(now, 0, Numbered::new(0, 100)).unwrap();
+    edge.handle_packet(now, 0, NumberedPacket::new(0, 100)).unwrap();
     let first = sent(&mut edge, now);
-    assert!(matches!(first[..], [(0, Transmit::Query(_)), (0, Transmit::Data(_))]), "{first:?}");
+    assert!(
+        matches!(first[..], [(0, IngressTransmit::Query(_)), (0, IngressTransmit::Data(_))]),
+        "{first:?}"
+    );
     let (mut probes, mut last) = (Vec::new(), now);
     while probes.len() < 9 {
         now = edge.poll_timeout().max(now);
         for (_, transmit) in sent(&mut edge, now) {
-            let Transmit::Query(query) = transmit else { panic!("no data is waiting") };
+            let IngressTransmit::Query(query) = transmit else { panic!("no data is waiting") };
             edge.handle_reply(now, 0, &egress.handle_query(query));
             probes.push(now.since(last).0);
             last = now;
@@ -78,33 +85,36 @@ fn an_idle_flow_backs_off_and_an_active_one_sends_at_once() {
     // The first probe confirms the packet.
     let seconds: Vec<u64> = probes[1..].iter().map(|ns| (ns + 500_000_000) / 1_000_000_000).collect();
     assert_eq!(seconds, [1, 2, 4, 8, 16, 30, 30, 30]);
-    edge.handle_packet(now, 0, Numbered::new(1, 100)).unwrap();
-    assert!(matches!(sent(&mut edge, now)[..], [(0, Transmit::Data(_))]));
+    edge.handle_packet(now, 0, NumberedPacket::new(1, 100)).unwrap();
+    assert!(matches!(sent(&mut edge, now)[..], [(0, IngressTransmit::Data(_))]));
 }
 
 #[test]
 fn flows_take_turns() {
-    let mut edge = edge(&Control::None, 3, None);
+    let mut edge = edge(&VpnControl::None, 3, None);
     for number in 0..100 {
-        edge.handle_packet(Instant::ZERO, 0, Numbered::new(number, 100)).unwrap();
+        edge.handle_packet(Instant::ZERO, 0, NumberedPacket::new(number, 100)).unwrap();
     }
     for flow in [1, 2] {
-        edge.handle_packet(Instant::ZERO, flow, Numbered::new(0, 100)).unwrap();
+        edge.handle_packet(Instant::ZERO, flow, NumberedPacket::new(0, 100)).unwrap();
     }
     let order: Vec<usize> = sent(&mut edge, Instant::ZERO).into_iter().map(|(flow, _)| flow).collect();
     assert_eq!(order[..19], [vec![0; 16], vec![1, 2, 0]].concat());
     assert_eq!((order.len(), edge.poll_timeout()), (102, Instant::NEVER));
     for number in 0..UNCONTROLLED {
-        edge.handle_packet(Instant::ZERO, 0, Numbered::new(number, 100)).unwrap();
+        edge.handle_packet(Instant::ZERO, 0, NumberedPacket::new(number, 100)).unwrap();
     }
-    assert_eq!(edge.handle_packet(Instant::ZERO, 0, Numbered::new(9, 9)), Err(Numbered::new(9, 9)));
+    assert_eq!(
+        edge.handle_packet(Instant::ZERO, 0, NumberedPacket::new(9, 9)),
+        Err(NumberedPacket::new(9, 9))
+    );
 }
 
 const UNCONTROLLED: u64 = 128;
 
 /// Returns the packets a greedy flow delivers in one second over a lossless path with a round trip of 10
 /// ms, and its final window. The driver runs at the interval `every`.
-fn delivered(control: &Control, maximum: Option<BitRate>, every: Duration) -> (u64, f64) {
+fn delivered(control: &VpnControl, maximum: Option<BitRate>, every: Duration) -> (u64, f64) {
     let mut edge = edge(control, 1, maximum);
     let mut egress = Egress::default();
     let mut replies: VecDeque<(Instant, Query, Egress)> = VecDeque::new();
@@ -114,13 +124,15 @@ fn delivered(control: &Control, maximum: Option<BitRate>, every: Duration) -> (u
             edge.handle_reply(at, 0, &counted.handle_query(query));
             replies.pop_front();
         }
-        while edge.handle_packet(now, 0, Numbered::new(number, 1000)).is_ok() {
+        while edge.handle_packet(now, 0, NumberedPacket::new(number, 1000)).is_ok() {
             number += 1;
         }
         for (_, transmit) in sent(&mut edge, now) {
             match transmit {
-                Transmit::Data(packet) => egress.handle_packet(packet.size, false),
-                Transmit::Query(query) => replies.push_back((now + Duration::from_millis(10), query, egress)),
+                IngressTransmit::Data(packet) => egress.handle_packet(packet.size, false),
+                IngressTransmit::Query(query) => {
+                    replies.push_back((now + Duration::from_millis(10), query, egress))
+                }
             }
         }
         now += every;
@@ -132,8 +144,8 @@ fn delivered(control: &Control, maximum: Option<BitRate>, every: Duration) -> (u
 fn a_late_driver_does_not_slow_down_flows() {
     let rate = BitRate(40_000_000);
     for (control, maximum, packets) in [
-        (Control::FixedRate { rate, queue: 128 }, None, 5_000),
-        (Control::None, Some(rate), 5_000),
+        (VpnControl::FixedRate { rate, queue: 128 }, None, 5_000),
+        (VpnControl::None, Some(rate), 5_000),
         (I2VFC(), Some(rate), 5_000),
     ] {
         for every in [10, 200, 900].map(Duration::from_micros) {
@@ -150,10 +162,10 @@ fn a_late_driver_does_not_slow_down_flows() {
 
 #[test]
 fn an_idle_flow_accumulates_no_credit() {
-    let mut edge = edge(&Control::FixedRate { rate: BitRate(8_000_000), queue: 128 }, 1, None);
+    let mut edge = edge(&VpnControl::FixedRate { rate: BitRate(8_000_000), queue: 128 }, 1, None);
     let now = Instant(5_000_000_000);
     for number in 0..10 {
-        edge.handle_packet(now, 0, Numbered::new(number, 1000)).unwrap();
+        edge.handle_packet(now, 0, NumberedPacket::new(number, 1000)).unwrap();
     }
     assert_eq!(sent(&mut edge, now).len(), 1);
     assert_eq!(edge.poll_timeout(), now + Duration::from_millis(1));
@@ -163,14 +175,14 @@ fn an_idle_flow_accumulates_no_credit() {
 /// and answers no query between the two seconds of `silence`. Returns the data packets and the queries sent
 /// in each second, and the time since which the peer was silent at its end.
 fn seconds(
-    control: &Control,
+    control: &VpnControl,
     [minimum, maximum]: [Option<BitRate>; 2],
     delay: Duration,
     loses: impl Fn(u64) -> bool,
     silence: [u64; 2],
     count: usize,
 ) -> Vec<(u64, u64, Option<Instant>)> {
-    let mut edge = Edge::new(TICK);
+    let mut edge = ProviderEdge::new(TICK);
     add(&mut edge, control, minimum, maximum);
     let mut egress = Egress::default();
     let mut replies: VecDeque<(Instant, Query, Egress)> = VecDeque::new();
@@ -182,18 +194,18 @@ fn seconds(
                 edge.handle_reply(at, 0, &counted.handle_query(query));
                 replies.pop_front();
             }
-            while edge.handle_packet(now, 0, Numbered::new(number, 1000)).is_ok() {
+            while edge.handle_packet(now, 0, NumberedPacket::new(number, 1000)).is_ok() {
                 number += 1;
             }
             for (_, transmit) in sent(&mut edge, now) {
                 match transmit {
-                    Transmit::Data(packet) => {
+                    IngressTransmit::Data(packet) => {
                         data += 1;
                         if !loses(packet.number) {
                             egress.handle_packet(packet.size, false);
                         }
                     }
-                    Transmit::Query(query) => {
+                    IngressTransmit::Query(query) => {
                         queries += 1;
                         if !(silence[0]..silence[1]).contains(&second) {
                             replies.push_back((now + delay, query, egress));
@@ -226,17 +238,18 @@ fn a_minimum_rate_holds_despite_losses() {
 #[test]
 fn congestion_marks_shrink_a_window_once_per_round_trip_if_configured() {
     for marks_count in [false, true] {
-        let config = Config { marks_count, initial_window: 100.0, ..Config::default() };
-        let mut edge = edge(&Control::I2vfc(config), 1, None);
+        let config =
+            I2vfcConfig { marks_are_losses: marks_count, initial_window: 100.0, ..I2vfcConfig::default() };
+        let mut edge = edge(&VpnControl::I2vfc(config), 1, None);
         let mut egress = Egress::default();
         let (mut queries, mut windows) = (Vec::new(), Vec::new());
         for number in 0..40 {
-            edge.handle_packet(Instant(1), 0, Numbered::new(number, 1000)).unwrap();
+            edge.handle_packet(Instant(1), 0, NumberedPacket::new(number, 1000)).unwrap();
         }
         for (_, transmit) in sent(&mut edge, Instant(2)) {
             match transmit {
-                Transmit::Data(packet) => egress.handle_packet(packet.size, packet.number % 8 == 3),
-                Transmit::Query(query) => queries.push((query, egress)),
+                IngressTransmit::Data(packet) => egress.handle_packet(packet.size, packet.number % 8 == 3),
+                IngressTransmit::Query(query) => queries.push((query, egress)),
             }
         }
         for (number, (query, counted)) in queries.into_iter().enumerate() {
@@ -254,9 +267,9 @@ fn congestion_marks_shrink_a_window_once_per_round_trip_if_configured() {
 fn a_silent_peer_is_reported_and_the_flow_reacts_as_configured() {
     let delay = Duration::from_millis(10);
     let rates = [None, Some(BitRate(8_000_000))];
-    for then in [WhenSilent::Shrink, WhenSilent::Open, WhenSilent::Closed] {
-        let silence = Silence { after: Duration::from_secs(3), then };
-        let control = Control::I2vfc(Config { silence, ..Config::default() });
+    for then in [SilenceAction::Shrink, SilenceAction::Open, SilenceAction::Closed] {
+        let silence = SilencePolicy { after: Duration::from_secs(3), action: then };
+        let control = VpnControl::I2vfc(I2vfcConfig { silence, ..I2vfcConfig::default() });
         let seconds = seconds(&control, rates, delay, |_| false, [5, 15], 20);
         let (before, silent, after) = (&seconds[1..5], &seconds[9..15], &seconds[16..]);
         for (data, queries, since) in before.iter().chain(after) {
@@ -267,9 +280,9 @@ fn a_silent_peer_is_reported_and_the_flow_reacts_as_configured() {
         }
         for (data, queries, since) in silent {
             let expected = match then {
-                WhenSilent::Shrink => 1..100,
-                WhenSilent::Open => 990..1011,
-                WhenSilent::Closed => 0..1,
+                SilenceAction::Shrink => 1..100,
+                SilenceAction::Open => 990..1011,
+                SilenceAction::Closed => 0..1,
             };
             assert!(expected.contains(data), "{then:?} {seconds:?}");
             assert!(*queries > 0, "{then:?} {seconds:?}");
@@ -286,10 +299,10 @@ proptest! {
     fn accepted_packets_leave_in_order(
         steps in prop::collection::vec((0..6u8, 0..4usize, 0..3_000_000u64), 1..200), limited: bool,
     ) {
-        let mut edge: Edge<Numbered> = Edge::new(TICK);
+        let mut edge: ProviderEdge<NumberedPacket> = ProviderEdge::new(TICK);
         let controls = [
-            Control::None, I2VFC(), Control::FixedRate { rate: BitRate(10_000_000), queue: 20 },
-            Control::I2vfc(Config { initial_window: 2.0, queue: 8, pacing: false, ..Config::default() }),
+            VpnControl::None, I2VFC(), VpnControl::FixedRate { rate: BitRate(10_000_000), queue: 20 },
+            VpnControl::I2vfc(I2vfcConfig { initial_window: 2.0, queue: 8, pacing: false, ..I2vfcConfig::default() }),
         ];
         for control in &controls {
             let maximum = limited.then_some(BitRate(50_000_000));
@@ -298,20 +311,20 @@ proptest! {
         let (mut accepted, mut sent_packets) = ([0; 4], [0; 4]);
         let mut egress = [Egress::default(); 4];
         let mut now = Instant::ZERO;
-        let mut drain = |edge: &mut Edge<Numbered>, now: Instant, replies: bool, limit: usize| {
+        let mut drain = |edge: &mut ProviderEdge<NumberedPacket>, now: Instant, replies: bool, limit: usize| {
             edge.handle_timeout(now);
             for _ in 0..limit {
                 let Some((flow, transmit)) = edge.poll_transmit(now) else { break };
                 match transmit {
-                    Transmit::Data(packet) => {
+                    IngressTransmit::Data(packet) => {
                         assert_eq!(packet.number, sent_packets[flow]);
                         sent_packets[flow] += 1;
                         egress[flow].handle_packet(packet.size, false);
                     }
-                    Transmit::Query(query) if replies => {
+                    IngressTransmit::Query(query) if replies => {
                         edge.handle_reply(now, flow, &egress[flow].handle_query(query));
                     }
-                    Transmit::Query(_) => {}
+                    IngressTransmit::Query(_) => {}
                 }
             }
             sent_packets
@@ -320,7 +333,7 @@ proptest! {
             now += Duration(ahead);
             match step {
                 0..=3 => for _ in 0..=step {
-                    accepted[flow] += u64::from(edge.handle_packet(now, flow, Numbered::new(accepted[flow], 500)).is_ok());
+                    accepted[flow] += u64::from(edge.handle_packet(now, flow, NumberedPacket::new(accepted[flow], 500)).is_ok());
                 },
                 _ => { drain(&mut edge, now, step == 4, 10); }
             }

@@ -2,11 +2,11 @@
 
 use crate::time::{Duration, Instant};
 use crate::tournament::Tournament;
-use crate::wheel::Wheel;
+use crate::wheel::TimerWheel;
 
 #[derive(Debug)]
 pub(super) enum Timers {
-    Ticks(Wheel),
+    Ticks(TimerWheel),
     Exact(Tournament),
 }
 
@@ -15,7 +15,7 @@ impl Timers {
     pub fn new(tick: Duration) -> Timers {
         match tick {
             Duration::ZERO => Timers::Exact(Tournament::new(0)),
-            tick => Timers::Ticks(Wheel::new(tick, 0)),
+            tick => Timers::Ticks(TimerWheel::new(tick, 0)),
         }
     }
 

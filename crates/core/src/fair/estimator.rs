@@ -5,12 +5,12 @@ use crate::time::Duration;
 
 /// Smoothed round trip between two PEs (the filter of RFC 6298).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct RoundTrip {
+pub struct RoundTripEstimator {
     smoothed: f64,
     variation: f64,
 }
 
-impl RoundTrip {
+impl RoundTripEstimator {
     /// Adds a sample.
     #[inline]
     pub fn sample(&mut self, round_trip: Duration) {
@@ -45,7 +45,7 @@ const DROP_RATIO_HORIZON: f64 = 5_000.0;
 
 /// Loss of a VPN flow, by the configured measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Loss {
+pub struct LossEstimator {
     measure: LossMeasure,
     /// Packets in each closed interval between loss events, newest first.
     intervals: [f64; 8],
@@ -58,10 +58,17 @@ pub struct Loss {
     faded_drops: f64,
 }
 
-impl Loss {
+impl LossEstimator {
     /// Creates an estimator without samples.
-    pub fn new(measure: LossMeasure) -> Loss {
-        Loss { measure, intervals: [0.0; 8], open: 0.0, events: 0, faded_packets: 0.0, faded_drops: 0.0 }
+    pub fn new(measure: LossMeasure) -> LossEstimator {
+        LossEstimator {
+            measure,
+            intervals: [0.0; 8],
+            open: 0.0,
+            events: 0,
+            faded_packets: 0.0,
+            faded_drops: 0.0,
+        }
     }
 
     /// Adds a report: `packets` more packets left the ingress, `dropped` of them were lost.

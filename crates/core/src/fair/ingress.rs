@@ -1,9 +1,9 @@
 //! A VPN flow at its ingress PE: its queue, its window and its path estimates.
 
-use super::estimator::{Loss, RoundTrip};
+use super::estimator::{LossEstimator, RoundTripEstimator};
 use super::management::{Query, Reply};
 use super::parameters::{self, Basis, Parameters};
-use super::{Config, Decrease, Reference, WhenSilent};
+use super::{Decrease, I2vfcConfig, SilenceAction, WeightReference};
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 
@@ -25,7 +25,7 @@ const RESTARTED_AFTER: u8 = 3;
 
 /// A packet that a VPN flow sends to the core.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Transmit<P> {
+pub enum IngressTransmit<P> {
     /// A data packet of the customer.
     Data(P),
     /// A management packet.
@@ -34,7 +34,7 @@ pub enum Transmit<P> {
 
 /// The measurements that the ingress PE of a reference flow publishes to the other PEs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Published {
+pub struct PublishedReference {
     /// Time of the measurement; for a received reference, its time of arrival.
     pub at: Instant,
     /// The inputs of its parameters.
@@ -77,8 +77,8 @@ pub struct Ingress<P> {
     weight: f64,
     /// Minimum rate in packets per second that the window always permits; zero if there is none.
     minimum: f64,
-    round_trip: RoundTrip,
-    loss: Loss,
+    round_trip: RoundTripEstimator,
+    loss: LossEstimator,
     counters: Counters,
     /// Packets confirmed or given up by the newest reply, which are those sent before its query.
     settled: u64,
@@ -112,11 +112,11 @@ pub struct Ingress<P> {
 
 impl<P> Ingress<P> {
     /// Creates a flow that has not sent anything yet.
-    pub fn new(config: &Config, weight: f64) -> Ingress<P> {
+    pub fn new(config: &I2vfcConfig, weight: f64) -> Ingress<P> {
         let decrease = match (config.decrease, config.reference) {
             (Decrease::Fixed(decrease), _) => decrease,
-            (Decrease::FromWeight, Reference::Nominal(nominal)) => nominal.decrease,
-            (Decrease::FromWeight, Reference::Vpn(_)) => super::Nominal::default().decrease,
+            (Decrease::FromWeight, WeightReference::Nominal(nominal)) => nominal.decrease,
+            (Decrease::FromWeight, WeightReference::Vpn(_)) => super::NominalReference::default().decrease,
         };
         Ingress {
             queue: VecDeque::new(),
@@ -125,8 +125,8 @@ impl<P> Ingress<P> {
             parameters: Parameters { increase: config.increase, decrease, infeasible: false },
             weight,
             minimum: 0.0,
-            round_trip: RoundTrip::default(),
-            loss: Loss::new(config.loss_measure),
+            round_trip: RoundTripEstimator::default(),
+            loss: LossEstimator::new(config.loss_measure),
             counters: Counters::default(),
             settled: 0,
             regain: 0.0,
@@ -156,14 +156,14 @@ impl<P> Ingress<P> {
     /// Guarantees a minimum rate: the window never falls below what this rate needs at the measured round
     /// trip. The core must have the capacity for the sum of all minimum rates, which cannot be checked
     /// here.
-    pub fn set_minimum(&mut self, config: &Config, packets_per_second: f64) {
+    pub fn set_minimum(&mut self, config: &I2vfcConfig, packets_per_second: f64) {
         self.minimum = packets_per_second;
         self.window = self.window.max(self.min_window(config));
     }
 
     /// Enqueues a customer packet, or returns it if the queue is full.
     #[inline]
-    pub fn handle_packet(&mut self, config: &Config, packet: P) -> Result<(), P> {
+    pub fn handle_packet(&mut self, config: &I2vfcConfig, packet: P) -> Result<(), P> {
         if self.queue.len() >= config.queue as usize {
             self.counters.queue_drops += 1;
             return Err(packet);
@@ -178,8 +178,8 @@ impl<P> Ingress<P> {
     /// parameter because many flows share one reference.
     pub fn handle_reply(
         &mut self,
-        config: &Config,
-        reference: Option<&Published>,
+        config: &I2vfcConfig,
+        reference: Option<&PublishedReference>,
         now: Instant,
         reply: &Reply,
     ) {
@@ -204,7 +204,7 @@ impl<P> Ingress<P> {
         }
         self.impossible = 0;
         self.answered = query.sequence.wrapping_add(1);
-        self.round_trip.sample(now.since(query.sent_at) - reply.held);
+        self.round_trip.sample(now.since(query.sent_at) - reply.residence_time);
         self.last_progress = now;
         self.asked_since = Instant::NEVER;
 
@@ -224,7 +224,7 @@ impl<P> Ingress<P> {
             // All losses during the silence belong to it, and the silence has already shrunk the window.
             self.recovery = self.counters.sent;
         }
-        if lost > 0 || (marked > 0 && config.marks_count) {
+        if lost > 0 || (marked > 0 && config.marks_are_losses) {
             if query.packets_sent > self.recovery {
                 self.regain = 0.0;
                 self.shrink(config);
@@ -254,14 +254,14 @@ impl<P> Ingress<P> {
     }
 
     /// Handles the expiry of [`poll_timeout`](Ingress::poll_timeout).
-    pub fn handle_timeout(&mut self, config: &Config, now: Instant) {
+    pub fn handle_timeout(&mut self, config: &I2vfcConfig, now: Instant) {
         let silence = SILENCE.max(Duration::from_secs_f64(4.0 * self.round_trip.seconds()));
         if self.in_flight() > 0 && now.since(self.last_progress) >= silence {
             // No reply for the packets in flight: count them as lost, once, and continue.
             self.counters.silences += 1;
             self.settled = self.counters.sent;
             // With fail-open the window stays; losses are counted when replies arrive again.
-            if config.silence.then != WhenSilent::Open {
+            if config.silence.action != SilenceAction::Open {
                 self.regain = self.regain.max(self.window * (1.0 - self.parameters.decrease));
                 self.shrink(config);
             }
@@ -272,7 +272,7 @@ impl<P> Ingress<P> {
 
     /// Returns the next packet to send now.
     #[inline]
-    pub fn poll_transmit(&mut self, config: &Config, now: Instant) -> Option<Transmit<P>> {
+    pub fn poll_transmit(&mut self, config: &I2vfcConfig, now: Instant) -> Option<IngressTransmit<P>> {
         self.poll_transmit_late(config, now, now)
     }
 
@@ -281,12 +281,12 @@ impl<P> Ingress<P> {
     #[inline]
     pub fn poll_transmit_late(
         &mut self,
-        config: &Config,
+        config: &I2vfcConfig,
         now: Instant,
         earliest: Instant,
-    ) -> Option<Transmit<P>> {
+    ) -> Option<IngressTransmit<P>> {
         if self.since_query >= config.report_every || self.must_probe(config, now) {
-            return Some(Transmit::Query(self.query(now)));
+            return Some(IngressTransmit::Query(self.query(now)));
         }
         if self.queue.is_empty() || self.is_stopped(config) {
             return None;
@@ -308,12 +308,12 @@ impl<P> Ingress<P> {
         }
         self.counters.sent += 1;
         self.since_query += 1;
-        Some(Transmit::Data(packet))
+        Some(IngressTransmit::Data(packet))
     }
 
     /// Returns the time of the next [`handle_timeout`](Ingress::handle_timeout) and poll.
     #[inline]
-    pub fn poll_timeout(&self, config: &Config) -> Instant {
+    pub fn poll_timeout(&self, config: &I2vfcConfig) -> Instant {
         let probe = self.last_query + self.probe_interval(config);
         let waits_for_pace =
             config.pacing && !self.queue.is_empty() && !self.is_closed(config) && !self.is_stopped(config);
@@ -322,35 +322,35 @@ impl<P> Ingress<P> {
 
     /// Returns whether another packet would exceed the window.
     #[inline]
-    fn is_closed(&self, config: &Config) -> bool {
+    fn is_closed(&self, config: &I2vfcConfig) -> bool {
         self.window < (self.in_flight() + 1) as f64 && !self.runs_open(config)
     }
 
     /// Returns whether the flow runs without confirmation, so that only pacing limits it to the rate of the
     /// window.
-    fn runs_open(&self, config: &Config) -> bool {
-        config.silence.then == WhenSilent::Open && config.pacing && self.is_silent(config)
+    fn runs_open(&self, config: &I2vfcConfig) -> bool {
+        config.silence.action == SilenceAction::Open && config.pacing && self.is_silent(config)
     }
 
     /// Returns whether sending is suspended until the egress PE answers again.
     #[inline]
-    pub fn is_stopped(&self, config: &Config) -> bool {
-        config.silence.then == WhenSilent::Closed && self.is_silent(config)
+    pub fn is_stopped(&self, config: &I2vfcConfig) -> bool {
+        config.silence.action == SilenceAction::Closed && self.is_silent(config)
     }
 
     #[inline]
-    fn is_silent(&self, config: &Config) -> bool {
+    fn is_silent(&self, config: &I2vfcConfig) -> bool {
         self.last_query.since(self.asked_since) >= config.silence.after
     }
 
     /// Returns the time of the first unanswered query, if the egress PE has been silent for longer than
     /// [`Silence::after`](super::Silence::after).
-    pub fn silent_since(&self, config: &Config) -> Option<Instant> {
+    pub fn silent_since(&self, config: &I2vfcConfig) -> Option<Instant> {
         self.is_silent(config).then_some(self.asked_since)
     }
 
     /// Returns the minimum window: the packets in flight at the minimum rate, plus those not yet reported on.
-    fn min_window(&self, config: &Config) -> f64 {
+    fn min_window(&self, config: &I2vfcConfig) -> f64 {
         if self.minimum == 0.0 {
             return 1.0;
         }
@@ -361,7 +361,7 @@ impl<P> Ingress<P> {
     /// when the window closes with no query in flight, when the reply is overdue, and from time to time
     /// when idle.
     #[inline]
-    fn must_probe(&self, config: &Config, now: Instant) -> bool {
+    fn must_probe(&self, config: &I2vfcConfig, now: Instant) -> bool {
         let since = now.since(self.last_query);
         // Most queries are sent in time because of the packet count, so the probe interval is computed last.
         (self.is_closed(config) && self.since_query > 0 && self.next_sequence == self.answered)
@@ -369,7 +369,7 @@ impl<P> Ingress<P> {
     }
 
     #[inline]
-    fn probe_interval(&self, config: &Config) -> Duration {
+    fn probe_interval(&self, config: &I2vfcConfig) -> Duration {
         if self.in_flight() == 0 {
             return IDLE_PROBE;
         }
@@ -392,14 +392,19 @@ impl<P> Ingress<P> {
         query
     }
 
-    fn shrink(&mut self, config: &Config) {
+    fn shrink(&mut self, config: &I2vfcConfig) {
         self.probing = false;
         self.loss.event();
         self.window = (self.window * (1.0 - self.parameters.decrease)).max(self.min_window(config));
         self.recovery = self.counters.sent;
     }
 
-    fn update_parameters(&mut self, config: &Config, published: Option<&Published>, now: Instant) {
+    fn update_parameters(
+        &mut self,
+        config: &I2vfcConfig,
+        published: Option<&PublishedReference>,
+        now: Instant,
+    ) {
         let own = self.basis();
         let (reference, decrease) = reference_basis(config, published, now);
         self.parameters = parameters::from_weight(
@@ -413,8 +418,8 @@ impl<P> Ingress<P> {
     }
 
     /// Returns the values to publish if this flow is a reference; `None` before its first round trip.
-    pub fn publish(&self, now: Instant) -> Option<Published> {
-        (self.round_trip.seconds() > 0.0).then(|| Published {
+    pub fn publish(&self, now: Instant) -> Option<PublishedReference> {
+        (self.round_trip.seconds() > 0.0).then(|| PublishedReference {
             at: now,
             basis: self.basis(),
             decrease: self.parameters.decrease,
@@ -468,13 +473,17 @@ impl<P> Ingress<P> {
 }
 
 /// Returns the reference and its decrease b: the published one if it is recent, otherwise the nominal flow.
-fn reference_basis(config: &Config, published: Option<&Published>, now: Instant) -> (Basis, f64) {
+fn reference_basis(
+    config: &I2vfcConfig,
+    published: Option<&PublishedReference>,
+    now: Instant,
+) -> (Basis, f64) {
     let nominal = match (published, config.reference) {
         (Some(published), _) if now.since(published.at) <= REFERENCE_AGE => {
             return (published.basis, published.decrease);
         }
-        (_, Reference::Nominal(nominal)) => nominal,
-        (_, Reference::Vpn(_)) => super::Nominal::default(),
+        (_, WeightReference::Nominal(nominal)) => nominal,
+        (_, WeightReference::Vpn(_)) => super::NominalReference::default(),
     };
     (nominal.basis(), nominal.decrease)
 }

@@ -23,7 +23,7 @@ pub struct Reply {
     /// Received data packets that carried a congestion mark.
     pub packets_marked: u64,
     /// Time between the arrival of the query and the departure of the reply.
-    pub held: Duration,
+    pub residence_time: Duration,
 }
 
 /// State of a VPN flow at its egress PE: only counters, so its size is independent of the traffic.
@@ -48,6 +48,11 @@ impl Egress {
 
     /// Returns the immediate reply to a query.
     pub fn handle_query(&self, query: Query) -> Reply {
-        Reply { query, packets_received: self.packets, packets_marked: self.marked, held: Duration::ZERO }
+        Reply {
+            query,
+            packets_received: self.packets,
+            packets_marked: self.marked,
+            residence_time: Duration::ZERO,
+        }
     }
 }

@@ -12,7 +12,7 @@ pub mod publication;
 pub mod shaper;
 pub mod wire;
 
-pub use ingress::{Ingress, Published, REFERENCE_AGE, Transmit};
+pub use ingress::{Ingress, IngressTransmit, PublishedReference, REFERENCE_AGE};
 pub use management::{Egress, Query, Reply};
 pub use shaper::Shaper;
 
@@ -21,11 +21,11 @@ use crate::time::Duration;
 
 /// Control of a VPN flow at its ingress PE.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Control {
+pub enum VpnControl {
     /// No control: packets pass unchanged.
     None,
     /// An AIMD window per VPN flow.
-    I2vfc(Config),
+    I2vfc(I2vfcConfig),
     /// A fixed rate (a shaper with a burst of one packet) and a queue.
     FixedRate {
         /// Rate at the IP layer.
@@ -37,15 +37,15 @@ pub enum Control {
 
 /// Configuration of a VPN flow's window.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
+pub struct I2vfcConfig {
     /// Additive increase a, in packets per round trip.
     pub increase: f64,
     /// Multiplicative decrease b.
     pub decrease: Decrease,
     /// Reference for the weights.
-    pub reference: Reference,
+    pub reference: WeightReference,
     /// Rule that selects which of a and b is set from the weight.
-    pub rule: Rule,
+    pub rule: WeightRule,
     /// Initial window in packets.
     pub initial_window: f64,
     /// Capacity of the queue at the ingress PE in packets.
@@ -64,19 +64,19 @@ pub struct Config {
     /// Method of loss measurement.
     pub loss_measure: LossMeasure,
     /// Whether a congestion mark from the core counts as a lost packet.
-    pub marks_count: bool,
+    pub marks_are_losses: bool,
     /// Reaction to a silent egress PE.
-    pub silence: Silence,
+    pub silence: SilencePolicy,
 }
 
 /// The single set of defaults, used for every figure; docs/i2vfc.md explains the choices.
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for I2vfcConfig {
+    fn default() -> I2vfcConfig {
+        I2vfcConfig {
             increase: 0.1,
             decrease: Decrease::FromWeight,
-            reference: Reference::Nominal(Nominal::default()),
-            rule: Rule::DecreaseThenIncrease,
+            reference: WeightReference::Nominal(NominalReference::default()),
+            rule: WeightRule::DecreaseThenIncrease,
             initial_window: 100.0,
             queue: 128,
             report_every: 4,
@@ -84,8 +84,8 @@ impl Default for Config {
             idle_probe: Duration::from_secs(30),
             pacing: true,
             loss_measure: LossMeasure::LossEvents,
-            marks_count: false,
-            silence: Silence::default(),
+            marks_are_losses: false,
+            silence: SilencePolicy::default(),
         }
     }
 }
@@ -93,22 +93,22 @@ impl Default for Config {
 /// The time after which an egress PE counts as silent, and the reaction of the ingress PE. Queries continue
 /// during the silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Silence {
+pub struct SilencePolicy {
     /// Minimum time between the first and the latest of a series of unanswered queries.
     pub after: Duration,
     /// Treatment of the data.
-    pub then: WhenSilent,
+    pub action: SilenceAction,
 }
 
-impl Default for Silence {
-    fn default() -> Silence {
-        Silence { after: Duration::from_secs(5), then: WhenSilent::Shrink }
+impl Default for SilencePolicy {
+    fn default() -> SilencePolicy {
+        SilencePolicy { after: Duration::from_secs(5), action: SilenceAction::Shrink }
     }
 }
 
 /// Treatment of data to an egress PE that is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenSilent {
+pub enum SilenceAction {
     /// Send the data, and count each second of silence as a loss: the window shrinks toward its minimum.
     Shrink,
     /// Send the data at the rate of the last window ("fail open"), for a peer that cannot answer or a
@@ -130,17 +130,17 @@ pub enum Decrease {
 
 /// Reference for the weight of a VPN flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Reference {
+pub enum WeightReference {
     /// Another VPN flow whose ingress PE publishes its measurements: an index into the plan, or into the
     /// references of a [`ProviderEdge`](crate::edge::ProviderEdge).
     Vpn(usize),
     /// A nominal flow that exists only as shared constants; the loss ratio to it is taken as 1.
-    Nominal(Nominal),
+    Nominal(NominalReference),
 }
 
 /// Constants of a nominal flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Nominal {
+pub struct NominalReference {
     /// Weight.
     pub weight: f64,
     /// Multiplicative decrease.
@@ -149,13 +149,13 @@ pub struct Nominal {
     pub round_trip: Duration,
 }
 
-impl Default for Nominal {
-    fn default() -> Nominal {
-        Nominal { weight: 1.0, decrease: 0.1, round_trip: Duration::from_millis(100) }
+impl Default for NominalReference {
+    fn default() -> NominalReference {
+        NominalReference { weight: 1.0, decrease: 0.1, round_trip: Duration::from_millis(100) }
     }
 }
 
-impl Nominal {
+impl NominalReference {
     fn basis(&self) -> parameters::Basis {
         parameters::Basis { weight: self.weight, round_trip: self.round_trip.as_secs_f64(), loss: None }
     }
@@ -163,7 +163,7 @@ impl Nominal {
 
 /// The window parameter that is set from the weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum WeightRule {
     /// Adjust b within its feasible range, and a beyond it.
     DecreaseThenIncrease,
     /// Adjust b only; an infeasible weight is reported.

@@ -3,7 +3,7 @@
 //! AIMD(a, b) at loss p and round trip R carries x = (1/R)·√(a(2 − b)/(2bp)) packets/s (Floyd, Handley,
 //! Padhye 2000). With g = (2 − b)/b, equal normalized shares need a·g ∝ (r·R)²·p.
 
-use super::{Decrease, Rule};
+use super::{Decrease, WeightRule};
 
 /// Range of b. Beyond it, b stays at the limit and a is adjusted instead.
 ///
@@ -61,27 +61,29 @@ pub fn from_weight(
     reference_decrease: f64,
     increase: f64,
     decrease: Decrease,
-    rule: Rule,
+    rule: WeightRule,
 ) -> Parameters {
-    if let (Decrease::Fixed(decrease), Rule::Decrease | Rule::DecreaseThenIncrease) = (decrease, rule) {
+    if let (Decrease::Fixed(decrease), WeightRule::Decrease | WeightRule::DecreaseThenIncrease) =
+        (decrease, rule)
+    {
         return Parameters { increase, decrease, infeasible: false };
     }
     let shares = own.weight / reference.weight * (own.round_trip / reference.round_trip);
     let required_gain = gain(reference_decrease) * shares * shares * loss_ratio(own, reference);
     match rule {
-        Rule::Increase => {
+        WeightRule::Increase => {
             let decrease = match decrease {
                 Decrease::Fixed(decrease) => decrease,
                 Decrease::FromWeight => reference_decrease,
             };
             Parameters { increase: increase * required_gain / gain(decrease), decrease, infeasible: false }
         }
-        Rule::Decrease => {
+        WeightRule::Decrease => {
             let infeasible = required_gain <= 1.0;
             let decrease = if infeasible { 0.99 } else { decrease_for(required_gain) };
             Parameters { increase, decrease, infeasible }
         }
-        Rule::DecreaseThenIncrease => {
+        WeightRule::DecreaseThenIncrease => {
             let (lowest, highest) = DECREASE_RANGE;
             let decrease = decrease_for(required_gain).clamp(lowest, highest);
             Parameters { increase: increase * required_gain / gain(decrease), decrease, infeasible: false }
@@ -106,7 +108,7 @@ mod tests {
     fn every_rule_achieves_the_weights_of_the_aimd_law() {
         let reference = basis(1.0, 0.1);
         let base = Parameters { increase: 0.1, decrease: 0.1, infeasible: false };
-        for rule in [Rule::Decrease, Rule::Increase, Rule::DecreaseThenIncrease] {
+        for rule in [WeightRule::Decrease, WeightRule::Increase, WeightRule::DecreaseThenIncrease] {
             for (weight, round_trip) in [(2.0, 0.05), (2.0, 0.15), (3.0, 0.1), (4.0, 0.05), (0.5, 0.2)] {
                 let own = basis(weight, round_trip);
                 let got = from_weight(&own, &reference, 0.1, 0.1, Decrease::FromWeight, rule);
@@ -121,9 +123,10 @@ mod tests {
     fn a_weight_beyond_the_range_of_b_is_reported() {
         let reference = basis(1.0, 0.1);
         let own = basis(0.1, 0.05);
-        let got = from_weight(&own, &reference, 0.25, 0.1, Decrease::FromWeight, Rule::Decrease);
+        let got = from_weight(&own, &reference, 0.25, 0.1, Decrease::FromWeight, WeightRule::Decrease);
         assert!(got.infeasible);
-        let got = from_weight(&own, &reference, 0.25, 0.1, Decrease::FromWeight, Rule::DecreaseThenIncrease);
+        let got =
+            from_weight(&own, &reference, 0.25, 0.1, Decrease::FromWeight, WeightRule::DecreaseThenIncrease);
         assert!(!got.infeasible && got.increase < 0.1 && got.decrease == DECREASE_RANGE.1);
     }
 

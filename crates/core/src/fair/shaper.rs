@@ -1,6 +1,6 @@
 //! A fixed rate per VPN flow: the static alternative without feedback from the core.
 
-use crate::packet::Packet;
+use crate::packet::QueuePacket;
 use crate::quantity::BitRate;
 use crate::time::Instant;
 use alloc::collections::VecDeque;
@@ -15,7 +15,7 @@ pub struct Shaper<P> {
     queue_drops: u64,
 }
 
-impl<P: Packet> Shaper<P> {
+impl<P: QueuePacket> Shaper<P> {
     /// Creates an empty shaper with this rate in bits per second and this queue limit in packets.
     pub fn new(rate: BitRate, limit: u32) -> Shaper<P> {
         Shaper { rate, limit: limit as usize, queue: VecDeque::new(), free_at: Instant::ZERO, queue_drops: 0 }

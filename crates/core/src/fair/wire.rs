@@ -6,7 +6,7 @@
 //! | [`Query::packets_sent`] | counter 1 of the query, counter 3 of the response |
 //! | [`Query::sent_at`] | timestamp 1 of the query, timestamp 3 of the response, in PTP format |
 //! | [`Reply::packets_received`] | counter 4 of the response |
-//! | [`Reply::held`] | timestamp 1 minus timestamp 4 of the response, in the responder's format |
+//! | [`Reply::residence_time`] | timestamp 1 minus timestamp 4 of the response, in the responder's format |
 //! | [`Reply::packets_marked`] | a private TLV if the query requested it, otherwise zero |
 //! | [`Query::sequence`] | not encoded: the querier stores it under timestamp 1 |
 //!
@@ -32,8 +32,8 @@ use crate::time::Duration;
 use alloc::collections::VecDeque;
 use netstage_wire::loss_delay::tlv::{self, Content, kind};
 use netstage_wire::loss_delay::{
-    self, DoesNotFit, Format, MESSAGE, Message, Session, Timestamp, TimestampFormat, query_code,
-    response_code,
+    self, Format, LossDelayLengthError, LossDelayMessage, LossDelaySession, MESSAGE, Timestamp,
+    TimestampFormat, query_code, response_code,
 };
 
 /// Maximum number of pending queries. The oldest is dropped first, and its response is rejected.
@@ -79,9 +79,9 @@ impl Authentication<'_> {
 
 /// Reason for rejecting a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum ResponseError {
     /// The bytes are not a valid message.
-    Malformed(loss_delay::Error),
+    Malformed(loss_delay::LossDelayError),
     /// A TLV is malformed.
     Tlv,
     /// The message is a query.
@@ -96,28 +96,28 @@ pub enum Refused {
     /// The counters count bytes or a single traffic class, which was not requested.
     DataFormat,
     /// No pending query matches: the response is replayed, late or forged.
-    Unasked,
+    Unsolicited,
     /// The responder returned a packet count other than the one sent.
-    Altered,
+    WrongPacketCount,
 }
 
 /// Reason for not answering a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unanswered {
+pub enum QueryError {
     /// The bytes are not a valid message.
-    Malformed(loss_delay::Error),
+    Malformed(loss_delay::LossDelayError),
     /// The message is a response.
     NotAQuery,
     /// The digest is wrong or missing.
     Digest,
     /// The query requests no response.
-    NotAsked,
+    NoResponseRequested,
 }
 
 /// The ingress PE's side of a VPN flow: writes queries and reads responses.
 #[derive(Clone, Debug)]
 pub struct Querier {
-    session: Session,
+    session: LossDelaySession,
     epoch_unix_ns: u64,
     asks_for_marks: bool,
     /// Timestamp of the newest query, in nanoseconds since 1970.
@@ -130,12 +130,12 @@ impl Querier {
     /// Creates a querier without pending queries. `session` should change with each restart;
     /// `epoch_unix_ns` is the time of [`Instant::ZERO`](crate::time::Instant::ZERO) in nanoseconds since
     /// 1970.
-    pub fn new(session: Session, epoch_unix_ns: u64, asks_for_marks: bool) -> Querier {
+    pub fn new(session: LossDelaySession, epoch_unix_ns: u64, asks_for_marks: bool) -> Querier {
         Querier { session, epoch_unix_ns, asks_for_marks, newest: 0, pending: VecDeque::new() }
     }
 
     /// Returns whether queries request the number of congestion marks.
-    pub fn asks_for_marks(&self) -> bool {
+    pub fn requests_marks(&self) -> bool {
         self.asks_for_marks
     }
 
@@ -151,19 +151,19 @@ impl Querier {
         query: Query,
         authentication: Option<Authentication<'_>>,
         bytes: &mut [u8],
-    ) -> Result<usize, DoesNotFit> {
+    ) -> Result<usize, LossDelayLengthError> {
         let length = self.query_length(authentication.is_some());
-        let bytes = bytes.get_mut(..length).ok_or(DoesNotFit)?;
+        let bytes = bytes.get_mut(..length).ok_or(LossDelayLengthError)?;
         // Two queries in the same nanosecond, or a clock that was set back, must not give equal keys.
         let sent_ns = (self.epoch_unix_ns + query.sent_at.0).max(self.newest + 1);
         let timestamp = Timestamp::from_unix(sent_ns, TimestampFormat::Ptp);
-        Message::query(self.session, Format::PTP, timestamp, query.packets_sent).write(bytes)?;
+        LossDelayMessage::query(self.session, Format::PTP, timestamp, query.packets_sent).write(bytes)?;
         if self.asks_for_marks {
-            tlv::write_marks(bytes, MESSAGE, 0).map_err(|_| DoesNotFit)?;
+            tlv::write_marks(bytes, MESSAGE, 0).map_err(|_| LossDelayLengthError)?;
         }
         if let Some(authentication) = authentication {
             tlv::write_authentication(bytes, length - tlv::AUTHENTICATION, authentication.key)
-                .map_err(|_| DoesNotFit)?;
+                .map_err(|_| LossDelayLengthError)?;
             authentication.sign(bytes, MESSAGE);
         }
         self.newest = sent_ns;
@@ -182,27 +182,27 @@ impl Querier {
         &mut self,
         bytes: &[u8],
         authentication: Option<Authentication<'_>>,
-    ) -> Result<Reply, Refused> {
-        let (message, length) = Message::read(bytes).map_err(Refused::Malformed)?;
+    ) -> Result<Reply, ResponseError> {
+        let (message, length) = LossDelayMessage::read(bytes).map_err(ResponseError::Malformed)?;
         let bytes = &bytes[..length];
         if !message.is_response {
-            return Err(Refused::NotAResponse);
+            return Err(ResponseError::NotAResponse);
         }
         if message.session != self.session {
-            return Err(Refused::OtherSession);
+            return Err(ResponseError::OtherSession);
         }
         if authentication.is_some_and(|authentication| authentication.verify(bytes, MESSAGE).is_none()) {
-            return Err(Refused::Digest);
+            return Err(ResponseError::Digest);
         }
         if message.code != response_code::SUCCESS {
-            return Err(Refused::Code(message.code));
+            return Err(ResponseError::Code(message.code));
         }
         if message.counts_bytes || message.of_traffic_class {
-            return Err(Refused::DataFormat);
+            return Err(ResponseError::DataFormat);
         }
         let key = |sent_ns| Timestamp::from_unix(sent_ns, TimestampFormat::Ptp).0;
         let found = self.pending.binary_search_by_key(&message.timestamps[2].0, |&(sent_ns, _)| key(sent_ns));
-        let index = found.map_err(|_| Refused::Unasked)?;
+        let index = found.map_err(|_| ResponseError::Unsolicited)?;
         let query = self.pending[index].1;
         let [_, _, returned, received] = message.counters;
         let packets_received = if message.has_wide_counters {
@@ -213,20 +213,20 @@ impl Querier {
         };
         let mask = if message.has_wide_counters { u64::MAX } else { u32::MAX.into() };
         if (returned ^ query.packets_sent) & mask != 0 {
-            return Err(Refused::Altered);
+            return Err(ResponseError::WrongPacketCount);
         }
         let packets_marked = marks(bytes)?.unwrap_or(0);
         self.pending.drain(..=index);
-        Ok(Reply { query, packets_received, packets_marked, held: held(&message) })
+        Ok(Reply { query, packets_received, packets_marked, residence_time: held(&message) })
     }
 }
 
 /// Returns the number of marks in a response, or an error if its TLVs are malformed.
-fn marks(message: &[u8]) -> Result<Option<u64>, Refused> {
+fn marks(message: &[u8]) -> Result<Option<u64>, ResponseError> {
     let mut marks = None;
     for found in tlv::of_message(message) {
         if let Content::Marks { packets } =
-            found.map_err(|_| Refused::Tlv)?.content().map_err(|_| Refused::Tlv)?
+            found.map_err(|_| ResponseError::Tlv)?.content().map_err(|_| ResponseError::Tlv)?
         {
             marks = Some(packets);
         }
@@ -236,7 +236,7 @@ fn marks(message: &[u8]) -> Result<Option<u64>, Refused> {
 
 /// Returns the time for which the responder held a query; zero if its timestamps are unusable or its clock
 /// was set back.
-fn held(response: &Message) -> Duration {
+fn held(response: &LossDelayMessage) -> Duration {
     let [departed, _, _, arrived] = response.timestamps;
     let held = response.responder_format.time().map_or(0, |format| departed.since(arrived, format));
     Duration(u64::try_from(held).unwrap_or(0))
@@ -244,7 +244,7 @@ fn held(response: &Message) -> Duration {
 
 /// Times at the responder, in nanoseconds since 1970 by its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct ResponderTimes {
     /// Arrival of the query.
     pub arrived_ns: u64,
     /// Departure of the response.
@@ -258,20 +258,20 @@ pub fn answer(
     bytes: &mut [u8],
     egress: &Egress,
     sent_back: u64,
-    times: Times,
+    times: ResponderTimes,
     authentication: Option<Authentication<'_>>,
-) -> Result<usize, Unanswered> {
-    let (query, length) = Message::read(bytes).map_err(Unanswered::Malformed)?;
+) -> Result<usize, QueryError> {
+    let (query, length) = LossDelayMessage::read(bytes).map_err(QueryError::Malformed)?;
     let bytes = &mut bytes[..length];
     if query.is_response {
-        return Err(Unanswered::NotAQuery);
+        return Err(QueryError::NotAQuery);
     }
     let key = match authentication {
-        Some(authentication) => Some(authentication.verify(bytes, MESSAGE).ok_or(Unanswered::Digest)?),
+        Some(authentication) => Some(authentication.verify(bytes, MESSAGE).ok_or(QueryError::Digest)?),
         None => None,
     };
     if query.code == query_code::NO_RESPONSE {
-        return Err(Unanswered::NotAsked);
+        return Err(QueryError::NoResponseRequested);
     }
     let code = if query.code != query_code::IN_BAND {
         response_code::UNSUPPORTED_CONTROL_CODE
@@ -292,7 +292,7 @@ pub fn answer(
     let length = answer_tlvs(bytes, egress, key);
     let bytes = &mut bytes[..length];
     // The buffer held a message before, so it is long enough.
-    let written = Message { preferred_format: Format::PTP, ..response }.write(bytes);
+    let written = LossDelayMessage { preferred_format: Format::PTP, ..response }.write(bytes);
     debug_assert!(written.is_ok());
     if let Some(authentication) = authentication {
         authentication.sign(bytes, MESSAGE);
@@ -357,9 +357,10 @@ mod tests {
     use proptest::prelude::*;
 
     const EPOCH: u64 = 1_795_255_703_000_000_000;
-    const SESSION: Session = Session::from_bits(0x2aa_aaaa);
+    const SESSION: LossDelaySession = LossDelaySession::from_bits(0x2aa_aaaa);
     const EGRESS: Egress = Egress { packets: 90, bytes: 90_000, marked: 7 };
-    const TIMES: Times = Times { arrived_ns: EPOCH + 5_000_000, departs_ns: EPOCH + 5_030_000 };
+    const TIMES: ResponderTimes =
+        ResponderTimes { arrived_ns: EPOCH + 5_000_000, departs_ns: EPOCH + 5_030_000 };
     const QUERY: Query = Query { sequence: 3, sent_at: Instant(1_234_567_891), packets_sent: 100 };
 
     /// A stand-in for a digest that depends on every byte and on the key.
@@ -388,7 +389,7 @@ mod tests {
     }
 
     fn code(bytes: Vec<u8>) -> u8 {
-        Message::read(&response(bytes, None)).unwrap().0.code
+        LossDelayMessage::read(&response(bytes, None)).unwrap().0.code
     }
 
     #[test]
@@ -401,15 +402,15 @@ mod tests {
                 assert_eq!(sent.len() == netstage_wire::LOSS_DELAY_MESSAGE as usize, plain);
                 let answered = response(sent.clone(), authentication);
                 assert_eq!(answered.len(), sent.len());
-                let (message, _) = Message::read(&answered).unwrap();
+                let (message, _) = LossDelayMessage::read(&answered).unwrap();
                 assert_eq!((message.counters, message.session), ([55, 0, 100, 90], SESSION));
                 let expected = Reply {
-                    held: Duration(30_000),
+                    residence_time: Duration(30_000),
                     packets_marked: if asks_for_marks { 7 } else { 0 },
                     ..EGRESS.handle_query(QUERY)
                 };
                 assert_eq!(querier.read(&answered, authentication), Ok(expected));
-                assert_eq!(querier.read(&answered, authentication), Err(Refused::Unasked));
+                assert_eq!(querier.read(&answered, authentication), Err(ResponseError::Unsolicited));
             }
         }
     }
@@ -421,7 +422,7 @@ mod tests {
         let sent = queries.map(|asked| query(&mut querier, asked, None));
         let [first, second, third] = sent.map(|sent| response(sent, None));
         assert_eq!(querier.read(&second, None).unwrap().query, queries[1]);
-        assert_eq!(querier.read(&first, None), Err(Refused::Unasked));
+        assert_eq!(querier.read(&first, None), Err(ResponseError::Unsolicited));
         assert_eq!(querier.read(&third, None).unwrap().query, queries[2]);
         for number in 0..=PENDING as u64 {
             query(&mut querier, Query { sent_at: Instant(number), ..QUERY }, None);
@@ -436,22 +437,22 @@ mod tests {
     fn responses_from_before_a_restart_are_rejected() {
         let mut earlier = Querier::new(SESSION, EPOCH, false);
         let late = response(query(&mut earlier, QUERY, None), None);
-        let mut querier = Querier::new(Session::from_bits(1), EPOCH, false);
+        let mut querier = Querier::new(LossDelaySession::from_bits(1), EPOCH, false);
         query(&mut querier, QUERY, None);
-        assert_eq!(querier.read(&late, None), Err(Refused::OtherSession));
+        assert_eq!(querier.read(&late, None), Err(ResponseError::OtherSession));
         // With the same session number, the timestamp still differs.
         let mut querier = Querier::new(SESSION, EPOCH + 60_000_000_000, false);
         query(&mut querier, QUERY, None);
-        assert_eq!(querier.read(&late, None), Err(Refused::Unasked));
+        assert_eq!(querier.read(&late, None), Err(ResponseError::Unsolicited));
     }
 
     #[test]
     fn responders_with_32_bit_counters_ntp_or_no_clock_are_supported() {
         let packets_sent = (5 << 32) + 10;
         let asked = Query { packets_sent, ..QUERY };
-        let read = |change: &dyn Fn(&mut Message)| {
+        let read = |change: &dyn Fn(&mut LossDelayMessage)| {
             let mut querier = Querier::new(SESSION, EPOCH, false);
-            let (sent, _) = Message::read(&query(&mut querier, asked, None)).unwrap();
+            let (sent, _) = LossDelayMessage::read(&query(&mut querier, asked, None)).unwrap();
             let times = [0, 30_000].map(|ns| Timestamp::from_unix(EPOCH + ns, TimestampFormat::Ntp));
             let mut message = sent.response(
                 response_code::SUCCESS,
@@ -468,24 +469,24 @@ mod tests {
             query: asked,
             packets_received: packets_sent - 20,
             packets_marked: 0,
-            held: Duration(30_000),
+            residence_time: Duration(30_000),
         };
         let near = read(&|_| {}).unwrap();
-        assert!(near.held.0.abs_diff(30_000) <= 1);
-        assert_eq!(Reply { held: expected.held, ..near }, expected);
+        assert!(near.residence_time.0.abs_diff(30_000) <= 1);
+        assert_eq!(Reply { residence_time: expected.residence_time, ..near }, expected);
         let narrow = read(&|message| {
             message.has_wide_counters = false;
             message.counters = message.counters.map(|counter| counter & 0xffff_ffff);
             message.responder_format = Format::NULL;
         });
-        assert_eq!(narrow, Ok(Reply { held: Duration::ZERO, ..expected }));
+        assert_eq!(narrow, Ok(Reply { residence_time: Duration::ZERO, ..expected }));
         let set_back = read(&|message| message.timestamps.swap(0, 3)).unwrap();
-        assert_eq!(set_back.held, Duration::ZERO);
-        assert_eq!(read(&|message| message.counters[2] ^= 1), Err(Refused::Altered));
-        assert_eq!(read(&|message| message.counts_bytes = true), Err(Refused::DataFormat));
-        assert_eq!(read(&|message| message.is_response = false), Err(Refused::NotAResponse));
+        assert_eq!(set_back.residence_time, Duration::ZERO);
+        assert_eq!(read(&|message| message.counters[2] ^= 1), Err(ResponseError::WrongPacketCount));
+        assert_eq!(read(&|message| message.counts_bytes = true), Err(ResponseError::DataFormat));
+        assert_eq!(read(&|message| message.is_response = false), Err(ResponseError::NotAResponse));
         let reset = response_code::DATA_RESET;
-        assert_eq!(read(&|message| message.code = reset), Err(Refused::Code(reset)));
+        assert_eq!(read(&|message| message.code = reset), Err(ResponseError::Code(reset)));
     }
 
     #[test]
@@ -505,11 +506,11 @@ mod tests {
             assert!(querier.read(&damaged(&answered), key(9)).is_err(), "bit {bit}");
         }
         for mut wrong in [bare.clone(), unknown] {
-            assert_eq!(answer(&mut wrong, &EGRESS, 0, TIMES, key(9)), Err(Unanswered::Digest));
+            assert_eq!(answer(&mut wrong, &EGRESS, 0, TIMES, key(9)), Err(QueryError::Digest));
         }
         // The response uses the key of the query, not a key of the responder's choice.
         assert_eq!(answered[answered.len() - 17], 9);
-        assert_eq!(querier.read(&response(bare, None), key(9)), Err(Refused::Digest));
+        assert_eq!(querier.read(&response(bare, None), key(9)), Err(ResponseError::Digest));
         assert!(querier.read(&answered, key(9)).is_ok());
         // A responder without keys cannot verify the query.
         assert_eq!(code(sent), response_code::UNSUPPORTED_MANDATORY_TLV);
@@ -517,15 +518,15 @@ mod tests {
 
     #[test]
     fn unsupported_requests_are_answered_with_the_matching_code() {
-        let asked = |change: &dyn Fn(&mut Message), tlvs: &[u8]| {
-            let mut message = Message::query(SESSION, Format::PTP, Timestamp(5 << 32), 1);
+        let asked = |change: &dyn Fn(&mut LossDelayMessage), tlvs: &[u8]| {
+            let mut message = LossDelayMessage::query(SESSION, Format::PTP, Timestamp(5 << 32), 1);
             change(&mut message);
             let mut bytes = vec![0; MESSAGE];
             bytes.extend(tlvs);
             message.write(&mut bytes).unwrap();
             bytes
         };
-        let plain = |_: &mut Message| {};
+        let plain = |_: &mut LossDelayMessage| {};
         assert_eq!(code(asked(&|message| message.code = 1, &[])), response_code::UNSUPPORTED_CONTROL_CODE);
         assert_eq!(
             code(asked(&|message| message.counts_bytes = true, &[])),
@@ -539,16 +540,16 @@ mod tests {
         }
         let known = asked(&plain, &[128, 2, 9, 9, 0, 1, 7, 200, 1, 5, 2, 4, 0, 0, 0, 9, 130, 2, 0, 1]);
         let answered = response(known, None);
-        let (message, length) = Message::read(&answered).unwrap();
+        let (message, length) = LossDelayMessage::read(&answered).unwrap();
         assert_eq!((message.code, length), (response_code::SUCCESS, answered.len()));
         assert_eq!(answered[MESSAGE..], [0, 1, 7, 2, 4, 0, 0, 0, 0]);
         let sequence = response(asked(&|message| message.querier_format = Format::SEQUENCE, &[]), None);
-        let (message, _) = Message::read(&sequence).unwrap();
+        let (message, _) = LossDelayMessage::read(&sequence).unwrap();
         assert_eq!((message.querier_format, message.responder_format), (Format::SEQUENCE, Format::PTP));
         let unanswered = |mut bytes: Vec<u8>| answer(&mut bytes, &EGRESS, 0, TIMES, None).unwrap_err();
-        assert_eq!(unanswered(asked(&|message| message.code = 2, &[])), Unanswered::NotAsked);
-        assert_eq!(unanswered(asked(&|message| message.is_response = true, &[])), Unanswered::NotAQuery);
-        assert_eq!(unanswered(vec![0; 3]), Unanswered::Malformed(loss_delay::Error::Short));
+        assert_eq!(unanswered(asked(&|message| message.code = 2, &[])), QueryError::NoResponseRequested);
+        assert_eq!(unanswered(asked(&|message| message.is_response = true, &[])), QueryError::NotAQuery);
+        assert_eq!(unanswered(vec![0; 3]), QueryError::Malformed(loss_delay::LossDelayError::Short));
     }
 
     proptest! {
@@ -560,9 +561,9 @@ mod tests {
             let mut querier = Querier::new(SESSION, EPOCH, true);
             let mut bytes = query(&mut querier, asked, key(1));
             let egress = Egress { packets, bytes: 0, marked };
-            let times = Times { arrived_ns: EPOCH, departs_ns: EPOCH + held };
+            let times = ResponderTimes { arrived_ns: EPOCH, departs_ns: EPOCH + held };
             answer(&mut bytes, &egress, 0, times, key(1)).unwrap();
-            let expected = Reply { query: asked, packets_received: packets, packets_marked: marked, held: Duration(held) };
+            let expected = Reply { query: asked, packets_received: packets, packets_marked: marked, residence_time: Duration(held) };
             prop_assert_eq!(querier.read(&bytes, key(1)), Ok(expected));
         }
 
@@ -575,7 +576,7 @@ mod tests {
             let authentication = key(1).filter(|_| signed);
             let mut querier = Querier::new(SESSION, EPOCH, true);
             if let Ok(length) = answer(&mut bytes, &EGRESS, 0, TIMES, authentication) {
-                prop_assert_eq!(Message::read(&bytes[..length]).unwrap().1, length);
+                prop_assert_eq!(LossDelayMessage::read(&bytes[..length]).unwrap().1, length);
                 prop_assert!(querier.read(&bytes, authentication).is_err());
             }
         }

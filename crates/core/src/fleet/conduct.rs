@@ -1,24 +1,24 @@
 //! Progress of a run at its agents, from the start until each agent has completed, is lost or has timed out.
 
-use super::Phase;
+use super::RunPhase;
 use crate::time::{Duration, Instant};
 use alloc::vec;
 use alloc::vec::Vec;
 
 /// Time an agent may take to end after the end of a run or an order to stop.
-pub const SETTLE: Duration = Duration::from_secs(10);
+pub const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State of a run at one agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum AgentRunState {
     /// The agent has not reported completion.
-    UnderWay,
+    InProgress,
     /// The run is complete, and its result is available at the agent.
-    Over,
+    Completed,
     /// The agent was lost during the run.
     Lost,
     /// The agent was still in this phase when the timeout after the end of the run expired.
-    GivenUp(Phase),
+    TimedOut(RunPhase),
 }
 
 /// A started run, as seen by its controller.
@@ -27,35 +27,37 @@ pub enum Standing {
 /// [`handle_lost`](RunMonitor::handle_lost), in any order; repeated and false reports are tolerated. Call
 /// [`handle_timeout`](RunMonitor::handle_timeout) at [`poll_timeout`](RunMonitor::poll_timeout).
 #[derive(Clone, Debug)]
-pub struct Conduct {
+pub struct RunMonitor {
     run: u64,
-    agents: Vec<(Standing, Phase)>,
+    agents: Vec<(AgentRunState, RunPhase)>,
     deadline: Instant,
     stopped: bool,
 }
 
-impl Conduct {
+impl RunMonitor {
     /// Creates the state of run number `run`, with this many agents, that ends at `end`.
-    pub fn new(run: u64, agents: usize, end: Instant) -> Conduct {
-        let agents = vec![(Standing::UnderWay, Phase::Running); agents];
-        Conduct { run, agents, deadline: end + SETTLE, stopped: false }
+    pub fn new(run: u64, agents: usize, end: Instant) -> RunMonitor {
+        let agents = vec![(AgentRunState::InProgress, RunPhase::Running); agents];
+        RunMonitor { run, agents, deadline: end + COMPLETION_TIMEOUT, stopped: false }
     }
 
     /// Handles an agent's report of the phase of a run; a report on another run is ignored.
-    pub fn handle_progress(&mut self, agent: usize, run: u64, phase: Phase) {
+    pub fn handle_progress(&mut self, agent: usize, run: u64, phase: RunPhase) {
         let Some((standing, last)) = self.agents.get_mut(agent) else { return };
         if run == self.run {
             *last = phase;
-            if *standing == Standing::UnderWay && phase == Phase::Done {
-                *standing = Standing::Over;
+            if *standing == AgentRunState::InProgress && phase == RunPhase::Done {
+                *standing = AgentRunState::Completed;
             }
         }
     }
 
     /// Handles the loss of an agent. A result that was available stays at the agent.
     pub fn handle_lost(&mut self, agent: usize) {
-        if let Some((standing @ (Standing::UnderWay | Standing::Over), _)) = self.agents.get_mut(agent) {
-            *standing = Standing::Lost;
+        if let Some((standing @ (AgentRunState::InProgress | AgentRunState::Completed), _)) =
+            self.agents.get_mut(agent)
+        {
+            *standing = AgentRunState::Lost;
         }
     }
 
@@ -64,14 +66,14 @@ impl Conduct {
         let first = !self.stopped;
         if first {
             self.stopped = true;
-            self.deadline = self.deadline.min(now + SETTLE);
+            self.deadline = self.deadline.min(now + COMPLETION_TIMEOUT);
         }
         first
     }
 
     /// Returns the time at which the remaining agents time out; `None` once no agent is running.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        (self.under_way() > 0).then_some(self.deadline)
+        (self.in_progress() > 0).then_some(self.deadline)
     }
 
     /// Marks the agents that are still running as timed out, if the deadline has passed.
@@ -80,19 +82,19 @@ impl Conduct {
             return;
         }
         for (standing, phase) in &mut self.agents {
-            if *standing == Standing::UnderWay {
-                *standing = Standing::GivenUp(*phase);
+            if *standing == AgentRunState::InProgress {
+                *standing = AgentRunState::TimedOut(*phase);
             }
         }
     }
 
     /// Returns the number of agents that are still running.
-    pub fn under_way(&self) -> usize {
-        self.agents.iter().filter(|(standing, _)| *standing == Standing::UnderWay).count()
+    pub fn in_progress(&self) -> usize {
+        self.agents.iter().filter(|(standing, _)| *standing == AgentRunState::InProgress).count()
     }
 
     /// Returns the state of the run at an agent.
-    pub fn standing(&self, agent: usize) -> Option<Standing> {
+    pub fn state(&self, agent: usize) -> Option<AgentRunState> {
         self.agents.get(agent).map(|(standing, _)| *standing)
     }
 }
@@ -107,28 +109,30 @@ mod tests {
 
     #[test]
     fn each_agent_completes_is_lost_or_times_out() {
-        let mut conduct = Conduct::new(7, 3, at(5));
-        conduct.handle_progress(0, 6, Phase::Done);
-        conduct.handle_progress(9, 7, Phase::Done);
-        assert_eq!(conduct.under_way(), 3, "reports on another run and from an unknown agent are ignored");
-        conduct.handle_progress(0, 7, Phase::Done);
-        conduct.handle_progress(0, 7, Phase::Running);
+        let mut conduct = RunMonitor::new(7, 3, at(5));
+        conduct.handle_progress(0, 6, RunPhase::Done);
+        conduct.handle_progress(9, 7, RunPhase::Done);
+        assert_eq!(conduct.in_progress(), 3, "reports on another run and from an unknown agent are ignored");
+        conduct.handle_progress(0, 7, RunPhase::Done);
+        conduct.handle_progress(0, 7, RunPhase::Running);
         conduct.handle_lost(1);
-        conduct.handle_progress(2, 7, Phase::Ready);
+        conduct.handle_progress(2, 7, RunPhase::Ready);
         conduct.handle_timeout(at(14));
-        assert_eq!((conduct.under_way(), conduct.poll_timeout()), (1, Some(at(15))));
+        assert_eq!((conduct.in_progress(), conduct.poll_timeout()), (1, Some(at(15))));
         conduct.handle_timeout(at(15));
-        let states = [Standing::Over, Standing::Lost, Standing::GivenUp(Phase::Ready)].map(Some);
-        assert_eq!([0, 1, 2].map(|agent| conduct.standing(agent)), states);
-        assert_eq!((conduct.under_way(), conduct.poll_timeout()), (0, None));
+        let states =
+            [AgentRunState::Completed, AgentRunState::Lost, AgentRunState::TimedOut(RunPhase::Ready)]
+                .map(Some);
+        assert_eq!([0, 1, 2].map(|agent| conduct.state(agent)), states);
+        assert_eq!((conduct.in_progress(), conduct.poll_timeout()), (0, None));
     }
 
     #[test]
     fn an_early_stop_restarts_the_timeout() {
-        let mut conduct = Conduct::new(1, 1, at(1000));
+        let mut conduct = RunMonitor::new(1, 1, at(1000));
         assert!(conduct.stop(at(3)) && !conduct.stop(at(9)));
         assert_eq!(conduct.poll_timeout(), Some(at(13)));
         conduct.handle_timeout(at(13));
-        assert_eq!(conduct.standing(0), Some(Standing::GivenUp(Phase::Running)));
+        assert_eq!(conduct.state(0), Some(AgentRunState::TimedOut(RunPhase::Running)));
     }
 }

@@ -26,15 +26,15 @@ pub fn start_lead(slowest: Duration, clock_error: Duration) -> Duration {
 
 /// The next step of a controller that has proposed a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum NegotiationStep {
     /// Wait for answers until this time.
     Wait(Instant),
     /// Proceed: every agent has agreed to the start in time.
-    Stands,
+    Agreed,
     /// Propose a later start, because some agents may not have received this one.
-    Move,
+    Postpone,
     /// Cancel the run: some agents did not agree, and others have begun or the start was moved too often.
-    GiveUp,
+    Cancel,
 }
 
 /// The negotiation of one start time with many agents.
@@ -44,7 +44,7 @@ pub enum Step {
 /// and [`poll`](StartNegotiation::poll) returns the next step. A third of the lead time is for the order,
 /// the rest for replacing it.
 #[derive(Clone, Debug)]
-pub struct Kickoff {
+pub struct StartNegotiation {
     agreed: Vec<bool>,
     missing: usize,
     clock_error: Duration,
@@ -57,11 +57,11 @@ pub struct Kickoff {
     late: bool,
 }
 
-impl Kickoff {
+impl StartNegotiation {
     /// Creates a negotiation with this many agents, of which the slowest took `slowest` to answer a request
     /// to all agents.
-    pub fn new(agents: usize, slowest: Duration, clock_error: Duration) -> Kickoff {
-        Kickoff {
+    pub fn new(agents: usize, slowest: Duration, clock_error: Duration) -> StartNegotiation {
+        StartNegotiation {
             agreed: vec![false; agents],
             missing: agents,
             clock_error,
@@ -103,17 +103,17 @@ impl Kickoff {
     }
 
     /// Returns the next step.
-    pub fn poll(&self, now: Instant) -> Step {
+    pub fn poll(&self, now: Instant) -> NegotiationStep {
         let decision = self.proposed_at + self.slowest + Duration(SPARE.0 / 2);
         // Any later, another order would reach agents that have begun.
         let can_move = self.attempts < ATTEMPTS && now + self.slowest + COMMITTED <= self.start;
         let end = self.start + PATIENCE;
         match self.late {
-            false if self.missing == 0 => Step::Stands,
-            false if now < decision => Step::Wait(decision),
-            _ if can_move => Step::Move,
-            false if now < end => Step::Wait(end),
-            _ => Step::GiveUp,
+            false if self.missing == 0 => NegotiationStep::Agreed,
+            false if now < decision => NegotiationStep::Wait(decision),
+            _ if can_move => NegotiationStep::Postpone,
+            false if now < end => NegotiationStep::Wait(end),
+            _ => NegotiationStep::Cancel,
         }
     }
 
@@ -143,28 +143,31 @@ mod tests {
 
     #[test]
     fn a_start_is_final_once_all_agents_agree() {
-        let mut kickoff = Kickoff::new(2, Duration::from_millis(20), Duration::ZERO);
+        let mut kickoff = StartNegotiation::new(2, Duration::from_millis(20), Duration::ZERO);
         let start = kickoff.propose(at(0));
-        assert_eq!((start, kickoff.poll(at(1))), (at(360), Step::Wait(at(70))));
+        assert_eq!((start, kickoff.poll(at(1))), (at(360), NegotiationStep::Wait(at(70))));
         kickoff.handle_agreed(0, start);
         kickoff.handle_agreed(0, start);
         kickoff.handle_agreed(7, start);
-        assert_eq!(kickoff.poll(at(69)), Step::Wait(at(70)));
+        assert_eq!(kickoff.poll(at(69)), NegotiationStep::Wait(at(70)));
         kickoff.handle_agreed(1, start);
         // The controller itself may poll late.
-        assert_eq!((kickoff.poll(at(69)), kickoff.poll(at(900))), (Step::Stands, Step::Stands));
+        assert_eq!(
+            (kickoff.poll(at(69)), kickoff.poll(at(900))),
+            (NegotiationStep::Agreed, NegotiationStep::Agreed)
+        );
         assert_eq!(kickoff.moves(), 0);
     }
 
     #[test]
     fn an_unanswered_start_is_moved_while_no_agent_has_begun() {
-        let mut kickoff = Kickoff::new(2, Duration::from_millis(20), Duration::ZERO);
+        let mut kickoff = StartNegotiation::new(2, Duration::from_millis(20), Duration::ZERO);
         let first = kickoff.propose(at(0));
         kickoff.handle_agreed(0, first);
-        assert_eq!(kickoff.poll(at(70)), Step::Move);
+        assert_eq!(kickoff.poll(at(70)), NegotiationStep::Postpone);
         assert_eq!(
             kickoff.poll(at(141)),
-            Step::Wait(first + PATIENCE),
+            NegotiationStep::Wait(first + PATIENCE),
             "the first agent may begin at any moment"
         );
         let second = kickoff.propose(at(70));
@@ -173,28 +176,28 @@ mod tests {
         kickoff.handle_agreed(1, first);
         kickoff.handle_late(first);
         kickoff.handle_agreed(0, second);
-        assert_eq!(kickoff.poll(at(80)), Step::Wait(at(70 + 70 + 50)));
+        assert_eq!(kickoff.poll(at(80)), NegotiationStep::Wait(at(70 + 70 + 50)));
         kickoff.handle_agreed(1, second);
-        assert_eq!((kickoff.poll(at(81)), kickoff.moves()), (Step::Stands, 1));
+        assert_eq!((kickoff.poll(at(81)), kickoff.moves()), (NegotiationStep::Agreed, 1));
     }
 
     #[test]
     fn a_start_is_canceled_if_some_agents_miss_it_after_others_have_begun() {
-        let mut kickoff = Kickoff::new(2, Duration::ZERO, Duration::ZERO);
+        let mut kickoff = StartNegotiation::new(2, Duration::ZERO, Duration::ZERO);
         let start = kickoff.propose(at(0));
         kickoff.handle_agreed(0, start);
         kickoff.handle_late(start);
-        assert_eq!(kickoff.poll(at(301)), Step::GiveUp);
-        let mut kickoff = Kickoff::new(1, Duration::ZERO, Duration::ZERO);
+        assert_eq!(kickoff.poll(at(301)), NegotiationStep::Cancel);
+        let mut kickoff = StartNegotiation::new(1, Duration::ZERO, Duration::ZERO);
         let mut now = at(0);
         kickoff.propose(now);
-        while let Step::Move | Step::Wait(_) = kickoff.poll(now) {
+        while let NegotiationStep::Postpone | NegotiationStep::Wait(_) = kickoff.poll(now) {
             match kickoff.poll(now) {
-                Step::Move => _ = kickoff.propose(now),
-                Step::Wait(until) => now = until,
+                NegotiationStep::Postpone => _ = kickoff.propose(now),
+                NegotiationStep::Wait(until) => now = until,
                 _ => unreachable!("the loop has ended"),
             }
         }
-        assert_eq!((kickoff.poll(now), kickoff.moves()), (Step::GiveUp, ATTEMPTS - 1));
+        assert_eq!((kickoff.poll(now), kickoff.moves()), (NegotiationStep::Cancel, ATTEMPTS - 1));
     }
 }

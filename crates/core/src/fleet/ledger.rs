@@ -9,7 +9,7 @@ pub enum Receipt {
     /// The first result of this agent for the run: it counts, and the agent may delete it.
     New,
     /// A duplicate: it does not count again, and the agent may delete it.
-    Again,
+    Duplicate,
     /// The run is closed: the result does not count, and the agent may delete it.
     Late,
     /// No run of this controller expects the result: it stays at the agent.
@@ -18,13 +18,13 @@ pub enum Receipt {
 
 /// The open runs of a controller, and the agents whose results it has received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
+pub struct ResultLedger {
     /// Agents of each run, and whether their results were received.
     runs: BTreeMap<u64, BTreeMap<String, bool>>,
     last: u64,
 }
 
-impl Ledger {
+impl ResultLedger {
     /// Opens a run of these agents under a new number.
     pub fn open(&mut self, agents: impl IntoIterator<Item = String>) -> u64 {
         let run = self.last + 1;
@@ -50,7 +50,7 @@ impl Ledger {
         };
         match agents.get_mut(agent) {
             None => Receipt::Unexpected,
-            Some(true) => Receipt::Again,
+            Some(true) => Receipt::Duplicate,
             Some(is_received) => {
                 *is_received = true;
                 Receipt::New
@@ -82,10 +82,10 @@ mod tests {
 
     #[test]
     fn a_result_counts_once_and_run_numbers_are_never_reused() {
-        let mut ledger = Ledger::default();
+        let mut ledger = ResultLedger::default();
         let run = ledger.open(["a".into(), "b".into()]);
         assert_eq!(ledger.receive(run, "a"), Receipt::New);
-        assert_eq!(ledger.receive(run, "a"), Receipt::Again);
+        assert_eq!(ledger.receive(run, "a"), Receipt::Duplicate);
         assert_eq!(ledger.receive(run, "c"), Receipt::Unexpected);
         assert_eq!(ledger.missing(run).collect::<Vec<_>>(), ["b"]);
         ledger.close(run);

@@ -15,13 +15,13 @@ mod policy;
 mod round;
 mod session;
 
-pub use conduct::{Conduct, SETTLE, Standing};
-pub use kickoff::{COMMITTED, Kickoff, Step, start_lead};
+pub use conduct::{AgentRunState, COMPLETION_TIMEOUT, RunMonitor};
+pub use kickoff::{COMMITTED, NegotiationStep, StartNegotiation, start_lead};
 pub use lease::Lease;
-pub use ledger::{Ledger, Receipt};
-pub use policy::{FlowRequest, Means, Policy, Request, RouterRequest, ServiceRequest};
-pub use round::Round;
-pub use session::{Phase, Session};
+pub use ledger::{Receipt, ResultLedger};
+pub use policy::{FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest};
+pub use round::RequestRound;
+pub use session::{AgentSession, RunPhase};
 
 use alloc::format;
 use alloc::string::String;
@@ -29,9 +29,9 @@ use core::fmt;
 
 /// The refusal of an order by an agent, with a kind for programs and a reason and a remedy for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct OrderRefusal {
     /// Kind of the reason.
-    pub kind: RefusalKind,
+    pub kind: OrderRefusalKind,
     /// Subject of the refusal: `flow NAME` or `service NAME`; empty if it concerns the whole run.
     pub subject: String,
     /// The reason.
@@ -42,7 +42,7 @@ pub struct Refusal {
 
 /// Kind of the reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusalKind {
+pub enum OrderRefusalKind {
     /// The assignment is malformed or inconsistent.
     Assignment,
     /// An address or port is already in use.
@@ -63,36 +63,36 @@ pub enum RefusalKind {
     Late,
 }
 
-impl Refusal {
+impl OrderRefusal {
     /// Creates a refusal of the whole run, without a remedy.
-    pub fn new(kind: RefusalKind, reason: impl Into<String>) -> Refusal {
-        Refusal { kind, subject: String::new(), reason: reason.into(), remedy: String::new() }
+    pub fn new(kind: OrderRefusalKind, reason: impl Into<String>) -> OrderRefusal {
+        OrderRefusal { kind, subject: String::new(), reason: reason.into(), remedy: String::new() }
     }
 
     /// Sets the subject.
-    pub fn of(mut self, subject: impl Into<String>) -> Refusal {
+    pub fn with_subject(mut self, subject: impl Into<String>) -> OrderRefusal {
         self.subject = subject.into();
         self
     }
 
     /// Sets a flow as the subject.
-    pub fn flow(self, name: impl fmt::Display) -> Refusal {
-        self.of(format!("flow {name}"))
+    pub fn flow(self, name: impl fmt::Display) -> OrderRefusal {
+        self.with_subject(format!("flow {name}"))
     }
 
     /// Sets a service as the subject.
-    pub fn service(self, name: impl fmt::Display) -> Refusal {
-        self.of(format!("service {name}"))
+    pub fn service(self, name: impl fmt::Display) -> OrderRefusal {
+        self.with_subject(format!("service {name}"))
     }
 
     /// Sets the remedy.
-    pub fn remedy(mut self, remedy: impl Into<String>) -> Refusal {
+    pub fn remedy(mut self, remedy: impl Into<String>) -> OrderRefusal {
         self.remedy = remedy.into();
         self
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for OrderRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.subject.is_empty() {
             write!(f, "{}: ", self.subject)?;
@@ -105,4 +105,4 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl core::error::Error for Refusal {}
+impl core::error::Error for OrderRefusal {}

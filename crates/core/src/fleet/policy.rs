@@ -1,7 +1,7 @@
 //! Limits on what an agent does, regardless of the controller.
 
-use super::{Refusal, RefusalKind};
-use crate::edge::Prefix;
+use super::{OrderRefusal, OrderRefusalKind};
+use crate::edge::IpPrefix;
 use crate::quantity::BitRate;
 use crate::time::Duration;
 use alloc::format;
@@ -17,9 +17,9 @@ pub struct Policy {
     /// Maximum total payload rate of all flows it sends, in bits per second.
     pub rate: Option<BitRate>,
     /// Maximum duration of a run.
-    pub longest: Option<Duration>,
+    pub max_duration: Option<Duration>,
     /// Prefixes it may send to.
-    pub destinations: Option<Vec<Prefix>>,
+    pub destinations: Option<Vec<IpPrefix>>,
     /// Interfaces it may send and receive on.
     pub interfaces: Option<Vec<String>>,
     /// Whether it may also send to hosts without their consent, as the one-ended transports do.
@@ -34,7 +34,7 @@ pub struct Policy {
 
 /// A request to an agent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request<'a> {
+pub struct RunRequest<'a> {
     /// Name of the controller.
     pub controller: &'a str,
     /// Duration of the run.
@@ -66,15 +66,15 @@ pub struct ServiceRequest<'a> {
     /// Kind of the service.
     pub kind: &'a str,
     /// Whether this end is the server, which sends the requested data, or the client.
-    pub serves: bool,
+    pub is_server: bool,
     /// Whether the peer has given its consent.
-    pub agreed: bool,
+    pub has_consent: bool,
     /// Address of the peer.
-    pub other: IpAddr,
+    pub peer: IpAddr,
     /// Interface that has this end's address, if known.
     pub interface: Option<&'a str>,
     /// Interface through which packets to the peer leave, if the routes determine one.
-    pub leaves_by: Option<&'a str>,
+    pub egress_interface: Option<&'a str>,
 }
 
 /// One end of a flow.
@@ -83,18 +83,18 @@ pub struct FlowRequest<'a> {
     /// Name of the flow.
     pub name: &'a str,
     /// Role of this end.
-    pub means: Means,
+    pub role: FlowRole,
     /// Address of the peer.
-    pub other: IpAddr,
+    pub peer: IpAddr,
     /// Interface that has this end's address, if known.
     pub interface: Option<&'a str>,
     /// Interface through which packets to the peer leave, if the routes determine one.
-    pub leaves_by: Option<&'a str>,
+    pub egress_interface: Option<&'a str>,
 }
 
 /// Role of an agent in a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Means {
+pub enum FlowRole {
     /// The agent receives.
     Receive,
     /// The agent sends.
@@ -102,7 +102,7 @@ pub enum Means {
         /// Mean rate in bits per second; `None` to send as fast as possible.
         rate: Option<f64>,
         /// Whether the receiver has given its consent.
-        agreed: bool,
+        has_consent: bool,
         /// Whether the transport has no receiver that could give its consent.
         one_ended: bool,
     },
@@ -111,7 +111,7 @@ pub enum Means {
 impl Policy {
     /// Checks a request. The error is the refusal and its subject: `flow NAME`, `service NAME`, or `None`
     /// for the whole run.
-    pub fn check(&self, request: &Request) -> Result<(), (Option<String>, Refusal)> {
+    pub fn check(&self, request: &RunRequest) -> Result<(), (Option<String>, OrderRefusal)> {
         let refuse_run = |reason: String, remedy: &str| Err((None, refuse(reason, remedy)));
         if let Some(allowed) = &self.controllers
             && !allowed.iter().any(|name| name == request.controller)
@@ -119,7 +119,7 @@ impl Policy {
             let reason = format!("controller {} may not command this agent", request.controller);
             return refuse_run(reason, "add it to `controllers` in the agent's policy");
         }
-        if let Some(longest) = self.longest.filter(|longest| request.duration > *longest) {
+        if let Some(longest) = self.max_duration.filter(|longest| request.duration > *longest) {
             let (asked, allowed) = (request.duration.as_secs_f64(), longest.as_secs_f64());
             let reason = format!("the run takes {asked} s; this agent's policy allows {allowed} s");
             return refuse_run(reason, "reduce `duration`, or raise `longest` in the policy");
@@ -151,7 +151,7 @@ impl Policy {
         Ok(())
     }
 
-    fn router(&self, router: &RouterRequest) -> Result<(), Refusal> {
+    fn router(&self, router: &RouterRequest) -> Result<(), OrderRefusal> {
         if !self.routers {
             let reason = "this agent's policy does not allow it to act as a router";
             return Err(refuse(reason, "set `routers = true` in the policy"));
@@ -160,7 +160,7 @@ impl Policy {
         router.peers.iter().try_for_each(|peer| self.destination(*peer))
     }
 
-    fn service(&self, service: &ServiceRequest) -> Result<(), Refusal> {
+    fn service(&self, service: &ServiceRequest) -> Result<(), OrderRefusal> {
         let kind = service.kind;
         if !self.services.iter().any(|allowed| allowed == kind) {
             let reason =
@@ -168,12 +168,12 @@ impl Policy {
             return Err(refuse(reason, &format!("add \"{kind}\" to `services` in the policy")));
         }
         self.interface(service.interface)?;
-        self.leaves_by(service.leaves_by, service.other)?;
-        self.destination(service.other)?;
-        if !service.agreed {
-            return Err(no_consent(service.other));
+        self.leaves_by(service.egress_interface, service.peer)?;
+        self.destination(service.peer)?;
+        if !service.has_consent {
+            return Err(no_consent(service.peer));
         }
-        if service.serves && self.rate.is_some() {
+        if service.is_server && self.rate.is_some() {
             let reason = "a server sends as fast as it can; this agent's policy limits the rate";
             return Err(refuse(
                 reason,
@@ -183,7 +183,7 @@ impl Policy {
         Ok(())
     }
 
-    fn interface(&self, interface: Option<&str>) -> Result<(), Refusal> {
+    fn interface(&self, interface: Option<&str>) -> Result<(), OrderRefusal> {
         let Some(allowed) = &self.interfaces else { return Ok(()) };
         match interface {
             Some(name) if allowed.iter().any(|one| one == name) => Ok(()),
@@ -199,7 +199,7 @@ impl Policy {
     }
 
     /// Checks the outgoing interface: binding to an address does not determine the interface packets leave by.
-    fn leaves_by(&self, interface: Option<&str>, other: IpAddr) -> Result<(), Refusal> {
+    fn leaves_by(&self, interface: Option<&str>, other: IpAddr) -> Result<(), OrderRefusal> {
         match (&self.interfaces, interface) {
             (Some(allowed), Some(name)) if !allowed.iter().any(|one| one == name) => {
                 let reason = format!(
@@ -215,10 +215,10 @@ impl Policy {
         }
     }
 
-    fn destination(&self, other: IpAddr) -> Result<(), Refusal> {
+    fn destination(&self, other: IpAddr) -> Result<(), OrderRefusal> {
         let other = other.to_canonical();
         match &self.destinations {
-            Some(allowed) if !allowed.iter().any(|prefix| prefix.holds(other)) => {
+            Some(allowed) if !allowed.iter().any(|prefix| prefix.contains(other)) => {
                 let reason = format!("this agent's policy does not allow sending to {other}");
                 Err(refuse(reason, "add a prefix that contains it to `destinations` in the policy"))
             }
@@ -228,11 +228,11 @@ impl Policy {
 
     /// Checks one flow and returns its sending rate in bits per second; zero if it is unknown or the agent
     /// receives.
-    fn flow(&self, flow: &FlowRequest) -> Result<f64, Refusal> {
+    fn flow(&self, flow: &FlowRequest) -> Result<f64, OrderRefusal> {
         self.interface(flow.interface)?;
-        self.leaves_by(flow.leaves_by, flow.other)?;
-        let Means::Send { rate, agreed, one_ended } = flow.means else { return Ok(0.0) };
-        self.destination(flow.other)?;
+        self.leaves_by(flow.egress_interface, flow.peer)?;
+        let FlowRole::Send { rate, has_consent: agreed, one_ended } = flow.role else { return Ok(0.0) };
+        self.destination(flow.peer)?;
         if one_ended && !self.one_ended {
             let reason = "this agent's policy does not allow sending without the consent of the receiver";
             return Err(refuse(
@@ -241,7 +241,7 @@ impl Policy {
             ));
         }
         if !one_ended && !agreed {
-            return Err(no_consent(flow.other));
+            return Err(no_consent(flow.peer));
         }
         if self.rate.is_some() && rate.is_none() {
             let reason = "the flow sends as fast as it can; this agent's policy limits the rate";
@@ -251,13 +251,13 @@ impl Policy {
     }
 }
 
-fn no_consent(other: IpAddr) -> Refusal {
+fn no_consent(other: IpAddr) -> OrderRefusal {
     let reason = format!("the receiver at {} has not given its consent", other.to_canonical());
     refuse(reason, "run an agent on that host")
 }
 
-fn refuse(reason: impl Into<String>, remedy: &str) -> Refusal {
-    Refusal::new(RefusalKind::Policy, reason).remedy(remedy)
+fn refuse(reason: impl Into<String>, remedy: &str) -> OrderRefusal {
+    OrderRefusal::new(OrderRefusalKind::Policy, reason).remedy(remedy)
 }
 
 #[cfg(test)]
@@ -270,8 +270,8 @@ mod tests {
         Policy {
             controllers: Some(vec!["lab".into()]),
             rate: Some(BitRate(2_000_000)),
-            longest: Some(Duration::from_secs(60)),
-            destinations: Some(vec![Prefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
+            max_duration: Some(Duration::from_secs(60)),
+            destinations: Some(vec![IpPrefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
             interfaces: Some(vec!["eth1".into()]),
             one_ended: false,
             routers: false,
@@ -281,18 +281,18 @@ mod tests {
     }
 
     fn sends(other: &str) -> FlowRequest<'_> {
-        let means = Means::Send { rate: Some(1e6), agreed: true, one_ended: false };
+        let means = FlowRole::Send { rate: Some(1e6), has_consent: true, one_ended: false };
         FlowRequest {
             name: "f",
-            means,
-            other: other.parse().unwrap(),
+            role: means,
+            peer: other.parse().unwrap(),
             interface: Some("eth1"),
-            leaves_by: None,
+            egress_interface: None,
         }
     }
 
-    fn request(flows: Vec<FlowRequest<'_>>) -> Request<'_> {
-        Request {
+    fn request(flows: Vec<FlowRequest<'_>>) -> RunRequest<'_> {
+        RunRequest {
             controller: "lab",
             duration: Duration::from_secs(60),
             router: None,
@@ -308,18 +308,18 @@ mod tests {
         ServiceRequest {
             name: "s",
             kind: "ftp",
-            serves: false,
-            agreed: true,
-            other,
+            is_server: false,
+            has_consent: true,
+            peer: other,
             interface,
-            leaves_by: interface,
+            egress_interface: interface,
         }
     }
 
     #[test]
     fn requests_within_the_policy_are_accepted() {
         assert_eq!(policy().check(&request(vec![sends("10.1.2.3"), sends("::ffff:10.1.2.3")])), Ok(()));
-        let receives = FlowRequest { means: Means::Receive, ..sends("192.0.2.1") };
+        let receives = FlowRequest { role: FlowRole::Receive, ..sends("192.0.2.1") };
         assert_eq!(policy().check(&request(vec![receives])), Ok(()));
     }
 
@@ -328,7 +328,7 @@ mod tests {
         let policy = Policy { routers: true, ..policy() };
         let asked = |interfaces: Vec<&'static str>, peer: &str| {
             let peers = vec![peer.parse().unwrap()];
-            policy.check(&Request { router: Some(RouterRequest { interfaces, peers }), ..request(vec![]) })
+            policy.check(&RunRequest { router: Some(RouterRequest { interfaces, peers }), ..request(vec![]) })
         };
         assert_eq!(asked(vec!["eth1"], "10.0.0.6"), Ok(()));
         for (result, expected) in [
@@ -342,22 +342,25 @@ mod tests {
 
     #[test]
     fn only_listed_service_kinds_are_allowed() {
-        let asked = |service| policy().check(&Request { services: vec![service], ..request(vec![]) });
+        let asked = |service| policy().check(&RunRequest { services: vec![service], ..request(vec![]) });
         assert_eq!(asked(gets("10.0.0.1")), Ok(()));
         let unlimited = Policy { rate: None, ..policy() };
-        let serves = ServiceRequest { serves: true, ..gets("10.0.0.1") };
-        let served = Request { services: vec![serves.clone()], ..request(vec![]) };
+        let serves = ServiceRequest { is_server: true, ..gets("10.0.0.1") };
+        let served = RunRequest { services: vec![serves.clone()], ..request(vec![]) };
         assert_eq!(unlimited.check(&served), Ok(()));
         for (service, expected) in [
             (ServiceRequest { kind: "iscsi", ..gets("10.0.0.1") }, "`services`"),
             (gets("192.0.2.1"), "destinations"),
             (ServiceRequest { interface: Some("eth0"), ..gets("10.0.0.1") }, "interfaces"),
-            (ServiceRequest { leaves_by: Some("eth0"), ..gets("10.0.0.1") }, "leave through interface eth0"),
-            (ServiceRequest { agreed: false, ..gets("10.0.0.1") }, "consent"),
+            (
+                ServiceRequest { egress_interface: Some("eth0"), ..gets("10.0.0.1") },
+                "leave through interface eth0",
+            ),
+            (ServiceRequest { has_consent: false, ..gets("10.0.0.1") }, "consent"),
             (serves, "`rate`"),
         ] {
             let (name, refusal) = asked(service).unwrap_err();
-            assert_eq!((name.as_deref(), refusal.kind), (Some("service s"), RefusalKind::Policy));
+            assert_eq!((name.as_deref(), refusal.kind), (Some("service s"), OrderRefusalKind::Policy));
             assert!(refusal.to_string().contains(expected), "{refusal}");
         }
         let (_, refusal) = Policy::default().check(&served).unwrap_err();
@@ -366,19 +369,19 @@ mod tests {
 
     #[test]
     fn each_refusal_contains_the_limit_and_a_remedy() {
-        let means = |rate, agreed, one_ended| Means::Send { rate, agreed, one_ended };
+        let means = |rate, agreed, one_ended| FlowRole::Send { rate, has_consent: agreed, one_ended };
         let flow = sends("10.0.0.1");
-        let with = |means| FlowRequest { means, ..flow.clone() };
+        let with = |means| FlowRequest { role: means, ..flow.clone() };
         for (request, expected) in [
-            (Request { controller: "other", ..request(vec![]) }, "controllers"),
-            (Request { duration: Duration::from_secs(61), ..request(vec![]) }, "longest"),
-            (Request { router: Some(RouterRequest::default()), ..request(vec![]) }, "routers"),
-            (Request { tcp_events: true, ..request(vec![]) }, "tcp_events"),
+            (RunRequest { controller: "other", ..request(vec![]) }, "controllers"),
+            (RunRequest { duration: Duration::from_secs(61), ..request(vec![]) }, "longest"),
+            (RunRequest { router: Some(RouterRequest::default()), ..request(vec![]) }, "routers"),
+            (RunRequest { tcp_events: true, ..request(vec![]) }, "tcp_events"),
             (request(vec![flow.clone(), flow.clone(), flow.clone()]), "`rate`"),
             (request(vec![sends("192.0.2.1")]), "destinations"),
             (request(vec![FlowRequest { interface: Some("eth0"), ..flow.clone() }]), "interfaces"),
             (
-                request(vec![FlowRequest { leaves_by: Some("eth0"), ..flow.clone() }]),
+                request(vec![FlowRequest { egress_interface: Some("eth0"), ..flow.clone() }]),
                 "leave through interface eth0",
             ),
             (request(vec![FlowRequest { interface: None, ..flow.clone() }]), "[place]"),
@@ -387,7 +390,7 @@ mod tests {
             (request(vec![with(means(Some(1.0), false, true))]), "one_ended"),
         ] {
             let (_, refusal) = policy().check(&request).unwrap_err();
-            assert_eq!(refusal.kind, RefusalKind::Policy);
+            assert_eq!(refusal.kind, OrderRefusalKind::Policy);
             assert!(refusal.to_string().contains(expected), "{refusal}");
         }
     }

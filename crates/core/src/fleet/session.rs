@@ -1,13 +1,13 @@
 //! The state machine of an agent: its owner, its run and the phase of that run. It uses no clock, socket or
 //! thread.
 
-use super::{Refusal, RefusalKind};
+use super::{OrderRefusal, OrderRefusalKind};
 use alloc::format;
 use alloc::string::String;
 
 /// Phase of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum RunPhase {
     /// No run.
     #[default]
     Idle,
@@ -21,15 +21,15 @@ pub enum Phase {
     Done,
 }
 
-impl Phase {
+impl RunPhase {
     /// Returns the name of the phase for messages.
     pub fn name(self) -> &'static str {
         match self {
-            Phase::Idle => "idle",
-            Phase::Preparing => "preparing",
-            Phase::Ready => "ready",
-            Phase::Running => "running",
-            Phase::Done => "done",
+            RunPhase::Idle => "idle",
+            RunPhase::Preparing => "preparing",
+            RunPhase::Ready => "ready",
+            RunPhase::Running => "running",
+            RunPhase::Done => "done",
         }
     }
 }
@@ -43,23 +43,23 @@ impl Phase {
 /// [`release`](AgentSession::release). The next run may be prepared at any time except while a run is being
 /// prepared or running.
 #[derive(Clone, Debug, Default)]
-pub struct Session {
+pub struct AgentSession {
     controller: Option<u64>,
     run: u64,
-    phase: Phase,
+    phase: RunPhase,
     /// Start time of a running run, and whether it is final.
     start: (u64, bool),
 }
 
-impl Session {
+impl AgentSession {
     /// Creates the state of an agent without a controller whose last run was `run`; run numbers up to it
     /// are not accepted again.
-    pub fn after(run: u64) -> Session {
-        Session { run, ..Session::default() }
+    pub fn after(run: u64) -> AgentSession {
+        AgentSession { run, ..AgentSession::default() }
     }
 
     /// Locks the agent for a controller.
-    pub fn attend(&mut self, controller: u64) -> Result<(), Refusal> {
+    pub fn attend(&mut self, controller: u64) -> Result<(), OrderRefusal> {
         if controller == 0 {
             return Err(order("the controller number must not be zero"));
         }
@@ -71,33 +71,33 @@ impl Session {
     }
 
     /// Begins to prepare a run and drops the previous one.
-    pub fn prepare(&mut self, controller: u64, run: u64) -> Result<(), Refusal> {
-        self.belongs(controller)?;
+    pub fn prepare(&mut self, controller: u64, run: u64) -> Result<(), OrderRefusal> {
+        self.check_owner(controller)?;
         if run <= self.run {
             return Err(order(format!("run {run} is not newer than run {}", self.run)));
         }
         match self.phase {
-            Phase::Preparing | Phase::Running => {
+            RunPhase::Preparing | RunPhase::Running => {
                 return Err(order(format!("run {} is in progress", self.run)));
             }
-            Phase::Idle | Phase::Ready | Phase::Done => {}
+            RunPhase::Idle | RunPhase::Ready | RunPhase::Done => {}
         }
         self.run = run;
-        self.phase = Phase::Preparing;
+        self.phase = RunPhase::Preparing;
         Ok(())
     }
 
     /// Records the end of the preparation of a run.
-    pub fn prepared(&mut self, run: u64, ready: bool) {
-        debug_assert_eq!((self.run, self.phase), (run, Phase::Preparing));
-        self.phase = if ready { Phase::Ready } else { Phase::Idle };
+    pub fn finish_preparing(&mut self, run: u64, ready: bool) {
+        debug_assert_eq!((self.run, self.phase), (run, RunPhase::Preparing));
+        self.phase = if ready { RunPhase::Ready } else { RunPhase::Idle };
     }
 
     /// Schedules the prepared run to start at `at_ns`; the current time is `now_ns`. The start may be moved
     /// to a later time until the run begins; an order for an earlier start is outdated and is refused.
-    pub fn start(&mut self, controller: u64, run: u64, at_ns: u64, now_ns: u64) -> Result<(), Refusal> {
-        self.belongs(controller)?;
-        if (run, self.phase) == (self.run, Phase::Running) {
+    pub fn start(&mut self, controller: u64, run: u64, at_ns: u64, now_ns: u64) -> Result<(), OrderRefusal> {
+        self.check_owner(controller)?;
+        if (run, self.phase) == (self.run, RunPhase::Running) {
             return match self.start {
                 (start_ns, _) if at_ns == start_ns => Ok(()),
                 (start_ns, _) if at_ns < start_ns => Err(order("the run already has a later start")),
@@ -108,20 +108,20 @@ impl Session {
                 }
             };
         }
-        self.expect(run, Phase::Ready)?;
+        self.expect(run, RunPhase::Ready)?;
         if at_ns < now_ns {
             let late = (now_ns - at_ns).div_ceil(1_000_000);
             let reason = format!("the start order arrived {late} ms late");
-            return Err(Refusal::new(RefusalKind::Late, reason)
+            return Err(OrderRefusal::new(OrderRefusalKind::Late, reason)
                 .remedy("this machine is overloaded, or the start was too soon"));
         }
-        (self.phase, self.start) = (Phase::Running, (at_ns, false));
+        (self.phase, self.start) = (RunPhase::Running, (at_ns, false));
         Ok(())
     }
 
     /// Begins the run for this start, which is final from now on; returns false if a later start is set.
     pub fn begin(&mut self, at_ns: u64) -> bool {
-        debug_assert_eq!(self.phase, Phase::Running);
+        debug_assert_eq!(self.phase, RunPhase::Running);
         if self.start.0 != at_ns {
             return false;
         }
@@ -130,8 +130,8 @@ impl Session {
     }
 
     /// Checks that a controller may stop a run early.
-    pub fn stop(&mut self, controller: u64, run: u64) -> Result<(), Refusal> {
-        self.belongs(controller)?;
+    pub fn stop(&mut self, controller: u64, run: u64) -> Result<(), OrderRefusal> {
+        self.check_owner(controller)?;
         if run != self.run() {
             return Err(order(format!("run {run} is not in progress")));
         }
@@ -140,40 +140,40 @@ impl Session {
 
     /// Drops a run that has not started; returns false if there is none.
     pub fn forget(&mut self) -> bool {
-        let ready = self.phase == Phase::Ready;
+        let ready = self.phase == RunPhase::Ready;
         if ready {
-            self.phase = Phase::Idle;
+            self.phase = RunPhase::Idle;
         }
         ready
     }
 
     /// Records the end of the run; its report is available.
-    pub fn ended(&mut self) {
-        debug_assert_eq!(self.phase, Phase::Running);
-        self.phase = Phase::Done;
+    pub fn finish_run(&mut self) {
+        debug_assert_eq!(self.phase, RunPhase::Running);
+        self.phase = RunPhase::Done;
     }
 
     /// Checks that a controller may fetch the report.
-    pub fn collect(&self, controller: u64, run: u64) -> Result<(), Refusal> {
-        self.belongs(controller)?;
-        self.expect(run, Phase::Done)
+    pub fn collect(&self, controller: u64, run: u64) -> Result<(), OrderRefusal> {
+        self.check_owner(controller)?;
+        self.expect(run, RunPhase::Done)
     }
 
     /// Drops the run after the controller has received its report.
-    pub fn release(&mut self, controller: u64, run: u64) -> Result<(), Refusal> {
-        self.belongs(controller)?;
-        self.expect(run, Phase::Done)?;
-        self.phase = Phase::Idle;
+    pub fn release(&mut self, controller: u64, run: u64) -> Result<(), OrderRefusal> {
+        self.check_owner(controller)?;
+        self.expect(run, RunPhase::Done)?;
+        self.phase = RunPhase::Idle;
         Ok(())
     }
 
     /// Checks that a controller may shut down the agent.
-    pub fn finish(&self, controller: u64) -> Result<(), Refusal> {
-        self.belongs(controller)
+    pub fn finish(&self, controller: u64) -> Result<(), OrderRefusal> {
+        self.check_owner(controller)
     }
 
     /// Returns whether the agent is locked by a controller.
-    pub fn is_attended(&self) -> bool {
+    pub fn is_locked(&self) -> bool {
         self.controller.is_some()
     }
 
@@ -183,17 +183,17 @@ impl Session {
     }
 
     /// Returns the phase of the run.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> RunPhase {
         self.phase
     }
 
     /// Returns the number of the current run; zero when idle.
     pub fn run(&self) -> u64 {
-        if self.phase == Phase::Idle { 0 } else { self.run }
+        if self.phase == RunPhase::Idle { 0 } else { self.run }
     }
 
     /// Checks that the agent is locked by this controller.
-    pub fn belongs(&self, controller: u64) -> Result<(), Refusal> {
+    pub fn check_owner(&self, controller: u64) -> Result<(), OrderRefusal> {
         match self.controller {
             None => Err(order("no controller has locked this agent: open an Attend stream first")),
             Some(owner) if owner != controller => Err(busy()),
@@ -201,7 +201,7 @@ impl Session {
         }
     }
 
-    fn expect(&self, run: u64, phase: Phase) -> Result<(), Refusal> {
+    fn expect(&self, run: u64, phase: RunPhase) -> Result<(), OrderRefusal> {
         if run == self.run && phase == self.phase {
             return Ok(());
         }
@@ -213,13 +213,13 @@ impl Session {
     }
 }
 
-fn busy() -> Refusal {
-    Refusal::new(RefusalKind::Busy, "this agent is locked by another controller")
+fn busy() -> OrderRefusal {
+    OrderRefusal::new(OrderRefusalKind::Busy, "this agent is locked by another controller")
         .remedy("wait until it disconnects, or start another agent")
 }
 
-fn order(reason: impl Into<String>) -> Refusal {
-    Refusal::new(RefusalKind::Order, reason)
+fn order(reason: impl Into<String>) -> OrderRefusal {
+    OrderRefusal::new(OrderRefusalKind::Order, reason)
 }
 
 #[cfg(test)]
@@ -229,13 +229,13 @@ mod tests {
     const ME: u64 = 7;
     const OTHER: u64 = 8;
 
-    fn attended() -> Session {
-        let mut session = Session::default();
+    fn attended() -> AgentSession {
+        let mut session = AgentSession::default();
         session.attend(ME).unwrap();
         session
     }
 
-    fn kind<T: core::fmt::Debug>(result: Result<T, Refusal>) -> RefusalKind {
+    fn kind<T: core::fmt::Debug>(result: Result<T, OrderRefusal>) -> OrderRefusalKind {
         result.unwrap_err().kind
     }
 
@@ -244,36 +244,36 @@ mod tests {
         let mut session = attended();
         for run in 1..4 {
             session.prepare(ME, run).unwrap();
-            session.prepared(run, true);
+            session.finish_preparing(run, true);
             session.start(ME, run, 10, 10).unwrap();
             assert!(session.begin(10));
-            session.ended();
+            session.finish_run();
             session.collect(ME, run).unwrap();
             session.collect(ME, run).unwrap();
             session.release(ME, run).unwrap();
-            assert_eq!((session.phase(), session.run()), (Phase::Idle, 0));
+            assert_eq!((session.phase(), session.run()), (RunPhase::Idle, 0));
         }
     }
 
     #[test]
     fn a_second_controller_is_refused_everything() {
         let mut session = attended();
-        assert_eq!(kind(session.attend(OTHER)), RefusalKind::Busy);
-        assert_eq!(kind(session.prepare(OTHER, 1)), RefusalKind::Busy);
+        assert_eq!(kind(session.attend(OTHER)), OrderRefusalKind::Busy);
+        assert_eq!(kind(session.prepare(OTHER, 1)), OrderRefusalKind::Busy);
         session.prepare(ME, 1).unwrap();
-        session.prepared(1, true);
-        assert_eq!(kind(session.start(OTHER, 1, 1, 0)), RefusalKind::Busy);
-        assert_eq!(kind(session.stop(OTHER, 1)), RefusalKind::Busy);
-        assert_eq!(kind(session.finish(OTHER)), RefusalKind::Busy);
-        assert_eq!(session.phase(), Phase::Ready);
+        session.finish_preparing(1, true);
+        assert_eq!(kind(session.start(OTHER, 1, 1, 0)), OrderRefusalKind::Busy);
+        assert_eq!(kind(session.stop(OTHER, 1)), OrderRefusalKind::Busy);
+        assert_eq!(kind(session.finish(OTHER)), OrderRefusalKind::Busy);
+        assert_eq!(session.phase(), RunPhase::Ready);
     }
 
     #[test]
     fn a_previous_run_number_is_never_accepted_again() {
-        let mut session = Session::after(5);
+        let mut session = AgentSession::after(5);
         session.attend(ME).unwrap();
         for run in [0, 4, 5] {
-            assert_eq!(kind(session.prepare(ME, run)), RefusalKind::Order);
+            assert_eq!(kind(session.prepare(ME, run)), OrderRefusalKind::Order);
         }
         session.prepare(ME, 6).unwrap();
         assert_eq!(session.last_run(), 6);
@@ -281,42 +281,46 @@ mod tests {
 
     #[test]
     fn orders_in_the_wrong_phase_are_refused() {
-        let mut session = Session::default();
-        assert_eq!(kind(session.prepare(ME, 1)), RefusalKind::Order);
-        assert_eq!(kind(session.attend(0)), RefusalKind::Order);
+        let mut session = AgentSession::default();
+        assert_eq!(kind(session.prepare(ME, 1)), OrderRefusalKind::Order);
+        assert_eq!(kind(session.attend(0)), OrderRefusalKind::Order);
         let mut session = attended();
-        assert_eq!(kind(session.start(ME, 1, 1, 0)), RefusalKind::Order);
-        assert_eq!(kind(session.collect(ME, 0)), RefusalKind::Order);
+        assert_eq!(kind(session.start(ME, 1, 1, 0)), OrderRefusalKind::Order);
+        assert_eq!(kind(session.collect(ME, 0)), OrderRefusalKind::Order);
         session.prepare(ME, 5).unwrap();
-        assert_eq!(kind(session.prepare(ME, 6)), RefusalKind::Order);
-        session.prepared(5, false);
-        assert_eq!(kind(session.prepare(ME, 5)), RefusalKind::Order);
+        assert_eq!(kind(session.prepare(ME, 6)), OrderRefusalKind::Order);
+        session.finish_preparing(5, false);
+        assert_eq!(kind(session.prepare(ME, 5)), OrderRefusalKind::Order);
         session.prepare(ME, 6).unwrap();
-        session.prepared(6, true);
-        assert_eq!(kind(session.start(ME, 5, 1, 0)), RefusalKind::Order);
-        assert_eq!(kind(session.start(ME, 6, 1, 2)), RefusalKind::Late);
+        session.finish_preparing(6, true);
+        assert_eq!(kind(session.start(ME, 5, 1, 0)), OrderRefusalKind::Order);
+        assert_eq!(kind(session.start(ME, 6, 1, 2)), OrderRefusalKind::Late);
         session.start(ME, 6, 2, 2).unwrap();
-        assert_eq!(kind(session.prepare(ME, 7)), RefusalKind::Order);
+        assert_eq!(kind(session.prepare(ME, 7)), OrderRefusalKind::Order);
         session.stop(ME, 6).unwrap();
         assert!(!session.forget());
-        assert_eq!(session.phase(), Phase::Running, "the run ends when the worker has stopped");
-        assert_eq!(kind(session.stop(ME, 5)), RefusalKind::Order);
+        assert_eq!(session.phase(), RunPhase::Running, "the run ends when the worker has stopped");
+        assert_eq!(kind(session.stop(ME, 5)), OrderRefusalKind::Order);
     }
 
     #[test]
     fn a_start_may_be_moved_later_until_the_run_begins() {
         let mut session = attended();
         session.prepare(ME, 1).unwrap();
-        session.prepared(1, true);
+        session.finish_preparing(1, true);
         session.start(ME, 1, 100, 10).unwrap();
         session.start(ME, 1, 100, 20).unwrap();
         session.start(ME, 1, 300, 30).unwrap();
-        assert_eq!(kind(session.start(ME, 1, 100, 40)), RefusalKind::Order, "the later start replaced it");
-        assert_eq!(kind(session.start(OTHER, 1, 500, 40)), RefusalKind::Busy);
+        assert_eq!(
+            kind(session.start(ME, 1, 100, 40)),
+            OrderRefusalKind::Order,
+            "the later start replaced it"
+        );
+        assert_eq!(kind(session.start(OTHER, 1, 500, 40)), OrderRefusalKind::Busy);
         assert!(!session.begin(100));
         assert!(session.begin(300));
         session.start(ME, 1, 300, 310).unwrap();
-        assert_eq!(kind(session.start(ME, 1, 500, 310)), RefusalKind::Order);
-        assert_eq!(session.phase(), Phase::Running);
+        assert_eq!(kind(session.start(ME, 1, 500, 310)), OrderRefusalKind::Order);
+        assert_eq!(session.phase(), RunPhase::Running);
     }
 }

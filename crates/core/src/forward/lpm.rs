@@ -24,18 +24,18 @@ const ROW: usize = 1 << BELOW;
 const LEADS_ON: u32 = 1 << 31;
 
 /// Maximum value of a prefix; zero means no route.
-pub const MOST: u32 = LEADS_ON - 1;
+pub const MAX_VALUE: u32 = LEADS_ON - 1;
 
 /// Size of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct LpmShape {
     /// Number of bits that index the first row.
     pub first: u32,
     /// Number of rows below the first one.
     pub rows: usize,
 }
 
-impl Shape {
+impl LpmShape {
     /// Returns the number of words of memory the table takes.
     pub fn words(self) -> usize {
         (1 << self.first) + self.rows * ROW
@@ -48,13 +48,13 @@ impl Shape {
 }
 
 /// Words of memory that other readers may share.
-pub trait Memory {
+pub trait LpmMemory {
     /// Returns the words: as many as the table's shape requires, initially zero.
     fn words(&self) -> &[AtomicU32];
 }
 
 /// Memory of the process.
-impl Memory for Vec<AtomicU32> {
+impl LpmMemory for Vec<AtomicU32> {
     #[inline]
     fn words(&self) -> &[AtomicU32] {
         self
@@ -62,21 +62,21 @@ impl Memory for Vec<AtomicU32> {
 }
 
 /// Allocates zeroed memory for a table of this shape.
-pub fn own_memory(shape: Shape) -> Vec<AtomicU32> {
+pub fn own_memory(shape: LpmShape) -> Vec<AtomicU32> {
     (0..shape.words()).map(|_| AtomicU32::new(0)).collect()
 }
 
 /// Error for a table without free rows; the table is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct LpmFull;
 
-impl fmt::Display for Full {
+impl fmt::Display for LpmFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the table has no free row for a prefix of this length")
     }
 }
 
-impl core::error::Error for Full {}
+impl core::error::Error for LpmFull {}
 
 /// Contents of a word: the value of the longest prefix, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ struct Span {
 /// A table of prefixes of up to 128 bits, in the upper bits of a `u128`.
 #[derive(Debug)]
 pub struct Lpm<M> {
-    shape: Shape,
+    shape: LpmShape,
     memory: M,
     /// Length of the prefix in each word; for a word that refers to a row, of the prefix that it would
     /// contain without the row.
@@ -107,15 +107,15 @@ pub struct Lpm<M> {
     used: u32,
 }
 
-impl<M: Memory> Lpm<M> {
+impl<M: LpmMemory> Lpm<M> {
     /// Creates an empty table.
     ///
     /// # Panics
     ///
     /// Panics if the size of the memory does not match the shape, or the first row has fewer than 8 or more
     /// than 24 bits.
-    pub fn new(shape: Shape, memory: M) -> Lpm<M> {
-        assert!((8..=24).contains(&shape.first) && shape.rows <= MOST as usize, "{shape:?}");
+    pub fn new(shape: LpmShape, memory: M) -> Lpm<M> {
+        assert!((8..=24).contains(&shape.first) && shape.rows <= MAX_VALUE as usize, "{shape:?}");
         assert_eq!(memory.words().len(), shape.words(), "{shape:?}");
         let lengths = alloc::vec![0; shape.words()];
         Lpm { shape, memory, lengths, routes: BTreeMap::new(), free: VecDeque::new(), used: 0 }
@@ -168,7 +168,7 @@ impl<M: Memory> Lpm<M> {
         while word & LEADS_ON != 0 {
             shift -= BELOW;
             let within = without_last(shift) & (ROW - 1);
-            word = words[self.shape.row(word & MOST) + within].load(Ordering::Acquire);
+            word = words[self.shape.row(word & MAX_VALUE) + within].load(Ordering::Acquire);
         }
         word
     }
@@ -179,10 +179,13 @@ impl<M: Memory> Lpm<M> {
     ///
     /// Panics if the value is zero or above [`MAX_VALUE`], the length is above 128, or the address has bits
     /// beyond the length.
-    pub fn insert(&mut self, address: u128, length: u8, to: u32) -> Result<Option<u32>, Full> {
-        assert!((1..=MOST).contains(&to) && address & !mask(length) == 0, "{address:x}/{length} to {to}");
+    pub fn insert(&mut self, address: u128, length: u8, to: u32) -> Result<Option<u32>, LpmFull> {
+        assert!(
+            (1..=MAX_VALUE).contains(&to) && address & !mask(length) == 0,
+            "{address:x}/{length} to {to}"
+        );
         if self.rows_missing(address, length) > self.free.len() + self.shape.rows - self.used as usize {
-            return Err(Full);
+            return Err(LpmFull);
         }
         let span = self.span(address, length);
         self.write(span, Leaf { to, length }, |before| before <= length);
@@ -213,7 +216,7 @@ impl<M: Memory> Lpm<M> {
             let word = words[place].load(Ordering::Relaxed);
             next = (word & LEADS_ON != 0).then(|| {
                 shift -= BELOW;
-                self.shape.row(word & MOST) + ((address >> shift) as usize & (ROW - 1))
+                self.shape.row(word & MAX_VALUE) + ((address >> shift) as usize & (ROW - 1))
             });
             Some(place)
         })
@@ -245,7 +248,7 @@ impl<M: Memory> Lpm<M> {
     fn row_below(&mut self, place: usize) -> u32 {
         let word = self.memory.words()[place].load(Ordering::Relaxed);
         if word & LEADS_ON != 0 {
-            return word & MOST;
+            return word & MAX_VALUE;
         }
         let row = match (self.used as usize) < self.shape.rows {
             true => {
@@ -266,7 +269,7 @@ impl<M: Memory> Lpm<M> {
         for place in span.start..span.start + span.words {
             let word = self.memory.words()[place].load(Ordering::Relaxed);
             if word & LEADS_ON != 0 {
-                let start = self.shape.row(word & MOST);
+                let start = self.shape.row(word & MAX_VALUE);
                 self.write(Span { start, words: ROW }, leaf, is_due);
             }
             if is_due(self.lengths[place]) {
@@ -303,7 +306,7 @@ impl<M: Memory> Lpm<M> {
             if !is_uniform {
                 return;
             }
-            let row = self.memory.words()[above].load(Ordering::Relaxed) & MOST;
+            let row = self.memory.words()[above].load(Ordering::Relaxed) & MAX_VALUE;
             self.set(above, Leaf { to: first, length: self.lengths[start] });
             self.free.push_back(row);
         }
@@ -321,9 +324,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const SMALL: Shape = Shape { first: 8, rows: 64 };
+    const SMALL: LpmShape = LpmShape { first: 8, rows: 64 };
 
-    fn table(shape: Shape) -> Lpm<Vec<AtomicU32>> {
+    fn table(shape: LpmShape) -> Lpm<Vec<AtomicU32>> {
         Lpm::new(shape, own_memory(shape))
     }
 
@@ -334,7 +337,7 @@ mod tests {
     #[test]
     fn the_longest_prefix_wins() {
         for first in [8, 16, 24] {
-            let mut table = table(Shape { first, rows: 8 });
+            let mut table = table(LpmShape { first, rows: 8 });
             for (address, length, to) in [
                 (0, 0, 1),
                 (v4(10, 0, 0, 0), 8, 2),
@@ -362,10 +365,10 @@ mod tests {
 
     #[test]
     fn a_full_table_is_unchanged_and_freed_rows_are_reused() {
-        let mut table = table(Shape { first: 16, rows: 2 });
+        let mut table = table(LpmShape { first: 16, rows: 2 });
         assert_eq!(table.insert(v4(10, 0, 0, 0), 16, 1), Ok(None));
         assert_eq!(table.insert(v4(10, 0, 0, 1), 32, 2), Ok(None));
-        assert_eq!(table.insert(v4(10, 1, 0, 1), 32, 3), Err(Full));
+        assert_eq!(table.insert(v4(10, 1, 0, 1), 32, 3), Err(LpmFull));
         assert_eq!((table.get(v4(10, 1, 0, 1)), table.len()), (0, 2));
         for _ in 0..10 {
             assert_eq!(table.remove(v4(10, 0, 0, 1), 32), Some(2));
@@ -392,7 +395,7 @@ mod tests {
             steps in prop::collection::vec((prefixes(), any::<bool>(), 1u32..1000), 1..120),
             queries in prop::collection::vec(prefixes(), 20),
         ) {
-            let mut table = table(Shape { first: SMALL.first, rows: 4_000 });
+            let mut table = table(LpmShape { first: SMALL.first, rows: 4_000 });
             let mut list: Vec<(u128, u8, u32)> = Vec::new();
             for ((address, length), is_removal, to) in steps {
                 let known = list.iter().position(|route| (route.0, route.1) == (address, length));

@@ -9,18 +9,18 @@ mod decide;
 pub mod lpm;
 mod verdict;
 
-use crate::edge::Labels;
+use crate::edge::LabelTable;
 use alloc::vec::Vec;
-use lpm::{Lpm, Memory};
-use netstage_wire::mpls::Label;
-pub use verdict::{Fault, Kind, Packet, Reason, Verdict};
+use lpm::{Lpm, LpmMemory};
+use netstage_wire::mpls::LabelValue;
+pub use verdict::{BufferedPacket, DropReason, ForwardingVerdict, PacketProtocol, ReportableError};
 
 /// Maximum number of labels that a hop pushes.
-pub const MOST_LABELS: usize = 3;
+pub const MAX_LABELS: usize = 3;
 
 /// Model for the TTL and the traffic class of an LSP with respect to its payload (RFC 3443).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Model {
+pub enum TunnelModel {
     /// The LSP and its payload share the values.
     #[default]
     Uniform,
@@ -36,29 +36,29 @@ pub struct Hop {
     /// MTU of the link in bytes, labels included.
     pub mtu: u16,
     /// Tunnel model for the labels pushed here.
-    pub model: Model,
-    labels: [Label; MOST_LABELS],
+    pub model: TunnelModel,
+    labels: [LabelValue; MAX_LABELS],
     depth: u8,
 }
 
 impl Hop {
     /// Creates a hop with these labels, outermost first. Returns `None` if there are more than [`MAX_LABELS`].
-    pub fn new(interface: u32, mtu: u16, labels: &[Label], model: Model) -> Option<Hop> {
-        let mut own = [Label::IPV4_EXPLICIT_NULL; MOST_LABELS];
+    pub fn new(interface: u32, mtu: u16, labels: &[LabelValue], model: TunnelModel) -> Option<Hop> {
+        let mut own = [LabelValue::IPV4_EXPLICIT_NULL; MAX_LABELS];
         own.get_mut(..labels.len())?.copy_from_slice(labels);
         Some(Hop { interface, mtu, model, labels: own, depth: labels.len() as u8 })
     }
 
     /// Returns the labels, outermost first.
     #[inline]
-    pub fn labels(&self) -> &[Label] {
+    pub fn labels(&self) -> &[LabelValue] {
         &self.labels[..usize::from(self.depth)]
     }
 }
 
 /// Target of addresses or labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum ForwardingTarget {
     /// One of these hops, by number, selected by a hash of the flow.
     Hops(Vec<u32>),
     /// This router.
@@ -70,27 +70,27 @@ pub enum Target {
 /// A target and, if it has exactly one hop, the number of that hop, which saves a memory access for nearly
 /// every packet.
 #[derive(Debug)]
-struct Leading {
+struct IndexedTarget {
     only: u32,
-    target: Target,
+    target: ForwardingTarget,
 }
 
 /// Marker for a target without a single hop.
 const NO_HOP: u32 = u32::MAX;
 
-impl Leading {
-    fn new(target: Target) -> Leading {
+impl IndexedTarget {
+    fn new(target: ForwardingTarget) -> IndexedTarget {
         let only = match &target {
-            Target::Hops(hops) if hops.len() == 1 => hops[0],
+            ForwardingTarget::Hops(hops) if hops.len() == 1 => hops[0],
             _ => NO_HOP,
         };
-        Leading { only, target }
+        IndexedTarget { only, target }
     }
 }
 
 /// Operation for a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum LabelOperation {
     /// Replace the label by the labels of a hop; a hop without labels pops it (penultimate hop popping).
     Swap {
         /// Number of the target.
@@ -105,18 +105,18 @@ pub enum Action {
 
 /// A label that this router has assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Incoming {
+pub struct IncomingLabel {
     /// Operation for the label.
-    pub action: Action,
+    pub action: LabelOperation,
     /// Tunnel model of the LSP that ends here.
-    pub model: Model,
+    pub model: TunnelModel,
     /// Interfaces on which the label may arrive, one bit for each of the first 64.
     pub expected: u64,
 }
 
 /// Routes of one routing table.
 #[derive(Debug)]
-pub struct Table<M> {
+pub struct RoutingTable<M> {
     /// IPv4 routes, with addresses in the upper bits of the key; values are target numbers from one.
     pub v4: Lpm<M>,
     /// IPv6 routes.
@@ -125,37 +125,37 @@ pub struct Table<M> {
 
 /// Error for a label with a reserved meaning (RFC 7274).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reserved;
+pub struct ReservedLabelError;
 
 /// Labels, hops and routes.
 #[derive(Debug)]
-pub struct Router<M> {
-    assigned: Labels,
-    incoming: Vec<Incoming>,
+pub struct Forwarder<M> {
+    assigned: LabelTable,
+    incoming: Vec<IncomingLabel>,
     /// Free entries of `incoming`.
     free: Vec<usize>,
-    targets: Vec<Leading>,
+    targets: Vec<IndexedTarget>,
     hops: Vec<Hop>,
-    tables: Vec<Table<M>>,
+    tables: Vec<RoutingTable<M>>,
     /// Number of the routing table of each interface.
     interfaces: Vec<u32>,
     seed: u64,
 }
 
-impl<M: Memory> Router<M> {
+impl<M: LpmMemory> Forwarder<M> {
     /// Creates a forwarder with these routing tables and the table number of each interface. The seed makes
     /// consecutive routers distribute flows over their hops differently.
     ///
     /// # Panics
     ///
     /// Panics if an interface refers to a missing table.
-    pub fn new(tables: Vec<Table<M>>, interfaces: Vec<u32>, seed: u64) -> Router<M> {
+    pub fn new(tables: Vec<RoutingTable<M>>, interfaces: Vec<u32>, seed: u64) -> Forwarder<M> {
         assert!(
             interfaces.iter().all(|table| (*table as usize) < tables.len()),
             "each interface refers to an existing table"
         );
-        Router {
-            assigned: Labels::default(),
+        Forwarder {
+            assigned: LabelTable::default(),
             incoming: Vec::new(),
             free: Vec::new(),
             targets: Vec::new(),
@@ -187,14 +187,14 @@ impl<M: Memory> Router<M> {
     /// # Panics
     ///
     /// Panics if the target contains the number of a missing hop.
-    pub fn add_target(&mut self, target: Target) -> u32 {
+    pub fn add_target(&mut self, target: ForwardingTarget) -> u32 {
         self.check(&target);
-        self.targets.push(Leading::new(target));
+        self.targets.push(IndexedTarget::new(target));
         self.targets.len() as u32
     }
 
     /// Returns a target.
-    pub fn target(&self, number: u32) -> &Target {
+    pub fn target(&self, number: u32) -> &ForwardingTarget {
         &self.targets[number as usize - 1].target
     }
 
@@ -203,24 +203,24 @@ impl<M: Memory> Router<M> {
     /// # Panics
     ///
     /// Panics if the target contains the number of a missing hop.
-    pub fn set_target(&mut self, number: u32, target: Target) {
+    pub fn set_target(&mut self, number: u32, target: ForwardingTarget) {
         self.check(&target);
-        self.targets[number as usize - 1] = Leading::new(target);
+        self.targets[number as usize - 1] = IndexedTarget::new(target);
     }
 
-    fn check(&self, target: &Target) {
-        if let Target::Hops(hops) = target {
+    fn check(&self, target: &ForwardingTarget) {
+        if let ForwardingTarget::Hops(hops) = target {
             assert!(hops.iter().all(|hop| (*hop as usize) < self.hops.len()), "each hop exists");
         }
     }
 
     /// Returns a routing table.
-    pub fn table(&self, number: u32) -> &Table<M> {
+    pub fn table(&self, number: u32) -> &RoutingTable<M> {
         &self.tables[number as usize]
     }
 
     /// Returns a routing table for changes.
-    pub fn table_mut(&mut self, number: u32) -> &mut Table<M> {
+    pub fn table_mut(&mut self, number: u32) -> &mut RoutingTable<M> {
         &mut self.tables[number as usize]
     }
 
@@ -246,9 +246,13 @@ impl<M: Memory> Router<M> {
     }
 
     /// Assigns a label and returns its previous assignment; fails for reserved labels.
-    pub fn give(&mut self, label: Label, incoming: Incoming) -> Result<Option<Incoming>, Reserved> {
+    pub fn assign_label(
+        &mut self,
+        label: LabelValue,
+        incoming: IncomingLabel,
+    ) -> Result<Option<IncomingLabel>, ReservedLabelError> {
         if label.is_reserved() {
-            return Err(Reserved);
+            return Err(ReservedLabelError);
         }
         if let Some(number) = self.assigned.get(label) {
             return Ok(Some(core::mem::replace(&mut self.incoming[number], incoming)));
@@ -258,13 +262,13 @@ impl<M: Memory> Router<M> {
             Some(slot) => *slot = incoming,
             None => self.incoming.push(incoming),
         }
-        self.assigned.give(label, number).map_err(|_| Reserved)?;
+        self.assigned.assign(label, number).map_err(|_| ReservedLabelError)?;
         Ok(None)
     }
 
     /// Releases a label and returns its assignment.
-    pub fn take_back(&mut self, label: Label) -> Option<Incoming> {
-        let number = self.assigned.take_back(label)?;
+    pub fn release_label(&mut self, label: LabelValue) -> Option<IncomingLabel> {
+        let number = self.assigned.release(label)?;
         self.free.push(number);
         Some(self.incoming[number])
     }

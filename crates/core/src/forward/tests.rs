@@ -1,23 +1,23 @@
 //! Packets through a router with two interfaces, for every operation.
 
-use super::lpm::{Shape, own_memory};
+use super::lpm::{LpmShape, own_memory};
 use super::*;
 use alloc::vec;
 use core::sync::atomic::AtomicU32;
 use netstage_wire::ip::{View, v4, v6};
-use netstage_wire::mpls::{ENTRY, Entry, Stack};
+use netstage_wire::mpls::{ENTRY, LabelStackEntry, Stack};
 use proptest::prelude::*;
 
 const ROOM: usize = 32;
-const SHAPE: Shape = Shape { first: 16, rows: 64 };
+const SHAPE: LpmShape = LpmShape { first: 16, rows: 64 };
 
-fn label(number: u32) -> Label {
-    Label::new(number).unwrap()
+fn label(number: u32) -> LabelValue {
+    LabelValue::new(number).unwrap()
 }
 
-fn table() -> Table<Vec<AtomicU32>> {
+fn table() -> RoutingTable<Vec<AtomicU32>> {
     let lpm = || Lpm::new(SHAPE, own_memory(SHAPE));
-    Table { v4: lpm(), v6: lpm() }
+    RoutingTable { v4: lpm(), v6: lpm() }
 }
 
 fn v4_bits(address: [u8; 4]) -> u128 {
@@ -48,11 +48,11 @@ fn v6(to: [u16; 8], ttl: u8) -> Vec<u8> {
     bytes
 }
 
-fn entry(number: u32, ttl: u8) -> Entry {
-    Entry { label: label(number), traffic_class: 3, bottom: false, ttl }
+fn entry(number: u32, ttl: u8) -> LabelStackEntry {
+    LabelStackEntry { label: label(number), traffic_class: 3, bottom: false, ttl }
 }
 
-fn labelled(entries: &[Entry], beneath: &[u8]) -> Vec<u8> {
+fn labelled(entries: &[LabelStackEntry], beneath: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; entries.len() * ENTRY];
     netstage_wire::mpls::write_stack(entries, &mut bytes).unwrap();
     bytes.extend(beneath);
@@ -62,48 +62,48 @@ fn labelled(entries: &[Entry], beneath: &[u8]) -> Vec<u8> {
 /// Networks 10.N.0.0/16 and 2001:db8:N::/48 have target N, and so have the labels 100 + N (uniform model)
 /// and 200 + N (pipe model), which are swapped. Labels 300 (uniform) and 301 (pipe) are popped into table 0.
 struct Setup {
-    router: Router<Vec<AtomicU32>>,
+    router: Forwarder<Vec<AtomicU32>>,
 }
 
 impl Setup {
-    fn new(hops: &[&[u32]], model: Model) -> Setup {
-        let mut router = Router::new(vec![table(), table()], vec![0, 1], 7);
+    fn new(hops: &[&[u32]], model: TunnelModel) -> Setup {
+        let mut router = Forwarder::new(vec![table(), table()], vec![0, 1], 7);
         for labels in hops.iter() {
-            let labels: Vec<Label> = labels.iter().map(|number| label(*number)).collect();
+            let labels: Vec<LabelValue> = labels.iter().map(|number| label(*number)).collect();
             let hop = router.add_hop(Hop::new(1, 1500, &labels, model).unwrap());
-            let target = router.add_target(Target::Hops(vec![hop]));
+            let target = router.add_target(ForwardingTarget::Hops(vec![hop]));
             let to = target as u8;
             router.table_mut(0).v4.insert(v4_bits([10, to, 0, 0]), 16, target).unwrap();
             let network = 0x2001_0db8 << 96 | u128::from(to) << 80;
             router.table_mut(0).v6.insert(network, 48, target).unwrap();
-            for (first, model) in [(100, Model::Uniform), (200, Model::Pipe)] {
-                let incoming = Incoming { action: Action::Swap { target }, model, expected: 1 };
-                router.give(label(first + target), incoming).unwrap();
+            for (first, model) in [(100, TunnelModel::Uniform), (200, TunnelModel::Pipe)] {
+                let incoming = IncomingLabel { action: LabelOperation::Swap { target }, model, expected: 1 };
+                router.assign_label(label(first + target), incoming).unwrap();
             }
         }
-        for (number, model) in [(300, Model::Uniform), (301, Model::Pipe)] {
-            let incoming = Incoming { action: Action::Pop { table: 0 }, model, expected: 1 };
-            router.give(label(number), incoming).unwrap();
+        for (number, model) in [(300, TunnelModel::Uniform), (301, TunnelModel::Pipe)] {
+            let incoming = IncomingLabel { action: LabelOperation::Pop { table: 0 }, model, expected: 1 };
+            router.assign_label(label(number), incoming).unwrap();
         }
         Setup { router }
     }
 
-    fn forward(&self, kind: Kind, bytes: &[u8]) -> (Verdict, Vec<u8>) {
+    fn forward(&self, kind: PacketProtocol, bytes: &[u8]) -> (ForwardingVerdict, Vec<u8>) {
         let mut buffer = vec![0; ROOM];
         buffer.extend(bytes);
-        let mut packet = Packet { bytes: &mut buffer, start: ROOM, kind };
+        let mut packet = BufferedPacket { bytes: &mut buffer, start: ROOM, kind };
         let verdict = self.router.forward(&mut packet, 0);
         let start = packet.start;
-        if let Verdict::Send { start: reported_start, kind, .. } = verdict {
+        if let ForwardingVerdict::Send { start: reported_start, kind, .. } = verdict {
             assert_eq!((reported_start, kind), (start, packet.kind));
         }
         (verdict, buffer.split_off(start))
     }
 
     /// Returns the hop, the protocol and the bytes of the packet that leaves.
-    fn sent(&self, kind: Kind, bytes: &[u8]) -> (u32, Kind, Vec<u8>) {
+    fn sent(&self, kind: PacketProtocol, bytes: &[u8]) -> (u32, PacketProtocol, Vec<u8>) {
         match self.forward(kind, bytes) {
-            (Verdict::Send { hop, kind, .. }, bytes) => (hop, kind, bytes),
+            (ForwardingVerdict::Send { hop, kind, .. }, bytes) => (hop, kind, bytes),
             (verdict, _) => panic!("{verdict:?}"),
         }
     }
@@ -120,64 +120,69 @@ fn is_whole(bytes: &[u8], ttl: u8) {
     let view = View::new(bytes).unwrap();
     assert_eq!(view.ttl(), ttl);
     if let View::V4(view) = view {
-        assert!(view.checksum_is_right());
+        assert!(view.is_checksum_valid());
     }
 }
 
 #[test]
 fn ip_is_routed() {
-    let setup = Setup::new(&[&[], &[]], Model::Uniform);
-    for (kind, bytes) in
-        [(Kind::V4, v4([10, 2, 3, 4], 64, 1)), (Kind::V6, v6([0x2001, 0xdb8, 2, 0, 0, 0, 0, 1], 64))]
-    {
+    let setup = Setup::new(&[&[], &[]], TunnelModel::Uniform);
+    for (kind, bytes) in [
+        (PacketProtocol::V4, v4([10, 2, 3, 4], 64, 1)),
+        (PacketProtocol::V6, v6([0x2001, 0xdb8, 2, 0, 0, 0, 0, 1], 64)),
+    ] {
         let (hop, left, bytes) = setup.sent(kind, &bytes);
         assert_eq!((hop, left), (1, kind));
         is_whole(&bytes, 63);
     }
-    let refused = |bytes: &[u8]| setup.forward(Kind::V4, bytes);
+    let refused = |bytes: &[u8]| setup.forward(PacketProtocol::V4, bytes);
     for (bytes, verdict) in [
-        (v4([10, 2, 3, 4], 1, 1), Verdict::Refuse(Fault::TtlExceeded)),
-        (v4([10, 9, 0, 0], 64, 1), Verdict::Refuse(Fault::NoRoute)),
+        (v4([10, 2, 3, 4], 1, 1), ForwardingVerdict::Reject(ReportableError::TtlExceeded)),
+        (v4([10, 9, 0, 0], 64, 1), ForwardingVerdict::Reject(ReportableError::NoRoute)),
     ] {
         assert_eq!(refused(&bytes), (verdict, bytes.clone()), "a rejected packet is unchanged");
     }
     let mut broken = v4([10, 2, 3, 4], 64, 1);
     broken[15] ^= 1;
-    assert_eq!(refused(&broken).0, Verdict::Drop(Reason::Malformed));
+    assert_eq!(refused(&broken).0, ForwardingVerdict::Drop(DropReason::Malformed));
 }
 
 #[test]
 fn push_swap_and_pop_set_the_ttl_in_both_models() {
-    for (model, outer) in [(Model::Uniform, 63), (Model::Pipe, 255)] {
+    for (model, outer) in [(TunnelModel::Uniform, 63), (TunnelModel::Pipe, 255)] {
         let setup = Setup::new(&[&[1001], &[1002, 1003, 1004], &[]], model);
         for (to, labels) in [(1, vec![1001]), (2, vec![1002, 1003, 1004])] {
-            let (_, kind, bytes) = setup.sent(Kind::V4, &v4([10, to, 0, 1], 64, 1));
+            let (_, kind, bytes) = setup.sent(PacketProtocol::V4, &v4([10, to, 0, 1], 64, 1));
             let (entries, beneath) = read(&bytes);
             // DSCP 46 (EF) has class selector 5.
             assert_eq!(entries, labels.iter().map(|number| (*number, outer, 5)).collect::<Vec<_>>());
-            assert_eq!(kind, Kind::Mpls);
+            assert_eq!(kind, PacketProtocol::Mpls);
             is_whole(beneath, 63);
         }
     }
-    let setup = Setup::new(&[&[1001], &[1002, 1003], &[]], Model::Uniform);
+    let setup = Setup::new(&[&[1001], &[1002, 1003], &[]], TunnelModel::Uniform);
     let inner = v4([10, 1, 0, 1], 64, 1);
-    let (_, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(101, 40), entry(77, 50)], &inner));
+    let (_, _, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&[entry(101, 40), entry(77, 50)], &inner));
     assert_eq!(read(&bytes), (vec![(1001, 39, 3), (77, 50, 3)], &inner[..]));
-    let (_, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(102, 40)], &inner));
+    let (_, _, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&[entry(102, 40)], &inner));
     assert_eq!(read(&bytes), (vec![(1002, 39, 3), (1003, 39, 3)], &inner[..]));
     // At the penultimate router the payload leaves, with a lower TTL only in the uniform model.
     for (number, ttl) in [(103, 39), (203, 64)] {
-        let (_, kind, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(number, 40)], &inner));
-        assert_eq!(kind, Kind::V4);
+        let (_, kind, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&[entry(number, 40)], &inner));
+        assert_eq!(kind, PacketProtocol::V4);
         is_whole(&bytes, ttl);
-        let (_, kind, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(number, 40), entry(77, 60)], &inner));
-        assert_eq!((kind, read(&bytes).0), (Kind::Mpls, vec![(77, if ttl == 64 { 60 } else { 39 }, 3)]));
+        let (_, kind, bytes) =
+            setup.sent(PacketProtocol::Mpls, &labelled(&[entry(number, 40), entry(77, 60)], &inner));
+        assert_eq!(
+            (kind, read(&bytes).0),
+            (PacketProtocol::Mpls, vec![(77, if ttl == 64 { 60 } else { 39 }, 3)])
+        );
     }
 }
 
 #[test]
 fn the_payload_of_a_popped_label_is_forwarded() {
-    let setup = Setup::new(&[&[], &[1002]], Model::Uniform);
+    let setup = Setup::new(&[&[], &[1002]], TunnelModel::Uniform);
     let inner = v4([10, 1, 0, 1], 64, 1);
     for (labels, ttl) in [
         (vec![entry(300, 40)], 39),
@@ -188,77 +193,87 @@ fn the_payload_of_a_popped_label_is_forwarded() {
         (vec![entry(301, 40), entry(301, 50)], 63),
         (vec![entry(7, 40), entry(99_999, 40), entry(300, 30)], 29),
     ] {
-        let (hop, kind, bytes) = setup.sent(Kind::Mpls, &labelled(&labels, &inner));
-        assert_eq!((hop, kind), (0, Kind::V4), "{labels:?}");
+        let (hop, kind, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&labels, &inner));
+        assert_eq!((hop, kind), (0, PacketProtocol::V4), "{labels:?}");
         is_whole(&bytes, ttl);
     }
     let six = v6([0x2001, 0xdb8, 2, 0, 0, 0, 0, 1], 64);
-    let (hop, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(300, 40), entry(2, 50)], &six));
+    let (hop, _, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&[entry(300, 40), entry(2, 50)], &six));
     assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 39, 0)]));
     is_whole(read(&bytes).1, 39);
     // IPv6 without a separate label in an LSP that ends with the explicit null of IPv4; the reverse is an
     // error.
-    let (hop, _, bytes) = setup.sent(Kind::Mpls, &labelled(&[entry(0, 50)], &six));
+    let (hop, _, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&[entry(0, 50)], &six));
     assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 49, 0)]));
-    let (verdict, _) = setup.forward(Kind::Mpls, &labelled(&[entry(2, 40)], &inner));
-    assert_eq!(verdict, Verdict::Drop(Reason::Malformed));
+    let (verdict, _) = setup.forward(PacketProtocol::Mpls, &labelled(&[entry(2, 40)], &inner));
+    assert_eq!(verdict, ForwardingVerdict::Drop(DropReason::Malformed));
 }
 
 #[test]
 fn discarded_packets_have_a_reason() {
-    let setup = Setup::new(&[&[1001], &[]], Model::Uniform);
+    let setup = Setup::new(&[&[1001], &[]], TunnelModel::Uniform);
     let inner = v4([10, 1, 0, 1], 64, 1);
     for (labels, verdict) in [
-        (vec![entry(5_000, 40)], Verdict::Drop(Reason::UnknownLabel)),
-        (vec![entry(3, 40)], Verdict::Drop(Reason::Reserved)),
-        (vec![entry(7, 40)], Verdict::Drop(Reason::Reserved)),
-        (vec![entry(101, 1)], Verdict::Refuse(Fault::TtlExceeded)),
-        (vec![entry(300, 40), entry(101, 1)], Verdict::Refuse(Fault::TtlExceeded)),
-        (vec![entry(0, 40); 17], Verdict::Drop(Reason::TooDeep)),
+        (vec![entry(5_000, 40)], ForwardingVerdict::Drop(DropReason::UnknownLabel)),
+        (vec![entry(3, 40)], ForwardingVerdict::Drop(DropReason::Reserved)),
+        (vec![entry(7, 40)], ForwardingVerdict::Drop(DropReason::Reserved)),
+        (vec![entry(101, 1)], ForwardingVerdict::Reject(ReportableError::TtlExceeded)),
+        (vec![entry(300, 40), entry(101, 1)], ForwardingVerdict::Reject(ReportableError::TtlExceeded)),
+        (vec![entry(0, 40); 17], ForwardingVerdict::Drop(DropReason::TooDeep)),
     ] {
         let bytes = labelled(&labels, &inner);
-        let (actual, after) = setup.forward(Kind::Mpls, &bytes);
+        let (actual, after) = setup.forward(PacketProtocol::Mpls, &bytes);
         assert_eq!(actual, verdict, "{labels:?}");
-        assert!(!matches!(actual, Verdict::Refuse(_)) || after == bytes);
+        assert!(!matches!(actual, ForwardingVerdict::Reject(_)) || after == bytes);
     }
     // The label was not advertised on the other interface.
     let mut buffer = labelled(&[entry(101, 40)], &inner);
-    let mut packet = Packet { bytes: &mut buffer, start: 0, kind: Kind::Mpls };
-    assert_eq!(setup.router.forward(&mut packet, 1), Verdict::Drop(Reason::Unexpected));
+    let mut packet = BufferedPacket { bytes: &mut buffer, start: 0, kind: PacketProtocol::Mpls };
+    assert_eq!(setup.router.forward(&mut packet, 1), ForwardingVerdict::Drop(DropReason::Unexpected));
     // Without room before the packet, no label is pushed.
     let mut buffer = inner.clone();
-    let mut packet = Packet { bytes: &mut buffer, start: 0, kind: Kind::V4 };
-    assert_eq!(setup.router.forward(&mut packet, 0), Verdict::Drop(Reason::NoRoom));
+    let mut packet = BufferedPacket { bytes: &mut buffer, start: 0, kind: PacketProtocol::V4 };
+    assert_eq!(setup.router.forward(&mut packet, 0), ForwardingVerdict::Drop(DropReason::NoRoom));
 }
 
 #[test]
 fn packets_above_the_mtu_are_fragmented_or_rejected() {
-    let mut setup = Setup::new(&[&[1001]], Model::Uniform);
+    let mut setup = Setup::new(&[&[1001]], TunnelModel::Uniform);
     let hop = *setup.router.hop(0);
     setup.router.set_hop(0, Hop { mtu: 100, ..hop });
     let large = v4([10, 1, 0, 1], 64, 1);
-    assert_eq!(setup.forward(Kind::V4, &large).0, Verdict::Divide { mtu: 96, start: ROOM });
+    assert_eq!(
+        setup.forward(PacketProtocol::V4, &large).0,
+        ForwardingVerdict::Fragment { mtu: 96, start: ROOM }
+    );
     let six = v6([0x2001, 0xdb8, 1, 0, 0, 0, 0, 1], 64);
-    assert_eq!(setup.forward(Kind::V6, &six).0, Verdict::Refuse(Fault::TooBig(96)));
+    assert_eq!(
+        setup.forward(PacketProtocol::V6, &six).0,
+        ForwardingVerdict::Reject(ReportableError::TooBig(96))
+    );
     let bytes = labelled(&[entry(101, 40), entry(77, 40)], &six);
-    assert_eq!(setup.forward(Kind::Mpls, &bytes).0, Verdict::Refuse(Fault::TooBig(92)));
+    assert_eq!(
+        setup.forward(PacketProtocol::Mpls, &bytes).0,
+        ForwardingVerdict::Reject(ReportableError::TooBig(92))
+    );
 }
 
 #[test]
 fn each_flow_keeps_its_hop_and_flows_spread_over_all_hops() {
-    let mut setup = Setup::new(&[&[], &[], &[]], Model::Uniform);
-    let target = setup.router.add_target(Target::Hops(vec![0, 1, 2]));
+    let mut setup = Setup::new(&[&[], &[], &[]], TunnelModel::Uniform);
+    let target = setup.router.add_target(ForwardingTarget::Hops(vec![0, 1, 2]));
     setup.router.table_mut(0).v4.insert(v4_bits([10, 99, 0, 0]), 16, target).unwrap();
-    let incoming = Incoming { action: Action::Swap { target }, model: Model::Uniform, expected: 1 };
-    setup.router.give(label(500), incoming).unwrap();
+    let incoming =
+        IncomingLabel { action: LabelOperation::Swap { target }, model: TunnelModel::Uniform, expected: 1 };
+    setup.router.assign_label(label(500), incoming).unwrap();
     let mut counts = [[0; 3]; 2];
     for port in 0..600 {
         let packet = v4([10, 99, 0, 1], 64, port);
-        let hop = setup.sent(Kind::V4, &packet).0;
-        assert_eq!(setup.sent(Kind::V4, &packet).0, hop);
+        let hop = setup.sent(PacketProtocol::V4, &packet).0;
+        assert_eq!(setup.sent(PacketProtocol::V4, &packet).0, hop);
         counts[0][hop as usize] += 1;
         let entropy = [entry(500, 40), entry(7, 0), entry(16 + u32::from(port), 0)];
-        counts[1][setup.sent(Kind::Mpls, &labelled(&entropy, &[0x45; 40])).0 as usize] += 1;
+        counts[1][setup.sent(PacketProtocol::Mpls, &labelled(&entropy, &[0x45; 40])).0 as usize] += 1;
     }
     assert!(counts.iter().flatten().all(|count| (140..260).contains(count)), "{counts:?}");
 }
@@ -271,12 +286,12 @@ proptest! {
         ip in any::<bool>(),
         kind in 0usize..3,
     ) {
-        let setup = Setup::new(&[&[1001, 1002], &[]], Model::Uniform);
-        let entries: Vec<Entry> = labels.iter().map(|(number, ttl)| entry(number & 0xf_ffff, *ttl)).collect();
+        let setup = Setup::new(&[&[1001, 1002], &[]], TunnelModel::Uniform);
+        let entries: Vec<LabelStackEntry> = labels.iter().map(|(number, ttl)| entry(number & 0xf_ffff, *ttl)).collect();
         let beneath = if ip { v4([10, 1, 0, 1], 64, 1) } else { tail };
         let bytes = labelled(&entries, &beneath);
-        let (verdict, after) = setup.forward([Kind::V4, Kind::V6, Kind::Mpls][kind], &bytes);
-        if let Verdict::Refuse(_) = verdict {
+        let (verdict, after) = setup.forward([PacketProtocol::V4, PacketProtocol::V6, PacketProtocol::Mpls][kind], &bytes);
+        if let ForwardingVerdict::Reject(_) = verdict {
             prop_assert_eq!(after, bytes);
         }
     }

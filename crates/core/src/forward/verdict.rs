@@ -4,7 +4,7 @@ use core::fmt;
 
 /// Protocol of a packet, without its link-layer header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketProtocol {
     /// IPv4.
     V4,
     /// IPv6.
@@ -15,7 +15,7 @@ pub enum Kind {
 
 /// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ForwardingVerdict {
     /// Send the packet to a hop.
     Send {
         /// Number of the hop.
@@ -23,32 +23,32 @@ pub enum Verdict {
         /// Offset of the packet in the buffer after its modification.
         start: usize,
         /// Protocol of the packet after its modification.
-        kind: Kind,
+        kind: PacketProtocol,
     },
     /// Deliver the packet to this router.
     Local {
         /// Offset of the rest of the packet in the buffer.
         start: usize,
         /// Protocol of the rest.
-        kind: Kind,
+        kind: PacketProtocol,
     },
     /// Fragment the packet and forward each fragment: it exceeds the MTU of the hop and fragmentation is
     /// allowed.
-    Divide {
+    Fragment {
         /// Maximum size of a fragment in bytes.
         mtu: u16,
         /// Offset of the packet to fragment in the buffer.
         start: usize,
     },
     /// Discard the packet, and possibly send an ICMP error to its sender. The packet is unchanged.
-    Refuse(Fault),
+    Reject(ReportableError),
     /// Discard the packet silently.
-    Drop(Reason),
+    Drop(DropReason),
 }
 
 /// Reason for discarding a packet that can be reported to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ReportableError {
     /// The time to live is exhausted.
     TtlExceeded,
     /// The packet exceeds the MTU of the link, which is this many bytes without labels.
@@ -59,7 +59,7 @@ pub enum Fault {
 
 /// Reason for discarding a packet silently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum DropReason {
     /// The packet is malformed or its checksum is wrong.
     Malformed,
     /// The label is not assigned.
@@ -78,28 +78,28 @@ pub enum Reason {
     NoRoom,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Reason::Malformed => "malformed",
-            Reason::UnknownLabel => "unknown label",
-            Reason::Unexpected => "label not expected on this interface",
-            Reason::Reserved => "reserved label",
-            Reason::TooDeep => "label stack too deep",
-            Reason::NoHop => "no next hop",
-            Reason::Discarded => "discarded by a route",
-            Reason::NoRoom => "no room for labels",
+            DropReason::Malformed => "malformed",
+            DropReason::UnknownLabel => "unknown label",
+            DropReason::Unexpected => "label not expected on this interface",
+            DropReason::Reserved => "reserved label",
+            DropReason::TooDeep => "label stack too deep",
+            DropReason::NoHop => "no next hop",
+            DropReason::Discarded => "discarded by a route",
+            DropReason::NoRoom => "no room for labels",
         })
     }
 }
 
 /// A packet in a buffer, with room for headers before it.
 #[derive(Debug)]
-pub struct Packet<'a> {
+pub struct BufferedPacket<'a> {
     /// The buffer, up to the end of the packet.
     pub bytes: &'a mut [u8],
     /// Offset of the packet.
     pub start: usize,
     /// Protocol of the packet.
-    pub kind: Kind,
+    pub kind: PacketProtocol,
 }

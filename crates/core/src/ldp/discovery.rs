@@ -2,14 +2,14 @@
 //! 2.4.2), the discovered peers, and the connection, which the router with the higher transport address opens
 //! (section 2.5.2).
 
-use super::session::Phase;
-use super::{Connection, End, Speaker, Transmit};
+use super::session::LdpPhase;
+use super::{LdpAction, LdpConnection, LdpSessionEnd, LdpSpeaker};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
-use netstage_wire::ldp::message::{Hello, Message};
+use netstage_wire::ldp::message::{Hello, LdpMessage};
 use netstage_wire::ldp::write::{Outgoing, Writer};
-use netstage_wire::ldp::{Identifier, MOST_BYTES, Pdu, Status};
+use netstage_wire::ldp::{Identifier, LdpStatus, MAX_PDU_LENGTH, Pdu};
 
 /// Default hold times, which a hello with a hold time of zero requests (section 3.5.2).
 const LINK_HOLD_SECONDS: u16 = 15;
@@ -38,7 +38,7 @@ pub enum Scope {
 
 /// Transmission of hellos in one scope.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sending {
+pub(super) struct HelloTransmission {
     pub next: Instant,
     /// True if they only answer targeted hellos of a peer, and stop with them.
     is_answer: bool,
@@ -46,13 +46,13 @@ pub(super) struct Sending {
 
 /// A discovered peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Neighbour {
+pub struct LdpNeighbor {
     /// The peer.
     pub peer: Identifier,
     /// Its transport address.
     pub transport: Ipv4Addr,
     /// Phase of the session; `None` without a connection.
-    pub phase: Option<Phase>,
+    pub phase: Option<LdpPhase>,
     /// Number of label mappings that it has advertised.
     pub mappings: usize,
     /// Number of addresses that it has advertised.
@@ -70,8 +70,8 @@ pub(super) struct Adjacency {
 
 /// A peer with at least one adjacency.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Peer {
-    pub connection: Option<Connection>,
+pub(super) struct LdpPeer {
+    pub connection: Option<LdpConnection>,
     is_connecting: bool,
     /// Earliest time of the next connection attempt.
     retry_at: Instant,
@@ -79,16 +79,18 @@ pub(super) struct Peer {
     back_off: Duration,
 }
 
-impl Speaker {
+impl LdpSpeaker {
     /// Starts discovery on an interface.
     pub fn add_interface(&mut self, now: Instant, interface: usize) {
-        self.hellos.entry(Scope::Link(interface)).or_insert(Sending { next: now, is_answer: false });
+        self.hellos
+            .entry(Scope::Link(interface))
+            .or_insert(HelloTransmission { next: now, is_answer: false });
     }
 
     /// Starts discovery of a remote router by the source address of its hellos.
     pub fn add_target(&mut self, now: Instant, address: Ipv4Addr) {
         let target = self.hellos.entry(Scope::Targeted(address));
-        target.or_insert(Sending { next: now, is_answer: false }).is_answer = false;
+        target.or_insert(HelloTransmission { next: now, is_answer: false }).is_answer = false;
     }
 
     /// Stops discovery of a remote router. The peer is lost unless it has another adjacency.
@@ -115,10 +117,10 @@ impl Speaker {
     }
 
     fn take_datagram(&mut self, now: Instant, scope: Scope, source: Ipv4Addr, bytes: &[u8]) {
-        let Ok(pdu) = Pdu::new(bytes, MOST_BYTES) else { return };
+        let Ok(pdu) = Pdu::new(bytes, MAX_PDU_LENGTH) else { return };
         for raw in pdu.messages() {
             let Ok(raw) = raw else { return };
-            if let Ok(Some(Message::Hello(hello))) = Message::new(&raw)
+            if let Ok(Some(LdpMessage::Hello(hello))) = LdpMessage::new(&raw)
                 && self.is_expected(scope, &hello)
             {
                 self.take_hello(now, scope, source, pdu.sender, &hello);
@@ -131,7 +133,7 @@ impl Speaker {
         match scope {
             Scope::Link(_) => !hello.is_targeted && self.hellos.contains_key(&scope),
             Scope::Targeted(_) => {
-                let is_answered = self.config.accepts_targeted && hello.asks_for_targeted;
+                let is_answered = self.config.accepts_targeted && hello.requests_targeted;
                 hello.is_targeted && (is_answered || self.hellos.contains_key(&scope))
             }
         }
@@ -165,14 +167,14 @@ impl Speaker {
         }));
         let is_new = known.is_none_or(|known| known.transport != transport || known.hold != hold);
         self.adjacencies.insert((peer, scope), Adjacency { transport, hold, expires: now + hold });
-        self.peers.entry(peer).or_insert(Peer {
+        self.peers.entry(peer).or_insert(LdpPeer {
             connection: None,
             is_connecting: false,
             retry_at: now,
             back_off: BACK_OFF.0,
         });
         if is_new {
-            self.hellos.entry(scope).or_insert(Sending { next: now, is_answer: true });
+            self.hellos.entry(scope).or_insert(HelloTransmission { next: now, is_answer: true });
             // The peer gets a hello at once, and connections that were accepted before this hello are
             // identified.
             self.send_hello(now, scope);
@@ -208,19 +210,19 @@ impl Speaker {
         let hello = Hello {
             hold_seconds: self.hold_seconds(scope),
             is_targeted,
-            asks_for_targeted: is_targeted && !is_answer,
+            requests_targeted: is_targeted && !is_answer,
             transport: Some(self.config.transport.into()),
             configuration: None,
         };
-        let bytes = self.single(&Outgoing::Hello(hello));
-        self.transmits.push_back(Transmit::Discovery { scope, bytes });
+        let bytes = self.encode_message(&Outgoing::Hello(hello));
+        self.transmits.push_back(LdpAction::Discovery { scope, bytes });
         let in_scope = self.adjacencies.iter().filter(|((_, of_adjacency), _)| *of_adjacency == scope);
         let hold = in_scope.map(|(_, adjacency)| adjacency.hold).min().unwrap_or_else(|| self.hold(scope));
-        self.hellos.insert(scope, Sending { next: now + hold / HELLOS_PER_HOLD, is_answer });
+        self.hellos.insert(scope, HelloTransmission { next: now + hold / HELLOS_PER_HOLD, is_answer });
     }
 
     /// Encodes a PDU with one message.
-    pub(super) fn single(&mut self, message: &Outgoing<'_>) -> Vec<u8> {
+    pub(super) fn encode_message(&mut self, message: &Outgoing<'_>) -> Vec<u8> {
         self.message_id = self.message_id.wrapping_add(1);
         let mut bytes = [0; 64];
         let mut writer = Writer::new(&mut bytes, self.identifier()).expect("64 bytes hold a PDU header");
@@ -247,16 +249,16 @@ impl Speaker {
                 && let Some(known) = self.peers.remove(&peer)
                 && let Some(connection) = known.connection
             {
-                self.end(now, connection, End::Sent(Status::HOLD_TIMER_EXPIRED), (0, 0));
+                self.end(now, connection, LdpSessionEnd::Sent(LdpStatus::HOLD_TIMER_EXPIRED), (0, 0));
             }
         }
     }
 
     /// Iterates over the discovered peers.
-    pub fn neighbours(&self) -> impl Iterator<Item = Neighbour> + '_ {
+    pub fn neighbors(&self) -> impl Iterator<Item = LdpNeighbor> + '_ {
         self.peers.iter().filter_map(|(peer, known)| {
             let session = known.connection.and_then(|connection| self.sessions.get(&connection));
-            Some(Neighbour {
+            Some(LdpNeighbor {
                 peer: *peer,
                 transport: self.transport(*peer)?,
                 phase: session.map(|session| session.phase),
@@ -297,12 +299,12 @@ impl Speaker {
             .collect();
         for (peer, address) in due {
             self.peers.get_mut(&peer).expect("peers to connect to are known").is_connecting = true;
-            self.transmits.push_back(Transmit::Connect { peer, address });
+            self.transmits.push_back(LdpAction::Connect { peer, address });
         }
     }
 
     /// Handles a failed connection attempt to a peer.
-    pub fn handle_refused(&mut self, now: Instant, peer: Identifier) {
+    pub fn handle_connect_failed(&mut self, now: Instant, peer: Identifier) {
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.is_connecting = false;
             peer.retry_at = now + RETRY_UNREACHABLE;
@@ -310,9 +312,9 @@ impl Speaker {
     }
 }
 
-impl Peer {
+impl LdpPeer {
     /// Sets the established connection; returns `false` if another one exists.
-    pub fn attach(&mut self, connection: Connection) -> bool {
+    pub fn attach(&mut self, connection: LdpConnection) -> bool {
         self.is_connecting = false;
         let is_first = self.connection.is_none();
         if is_first {
@@ -322,18 +324,20 @@ impl Peer {
     }
 
     /// Resets the back-off once a session is up.
-    pub fn succeed(&mut self) {
+    pub fn reset_back_off(&mut self) {
         self.back_off = BACK_OFF.0;
     }
 
     /// Removes the connection and schedules the next attempt.
-    pub fn detach(&mut self, now: Instant, was_up: bool, why: End) {
+    pub fn detach(&mut self, now: Instant, was_up: bool, why: LdpSessionEnd) {
         self.connection = None;
         let delay = match why {
-            End::Lost => Some(RETRY_LOST),
-            End::Sent(Status::KEEPALIVE_EXPIRED | Status::HOLD_TIMER_EXPIRED) => Some(RETRY_LOST),
-            End::Received(Status::SHUTDOWN) => Some(RETRY_UNREACHABLE),
-            End::Sent(_) | End::Received(_) => None,
+            LdpSessionEnd::Lost => Some(RETRY_LOST),
+            LdpSessionEnd::Sent(LdpStatus::KEEPALIVE_EXPIRED | LdpStatus::HOLD_TIMER_EXPIRED) => {
+                Some(RETRY_LOST)
+            }
+            LdpSessionEnd::Received(LdpStatus::SHUTDOWN) => Some(RETRY_UNREACHABLE),
+            LdpSessionEnd::Sent(_) | LdpSessionEnd::Received(_) => None,
         };
         if let (true, Some(delay)) = (was_up, delay) {
             self.retry_at = now + delay;

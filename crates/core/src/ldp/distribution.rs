@@ -4,9 +4,9 @@
 //! current state are marked dirty, and the difference is computed when a PDU is written. Hence PDUs are full, a
 //! slow peer needs no more memory than a fast one, and several changes of a prefix are advertised as one.
 
-use super::session::Session;
-use super::table::Table;
-use super::{Binding, Config, Control, Null};
+use super::session::LdpSession;
+use super::table::LabelInformationBase;
+use super::{Binding, LabelControl, LdpConfig, NullLabel};
 use crate::time::Instant;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use netstage_wire::ldp::Identifier;
 use netstage_wire::ldp::message::Fec;
 use netstage_wire::ldp::write::{Outgoing, OutgoingMapping, Writer};
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 
 /// Maximum number of addresses per message: as many IPv6 addresses as fit into the shortest PDU.
 const MAX_ADDRESSES: usize = 14;
@@ -24,14 +24,14 @@ const MAX_ADDRESSES: usize = 14;
 /// Contents of a label mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Advertisement {
-    label: Label,
+    label: LabelValue,
     hops: Option<u8>,
     path: Box<[Ipv4Addr]>,
 }
 
 /// A mapping that was sent to the peer.
 #[derive(Debug)]
-struct Told {
+struct SentMapping {
     advertisement: Advertisement,
     /// True if the peer has released the label. The release may refer to an earlier mapping with the same
     /// label, so the label still counts as held, and is withdrawn before reuse.
@@ -39,7 +39,7 @@ struct Told {
 }
 
 /// The mapping that the peer should have.
-struct Wanted {
+struct DesiredMapping {
     advertisement: Advertisement,
     /// True if the downstream path is unknown. The mapping is not repeated with the same label, because
     /// routers in a loop that have rejected each other's labels would advertise them again.
@@ -57,27 +57,27 @@ pub(super) struct Upstream {
     pub has_new_addresses: bool,
     /// Pending label requests of the peer, with their message IDs.
     pub requests: BTreeMap<Fec, u32>,
-    advertised: BTreeMap<Fec, Told>,
+    advertised: BTreeMap<Fec, SentMapping>,
     /// Labels withdrawn but not yet released.
-    withdrawn: BTreeSet<(Fec, Label)>,
+    withdrawn: BTreeSet<(Fec, LabelValue)>,
     addresses: BTreeSet<IpAddr>,
 }
 
 /// Next message about a prefix.
-enum Step {
-    Withdraw(Label),
+enum LabelMessage {
+    Withdraw(LabelValue),
     Map(Advertisement, Option<u32>),
 }
 
 impl Upstream {
     /// Handles the release of a label, or of all labels of a prefix; returns the labels that the peer no
     /// longer holds.
-    pub fn release(&mut self, fec: Fec, label: Option<Label>) -> Vec<Label> {
+    pub fn release(&mut self, fec: Fec, label: Option<LabelValue>) -> Vec<LabelValue> {
         let range = match label {
             Some(label) => (fec, label)..=(fec, label),
-            None => (fec, Label::IPV4_EXPLICIT_NULL)..=(fec, Label::MAX),
+            None => (fec, LabelValue::IPV4_EXPLICIT_NULL)..=(fec, LabelValue::MAX),
         };
-        let released: Vec<Label> = self.withdrawn.range(range).map(|(_, label)| *label).collect();
+        let released: Vec<LabelValue> = self.withdrawn.range(range).map(|(_, label)| *label).collect();
         for label in &released {
             self.withdrawn.remove(&(fec, *label));
         }
@@ -95,26 +95,26 @@ impl Upstream {
     }
 
     /// Returns the prefixes for which the peer holds this label, or any label.
-    pub fn held(&self, label: Option<Label>) -> BTreeSet<Fec> {
+    pub fn held(&self, label: Option<LabelValue>) -> BTreeSet<Fec> {
         let advertised = self.advertised.iter().map(|(fec, mapping)| (*fec, mapping.advertisement.label));
         let both = advertised.chain(self.withdrawn.iter().copied());
         both.filter(|(_, held)| label.is_none_or(|label| label == *held)).map(|(fec, _)| fec).collect()
     }
 
     /// Returns all labels that the peer holds, once per prefix.
-    pub fn into_held(self) -> impl Iterator<Item = Label> {
+    pub fn into_held(self) -> impl Iterator<Item = LabelValue> {
         let advertised = self.advertised.into_values().map(|mapping| mapping.advertisement.label);
         advertised.chain(self.withdrawn.into_iter().map(|(_, label)| label))
     }
 
-    fn next_step(&mut self, fec: Fec, wanted: Option<Wanted>) -> Option<Step> {
+    fn next_step(&mut self, fec: Fec, wanted: Option<DesiredMapping>) -> Option<LabelMessage> {
         let advertised = self.advertised.get(&fec);
-        if let Some(Told { advertisement, .. }) = advertised
+        if let Some(SentMapping { advertisement, .. }) = advertised
             && wanted.as_ref().is_none_or(|wanted| wanted.advertisement.label != advertisement.label)
         {
-            return Some(Step::Withdraw(advertisement.label));
+            return Some(LabelMessage::Withdraw(advertisement.label));
         }
-        let Wanted { advertisement, is_unknown, leads_back } = wanted?;
+        let DesiredMapping { advertisement, is_unknown, leads_back } = wanted?;
         // The pending release would be taken for a release of the new mapping.
         if self.withdrawn.contains(&(fec, advertisement.label)) {
             return None;
@@ -127,20 +127,20 @@ impl Upstream {
             mapping.advertisement == advertisement || (is_unknown && same_label)
         });
         let request = self.requests.get(&fec).copied();
-        (request.is_some() || !is_advertised).then_some(Step::Map(advertisement, request))
+        (request.is_some() || !is_advertised).then_some(LabelMessage::Map(advertisement, request))
     }
 
     /// Records a step that was written to a PDU.
-    fn complete(&mut self, fec: Fec, step: Step, table: &mut Table) {
+    fn complete(&mut self, fec: Fec, step: LabelMessage, table: &mut LabelInformationBase) {
         match step {
-            Step::Withdraw(label) => {
+            LabelMessage::Withdraw(label) => {
                 self.advertised.remove(&fec);
                 self.withdrawn.insert((fec, label));
             }
-            Step::Map(advertisement, _) => {
+            LabelMessage::Map(advertisement, _) => {
                 let label = advertisement.label;
                 self.requests.remove(&fec);
-                let previous = self.advertised.insert(fec, Told { advertisement, is_released: false });
+                let previous = self.advertised.insert(fec, SentMapping { advertisement, is_released: false });
                 if previous.is_none() {
                     table.hold(label);
                 }
@@ -175,15 +175,15 @@ impl Upstream {
     }
 }
 
-impl Session {
+impl LdpSession {
     /// Returns the next PDU, or `None` if nothing is pending or the connection is not writable.
     pub(super) fn next_pdu(
         &mut self,
         now: Instant,
-        config: &Config,
+        config: &LdpConfig,
         (sender, message_id): (Identifier, &mut u32),
         addresses: &BTreeSet<IpAddr>,
-        table: &mut Table,
+        table: &mut LabelInformationBase,
     ) -> Option<Vec<u8>> {
         let Upstream { dirty, has_new_addresses, .. } = &self.upstream;
         let is_pending = !self.replies.is_empty() || !dirty.is_empty() || *has_new_addresses;
@@ -191,7 +191,7 @@ impl Session {
             return None;
         }
         let peer = self.peer?;
-        let mut bytes = vec![0; self.most_bytes];
+        let mut bytes = vec![0; self.max_pdu_length];
         let mut writer = Writer::new(&mut bytes, sender).ok()?;
         let mut write = |writer: &mut Writer<'_>, message: &Outgoing<'_>| {
             *message_id = message_id.wrapping_add(1);
@@ -222,8 +222,10 @@ impl Session {
                 continue;
             };
             has_room = match &step {
-                Step::Withdraw(label) => write(&mut writer, &Outgoing::LabelWithdraw(fec, Some(*label))),
-                Step::Map(Advertisement { label, hops, path }, request_id) => {
+                LabelMessage::Withdraw(label) => {
+                    write(&mut writer, &Outgoing::LabelWithdraw(fec, Some(*label)))
+                }
+                LabelMessage::Map(Advertisement { label, hops, path }, request_id) => {
                     let (label, hops, request_id) = (*label, *hops, *request_id);
                     write(
                         &mut writer,
@@ -240,13 +242,18 @@ impl Session {
             return None;
         }
         bytes.truncate(length);
-        self.sent(now);
+        self.schedule_keepalive(now);
         Some(bytes)
     }
 }
 
 /// Returns the mapping of a prefix that a peer should have, if any.
-fn wanted(config: &Config, table: &Table, fec: Fec, peer: Identifier) -> Option<Wanted> {
+fn wanted(
+    config: &LdpConfig,
+    table: &LabelInformationBase,
+    fec: Fec,
+    peer: Identifier,
+) -> Option<DesiredMapping> {
     let detects_loops = config.loop_detection.is_some();
     let own = if detects_loops { &[config.router][..] } else { &[] };
     let label = match *table.binding(fec)? {
@@ -254,7 +261,7 @@ fn wanted(config: &Config, table: &Table, fec: Fec, peer: Identifier) -> Option<
             let label = label.unwrap_or_else(|| null(config.null, fec));
             let hops = detects_loops.then_some(1);
             let advertisement = Advertisement { label, hops, path: Box::default() };
-            return Some(Wanted { advertisement, is_unknown: false, leads_back: false });
+            return Some(DesiredMapping { advertisement, is_unknown: false, leads_back: false });
         }
         Binding::Transit { label, .. } => label,
     };
@@ -262,8 +269,8 @@ fn wanted(config: &Config, table: &Table, fec: Fec, peer: Identifier) -> Option<
     if downstream.peek().is_none() {
         // A hop count of zero means unknown (section 3.4.4).
         let advertisement = Advertisement { label, hops: detects_loops.then_some(0), path: own.into() };
-        let unknown = Wanted { advertisement, is_unknown: true, leads_back: false };
-        return (config.control == Control::Independent).then_some(unknown);
+        let unknown = DesiredMapping { advertisement, is_unknown: true, leads_back: false };
+        return (config.control == LabelControl::Independent).then_some(unknown);
     }
     // Several next hops count as one path with the maximum hop count and the routers of all paths.
     let (mut hops, mut path, mut leads_back) = (None, Vec::new(), false);
@@ -274,7 +281,7 @@ fn wanted(config: &Config, table: &Table, fec: Fec, peer: Identifier) -> Option<
     }
     path.extend(own);
     let advertisement = Advertisement { label, hops, path: path.into() };
-    Some(Wanted { advertisement, is_unknown: false, leads_back })
+    Some(DesiredMapping { advertisement, is_unknown: false, leads_back })
 }
 
 /// Returns the maximum of the current hop count and that of the next router plus one; zero if either is
@@ -286,10 +293,10 @@ fn max_hops(current: Option<u8>, next: Option<u8>) -> Option<u8> {
     }
 }
 
-fn null(null: Null, fec: Fec) -> Label {
+fn null(null: NullLabel, fec: Fec) -> LabelValue {
     match (null, fec) {
-        (Null::Implicit, _) => Label::IMPLICIT_NULL,
-        (Null::Explicit, Fec::Prefix { address: IpAddr::V6(_), .. }) => Label::IPV6_EXPLICIT_NULL,
-        (Null::Explicit, _) => Label::IPV4_EXPLICIT_NULL,
+        (NullLabel::Implicit, _) => LabelValue::IMPLICIT_NULL,
+        (NullLabel::Explicit, Fec::Prefix { address: IpAddr::V6(_), .. }) => LabelValue::IPV6_EXPLICIT_NULL,
+        (NullLabel::Explicit, _) => LabelValue::IPV4_EXPLICIT_NULL,
     }
 }

@@ -2,54 +2,56 @@
 //! kept up to a limit, and a label that is not kept is released. A withdrawal is answered by a release, a
 //! request by a mapping.
 
-use super::receive::about;
-use super::table::Remote;
-use super::{Connection, Event, Speaker};
+use super::receive::notification_about;
+use super::table::RemoteMapping;
+use super::{LdpConnection, LdpEvent, LdpSpeaker};
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use netstage_wire::ldp::message::{Abort, Addresses, Fec, Mapping, Message, Notification, Removal, Request};
+use netstage_wire::ldp::message::{
+    Abort, Addresses, Fec, LabelRequestMessage, LdpMessage, Mapping, Notification, Removal,
+};
 use netstage_wire::ldp::message::{Routers, kind};
 use netstage_wire::ldp::write::Outgoing;
-use netstage_wire::ldp::{Identifier, Status};
-use netstage_wire::mpls::Label;
+use netstage_wire::ldp::{Identifier, LdpStatus};
+use netstage_wire::mpls::LabelValue;
 
 /// Maximum number of addresses kept per peer.
 const MAX_ADDRESSES: usize = 16_384;
 
-impl Speaker {
-    pub(super) fn take_told(
+impl LdpSpeaker {
+    pub(super) fn handle_label_message(
         &mut self,
-        connection: Connection,
+        connection: LdpConnection,
         peer: Identifier,
         message_id: u32,
-        message: &Message<'_>,
-    ) -> Result<(), Status> {
+        message: &LdpMessage<'_>,
+    ) -> Result<(), LdpStatus> {
         match message {
-            Message::Address(addresses) => self.take_addresses(connection, peer, addresses),
-            Message::AddressWithdraw(addresses) => self.take_address_withdraw(peer, addresses),
-            Message::LabelMapping(mapping) => {
+            LdpMessage::Address(addresses) => self.take_addresses(connection, peer, addresses),
+            LdpMessage::AddressWithdraw(addresses) => self.take_address_withdraw(peer, addresses),
+            LdpMessage::LabelMapping(mapping) => {
                 return self.take_mapping(connection, peer, message_id, mapping);
             }
-            Message::LabelWithdraw(removal) => self.take_withdraw(connection, peer, removal),
-            Message::LabelRelease(removal) => self.take_release(connection, removal),
-            Message::LabelRequest(request) => {
+            LdpMessage::LabelWithdraw(removal) => self.take_withdraw(connection, peer, removal),
+            LdpMessage::LabelRelease(removal) => self.take_release(connection, removal),
+            LdpMessage::LabelRequest(request) => {
                 return self.take_request(connection, peer, message_id, request);
             }
-            Message::LabelAbortRequest(abort) => self.take_abort(connection, abort),
+            LdpMessage::LabelAbortRequest(abort) => self.take_abort(connection, abort),
             // A hello is not valid in a session.
-            Message::Hello(_) => return Err(Status::SHUTDOWN),
-            Message::Notification(_) | Message::Initialization(_) | Message::KeepAlive => {}
+            LdpMessage::Hello(_) => return Err(LdpStatus::SHUTDOWN),
+            LdpMessage::Notification(_) | LdpMessage::Initialization(_) | LdpMessage::KeepAlive => {}
         }
         Ok(())
     }
 
-    fn take_addresses(&mut self, connection: Connection, peer: Identifier, addresses: &Addresses<'_>) {
+    fn take_addresses(&mut self, connection: LdpConnection, peer: Identifier, addresses: &Addresses<'_>) {
         for address in addresses.iter() {
             if self.table.addresses_count(peer) >= MAX_ADDRESSES {
                 return self.report_full(connection, peer);
             }
             if self.table.add_address(peer, address) {
-                self.events.push_back(Event::Address { peer, address, is_there: true });
+                self.events.push_back(LdpEvent::Address { peer, address, is_advertised: true });
                 self.refresh_via(address);
             }
         }
@@ -58,14 +60,14 @@ impl Speaker {
     fn take_address_withdraw(&mut self, peer: Identifier, addresses: &Addresses<'_>) {
         for address in addresses.iter() {
             if self.table.remove_address(peer, address) {
-                self.events.push_back(Event::Address { peer, address, is_there: false });
+                self.events.push_back(LdpEvent::Address { peer, address, is_advertised: false });
                 self.refresh_via(address);
             }
         }
     }
 
     fn refresh_via(&mut self, next_hop: IpAddr) {
-        for fec in self.table.via(next_hop) {
+        for fec in self.table.prefixes_via(next_hop) {
             self.refresh(fec);
         }
     }
@@ -78,42 +80,44 @@ impl Speaker {
     }
 
     /// Reports once that a peer has exceeded a limit.
-    fn report_full(&mut self, connection: Connection, peer: Identifier) {
+    fn report_full(&mut self, connection: LdpConnection, peer: Identifier) {
         if let Some(session) = self.sessions.get_mut(&connection)
             && !core::mem::replace(&mut session.is_full, true)
         {
-            self.events.push_back(Event::Full { peer });
+            self.events.push_back(LdpEvent::Full { peer });
         }
     }
 
     fn take_mapping(
         &mut self,
-        connection: Connection,
+        connection: LdpConnection,
         peer: Identifier,
         message_id: u32,
         mapping: &Mapping<'_>,
-    ) -> Result<(), Status> {
+    ) -> Result<(), LdpStatus> {
         let label = mapping.label;
         let is_null =
-            [Label::IPV4_EXPLICIT_NULL, Label::IPV6_EXPLICIT_NULL, Label::IMPLICIT_NULL].contains(&label);
+            [LabelValue::IPV4_EXPLICIT_NULL, LabelValue::IPV6_EXPLICIT_NULL, LabelValue::IMPLICIT_NULL]
+                .contains(&label);
         if label.is_reserved() && !is_null {
-            return Err(Status::MALFORMED_TLV);
+            return Err(LdpStatus::MALFORMED_TLV);
         }
         let is_loop = self.is_loop(mapping.hops, &mapping.path);
         for fec in mapping.fecs.iter() {
             if fec == Fec::Wildcard {
-                return Err(Status::MALFORMED_TLV);
+                return Err(LdpStatus::MALFORMED_TLV);
             }
             if is_loop {
                 // A mapping with a loop must not be used (section 2.8.2).
                 self.forget_mapping(peer, fec);
                 self.reply(connection, Outgoing::LabelRelease(fec, Some(label)));
-                let notification = about(Status::LOOP_DETECTED, message_id, kind::LABEL_MAPPING);
+                let notification =
+                    notification_about(LdpStatus::LOOP_DETECTED, message_id, kind::LABEL_MAPPING);
                 self.reply(connection, Outgoing::Notification(notification));
                 continue;
             }
             let is_new = self.table.mapping(peer, fec).is_none();
-            if is_new && self.table.mappings_count(peer) >= self.config.most_bindings {
+            if is_new && self.table.mappings_count(peer) >= self.config.max_bindings {
                 self.reply(connection, Outgoing::LabelRelease(fec, Some(label)));
                 self.report_full(connection, peer);
                 continue;
@@ -123,12 +127,12 @@ impl Speaker {
                 Some(_) => mapping.path.iter().collect(),
                 None => [].into(),
             };
-            let previous = self.table.insert(peer, fec, Remote { label, hops: mapping.hops, path });
+            let previous = self.table.insert(peer, fec, RemoteMapping { label, hops: mapping.hops, path });
             let previous = previous.map(|previous| previous.label);
             if previous != Some(label) {
                 let release = previous.map(|previous| Outgoing::LabelRelease(fec, Some(previous)));
                 release.into_iter().for_each(|release| self.reply(connection, release));
-                self.events.push_back(Event::Mapping { peer, fec, label });
+                self.events.push_back(LdpEvent::Mapping { peer, fec, label });
             }
             self.refresh_from(peer, fec);
         }
@@ -143,15 +147,15 @@ impl Speaker {
     }
 
     fn forget_mapping(&mut self, peer: Identifier, fec: Fec) {
-        if let Some(Remote { label, .. }) = self.table.remove(peer, fec) {
-            self.events.push_back(Event::Withdrawn { peer, fec, label });
+        if let Some(RemoteMapping { label, .. }) = self.table.remove(peer, fec) {
+            self.events.push_back(LdpEvent::Withdrawn { peer, fec, label });
             self.refresh_from(peer, fec);
         }
     }
 
-    fn take_withdraw(&mut self, connection: Connection, peer: Identifier, removal: &Removal<'_>) {
+    fn take_withdraw(&mut self, connection: LdpConnection, peer: Identifier, removal: &Removal<'_>) {
         for fec in removal.fecs.iter() {
-            let mappings: Vec<(Fec, Label)> = match fec {
+            let mappings: Vec<(Fec, LabelValue)> = match fec {
                 Fec::Wildcard => self.table.mappings_of(peer).collect(),
                 fec => self.table.mapping(peer, fec).map(|remote| (fec, remote.label)).into_iter().collect(),
             };
@@ -164,7 +168,7 @@ impl Speaker {
         }
     }
 
-    fn take_release(&mut self, connection: Connection, removal: &Removal<'_>) {
+    fn take_release(&mut self, connection: LdpConnection, removal: &Removal<'_>) {
         let Some(session) = self.sessions.get_mut(&connection) else { return };
         for fec in removal.fecs.iter() {
             let fecs = match fec {
@@ -172,25 +176,25 @@ impl Speaker {
                 fec => [fec].into(),
             };
             for label in fecs.into_iter().flat_map(|fec| session.upstream.release(fec, removal.label)) {
-                self.events.extend(self.table.let_go(label).map(|label| Event::Free { label }));
+                self.events.extend(self.table.release(label).map(|label| LdpEvent::Free { label }));
             }
         }
     }
 
     fn take_request(
         &mut self,
-        connection: Connection,
+        connection: LdpConnection,
         peer: Identifier,
         message_id: u32,
-        request: &Request<'_>,
-    ) -> Result<(), Status> {
+        request: &LabelRequestMessage<'_>,
+    ) -> Result<(), LdpStatus> {
         let is_loop = self.is_loop(request.hops, &request.path);
         for fec in request.fecs.iter() {
             let error = match self.table.binding(fec) {
-                _ if fec == Fec::Wildcard => return Err(Status::MALFORMED_TLV),
-                None => Some(Status::NO_ROUTE),
-                _ if is_loop => Some(Status::LOOP_DETECTED),
-                _ if self.table.is_via(fec, peer) => Some(Status::LOOP_DETECTED),
+                _ if fec == Fec::Wildcard => return Err(LdpStatus::MALFORMED_TLV),
+                None => Some(LdpStatus::NO_ROUTE),
+                _ if is_loop => Some(LdpStatus::LOOP_DETECTED),
+                _ if self.table.is_via(fec, peer) => Some(LdpStatus::LOOP_DETECTED),
                 Some(_) => None,
             };
             let Some(session) = self.sessions.get_mut(&connection) else { return Ok(()) };
@@ -207,20 +211,20 @@ impl Speaker {
         Ok(())
     }
 
-    fn take_abort(&mut self, connection: Connection, abort: &Abort<'_>) {
+    fn take_abort(&mut self, connection: LdpConnection, abort: &Abort<'_>) {
         let Some(session) = self.sessions.get_mut(&connection) else { return };
         for fec in abort.fecs.iter() {
             // An answered request is not aborted; the peer releases the label.
             if session.upstream.requests.get(&fec) == Some(&abort.request_id) {
                 session.upstream.requests.remove(&fec);
-                let aborted = answer(Status::REQUEST_ABORTED, abort.request_id);
+                let aborted = answer(LdpStatus::REQUEST_ABORTED, abort.request_id);
                 session.replies.push_back(Outgoing::Notification(aborted));
             }
         }
     }
 
     /// Answers all pending requests for a prefix with an error.
-    pub(super) fn answer_requests(&mut self, fec: Fec, status: Status) {
+    pub(super) fn answer_requests(&mut self, fec: Fec, status: LdpStatus) {
         for session in self.sessions.values_mut() {
             if let Some(message_id) = session.upstream.requests.remove(&fec) {
                 session.replies.push_back(Outgoing::Notification(answer(status, message_id)));
@@ -230,6 +234,9 @@ impl Speaker {
 }
 
 /// Creates a notification that answers a label request.
-fn answer(status: Status, request_id: u32) -> Notification {
-    Notification { request_id: Some(request_id), ..about(status, request_id, kind::LABEL_REQUEST) }
+fn answer(status: LdpStatus, request_id: u32) -> Notification {
+    Notification {
+        request_id: Some(request_id),
+        ..notification_about(status, request_id, kind::LABEL_REQUEST)
+    }
 }

@@ -24,26 +24,26 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr};
-use discovery::{Adjacency, Peer, Sending};
+use discovery::{Adjacency, HelloTransmission, LdpPeer};
 use netstage_wire::ldp::message::Fec;
-use netstage_wire::ldp::{Identifier, Status};
-use netstage_wire::mpls::Label;
-use session::Session;
-use table::Table;
+use netstage_wire::ldp::{Identifier, LdpStatus};
+use netstage_wire::mpls::LabelValue;
+use session::LdpSession;
+use table::LabelInformationBase;
 
-pub use discovery::{Neighbour, Scope};
-pub use session::Phase;
+pub use discovery::{LdpNeighbor, Scope};
+pub use session::LdpPhase;
 
 /// Longest path vector that fits into the shortest PDU, of 256 bytes.
 const MAX_HOPS: u8 = 32;
 
 /// Number of a TCP connection, assigned by the driver and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Connection(pub u64);
+pub struct LdpConnection(pub u64);
 
 /// Time at which a label is advertised to peers (section 2.6.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Control {
+pub enum LabelControl {
     /// As soon as the label is bound.
     #[default]
     Independent,
@@ -53,7 +53,7 @@ pub enum Control {
 
 /// Advertisement for a prefix whose LSP ends here without a label of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Null {
+pub enum NullLabel {
     /// Implicit null: the previous router pops the label (penultimate-hop popping, RFC 3031 section 3.16).
     #[default]
     Implicit,
@@ -63,7 +63,7 @@ pub enum Null {
 
 /// Configuration of a speaker.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct LdpConfig {
     /// Router ID.
     pub router: Ipv4Addr,
     /// Transport address: the local address of the sessions.
@@ -79,30 +79,30 @@ pub struct Config {
     /// applies.
     pub keepalive: Duration,
     /// Time at which labels are advertised to peers.
-    pub control: Control,
+    pub control: LabelControl,
     /// Advertisement at the end of an LSP.
-    pub null: Null,
+    pub null: NullLabel,
     /// Maximum number of hops of an LSP if loop detection by hop counts and path vectors is enabled
     /// (section 2.8); at most 32, so that a path vector fits into the shortest PDU.
     pub loop_detection: Option<u8>,
     /// Maximum number of mappings kept per peer; further ones are released at once.
-    pub most_bindings: usize,
+    pub max_bindings: usize,
 }
 
-impl Config {
+impl LdpConfig {
     /// Creates the default configuration for a router ID and a transport address.
-    pub fn new(router: Ipv4Addr, transport: Ipv4Addr) -> Config {
-        Config {
+    pub fn new(router: Ipv4Addr, transport: Ipv4Addr) -> LdpConfig {
+        LdpConfig {
             router,
             transport,
             link_hold: Duration::from_secs(15),
             targeted_hold: Duration::from_secs(45),
             accepts_targeted: false,
             keepalive: Duration::from_secs(180),
-            control: Control::default(),
-            null: Null::default(),
+            control: LabelControl::default(),
+            null: NullLabel::default(),
             loop_detection: None,
-            most_bindings: 1 << 20,
+            max_bindings: 1 << 20,
         }
     }
 }
@@ -113,12 +113,12 @@ pub enum Binding {
     /// The LSP ends at this router.
     Egress {
         /// Label of incoming packets; `None` for the null label of [`LdpConfig::null`].
-        label: Option<Label>,
+        label: Option<LabelValue>,
     },
     /// Packets arrive with a label and are forwarded.
     Transit {
         /// Label of incoming packets.
-        label: Label,
+        label: LabelValue,
         /// Addresses of the next hops, all of equal cost.
         next_hops: Vec<IpAddr>,
     },
@@ -132,12 +132,12 @@ pub struct NextHop {
     /// The peer that has this address.
     pub peer: Identifier,
     /// The label advertised by the peer.
-    pub label: Label,
+    pub label: LabelValue,
 }
 
 impl Binding {
     /// Returns the label allocated for the binding.
-    pub fn label(&self) -> Option<Label> {
+    pub fn label(&self) -> Option<LabelValue> {
         match self {
             Binding::Egress { label } => *label,
             Binding::Transit { label, .. } => Some(*label),
@@ -147,7 +147,7 @@ impl Binding {
 
 /// Reason for rejecting a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum BindingError {
     /// The FEC is the wildcard, or its prefix length is invalid for the address family.
     NotAPrefix,
     /// The label is below 16 and has a reserved meaning (RFC 7274).
@@ -156,7 +156,7 @@ pub enum Refused {
 
 /// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Transmit {
+pub enum LdpAction {
     /// Send a datagram between the discovery ports: from an interface to
     /// [`ALL_ROUTERS`](netstage_wire::ldp::ALL_ROUTERS), or from the local transport address to a router.
     Discovery {
@@ -168,7 +168,7 @@ pub enum Transmit {
     /// Send bytes on a connection.
     Stream {
         /// The connection.
-        connection: Connection,
+        connection: LdpConnection,
         /// The bytes.
         bytes: Vec<u8>,
     },
@@ -183,34 +183,34 @@ pub enum Transmit {
     /// Close a connection after sending the pending bytes.
     Close {
         /// The connection.
-        connection: Connection,
+        connection: LdpConnection,
     },
 }
 
 /// Reason for the end of a session, or for the failure to establish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum LdpSessionEnd {
     /// This router sent this fatal notification.
-    Sent(Status),
+    Sent(LdpStatus),
     /// The peer sent this fatal notification.
-    Received(Status),
+    Received(LdpStatus),
     /// The connection was lost.
     Lost,
 }
 
-impl fmt::Display for End {
+impl fmt::Display for LdpSessionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            End::Sent(status) => write!(f, "notification sent: {status}"),
-            End::Received(status) => write!(f, "notification received: {status}"),
-            End::Lost => f.write_str("connection lost"),
+            LdpSessionEnd::Sent(status) => write!(f, "notification sent: {status}"),
+            LdpSessionEnd::Received(status) => write!(f, "notification received: {status}"),
+            LdpSessionEnd::Lost => f.write_str("connection lost"),
         }
     }
 }
 
 /// An event for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum LdpEvent {
     /// A session is operational.
     Up {
         /// The peer.
@@ -221,14 +221,14 @@ pub enum Event {
         /// The peer.
         peer: Identifier,
         /// The reason.
-        why: End,
+        reason: LdpSessionEnd,
     },
     /// A session could not be established; it is retried after increasing delays.
-    Refused {
+    SetupFailed {
         /// The peer.
         peer: Identifier,
         /// The reason.
-        why: End,
+        reason: LdpSessionEnd,
     },
     /// A peer has advertised a label.
     Mapping {
@@ -237,7 +237,7 @@ pub enum Event {
         /// The prefix.
         fec: Fec,
         /// The label.
-        label: Label,
+        label: LabelValue,
     },
     /// A peer has withdrawn a label.
     Withdrawn {
@@ -246,7 +246,7 @@ pub enum Event {
         /// The prefix.
         fec: Fec,
         /// The label.
-        label: Label,
+        label: LabelValue,
     },
     /// A peer has advertised or withdrawn an address.
     Address {
@@ -255,7 +255,7 @@ pub enum Event {
         /// The address.
         address: IpAddr,
         /// Whether the address was advertised.
-        is_there: bool,
+        is_advertised: bool,
     },
     /// The outgoing labels of a bound prefix have changed; the label table has to be updated.
     Outgoing {
@@ -267,7 +267,7 @@ pub enum Event {
     /// No peer uses a label any more that is not bound to a prefix: it may be bound again.
     Free {
         /// The label.
-        label: Label,
+        label: LabelValue,
     },
     /// A peer has exceeded [`LdpConfig::max_bindings`] or the limit on addresses, and some of its
     /// advertisements are not kept.
@@ -280,7 +280,7 @@ pub enum Event {
         /// The peer.
         peer: Identifier,
         /// The status.
-        status: Status,
+        status: LdpStatus,
     },
 }
 
@@ -292,32 +292,32 @@ pub enum Event {
 /// [`poll_transmit`](LdpSpeaker::poll_transmit) and [`poll_event`](LdpSpeaker::poll_event) until they
 /// return `None`.
 #[derive(Debug)]
-pub struct Speaker {
-    config: Config,
-    hellos: BTreeMap<Scope, Sending>,
+pub struct LdpSpeaker {
+    config: LdpConfig,
+    hellos: BTreeMap<Scope, HelloTransmission>,
     adjacencies: BTreeMap<(Identifier, Scope), Adjacency>,
-    peers: BTreeMap<Identifier, Peer>,
-    sessions: BTreeMap<Connection, Session>,
+    peers: BTreeMap<Identifier, LdpPeer>,
+    sessions: BTreeMap<LdpConnection, LdpSession>,
     addresses: BTreeSet<IpAddr>,
-    table: Table,
+    table: LabelInformationBase,
     /// ID of the last message sent.
     message_id: u32,
-    transmits: VecDeque<Transmit>,
-    events: VecDeque<Event>,
+    transmits: VecDeque<LdpAction>,
+    events: VecDeque<LdpEvent>,
 }
 
-impl Speaker {
+impl LdpSpeaker {
     /// Creates a speaker without interfaces, addresses and bindings.
-    pub fn new(config: Config) -> Speaker {
+    pub fn new(config: LdpConfig) -> LdpSpeaker {
         let loop_detection = config.loop_detection.map(|hops| hops.clamp(1, MAX_HOPS));
-        Speaker {
-            config: Config { loop_detection, ..config },
+        LdpSpeaker {
+            config: LdpConfig { loop_detection, ..config },
             hellos: BTreeMap::new(),
             adjacencies: BTreeMap::new(),
             peers: BTreeMap::new(),
             sessions: BTreeMap::new(),
             addresses: BTreeSet::new(),
-            table: Table::default(),
+            table: LabelInformationBase::default(),
             message_id: 0,
             transmits: VecDeque::new(),
             events: VecDeque::new(),
@@ -339,13 +339,15 @@ impl Speaker {
 
     /// Binds a prefix and replaces its previous binding. A label that is no longer bound must not be reused
     /// before [`LdpEvent::Free`].
-    pub fn bind(&mut self, fec: Fec, binding: Binding) -> Result<(), Refused> {
+    pub fn bind(&mut self, fec: Fec, binding: Binding) -> Result<(), BindingError> {
         let fec = match fec {
-            Fec::Prefix { address, length } => Fec::prefix(address, length).ok_or(Refused::NotAPrefix)?,
+            Fec::Prefix { address, length } => {
+                Fec::prefix(address, length).ok_or(BindingError::NotAPrefix)?
+            }
             Fec::Wildcard => fec,
         };
         let freed = self.table.bind(fec, binding)?;
-        self.events.extend(freed.map(|label| Event::Free { label }));
+        self.events.extend(freed.map(|label| LdpEvent::Free { label }));
         self.refresh(fec);
         Ok(())
     }
@@ -353,36 +355,36 @@ impl Speaker {
     /// Removes the binding of a prefix.
     pub fn unbind(&mut self, fec: Fec) {
         let Some((freed, outgoing)) = self.table.unbind(fec) else { return };
-        self.events.extend(freed.map(|label| Event::Free { label }));
-        self.events.extend((!outgoing.is_empty()).then(|| Event::Outgoing { fec, to: Vec::new() }));
-        self.answer_requests(fec, Status::NO_ROUTE);
+        self.events.extend(freed.map(|label| LdpEvent::Free { label }));
+        self.events.extend((!outgoing.is_empty()).then(|| LdpEvent::Outgoing { fec, to: Vec::new() }));
+        self.answer_requests(fec, LdpStatus::NO_ROUTE);
         self.refresh(fec);
     }
 
     /// Updates the outgoing labels of a prefix and schedules the advertisements that follow from them.
     fn refresh(&mut self, fec: Fec) {
-        self.events.extend(self.table.refresh(fec).map(|to| Event::Outgoing { fec, to }));
+        self.events.extend(self.table.refresh(fec).map(|to| LdpEvent::Outgoing { fec, to }));
         for session in self.sessions.values_mut().filter(|session| session.is_up()) {
             session.upstream.dirty.insert(fec);
         }
     }
 
     /// Returns the next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<LdpEvent> {
         self.events.pop_front()
     }
 
     /// Returns the next action for the driver. Bytes for a connection that is not
     /// [writable](LdpSpeaker::set_writable) stay pending.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<LdpAction> {
         if let Some(transmit) = self.transmits.pop_front() {
             return Some(transmit);
         }
         let sender = self.identifier();
-        let Speaker { config, sessions, table, addresses, message_id, .. } = self;
+        let LdpSpeaker { config, sessions, table, addresses, message_id, .. } = self;
         sessions.iter_mut().find_map(|(connection, session)| {
             let bytes = session.next_pdu(now, config, (sender, message_id), addresses, table)?;
-            Some(Transmit::Stream { connection: *connection, bytes })
+            Some(LdpAction::Stream { connection: *connection, bytes })
         })
     }
 
@@ -390,7 +392,7 @@ impl Speaker {
     pub fn poll_timeout(&self) -> Instant {
         let hellos = self.hellos.values().map(|sending| sending.next);
         let adjacencies = self.adjacencies.values().map(|adjacency| adjacency.expires);
-        let sessions = self.sessions.values().map(Session::due);
+        let sessions = self.sessions.values().map(LdpSession::next_timeout);
         let attempts = self.peers.keys().filter_map(|peer| self.connects_at(*peer)).map(|(at, _)| at);
         hellos.chain(adjacencies).chain(sessions).chain(attempts).min().unwrap_or(Instant::NEVER)
     }
@@ -420,12 +422,12 @@ impl Speaker {
     }
 
     /// Iterates over the labels that peers have advertised for a prefix.
-    pub fn mappings_for(&self, fec: Fec) -> impl Iterator<Item = (Identifier, Label)> + '_ {
+    pub fn mappings_for(&self, fec: Fec) -> impl Iterator<Item = (Identifier, LabelValue)> + '_ {
         self.table.mappings_for(fec)
     }
 
     /// Iterates over the mappings that a peer has advertised.
-    pub fn mappings_of(&self, peer: Identifier) -> impl Iterator<Item = (Fec, Label)> + '_ {
+    pub fn mappings_of(&self, peer: Identifier) -> impl Iterator<Item = (Fec, LabelValue)> + '_ {
         self.table.mappings_of(peer)
     }
 

@@ -1,18 +1,18 @@
 //! Receiving from a session (RFC 5036 sections 3.1 and 3.5): splits the byte stream into PDUs, decodes
 //! their messages, and answers errors or ends the session according to section 3.5.1.
 
-use super::{Connection, End, Event, Speaker};
+use super::{LdpConnection, LdpEvent, LdpSessionEnd, LdpSpeaker};
 use crate::time::Instant;
-use netstage_wire::ldp::message::{Message, Notification, kind};
+use netstage_wire::ldp::message::{LdpMessage, Notification, kind};
 use netstage_wire::ldp::write::Outgoing;
-use netstage_wire::ldp::{Identifier, Pdu, Raw, Status};
+use netstage_wire::ldp::{Identifier, LdpStatus, Pdu, RawMessage};
 
 /// Maximum number of replies pending for a peer that does not read them.
 const MAX_REPLIES: usize = 65_536;
 
-impl Speaker {
+impl LdpSpeaker {
     /// Handles received bytes of a connection.
-    pub fn handle_bytes(&mut self, now: Instant, connection: Connection, bytes: &[u8]) {
+    pub fn handle_bytes(&mut self, now: Instant, connection: LdpConnection, bytes: &[u8]) {
         let Some(session) = self.sessions.get_mut(&connection) else { return };
         let mut input = core::mem::take(&mut session.input);
         input.extend_from_slice(bytes);
@@ -35,26 +35,26 @@ impl Speaker {
     fn take_pdu(
         &mut self,
         now: Instant,
-        connection: Connection,
+        connection: LdpConnection,
         stream: &[u8],
-    ) -> Result<usize, (End, (u32, u16))> {
-        let fatal = |status| (End::Sent(status), (0, 0));
+    ) -> Result<usize, (LdpSessionEnd, (u32, u16))> {
+        let fatal = |status| (LdpSessionEnd::Sent(status), (0, 0));
         let Some(session) = self.sessions.get(&connection) else { return Ok(0) };
-        let most_bytes = session.most_bytes;
+        let most_bytes = session.max_pdu_length;
         let Some(length) = Pdu::length(stream, most_bytes).map_err(fatal)? else { return Ok(0) };
         let Some(bytes) = stream.get(..length) else { return Ok(0) };
         let pdu = Pdu::new(bytes, most_bytes).map_err(fatal)?;
         match session.peer {
             Some(peer) if peer == pdu.sender => {}
-            Some(_) => return Err(fatal(Status::BAD_IDENTIFIER)),
+            Some(_) => return Err(fatal(LdpStatus::BAD_IDENTIFIER)),
             None if self.transport(pdu.sender) == Some(session.remote) => {
                 self.identify(now, connection, pdu.sender).map_err(fatal)?;
             }
             None if stream.len() <= most_bytes => return Ok(0),
-            None => return Err(fatal(Status::NO_HELLO)),
+            None => return Err(fatal(LdpStatus::NO_HELLO)),
         }
         if let Some(session) = self.sessions.get_mut(&connection) {
-            session.heard(now);
+            session.restart_keepalive_timer(now);
         }
         for raw in pdu.messages() {
             let raw = raw.map_err(fatal)?;
@@ -68,42 +68,42 @@ impl Speaker {
     fn take_message(
         &mut self,
         now: Instant,
-        connection: Connection,
+        connection: LdpConnection,
         peer: Identifier,
-        raw: &Raw<'_>,
-    ) -> Result<(), End> {
+        raw: &RawMessage<'_>,
+    ) -> Result<(), LdpSessionEnd> {
         let is_up = self.sessions.get(&connection).is_some_and(|session| session.is_up());
-        let message = match Message::new(raw) {
-            Ok(Some(Message::Notification(Notification { status, .. }))) if status.is_fatal() => {
-                return Err(End::Received(status));
+        let message = match LdpMessage::new(raw) {
+            Ok(Some(LdpMessage::Notification(Notification { status, .. }))) if status.is_fatal() => {
+                return Err(LdpSessionEnd::Received(status));
             }
             message => message,
         };
         let result = message.and_then(|message| match message {
             None => Ok(()),
-            Some(Message::Initialization(theirs)) => self.take_initialization(now, connection, &theirs),
-            Some(Message::KeepAlive) => self.take_keepalive(now, connection),
-            Some(Message::Notification(notification)) => {
-                self.events.extend(is_up.then_some(Event::Notified { peer, status: notification.status }));
+            Some(LdpMessage::Initialization(theirs)) => self.take_initialization(now, connection, &theirs),
+            Some(LdpMessage::KeepAlive) => self.take_keepalive(now, connection),
+            Some(LdpMessage::Notification(notification)) => {
+                self.events.extend(is_up.then_some(LdpEvent::Notified { peer, status: notification.status }));
                 Ok(())
             }
             // Before the session is operational, any other message terminates it (section 2.5.4).
-            Some(_) if !is_up => Err(Status::SHUTDOWN),
-            Some(message) => self.take_told(connection, peer, raw.id, &message),
+            Some(_) if !is_up => Err(LdpStatus::SHUTDOWN),
+            Some(message) => self.handle_label_message(connection, peer, raw.id, &message),
         });
         match result {
-            Err(status) if status.is_fatal() || !is_up => return Err(End::Sent(status)),
+            Err(status) if status.is_fatal() || !is_up => return Err(LdpSessionEnd::Sent(status)),
             // An invalid notification is not answered.
             Err(status) if raw.kind != kind::NOTIFICATION => {
-                self.reply(connection, Outgoing::Notification(about(status, raw.id, raw.kind)));
+                self.reply(connection, Outgoing::Notification(notification_about(status, raw.id, raw.kind)));
             }
             Ok(()) | Err(_) => {}
         }
         let unread = self.sessions.get(&connection).map_or(0, |session| session.replies.len());
-        if unread > MAX_REPLIES { Err(End::Sent(Status::INTERNAL_ERROR)) } else { Ok(()) }
+        if unread > MAX_REPLIES { Err(LdpSessionEnd::Sent(LdpStatus::INTERNAL_ERROR)) } else { Ok(()) }
     }
 
-    pub(super) fn reply(&mut self, connection: Connection, reply: Outgoing<'static>) {
+    pub(super) fn reply(&mut self, connection: LdpConnection, reply: Outgoing<'static>) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.replies.push_back(reply);
         }
@@ -111,6 +111,6 @@ impl Speaker {
 }
 
 /// Creates a notification about a message.
-pub(super) fn about(status: Status, message_id: u32, message_kind: u16) -> Notification {
+pub(super) fn notification_about(status: LdpStatus, message_id: u32, message_kind: u16) -> Notification {
     Notification { status, message_id, message_kind, request_id: None }
 }

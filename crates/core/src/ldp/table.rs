@@ -2,55 +2,55 @@
 //! section 2.6.2.2), and the owners of addresses. It determines the outgoing labels of prefixes, but not
 //! the advertisements.
 
-use super::{Binding, NextHop, Refused};
+use super::{Binding, BindingError, NextHop};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
 use netstage_wire::ldp::Identifier;
 use netstage_wire::ldp::message::Fec;
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 
 /// A label mapping received from a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Remote {
-    pub label: Label,
+pub(super) struct RemoteMapping {
+    pub label: LabelValue,
     pub hops: Option<u8>,
     pub path: Box<[Ipv4Addr]>,
 }
 
 #[derive(Debug)]
-struct Own {
+struct LocalBinding {
     binding: Binding,
     outgoing: Vec<NextHop>,
 }
 
 #[derive(Debug, Default)]
-struct Peer {
-    mappings: BTreeMap<Fec, Remote>,
+struct PeerEntry {
+    mappings: BTreeMap<Fec, RemoteMapping>,
     addresses: BTreeSet<IpAddr>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    own: BTreeMap<Fec, Own>,
+pub(super) struct LabelInformationBase {
+    own: BTreeMap<Fec, LocalBinding>,
     /// Bound prefixes by next hop.
     via: BTreeMap<IpAddr, BTreeSet<Fec>>,
-    peers: BTreeMap<Identifier, Peer>,
+    peers: BTreeMap<Identifier, PeerEntry>,
     /// Peers that have advertised an address; the first one counts as its owner.
     owners: BTreeMap<IpAddr, Vec<Identifier>>,
     /// Reference counts of allocated labels, held by local bindings and by peers.
-    holders: BTreeMap<Label, u32>,
+    holders: BTreeMap<LabelValue, u32>,
 }
 
-impl Table {
+impl LabelInformationBase {
     /// Binds a prefix and returns the previous label if it is free now.
-    pub fn bind(&mut self, fec: Fec, binding: Binding) -> Result<Option<Label>, Refused> {
+    pub fn bind(&mut self, fec: Fec, binding: Binding) -> Result<Option<LabelValue>, BindingError> {
         if fec == Fec::Wildcard {
-            return Err(Refused::NotAPrefix);
+            return Err(BindingError::NotAPrefix);
         }
-        if binding.label().is_some_and(Label::is_reserved) {
-            return Err(Refused::ReservedLabel);
+        if binding.label().is_some_and(LabelValue::is_reserved) {
+            return Err(BindingError::ReservedLabel);
         }
         // The new label is held before the old one is released, because they may be equal.
         if let Some(label) = binding.label() {
@@ -62,12 +62,12 @@ impl Table {
         }
         // The old outgoing labels are kept for the comparison in `refresh`.
         let (label, outgoing) = freed.unwrap_or_default();
-        self.own.insert(fec, Own { binding, outgoing });
+        self.own.insert(fec, LocalBinding { binding, outgoing });
         Ok(label)
     }
 
     /// Removes a binding; returns its label if it is free now, and its outgoing labels.
-    pub fn unbind(&mut self, fec: Fec) -> Option<(Option<Label>, Vec<NextHop>)> {
+    pub fn unbind(&mut self, fec: Fec) -> Option<(Option<LabelValue>, Vec<NextHop>)> {
         let own = self.own.remove(&fec)?;
         for next_hop in next_hops(&own.binding) {
             if let Some(fecs) = self.via.get_mut(next_hop) {
@@ -77,19 +77,19 @@ impl Table {
                 }
             }
         }
-        let freed = own.binding.label().and_then(|label| self.let_go(label));
+        let freed = own.binding.label().and_then(|label| self.release(label));
         Some((freed, own.outgoing))
     }
 
     /// Adds a holder of a label.
-    pub fn hold(&mut self, label: Label) {
+    pub fn hold(&mut self, label: LabelValue) {
         if !label.is_reserved() {
             *self.holders.entry(label).or_default() += 1;
         }
     }
 
     /// Removes a holder of a label; returns the label if it is free now.
-    pub fn let_go(&mut self, label: Label) -> Option<Label> {
+    pub fn release(&mut self, label: LabelValue) -> Option<LabelValue> {
         let holders = self.holders.get_mut(&label)?;
         *holders -= 1;
         if *holders > 0 {
@@ -101,7 +101,7 @@ impl Table {
 
     /// Iterates over the labels with holders.
     #[cfg(test)]
-    pub fn holders(&self) -> impl Iterator<Item = Label> + '_ {
+    pub fn holders(&self) -> impl Iterator<Item = LabelValue> + '_ {
         self.holders.keys().copied()
     }
 
@@ -109,12 +109,12 @@ impl Table {
         Some(&self.own.get(&fec)?.binding)
     }
 
-    pub fn own(&self) -> impl Iterator<Item = Fec> + '_ {
+    pub fn bound_prefixes(&self) -> impl Iterator<Item = Fec> + '_ {
         self.own.keys().copied()
     }
 
     /// Iterates over the mappings that the peers at a prefix's next hops have advertised.
-    pub fn downstream(&self, fec: Fec) -> impl Iterator<Item = (NextHop, &Remote)> {
+    pub fn downstream(&self, fec: Fec) -> impl Iterator<Item = (NextHop, &RemoteMapping)> {
         let next_hops = self.own.get(&fec).map_or(&[][..], |own| next_hops(&own.binding));
         next_hops.iter().filter_map(move |address| {
             let peer = self.owner(*address)?;
@@ -150,16 +150,16 @@ impl Table {
         self.owners.get(&address)?.first().copied()
     }
 
-    pub fn mapping(&self, peer: Identifier, fec: Fec) -> Option<&Remote> {
+    pub fn mapping(&self, peer: Identifier, fec: Fec) -> Option<&RemoteMapping> {
         self.peers.get(&peer)?.mappings.get(&fec)
     }
 
-    pub fn mappings_of(&self, peer: Identifier) -> impl Iterator<Item = (Fec, Label)> + '_ {
+    pub fn mappings_of(&self, peer: Identifier) -> impl Iterator<Item = (Fec, LabelValue)> + '_ {
         let known = self.peers.get(&peer).into_iter();
         known.flat_map(|peer| peer.mappings.iter().map(|(fec, remote)| (*fec, remote.label)))
     }
 
-    pub fn mappings_for(&self, fec: Fec) -> impl Iterator<Item = (Identifier, Label)> + '_ {
+    pub fn mappings_for(&self, fec: Fec) -> impl Iterator<Item = (Identifier, LabelValue)> + '_ {
         self.peers.iter().filter_map(move |(peer, known)| Some((*peer, known.mappings.get(&fec)?.label)))
     }
 
@@ -172,12 +172,12 @@ impl Table {
     }
 
     /// Stores a mapping of a peer and returns the one it replaces.
-    pub fn insert(&mut self, peer: Identifier, fec: Fec, remote: Remote) -> Option<Remote> {
+    pub fn insert(&mut self, peer: Identifier, fec: Fec, remote: RemoteMapping) -> Option<RemoteMapping> {
         self.peers.entry(peer).or_default().mappings.insert(fec, remote)
     }
 
     /// Removes and returns a mapping of a peer.
-    pub fn remove(&mut self, peer: Identifier, fec: Fec) -> Option<Remote> {
+    pub fn remove(&mut self, peer: Identifier, fec: Fec) -> Option<RemoteMapping> {
         self.peers.get_mut(&peer)?.mappings.remove(&fec)
     }
 
@@ -208,12 +208,12 @@ impl Table {
     }
 
     /// Returns the bound prefixes that have this next hop.
-    pub fn via(&self, address: IpAddr) -> Vec<Fec> {
+    pub fn prefixes_via(&self, address: IpAddr) -> Vec<Fec> {
         self.via.get(&address).map_or_else(Vec::new, |fecs| fecs.iter().copied().collect())
     }
 
     /// Removes all addresses and mappings of a peer; returns the bound prefixes for which it was a next hop.
-    pub fn forget(&mut self, peer: Identifier) -> BTreeSet<Fec> {
+    pub fn remove_peer(&mut self, peer: Identifier) -> BTreeSet<Fec> {
         let known = self.peers.remove(&peer).unwrap_or_default();
         let mut fecs = BTreeSet::new();
         for address in known.addresses {

@@ -1,7 +1,7 @@
 //! Impairments of a link: loss, bit errors, jitter and duplication.
 
-use super::{Config, Jitter, JitterDistribution};
-use crate::rng::Stream;
+use super::{Jitter, JitterDistribution, LinkDirectionConfig};
+use crate::rng::RandomStream;
 use crate::time::Duration;
 
 /// Random impairments of the packets of one link, drawn in the order in which they leave the line.
@@ -12,7 +12,7 @@ use crate::time::Duration;
 /// geometric distribution and continues across packets, so that at a low rate most packets need no draw.
 #[derive(Clone, Debug)]
 pub struct Impairment {
-    rng: Stream,
+    rng: RandomStream,
     loss: f64,
     bit_error_rate: f64,
     /// Good bits before the next flipped one; valid while the rate is above zero.
@@ -23,7 +23,7 @@ pub struct Impairment {
 
 /// Impairments of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct PacketImpairment {
     /// Loss of the packet; the other fields are zero then.
     pub lost: bool,
     /// Number of flipped bits.
@@ -36,7 +36,7 @@ pub struct Fate {
 
 impl Impairment {
     /// Creates the impairments of a link.
-    pub fn new(config: &Config, rng: Stream) -> Impairment {
+    pub fn new(config: &LinkDirectionConfig, rng: RandomStream) -> Impairment {
         let mut impairment = Impairment {
             rng,
             loss: config.loss,
@@ -51,11 +51,11 @@ impl Impairment {
 
     /// Draws the impairments of the next packet, of `size` bytes at the IP layer.
     #[inline]
-    pub fn next(&mut self, size: u32) -> Fate {
+    pub fn next(&mut self, size: u32) -> PacketImpairment {
         if self.rng.chance(self.loss) {
-            return Fate { lost: true, ..Fate::default() };
+            return PacketImpairment { lost: true, ..PacketImpairment::default() };
         }
-        Fate {
+        PacketImpairment {
             lost: false,
             bit_errors: if self.bit_error_rate > 0.0 { self.flip(u64::from(size) * 8) } else { 0 },
             extra_delay: self.jitter(),
@@ -107,24 +107,28 @@ mod tests {
     use crate::quantity::{BitRate, Capacity};
     use alloc::vec::Vec;
 
-    fn config() -> Config {
-        Config::plain(BitRate(1_000_000), Duration::ZERO, Capacity::Packets(1))
+    fn config() -> LinkDirectionConfig {
+        LinkDirectionConfig::plain(BitRate(1_000_000), Duration::ZERO, Capacity::Packets(1))
     }
 
     #[test]
     fn a_link_without_impairments_draws_nothing() {
-        let mut impairment = Impairment::new(&config(), Stream::new(1, "line"));
+        let mut impairment = Impairment::new(&config(), RandomStream::new(1, "line"));
         for size in 0..1000 {
-            assert_eq!(impairment.next(size), Fate::default());
+            assert_eq!(impairment.next(size), PacketImpairment::default());
         }
-        assert_eq!(impairment.rng.next_u64(), Stream::new(1, "line").next_u64());
+        assert_eq!(impairment.rng.next_u64(), RandomStream::new(1, "line").next_u64());
     }
 
     #[test]
     fn probability_one_affects_every_packet_and_bit() {
-        let mut lossy = Impairment::new(&Config { loss: 1.0, ..config() }, Stream::new(1, "line"));
+        let mut lossy =
+            Impairment::new(&LinkDirectionConfig { loss: 1.0, ..config() }, RandomStream::new(1, "line"));
         assert!(lossy.next(1500).lost);
-        let mut noisy = Impairment::new(&Config { bit_error_rate: 1.0, ..config() }, Stream::new(1, "line"));
+        let mut noisy = Impairment::new(
+            &LinkDirectionConfig { bit_error_rate: 1.0, ..config() },
+            RandomStream::new(1, "line"),
+        );
         assert_eq!(noisy.next(100).bit_errors, 800);
     }
 
@@ -135,8 +139,9 @@ mod tests {
             distribution: JitterDistribution::Exponential,
             reorder: true,
         };
-        let config = Config { loss: 0.3, bit_error_rate: 1e-3, jitter, duplicate: 0.5, ..config() };
-        let mut impairment = Impairment::new(&config, Stream::new(1, "line"));
+        let config =
+            LinkDirectionConfig { loss: 0.3, bit_error_rate: 1e-3, jitter, duplicate: 0.5, ..config() };
+        let mut impairment = Impairment::new(&config, RandomStream::new(1, "line"));
         let fates: Vec<(bool, u32, u64, bool)> = (0..8)
             .map(|_| impairment.next(1000))
             .map(|fate| (fate.lost, fate.bit_errors, fate.extra_delay.0, fate.duplicate))

@@ -4,21 +4,21 @@
 mod flight;
 mod impairment;
 
-pub use impairment::{Fate, Impairment};
+pub use impairment::{Impairment, PacketImpairment};
 
-use crate::packet::Packet;
+use crate::packet::QueuePacket;
 use crate::quantity::{BitRate, Capacity};
-use crate::queue::{self, Queue};
-use crate::rng::Stream;
+use crate::queue::{self, PacketQueue};
+use crate::rng::RandomStream;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use flight::Flight;
+use flight::PropagationQueue;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of one direction of a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Config {
+pub struct LinkDirectionConfig {
     /// Rate at the IP layer plus `overhead` per packet.
     pub rate: BitRate,
     /// One-way propagation delay.
@@ -26,7 +26,7 @@ pub struct Config {
     /// Capacity of the queue.
     pub buffer: Capacity,
     /// Queue discipline.
-    pub queue: queue::Config,
+    pub queue: queue::QueueConfig,
     /// Framing overhead per packet on the line, bytes.
     pub overhead: u32,
     /// Probability that a packet is lost, independent of other packets.
@@ -38,17 +38,17 @@ pub struct Config {
     /// Probability that a packet is delivered twice.
     pub duplicate: f64,
     /// Scheduled changes.
-    pub schedule: Vec<(Instant, Change)>,
+    pub schedule: Vec<(Instant, LinkChange)>,
 }
 
-impl Config {
+impl LinkDirectionConfig {
     /// Creates a drop-tail link without framing, impairments or changes.
-    pub fn plain(rate: BitRate, delay: Duration, buffer: Capacity) -> Config {
-        Config {
+    pub fn plain(rate: BitRate, delay: Duration, buffer: Capacity) -> LinkDirectionConfig {
+        LinkDirectionConfig {
             rate,
             delay,
             buffer,
-            queue: queue::Config::DropTail,
+            queue: queue::QueueConfig::DropTail,
             overhead: 0,
             loss: 0.0,
             bit_error_rate: 0.0,
@@ -86,7 +86,7 @@ pub enum JitterDistribution {
 
 /// A scheduled change of a link; `None` leaves a value unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Change {
+pub struct LinkChange {
     /// New rate.
     pub rate: Option<BitRate>,
     /// New one-way delay.
@@ -101,9 +101,9 @@ pub struct Change {
 
 /// One direction of a link.
 ///
-/// Pass packets to [`handle_packet`](Link::handle_packet), and call
-/// [`handle_timeout`](Link::handle_timeout) at [`poll_timeout`](Link::poll_timeout). After each call, call
-/// [`poll_arrival`](Link::poll_arrival) and [`poll_loss`](Link::poll_loss) until they return `None`. Times
+/// Pass packets to [`handle_packet`](LinkDirection::handle_packet), and call
+/// [`handle_timeout`](LinkDirection::handle_timeout) at [`poll_timeout`](LinkDirection::poll_timeout). After each call, call
+/// [`poll_arrival`](LinkDirection::poll_arrival) and [`poll_loss`](LinkDirection::poll_loss) until they return `None`. Times
 /// must not decrease. A late call does not change the results: events that were due before it are processed
 /// at their own times.
 ///
@@ -126,18 +126,18 @@ pub struct Change {
 ///
 /// **Random streams.** The impairments draw from the given stream, the queue from its fork "queue".
 #[derive(Clone, Debug)]
-pub struct Link<P> {
-    queue: Queue<P>,
+pub struct LinkDirection<P> {
+    queue: PacketQueue<P>,
     line: Option<Transmission<P>>,
-    flight: Flight<P>,
-    losses: VecDeque<(P, Loss)>,
+    flight: PropagationQueue<P>,
+    losses: VecDeque<(P, LinkLoss)>,
     impairment: Impairment,
     rate: BitRate,
     delay: Duration,
     overhead: u32,
     up: bool,
     /// Pending changes in reverse order.
-    schedule: Vec<(Instant, Change)>,
+    schedule: Vec<(Instant, LinkChange)>,
     /// Time at which the line becomes idle or the next change applies, whichever is earlier.
     next_step: Instant,
     busy: Duration,
@@ -145,7 +145,7 @@ pub struct Link<P> {
 
 /// A packet at the far end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival<P> {
+pub struct LinkArrival<P> {
     /// The packet, unchanged.
     pub packet: P,
     /// Arrival time of its last bit.
@@ -157,7 +157,7 @@ pub struct Arrival<P> {
 
 /// Reason for the loss of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
+pub enum LinkLoss {
     /// Dropped by the queue.
     Queue,
     /// Lost at random, with the probability `loss`.
@@ -173,16 +173,16 @@ struct Transmission<P> {
     ends: Instant,
 }
 
-impl<P: Packet + Clone> Link<P> {
+impl<P: QueuePacket + Clone> LinkDirection<P> {
     /// Creates a link that is up and empty.
-    pub fn new(config: &Config, rng: Stream) -> Link<P> {
+    pub fn new(config: &LinkDirectionConfig, rng: RandomStream) -> LinkDirection<P> {
         let mut schedule = config.schedule.clone();
         schedule.sort_by_key(|&(time, _)| time);
         schedule.reverse();
-        let mut link = Link {
-            queue: Queue::new(&config.queue, config.buffer, rng.fork("queue")),
+        let mut link = LinkDirection {
+            queue: PacketQueue::new(&config.queue, config.buffer, rng.fork("queue")),
             line: None,
-            flight: Flight::new(config.jitter.reorder),
+            flight: PropagationQueue::new(config.jitter.reorder),
             losses: VecDeque::new(),
             impairment: Impairment::new(config, rng),
             rate: config.rate,
@@ -202,13 +202,14 @@ impl<P: Packet + Clone> Link<P> {
     pub fn handle_packet(&mut self, now: Instant, packet: P) {
         self.handle_timeout(now);
         if !self.up {
-            self.losses.push_back((packet, Loss::Down));
+            self.losses.push_back((packet, LinkLoss::Down));
         } else if self.line.is_some() {
             let losses = &mut self.losses;
-            self.queue.enqueue(now, packet, &mut |packet| losses.push_back((packet, Loss::Queue)));
+            self.queue.enqueue(now, packet, &mut |packet| losses.push_back((packet, LinkLoss::Queue)));
         } else {
             let losses = &mut self.losses;
-            let next = self.queue.pass(now, packet, &mut |packet| losses.push_back((packet, Loss::Queue)));
+            let next =
+                self.queue.pass(now, packet, &mut |packet| losses.push_back((packet, LinkLoss::Queue)));
             self.send(now, next);
         }
     }
@@ -241,14 +242,14 @@ impl<P: Packet + Clone> Link<P> {
 
     /// Returns the next packet that has reached the far end by `now`.
     #[inline]
-    pub fn poll_arrival(&mut self, now: Instant) -> Option<Arrival<P>> {
+    pub fn poll_arrival(&mut self, now: Instant) -> Option<LinkArrival<P>> {
         self.handle_timeout(now);
         self.flight.pop(now)
     }
 
     /// Returns the next lost packet, in the order of the losses.
     #[inline]
-    pub fn poll_loss(&mut self) -> Option<(P, Loss)> {
+    pub fn poll_loss(&mut self) -> Option<(P, LinkLoss)> {
         self.losses.pop_front()
     }
 
@@ -297,7 +298,7 @@ impl<P: Packet + Clone> Link<P> {
         self.busy = self.busy + now.since(sent.started);
         let fate = self.impairment.next(sent.packet.size());
         if fate.lost {
-            self.losses.push_back((sent.packet, Loss::Line));
+            self.losses.push_back((sent.packet, LinkLoss::Line));
         } else {
             let at = now + self.delay + fate.extra_delay;
             let copy = fate.duplicate.then(|| sent.packet.clone());
@@ -307,7 +308,7 @@ impl<P: Packet + Clone> Link<P> {
             }
         }
         let losses = &mut self.losses;
-        let next = self.queue.dequeue(now, &mut |packet| losses.push_back((packet, Loss::Queue)));
+        let next = self.queue.dequeue(now, &mut |packet| losses.push_back((packet, LinkLoss::Queue)));
         self.send(now, next);
     }
 
@@ -362,7 +363,7 @@ impl<P: Packet + Clone> Link<P> {
     fn fail(&mut self, now: Instant) {
         self.up = false;
         let losses = &mut self.losses;
-        let mut lose = |packet| losses.push_back((packet, Loss::Down));
+        let mut lose = |packet| losses.push_back((packet, LinkLoss::Down));
         self.flight.fail(now, &mut lose);
         if let Some(sending) = self.line.take() {
             self.busy = self.busy + now.since(sending.started);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// Loss of packets of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LossOfSize {
+pub struct LossAtSize {
     /// Bits in which one error loses the packet: the whole frame if it has a frame check sequence.
     pub bits: u64,
     /// Packets sent.
@@ -46,7 +46,7 @@ pub enum LossFitError {
     /// No packets sent, or packets of zero bits.
     NoData,
     /// More packets lost than sent.
-    MoreLostThanSent(LossOfSize),
+    MoreLostThanSent(LossAtSize),
     /// All packets lost: the ratio has a lower bound only.
     AllLost,
 }
@@ -55,7 +55,7 @@ impl fmt::Display for LossFitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LossFitError::NoData => write!(f, "no packets sent; nothing to fit"),
-            LossFitError::MoreLostThanSent(LossOfSize { bits, sent, lost }) => {
+            LossFitError::MoreLostThanSent(LossAtSize { bits, sent, lost }) => {
                 write!(f, "{lost} of {sent} packets of {bits} bits lost: more than sent")
             }
             LossFitError::AllLost => write!(f, "every packet was lost; send smaller packets"),
@@ -67,8 +67,8 @@ impl core::error::Error for LossFitError {}
 
 /// Fits loss over packet size. Intervals have 95 % confidence (log-likelihood ratio of 3.841, the chi-square
 /// quantile).
-pub fn fit_loss(points: &[LossOfSize]) -> Result<LossFit, LossFitError> {
-    let used: Vec<LossOfSize> = points.iter().copied().filter(|point| point.sent > 0).collect();
+pub fn fit_loss(points: &[LossAtSize]) -> Result<LossFit, LossFitError> {
+    let used: Vec<LossAtSize> = points.iter().copied().filter(|point| point.sent > 0).collect();
     if let Some(&wrong) = used.iter().find(|point| point.lost > point.sent) {
         return Err(LossFitError::MoreLostThanSent(wrong));
     }
@@ -79,7 +79,7 @@ pub fn fit_loss(points: &[LossOfSize]) -> Result<LossFit, LossFitError> {
         return Err(LossFitError::AllLost);
     }
     let separated = used.iter().any(|point| point.bits != used[0].bits);
-    let model = Model { points: &used, separated };
+    let model = LossModel { points: &used, separated };
     let [a, b] = model.maximum(Axis::Bits);
     let top = model.log_likelihood([a, b]);
     let ratio = |exponent: f64| -libm::expm1(-exponent);
@@ -103,14 +103,14 @@ enum Axis {
     Bits,
 }
 
-struct Model<'a> {
-    points: &'a [LossOfSize],
+struct LossModel<'a> {
+    points: &'a [LossAtSize],
     separated: bool,
 }
 
-impl Model<'_> {
+impl LossModel<'_> {
     fn log_likelihood(&self, [a, b]: [f64; 2]) -> f64 {
-        let contribution = |point: &LossOfSize| {
+        let contribution = |point: &LossAtSize| {
             let exponent = a + b * point.bits as f64;
             let received = (point.sent - point.lost) as f64;
             let lost = match point.lost {
@@ -136,7 +136,7 @@ impl Model<'_> {
 
     /// Returns the derivative of the log-likelihood along an axis.
     fn slope(&self, axis: Axis, [a, b]: [f64; 2]) -> f64 {
-        let contribution = |point: &LossOfSize| {
+        let contribution = |point: &LossAtSize| {
             let bits = point.bits as f64;
             let pull = match point.lost {
                 0 => 0.0,
@@ -212,15 +212,15 @@ fn bisect(mut low: f64, mut high: f64, inside: impl Fn(f64) -> bool) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Stream;
+    use crate::rng::RandomStream;
 
     const SIZES: [u64; 4] = [800, 4_000, 8_000, 12_000];
 
     /// Returns the expected losses, rounded: the fit must recover the parameters.
-    fn expected(sent: u64, base: f64, ber: f64) -> Vec<LossOfSize> {
+    fn expected(sent: u64, base: f64, ber: f64) -> Vec<LossAtSize> {
         let loss_of_size = |bits: u64| {
             let loss = 1.0 - (1.0 - base) * libm::pow(1.0 - ber, bits as f64);
-            LossOfSize { bits, sent, lost: libm::round(sent as f64 * loss) as u64 }
+            LossAtSize { bits, sent, lost: libm::round(sent as f64 * loss) as u64 }
         };
         SIZES.iter().map(|&bits| loss_of_size(bits)).collect()
     }
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn loss_of_the_stage_paper_at_one_size() {
         // STAGE Table 1, 1 Mbit/s at BER 1e-6: a loss ratio of 0.00936 with packets of about 9,400 bits.
-        let fit = fit_loss(&[LossOfSize { bits: 9_404, sent: 100_000, lost: 936 }]).unwrap();
+        let fit = fit_loss(&[LossAtSize { bits: 9_404, sent: 100_000, lost: 936 }]).unwrap();
         assert!((fit.bit_error_ratio.estimate / 1e-6 - 1.0).abs() < 1e-3, "{fit:?}");
         assert!(!fit.separated && fit.goodness.is_none());
         assert!((fit.bit_error_ratio.lower - 0.937e-6).abs() < 3e-9, "{fit:?}");
@@ -248,14 +248,14 @@ mod tests {
 
     #[test]
     fn intervals_have_the_stated_coverage() {
-        let mut stream = Stream::new(21, "loss fit");
+        let mut stream = RandomStream::new(21, "loss fit");
         let (runs, ber, base) = (200, 1e-6, 0.002);
         let covered = (0..runs)
             .filter(|_| {
                 let points = SIZES.map(|bits| {
                     let loss = 1.0 - (1.0 - base) * libm::pow(1.0 - ber, bits as f64);
                     let lost = (0..20_000).filter(|_| stream.chance(loss)).count() as u64;
-                    LossOfSize { bits, sent: 20_000, lost }
+                    LossAtSize { bits, sent: 20_000, lost }
                 });
                 let found = fit_loss(&points).unwrap().bit_error_ratio;
                 found.lower <= ber && ber <= found.upper
@@ -275,24 +275,24 @@ mod tests {
 
     #[test]
     fn size_independent_loss_is_not_taken_for_bit_errors() {
-        let fit = fit_loss(&SIZES.map(|bits| LossOfSize { bits, sent: 100_000, lost: 1_000 })).unwrap();
+        let fit = fit_loss(&SIZES.map(|bits| LossAtSize { bits, sent: 100_000, lost: 1_000 })).unwrap();
         assert!(
             fit.bit_error_ratio.estimate < 1e-12 && (fit.base_loss.estimate - 0.01).abs() < 1e-6,
             "{fit:?}"
         );
         // Higher loss of small packets cannot come from bit errors: the model is rejected.
         let lost = [3_000, 2_000, 1_000, 500];
-        let points: Vec<LossOfSize> =
-            SIZES.iter().zip(lost).map(|(&bits, lost)| LossOfSize { bits, sent: 100_000, lost }).collect();
+        let points: Vec<LossAtSize> =
+            SIZES.iter().zip(lost).map(|(&bits, lost)| LossAtSize { bits, sent: 100_000, lost }).collect();
         assert!(fit_loss(&points).unwrap().goodness.unwrap() < 1e-6);
     }
 
     #[test]
     fn invalid_data_is_rejected() {
         assert_eq!(fit_loss(&[]), Err(LossFitError::NoData));
-        let all = LossOfSize { bits: 100, sent: 10, lost: 10 };
+        let all = LossAtSize { bits: 100, sent: 10, lost: 10 };
         assert_eq!(fit_loss(&[all]), Err(LossFitError::AllLost));
-        let wrong = LossOfSize { lost: 11, ..all };
+        let wrong = LossAtSize { lost: 11, ..all };
         assert_eq!(fit_loss(&[wrong]), Err(LossFitError::MoreLostThanSent(wrong)));
     }
 }

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     /// Departure of the request (local clock).
-    pub asked_ns: u64,
+    pub request_sent_ns: u64,
     /// Arrival of the request (remote clock).
-    pub received_ns: u64,
+    pub request_received_ns: u64,
     /// Departure of the response (remote clock).
-    pub answered_ns: u64,
+    pub response_sent_ns: u64,
     /// Arrival of the response (local clock).
-    pub returned_ns: u64,
+    pub response_received_ns: u64,
 }
 
 /// Offset to add to local time to get remote time, and its error bound.
@@ -34,7 +34,7 @@ impl ClockOffset {
     pub const SAME_CLOCK: ClockOffset = ClockOffset { offset_ns: 0, error_ns: 0, same_clock: true };
 
     /// Returns whether the true offset may be zero.
-    pub fn may_be_none(self) -> bool {
+    pub fn may_be_zero(self) -> bool {
         self.offset_ns.unsigned_abs() <= self.error_ns
     }
 
@@ -50,7 +50,7 @@ impl ClockOffset {
     /// Computes the offset from one-way delays, each the arrival time minus the departure time on different
     /// clocks. The clock offset adds to the forward delay and is subtracted from the backward delay. Returns
     /// `None` if the sum of both is negative.
-    pub fn of_delays(forward_ns: i64, backward_ns: i64) -> Option<ClockOffset> {
+    pub fn from_delays(forward_ns: i64, backward_ns: i64) -> Option<ClockOffset> {
         let (forward, backward) = (i128::from(forward_ns), i128::from(backward_ns));
         Some(ClockOffset {
             offset_ns: i64::try_from((forward - backward) / 2).ok()?,
@@ -60,7 +60,7 @@ impl ClockOffset {
     }
 
     /// Chains offsets: with `self` from A to B and `next` from B to C, returns the offset from A to C.
-    pub fn then(self, next: ClockOffset) -> ClockOffset {
+    pub fn chain(self, next: ClockOffset) -> ClockOffset {
         ClockOffset {
             offset_ns: self.offset_ns.saturating_add(next.offset_ns),
             error_ns: self.error_ns.saturating_add(next.error_ns),
@@ -79,7 +79,7 @@ impl ClockOffset {
     }
 
     /// Converts local time to remote time.
-    pub fn theirs(self, ours_ns: u64) -> u64 {
+    pub fn to_remote(self, ours_ns: u64) -> u64 {
         ours_ns.saturating_add_signed(self.offset_ns)
     }
 }
@@ -110,18 +110,23 @@ impl OffsetEstimator {
     }
 
     /// Returns the number of exchanges rejected.
-    pub fn refused(&self) -> u32 {
+    pub fn rejected(&self) -> u32 {
         self.refused
     }
 }
 
 fn offset_of(exchange: Exchange) -> Option<ClockOffset> {
-    let Exchange { asked_ns, received_ns, answered_ns, returned_ns } = exchange;
+    let Exchange {
+        request_sent_ns: asked_ns,
+        request_received_ns: received_ns,
+        response_sent_ns: answered_ns,
+        response_received_ns: returned_ns,
+    } = exchange;
     if answered_ns < received_ns || returned_ns < asked_ns {
         return None;
     }
     let difference = |later: u64, earlier: u64| i64::try_from(i128::from(later) - i128::from(earlier)).ok();
-    ClockOffset::of_delays(difference(received_ns, asked_ns)?, difference(returned_ns, answered_ns)?)
+    ClockOffset::from_delays(difference(received_ns, asked_ns)?, difference(returned_ns, answered_ns)?)
 }
 
 #[cfg(test)]
@@ -134,10 +139,10 @@ mod tests {
         let asked_ns = 10_000_000_000;
         let remote_time = |local: u64| local.saturating_add_signed(offset);
         Exchange {
-            asked_ns,
-            received_ns: remote_time(asked_ns + forward),
-            answered_ns: remote_time(asked_ns + forward + remote),
-            returned_ns: asked_ns + forward + remote + backward,
+            request_sent_ns: asked_ns,
+            request_received_ns: remote_time(asked_ns + forward),
+            response_sent_ns: remote_time(asked_ns + forward + remote),
+            response_received_ns: asked_ns + forward + remote + backward,
         }
     }
 
@@ -177,18 +182,18 @@ mod tests {
     fn impossible_exchanges_are_rejected() {
         let good = exchange(0, 10, 10, 10);
         let impossible = [
-            Exchange { returned_ns: good.asked_ns - 1, ..good },
-            Exchange { answered_ns: good.received_ns - 1, ..good },
-            Exchange { answered_ns: good.received_ns + 1_000, ..good },
-            Exchange { received_ns: u64::MAX, answered_ns: u64::MAX, ..good },
+            Exchange { response_received_ns: good.request_sent_ns - 1, ..good },
+            Exchange { response_sent_ns: good.request_received_ns - 1, ..good },
+            Exchange { response_sent_ns: good.request_received_ns + 1_000, ..good },
+            Exchange { request_received_ns: u64::MAX, response_sent_ns: u64::MAX, ..good },
         ];
         let estimator = estimate(&impossible);
-        assert_eq!((estimator.offset(), estimator.refused()), (None, 4));
+        assert_eq!((estimator.offset(), estimator.rejected()), (None, 4));
     }
 
     #[test]
     fn converted_time_saturates_at_zero() {
         let offset = ClockOffset { offset_ns: -5, error_ns: 1, same_clock: false };
-        assert_eq!((offset.theirs(3), offset.theirs(9)), (0, 4));
+        assert_eq!((offset.to_remote(3), offset.to_remote(9)), (0, 4));
     }
 }

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 /// Measured offset between two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownOffset {
     /// Clock of the requester.
     pub from: usize,
     /// Clock of the responder.
@@ -34,12 +34,12 @@ impl ClockTree {
     /// Builds the minimum spanning tree of `clocks` clocks by error (Kruskal). The largest error on the path
     /// between two clocks is then the smallest possible. Clocks that cannot be reached have an unbounded
     /// error.
-    pub fn new(clocks: usize, known: &[Known]) -> ClockTree {
-        let mut by_error: Vec<&Known> = known.iter().collect();
+    pub fn new(clocks: usize, known: &[KnownOffset]) -> ClockTree {
+        let mut by_error: Vec<&KnownOffset> = known.iter().collect();
         by_error.sort_by_key(|known| known.offset.error_ns);
         let mut sets: Vec<usize> = (0..clocks).collect();
         let mut neighbors: Vec<Vec<(usize, ClockOffset)>> = vec![Vec::new(); clocks];
-        for &&Known { from, to, offset } in &by_error {
+        for &&KnownOffset { from, to, offset } in &by_error {
             let (one, other) = (representative(&mut sets, from), representative(&mut sets, to));
             if one != other {
                 sets[one] = other;
@@ -64,7 +64,7 @@ impl ClockTree {
                 if next != tree.parents[clock].0 {
                     tree.parents[next] = (clock, offset);
                     tree.depths[next] = tree.depths[clock] + 1;
-                    tree.offsets[next] = tree.offsets[clock].then(offset);
+                    tree.offsets[next] = tree.offsets[clock].chain(offset);
                     reached.push(next);
                 }
             }
@@ -84,15 +84,15 @@ impl ClockTree {
         while first != second {
             if self.depths[first] >= self.depths[second] {
                 let (parent, offset) = self.parents[first];
-                up = up.then(offset.reversed());
+                up = up.chain(offset.reversed());
                 first = parent;
             } else {
                 let (parent, offset) = self.parents[second];
-                down = offset.then(down);
+                down = offset.chain(down);
                 second = parent;
             }
         }
-        up.then(down)
+        up.chain(down)
     }
 }
 
@@ -108,10 +108,10 @@ fn representative(sets: &mut [usize], mut clock: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Stream;
+    use crate::rng::RandomStream;
 
-    fn known(from: usize, to: usize, offset_ns: i64, error_ns: u64) -> Known {
-        Known { from, to, offset: ClockOffset { offset_ns, error_ns, same_clock: false } }
+    fn known(from: usize, to: usize, offset_ns: i64, error_ns: u64) -> KnownOffset {
+        KnownOffset { from, to, offset: ClockOffset { offset_ns, error_ns, same_clock: false } }
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn true_offset_of_random_clocks_is_within_the_error_bound() {
-        let mut rng = Stream::new(7, "clocks");
+        let mut rng = RandomStream::new(7, "clocks");
         for _ in 0..200 {
             let clocks = 2 + rng.below(12) as usize;
             let truth: Vec<i64> = (0..clocks).map(|_| rng.below(2_000_000) as i64 - 1_000_000).collect();
@@ -154,7 +154,7 @@ mod tests {
                 let wrong = rng.below(2 * error + 1) as i64 - error as i64;
                 known(from, to, truth[to] - truth[from] + wrong, error)
             };
-            let mut all: Vec<Known> = (1..clocks).map(|to| exchange(0, to)).collect();
+            let mut all: Vec<KnownOffset> = (1..clocks).map(|to| exchange(0, to)).collect();
             for from in 1..clocks {
                 all.extend((from + 1..clocks).filter(|to| (from + to) % 2 == 0).map(|to| exchange(from, to)));
             }

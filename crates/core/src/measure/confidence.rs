@@ -18,7 +18,7 @@ pub struct Summary {
 
 impl Summary {
     /// Summarizes samples.
-    pub fn of(samples: &[f64]) -> Summary {
+    pub fn from_samples(samples: &[f64]) -> Summary {
         let count = samples.len();
         let n = count as f64;
         let mean = samples.iter().sum::<f64>() / n;
@@ -99,7 +99,7 @@ mod tests {
     fn summary_of_ten_samples_matches_hand_calculation() {
         // 1 to 10: mean 5.5, variance 82.5 / 9, half width 2.262157 · 3.027650 / √10.
         let samples: [f64; 10] = core::array::from_fn(|index| index as f64 + 1.0);
-        let summary = Summary::of(&samples);
+        let summary = Summary::from_samples(&samples);
         assert_eq!((summary.count, summary.mean), (10, 5.5));
         assert!((summary.standard_deviation - 3.027_650_354).abs() < 1e-9);
         assert!((summary.half_width - 2.165_851_285).abs() < 1e-6);
@@ -107,10 +107,10 @@ mod tests {
 
     #[test]
     fn fewer_than_two_samples_have_no_interval() {
-        assert!(Summary::of(&[]).mean.is_nan());
-        let one = Summary::of(&[3.0]);
+        assert!(Summary::from_samples(&[]).mean.is_nan());
+        let one = Summary::from_samples(&[3.0]);
         assert_eq!(one.mean, 3.0);
         assert!(one.half_width.is_nan() && one.standard_deviation.is_nan());
-        assert_eq!(Summary::of(&[2.0, 2.0]).half_width, 0.0);
+        assert_eq!(Summary::from_samples(&[2.0, 2.0]).half_width, 0.0);
     }
 }

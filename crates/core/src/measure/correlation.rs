@@ -90,7 +90,7 @@ fn lag_one(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Stream;
+    use crate::rng::RandomStream;
 
     #[test]
     fn ranks_match_hand_calculation() {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn monotonic_relation_of_any_shape_has_correlation_one() {
-        let mut stream = Stream::new(1, "pairs");
+        let mut stream = RandomStream::new(1, "pairs");
         let pairs: Vec<(f64, f64)> =
             (0..50).map(|_| stream.uniform()).map(|x| (x, libm::exp(9.0 * x))).collect();
         let found = correlation(&pairs).unwrap();
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn intervals_of_unrelated_values_contain_zero_at_the_stated_rate() {
-        let mut stream = Stream::new(2, "pairs");
+        let mut stream = RandomStream::new(2, "pairs");
         let mut draw = || (0..60).map(|_| (stream.uniform(), stream.uniform())).collect::<Vec<_>>();
         let held = (0..1_000).filter(|_| {
             let found = correlation(&draw()).unwrap();
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn autocorrelated_values_count_less() {
-        let mut stream = Stream::new(3, "pairs");
+        let mut stream = RandomStream::new(3, "pairs");
         let drawn: Vec<(f64, f64)> = (0..50).map(|_| (stream.uniform(), stream.uniform())).collect();
         let held: Vec<(f64, f64)> = drawn.iter().flat_map(|pair| [*pair; 4]).collect();
         let found = correlation_in_time(&held).unwrap();

@@ -107,12 +107,12 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Stream;
+    use crate::rng::RandomStream;
     use alloc::collections::BTreeMap;
 
     #[test]
     fn every_value_is_near_the_midpoint_of_its_bucket() {
-        let mut stream = Stream::new(1, "values");
+        let mut stream = RandomStream::new(1, "values");
         let random = (0..100_000).map(|k| (stream.uniform() * (1u64 << (k % 64)) as f64) as u64);
         let edges = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
         for value in random.chain(edges).chain([u64::MAX]) {

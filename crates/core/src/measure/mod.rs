@@ -26,7 +26,7 @@ pub mod y1564;
 
 pub use binomial::{Interval, chi_square_tail, clopper_pearson, incomplete_beta};
 pub use clock_offset::{ClockOffset, Exchange, OffsetEstimator};
-pub use clock_tree::{ClockTree, Known};
+pub use clock_tree::{ClockTree, KnownOffset};
 pub use confidence::{Summary, student_t_975};
 pub use convergence::{Bound, converged_from};
 pub use correlation::{Correlation, correlation, correlation_in_time};

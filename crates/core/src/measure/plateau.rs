@@ -6,7 +6,8 @@
 
 use super::Summary;
 use super::trial::{
-    Admission, Fault, FrameSize, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
+    Admission, FaultTolerance, FrameSize, OfferedLoad, Pauses, Referee, TesterFault, Trial, TrialResult,
+    TrialSearch,
 };
 use crate::time::Duration;
 use alloc::vec::Vec;
@@ -18,9 +19,9 @@ pub struct PlateauConfig {
     /// Packet size.
     pub frame: FrameSize,
     /// First load; should be far below the capacity.
-    pub first: Load,
+    pub first: OfferedLoad,
     /// Highest load to try.
-    pub maximum: Load,
+    pub maximum: OfferedLoad,
     /// Factor between successive loads; above 1.
     pub factor: f64,
     /// Relative difference up to which received rates belong to the same plateau; also the relative width of
@@ -33,13 +34,13 @@ pub struct PlateauConfig {
     /// Pauses after each trial.
     pub pauses: Pauses,
     /// Handling of tester faults.
-    pub patience: Patience,
+    pub patience: FaultTolerance,
 }
 
 impl PlateauConfig {
     /// Returns a configuration with a factor of 1.5, a tolerance of 2 %, and three trials of 5 s on the
     /// plateau.
-    pub fn new(frame: FrameSize, first: Load, maximum: Load) -> PlateauConfig {
+    pub fn new(frame: FrameSize, first: OfferedLoad, maximum: OfferedLoad) -> PlateauConfig {
         PlateauConfig {
             frame,
             first,
@@ -49,24 +50,24 @@ impl PlateauConfig {
             repeats: 3,
             duration: Duration::from_secs(5),
             pauses: Pauses::RFC2544,
-            patience: Patience::default(),
+            patience: FaultTolerance::default(),
         }
     }
 }
 
 /// Offered and received rate of one trial.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Received {
+pub struct PlateauPoint {
     /// Load sent by the generator.
-    pub offered: Load,
+    pub offered: OfferedLoad,
     /// Received rate.
-    pub received: Load,
+    pub received: OfferedLoad,
 }
 
 /// Reason no plateau was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum NoPlateau {
+pub enum PlateauError {
     /// The path carries the highest load.
     AboveMaximum,
     /// The tester reached its limit before the path did.
@@ -83,21 +84,21 @@ pub struct PlateauResult {
     /// Packet size.
     pub frame: FrameSize,
     /// Received rate on the plateau, packets per second: mean and confidence interval.
-    pub capacity: Result<Summary, NoPlateau>,
+    pub capacity: Result<Summary, PlateauError>,
     /// Interval of loads that contains the knee, at which the path becomes full. At the lower load, loss does
     /// not exceed that of the unloaded path.
-    pub knee: Option<(Load, Load)>,
+    pub knee: Option<(OfferedLoad, OfferedLoad)>,
     /// Share of packets lost at the lowest load: the loss of the unloaded path.
     pub loss_when_idle: Option<f64>,
     /// Offered and received rates of all valid trials, sorted by offered load.
-    pub curve: Vec<Received>,
+    pub curve: Vec<PlateauPoint>,
     /// Tester faults; trials with faults are not counted.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<TesterFault>,
 }
 
 /// Stage of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Stage {
+enum PlateauStage {
     /// Raise the load.
     Climb {
         load: f64,
@@ -112,15 +113,15 @@ enum Stage {
         carried: f64,
         full: f64,
     },
-    Ended(Option<NoPlateau>),
+    Ended(Option<PlateauError>),
 }
 
 /// A search for the capacity of a path.
 #[derive(Clone, Debug)]
 pub struct Plateau {
     config: PlateauConfig,
-    stage: Stage,
-    curve: Vec<Received>,
+    stage: PlateauStage,
+    curve: Vec<PlateauPoint>,
     /// Received rates on the plateau.
     plateau: Vec<f64>,
     validator: Referee,
@@ -132,7 +133,7 @@ impl Plateau {
         assert!(config.first.0 > 0.0 && config.first <= config.maximum, "{config:?}");
         assert!(config.factor > 1.0 && config.tolerance > 0.0 && config.tolerance < 0.5, "{config:?}");
         Plateau {
-            stage: Stage::Climb { load: config.first.0 },
+            stage: PlateauStage::Climb { load: config.first.0 },
             curve: Vec::new(),
             plateau: Vec::new(),
             validator: Referee::new(config.patience),
@@ -146,27 +147,27 @@ impl Plateau {
     }
 
     /// Returns whether the loss exceeds that of the unloaded path by more than the tolerance.
-    fn is_full(&self, point: Received) -> bool {
+    fn is_full(&self, point: PlateauPoint) -> bool {
         point.received.0 < point.offered.0 * self.idle_share() * (1.0 - self.config.tolerance)
     }
 
-    fn continue_climb(&mut self, load: f64, point: Received) {
+    fn continue_climb(&mut self, load: f64, point: PlateauPoint) {
         if point.received.0 == 0.0 {
-            self.stage = Stage::Ended(Some(NoPlateau::NothingReceived));
+            self.stage = PlateauStage::Ended(Some(PlateauError::NothingReceived));
         } else if self.is_full(point) {
             // Average well above the knee, so that every trial fills the path.
             let above = (load * self.config.factor).min(self.config.maximum.0);
-            self.stage = Stage::Average { load: above, remaining: self.config.repeats.max(1) };
+            self.stage = PlateauStage::Average { load: above, remaining: self.config.repeats.max(1) };
         } else if load >= self.config.maximum.0 {
-            self.stage = Stage::Ended(Some(NoPlateau::AboveMaximum));
+            self.stage = PlateauStage::Ended(Some(PlateauError::AboveMaximum));
         } else {
-            self.stage = Stage::Climb { load: (load * self.config.factor).min(self.config.maximum.0) };
+            self.stage = PlateauStage::Climb { load: (load * self.config.factor).min(self.config.maximum.0) };
         }
     }
 
     /// Returns the highest load carried and the lowest load not carried, between which the knee lies.
     fn knee(&self) -> (f64, f64) {
-        let full = |point: &&Received| self.is_full(**point);
+        let full = |point: &&PlateauPoint| self.is_full(**point);
         let lowest =
             self.curve.iter().filter(full).map(|point| point.offered.0).fold(f64::INFINITY, f64::min);
         let carried = self.curve.iter().map(|point| point.offered.0).filter(|&load| load < lowest);
@@ -176,70 +177,78 @@ impl Plateau {
     fn bisect(&mut self) {
         let (carried, full) = self.knee();
         let is_precise = full - carried <= self.config.tolerance * full;
-        self.stage = if is_precise { Stage::Ended(None) } else { Stage::Knee { carried, full } };
+        self.stage =
+            if is_precise { PlateauStage::Ended(None) } else { PlateauStage::Knee { carried, full } };
     }
 
-    fn count_trial(&mut self, point: Received) {
+    fn count_trial(&mut self, point: PlateauPoint) {
         self.curve.push(point);
         match self.stage {
-            Stage::Climb { load } => self.continue_climb(load, point),
-            Stage::Average { load, remaining } => {
+            PlateauStage::Climb { load } => self.continue_climb(load, point),
+            PlateauStage::Average { load, remaining } => {
                 self.plateau.push(point.received.0);
                 match remaining - 1 {
                     0 => self.bisect(),
-                    remaining => self.stage = Stage::Average { load, remaining },
+                    remaining => self.stage = PlateauStage::Average { load, remaining },
                 }
             }
-            Stage::Knee { .. } => self.bisect(),
-            Stage::Ended(_) => unreachable!("no trial is proposed after the end"),
+            PlateauStage::Knee { .. } => self.bisect(),
+            PlateauStage::Ended(_) => unreachable!("no trial is proposed after the end"),
         }
     }
 
-    fn lower_limit(&mut self, limit: Load) {
+    fn lower_limit(&mut self, limit: OfferedLoad) {
         match self.stage {
             // The tester's limit may still be above the knee.
-            Stage::Average { remaining, .. } => self.stage = Stage::Average { load: limit.0, remaining },
-            Stage::Climb { load } if limit.0 > load / self.config.factor => {
-                self.config.maximum = limit;
-                self.stage = Stage::Climb { load: limit.0 };
+            PlateauStage::Average { remaining, .. } => {
+                self.stage = PlateauStage::Average { load: limit.0, remaining }
             }
-            _ => self.stage = Stage::Ended(Some(NoPlateau::TesterLimit)),
+            PlateauStage::Climb { load } if limit.0 > load / self.config.factor => {
+                self.config.maximum = limit;
+                self.stage = PlateauStage::Climb { load: limit.0 };
+            }
+            _ => self.stage = PlateauStage::Ended(Some(PlateauError::TesterLimit)),
         }
     }
 }
 
-impl Search for Plateau {
+impl TrialSearch for Plateau {
     type Outcome = PlateauResult;
 
     fn next(&mut self) -> Option<Trial> {
         let load = match self.stage {
-            Stage::Climb { load } | Stage::Average { load, .. } => load,
-            Stage::Knee { carried, full } => f64::midpoint(carried, full),
-            Stage::Ended(_) => return None,
+            PlateauStage::Climb { load } | PlateauStage::Average { load, .. } => load,
+            PlateauStage::Knee { carried, full } => f64::midpoint(carried, full),
+            PlateauStage::Ended(_) => return None,
         };
-        Some(Trial::lasting(self.config.duration, Load(load), self.config.frame, self.config.pauses))
+        Some(Trial::with_duration(
+            self.config.duration,
+            OfferedLoad(load),
+            self.config.frame,
+            self.config.pauses,
+        ))
     }
 
     fn record(&mut self, result: &TrialResult) {
         let trial = self.next().expect("a result is recorded after a proposal");
         match self.validator.admit(&trial, result) {
             Admission::Counted => {
-                self.count_trial(Received { offered: result.offered(), received: result.delivered() });
+                self.count_trial(PlateauPoint { offered: result.offered(), received: result.delivered() });
             }
             Admission::Repeat => {}
             Admission::Lowered(limit) => self.lower_limit(limit),
-            Admission::Abandoned => self.stage = Stage::Ended(Some(NoPlateau::TesterLimit)),
+            Admission::Abandoned => self.stage = PlateauStage::Ended(Some(PlateauError::TesterLimit)),
         }
     }
 
     fn result(&self) -> PlateauResult {
         let capacity = match self.stage {
-            Stage::Ended(Some(NoPlateau::AboveMaximum)) if !self.validator.faults().is_empty() => {
-                Err(NoPlateau::TesterLimit)
+            PlateauStage::Ended(Some(PlateauError::AboveMaximum)) if !self.validator.faults().is_empty() => {
+                Err(PlateauError::TesterLimit)
             }
-            Stage::Ended(Some(reason)) => Err(reason),
-            Stage::Climb { .. } | Stage::Average { .. } => Err(NoPlateau::Unfinished),
-            Stage::Knee { .. } | Stage::Ended(None) => Ok(Summary::of(&self.plateau)),
+            PlateauStage::Ended(Some(reason)) => Err(reason),
+            PlateauStage::Climb { .. } | PlateauStage::Average { .. } => Err(PlateauError::Unfinished),
+            PlateauStage::Knee { .. } | PlateauStage::Ended(None) => Ok(Summary::from_samples(&self.plateau)),
         };
         let knee = capacity.as_ref().ok().map(|_| self.knee());
         let mut curve = self.curve.clone();
@@ -247,7 +256,7 @@ impl Search for Plateau {
         PlateauResult {
             frame: self.config.frame,
             capacity,
-            knee: knee.map(|(carried, full)| (Load(carried), Load(full))),
+            knee: knee.map(|(carried, full)| (OfferedLoad(carried), OfferedLoad(full))),
             loss_when_idle: self.curve.first().map(|_| 1.0 - self.idle_share()),
             curve,
             faults: self.validator.faults().to_vec(),

@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 
 /// Distance behind the newest number up to which late packets and duplicates can be distinguished. A packet
 /// further behind stays lost; at 0.5 million packets per second it is half a second late.
-pub const WINDOW: u64 = 1 << 18;
+pub const REORDER_WINDOW: u64 = 1 << 18;
 
 /// Classification of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum SequenceArrival {
     /// Newest number so far.
     Newest {
         /// Numbers skipped since the previous newest one.
@@ -21,7 +21,7 @@ pub enum Arrival {
     /// Number received before (RFC 5560).
     Duplicate,
     /// Number more than [`REORDER_WINDOW`] behind the newest, and so either late or a duplicate.
-    Ancient,
+    TooOld,
 }
 
 /// Tracks the sequence numbers of one flow, which start at zero.
@@ -44,26 +44,26 @@ impl Sequence {
     }
 
     /// Records the number of a received packet and classifies it.
-    pub fn handle_packet(&mut self, number: u64) -> Arrival {
+    pub fn handle_packet(&mut self, number: u64) -> SequenceArrival {
         if number >= self.next {
             let missing = number - self.next;
             self.forget(self.next, number);
             self.next = number + 1;
             self.set(number);
             self.received += 1;
-            return Arrival::Newest { missing };
+            return SequenceArrival::Newest { missing };
         }
-        if self.next - number > WINDOW {
+        if self.next - number > REORDER_WINDOW {
             self.ancient += 1;
-            return Arrival::Ancient;
+            return SequenceArrival::TooOld;
         }
         if self.set(number) {
             self.received += 1;
             self.late += 1;
-            Arrival::Late
+            SequenceArrival::Late
         } else {
             self.duplicates += 1;
-            Arrival::Duplicate
+            SequenceArrival::Duplicate
         }
     }
 
@@ -93,18 +93,18 @@ impl Sequence {
     }
 
     /// Returns the number of packets too far behind the newest to classify.
-    pub fn ancient(&self) -> u64 {
+    pub fn too_old(&self) -> u64 {
         self.ancient
     }
 
     /// Clears the bits of numbers that enter the window, and grows the window if needed.
     fn forget(&mut self, from: u64, newest: u64) {
-        let needed = (newest + 1).next_power_of_two().clamp(64, WINDOW) / 64;
+        let needed = (newest + 1).next_power_of_two().clamp(64, REORDER_WINDOW) / 64;
         if self.seen.len() < needed as usize {
             // Until the window has its full size, the bit index of every number is the number itself.
             self.seen.resize(needed as usize, 0);
         }
-        if newest - from >= WINDOW {
+        if newest - from >= REORDER_WINDOW {
             self.seen = vec![0; self.seen.len()];
             return;
         }
@@ -123,7 +123,7 @@ impl Sequence {
     }
 
     fn position(&self, number: u64) -> (usize, u64) {
-        let index = number & (WINDOW - 1);
+        let index = number & (REORDER_WINDOW - 1);
         ((index / 64) as usize, 1 << (index % 64))
     }
 }
@@ -138,7 +138,7 @@ mod tests {
     fn packets_in_order_leave_nothing_missing() {
         let mut sequence = Sequence::new();
         for number in 0..1000 {
-            assert_eq!(sequence.handle_packet(number), Arrival::Newest { missing: 0 });
+            assert_eq!(sequence.handle_packet(number), SequenceArrival::Newest { missing: 0 });
         }
         assert_eq!((sequence.received(), sequence.missing(), sequence.late()), (1000, 0, 0));
     }
@@ -148,11 +148,11 @@ mod tests {
     #[test]
     fn swapped_packet_is_counted_late_once() {
         let mut sequence = Sequence::new();
-        let arrivals: Vec<Arrival> =
+        let arrivals: Vec<SequenceArrival> =
             [0, 1, 2, 4, 3, 5].iter().map(|&number| sequence.handle_packet(number)).collect();
-        assert_eq!(arrivals[3], Arrival::Newest { missing: 1 });
-        assert_eq!(arrivals[4], Arrival::Late);
-        assert_eq!(arrivals[5], Arrival::Newest { missing: 0 });
+        assert_eq!(arrivals[3], SequenceArrival::Newest { missing: 1 });
+        assert_eq!(arrivals[4], SequenceArrival::Late);
+        assert_eq!(arrivals[5], SequenceArrival::Newest { missing: 0 });
         assert_eq!((sequence.missing(), sequence.late()), (0, 1));
     }
 
@@ -162,11 +162,14 @@ mod tests {
         for number in 0..100 {
             sequence.handle_packet(number);
         }
-        assert_eq!(sequence.handle_packet(10 * WINDOW), Arrival::Newest { missing: 10 * WINDOW - 100 });
-        assert_eq!(sequence.handle_packet(5), Arrival::Ancient);
-        assert_eq!(sequence.handle_packet(10 * WINDOW - 7), Arrival::Late);
-        assert_eq!(sequence.handle_packet(10 * WINDOW - 7), Arrival::Duplicate);
-        assert_eq!(sequence.missing(), 10 * WINDOW + 1 - 102);
+        assert_eq!(
+            sequence.handle_packet(10 * REORDER_WINDOW),
+            SequenceArrival::Newest { missing: 10 * REORDER_WINDOW - 100 }
+        );
+        assert_eq!(sequence.handle_packet(5), SequenceArrival::TooOld);
+        assert_eq!(sequence.handle_packet(10 * REORDER_WINDOW - 7), SequenceArrival::Late);
+        assert_eq!(sequence.handle_packet(10 * REORDER_WINDOW - 7), SequenceArrival::Duplicate);
+        assert_eq!(sequence.missing(), 10 * REORDER_WINDOW + 1 - 102);
     }
 
     proptest! {
@@ -174,7 +177,7 @@ mod tests {
         #[test]
         fn counts_match_a_set_of_all_numbers(
             moves in proptest::collection::vec(
-                (0_u64..5, prop_oneof![Just(0_u64), 0_u64..2000, 0..WINDOW * 2]),
+                (0_u64..5, prop_oneof![Just(0_u64), 0_u64..2000, 0..REORDER_WINDOW * 2]),
                 1..300,
             )
         ) {
@@ -188,16 +191,16 @@ mod tests {
                 };
                 let next = seen.last().map_or(0, |last| last + 1);
                 let expected = if number >= next {
-                    Arrival::Newest { missing: number - next }
-                } else if next - number > WINDOW {
-                    Arrival::Ancient
+                    SequenceArrival::Newest { missing: number - next }
+                } else if next - number > REORDER_WINDOW {
+                    SequenceArrival::TooOld
                 } else if seen.contains(&number) {
-                    Arrival::Duplicate
+                    SequenceArrival::Duplicate
                 } else {
-                    Arrival::Late
+                    SequenceArrival::Late
                 };
                 prop_assert_eq!(sequence.handle_packet(number), expected);
-                if expected != Arrival::Ancient {
+                if expected != SequenceArrival::TooOld {
                     seen.insert(number);
                 }
                 newest = newest.max(number);

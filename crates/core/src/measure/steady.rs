@@ -5,15 +5,17 @@
 //! Sans-IO as the other searches, except that a trial also reports the mean delay of each second.
 
 use super::student_t_975;
-use super::trial::{Admission, Fault, FrameSize, Load, Patience, Pauses, Referee, Trial, TrialResult};
+use super::trial::{
+    Admission, FaultTolerance, FrameSize, OfferedLoad, Pauses, Referee, TesterFault, Trial, TrialResult,
+};
 use crate::time::Duration;
 use alloc::vec::Vec;
 
 /// Factor of the mean delay at the low rate that, plus [`MAX_BURST_TIME`], no second's mean delay may exceed.
-pub const ANOTHER_ORDER: f64 = 10.0;
+pub const MAX_DELAY_FACTOR: f64 = 10.0;
 /// Maximum time's worth of packets that senders send back to back. Packets of a burst wait for each other,
 /// and this wait is not a delay of the router.
-pub const BURST: Duration = Duration(20_000);
+pub const MAX_BURST_TIME: Duration = Duration(20_000);
 /// Rise of the delay over a trial, as a share of the mean, up to which the delay counts as constant.
 const MIN_RISE: f64 = 0.1;
 /// Minimum number of seconds needed to detect a trend.
@@ -25,11 +27,11 @@ pub struct SteadyConfig {
     /// Frame size.
     pub frame: FrameSize,
     /// Low rate, at which delays are those of an unloaded router.
-    pub low: Load,
+    pub low: OfferedLoad,
     /// Highest rate to try.
-    pub maximum: Load,
+    pub maximum: OfferedLoad,
     /// Rate step; rates tried are whole multiples of it.
-    pub step: Load,
+    pub step: OfferedLoad,
     /// Duration of the confirming trials.
     pub duration: Duration,
     /// Duration of the search trials, which choose the rate to confirm.
@@ -37,12 +39,12 @@ pub struct SteadyConfig {
     /// Pauses after each trial.
     pub pauses: Pauses,
     /// Handling of tester faults.
-    pub patience: Patience,
+    pub patience: FaultTolerance,
 }
 
 /// Classification of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verdict {
+pub enum SteadyVerdict {
     /// No loss and a steady delay.
     Steady,
     /// Number of packets lost.
@@ -65,24 +67,24 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SteadyResult {
     /// Highest rate carried steadily in a confirming trial; `None` if there was none.
-    pub rate: Option<Load>,
+    pub rate: Option<OfferedLoad>,
     /// Result of that trial.
     pub trial: Option<TrialResult>,
     /// Lowest rate that failed, and the classification of its trial.
-    pub beyond: Option<(Load, Verdict)>,
+    pub beyond: Option<(OfferedLoad, SteadyVerdict)>,
     /// Mean delay at the low rate, seconds.
     pub low_delay: Option<f64>,
     /// Rate above which the tester failed; the router may carry more.
-    pub tester_limit: Option<Load>,
+    pub tester_limit: Option<OfferedLoad>,
     /// Number of valid trials.
     pub trials: u32,
     /// Tester faults; trials with faults are not counted.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<TesterFault>,
 }
 
 /// Purpose of the next trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SteadyPhase {
     /// Measure the delay at the low rate.
     Low,
     /// Bisect with short trials.
@@ -97,14 +99,14 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub struct Steady {
     config: SteadyConfig,
-    phase: Phase,
+    phase: SteadyPhase,
     /// Highest rate known to be carried, and lowest rate not carried or not tried, in steps.
     good: u64,
     bad: u64,
     low_delay: Option<f64>,
     found: Option<(u64, TrialResult)>,
-    beyond: Option<(Load, Verdict)>,
-    tester_limit: Option<Load>,
+    beyond: Option<(OfferedLoad, SteadyVerdict)>,
+    tester_limit: Option<OfferedLoad>,
     trials: u32,
     validator: Referee,
 }
@@ -114,7 +116,7 @@ impl Steady {
     pub fn new(config: SteadyConfig) -> Steady {
         assert!(config.low.0 > 0.0 && config.step.0 > 0.0 && config.maximum.0 > 0.0, "{config:?}");
         Steady {
-            phase: Phase::Low,
+            phase: SteadyPhase::Low,
             good: 0,
             bad: libm::floor(config.maximum.0 / config.step.0) as u64 + 1,
             low_delay: None,
@@ -130,12 +132,12 @@ impl Steady {
     /// Returns the next trial, unchanged until its result is recorded; `None` at the end.
     pub fn next(&self) -> Option<Trial> {
         let (load, duration) = match self.phase {
-            Phase::Low => (self.config.low, self.config.search),
-            Phase::Search => (self.steps(self.tried()), self.config.search),
-            Phase::Confirm(_) => (self.steps(self.tried()), self.config.duration),
-            Phase::Done => return None,
+            SteadyPhase::Low => (self.config.low, self.config.search),
+            SteadyPhase::Search => (self.steps(self.tried()), self.config.search),
+            SteadyPhase::Confirm(_) => (self.steps(self.tried()), self.config.duration),
+            SteadyPhase::Done => return None,
         };
-        Some(Trial::lasting(duration, load, self.config.frame, self.config.pauses))
+        Some(Trial::with_duration(duration, load, self.config.frame, self.config.pauses))
     }
 
     /// Records the result of the proposed trial and the mean delay of each of its seconds, in seconds. Panics
@@ -145,20 +147,20 @@ impl Steady {
         match self.validator.admit(&trial, result) {
             Admission::Counted => self.count_trial(&trial, result, seconds),
             Admission::Repeat => {}
-            Admission::Lowered(load) if self.phase != Phase::Low => {
+            Admission::Lowered(load) if self.phase != SteadyPhase::Low => {
                 let tried = self.tried();
                 self.bad = (libm::floor(load.0 / self.config.step.0) as u64 + 1).min(tried);
                 self.tester_limit = Some(load);
                 match self.phase {
                     // The tester may be unable to repeat a rate it reached once.
-                    Phase::Confirm(down) => self.go_down(self.bad.saturating_sub(1), down),
+                    SteadyPhase::Confirm(down) => self.go_down(self.bad.saturating_sub(1), down),
                     _ => {
                         self.good = self.good.min(self.bad.saturating_sub(1));
                         self.advance();
                     }
                 }
             }
-            Admission::Lowered(_) | Admission::Abandoned => self.phase = Phase::Done,
+            Admission::Lowered(_) | Admission::Abandoned => self.phase = SteadyPhase::Done,
         }
     }
 
@@ -175,14 +177,14 @@ impl Steady {
         }
     }
 
-    fn steps(&self, steps: u64) -> Load {
-        Load(self.config.step.0 * steps as f64)
+    fn steps(&self, steps: u64) -> OfferedLoad {
+        OfferedLoad(self.config.step.0 * steps as f64)
     }
 
     /// Returns the rate of the next trial in steps; the first is the highest.
     fn tried(&self) -> u64 {
         match self.phase {
-            Phase::Confirm(_) => self.good,
+            SteadyPhase::Confirm(_) => self.good,
             _ if self.beyond.is_none() && self.tester_limit.is_none() => self.bad - 1,
             _ => self.good.midpoint(self.bad),
         }
@@ -190,28 +192,28 @@ impl Steady {
 
     fn count_trial(&mut self, trial: &Trial, result: &TrialResult, seconds: &[f64]) {
         self.trials += 1;
-        if self.phase == Phase::Low {
+        if self.phase == SteadyPhase::Low {
             let known = seconds.iter().copied().filter(|delay| delay.is_finite());
             let (count, sum) = known.fold((0_u32, 0.0), |(count, sum), delay| (count + 1, sum + delay));
             self.low_delay = (count > 0).then(|| sum / f64::from(count));
             if result.lost() > 0 {
-                self.beyond = Some((trial.load, Verdict::Lost(result.lost())));
-                self.phase = Phase::Done;
+                self.beyond = Some((trial.load, SteadyVerdict::Lost(result.lost())));
+                self.phase = SteadyPhase::Done;
                 return;
             }
-            self.phase = Phase::Search;
+            self.phase = SteadyPhase::Search;
             self.advance();
             return;
         }
         let (steps, verdict) = (self.tried(), judge(result, seconds, self.low_delay));
         match (verdict, self.phase) {
-            (Verdict::Steady, Phase::Confirm(_)) => {
+            (SteadyVerdict::Steady, SteadyPhase::Confirm(_)) => {
                 self.found = Some((steps, *result));
-                self.phase = Phase::Done;
+                self.phase = SteadyPhase::Done;
                 return;
             }
-            (Verdict::Steady, _) => self.good = steps,
-            (_, Phase::Confirm(down)) => {
+            (SteadyVerdict::Steady, _) => self.good = steps,
+            (_, SteadyPhase::Confirm(down)) => {
                 self.beyond = Some((trial.load, verdict));
                 self.bad = steps;
                 self.go_down(steps, down);
@@ -228,32 +230,32 @@ impl Steady {
     /// Proposes to confirm the rate `down` steps below `from`.
     fn go_down(&mut self, from: u64, down: u64) {
         self.good = from.saturating_sub(down);
-        self.phase = if self.good == 0 { Phase::Done } else { Phase::Confirm(down * 2) };
+        self.phase = if self.good == 0 { SteadyPhase::Done } else { SteadyPhase::Confirm(down * 2) };
     }
 
     /// Starts the confirming trials once no untried rate is left between the bounds.
     fn advance(&mut self) {
-        if self.good + 1 >= self.bad && self.phase != Phase::Low {
-            self.phase = if self.good == 0 { Phase::Done } else { Phase::Confirm(1) };
+        if self.good + 1 >= self.bad && self.phase != SteadyPhase::Low {
+            self.phase = if self.good == 0 { SteadyPhase::Done } else { SteadyPhase::Confirm(1) };
         }
     }
 }
 
 /// Classifies a trial by its loss and by its delays relative to the mean delay at the low rate.
-pub fn judge(result: &TrialResult, seconds: &[f64], low: Option<f64>) -> Verdict {
+pub fn judge(result: &TrialResult, seconds: &[f64], low: Option<f64>) -> SteadyVerdict {
     if result.lost() > 0 {
-        return Verdict::Lost(result.lost());
+        return SteadyVerdict::Lost(result.lost());
     }
     let seconds: Vec<f64> = seconds.iter().copied().filter(|delay| delay.is_finite()).collect();
     let worst = seconds.iter().copied().fold(0.0, f64::max);
     if let Some(low) = low
-        && worst > ANOTHER_ORDER * low + BURST.as_secs_f64()
+        && worst > MAX_DELAY_FACTOR * low + MAX_BURST_TIME.as_secs_f64()
     {
-        return Verdict::Slow { worst, low };
+        return SteadyVerdict::Slow { worst, low };
     }
     match growth(&seconds) {
-        Some(share) if share > MIN_RISE => Verdict::Growing { share },
-        _ => Verdict::Steady,
+        Some(share) if share > MIN_RISE => SteadyVerdict::Growing { share },
+        _ => SteadyVerdict::Steady,
     }
 }
 
@@ -288,13 +290,13 @@ mod tests {
     fn config(maximum: f64) -> SteadyConfig {
         SteadyConfig {
             frame: FrameSize::ethernet_udp(64),
-            low: Load(1000.0),
-            maximum: Load(maximum),
-            step: Load(2500.0),
+            low: OfferedLoad(1000.0),
+            maximum: OfferedLoad(maximum),
+            step: OfferedLoad(2500.0),
             duration: Duration::from_secs(60),
             search: Duration::from_secs(2),
             pauses: Pauses::RFC2544,
-            patience: Patience::default(),
+            patience: FaultTolerance::default(),
         }
     }
 
@@ -325,8 +327,8 @@ mod tests {
     #[test]
     fn highest_rate_without_loss_is_found_within_one_step() {
         let (found, tried) = run(Steady::new(config(1e6)), 333_333.0, f64::INFINITY, f64::INFINITY);
-        assert_eq!(found.rate, Some(Load(332_500.0)));
-        assert_eq!(found.beyond.map(|(load, _)| load), Some(Load(335_000.0)));
+        assert_eq!(found.rate, Some(OfferedLoad(332_500.0)));
+        assert_eq!(found.beyond.map(|(load, _)| load), Some(OfferedLoad(335_000.0)));
         assert_eq!(found.low_delay, Some(10e-6));
         assert!(tried.len() < 14, "{tried:?}");
     }
@@ -334,7 +336,7 @@ mod tests {
     #[test]
     fn router_at_line_rate_needs_one_full_length_trial() {
         let (found, tried) = run(Steady::new(config(1e6)), f64::INFINITY, f64::INFINITY, f64::INFINITY);
-        assert_eq!((found.rate, found.beyond), (Some(Load(1e6)), None));
+        assert_eq!((found.rate, found.beyond), (Some(OfferedLoad(1e6)), None));
         assert_eq!(tried, [1000.0, 1e6, 1e6]);
     }
 
@@ -343,21 +345,24 @@ mod tests {
         let (found, _) = run(Steady::new(config(1e6)), 333_333.0, 320_000.0, f64::INFINITY);
         let rate = found.rate.unwrap().0;
         assert!((310_000.0..=320_000.0).contains(&rate), "{rate}");
-        assert!(matches!(found.beyond, Some((_, Verdict::Growing { share })) if share > 1.0), "{found:?}");
+        assert!(
+            matches!(found.beyond, Some((_, SteadyVerdict::Growing { share })) if share > 1.0),
+            "{found:?}"
+        );
     }
 
     #[test]
     fn tester_limit_is_reported_apart_from_the_router() {
         let (found, _) = run(Steady::new(config(1e6)), f64::INFINITY, f64::INFINITY, 500_100.0);
-        assert_eq!(found.rate, Some(Load(500_000.0)));
-        assert_eq!((found.beyond, found.tester_limit), (None, Some(Load(500_100.0))));
+        assert_eq!(found.rate, Some(OfferedLoad(500_000.0)));
+        assert_eq!((found.beyond, found.tester_limit), (None, Some(OfferedLoad(500_100.0))));
     }
 
     #[test]
     fn router_that_loses_at_every_rate_has_no_result() {
         let (found, tried) = run(Steady::new(config(1e6)), 10.0, f64::INFINITY, f64::INFINITY);
         assert_eq!((found.rate, tried.len()), (None, 1));
-        assert!(matches!(found.beyond, Some((Load(1000.0), Verdict::Lost(_)))));
+        assert!(matches!(found.beyond, Some((OfferedLoad(1000.0), SteadyVerdict::Lost(_)))));
     }
 
     #[test]
@@ -366,12 +371,12 @@ mod tests {
         let judge = |seconds: &[f64]| judge(&result, seconds, Some(10e-6));
         // The paper's example: 10 us at 1,000 packets per second and a steady 1,000 us at 2,000 packets per
         // second is a failure.
-        assert!(matches!(judge(&[1000e-6; 10]), Verdict::Slow { .. }));
-        assert_eq!(judge(&[90e-6; 10]), Verdict::Steady);
+        assert!(matches!(judge(&[1000e-6; 10]), SteadyVerdict::Slow { .. }));
+        assert_eq!(judge(&[90e-6; 10]), SteadyVerdict::Steady);
         let noisy: Vec<f64> =
             (0..60).map(|second| 20e-6 + 4e-6 * f64::from(second * 7919 % 13 - 6)).collect();
-        assert_eq!(judge(&noisy), Verdict::Steady);
+        assert_eq!(judge(&noisy), SteadyVerdict::Steady);
         let rising: Vec<f64> = (0..60).map(|second| 20e-6 + 0.5e-6 * f64::from(second)).collect();
-        assert!(matches!(judge(&rising), Verdict::Growing { .. }));
+        assert!(matches!(judge(&rising), SteadyVerdict::Growing { .. }));
     }
 }

@@ -1,7 +1,7 @@
 //! TCP throughput testing by RFC 6349: measures path MTU, base round trip and bottleneck rate, then compares
 //! a transfer with what they allow.
 
-use super::trial::{FrameSize, Layer};
+use super::trial::{CountedLayer, FrameSize};
 use crate::quantity::BitRate;
 use crate::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,7 @@ pub struct Baseline {
     /// Rate of the bottleneck, counted at `layer`.
     pub bottleneck: BitRate,
     /// Layer at which `bottleneck` counts bytes.
-    pub layer: Layer,
+    pub layer: CountedLayer,
     /// Bytes of a full packet at each layer of the bottleneck; `payload` is the TCP segment.
     pub full_packet: FrameSize,
 }
@@ -92,8 +92,8 @@ impl Baseline {
     /// Returns the maximum TCP payload rate of the bottleneck, bits per second: full-size packets per second
     /// times the segment size (section 4.1.1).
     pub fn maximum_throughput(&self) -> f64 {
-        let packets = super::trial::Load::of_bits(self.bottleneck, self.layer, self.full_packet);
-        packets.bits_per_second(Layer::Payload, self.full_packet)
+        let packets = super::trial::OfferedLoad::from_bit_rate(self.bottleneck, self.layer, self.full_packet);
+        packets.bits_per_second(CountedLayer::Payload, self.full_packet)
     }
 
     /// Returns the maximum payload rate with a window of `window` bytes, bits per second, limited by the
@@ -105,7 +105,7 @@ impl Baseline {
 
 /// Measurements of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Transfer {
+pub struct TransferMeasurement {
     /// Payload bytes delivered.
     pub bytes: u64,
     /// From the first byte sent to the last one acknowledged.
@@ -141,7 +141,7 @@ pub struct TcpThroughput {
 }
 
 /// Compares a transfer with its path. Panics if a duration or `transmitted` is zero.
-pub fn assess(baseline: &Baseline, transfer: &Transfer) -> TcpThroughput {
+pub fn assess(baseline: &Baseline, transfer: &TransferMeasurement) -> TcpThroughput {
     assert!(transfer.duration > Duration::ZERO && baseline.round_trip > Duration::ZERO);
     assert!(transfer.transmitted > 0, "{transfer:?}");
     let maximum = baseline.maximum_throughput();
@@ -173,7 +173,7 @@ mod tests {
             path_mtu: 1500,
             round_trip: Duration::from_millis(25),
             bottleneck: BitRate(1_000_000_000),
-            layer: Layer::Line,
+            layer: CountedLayer::Line,
             full_packet: ETHERNET,
         }
     }
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn metrics_match_the_examples_of_the_rfc() {
-        let transfer = Transfer {
+        let transfer = TransferMeasurement {
             bytes: 100_000_000,
             duration: Duration::from_secs_f64(8e8 / 949_284_785.0 * 1.25),
             transmitted: 102_000,
@@ -217,7 +217,7 @@ mod tests {
         // STAGE paper: 16,000 B at 100 ms allow 1.28 Mbit/s on any faster line.
         let path =
             Baseline { round_trip: Duration::from_millis(100), bottleneck: BitRate(2_000_000), ..gigabit() };
-        let transfer = Transfer {
+        let transfer = TransferMeasurement {
             bytes: 3_000_000,
             duration: Duration::from_secs(19),
             transmitted: 3_000_000,

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// A strategy that proposes trials and uses their results.
-pub trait Search {
+pub trait TrialSearch {
     /// Result of the search.
     type Outcome;
 
@@ -29,7 +29,7 @@ pub trait Search {
 }
 
 /// Runs a search to its end with a function that performs a trial.
-pub fn run<S: Search>(search: &mut S, mut perform: impl FnMut(&Trial) -> TrialResult) -> S::Outcome {
+pub fn run<S: TrialSearch>(search: &mut S, mut perform: impl FnMut(&Trial) -> TrialResult) -> S::Outcome {
     while let Some(trial) = search.next() {
         search.record(&perform(&trial));
     }
@@ -39,7 +39,7 @@ pub fn run<S: Search>(search: &mut S, mut perform: impl FnMut(&Trial) -> TrialRe
 /// Layer at which a rate counts the bytes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Layer {
+pub enum CountedLayer {
     /// Transport payload.
     Payload,
     /// IP packet.
@@ -84,34 +84,34 @@ impl FrameSize {
     }
 
     /// Returns the bytes at a layer.
-    pub const fn bytes(self, layer: Layer) -> u32 {
+    pub const fn bytes(self, layer: CountedLayer) -> u32 {
         match layer {
-            Layer::Payload => self.payload,
-            Layer::Ip => self.ip,
-            Layer::Link => self.link,
-            Layer::Line => self.line,
+            CountedLayer::Payload => self.payload,
+            CountedLayer::Ip => self.ip,
+            CountedLayer::Link => self.link,
+            CountedLayer::Line => self.line,
         }
     }
 
     /// Returns the maximum packets per second of a line (RFC 2544 section 20).
-    pub fn maximum_load(self, line: BitRate) -> Load {
-        Load::of_bits(line, Layer::Line, self)
+    pub fn maximum_load(self, line: BitRate) -> OfferedLoad {
+        OfferedLoad::from_bit_rate(line, CountedLayer::Line, self)
     }
 }
 
 /// Load in packets per second; a [`FrameSize`] converts it to a bit rate.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Load(pub f64);
+pub struct OfferedLoad(pub f64);
 
-impl Load {
+impl OfferedLoad {
     /// Returns the load whose packets have this bit rate at this layer.
-    pub fn of_bits(rate: BitRate, layer: Layer, frame: FrameSize) -> Load {
-        Load(rate.as_f64() / (8.0 * f64::from(frame.bytes(layer))))
+    pub fn from_bit_rate(rate: BitRate, layer: CountedLayer, frame: FrameSize) -> OfferedLoad {
+        OfferedLoad(rate.as_f64() / (8.0 * f64::from(frame.bytes(layer))))
     }
 
     /// Returns the bit rate at a layer, bits per second.
-    pub fn bits_per_second(self, layer: Layer, frame: FrameSize) -> f64 {
+    pub fn bits_per_second(self, layer: CountedLayer, frame: FrameSize) -> f64 {
         self.0 * 8.0 * f64::from(frame.bytes(layer))
     }
 }
@@ -144,7 +144,7 @@ impl Pauses {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     /// Packets per second.
-    pub load: Load,
+    pub load: OfferedLoad,
     /// Packet size.
     pub frame: FrameSize,
     /// Length of the trial.
@@ -158,7 +158,7 @@ pub struct Trial {
 
 impl Trial {
     /// Returns a trial of this duration without a tagged packet.
-    pub fn lasting(duration: Duration, load: Load, frame: FrameSize, pauses: Pauses) -> Trial {
+    pub fn with_duration(duration: Duration, load: OfferedLoad, frame: FrameSize, pauses: Pauses) -> Trial {
         Trial { load, frame, length: Length::Time(duration), pauses, tag_after: None }
     }
 
@@ -181,7 +181,7 @@ impl Trial {
 
 /// Statistics of the one-way delays of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delays {
+pub struct DelayStatistics {
     /// Minimum.
     pub minimum: Duration,
     /// Mean.
@@ -196,11 +196,11 @@ pub struct Delays {
     pub maximum: Duration,
 }
 
-impl Delays {
+impl DelayStatistics {
     /// Computes the statistics of a histogram of nanoseconds; `None` if it is empty.
-    pub fn of(histogram: &Histogram) -> Option<Delays> {
+    pub fn from_histogram(histogram: &Histogram) -> Option<DelayStatistics> {
         let quantile = |share| histogram.quantile(share).map(Duration);
-        Some(Delays {
+        Some(DelayStatistics {
             minimum: quantile(0.0)?,
             mean: Duration::from_secs_f64(histogram.mean() / 1e9),
             median: quantile(0.5)?,
@@ -230,7 +230,7 @@ pub struct TrialResult {
     /// is the offered load.
     pub sending: Duration,
     /// One-way delays, if the driver can measure them.
-    pub delays: Option<Delays>,
+    pub delays: Option<DelayStatistics>,
     /// Delay of the tagged packet, if it was received.
     pub tagged_delay: Option<Duration>,
 }
@@ -247,56 +247,56 @@ impl TrialResult {
     }
 
     /// Returns the offered load.
-    pub fn offered(&self) -> Load {
-        Load(self.sent as f64 / self.sending.as_secs_f64())
+    pub fn offered(&self) -> OfferedLoad {
+        OfferedLoad(self.sent as f64 / self.sending.as_secs_f64())
     }
 
     /// Returns the received rate: offered load minus loss.
-    pub fn delivered(&self) -> Load {
-        Load(self.offered().0 * self.received as f64 / self.sent as f64)
+    pub fn delivered(&self) -> OfferedLoad {
+        OfferedLoad(self.offered().0 * self.received as f64 / self.sent as f64)
     }
 
     /// Returns the fault of the tester, if any. `tolerance` is the share by which the generator may miss the
     /// requested load.
-    pub fn fault(&self, trial: &Trial, tolerance: f64) -> Option<Fault> {
+    pub fn fault(&self, trial: &Trial, tolerance: f64) -> Option<TesterFault> {
         if self.sent == 0 || self.sending == Duration::ZERO {
-            return Some(Fault::NothingSent);
+            return Some(TesterFault::NothingSent);
         }
         let (asked, offered) = (trial.load, self.offered());
         if offered.0 < asked.0 * (1.0 - tolerance) {
-            return Some(Fault::GeneratorShort { asked, offered });
+            return Some(TesterFault::GeneratorShort { asked, offered });
         }
         if offered.0 > asked.0 * (1.0 + tolerance) {
-            return Some(Fault::GeneratorFast { asked, offered });
+            return Some(TesterFault::GeneratorFast { asked, offered });
         }
         let complete = trial.packets() as f64 * (1.0 - tolerance);
         if (self.sent as f64) < libm::floor(complete) {
-            return Some(Fault::GeneratorStopped { asked: trial.packets(), sent: self.sent });
+            return Some(TesterFault::GeneratorStopped { asked: trial.packets(), sent: self.sent });
         }
         (self.receiver_dropped > 0)
-            .then_some(Fault::ReceiverDropped { asked, packets: self.receiver_dropped })
+            .then_some(TesterFault::ReceiverDropped { asked, packets: self.receiver_dropped })
     }
 }
 
 /// Fault of the tester in a trial, which must not be attributed to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fault {
+pub enum TesterFault {
     /// No packet was sent.
     NothingSent,
     /// Offered load below the requested load.
     GeneratorShort {
         /// Requested load.
-        asked: Load,
+        asked: OfferedLoad,
         /// Offered load.
-        offered: Load,
+        offered: OfferedLoad,
     },
     /// Offered load above the requested load.
     GeneratorFast {
         /// Requested load.
-        asked: Load,
+        asked: OfferedLoad,
         /// Offered load.
-        offered: Load,
+        offered: OfferedLoad,
     },
     /// Sending at the requested load that ended early.
     GeneratorStopped {
@@ -308,7 +308,7 @@ pub enum Fault {
     /// Packets delivered by the path but dropped by the receiver's host.
     ReceiverDropped {
         /// Requested load.
-        asked: Load,
+        asked: OfferedLoad,
         /// Number of packets dropped.
         packets: u64,
     },
@@ -316,17 +316,17 @@ pub enum Fault {
 
 /// Handling of tester faults by a search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Patience {
+pub struct FaultTolerance {
     /// Share by which the generator may miss the requested load.
     pub tolerance: f64,
     /// Number of times a faulty trial is repeated before its load is given up.
     pub repeats: u32,
 }
 
-impl Default for Patience {
+impl Default for FaultTolerance {
     /// A tolerance of 1 % and two repeats.
-    fn default() -> Patience {
-        Patience { tolerance: 0.01, repeats: 2 }
+    fn default() -> FaultTolerance {
+        FaultTolerance { tolerance: 0.01, repeats: 2 }
     }
 }
 
@@ -338,7 +338,7 @@ pub(crate) enum Admission {
     /// Run the same trial again.
     Repeat,
     /// Continue at or below this load: the tester cannot handle more.
-    Lowered(Load),
+    Lowered(OfferedLoad),
     /// End the search: the tester is unusable.
     Abandoned,
 }
@@ -346,15 +346,15 @@ pub(crate) enum Admission {
 /// Separates faults of the tester from results of the device.
 #[derive(Clone, Debug)]
 pub(crate) struct Referee {
-    patience: Patience,
+    patience: FaultTolerance,
     repeated: u32,
     /// Highest load offered in the repeats of the current trial, since a lower one may be chance.
     max_offered: f64,
-    faults: Vec<Fault>,
+    faults: Vec<TesterFault>,
 }
 
 impl Referee {
-    pub(crate) fn new(patience: Patience) -> Referee {
+    pub(crate) fn new(patience: FaultTolerance) -> Referee {
         Referee { patience, repeated: 0, max_offered: 0.0, faults: Vec::new() }
     }
 
@@ -364,29 +364,29 @@ impl Referee {
             return Admission::Counted;
         };
         self.faults.push(fault);
-        if let Fault::GeneratorShort { offered, .. } = fault {
+        if let TesterFault::GeneratorShort { offered, .. } = fault {
             self.max_offered = self.max_offered.max(offered.0);
         }
         if self.repeated < self.patience.repeats {
             self.repeated += 1;
             return Admission::Repeat;
         }
-        let max_offered = Load(core::mem::take(&mut self.max_offered));
+        let max_offered = OfferedLoad(core::mem::take(&mut self.max_offered));
         self.repeated = 0;
         match fault {
-            Fault::GeneratorShort { .. } => Admission::Lowered(max_offered),
-            Fault::ReceiverDropped { asked, .. } => {
+            TesterFault::GeneratorShort { .. } => Admission::Lowered(max_offered),
+            TesterFault::ReceiverDropped { asked, .. } => {
                 // Lower the load by at least 1 %, so that a search always ends.
                 let kept = (result.received as f64 / result.sent as f64).min(0.99);
-                Admission::Lowered(Load(asked.0 * kept))
+                Admission::Lowered(OfferedLoad(asked.0 * kept))
             }
-            Fault::NothingSent | Fault::GeneratorFast { .. } | Fault::GeneratorStopped { .. } => {
-                Admission::Abandoned
-            }
+            TesterFault::NothingSent
+            | TesterFault::GeneratorFast { .. }
+            | TesterFault::GeneratorStopped { .. } => Admission::Abandoned,
         }
     }
 
-    pub(crate) fn faults(&self) -> &[Fault] {
+    pub(crate) fn faults(&self) -> &[TesterFault] {
         &self.faults
     }
 }
@@ -396,7 +396,12 @@ mod tests {
     use super::*;
 
     fn trial(load: f64) -> Trial {
-        Trial::lasting(Duration::from_secs(10), Load(load), FrameSize::ethernet_udp(64), Pauses::RFC2544)
+        Trial::with_duration(
+            Duration::from_secs(10),
+            OfferedLoad(load),
+            FrameSize::ethernet_udp(64),
+            Pauses::RFC2544,
+        )
     }
 
     fn sent(packets: u64, received: u64) -> TrialResult {
@@ -416,9 +421,9 @@ mod tests {
     #[test]
     fn delay_statistics_match_the_histogram() {
         let mut histogram = Histogram::default();
-        assert_eq!(Delays::of(&histogram), None);
+        assert_eq!(DelayStatistics::from_histogram(&histogram), None);
         (1..=1000).for_each(|nanoseconds| histogram.record(nanoseconds));
-        let delays = Delays::of(&histogram).unwrap();
+        let delays = DelayStatistics::from_histogram(&histogram).unwrap();
         assert_eq!((delays.minimum, delays.median, delays.p999), (Duration(1), Duration(500), Duration(999)));
     }
 
@@ -428,29 +433,35 @@ mod tests {
         assert_eq!((result.lost(), result.loss_ratio()), (10, 0.01));
         assert_eq!(
             result.fault(&trial(100.0), 0.01),
-            Some(Fault::ReceiverDropped { asked: Load(100.0), packets: 30 })
+            Some(TesterFault::ReceiverDropped { asked: OfferedLoad(100.0), packets: 30 })
         );
     }
 
     #[test]
     fn generator_that_misses_its_load_is_a_fault() {
         assert_eq!(sent(1000, 1000).fault(&trial(100.0), 0.01), None);
-        assert!(matches!(sent(980, 980).fault(&trial(100.0), 0.01), Some(Fault::GeneratorShort { .. })));
-        assert!(matches!(sent(1020, 980).fault(&trial(100.0), 0.01), Some(Fault::GeneratorFast { .. })));
-        assert_eq!(sent(0, 0).fault(&trial(100.0), 0.01), Some(Fault::NothingSent));
+        assert!(matches!(
+            sent(980, 980).fault(&trial(100.0), 0.01),
+            Some(TesterFault::GeneratorShort { .. })
+        ));
+        assert!(matches!(
+            sent(1020, 980).fault(&trial(100.0), 0.01),
+            Some(TesterFault::GeneratorFast { .. })
+        ));
+        assert_eq!(sent(0, 0).fault(&trial(100.0), 0.01), Some(TesterFault::NothingSent));
         let stopped = TrialResult { sending: Duration::from_secs(5), ..sent(500, 500) };
         assert_eq!(
             stopped.fault(&trial(100.0), 0.01),
-            Some(Fault::GeneratorStopped { asked: 1000, sent: 500 })
+            Some(TesterFault::GeneratorStopped { asked: 1000, sent: 500 })
         );
     }
 
     #[test]
     fn load_is_lowered_after_the_repeats() {
-        let mut validator = Referee::new(Patience::default());
+        let mut validator = Referee::new(FaultTolerance::default());
         let outcomes: [Admission; 3] =
             core::array::from_fn(|_| validator.admit(&trial(100.0), &sent(900, 900)));
-        assert_eq!(outcomes, [Admission::Repeat, Admission::Repeat, Admission::Lowered(Load(90.0))]);
+        assert_eq!(outcomes, [Admission::Repeat, Admission::Repeat, Admission::Lowered(OfferedLoad(90.0))]);
         assert_eq!(validator.faults().len(), 3);
         assert_eq!(validator.admit(&trial(90.0), &sent(900, 900)), Admission::Counted);
     }

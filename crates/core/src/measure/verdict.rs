@@ -48,7 +48,7 @@ pub struct LimitedTimes {
 /// Limit of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Cause {
+pub enum LimitCause {
     /// Receive window or send buffer, either of which limits the data in flight.
     Window,
     /// Packet loss, which keeps the congestion window small.
@@ -67,7 +67,7 @@ pub enum Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
     /// Cause of the limit.
-    pub cause: Cause,
+    pub cause: LimitCause,
     /// Source of the rate.
     pub formula: Formula,
     /// Payload bits per second.
@@ -92,9 +92,9 @@ pub enum Formula {
 
 /// Result of the analysis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct TransferVerdict {
     /// Limit of the transfer.
-    pub cause: Cause,
+    pub cause: LimitCause,
     /// Throughput divided by the deciding ceiling: near 1 if a ceiling was decisive.
     pub reached: Option<f64>,
     /// Share of the transfer's time behind the verdict, if the kernel's accounting was decisive.
@@ -137,20 +137,20 @@ impl Evidence {
         let mut ceilings = Vec::new();
         let mut push = |cause, formula, rate: f64| ceilings.push(Ceiling { cause, formula, rate });
         if let Some(window) = self.receive_window {
-            push(Cause::Window, Formula::ReceiveWindow, per_round_trip(window));
+            push(LimitCause::Window, Formula::ReceiveWindow, per_round_trip(window));
         }
         if let Some(buffer) = self.send_buffer {
-            push(Cause::Window, Formula::SendBuffer, per_round_trip(buffer));
+            push(LimitCause::Window, Formula::SendBuffer, per_round_trip(buffer));
         }
         if let Some(loss) = self.loss.filter(|&loss| loss > 0.0) {
             let usual = Duration::from_secs_f64((4.0 * rtt).max(0.2));
             let timeout = self.retransmission_timeout.unwrap_or(usual);
             let (segment, b) = (self.segment, self.segments_per_ack);
-            push(Cause::Loss, Formula::Mathis, mathis(segment, self.round_trip, loss, b));
-            push(Cause::Loss, Formula::Pftk, pftk(segment, self.round_trip, timeout, loss, b, None));
+            push(LimitCause::Loss, Formula::Mathis, mathis(segment, self.round_trip, loss, b));
+            push(LimitCause::Loss, Formula::Pftk, pftk(segment, self.round_trip, timeout, loss, b, None));
         }
         if let Some(capacity) = self.capacity {
-            push(Cause::Line, Formula::Capacity, capacity.as_f64());
+            push(LimitCause::Line, Formula::Capacity, capacity.as_f64());
         }
         ceilings.sort_by(|one, other| one.rate.total_cmp(&other.rate));
         ceilings
@@ -176,48 +176,52 @@ const DOMINANT: f64 = 0.5;
 /// then the kernel's accounting; then the lowest ceiling, if the transfer reached it.
 ///
 /// Panics if the segment size or the round trip is zero.
-pub fn judge(evidence: &Evidence) -> Verdict {
+pub fn judge(evidence: &Evidence) -> TransferVerdict {
     assert!(evidence.segment > 0 && evidence.round_trip > Duration::ZERO, "{evidence:?}");
     let ceilings = evidence.ceilings();
     let throughput = evidence.throughput.as_f64();
-    let verdict =
-        |cause, reached, share_of_time| Verdict { cause, reached, share_of_time, ceilings: ceilings.clone() };
-    let line = ceilings.iter().find(|ceiling| ceiling.cause == Cause::Line);
+    let verdict = |cause, reached, share_of_time| TransferVerdict {
+        cause,
+        reached,
+        share_of_time,
+        ceilings: ceilings.clone(),
+    };
+    let line = ceilings.iter().find(|ceiling| ceiling.cause == LimitCause::Line);
     if let Some(reached) = line.map(|line| throughput / line.rate).filter(|&reached| reached >= 0.9) {
-        return verdict(Cause::Line, Some(reached), None);
+        return verdict(LimitCause::Line, Some(reached), None);
     }
     if let Some((cause, share)) = evidence.limited.and_then(|times| limit_by_time(evidence, times)) {
-        return verdict(cause, evidence.window_use().filter(|_| cause == Cause::Window), Some(share));
+        return verdict(cause, evidence.window_use().filter(|_| cause == LimitCause::Window), Some(share));
     }
     let Some(lowest) = ceilings.first() else {
-        return verdict(Cause::Unexplained, None, None);
+        return verdict(LimitCause::Unexplained, None, None);
     };
     let reached = throughput / lowest.rate;
-    let threshold = if lowest.cause == Cause::Loss { REACHED_BY_LOSS } else { REACHED };
+    let threshold = if lowest.cause == LimitCause::Loss { REACHED_BY_LOSS } else { REACHED };
     if reached >= threshold {
         return verdict(lowest.cause, Some(reached), None);
     }
-    verdict(Cause::Unexplained, Some(reached), None)
+    verdict(LimitCause::Unexplained, Some(reached), None)
 }
 
 /// Returns the cause that took most of the time by the kernel's accounting, and its share of the time.
-fn limit_by_time(evidence: &Evidence, times: LimitedTimes) -> Option<(Cause, f64)> {
+fn limit_by_time(evidence: &Evidence, times: LimitedTimes) -> Option<(LimitCause, f64)> {
     let share = |part: Duration, whole: Duration| part.as_secs_f64() / whole.as_secs_f64();
     if times.elapsed == Duration::ZERO {
         return None;
     }
     let idle = 1.0 - share(times.busy, times.elapsed);
     if idle > DOMINANT {
-        return Some((Cause::Application, idle));
+        return Some((LimitCause::Application, idle));
     }
     let by_receiver = share(times.receive_window, times.elapsed);
     if by_receiver > DOMINANT {
         // If the application keeps up, the window stays fully open and one window passes per round trip.
         let open = evidence.window_use().is_none_or(|used| used >= DOMINANT);
-        return Some((if open { Cause::Window } else { Cause::Peer }, by_receiver));
+        return Some((if open { LimitCause::Window } else { LimitCause::Peer }, by_receiver));
     }
     let by_sender = share(times.send_buffer, times.elapsed);
-    (by_sender > DOMINANT).then_some((Cause::Window, by_sender))
+    (by_sender > DOMINANT).then_some((LimitCause::Window, by_sender))
 }
 
 #[cfg(test)]
@@ -258,7 +262,7 @@ mod tests {
             ..reached(1_250_000)
         };
         let verdict = judge(&evidence);
-        assert_eq!(verdict.cause, Cause::Window);
+        assert_eq!(verdict.cause, LimitCause::Window);
         assert!((verdict.ceilings[0].rate - 1_280_000.0).abs() < 1e-6);
         assert!((verdict.reached.unwrap() - 0.9766).abs() < 1e-3);
     }
@@ -277,21 +281,21 @@ mod tests {
 
     #[test]
     fn each_cause_is_found() {
-        assert_eq!(judge(&reached(95_000_000)).cause, Cause::Line);
+        assert_eq!(judge(&reached(95_000_000)).cause, LimitCause::Line);
         // A full line loses packets and fills windows, but remains the cause.
         let full = Evidence { loss: Some(0.01), limited: times(10, 9), ..reached(95_000_000) };
-        assert_eq!(judge(&full).cause, Cause::Line);
+        assert_eq!(judge(&full).cause, LimitCause::Line);
         let lossy = Evidence { loss: Some(0.001), ..reached(2_800_000) };
-        assert_eq!(judge(&lossy).cause, Cause::Loss);
+        assert_eq!(judge(&lossy).cause, LimitCause::Loss);
         let idle = Evidence { limited: times(2, 0), ..reached(5_000_000) };
-        assert_eq!((judge(&idle).cause, judge(&idle).share_of_time), (Cause::Application, Some(0.8)));
+        assert_eq!((judge(&idle).cause, judge(&idle).share_of_time), (LimitCause::Application, Some(0.8)));
         let open = Evidence { receive_window: Some(200_000), limited: times(10, 9), ..reached(15_500_000) };
-        assert_eq!(judge(&open).cause, Cause::Window);
+        assert_eq!(judge(&open).cause, LimitCause::Window);
         let closed = Evidence { limited: times(10, 9), ..reached(15_500_000) };
-        assert_eq!(judge(&closed).cause, Cause::Peer);
-        assert_eq!(judge(&reached(1_000_000)).cause, Cause::Unexplained);
+        assert_eq!(judge(&closed).cause, LimitCause::Peer);
+        assert_eq!(judge(&reached(1_000_000)).cause, LimitCause::Unexplained);
         let nothing = Evidence { receive_window: None, capacity: None, ..reached(1_000_000) };
-        assert_eq!(judge(&nothing).cause, Cause::Unexplained);
+        assert_eq!(judge(&nothing).cause, LimitCause::Unexplained);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //!
 //! All rates are information rates: they count frames without preamble and gap.
 
-use super::trial::{Fault, FrameSize, Layer, Load, Patience, Pauses, Trial, TrialResult};
+use super::trial::{
+    CountedLayer, FaultTolerance, FrameSize, OfferedLoad, Pauses, TesterFault, Trial, TrialResult,
+};
 use crate::quantity::BitRate;
 use crate::time::Duration;
 use alloc::string::String;
@@ -12,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// Agreed properties of a service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Service {
+pub struct ServiceUnderTest {
     /// Name of the service.
     pub name: String,
     /// Frame size.
@@ -48,7 +50,7 @@ pub struct ActivationConfig {
     /// Pauses after each step.
     pub pauses: Pauses,
     /// Handling of tester faults.
-    pub patience: Patience,
+    pub patience: FaultTolerance,
 }
 
 impl ActivationConfig {
@@ -57,14 +59,14 @@ impl ActivationConfig {
         step: Duration::from_secs(60),
         performance: Duration::from_secs(15 * 60),
         pauses: Pauses::RFC2544,
-        patience: Patience { tolerance: 0.01, repeats: 2 },
+        patience: FaultTolerance { tolerance: 0.01, repeats: 2 },
     };
 }
 
 /// Rate offered in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Step {
+pub enum ActivationStep {
     /// Percentage of CIR: 25, 50, 75 or 100.
     Committed(u32),
     /// CIR + EIR.
@@ -77,9 +79,9 @@ pub enum Step {
 
 /// Trials to run concurrently, one per service of the step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct ActivationRun {
     /// Step of the test.
-    pub step: Step,
+    pub step: ActivationStep,
     /// Service index and trial.
     pub trials: Vec<(usize, Trial)>,
 }
@@ -90,7 +92,7 @@ pub struct StepResult {
     /// Index of the service in the test's list.
     pub service: usize,
     /// Step of the test.
-    pub step: Step,
+    pub step: ActivationStep,
     /// Offered rate, bits per second.
     pub offered: f64,
     /// Received rate, bits per second.
@@ -102,15 +104,15 @@ pub struct StepResult {
     /// 99.9 % quantile of the delay above the minimum.
     pub delay_variation: Option<Duration>,
     /// Criterion that was violated; `None` if all were met.
-    pub broken: Option<Broken>,
+    pub broken: Option<ViolatedCriterion>,
     /// Tester fault that makes the step inconclusive for the service.
-    pub fault: Option<Fault>,
+    pub fault: Option<TesterFault>,
 }
 
 /// Violated criterion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Broken {
+pub enum ViolatedCriterion {
     /// Frame loss ratio above the criterion.
     Loss,
     /// Delay above the criterion.
@@ -133,9 +135,9 @@ pub enum Broken {
 #[derive(Clone, Debug)]
 pub struct Activation {
     config: ActivationConfig,
-    services: Vec<Service>,
+    services: Vec<ServiceUnderTest>,
     /// Steps of each service in turn, then the performance test.
-    plan: Vec<(Step, Vec<usize>)>,
+    plan: Vec<(ActivationStep, Vec<usize>)>,
     position: usize,
     repeated: u32,
     results: Vec<StepResult>,
@@ -143,35 +145,36 @@ pub struct Activation {
 
 impl Activation {
     /// Creates a test. Panics if a service has no committed rate.
-    pub fn new(services: Vec<Service>, config: ActivationConfig) -> Activation {
+    pub fn new(services: Vec<ServiceUnderTest>, config: ActivationConfig) -> Activation {
         assert!(
             services.iter().all(|service| service.committed.0 > 0),
             "every service needs a committed rate"
         );
         let mut plan = Vec::new();
         for (index, service) in services.iter().enumerate() {
-            let mut steps: Vec<Step> = [25, 50, 75, 100].map(Step::Committed).into();
-            steps.extend((service.excess.0 > 0).then_some(Step::Excess));
-            steps.extend(service.policed.then_some(Step::Policing));
+            let mut steps: Vec<ActivationStep> = [25, 50, 75, 100].map(ActivationStep::Committed).into();
+            steps.extend((service.excess.0 > 0).then_some(ActivationStep::Excess));
+            steps.extend(service.policed.then_some(ActivationStep::Policing));
             plan.extend(steps.into_iter().map(|step| (step, alloc::vec![index])));
         }
-        plan.push((Step::Performance, (0..services.len()).collect()));
+        plan.push((ActivationStep::Performance, (0..services.len()).collect()));
         Activation { config, services, plan, position: 0, repeated: 0, results: Vec::new() }
     }
 
     /// Returns the trials to run concurrently, unchanged until their results are recorded; `None` at the end.
-    pub fn proposal(&self) -> Option<Run> {
+    pub fn proposal(&self) -> Option<ActivationRun> {
         let (step, services) = self.plan.get(self.position)?;
         let trials = services.iter().map(|&index| (index, self.trial(index, *step))).collect();
-        Some(Run { step: *step, trials })
+        Some(ActivationRun { step: *step, trials })
     }
 
-    fn trial(&self, index: usize, step: Step) -> Trial {
+    fn trial(&self, index: usize, step: ActivationStep) -> Trial {
         let service = &self.services[index];
-        let length = if step == Step::Performance { self.config.performance } else { self.config.step };
-        Trial::lasting(
+        let length =
+            if step == ActivationStep::Performance { self.config.performance } else { self.config.step };
+        Trial::with_duration(
             length,
-            Load::of_bits(service.rate(step), Layer::Link, service.frame),
+            OfferedLoad::from_bit_rate(service.rate(step), CountedLayer::Link, service.frame),
             service.frame,
             self.config.pauses,
         )
@@ -202,7 +205,7 @@ impl Activation {
         let failed = judged.iter().any(|result| !result.passed());
         self.results.extend(judged);
         self.position += 1;
-        if failed && run.step != Step::Performance {
+        if failed && run.step != ActivationStep::Performance {
             self.drop_remaining_steps(run.trials[0].0);
         }
     }
@@ -210,7 +213,7 @@ impl Activation {
     /// Drops the remaining steps of a service, and with them the performance test of all services.
     fn drop_remaining_steps(&mut self, service: usize) {
         let mut remaining = self.plan.split_off(self.position);
-        remaining.retain(|(step, services)| *step != Step::Performance && services[0] != service);
+        remaining.retain(|(step, services)| *step != ActivationStep::Performance && services[0] != service);
         self.plan.extend(remaining);
     }
 
@@ -223,32 +226,32 @@ impl Activation {
     /// until the test has ended.
     pub fn accepted(&self) -> Option<bool> {
         let ended = self.position >= self.plan.len();
-        let performed = self.results.iter().any(|result| result.step == Step::Performance);
+        let performed = self.results.iter().any(|result| result.step == ActivationStep::Performance);
         ended.then(|| performed && self.results.iter().all(StepResult::passed))
     }
 }
 
-impl Service {
-    fn rate(&self, step: Step) -> BitRate {
+impl ServiceUnderTest {
+    fn rate(&self, step: ActivationStep) -> BitRate {
         let (cir, eir) = (self.committed.0, self.excess.0);
         BitRate(match step {
-            Step::Committed(percent) => cir * u64::from(percent) / 100,
-            Step::Performance => cir,
-            Step::Excess => cir + eir,
-            Step::Policing if eir * 5 >= cir => cir + eir * 5 / 4,
-            Step::Policing => cir * 5 / 4 + eir,
+            ActivationStep::Committed(percent) => cir * u64::from(percent) / 100,
+            ActivationStep::Performance => cir,
+            ActivationStep::Excess => cir + eir,
+            ActivationStep::Policing if eir * 5 >= cir => cir + eir * 5 / 4,
+            ActivationStep::Policing => cir * 5 / 4 + eir,
         })
     }
 
     fn judge(
         &self,
         service: usize,
-        step: Step,
+        step: ActivationStep,
         trial: &Trial,
         result: &TrialResult,
-        fault: Option<Fault>,
+        fault: Option<TesterFault>,
     ) -> StepResult {
-        let bits = |load: Load| load.bits_per_second(Layer::Link, trial.frame);
+        let bits = |load: OfferedLoad| load.bits_per_second(CountedLayer::Link, trial.frame);
         let mut judged = StepResult {
             service,
             step,
@@ -264,29 +267,30 @@ impl Service {
         judged
     }
 
-    fn broken(&self, result: &StepResult) -> Option<Broken> {
+    fn broken(&self, result: &StepResult) -> Option<ViolatedCriterion> {
         let Acceptance { delay, delay_variation, loss_ratio } = self.acceptance;
         let committed = self.committed.as_f64() * (1.0 - loss_ratio);
         match result.step {
-            Step::Excess | Step::Policing => {
+            ActivationStep::Excess | ActivationStep::Policing => {
                 // Rates are compared with a tolerance of 1 %, because a policer's bucket lets a burst
                 // through.
                 let allowed = 1.01 * (self.committed.as_f64() + self.excess.as_f64());
                 if result.received < 0.99 * committed {
-                    return Some(Broken::Committed);
+                    return Some(ViolatedCriterion::Committed);
                 }
-                (result.step == Step::Policing && result.received > allowed).then_some(Broken::NotPoliced)
+                (result.step == ActivationStep::Policing && result.received > allowed)
+                    .then_some(ViolatedCriterion::NotPoliced)
             }
-            Step::Committed(_) | Step::Performance => {
+            ActivationStep::Committed(_) | ActivationStep::Performance => {
                 let over = |measured: Option<Duration>, limit: Option<Duration>| {
                     limit.is_some_and(|limit| measured.is_some_and(|measured| measured > limit))
                 };
                 let unknown = (delay.is_some() || delay_variation.is_some()) && result.delay.is_none();
                 [
-                    (result.loss_ratio > loss_ratio, Broken::Loss),
-                    (over(result.delay, delay), Broken::Delay),
-                    (over(result.delay_variation, delay_variation), Broken::DelayVariation),
-                    (unknown, Broken::DelayUnknown),
+                    (result.loss_ratio > loss_ratio, ViolatedCriterion::Loss),
+                    (over(result.delay, delay), ViolatedCriterion::Delay),
+                    (over(result.delay_variation, delay_variation), ViolatedCriterion::DelayVariation),
+                    (unknown, ViolatedCriterion::DelayUnknown),
                 ]
                 .into_iter()
                 .find_map(|(violated, criterion)| violated.then_some(criterion))

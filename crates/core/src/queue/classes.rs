@@ -5,9 +5,9 @@
 //! its credits are positive, and they may become negative. A packet of a class beyond the list belongs to
 //! the last class.
 
-use super::{ClassConfig, Queue};
-use crate::packet::Packet;
-use crate::rng::Stream;
+use super::{ClassConfig, PacketQueue};
+use crate::packet::QueuePacket;
+use crate::rng::RandomStream;
 use crate::time::Instant;
 use alloc::format;
 use alloc::vec::Vec;
@@ -18,28 +18,28 @@ const MIN_QUANTUM: f64 = 1500.0;
 /// One queue per class.
 #[derive(Clone, Debug)]
 pub struct Classes<P> {
-    classes: Vec<Class<P>>,
+    classes: Vec<PriorityClassQueue<P>>,
     /// The class whose turn it is; the other classes of its level follow in the order of the list.
     turn: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Class<P> {
-    queue: Queue<P>,
+struct PriorityClassQueue<P> {
+    queue: PacketQueue<P>,
     priority: u8,
     quantum: i64,
     credits: i64,
 }
 
-impl<P: Packet> Classes<P> {
+impl<P: QueuePacket> Classes<P> {
     /// # Panics
     ///
     /// Panics if there is no class, or if a weight is not above zero.
-    pub(super) fn new(configs: &[ClassConfig], rng: &Stream) -> Classes<P> {
+    pub(super) fn new(configs: &[ClassConfig], rng: &RandomStream) -> Classes<P> {
         assert!(!configs.is_empty() && configs.iter().all(|config| config.weight > 0.0), "{configs:?}");
         let min_weight = configs.iter().map(|config| config.weight).fold(f64::INFINITY, f64::min);
-        let class = |(number, config): (usize, &ClassConfig)| Class {
-            queue: Queue::new(&config.queue, config.buffer, rng.fork(&format!("class {number}"))),
+        let class = |(number, config): (usize, &ClassConfig)| PriorityClassQueue {
+            queue: PacketQueue::new(&config.queue, config.buffer, rng.fork(&format!("class {number}"))),
             priority: config.priority,
             quantum: (config.weight / min_weight * MIN_QUANTUM) as i64,
             credits: 0,
@@ -127,23 +127,23 @@ impl<P: Packet> Classes<P> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Numbered;
-    use super::super::{CodelConfig, Config, FqCodelConfig};
+    use super::super::testing::NumberedPacket;
+    use super::super::{CodelConfig, FqCodelConfig, QueueConfig};
     use super::*;
     use crate::quantity::Capacity;
     use crate::time::Duration;
     use alloc::vec;
 
     fn class(priority: u8, weight: f64) -> ClassConfig {
-        ClassConfig { priority, weight, queue: Config::DropTail, buffer: Capacity::Packets(100) }
+        ClassConfig { priority, weight, queue: QueueConfig::DropTail, buffer: Capacity::Packets(100) }
     }
 
-    fn classes(configs: &[ClassConfig]) -> Classes<Numbered> {
-        Classes::new(configs, &Stream::new(1, "classes"))
+    fn classes(configs: &[ClassConfig]) -> Classes<NumberedPacket> {
+        Classes::new(configs, &RandomStream::new(1, "classes"))
     }
 
-    fn packet(class: u16, number: u64, size: u32) -> Numbered {
-        Numbered { class, flow: number, ..Numbered::new(number, size) }
+    fn packet(class: u16, number: u64, size: u32) -> NumberedPacket {
+        NumberedPacket { class, flow: number, ..NumberedPacket::new(number, size) }
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
             interval: Duration::from_millis(100),
             ecn: false,
         };
-        let fq_codel = Config::FqCodel(FqCodelConfig { codel, flows: 16, quantum: 1514 });
+        let fq_codel = QueueConfig::FqCodel(FqCodelConfig { codel, flows: 16, quantum: 1514 });
         let managed = |weight| ClassConfig { queue: fq_codel.clone(), ..class(0, weight) };
         let mut queue = classes(&[managed(1.0), managed(5.0)]);
         let (mut now, mut out, mut dropped, mut offered) = (Instant(0), 0, 0, 0);
@@ -211,7 +211,9 @@ mod tests {
             now += Duration::from_millis(1);
             for (class, flow) in [(0, 1), (0, 2), (1, round % 7)] {
                 offered += 1;
-                queue.enqueue(now, Numbered { flow, ..packet(class, round, 1000) }, &mut |_| dropped += 1);
+                queue.enqueue(now, NumberedPacket { flow, ..packet(class, round, 1000) }, &mut |_| {
+                    dropped += 1
+                });
             }
             out += usize::from(queue.dequeue(now, &mut |_| dropped += 1).is_some());
         }

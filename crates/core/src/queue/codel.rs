@@ -6,7 +6,7 @@
 //! drop that was due, and the packet is delivered.
 
 use super::{CodelConfig, mark};
-use crate::packet::Packet;
+use crate::packet::QueuePacket;
 use crate::quantity::Capacity;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
@@ -16,14 +16,20 @@ use alloc::collections::VecDeque;
 pub struct Codel<P> {
     config: CodelConfig,
     buffer: Capacity,
-    waiting: Waiting<P>,
+    waiting: TimestampedQueue<P>,
     controller: Controller,
     marks: u64,
 }
 
-impl<P: Packet> Codel<P> {
+impl<P: QueuePacket> Codel<P> {
     pub(super) fn new(config: CodelConfig, buffer: Capacity) -> Codel<P> {
-        Codel { config, buffer, waiting: Waiting::default(), controller: Controller::default(), marks: 0 }
+        Codel {
+            config,
+            buffer,
+            waiting: TimestampedQueue::default(),
+            controller: Controller::default(),
+            marks: 0,
+        }
     }
 
     pub(super) fn enqueue(&mut self, now: Instant, packet: P, dropped: &mut impl FnMut(P)) {
@@ -64,18 +70,18 @@ impl<P: Packet> Codel<P> {
 
 /// Packets with their enqueue times.
 #[derive(Clone, Debug)]
-pub(super) struct Waiting<P> {
+pub(super) struct TimestampedQueue<P> {
     pub(super) packets: VecDeque<(Instant, P)>,
     pub(super) bytes: u64,
 }
 
-impl<P> Default for Waiting<P> {
-    fn default() -> Waiting<P> {
-        Waiting { packets: VecDeque::new(), bytes: 0 }
+impl<P> Default for TimestampedQueue<P> {
+    fn default() -> TimestampedQueue<P> {
+        TimestampedQueue { packets: VecDeque::new(), bytes: 0 }
     }
 }
 
-impl<P: Packet> Waiting<P> {
+impl<P: QueuePacket> TimestampedQueue<P> {
     pub(super) fn push(&mut self, now: Instant, packet: P) {
         self.bytes += u64::from(packet.size());
         self.packets.push_back((now, packet));
@@ -106,11 +112,11 @@ pub(super) struct Controller {
 
 impl Controller {
     /// Implements `deque` of RFC 8289 section 5.5.
-    pub(super) fn dequeue<P: Packet>(
+    pub(super) fn dequeue<P: QueuePacket>(
         &mut self,
         config: &CodelConfig,
         now: Instant,
-        waiting: &mut Waiting<P>,
+        waiting: &mut TimestampedQueue<P>,
         marks: &mut u64,
         dropped: &mut impl FnMut(P),
     ) -> Option<P> {
@@ -155,11 +161,11 @@ impl Controller {
     /// Implements `dodequeue` of section 5.6: returns the head, and whether the delay has been above the
     /// target long enough to drop it. An empty queue also ends the dropping state, which section 5.5 leaves
     /// to the caller.
-    fn take<P: Packet>(
+    fn take<P: QueuePacket>(
         &mut self,
         config: &CodelConfig,
         now: Instant,
-        waiting: &mut Waiting<P>,
+        waiting: &mut TimestampedQueue<P>,
     ) -> Option<(P, bool)> {
         let Some((queued, packet)) = waiting.pop() else {
             self.first_above = None;
@@ -187,7 +193,7 @@ fn control_law(interval: Duration, time: Instant, count: u32) -> Instant {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Numbered;
+    use super::super::testing::NumberedPacket;
     use super::*;
     use crate::packet::Ecn;
     use alloc::vec::Vec;
@@ -197,19 +203,23 @@ mod tests {
     /// Time between departures.
     const STEP: u64 = MS / 10;
 
-    fn standing_queue(ecn: bool, packets: u64) -> Codel<Numbered> {
+    fn standing_queue(ecn: bool, packets: u64) -> Codel<NumberedPacket> {
         let config =
             CodelConfig { target: Duration::from_millis(5), interval: Duration::from_millis(100), ecn };
         let mut queue = Codel::new(config, Capacity::Packets(u32::MAX));
         let ecn = if ecn { Ecn::Capable } else { Ecn::NotCapable };
         for number in 0..packets {
-            queue.enqueue(Instant(0), Numbered { ecn, ..Numbered::new(number, 1000) }, &mut |_| panic!());
+            queue.enqueue(
+                Instant(0),
+                NumberedPacket { ecn, ..NumberedPacket::new(number, 1000) },
+                &mut |_| panic!(),
+            );
         }
         queue
     }
 
     /// Returns the times of the first drops or marks.
-    fn signals(queue: &mut Codel<Numbered>, from: u64, count: usize) -> Vec<u64> {
+    fn signals(queue: &mut Codel<NumberedPacket>, from: u64, count: usize) -> Vec<u64> {
         let mut times = Vec::new();
         let mut now = from;
         while times.len() < count {
@@ -255,10 +265,10 @@ mod tests {
         let last = *signals(&mut queue, 0, 20).last().unwrap();
         // A packet without delay ends the dropping state; a new standing queue starts another.
         queue.clear(Instant(last), &mut |_| ());
-        assert!(queue.pass(Instant(last), Numbered::new(0, 1000), &mut |_| panic!()).is_some());
+        assert!(queue.pass(Instant(last), NumberedPacket::new(0, 1000), &mut |_| panic!()).is_some());
         let begin = last.div_ceil(STEP) * STEP + STEP;
         for number in 0..50_000 {
-            queue.enqueue(Instant(begin), Numbered::new(number, 1000), &mut |_| panic!());
+            queue.enqueue(Instant(begin), NumberedPacket::new(number, 1000), &mut |_| panic!());
         }
         // 20 drops, less the one that was counted at the start of the first state.
         let first = begin + 105 * MS;
@@ -267,9 +277,9 @@ mod tests {
         // After a long time the rate starts from the beginning.
         queue.clear(Instant(last), &mut |_| ());
         let begin = begin + 10_000 * MS;
-        assert!(queue.pass(Instant(begin), Numbered::new(0, 1000), &mut |_| panic!()).is_some());
+        assert!(queue.pass(Instant(begin), NumberedPacket::new(0, 1000), &mut |_| panic!()).is_some());
         for number in 0..50_000 {
-            queue.enqueue(Instant(begin), Numbered::new(number, 1000), &mut |_| panic!());
+            queue.enqueue(Instant(begin), NumberedPacket::new(number, 1000), &mut |_| panic!());
         }
         assert_eq!(signals(&mut queue, begin, 10), control_law_times(begin + 105 * MS, 1.0, 10));
     }
@@ -277,9 +287,9 @@ mod tests {
     #[test]
     fn a_single_queued_packet_is_never_dropped() {
         let mut queue = standing_queue(false, 0);
-        queue.enqueue(Instant(0), Numbered::new(0, 1000), &mut |_| panic!());
+        queue.enqueue(Instant(0), NumberedPacket::new(0, 1000), &mut |_| panic!());
         for number in 1..1000 {
-            queue.enqueue(Instant(number * 10 * MS), Numbered::new(number, 1000), &mut |_| panic!());
+            queue.enqueue(Instant(number * 10 * MS), NumberedPacket::new(number, 1000), &mut |_| panic!());
             // The packet has waited 10 ms, twice the target, but leaves only one packet behind.
             assert!(queue.dequeue(Instant(number * 10 * MS), &mut |_| panic!("dropped")).is_some());
         }

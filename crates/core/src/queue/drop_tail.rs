@@ -1,6 +1,6 @@
 //! Drop tail: first in, first out; an arrival that does not fit is dropped.
 
-use crate::packet::Packet;
+use crate::packet::QueuePacket;
 use crate::quantity::Capacity;
 use crate::time::Instant;
 use alloc::collections::VecDeque;
@@ -13,7 +13,7 @@ pub struct DropTail<P> {
     bytes: u64,
 }
 
-impl<P: Packet> DropTail<P> {
+impl<P: QueuePacket> DropTail<P> {
     pub(super) fn new(buffer: Capacity) -> DropTail<P> {
         DropTail { buffer, waiting: VecDeque::new(), bytes: 0 }
     }

@@ -7,7 +7,7 @@
 //! class beyond the list belongs to the last class.
 
 use super::DrrConfig;
-use crate::packet::Packet;
+use crate::packet::QueuePacket;
 use crate::quantity::Capacity;
 use crate::time::Instant;
 use alloc::collections::VecDeque;
@@ -19,7 +19,7 @@ const MIN_QUANTUM: u32 = 1500;
 /// One FIFO queue per class.
 #[derive(Clone, Debug)]
 pub struct DeficitRoundRobin<P> {
-    classes: Vec<Class<P>>,
+    classes: Vec<DrrClass<P>>,
     buffer_per_class: Capacity,
     /// Classes with packets; it is the turn of the front one.
     ring: VecDeque<u16>,
@@ -30,21 +30,21 @@ pub struct DeficitRoundRobin<P> {
 }
 
 #[derive(Clone, Debug)]
-struct Class<P> {
+struct DrrClass<P> {
     waiting: VecDeque<P>,
     bytes: u64,
     quantum: u64,
     deficit: u64,
 }
 
-impl<P: Packet> DeficitRoundRobin<P> {
+impl<P: QueuePacket> DeficitRoundRobin<P> {
     pub(super) fn new(config: &DrrConfig) -> DeficitRoundRobin<P> {
-        let class = |quantum| Class { waiting: VecDeque::new(), bytes: 0, quantum, deficit: 0 };
+        let class = |quantum| DrrClass { waiting: VecDeque::new(), bytes: 0, quantum, deficit: 0 };
         let positive = config.weights.iter().copied().filter(|&weight| weight > 0.0);
         let min_weight = positive.fold(f64::INFINITY, f64::min);
         // A weight of zero, which scenarios reject, gets a quantum of one byte.
         let quantum = |weight: f64| libm::round(weight / min_weight * f64::from(MIN_QUANTUM)) as u64;
-        let mut classes: Vec<Class<P>> = config
+        let mut classes: Vec<DrrClass<P>> = config
             .weights
             .iter()
             .map(|&weight| class(quantum(weight).clamp(1, u64::from(u32::MAX))))
@@ -135,11 +135,11 @@ impl<P: Packet> DeficitRoundRobin<P> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Numbered;
+    use super::super::testing::NumberedPacket;
     use super::*;
-    use crate::rng::Stream;
+    use crate::rng::RandomStream;
 
-    fn drr(weights: &[f64]) -> DeficitRoundRobin<Numbered> {
+    fn drr(weights: &[f64]) -> DeficitRoundRobin<NumberedPacket> {
         let config = DrrConfig { weights: weights.to_vec(), buffer_per_class: Capacity::Packets(u32::MAX) };
         DeficitRoundRobin::new(&config)
     }
@@ -149,7 +149,7 @@ mod tests {
         let quanta: Vec<u64> = drr(&[2.0, 0.5, 1.0]).classes.iter().map(|class| class.quantum).collect();
         assert_eq!(quanta, [6000, 1500, 3000]);
         let mut weightless = drr(&[0.0, 0.0]);
-        weightless.enqueue(Instant(0), Numbered::new(7, 1500), &mut |_| panic!());
+        weightless.enqueue(Instant(0), NumberedPacket::new(7, 1500), &mut |_| panic!());
         assert_eq!(weightless.dequeue(Instant(0), &mut |_| panic!()).unwrap().number, 7);
     }
 
@@ -157,10 +157,10 @@ mod tests {
     fn backlogged_classes_are_within_a_packet_of_their_weights() {
         let weights = [1.0, 2.0, 3.5, 7.0];
         let mut queue = drr(&weights);
-        let mut rng = Stream::new(1, "sizes");
+        let mut rng = RandomStream::new(1, "sizes");
         let mut packet = |class| {
             let size = 40 + rng.below(1461) as u32;
-            Numbered { class, ..Numbered::new(0, size) }
+            NumberedPacket { class, ..NumberedPacket::new(0, size) }
         };
         let mut sent = [0_u64; 4];
         for class in 0..4 {
@@ -187,14 +187,18 @@ mod tests {
     #[test]
     fn an_unknown_class_maps_to_the_last() {
         let mut queue = drr(&[1.0, 1.0]);
-        queue.enqueue(Instant(0), Numbered { class: u16::MAX, ..Numbered::new(0, 100) }, &mut |_| panic!());
+        queue.enqueue(
+            Instant(0),
+            NumberedPacket { class: u16::MAX, ..NumberedPacket::new(0, 100) },
+            &mut |_| panic!(),
+        );
         assert_eq!(queue.classes[1].waiting.len(), 1);
     }
 
     #[test]
     fn a_packet_larger_than_the_quantum_is_sent() {
         let mut queue = drr(&[1.0, 1.0]);
-        queue.enqueue(Instant(0), Numbered::new(7, 9000), &mut |_| panic!());
+        queue.enqueue(Instant(0), NumberedPacket::new(7, 9000), &mut |_| panic!());
         assert_eq!(queue.dequeue(Instant(0), &mut |_| panic!()).unwrap().number, 7);
     }
 }

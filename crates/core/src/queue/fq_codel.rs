@@ -7,11 +7,11 @@
 //! implementation). CoDel compares the backlog of the flow's own queue with the maximum packet size, as in
 //! RFC 8289.
 
-use super::codel::{Controller, Waiting};
+use super::codel::{Controller, TimestampedQueue};
 use super::{CodelConfig, FqCodelConfig};
-use crate::packet::Packet;
+use crate::packet::QueuePacket;
 use crate::quantity::Capacity;
-use crate::rng::Stream;
+use crate::rng::RandomStream;
 use crate::time::Instant;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ pub struct FqCodel<P> {
     quantum: i64,
     buffer: Capacity,
     salt: u64,
-    flows: Vec<Flow<P>>,
+    flows: Vec<FlowQueue<P>>,
     new_flows: VecDeque<u32>,
     old_flows: VecDeque<u32>,
     len: usize,
@@ -35,17 +35,17 @@ pub struct FqCodel<P> {
 }
 
 #[derive(Clone, Debug)]
-struct Flow<P> {
-    waiting: Waiting<P>,
+struct FlowQueue<P> {
+    waiting: TimestampedQueue<P>,
     controller: Controller,
     credits: i64,
     active: bool,
 }
 
-impl<P: Packet> FqCodel<P> {
-    pub(super) fn new(config: FqCodelConfig, buffer: Capacity, mut rng: Stream) -> FqCodel<P> {
-        let flow = || Flow {
-            waiting: Waiting::default(),
+impl<P: QueuePacket> FqCodel<P> {
+    pub(super) fn new(config: FqCodelConfig, buffer: Capacity, mut rng: RandomStream) -> FqCodel<P> {
+        let flow = || FlowQueue {
+            waiting: TimestampedQueue::default(),
             controller: Controller::default(),
             credits: 0,
             active: false,
@@ -177,29 +177,29 @@ impl<P: Packet> FqCodel<P> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Numbered;
+    use super::super::testing::NumberedPacket;
     use super::*;
     use crate::time::Duration;
     use alloc::vec::Vec;
 
-    fn fq_codel(limit: u32) -> FqCodel<Numbered> {
+    fn fq_codel(limit: u32) -> FqCodel<NumberedPacket> {
         let codel = CodelConfig {
             target: Duration::from_millis(5),
             interval: Duration::from_millis(100),
             ecn: false,
         };
         let config = FqCodelConfig { codel, flows: 1024, quantum: 1514 };
-        FqCodel::new(config, Capacity::Packets(limit), Stream::new(1, "fq_codel"))
+        FqCodel::new(config, Capacity::Packets(limit), RandomStream::new(1, "fq_codel"))
     }
 
-    fn packet(flow: u64, number: u64, size: u32) -> Numbered {
-        Numbered { flow, ..Numbered::new(number, size) }
+    fn packet(flow: u64, number: u64, size: u32) -> NumberedPacket {
+        NumberedPacket { flow, ..NumberedPacket::new(number, size) }
     }
 
     #[test]
     fn a_sparse_flow_never_waits_behind_a_heavy_one() {
         let mut queue = fq_codel(10_000);
-        let mut none = |_: Numbered| ();
+        let mut none = |_: NumberedPacket| ();
         for number in 0..500 {
             queue.enqueue(Instant(0), packet(1, number, 1500), &mut none);
         }

@@ -11,9 +11,9 @@ pub mod fq_codel;
 pub mod red;
 mod traffic_class;
 
-use crate::packet::{Ecn, Packet};
+use crate::packet::{Ecn, QueuePacket};
 use crate::quantity::Capacity;
-use crate::rng::Stream;
+use crate::rng::RandomStream;
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use classes::Classes;
@@ -29,7 +29,7 @@ pub use traffic_class::TrafficClass;
 /// A queue discipline and its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Config {
+pub enum QueueConfig {
     /// First in, first out; an arrival that does not fit is dropped.
     DropTail,
     /// Random early detection (Floyd and Jacobson 1993), gentle variant.
@@ -99,23 +99,23 @@ pub struct ClassConfig {
     /// Weight among classes of the same priority, above zero.
     pub weight: f64,
     /// Queue discipline.
-    pub queue: Config,
+    pub queue: QueueConfig,
     /// Capacity of the queue.
     pub buffer: Capacity,
 }
 
 /// A queue of packets.
 ///
-/// A driver whose line is busy calls [`enqueue`](Queue::enqueue) for every arrival, and
-/// [`dequeue`](Queue::dequeue) when the line becomes idle. A driver whose line is idle calls
-/// [`pass`](Queue::pass), which ignores the capacity of the buffer: the packet being sent does not occupy it,
+/// A driver whose line is busy calls [`enqueue`](PacketQueue::enqueue) for every arrival, and
+/// [`dequeue`](PacketQueue::dequeue) when the line becomes idle. A driver whose line is idle calls
+/// [`pass`](PacketQueue::pass), which ignores the capacity of the buffer: the packet being sent does not occupy it,
 /// so that a buffer of zero drops the packets that cannot be sent at once. If the buffer has room, `pass` is
 /// equivalent to `enqueue` followed by `dequeue`.
 ///
 /// Times must not decrease from call to call. Every packet passed to the queue is returned, passed to
 /// `dropped`, or still waiting.
 #[derive(Clone, Debug)]
-pub enum Queue<P> {
+pub enum PacketQueue<P> {
     /// First in, first out.
     DropTail(DropTail<P>),
     /// Random early detection.
@@ -133,26 +133,30 @@ pub enum Queue<P> {
 macro_rules! each {
     ($queue:expr, $inner:ident => $body:expr) => {
         match $queue {
-            Queue::DropTail($inner) => $body,
-            Queue::Red($inner) => $body,
-            Queue::Codel($inner) => $body,
-            Queue::FqCodel($inner) => $body,
-            Queue::DeficitRoundRobin($inner) => $body,
-            Queue::Classes($inner) => $body,
+            PacketQueue::DropTail($inner) => $body,
+            PacketQueue::Red($inner) => $body,
+            PacketQueue::Codel($inner) => $body,
+            PacketQueue::FqCodel($inner) => $body,
+            PacketQueue::DeficitRoundRobin($inner) => $body,
+            PacketQueue::Classes($inner) => $body,
         }
     };
 }
 
-impl<P: Packet> Queue<P> {
+impl<P: QueuePacket> PacketQueue<P> {
     /// An empty queue. `rng` serves RED's drops and FQ-CoDel's hash; the others draw nothing.
-    pub fn new(config: &Config, buffer: Capacity, rng: Stream) -> Queue<P> {
+    pub fn new(config: &QueueConfig, buffer: Capacity, rng: RandomStream) -> PacketQueue<P> {
         match config {
-            Config::DropTail => Queue::DropTail(DropTail::new(buffer)),
-            Config::Red(red) => Queue::Red(Red::new(red.clone(), buffer, rng)),
-            Config::Codel(codel) => Queue::Codel(Codel::new(codel.clone(), buffer)),
-            Config::FqCodel(fq_codel) => Queue::FqCodel(FqCodel::new(fq_codel.clone(), buffer, rng)),
-            Config::DeficitRoundRobin(drr) => Queue::DeficitRoundRobin(DeficitRoundRobin::new(drr)),
-            Config::Classes(classes) => Queue::Classes(Classes::new(classes, &rng)),
+            QueueConfig::DropTail => PacketQueue::DropTail(DropTail::new(buffer)),
+            QueueConfig::Red(red) => PacketQueue::Red(Red::new(red.clone(), buffer, rng)),
+            QueueConfig::Codel(codel) => PacketQueue::Codel(Codel::new(codel.clone(), buffer)),
+            QueueConfig::FqCodel(fq_codel) => {
+                PacketQueue::FqCodel(FqCodel::new(fq_codel.clone(), buffer, rng))
+            }
+            QueueConfig::DeficitRoundRobin(drr) => {
+                PacketQueue::DeficitRoundRobin(DeficitRoundRobin::new(drr))
+            }
+            QueueConfig::Classes(classes) => PacketQueue::Classes(Classes::new(classes, &rng)),
         }
     }
 
@@ -202,18 +206,18 @@ impl<P: Packet> Queue<P> {
     /// Returns the number of packets marked "congestion experienced".
     pub fn marks(&self) -> u64 {
         match self {
-            Queue::DropTail(_) | Queue::DeficitRoundRobin(_) => 0,
-            Queue::Red(queue) => queue.marks(),
-            Queue::Codel(queue) => queue.marks(),
-            Queue::FqCodel(queue) => queue.marks(),
-            Queue::Classes(queue) => queue.marks(),
+            PacketQueue::DropTail(_) | PacketQueue::DeficitRoundRobin(_) => 0,
+            PacketQueue::Red(queue) => queue.marks(),
+            PacketQueue::Codel(queue) => queue.marks(),
+            PacketQueue::FqCodel(queue) => queue.marks(),
+            PacketQueue::Classes(queue) => queue.marks(),
         }
     }
 }
 
 /// Marks an ECN-capable packet; returns `false` if it must be dropped instead. A packet that an earlier queue
 /// has marked is not counted.
-fn mark<P: Packet>(packet: &mut P, marks: &mut u64) -> bool {
+fn mark<P: QueuePacket>(packet: &mut P, marks: &mut u64) -> bool {
     match packet.ecn() {
         Ecn::NotCapable => false,
         Ecn::Capable => {
@@ -227,11 +231,11 @@ fn mark<P: Packet>(packet: &mut P, marks: &mut u64) -> bool {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    use crate::packet::{Ecn, Packet};
+    use crate::packet::{Ecn, QueuePacket};
 
     /// A packet with a serial number.
     #[derive(Clone, Copy, Debug, PartialEq)]
-    pub struct Numbered {
+    pub struct NumberedPacket {
         pub number: u64,
         pub size: u32,
         pub class: u16,
@@ -239,13 +243,13 @@ pub(crate) mod testing {
         pub ecn: Ecn,
     }
 
-    impl Numbered {
-        pub fn new(number: u64, size: u32) -> Numbered {
-            Numbered { number, size, class: 0, flow: 0, ecn: Ecn::NotCapable }
+    impl NumberedPacket {
+        pub fn new(number: u64, size: u32) -> NumberedPacket {
+            NumberedPacket { number, size, class: 0, flow: 0, ecn: Ecn::NotCapable }
         }
     }
 
-    impl Packet for Numbered {
+    impl QueuePacket for NumberedPacket {
         fn size(&self) -> u32 {
             self.size
         }

@@ -12,16 +12,16 @@
 //! marked instead; above it they are dropped like others (RFC 3168 section 7).
 
 use super::{DropTail, RedConfig, mark};
-use crate::packet::Packet;
+use crate::packet::QueuePacket;
 use crate::quantity::Capacity;
-use crate::rng::Stream;
+use crate::rng::RandomStream;
 use crate::time::{Duration, Instant};
 
 /// A FIFO queue with RED; an arrival that does not fit the buffer is dropped.
 #[derive(Clone, Debug)]
 pub struct Red<P> {
     config: RedConfig,
-    rng: Stream,
+    rng: RandomStream,
     waiting: DropTail<P>,
     marks: u64,
     average: f64,
@@ -34,8 +34,8 @@ pub struct Red<P> {
     packet_time: f64,
 }
 
-impl<P: Packet> Red<P> {
-    pub(super) fn new(config: RedConfig, buffer: Capacity, rng: Stream) -> Red<P> {
+impl<P: QueuePacket> Red<P> {
+    pub(super) fn new(config: RedConfig, buffer: Capacity, rng: RandomStream) -> Red<P> {
         Red {
             config,
             rng,
@@ -164,23 +164,23 @@ impl<P: Packet> Red<P> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Numbered;
+    use super::super::testing::NumberedPacket;
     use super::*;
     use crate::packet::Ecn;
 
     const MS: u64 = 1_000_000;
 
-    fn red(weight: f64, ecn: bool) -> Red<Numbered> {
+    fn red(weight: f64, ecn: bool) -> Red<NumberedPacket> {
         let config = RedConfig { min_threshold: 5.0, max_threshold: 15.0, max_probability: 0.1, weight, ecn };
-        Red::new(config, Capacity::Packets(1000), Stream::new(1, "red"))
+        Red::new(config, Capacity::Packets(1000), RandomStream::new(1, "red"))
     }
 
-    fn packet(ecn: Ecn) -> Numbered {
-        Numbered { ecn, ..Numbered::new(0, 1000) }
+    fn packet(ecn: Ecn) -> NumberedPacket {
+        NumberedPacket { ecn, ..NumberedPacket::new(0, 1000) }
     }
 
     /// Creates a queue of `waiting` packets; with weight 1 the average equals the queue length.
-    fn queue_of(waiting: usize, ecn: bool) -> Red<Numbered> {
+    fn queue_of(waiting: usize, ecn: bool) -> Red<NumberedPacket> {
         let mut queue = red(1.0, ecn);
         for _ in 0..waiting {
             queue.waiting.enqueue(Instant(0), packet(Ecn::NotCapable), &mut |_| panic!());

@@ -1,6 +1,6 @@
 //! Configured packet classes by DSCP (RFC 2474).
 
-use super::{ClassConfig, Config, FqCodelConfig};
+use super::{ClassConfig, FqCodelConfig, QueueConfig};
 use crate::quantity::Capacity;
 use alloc::vec::Vec;
 
@@ -31,13 +31,13 @@ impl TrafficClass {
     }
 
     /// Returns the queue discipline for these classes. Their buffers replace the buffer of the queue.
-    pub fn discipline(classes: &[TrafficClass]) -> Config {
+    pub fn discipline(classes: &[TrafficClass]) -> QueueConfig {
         let class = |class: &TrafficClass| ClassConfig {
             priority: class.priority,
             weight: class.weight,
-            queue: class.fq_codel.clone().map_or(Config::DropTail, Config::FqCodel),
+            queue: class.fq_codel.clone().map_or(QueueConfig::DropTail, QueueConfig::FqCodel),
             buffer: Capacity::Packets(class.packets),
         };
-        Config::Classes(classes.iter().map(class).collect())
+        QueueConfig::Classes(classes.iter().map(class).collect())
     }
 }

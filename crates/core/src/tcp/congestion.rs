@@ -5,7 +5,7 @@
 //! one after a timeout (RFC 3465 section 2.3). Linux does not have this limit.
 
 use super::cubic::{self, Cubic, Friendliness};
-use super::{Algorithm, Config};
+use super::{Algorithm, TcpConfig};
 use crate::time::Instant;
 
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(super) struct CongestionWindow {
 }
 
 impl CongestionWindow {
-    pub fn new(config: &Config) -> CongestionWindow {
+    pub fn new(config: &TcpConfig) -> CongestionWindow {
         CongestionWindow { cwnd: initial(config), ssthresh: f64::INFINITY, cubic: Cubic::new() }
     }
 
@@ -47,7 +47,14 @@ impl CongestionWindow {
 
     /// Grows the window for `acked` newly acknowledged bytes that were sent while the window was full.
     #[inline]
-    pub fn grow(&mut self, config: &Config, now: Instant, smoothed_ns: f64, acked: u64, after_timeout: bool) {
+    pub fn grow(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        smoothed_ns: f64,
+        acked: u64,
+        after_timeout: bool,
+    ) {
         let segment = f64::from(config.max_segment_size);
         let acked = acked as f64;
         if self.cwnd < self.ssthresh {
@@ -75,7 +82,7 @@ impl CongestionWindow {
     /// Reno and NewReno take half of the flight size (RFC 5681 equation 4). The other algorithms take their share of
     /// the window if the flight filled it, else of the flight. A flight is whole segments, and rounding down would
     /// bias the decrease (RFC 9438 section 4.6 allows this).
-    pub fn reduce(&mut self, config: &Config, flight: u64) {
+    pub fn reduce(&mut self, config: &TcpConfig, flight: u64) {
         let segment = f64::from(config.max_segment_size);
         let flight = flight as f64;
         let used = if flight <= self.cwnd && flight + segment > self.cwnd { self.cwnd } else { flight };
@@ -91,25 +98,25 @@ impl CongestionWindow {
     }
 
     /// Sets the window to one segment after a timeout (RFC 5681 section 3.1: the loss window).
-    pub fn timeout(&mut self, config: &Config) {
+    pub fn timeout(&mut self, config: &TcpConfig) {
         self.cwnd = f64::from(config.max_segment_size);
         self.cubic.timeout();
     }
 
     /// Limits the window after an idle time longer than the timeout (RFC 5681 section 4.1).
-    pub fn restart(&mut self, config: &Config) {
+    pub fn restart(&mut self, config: &TcpConfig) {
         self.cwnd = self.cwnd.min(initial(config));
     }
 
     /// Pauses growth while the window is not in full use.
     #[inline]
-    pub fn pause(&mut self, config: &Config, now: Instant) {
+    pub fn pause(&mut self, config: &TcpConfig, now: Instant) {
         if matches!(config.algorithm, Algorithm::Cubic | Algorithm::LinuxCubic) {
             self.cubic.pause(now);
         }
     }
 }
 
-fn initial(config: &Config) -> f64 {
+fn initial(config: &TcpConfig) -> f64 {
     f64::from(config.initial_window.max(1)) * f64::from(config.max_segment_size)
 }

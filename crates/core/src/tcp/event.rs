@@ -12,16 +12,16 @@ pub struct FlowEvent {
     pub time: Instant,
     /// Kind of the event.
     #[serde(flatten)]
-    pub kind: Kind,
+    pub kind: FlowEventKind,
     /// State of the flow at the event.
     #[serde(flatten)]
-    pub snapshot: Snapshot,
+    pub snapshot: FlowSnapshot,
 }
 
 /// Kind of an event of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "event", content = "cause")]
-pub enum Kind {
+pub enum FlowEventKind {
     /// The flow was established or first observed.
     Began,
     /// An acknowledgment arrived. The snapshot precedes its processing, when the most data is in flight.
@@ -29,7 +29,7 @@ pub enum Kind {
     /// A segment was retransmitted.
     Retransmitted,
     /// The usable window changed other than by growth.
-    Window(Cause),
+    Window(WindowChangeCause),
     /// Everything outstanding at the last loss or mark is acknowledged.
     Recovered,
     /// The flow was closed.
@@ -38,9 +38,9 @@ pub enum Kind {
 
 /// Congestion control event of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum CongestionEvent {
     /// The window was reduced.
-    Reduced(Cause),
+    Reduced(WindowChangeCause),
     /// Everything outstanding at the last loss is acknowledged.
     Recovered,
 }
@@ -48,7 +48,7 @@ pub enum Event {
 /// Cause of a reduction or restoration of the usable window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Cause {
+pub enum WindowChangeCause {
     /// A queue of the sender's own host refused a segment.
     LocalDevice,
     /// The receiver echoed a congestion mark.
@@ -71,47 +71,47 @@ pub enum Cause {
     ApplicationLimited,
 }
 
-impl Cause {
+impl WindowChangeCause {
     /// All causes, in display order.
-    pub const ALL: [Cause; 9] = [
-        Cause::LocalDevice,
-        Cause::Ecn,
-        Cause::FastRetransmit,
-        Cause::TailLossProbe,
-        Cause::Timeout,
-        Cause::Undo,
-        Cause::IdleRestart,
-        Cause::ReceiverWindow,
-        Cause::ApplicationLimited,
+    pub const ALL: [WindowChangeCause; 9] = [
+        WindowChangeCause::LocalDevice,
+        WindowChangeCause::Ecn,
+        WindowChangeCause::FastRetransmit,
+        WindowChangeCause::TailLossProbe,
+        WindowChangeCause::Timeout,
+        WindowChangeCause::Undo,
+        WindowChangeCause::IdleRestart,
+        WindowChangeCause::ReceiverWindow,
+        WindowChangeCause::ApplicationLimited,
     ];
 
     /// Returns whether the cause is a sign of congestion, in the host or on the path.
     pub const fn is_congestion(self) -> bool {
-        use Cause::*;
+        use WindowChangeCause::*;
         matches!(self, LocalDevice | Ecn | FastRetransmit | TailLossProbe | Timeout)
     }
 
     /// Returns the name used in events.
     pub const fn name(self) -> &'static str {
         match self {
-            Cause::LocalDevice => "local-device",
-            Cause::Ecn => "ecn",
-            Cause::FastRetransmit => "fast-retransmit",
-            Cause::TailLossProbe => "tail-loss-probe",
-            Cause::Timeout => "timeout",
-            Cause::Undo => "undo",
-            Cause::IdleRestart => "idle-restart",
-            Cause::ReceiverWindow => "receiver-window",
-            Cause::ApplicationLimited => "application-limited",
+            WindowChangeCause::LocalDevice => "local-device",
+            WindowChangeCause::Ecn => "ecn",
+            WindowChangeCause::FastRetransmit => "fast-retransmit",
+            WindowChangeCause::TailLossProbe => "tail-loss-probe",
+            WindowChangeCause::Timeout => "timeout",
+            WindowChangeCause::Undo => "undo",
+            WindowChangeCause::IdleRestart => "idle-restart",
+            WindowChangeCause::ReceiverWindow => "receiver-window",
+            WindowChangeCause::ApplicationLimited => "application-limited",
         }
     }
 }
 
 /// State of a flow. Sizes are bytes of payload; values unknown to the stage are absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct FlowSnapshot {
     /// State of congestion control.
-    pub state: State,
+    pub state: CongestionState,
     /// Payload of a full segment. Windows divided by it are in segments.
     pub segment: u32,
     /// Congestion window.
@@ -149,7 +149,7 @@ pub struct Snapshot {
 /// State of a sender's congestion control, modeled on Linux.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum CongestionState {
     /// Normal operation.
     #[default]
     Open,
@@ -166,7 +166,7 @@ pub enum State {
 /// Limit on what a sender may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Limit {
+pub enum SendLimit {
     /// The congestion window.
     CongestionWindow,
     /// The peer's advertised window.
@@ -177,39 +177,39 @@ pub enum Limit {
     Pacing,
 }
 
-impl Limit {
+impl SendLimit {
     /// All limits, in display order.
-    pub const ALL: [Limit; 4] =
-        [Limit::CongestionWindow, Limit::PeerWindow, Limit::Application, Limit::Pacing];
+    pub const ALL: [SendLimit; 4] =
+        [SendLimit::CongestionWindow, SendLimit::PeerWindow, SendLimit::Application, SendLimit::Pacing];
 
     /// Returns the name used in events.
     pub const fn name(self) -> &'static str {
         match self {
-            Limit::CongestionWindow => "congestion-window",
-            Limit::PeerWindow => "peer-window",
-            Limit::Application => "application",
-            Limit::Pacing => "pacing",
+            SendLimit::CongestionWindow => "congestion-window",
+            SendLimit::PeerWindow => "peer-window",
+            SendLimit::Application => "application",
+            SendLimit::Pacing => "pacing",
         }
     }
 }
 
-impl Snapshot {
+impl FlowSnapshot {
     /// Returns the usable window: the smaller of the congestion window and the peer's window.
     pub fn window(&self) -> u64 {
         self.cwnd.min(self.peer_window)
     }
 
     /// Returns the limit that prevents the sender from sending more.
-    pub fn limit(&self) -> Limit {
+    pub fn limit(&self) -> SendLimit {
         let next = u64::from(self.segment).min(self.unsent);
         if next == 0 {
-            Limit::Application
+            SendLimit::Application
         } else if self.in_flight + next > self.cwnd {
-            Limit::CongestionWindow
+            SendLimit::CongestionWindow
         } else if self.outstanding + next > self.peer_window {
-            Limit::PeerWindow
+            SendLimit::PeerWindow
         } else {
-            Limit::Pacing
+            SendLimit::Pacing
         }
     }
 }
@@ -218,8 +218,8 @@ impl Snapshot {
 pub(super) mod tests {
     use super::*;
 
-    pub const SNAPSHOT: Snapshot = Snapshot {
-        state: State::Open,
+    pub const SNAPSHOT: FlowSnapshot = FlowSnapshot {
+        state: CongestionState::Open,
         segment: 1_000,
         cwnd: 10_000,
         ssthresh: None,
@@ -237,14 +237,14 @@ pub(super) mod tests {
 
     #[test]
     fn limit_is_determined_by_the_next_segment() {
-        assert_eq!(SNAPSHOT.limit(), Limit::CongestionWindow);
-        assert_eq!(Snapshot { unsent: 0, ..SNAPSHOT }.limit(), Limit::Application);
-        let small = Snapshot { in_flight: 4_500, outstanding: 4_500, peer_window: 5_000, ..SNAPSHOT };
-        assert_eq!((small.limit(), small.window()), (Limit::PeerWindow, 5_000));
+        assert_eq!(SNAPSHOT.limit(), SendLimit::CongestionWindow);
+        assert_eq!(FlowSnapshot { unsent: 0, ..SNAPSHOT }.limit(), SendLimit::Application);
+        let small = FlowSnapshot { in_flight: 4_500, outstanding: 4_500, peer_window: 5_000, ..SNAPSHOT };
+        assert_eq!((small.limit(), small.window()), (SendLimit::PeerWindow, 5_000));
         // Half a segment fits if no more was written.
-        assert_eq!(Snapshot { unsent: 500, ..small }.limit(), Limit::Pacing);
+        assert_eq!(FlowSnapshot { unsent: 500, ..small }.limit(), SendLimit::Pacing);
         // Data received out of order leaves room in the congestion window, but not in the peer's.
-        let sacked = Snapshot { in_flight: 2_000, outstanding: 64_000, ..SNAPSHOT };
-        assert_eq!(sacked.limit(), Limit::PeerWindow);
+        let sacked = FlowSnapshot { in_flight: 2_000, outstanding: 64_000, ..SNAPSHOT };
+        assert_eq!(sacked.limit(), SendLimit::PeerWindow);
     }
 }

@@ -1,19 +1,19 @@
 //! Window changes of a flow per time bin. The size does not depend on the number of events.
 
-use super::event::{Cause, FlowEvent, Kind, Limit};
+use super::event::{FlowEvent, FlowEventKind, SendLimit, WindowChangeCause};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// History of one flow. Pass the flow's events in order to [`handle`](History::handle), then call
-/// [`finish`](History::finish).
+/// History of one flow. Pass the flow's events in order to [`handle`](WindowHistory::handle), then call
+/// [`finish`](WindowHistory::finish).
 #[derive(Clone, Debug, PartialEq)]
-pub struct History {
+pub struct WindowHistory {
     interval: Duration,
     bins: Vec<Bin>,
     max_bins: usize,
     /// Time of the last event and the limit since then.
-    last: Option<(Instant, Limit)>,
+    last: Option<(Instant, SendLimit)>,
 }
 
 /// Window changes and limits in one bin.
@@ -23,29 +23,30 @@ pub struct Bin {
     pub peak: Option<f64>,
     /// Last usable window, in segments: the smaller of the congestion window and the peer's window.
     pub usable: Option<f64>,
-    /// Number of window changes by cause, in the order of [`Cause::ALL`].
-    pub causes: [u32; Cause::ALL.len()],
-    /// Time spent under each limit, in the order of [`Limit::ALL`].
-    pub limited: [Duration; Limit::ALL.len()],
+    /// Number of window changes by cause, in the order of [`WindowChangeCause::ALL`].
+    pub causes: [u32; WindowChangeCause::ALL.len()],
+    /// Time spent under each limit, in the order of [`SendLimit::ALL`].
+    pub limited: [Duration; SendLimit::ALL.len()],
 }
 
 impl Bin {
     /// Returns the number of window reductions due to congestion.
     pub fn reductions(&self) -> u32 {
-        let congestion = Cause::ALL.iter().zip(self.causes).filter(|(cause, _)| cause.is_congestion());
+        let congestion =
+            WindowChangeCause::ALL.iter().zip(self.causes).filter(|(cause, _)| cause.is_congestion());
         congestion.map(|(_, count)| count).sum()
     }
 }
 
-impl History {
+impl WindowHistory {
     /// Creates a history of `bins` bins. Later events are not kept.
-    pub fn new(interval: Duration, bins: usize) -> History {
-        History { interval, bins: alloc::vec![Bin::default(); bins], max_bins: bins, last: None }
+    pub fn new(interval: Duration, bins: usize) -> WindowHistory {
+        WindowHistory { interval, bins: alloc::vec![Bin::default(); bins], max_bins: bins, last: None }
     }
 
     /// Creates a history that grows as needed, up to `max_bins` bins.
-    pub fn growing(interval: Duration, max_bins: usize) -> History {
-        History { interval, bins: Vec::new(), max_bins, last: None }
+    pub fn growing(interval: Duration, max_bins: usize) -> WindowHistory {
+        WindowHistory { interval, bins: Vec::new(), max_bins, last: None }
     }
 
     /// Records an event.
@@ -53,19 +54,19 @@ impl History {
         let snapshot = &event.snapshot;
         // The limit is known when an ACK arrives, because most data is in flight then.
         let limit = match event.kind {
-            Kind::Acknowledged => snapshot.limit(),
+            FlowEventKind::Acknowledged => snapshot.limit(),
             _ => self.last.map_or(snapshot.limit(), |(_, limit)| limit),
         };
         if let Some((from, _)) = self.last {
             self.add_limit(from, event.time, limit);
         }
-        self.last = (event.kind != Kind::Ended).then_some((event.time, limit));
+        self.last = (event.kind != FlowEventKind::Ended).then_some((event.time, limit));
         let Some(bin) = self.bin(event.time) else { return };
         let segments = |bytes: u64| bytes as f64 / f64::from(snapshot.segment.max(1));
         let cwnd = segments(snapshot.cwnd);
         bin.peak = Some(bin.peak.map_or(cwnd, |peak| peak.max(cwnd)));
         bin.usable = Some(segments(snapshot.window()));
-        if let Kind::Window(cause) = event.kind {
+        if let FlowEventKind::Window(cause) = event.kind {
             bin.causes[cause as usize] += 1;
         }
     }
@@ -79,7 +80,7 @@ impl History {
     }
 
     /// Returns a bin as it will be at its end if no more events occur in it.
-    pub fn ended(&self, index: usize) -> Bin {
+    pub fn bin_at_end(&self, index: usize) -> Bin {
         let mut bin = self.bins.get(index).copied().unwrap_or_default();
         let start = Instant::ZERO + self.interval * index as u64;
         let end = start + self.interval;
@@ -98,7 +99,7 @@ impl History {
         self.bins.get_mut(index)
     }
 
-    fn add_limit(&mut self, from: Instant, to: Instant, limit: Limit) {
+    fn add_limit(&mut self, from: Instant, to: Instant, limit: SendLimit) {
         let mut start = from;
         while start < to {
             let bin_end = Instant((start.0 / self.interval.0 + 1) * self.interval.0).min(to);
@@ -111,23 +112,23 @@ impl History {
 }
 
 /// History of a flow with several connections, concurrent or successive. Pass the bins of each connection to
-/// [`add`](Joined::add).
+/// [`add`](JoinedHistory::add).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Joined {
+pub struct JoinedHistory {
     interval: Duration,
     bins: Vec<Bin>,
 }
 
-impl Joined {
+impl JoinedHistory {
     /// Creates a history without connections.
-    pub fn new(interval: Duration, bins: usize) -> Joined {
-        Joined { interval, bins: alloc::vec![Bin::default(); bins] }
+    pub fn new(interval: Duration, bins: usize) -> JoinedHistory {
+        JoinedHistory { interval, bins: alloc::vec![Bin::default(); bins] }
     }
 
     /// Returns a history of one of the bins.
-    pub fn only(&self, bin: usize) -> Joined {
+    pub fn single_bin(&self, bin: usize) -> JoinedHistory {
         let bin = self.bins.get(bin).copied().unwrap_or_default();
-        Joined { interval: self.interval, bins: alloc::vec![bin] }
+        JoinedHistory { interval: self.interval, bins: alloc::vec![bin] }
     }
 
     /// Adds a connection. Windows are the maximum over the connections; counts and times are summed.
@@ -165,39 +166,39 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn event(millis: u64, kind: Kind, cwnd: u64) -> FlowEvent {
-        let snapshot = super::super::event::Snapshot { cwnd, in_flight: cwnd, ..SNAPSHOT };
+    fn event(millis: u64, kind: FlowEventKind, cwnd: u64) -> FlowEvent {
+        let snapshot = super::super::event::FlowSnapshot { cwnd, in_flight: cwnd, ..SNAPSHOT };
         FlowEvent { time: Instant::ZERO + Duration::from_millis(millis), kind, snapshot }
     }
 
     #[test]
     fn bins_hold_peaks_causes_and_limits() {
-        let mut history = History::new(SECOND, 3);
-        history.handle(&event(500, Kind::Began, 10_000));
-        history.handle(&event(900, Kind::Acknowledged, 40_000));
-        history.handle(&event(950, Kind::Window(Cause::FastRetransmit), 20_000));
-        history.handle(&event(1_200, Kind::Window(Cause::IdleRestart), 80_000));
+        let mut history = WindowHistory::new(SECOND, 3);
+        history.handle(&event(500, FlowEventKind::Began, 10_000));
+        history.handle(&event(900, FlowEventKind::Acknowledged, 40_000));
+        history.handle(&event(950, FlowEventKind::Window(WindowChangeCause::FastRetransmit), 20_000));
+        history.handle(&event(1_200, FlowEventKind::Window(WindowChangeCause::IdleRestart), 80_000));
         // A bin read before the end equals the final one.
-        let early = [0, 1, 2].map(|bin| history.ended(bin));
+        let early = [0, 1, 2].map(|bin| history.bin_at_end(bin));
         // The last 100 ms are after the last bin.
         let bins = history.finish(Instant::ZERO + Duration::from_millis(3_100));
         assert_eq!(bins, early);
         assert_eq!((bins[0].peak, bins[0].usable), (Some(40.0), Some(20.0)));
         assert_eq!(bins[1].usable, Some(64.0), "the peer's window is the smaller one");
         assert_eq!((bins[0].reductions(), bins[1].reductions(), bins[2].peak), (1, 0, None));
-        assert_eq!(bins[1].causes[Cause::IdleRestart as usize], 1);
-        let limited = bins.iter().map(|bin| bin.limited[Limit::CongestionWindow as usize]);
+        assert_eq!(bins[1].causes[WindowChangeCause::IdleRestart as usize], 1);
+        let limited = bins.iter().map(|bin| bin.limited[SendLimit::CongestionWindow as usize]);
         assert_eq!(limited.collect::<Vec<_>>(), [Duration::from_millis(500), SECOND, SECOND]);
     }
 
     #[test]
     fn connections_of_one_flow_are_merged() {
-        let mut histories = [(); 2].map(|()| History::growing(SECOND, 2));
-        histories[0].handle(&event(0, Kind::Acknowledged, 10_000));
-        histories[1].handle(&event(0, Kind::Began, 30_000));
-        histories[1].handle(&event(500, Kind::Window(Cause::Timeout), 1_000));
-        histories[1].handle(&event(500, Kind::Ended, 1_000));
-        let mut joined = Joined::new(SECOND, 2);
+        let mut histories = [(); 2].map(|()| WindowHistory::growing(SECOND, 2));
+        histories[0].handle(&event(0, FlowEventKind::Acknowledged, 10_000));
+        histories[1].handle(&event(0, FlowEventKind::Began, 30_000));
+        histories[1].handle(&event(500, FlowEventKind::Window(WindowChangeCause::Timeout), 1_000));
+        histories[1].handle(&event(500, FlowEventKind::Ended, 1_000));
+        let mut joined = JoinedHistory::new(SECOND, 2);
         let end = Instant::ZERO + SECOND * 2;
         histories.into_iter().for_each(|history| joined.add(&history.finish(end)));
         let bins = joined.finish();

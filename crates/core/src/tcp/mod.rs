@@ -1,6 +1,6 @@
 //! TCP of the simulated hosts: data in one direction, acknowledgments in the other.
 //!
-//! [`Sender`] and [`Receiver`] are sans-I/O. Sequence numbers are 64-bit byte offsets, so they never wrap. Flows
+//! [`TcpDataSender`] and [`TcpDataReceiver`] are sans-I/O. Sequence numbers are 64-bit byte offsets, so they never wrap. Flows
 //! share a configuration, which is passed to each call, so that the state of a flow stays small. Only losses and
 //! reordering need memory beyond the two structs, and only while they last.
 //!
@@ -21,16 +21,16 @@ mod rtt;
 mod scoreboard;
 mod sender;
 
-pub use event::{Cause, Event};
-pub use limited::Limited;
-pub use receiver::Receiver;
-pub use sender::Sender;
+pub use event::{CongestionEvent, WindowChangeCause};
+pub use limited::LimitDetector;
+pub use receiver::TcpDataReceiver;
+pub use sender::TcpDataSender;
 
 use crate::time::{Duration, Instant};
 
 /// Configuration of a flow's TCP.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
+pub struct TcpConfig {
     /// Congestion control algorithm.
     pub algorithm: Algorithm,
     /// Whether to use selective acknowledgments (RFC 2018) and recover by them.
@@ -61,10 +61,10 @@ pub struct Config {
     pub handshake: bool,
 }
 
-impl Default for Config {
+impl Default for TcpConfig {
     /// Returns NewReno with SACK, the values the RFCs recommend, and the initial window of RFC 6928.
-    fn default() -> Config {
-        Config {
+    fn default() -> TcpConfig {
+        TcpConfig {
             algorithm: Algorithm::NewReno,
             sack: true,
             loss_detection: LossDetection::DuplicateAcks,
@@ -131,7 +131,7 @@ pub enum LossDetection {
 
 /// A segment from sender to receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Data {
+pub struct DataSegment {
     /// Offset of the first payload byte.
     pub seq: u64,
     /// Timestamp value, echoed by the receiver.
@@ -164,11 +164,11 @@ pub struct Ack {
     pub ece: bool,
 }
 
-impl Data {
+impl DataSegment {
     /// Returns whether the segment is sent as ECN-capable. Only new data is: neither a SYN nor a retransmission may
     /// carry ECT (RFC 3168 sections 6.1.1 and 6.1.5).
     #[inline]
-    pub fn ecn_capable(&self, config: &Config) -> bool {
+    pub fn ecn_capable(&self, config: &TcpConfig) -> bool {
         config.ecn && !self.syn && !self.retransmission
     }
 }

@@ -20,7 +20,7 @@ use crate::time::{Duration, Instant};
 
 /// A segment that is sent and not acknowledged cumulatively.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
+pub(super) struct SentSegment {
     pub seq: u64,
     /// Time of the last transmission.
     sent: Instant,
@@ -35,7 +35,7 @@ pub(super) struct Segment {
     retransmitted: bool,
 }
 
-impl Segment {
+impl SentSegment {
     fn end(&self) -> u64 {
         self.seq + u64::from(self.len)
     }
@@ -47,7 +47,7 @@ impl Segment {
 
 /// State of the tail-loss probe (RFC 8985 section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Probe {
+pub(super) enum TailLossProbeState {
     None,
     /// The probe is sent next.
     Wanted,
@@ -62,7 +62,7 @@ pub(super) enum Probe {
 #[derive(Clone, Debug)]
 pub(super) struct Rack {
     /// In the order of sequence numbers, without gaps.
-    segments: VecDeque<Segment>,
+    segments: VecDeque<SentSegment>,
     /// Transmission and sequence numbers of retransmissions, in order. Entries are skipped if the segment has arrived
     /// or was retransmitted again since.
     retransmissions: VecDeque<(u64, u64)>,
@@ -88,7 +88,7 @@ pub(super) struct Rack {
     forward: u64,
     reordering_seen: bool,
     pub reordering_deadline: Instant,
-    pub probe: Probe,
+    pub probe: TailLossProbeState,
     pub probe_deadline: Instant,
     pub reduction: Reduction,
 }
@@ -114,7 +114,7 @@ impl Rack {
             forward: 0,
             reordering_seen: false,
             reordering_deadline: Instant::NEVER,
-            probe: Probe::None,
+            probe: TailLossProbeState::None,
             probe_deadline: Instant::NEVER,
             reduction: Reduction::default(),
         }
@@ -137,17 +137,17 @@ impl Rack {
     }
 
     #[inline]
-    pub fn first(&self) -> Option<&Segment> {
+    pub fn first(&self) -> Option<&SentSegment> {
         self.segments.front()
     }
 
-    pub fn last(&self) -> Option<&Segment> {
+    pub fn last(&self) -> Option<&SentSegment> {
         self.segments.back()
     }
 
     /// Returns the next lost segment to retransmit.
     #[inline]
-    pub fn next_lost(&self) -> Option<&Segment> {
+    pub fn next_lost(&self) -> Option<&SentSegment> {
         if self.lost.is_empty() {
             return None;
         }
@@ -158,7 +158,7 @@ impl Rack {
     #[inline]
     pub fn record_transmission(&mut self, now: Instant, seq: u64, len: u32) {
         self.transmissions += 1;
-        self.segments.push_back(Segment {
+        self.segments.push_back(SentSegment {
             seq,
             sent: now,
             transmission: self.transmissions,
@@ -226,7 +226,7 @@ impl Rack {
             }
         }
         self.ranges.remove_below(ack, |_| ());
-        let highest = self.segments.back().map_or(ack, Segment::end);
+        let highest = self.segments.back().map_or(ack, SentSegment::end);
         for block in blocks {
             if ack < block.start && block.start < block.end && block.end <= highest {
                 delivered += self.handle_block(now, block, min_round_trip);
@@ -256,7 +256,7 @@ impl Rack {
                 if !segment.sacked && whole.start <= segment.seq && segment.end() <= whole.end {
                     self.record_arrival(now, segment, min_round_trip);
                     self.segments[index] =
-                        Segment { sacked: true, lost: false, retransmission_in_flight: false, ..segment };
+                        SentSegment { sacked: true, lost: false, retransmission_in_flight: false, ..segment };
                     self.sacked_bytes += segment.bytes();
                     self.sacked_segments += 1;
                     delivered += segment.bytes();
@@ -269,7 +269,7 @@ impl Rack {
     }
 
     /// Records an arrival: the segment is no longer lost or in flight, and segments sent before it are late.
-    fn record_arrival(&mut self, now: Instant, segment: Segment, min_round_trip: Option<Duration>) {
+    fn record_arrival(&mut self, now: Instant, segment: SentSegment, min_round_trip: Option<Duration>) {
         if segment.lost {
             self.lost_bytes -= segment.bytes();
             self.lost.remove(&segment.seq);
@@ -382,7 +382,7 @@ impl Rack {
         }
         self.reordering_deadline = Instant::NEVER;
         self.probe_deadline = Instant::NEVER;
-        self.probe = Probe::None;
+        self.probe = TailLossProbeState::None;
     }
 
     fn mark_lost(&mut self, index: usize) -> u64 {
@@ -405,7 +405,7 @@ impl Rack {
 impl Rack {
     /// Returns whether data is in flight whose loss only a timer would show, and no probe was sent for it.
     pub fn may_probe(&self) -> bool {
-        self.probe == Probe::None && self.sacked_segments == 0 && !self.segments.is_empty()
+        self.probe == TailLossProbeState::None && self.sacked_segments == 0 && !self.segments.is_empty()
     }
 
     /// TLP_calc_PTO(), not yet bounded by the retransmission timeout.

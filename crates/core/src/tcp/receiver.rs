@@ -6,17 +6,17 @@
 use alloc::boxed::Box;
 
 use super::ranges::{Range, Ranges};
-use super::{Ack, Config, Data};
+use super::{Ack, DataSegment, TcpConfig};
 use crate::time::{Duration, Instant};
 
 /// Receiver of one flow.
 ///
-/// Call [`handle_data`](Receiver::handle_data) for each segment that arrives, and
-/// [`handle_timeout`](Receiver::handle_timeout) when [`poll_timeout`](Receiver::poll_timeout) is due. After each of
-/// them, call [`poll_transmit`](Receiver::poll_transmit) until it returns `None`. An ACK not taken before the next
+/// Call [`handle_data`](TcpDataReceiver::handle_data) for each segment that arrives, and
+/// [`handle_timeout`](TcpDataReceiver::handle_timeout) when [`poll_timeout`](TcpDataReceiver::poll_timeout) is due. After each of
+/// them, call [`poll_transmit`](TcpDataReceiver::poll_transmit) until it returns `None`. An ACK not taken before the next
 /// segment arrives is merged into that segment's ACK.
 #[derive(Clone, Debug)]
-pub struct Receiver {
+pub struct TcpDataReceiver {
     next: u64,
     /// TS.Recent and Last.ACK.sent of RFC 7323 section 4.3.
     recent_timestamp: Instant,
@@ -38,10 +38,10 @@ struct ReassemblyQueue {
     recent: [u64; 4],
 }
 
-impl Receiver {
+impl TcpDataReceiver {
     /// Creates a receiver at the first byte.
-    pub fn new(_config: &Config) -> Receiver {
-        Receiver {
+    pub fn new(_config: &TcpConfig) -> TcpDataReceiver {
+        TcpDataReceiver {
             next: 0,
             recent_timestamp: Instant::ZERO,
             last_ack: 0,
@@ -56,12 +56,18 @@ impl Receiver {
 
     /// Begins a new connection, with its first byte at `at`, in place of a closed one; see
     /// [`Sender::renew`](super::Sender::renew).
-    pub fn renew(&mut self, config: &Config, at: u64) {
-        *self = Receiver { next: at, last_ack: at, ..Receiver::new(config) };
+    pub fn renew(&mut self, config: &TcpConfig, at: u64) {
+        *self = TcpDataReceiver { next: at, last_ack: at, ..TcpDataReceiver::new(config) };
     }
 
     /// Handles the arrival of a segment, with or without a congestion mark.
-    pub fn handle_data(&mut self, config: &Config, now: Instant, data: &Data, congestion_experienced: bool) {
+    pub fn handle_data(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        data: &DataSegment,
+        congestion_experienced: bool,
+    ) {
         if data.seq <= self.last_ack {
             self.recent_timestamp = self.recent_timestamp.max(data.sent);
         }
@@ -91,7 +97,7 @@ impl Receiver {
     }
 
     /// Releases a delayed ACK that is due.
-    pub fn handle_timeout(&mut self, _config: &Config, now: Instant) {
+    pub fn handle_timeout(&mut self, _config: &TcpConfig, now: Instant) {
         if self.deadline <= now {
             self.deadline = Instant::NEVER;
             self.ack_now = true;
@@ -100,7 +106,7 @@ impl Receiver {
 
     /// Returns the ACK to send now, if any.
     #[inline]
-    pub fn poll_transmit(&mut self, config: &Config, _now: Instant) -> Option<Ack> {
+    pub fn poll_transmit(&mut self, config: &TcpConfig, _now: Instant) -> Option<Ack> {
         if !self.ack_now {
             return None;
         }
@@ -124,7 +130,7 @@ impl Receiver {
         })
     }
 
-    /// Returns the time to call [`handle_timeout`](Receiver::handle_timeout); [`Instant::NEVER`] if no ACK is
+    /// Returns the time to call [`handle_timeout`](TcpDataReceiver::handle_timeout); [`Instant::NEVER`] if no ACK is
     /// delayed.
     #[inline]
     pub fn poll_timeout(&self) -> Instant {
@@ -199,28 +205,28 @@ impl ReassemblyQueue {
 mod tests {
     use super::*;
 
-    fn config() -> Config {
-        Config { max_segment_size: 100, window: 10_000, ..Config::default() }
+    fn config() -> TcpConfig {
+        TcpConfig { max_segment_size: 100, window: 10_000, ..TcpConfig::default() }
     }
 
-    fn segment(seq: u64, sent: u64) -> Data {
-        Data { seq, sent: Instant(sent), len: 100, syn: false, cwr: false, retransmission: false }
+    fn segment(seq: u64, sent: u64) -> DataSegment {
+        DataSegment { seq, sent: Instant(sent), len: 100, syn: false, cwr: false, retransmission: false }
     }
 
-    fn acknowledge(receiver: &mut Receiver, seq: u64, sent: u64) -> Option<Ack> {
+    fn acknowledge(receiver: &mut TcpDataReceiver, seq: u64, sent: u64) -> Option<Ack> {
         receiver.handle_data(&config(), Instant(sent), &segment(seq, sent), false);
         receiver.poll_transmit(&config(), Instant(sent))
     }
 
     #[test]
     fn state_stays_small() {
-        assert!(size_of::<Receiver>() <= 64, "{}", size_of::<Receiver>());
+        assert!(size_of::<TcpDataReceiver>() <= 64, "{}", size_of::<TcpDataReceiver>());
     }
 
     #[test]
     fn every_second_segment_or_the_timer_causes_an_ack() {
         let config = config();
-        let mut receiver = Receiver::new(&config);
+        let mut receiver = TcpDataReceiver::new(&config);
         assert_eq!(acknowledge(&mut receiver, 0, 5), None);
         assert_eq!(receiver.poll_timeout(), Instant(5) + config.delayed_ack);
         assert_eq!(acknowledge(&mut receiver, 100, 6).unwrap().ack, 200);
@@ -235,8 +241,8 @@ mod tests {
 
     #[test]
     fn blocks_come_newest_first() {
-        let mut receiver = Receiver::new(&config());
-        let sack = |receiver: &mut Receiver, seq| acknowledge(receiver, seq, 1).unwrap().sack;
+        let mut receiver = TcpDataReceiver::new(&config());
+        let sack = |receiver: &mut TcpDataReceiver, seq| acknowledge(receiver, seq, 1).unwrap().sack;
         assert_eq!(sack(&mut receiver, 100), [(100, 100), (0, 0), (0, 0)]);
         assert_eq!(sack(&mut receiver, 500), [(500, 100), (100, 100), (0, 0)]);
         assert_eq!(sack(&mut receiver, 300), [(300, 100), (500, 100), (100, 100)]);
@@ -251,7 +257,7 @@ mod tests {
 
     #[test]
     fn timestamps_echo_as_rfc_7323_section_4_3() {
-        let mut receiver = Receiver::new(&config());
+        let mut receiver = TcpDataReceiver::new(&config());
         assert_eq!(acknowledge(&mut receiver, 0, 1), None);
         // A delayed ACK echoes the earliest segment it covers.
         assert_eq!(acknowledge(&mut receiver, 100, 2).unwrap().echo, Instant(1));
@@ -263,10 +269,10 @@ mod tests {
 
     #[test]
     fn congestion_is_echoed_until_the_sender_has_reduced_its_window() {
-        let config = Config { ecn: true, ack_every: 1, ..config() };
-        let mut receiver = Receiver::new(&config);
+        let config = TcpConfig { ecn: true, ack_every: 1, ..config() };
+        let mut receiver = TcpDataReceiver::new(&config);
         let mut echo = |seq, cwr, marked| {
-            receiver.handle_data(&config, Instant(1), &Data { cwr, ..segment(seq, 1) }, marked);
+            receiver.handle_data(&config, Instant(1), &DataSegment { cwr, ..segment(seq, 1) }, marked);
             receiver.poll_transmit(&config, Instant(1)).unwrap().ece
         };
         let echoes = [
@@ -283,7 +289,7 @@ mod tests {
 
     #[test]
     fn data_beyond_the_window_is_discarded() {
-        let mut receiver = Receiver::new(&config());
+        let mut receiver = TcpDataReceiver::new(&config());
         assert_eq!(acknowledge(&mut receiver, 10_000, 1).unwrap().sack[0], (0, 0));
         assert_eq!(acknowledge(&mut receiver, u64::MAX - 3, 1).unwrap().sack[0], (0, 0));
         assert_eq!(acknowledge(&mut receiver, 9_950, 1).unwrap().sack[0], (9_950, 50));

@@ -1,6 +1,6 @@
 //! Round-trip estimation and the retransmission timeout (RFC 6298).
 
-use super::Config;
+use super::TcpConfig;
 use crate::time::Duration;
 
 /// Clock granularity G of RFC 6298. It keeps the timeout above a constant round trip, whose variation tends to zero.
@@ -9,7 +9,7 @@ const GRANULARITY_NS: f64 = 1e6;
 const MAX_RTO: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
-pub(super) struct RoundTrip {
+pub(super) struct RttEstimator {
     smoothed_ns: f64,
     variation_ns: f64,
     /// Minimum sample; the maximum value before the first sample.
@@ -18,9 +18,9 @@ pub(super) struct RoundTrip {
     rto: Duration,
 }
 
-impl RoundTrip {
-    pub fn new(config: &Config) -> RoundTrip {
-        RoundTrip {
+impl RttEstimator {
+    pub fn new(config: &TcpConfig) -> RttEstimator {
+        RttEstimator {
             smoothed_ns: 0.0,
             variation_ns: 0.0,
             min: Duration(u64::MAX),
@@ -31,7 +31,7 @@ impl RoundTrip {
     /// Adds a sample. `share` is its share of the samples of a round trip: 1 if one segment is timed per round trip,
     /// less with timestamps, so that the estimator's memory stays the same length (RFC 7323 appendix G).
     #[inline]
-    pub fn sample(&mut self, config: &Config, measured: Duration, share: f64) {
+    pub fn sample(&mut self, config: &TcpConfig, measured: Duration, share: f64) {
         let sample = measured.0 as f64;
         if self.min.0 == u64::MAX {
             self.smoothed_ns = sample;
@@ -81,8 +81,8 @@ mod tests {
 
     #[test]
     fn estimates_match_rfc_6298_section_2() {
-        let config = Config { min_rto: Duration::ZERO, ..Config::default() };
-        let mut rtt = RoundTrip::new(&config);
+        let config = TcpConfig { min_rto: Duration::ZERO, ..TcpConfig::default() };
+        let mut rtt = RttEstimator::new(&config);
         assert_eq!(rtt.rto(), config.initial_rto);
         rtt.sample(&config, Duration::from_millis(100), 1.0);
         // SRTT = 100, RTTVAR = 50, RTO = 100 + 4 · 50.
@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn timeouts_back_off_within_bounds() {
-        let config = Config { min_rto: Duration::from_secs(1), ..Config::default() };
-        let mut rtt = RoundTrip::new(&config);
+        let config = TcpConfig { min_rto: Duration::from_secs(1), ..TcpConfig::default() };
+        let mut rtt = RttEstimator::new(&config);
         rtt.sample(&config, Duration::from_millis(10), 1.0);
         assert_eq!(rtt.rto(), Duration::from_secs(1));
         let doubled = [2, 4, 8, 16, 32, 60, 60].map(|_| {

@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn scoreboard_equals_the_reference() {
-        let mut stream = crate::rng::Stream::new(1, "scoreboard");
+        let mut stream = crate::rng::RandomStream::new(1, "scoreboard");
         let mut below = |n: usize| (stream.next_u64() % n as u64) as usize;
         for _ in 0..2000 {
             let segment = 1 + below(6);

@@ -11,20 +11,20 @@ use alloc::boxed::Box;
 
 use super::congestion::CongestionWindow;
 use super::rack::Rack;
-use super::rtt::RoundTrip;
+use super::rtt::RttEstimator;
 use super::scoreboard::Scoreboard;
-use super::{Ack, Cause, Config, Data, Event, LossDetection};
+use super::{Ack, CongestionEvent, DataSegment, LossDetection, TcpConfig, WindowChangeCause};
 use crate::time::{Duration, Instant};
 
 /// Sender of one flow.
 ///
-/// Pass data to [`write`](Sender::write) and each ACK to [`handle_ack`](Sender::handle_ack), and call
-/// [`handle_timeout`](Sender::handle_timeout) when [`poll_timeout`](Sender::poll_timeout) is due (earlier calls do
-/// nothing). After each of them, call [`poll_transmit`](Sender::poll_transmit) until it returns `None`, then
-/// [`poll_timeout`](Sender::poll_timeout) again, and [`poll_event`](Sender::poll_event) if needed. All calls of a
-/// connection take the same `Config`.
+/// Pass data to [`write`](TcpDataSender::write) and each ACK to [`handle_ack`](TcpDataSender::handle_ack), and call
+/// [`handle_timeout`](TcpDataSender::handle_timeout) when [`poll_timeout`](TcpDataSender::poll_timeout) is due (earlier calls do
+/// nothing). After each of them, call [`poll_transmit`](TcpDataSender::poll_transmit) until it returns `None`, then
+/// [`poll_timeout`](TcpDataSender::poll_timeout) again, and [`poll_event`](TcpDataSender::poll_event) if needed. All calls of a
+/// connection take the same `TcpConfig`.
 #[derive(Clone, Debug)]
-pub struct Sender {
+pub struct TcpDataSender {
     /// SND.UNA.
     unacknowledged: u64,
     /// SND.NXT; below `highest` only after a timeout.
@@ -35,7 +35,7 @@ pub struct Sender {
     written: u64,
     window: CongestionWindow,
     peer_window: u32,
-    round_trip: RoundTrip,
+    round_trip: RttEstimator,
     /// Expiry of the retransmission timer.
     deadline: Instant,
     last_sent: Instant,
@@ -53,7 +53,7 @@ pub struct Sender {
     /// Replaces the scoreboard if RACK-TLP detects losses.
     rack: Option<Box<Rack>>,
     duplicates: u32,
-    phase: Phase,
+    phase: SenderPhase,
     handshake: Handshake,
     /// Whether to send the first unacknowledged segment next, regardless of the window.
     retransmit_head: bool,
@@ -63,11 +63,11 @@ pub struct Sender {
     head_timed_out: bool,
     reduced_without_loss: bool,
     cwr_pending: bool,
-    event: Option<Event>,
+    event: Option<CongestionEvent>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SenderPhase {
     /// Slow start or congestion avoidance.
     Open,
     /// Fast recovery.
@@ -88,17 +88,17 @@ enum Handshake {
     Established,
 }
 
-impl Sender {
+impl TcpDataSender {
     /// Creates a sender without data.
-    pub fn new(config: &Config) -> Sender {
-        Sender {
+    pub fn new(config: &TcpConfig) -> TcpDataSender {
+        TcpDataSender {
             unacknowledged: 0,
             next: 0,
             highest: 0,
             written: 0,
             window: CongestionWindow::new(config),
             peer_window: u32::try_from(config.window).unwrap_or(u32::MAX),
-            round_trip: RoundTrip::new(config),
+            round_trip: RttEstimator::new(config),
             deadline: Instant::NEVER,
             last_sent: Instant::ZERO,
             timed: 0,
@@ -111,7 +111,7 @@ impl Sender {
             rack: (config.sack && config.loss_detection == LossDetection::Rack)
                 .then(|| Box::new(Rack::new())),
             duplicates: 0,
-            phase: Phase::Open,
+            phase: SenderPhase::Open,
             handshake: if config.handshake { Handshake::Closed } else { Handshake::Established },
             retransmit_head: false,
             partial: false,
@@ -138,14 +138,20 @@ impl Sender {
     /// Begins a new connection in place of a closed one. Its sequence numbers continue those of the old connection,
     /// so that segments of the old one still in flight are recognized, as by the growing initial sequence numbers of
     /// RFC 9293 section 3.4.1.
-    pub fn renew(&mut self, config: &Config) {
+    pub fn renew(&mut self, config: &TcpConfig) {
         let at = self.written;
-        *self = Sender { unacknowledged: at, next: at, highest: at, written: at, ..Sender::new(config) };
+        *self = TcpDataSender {
+            unacknowledged: at,
+            next: at,
+            highest: at,
+            written: at,
+            ..TcpDataSender::new(config)
+        };
     }
 
     /// Handles an ACK. An ACK of data never sent, or older than a previous one, is ignored.
     #[inline]
-    pub fn handle_ack(&mut self, config: &Config, now: Instant, ack: &Ack) {
+    pub fn handle_ack(&mut self, config: &TcpConfig, now: Instant, ack: &Ack) {
         if ack.syn || self.handshake != Handshake::Established {
             self.handle_syn_ack(config, now, ack);
             return;
@@ -182,16 +188,16 @@ impl Sender {
 
     /// Handles the refusal of a segment by a full queue of the sender's host. The window is reduced once per window
     /// of data, as for a mark. The segment is not lost, because the host still has it.
-    pub fn handle_refusal(&mut self, config: &Config) {
-        if self.phase == Phase::Open && self.unacknowledged >= self.reduced_until {
+    pub fn handle_refusal(&mut self, config: &TcpConfig) {
+        if self.phase == SenderPhase::Open && self.unacknowledged >= self.reduced_until {
             self.window.reduce(config, self.flight());
             self.window.set_to_threshold();
-            self.reduced(Cause::LocalDevice);
+            self.reduced(WindowChangeCause::LocalDevice);
         }
     }
 
     /// Handles the expiry of the retransmission timer or one of RACK-TLP's timers.
-    pub fn handle_timeout(&mut self, config: &Config, now: Instant) {
+    pub fn handle_timeout(&mut self, config: &TcpConfig, now: Instant) {
         if self.handle_rack_timeout(config, now) || now < self.deadline {
             return;
         }
@@ -208,7 +214,7 @@ impl Sender {
         }
         self.window.timeout(config);
         self.head_timed_out = true;
-        self.phase = Phase::Loss;
+        self.phase = SenderPhase::Loss;
         self.recover = self.highest;
         self.duplicates = 0;
         if let Some(rack) = &mut self.rack {
@@ -223,12 +229,12 @@ impl Sender {
         if let Some(scoreboard) = &mut self.scoreboard {
             scoreboard.begin(self.unacknowledged, 0);
         }
-        self.reduced(Cause::Timeout);
+        self.reduced(WindowChangeCause::Timeout);
     }
 
     /// Returns the next segment to send now, if any.
     #[inline]
-    pub fn poll_transmit(&mut self, config: &Config, now: Instant) -> Option<Data> {
+    pub fn poll_transmit(&mut self, config: &TcpConfig, now: Instant) -> Option<DataSegment> {
         if self.handshake != Handshake::Established {
             return self.poll_syn(now);
         }
@@ -241,14 +247,14 @@ impl Sender {
         }
         if self.next < self.highest {
             self.poll_after_timeout(config, now)
-        } else if self.phase == Phase::Recovery && self.scoreboard.is_some() {
+        } else if self.phase == SenderPhase::Recovery && self.scoreboard.is_some() {
             self.poll_sack(config, now)
         } else {
             self.poll_new(config, now)
         }
     }
 
-    /// Returns the time to call [`handle_timeout`](Sender::handle_timeout); [`Instant::NEVER`] if no timer runs.
+    /// Returns the time to call [`handle_timeout`](TcpDataSender::handle_timeout); [`Instant::NEVER`] if no timer runs.
     #[inline]
     pub fn poll_timeout(&self) -> Instant {
         match &self.rack {
@@ -259,7 +265,7 @@ impl Sender {
 
     /// Returns the latest window event since the last call; earlier ones are lost.
     #[inline]
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<CongestionEvent> {
         self.event.take()
     }
 
@@ -283,7 +289,7 @@ impl Sender {
         }
         match &self.scoreboard {
             None => self.next - self.unacknowledged,
-            Some(s) if self.phase == Phase::Loss => s.retransmitted_outstanding(self.unacknowledged),
+            Some(s) if self.phase == SenderPhase::Loss => s.retransmitted_outstanding(self.unacknowledged),
             Some(s) => s.pipe(self.unacknowledged, self.highest),
         }
     }
@@ -339,8 +345,8 @@ impl Sender {
 }
 
 /// The handshake.
-impl Sender {
-    fn poll_syn(&mut self, now: Instant) -> Option<Data> {
+impl TcpDataSender {
+    fn poll_syn(&mut self, now: Instant) -> Option<DataSegment> {
         let retransmission = self.handshake == Handshake::TimedOut;
         match self.handshake {
             Handshake::Closed if self.written == self.unacknowledged => return None,
@@ -355,11 +361,11 @@ impl Sender {
             _ => return None,
         }
         self.deadline = now + self.round_trip.rto();
-        Some(Data { seq: 0, sent: now, len: 0, syn: true, cwr: false, retransmission })
+        Some(DataSegment { seq: 0, sent: now, len: 0, syn: true, cwr: false, retransmission })
     }
 
     #[cold]
-    fn handle_syn_ack(&mut self, config: &Config, now: Instant, ack: &Ack) {
+    fn handle_syn_ack(&mut self, config: &TcpConfig, now: Instant, ack: &Ack) {
         if !ack.syn
             || !matches!(self.handshake, Handshake::Sent | Handshake::TimedOut | Handshake::Retransmitted)
         {
@@ -384,9 +390,9 @@ impl Sender {
 }
 
 /// Handling of new ACKs: round-trip samples, timer and window growth.
-impl Sender {
+impl TcpDataSender {
     #[inline]
-    fn sample_round_trip(&mut self, config: &Config, now: Instant, ack: &Ack) {
+    fn sample_round_trip(&mut self, config: &TcpConfig, now: Instant, ack: &Ack) {
         if config.timestamps {
             // RFC 7323 appendix G expects an ACK for every second segment in flight.
             let flight = (self.highest - self.unacknowledged) as f64;
@@ -400,10 +406,10 @@ impl Sender {
 
     /// Handles newly acknowledged data outside fast recovery.
     #[inline]
-    fn handle_progress(&mut self, config: &Config, now: Instant, advanced: u64) {
+    fn handle_progress(&mut self, config: &TcpConfig, now: Instant, advanced: u64) {
         self.duplicates = 0;
         self.restart_timer(now);
-        let after_timeout = self.phase == Phase::Loss;
+        let after_timeout = self.phase == SenderPhase::Loss;
         if after_timeout && self.unacknowledged >= self.recover {
             self.finish_recovery();
         }
@@ -416,8 +422,8 @@ impl Sender {
     }
 
     fn finish_recovery(&mut self) {
-        self.phase = Phase::Open;
-        self.event = Some(Event::Recovered);
+        self.phase = SenderPhase::Open;
+        self.event = Some(CongestionEvent::Recovered);
         if let Some(scoreboard) = &mut self.scoreboard {
             scoreboard.begin(self.unacknowledged, 0);
         }
@@ -435,34 +441,39 @@ impl Sender {
     /// the holes does not count either: the window is the amount that the network may hold.
     fn flight(&self) -> u64 {
         let outstanding = self.highest - self.unacknowledged;
-        let by_sack = self.rack.is_some() || (self.phase == Phase::Recovery && self.scoreboard.is_some());
-        if self.phase == Phase::Open || by_sack { outstanding.min(self.window.bytes()) } else { outstanding }
+        let by_sack =
+            self.rack.is_some() || (self.phase == SenderPhase::Recovery && self.scoreboard.is_some());
+        if self.phase == SenderPhase::Open || by_sack {
+            outstanding.min(self.window.bytes())
+        } else {
+            outstanding
+        }
     }
 
     /// Handles an echoed mark: reduces the window once per window of data (RFC 3168 section 6.1.2).
     #[cold]
-    fn handle_mark(&mut self, config: &Config, ack: u64) {
-        if self.phase == Phase::Open && ack > self.reduced_until {
+    fn handle_mark(&mut self, config: &TcpConfig, ack: u64) {
+        if self.phase == SenderPhase::Open && ack > self.reduced_until {
             self.window.reduce(config, self.flight());
             self.window.set_to_threshold();
-            self.reduced(Cause::Ecn);
+            self.reduced(WindowChangeCause::Ecn);
         }
     }
 
     /// Lowers the threshold at the start of a fast recovery, unless a mark or a refusal in the same window of data
     /// has already lowered it.
-    fn reduce_for_loss(&mut self, config: &Config, flight: u64, cause: Cause) {
+    fn reduce_for_loss(&mut self, config: &TcpConfig, flight: u64, cause: WindowChangeCause) {
         if !(self.reduced_without_loss && self.unacknowledged < self.reduced_until) {
             self.window.reduce(config, flight);
         }
         self.reduced(cause);
     }
 
-    fn reduced(&mut self, cause: Cause) {
+    fn reduced(&mut self, cause: WindowChangeCause) {
         self.reduced_until = self.highest;
-        self.reduced_without_loss = matches!(cause, Cause::Ecn | Cause::LocalDevice);
+        self.reduced_without_loss = matches!(cause, WindowChangeCause::Ecn | WindowChangeCause::LocalDevice);
         self.cwr_pending = true;
-        self.event = Some(Event::Reduced(cause));
+        self.event = Some(CongestionEvent::Reduced(cause));
     }
 }
 
@@ -472,6 +483,6 @@ mod tests {
 
     #[test]
     fn state_stays_small() {
-        assert!(size_of::<Sender>() <= 224, "{}", size_of::<Sender>());
+        assert!(size_of::<TcpDataSender>() <= 224, "{}", size_of::<TcpDataSender>());
     }
 }

@@ -1,11 +1,11 @@
 //! Traffic models: sizes and times of the data passed to a transport. The simulator and the live generator
-//! use the same models. A [`Pattern`] is one-way and independent of the network, and [`Source`] generates its
+//! use the same models. A [`Pattern`] is one-way and independent of the network, and [`PatternSource`] generates its
 //! emissions. An [`Application`](application::Application) is an exchange of messages between two endpoints.
 
 pub mod application;
 mod source;
 
-pub use source::{Emission, Source};
+pub use source::{Emission, PatternSource};
 
 use crate::quantity::BitRate;
 use crate::time::Duration;
@@ -17,40 +17,40 @@ use serde::{Deserialize, Serialize};
 /// Traffic of a flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Traffic {
+pub enum FlowTraffic {
     /// One-way traffic from the flow's `from` to its `to`.
     Pattern(Pattern),
     /// Exchange of messages between a client at `from` and a server at `to`.
     Application(application::Application),
 }
 
-impl Traffic {
+impl FlowTraffic {
     /// Returns the pattern, if the traffic is a pattern.
     pub fn pattern(&self) -> Option<&Pattern> {
         match self {
-            Traffic::Pattern(pattern) => Some(pattern),
-            Traffic::Application(_) => None,
+            FlowTraffic::Pattern(pattern) => Some(pattern),
+            FlowTraffic::Application(_) => None,
         }
     }
 
     /// Returns the application, if the traffic is an application.
     pub fn application(&self) -> Option<&application::Application> {
         match self {
-            Traffic::Pattern(_) => None,
-            Traffic::Application(application) => Some(application),
+            FlowTraffic::Pattern(_) => None,
+            FlowTraffic::Application(application) => Some(application),
         }
     }
 }
 
-impl From<application::Application> for Traffic {
-    fn from(application: application::Application) -> Traffic {
-        Traffic::Application(application)
+impl From<application::Application> for FlowTraffic {
+    fn from(application: application::Application) -> FlowTraffic {
+        FlowTraffic::Application(application)
     }
 }
 
-impl From<Pattern> for Traffic {
-    fn from(pattern: Pattern) -> Traffic {
-        Traffic::Pattern(pattern)
+impl From<Pattern> for FlowTraffic {
+    fn from(pattern: Pattern) -> FlowTraffic {
+        FlowTraffic::Pattern(pattern)
     }
 }
 
@@ -159,7 +159,7 @@ impl fmt::Display for PatternError {
 impl core::error::Error for PatternError {}
 
 impl Pattern {
-    /// Checks the parameters. A [`Source`] of an invalid pattern emits nothing.
+    /// Checks the parameters. A [`PatternSource`] of an invalid pattern emits nothing.
     pub fn check(&self) -> Result<(), PatternError> {
         let positive = |rate: BitRate| if rate.0 > 0 { Ok(()) } else { Err(PatternError::ZeroRate) };
         let non_empty = |packet: u32| if packet > 0 { Ok(()) } else { Err(PatternError::EmptyPacket) };
@@ -215,7 +215,7 @@ impl Pattern {
     }
 
     /// Returns the payload bytes of the largest packet; zero for bulk.
-    pub fn largest_packet(&self) -> u32 {
+    pub fn max_packet_size(&self) -> u32 {
         let max_of_trace = || match self {
             Pattern::Trace { packets, .. } => packets.iter().map(|&(_, bytes)| bytes).max(),
             _ => None,

@@ -2,16 +2,16 @@
 
 use super::Pattern;
 use crate::quantity::BitRate;
-use crate::rng::Stream;
+use crate::rng::RandomStream;
 use crate::time::Duration;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// Source of the emissions of one flow, with the flow's own random stream.
 #[derive(Clone, Debug)]
-pub struct Source {
-    rng: Stream,
-    state: State,
+pub struct PatternSource {
+    rng: RandomStream,
+    state: PatternState,
 }
 
 /// Payload passed to the transport at one instant.
@@ -24,12 +24,12 @@ pub struct Emission {
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum PatternState {
     Silent,
     Bulk { bytes: u64 },
     Cbr { clock: Clock },
     Poisson { mean_gap_ns: f64, packet: u32 },
-    Phases { clock: Clock, on: Phase, off: Phase, on_left: Duration },
+    Phases { clock: Clock, on: PhaseDistribution, off: PhaseDistribution, on_left: Duration },
     Mmpp { states: Vec<MmppState>, packet: u32, state: usize, left_ns: f64 },
     Trace { packets: Arc<[(Duration, u32)]>, repeat: bool, next: usize },
 }
@@ -40,24 +40,32 @@ struct MmppState {
     sojourn_ns: f64,
 }
 
-impl Source {
+impl PatternSource {
     /// Creates the source of a pattern; it emits nothing if [`Pattern::check`] fails.
-    pub fn new(pattern: &Pattern, mut rng: Stream) -> Source {
+    pub fn new(pattern: &Pattern, mut rng: RandomStream) -> PatternSource {
         if pattern.check().is_err() {
-            return Source { rng, state: State::Silent };
+            return PatternSource { rng, state: PatternState::Silent };
         }
         let state = match pattern {
-            Pattern::Bulk { size } => State::Bulk { bytes: size.unwrap_or(u64::MAX) },
-            &Pattern::Cbr { rate, packet } => State::Cbr { clock: Clock::new(rate, packet) },
+            Pattern::Bulk { size } => PatternState::Bulk { bytes: size.unwrap_or(u64::MAX) },
+            &Pattern::Cbr { rate, packet } => PatternState::Cbr { clock: Clock::new(rate, packet) },
             &Pattern::Poisson { rate, packet } => {
-                State::Poisson { mean_gap_ns: 1.0 / packets_per_ns(rate, packet), packet }
+                PatternState::Poisson { mean_gap_ns: 1.0 / packets_per_ns(rate, packet), packet }
             }
-            &Pattern::OnOff { rate, packet, on, off } => {
-                Source::phases(rate, packet, Phase::exponential(on), Phase::exponential(off), &mut rng)
-            }
-            &Pattern::Pareto { rate, packet, on, off, shape } => {
-                Source::phases(rate, packet, Phase::pareto(on, shape), Phase::pareto(off, shape), &mut rng)
-            }
+            &Pattern::OnOff { rate, packet, on, off } => PatternSource::phases(
+                rate,
+                packet,
+                PhaseDistribution::exponential(on),
+                PhaseDistribution::exponential(off),
+                &mut rng,
+            ),
+            &Pattern::Pareto { rate, packet, on, off, shape } => PatternSource::phases(
+                rate,
+                packet,
+                PhaseDistribution::pareto(on, shape),
+                PhaseDistribution::pareto(off, shape),
+                &mut rng,
+            ),
             Pattern::Mmpp { states, packet } => {
                 let states: Vec<MmppState> = states
                     .iter()
@@ -67,13 +75,13 @@ impl Source {
                     })
                     .collect();
                 let left_ns = sojourn(&states, 0, &mut rng);
-                State::Mmpp { states, packet: *packet, state: 0, left_ns }
+                PatternState::Mmpp { states, packet: *packet, state: 0, left_ns }
             }
             Pattern::Trace { packets, repeat } => {
-                State::Trace { packets: Arc::clone(packets), repeat: *repeat, next: 0 }
+                PatternState::Trace { packets: Arc::clone(packets), repeat: *repeat, next: 0 }
             }
         };
-        Source { rng, state }
+        PatternSource { rng, state }
     }
 
     /// Returns the next emission, or `None` at the end of the pattern.
@@ -82,17 +90,17 @@ impl Source {
     pub fn next(&mut self) -> Option<Emission> {
         let rng = &mut self.rng;
         match &mut self.state {
-            State::Silent => None,
-            &mut State::Bulk { bytes } => {
-                self.state = State::Silent;
+            PatternState::Silent => None,
+            &mut PatternState::Bulk { bytes } => {
+                self.state = PatternState::Silent;
                 Some(Emission { gap: Duration::ZERO, bytes })
             }
-            State::Cbr { clock } => Some(Emission { gap: clock.tick(), bytes: clock.packet.into() }),
-            &mut State::Poisson { mean_gap_ns, packet } => {
+            PatternState::Cbr { clock } => Some(Emission { gap: clock.tick(), bytes: clock.packet.into() }),
+            &mut PatternState::Poisson { mean_gap_ns, packet } => {
                 let gap = round_ns(rng.exponential(mean_gap_ns));
                 Some(Emission { gap, bytes: packet.into() })
             }
-            State::Phases { clock, on, off, on_left } => {
+            PatternState::Phases { clock, on, off, on_left } => {
                 let mut needed = clock.tick();
                 let mut gap = Duration::ZERO;
                 while *on_left < needed {
@@ -103,7 +111,7 @@ impl Source {
                 *on_left = *on_left - needed;
                 Some(Emission { gap: gap + needed, bytes: clock.packet.into() })
             }
-            State::Mmpp { states, packet, state, left_ns } => {
+            PatternState::Mmpp { states, packet, state, left_ns } => {
                 // A unit exponential decreases at the rate of the current state, which yields a Poisson process
                 // of that rate.
                 let mut needed = rng.exponential(1.0);
@@ -125,7 +133,7 @@ impl Source {
                     *left_ns = sojourn(states, *state, rng);
                 }
             }
-            State::Trace { packets, repeat, next } => {
+            PatternState::Trace { packets, repeat, next } => {
                 if *next == packets.len() {
                     if !*repeat {
                         return None;
@@ -139,9 +147,15 @@ impl Source {
         }
     }
 
-    fn phases(rate: BitRate, packet: u32, on: Phase, off: Phase, rng: &mut Stream) -> State {
+    fn phases(
+        rate: BitRate,
+        packet: u32,
+        on: PhaseDistribution,
+        off: PhaseDistribution,
+        rng: &mut RandomStream,
+    ) -> PatternState {
         let on_left = on.draw(rng);
-        State::Phases { clock: Clock::new(rate, packet), on, off, on_left }
+        PatternState::Phases { clock: Clock::new(rate, packet), on, off, on_left }
     }
 }
 
@@ -188,22 +202,22 @@ impl Clock {
 
 /// Distribution of the length of an on or off phase.
 #[derive(Clone, Copy, Debug)]
-struct Phase {
+struct PhaseDistribution {
     mean_ns: f64,
     /// Shape of a Pareto distribution; `None` for exponential.
     shape: Option<f64>,
 }
 
-impl Phase {
-    fn exponential(mean: Duration) -> Phase {
-        Phase { mean_ns: mean.0 as f64, shape: None }
+impl PhaseDistribution {
+    fn exponential(mean: Duration) -> PhaseDistribution {
+        PhaseDistribution { mean_ns: mean.0 as f64, shape: None }
     }
 
-    fn pareto(mean: Duration, shape: f64) -> Phase {
-        Phase { mean_ns: mean.0 as f64, shape: Some(shape) }
+    fn pareto(mean: Duration, shape: f64) -> PhaseDistribution {
+        PhaseDistribution { mean_ns: mean.0 as f64, shape: Some(shape) }
     }
 
-    fn draw(&self, rng: &mut Stream) -> Duration {
+    fn draw(&self, rng: &mut RandomStream) -> Duration {
         match self.shape {
             _ if self.mean_ns == 0.0 => Duration::ZERO,
             None => round_ns(rng.exponential(self.mean_ns)),
@@ -212,7 +226,7 @@ impl Phase {
     }
 }
 
-fn sojourn(states: &[MmppState], state: usize, rng: &mut Stream) -> f64 {
+fn sojourn(states: &[MmppState], state: usize, rng: &mut RandomStream) -> f64 {
     if states.len() == 1 { f64::INFINITY } else { rng.exponential(states[state].sojourn_ns) }
 }
 

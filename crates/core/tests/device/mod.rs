@@ -2,11 +2,11 @@
 //! generator and receiver with limits.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use netstage_core::measure::trial::{Delays, Length, Trial, TrialResult};
-use netstage_core::rng::Stream;
+use netstage_core::measure::trial::{DelayStatistics, Length, Trial, TrialResult};
+use netstage_core::rng::RandomStream;
 use netstage_core::time::Duration;
 
-pub struct Device {
+pub struct SimulatedDevice {
     /// Forwarding rate in packets per second.
     pub capacity: f64,
     /// Buffer size in packets.
@@ -22,15 +22,15 @@ pub struct Device {
     pub generator: f64,
     /// Maximum rate of the receiver in packets per second; it drops the excess.
     pub receiver: f64,
-    pub rng: Stream,
+    pub rng: RandomStream,
     pub trials: u32,
     /// Total traffic time in seconds.
     pub spent: f64,
 }
 
-impl Device {
-    pub fn new(capacity: f64) -> Device {
-        Device {
+impl SimulatedDevice {
+    pub fn new(capacity: f64) -> SimulatedDevice {
+        SimulatedDevice {
             capacity,
             buffer: 0.0,
             loss: 0.0,
@@ -39,14 +39,14 @@ impl Device {
             stall_packets: 0.0,
             generator: f64::INFINITY,
             receiver: f64::INFINITY,
-            rng: Stream::new(1, "device"),
+            rng: RandomStream::new(1, "device"),
             trials: 0,
             spent: 0.0,
         }
     }
 
-    pub fn seeded(self, seed: u64) -> Device {
-        Device { rng: Stream::new(seed, "device"), ..self }
+    pub fn seeded(self, seed: u64) -> SimulatedDevice {
+        SimulatedDevice { rng: RandomStream::new(seed, "device"), ..self }
     }
 
     pub fn perform(&mut self, trial: &Trial) -> TrialResult {
@@ -72,7 +72,7 @@ impl Device {
             received: (delivered - dropped) as u64,
             receiver_dropped: dropped as u64,
             sending: Duration::from_secs_f64(seconds),
-            delays: Some(Delays {
+            delays: Some(DelayStatistics {
                 minimum: Duration::ZERO,
                 mean: wait / 2,
                 median: wait / 2,

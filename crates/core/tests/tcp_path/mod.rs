@@ -6,20 +6,20 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use netstage_core::tcp::{Ack, Config, Data, Event, Receiver, Sender};
+use netstage_core::tcp::{Ack, CongestionEvent, DataSegment, TcpConfig, TcpDataReceiver, TcpDataSender};
 use netstage_core::time::{Duration, Instant};
 
 pub const ROUND_TRIP: Duration = Duration::from_millis(100);
 pub const SEGMENT: u64 = 1000;
 
-enum Packet {
-    Data(Data, bool),
+enum PathPacket {
+    Data(DataSegment, bool),
     Ack(Ack),
 }
 
 /// Action of the path on one transmission.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum TransmissionFate {
     Deliver,
     Drop,
     Mark,
@@ -28,23 +28,23 @@ pub enum Fate {
     Delay(Duration),
 }
 
-pub struct Path {
-    pub config: Config,
-    pub sender: Sender,
-    pub receiver: Receiver,
+pub struct TcpPath {
+    pub config: TcpConfig,
+    pub sender: TcpDataSender,
+    pub receiver: TcpDataReceiver,
     pub now: Instant,
     one_way: Duration,
-    packets: BTreeMap<(Instant, u64), Packet>,
+    packets: BTreeMap<(Instant, u64), PathPacket>,
     sequence: u64,
     line: String,
     pub trace: String,
 }
 
-impl Path {
-    pub fn new(config: Config, round_trip: Duration) -> Path {
-        Path {
-            sender: Sender::new(&config),
-            receiver: Receiver::new(&config),
+impl TcpPath {
+    pub fn new(config: TcpConfig, round_trip: Duration) -> TcpPath {
+        TcpPath {
+            sender: TcpDataSender::new(&config),
+            receiver: TcpDataReceiver::new(&config),
             config,
             now: Instant::ZERO,
             one_way: round_trip / 2,
@@ -60,23 +60,23 @@ impl Path {
         &mut self,
         segments: u64,
         until: Instant,
-        data_fate: impl FnMut(&Data) -> Fate,
-        ack_fate: impl FnMut(&Ack) -> Fate,
+        data_fate: impl FnMut(&DataSegment) -> TransmissionFate,
+        ack_fate: impl FnMut(&Ack) -> TransmissionFate,
     ) {
         self.sender.write(segments * u64::from(self.config.max_segment_size));
         self.run_written(until, data_fate, ack_fate);
     }
 
     /// Continues until `until`, with ACKs delivered.
-    pub fn run_step(&mut self, until: Instant, data_fate: &mut impl FnMut(&Data) -> Fate) {
+    pub fn run_step(&mut self, until: Instant, data_fate: &mut impl FnMut(&DataSegment) -> TransmissionFate) {
         self.run_written(until, data_fate, deliver);
     }
 
     pub fn run_written(
         &mut self,
         until: Instant,
-        mut data_fate: impl FnMut(&Data) -> Fate,
-        mut ack_fate: impl FnMut(&Ack) -> Fate,
+        mut data_fate: impl FnMut(&DataSegment) -> TransmissionFate,
+        mut ack_fate: impl FnMut(&Ack) -> TransmissionFate,
     ) {
         self.send(&mut data_fate);
         loop {
@@ -93,10 +93,10 @@ impl Path {
             self.now = at;
             if next <= timer {
                 match self.packets.pop_first().unwrap().1 {
-                    Packet::Data(data, marked) => {
+                    PathPacket::Data(data, marked) => {
                         self.receiver.handle_data(&self.config, self.now, &data, marked)
                     }
-                    Packet::Ack(ack) => {
+                    PathPacket::Ack(ack) => {
                         self.sender.handle_ack(&self.config, self.now, &ack);
                         self.send(&mut data_fate);
                     }
@@ -108,16 +108,16 @@ impl Path {
             }
             while let Some(ack) = self.receiver.poll_transmit(&self.config, self.now) {
                 let fate = ack_fate(&ack);
-                self.carry(fate, || Packet::Ack(ack));
+                self.carry(fate, || PathPacket::Ack(ack));
             }
         }
     }
 
-    fn send(&mut self, fate: &mut impl FnMut(&Data) -> Fate) {
+    fn send(&mut self, fate: &mut impl FnMut(&DataSegment) -> TransmissionFate) {
         if let Some(event) = self.sender.poll_event() {
             let name = match event {
-                Event::Reduced(cause) => cause.name(),
-                Event::Recovered => "recovered",
+                CongestionEvent::Reduced(cause) => cause.name(),
+                CongestionEvent::Recovered => "recovered",
             };
             let _ = write!(self.line, " [{name}]");
         }
@@ -128,20 +128,20 @@ impl Path {
             let retransmission = if data.retransmission { "r" } else { "" };
             let cwr = if data.cwr { "+cwr" } else { "" };
             let fate_name = match fate {
-                Fate::Drop => "!",
-                Fate::Mark => "*",
+                TransmissionFate::Drop => "!",
+                TransmissionFate::Mark => "*",
                 _ => "",
             };
             let _ = write!(self.line, " {retransmission}{segment}{cwr}{fate_name}");
-            self.carry(fate, || Packet::Data(data, fate == Fate::Mark));
+            self.carry(fate, || PathPacket::Data(data, fate == TransmissionFate::Mark));
         }
     }
 
-    fn carry(&mut self, fate: Fate, packet: impl Fn() -> Packet) {
-        let extra = if let Fate::Delay(extra) = fate { extra } else { Duration::ZERO };
+    fn carry(&mut self, fate: TransmissionFate, packet: impl Fn() -> PathPacket) {
+        let extra = if let TransmissionFate::Delay(extra) = fate { extra } else { Duration::ZERO };
         let copies = match fate {
-            Fate::Drop => 0,
-            Fate::Duplicate => 2,
+            TransmissionFate::Drop => 0,
+            TransmissionFate::Duplicate => 2,
             _ => 1,
         };
         for _ in 0..copies {
@@ -161,28 +161,28 @@ impl Path {
 }
 
 /// Drops as many transmissions of each segment as it has entries in the list.
-pub fn drop_listed(list: &[u64], segment: u32) -> impl FnMut(&Data) -> Fate {
+pub fn drop_listed(list: &[u64], segment: u32) -> impl FnMut(&DataSegment) -> TransmissionFate {
     let mut remaining = list.to_vec();
     move |data| {
         let number = data.seq / u64::from(segment);
         match remaining.iter().position(|&n| n == number) {
             Some(index) if !data.syn => {
                 remaining.remove(index);
-                Fate::Drop
+                TransmissionFate::Drop
             }
-            _ => Fate::Deliver,
+            _ => TransmissionFate::Deliver,
         }
     }
 }
 
-pub fn deliver<T>(_: &T) -> Fate {
-    Fate::Deliver
+pub fn deliver<T>(_: &T) -> TransmissionFate {
+    TransmissionFate::Deliver
 }
 
 /// Returns the trace of `segments` sent over a path that drops as many transmissions of each segment as it has
 /// entries in `drops`.
-pub fn trace(config: &Config, segments: u64, drops: &[u64]) -> String {
-    let mut path = Path::new(config.clone(), ROUND_TRIP);
+pub fn trace(config: &TcpConfig, segments: u64, drops: &[u64]) -> String {
+    let mut path = TcpPath::new(config.clone(), ROUND_TRIP);
     path.run(segments, Instant::NEVER, drop_listed(drops, SEGMENT as u32), deliver);
     assert!(path.sender.is_finished());
     assert_eq!(path.receiver.delivered(), segments * SEGMENT);

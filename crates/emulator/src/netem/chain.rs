@@ -7,14 +7,14 @@
 //! and `near0`. No netem is in the namespace of a host: there the kernel would report drops to TCP immediately and
 //! limit the packets that TCP has in the queue, unlike a real line.
 
-use super::Stages;
-use netstage_host::netns::netlink::{Error, VethEnd, VethOptions, create_veth};
+use super::NetemStages;
+use netstage_host::netns::netlink::{NetlinkError, VethEnd, VethOptions, create_veth};
 use netstage_host::netns::{Namespace, Netlink, ethtool};
 use std::io;
 
 /// Names of the interfaces of a link outside its nodes, by end.
 #[derive(Clone, Debug)]
-pub struct Names {
+pub struct ChainInterfaces {
     /// Peers of the nodes' interfaces.
     pub near: [String; 2],
     /// Ends of the veth pair between the bridges.
@@ -23,11 +23,11 @@ pub struct Names {
     pub bridges: [String; 2],
 }
 
-impl Names {
+impl ChainInterfaces {
     /// Derives the names from those of the `near` interfaces.
-    pub fn new(near: [String; 2]) -> Names {
+    pub fn new(near: [String; 2]) -> ChainInterfaces {
         let with_suffix = |suffix: &str| [0, 1].map(|end: usize| format!("{}{suffix}", near[end]));
-        Names { middle: with_suffix("m"), bridges: with_suffix("b"), near }
+        ChainInterfaces { middle: with_suffix("m"), bridges: with_suffix("b"), near }
     }
 
     /// Returns the interface whose netem emulates the line of a direction.
@@ -36,7 +36,7 @@ impl Names {
     }
 
     /// Returns the interface whose netem emulates the propagation of a direction.
-    pub fn way(&self, direction: usize) -> &str {
+    pub fn propagation(&self, direction: usize) -> &str {
         &self.near[1 - direction]
     }
 
@@ -49,10 +49,10 @@ impl Names {
 /// Creates the bridges, interfaces and netems between the `near` interfaces, which must exist and be up.
 pub fn build(
     namespace: &Namespace,
-    names: &Names,
-    directions: &[Stages; 2],
+    names: &ChainInterfaces,
+    directions: &[NetemStages; 2],
     options: VethOptions,
-) -> Result<(), Error> {
+) -> Result<(), NetlinkError> {
     let end = |end: usize| VethEnd {
         namespace,
         name: &names.middle[end],
@@ -63,7 +63,7 @@ pub fn build(
     let mut netlink = Netlink::open(namespace)?;
     for end in [0, 1] {
         let (bridge, middle) = (&names.bridges[end], &names.middle[end]);
-        ethtool::offloads_off(namespace, middle).map_err(offload_error(middle))?;
+        ethtool::disable_offloads(namespace, middle).map_err(offload_error(middle))?;
         netlink.create_bridge(bridge)?;
         for link in [&names.near[end], middle] {
             netlink.set_bridge(link, bridge)?;
@@ -71,14 +71,14 @@ pub fn build(
         netlink.set_up(bridge)?;
         netlink.set_up(middle)?;
     }
-    for (direction, Stages { line, way }) in directions.iter().enumerate() {
+    for (direction, NetemStages { line, way }) in directions.iter().enumerate() {
         netlink.set_queue_discipline(names.line(direction), "netem", line.options())?;
-        netlink.set_queue_discipline(names.way(direction), "netem", way.options())?;
+        netlink.set_queue_discipline(names.propagation(direction), "netem", way.options())?;
     }
     Ok(())
 }
 
-fn offload_error(link: &str) -> impl FnOnce(io::Error) -> Error {
+fn offload_error(link: &str) -> impl FnOnce(io::Error) -> NetlinkError {
     let action = format!("disable the offloads of {link}");
-    move |source| Error { action, source }
+    move |source| NetlinkError { action, source }
 }

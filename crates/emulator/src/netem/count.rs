@@ -1,10 +1,10 @@
 //! Converts the counters of the two netems of a direction into a report like that of netstage's emulator. Each reading
 //! is passed with its time, without a clock.
 
-use super::super::counts::{Bins, Grid};
-use super::super::report::{DirectionReport, Totals};
+use super::super::counts::{BinSums, Grid};
+use super::super::report::{DirectionReport, DirectionTotals};
 use super::ETHERNET;
-use netstage_core::link::Config;
+use netstage_core::link::LinkDirectionConfig;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::netns::qdiscs::QueueStatistics;
@@ -15,7 +15,7 @@ pub struct Reading {
     /// Counters of the line.
     pub line: QueueStatistics,
     /// Counters of the propagation after the line.
-    pub way: QueueStatistics,
+    pub propagation: QueueStatistics,
 }
 
 /// Counts of one direction. A change between two readings is added to the bin of the first. Readings at the bin edges
@@ -28,19 +28,19 @@ pub struct Counter {
     counted_by_line: bool,
     previous: Reading,
     previous_at: Instant,
-    packets: Bins,
-    bytes: Bins,
-    waiting: Bins,
-    busy: Bins,
-    drops: Bins,
-    lost: Bins,
-    totals: Totals,
+    packets: BinSums,
+    bytes: BinSums,
+    waiting: BinSums,
+    busy: BinSums,
+    drops: BinSums,
+    lost: BinSums,
+    totals: DirectionTotals,
 }
 
 impl Counter {
     /// Creates a counter; the run begins with this reading.
-    pub fn new(config: &Config, grid: Grid, first: Reading) -> Counter {
-        let bins = || Bins::new(grid);
+    pub fn new(config: &LinkDirectionConfig, grid: Grid, first: Reading) -> Counter {
+        let bins = || BinSums::new(grid);
         Counter {
             rate: config.rate,
             overhead: u64::from(config.overhead),
@@ -55,7 +55,7 @@ impl Counter {
             busy: bins(),
             drops: bins(),
             lost: bins(),
-            totals: Totals::default(),
+            totals: DirectionTotals::default(),
         }
     }
 
@@ -63,7 +63,7 @@ impl Counter {
     pub fn handle_reading(&mut self, at: Instant, now: Reading) {
         let (before, since) = (self.previous, self.previous_at);
         let line = CounterDelta::between(before.line, now.line);
-        let way = CounterDelta::between(before.way, now.way);
+        let way = CounterDelta::between(before.propagation, now.propagation);
         let carried = if self.counted_by_line { line } else { way };
         self.packets.add(since, carried.packets);
         self.bytes.add(since, carried.bytes);
@@ -71,21 +71,21 @@ impl Counter {
         let sending = u128::from(on_line) * 8 * 1_000_000_000 / u128::from(self.rate.0.max(1));
         self.busy.add(since, sending as u64);
         // One of the packets in the netem of the line is being transmitted.
-        let waiting = u64::from(before.line.held.saturating_sub(1));
+        let waiting = u64::from(before.line.queued.saturating_sub(1));
         self.waiting.spread(since, at, waiting);
         self.drops.add(since, line.dropped);
         self.lost.add(since, way.dropped);
         // Packets enter the second netem from the line or as duplicates.
-        let held = |reading: Reading| i64::from(reading.way.held);
+        let held = |reading: Reading| i64::from(reading.propagation.queued);
         let entered = (way.packets + way.dropped) as i64 + held(now) - held(before);
         let totals = &mut self.totals;
         totals.entered += (line.packets + line.dropped)
-            .saturating_add_signed(i64::from(now.line.held) - i64::from(before.line.held));
+            .saturating_add_signed(i64::from(now.line.queued) - i64::from(before.line.queued));
         totals.delivered += way.packets;
         totals.dropped += line.dropped;
         totals.lost += way.dropped;
         totals.duplicated += u64::try_from(entered - line.packets as i64).unwrap_or(0);
-        totals.in_flight = u64::from(now.line.held) + u64::from(now.way.held);
+        totals.in_flight = u64::from(now.line.queued) + u64::from(now.propagation.queued);
         (self.previous, self.previous_at) = (now, at);
     }
 
@@ -135,19 +135,19 @@ mod tests {
     use super::*;
     use netstage_core::link::Jitter;
 
-    fn without_jitter_and_loss(config: Config) -> Config {
+    fn without_jitter_and_loss(config: LinkDirectionConfig) -> LinkDirectionConfig {
         let jitter = Jitter { amount: Duration::ZERO, ..config.jitter };
-        Config { jitter, loss: 0.0, ..config }
+        LinkDirectionConfig { jitter, loss: 0.0, ..config }
     }
 
     fn reading(line: [u32; 3], way: [u32; 3]) -> Reading {
         let counted = |[packets, held, dropped]: [u32; 3]| QueueStatistics {
             packets,
             bytes: u64::from(packets) * 1014,
-            held,
+            queued: held,
             dropped,
         };
-        Reading { line: counted(line), way: counted(way) }
+        Reading { line: counted(line), propagation: counted(way) }
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         let mut after = reading([9, 0, 1], [5, 0, 11]);
         // 10 more packets of 1014 bytes, of which 6 arrived.
         after.line.bytes = before.line.bytes + 10_140;
-        after.way.bytes = before.way.bytes + 6084;
+        after.propagation.bytes = before.propagation.bytes + 6084;
         let mut lossy = Counter::new(&config(), grid, before);
         lossy.handle_reading(Instant(9), after);
         let report = lossy.finish(String::new());
@@ -186,7 +186,7 @@ mod tests {
         );
         assert_eq!((report.totals.entered, report.totals.duplicated, report.totals.dropped), (12, 0, 2));
 
-        let copying = Config { duplicate: 0.5, ..without_jitter_and_loss(config()) };
+        let copying = LinkDirectionConfig { duplicate: 0.5, ..without_jitter_and_loss(config()) };
         let mut copying = Counter::new(&copying, grid, Reading::default());
         copying.handle_reading(Instant(9), reading([10, 0, 0], [12, 3, 0]));
         let totals = copying.finish(String::new()).totals;

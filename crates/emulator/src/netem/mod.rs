@@ -12,9 +12,9 @@ pub mod chain;
 mod count;
 mod watch;
 
-pub use watch::{KernelLink, STEP, Watch, Watched};
+pub use watch::{KernelLink, NetemMonitor, NetemReport, READ_INTERVAL};
 
-use netstage_core::link::{Config, JitterDistribution};
+use netstage_core::link::{JitterDistribution, LinkDirectionConfig};
 use netstage_core::quantity::Capacity;
 use netstage_core::queue;
 use netstage_core::time::Duration;
@@ -54,7 +54,7 @@ pub struct Netem {
 
 /// Two netems that emulate one direction of a link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Stages {
+pub struct NetemStages {
     /// Rate and buffer, at the near end.
     pub line: Netem,
     /// Delay and impairments after the line.
@@ -62,7 +62,7 @@ pub struct Stages {
 }
 
 /// Returns the netems that emulate this link exactly, or the properties of the link that netem lacks.
-pub fn stages(config: &Config) -> Result<Stages, Vec<&'static str>> {
+pub fn stages(config: &LinkDirectionConfig) -> Result<NetemStages, Vec<&'static str>> {
     let limit = match config.buffer {
         Capacity::Packets(packets) => packets.saturating_add(1),
         Capacity::Bytes(_) => 0,
@@ -71,7 +71,7 @@ pub fn stages(config: &Config) -> Result<Stages, Vec<&'static str>> {
     let has_jitter = jitter.amount > Duration::ZERO;
     let differences = [
         (limit == 0, "a buffer in bytes"),
-        (config.queue != queue::Config::DropTail, "a queue other than drop-tail"),
+        (config.queue != queue::QueueConfig::DropTail, "a queue other than drop-tail"),
         (!config.rate.0.is_multiple_of(8), "a rate that is not a whole number of bytes per second"),
         (config.bit_error_rate > 0.0, "a bit error rate (netem flips one bit per damaged packet)"),
         (has_jitter && jitter.distribution != JitterDistribution::Uniform, "exponential jitter"),
@@ -101,7 +101,7 @@ pub fn stages(config: &Config) -> Result<Stages, Vec<&'static str>> {
         duplicate: config.duplicate,
         ..Netem::default()
     };
-    Ok(Stages { line, way })
+    Ok(NetemStages { line, way })
 }
 
 impl Netem {
@@ -150,8 +150,8 @@ mod tests {
     use netstage_core::link::Jitter;
     use netstage_core::quantity::BitRate;
 
-    pub(super) fn config() -> Config {
-        Config {
+    pub(super) fn config() -> LinkDirectionConfig {
+        LinkDirectionConfig {
             overhead: 18,
             loss: 0.25,
             jitter: Jitter {
@@ -159,13 +159,13 @@ mod tests {
                 distribution: JitterDistribution::Uniform,
                 reorder: true,
             },
-            ..Config::plain(BitRate(10_000_000), Duration::from_millis(5), Capacity::Packets(10))
+            ..LinkDirectionConfig::plain(BitRate(10_000_000), Duration::from_millis(5), Capacity::Packets(10))
         }
     }
 
     #[test]
     fn a_link_has_a_netem_for_the_line_and_one_for_the_propagation() {
-        let Stages { line, way } = stages(&config()).unwrap();
+        let NetemStages { line, way } = stages(&config()).unwrap();
         let expected = Netem { rate: 1_250_000, overhead: 4, limit: 11, ..Netem::default() };
         assert_eq!(line, expected);
         assert_eq!((way.latency_ns, way.jitter_ns, way.loss), (6_000_000, 1_000_000, 0.25));
@@ -173,7 +173,12 @@ mod tests {
 
     #[test]
     fn properties_that_netem_lacks_are_returned_as_errors() {
-        let other = Config { buffer: Capacity::Bytes(1), duplicate: 0.1, bit_error_rate: 1e-6, ..config() };
+        let other = LinkDirectionConfig {
+            buffer: Capacity::Bytes(1),
+            duplicate: 0.1,
+            bit_error_rate: 1e-6,
+            ..config()
+        };
         assert_eq!(stages(&other).unwrap_err().len(), 4);
     }
 

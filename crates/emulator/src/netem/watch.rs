@@ -1,13 +1,13 @@
 //! Reads the counters of the links that the kernel emulates during a run.
 
-use super::chain::Names;
+use super::chain::ChainInterfaces;
 use super::count::{Counter, Reading};
 use crate::LinkConfig;
 use crate::counts::Grid;
 use crate::report::LinkReport;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
-use netstage_host::netns::netlink::Error;
+use netstage_host::netns::netlink::NetlinkError;
 use netstage_host::netns::qdiscs::QueueStatistics;
 use netstage_host::netns::{Namespace, Netlink};
 use netstage_host::realtime::{Grants, Rank};
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Maximum time between two readings, and so the resolution of queue lengths.
-pub const STEP: Duration = Duration::from_millis(10);
+pub const READ_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Link that the kernel emulates.
 #[derive(Clone, Debug)]
@@ -25,12 +25,12 @@ pub struct KernelLink {
     /// Configuration of the link.
     pub config: LinkConfig,
     /// Interfaces of the link.
-    pub names: Names,
+    pub names: ChainInterfaces,
 }
 
 /// Reader of the counters of all kernel links of a namespace.
 #[derive(Debug)]
-pub struct Watch {
+pub struct NetemMonitor {
     netlink: Netlink,
     links: Vec<KernelLink>,
     /// Interface indexes of each direction: the line and the propagation.
@@ -39,7 +39,7 @@ pub struct Watch {
 
 /// Results of the kernel links.
 #[derive(Debug, Default)]
-pub struct Watched {
+pub struct NetemReport {
     /// Links, in the order of the configuration.
     pub links: Vec<LinkReport>,
     /// Warnings about the accuracy of the results.
@@ -48,18 +48,19 @@ pub struct Watched {
     pub void: Vec<String>,
 }
 
-impl Watch {
+impl NetemMonitor {
     /// Creates a reader of existing links.
-    pub fn new(namespace: &Namespace, links: Vec<KernelLink>) -> Result<Watch, Error> {
+    pub fn new(namespace: &Namespace, links: Vec<KernelLink>) -> Result<NetemMonitor, NetlinkError> {
         let mut netlink = Netlink::open(namespace)?;
         let mut interfaces = Vec::new();
         for link in &links {
             for direction in [0, 1] {
-                let mut number = |name| Ok::<u32, Error>(netlink.link(name)?.index);
-                interfaces.push([number(link.names.line(direction))?, number(link.names.way(direction))?]);
+                let mut number = |name| Ok::<u32, NetlinkError>(netlink.link(name)?.index);
+                interfaces
+                    .push([number(link.names.line(direction))?, number(link.names.propagation(direction))?]);
             }
         }
-        Ok(Watch { netlink, links, interfaces })
+        Ok(NetemMonitor { netlink, links, interfaces })
     }
 
     /// Reads the counters until the end of the run or until `stop` is set. Requires a thread of its own, for which it
@@ -70,7 +71,7 @@ impl Watch {
         interval: Duration,
         duration: Duration,
         stop: &AtomicBool,
-    ) -> Result<Watched, Error> {
+    ) -> Result<NetemReport, NetlinkError> {
         let grid = Grid::new(interval, duration);
         Grants::request(Rank::Links);
         sleep_until(epoch.0);
@@ -80,7 +81,7 @@ impl Watch {
         let mut counters: Vec<Counter> =
             directions.zip(first).map(|(config, first)| Counter::new(config, grid, first)).collect();
         // Readings divide each bin evenly, so that one coincides with its edge.
-        let steps = interval.0.div_ceil(STEP.0).max(1);
+        let steps = interval.0.div_ceil(READ_INTERVAL.0).max(1);
         let mut max_lateness = Duration::ZERO;
         let due = |reading: u64| Instant(reading / steps * interval.0 + reading % steps * interval.0 / steps);
         for reading in 1.. {
@@ -118,16 +119,16 @@ impl Watch {
     }
 
     /// Reads the counters of the netems of each direction.
-    fn read(&mut self) -> Result<Vec<Reading>, Error> {
+    fn read(&mut self) -> Result<Vec<Reading>, NetlinkError> {
         let counted: BTreeMap<u32, QueueStatistics> =
             self.netlink.queue_statistics("netem")?.into_iter().collect();
         let counters = |interface: &u32| counted.get(interface).copied().unwrap_or_default();
-        let reading = |[line, way]: &[u32; 2]| Reading { line: counters(line), way: counters(way) };
+        let reading = |[line, way]: &[u32; 2]| Reading { line: counters(line), propagation: counters(way) };
         Ok(self.interfaces.iter().map(reading).collect())
     }
 
     /// Returns the packets that the interfaces of each link have dropped outside their netems.
-    fn dropped(&mut self) -> Result<BTreeMap<String, u64>, Error> {
+    fn dropped(&mut self) -> Result<BTreeMap<String, u64>, NetlinkError> {
         let all = self.netlink.links()?;
         let sum = |link: &KernelLink| {
             let own = all.iter().filter(|found| link.names.carriers().any(|name| name == found.name));
@@ -136,7 +137,7 @@ impl Watch {
         Ok(self.links.iter().map(|link| (link.config.name.clone(), sum(link))).collect())
     }
 
-    fn report(self, counters: Vec<Counter>) -> Watched {
+    fn report(self, counters: Vec<Counter>) -> NetemReport {
         let mut counters = counters.into_iter();
         let links = self.links.into_iter().map(|link| {
             let mut next = |direction| {
@@ -146,7 +147,7 @@ impl Watch {
             let directions = [next(0), next(1)];
             LinkReport { name: link.config.name, directions, by_kernel: true }
         });
-        Watched { links: links.collect(), ..Watched::default() }
+        NetemReport { links: links.collect(), ..NetemReport::default() }
     }
 }
 

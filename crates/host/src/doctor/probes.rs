@@ -6,7 +6,7 @@ use crate::netns::multicast::MulticastRoutes;
 use crate::netns::netlink::{VethEnd, VethOptions, create_veth};
 use crate::netns::user::{Privileges, become_privileged, privileges};
 use crate::netns::{Namespace, Netlink};
-use crate::realtime::{Awake, Grants, Rank};
+use crate::realtime::{Grants, IdleStatePrevention, Rank};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt::UdpGsoSegment,
 };
@@ -26,7 +26,7 @@ pub(super) fn examine() -> Vec<Finding> {
     let mut findings = vec![privileged()];
     match scratch() {
         Ok((left, right)) => findings.extend(network(&left, &right)),
-        Err(error) => findings.push(namespaces().tried(Err::<String, _>(error), NAMESPACES)),
+        Err(error) => findings.push(namespaces().with_result(Err::<String, _>(error), NAMESPACES)),
     }
     findings.extend(kernel());
     findings.extend(timing());
@@ -39,12 +39,14 @@ fn privileged() -> Finding {
     let finding = Finding::new("Privileges", "network privileges").required();
     let current = privileges();
     match (&current, become_privileged()) {
-        (Privileges::Held, Ok(())) => finding.tried(Ok::<_, String>("held".into()), ""),
-        (_, Ok(())) => finding.tried(Ok::<_, String>("in a user namespace, without BPF and XDP".into()), ""),
+        (Privileges::Held, Ok(())) => finding.with_result(Ok::<_, String>("held".into()), ""),
+        (_, Ok(())) => {
+            finding.with_result(Ok::<_, String>("in a user namespace, without BPF and XDP".into()), "")
+        }
         (_, Err(forbidden)) => {
-            let remedy = forbidden.grants.iter().map(String::as_str).chain(["or run as root"]);
+            let remedy = forbidden.remedies.iter().map(String::as_str).chain(["or run as root"]);
             let remedy = remedy.collect::<Vec<_>>().join("; ");
-            finding.tried(Err::<String, _>(forbidden.refused), remedy)
+            finding.with_result(Err::<String, _>(forbidden.failed_operation), remedy)
         }
     }
 }
@@ -66,32 +68,32 @@ fn network(left: &Namespace, right: &Namespace) -> Vec<Finding> {
     let veth = create_veth(veth_end(left, 1), veth_end(right, 2), VethOptions::default());
     let loopback = left.loopback_up();
     vec![
-        namespaces().tried(Ok::<_, String>(String::new()), ""),
-        new("veth").required().tried(veth.map(no_detail), "modprobe veth (CONFIG_VETH)"),
-        new("loopback").required().tried(loopback.map(no_detail), "a kernel with rtnetlink"),
-        new("AF_PACKET").required().tried(inside(af_packet), "modprobe af_packet (CONFIG_PACKET)"),
-        new("ICMP sockets").tried(inside(raw_icmp), "CAP_NET_RAW"),
-        new("IPv6").tried(inside(ipv6), "sysctl net.ipv6.conf.all.disable_ipv6=0"),
-        new("UDP GSO").tried(inside(udp_gso), "Linux 4.18 or newer"),
-        new("AF_XDP").tried(inside(af_xdp), "a kernel with CONFIG_XDP_SOCKETS, and CAP_NET_RAW"),
-        new("TUN").tried(tun(), "modprobe tun (CONFIG_TUN), and /dev/net/tun readable and writable"),
-        new("congestion controls").tried(
+        namespaces().with_result(Ok::<_, String>(String::new()), ""),
+        new("veth").required().with_result(veth.map(no_detail), "modprobe veth (CONFIG_VETH)"),
+        new("loopback").required().with_result(loopback.map(no_detail), "a kernel with rtnetlink"),
+        new("AF_PACKET").required().with_result(inside(af_packet), "modprobe af_packet (CONFIG_PACKET)"),
+        new("ICMP sockets").with_result(inside(raw_icmp), "CAP_NET_RAW"),
+        new("IPv6").with_result(inside(ipv6), "sysctl net.ipv6.conf.all.disable_ipv6=0"),
+        new("UDP GSO").with_result(inside(udp_gso), "Linux 4.18 or newer"),
+        new("AF_XDP").with_result(inside(af_xdp), "a kernel with CONFIG_XDP_SOCKETS, and CAP_NET_RAW"),
+        new("TUN").with_result(tun(), "modprobe tun (CONFIG_TUN), and /dev/net/tun readable and writable"),
+        new("congestion controls").with_result(
             left.sysctl_value("net.ipv4.tcp_available_congestion_control"),
             "modprobe tcp_cubic, tcp_bbr",
         ),
-        new("MPLS forwarding").tried(
+        new("MPLS forwarding").with_result(
             left.sysctl_value("net.mpls.platform_labels").map(|_| String::new()),
             "modprobe mpls_router mpls_iptunnel (CONFIG_MPLS_ROUTING); netstage forwards without it",
         ),
-        new("multicast forwarding").tried(
+        new("multicast forwarding").with_result(
             multicast(left),
             "a kernel with CONFIG_IP_MROUTE and CONFIG_IPV6_MROUTE; without them, routers do not forward multicast flows",
         ),
-        new("netem").tried(
+        new("netem").with_result(
             has_qdisc(left, "netem"),
             "modprobe sch_netem (CONFIG_NET_SCH_NETEM) for --emulator netem; the default emulator does not need it",
         ),
-        new("bridge").tried(bridge(right), "modprobe bridge (CONFIG_BRIDGE), needed for --emulator netem"),
+        new("bridge").with_result(bridge(right), "modprobe bridge (CONFIG_BRIDGE), needed for --emulator netem"),
     ]
 }
 
@@ -141,7 +143,7 @@ fn bridge(namespace: &Namespace) -> Result<String, String> {
 }
 
 fn has_qdisc(namespace: &Namespace, kind: &str) -> Result<String, String> {
-    let available = Netlink::open(namespace).and_then(|mut netlink| netlink.knows_qdisc(kind));
+    let available = Netlink::open(namespace).and_then(|mut netlink| netlink.has_qdisc(kind));
     match available {
         Ok(true) => Ok(String::new()),
         Ok(false) => Err(format!("the kernel has no queueing discipline {kind}")),
@@ -157,8 +159,8 @@ fn kernel() -> Vec<Finding> {
         false => Err("CAP_BPF is missing"),
     });
     vec![
-        Finding::new("Kernel", "BPF").tried(bpf, "root, and a kernel with CONFIG_DEBUG_INFO_BTF"),
-        Finding::new("Kernel", "clock source").tried(
+        Finding::new("Kernel", "BPF").with_result(bpf, "root, and a kernel with CONFIG_DEBUG_INFO_BTF"),
+        Finding::new("Kernel", "clock source").with_result(
             fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
                 .map(|name| name.trim().to_owned()),
             "a mounted /sys",
@@ -180,7 +182,7 @@ fn has_capability(number: u32) -> bool {
 }
 
 fn timing() -> Vec<Finding> {
-    let awake = Awake::request();
+    let awake = IdleStatePrevention::request();
     let measured = thread::spawn(|| (Grants::request(Rank::Traffic), wake_ups())).join();
     let (grants, lateness) = measured.unwrap_or_default();
     let fifo = if grants.fifo { Ok(String::new()) } else { Err("refused") };
@@ -197,13 +199,13 @@ fn timing() -> Vec<Finding> {
     };
     let cores = thread::available_parallelism().map(|cores| cores.to_string());
     vec![
-        Finding::new("Timing", "SCHED_FIFO").tried(fifo, grants.advice().unwrap_or_default()),
-        Finding::new("Timing", "idle processors kept awake").tried(
+        Finding::new("Timing", "SCHED_FIFO").with_result(fifo, grants.advice().unwrap_or_default()),
+        Finding::new("Timing", "idle processors kept awake").with_result(
             awake.map(|_| String::new()).ok_or("refused"),
             "root, or write access to /dev/cpu_dma_latency",
         ),
-        Finding::new("Timing", "timers").tried(wake, "a kernel with CONFIG_HIGH_RES_TIMERS"),
-        Finding::new("Timing", "cores").tried(cores, ""),
+        Finding::new("Timing", "timers").with_result(wake, "a kernel with CONFIG_HIGH_RES_TIMERS"),
+        Finding::new("Timing", "cores").with_result(cores, ""),
     ]
 }
 

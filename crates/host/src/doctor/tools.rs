@@ -25,7 +25,7 @@ pub(super) fn examine() -> Vec<Finding> {
     let finding = |(name, programs, package): (&'static str, &[&str], &str)| {
         let found = programs.iter().find_map(|program| find(program));
         let found = found.map(|path| path.display().to_string()).ok_or("not found");
-        Finding::new("Programs", name).tried(found, format!("apt-get install {package}"))
+        Finding::new("Programs", name).with_result(found, format!("apt-get install {package}"))
     };
     TOOLS.map(finding).into()
 }

@@ -13,7 +13,7 @@ const MIN_DISTINCT: usize = 8;
 
 /// Key shared by two hosts, of at least 128 random bits, written in hexadecimal digits.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(Vec<u8>);
+pub struct PresharedKey(Vec<u8>);
 
 /// Error of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,16 +53,16 @@ impl fmt::Display for KeyError {
 
 impl std::error::Error for KeyError {}
 
-impl Key {
+impl PresharedKey {
     /// Generates a random key of 128 bits.
-    pub fn generate() -> Result<Key, KeyError> {
+    pub fn generate() -> Result<PresharedKey, KeyError> {
         let mut bytes = vec![0; MIN_BYTES];
         SystemRandom::new().fill(&mut bytes).map_err(|_| KeyError::NoRandom)?;
-        Ok(Key(bytes))
+        Ok(PresharedKey(bytes))
     }
 
     /// Parses hexadecimal digits; surrounding white space is ignored.
-    pub fn parse(text: &str) -> Result<Key, KeyError> {
+    pub fn parse(text: &str) -> Result<PresharedKey, KeyError> {
         let digits: Option<Vec<u8>> =
             text.trim().chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
         let digits = digits.filter(|digits| digits.len() % 2 == 0).ok_or(KeyError::NotHexadecimal)?;
@@ -77,17 +77,17 @@ impl Key {
         if distinct.len() < MIN_DISTINCT {
             return Err(KeyError::Weak);
         }
-        Ok(Key(bytes))
+        Ok(PresharedKey(bytes))
     }
 
     /// Reads a key from a file.
-    pub fn read(path: &Path) -> Result<Key, KeyError> {
+    pub fn read(path: &Path) -> Result<PresharedKey, KeyError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| KeyError::Unreadable { path: path.to_owned(), reason: error.to_string() })?;
-        Key::parse(&text)
+        PresharedKey::parse(&text)
     }
 
-    /// Returns the form that [`parse`](Key::parse) reads. Secret.
+    /// Returns the form that [`parse`](PresharedKey::parse) reads. Secret.
     pub fn to_hexadecimal(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -110,7 +110,7 @@ impl Key {
 }
 
 /// Hides the key.
-impl fmt::Debug for Key {
+impl fmt::Debug for PresharedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({} bits)", self.0.len() * 8)
     }
@@ -122,28 +122,28 @@ mod tests {
 
     #[test]
     fn a_key_survives_printing_and_parsing() {
-        let key = Key::generate().unwrap();
+        let key = PresharedKey::generate().unwrap();
         let text = key.to_hexadecimal();
         assert_eq!(text.len(), 32);
-        assert_eq!(Key::parse(&format!(" {}\n", text.to_uppercase())), Ok(key.clone()));
-        assert_ne!(Key::generate().unwrap(), key);
+        assert_eq!(PresharedKey::parse(&format!(" {}\n", text.to_uppercase())), Ok(key.clone()));
+        assert_ne!(PresharedKey::generate().unwrap(), key);
         assert!(!format!("{key:?}").contains(&text));
     }
 
     #[test]
     fn guessable_keys_are_rejected() {
-        assert_eq!(Key::parse("0123456789abcdef"), Err(KeyError::Short(64)));
-        assert_eq!(Key::parse(""), Err(KeyError::Short(0)));
-        assert_eq!(Key::parse(&"00".repeat(32)), Err(KeyError::Weak));
-        assert_eq!(Key::parse("correct horse battery staple"), Err(KeyError::NotHexadecimal));
-        assert_eq!(Key::parse("0123456789abcdef0123456789abcdef0"), Err(KeyError::NotHexadecimal));
+        assert_eq!(PresharedKey::parse("0123456789abcdef"), Err(KeyError::Short(64)));
+        assert_eq!(PresharedKey::parse(""), Err(KeyError::Short(0)));
+        assert_eq!(PresharedKey::parse(&"00".repeat(32)), Err(KeyError::Weak));
+        assert_eq!(PresharedKey::parse("correct horse battery staple"), Err(KeyError::NotHexadecimal));
+        assert_eq!(PresharedKey::parse("0123456789abcdef0123456789abcdef0"), Err(KeyError::NotHexadecimal));
     }
 
     #[test]
     fn each_purpose_has_its_own_key() {
-        let key = Key::parse("000102030405060708090a0b0c0d0e0f").unwrap();
+        let key = PresharedKey::parse("000102030405060708090a0b0c0d0e0f").unwrap();
         assert_eq!(key.derive("a"), key.clone().derive("a"));
         assert_ne!(key.derive("a"), key.derive("b"));
-        assert_ne!(key.derive("a"), Key::generate().unwrap().derive("a"));
+        assert_ne!(key.derive("a"), PresharedKey::generate().unwrap().derive("a"));
     }
 }

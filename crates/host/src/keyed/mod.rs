@@ -5,5 +5,7 @@
 mod key;
 mod tls;
 
-pub use key::{Key, KeyError};
-pub use tls::{Acceptor, DialError, Dialler, Peer, Stream, Trust, Verifier, without_key};
+pub use key::{KeyError, PresharedKey};
+pub use tls::{
+    Acceptor, ConnectionAddresses, DialError, Dialer, TlsConnection, Trust, Verifier, rejection_reason,
+};

@@ -3,7 +3,7 @@
 //! Two Ed25519 keys are derived from the shared key, one for each role, so that a reflected handshake fails.
 //! Each side has both: its own to sign with, the peer's to compare.
 
-use super::Key;
+use super::PresharedKey;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
 use rustls::crypto::ring::{default_provider, sign::any_eddsa_type};
@@ -40,7 +40,7 @@ pub struct Acceptor(TlsAcceptor);
 
 /// Opens connections to servers that have the key.
 #[derive(Clone)]
-pub struct Dialler(TlsConnector);
+pub struct Dialer(TlsConnector);
 
 /// Error of a connection to a server with a key.
 #[derive(Debug)]
@@ -48,21 +48,21 @@ pub enum DialError {
     /// The server has another key.
     OtherKey,
     /// The server speaks another protocol.
-    Foreign(String),
+    OtherProtocol(String),
 }
 
 impl fmt::Display for DialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DialError::OtherKey => f.write_str("the server has another key"),
-            DialError::Foreign(reason) => write!(f, "the server is not netstage ({reason})"),
+            DialError::OtherProtocol(reason) => write!(f, "the server is not netstage ({reason})"),
         }
     }
 }
 
 /// Addresses of both ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct ConnectionAddresses {
     /// Address and port of the peer.
     pub remote: SocketAddr,
     /// Local address and port.
@@ -71,65 +71,68 @@ pub struct Peer {
 
 impl Acceptor {
     /// Creates an acceptor for clients with this key.
-    pub fn new(key: &Key) -> Acceptor {
-        let verifier = Expected::verifier(key, Role::Client);
+    pub fn new(key: &PresharedKey) -> Acceptor {
+        let verifier = ExpectedKey::verifier(key, TlsRole::Client);
         let mut config = ServerConfig::builder_with_provider(verifier.provider.clone())
             .with_protocol_versions(&[&TLS13])
             .expect("ring has TLS 1.3")
             .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own(key, Role::Server))));
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own_key(
+                key,
+                TlsRole::Server,
+            ))));
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.send_tls13_tickets = 0;
         Acceptor(TlsAcceptor::from(Arc::new(config)))
     }
 
     /// Performs the handshake with a client. The caller limits the time.
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsConnection> {
         stream.set_nodelay(true)?;
         let peer = peer(&stream)?;
         let stream = self.0.accept(stream).await?;
-        Ok(Stream { stream: stream.into(), peer })
+        Ok(TlsConnection { stream: stream.into(), peer })
     }
 }
 
-impl Dialler {
+impl Dialer {
     /// Creates a dialer with this key.
-    pub fn new(key: &Key) -> Dialler {
-        let verifier = Expected::verifier(key, Role::Server);
+    pub fn new(key: &PresharedKey) -> Dialer {
+        let verifier = ExpectedKey::verifier(key, TlsRole::Server);
         let mut config = ClientConfig::builder_with_provider(verifier.provider.clone())
             .with_protocol_versions(&[&TLS13])
             .expect("ring has TLS 1.3")
             .dangerous()
             .with_custom_certificate_verifier(verifier)
-            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own(
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own_key(
                 key,
-                Role::Client,
+                TlsRole::Client,
             ))));
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.enable_sni = false;
         config.resumption = Resumption::disabled();
-        Dialler(TlsConnector::from(Arc::new(config)))
+        Dialer(TlsConnector::from(Arc::new(config)))
     }
 
     /// Performs the handshake with a server. The caller limits the time.
-    pub async fn dial(&self, stream: TcpStream) -> Result<Stream, DialError> {
-        let foreign = |error: io::Error| DialError::Foreign(error.to_string());
+    pub async fn dial(&self, stream: TcpStream) -> Result<TlsConnection, DialError> {
+        let foreign = |error: io::Error| DialError::OtherProtocol(error.to_string());
         let name = ServerName::try_from("netstage").expect("a name of letters");
         let peer = stream.set_nodelay(true).and_then(|()| peer(&stream)).map_err(foreign)?;
         match self.0.connect(name, stream).await {
-            Ok(stream) => Ok(Stream { stream: stream.into(), peer }),
+            Ok(stream) => Ok(TlsConnection { stream: stream.into(), peer }),
             Err(error) => Err(if is_other_key(&error) { DialError::OtherKey } else { foreign(error) }),
         }
     }
 }
 
-fn peer(stream: &TcpStream) -> io::Result<Peer> {
+fn peer(stream: &TcpStream) -> io::Result<ConnectionAddresses> {
     // A dual-stack socket reports IPv4 addresses as IPv4-mapped IPv6 addresses.
     let canonical = |address: SocketAddr| match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
         IpAddr::V6(_) => address,
     };
-    Ok(Peer { remote: canonical(stream.peer_addr()?), local: canonical(stream.local_addr()?) })
+    Ok(ConnectionAddresses { remote: canonical(stream.peer_addr()?), local: canonical(stream.local_addr()?) })
 }
 
 fn is_other_key(error: &io::Error) -> bool {
@@ -138,7 +141,7 @@ fn is_other_key(error: &io::Error) -> bool {
 }
 
 /// Describes the reason a client was rejected.
-pub fn without_key(error: &io::Error) -> String {
+pub fn rejection_reason(error: &io::Error) -> String {
     match error.get_ref().and_then(|error| error.downcast_ref::<Error>()) {
         // The client compared this side's key first, and rejected it.
         Some(Error::AlertReceived(AlertDescription::AccessDenied | AlertDescription::BadCertificate))
@@ -151,15 +154,15 @@ pub fn without_key(error: &io::Error) -> String {
 }
 
 #[derive(Clone, Copy)]
-enum Role {
+enum TlsRole {
     Client,
     Server,
 }
 
-fn signing_key(key: &Key, role: Role) -> Arc<dyn rustls::sign::SigningKey> {
+fn signing_key(key: &PresharedKey, role: TlsRole) -> Arc<dyn rustls::sign::SigningKey> {
     let purpose = match role {
-        Role::Client => "client's signature",
-        Role::Server => "server's signature",
+        TlsRole::Client => "client's signature",
+        TlsRole::Server => "server's signature",
     };
     let document = [&PKCS8[..], &key.derive(purpose)].concat();
     any_eddsa_type(&PrivatePkcs8KeyDer::from(document)).expect("any 32 bytes are an Ed25519 key")
@@ -170,7 +173,7 @@ fn public_key(key: &dyn rustls::sign::SigningKey) -> SubjectPublicKeyInfoDer<'st
 }
 
 /// Returns the key a side of this role presents and signs with.
-fn own(key: &Key, role: Role) -> Arc<CertifiedKey> {
+fn own_key(key: &PresharedKey, role: TlsRole) -> Arc<CertifiedKey> {
     let key = signing_key(key, role);
     let presented = CertificateDer::from(public_key(&*key).to_vec());
     Arc::new(CertifiedKey::new(vec![presented], key))
@@ -278,16 +281,16 @@ impl<T: Trust> ClientCertVerifier for Verifier<T> {
 
 /// Trust in exactly one public key.
 #[derive(Debug)]
-struct Expected(SubjectPublicKeyInfoDer<'static>);
+struct ExpectedKey(SubjectPublicKeyInfoDer<'static>);
 
-impl Expected {
+impl ExpectedKey {
     /// Creates a verifier of the key that a side of this role has.
-    fn verifier(key: &Key, role: Role) -> Arc<Verifier<Expected>> {
-        Arc::new(Verifier::new(Expected(public_key(&*signing_key(key, role)))))
+    fn verifier(key: &PresharedKey, role: TlsRole) -> Arc<Verifier<ExpectedKey>> {
+        Arc::new(Verifier::new(ExpectedKey(public_key(&*signing_key(key, role)))))
     }
 }
 
-impl Trust for Expected {
+impl Trust for ExpectedKey {
     const RAW: bool = true;
 
     fn check(
@@ -306,26 +309,26 @@ impl Trust for Expected {
 }
 
 /// Connection whose peer has the key.
-pub struct Stream {
+pub struct TlsConnection {
     stream: TlsStream<TcpStream>,
-    peer: Peer,
+    peer: ConnectionAddresses,
 }
 
-impl Stream {
+impl TlsConnection {
     /// Wraps a connection after its handshake.
-    pub fn new(stream: impl Into<TlsStream<TcpStream>>) -> io::Result<Stream> {
+    pub fn new(stream: impl Into<TlsStream<TcpStream>>) -> io::Result<TlsConnection> {
         let stream = stream.into();
         let peer = peer(stream.get_ref().0)?;
-        Ok(Stream { stream, peer })
+        Ok(TlsConnection { stream, peer })
     }
 
     /// Returns the certificates presented by the peer.
-    pub fn shown(&self) -> &[CertificateDer<'static>] {
+    pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
         self.stream.get_ref().1.peer_certificates().unwrap_or_default()
     }
 
     /// Returns the negotiated application protocol.
-    pub fn application(&self) -> Option<&[u8]> {
+    pub fn application_protocol(&self) -> Option<&[u8]> {
         self.stream.get_ref().1.alpn_protocol()
     }
 
@@ -335,20 +338,20 @@ impl Stream {
     }
 
     /// Returns the addresses of both ends.
-    pub fn peer(&self) -> Peer {
+    pub fn peer(&self) -> ConnectionAddresses {
         self.peer
     }
 }
 
-impl Connected for Stream {
-    type ConnectInfo = Peer;
+impl Connected for TlsConnection {
+    type ConnectInfo = ConnectionAddresses;
 
-    fn connect_info(&self) -> Peer {
+    fn connect_info(&self) -> ConnectionAddresses {
         self.peer
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for TlsConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -358,7 +361,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for TlsConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -383,12 +386,15 @@ mod tests {
     use tokio::net::TcpListener;
 
     /// Returns the result of a handshake on each side.
-    fn handshake(server: &Key, client: &Key) -> (io::Result<Stream>, Result<Stream, DialError>) {
+    fn handshake(
+        server: &PresharedKey,
+        client: &PresharedKey,
+    ) -> (io::Result<TlsConnection>, Result<TlsConnection, DialError>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            let (acceptor, dialler) = (Acceptor::new(server), Dialler::new(client));
+            let (acceptor, dialler) = (Acceptor::new(server), Dialer::new(client));
             let accept = async {
                 let mut stream = acceptor.accept(listener.accept().await.unwrap().0).await?;
                 stream.write_all(b"hello").await?;
@@ -397,7 +403,10 @@ mod tests {
             let dial = async {
                 let mut stream = dialler.dial(TcpStream::connect(address).await.unwrap()).await?;
                 let mut greeting = [0; 5];
-                stream.read_exact(&mut greeting).await.map_err(|e| DialError::Foreign(e.to_string()))?;
+                stream
+                    .read_exact(&mut greeting)
+                    .await
+                    .map_err(|e| DialError::OtherProtocol(e.to_string()))?;
                 assert_eq!(&greeting, b"hello");
                 Ok(stream)
             };
@@ -407,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_handshake_with_the_same_key_succeeds() {
-        let key = Key::generate().unwrap();
+        let key = PresharedKey::generate().unwrap();
         let (server, client) = handshake(&key, &key);
         let (server, client) = (server.unwrap().peer(), client.unwrap().peer());
         assert_eq!((server.remote, server.local), (client.local, client.remote));
@@ -415,30 +424,31 @@ mod tests {
 
     #[test]
     fn a_handshake_with_different_keys_fails_on_both_sides() {
-        let (server, client) = handshake(&Key::generate().unwrap(), &Key::generate().unwrap());
-        assert_eq!(without_key(&server.err().unwrap()), "the client has another key");
+        let (server, client) =
+            handshake(&PresharedKey::generate().unwrap(), &PresharedKey::generate().unwrap());
+        assert_eq!(rejection_reason(&server.err().unwrap()), "the client has another key");
         assert!(matches!(client, Err(DialError::OtherKey)));
     }
 
     #[test]
     fn a_client_with_another_key_is_rejected_by_the_server() {
-        let (expected, other) = (Key::generate().unwrap(), Key::generate().unwrap());
+        let (expected, other) = (PresharedKey::generate().unwrap(), PresharedKey::generate().unwrap());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             // The client expects the server's key but signs with another key.
-            let verifier = Expected::verifier(&expected, Role::Server);
+            let verifier = ExpectedKey::verifier(&expected, TlsRole::Server);
             let config = ClientConfig::builder_with_provider(verifier.provider.clone())
                 .with_protocol_versions(&[&TLS13])
                 .unwrap()
                 .dangerous()
                 .with_custom_certificate_verifier(verifier)
-                .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own(
+                .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own_key(
                     &other,
-                    Role::Client,
+                    TlsRole::Client,
                 ))));
-            let dialler = Dialler(TlsConnector::from(Arc::new(config)));
+            let dialler = Dialer(TlsConnector::from(Arc::new(config)));
             let acceptor = Acceptor::new(&expected);
             let accept = async { acceptor.accept(listener.accept().await.unwrap().0).await };
             let dial = async { dialler.dial(TcpStream::connect(address).await.unwrap()).await };

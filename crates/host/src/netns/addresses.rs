@@ -1,7 +1,7 @@
 //! Addresses of links and neighbors.
 
 use super::Netlink;
-use super::netlink::{Error, Link, Message, family};
+use super::netlink::{Message, NetlinkError, NetworkLink, family};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{
@@ -16,20 +16,20 @@ use std::time::Duration;
 
 impl Netlink {
     /// Adds an address to a link. It is usable at once, without duplicate address detection.
-    pub fn add_address(&mut self, link: &str, address: IpAddr, prefix_len: u8) -> Result<(), Error> {
+    pub fn add_address(&mut self, link: &str, address: IpAddr, prefix_len: u8) -> Result<(), NetlinkError> {
         let message = self.address_message(link, address, prefix_len)?;
         let action = || format!("add address {address}/{prefix_len} to {link}");
         self.change(Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL, action)
     }
 
     /// Adds an address that expires after a lifetime; repeat it to renew the lifetime.
-    pub fn lend_address(
+    pub fn add_temporary_address(
         &mut self,
         link: &str,
         address: IpAddr,
         prefix_len: u8,
         lifetime: Duration,
-    ) -> Result<(), Error> {
+    ) -> Result<(), NetlinkError> {
         let seconds = lifetime.as_secs() as u32;
         let mut cache_info = CacheInfo::default();
         (cache_info.ifa_preferred, cache_info.ifa_valid) = (seconds, seconds);
@@ -40,7 +40,12 @@ impl Netlink {
     }
 
     /// Removes an address from a link.
-    pub fn delete_address(&mut self, link: &str, address: IpAddr, prefix_len: u8) -> Result<(), Error> {
+    pub fn delete_address(
+        &mut self,
+        link: &str,
+        address: IpAddr,
+        prefix_len: u8,
+    ) -> Result<(), NetlinkError> {
         let message = self.address_message(link, address, prefix_len)?;
         let action = || format!("remove address {address}/{prefix_len} from {link}");
         self.change(Message::DelAddress(message), 0, action)
@@ -51,7 +56,7 @@ impl Netlink {
         link: &str,
         address: IpAddr,
         prefix_len: u8,
-    ) -> Result<AddressMessage, Error> {
+    ) -> Result<AddressMessage, NetlinkError> {
         let mut message = AddressMessage::default();
         message.header.family = family(address);
         message.header.prefix_len = prefix_len;
@@ -65,7 +70,7 @@ impl Netlink {
     }
 
     /// Adds a permanent neighbor entry.
-    pub fn add_neighbour(&mut self, link: &str, address: IpAddr, mac: [u8; 6]) -> Result<(), Error> {
+    pub fn add_neighbor(&mut self, link: &str, address: IpAddr, mac: [u8; 6]) -> Result<(), NetlinkError> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
         message.header.ifindex = self.index(link)?;
@@ -85,8 +90,8 @@ impl Netlink {
 
     /// Returns whether a link is ready. The kernel lists an IPv6 address before it accepts packets to it; the
     /// local route, added later by a kernel thread, shows that it does.
-    pub(super) fn is_ready(&mut self, link: &str) -> Result<bool, Error> {
-        let Link { index, running, .. } = self.link(link)?;
+    pub(super) fn is_ready(&mut self, link: &str) -> Result<bool, NetlinkError> {
+        let NetworkLink { index, running, .. } = self.link(link)?;
         if !running {
             return Ok(false);
         }
@@ -110,7 +115,7 @@ impl Netlink {
     }
 
     /// Returns whether packets to this address are delivered to this namespace.
-    fn is_local(&mut self, address: IpAddr) -> Result<bool, Error> {
+    fn is_local(&mut self, address: IpAddr) -> Result<bool, NetlinkError> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(address);
         message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
@@ -121,7 +126,7 @@ impl Netlink {
         Ok(answer.iter().any(local))
     }
 
-    pub(super) fn index(&mut self, link: &str) -> Result<u32, Error> {
+    pub(super) fn index(&mut self, link: &str) -> Result<u32, NetlinkError> {
         Ok(self.link(link)?.index)
     }
 }

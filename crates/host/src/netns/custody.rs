@@ -25,8 +25,8 @@ use std::process::{Child, Command, Stdio};
 
 use super::hold::COMMAND;
 
-/// Option of [`COMMAND`] that selects [`keep`].
-pub const HERE: &str = "here";
+/// Option of [`COMMAND`] that selects [`supervise`].
+pub const UNPRIVILEGED_OPTION: &str = "here";
 
 /// Unprivileged account for programs started by root.
 const NOBODY: u32 = 65534;
@@ -34,13 +34,13 @@ const NOBODY: u32 = 65534;
 /// Starts a program; `netstage` is the path of this executable. The program and its descendants end when the
 /// standard input of the returned process is closed, deliberately or because this process ended. Killing the
 /// returned process would leave the program behind.
-pub fn spawn_kept(
+pub fn spawn_supervised(
     netstage: &Path,
     program: &Path,
     configure: impl FnOnce(&mut Command),
 ) -> io::Result<Child> {
     let mut command = Command::new(netstage);
-    command.arg(COMMAND).arg(format!("--{HERE}")).arg(program);
+    command.arg(COMMAND).arg(format!("--{UNPRIVILEGED_OPTION}")).arg(program);
     configure(&mut command);
     // An interrupt at the terminal is handled by the agent.
     command.stdin(Stdio::piped()).process_group(0).spawn()
@@ -48,7 +48,7 @@ pub fn spawn_kept(
 
 /// Runs a program until it exits or standard input is closed; returns its exit code. The program becomes the
 /// owner of the current folder. Its standard input is a duplicate of standard error.
-pub fn keep(program: &OsStr, arguments: &[OsString]) -> io::Result<u8> {
+pub fn supervise(program: &OsStr, arguments: &[OsString]) -> io::Result<u8> {
     prctl::set_child_subreaper(true)?;
     prctl::set_no_new_privs()?;
     let mut command = Command::new(program);

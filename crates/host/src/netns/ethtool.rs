@@ -22,8 +22,8 @@ const NAME_LEN: usize = 32;
 
 /// Disables every offload that changes the observed frames: segmentation and coalescing, checksums,
 /// scatter-gather, VLAN tags. The error names the offloads that stayed on.
-pub fn offloads_off(namespace: &Namespace, link: &str) -> io::Result<()> {
-    let device = Device::open(namespace, link)?;
+pub fn disable_offloads(namespace: &Namespace, link: &str) -> io::Result<()> {
+    let device = EthtoolDevice::open(namespace, link)?;
     let names = device.feature_names()?;
     let wanted: Vec<usize> = (0..names.len()).filter(|&bit| is_offload(&names[bit])).collect();
     device.set(&wanted, names.len(), false)?;
@@ -35,17 +35,17 @@ pub fn offloads_off(namespace: &Namespace, link: &str) -> io::Result<()> {
     Err(io::Error::other(format!("{link}: cannot disable offloads {}", still_on.join(", "))))
 }
 
-/// Enables the features named by [`offloads_on`].
-pub fn switch_on(namespace: &Namespace, link: &str, features: &[String]) -> io::Result<()> {
-    let device = Device::open(namespace, link)?;
+/// Enables the features named by [`enabled_offloads`].
+pub fn enable_features(namespace: &Namespace, link: &str, features: &[String]) -> io::Result<()> {
+    let device = EthtoolDevice::open(namespace, link)?;
     let names = device.feature_names()?;
     let wanted: Vec<usize> = (0..names.len()).filter(|&bit| features.contains(&names[bit])).collect();
     device.set(&wanted, names.len(), true)
 }
 
 /// Returns the names of enabled offloads.
-pub fn offloads_on(namespace: &Namespace, link: &str) -> io::Result<Vec<String>> {
-    let device = Device::open(namespace, link)?;
+pub fn enabled_offloads(namespace: &Namespace, link: &str) -> io::Result<Vec<String>> {
+    let device = EthtoolDevice::open(namespace, link)?;
     let names = device.feature_names()?;
     let on = device.active(names.len())?;
     Ok(names.into_iter().zip(on).filter(|(name, on)| *on && is_offload(name)).map(|(name, _)| name).collect())
@@ -56,7 +56,7 @@ const SPARE: usize = 1024;
 
 /// Returns the statistics of the link's driver by its own names (`ethtool -S`).
 pub fn statistics(namespace: &Namespace, link: &str) -> io::Result<Vec<(String, u64)>> {
-    let device = Device::open(namespace, link)?;
+    let device = EthtoolDevice::open(namespace, link)?;
     let names = device.names(STATISTIC_NAMES)?;
     // struct ethtool_stats: cmd, count, 64-bit values.
     let mut values = vec![0; 2 + 2 * (names.len() + SPARE)];
@@ -83,13 +83,13 @@ fn is_offload(name: &str) -> bool {
 }
 
 /// Link that is accessed by ioctl.
-struct Device {
+struct EthtoolDevice {
     socket: OwnedFd,
     name: [libc::c_char; libc::IFNAMSIZ],
 }
 
-impl Device {
-    fn open(namespace: &Namespace, link: &str) -> io::Result<Device> {
+impl EthtoolDevice {
+    fn open(namespace: &Namespace, link: &str) -> io::Result<EthtoolDevice> {
         if link.is_empty() || link.len() >= libc::IFNAMSIZ {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -99,7 +99,7 @@ impl Device {
         let mut name = [0; libc::IFNAMSIZ];
         name.iter_mut().zip(link.bytes()).for_each(|(to, byte)| *to = byte as libc::c_char);
         let open = || socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None);
-        Ok(Device { socket: namespace.run(open)??, name })
+        Ok(EthtoolDevice { socket: namespace.run(open)??, name })
     }
 
     /// Returns the names of all features, indexed by feature number.

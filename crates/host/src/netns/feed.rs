@@ -1,8 +1,8 @@
 //! The kernel's routes and neighbors, and notifications of their changes.
 
 use super::Namespace;
-use super::lookup::{Station, station};
-use super::netlink::{Error, Message, Netlink};
+use super::lookup::{KernelNeighbor, parse_neighbor_entry};
+use super::netlink::{Message, Netlink, NetlinkError};
 use netlink_packet_core::{NLM_F_DUMP, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
@@ -29,11 +29,11 @@ const GROUPS: [u32; 7] = {
 
 /// Change notified by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum RouteNotification {
     /// Route, and whether it exists (`true`) or was deleted.
     Route(Box<RouteMessage>, bool),
     /// Link index and address of a neighbor, and its new MAC address.
-    Neighbour(u32, IpAddr, Station),
+    Neighbor(u32, IpAddr, KernelNeighbor),
     /// Change of a link or an address.
     Link,
     /// Notifications were lost: all tables must be read again.
@@ -42,14 +42,14 @@ pub enum Heard {
 
 /// Subscription to changes.
 #[derive(Debug)]
-pub struct Feed {
+pub struct RouteMonitor {
     socket: Socket,
-    heard: VecDeque<Heard>,
+    heard: VecDeque<RouteNotification>,
 }
 
 impl Netlink {
     /// Returns all routes of all tables, including MPLS routes if the kernel supports them.
-    pub fn routes(&mut self) -> Result<Vec<RouteMessage>, Error> {
+    pub fn routes(&mut self) -> Result<Vec<RouteMessage>, NetlinkError> {
         let mut routes = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6, AddressFamily::Mpls] {
             let mut message = RouteMessage::default();
@@ -68,16 +68,16 @@ impl Netlink {
     }
 
     /// Returns all known neighbors by link and address.
-    pub fn neighbours(&mut self) -> Result<Vec<(u32, IpAddr, Station)>, Error> {
+    pub fn neighbors(&mut self) -> Result<Vec<(u32, IpAddr, KernelNeighbor)>, NetlinkError> {
         let request = Message::GetNeighbour(NeighbourMessage::default());
         let answers = self.request(request, NLM_F_DUMP, || "list neighbours".into())?;
         Ok(answers.iter().filter_map(|answer| neighbor_entry(answer, false)).collect())
     }
 }
 
-impl Feed {
+impl RouteMonitor {
     /// Subscribes to changes.
-    pub fn open(namespace: &Namespace) -> io::Result<Feed> {
+    pub fn open(namespace: &Namespace) -> io::Result<RouteMonitor> {
         namespace.run(|| {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.bind(&SocketAddr::new(0, 0))?;
@@ -92,21 +92,21 @@ impl Feed {
             if socket.set_rx_buf_sz(BUFFER as i32).is_err() {
                 reference.set_recv_buffer_size(BUFFER)?;
             }
-            Ok(Feed { socket, heard: VecDeque::new() })
+            Ok(RouteMonitor { socket, heard: VecDeque::new() })
         })?
     }
 
     /// Returns the next change, if any.
-    pub fn poll(&mut self) -> io::Result<Option<Heard>> {
+    pub fn poll(&mut self) -> io::Result<Option<RouteNotification>> {
         let mut bytes = Vec::with_capacity(1 << 16);
         while self.heard.is_empty() {
             bytes.clear();
             match self.socket.recv(&mut bytes, 0) {
-                Ok(_) => self.heard.extend(heard(&bytes)),
+                Ok(_) => self.heard.extend(parse_notifications(&bytes)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    self.heard.push_back(Heard::Overrun)
+                    self.heard.push_back(RouteNotification::Overrun)
                 }
                 Err(error) => return Err(error),
             }
@@ -116,45 +116,46 @@ impl Feed {
 }
 
 /// Parses consecutive messages of the kernel.
-pub fn heard(mut rest: &[u8]) -> Vec<Heard> {
-    let mut heard = Vec::new();
+pub fn parse_notifications(mut rest: &[u8]) -> Vec<RouteNotification> {
+    let mut notifications = Vec::new();
     while !rest.is_empty() {
         let Ok(message) = NetlinkMessage::<Message>::deserialize(rest) else {
             // An unreadable message may be a relevant change.
-            heard.push(Heard::Overrun);
-            return heard;
+            notifications.push(RouteNotification::Overrun);
+            return notifications;
         };
         rest = rest.get((message.header.length as usize).next_multiple_of(4)..).unwrap_or_default();
         let NetlinkPayload::InnerMessage(message) = message.payload else { continue };
-        heard.extend(match message {
-            Message::NewRoute(route) => Some(Heard::Route(Box::new(route), true)),
-            Message::DelRoute(route) => Some(Heard::Route(Box::new(route), false)),
+        notifications.extend(match message {
+            Message::NewRoute(route) => Some(RouteNotification::Route(Box::new(route), true)),
+            Message::DelRoute(route) => Some(RouteNotification::Route(Box::new(route), false)),
             Message::NewNeighbour(_) => neighbor_change(&message, false),
             Message::DelNeighbour(_) => neighbor_change(&message, true),
-            _ => Some(Heard::Link),
+            _ => Some(RouteNotification::Link),
         });
     }
-    heard
+    notifications
 }
 
-impl AsFd for Feed {
+impl AsFd for RouteMonitor {
     /// Becomes readable on a change.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-fn neighbor_change(message: &Message, is_gone: bool) -> Option<Heard> {
-    neighbor_entry(message, is_gone).map(|(link, address, station)| Heard::Neighbour(link, address, station))
+fn neighbor_change(message: &Message, is_gone: bool) -> Option<RouteNotification> {
+    neighbor_entry(message, is_gone)
+        .map(|(link, address, station)| RouteNotification::Neighbor(link, address, station))
 }
 
-fn neighbor_entry(message: &Message, is_gone: bool) -> Option<(u32, IpAddr, Station)> {
+fn neighbor_entry(message: &Message, is_gone: bool) -> Option<(u32, IpAddr, KernelNeighbor)> {
     let (Message::NewNeighbour(inner) | Message::DelNeighbour(inner)) = message else { return None };
     let address = inner.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(IpAddr::V4(*address)),
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
         _ => None,
     })?;
-    let station = if is_gone { Station::Unknown } else { station(message) };
+    let station = if is_gone { KernelNeighbor::Unknown } else { parse_neighbor_entry(message) };
     Some((inner.header.ifindex, address, station))
 }

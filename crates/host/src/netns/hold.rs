@@ -27,15 +27,15 @@ use std::process::{Child, Command};
 
 use super::{Namespace, spawn_in};
 
-/// Command of netstage that runs [`hold`].
+/// Command of netstage that runs [`run_in_process_namespace`].
 pub const COMMAND: &str = "held";
 
 /// Option for the folder mounted at /run.
-pub const RUN: &str = "--run";
+pub const RUN_OPTION: &str = "--run";
 
 /// Starts a program inside a network namespace; `netstage` is the path of this executable. Its descendants end
 /// with the returned process, which ends with this process.
-pub fn spawn_held(
+pub fn spawn_in_process_namespace(
     namespace: &Namespace,
     netstage: &Path,
     program: &Path,
@@ -47,9 +47,9 @@ pub fn spawn_held(
     spawn_in(namespace, command)
 }
 
-/// Starts a program as [`spawn_held`] does, with `run` mounted at /run for it and its descendants, so that
+/// Starts a program as [`spawn_in_process_namespace`] does, with `run` mounted at /run for it and its descendants, so that
 /// programs with fixed socket names there can run several times.
-pub fn spawn_held_apart(
+pub fn spawn_with_run_folder(
     namespace: &Namespace,
     netstage: &Path,
     program: &Path,
@@ -57,14 +57,18 @@ pub fn spawn_held_apart(
     configure: impl FnOnce(&mut Command),
 ) -> io::Result<Child> {
     let mut command = Command::new(netstage);
-    command.arg(COMMAND).arg(RUN).arg(run).arg(program);
+    command.arg(COMMAND).arg(RUN_OPTION).arg(run).arg(program);
     configure(&mut command);
     spawn_in(namespace, command)
 }
 
 /// Runs a program in a process namespace until it exits; returns its exit code. Call it before any thread
 /// starts. Needs CAP_SYS_ADMIN.
-pub fn hold(program: &OsStr, arguments: &[OsString], run: Option<&Path>) -> io::Result<u8> {
+pub fn run_in_process_namespace(
+    program: &OsStr,
+    arguments: &[OsString],
+    run: Option<&Path>,
+) -> io::Result<u8> {
     match getpid() == Pid::from_raw(1) {
         true => run_as_first(program, arguments),
         false => start_first(program, arguments, run),

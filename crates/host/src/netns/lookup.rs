@@ -1,7 +1,7 @@
 //! Lookup of addresses, routes and neighbors in the kernel, and notification when any of them changes.
 
 use super::Namespace;
-use super::netlink::{Error, Message, Netlink, family};
+use super::netlink::{Message, Netlink, NetlinkError, family};
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::neighbour::{
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// Address of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnAddress {
+pub struct LocalAddress {
     /// Index of the link.
     pub link: u32,
     /// The address.
@@ -26,7 +26,7 @@ pub struct OwnAddress {
 
 /// Next hop towards an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct KernelRoute {
     /// Index of the outgoing link.
     pub link: u32,
     /// Next router; `None` if the destination is on the link.
@@ -39,18 +39,18 @@ pub struct Way {
 
 /// Neighbor entry with its MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Station {
+pub enum KernelNeighbor {
     /// Unknown or unreachable.
     Unknown,
     /// Confirmed some time ago; should be probed again.
     Stale([u8; 6]),
     /// Confirmed.
-    Known([u8; 6]),
+    Reachable([u8; 6]),
 }
 
 impl Netlink {
     /// Returns all addresses of the namespace except link-local addresses.
-    pub fn addresses(&mut self) -> Result<Vec<OwnAddress>, Error> {
+    pub fn addresses(&mut self) -> Result<Vec<LocalAddress>, NetlinkError> {
         let request = Message::GetAddress(AddressMessage::default());
         let answers = self.request(request, NLM_F_DUMP, || "list addresses".into())?;
         let addresses = answers.into_iter().filter_map(|answer| {
@@ -67,13 +67,17 @@ impl Netlink {
             let address = local.or(remote)?;
             let is_link_local =
                 matches!(address, IpAddr::V6(address) if address.segments()[0] & 0xffc0 == 0xfe80);
-            (!is_link_local).then_some(OwnAddress { link: message.header.index, address })
+            (!is_link_local).then_some(LocalAddress { link: message.header.index, address })
         });
         Ok(addresses.collect())
     }
 
     /// Returns the kernel's route to an address, optionally with a given source address. `None` if unreachable.
-    pub fn way_to(&mut self, address: IpAddr, from: Option<IpAddr>) -> Result<Option<Way>, Error> {
+    pub fn route_to(
+        &mut self,
+        address: IpAddr,
+        from: Option<IpAddr>,
+    ) -> Result<Option<KernelRoute>, NetlinkError> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(address);
         message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
@@ -100,11 +104,14 @@ impl Netlink {
     }
 
     /// Returns the entry of a neighbor on a link.
-    pub fn station(&mut self, link: u32, address: IpAddr) -> Result<Station, Error> {
-        Ok(self.neighbor_message(link, address)?.as_ref().map_or(Station::Unknown, station))
+    pub fn neighbor_entry(&mut self, link: u32, address: IpAddr) -> Result<KernelNeighbor, NetlinkError> {
+        Ok(self
+            .neighbor_message(link, address)?
+            .as_ref()
+            .map_or(KernelNeighbor::Unknown, parse_neighbor_entry))
     }
 
-    fn neighbor_message(&mut self, link: u32, address: IpAddr) -> Result<Option<Message>, Error> {
+    fn neighbor_message(&mut self, link: u32, address: IpAddr) -> Result<Option<Message>, NetlinkError> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
         message.header.ifindex = link;
@@ -119,7 +126,7 @@ impl Netlink {
 
     /// Makes the kernel resolve or probe a neighbor. A static entry is left alone, because the kernel would
     /// delete it.
-    pub fn resolve(&mut self, link: u32, address: IpAddr) -> Result<(), Error> {
+    pub fn resolve(&mut self, link: u32, address: IpAddr) -> Result<(), NetlinkError> {
         if let Ok(Some(Message::NewNeighbour(known))) = self.neighbor_message(link, address)
             && matches!(known.header.state, NeighbourState::Permanent | NeighbourState::Noarp)
         {
@@ -143,8 +150,8 @@ fn destination(address: IpAddr) -> NeighbourAttribute {
     })
 }
 
-fn next_hop(route: &RouteMessage) -> Option<Way> {
-    let mut hop = Way { link: 0, gateway: None, source: None, mtu: None };
+fn next_hop(route: &RouteMessage) -> Option<KernelRoute> {
+    let mut hop = KernelRoute { link: 0, gateway: None, source: None, mtu: None };
     let ip = |address: &RouteAddress| match address {
         RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
         RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
@@ -169,14 +176,14 @@ fn next_hop(route: &RouteMessage) -> Option<Way> {
     (hop.link != 0).then_some(hop)
 }
 
-pub(super) fn station(answer: &Message) -> Station {
-    let Message::NewNeighbour(message) = answer else { return Station::Unknown };
+pub(super) fn parse_neighbor_entry(answer: &Message) -> KernelNeighbor {
+    let Message::NewNeighbour(message) = answer else { return KernelNeighbor::Unknown };
     let mac = message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::LinkLayerAddress(bytes) => <[u8; 6]>::try_from(bytes.as_slice()).ok(),
         _ => None,
     });
     match (mac, message.header.state) {
-        (Some(mac), NeighbourState::Stale) => Station::Stale(mac),
+        (Some(mac), NeighbourState::Stale) => KernelNeighbor::Stale(mac),
         (
             Some(mac),
             NeighbourState::Reachable
@@ -184,20 +191,20 @@ pub(super) fn station(answer: &Message) -> Station {
             | NeighbourState::Probe
             | NeighbourState::Permanent
             | NeighbourState::Noarp,
-        ) => Station::Known(mac),
-        _ => Station::Unknown,
+        ) => KernelNeighbor::Reachable(mac),
+        _ => KernelNeighbor::Unknown,
     }
 }
 
 /// Notification of changes of links, addresses, routes or neighbors of a namespace.
 #[derive(Debug)]
-pub struct Bell {
+pub struct ChangeMonitor {
     socket: Socket,
 }
 
-impl Bell {
+impl ChangeMonitor {
     /// Subscribes to changes.
-    pub fn open(namespace: &Namespace) -> io::Result<Bell> {
+    pub fn open(namespace: &Namespace) -> io::Result<ChangeMonitor> {
         let groups = libc::RTMGRP_LINK
             | libc::RTMGRP_NEIGH
             | libc::RTMGRP_IPV4_IFADDR
@@ -208,12 +215,12 @@ impl Bell {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.bind(&SocketAddr::new(0, groups as u32))?;
             socket.set_non_blocking(true)?;
-            Ok(Bell { socket })
+            Ok(ChangeMonitor { socket })
         })?
     }
 
     /// Returns whether a change occurred since the last call. A buffer overrun counts as a change.
-    pub fn has_rung(&self) -> bool {
+    pub fn has_changed(&self) -> bool {
         let mut changed = false;
         let mut bytes = Vec::with_capacity(1 << 16);
         loop {
@@ -227,7 +234,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for ChangeMonitor {
     /// Becomes readable on a change.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -114,7 +114,7 @@ impl Namespace {
     }
 
     /// Brings the loopback interface up.
-    pub fn loopback_up(&self) -> Result<(), netlink::Error> {
+    pub fn loopback_up(&self) -> Result<(), netlink::NetlinkError> {
         Netlink::open(self)?.set_up("lo")
     }
 }

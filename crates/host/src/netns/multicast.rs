@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd as _;
 
 /// Maximum number of participating links per namespace (MAXVIFS and MAXMIFS).
-pub const MOST_LINKS: usize = 32;
+pub const MAX_LINKS: usize = 32;
 
 // Options of linux/mroute.h; those of linux/mroute6.h have the same numbers.
 const INIT: libc::c_int = 200;
@@ -80,9 +80,9 @@ impl MulticastRoutes {
             return Ok(*number);
         }
         let number = self.links.len() as u16;
-        if usize::from(number) == MOST_LINKS {
+        if usize::from(number) == MAX_LINKS {
             let message =
-                format!("the kernel forwards multicast between at most {MOST_LINKS} links per namespace");
+                format!("the kernel forwards multicast between at most {MAX_LINKS} links per namespace");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         match self.version {
@@ -164,7 +164,7 @@ struct Route4 {
     group: [u8; 4],
     from: u16,
     /// TTL above which a packet leaves by each link; 0 disables the link.
-    thresholds: [u8; MOST_LINKS],
+    thresholds: [u8; MAX_LINKS],
     padding: u16,
     counters: [u32; 3],
     expire: i32,
@@ -172,7 +172,7 @@ struct Route4 {
 
 impl Route4 {
     fn new(source: Ipv4Addr, group: Ipv4Addr, from: u16, to: &[u16]) -> Route4 {
-        let mut thresholds = [0; MOST_LINKS];
+        let mut thresholds = [0; MAX_LINKS];
         to.iter().for_each(|link| thresholds[usize::from(*link)] = THRESHOLD);
         Route4 {
             source: source.octets(),

@@ -22,27 +22,27 @@ use std::{fmt, io};
 
 /// Request rejected by the kernel.
 #[derive(Debug)]
-pub struct Error {
+pub struct NetlinkError {
     /// Requested action: `add address 10.0.0.1/32 to eth0`.
     pub action: String,
     /// Error of the kernel.
     pub source: io::Error,
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for NetlinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot {}: {}", self.action, self.source)
     }
 }
 
-impl std::error::Error for Error {
+impl std::error::Error for NetlinkError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.source)
     }
 }
 
-impl From<Error> for io::Error {
-    fn from(error: Error) -> io::Error {
+impl From<NetlinkError> for io::Error {
+    fn from(error: NetlinkError) -> io::Error {
         io::Error::new(error.source.kind(), error.to_string())
     }
 }
@@ -67,25 +67,25 @@ pub struct VethOptions {
     pub tx_queue_len: u32,
     /// Resolve neighbors by ARP and neighbor discovery. If disabled, the kernel sends no such packets, and
     /// neighbors are added by [`Netlink::add_neighbour`].
-    pub resolve_neighbours: bool,
+    pub resolve_neighbors: bool,
 }
 
 impl Default for VethOptions {
     fn default() -> VethOptions {
-        VethOptions { mtu: 1500, tx_queue_len: 1000, resolve_neighbours: false }
+        VethOptions { mtu: 1500, tx_queue_len: 1000, resolve_neighbors: false }
     }
 }
 
 /// Creates a veth pair between two namespaces. Both ends are down, have one queue, and have no IPv6 link-local
 /// addresses. Offloads keep the kernel's defaults, see [`super::ethtool`].
-pub fn create_veth(left: VethEnd<'_>, right: VethEnd<'_>, options: VethOptions) -> Result<(), Error> {
+pub fn create_veth(left: VethEnd<'_>, right: VethEnd<'_>, options: VethOptions) -> Result<(), NetlinkError> {
     /// Index of the next right end. Each namespace counts its own indices, so both ends usually get equal ones;
     /// the kernel then treats the carrier as not urgent, and the link becomes usable up to a second late.
     static NEXT_INDEX: AtomicU32 = AtomicU32::new(1 << 20);
     let end = |end: &VethEnd<'_>, index| {
         let mut message = LinkMessage::default();
         message.header.index = index;
-        if !options.resolve_neighbours {
+        if !options.resolve_neighbors {
             message.header.flags = LinkFlags::Noarp;
             message.header.change_mask = LinkFlags::Noarp;
         }
@@ -110,13 +110,13 @@ pub fn create_veth(left: VethEnd<'_>, right: VethEnd<'_>, options: VethOptions) 
     let mut netlink = Netlink::open(left.namespace)?;
     netlink.change(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL, action)?;
     // The kernel ignores the address generation mode while it creates a link.
-    netlink.generate_no_addresses(left.name)?;
-    Netlink::open(right.namespace)?.generate_no_addresses(right.name)
+    netlink.disable_address_generation(left.name)?;
+    Netlink::open(right.namespace)?.disable_address_generation(right.name)
 }
 
 /// Link as listed by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct NetworkLink {
     /// Index in its namespace.
     pub index: u32,
     /// Interface name.
@@ -132,7 +132,7 @@ pub struct Link {
     /// Set for an end of a veth pair.
     pub is_veth: bool,
     /// Set if packets have no link-layer header, as on a TUN interface.
-    pub is_bare: bool,
+    pub has_no_link_header: bool,
     /// Counters since creation.
     pub statistics: Statistics,
 }
@@ -158,12 +158,12 @@ pub struct Netlink {
 
 impl Netlink {
     /// Opens a socket in a namespace.
-    pub fn open(namespace: &Namespace) -> Result<Netlink, Error> {
-        namespace.run(Netlink::open_here).map_err(Netlink::open_error)?
+    pub fn open(namespace: &Namespace) -> Result<Netlink, NetlinkError> {
+        namespace.run(Netlink::open_in_current_namespace).map_err(Netlink::open_error)?
     }
 
     /// Opens a socket in the namespace of the calling thread.
-    pub fn open_here() -> Result<Netlink, Error> {
+    pub fn open_in_current_namespace() -> Result<Netlink, NetlinkError> {
         let open = || {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.bind_auto()?;
@@ -173,25 +173,25 @@ impl Netlink {
         open().map_err(Netlink::open_error)
     }
 
-    fn open_error(source: io::Error) -> Error {
-        Error { action: "open a netlink socket".into(), source }
+    fn open_error(source: io::Error) -> NetlinkError {
+        NetlinkError { action: "open a netlink socket".into(), source }
     }
 
     /// Brings a link up. A veth end carries frames once the other end is up and the kernel has noticed, see
     /// [`Netlink::wait_until_ready`].
-    pub fn set_up(&mut self, link: &str) -> Result<(), Error> {
+    pub fn set_up(&mut self, link: &str) -> Result<(), NetlinkError> {
         self.set_flags(link, LinkFlags::Up, "bring up")
     }
 
     /// Waits until a link that was brought up carries frames and its addresses are reachable. Packets sent
     /// earlier are lost, because the kernel does both asynchronously. Fails after five seconds, for example if
     /// the other end is down.
-    pub fn wait_until_ready(&mut self, link: &str) -> Result<(), Error> {
+    pub fn wait_until_ready(&mut self, link: &str) -> Result<(), NetlinkError> {
         let deadline = Instant::now() + Duration::from_secs(5);
         while !self.is_ready(link)? {
             if Instant::now() > deadline {
                 let action = format!("wait for {link} to carry frames (is its other end up?)");
-                return Err(Error { action, source: io::ErrorKind::TimedOut.into() });
+                return Err(NetlinkError { action, source: io::ErrorKind::TimedOut.into() });
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -199,12 +199,12 @@ impl Netlink {
     }
 
     /// Takes a link down.
-    pub fn set_down(&mut self, link: &str) -> Result<(), Error> {
+    pub fn set_down(&mut self, link: &str) -> Result<(), NetlinkError> {
         self.set_flags(link, LinkFlags::empty(), "take down")
     }
 
     /// Creates a bridge, which is down. It forwards every frame, without spanning tree or multicast snooping.
-    pub fn create_bridge(&mut self, name: &str) -> Result<(), Error> {
+    pub fn create_bridge(&mut self, name: &str) -> Result<(), NetlinkError> {
         let mut message = LinkMessage::default();
         let options = InfoData::Bridge(vec![InfoBridge::MulticastSnooping(false)]);
         message.attributes = vec![
@@ -216,7 +216,7 @@ impl Netlink {
     }
 
     /// Creates a WireGuard interface of the kernel, which is down.
-    pub fn create_wireguard(&mut self, name: &str) -> Result<(), Error> {
+    pub fn create_wireguard(&mut self, name: &str) -> Result<(), NetlinkError> {
         let mut message = LinkMessage::default();
         message.attributes = vec![
             LinkAttribute::IfName(name.into()),
@@ -227,7 +227,7 @@ impl Netlink {
     }
 
     /// Sets the MTU of a link.
-    pub fn set_mtu(&mut self, link: &str, mtu: u32) -> Result<(), Error> {
+    pub fn set_mtu(&mut self, link: &str, mtu: u32) -> Result<(), NetlinkError> {
         let mut message = self.link_message(link)?;
         message.attributes = vec![LinkAttribute::Mtu(mtu)];
         self.change(Message::SetLink(message), 0, || format!("set the MTU of {link} to {mtu}"))
@@ -235,34 +235,34 @@ impl Netlink {
 
     /// Sets the maximum size in bytes, headers included, of super-packets that the link segments
     /// (`gso_max_size`).
-    pub fn set_largest_super_packet(&mut self, link: &str, bytes: u32) -> Result<(), Error> {
+    pub fn set_max_super_packet_size(&mut self, link: &str, bytes: u32) -> Result<(), NetlinkError> {
         let mut message = self.link_message(link)?;
         message.attributes = vec![LinkAttribute::GsoMaxSize(bytes)];
         self.change(Message::SetLink(message), 0, || format!("limit super-packets of {link} to {bytes} B"))
     }
 
     /// Adds a link to a bridge.
-    pub fn set_bridge(&mut self, link: &str, bridge: &str) -> Result<(), Error> {
+    pub fn set_bridge(&mut self, link: &str, bridge: &str) -> Result<(), NetlinkError> {
         let mut message = self.link_message(link)?;
         message.attributes = vec![LinkAttribute::Controller(self.index(bridge)?)];
         self.change(Message::SetLink(message), 0, || format!("add {link} to bridge {bridge}"))
     }
 
     /// Deletes a link, or both ends of a veth pair.
-    pub fn delete_link(&mut self, link: &str) -> Result<(), Error> {
+    pub fn delete_link(&mut self, link: &str) -> Result<(), NetlinkError> {
         let message = self.link_message(link)?;
         self.change(Message::DelLink(message), 0, || format!("delete {link}"))
     }
 
     /// Returns all links of the namespace.
-    pub fn links(&mut self) -> Result<Vec<Link>, Error> {
+    pub fn links(&mut self) -> Result<Vec<NetworkLink>, NetlinkError> {
         let request = Message::GetLink(LinkMessage::default());
         let responses = self.request(request, NLM_F_DUMP, || "list links".into())?;
         Ok(responses.into_iter().filter_map(link_of).collect())
     }
 
     /// Returns one link.
-    pub fn link(&mut self, name: &str) -> Result<Link, Error> {
+    pub fn link(&mut self, name: &str) -> Result<NetworkLink, NetlinkError> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
         let action = || format!("find the interface {name}");
@@ -270,16 +270,16 @@ impl Netlink {
         responses
             .into_iter()
             .find_map(link_of)
-            .ok_or_else(|| Error { action: action(), source: io::ErrorKind::NotFound.into() })
+            .ok_or_else(|| NetlinkError { action: action(), source: io::ErrorKind::NotFound.into() })
     }
 
-    fn link_message(&mut self, link: &str) -> Result<LinkMessage, Error> {
+    fn link_message(&mut self, link: &str) -> Result<LinkMessage, NetlinkError> {
         let mut message = LinkMessage::default();
         message.header.index = self.index(link)?;
         Ok(message)
     }
 
-    fn set_flags(&mut self, link: &str, flags: LinkFlags, verb: &str) -> Result<(), Error> {
+    fn set_flags(&mut self, link: &str, flags: LinkFlags, verb: &str) -> Result<(), NetlinkError> {
         let mut message = self.link_message(link)?;
         message.header.flags = flags;
         message.header.change_mask = LinkFlags::Up;
@@ -288,7 +288,7 @@ impl Netlink {
 
     /// Disables IPv6 link-local addresses, whose generation would send packets. Does nothing if the kernel has
     /// no IPv6.
-    pub fn generate_no_addresses(&mut self, link: &str) -> Result<(), Error> {
+    pub fn disable_address_generation(&mut self, link: &str) -> Result<(), NetlinkError> {
         let mut message = self.link_message(link)?;
         message.attributes =
             vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(
@@ -306,7 +306,7 @@ impl Netlink {
         message: Message,
         flags: u16,
         action: impl Fn() -> String,
-    ) -> Result<(), Error> {
+    ) -> Result<(), NetlinkError> {
         self.request(message, NLM_F_ACK | flags, action).map(drop)
     }
 
@@ -316,7 +316,7 @@ impl Netlink {
         message: Message,
         flags: u16,
         action: impl Fn() -> String,
-    ) -> Result<Vec<Message>, Error> {
+    ) -> Result<Vec<Message>, NetlinkError> {
         self.sequence += 1;
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
@@ -327,7 +327,7 @@ impl Netlink {
         request.serialize(&mut bytes);
         let sent = self.socket.send(&bytes, 0);
         let responses = sent.and_then(|_| self.responses(flags));
-        responses.map_err(|source| Error { action: action(), source })
+        responses.map_err(|source| NetlinkError { action: action(), source })
     }
 
     fn responses(&mut self, flags: u16) -> io::Result<Vec<Message>> {
@@ -363,9 +363,9 @@ pub(super) fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-fn link_of(message: Message) -> Option<Link> {
+fn link_of(message: Message) -> Option<NetworkLink> {
     let Message::NewLink(message) = message else { return None };
-    let mut link = Link {
+    let mut link = NetworkLink {
         index: message.header.index,
         name: String::new(),
         mac: None,
@@ -373,7 +373,7 @@ fn link_of(message: Message) -> Option<Link> {
         up: message.header.flags.contains(LinkFlags::Up),
         running: false,
         is_veth: false,
-        is_bare: message.header.link_layer_type == LinkLayerType::None,
+        has_no_link_header: message.header.link_layer_type == LinkLayerType::None,
         statistics: Statistics::default(),
     };
     let mut state = State::Unknown;

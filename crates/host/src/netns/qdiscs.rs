@@ -1,7 +1,7 @@
 //! Queueing disciplines of links (tc(8)) and their statistics.
 
 use super::Netlink;
-use super::netlink::Error;
+use super::netlink::NetlinkError;
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcStats2};
@@ -14,7 +14,7 @@ pub struct QueueStatistics {
     /// Bytes sent, including Ethernet headers.
     pub bytes: u64,
     /// Packets in the queue.
-    pub held: u32,
+    pub queued: u32,
     /// Packets dropped.
     pub dropped: u32,
 }
@@ -59,7 +59,12 @@ impl TokenBucket {
 impl Netlink {
     /// Replaces the queueing discipline of a link. `kind` is the kernel's name, and `options` have the layout
     /// that the discipline expects.
-    pub fn set_queue_discipline(&mut self, link: &str, kind: &str, options: Vec<u8>) -> Result<(), Error> {
+    pub fn set_queue_discipline(
+        &mut self,
+        link: &str,
+        kind: &str,
+        options: Vec<u8>,
+    ) -> Result<(), NetlinkError> {
         let mut message = TcMessage::default();
         message.header.index = self.link(link)?.index as i32;
         message.header.parent = TcHandle::ROOT;
@@ -72,14 +77,14 @@ impl Netlink {
 
     /// Limits the sending rate of a link by a token bucket (tc-tbf(8)). Drops of its queue are reported to
     /// local TCP connections.
-    pub fn set_token_bucket(&mut self, link: &str, bucket: TokenBucket) -> Result<(), Error> {
+    pub fn set_token_bucket(&mut self, link: &str, bucket: TokenBucket) -> Result<(), NetlinkError> {
         self.set_queue_discipline(link, "tbf", bucket.options())
     }
 
     /// Returns whether the kernel has a queueing discipline of this name. It is requested without options on
     /// the loopback interface: a known discipline that needs options is rejected with another error than an
     /// unknown one. For temporary namespaces only.
-    pub fn knows_qdisc(&mut self, kind: &str) -> Result<bool, Error> {
+    pub fn has_qdisc(&mut self, kind: &str) -> Result<bool, NetlinkError> {
         let mut message = TcMessage::default();
         message.header.index = self.index("lo")? as i32;
         message.header.parent = TcHandle::ROOT;
@@ -96,7 +101,7 @@ impl Netlink {
     }
 
     /// Returns the statistics of queueing disciplines of this name, by link index.
-    pub fn queue_statistics(&mut self, kind: &str) -> Result<Vec<(u32, QueueStatistics)>, Error> {
+    pub fn queue_statistics(&mut self, kind: &str) -> Result<Vec<(u32, QueueStatistics)>, NetlinkError> {
         let request = Message::GetQueueDiscipline(TcMessage::default());
         let responses = self.request(request, NLM_F_DUMP, || "read queueing disciplines".into())?;
         Ok(responses.into_iter().filter_map(|response| statistics_of(response, kind)).collect())
@@ -114,7 +119,7 @@ fn statistics_of(response: Message, kind: &str) -> Option<(u32, QueueStatistics)
                 TcStats2::Basic(basic) => {
                     (statistics.packets, statistics.bytes) = (basic.packets, basic.bytes)
                 }
-                TcStats2::Queue(queue) => (statistics.held, statistics.dropped) = (queue.qlen, queue.drops),
+                TcStats2::Queue(queue) => (statistics.queued, statistics.dropped) = (queue.qlen, queue.drops),
                 _ => {}
             }
         }

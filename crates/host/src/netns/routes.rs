@@ -1,7 +1,7 @@
 //! Routes of the main table, and their TCP metrics.
 
 use super::Netlink;
-use super::netlink::{Error, Message, family};
+use super::netlink::{Message, NetlinkError, family};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 /// Route to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route<'a> {
+pub struct StaticRoute<'a> {
     /// Destination: address and prefix length.
     pub destination: (IpAddr, u8),
     /// Next hop, assumed to be reachable on `link` whatever its address (`onlink`); `None` if the destination
@@ -71,7 +71,7 @@ impl Metrics {
 
 impl Netlink {
     /// Adds a route to the main table.
-    pub fn add_route(&mut self, route: &Route<'_>) -> Result<(), Error> {
+    pub fn add_route(&mut self, route: &StaticRoute<'_>) -> Result<(), NetlinkError> {
         let (destination, prefix_len) = route.destination;
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
@@ -107,7 +107,7 @@ impl Netlink {
     }
 
     /// Deletes the route to an address and prefix length by a link from the main table.
-    pub fn delete_route(&mut self, (to, length): (IpAddr, u8), link: &str) -> Result<(), Error> {
+    pub fn delete_route(&mut self, (to, length): (IpAddr, u8), link: &str) -> Result<(), NetlinkError> {
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
             address_family: family(to),

@@ -5,20 +5,20 @@ use std::io;
 
 /// Changed settings with their previous values, which are restored on drop.
 #[derive(Debug)]
-pub struct Settings {
+pub struct TemporarySettings {
     namespace: Namespace,
     before: Vec<(String, String)>,
 }
 
-impl Settings {
+impl TemporarySettings {
     /// Starts without changes.
-    pub fn of(namespace: Namespace) -> Settings {
-        Settings::changed_before(namespace, Vec::new())
+    pub fn new(namespace: Namespace) -> TemporarySettings {
+        TemporarySettings::resume(namespace, Vec::new())
     }
 
     /// Resumes changes of a process that could not restore them, by names and previous values.
-    pub fn changed_before(namespace: Namespace, before: Vec<(String, String)>) -> Settings {
-        Settings { namespace, before }
+    pub fn resume(namespace: Namespace, before: Vec<(String, String)>) -> TemporarySettings {
+        TemporarySettings { namespace, before }
     }
 
     /// Changes a setting, given by its path below /proc/sys. Ignores a setting that this kernel does not have.
@@ -35,17 +35,17 @@ impl Settings {
     }
 
     /// Makes the changes permanent.
-    pub fn keep(&mut self) {
+    pub fn make_permanent(&mut self) {
         self.before.clear();
     }
 
     /// Returns the changed settings and their previous values.
-    pub fn before(&self) -> &[(String, String)] {
+    pub fn previous_values(&self) -> &[(String, String)] {
         &self.before
     }
 
     /// Restores the selected settings, last change first, and returns the names of those that still exist.
-    pub fn put_back(&mut self, is_selected: impl Fn(&str) -> bool) -> Vec<String> {
+    pub fn restore(&mut self, is_selected: impl Fn(&str) -> bool) -> Vec<String> {
         let (selected, others) = self.before.drain(..).partition(|(name, _)| is_selected(name));
         self.before = others;
         let selected: Vec<(String, String)> = selected;
@@ -56,8 +56,8 @@ impl Settings {
     }
 }
 
-impl Drop for Settings {
+impl Drop for TemporarySettings {
     fn drop(&mut self) {
-        self.put_back(|_| true);
+        self.restore(|_| true);
     }
 }

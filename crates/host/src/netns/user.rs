@@ -17,26 +17,30 @@ pub enum Privileges {
     /// Not yet held, but [`become_privileged`] will succeed.
     UserNamespace,
     /// Neither held nor available, with the reason.
-    Neither(Forbidden),
+    Unavailable(PrivilegesUnavailable),
 }
 
 /// Error of a system that grants no user namespace with network privileges.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forbidden {
+pub struct PrivilegesUnavailable {
     /// Operation rejected by the kernel, with its error.
-    pub refused: String,
+    pub failed_operation: String,
     /// Settings of this machine that cause the rejection, each with the value that would permit it.
-    pub grants: Vec<String>,
+    pub remedies: Vec<String>,
 }
 
-impl fmt::Display for Forbidden {
+impl fmt::Display for PrivilegesUnavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "network namespaces are not permitted: {}; run as root, or permit them: ", self.refused)?;
-        f.write_str(&self.grants.join("; or "))
+        write!(
+            f,
+            "network namespaces are not permitted: {}; run as root, or permit them: ",
+            self.failed_operation
+        )?;
+        f.write_str(&self.remedies.join("; or "))
     }
 }
 
-impl std::error::Error for Forbidden {}
+impl std::error::Error for PrivilegesUnavailable {}
 
 /// Determines the privileges of this process by trying in a short-lived child.
 pub fn privileges() -> Privileges {
@@ -44,7 +48,7 @@ pub fn privileges() -> Privileges {
         return Privileges::Held;
     }
     let (user, group) = (Uid::effective(), Gid::effective());
-    let maps = Maps::of(user, group);
+    let maps = IdMaps::of(user, group);
     // SAFETY: the child makes only system calls and ends by `_exit`; its texts are created before the fork,
     // because it may not allocate if other threads run.
     match unsafe { fork() } {
@@ -59,12 +63,13 @@ pub fn privileges() -> Privileges {
         Ok(ForkResult::Parent { child }) => match waitpid(child, None) {
             Ok(WaitStatus::Exited(_, 0)) => Privileges::UserNamespace,
             Ok(WaitStatus::Exited(_, code)) => {
-                let step = [Step::Namespace, Step::Maps, Step::Network][(code as usize >> 6).min(2)];
-                Privileges::Neither(forbidden(step, Errno::from_raw(code & 63)))
+                let step = [PrivilegeStep::Namespace, PrivilegeStep::Maps, PrivilegeStep::Network]
+                    [(code as usize >> 6).min(2)];
+                Privileges::Unavailable(forbidden(step, Errno::from_raw(code & 63)))
             }
-            _ => Privileges::Neither(forbidden(Step::Namespace, Errno::EPERM)),
+            _ => Privileges::Unavailable(forbidden(PrivilegeStep::Namespace, Errno::EPERM)),
         },
-        Err(errno) => Privileges::Neither(forbidden(Step::Namespace, errno)),
+        Err(errno) => Privileges::Unavailable(forbidden(PrivilegeStep::Namespace, errno)),
     }
 }
 
@@ -73,11 +78,11 @@ pub fn privileges() -> Privileges {
 ///
 /// Call it before any thread starts: the kernel moves only single-threaded processes. After an error the
 /// process may be left in a user namespace without privileges, fit only to report the error.
-pub fn become_privileged() -> Result<(), Forbidden> {
+pub fn become_privileged() -> Result<(), PrivilegesUnavailable> {
     if holds_capabilities() {
         return Ok(());
     }
-    let maps = Maps::of(Uid::effective(), Gid::effective());
+    let maps = IdMaps::of(Uid::effective(), Gid::effective());
     enter_user_namespace(&maps).map_err(|(step, errno)| forbidden(step, errno))?;
     // A security module may grant the user namespace but not the capabilities in it. The network namespace is
     // released with the thread.
@@ -87,37 +92,38 @@ pub fn become_privileged() -> Result<(), Forbidden> {
 
 /// Steps to network privileges, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum PrivilegeStep {
     Namespace,
     Maps,
     Network,
 }
 
 /// Mapping of the caller to root in a user namespace (user_namespaces(7)).
-struct Maps {
+struct IdMaps {
     user: String,
     group: String,
 }
 
-impl Maps {
-    fn of(user: Uid, group: Gid) -> Maps {
-        Maps { user: format!("0 {user} 1"), group: format!("0 {group} 1") }
+impl IdMaps {
+    fn of(user: Uid, group: Gid) -> IdMaps {
+        IdMaps { user: format!("0 {user} 1"), group: format!("0 {group} 1") }
     }
 }
 
 /// Makes only system calls: runs between fork and exit.
-fn enter_user_namespace(maps: &Maps) -> Result<(), (Step, Errno)> {
-    unshare(CloneFlags::CLONE_NEWUSER).map_err(|errno| (Step::Namespace, errno))?;
-    let write =
-        |path: &str, text: &str| fs::write(path, text).map_err(|error| (Step::Maps, errno_of(&error)));
+fn enter_user_namespace(maps: &IdMaps) -> Result<(), (PrivilegeStep, Errno)> {
+    unshare(CloneFlags::CLONE_NEWUSER).map_err(|errno| (PrivilegeStep::Namespace, errno))?;
+    let write = |path: &str, text: &str| {
+        fs::write(path, text).map_err(|error| (PrivilegeStep::Maps, errno_of(&error)))
+    };
     // Without "deny" an unprivileged process may not write its group map.
     write("/proc/self/setgroups", "deny")?;
     write("/proc/self/uid_map", &maps.user)?;
     write("/proc/self/gid_map", &maps.group)
 }
 
-fn try_network() -> Result<(), (Step, Errno)> {
-    unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| (Step::Network, errno))
+fn try_network() -> Result<(), (PrivilegeStep, Errno)> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| (PrivilegeStep::Network, errno))
 }
 
 fn errno_of(error: &io::Error) -> Errno {
@@ -133,11 +139,11 @@ fn holds_capabilities() -> bool {
     effective.is_some_and(|mask| mask & NEEDED == NEEDED)
 }
 
-fn forbidden(step: Step, errno: Errno) -> Forbidden {
+fn forbidden(step: PrivilegeStep, errno: Errno) -> PrivilegesUnavailable {
     let operation = match step {
-        Step::Namespace => "creating a user namespace failed",
-        Step::Maps => "mapping the user failed",
-        Step::Network => "creating a network namespace within a user namespace failed",
+        PrivilegeStep::Namespace => "creating a user namespace failed",
+        PrivilegeStep::Maps => "mapping the user failed",
+        PrivilegeStep::Network => "creating a network namespace within a user namespace failed",
     };
     let is_set_to = |name: &str, forbidding: &str| {
         let path = format!("/proc/sys/{}", name.replace('.', "/"));
@@ -159,7 +165,7 @@ fn forbidden(step: Step, errno: Errno) -> Forbidden {
         let hint = "a container needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW, or a seccomp profile that permits unshare";
         grants.push(hint.to_string());
     }
-    Forbidden { refused: format!("{operation} ({})", errno.desc()), grants }
+    PrivilegesUnavailable { failed_operation: format!("{operation} ({})", errno.desc()), remedies: grants }
 }
 
 #[cfg(test)]
@@ -168,9 +174,9 @@ mod tests {
 
     #[test]
     fn an_error_names_the_settings_to_change() {
-        let text = forbidden(Step::Namespace, Errno::ENOSPC).to_string();
+        let text = forbidden(PrivilegeStep::Namespace, Errno::ENOSPC).to_string();
         assert!(text.contains("user.max_user_namespaces") && text.contains("root"), "{text}");
-        let text = forbidden(Step::Network, Errno::EPERM).to_string();
+        let text = forbidden(PrivilegeStep::Network, Errno::EPERM).to_string();
         assert!(text.contains("network namespace within a user namespace"), "{text}");
     }
 }

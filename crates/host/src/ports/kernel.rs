@@ -41,7 +41,7 @@ pub(super) fn set_option<T: Plain>(
             size_of::<T>() as libc::socklen_t,
         )
     };
-    done(result)
+    check_result(result)
 }
 
 pub(super) fn option<T: Plain>(
@@ -55,18 +55,18 @@ pub(super) fn option<T: Plain>(
     let result = unsafe {
         libc::getsockopt(socket.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &mut length)
     };
-    done(result)?;
+    check_result(result)?;
     // SAFETY: it was zeroed, and of a `Plain` type every bit pattern is a value.
     Ok(unsafe { value.assume_init() })
 }
 
 /// Converts the result of a system call.
-pub(super) fn done(result: libc::c_int) -> io::Result<()> {
+pub(super) fn check_result(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Adds the interface and the failed action to an error, keeping its kind.
-pub(super) fn about(link: &str, action: &str, error: io::Error) -> io::Error {
+pub(super) fn with_context(link: &str, action: &str, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{link}: {action}: {error}"))
 }
 
@@ -86,7 +86,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `length` bytes of a socket, starting at `offset`.
-    pub fn of(socket: BorrowedFd<'_>, length: usize, offset: i64) -> io::Result<Mapping> {
+    pub fn from_socket(socket: BorrowedFd<'_>, length: usize, offset: i64) -> io::Result<Mapping> {
         Mapping::new(socket.as_raw_fd(), libc::MAP_SHARED | libc::MAP_POPULATE, length, offset)
     }
 

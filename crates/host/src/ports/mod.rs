@@ -1,4 +1,4 @@
-//! Ports that receive and send frames. One module per kind; users are generic over [`Port`].
+//! Ports that receive and send frames. One module per kind; users are generic over [`FramePort`].
 //!
 //! - [`af_packet`]: any interface, without root in a user namespace.
 //! - [`af_xdp`]: an interface taken over from the kernel, as root; the fastest.
@@ -21,17 +21,17 @@ use std::os::fd::BorrowedFd;
 
 /// Source and destination address in the header that a port adds to packets of an interface without link-layer
 /// header (TUN).
-pub const NO_STATION: Mac = [0; 6];
+pub const NO_MAC: Mac = [0; 6];
 
 /// Returns the header added to packets of this ethertype.
-pub fn bare_header(ethertype: u16) -> [u8; HEADER] {
+pub fn synthetic_header(ethertype: u16) -> [u8; HEADER] {
     let [first, second] = ethertype.to_be_bytes();
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, first, second]
 }
 
 /// Received frame.
 #[derive(Clone, Copy, Debug)]
-pub struct Received<'a> {
+pub struct ReceivedFrame<'a> {
     /// Frame from its Ethernet header on, without frame check sequence.
     pub frame: &'a [u8],
     /// Arrival time in monotonic nanoseconds: the kernel's timestamp if the port has one, otherwise the time of
@@ -42,12 +42,12 @@ pub struct Received<'a> {
 /// Port that receives and sends frames.
 ///
 /// No method blocks. An error persists as long as the interface is down ([`io::ErrorKind::NetworkDown`]) or
-/// gone ([`io::ErrorKind::NotFound`]). A user waits on [`fd`](Port::fd), calls [`receive`](Port::receive),
-/// queues frames with [`send`](Port::send) and transmits them with [`flush`](Port::flush).
-pub trait Port {
+/// gone ([`io::ErrorKind::NotFound`]). A user waits on [`fd`](FramePort::fd), calls [`receive`](FramePort::receive),
+/// queues frames with [`send`](FramePort::send) and transmits them with [`flush`](FramePort::flush).
+pub trait FramePort {
     /// Passes up to `limit` arrived frames to `each`, oldest first; returns their number. A super-packet counts
     /// as its segments, and may exceed the limit.
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize>;
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize>;
 
     /// Queues a frame. Returns false if the queue is full: flush, and try again.
     fn send(&mut self, frame: &[u8]) -> io::Result<bool>;

@@ -1,7 +1,7 @@
-//! Frames in pcapng files (draft-ietf-opsawg-pcapng), encoded by the `pcap-file` crate: [`Captured`] records
-//! the frames of another port, [`Replay`] is a port that replays a file.
+//! Frames in pcapng files (draft-ietf-opsawg-pcapng), encoded by the `pcap-file` crate: [`CapturingPort`] records
+//! the frames of another port, [`ReplayPort`] is a port that replays a file.
 
-use super::{Port, Received};
+use super::{FramePort, ReceivedFrame};
 use crate::clock;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
@@ -25,8 +25,8 @@ const NANOSECONDS: u8 = 9;
 /// Port that records the frames of another port with wall-clock timestamps in nanoseconds: arrival times of
 /// received frames, and times of queueing of sent frames.
 ///
-/// A write error ends the recording, but not the traffic; [`finish`](Captured::finish) returns the error.
-pub struct Captured<P> {
+/// A write error ends the recording, but not the traffic; [`finish`](CapturingPort::finish) returns the error.
+pub struct CapturingPort<P> {
     port: P,
     recording: Recording,
 }
@@ -37,9 +37,9 @@ struct Recording {
     failed: Option<io::Error>,
 }
 
-impl<P: Port> Captured<P> {
+impl<P: FramePort> CapturingPort<P> {
     /// Creates a recording in a new file; `name` is the interface name in the file.
-    pub fn new(port: P, path: &Path, name: &str) -> io::Result<Captured<P>> {
+    pub fn new(port: P, path: &Path, name: &str) -> io::Result<CapturingPort<P>> {
         let create = || -> Result<_, PcapError> {
             let file = File::create(path).map_err(PcapError::IoError)?;
             let mut writer = PcapNgWriter::new(BufWriter::with_capacity(1 << 20, file))?;
@@ -52,7 +52,7 @@ impl<P: Port> Captured<P> {
             Ok(writer)
         };
         let writer = create().map_err(|error| in_file(path, error))?;
-        Ok(Captured { port, recording: Recording { path: path.into(), writer, failed: None } })
+        Ok(CapturingPort { port, recording: Recording { path: path.into(), writer, failed: None } })
     }
 
     /// Completes the file and returns the recorded port.
@@ -83,12 +83,12 @@ impl Recording {
     }
 }
 
-impl<P: Port> Port for Captured<P> {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+impl<P: FramePort> FramePort for CapturingPort<P> {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         let recording = &mut self.recording;
         let mut offset = None;
         self.port.receive(limit, &mut |received| {
-            let offset = *offset.get_or_insert_with(clock::realtime_ahead_ns);
+            let offset = *offset.get_or_insert_with(clock::realtime_offset_ns);
             recording.write(received.frame, i128::from(received.at_ns) + offset, INBOUND);
             each(received);
         })
@@ -97,7 +97,7 @@ impl<P: Port> Port for Captured<P> {
     fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
         let is_queued = self.port.send(frame)?;
         if is_queued {
-            let now = i128::from(clock::monotonic_ns()) + clock::realtime_ahead_ns();
+            let now = i128::from(clock::monotonic_ns()) + clock::realtime_offset_ns();
             self.recording.write(frame, now, OUTBOUND);
         }
         Ok(is_queued)
@@ -118,31 +118,31 @@ impl<P: Port> Port for Captured<P> {
 
 /// Port that replays the Ethernet frames of a pcapng file with their original timing. Frames sent to it are
 /// refused.
-pub struct Replay {
+pub struct ReplayPort {
     path: PathBuf,
     reader: PcapNgReader<BufReader<File>>,
     /// Replay time of the first frame.
     start_ns: u64,
     /// Timestamp of the first frame in the file.
     first_ns: Option<u64>,
-    next: Option<Frame>,
+    next: Option<ReplayFrame>,
     latest_ns: u64,
     refused: usize,
     ended: bool,
 }
 
 #[derive(Debug)]
-struct Frame {
+struct ReplayFrame {
     bytes: Vec<u8>,
     at_ns: u64,
 }
 
-impl Replay {
+impl ReplayPort {
     /// Opens a file whose first frame arrives at `start_ns` in monotonic time. A start far in the past delivers
     /// all frames at once.
-    pub fn open(path: &Path, start_ns: u64) -> io::Result<Replay> {
+    pub fn open(path: &Path, start_ns: u64) -> io::Result<ReplayPort> {
         let open = || PcapNgReader::new(BufReader::new(File::open(path).map_err(PcapError::IoError)?));
-        Ok(Replay {
+        Ok(ReplayPort {
             path: path.into(),
             reader: open().map_err(|error| in_file(path, error))?,
             start_ns,
@@ -187,7 +187,7 @@ impl Replay {
             // Frames of several interfaces may be out of order in the file.
             let at_ns = self.start_ns.saturating_add(time_ns.saturating_sub(first_ns));
             self.latest_ns = self.latest_ns.max(at_ns);
-            self.next = Some(Frame { bytes, at_ns: self.latest_ns });
+            self.next = Some(ReplayFrame { bytes, at_ns: self.latest_ns });
         }
         Ok(())
     }
@@ -207,13 +207,13 @@ fn scale(stamp: u64, interface: &InterfaceDescriptionBlock<'_>) -> u64 {
     u64::try_from(u128::from(stamp) * 1_000_000_000 / per_second).unwrap_or(u64::MAX)
 }
 
-impl Port for Replay {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+impl FramePort for ReplayPort {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         let now = clock::monotonic_ns();
         for count in 0..limit {
             self.read()?;
             match self.next.take_if(|frame| frame.at_ns <= now) {
-                Some(Frame { bytes, at_ns }) => each(Received { frame: &bytes, at_ns }),
+                Some(ReplayFrame { bytes, at_ns }) => each(ReceivedFrame { frame: &bytes, at_ns }),
                 None => return Ok(count),
             }
         }

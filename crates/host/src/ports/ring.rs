@@ -1,6 +1,6 @@
 //! Two ports connected by memory, for tests and for two parts of one process that exchange frames.
 
-use super::{Port, Received};
+use super::{FramePort, ReceivedFrame};
 use crate::clock;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Creates a pair of ports, each of which holds at most `capacity` received frames.
-pub fn pair(capacity: usize) -> io::Result<(End, End)> {
-    let (one, other) = (Arc::new(Queue::new(capacity)?), Arc::new(Queue::new(capacity)?));
-    let end = |inbox: &Arc<Queue>, outbox: &Arc<Queue>| End {
+pub fn pair(capacity: usize) -> io::Result<(RingPort, RingPort)> {
+    let (one, other) = (Arc::new(FrameQueue::new(capacity)?), Arc::new(FrameQueue::new(capacity)?));
+    let end = |inbox: &Arc<FrameQueue>, outbox: &Arc<FrameQueue>| RingPort {
         inbox: inbox.clone(),
         outbox: outbox.clone(),
         queued: Vec::new(),
@@ -21,57 +21,57 @@ pub fn pair(capacity: usize) -> io::Result<(End, End)> {
 
 /// One end of a pair.
 #[derive(Debug)]
-pub struct End {
-    inbox: Arc<Queue>,
-    outbox: Arc<Queue>,
-    queued: Vec<Frame>,
+pub struct RingPort {
+    inbox: Arc<FrameQueue>,
+    outbox: Arc<FrameQueue>,
+    queued: Vec<QueuedFrame>,
 }
 
-impl End {
-    /// Queues a frame as [`Port::send`] does, with this arrival time in nanoseconds of the monotonic clock, or
+impl RingPort {
+    /// Queues a frame as [`FramePort::send`] does, with this arrival time in nanoseconds of the monotonic clock, or
     /// of a test's clock.
     pub fn send_at(&mut self, frame: &[u8], at_ns: u64) {
-        self.queued.push(Frame { bytes: frame.to_vec(), at_ns });
+        self.queued.push(QueuedFrame { bytes: frame.to_vec(), at_ns });
     }
 }
 
 #[derive(Debug)]
-struct Frame {
+struct QueuedFrame {
     bytes: Vec<u8>,
     at_ns: u64,
 }
 
 /// Frames in one direction. Both ends hold a reference, so the last reference is that of the remaining end.
 #[derive(Debug)]
-struct Queue {
-    waiting: Mutex<Waiting>,
+struct FrameQueue {
+    waiting: Mutex<FrameQueueState>,
     capacity: usize,
     /// Readable as long as frames are waiting.
     event: OwnedFd,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    frames: VecDeque<Frame>,
+struct FrameQueueState {
+    frames: VecDeque<QueuedFrame>,
     missed: u64,
 }
 
-impl Queue {
-    fn new(capacity: usize) -> io::Result<Queue> {
+impl FrameQueue {
+    fn new(capacity: usize) -> io::Result<FrameQueue> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Queue { waiting: Mutex::default(), capacity, event })
+        Ok(FrameQueue { waiting: Mutex::default(), capacity, event })
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, FrameQueueState> {
         self.waiting.lock().expect("no holder of the lock panics")
     }
 }
 
-impl Port for End {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+impl FramePort for RingPort {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         let mut waiting = self.inbox.waiting();
         let count = limit.min(waiting.frames.len());
-        let frames: Vec<Frame> = waiting.frames.drain(..count).collect();
+        let frames: Vec<QueuedFrame> = waiting.frames.drain(..count).collect();
         if waiting.frames.is_empty() && count > 0 {
             rustix::io::read(&self.inbox.event, &mut [0; 8])?;
         }
@@ -79,7 +79,7 @@ impl Port for End {
         if count == 0 && limit > 0 && Arc::strong_count(&self.inbox) == 1 {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the other end of the ring is gone"));
         }
-        frames.iter().for_each(|frame| each(Received { frame: &frame.bytes, at_ns: frame.at_ns }));
+        frames.iter().for_each(|frame| each(ReceivedFrame { frame: &frame.bytes, at_ns: frame.at_ns }));
         Ok(count)
     }
 

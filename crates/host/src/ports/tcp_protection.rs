@@ -31,7 +31,7 @@ pub fn sign_with_md5(socket: BorrowedFd<'_>, peer: IpAddr, key: &[u8]) -> io::Re
 }
 
 /// Drops received packets whose TTL or hop limit is below `minimum`.
-pub fn require_ttl(socket: BorrowedFd<'_>, is_ipv4: bool, minimum: u8) -> io::Result<()> {
+pub fn require_min_ttl(socket: BorrowedFd<'_>, is_ipv4: bool, minimum: u8) -> io::Result<()> {
     let (level, option) = if is_ipv4 {
         (libc::IPPROTO_IP, libc::IP_MINTTL)
     } else {

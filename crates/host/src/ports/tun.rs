@@ -2,8 +2,8 @@
 //! (Documentation/networking/tuntap.rst). The interface is deleted with the port. One system call per frame, so
 //! not for high rates.
 
-use super::kernel::{self, about};
-use super::{Port, Received};
+use super::kernel::{self, with_context};
+use super::{FramePort, ReceivedFrame};
 use crate::clock;
 use crate::netns::{Namespace, Netlink};
 use netstage_wire::ethernet::HEADER;
@@ -19,7 +19,7 @@ const BATCH: usize = 64;
 
 /// Layer of the packets on the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layer {
+pub enum TunLayer {
     /// TAP: Ethernet frames.
     Ethernet,
     /// TUN: IP or MPLS packets. The port adds an Ethernet header ([`super::NO_STATION`]) to received packets,
@@ -31,7 +31,7 @@ pub enum Layer {
 #[derive(Debug)]
 pub struct Tun {
     link: String,
-    layer: Layer,
+    layer: TunLayer,
     file: File,
     netlink: Netlink,
     buffer: Vec<u8>,
@@ -42,14 +42,14 @@ pub struct Tun {
 impl Tun {
     /// Creates the interface `link`, which is down and has no addresses. No offloads: the observed frames are
     /// those a wire would carry.
-    pub fn create(namespace: &Namespace, link: &str, layer: Layer) -> io::Result<Tun> {
-        let failed = |error| about(link, "create a TUN/TAP interface", error);
+    pub fn create(namespace: &Namespace, link: &str, layer: TunLayer) -> io::Result<Tun> {
+        let failed = |error| with_context(link, "create a TUN/TAP interface", error);
         let open = || {
             let mut request = kernel::interface_request(link)?;
             // Only the packet information header distinguishes MPLS from IP packets.
             let kind = match layer {
-                Layer::Ethernet => libc::IFF_TAP | libc::IFF_NO_PI,
-                Layer::Ip => libc::IFF_TUN,
+                TunLayer::Ethernet => libc::IFF_TAP | libc::IFF_NO_PI,
+                TunLayer::Ip => libc::IFF_TUN,
             };
             request.ifr_ifru.ifru_flags = kind as libc::c_short;
             let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
@@ -57,7 +57,7 @@ impl Tun {
             // SAFETY: the kernel reads and writes within `request`.
             let result =
                 unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as libc::Ioctl, &mut request) };
-            kernel::done(result).map(|()| file)
+            kernel::check_result(result).map(|()| file)
         };
         // The interface is created in the namespace in which the device is opened.
         let file = namespace.run(open)?.map_err(failed)?;
@@ -80,22 +80,22 @@ impl Tun {
             Some(libc::EIO) => {
                 io::Error::new(ErrorKind::NetworkDown, format!("{}: the interface is down", self.link))
             }
-            _ => about(&self.link, action, error),
+            _ => with_context(&self.link, action, error),
         }
     }
 }
 
 /// Returns the length of the frame prefix that the interface lacks: the ethertype in the packet information
 /// header is aligned with that of an Ethernet header.
-fn missing_prefix(layer: Layer) -> usize {
+fn missing_prefix(layer: TunLayer) -> usize {
     match layer {
-        Layer::Ethernet => 0,
-        Layer::Ip => HEADER - INFORMATION,
+        TunLayer::Ethernet => 0,
+        TunLayer::Ip => HEADER - INFORMATION,
     }
 }
 
-impl Port for Tun {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+impl FramePort for Tun {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         for count in 0..limit {
             let start = missing_prefix(self.layer);
             let length = match (&self.file).read(&mut self.buffer[start..]) {
@@ -104,13 +104,13 @@ impl Port for Tun {
                 Err(error) => return Err(self.interface_error("receive", error)),
             };
             let end = start + length;
-            if self.layer == Layer::Ip {
+            if self.layer == TunLayer::Ip {
                 // Clear the flags, which are the end of an address in the Ethernet header.
                 self.buffer[start..HEADER - 2].fill(0);
             }
             let now = clock::monotonic_ns();
             let at_ns = now;
-            each(Received { frame: &self.buffer[..end], at_ns });
+            each(ReceivedFrame { frame: &self.buffer[..end], at_ns });
         }
         Ok(limit)
     }
@@ -122,7 +122,7 @@ impl Port for Tun {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(frame.get(missing_prefix(self.layer)..).unwrap_or_default());
-        if self.layer == Layer::Ip
+        if self.layer == TunLayer::Ip
             && let Some(flags) = bytes.get_mut(..INFORMATION - 2)
         {
             flags.fill(0);

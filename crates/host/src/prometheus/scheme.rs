@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn a_page_has_version_and_uptime_and_escapes_labels() {
         let mut page = Page::new("pe", Duration::from_millis(1_500));
-        page.head("netstage_pe_up", "gauge", "Whether it is up.");
+        page.begin_metric("netstage_pe_up", "gauge", "Whether it is up.");
         page.sample("netstage_pe_up", &[("name", "a\"b\\c\nd")], 1.0);
         let text = page.text();
         assert!(text.contains("netstage_pe_uptime_seconds 1.5\n"));
@@ -76,7 +76,7 @@ mod tests {
     #[should_panic(expected = "only they, end with _total")]
     fn a_counter_must_end_with_total() {
         let mut page = Page::new("pe", Duration::ZERO);
-        page.one("netstage_pe_sent_bytes", "counter", "Bytes.", 1.0);
+        page.metric("netstage_pe_sent_bytes", "counter", "Bytes.", 1.0);
         check(&page.text(), "pe");
     }
 }

@@ -2,8 +2,8 @@
 
 use super::fleet::{self, StateFolder};
 use crate::exit::{Failure, INTERRUPTED, OK};
-use netstage_agent::fleet::member::Member;
-use netstage_agent::{Agent, EndReason, Engine, Scratch, Serving, Worker};
+use netstage_agent::fleet::member::FleetAgent;
+use netstage_agent::{AssignmentEngine, EndReason, LocalAgent, Scratch, ServiceEngine, Worker};
 use netstage_core::fleet::Policy;
 use netstage_host::log::Level;
 use std::io::{self, Write as _};
@@ -53,22 +53,23 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
 fn serve_fleet(arguments: &Arguments) -> Result<u8, Failure> {
     let policy = arguments.policy.as_deref().map(netstage_scenario::agent::load).transpose()?;
     let log = fleet::log("agent");
-    let member = Member::open(&arguments.state.path(), policy.clone().unwrap_or_default(), Arc::clone(&log));
+    let member =
+        FleetAgent::open(&arguments.state.path(), policy.clone().unwrap_or_default(), Arc::clone(&log));
     let mut member = member.map_err(fleet::failure)?;
     if let Some(address) = arguments.metrics {
-        member.tell_metrics(address);
+        member.serve_metrics(address);
     }
     let membership = member.membership();
     if policy == Some(Policy::default()) || policy.is_none() {
         log(Level::Note, "no policy restricts the controller's requests; set one with --policy");
     }
     log(Level::Note, &format!("{} of fleet {}", membership.name, membership.controller));
-    let ender = member.ender();
-    interrupt(move || ender.end())?;
+    let ender = member.shutdown_handle();
+    interrupt(move || ender.request())?;
     let services = policy.is_some_and(|policy| !policy.services.is_empty());
     let worker: Arc<dyn Worker> = match services {
-        true => Arc::new(Serving::new(scratch(&arguments.state.path())?)),
-        false => Arc::new(Engine),
+        true => Arc::new(ServiceEngine::new(scratch(&arguments.state.path())?)),
+        false => Arc::new(AssignmentEngine),
     };
     member.serve(worker).map_err(|e| Failure::run(format!("the agent failed: {e}")))?;
     Ok(OK)
@@ -90,15 +91,15 @@ fn scratch(state: &Path) -> Result<Scratch, Failure> {
 
 /// Runs an agent of this host for one controller.
 fn serve_socket(socket: &Path, spool: &Path) -> Result<u8, Failure> {
-    let agent = Agent::bind(socket, spool).map_err(|e| Failure::run(e.to_string()))?;
-    let ender = agent.ender();
-    interrupt(move || ender.end())?;
+    let agent = LocalAgent::bind(socket, spool).map_err(|e| Failure::run(e.to_string()))?;
+    let ender = agent.shutdown_handle();
+    interrupt(move || ender.request())?;
     print_line(&format!("listening on {}", socket.display()));
-    let ended = agent.serve(Engine).map_err(|e| Failure::run(format!("the agent failed: {e}")))?;
+    let ended = agent.serve(AssignmentEngine).map_err(|e| Failure::run(format!("the agent failed: {e}")))?;
     for problem in &ended.problems {
         print_line(problem);
     }
-    let kept: Vec<String> = ended.kept.iter().map(|path| path.display().to_string()).collect();
+    let kept: Vec<String> = ended.stored_reports.iter().map(|path| path.display().to_string()).collect();
     if !kept.is_empty() {
         print_line(&format!("reports not fetched by any controller: {}", kept.join(", ")));
     }

@@ -4,7 +4,7 @@ use super::ScenarioOptions;
 use crate::exit::{self, Failure, OK};
 use crate::summary;
 use netstage_scenario::{Cell, Scenario};
-use netstage_study::table::{Column, Table};
+use netstage_study::table::{ReportTable, TableColumn};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "Examples:
@@ -94,11 +94,13 @@ fn as_text(scenario: &Scenario) -> String {
         count(scenario.plots.len(), "figure"),
     );
     if cells > 1 {
-        let mut table =
-            Table { columns: vec![Column::right("cell"), Column::left("variant")], ..Table::default() };
+        let mut table = ReportTable {
+            columns: vec![TableColumn::right("cell"), TableColumn::left("variant")],
+            ..ReportTable::default()
+        };
         let variants = scenario.cells.iter().any(|c| !c.variant.is_empty());
         table.columns.truncate(if variants { 2 } else { 1 });
-        table.columns.push(Column::left("settings"));
+        table.columns.push(TableColumn::left("settings"));
         for (index, cell) in scenario.cells.iter().enumerate() {
             let mut row = vec![(index + 1).to_string()];
             row.extend(variants.then(|| cell.variant.clone()));

@@ -5,7 +5,7 @@ use super::router::SOCKET;
 use super::table::counted;
 use crate::exit::{Failure, OK, print};
 use netstage_agent::Scratch;
-use netstage_host::obstacle::Error;
+use netstage_host::obstacle::DaemonError;
 use netstage_router::daemon::clean;
 use netstage_tcp_watch::tracefs;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
-    let cleaned = clean(&arguments.socket).map_err(Error::Machine)?;
+    let cleaned = clean(&arguments.socket).map_err(DaemonError::Machine)?;
     let mut lines: Vec<String> = Vec::new();
     lines.extend(cleaned.settings.iter().map(|name| format!("restored {name}\n")));
     lines.extend(

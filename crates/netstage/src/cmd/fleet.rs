@@ -2,13 +2,13 @@
 
 use super::table::{Table, counted, time};
 use crate::exit::{FAILED, Failure, OK, print};
-use netstage_agent::controller::{Agents, Place};
-use netstage_agent::fleet::folder::Grant;
+use netstage_agent::controller::{AgentAddress, ControlledAgents};
+use netstage_agent::fleet::folder::TokenGrant;
 use netstage_agent::fleet::hub::Hub;
-use netstage_agent::fleet::runs::Runs;
-use netstage_agent::fleet::{self, AgentStatus, Fleet, State};
+use netstage_agent::fleet::runs::FleetRuns;
+use netstage_agent::fleet::{self, AgentAvailability, AgentStatus, FleetFolder};
 use netstage_host::log::{Level, Log};
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -156,12 +156,12 @@ pub struct Folder {
 impl Folder {
     /// Returns the folder, which may not exist.
     pub fn path(&self) -> PathBuf {
-        self.folder.clone().unwrap_or_else(fleet::folder::of_here)
+        self.folder.clone().unwrap_or_else(fleet::folder::default_fleet_folder)
     }
 
     /// Opens the fleet.
-    pub fn open(&self) -> Result<Fleet, Failure> {
-        Fleet::open(&self.path()).map_err(failure)
+    pub fn open(&self) -> Result<FleetFolder, Failure> {
+        FleetFolder::open(&self.path()).map_err(failure)
     }
 }
 
@@ -176,7 +176,7 @@ pub struct StateFolder {
 impl StateFolder {
     /// Returns the folder, which may not exist.
     pub fn path(&self) -> PathBuf {
-        self.folder.clone().unwrap_or_else(|| fleet::folder::of_user("agent"))
+        self.folder.clone().unwrap_or_else(|| fleet::folder::user_state_folder("agent"))
     }
 }
 
@@ -184,7 +184,7 @@ impl StateFolder {
 pub fn run(command: &Command) -> Result<u8, Failure> {
     match command {
         Command::Init { folder, name } => {
-            let fleet = Fleet::create(&folder.path(), name).map_err(failure)?;
+            let fleet = FleetFolder::create(&folder.path(), name).map_err(failure)?;
             let next = "next: netstage fleet serve --listen ADDRESS:PORT, and netstage fleet token AGENT";
             print(format!("fleet {} in {}\n{next}\n", fleet.name, fleet.folder().display()).as_bytes())?;
             Ok(OK)
@@ -192,7 +192,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
         Command::Serve { folder, listen, metrics } => serve(folder.open()?, *listen, *metrics),
         Command::Token { folder, agent, label, valid, certificate } => {
             let (agent, labels) = (agent.clone(), label.clone());
-            let grant = Grant { agent, labels, valid: *valid, lasting: *certificate };
+            let grant = TokenGrant { agent, labels, valid: *valid, lasting: *certificate };
             let token = folder.open()?.token(&grant).map_err(failure)?;
             print(format!("{token}\n").as_bytes()).map(|()| OK)
         }
@@ -206,7 +206,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
         Command::Clock { folder, json } => clock(&folder.open()?, *json),
         Command::Runs { folder, fetch } => runs(&folder.open()?, *fetch),
         Command::Close { folder, run } => {
-            let mut runs = Runs::of(&folder.open()?).map_err(failure)?;
+            let mut runs = FleetRuns::read_all(&folder.open()?).map_err(failure)?;
             runs.close(*run).map_err(|_| {
                 Failure::usage(format!("unknown run {run}")).help("list open runs with `netstage fleet runs`")
             })?;
@@ -219,7 +219,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
 }
 
 /// Converts an error of a fleet.
-pub fn failure(error: Obstacle) -> Failure {
+pub fn failure(error: StartupError) -> Failure {
     Failure::usage(error.message).help(error.remedy)
 }
 
@@ -231,16 +231,16 @@ pub fn log(command: &'static str) -> Log {
     })
 }
 
-fn serve(fleet: Fleet, listen: SocketAddr, metrics: Option<SocketAddr>) -> Result<u8, Failure> {
+fn serve(fleet: FleetFolder, listen: SocketAddr, metrics: Option<SocketAddr>) -> Result<u8, Failure> {
     let log = log("fleet");
     let mut hub = Hub::bind(fleet, listen, Arc::clone(&log)).map_err(failure)?;
-    let ender = hub.ender();
-    ctrlc::set_handler(move || ender.end())
+    let ender = hub.shutdown_handle();
+    ctrlc::set_handler(move || ender.request())
         .map_err(|e| Failure::run(format!("cannot install a signal handler: {e}")))?;
     let address = hub.address().map_err(|error| Failure::run(error.to_string()))?;
     log(Level::Note, &format!("listening for agents on {address}"));
     if let Some(address) = metrics {
-        hub.tell_metrics(address);
+        hub.serve_metrics(address);
     }
     hub.serve().map_err(|error| Failure::run(format!("the controller failed: {error}")))?;
     Ok(OK)
@@ -263,7 +263,7 @@ fn join(controller: &str, token: &str, state: &Path) -> Result<u8, Failure> {
     print(text.as_bytes()).map(|()| OK)
 }
 
-fn agents(fleet: &Fleet) -> Result<Vec<AgentStatus>, Failure> {
+fn agents(fleet: &FleetFolder) -> Result<Vec<AgentStatus>, Failure> {
     fleet.agents().map_err(failure)
 }
 
@@ -272,7 +272,7 @@ fn as_json(value: &impl serde::Serialize) -> Result<u8, Failure> {
     print(format!("{text}\n").as_bytes()).map(|()| OK)
 }
 
-fn list(fleet: &Fleet, json: bool) -> Result<u8, Failure> {
+fn list(fleet: &FleetFolder, json: bool) -> Result<u8, Failure> {
     let agents = agents(fleet)?;
     if json {
         return as_json(&agents);
@@ -309,7 +309,7 @@ fn expiry(agent: &AgentStatus) -> String {
     }
 }
 
-fn doctor(fleet: &Fleet) -> Result<u8, Failure> {
+fn doctor(fleet: &FleetFolder) -> Result<u8, Failure> {
     let mut found = Vec::new();
     if !fleet.is_served() {
         found.push(NOT_RUNNING.to_owned());
@@ -318,13 +318,13 @@ fn doctor(fleet: &Fleet) -> Result<u8, Failure> {
     for agent in &agents {
         let mut report = |problem: &str| found.push(format!("{}: {problem}", agent.name));
         match agent.state {
-            State::NeverSeen => report(
+            AgentAvailability::NeverSeen => report(
                 "joined but never connected; on its host run `netstage agent` or `systemctl start netstage-agent`",
             ),
-            State::Offline => report(
+            AgentAvailability::Offline => report(
                 "offline; check its log (journalctl -u netstage-agent) and the path from its host to the controller",
             ),
-            State::Idle | State::Taken => {}
+            AgentAvailability::Idle | AgentAvailability::Taken => {}
         }
         if agent.certificate_expires_s < now_ns() / 1_000_000_000 {
             report("certificate expired; remove the agent here and join it again");
@@ -350,7 +350,7 @@ fn doctor(fleet: &Fleet) -> Result<u8, Failure> {
             report(&format!("clock error is ± {}; one-way delays are off by as much", time(clock.error_ns)));
         }
     }
-    let open = Runs::of(fleet).map_err(failure)?.open_runs();
+    let open = FleetRuns::read_all(fleet).map_err(failure)?.open_runs();
     for (run, opened) in &open {
         let problem = format!(
             "run {run} ({}) is open; use `netstage fleet runs --fetch` or `netstage fleet close {run}`",
@@ -374,7 +374,7 @@ fn doctor(fleet: &Fleet) -> Result<u8, Failure> {
     Ok(if found.is_empty() { OK } else { FAILED })
 }
 
-fn clock(fleet: &Fleet, json: bool) -> Result<u8, Failure> {
+fn clock(fleet: &FleetFolder, json: bool) -> Result<u8, Failure> {
     let agents = agents(fleet)?;
     if json {
         let clocks: Vec<_> = agents
@@ -403,24 +403,25 @@ fn clock(fleet: &Fleet, json: bool) -> Result<u8, Failure> {
     print(table.text().as_bytes()).map(|()| OK)
 }
 
-fn runs(fleet: &Fleet, fetch: bool) -> Result<u8, Failure> {
-    let mut runs = Runs::of(fleet).map_err(failure)?;
+fn runs(fleet: &FleetFolder, fetch: bool) -> Result<u8, Failure> {
+    let mut runs = FleetRuns::read_all(fleet).map_err(failure)?;
     let mut text = String::new();
     if fetch {
-        let idle = agents(fleet)?.into_iter().filter(|agent| agent.state == State::Idle);
-        let places = idle.map(|agent| (agent.name, Place::Fleet(fleet.socket()))).collect();
-        let agents = Agents::connect(places).map_err(|error| Failure::run(error.to_string()))?;
+        let idle = agents(fleet)?.into_iter().filter(|agent| agent.state == AgentAvailability::Idle);
+        let places = idle.map(|agent| (agent.name, AgentAddress::Fleet(fleet.socket()))).collect();
+        let agents = ControlledAgents::connect(places).map_err(|error| Failure::run(error.to_string()))?;
         let (mut fetched, mut problems) = (0, Vec::new());
-        let losses = agents.fetch_kept(|agent, run, report| match runs.receive(run, agent, report) {
-            Ok(receipt) => {
-                fetched += usize::from(receipt == netstage_core::fleet::Receipt::New);
-                receipt != netstage_core::fleet::Receipt::Unexpected
-            }
-            Err(error) => {
-                problems.push(format!("{agent}: cannot store the report of run {run}: {error}"));
-                false
-            }
-        });
+        let losses =
+            agents.fetch_stored_reports(|agent, run, report| match runs.receive(run, agent, report) {
+                Ok(receipt) => {
+                    fetched += usize::from(receipt == netstage_core::fleet::Receipt::New);
+                    receipt != netstage_core::fleet::Receipt::Unexpected
+                }
+                Err(error) => {
+                    problems.push(format!("{agent}: cannot store the report of run {run}: {error}"));
+                    false
+                }
+            });
         agents.finish();
         text.push_str(&format!("{} fetched\n", counted(fetched, "report")));
         problems.extend(losses.iter().map(ToString::to_string));

@@ -31,7 +31,7 @@ pub mod test;
 pub mod traffic;
 
 use crate::exit::Failure;
-use netstage_scenario::{Options, Scenario};
+use netstage_scenario::{LoadOptions, Scenario};
 use std::path::{Path, PathBuf};
 
 /// Options that choose a scenario and override its values.
@@ -57,8 +57,12 @@ impl ScenarioOptions {
     /// Loads and validates the scenario.
     pub fn load(&self) -> Result<Scenario, Failure> {
         let vary = self.vary.iter().map(|(path, values)| (path.clone(), split(values)));
-        let options =
-            Options { sets: self.set.clone(), vary: vary.collect(), seed: self.seed, repeat: self.repeat };
+        let options = LoadOptions {
+            sets: self.set.clone(),
+            vary: vary.collect(),
+            seed: self.seed,
+            repeat: self.repeat,
+        };
         Ok(netstage_scenario::load(&self.scenario, &options)?)
     }
 

@@ -3,7 +3,7 @@
 use crate::exit::{self, Failure, OK};
 use crate::summary;
 use netstage_study::report::ReportData;
-use netstage_study::{Record, compare, page, report, svg};
+use netstage_study::{StoredRecord, compare, page, report, svg};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -37,7 +37,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
-    let records = arguments.records.iter().map(|r| Record::open(r)).collect::<Result<Vec<_>, _>>()?;
+    let records = arguments.records.iter().map(|r| StoredRecord::open(r)).collect::<Result<Vec<_>, _>>()?;
     let data = match records.as_slice() {
         [one] => report::report(one),
         several => compare::compare(several),
@@ -61,8 +61,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
 }
 
 /// Returns the report with its records; each record has the form that `run --json` prints.
-fn as_json(data: &ReportData, records: &[Record]) -> Value {
-    let record = |(name, record): (String, &Record)| json!({ "name": name, "environment": record.environment, "record": record.data });
+fn as_json(data: &ReportData, records: &[StoredRecord]) -> Value {
+    let record = |(name, record): (String, &StoredRecord)| json!({ "name": name, "environment": record.environment, "record": record.data });
     let mut report = serde_json::to_value(data).expect("a report holds only text and numbers");
     report["records"] = compare::names(records).into_iter().zip(records).map(record).collect();
     report
@@ -80,7 +80,7 @@ fn write_pictures(folder: &Path, data: &ReportData) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write_values(path: &Path, records: &[Record]) -> Result<(), Failure> {
+fn write_values(path: &Path, records: &[StoredRecord]) -> Result<(), Failure> {
     let failed = |e: io::Error| Failure::write(path, &e);
     let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match path.to_str() {
         Some("-") => Box::new(io::stdout().lock()),
@@ -94,7 +94,7 @@ fn write_values(path: &Path, records: &[Record]) -> Result<(), Failure> {
 }
 
 /// Writes a row per value. The outer result is an error of the writer, the inner one of the reader.
-fn values(out: &mut impl Write, records: &[Record]) -> io::Result<Result<(), Failure>> {
+fn values(out: &mut impl Write, records: &[StoredRecord]) -> io::Result<Result<(), Failure>> {
     writeln!(out, "record,cell,settings,seed,time_s,subject,metric,value")?;
     for (name, record) in compare::names(records).iter().zip(records) {
         let mut reader = match record.series() {

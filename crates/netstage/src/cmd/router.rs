@@ -3,8 +3,8 @@
 use super::table::{Table, counted};
 use crate::exit::{Failure, OK, print};
 use clap::ValueEnum;
-use netstage_router::daemon::state::{Label, Route, RouteFilter};
-use netstage_router::daemon::{self, Daemon, Level, Log, Signals, State, ask};
+use netstage_router::daemon::state::{LabelState, RouteFilter, RouteState};
+use netstage_router::daemon::{self, Level, Log, RouterDaemon, RouterState, Signals, query};
 use serde::Serialize;
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
@@ -107,7 +107,7 @@ fn serve(configuration: &Path) -> Result<u8, Failure> {
         let mark = if level == Level::Alarm { "alarm: " } else { "" };
         print_line(&format!("{mark}{line}"));
     });
-    let daemon = Daemon::begin(configuration, log)?;
+    let daemon = RouterDaemon::begin(configuration, log)?;
     print_line(&format!("ready; control socket {}", daemon.control().display()));
     let last = daemon.serve(&signals)?;
     match last {
@@ -157,7 +157,7 @@ fn show(show: &Show) -> Result<u8, Failure> {
         What::Fib => routes(show)?,
         What::Lfib => labels(show)?,
         _ => {
-            let state = ask(socket).map_err(|error| no_answer(socket, &error))?;
+            let state = query(socket).map_err(|error| no_answer(socket, &error))?;
             let text = match show.json {
                 true => json(&state)? + "\n",
                 false => shown(show.what, &state),
@@ -223,7 +223,7 @@ fn routes(show: &Show) -> Result<io::Result<()>, Failure> {
         }
     }
     let mut printing = printing(show.json);
-    let printed = daemon::routes(&show.router.socket, &filter, &mut |route: Route| {
+    let printed = daemon::routes(&show.router.socket, &filter, &mut |route: RouteState| {
         printing.one(&route, || {
             let table = if route.table == "main" { String::new() } else { format!("table {} ", route.table) };
             format!("{:<18} {table}{}{}", route.prefix, route.to, packets(route.packets))
@@ -243,13 +243,13 @@ fn labels(show: &Show) -> Result<io::Result<()>, Failure> {
         .as_ref()
         .map(|which| which.parse().ok().filter(|label| *label < 1 << 20).ok_or_else(|| invalid(which)));
     let mut printing = printing(show.json);
-    let printed = daemon::labels(&show.router.socket, one.transpose()?, &mut |label: Label| {
+    let printed = daemon::labels(&show.router.socket, one.transpose()?, &mut |label: LabelState| {
         printing.one(&label, || format!("label {:<12} {}{}", label.label, label.to, packets(label.packets)))
     });
     Ok(printed.and_then(|()| printing.end()))
 }
 
-fn shown(what: What, state: &State) -> String {
+fn shown(what: What, state: &RouterState) -> String {
     let parts = match what {
         What::Neighbours => vec![neighbours(state)],
         What::Counters => vec![counters(state)],
@@ -259,7 +259,7 @@ fn shown(what: What, state: &State) -> String {
     parts.join("\n")
 }
 
-fn interfaces(state: &State) -> String {
+fn interfaces(state: &RouterState) -> String {
     let mut table = Table::new(&["interface", "table", "labels", ">received", ">sent", ">queued", "state"]);
     for interface in &state.interfaces {
         let labels = if interface.mpls { "accepted" } else { "rejected" };
@@ -287,7 +287,7 @@ fn interfaces(state: &State) -> String {
     format!("{counted}, {forwarded}\n{rejected}\n{}", table.text())
 }
 
-fn neighbours(state: &State) -> String {
+fn neighbours(state: &RouterState) -> String {
     let mut table = Table::new(&["neighbor", "interface", "MAC address"]);
     for neighbour in &state.neighbours {
         let mac = neighbour.station.clone().unwrap_or_else(|| "unknown".into());
@@ -296,7 +296,7 @@ fn neighbours(state: &State) -> String {
     table.text()
 }
 
-fn counters(state: &State) -> String {
+fn counters(state: &RouterState) -> String {
     let mut table = Table::new(&["path", "counter", ">packets", "severity", "meaning"]);
     for count in state.counters.iter().filter(|count| count.packets > 0) {
         table.row([

@@ -6,7 +6,9 @@ use crate::stages;
 use crate::summary;
 use indicatif::{ProgressBar, ProgressStyle};
 use netstage_scenario::Scenario;
-use netstage_study::{Error, Observer, Options, Progress, Record, Runner, TOOL, folders, page, report};
+use netstage_study::{
+    Observer, PlanRunner, StoredRecord, StudyError, StudyOptions, StudyProgress, TOOL, folders, page, report,
+};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,7 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let interrupted = watch_interrupt()?;
     let attempt = |out: PathBuf| {
         let (name, jobs, runner) = arguments.stage.ready(&out)?;
-        let options = Options {
+        let options = StudyOptions {
             out,
             jobs: arguments.jobs.map_or(jobs, usize::from),
             retries: arguments.retries,
@@ -58,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let Some(out) = &arguments.out else {
         for out in folders(&PathBuf::from("out").join(arguments.chosen.name())) {
             match attempt(out)? {
-                Err(Error::Occupied { .. } | Error::InUse { .. }) => {}
+                Err(StudyError::Occupied { .. } | StudyError::InUse { .. }) => {}
                 record => return show(&record?, arguments.json),
             }
         }
@@ -73,8 +75,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
 #[cfg(feature = "full")]
 pub(super) fn to_record(
     scenario: &Scenario,
-    runner: &Runner,
-    options: &Options,
+    runner: &PlanRunner,
+    options: &StudyOptions,
     as_json: bool,
 ) -> Result<u8, Failure> {
     show(&perform(scenario, runner, options, &*watch_interrupt()?)?, as_json)
@@ -83,10 +85,10 @@ pub(super) fn to_record(
 /// Runs a scenario with a progress bar.
 fn perform(
     scenario: &Scenario,
-    runner: &Runner,
-    options: &Options,
+    runner: &PlanRunner,
+    options: &StudyOptions,
     interrupted: &AtomicBool,
-) -> Result<Record, Error> {
+) -> Result<StoredRecord, StudyError> {
     let mut bar = Bar::new();
     let record = netstage_study::run(scenario, runner, options, &mut bar, interrupted);
     bar.bar.finish_and_clear();
@@ -94,7 +96,7 @@ fn perform(
 }
 
 /// Writes the report of a record, prints its summary, and returns the exit code.
-fn show(record: &Record, as_json: bool) -> Result<u8, Failure> {
+fn show(record: &StoredRecord, as_json: bool) -> Result<u8, Failure> {
     let path = record.folder.join(page::NAME);
     page::write(&path, &report::report(record)).map_err(|e| Failure::write(&path, &e))?;
     let code = exit::of(record);
@@ -144,15 +146,16 @@ impl Bar {
 }
 
 impl Observer for Bar {
-    fn progress(&mut self, progress: Progress) {
+    fn progress(&mut self, progress: StudyProgress) {
         self.bar.set_prefix(format!("{}/{}", progress.done, progress.total));
         self.bar.set_length(progress.total as u64 * PARTS);
-        self.bar.set_position(((progress.done as f64 + progress.under_way) * PARTS as f64) as u64);
-        let left = progress.left.map(|left| {
+        self.bar.set_position(((progress.done as f64 + progress.in_progress) * PARTS as f64) as u64);
+        let left = progress.remaining.map(|left| {
             let left = indicatif::HumanDuration(Duration::from_secs(left.as_secs() + 1));
             format!(", about {left} remaining")
         });
-        let doing = if progress.doing.is_empty() { String::new() } else { format!(": {}", progress.doing) };
+        let doing =
+            if progress.activity.is_empty() { String::new() } else { format!(": {}", progress.activity) };
         self.bar.set_message(format!("{}{doing}", left.unwrap_or_default()));
         self.bar.tick();
     }

@@ -1,7 +1,7 @@
 //! `netstage serve`: serves the web page.
 
 use crate::exit::{self, Failure, OK};
-use crate::serve::{Settings, serve};
+use crate::serve::{ServerSettings, serve};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         return Err(Failure::usage(message).help("pass a folder of scenario files: netstage serve FOLDER"));
     }
     fs::create_dir_all(&arguments.records).map_err(|e| Failure::write(&arguments.records, &e))?;
-    let settings = Settings {
+    let settings = ServerSettings {
         scenarios: arguments.scenarios.clone(),
         records: arguments.records.clone(),
         fleet: arguments.fleet.path(),

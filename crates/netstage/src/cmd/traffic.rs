@@ -1,8 +1,8 @@
 //! `netstage traffic learn`: fits a traffic model to a capture.
 
 use crate::exit::{self, Failure, OK};
-use netstage_scenario::learned::Fit;
-use netstage_traffic::learn::{Filter, LearnError, Lesson, learn};
+use netstage_scenario::learned::GoodnessOfFit;
+use netstage_traffic::learn::{Filter, LearnError, LearnedApplication, learn};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -47,7 +47,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
         learn(&name, BufReader::with_capacity(1 << 20, file), arguments.flow.as_ref()).map_err(|error| {
             let failure = Failure::usage(format!("{}: {error}", path.display()));
             match error {
-                LearnError::NothingPasses(_) => {
+                LearnError::NoMatchingFlow(_) => {
                     failure.help("combine tcp, udp, port N and host ADDRESS, as --flow 'udp port 53'")
                 }
                 _ => failure,
@@ -71,7 +71,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
     Ok(OK)
 }
 
-fn summary(lesson: &Lesson) -> String {
+fn summary(lesson: &LearnedApplication) -> String {
     let read = &lesson.file.read;
     let mut text = format!(
         "Fitted to {}: {} packets in {} flows ({} other packets, {} malformed)\n\n",
@@ -104,7 +104,7 @@ fn summary(lesson: &Lesson) -> String {
     text
 }
 
-fn mean(fit: &Fit, value: f64) -> String {
+fn mean(fit: &GoodnessOfFit, value: f64) -> String {
     match fit.unit.as_str() {
         "s" => format!("{:.3} ms", value * 1e3),
         "bytes" => format!("{value:.0} B"),

@@ -1,9 +1,9 @@
 //! Agents of the fleet, as last seen by the controller.
 
-use super::{Answer, Shared, apart};
+use super::{JsonResponse, SharedState, run_blocking};
 use axum::Json;
 use axum::extract::State;
-use netstage_agent::fleet::{AgentStatus, Fleet, State as Does};
+use netstage_agent::fleet::{AgentAvailability as Does, AgentStatus, FleetFolder};
 use serde::Serialize;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -49,13 +49,13 @@ pub struct Agent {
 }
 
 /// Lists the agents of the fleet.
-pub async fn list(State(shared): State<Shared>) -> Answer<FleetState> {
-    apart(move || Ok(Json(fleet(&shared.fleet)))).await
+pub async fn list(State(shared): State<SharedState>) -> JsonResponse<FleetState> {
+    run_blocking(move || Ok(Json(fleet(&shared.fleet)))).await
 }
 
 /// Returns the state of the fleet in a folder.
 pub fn fleet(folder: &Path) -> FleetState {
-    let Ok(fleet) = Fleet::open(folder) else { return FleetState::default() };
+    let Ok(fleet) = FleetFolder::open(folder) else { return FleetState::default() };
     let agents = fleet.agents().unwrap_or_default();
     FleetState {
         exists: true,

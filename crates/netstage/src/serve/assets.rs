@@ -1,8 +1,8 @@
 //! Static files of the web page, built into the program.
 
-use super::Shared;
+use super::SharedState;
 use super::guard::is_data;
-use super::refusal::Refusal;
+use super::refusal::ErrorResponse;
 use axum::Router;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{Method, StatusCode, Uri};
@@ -14,7 +14,7 @@ const SCRIPT: &str = include_str!("../../../../web/dist/app.js");
 const STYLE: &str = include_str!("../../../../web/dist/app.css");
 
 /// Returns the routes of the page, its script and its style sheet.
-pub fn router() -> Router<Shared> {
+pub fn router() -> Router<SharedState> {
     // All views have the same page; its script selects the view by the path.
     let views = [
         "/",
@@ -33,11 +33,11 @@ pub fn router() -> Router<Shared> {
 }
 
 /// Responds to unknown paths: with the page, which reports the error, or with JSON for the API.
-pub async fn nowhere(method: Method, uri: Uri) -> Response {
+pub async fn unknown_path(method: Method, uri: Uri) -> Response {
     let is_read = matches!(method, Method::GET | Method::HEAD);
     match is_read && !is_data(uri.path()) {
         true => (StatusCode::NOT_FOUND, page().await).into_response(),
-        false => Refusal::missing("unknown path").into_response(),
+        false => ErrorResponse::missing("unknown path").into_response(),
     }
 }
 

@@ -2,7 +2,7 @@
 //! text with the location and the expected value.
 
 use super::MAX_REQUEST_BYTES;
-use super::refusal::Refusal;
+use super::refusal::ErrorResponse;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
@@ -15,49 +15,51 @@ use std::error::Error;
 const SEE_DESCRIPTION: &str = "see /api/openapi.json";
 
 /// JSON body of a request.
-pub struct Sent<T>(pub T);
+pub struct JsonBody<T>(pub T);
 
 /// Query string of a request.
-pub struct Asked<T>(pub T);
+pub struct QueryParameters<T>(pub T);
 
 /// Path parameters of a request.
-pub struct Of<T>(pub T);
+pub struct PathParameter<T>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Sent<T> {
-    type Rejection = Refusal;
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
+    type Rejection = ErrorResponse;
 
-    async fn from_request(request: Request, state: &S) -> Result<Sent<T>, Refusal> {
+    async fn from_request(request: Request, state: &S) -> Result<JsonBody<T>, ErrorResponse> {
         let Json(value) =
             Json::from_request(request, state).await.map_err(|rejection| unreadable(&rejection))?;
-        Ok(Sent(value))
+        Ok(JsonBody(value))
     }
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
-    type Rejection = Refusal;
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParameters<T> {
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Asked<T>, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<QueryParameters<T>, ErrorResponse> {
         let read = Query::from_request_parts(parts, state).await;
-        let Query(value) =
-            read.map_err(|rejection| Refusal::bad(plain(&innermost(&rejection))).help(SEE_DESCRIPTION))?;
-        Ok(Asked(value))
+        let Query(value) = read.map_err(|rejection| {
+            ErrorResponse::invalid(plain(&innermost(&rejection))).help(SEE_DESCRIPTION)
+        })?;
+        Ok(QueryParameters(value))
     }
 }
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Of<T> {
-    type Rejection = Refusal;
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathParameter<T> {
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Of<T>, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<PathParameter<T>, ErrorResponse> {
         let path = parts.uri.path().escape_debug().to_string();
         let read = Path::from_request_parts(parts, state).await;
-        let Path(value) =
-            read.map_err(|_| Refusal::bad(format!("{path}: invalid run number")).help(SEE_DESCRIPTION))?;
-        Ok(Of(value))
+        let Path(value) = read.map_err(|_| {
+            ErrorResponse::invalid(format!("{path}: invalid run number")).help(SEE_DESCRIPTION)
+        })?;
+        Ok(PathParameter(value))
     }
 }
 
-fn unreadable(rejection: &JsonRejection) -> Refusal {
-    let error = |message: String| Refusal::new(rejection.status(), "request", message);
+fn unreadable(rejection: &JsonRejection) -> ErrorResponse {
+    let error = |message: String| ErrorResponse::new(rejection.status(), "request", message);
     match rejection {
         JsonRejection::MissingJsonContentType(_) => {
             error("the content type is not JSON".into()).help("add the header Content-Type: application/json")

@@ -2,8 +2,8 @@
 //!
 //! A client holds a [`Cursor`] and receives all newer data at once, so that a slow client needs no buffer of its own.
 
-use netstage_scenario::outcome::{Metric, MetricInfo, Outcome, Series};
-use netstage_study::Run;
+use netstage_scenario::outcome::{Metric, MetricInfo, RunOutcome, Series};
+use netstage_study::RunId;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +17,9 @@ const MAX_SERIES: usize = 400;
 /// Event of a study's runs.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Told {
+pub enum RunEvent {
     /// Start of a run's data, from the first bin. Replaces earlier data of the same cell and seed.
-    Begin(Begun),
+    Begin(RunDescription),
     /// Completed bins of a run.
     Bins {
         /// Number of the run, from its `begin` event.
@@ -38,7 +38,7 @@ pub enum Told {
 
 /// Description of a run and its series.
 #[derive(Clone, Debug, Serialize)]
-pub struct Begun {
+pub struct RunDescription {
     /// Number of the run, unique within the study.
     run: u64,
     /// Index of the cell.
@@ -48,14 +48,14 @@ pub struct Begun {
     /// Width of a bin in seconds.
     interval_s: f64,
     /// Series of the run.
-    series: Vec<Subject>,
+    series: Vec<SeriesDescription>,
     /// Number of series that are not sent.
     left_out: usize,
 }
 
 /// Description of a series.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Subject {
+pub struct SeriesDescription {
     /// Metric.
     metric: &'static str,
     /// Unit; empty: none.
@@ -68,8 +68,8 @@ pub struct Subject {
 
 /// Buffered data of a run.
 #[derive(Debug)]
-struct Stream {
-    begun: Begun,
+struct RunBuffer {
+    begun: RunDescription,
     /// Number of completed bins.
     bins: usize,
     /// Values of the bins for each series.
@@ -77,7 +77,7 @@ struct Stream {
     over: bool,
 }
 
-impl Stream {
+impl RunBuffer {
     /// Returns whether these values continue the buffered ones.
     fn is_prefix_of(&self, values: &[Vec<f32>]) -> bool {
         self.values.iter().zip(values).all(|(old, new)| {
@@ -91,7 +91,7 @@ impl Stream {
 /// Buffered runs of a study.
 #[derive(Debug, Default)]
 pub struct Feed {
-    streams: BTreeMap<u64, Stream>,
+    streams: BTreeMap<u64, RunBuffer>,
     next: u64,
 }
 
@@ -102,7 +102,7 @@ pub struct Cursor(BTreeMap<u64, (usize, bool)>);
 
 /// Error of a text that is not a [`Cursor`].
 #[derive(Debug)]
-pub struct NoCursor;
+pub struct InvalidCursor;
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -115,31 +115,31 @@ impl fmt::Display for Cursor {
 }
 
 impl FromStr for Cursor {
-    type Err = NoCursor;
+    type Err = InvalidCursor;
 
-    fn from_str(text: &str) -> Result<Cursor, NoCursor> {
+    fn from_str(text: &str) -> Result<Cursor, InvalidCursor> {
         let entry = |part: &str| {
             let (position, over) = part.strip_suffix(":over").map_or((part, false), |rest| (rest, true));
             let (run, bins) = position.split_once(':')?;
             Some((run.parse().ok()?, (bins.parse().ok()?, over)))
         };
         let parts = text.split(',').filter(|part| !part.is_empty()).map(entry);
-        parts.collect::<Option<_>>().map(Cursor).ok_or(NoCursor)
+        parts.collect::<Option<_>>().map(Cursor).ok_or(InvalidCursor)
     }
 }
 
 impl Feed {
     /// Stores the partial outcome of a run, or the final one if `is_over`.
-    pub fn add(&mut self, (cell, seed): Run, outcome: &Outcome, is_over: bool) {
+    pub fn add(&mut self, (cell, seed): RunId, outcome: &RunOutcome, is_over: bool) {
         let (selected, left_out) = selected(outcome);
         let subject = |series: &&Series| {
             let MetricInfo { name: metric, unit, layer, .. } = series.metric.info();
-            Subject { metric, unit, layer, subject: series.subject.clone() }
+            SeriesDescription { metric, unit, layer, subject: series.subject.clone() }
         };
-        let subjects: Vec<Subject> = selected.iter().map(subject).collect();
+        let subjects: Vec<SeriesDescription> = selected.iter().map(subject).collect();
         let values: Vec<Vec<f32>> =
             selected.iter().map(|series| series.values.iter().map(|v| *v as f32).collect()).collect();
-        let same = |stream: &&mut Stream| (stream.begun.cell, stream.begun.seed) == (cell, seed);
+        let same = |stream: &&mut RunBuffer| (stream.begun.cell, stream.begun.seed) == (cell, seed);
         let current = self.streams.values_mut().rfind(same);
         match current {
             // A restarted run has fewer bins; a final outcome may contain values that were not available before.
@@ -155,8 +155,8 @@ impl Feed {
                 let interval_s = outcome.interval.as_secs_f64();
                 let run = self.next;
                 self.next += 1;
-                let begun = Begun { run, cell, seed, interval_s, series: subjects, left_out };
-                let stream = Stream { begun, bins: outcome.bins, values, over: is_over };
+                let begun = RunDescription { run, cell, seed, interval_s, series: subjects, left_out };
+                let stream = RunBuffer { begun, bins: outcome.bins, values, over: is_over };
                 self.streams.insert(run, stream);
             }
         }
@@ -168,18 +168,18 @@ impl Feed {
     }
 
     /// Returns the events after the client's position, and advances the position.
-    pub fn news(&self, cursor: &mut Cursor) -> Vec<Told> {
+    pub fn events_after(&self, cursor: &mut Cursor) -> Vec<RunEvent> {
         let mut news = Vec::new();
         cursor.0.retain(|run, _| self.streams.contains_key(run));
         for (&run, stream) in &self.streams {
             let (sent, over) = cursor.0.entry(run).or_insert_with(|| {
-                news.push(Told::Begin(stream.begun.clone()));
+                news.push(RunEvent::Begin(stream.begun.clone()));
                 (0, false)
             });
             if *sent < stream.bins {
                 let unsent =
                     |series: &Vec<f32>| series[*sent..].iter().map(|v| v.is_finite().then_some(*v)).collect();
-                news.push(Told::Bins {
+                news.push(RunEvent::Bins {
                     run,
                     from: *sent,
                     values: stream.values.iter().map(unsent).collect(),
@@ -187,7 +187,7 @@ impl Feed {
                 *sent = stream.bins;
             }
             if stream.over && !*over {
-                news.push(Told::End { run });
+                news.push(RunEvent::End { run });
                 *over = true;
             }
         }
@@ -197,13 +197,13 @@ impl Feed {
 
 /// Returns the series that the page draws, those of the network and its VPNs before those of flows, and the number of
 /// omitted series.
-fn selected(outcome: &Outcome) -> (Vec<&Series>, usize) {
+fn selected(outcome: &RunOutcome) -> (Vec<&Series>, usize) {
     let rank = |metric: Metric| {
         use Metric::*;
         Some(match metric {
             FairnessInterVpn | FairnessIntraVpn => 0,
             VpnThroughput | VpnWindow | VpnQueue | VpnQueueDrops | VpnLoss | VpnRoundTrip => 1,
-            LinkUtilisation | LinkQueue | LinkDrops | LinkThroughput => 2,
+            LinkUtilization | LinkQueue | LinkDrops | LinkThroughput => 2,
             FlowThroughput => 3,
             FlowDelay | FlowRoundTrip | FlowWindow => 4,
             FlowCauseLocalDevice
@@ -226,25 +226,25 @@ mod tests {
     use super::*;
     use netstage_core::time::Duration;
 
-    fn outcome(bins: usize, metrics: &[Metric]) -> Outcome {
+    fn outcome(bins: usize, metrics: &[Metric]) -> RunOutcome {
         let values: Vec<f64> = (0..bins).map(|bin| if bin == 1 { f64::NAN } else { bin as f64 }).collect();
         let series =
             |metric: &Metric| Series { metric: *metric, subject: "a".into(), values: values.clone() };
-        Outcome {
+        RunOutcome {
             interval: Duration::from_millis(100),
             bins,
             series: metrics.iter().map(series).collect(),
-            ..Outcome::default()
+            ..RunOutcome::default()
         }
     }
 
     fn events(feed: &Feed, cursor: &mut Cursor) -> Vec<String> {
-        let text = |event: &Told| match event {
-            Told::Begin(begun) => format!("begin {} cell {}", begun.run, begun.cell),
-            Told::Bins { run, from, values } => format!("{run}: {from}+{}", values[0].len()),
-            Told::End { run } => format!("end {run}"),
+        let text = |event: &RunEvent| match event {
+            RunEvent::Begin(begun) => format!("begin {} cell {}", begun.run, begun.cell),
+            RunEvent::Bins { run, from, values } => format!("{run}: {from}+{}", values[0].len()),
+            RunEvent::End { run } => format!("end {run}"),
         };
-        feed.news(cursor).iter().map(text).collect()
+        feed.events_after(cursor).iter().map(text).collect()
     }
 
     #[test]
@@ -280,7 +280,9 @@ mod tests {
         assert_eq!(events(&feed, &mut cursor), ["0: 2+3", "end 0", "begin 1 cell 1", "1: 0+1"]);
         let late = events(&feed, &mut Cursor::default());
         assert_eq!(late, ["begin 0 cell 0", "0: 0+5", "end 0", "begin 1 cell 1", "1: 0+1"]);
-        let [Told::Begin(_), Told::Bins { values, .. }, ..] = &feed.news(&mut Cursor::default())[..] else {
+        let [RunEvent::Begin(_), RunEvent::Bins { values, .. }, ..] =
+            &feed.events_after(&mut Cursor::default())[..]
+        else {
             panic!("a run starts with its description")
         };
         assert_eq!(values[0][..3], [Some(0.0), None, Some(2.0)]);

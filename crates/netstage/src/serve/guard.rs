@@ -5,7 +5,7 @@
 //! attacker that resolves to this server, it can even read the responses. Therefore a request must name this server by
 //! an address or a configured name, must have no foreign origin, and must declare its content type.
 
-use super::refusal::Refusal;
+use super::refusal::ErrorResponse;
 use axum::extract::{Request, State};
 use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HOST, ORIGIN, REFERRER_POLICY,
@@ -35,7 +35,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// Access rules of a server.
 #[derive(Debug, Default)]
-pub struct Guard {
+pub struct RequestGuard {
     /// Host names of this server, in addition to its addresses and `localhost`.
     pub names: Vec<String>,
     /// Required token; `None` admits every user of this host.
@@ -52,7 +52,7 @@ pub fn is_data(path: &str) -> bool {
 }
 
 /// Passes an admitted request on, or responds with an error.
-pub async fn watch(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+pub async fn authorize(State(guard): State<Arc<RequestGuard>>, request: Request, next: Next) -> Response {
     let is_api = is_data(request.uri().path());
     let mut response = match guard.admits(request.method(), request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
@@ -69,19 +69,22 @@ pub async fn watch(State(guard): State<Arc<Guard>>, request: Request, next: Next
     response
 }
 
-impl Guard {
-    fn admits(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+impl RequestGuard {
+    fn admits(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ErrorResponse> {
         let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or(""));
         let host = text(HOST).unwrap_or("");
         if !self.is_ours(host) {
             let message = format!("unknown host name {}", host.escape_debug());
-            return Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, "host", message)
+            return Err(ErrorResponse::new(StatusCode::MISDIRECTED_REQUEST, "host", message)
                 .help("use the address of the server, or start it with --name NAME"));
         }
         let is_foreign =
             |origin: &str| origin.split_once("://").is_none_or(|(_, authority)| authority != host);
-        let foreign =
-            Refusal::new(StatusCode::FORBIDDEN, "cross-site", "requests from other sites are not allowed");
+        let foreign = ErrorResponse::new(
+            StatusCode::FORBIDDEN,
+            "cross-site",
+            "requests from other sites are not allowed",
+        );
         if text(ORIGIN).is_some_and(is_foreign) {
             return Err(foreign);
         }
@@ -93,14 +96,14 @@ impl Guard {
         }
         // The page itself needs no token: it asks the user for it.
         if is_api && path != "/api/session" && !self.has_token(headers) {
-            return Err(Refusal::new(StatusCode::UNAUTHORIZED, "token", "missing or wrong token")
+            return Err(ErrorResponse::new(StatusCode::UNAUTHORIZED, "token", "missing or wrong token")
                 .help("open the URL that the server printed, or send `Authorization: Bearer TOKEN`"));
         }
         let changes = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
         let is_query =
             matches!(path, "/api/session" | "/api/check" | "/api/compare" | "/api/compare/report.html");
         if changes && self.read_only && !is_query {
-            return Err(Refusal::new(StatusCode::FORBIDDEN, "read-only", "the server is read-only")
+            return Err(ErrorResponse::new(StatusCode::FORBIDDEN, "read-only", "the server is read-only")
                 .help("start it without --read-only"));
         }
         Ok(())
@@ -150,7 +153,7 @@ impl Guard {
 mod tests {
     use super::*;
 
-    fn answer(guard: &Guard, method: Method, path: &str, headers: &[(&str, &str)]) -> Result<(), u16> {
+    fn answer(guard: &RequestGuard, method: Method, path: &str, headers: &[(&str, &str)]) -> Result<(), u16> {
         let pairs = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
         let headers: HeaderMap = pairs.collect::<Vec<(HeaderName, HeaderValue)>>().into_iter().collect();
         guard.admits(&method, path, &headers).map_err(|refusal| refusal.status().as_u16())
@@ -158,7 +161,7 @@ mod tests {
 
     #[test]
     fn only_the_page_and_programs_are_admitted() {
-        let guard = Guard { names: vec!["stage.example".into()], ..Guard::default() };
+        let guard = RequestGuard { names: vec!["stage.example".into()], ..RequestGuard::default() };
         let ask = |headers: &[(&str, &str)]| answer(&guard, Method::POST, "/api/runs", headers);
         for host in ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "10.0.0.7", "Stage.Example:80"] {
             assert_eq!(ask(&[("host", host)]), Ok(()), "{host}");
@@ -183,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_token_is_required() {
-        let guard = Guard { token: Some("secret".into()), port: 8080, ..Guard::default() };
+        let guard = RequestGuard { token: Some("secret".into()), port: 8080, ..RequestGuard::default() };
         let ask =
             |name, value| answer(&guard, Method::GET, "/api/runs", &[("host", "localhost"), (name, value)]);
         assert_eq!(ask("authorization", "Bearer secret"), Ok(()));
@@ -202,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_read_only_server_rejects_changes() {
-        let guard = Guard { read_only: true, ..Guard::default() };
+        let guard = RequestGuard { read_only: true, ..RequestGuard::default() };
         let ask = |method, path| answer(&guard, method, path, &[("host", "localhost")]);
         assert_eq!((ask(Method::GET, "/api/runs"), ask(Method::POST, "/api/check")), (Ok(()), Ok(())));
         assert_eq!((ask(Method::POST, "/api/runs"), ask(Method::PUT, "/api/scenario")), (Err(403), Err(403)));

@@ -1,44 +1,44 @@
 //! Prometheus metrics of the controller.
 
-use super::Shared;
+use super::SharedState;
 use super::agents::{self, Agent};
-use super::studies::Counted;
+use super::studies::StudyCounters;
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header;
 use axum::response::IntoResponse;
-use netstage_host::prometheus::{CONTENT, Page};
+use netstage_host::prometheus::{CONTENT_TYPE, Page};
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 
 /// Responds to `/metrics`.
-pub async fn tell(State(shared): State<Shared>) -> impl IntoResponse {
-    let (counted, folder) = (shared.studies.counted(), shared.fleet.clone());
+pub async fn metrics(State(shared): State<SharedState>) -> impl IntoResponse {
+    let (counted, folder) = (shared.studies.counters(), shared.fleet.clone());
     let fleet = spawn_blocking(move || agents::fleet(&folder)).await.unwrap_or_default();
-    ([(CONTENT_TYPE, CONTENT)], text(counted, fleet.agents(), shared.since.elapsed()))
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(counted, fleet.agents(), shared.started.elapsed()))
 }
 
-fn text(counted: Counted, agents: &[Agent], uptime: Duration) -> String {
+fn text(counted: StudyCounters, agents: &[Agent], uptime: Duration) -> String {
     let mut page = Page::new("controller", uptime);
-    page.one("netstage_controller_studies_running", "gauge", "Running studies.", counted.running as f64);
-    page.one(
+    page.metric("netstage_controller_studies_running", "gauge", "Running studies.", counted.running as f64);
+    page.metric(
         "netstage_controller_studies_total",
         "counter",
         "Studies started since the controller was started.",
         counted.started as f64,
     );
-    page.one(
+    page.metric(
         "netstage_controller_studies_failed",
         "gauge",
         "Failed studies among the last 50.",
         counted.failed as f64,
     );
-    page.one(
+    page.metric(
         "netstage_controller_study_runs",
         "gauge",
         "Total runs of the running studies.",
         counted.runs.1 as f64,
     );
-    page.one(
+    page.metric(
         "netstage_controller_study_runs_done",
         "gauge",
         "Finished runs of the running studies.",
@@ -64,7 +64,7 @@ fn of_agents(
     value: impl Fn(&Agent) -> Option<f64>,
 ) {
     let name = format!("netstage_controller_agent_{metric}");
-    page.head(&name, "gauge", help);
+    page.begin_metric(&name, "gauge", help);
     for agent in agents {
         if let Some(value) = value(agent) {
             page.sample(&name, &[("agent", &agent.name)], value);
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn names_follow_the_naming_scheme() {
-        let text = text(Counted::default(), &[], Duration::from_secs(3));
+        let text = text(StudyCounters::default(), &[], Duration::from_secs(3));
         let names = scheme::check(&text, "controller");
         let dashboard = include_str!("../../../../docs/dashboards/controller.json");
         scheme::check_dashboard(dashboard, "controller", &names);

@@ -22,12 +22,12 @@ use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
-use extract::Sent;
-use guard::Guard;
+use extract::JsonBody;
+use guard::RequestGuard;
 use netstage_study::TOOL;
-use refusal::Refusal;
+use refusal::ErrorResponse;
 use serde::{Deserialize, Serialize};
-use shelf::Shelf;
+use shelf::PublicFolder;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
@@ -40,7 +40,7 @@ const MAX_REQUEST_BYTES: usize = 4 << 20;
 
 /// Settings of the server.
 #[derive(Debug)]
-pub struct Settings {
+pub struct ServerSettings {
     /// Folder of the scenarios.
     pub scenarios: PathBuf,
     /// Folder of the records.
@@ -57,37 +57,37 @@ pub struct Settings {
 
 /// State shared by all requests.
 #[derive(Debug)]
-struct Server {
-    scenarios: Shelf,
-    records: Shelf,
+struct ServerState {
+    scenarios: PublicFolder,
+    records: PublicFolder,
     fleet: PathBuf,
-    known: records::Known,
+    record_cache: records::RecordCache,
     studies: studies::Studies,
-    guard: Arc<Guard>,
+    guard: Arc<RequestGuard>,
     /// Lock for the comparison and replacement of a scenario file.
-    writing: Writing,
-    since: Instant,
+    writing: WriteLock,
+    started: Instant,
 }
 
-type Shared = Arc<Server>;
-type Answer<T> = Result<Json<T>, Refusal>;
+type SharedState = Arc<ServerState>;
+type JsonResponse<T> = Result<Json<T>, ErrorResponse>;
 
 /// Lock of write access to scenarios.
 #[derive(Debug, Default)]
-struct Writing(std::sync::Mutex<()>);
+struct WriteLock(std::sync::Mutex<()>);
 
-impl Writing {
+impl WriteLock {
     fn lock(&self) -> std::sync::MutexGuard<'_, ()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Performs blocking work on a separate thread.
-async fn apart<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ErrorResponse> + Send + 'static,
+) -> Result<T, ErrorResponse> {
     let failed =
-        |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "internal error of netstage");
+        |_| ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "internal error of netstage");
     spawn_blocking(work).await.map_err(failed)?
 }
 
@@ -108,7 +108,7 @@ struct About {
 }
 
 /// Returns the name, version and folders of the server.
-async fn about(State(shared): State<Shared>) -> Json<About> {
+async fn about(State(shared): State<SharedState>) -> Json<About> {
     Json(About {
         tool: TOOL,
         read_only: shared.guard.read_only,
@@ -120,26 +120,26 @@ async fn about(State(shared): State<Shared>) -> Json<About> {
 /// Request to log in.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Session {
+struct LoginRequest {
     /// Token.
     token: String,
 }
 
 /// Logs a browser in: verifies the token and stores it in a cookie that scripts cannot read.
 async fn session(
-    State(shared): State<Shared>,
-    Sent(session): Sent<Session>,
-) -> Result<impl IntoResponse, Refusal> {
+    State(shared): State<SharedState>,
+    JsonBody(session): JsonBody<LoginRequest>,
+) -> Result<impl IntoResponse, ErrorResponse> {
     match shared.guard.is_token(&session.token) {
         true => {
             let cookie = shared.guard.cookie().map(|cookie| [(header::SET_COOKIE, cookie)]);
             Ok((StatusCode::NO_CONTENT, cookie.into_iter().flatten().collect::<axum::http::HeaderMap>()))
         }
-        false => Err(Refusal::new(StatusCode::UNAUTHORIZED, "token", "invalid token")),
+        false => Err(ErrorResponse::new(StatusCode::UNAUTHORIZED, "token", "invalid token")),
     }
 }
 
-fn router(server: Shared) -> Router {
+fn router(server: SharedState) -> Router {
     let guard = Arc::clone(&server.guard);
     Router::new()
         .route("/api/about", get(about))
@@ -158,37 +158,37 @@ fn router(server: Shared) -> Router {
         .route("/api/compare/report.html", post(records::side_by_side_file))
         .route("/api/record/file", get(records::file))
         .route("/api/openapi.json", get(([(header::CONTENT_TYPE, "application/json")], DESCRIPTION)))
-        .route("/metrics", get(metrics::tell))
+        .route("/metrics", get(metrics::metrics))
         .merge(assets::router())
-        .fallback(assets::nowhere)
+        .fallback(assets::unknown_path)
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             let message = format!("{} does not support {method}", uri.path());
-            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method", message)
+            ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "method", message)
                 .help("see /api/openapi.json for the API")
         })
         .with_state(server)
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
-        .layer(middleware::from_fn_with_state(guard, guard::watch))
+        .layer(middleware::from_fn_with_state(guard, guard::authorize))
 }
 
 /// Serves until `ended` completes, then stops running studies. `listening` is called with the address.
 pub async fn serve(
-    settings: Settings,
+    settings: ServerSettings,
     listener: TcpListener,
     ended: impl Future<Output = ()> + Send + 'static,
     listening: impl FnOnce(SocketAddr),
 ) -> std::io::Result<()> {
-    let Settings { scenarios, records, fleet, names, token, read_only } = settings;
+    let ServerSettings { scenarios, records, fleet, names, token, read_only } = settings;
     let address = listener.local_addr()?;
-    let server = Arc::new(Server {
-        scenarios: Shelf::new(scenarios, "scenario"),
-        records: Shelf::new(records, "record"),
+    let server = Arc::new(ServerState {
+        scenarios: PublicFolder::new(scenarios, "scenario"),
+        records: PublicFolder::new(records, "record"),
         fleet,
-        known: records::Known::default(),
+        record_cache: records::RecordCache::default(),
         studies: studies::Studies::default(),
-        guard: Arc::new(Guard { names, token, port: address.port(), read_only }),
-        writing: Writing::default(),
-        since: Instant::now(),
+        guard: Arc::new(RequestGuard { names, token, port: address.port(), read_only }),
+        writing: WriteLock::default(),
+        started: Instant::now(),
     });
     listening(address);
     let app = router(Arc::clone(&server));

@@ -1,8 +1,8 @@
 //! Requests about records: list, search, report, comparison and download.
 
-use super::extract::{Asked, Sent};
-use super::refusal::Refusal;
-use super::{Answer, Shared, apart};
+use super::extract::{JsonBody, QueryParameters};
+use super::refusal::ErrorResponse;
+use super::{JsonResponse, SharedState, run_blocking};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use netstage_scenario::regular;
 use netstage_study::report::{ReportData, report, verdicts};
-use netstage_study::{OpenError, RECORD_FILES, Record, compare, page};
+use netstage_study::{OpenError, RECORD_FILES, StoredRecord, compare, page};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, DirEntry};
@@ -25,7 +25,7 @@ const MAX_COMPARED: usize = 12;
 
 /// List entry of a record.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Entry {
+pub struct RecordEntry {
     /// Name: path relative to the folder of records.
     name: String,
     /// `finished`, `unfinished`, `damaged` or `unreadable`.
@@ -74,14 +74,14 @@ enum Completeness {
 
 /// Cache of list entries, as reading all records takes long.
 #[derive(Debug, Default)]
-pub struct Known(Mutex<BTreeMap<PathBuf, (Written, Entry)>>);
+pub struct RecordCache(Mutex<BTreeMap<PathBuf, (FileStates, RecordEntry)>>);
 
 /// Modification time and length of each file of a record; `None`: missing.
-type Written = [Option<(SystemTime, u64)>; RECORD_FILES.len()];
+type FileStates = [Option<(SystemTime, u64)>; RECORD_FILES.len()];
 
 /// Search of records.
 #[derive(Debug, Deserialize)]
-pub struct Search {
+pub struct RecordSearch {
     /// Words contained in the name, title, description, stage or tool, in any order.
     #[serde(default)]
     search: String,
@@ -89,7 +89,7 @@ pub struct Search {
 
 /// Request for one record.
 #[derive(Debug, Deserialize)]
-pub struct Named {
+pub struct RecordName {
     /// Name.
     name: String,
 }
@@ -97,14 +97,14 @@ pub struct Named {
 /// Request for several records.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Several {
+pub struct RecordNames {
     /// Names; differences are relative to the first record.
     names: Vec<String>,
 }
 
 /// Request for a file of a record.
 #[derive(Debug, Deserialize)]
-pub struct Wanted {
+pub struct FileRequest {
     /// Name of the record.
     name: String,
     /// File.
@@ -148,16 +148,20 @@ impl FileName {
 }
 
 /// Returns the records, latest first.
-pub async fn list(State(shared): State<Shared>, Asked(search): Asked<Search>) -> Answer<Vec<Entry>> {
-    apart(move || {
+pub async fn list(
+    State(shared): State<SharedState>,
+    QueryParameters(search): QueryParameters<RecordSearch>,
+) -> JsonResponse<Vec<RecordEntry>> {
+    run_blocking(move || {
         let is_one = |entry: &DirEntry| {
             entry.path().join("record.json").exists() || entry.path().join("plan.json").exists()
         };
         let shelf = &shared.records;
-        let names = shelf.names(is_one).map_err(|e| Refusal::io("list", "the folder of records", &e))?;
+        let names =
+            shelf.names(is_one).map_err(|e| ErrorResponse::io("list", "the folder of records", &e))?;
         let words: Vec<String> = search.search.split_whitespace().map(str::to_lowercase).collect();
-        let mut entries: Vec<Entry> =
-            names.into_iter().map(|name| shared.known.entry(shelf.folder(), name)).collect();
+        let mut entries: Vec<RecordEntry> =
+            names.into_iter().map(|name| shared.record_cache.entry(shelf.folder(), name)).collect();
         entries.retain(|entry| {
             let text = [&entry.name, &entry.title, &entry.description, &entry.stage, &entry.tool];
             let text = text.map(|part| part.to_lowercase()).join("\n");
@@ -169,10 +173,10 @@ pub async fn list(State(shared): State<Shared>, Asked(search): Asked<Search>) ->
     .await
 }
 
-impl Known {
-    fn entry(&self, records: &Path, name: String) -> Entry {
+impl RecordCache {
+    fn entry(&self, records: &Path, name: String) -> RecordEntry {
         let folder = records.join(&name);
-        let written: Written = RECORD_FILES.map(|file| {
+        let written: FileStates = RECORD_FILES.map(|file| {
             let found = fs::metadata(folder.join(file)).ok()?;
             Some((found.modified().ok()?, found.len()))
         });
@@ -192,14 +196,14 @@ impl Known {
     }
 }
 
-fn entry(folder: &Path, name: String) -> Entry {
-    match Record::open(folder) {
+fn entry(folder: &Path, name: String) -> RecordEntry {
+    match StoredRecord::open(folder) {
         Ok(record) => {
             let damage = record.damage();
-            let Record { data, environment, .. } = record;
+            let StoredRecord { data, environment, .. } = record;
             let runs = data.cells.len() * data.repeat as usize;
             let verdicts = verdicts(&data, "");
-            Entry {
+            RecordEntry {
                 name,
                 state: if damage.is_some() { Completeness::Damaged } else { Completeness::Finished },
                 problem: damage.map_or_else(String::new, |damage| damage.to_string()),
@@ -216,20 +220,29 @@ fn entry(folder: &Path, name: String) -> Entry {
                 total: runs,
             }
         }
-        Err(OpenError::Incomplete { done, total, title, stage, .. }) => {
-            Entry { name, state: Completeness::Unfinished, title, stage, done, total, ..Entry::default() }
-        }
-        Err(error) => Entry { name, problem: error.to_string(), ..Entry::default() },
+        Err(OpenError::Incomplete { done, total, title, stage, .. }) => RecordEntry {
+            name,
+            state: Completeness::Unfinished,
+            title,
+            stage,
+            done,
+            total,
+            ..RecordEntry::default()
+        },
+        Err(error) => RecordEntry { name, problem: error.to_string(), ..RecordEntry::default() },
     }
 }
 
 /// Returns the report of a record.
-pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> Answer<ReportData> {
-    apart(move || Ok(Json(shown(&open(&shared, &named.name)?)))).await
+pub async fn read(
+    State(shared): State<SharedState>,
+    QueryParameters(named): QueryParameters<RecordName>,
+) -> JsonResponse<ReportData> {
+    run_blocking(move || Ok(Json(shown(&open(&shared, &named.name)?)))).await
 }
 
 /// Returns the report of a record, with a warning if it is damaged.
-fn shown(record: &Record) -> ReportData {
+fn shown(record: &StoredRecord) -> ReportData {
     let mut data = report(record);
     let damage = record.damage().map(|damage| format!("The record is damaged: {damage}"));
     data.warnings.splice(..0, damage);
@@ -237,22 +250,25 @@ fn shown(record: &Record) -> ReportData {
 }
 
 /// Returns the comparison of several records.
-pub async fn side_by_side(State(shared): State<Shared>, Sent(several): Sent<Several>) -> Answer<ReportData> {
-    apart(move || Ok(Json(compared(&shared, &several)?))).await
+pub async fn side_by_side(
+    State(shared): State<SharedState>,
+    JsonBody(several): JsonBody<RecordNames>,
+) -> JsonResponse<ReportData> {
+    run_blocking(move || Ok(Json(compared(&shared, &several)?))).await
 }
 
 /// Returns the comparison of several records as an HTML file.
 pub async fn side_by_side_file(
-    State(shared): State<Shared>,
-    Sent(several): Sent<Several>,
-) -> Result<Response, Refusal> {
-    let text = apart(move || Ok(page::page(&compared(&shared, &several)?))).await?;
+    State(shared): State<SharedState>,
+    JsonBody(several): JsonBody<RecordNames>,
+) -> Result<Response, ErrorResponse> {
+    let text = run_blocking(move || Ok(page::page(&compared(&shared, &several)?))).await?;
     Ok(attachment("text/html; charset=utf-8", "attachment; filename=\"comparison.html\"", Body::from(text)))
 }
 
-fn compared(shared: &Shared, several: &Several) -> Result<ReportData, Refusal> {
+fn compared(shared: &SharedState, several: &RecordNames) -> Result<ReportData, ErrorResponse> {
     if !(2..=MAX_COMPARED).contains(&several.names.len()) {
-        return Err(Refusal::bad(format!(
+        return Err(ErrorResponse::invalid(format!(
             "{} records; select 2 to {MAX_COMPARED} records to compare",
             several.names.len()
         )));
@@ -262,18 +278,21 @@ fn compared(shared: &Shared, several: &Several) -> Result<ReportData, Refusal> {
 }
 
 /// Returns a file of a record.
-pub async fn file(State(shared): State<Shared>, Asked(wanted): Asked<Wanted>) -> Result<Response, Refusal> {
+pub async fn file(
+    State(shared): State<SharedState>,
+    QueryParameters(wanted): QueryParameters<FileRequest>,
+) -> Result<Response, ErrorResponse> {
     let (name, content) = wanted.file.name_and_type();
     let is_unsafe = |c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c);
     let save_as = format!("attachment; filename=\"{}-{name}\"", wanted.name.replace(is_unsafe, "-"));
     let body = match wanted.file {
         FileName::Report => {
-            apart(move || Ok(Body::from(page::page(&shown(&open(&shared, &wanted.name)?))))).await?
+            run_blocking(move || Ok(Body::from(page::page(&shown(&open(&shared, &wanted.name)?))))).await?
         }
         _ => {
-            let opened = apart(move || {
+            let opened = run_blocking(move || {
                 let path = shared.records.within(shared.records.path(&wanted.name)?.join(name))?;
-                regular::open(&path).map_err(|error| Refusal::io("read", name, &error))
+                regular::open(&path).map_err(|error| ErrorResponse::io("read", name, &error))
             });
             Body::from_stream(ReaderStream::new(tokio::fs::File::from_std(opened.await?)))
         }
@@ -292,6 +311,6 @@ fn attachment(content: &'static str, save_as: &str, body: Body) -> Response {
     (StatusCode::OK, headers, body).into_response()
 }
 
-fn open(shared: &Shared, name: &str) -> Result<Record, Refusal> {
-    Ok(Record::open(&shared.records.path(name)?)?)
+fn open(shared: &SharedState, name: &str) -> Result<StoredRecord, ErrorResponse> {
+    Ok(StoredRecord::open(&shared.records.path(name)?)?)
 }

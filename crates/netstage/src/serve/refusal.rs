@@ -10,20 +10,20 @@ use std::io;
 
 /// Error response to a request.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct ErrorResponse {
     status: StatusCode,
-    body: Box<Refused>,
+    body: Box<ErrorBody>,
 }
 
 /// Body of an error response.
 #[derive(Debug, Serialize)]
-pub struct Refused {
-    error: Mistake,
+pub struct ErrorBody {
+    error: ErrorDetails,
 }
 
 /// Error, in the format of the command line's `--json`.
 #[derive(Debug, Serialize)]
-struct Mistake {
+struct ErrorDetails {
     /// Kind of error.
     kind: &'static str,
     /// Message.
@@ -33,12 +33,12 @@ struct Mistake {
     help: String,
     /// Problems of a scenario.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    problems: Vec<Problem>,
+    problems: Vec<ScenarioProblem>,
 }
 
 /// Problem at a position in a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
+pub struct ScenarioProblem {
     /// File or option.
     pub file: String,
     /// Line, from 1.
@@ -54,13 +54,13 @@ pub struct Problem {
     pub help: Option<String>,
 }
 
-impl Problem {
+impl ScenarioProblem {
     /// Returns all problems of a scenario.
-    pub fn all(errors: &Errors) -> Vec<Problem> {
-        let converted = |problem: &netstage_scenario::Problem| {
+    pub fn all(errors: &Errors) -> Vec<ScenarioProblem> {
+        let converted = |problem: &netstage_scenario::FileProblem| {
             let source = errors.source_of(problem);
             let spanned = source.text.get(problem.span.clone()).unwrap_or("");
-            Problem {
+            ScenarioProblem {
                 file: source.name.clone(),
                 line: problem.line,
                 column: problem.column,
@@ -73,32 +73,32 @@ impl Problem {
     }
 }
 
-impl Refusal {
+impl ErrorResponse {
     /// Creates a response with a kind for programs and a message for people.
-    pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Refusal {
-        let error = Mistake { kind, message: message.into(), help: String::new(), problems: Vec::new() };
-        Refusal { status, body: Box::new(Refused { error }) }
+    pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> ErrorResponse {
+        let error = ErrorDetails { kind, message: message.into(), help: String::new(), problems: Vec::new() };
+        ErrorResponse { status, body: Box::new(ErrorBody { error }) }
     }
 
     /// Creates the response for something that does not exist.
-    pub fn missing(message: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::NOT_FOUND, "missing", message)
+    pub fn missing(message: impl Into<String>) -> ErrorResponse {
+        ErrorResponse::new(StatusCode::NOT_FOUND, "missing", message)
     }
 
     /// Creates the response for an invalid request.
-    pub fn bad(message: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::BAD_REQUEST, "request", message)
+    pub fn invalid(message: impl Into<String>) -> ErrorResponse {
+        ErrorResponse::new(StatusCode::BAD_REQUEST, "request", message)
     }
 
     /// Creates the response for a request that conflicts with the current state.
-    pub fn conflict(message: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::CONFLICT, "conflict", message)
+    pub fn conflict(message: impl Into<String>) -> ErrorResponse {
+        ErrorResponse::new(StatusCode::CONFLICT, "conflict", message)
     }
 
     /// Creates the response for a failed read or write.
-    pub fn io(doing: &str, name: &str, error: &io::Error) -> Refusal {
+    pub fn io(doing: &str, name: &str, error: &io::Error) -> ErrorResponse {
         let status = match error.kind() {
-            io::ErrorKind::NotFound => return Refusal::missing(format!("{name} does not exist")),
+            io::ErrorKind::NotFound => return ErrorResponse::missing(format!("{name} does not exist")),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
             io::ErrorKind::InvalidInput
             | io::ErrorKind::InvalidData
@@ -107,11 +107,11 @@ impl Refusal {
             | io::ErrorKind::NotADirectory => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Refusal::new(status, "io", format!("cannot {doing} {name}: {error}"))
+        ErrorResponse::new(status, "io", format!("cannot {doing} {name}: {error}"))
     }
 
     /// Adds a remedy.
-    pub fn help(mut self, help: impl Into<String>) -> Refusal {
+    pub fn help(mut self, help: impl Into<String>) -> ErrorResponse {
         self.body.error.help = help.into();
         self
     }
@@ -123,28 +123,28 @@ impl Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
         (self.status, Json(self.body)).into_response()
     }
 }
 
-impl From<Errors> for Refusal {
-    fn from(errors: Errors) -> Refusal {
+impl From<Errors> for ErrorResponse {
+    fn from(errors: Errors) -> ErrorResponse {
         let mut refusal =
-            Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "scenario", "the scenario has errors");
-        refusal.body.error.problems = Problem::all(&errors);
+            ErrorResponse::new(StatusCode::UNPROCESSABLE_ENTITY, "scenario", "the scenario has errors");
+        refusal.body.error.problems = ScenarioProblem::all(&errors);
         refusal
     }
 }
 
-impl From<OpenError> for Refusal {
-    fn from(error: OpenError) -> Refusal {
+impl From<OpenError> for ErrorResponse {
+    fn from(error: OpenError) -> ErrorResponse {
         let (status, kind) = match error {
             OpenError::Missing(_) => (StatusCode::NOT_FOUND, "missing"),
             OpenError::Incomplete { .. } => (StatusCode::CONFLICT, "incomplete"),
             OpenError::Unreadable { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "unreadable"),
         };
-        Refusal::new(status, kind, error.to_string())
+        ErrorResponse::new(status, kind, error.to_string())
     }
 }

@@ -1,10 +1,10 @@
 //! Requests about studies: start, stop, status, and updates by polling or server-sent events.
 
-use super::extract::{Asked, Of, Sent};
-use super::feed::{Cursor, NoCursor, Told};
-use super::refusal::Refusal;
-use super::studies::{Order, Shown, Status, Study, begin};
-use super::{Answer, Shared, apart};
+use super::extract::{JsonBody, PathParameter, QueryParameters};
+use super::feed::{Cursor, InvalidCursor, RunEvent};
+use super::refusal::ErrorResponse;
+use super::studies::{ServedStudy, Status, StudyDetails, StudyRequest, start_study};
+use super::{JsonResponse, SharedState, run_blocking};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -23,32 +23,38 @@ use tokio_stream::{Stream, StreamExt as _};
 const UPDATE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Returns the studies started on this server, latest first.
-pub async fn list(State(shared): State<Shared>) -> Json<Vec<Status>> {
+pub async fn list(State(shared): State<SharedState>) -> Json<Vec<Status>> {
     Json(shared.studies.list())
 }
 
 /// Starts a study.
 pub async fn start(
-    State(shared): State<Shared>,
-    Sent(order): Sent<Order>,
-) -> Result<(StatusCode, Json<Status>), Refusal> {
-    apart(move || Ok((StatusCode::CREATED, Json(begin(&shared, &order)?)))).await
+    State(shared): State<SharedState>,
+    JsonBody(order): JsonBody<StudyRequest>,
+) -> Result<(StatusCode, Json<Status>), ErrorResponse> {
+    run_blocking(move || Ok((StatusCode::CREATED, Json(start_study(&shared, &order)?)))).await
 }
 
 /// Returns the status of a study and its network.
-pub async fn read(State(shared): State<Shared>, Of(id): Of<u64>) -> Answer<Shown> {
-    Ok(Json(shared.studies.find(id)?.shown()))
+pub async fn read(
+    State(shared): State<SharedState>,
+    PathParameter(id): PathParameter<u64>,
+) -> JsonResponse<StudyDetails> {
+    Ok(Json(shared.studies.find(id)?.details()))
 }
 
 /// Stops a study. Finished runs are kept, and the same study resumes from them.
-pub async fn stop(State(shared): State<Shared>, Of(id): Of<u64>) -> Result<StatusCode, Refusal> {
+pub async fn stop(
+    State(shared): State<SharedState>,
+    PathParameter(id): PathParameter<u64>,
+) -> Result<StatusCode, ErrorResponse> {
     shared.studies.find(id)?.stop();
     Ok(StatusCode::ACCEPTED)
 }
 
 /// Position of a client that polls.
 #[derive(Debug, Deserialize)]
-pub struct After {
+pub struct PollQuery {
     /// The `next` of the previous response; empty: from the start.
     #[serde(default)]
     after: String,
@@ -56,11 +62,11 @@ pub struct After {
 
 /// Update of a study.
 #[derive(Debug, Serialize)]
-pub struct News {
+pub struct StudyUpdate {
     /// Status.
     status: Status,
     /// Events since the previous response.
-    told: Vec<Told>,
+    told: Vec<RunEvent>,
     /// Value of `after` for the next request.
     next: String,
 }
@@ -68,14 +74,17 @@ pub struct News {
 /// Returns the updates of a study since the previous request. Polling needs no open connection; browsers limit the
 /// connections per host, which several pages would exhaust.
 pub async fn news(
-    State(shared): State<Shared>,
-    Of(id): Of<u64>,
-    Asked(After { after }): Asked<After>,
-) -> Result<Response, Refusal> {
+    State(shared): State<SharedState>,
+    PathParameter(id): PathParameter<u64>,
+    QueryParameters(PollQuery { after }): QueryParameters<PollQuery>,
+) -> Result<Response, ErrorResponse> {
     let study = shared.studies.find(id)?;
-    let mut position: Place = after.parse().map_err(|_| {
-        Refusal::bad(format!("\"{}\" is not the `next` of a previous response", after.escape_debug()))
-            .help("omit `after` to start from the beginning")
+    let mut position: PollPosition = after.parse().map_err(|_| {
+        ErrorResponse::invalid(format!(
+            "\"{}\" is not the `next` of a previous response",
+            after.escape_debug()
+        ))
+        .help("omit `after` to start from the beginning")
     })?;
     // Pages poll often, usually without new data.
     if position.version == Some(study.version()) {
@@ -83,39 +92,42 @@ pub async fn news(
     }
     let (status, told) = study.news(&mut position.cursor);
     position.version = Some(status.version);
-    Ok(Json(News { status, told, next: position.to_string() }).into_response())
+    Ok(Json(StudyUpdate { status, told, next: position.to_string() }).into_response())
 }
 
 /// Position of a client that polls: cursor and version of the last status, as text `CURSOR@VERSION`.
 #[derive(Debug, Default)]
-struct Place {
+struct PollPosition {
     cursor: Cursor,
     version: Option<u64>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PollPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.cursor, self.version.unwrap_or_default())
     }
 }
 
-impl FromStr for Place {
-    type Err = NoCursor;
+impl FromStr for PollPosition {
+    type Err = InvalidCursor;
 
-    fn from_str(text: &str) -> Result<Place, NoCursor> {
+    fn from_str(text: &str) -> Result<PollPosition, InvalidCursor> {
         if text.is_empty() {
-            return Ok(Place::default());
+            return Ok(PollPosition::default());
         }
-        let (cursor, version) = text.split_once('@').ok_or(NoCursor)?;
-        Ok(Place { cursor: cursor.parse()?, version: Some(version.parse().map_err(|_| NoCursor)?) })
+        let (cursor, version) = text.split_once('@').ok_or(InvalidCursor)?;
+        Ok(PollPosition {
+            cursor: cursor.parse()?,
+            version: Some(version.parse().map_err(|_| InvalidCursor)?),
+        })
     }
 }
 
 /// Streams the events of a study: `status`, `told` for events of its runs, and `over` at the end.
 pub async fn events(
-    State(shared): State<Shared>,
-    Of(id): Of<u64>,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
+    State(shared): State<SharedState>,
+    PathParameter(id): PathParameter<u64>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ErrorResponse> {
     let study = shared.studies.find(id)?;
     let (sender, events) = mpsc::channel(4);
     tokio::spawn(async move { send_events(&study, &sender).await });
@@ -123,7 +135,7 @@ pub async fn events(
 }
 
 /// Sends events until the study ends or the client disconnects.
-async fn send_events(study: &Study, events: &mpsc::Sender<Event>) -> Option<()> {
+async fn send_events(study: &ServedStudy, events: &mpsc::Sender<Event>) -> Option<()> {
     let mut version = study.versions();
     let mut cursor = Cursor::default();
     let event = |kind: &str, data: String| Event::default().event(kind).data(data);

@@ -1,15 +1,15 @@
 //! Requests about scenario files: list, read, check and write.
 
-use super::extract::{Asked, Sent};
-use super::refusal::{Problem, Refusal};
-use super::shelf::Shelf;
-use super::studies::{Order, refusal};
-use super::{Answer, Shared, apart};
+use super::extract::{JsonBody, QueryParameters};
+use super::refusal::{ErrorResponse, ScenarioProblem};
+use super::shelf::PublicFolder;
+use super::studies::{StudyRequest, refusal};
+use super::{JsonResponse, SharedState, run_blocking};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use netstage_scenario::{Options, Scenario, regular};
-use netstage_study::report::{Topology, planned};
+use netstage_scenario::{LoadOptions, Scenario, regular};
+use netstage_study::report::{TopologyDiagram, planned_topology};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write as _};
@@ -17,13 +17,13 @@ use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::Path;
 
 /// File extension of scenarios.
-pub const ENDING: &str = ".toml";
+pub const FILE_EXTENSION: &str = ".toml";
 /// Maximum size of a file that is read for its title.
 const MAX_BYTES_FOR_TITLE: u64 = 1 << 20;
 
 /// List entry of a scenario file.
 #[derive(Debug, Serialize)]
-pub struct Listed {
+pub struct ScenarioEntry {
     /// Name with folders.
     name: String,
     /// Title; empty: unreadable.
@@ -34,7 +34,7 @@ pub struct Listed {
 
 /// Request for one scenario.
 #[derive(Debug, Deserialize)]
-pub struct Named {
+pub struct ScenarioName {
     /// Name with folders.
     name: String,
 }
@@ -50,7 +50,7 @@ pub struct Text {
 /// Request to write a scenario.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kept {
+pub struct ScenarioUpdate {
     /// Text.
     text: String,
     /// Text of the file when editing started; null: new file. If the file has changed since, it is not overwritten.
@@ -75,11 +75,11 @@ pub struct Draft {
 
 /// Result of a check.
 #[derive(Debug, Default, Serialize)]
-pub struct Checked {
+pub struct CheckResult {
     /// Whether the scenario can run on the stage.
     sound: bool,
     /// Problems.
-    problems: Vec<Problem>,
+    problems: Vec<ScenarioProblem>,
     /// Reason for which the stage cannot run a valid scenario; empty: it can.
     refusal: String,
     /// Warnings.
@@ -98,24 +98,25 @@ pub struct Checked {
     plots: Vec<String>,
     /// Topology; weights only if equal in all cells.
     #[serde(skip_serializing_if = "Option::is_none")]
-    topology: Option<Topology>,
+    topology: Option<TopologyDiagram>,
 }
 
 /// Returns all scenario files.
-pub async fn list(State(shared): State<Shared>) -> Answer<Vec<Listed>> {
-    apart(move || {
+pub async fn list(State(shared): State<SharedState>) -> JsonResponse<Vec<ScenarioEntry>> {
+    run_blocking(move || {
         let shelf = &shared.scenarios;
         let is_one = |entry: &fs::DirEntry| {
-            entry.file_name().to_string_lossy().ends_with(ENDING)
+            entry.file_name().to_string_lossy().ends_with(FILE_EXTENSION)
                 && entry.file_type().is_ok_and(|kind| kind.is_file())
         };
-        let names = shelf.names(is_one).map_err(|e| Refusal::io("list", "the folder of scenarios", &e))?;
+        let names =
+            shelf.names(is_one).map_err(|e| ErrorResponse::io("list", "the folder of scenarios", &e))?;
         Ok(Json(names.into_iter().map(|name| listed(shelf, name)).collect()))
     })
     .await
 }
 
-fn listed(shelf: &Shelf, name: String) -> Listed {
+fn listed(shelf: &PublicFolder, name: String) -> ScenarioEntry {
     let path = shelf.folder().join(&name);
     let is_small = fs::metadata(&path).is_ok_and(|found| found.len() <= MAX_BYTES_FOR_TITLE);
     let text = is_small.then(|| regular::read_to_string(&path).ok()).flatten().unwrap_or_default();
@@ -124,15 +125,18 @@ fn listed(shelf: &Shelf, name: String) -> Listed {
         let value = table.get("scenario").and_then(|head| head.get(key)?.as_str());
         value.unwrap_or("").trim().to_owned()
     };
-    Listed { title: head("title"), description: head("description"), name }
+    ScenarioEntry { title: head("title"), description: head("description"), name }
 }
 
 /// Returns the text of a scenario.
-pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> Answer<Text> {
-    apart(move || {
+pub async fn read(
+    State(shared): State<SharedState>,
+    QueryParameters(named): QueryParameters<ScenarioName>,
+) -> JsonResponse<Text> {
+    run_blocking(move || {
         let path = file(&shared.scenarios, &named.name)?;
         let text =
-            regular::read_to_string(&path).map_err(|error| Refusal::io("read", &named.name, &error))?;
+            regular::read_to_string(&path).map_err(|error| ErrorResponse::io("read", &named.name, &error))?;
         Ok(Json(Text { text }))
     })
     .await
@@ -140,17 +144,17 @@ pub async fn read(State(shared): State<Shared>, Asked(named): Asked<Named>) -> A
 
 /// Writes a scenario file, whether valid or not.
 pub async fn write(
-    State(shared): State<Shared>,
-    Asked(named): Asked<Named>,
-    Sent(update): Sent<Kept>,
-) -> Result<StatusCode, Refusal> {
-    apart(move || {
+    State(shared): State<SharedState>,
+    QueryParameters(named): QueryParameters<ScenarioName>,
+    JsonBody(update): JsonBody<ScenarioUpdate>,
+) -> Result<StatusCode, ErrorResponse> {
+    run_blocking(move || {
         let path = file(&shared.scenarios, &named.name)?;
         let _writing = shared.writing.lock();
         let now = match regular::read_to_string(&path) {
             Ok(text) => Some(text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(Refusal::io("read", &named.name, &error)),
+            Err(error) => return Err(ErrorResponse::io("read", &named.name, &error)),
         };
         if now != update.before && now.as_ref() != Some(&update.text) {
             let message = match (now, update.before) {
@@ -159,29 +163,33 @@ pub async fn write(
                 _ => format!("{} was changed since editing started", named.name),
             };
             return Err(
-                Refusal::conflict(message).help("save the text under another name, or reload the file")
+                ErrorResponse::conflict(message).help("save the text under another name, or reload the file")
             );
         }
-        replace(&path, update.text.as_bytes()).map_err(|error| Refusal::io("write", &named.name, &error))?;
+        replace(&path, update.text.as_bytes())
+            .map_err(|error| ErrorResponse::io("write", &named.name, &error))?;
         Ok(StatusCode::NO_CONTENT)
     })
     .await
 }
 
 /// Checks a scenario like `netstage check`, and whether the stage can run it.
-pub async fn check(State(shared): State<Shared>, Sent(order): Sent<Order>) -> Answer<Checked> {
-    apart(move || {
+pub async fn check(
+    State(shared): State<SharedState>,
+    JsonBody(order): JsonBody<StudyRequest>,
+) -> JsonResponse<CheckResult> {
+    run_blocking(move || {
         Ok(Json(match parse(&shared.scenarios, &order.scenario)? {
             Ok(scenario) => checked(refusal(order.stage, &scenario), scenario),
-            Err(errors) => Checked { problems: Problem::all(&errors), ..Checked::default() },
+            Err(errors) => CheckResult { problems: ScenarioProblem::all(&errors), ..CheckResult::default() },
         }))
     })
     .await
 }
 
-fn checked(refusal: Option<String>, scenario: Scenario) -> Checked {
+fn checked(refusal: Option<String>, scenario: Scenario) -> CheckResult {
     let durations = scenario.cells.iter().map(|cell| cell.plan.duration.as_secs_f64());
-    Checked {
+    CheckResult {
         sound: refusal.is_none(),
         problems: Vec::new(),
         refusal: refusal.unwrap_or_default(),
@@ -190,24 +198,27 @@ fn checked(refusal: Option<String>, scenario: Scenario) -> Checked {
         duration_s: durations.fold(0.0, f64::max),
         expectations: scenario.expectations.into_iter().map(|expectation| expectation.name).collect(),
         plots: scenario.plots.into_iter().map(|plot| plot.name).collect(),
-        topology: planned(&scenario.cells),
+        topology: planned_topology(&scenario.cells),
         title: scenario.title,
         warnings: scenario.warnings,
     }
 }
 
 /// Parses a scenario. The outer error is that of an invalid name.
-pub fn parse(shelf: &Shelf, draft: &Draft) -> Result<Result<Scenario, netstage_scenario::Errors>, Refusal> {
+pub fn parse(
+    shelf: &PublicFolder,
+    draft: &Draft,
+) -> Result<Result<Scenario, netstage_scenario::Errors>, ErrorResponse> {
     let path = file(shelf, &draft.name)?;
-    let options = Options { seed: draft.seed, repeat: draft.repeat, ..Options::default() };
+    let options = LoadOptions { seed: draft.seed, repeat: draft.repeat, ..LoadOptions::default() };
     let folder = path.parent().unwrap_or(shelf.folder());
     Ok(netstage_scenario::parse(&draft.name, &draft.text, Some(folder), &options))
 }
 
-fn file(shelf: &Shelf, name: &str) -> Result<std::path::PathBuf, Refusal> {
-    if !name.ends_with(ENDING) {
-        return Err(Refusal::bad(format!(
-            "\"{}\": the name of a scenario must end with {ENDING}",
+fn file(shelf: &PublicFolder, name: &str) -> Result<std::path::PathBuf, ErrorResponse> {
+    if !name.ends_with(FILE_EXTENSION) {
+        return Err(ErrorResponse::invalid(format!(
+            "\"{}\": the name of a scenario must end with {FILE_EXTENSION}",
             name.escape_debug()
         )));
     }

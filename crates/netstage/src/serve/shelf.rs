@@ -1,7 +1,7 @@
 //! Folder accessible to the page, and the names of its files. No name leads out of the folder, neither by `..` nor by a
 //! link.
 
-use super::refusal::Refusal;
+use super::refusal::ErrorResponse;
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ const MAX_NAME_BYTES: usize = 200;
 
 /// Folder of scenarios or records.
 #[derive(Clone, Debug)]
-pub struct Shelf {
+pub struct PublicFolder {
     folder: PathBuf,
     /// Kind of contents: "scenario", "record".
     kind: &'static str,
 }
 
-impl Shelf {
+impl PublicFolder {
     /// Creates the access to a folder.
-    pub fn new(folder: PathBuf, kind: &'static str) -> Shelf {
-        Shelf { folder, kind }
+    pub fn new(folder: PathBuf, kind: &'static str) -> PublicFolder {
+        PublicFolder { folder, kind }
     }
 
     /// Returns the folder.
@@ -33,7 +33,7 @@ impl Shelf {
     }
 
     /// Returns the path of a name, which need not exist.
-    pub fn path(&self, name: &str) -> Result<PathBuf, Refusal> {
+    pub fn path(&self, name: &str) -> Result<PathBuf, ErrorResponse> {
         let is_valid = |part: &str| {
             !part.is_empty()
                 && !part.starts_with('.')
@@ -41,31 +41,33 @@ impl Shelf {
         };
         if !name.split('/').all(is_valid) {
             let message = format!("\"{}\" is not a valid {} name", name.escape_debug(), self.kind);
-            return Err(Refusal::bad(message)
+            return Err(ErrorResponse::invalid(message)
                 .help("give folders and a file, separated by /, none starting with a dot"));
         }
         if name.len() > MAX_NAME_BYTES {
             let message = format!("a {} name of {} bytes is too long", self.kind, name.len());
-            return Err(Refusal::bad(message).help(format!("use at most {MAX_NAME_BYTES} bytes")));
+            return Err(ErrorResponse::invalid(message).help(format!("use at most {MAX_NAME_BYTES} bytes")));
         }
         if name.split('/').count() > MAX_DEPTH {
             let message = format!("\"{name}\": too many folders for a {}", self.kind);
-            return Err(Refusal::bad(message).help(format!("use at most {} folders", MAX_DEPTH - 1)));
+            return Err(
+                ErrorResponse::invalid(message).help(format!("use at most {} folders", MAX_DEPTH - 1))
+            );
         }
         self.within(self.folder.join(name))
     }
 
     /// Returns the path, unless a link in it leads out of the folder.
-    pub fn within(&self, path: PathBuf) -> Result<PathBuf, Refusal> {
+    pub fn within(&self, path: PathBuf) -> Result<PathBuf, ErrorResponse> {
         // A missing file is located by its nearest existing folder.
         let existing = path.ancestors().find_map(|ancestor| fs::canonicalize(ancestor).ok());
         let folder = fs::canonicalize(&self.folder)
-            .map_err(|error| Refusal::io("read", &self.folder.display().to_string(), &error))?;
+            .map_err(|error| ErrorResponse::io("read", &self.folder.display().to_string(), &error))?;
         match existing {
             Some(existing) if existing.starts_with(&folder) => Ok(path),
             _ => {
                 let name = path.strip_prefix(&self.folder).unwrap_or(&path).display();
-                Err(Refusal::bad(format!("\"{name}\" is outside the folder of {}s", self.kind)))
+                Err(ErrorResponse::invalid(format!("\"{name}\" is outside the folder of {}s", self.kind)))
             }
         }
     }
@@ -109,14 +111,14 @@ mod tests {
 
     #[test]
     fn no_name_leads_out_of_the_folder() {
-        let root = netstage_harness::Folder::new("shelf");
+        let root = netstage_harness::TemporaryFolder::new("shelf");
         let folder = root.join("shelf");
         fs::create_dir_all(folder.join("sub")).unwrap();
         fs::write(root.join("secret.toml"), "secret").unwrap();
         fs::write(folder.join("sub/a.toml"), "").unwrap();
         symlink(&root, folder.join("out")).unwrap();
         symlink(root.join("secret.toml"), folder.join("link.toml")).unwrap();
-        let shelf = Shelf::new(folder.clone(), "scenario");
+        let shelf = PublicFolder::new(folder.clone(), "scenario");
         for name in [
             "../secret.toml",
             "/etc/passwd",

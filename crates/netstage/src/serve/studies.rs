@@ -1,19 +1,21 @@
 //! Studies started from the page: one at a time, on a separate thread.
 
-use super::Shared;
-use super::feed::{Cursor, Feed, Told};
-use super::refusal::Refusal;
-use super::scenarios::{Draft, ENDING, parse};
+use super::SharedState;
+use super::feed::{Cursor, Feed, RunEvent};
+use super::refusal::ErrorResponse;
+use super::scenarios::{Draft, FILE_EXTENSION, parse};
 use crate::exit::{self, Failure, INTERRUPTED};
 use crate::stages::{self, Stage};
 use axum::http::StatusCode;
-use netstage_agent::fleet::Fleet;
-use netstage_scenario::outcome::Outcome;
+use netstage_agent::fleet::FleetFolder;
+use netstage_scenario::outcome::RunOutcome;
 use netstage_scenario::{Cell, Scenario};
 use netstage_stage::hosts;
-use netstage_study::report::{Topology, planned, report};
+use netstage_study::report::{TopologyDiagram, planned_topology, report};
 use netstage_study::stage::{self, Backend};
-use netstage_study::{Error, Observer, Options, Progress, Record, Run, TOOL, folders, page};
+use netstage_study::{
+    Observer, RunId, StoredRecord, StudyError, StudyOptions, StudyProgress, TOOL, folders, page,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,7 +31,7 @@ const MAX_STUDIES: usize = 50;
 /// Request to start a study.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Order {
+pub struct StudyRequest {
     /// Scenario.
     pub scenario: Draft,
     /// Stage.
@@ -39,7 +41,7 @@ pub struct Order {
 /// Phase of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum StudyPhase {
     /// In progress.
     Running,
     /// Stop requested.
@@ -68,7 +70,7 @@ pub struct Status {
     /// Name of the record.
     record: String,
     /// Phase.
-    phase: Phase,
+    phase: StudyPhase,
     /// Reason of a failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     problem: String,
@@ -91,13 +93,13 @@ pub struct Status {
 impl Status {
     /// Returns whether the study has not ended.
     pub fn is_running(&self) -> bool {
-        matches!(self.phase, Phase::Running | Phase::Stopping)
+        matches!(self.phase, StudyPhase::Running | StudyPhase::Stopping)
     }
 }
 
 /// Status of a study, and its network.
 #[derive(Debug, Serialize)]
-pub struct Shown {
+pub struct StudyDetails {
     /// Status.
     #[serde(flatten)]
     status: Status,
@@ -105,7 +107,7 @@ pub struct Shown {
     cells: Vec<String>,
     /// Topology of the first cell; weights only if equal in all cells.
     #[serde(skip_serializing_if = "Option::is_none")]
-    topology: Option<Topology>,
+    topology: Option<TopologyDiagram>,
     /// Weights of the VPNs by name, for each cell.
     weights: Vec<Weights>,
 }
@@ -115,28 +117,28 @@ type Weights = BTreeMap<String, f64>;
 
 /// Running or ended study.
 #[derive(Debug)]
-pub struct Study {
+pub struct ServedStudy {
     cells: Vec<String>,
-    topology: Option<Topology>,
+    topology: Option<TopologyDiagram>,
     weights: Vec<Weights>,
     interrupted: Arc<AtomicBool>,
-    now: Mutex<Now>,
+    now: Mutex<StudyState>,
     /// Version of the status; changes with every update.
     version: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Now {
+struct StudyState {
     status: Status,
     feed: Feed,
 }
 
-impl Study {
-    fn now(&self) -> MutexGuard<'_, Now> {
+impl ServedStudy {
+    fn now(&self) -> MutexGuard<'_, StudyState> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Now)) {
+    fn change(&self, change: impl FnOnce(&mut StudyState)) {
         let mut now = self.now();
         change(&mut now);
         now.status.version += 1;
@@ -149,15 +151,15 @@ impl Study {
     }
 
     /// Returns the status and the network.
-    pub fn shown(&self) -> Shown {
+    pub fn details(&self) -> StudyDetails {
         let (cells, topology, weights) = (self.cells.clone(), self.topology.clone(), self.weights.clone());
-        Shown { status: self.status(), cells, topology, weights }
+        StudyDetails { status: self.status(), cells, topology, weights }
     }
 
     /// Returns the status and the events after the client's position. Once the study has ended, no more follow.
-    pub fn news(&self, cursor: &mut Cursor) -> (Status, Vec<Told>) {
+    pub fn news(&self, cursor: &mut Cursor) -> (Status, Vec<RunEvent>) {
         let now = self.now();
-        (now.status.clone(), now.feed.news(cursor))
+        (now.status.clone(), now.feed.events_after(cursor))
     }
 
     /// Returns the current version of the status.
@@ -174,8 +176,8 @@ impl Study {
     pub fn stop(&self) {
         self.interrupted.store(true, Ordering::Relaxed);
         self.change(|now| {
-            if now.status.phase == Phase::Running {
-                now.status.phase = Phase::Stopping;
+            if now.status.phase == StudyPhase::Running {
+                now.status.phase = StudyPhase::Stopping;
             }
         });
     }
@@ -189,14 +191,14 @@ impl Study {
 #[derive(Debug, Default)]
 pub struct Studies {
     /// Latest studies, in order of start.
-    all: Mutex<Vec<Arc<Study>>>,
+    all: Mutex<Vec<Arc<ServedStudy>>>,
     /// Number of started studies.
     started: AtomicU64,
 }
 
 /// Counters of studies, for the metrics.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counted {
+pub struct StudyCounters {
     /// Studies started since the start of the server.
     pub started: u64,
     /// Failed studies among the latest.
@@ -208,7 +210,7 @@ pub struct Counted {
 }
 
 impl Studies {
-    fn all(&self) -> MutexGuard<'_, Vec<Arc<Study>>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<ServedStudy>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -218,18 +220,18 @@ impl Studies {
     }
 
     /// Returns the study with a number.
-    pub fn find(&self, id: u64) -> Result<Arc<Study>, Refusal> {
+    pub fn find(&self, id: u64) -> Result<Arc<ServedStudy>, ErrorResponse> {
         let found = self.all().iter().find(|study| study.now().status.id == id).cloned();
-        found.ok_or_else(|| Refusal::missing(format!("study {id} does not exist")))
+        found.ok_or_else(|| ErrorResponse::missing(format!("study {id} does not exist")))
     }
 
     /// Returns the counters.
-    pub fn counted(&self) -> Counted {
+    pub fn counters(&self) -> StudyCounters {
         let all: Vec<Status> = self.all().iter().map(|study| study.status()).collect();
         let running = || all.iter().filter(|status| status.is_running());
-        Counted {
+        StudyCounters {
             started: self.started.load(Ordering::Relaxed),
-            failed: all.iter().filter(|status| status.phase == Phase::Failed).count(),
+            failed: all.iter().filter(|status| status.phase == StudyPhase::Failed).count(),
             running: running().count(),
             runs: (running().map(|status| status.done).sum(), running().map(|status| status.total).sum()),
         }
@@ -246,18 +248,18 @@ impl Studies {
 }
 
 /// Checks a request and starts the study's thread.
-pub fn begin(shared: &Shared, order: &Order) -> Result<Status, Refusal> {
+pub fn start_study(shared: &SharedState, order: &StudyRequest) -> Result<Status, ErrorResponse> {
     let scenario = parse(&shared.scenarios, &order.scenario)??;
     if let Some(refusal) = refusal(order.stage, &scenario) {
-        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "unsupported", refusal));
+        return Err(ErrorResponse::new(StatusCode::UNPROCESSABLE_ENTITY, "unsupported", refusal));
     }
     let mut all = shared.studies.all();
     if let Some(other) = all.iter().find(|study| !study.is_over()) {
         let message = format!("\"{}\" is running", other.status().title);
-        return Err(Refusal::conflict(message).help("wait until it ends, or stop it"));
+        return Err(ErrorResponse::conflict(message).help("wait until it ends, or stop it"));
     }
     // A record must not be inside the folder of another one.
-    let base = order.scenario.name.trim_end_matches(ENDING).replace('/', "-");
+    let base = order.scenario.name.trim_end_matches(FILE_EXTENSION).replace('/', "-");
     let status = Status {
         id: number(all.last().map(|last| last.status().id)),
         version: 0,
@@ -265,7 +267,7 @@ pub fn begin(shared: &Shared, order: &Order) -> Result<Status, Refusal> {
         title: scenario.title.clone(),
         stage: order.stage,
         record: base.clone(),
-        phase: Phase::Running,
+        phase: StudyPhase::Running,
         problem: String::new(),
         exit: None,
         done: 0,
@@ -274,19 +276,19 @@ pub fn begin(shared: &Shared, order: &Order) -> Result<Status, Refusal> {
         left_s: None,
         doing: String::new(),
     };
-    let study = Arc::new(Study {
+    let study = Arc::new(ServedStudy {
         cells: scenario.cells.iter().map(cell_name).collect(),
-        topology: planned(&scenario.cells),
+        topology: planned_topology(&scenario.cells),
         weights: scenario.cells.iter().map(weights).collect(),
         interrupted: Arc::default(),
-        now: Mutex::new(Now { status: status.clone(), feed: Feed::default() }),
+        now: Mutex::new(StudyState { status: status.clone(), feed: Feed::default() }),
         version: watch::Sender::new(0),
     });
     let (server, stage, running) = (Arc::clone(shared), order.stage, Arc::clone(&study));
     thread::Builder::new()
         .name("study".into())
         .spawn(move || carry_out(&server, &running, &scenario, stage, &base))
-        .map_err(|error| Refusal::io("start", "a thread", &error))?;
+        .map_err(|error| ErrorResponse::io("start", "a thread", &error))?;
     if all.len() >= MAX_STUDIES {
         all.remove(0);
     }
@@ -325,7 +327,7 @@ fn cell_name(cell: &Cell) -> String {
 }
 
 /// Performs a study, in the first folder that is empty or holds the same study unfinished.
-fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: Stage, base: &str) {
+fn carry_out(shared: &SharedState, study: &Arc<ServedStudy>, scenario: &Scenario, stage: Stage, base: &str) {
     let mut result =
         Err(Failure::run("no free folder for the record")
             .help("move or remove some records of this scenario"));
@@ -333,7 +335,7 @@ fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: St
         let name = out.file_name().expect("a folder of records has a name").to_string_lossy().into_owned();
         study.change(|now| now.status.record = name);
         match run(shared, study, scenario, stage, out) {
-            Err(Error::Occupied { .. } | Error::InUse { .. }) => {}
+            Err(StudyError::Occupied { .. } | StudyError::InUse { .. }) => {}
             Ok(record) => {
                 let path = record.folder.join(page::NAME);
                 let written = page::write(&path, &report(&record));
@@ -349,10 +351,10 @@ fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: St
     study.change(|now| {
         (now.status.under_way, now.status.left_s) = (0.0, None);
         match result {
-            Ok(code) => (now.status.phase, now.status.exit) = (Phase::Finished, Some(code)),
+            Ok(code) => (now.status.phase, now.status.exit) = (StudyPhase::Finished, Some(code)),
             Err(failure) => {
                 let stopped = failure.code() == INTERRUPTED;
-                now.status.phase = if stopped { Phase::Stopped } else { Phase::Failed };
+                now.status.phase = if stopped { StudyPhase::Stopped } else { StudyPhase::Failed };
                 now.status.exit = Some(failure.code());
                 now.status.problem = failure.to_string();
             }
@@ -361,31 +363,33 @@ fn carry_out(shared: &Shared, study: &Arc<Study>, scenario: &Scenario, stage: St
 }
 
 fn run(
-    shared: &Shared,
-    study: &Arc<Study>,
+    shared: &SharedState,
+    study: &Arc<ServedStudy>,
     scenario: &Scenario,
     stage: Stage,
     out: PathBuf,
-) -> Result<Record, Error> {
-    let unsupported = |failure: Failure| Error::Unsupported(failure.to_string());
+) -> Result<StoredRecord, StudyError> {
+    let unsupported = |failure: Failure| StudyError::Unsupported(failure.to_string());
     let (name, jobs, runner) = match stage {
         Stage::Sim => stages::sim(),
         Stage::Emu => stages::emu(Backend::Own, &out).map_err(unsupported)?,
         Stage::Live => {
-            let fleet = Fleet::open(&shared.fleet).map_err(|error| Error::Unsupported(error.to_string()))?;
+            let fleet = FleetFolder::open(&shared.fleet)
+                .map_err(|error| StudyError::Unsupported(error.to_string()))?;
             stages::live(fleet, &out)
         }
     };
-    let options = Options { out, jobs, retries: 0, stage: name.into(), tool: TOOL.into() };
-    netstage_study::run(scenario, &*runner, &options, &mut Watcher(study), &study.interrupted)
+    let options = StudyOptions { out, jobs, retries: 0, stage: name.into(), tool: TOOL.into() };
+    netstage_study::run(scenario, &*runner, &options, &mut StatusObserver(study), &study.interrupted)
 }
 
 /// Observer that updates the status and the feed.
-struct Watcher<'a>(&'a Study);
+struct StatusObserver<'a>(&'a ServedStudy);
 
-impl Observer for Watcher<'_> {
-    fn progress(&mut self, progress: Progress) {
-        let Progress { done, total, under_way, left, doing } = progress;
+impl Observer for StatusObserver<'_> {
+    fn progress(&mut self, progress: StudyProgress) {
+        let StudyProgress { done, total, in_progress: under_way, remaining: left, activity: doing } =
+            progress;
         let left_s = left.map(|left| left.as_secs_f64());
         let after = |status: &Status| Status {
             done,
@@ -401,11 +405,11 @@ impl Observer for Watcher<'_> {
         }
     }
 
-    fn listens(&self) -> bool {
+    fn wants_outcomes(&self) -> bool {
         true
     }
 
-    fn so_far(&mut self, run: Run, outcome: Outcome, is_over: bool) {
+    fn outcome(&mut self, run: RunId, outcome: RunOutcome, is_over: bool) {
         self.0.change(|now| now.feed.add(run, &outcome, is_over));
     }
 }

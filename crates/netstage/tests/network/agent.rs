@@ -1,9 +1,9 @@
 //! Tests of `netstage agent` processes: real packets between two agents, and errors.
 
-use crate::support::{Folder, Process, within};
-use netstage_agent::controller::{Agents, Collected, Error};
-use netstage_agent_api::protocol::RefusalKind;
-use netstage_agent_api::task::{Assignment, FlowTask, Side};
+use crate::support::{TemporaryFolder, TestProcess, within};
+use netstage_agent::controller::{CollectedReports, ControlledAgents, ControllerError};
+use netstage_agent_api::protocol::OrderRefusalKind;
+use netstage_agent_api::task::{Assignment, FlowSide, FlowTask};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
@@ -18,26 +18,26 @@ const PACKETS_PER_SECOND: u64 = 1_000;
 const PACKET_BYTES: u32 = 125;
 
 /// Folder of the agents' sockets and spools.
-struct Place(Folder);
+struct AgentFolder(TemporaryFolder);
 
-impl Place {
-    fn new(name: &str) -> Place {
-        Place(Folder::new(name))
+impl AgentFolder {
+    fn new(name: &str) -> AgentFolder {
+        AgentFolder(TemporaryFolder::new(name))
     }
 
     fn socket(&self, name: &str) -> PathBuf {
         self.0.join(format!("{name}.sock"))
     }
 
-    fn agent(&self, name: &str) -> Process {
+    fn agent(&self, name: &str) -> TestProcess {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netstage"));
         command.arg("agent").arg("--socket").arg(self.socket(name)).arg("--spool").arg(&*self.0);
-        Process::new(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        TestProcess::new(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    fn connect(&self, names: &[&str]) -> Agents {
+    fn connect(&self, names: &[&str]) -> ControlledAgents {
         let agents = names.iter().map(|name| (name.to_string(), self.socket(name)));
-        Agents::connect(agents.collect()).unwrap()
+        ControlledAgents::connect(agents.collect()).unwrap()
     }
 }
 
@@ -46,7 +46,7 @@ fn free_address() -> SocketAddr {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-fn assignment(node: &str, side: Side, to: SocketAddr) -> (String, Assignment) {
+fn assignment(node: &str, side: FlowSide, to: SocketAddr) -> (String, Assignment) {
     let duration = Duration::from_secs(1);
     let rate = BitRate(PACKETS_PER_SECOND * u64::from(PACKET_BYTES) * 8);
     let flow = FlowTask::udp(
@@ -60,15 +60,15 @@ fn assignment(node: &str, side: Side, to: SocketAddr) -> (String, Assignment) {
     (node.into(), Assignment::of_flows(node, duration, interval, vec![flow]))
 }
 
-fn run(agents: &mut Agents, to: SocketAddr) -> Result<Collected, Error> {
-    agents.prepare(vec![assignment("a", Side::Send, to), assignment("b", Side::Receive, to)])?;
-    agents.start(agents.soonest_start())?;
+fn run(agents: &mut ControlledAgents, to: SocketAddr) -> Result<CollectedReports, ControllerError> {
+    agents.prepare(vec![assignment("a", FlowSide::Send, to), assignment("b", FlowSide::Receive, to)])?;
+    agents.start(agents.earliest_start())?;
     Ok(agents.collect())
 }
 
 fn two_agents_send_real_packets() {
     needs::time(2);
-    let place = Place::new("udp");
+    let place = AgentFolder::new("udp");
     let processes = ["a", "b"].map(|name| place.agent(name));
     let mut agents = place.connect(&["a", "b"]);
     let collected = run(&mut agents, free_address()).unwrap();
@@ -91,7 +91,7 @@ fn two_agents_send_real_packets() {
 
 fn a_port_in_use_is_named_and_the_agents_remain_usable() {
     needs::time(2);
-    let place = Place::new("port");
+    let place = AgentFolder::new("port");
     let _processes = ["a", "b"].map(|name| place.agent(name));
     let mut agents = place.connect(&["a", "b"]);
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -102,7 +102,9 @@ fn a_port_in_use_is_named_and_the_agents_remain_usable() {
         message.contains("agent b refused: flow voice") && message.contains(&address.to_string()),
         "{message}"
     );
-    assert!(matches!(error, Error::Refused(refusals) if refusals[0].1.kind == RefusalKind::InUse));
+    assert!(
+        matches!(error, ControllerError::Refused(refusals) if refusals[0].1.kind == OrderRefusalKind::InUse)
+    );
     drop(taken);
     // A child process of another test may hold the socket until it executes its program.
     assert!(within(std::time::Duration::from_secs(60), || UdpSocket::bind(address).is_ok()));
@@ -111,7 +113,7 @@ fn a_port_in_use_is_named_and_the_agents_remain_usable() {
 }
 
 fn a_socket_in_use_and_an_invalid_spool_are_reported() {
-    let place = Place::new("bind");
+    let place = AgentFolder::new("bind");
     let _first = place.agent("a");
     let agents = place.connect(&["a"]);
     let second = place.agent("a").output();
@@ -134,14 +136,14 @@ fn a_socket_in_use_and_an_invalid_spool_are_reported() {
 }
 
 fn a_terminated_agent_still_delivers_its_report() {
-    let place = Place::new("terminated");
+    let place = AgentFolder::new("terminated");
     let mut process = place.agent("a");
     let mut agents = place.connect(&["a"]);
-    let (node, mut assignment) = assignment("a", Side::Send, free_address());
+    let (node, mut assignment) = assignment("a", FlowSide::Send, free_address());
     assignment.duration = Duration::from_secs(600);
     assignment.flows[0].stop = assignment.duration;
     agents.prepare(vec![(node, assignment)]).unwrap();
-    agents.start(agents.soonest_start()).unwrap();
+    agents.start(agents.earliest_start()).unwrap();
     let mut is_signaled = false;
     agents.watch(|overview| {
         if overview.sent.0 > 0 && !is_signaled {

@@ -1,19 +1,19 @@
 //! Tests of provider edge routers in the emulator: VPNs share a core by weight.
 
-use crate::support::{Folder, mean, netstage, output_text};
+use crate::support::{TemporaryFolder, mean, netstage, output_text};
 use netstage_harness::needs;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-fn run(folder: &Folder, scenario: &Path, options: &[&str]) -> Output {
+fn run(folder: &TemporaryFolder, scenario: &Path, options: &[&str]) -> Output {
     let mut command = netstage(&["run", "--json", "--out", "out"]);
     command.current_dir(folder).arg(scenario).args(options).output().unwrap()
 }
 
 /// Runs a scenario and returns its record. No agent may be lost.
-fn record(folder: &Folder, scenario: &Path, options: &[&str]) -> Value {
+fn record(folder: &TemporaryFolder, scenario: &Path, options: &[&str]) -> Value {
     let output = run(folder, scenario, options);
     let mut result: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", output_text(&output)));
@@ -31,7 +31,7 @@ fn scenario(name: &str) -> std::path::PathBuf {
 /// the test machine; the shares must follow the weights, not the number of flows.
 fn weights_apply_in_both_directions_independently_of_the_number_of_flows() {
     needs::emulation();
-    let folder = Folder::new("edges-two-way");
+    let folder = TemporaryFolder::new("edges-two-way");
     let options = ["--on", "emu", "--set", "scenario.duration=12 s", "--set", "flow.silver-*.count=10"];
     let record = record(&folder, &scenario("examples/two-way-vpns.toml"), &options);
     for direction in ["down", "up"] {
@@ -56,7 +56,7 @@ fn weights_apply_in_both_directions_independently_of_the_number_of_flows() {
 /// number of TCP flows.
 fn a_weight_can_be_relative_to_the_vpn_of_another_pe() {
     needs::emulation();
-    let folder = Folder::new("edges-reference");
+    let folder = TemporaryFolder::new("edges-reference");
     let text = fs::read_to_string(scenario("examples/fair-two-vpns.toml")).unwrap();
     let file = folder.join("pair.toml");
     // The expectations apply to the full duration and are removed.
@@ -70,7 +70,7 @@ fn a_weight_can_be_relative_to_the_vpn_of_another_pe() {
 }
 
 fn a_flow_that_a_pe_cannot_forward_is_rejected() {
-    let folder = Folder::new("edges-refused");
+    let folder = TemporaryFolder::new("edges-refused");
     let text = fs::read_to_string(scenario("examples/two-way-vpns.toml")).unwrap();
     let stray = text.replacen("vpn = \"gold-down\"\ncount", "count", 1);
     let file = folder.join("stray.toml");

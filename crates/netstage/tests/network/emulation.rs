@@ -1,6 +1,6 @@
 //! Tests of the emulator: the same scenarios as in the simulator, and cleanup after every kind of end.
 
-use crate::support::{Folder, mean as mean_of, netstage, output_text, signal, within};
+use crate::support::{TemporaryFolder, mean as mean_of, netstage, output_text, signal, within};
 use netstage_harness::scenario::network;
 use netstage_harness::{needs, skip, skip_busy};
 use serde_json::Value;
@@ -47,18 +47,18 @@ flow_detail = true
 "#;
 
 /// Folder with a scenario.
-struct Place(Folder);
+struct ScenarioFolder(TemporaryFolder);
 
-impl Place {
-    fn new(name: &str) -> Place {
-        Place::of(name, SCENARIO)
+impl ScenarioFolder {
+    fn new(name: &str) -> ScenarioFolder {
+        ScenarioFolder::of(name, SCENARIO)
     }
 
     /// Creates a folder with this scenario.
-    fn of(name: &str, scenario: &str) -> Place {
-        let folder = Folder::new(name);
+    fn of(name: &str, scenario: &str) -> ScenarioFolder {
+        let folder = TemporaryFolder::new(name);
         fs::write(folder.join("call.toml"), scenario).unwrap();
-        Place(folder)
+        ScenarioFolder(folder)
     }
 
     fn command(&self, stage: &str, out: &str) -> Command {
@@ -165,7 +165,7 @@ fn host_interfaces() -> String {
 
 fn one_file_runs_on_both_stages() {
     needs::emulation();
-    let place = Place::new("both");
+    let place = ScenarioFolder::new("both");
     let before = host_interfaces();
     let sim = place.run("sim");
     let child = place.command("emu", "emu").spawn().unwrap();
@@ -190,7 +190,7 @@ fn one_file_runs_on_both_stages() {
 
 fn nothing_remains_after_a_killed_controller() {
     needs::emulation();
-    let place = Place::new("killed");
+    let place = ScenarioFolder::new("killed");
     let before = host_interfaces();
     let mut child = start_run(place.command("emu", "out"));
     let (controller, fabric) = (child.id(), children_of(child.id()));
@@ -218,7 +218,7 @@ fn an_unresponsive_agent_is_named_and_other_results_are_kept() {
 /// Sends a signal to the receiver's agent during a run, and verifies that the sender's results are kept.
 fn assert_sender_is_kept(name: &str, signal_name: &str) {
     needs::emulation();
-    let place = Place::new(name);
+    let place = ScenarioFolder::new(name);
     let child = start_run(place.command("emu", "out"));
     let controller = child.id();
     signal(agent_of_b(controller), signal_name);
@@ -234,7 +234,7 @@ fn assert_sender_is_kept(name: &str, signal_name: &str) {
 fn a_removed_interface_voids_the_run() {
     needs::emulation();
     needs::root();
-    let place = Place::new("vanished");
+    let place = ScenarioFolder::new("vanished");
     let child = start_run(place.command("emu", "out"));
     let controller = child.id();
     let namespace = format!("--net=/proc/{}/ns/net", agent_of_b(controller));
@@ -257,7 +257,7 @@ fn a_removed_interface_voids_the_run() {
 
 fn an_interrupt_ends_a_run_immediately() {
     needs::emulation();
-    let place = Place::new("interrupt");
+    let place = ScenarioFolder::new("interrupt");
     let mut command = place.command("emu", "out");
     command.args(["--set", "scenario.duration=\"60 s\""]);
     let child = start_run(command);
@@ -281,7 +281,7 @@ fn no_privilege_is_needed() {
 fn run_by_nobody(name: &str, scenario: &str) -> Value {
     needs::emulation();
     needs::root();
-    let place = Place::of(name, scenario);
+    let place = ScenarioFolder::of(name, scenario);
     // The build folder may not be readable for other users, so the program is copied.
     let program = place.0.program("netstage", &fs::read(env!("CARGO_BIN_EXE_netstage")).unwrap());
     let nobody = 65_534;
@@ -382,7 +382,7 @@ fn assert_multicast_arrived(result: &Value) {
 
 fn multicast_is_replicated_at_branches_and_reaches_all_receivers() {
     needs::emulation();
-    let place = Place::of("multicast", &multicast());
+    let place = ScenarioFolder::of("multicast", &multicast());
     let result = place.run("emu");
     if result["error"]["code"] == 4 {
         skip(result["error"]["message"].to_string());
@@ -421,7 +421,7 @@ tcp = { window = "32 KiB" }
 
 fn a_real_ftp_transfer_matches_the_simulator() {
     ftp();
-    let place = Place::of("ftp", FTP);
+    let place = ScenarioFolder::of("ftp", FTP);
     let transfer_rate = |stage: &str| {
         let result = place.run(stage);
         assert_eq!(mean(&result, "app.transactions", "file"), 1.0, "{stage}: {result:#}");
@@ -448,7 +448,7 @@ traffic = { model = "web", think = "200 ms" }
 
 fn windows_of_applications_and_services_are_measured_at_both_ends() {
     ftp();
-    let place = Place::of("watched", &format!("{FTP}{WATCHED}"));
+    let place = ScenarioFolder::of("watched", &format!("{FTP}{WATCHED}"));
     for stage in ["sim", "emu"] {
         let result = place.run(stage);
         if result["error"].to_string().contains("CAP_BPF") {
@@ -469,7 +469,7 @@ fn no_process_of_a_service_remains_after_its_run() {
     ftp();
     // The transfer is slow enough to be in progress, with its server process.
     let slow = FTP.replace("20 Mbit/s", "100 kbit/s").replace("4 s", "60 s");
-    let place = Place::of("ftp-killed", &slow);
+    let place = ScenarioFolder::of("ftp-killed", &slow);
     let mut run = place.command("emu", "killed").spawn().unwrap();
     let controller = run.id();
     let (folder, started) = (folder_of(controller), Instant::now());
@@ -487,7 +487,7 @@ fn no_process_of_a_service_remains_after_its_run() {
 
 fn a_missing_program_is_named_with_its_package() {
     ftp();
-    let place = Place::of("ftp-missing", FTP);
+    let place = ScenarioFolder::of("ftp-missing", FTP);
     let output = place.command("emu", "missing").env("PATH", "/nowhere").output().unwrap();
     assert_eq!(output.status.code(), Some(4));
     let message = output_text(&output);
@@ -497,7 +497,7 @@ fn a_missing_program_is_named_with_its_package() {
 
 fn the_output_of_a_failed_program_is_kept() {
     ftp();
-    let place = Place::of("ftp-failed", &FTP.replace("4 s", "1 s"));
+    let place = ScenarioFolder::of("ftp-failed", &FTP.replace("4 s", "1 s"));
     place.0.program("curl", b"#!/bin/sh\necho 'curl: out of paper' >&2\nexit 7\n");
     let path = format!("{}:{}", place.0.display(), std::env::var("PATH").unwrap());
     let output = place.command("emu", "failed").env("PATH", path).output().unwrap();
@@ -557,7 +557,7 @@ trial = "1500 ms"
 drain = "200 ms"
 frame_sizes = ["1018 B"]
 "#;
-    let result = Place::of("one-ended", text).run("emu");
+    let result = ScenarioFolder::of("one-ended", text).run("emu");
     let tests = result["record"]["cells"][0]["tests"].as_array().unwrap();
     // On a busy machine a trial may be void. The results of valid trials, with 4,500 packets or more, are checked
     // within five standard deviations.
@@ -618,7 +618,7 @@ metric = "test.loss_ratio"
 subject = "sla[forward]"
 at_most = 0.2
 "#;
-    let place = Place::of("stamp", text);
+    let place = ScenarioFolder::of("stamp", text);
     for stage in ["sim", "emu"] {
         let output = place.command(stage, stage).output().unwrap();
         let result = json(&output);
@@ -660,7 +660,7 @@ at_most = 0.2
 /// Emulates links by netem if the kernel has it and supports their properties. Otherwise the run names the reason.
 fn netem_emulates_the_links_or_the_reason_is_reported() {
     needs::emulation();
-    let place = Place::new("netem");
+    let place = ScenarioFolder::new("netem");
     let run = |out: &str, more: &[&str]| {
         let mut command = place.command("emu", out);
         command.args(["--emulator", "netem", "--set", "scenario.duration=1 s"]).args(more);

@@ -2,13 +2,13 @@
 //! of foreign labels, and rerouting around a failed link.
 
 use crate::support::routing::{assert_met, namespace, run, sockets};
-use crate::support::{Folder, Process, record, text, within};
+use crate::support::{TemporaryFolder, TestProcess, record, text, within};
 use netstage_harness::scenario::network;
 use netstage_harness::{needs, skip};
-use netstage_host::ports::Port as _;
-use netstage_host::ports::af_packet::{AfPacket, Options};
-use netstage_router::daemon::state::{Label, Route, RouteFilter};
-use netstage_router::daemon::{State, ask, labels, routes};
+use netstage_host::ports::FramePort as _;
+use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
+use netstage_router::daemon::state::{LabelState, RouteFilter, RouteState};
+use netstage_router::daemon::{RouterState, labels, query, routes};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -72,11 +72,11 @@ fn socket(run: u32, node: usize) -> PathBuf {
     sockets(run).join(format!("routing/{node}/router.sock"))
 }
 
-fn state(run: u32, node: usize) -> State {
-    ask(&socket(run, node)).unwrap_or_default()
+fn state(run: u32, node: usize) -> RouterState {
+    query(&socket(run, node)).unwrap_or_default()
 }
 
-fn shown_routes(run: u32, node: usize) -> Vec<Route> {
+fn shown_routes(run: u32, node: usize) -> Vec<RouteState> {
     let mut found = Vec::new();
     let all = routes(&socket(run, node), &RouteFilter::default(), &mut |route| {
         found.push(route);
@@ -85,7 +85,7 @@ fn shown_routes(run: u32, node: usize) -> Vec<Route> {
     all.map(|()| found).unwrap()
 }
 
-fn shown_labels(run: u32, node: usize) -> Vec<Label> {
+fn shown_labels(run: u32, node: usize) -> Vec<LabelState> {
     let mut found = Vec::new();
     let all = labels(&socket(run, node), None, &mut |label| {
         found.push(label);
@@ -94,7 +94,7 @@ fn shown_labels(run: u32, node: usize) -> Vec<Label> {
     all.map(|()| found).unwrap()
 }
 
-fn counted(state: &State, name: &str) -> u64 {
+fn counted(state: &RouterState, name: &str) -> u64 {
     state
         .counters
         .iter()
@@ -103,7 +103,7 @@ fn counted(state: &State, name: &str) -> u64 {
         .sum()
 }
 
-fn lsp<'a>(routes: &'a [Route], prefix: &str) -> Option<&'a str> {
+fn lsp<'a>(routes: &'a [RouteState], prefix: &str) -> Option<&'a str> {
     let route = routes.iter().find(|route| route.prefix == prefix)?;
     route.to.split_once(" push ").map(|(_, labels)| labels)
 }
@@ -127,13 +127,13 @@ fn packet(member: u8, to: [u8; 4]) -> Vec<u8> {
 fn lsps_connect_the_edges_and_foreign_labels_are_dropped() {
     needs::namespaces();
     const FRAMES: u64 = 500;
-    let folder = Folder::new("exchange-small");
+    let folder = TemporaryFolder::new("exchange-small");
     let scenario = folder.join("small.toml");
     let nodes = [("host", "a b c"), ("router", "core1 core2 edge-a edge-b edge-c")];
     let ethernet = network(&nodes, "a:a,edge-a c:c,edge-c edge-a:edge-a,core1 edge-c:edge-c,core2");
     std::fs::write(&scenario, format!("{SMALL}{ethernet}")).unwrap();
     let mut running =
-        Process::new(run(&scenario, &folder.join("out"), &["--on", "emu", "--json"]).spawn().unwrap());
+        TestProcess::new(run(&scenario, &folder.join("out"), &["--on", "emu", "--json"]).spawn().unwrap());
     let process = running.child().id();
     let is_started =
         within(TIMEOUT, || running.child().try_wait().unwrap().is_some() || namespace(process, 0).is_some());
@@ -182,7 +182,7 @@ fn lsps_connect_the_edges_and_foreign_labels_are_dropped() {
             panic!("{routes:?}\n{}", text(&running.output().stderr));
         };
         let member = namespace(process, number).unwrap();
-        let mut port = AfPacket::open(&member, &format!("link{number}"), Options::default()).unwrap();
+        let mut port = AfPacket::open(&member, &format!("link{number}"), AfPacketOptions::default()).unwrap();
         let mac = [0x02, 0x6e, 0, number as u8, 1, 0];
         let entry = (label << 12 | 1 << 8 | 64).to_be_bytes();
         let source = number as u8;
@@ -195,7 +195,8 @@ fn lsps_connect_the_edges_and_foreign_labels_are_dropped() {
             port.flush().unwrap();
             std::thread::sleep(Duration::from_millis(1));
         }
-        let rejected = |state: &State| counted(state, "unexpected_label") + counted(state, "unknown_label");
+        let rejected =
+            |state: &RouterState| counted(state, "unexpected_label") + counted(state, "unknown_label");
         let all = within(Duration::from_secs(5), || {
             rejected(&state(process, edge)) - rejected(&before[0]) == FRAMES
         });
@@ -217,7 +218,7 @@ fn tail(node: usize) -> String {
 
 fn the_papers_exchange_meets_its_expectations() {
     needs::namespaces();
-    let folder = Folder::new("exchange-paper");
+    let folder = TemporaryFolder::new("exchange-paper");
     let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/papers/mpls-ix/exchange.toml");
     let rejected = run(&scenario, &folder.join("sim"), &[]).output().unwrap();
     let stderr = text(&rejected.stderr);

@@ -3,13 +3,13 @@
 
 use crate::support::fleet::{Fleet, LIMIT};
 use crate::support::network::{address, default_route, join};
-use crate::support::{Folder, Process, output_text, within};
-use netstage_core::rng::Stream;
+use crate::support::{TemporaryFolder, TestProcess, output_text, within};
+use netstage_core::rng::RandomStream;
 use netstage_harness::needs;
 use netstage_harness::scenario::network;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
-use netstage_host::netns::routes::Route;
+use netstage_host::netns::routes::StaticRoute;
 use netstage_host::prometheus::scheme;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -71,12 +71,12 @@ const RUN: [&str; 6] = ["run", "three.toml", "--on", "live", "--out", "out"];
 const JOURNAL: &str = "ber-1/spool/a-1.bins";
 
 /// Fleet of three agents, with a data network between their hosts.
-struct Stage {
+struct FleetNetwork {
     fleet: Fleet,
     _core: Namespace,
 }
 
-impl Deref for Stage {
+impl Deref for FleetNetwork {
     type Target = Fleet;
 
     fn deref(&self) -> &Fleet {
@@ -84,8 +84,8 @@ impl Deref for Stage {
     }
 }
 
-impl Stage {
-    fn new(name: &str) -> Stage {
+impl FleetNetwork {
+    fn new(name: &str) -> FleetNetwork {
         let fleet = Fleet::new(name, &AGENTS);
         let core = Namespace::new().unwrap();
         core.sysctl("net/ipv4/ip_forward", "1").unwrap();
@@ -98,22 +98,23 @@ impl Stage {
             let gateway = format!("10.1.{number}.1");
             let mut core_links = Netlink::open(&core).unwrap();
             core_links.add_address(&far, address(&gateway), 24).unwrap();
-            let route = Route { destination: (address("10.1.0.0"), 16), ..default_route(&gateway, "data") };
+            let route =
+                StaticRoute { destination: (address("10.1.0.0"), 16), ..default_route(&gateway, "data") };
             links.add_route(&route).unwrap();
         }
         fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
         fs::write(fleet.folder.join("three.toml"), scenario()).unwrap();
-        Stage { fleet, _core: core }
+        FleetNetwork { fleet, _core: core }
     }
 
     /// Joins and starts all three agents.
-    fn join_all(&self) -> Vec<Process> {
+    fn join_all(&self) -> Vec<TestProcess> {
         self.fleet.join_all(&["berlin", "frankfurt", "munich"])
     }
 }
 
 fn three_agents_joined_with_tokens_run_a_scenario() {
-    let stage = Stage::new("fleet-live");
+    let stage = FleetNetwork::new("fleet-live");
     let _hub = stage.serve();
     let agents = stage.join_all();
 
@@ -175,7 +176,7 @@ fn three_agents_joined_with_tokens_run_a_scenario() {
 }
 
 fn hosts_with_different_clocks_compare_them_directly() {
-    let stage = Stage::new("fleet-clocks");
+    let stage = FleetNetwork::new("fleet-clocks");
     let _hub = stage.serve();
     // Monotonic clocks that are weeks apart.
     let ahead = [1_000_000, 0, 3_000];
@@ -210,7 +211,7 @@ fn hosts_with_different_clocks_compare_them_directly() {
 /// Runs agents and the controller with the accounts, capabilities, limits, system calls and address families of the
 /// Debian package's units, without systemd.
 fn agents_and_controller_run_with_the_restrictions_of_their_units() {
-    let stage = Stage::new("fleet-unit");
+    let stage = FleetNetwork::new("fleet-unit");
     let [agent_unit, controller_unit] = ["agent", "fleet"].map(|name| stage.unit(name));
     // systemd verifies services only with this unit. Units of the test machine are not used.
 
@@ -280,12 +281,12 @@ client = "b"
 
 fn the_commands_of_the_page_work() {
     needs::namespaces();
-    let printed = crate::support::run_page("fleet.md", &Folder::new("fleet-page"));
+    let printed = crate::support::run_page("fleet.md", &TemporaryFolder::new("fleet-page"));
     assert!(printed.contains("same clock") && printed.contains("Two hosts and a stand-in"), "{printed}");
 }
 
 fn used_and_foreign_tokens_and_certificates_are_rejected() {
-    let stage = Stage::new("fleet-join");
+    let stage = FleetNetwork::new("fleet-join");
     let _hub = stage.serve();
     let token = stage.succeed(&["fleet", "token", "ber-1"]);
     assert!(stage.join(0, token.trim()).status.success());
@@ -320,7 +321,7 @@ fn used_and_foreign_tokens_and_certificates_are_rejected() {
 }
 
 fn traffic_stops_without_the_controller_and_results_are_kept() {
-    let stage = Stage::new("fleet-lost");
+    let stage = FleetNetwork::new("fleet-lost");
     let mut hub = stage.serve();
     let _agents = stage.join_all();
     let run = stage.start(&stage.hub, "run.log", &[&RUN[..], &["--set", "scenario.duration=50 s"]].concat());
@@ -356,7 +357,7 @@ fn traffic_stops_without_the_controller_and_results_are_kept() {
 }
 
 /// Starts a run and waits until its agents have recorded some bins.
-fn start_run(stage: &Stage) -> Process {
+fn start_run(stage: &FleetNetwork) -> TestProcess {
     let run = stage.start(&stage.hub, "run.log", &RUN);
     let is_recording = || stage.counted(JOURNAL) > 3;
     assert!(within(LIMIT, is_recording), "{}{}", stage.log("run.log"), stage.logs());
@@ -364,7 +365,7 @@ fn start_run(stage: &Stage) -> Process {
 }
 
 fn a_run_whose_command_was_killed_is_repeated() {
-    let stage = Stage::new("fleet-again");
+    let stage = FleetNetwork::new("fleet-again");
     let _hub = stage.serve();
     let _agents = stage.join_all();
     let mut run = start_run(&stage);
@@ -381,7 +382,7 @@ fn a_run_whose_command_was_killed_is_repeated() {
 }
 
 fn an_interrupted_run_is_repeated() {
-    let stage = Stage::new("fleet-interrupted");
+    let stage = FleetNetwork::new("fleet-interrupted");
     let _hub = stage.serve();
     let _agents = stage.join_all();
     let mut run = start_run(&stage);
@@ -395,7 +396,7 @@ fn an_interrupted_run_is_repeated() {
 }
 
 fn an_agent_renews_its_certificate_before_expiry() {
-    let stage = Stage::new("fleet-renewal");
+    let stage = FleetNetwork::new("fleet-renewal");
     let _hub = stage.serve();
     let token = stage.succeed(&["fleet", "token", "ber-1", "--certificate", "12s"]);
     assert!(stage.join(0, token.trim()).status.success());
@@ -410,7 +411,7 @@ fn an_agent_renews_its_certificate_before_expiry() {
 }
 
 fn a_second_process_or_copy_of_an_agent_is_rejected() {
-    let stage = Stage::new("fleet-copy");
+    let stage = FleetNetwork::new("fleet-copy");
     let _hub = stage.serve();
     let token = stage.succeed(&["fleet", "token", "ber-1"]);
     assert!(stage.join(0, token.trim()).status.success());
@@ -443,11 +444,11 @@ fn a_second_process_or_copy_of_an_agent_is_rejected() {
 fn no_result_is_lost_after_a_hundred_kills() {
     needs::namespaces();
     const KILLS: u64 = 100;
-    let stage = Stage::new("fleet-kills");
+    let stage = FleetNetwork::new("fleet-kills");
     let mut hub = Some(stage.serve());
-    let mut agents: Vec<Option<Process>> = stage.join_all().into_iter().map(Some).collect();
-    let mut random = Stream::new(1, "kills");
-    let mut command: Option<Process> = None;
+    let mut agents: Vec<Option<TestProcess>> = stage.join_all().into_iter().map(Some).collect();
+    let mut random = RandomStream::new(1, "kills");
+    let mut command: Option<TestProcess> = None;
     // Runs for which an agent had a report or a journal.
     let mut seen: BTreeSet<(usize, u64)> = BTreeSet::new();
     let note = |seen: &mut BTreeSet<(usize, u64)>| {

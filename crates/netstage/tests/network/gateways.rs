@@ -1,6 +1,6 @@
 //! Tests of VPN gateways: the same scenario with real programs and with their models.
 
-use crate::support::{Folder, mean as mean_of, netstage, output_text, within};
+use crate::support::{TemporaryFolder, mean as mean_of, netstage, output_text, within};
 use netstage_harness::needs;
 use netstage_harness::scenario::network;
 use serde_json::Value;
@@ -66,7 +66,7 @@ via = ["{kind}2", "{kind}1"]
     text
 }
 
-fn command(folder: &Folder, stage: &str) -> Command {
+fn command(folder: &TemporaryFolder, stage: &str) -> Command {
     fs::write(folder.join("gateways.toml"), scenario()).unwrap();
     let mut command = netstage(&["run", "gateways.toml", "--json", "--on", stage, "--out", stage]);
     command.current_dir(folder);
@@ -91,7 +91,7 @@ fn processes(mark: &str) -> usize {
 
 fn real_gateways_match_their_models_and_no_process_remains() {
     needs::namespaces();
-    let folder = Folder::new("gateways");
+    let folder = TemporaryFolder::new("gateways");
     let simulated = json(&command(&folder, "sim").output().unwrap());
     let child = command(&folder, "emu").spawn().unwrap();
     let mark = format!("netstage-{}-", child.id());
@@ -135,7 +135,7 @@ fn real_gateways_match_their_models_and_no_process_remains() {
 
 fn a_missing_gateway_program_is_reported_before_the_run() {
     needs::namespaces();
-    let folder = Folder::new("no-gateway");
+    let folder = TemporaryFolder::new("no-gateway");
     let output = command(&folder, "emu").env("PATH", "").output().unwrap();
     let printed = output_text(&output);
     assert_eq!(output.status.code(), Some(4), "{printed}");
@@ -145,7 +145,7 @@ fn a_missing_gateway_program_is_reported_before_the_run() {
 
 /// Runs a scenario with a pair of gateways whose program is this script.
 fn with_script(name: &str, script: &str) -> (Option<i32>, String) {
-    let folder = Folder::new(name);
+    let folder = TemporaryFolder::new(name);
     let text = r#"
 [scenario]
 duration = "20 s"
@@ -157,7 +157,7 @@ to = "b"
 transport = "udp"
 traffic = { model = "cbr", rate = "1 Mbit/s", packet = "1000 B" }
 "#;
-    let programs = Folder::new("programs");
+    let programs = TemporaryFolder::new("programs");
     programs.program("openvpn", format!("#!/bin/sh\n{script}\n").as_bytes());
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let mut command = command(&folder, "emu");

@@ -2,11 +2,11 @@
 //! members, and configuration changes when it grows.
 
 use crate::support::routing::{assert_met, namespace, router_namespace, run};
-use crate::support::{Folder, Process, within};
+use crate::support::{TemporaryFolder, TestProcess, within};
 use netstage_harness::{needs, skip};
 use netstage_host::netns::Namespace;
-use netstage_host::ports::Port as _;
-use netstage_host::ports::af_packet::{AfPacket, Options};
+use netstage_host::ports::FramePort as _;
+use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use netstage_scenario::parse;
 use netstage_stage::topology::services::frr::configurations;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,9 +29,10 @@ fn shipped(scenario: &str) -> PathBuf {
 fn broadcast_reaches_all_hosts() {
     needs::emulation();
     const FRAMES: usize = 50;
-    let folder = Folder::new("lan");
+    let folder = TemporaryFolder::new("lan");
     let scenario = shipped(SHARED);
-    let mut running = Process::new(run(&scenario, &folder.join("out"), &["--on", "emu"]).spawn().unwrap());
+    let mut running =
+        TestProcess::new(run(&scenario, &folder.join("out"), &["--on", "emu"]).spawn().unwrap());
     let process = running.child().id();
     // The hosts on the LAN have agents, in whose namespaces frames are sent if they can be entered.
     let found = || {
@@ -61,12 +62,12 @@ fn broadcast_reaches_all_hosts() {
 }
 
 fn port(namespace: &Namespace, link: &str) -> Option<AfPacket> {
-    AfPacket::open(namespace, link, Options::default()).ok()
+    AfPacket::open(namespace, link, AfPacketOptions::default()).ok()
 }
 
 fn the_lan_exchange_meets_its_expectations() {
     needs::namespaces();
-    let folder = Folder::new("lan-exchange");
+    let folder = TemporaryFolder::new("lan-exchange");
     let scenario = shipped("scenarios/papers/mpls-ix/lan-ix.toml");
     let output = run(&scenario, &folder.join("out"), &["--on", "emu"]).output().unwrap();
     if output.status.code() == Some(4) {
@@ -133,7 +134,7 @@ fn with_a_site(exchange: &str) -> String {
 
 /// Configuration changes of existing routers when an exchange grows.
 #[derive(Debug, PartialEq, Eq)]
-struct Growth {
+struct ExchangeGrowth {
     routers: usize,
     /// Routers with changed configurations.
     changed: usize,
@@ -143,13 +144,13 @@ struct Growth {
     renumbered: usize,
 }
 
-fn growth(before: &str, after: &str) -> Growth {
+fn growth(before: &str, after: &str) -> ExchangeGrowth {
     let files_of = |text: &str| {
         let scenario = parse("growth.toml", text, None, &Default::default()).unwrap();
         configurations(&scenario.cells[0].plan).unwrap()
     };
     let (before, after) = (files_of(before), files_of(after));
-    let mut growth = Growth { routers: before.len(), changed: 0, lines: 0, renumbered: 0 };
+    let mut growth = ExchangeGrowth { routers: before.len(), changed: 0, lines: 0, renumbered: 0 };
     for (name, files) in &before {
         let lines: usize = files.iter().map(|(file, text)| differing(text, &after[name][file])).sum();
         growth.changed += usize::from(lines > 0);
@@ -185,7 +186,7 @@ fn growth_renumbers_a_lan_exchange_but_not_an_mpls_exchange() {
         ("MPLS-IX, a seventh site", growth(EXCHANGE, &with_a_site(EXCHANGE))),
     ];
     println!("| | routers | changed | lines | renumbered |\n| :-- | --: | --: | --: | --: |");
-    for (change, Growth { routers, changed, lines, renumbered }) in &table {
+    for (change, ExchangeGrowth { routers, changed, lines, renumbered }) in &table {
         println!("| {change} | {routers} | {changed} | {lines} | {renumbered} |");
     }
     let [within_prefix, beyond_prefix, member, site] = table.map(|(_, growth)| growth);
@@ -197,7 +198,7 @@ fn growth_renumbers_a_lan_exchange_but_not_an_mpls_exchange() {
 
 /// Broadcast frames that a host receives and that are not addressed to it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Heard {
+struct ReceivedBroadcast {
     frames: u64,
     bytes: u64,
 }
@@ -207,7 +208,7 @@ fn on_the_wire(frame: &[u8]) -> u64 {
     frame.len().max(60) as u64 + 4
 }
 
-impl Heard {
+impl ReceivedBroadcast {
     /// Counts received broadcast frames, except ARP requests for `own`.
     fn listen(&mut self, port: &mut AfPacket, own: Ipv4Addr) {
         let count = &mut |frame: &[u8]| {
@@ -230,18 +231,19 @@ fn broadcast_increases_with_the_number_of_members() {
     );
     let mut last = 0.0;
     for members in [5, 10, 20] {
-        let folder = Folder::new(&format!("lan-{members}"));
+        let folder = TemporaryFolder::new(&format!("lan-{members}"));
         let scenario = folder.join("lan.toml");
         std::fs::write(&scenario, lan(members)).unwrap();
         let mut running =
-            Process::new(run(&scenario, &folder.join("out"), &["--on", "emu"]).spawn().unwrap());
+            TestProcess::new(run(&scenario, &folder.join("out"), &["--on", "emu"]).spawn().unwrap());
         let process = running.child().id();
         // The edge of the first member with its link to the LAN, then the member's host.
         assert!(within(TIMEOUT, || router_namespace(process, 1).is_some()));
         let mut port =
-            AfPacket::open(&router_namespace(process, 1).unwrap(), "link1", Options::default()).unwrap();
+            AfPacket::open(&router_namespace(process, 1).unwrap(), "link1", AfPacketOptions::default())
+                .unwrap();
         let own = Ipv4Addr::new(100, 96, 0, 1);
-        let [mut before, mut early, mut late] = [Heard::default(); 3];
+        let [mut before, mut early, mut late] = [ReceivedBroadcast::default(); 3];
         assert!(within(TIMEOUT, || {
             before.listen(&mut port, own);
             namespace(process, 2).is_some()
@@ -250,7 +252,7 @@ fn broadcast_increases_with_the_number_of_members() {
         early.listen(&mut port, own);
         // The peers of the removed member end their sessions, and their ARP entries expire.
         std::thread::sleep(Duration::from_secs(15));
-        Heard::default().listen(&mut port, own);
+        ReceivedBroadcast::default().listen(&mut port, own);
         std::thread::sleep(Duration::from_secs(10));
         late.listen(&mut port, own);
         assert_met(&running.output());

@@ -1,7 +1,7 @@
 //! Tests of `netstage measure`: a server and a client in two namespaces, and errors.
 
 use crate::pair::Pair;
-use crate::support::{Folder, Process, netstage, within};
+use crate::support::{TemporaryFolder, TestProcess, netstage, within};
 use netstage_harness::needs;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::{Netlink, VethOptions};
@@ -24,17 +24,17 @@ fn measure(key: &str, arguments: &[&str]) -> Command {
 }
 
 /// Server in the right namespace, and its output.
-struct Server {
-    process: Process,
+struct MeasurementServer {
+    process: TestProcess,
     output: BufReader<ChildStdout>,
 }
 
-impl Server {
-    fn start(pair: &Pair, arguments: &[&str]) -> Server {
+impl MeasurementServer {
+    fn start(pair: &Pair, arguments: &[&str]) -> MeasurementServer {
         let command = measure(KEY, &[&["serve", "--json"], arguments].concat());
-        let mut process = Process::spawn_in(&pair.right, command);
+        let mut process = TestProcess::spawn_in(&pair.right, command);
         let output = BufReader::new(process.child().stdout.take().unwrap());
-        let mut server = Server { process, output };
+        let mut server = MeasurementServer { process, output };
         server.wait_for("listening");
         server
     }
@@ -58,8 +58,8 @@ fn arrived(namespace: &Namespace, link: &str) -> u64 {
 }
 
 /// Starts a client in the left namespace.
-fn client(pair: &Pair, key: &str, arguments: &[&str]) -> Process {
-    Process::spawn_in(&pair.left, measure(key, arguments))
+fn client(pair: &Pair, key: &str, arguments: &[&str]) -> TestProcess {
+    TestProcess::spawn_in(&pair.left, measure(key, arguments))
 }
 
 /// Runs a client and returns its result and exit code.
@@ -83,7 +83,7 @@ fn pair() -> Pair {
 
 fn tcp_is_measured_in_both_directions() {
     let pair = pair();
-    let _server = Server::start(&pair, &[]);
+    let _server = MeasurementServer::start(&pair, &[]);
     let arguments =
         ["tcp", SERVER, "-t", "1", "-i", "0.25", "-O", "0.25", "-b", "8M", "-P", "2", "--bidir", "--json"];
     let (result, code) = measured(&pair, &arguments);
@@ -103,7 +103,7 @@ fn tcp_is_measured_in_both_directions() {
 
 fn a_transfer_ends_when_all_bytes_have_arrived() {
     let pair = pair();
-    let mut server = Server::start(&pair, &["--once"]);
+    let mut server = MeasurementServer::start(&pair, &["--once"]);
     // IPv6, and output as text.
     let output = client(&pair, KEY, &["tcp", "fd00::1", "-n", "1M", "-w", "64K", "-M", "1000"]).output();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -116,7 +116,7 @@ fn a_transfer_ends_when_all_bytes_have_arrived() {
 
 fn udp_packets_from_the_server_are_counted() {
     let pair = pair();
-    let mut server = Server::start(&pair, &["--max-rate", "3M", "--max-time", "5"]);
+    let mut server = MeasurementServer::start(&pair, &["--max-rate", "3M", "--max-time", "5"]);
     let options =
         ["udp", SERVER, "-R", "-t", "1", "-l", "500", "--pattern", "poisson", "--dscp", "ef", "--json"];
     let (result, code) = measured(&pair, &[&options[..], &["-b", "2M", "--data-port", "6000"]].concat());
@@ -140,7 +140,7 @@ fn udp_packets_from_the_server_are_counted() {
 
 fn quic_is_measured() {
     let pair = pair();
-    let _server = Server::start(&pair, &[]);
+    let _server = MeasurementServer::start(&pair, &[]);
     let (result, code) = measured(&pair, &["quic", SERVER, "-t", "0.5", "-b", "4M", "--json"]);
     assert_eq!(code, 0, "{result:#}");
     assert!(result["summary"]["flows"][0]["received"]["bytes"].as_u64().unwrap() > 100_000);
@@ -148,7 +148,7 @@ fn quic_is_measured() {
 
 fn a_client_with_another_key_is_rejected() {
     let pair = pair();
-    let mut server = Server::start(&pair, &[]);
+    let mut server = MeasurementServer::start(&pair, &[]);
     let other = "ffeeddccbbaa99887766554433221100";
     let (rejected, code) = result(client(&pair, other, &["tcp", SERVER, "--json"]).output());
     assert_eq!(code, 2, "{rejected}");
@@ -163,7 +163,7 @@ fn a_client_with_another_key_is_rejected() {
 
 fn a_second_client_is_rejected_as_busy() {
     let pair = pair();
-    let mut server = Server::start(&pair, &[]);
+    let mut server = MeasurementServer::start(&pair, &[]);
     let first = client(&pair, KEY, &["udp", SERVER, "-t", "2", "--json"]);
     server.wait_for("run");
     let (busy, code) = measured(&pair, &["udp", SERVER, "-t", "1", "--json"]);
@@ -178,7 +178,7 @@ fn a_second_client_is_rejected_as_busy() {
 
 fn a_killed_server_is_named_and_the_results_are_kept() {
     let pair = pair();
-    let mut server = Server::start(&pair, &[]);
+    let mut server = MeasurementServer::start(&pair, &[]);
     let client = client(&pair, KEY, &["udp", SERVER, "-t", "30", "-i", "0.1", "--json"]);
     server.wait_for("run");
     assert!(within(LIMIT, || arrived(&pair.right, "right0") > 100));
@@ -193,7 +193,7 @@ fn a_killed_server_is_named_and_the_results_are_kept() {
 
 fn the_server_is_available_after_a_killed_client() {
     let pair = pair();
-    let mut server = Server::start(&pair, &[]);
+    let mut server = MeasurementServer::start(&pair, &[]);
     let mut lost = client(&pair, KEY, &["udp", SERVER, "-R", "-t", "60"]);
     server.wait_for("run");
     assert!(within(LIMIT, || arrived(&pair.left, "left0") > 50));
@@ -206,7 +206,7 @@ fn the_server_is_available_after_a_killed_client() {
 
 fn results_are_kept_after_an_interrupt() {
     let pair = pair();
-    let mut server = Server::start(&pair, &[]);
+    let mut server = MeasurementServer::start(&pair, &[]);
     let mut client = client(&pair, KEY, &["tcp", SERVER, "-t", "60", "-i", "0.2", "-b", "1M", "--json"]);
     server.wait_for("run");
     assert!(within(LIMIT, || arrived(&pair.right, "right0") > 100));
@@ -263,10 +263,10 @@ fn a_missing_server_is_named() {
 
 fn a_server_without_a_key_generates_one_and_prints_the_command() {
     let pair = pair();
-    let folder = Folder::new("key");
+    let folder = TemporaryFolder::new("key");
     let mut command = netstage(&["measure", "serve", "--once", "-p", "5300"]);
     command.env_remove("NETSTAGE_KEY");
-    let mut server = Process::spawn_in(&pair.right, command);
+    let mut server = TestProcess::spawn_in(&pair.right, command);
     let mut output = BufReader::new(server.child().stdout.take().unwrap());
     let mut hint = String::new();
     assert!(within(LIMIT, || {
@@ -282,21 +282,22 @@ fn a_server_without_a_key_generates_one_and_prints_the_command() {
     let mut command =
         netstage(&["measure", "tcp", SERVER, "-p", "5300", "-t", "0.2", "--key-file", file, "--json"]);
     command.env_remove("NETSTAGE_KEY");
-    let (result, code) = self::result(Process::spawn_in(&pair.left, command).output());
+    let (result, code) = self::result(TestProcess::spawn_in(&pair.left, command).output());
     assert_eq!(code, 0, "{result:#}");
 }
 
 fn stamp_works_with_and_without_a_key() {
     let pair = pair();
-    let folder = Folder::new("stamp");
+    let folder = TemporaryFolder::new("stamp");
     let file = |name: &str, key: &str| {
         let path = folder.join(name);
         fs::write(&path, key).unwrap();
         path.to_str().unwrap().to_owned()
     };
     let (key, other) = (file("key", KEY), file("other", "ffeeddccbbaa99887766554433221100"));
-    let _open = Server::start(&pair, &["--stamp"]);
-    let _keyed = Server::start(&pair, &["-p", "5301", "--stamp", "8620", "--stamp-key-file", &key]);
+    let _open = MeasurementServer::start(&pair, &["--stamp"]);
+    let _keyed =
+        MeasurementServer::start(&pair, &["-p", "5301", "--stamp", "8620", "--stamp-key-file", &key]);
     let stamp = |more: &[&str]| {
         let arguments = [&["stamp", SERVER, "-t", "0.4", "-i", "0.02", "--json"], more].concat();
         measured(&pair, &arguments)

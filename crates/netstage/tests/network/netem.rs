@@ -1,7 +1,7 @@
 //! Comparison of netstage's link emulator with the kernel's netem, with the same scenarios and arrivals, in a virtual
 //! machine whose clock counts instructions and is thus independent of the host's load.
 
-use crate::support::Folder;
+use crate::support::TemporaryFolder;
 use netstage_harness::needs;
 use serde_json::Value;
 use std::fs;
@@ -23,15 +23,15 @@ const RUNS: [&str; 7] = [
 const SECONDS: f64 = 8.0;
 
 /// Results of all runs.
-struct Results(Folder);
+struct EmulatorResults(TemporaryFolder);
 
-impl Results {
+impl EmulatorResults {
     /// Performs all runs in a virtual machine.
-    fn new() -> Results {
+    fn new() -> EmulatorResults {
         needs::program("qemu-system-x86_64", "qemu-system-x86");
         needs::time(300);
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let folder = Folder::new("netem");
+        let folder = TemporaryFolder::new("netem");
         let command = |run: &str| {
             let (program, out) = (env!("CARGO_BIN_EXE_netstage"), folder.display());
             let words: Vec<&str> = run.splitn(4, ' ').collect();
@@ -49,7 +49,7 @@ impl Results {
         let output = machine.output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{:?}\n{stderr}", output.status.code());
-        Results(folder)
+        EmulatorResults(folder)
     }
 
     fn record(&self, name: &str, emulator: &str) -> Value {
@@ -94,7 +94,7 @@ fn assert_equal(name: &str, (own, netem): (f64, f64), relative: f64, absolute: f
 }
 
 fn netem_and_netstage_have_the_same_effect_on_packets() {
-    let results = Results::new();
+    let results = EmulatorResults::new();
 
     // The same arrivals at the same queue have the same drops, except where arrival and departure coincide.
     let both = |value: &dyn Fn(&Value) -> f64| results.both("full-line", value);

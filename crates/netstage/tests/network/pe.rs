@@ -2,11 +2,11 @@
 //! and restart after a kill.
 
 use crate::support::network::{address, default_route, join};
-use crate::support::{Folder, Process, netstage, output_text, run_page, signal, within};
+use crate::support::{TemporaryFolder, TestProcess, netstage, output_text, run_page, signal, within};
 use netstage_harness::needs;
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_pe::daemon::Snapshot;
-use netstage_pe::daemon::client::Client;
+use netstage_pe::daemon::PeSnapshot;
+use netstage_pe::daemon::client::PeControlClient;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ const CUSTOMERS: [&str; 2] = ["red", "blue"];
 
 /// Network of two edges with a link between them and, at each, a customer of the VPNs red and blue. Customers of both
 /// VPNs have the addresses 10.0.SITE.2 and fd00:SITE::2.
-struct World {
+struct TwoEdges {
     edges: [Namespace; 2],
     customers: [[Namespace; 2]; 2],
 }
 
-impl World {
-    fn new() -> World {
+impl TwoEdges {
+    fn new() -> TwoEdges {
         needs::namespaces();
         let edges = [(); 2].map(|()| Namespace::new().unwrap());
         let customers = [[(); 2]; 2].map(|site| site.map(|()| Namespace::new().unwrap()));
@@ -54,7 +54,7 @@ impl World {
                 .iter()
                 .for_each(|customer| Netlink::open(customer).unwrap().wait_until_ready("eth0").unwrap());
         }
-        World { edges, customers }
+        TwoEdges { edges, customers }
     }
 
     /// Sends a packet to a customer's other site and back. Returns `None` if a packet was lost.
@@ -100,16 +100,16 @@ fn configuration(folder: &Path, site: usize, is_v6: bool, weight: u32) -> String
     text
 }
 
-struct Edge<'a> {
-    process: Process,
-    client: Client,
-    folder: &'a Folder,
+struct EdgeProcess<'a> {
+    process: TestProcess,
+    client: PeControlClient,
+    folder: &'a TemporaryFolder,
     site: usize,
     trace: PathBuf,
 }
 
 /// Returns the paths of a site's traces, one for each start.
-fn traces(folder: &Folder, site: usize) -> impl Iterator<Item = PathBuf> {
+fn traces(folder: &TemporaryFolder, site: usize) -> impl Iterator<Item = PathBuf> {
     (0..).map(move |start| folder.join(format!("pe{site}-{start}.trace")))
 }
 
@@ -119,23 +119,28 @@ fn replay(trace: &Path) -> (Option<i32>, String) {
     (output.status.code(), output_text(&output))
 }
 
-impl Edge<'_> {
+impl EdgeProcess<'_> {
     /// Starts a router that records a trace.
-    fn start<'a>(world: &World, folder: &'a Folder, site: usize) -> Edge<'a> {
+    fn start<'a>(world: &TwoEdges, folder: &'a TemporaryFolder, site: usize) -> EdgeProcess<'a> {
         let trace = traces(folder, site).find(|trace| !trace.exists()).unwrap();
-        Edge::start_with(world, folder, site, Some(trace))
+        EdgeProcess::start_with(world, folder, site, Some(trace))
     }
 
-    fn start_with<'a>(world: &World, folder: &'a Folder, site: usize, trace: Option<PathBuf>) -> Edge<'a> {
+    fn start_with<'a>(
+        world: &TwoEdges,
+        folder: &'a TemporaryFolder,
+        site: usize,
+        trace: Option<PathBuf>,
+    ) -> EdgeProcess<'a> {
         let mut command = netstage(&["pe", "run"]);
         command.arg(folder.join(format!("pe{site}.toml")));
         command.arg("--last-state").arg(folder.join(format!("pe{site}.json"))).stdout(Stdio::inherit());
         if let Some(trace) = &trace {
             command.arg("--trace").arg(trace);
         }
-        let process = Process::spawn_in(&world.edges[site], command);
-        let client = Client::wait(&folder.join(format!("pe{site}.sock")), TIMEOUT).unwrap();
-        Edge { process, client, folder, site, trace: trace.unwrap_or_default() }
+        let process = TestProcess::spawn_in(&world.edges[site], command);
+        let client = PeControlClient::wait(&folder.join(format!("pe{site}.sock")), TIMEOUT).unwrap();
+        EdgeProcess { process, client, folder, site, trace: trace.unwrap_or_default() }
     }
 
     fn configure(&self, is_v6: bool, weight: u32) {
@@ -143,23 +148,23 @@ impl Edge<'_> {
     }
 }
 
-fn configure(folder: &Folder, site: usize, is_v6: bool, weight: u32) {
+fn configure(folder: &TemporaryFolder, site: usize, is_v6: bool, weight: u32) {
     let text = configuration(folder, site, is_v6, weight);
     std::fs::write(folder.join(format!("pe{site}.toml")), text).unwrap();
 }
 
-fn is_reached(edge: &mut Edge<'_>) -> bool {
+fn is_reached(edge: &mut EdgeProcess<'_>) -> bool {
     let state = edge.client.show().unwrap();
     state.peers.iter().all(|peer| peer.way.is_some())
 }
 
 fn customers_with_the_same_addresses_are_separated() {
-    let world = World::new();
-    let folder = Folder::new("pe-carries");
+    let world = TwoEdges::new();
+    let folder = TemporaryFolder::new("pe-carries");
     std::fs::write(folder.join("shared.key"), "b2ee9d0cb08cd3c1f6d20d5a6bdc3a7e\n").unwrap();
     for is_v6 in [false, true] {
         (0..2).for_each(|site| configure(&folder, site, is_v6, 1));
-        let mut edges = [0, 1].map(|site| Edge::start(&world, &folder, site));
+        let mut edges = [0, 1].map(|site| EdgeProcess::start(&world, &folder, site));
         assert!(within(TIMEOUT, || edges.iter_mut().all(is_reached)));
         for (customer, name) in CUSTOMERS.iter().enumerate() {
             for inner_v6 in [false, true] {
@@ -168,7 +173,7 @@ fn customers_with_the_same_addresses_are_separated() {
             }
         }
         // Replies are received and, with keys, authenticated.
-        let is_measured = |edge: &mut Edge<'_>| {
+        let is_measured = |edge: &mut EdgeProcess<'_>| {
             let flows = edge.client.show().unwrap().flows;
             flows.iter().all(|flow| flow.window.as_ref().is_some_and(|window| window.round_trip_ns > 0))
         };
@@ -192,7 +197,7 @@ fn customers_with_the_same_addresses_are_separated() {
             let output = edge.process.output();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             let last = std::fs::read_to_string(folder.join(format!("pe{}.json", edge.site))).unwrap();
-            let last: Snapshot = serde_json::from_str(&last).unwrap();
+            let last: PeSnapshot = serde_json::from_str(&last).unwrap();
             assert_eq!(last.flows[0].received.packets, 2);
             assert!(!folder.join(format!("pe{}.sock", edge.site)).exists());
         }
@@ -200,10 +205,10 @@ fn customers_with_the_same_addresses_are_separated() {
 }
 
 fn a_configuration_is_applied_completely_or_not_at_all() {
-    let world = World::new();
-    let folder = Folder::new("pe-reloads");
+    let world = TwoEdges::new();
+    let folder = TemporaryFolder::new("pe-reloads");
     (0..2).for_each(|site| configure(&folder, site, false, 1));
-    let mut edges = [0, 1].map(|site| Edge::start(&world, &folder, site));
+    let mut edges = [0, 1].map(|site| EdgeProcess::start(&world, &folder, site));
     assert!(within(TIMEOUT, || edges.iter_mut().all(is_reached)));
     assert!(world.echo(0, false, "before").is_some());
     let mut expected = 1;
@@ -230,7 +235,7 @@ fn a_configuration_is_applied_completely_or_not_at_all() {
     std::fs::write(&path, &good).unwrap();
     // Reload by a signal.
     signal(edges[0].process.child().id(), "-HUP");
-    let state = |edge: &mut Edge<'_>| edge.client.show().unwrap();
+    let state = |edge: &mut EdgeProcess<'_>| edge.client.show().unwrap();
     assert!(within(TIMEOUT, || state(&mut edges[0]).configurations == expected + 1));
     let state = state(&mut edges[0]);
     assert_eq!((state.refused_configurations, state.refusal.as_str()), (4, ""));
@@ -269,8 +274,8 @@ fn a_configuration_is_applied_completely_or_not_at_all() {
 
 /// Each CPU core has one VPN, and the second uses the reference of the first.
 fn two_cores_divide_the_vpns() {
-    let world = World::new();
-    let folder = Folder::new("pe-cores");
+    let world = TwoEdges::new();
+    let folder = TemporaryFolder::new("pe-cores");
     let write = |site: usize, weight: u32, cores: u32| {
         let head = |customer: &str, control: &str| {
             let head = format!("[vpn.{customer}.peer.far]\n");
@@ -288,7 +293,7 @@ fn two_cores_divide_the_vpns() {
         std::fs::write(folder.join(format!("pe{site}.toml")), text).unwrap();
     };
     (0..2).for_each(|site| write(site, 1, 2));
-    let mut edges = [0, 1].map(|site| Edge::start_with(&world, &folder, site, None));
+    let mut edges = [0, 1].map(|site| EdgeProcess::start_with(&world, &folder, site, None));
     assert!(within(TIMEOUT, || edges.iter_mut().all(is_reached)));
     let carries = |text: &str| {
         for customer in 0..2 {
@@ -303,7 +308,7 @@ fn two_cores_divide_the_vpns() {
     assert_eq!(vpns, [("blue", 1), ("red", 0)]);
     assert_eq!(state.circuits.iter().map(|circuit| circuit.sent.packets).collect::<Vec<_>>(), [2, 2]);
     // Without the reference, a core would scale the increase to the nominal 100 ms, to a millionth.
-    let follows = |edge: &mut Edge<'_>| {
+    let follows = |edge: &mut EdgeProcess<'_>| {
         let state = edge.client.show().unwrap();
         let window = state.flows[0].window.as_ref().unwrap();
         assert_eq!((state.references[0].followers, state.references.len()), (1, 1));
@@ -328,8 +333,8 @@ fn two_cores_divide_the_vpns() {
 
 /// Site 0 publishes the reference of VPN red to site 1, where VPN blue uses it.
 fn a_reference_is_published_to_another_router() {
-    let world = World::new();
-    let folder = Folder::new("pe-reference");
+    let world = TwoEdges::new();
+    let folder = TemporaryFolder::new("pe-reference");
     let flow = |customer: &str, site: usize, control: &str| {
         let path = folder.join(format!("pe{site}.toml"));
         let head = format!("[vpn.{customer}.peer.far]\n");
@@ -347,7 +352,7 @@ fn a_reference_is_published_to_another_router() {
     add(0, "flow = { vpn = \"red\", peer = \"far\" }\npublish_to = [\"far\"]");
     flow("blue", 1, "reference = \"gold\"");
     add(1, "from = \"far\"");
-    let mut edges = [0, 1].map(|site| Edge::start(&world, &folder, site));
+    let mut edges = [0, 1].map(|site| EdgeProcess::start(&world, &folder, site));
     let mut references = [0, 1].map(|_| None);
     assert!(within(TIMEOUT, || {
         references = [0, 1].map(|site: usize| edges[site].client.show().unwrap().references.pop());
@@ -374,11 +379,11 @@ fn a_reference_is_published_to_another_router() {
 }
 
 fn a_killed_router_is_detected_and_can_restart() {
-    let world = World::new();
-    let folder = Folder::new("pe-killed");
+    let world = TwoEdges::new();
+    let folder = TemporaryFolder::new("pe-killed");
     (0..2).for_each(|site| configure(&folder, site, false, 1));
-    let mut near = Edge::start(&world, &folder, 0);
-    let mut far = Edge::start(&world, &folder, 1);
+    let mut near = EdgeProcess::start(&world, &folder, 0);
+    let mut far = EdgeProcess::start(&world, &folder, 1);
     assert!(within(TIMEOUT, || is_reached(&mut near) && is_reached(&mut far)));
     assert!(world.echo(0, false, "before").is_some());
     signal(far.process.child().id(), "-KILL");
@@ -393,20 +398,20 @@ fn a_killed_router_is_detected_and_can_restart() {
     assert!(within(TIMEOUT, &mut is_silent));
     // The socket of the killed router does not prevent a restart.
     assert!(folder.join("pe1.sock").exists());
-    let mut far = Edge::start(&world, &folder, 1);
+    let mut far = EdgeProcess::start(&world, &folder, 1);
     assert!(within(TIMEOUT, || is_reached(&mut far)));
     assert!(within(TIMEOUT, || world.echo(0, false, "again").is_some()));
     assert!(within(TIMEOUT, || near.client.show().unwrap().flows.iter().all(|flow| !flow.is_silent)));
 }
 
 fn conflicts_with_the_kernel_are_rejected() {
-    let world = World::new();
-    let folder = Folder::new("pe-refuses");
+    let world = TwoEdges::new();
+    let folder = TemporaryFolder::new("pe-refuses");
     configure(&folder, 0, false, 1);
     let run = |site: usize| {
         let mut command = netstage(&["pe", "run"]);
         command.arg(folder.join(format!("pe{site}.toml")));
-        let output = Process::spawn_in(&world.edges[site], command).output();
+        let output = TestProcess::spawn_in(&world.edges[site], command).output();
         (output.status.code(), output_text(&output))
     };
     configure(&folder, 0, true, 1);
@@ -435,7 +440,7 @@ fn the_commands_of_the_guide_work() {
     needs::namespaces();
     needs::program("ethtool", "ethtool");
     needs::program("iperf3", "iperf3");
-    let folder = Folder::new("pe-guide");
+    let folder = TemporaryFolder::new("pe-guide");
     let text = run_page("fair-vpn.md", &folder);
     let share = |file: &str| {
         let rates = std::fs::read_to_string(folder.join(file)).unwrap();

@@ -4,13 +4,13 @@
 use crate::support::fleet::{Fleet, LIMIT};
 use crate::support::network::{address, default_route, join};
 use crate::support::{mean, output_text, within};
-use netstage_agent::fleet::Fleet as Folder;
+use netstage_agent::fleet::FleetFolder as Folder;
 use netstage_harness::scenario::network;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
-use netstage_scenario::outcome::{Metric, Outcome};
-use netstage_scenario::{Options, parse};
-use netstage_stage::hosts::Means;
+use netstage_scenario::outcome::{Metric, RunOutcome};
+use netstage_scenario::{LoadOptions, parse};
+use netstage_stage::hosts::FleetContext;
 use netstage_study::Performer;
 use netstage_study::stage::live;
 use std::fs;
@@ -201,17 +201,18 @@ fn a_run_on_agents_sends_partial_outcomes() {
     let fleet = fleet("placed-outcomes");
     let _hub = fleet.serve();
     let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
-    let scenario = parse("vpn.toml", &vpn_scenario(), None, &Options::default()).unwrap();
-    let means = Means::new(Folder::open(&fleet.folder.join("fleet")).unwrap(), &fleet.folder.join("out"));
+    let scenario = parse("vpn.toml", &vpn_scenario(), None, &LoadOptions::default()).unwrap();
+    let means =
+        FleetContext::new(Folder::open(&fleet.folder.join("fleet")).unwrap(), &fleet.folder.join("out"));
     let stage = live(means);
     let outcomes = Mutex::new(Vec::new());
     let performer = Performer {
         runner: &stage,
         retries: 0,
         stop: &|| false,
-        doing: &|_| (),
-        reached: &|_, _| (),
-        so_far: Some(&|_, outcome, is_over| outcomes.lock().unwrap().push((outcome, is_over))),
+        on_activity: &|_| (),
+        on_progress: &|_, _| (),
+        on_outcome: Some(&|_, outcome, is_over| outcomes.lock().unwrap().push((outcome, is_over))),
     };
     performer.perform(&scenario, (0, 1)).unwrap();
     let mut outcomes = outcomes.into_inner().unwrap();
@@ -235,7 +236,8 @@ fn a_run_on_agents_sends_partial_outcomes() {
         assert!(count > 0, "{metric:?}: {:?}", series.values);
     }
     // Partial values equal the final ones, except in bins with late bytes.
-    let throughput = |outcome: &Outcome| outcome.get(Metric::FlowThroughput, "voice").unwrap().values.clone();
+    let throughput =
+        |outcome: &RunOutcome| outcome.get(Metric::FlowThroughput, "voice").unwrap().values.clone();
     let (early, late) = (throughput(early), throughput(&last));
     assert!(early.iter().zip(&late).filter(|(early, late)| early == late).count() * 2 > early.len());
 }

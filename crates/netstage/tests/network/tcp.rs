@@ -1,7 +1,7 @@
 //! Tests of `netstage tcp`: observation and limits of connections between two namespaces.
 
 use crate::support::network::{address, default_route, join};
-use crate::support::{Folder, PROGRAM, Process, netstage, text, within};
+use crate::support::{PROGRAM, TemporaryFolder, TestProcess, netstage, text, within};
 use netstage_harness::{needs, skip};
 use netstage_host::netns::netlink::Netlink;
 use netstage_host::netns::{Namespace, spawn_in};
@@ -30,13 +30,13 @@ fn need_bpf() {
 }
 
 /// Two connected namespaces.
-struct World {
+struct TwoHosts {
     left: Namespace,
     right: Namespace,
 }
 
-impl World {
-    fn new() -> World {
+impl TwoHosts {
+    fn new() -> TwoHosts {
         let (left, right) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         join((&left, "eth0", 1), (&right, "eth0", 2));
         for (namespace, own) in [(&left, "10.0.0.1"), (&right, "10.0.0.2")] {
@@ -44,7 +44,7 @@ impl World {
             netlink.add_address("eth0", address(own), 24).unwrap();
             netlink.wait_until_ready("eth0").unwrap();
         }
-        World { left, right }
+        TwoHosts { left, right }
     }
 
     /// Sends 20 kB every millisecond from left to right while `task` runs.
@@ -75,17 +75,17 @@ impl World {
     }
 
     fn tcp(&self, arguments: &[&str]) -> Output {
-        Process::spawn_in(&self.left, self.command(arguments)).output()
+        TestProcess::spawn_in(&self.left, self.command(arguments)).output()
     }
 
     /// Starts a command and returns it with the lines of its output.
-    fn start(&self, arguments: &[&str]) -> (Process, Lines<BufReader<ChildStdout>>) {
+    fn start(&self, arguments: &[&str]) -> (TestProcess, Lines<BufReader<ChildStdout>>) {
         start(&self.left, self.command(arguments))
     }
 }
 
-fn start(namespace: &Namespace, command: Command) -> (Process, Lines<BufReader<ChildStdout>>) {
-    let mut process = Process::spawn_in(namespace, command);
+fn start(namespace: &Namespace, command: Command) -> (TestProcess, Lines<BufReader<ChildStdout>>) {
+    let mut process = TestProcess::spawn_in(namespace, command);
     let lines = BufReader::new(process.child().stdout.take().unwrap()).lines();
     (process, lines)
 }
@@ -107,7 +107,7 @@ fn after_mount(mount: &str, arguments: &str) -> Command {
 
 fn events_are_printed_as_lines_and_a_record_is_written() {
     need_bpf();
-    let (world, folder) = (World::new(), Folder::new("tcp-watch"));
+    let (world, folder) = (TwoHosts::new(), TemporaryFolder::new("tcp-watch"));
     let out = folder.join("record");
     let namespace = std::process::id().to_string();
     let arguments =
@@ -160,7 +160,7 @@ fn events_are_printed_as_lines_and_a_record_is_written() {
 
 fn limits_end_with_the_command_or_by_clean() {
     need_bpf();
-    let (world, folder) = (World::new(), Folder::new("tcp-limit"));
+    let (world, folder) = (TwoHosts::new(), TemporaryFolder::new("tcp-limit"));
     let state = folder.join("state");
     let state = state.to_str().unwrap();
     let windows = |limit: &[&str]| -> String {
@@ -177,7 +177,7 @@ fn limits_end_with_the_command_or_by_clean() {
         assert_eq!(limit(&windows(&["--window", "1G"])), "-");
 
         let arguments = ["limit", "--port", "7000", "--state", state, "--cwnd", "9"];
-        let mut killed = Process::spawn_in(&world.left, world.command(&arguments));
+        let mut killed = TestProcess::spawn_in(&world.left, world.command(&arguments));
         let is_saved =
             || std::fs::read_dir(state).unwrap().flatten().any(|file| file.metadata().unwrap().len() > 0);
         assert!(within(Duration::from_secs(20), is_saved));
@@ -193,7 +193,7 @@ fn limits_end_with_the_command_or_by_clean() {
 
 fn tracing_ends_with_the_command_or_by_clean() {
     need_bpf();
-    let world = World::new();
+    let world = TwoHosts::new();
     let arguments = ["watch", "--port", "7000", "--by", "tracing", "--ndjson"];
     let output = world.while_sending(|| world.tcp(&[&arguments[..], &["--for", "1"]].concat()));
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
@@ -228,11 +228,11 @@ fn tracing_ends_with_the_command_or_by_clean() {
 
 fn a_kernel_without_type_information_is_observed_by_tracing() {
     need_bpf();
-    let world = World::new();
+    let world = TwoHosts::new();
     // The type information is hidden from the program only.
     let without = |arguments: &str| {
         let command = after_mount("-t tmpfs none /sys/kernel/btf", arguments);
-        world.while_sending(|| Process::spawn_in(&world.left, command).output())
+        world.while_sending(|| TestProcess::spawn_in(&world.left, command).output())
     };
     let output = without("--by kernel --for 0.2");
     let printed = text(&output.stderr);
@@ -248,7 +248,7 @@ fn a_kernel_without_type_information_is_observed_by_tracing() {
 fn reductions_are_inferred_without_their_tracepoint() {
     const TYPES: &str = "/sys/kernel/btf/vmlinux";
     need_bpf();
-    let (world, folder) = (World::new(), Folder::new("tcp-tracepoint"));
+    let (world, folder) = (TwoHosts::new(), TemporaryFolder::new("tcp-tracepoint"));
     // The type has another name for the program, as before Linux 5.19.
     let mut types = std::fs::read(TYPES).unwrap();
     let name = b"btf_trace_tcp_cong_state_set\0";
@@ -263,7 +263,7 @@ fn reductions_are_inferred_without_their_tracepoint() {
     assert!(spawn_in(&world.left, queue).unwrap().wait().unwrap().success());
     let mount = format!("--bind {} {TYPES}", file.display());
     let command = after_mount(&mount, "--by kernel --port 7000 --for 2 --ndjson");
-    let output = world.while_sending(|| Process::spawn_in(&world.left, command).output());
+    let output = world.while_sending(|| TestProcess::spawn_in(&world.left, command).output());
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{stderr}");
     assert!(
@@ -278,12 +278,12 @@ fn reductions_are_inferred_without_their_tracepoint() {
 
 fn the_command_ends_with_the_limited_process() {
     need_bpf();
-    let (world, folder) = (World::new(), Folder::new("tcp-limit-exit"));
+    let (world, folder) = (TwoHosts::new(), TemporaryFolder::new("tcp-limit-exit"));
     let state = folder.join("state");
     let listener = world.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
     let mut command = Command::new("bash");
     command.args(["-c", &format!("exec 3<>/dev/tcp/10.0.0.2/{PORT}; read line <&3")]);
-    let mut client = Process::spawn_in(&world.left, command);
+    let mut client = TestProcess::spawn_in(&world.left, command);
     let _connection = listener.accept().unwrap();
     let process = client.child().id().to_string();
     let arguments =
@@ -307,7 +307,7 @@ fn no_event_of_ten_thousand_flows_is_lost() {
         skip(format!("the limit of open files is {max}"));
     }
     setrlimit(Resource::RLIMIT_NOFILE, max, max).unwrap();
-    let world = World::new();
+    let world = TwoHosts::new();
     let mut command = world.command(&["watch", "--port", "7000", "--namespace"]);
     command.args(["/proc/self/ns/net", "--ndjson"]);
     let (mut watching, mut lines) = start(&world.left, command);
@@ -385,7 +385,7 @@ fn connections_of_a_container_are_limited_before_their_first_segment() {
     let (Some(cgroup), Some(_monitor)) = (cgroup, monitor) else {
         skip("no hierarchy of cgroups of version 2 to write to");
     };
-    let (world, folder) = (World::new(), Folder::new("tcp-limit-cgroup"));
+    let (world, folder) = (TwoHosts::new(), TemporaryFolder::new("tcp-limit-cgroup"));
     let state = folder.join("state");
     let path = cgroup.0.to_str().unwrap();
     let state = state.to_str().unwrap();
@@ -397,7 +397,7 @@ fn connections_of_a_container_are_limited_before_their_first_segment() {
     let mut command = Command::new("bash");
     let script = format!("echo $$ > {path}/cgroup.procs; exec 3<>/dev/tcp/10.0.0.2/{PORT}; read line <&3");
     command.args(["-c", &script]);
-    let _client = Process::spawn_in(&world.left, command);
+    let _client = TestProcess::spawn_in(&world.left, command);
     let mut stream = listener.accept().unwrap().0;
     let window = first_window(&world.right);
     assert!(window <= 9_000, "{window}");
@@ -416,12 +416,12 @@ fn connections_of_a_container_are_limited_before_their_first_segment() {
 fn routes(namespace: &Namespace) -> String {
     let mut command = Command::new("ip");
     command.args(["route", "show"]).stdout(Stdio::piped());
-    text(&Process::spawn_in(namespace, command).output().stdout)
+    text(&TestProcess::spawn_in(namespace, command).output().stdout)
 }
 
 fn a_route_limits_new_connections_until_the_end_of_the_command_or_clean() {
     need_bpf();
-    let (world, folder) = (World::new(), Folder::new("tcp-limit-route"));
+    let (world, folder) = (TwoHosts::new(), TemporaryFolder::new("tcp-limit-route"));
     let state = folder.join("state");
     let keep = ["--state", state.to_str().unwrap()];
     let options = ["limit", "--route", "10.0.0.2", "--cwnd", "11", "--window", "20000B"];
@@ -462,7 +462,7 @@ fn a_route_limits_new_connections_until_the_end_of_the_command_or_clean() {
     assert!(!routes(&world.left).contains("cwnd"), "{}", routes(&world.left));
 }
 
-fn stop(mut process: Process, signal: &str) {
+fn stop(mut process: TestProcess, signal: &str) {
     process.signal(signal);
     process.output();
 }
@@ -525,7 +525,7 @@ fn a_gateway_limits_the_windows_advertised_through_it() {
 
 fn errors_are_reported() {
     need_bpf();
-    let world = World::new();
+    let world = TwoHosts::new();
     for (arguments, code, part) in [
         (&["watch", "--process", "4194999"][..], 1, "no such process 4194999"),
         (&["watch", "--namespace", "no-such"], 1, "no namespace at /run/netns/no-such"),

@@ -1,8 +1,8 @@
 //! Tests of `netstage tcp tune` and `[test.NAME] kind = "tcp-window"`: comparison of the found window with the link and
 //! with a sweep.
 
-use crate::apart::{Apart, line};
-use crate::support::{Folder, Process, netstage, record, text, within};
+use crate::apart::{EmulatedPair, line};
+use crate::support::{TemporaryFolder, TestProcess, netstage, record, text, within};
 use netstage_core::link;
 use netstage_core::quantity::Capacity;
 use netstage_core::time::Duration;
@@ -22,13 +22,13 @@ const KEY: &str = "00112233445566778899aabbccddeeff";
 const RATE: u64 = 29_600_000;
 const ROUND_TRIP_MS: f64 = 20.0;
 
-fn paper_line() -> link::Config {
-    link::Config { buffer: Capacity::Packets(68), ..line(RATE, Duration::from_millis(10)) }
+fn paper_line() -> link::LinkDirectionConfig {
+    link::LinkDirectionConfig { buffer: Capacity::Packets(68), ..line(RATE, Duration::from_millis(10)) }
 }
 
 /// Starts a server in a namespace.
-fn serve(right: &Namespace) -> Process {
-    let mut server = Process::spawn_in(right, with_key(&["measure", "serve", "--json"]));
+fn serve(right: &Namespace) -> TestProcess {
+    let mut server = TestProcess::spawn_in(right, with_key(&["measure", "serve", "--json"]));
     let mut output = BufReader::new(server.child().stdout.take().unwrap());
     let mut first = String::new();
     output.read_line(&mut first).unwrap();
@@ -45,7 +45,7 @@ fn with_key(arguments: &[&str]) -> Command {
 }
 
 fn client(left: &Namespace, arguments: &[&str]) -> Output {
-    Process::spawn_in(left, with_key(arguments)).output()
+    TestProcess::spawn_in(left, with_key(arguments)).output()
 }
 
 fn json(output: &Output) -> Value {
@@ -60,10 +60,10 @@ fn number(value: &Value) -> f64 {
 
 fn a_window_is_found_between_two_hosts_with_an_explanation() {
     needs::namespaces();
-    let folder = Folder::new("tcp-tune");
+    let folder = TemporaryFolder::new("tcp-tune");
     let out = folder.join("record");
     let short = ["-t", "0.5", "-O", "0.3", "--largest", "1M"];
-    let ((found, reversed, invalid), _) = Apart::new().emulate(paper_line(), |left, right| {
+    let ((found, reversed, invalid), _) = EmulatedPair::new().emulate(paper_line(), |left, right| {
         let _server = serve(right);
         let tune = |more: &[&str]| client(left, &[&["tcp", "tune", SERVER], &short[..], more].concat());
         let found = tune(&["-C", "reno,cubic", "--trials", "9", "--json", "--out", out.to_str().unwrap()]);
@@ -161,7 +161,7 @@ fn a_window_is_found_to_servers_that_only_receive() {
     let tune = |left: &Namespace, target: &str, trials: &str, more: &[&str]| {
         client(left, &[&["tcp", "tune", target], &short[..], &[trials], more].concat())
     };
-    let (outcome, _) = Apart::new().emulate(paper_line(), |left, right| {
+    let (outcome, _) = EmulatedPair::new().emulate(paper_line(), |left, right| {
         let listen = |port: u16| right.run(|| TcpListener::bind((SERVER, port)).unwrap()).unwrap();
         discard_server(listen(9), b"");
         discard_server(listen(80), b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -173,7 +173,7 @@ fn a_window_is_found_to_servers_that_only_receive() {
         let mut iperf3 = Command::new("iperf3");
         iperf3.arg("-s").stdout(Stdio::null()).stderr(Stdio::null());
         let received = spawn_in(right, iperf3).ok().map(|server| {
-            let _server = Process::new(server);
+            let _server = TestProcess::new(server);
             let listens = || right.run(|| TcpListener::bind((SERVER, 5201)).is_err()).unwrap();
             assert!(within(std::time::Duration::from_secs(20), listens));
             tune(left, SERVER, "4", &["--sink", "iperf3"])
@@ -208,20 +208,20 @@ fn sweep(count: i32) -> Vec<u64> {
 }
 
 /// Comparison of a search with a sweep: number of windows, repetitions, and seconds of each transfer.
-struct Against {
+struct SweepComparison {
     windows: i32,
     rounds: usize,
     seconds: u64,
     search: &'static [&'static str],
 }
 
-impl Against {
+impl SweepComparison {
     /// Runs both. Returns the seconds of the search, the seconds of the sweep, and the throughput of the found window
     /// relative to the best of the sweep.
     fn compare(&self) -> (f64, f64, f64) {
         let hour = Duration::from_secs(3_600);
         let seconds = (self.seconds - 1).to_string();
-        let ((found, at_found, swept), _) = Apart::new().emulate_for(hour, paper_line(), |left, right| {
+        let ((found, at_found, swept), _) = EmulatedPair::new().emulate_for(hour, paper_line(), |left, right| {
             let _server = serve(right);
             let search =
                 [&["tcp", "tune", SERVER, "-C", "cubic", "--largest", "2M", "--json"], self.search].concat();
@@ -258,7 +258,7 @@ impl Against {
 /// time.
 fn measures_the_window_against_a_sweep_of_twenty_windows() {
     needs::namespaces();
-    let (took, sweep, share) = Against { windows: 20, rounds: 5, seconds: 10, search: &[] }.compare();
+    let (took, sweep, share) = SweepComparison { windows: 20, rounds: 5, seconds: 10, search: &[] }.compare();
     assert!(took <= sweep / 5.0, "{took} of {sweep}");
     assert!(share > 0.97, "{share}");
 }
@@ -267,14 +267,14 @@ fn measures_the_window_against_a_sweep_of_twenty_windows() {
 fn the_window_is_as_good_as_the_best_of_a_sweep() {
     needs::namespaces();
     let search = &["-t", "2", "-O", "1", "--trials", "30"];
-    let (took, sweep, share) = Against { windows: 9, rounds: 3, seconds: 4, search }.compare();
+    let (took, sweep, share) = SweepComparison { windows: 9, rounds: 3, seconds: 4, search }.compare();
     assert!(took <= sweep, "{took} of {sweep}");
     assert!(share > 0.95, "{share}");
 }
 
 /// The simulator does not depend on the load of the machine: within 3 %.
 fn the_window_in_the_simulator_is_within_three_percent_of_the_best_of_a_sweep() {
-    let folder = Folder::new("tcp-window-sweep");
+    let folder = TemporaryFolder::new("tcp-window-sweep");
     let scenarios = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/papers/vpn-tcp");
     let run = |scenario: &str, arguments: &[&str]| -> Value {
         let out = folder.join(scenario);

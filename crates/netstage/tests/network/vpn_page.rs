@@ -1,6 +1,6 @@
 //! Test of the commands in docs/why-is-my-vpn-slow.md.
 
-use crate::support::{Folder, record, run_page};
+use crate::support::{TemporaryFolder, record, run_page};
 use netstage_harness::needs;
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ fn the_page_works_as_written() {
     {
         needs::program(program, package);
     }
-    let folder = Folder::new("why-slow");
+    let folder = TemporaryFolder::new("why-slow");
     let text = run_page("why-is-my-vpn-slow.md", &folder);
     let summary = |record: &Value, metric: &str| -> f64 {
         let entries = record["cells"][0]["summary"].as_array().unwrap().iter();

@@ -1,6 +1,6 @@
 //! Tests of the command line: exit codes, messages and files.
 
-use crate::support::{Folder, netstage};
+use crate::support::{TemporaryFolder, netstage};
 use netstage_harness::needs;
 use serde_json::Value;
 use std::fs;
@@ -50,13 +50,13 @@ metric = "flow.throughput"
 "#;
 
 /// Folder with a scenario.
-struct Place(Folder);
+struct Workspace(TemporaryFolder);
 
-impl Place {
-    fn new(name: &str) -> Place {
-        let folder = Folder::new(name);
+impl Workspace {
+    fn new(name: &str) -> Workspace {
+        let folder = TemporaryFolder::new(name);
         fs::write(folder.join("line.toml"), SCENARIO).unwrap();
-        Place(folder)
+        Workspace(folder)
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -106,7 +106,7 @@ fn json(text: &str) -> Value {
 }
 
 fn router_configurations_are_written_to_a_folder() {
-    let place = Place::new("cli-routers");
+    let place = Workspace::new("cli-routers");
     let exchange = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/papers/mpls-ix/lan-ix.toml");
     place.expect(0, &["check", exchange.to_str().unwrap(), "--routers", "generated"]);
     let generated = |file: &str| fs::read_to_string(place.0.join("generated/edge20").join(file)).unwrap();
@@ -118,7 +118,7 @@ fn router_configurations_are_written_to_a_folder() {
 }
 
 fn a_run_writes_a_record_a_report_and_a_summary() {
-    let place = Place::new("run");
+    let place = Workspace::new("run");
     let (stdout, stderr) = place.expect(0, &["run", "line.toml"]);
     assert_eq!(stderr, "", "progress is not shown without a terminal");
     for part in
@@ -140,7 +140,7 @@ fn a_run_writes_a_record_a_report_and_a_summary() {
 }
 
 fn doctor_lists_missing_features_with_remedies() {
-    let place = Place::new("doctor");
+    let place = Workspace::new("doctor");
     let (code, stdout, stderr) = place.run(&["doctor", "--json"]);
     let found = json(&stdout);
     assert_eq!(code, if found["emu"] == true { 0 } else { 4 }, "{stderr}");
@@ -152,7 +152,7 @@ fn doctor_lists_missing_features_with_remedies() {
 }
 
 fn the_same_seed_gives_the_same_record_with_any_number_of_threads() {
-    let place = Place::new("bytes");
+    let place = Workspace::new("bytes");
     place.expect(0, &["run", "line.toml", "--jobs", "1", "--out", "a"]);
     place.expect(0, &["run", "line.toml", "--jobs", "3", "--out", "b"]);
     assert_eq!(place.bytes("a"), place.bytes("b"));
@@ -161,7 +161,7 @@ fn the_same_seed_gives_the_same_record_with_any_number_of_threads() {
 }
 
 fn a_failed_expectation_is_exit_3_and_the_record_is_kept() {
-    let place = Place::new("fails");
+    let place = Workspace::new("fails");
     let (stdout, _) = place.expect(3, &["run", "line.toml", "--set", "expect.used.at_least=2.0"]);
     assert!(stdout.contains("✗ used") && stdout.contains("0 of 2 cells"), "{stdout}");
     let (stdout, _) = place.expect(0, &["report", "out/line", "--json"]);
@@ -169,7 +169,7 @@ fn a_failed_expectation_is_exit_3_and_the_record_is_kept() {
 }
 
 fn options_override_the_scenario() {
-    let place = Place::new("options");
+    let place = Workspace::new("options");
     let arguments =
         ["--set", "flow.bulk.count=3", "--vary", "link.line.delay=1 ms,2 ms,3 ms", "--repeat", "1"];
     let (stdout, _) = place.expect(0, &[&["check", "line.toml", "--json"], &arguments[..]].concat());
@@ -185,7 +185,7 @@ fn options_override_the_scenario() {
 }
 
 fn an_invalid_scenario_is_exit_2_with_its_position() {
-    let place = Place::new("wrong");
+    let place = Workspace::new("wrong");
     fs::write(place.0.join("bad.toml"), SCENARIO.replace("rate = \"10", "rat = \"10")).unwrap();
     for command in ["check", "run"] {
         let (_, stderr) = place.expect(2, &[command, "bad.toml"]);
@@ -202,7 +202,7 @@ fn an_invalid_scenario_is_exit_2_with_its_position() {
 }
 
 fn invalid_usage_is_exit_2() {
-    let place = Place::new("usage");
+    let place = Workspace::new("usage");
     for arguments in [
         &["run"][..],
         &["run", "line.toml", "--on", "mars"],
@@ -221,7 +221,7 @@ fn invalid_usage_is_exit_2() {
 }
 
 fn an_interrupt_is_exit_130_and_the_study_can_be_resumed() {
-    let place = Place::new("interrupt");
+    let place = Workspace::new("interrupt");
     let child = place.start_long("out");
     let signal = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(signal.success());
@@ -238,7 +238,7 @@ fn an_interrupt_is_exit_130_and_the_study_can_be_resumed() {
 
 fn a_kill_loses_no_finished_run() {
     needs::time(2);
-    let place = Place::new("kill");
+    let place = Workspace::new("kill");
     let mut child = place.start_long("out");
     child.kill().unwrap();
     child.wait().unwrap();
@@ -250,7 +250,7 @@ fn a_kill_loses_no_finished_run() {
 }
 
 fn a_record_is_reported_in_all_formats() {
-    let place = Place::new("forms");
+    let place = Workspace::new("forms");
     place.expect(0, &["run", "line.toml", "--out", "a"]);
     place.expect(0, &["run", "line.toml", "--out", "b", "--seed", "9"]);
     let (stdout, _) =
@@ -275,7 +275,7 @@ fn a_record_is_reported_in_all_formats() {
 }
 
 fn an_invalid_record_is_reported() {
-    let place = Place::new("norecord");
+    let place = Workspace::new("norecord");
     let (_, stderr) = place.expect(2, &["report", "nowhere"]);
     assert!(stderr.contains("holds no record"), "{stderr}");
     place.expect(0, &["run", "line.toml", "--out", "a"]);
@@ -291,7 +291,7 @@ fn an_invalid_record_is_reported() {
 }
 
 fn a_folder_that_cannot_be_written_is_exit_1() {
-    let place = Place::new("unwritable");
+    let place = Workspace::new("unwritable");
     fs::write(place.0.join("file"), "").unwrap();
     let (_, stderr) = place.expect(1, &["run", "line.toml", "--out", "file/out"]);
     assert!(stderr.contains("cannot create file/out"), "{stderr}");
@@ -300,7 +300,7 @@ fn a_folder_that_cannot_be_written_is_exit_1() {
 }
 
 fn a_closed_pipe_is_not_a_failure() {
-    let place = Place::new("pipe");
+    let place = Workspace::new("pipe");
     place.expect(0, &["run", "line.toml", "--out", "a"]);
     let mut child = place.command(&["report", "a", "--csv", "-"]).spawn().unwrap();
     drop(child.stdout.take());
@@ -309,7 +309,7 @@ fn a_closed_pipe_is_not_a_failure() {
 }
 
 fn schema_and_completions_are_printed() {
-    let place = Place::new("schema");
+    let place = Workspace::new("schema");
     let (stdout, _) = place.expect(0, &["schema"]);
     assert!(json(&stdout)["$schema"].is_string());
     for shell in ["bash", "zsh", "fish"] {
@@ -342,7 +342,7 @@ fn lookups() -> Vec<u8> {
 }
 
 fn a_model_learned_from_a_capture_runs() {
-    let place = Place::new("learn");
+    let place = Workspace::new("learn");
     fs::write(place.0.join("dns.pcap"), lookups()).unwrap();
     let (stdout, _) = place.expect(0, &["traffic", "learn", "dns.pcap", "-o", "dns.json"]);
     assert!(stdout.contains("udp port 53: 20 packets") && stdout.contains("45 B"), "{stdout}");

@@ -1,7 +1,7 @@
 //! Tests of the documentation: pages without privileged commands are executed, and the commands of all others are
 //! checked.
 
-use crate::support::{Folder, project, run_page_for_anybody};
+use crate::support::{TemporaryFolder, project, run_page_for_anybody};
 use netstage_harness::needs;
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 fn the_getting_started_page_works() {
     needs::time(6);
-    let folder = Folder::new("start");
+    let folder = TemporaryFolder::new("start");
     let output = run_page_for_anybody("start.md", &folder);
     for part in ["✓ line-is-used", "did you mean `weight`?", "✗ four-to-one"] {
         assert!(output.contains(part), "{part}");

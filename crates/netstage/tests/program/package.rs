@@ -1,6 +1,6 @@
 //! Tests of the Debian package: installation, execution and removal.
 
-use crate::support::Folder;
+use crate::support::TemporaryFolder;
 use netstage_harness::needs;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn dpkg(root: &Path, arguments: &[&str]) -> Output {
 
 fn the_debian_package_installs_runs_and_is_removed() {
     needs::time(7);
-    let folder = Folder::new("package");
+    let folder = TemporaryFolder::new("package");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/deb.sh");
     let out = folder.join("out");
     // Compression takes most of the time and is not tested.
@@ -111,7 +111,7 @@ fn the_debian_package_installs_runs_and_is_removed() {
 }
 
 fn an_unwritable_folder_for_manual_pages_is_an_error() {
-    let folder = Folder::new("pages");
+    let folder = TemporaryFolder::new("pages");
     fs::write(folder.join("file"), "").unwrap();
     let path = folder.join("file/man");
     let output =

@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use super::network::{address, join};
-use super::{Folder, PROGRAM, Process, netstage, output_text, within};
+use super::{PROGRAM, TemporaryFolder, TestProcess, netstage, output_text, within};
 use netstage_harness::needs;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
@@ -21,7 +21,7 @@ pub struct Fleet {
     pub hub: Namespace,
     pub hosts: Vec<Namespace>,
     pub names: Vec<&'static str>,
-    pub folder: Folder,
+    pub folder: TemporaryFolder,
 }
 
 impl Fleet {
@@ -46,7 +46,7 @@ impl Fleet {
             host
         };
         let hosts = (0..names.len()).map(host).collect();
-        let fleet = Fleet { hub, hosts, names: names.to_vec(), folder: Folder::new(name) };
+        let fleet = Fleet { hub, hosts, names: names.to_vec(), folder: TemporaryFolder::new(name) };
         fleet.succeed(&["fleet", "init", "--name", "lab"]);
         fleet
     }
@@ -63,7 +63,7 @@ impl Fleet {
     }
 
     pub fn run_in(&self, namespace: &Namespace, arguments: &[&str]) -> Output {
-        Process::spawn_in(namespace, self.command(arguments)).output()
+        TestProcess::spawn_in(namespace, self.command(arguments)).output()
     }
 
     /// Runs a command on the controller's host, which must succeed, and returns its standard output.
@@ -73,35 +73,35 @@ impl Fleet {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    pub fn start(&self, namespace: &Namespace, log: &str, arguments: &[&str]) -> Process {
+    pub fn start(&self, namespace: &Namespace, log: &str, arguments: &[&str]) -> TestProcess {
         self.start_command(namespace, log, self.command(arguments))
     }
 
-    fn start_command(&self, namespace: &Namespace, log: &str, mut command: Command) -> Process {
+    fn start_command(&self, namespace: &Namespace, log: &str, mut command: Command) -> TestProcess {
         let log = File::options().create(true).append(true).open(self.folder.join(log)).unwrap();
         command.stdout(Stdio::null()).stderr(log);
-        Process::spawn_in(namespace, command)
+        TestProcess::spawn_in(namespace, command)
     }
 
     /// Starts the controller again, after the previous process has ended.
-    pub fn serve_again(&self) -> Process {
+    pub fn serve_again(&self) -> TestProcess {
         let _ = fs::remove_file(self.folder.join("hub.log"));
         self.serve()
     }
 
-    pub fn serve(&self) -> Process {
+    pub fn serve(&self) -> TestProcess {
         let process =
             self.start(&self.hub, "hub.log", &["fleet", "serve", "--listen", CONTROLLER, "--metrics"]);
         self.wait_for_log("hub.log", "agents dial");
         process
     }
 
-    pub fn agent(&self, index: usize) -> Process {
+    pub fn agent(&self, index: usize) -> TestProcess {
         self.agent_with(index, None)
     }
 
     /// Starts an agent, with this `PATH` if given.
-    pub fn agent_with(&self, index: usize, path: Option<&str>) -> Process {
+    pub fn agent_with(&self, index: usize, path: Option<&str>) -> TestProcess {
         let name = self.names[index];
         let mut command = self.command(&["agent", "--state", name, "--policy", "policy.toml", "--metrics"]);
         command.envs(path.map(|path| ("PATH", path)));
@@ -109,7 +109,7 @@ impl Fleet {
     }
 
     /// Starts an agent whose monotonic clock is ahead by `seconds`.
-    pub fn agent_ahead(&self, index: usize, seconds: u32) -> Process {
+    pub fn agent_ahead(&self, index: usize, seconds: u32) -> TestProcess {
         let name = self.names[index];
         let mut command = Command::new("unshare");
         command.args(["--time", "--monotonic", &seconds.to_string(), "--fork", "--kill-child", PROGRAM]);
@@ -133,7 +133,7 @@ impl Fleet {
     }
 
     /// Starts an agent that has joined, restricted by a unit and an optional drop-in.
-    pub fn agent_as(&self, unit: &Path, drop_in: Option<&Path>, index: usize) -> Process {
+    pub fn agent_as(&self, unit: &Path, drop_in: Option<&Path>, index: usize) -> TestProcess {
         let name = self.names[index];
         let status = Command::new("chown").args(["-R", "65534:65534"]).arg(self.folder.join(name)).status();
         assert!(status.unwrap().success());
@@ -144,20 +144,20 @@ impl Fleet {
     }
 
     /// Starts the controller, restricted by a unit.
-    pub fn serve_as(&self, unit: &Path) -> Process {
+    pub fn serve_as(&self, unit: &Path) -> TestProcess {
         let arguments = ["fleet", "serve", "--fleet", "fleet", "--listen", CONTROLLER];
         let process = self.start_as(&unit.display().to_string(), &self.hub, "hub.log", &arguments);
         self.wait_for_log("hub.log", "agents dial");
         process
     }
 
-    fn start_as(&self, unit: &str, namespace: &Namespace, log: &str, arguments: &[&str]) -> Process {
+    fn start_as(&self, unit: &str, namespace: &Namespace, log: &str, arguments: &[&str]) -> TestProcess {
         let log = File::create(self.folder.join(log)).unwrap();
         let mut command =
             Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/as_unit.py"));
         command.arg(unit).arg(self.folder.join("netstage")).args(arguments).current_dir(&*self.folder);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        Process::spawn_in(namespace, command)
+        TestProcess::spawn_in(namespace, command)
     }
 
     /// Fetches Prometheus metrics from an address in a namespace.
@@ -165,7 +165,7 @@ impl Fleet {
         let mut command = Command::new("curl");
         command.args(["-sS", "--fail", &format!("http://{address}/metrics")]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let output = Process::spawn_in(namespace, command).output();
+        let output = TestProcess::spawn_in(namespace, command).output();
         assert!(output.status.success(), "{}", output_text(&output));
         String::from_utf8(output.stdout).unwrap()
     }
@@ -175,12 +175,12 @@ impl Fleet {
     }
 
     /// Joins and starts all agents, each with a label.
-    pub fn join_all(&self, labels: &[&str]) -> Vec<Process> {
+    pub fn join_all(&self, labels: &[&str]) -> Vec<TestProcess> {
         self.join_all_as(labels, |index| self.agent(index))
     }
 
     /// Like [`join_all`](Fleet::join_all), with a function that starts an agent.
-    pub fn join_all_as(&self, labels: &[&str], start: impl Fn(usize) -> Process) -> Vec<Process> {
+    pub fn join_all_as(&self, labels: &[&str], start: impl Fn(usize) -> TestProcess) -> Vec<TestProcess> {
         let agents = self.names.iter().zip(labels).enumerate().map(|(index, (name, label))| {
             let token = self.succeed(&["fleet", "token", name, "--label", label]);
             let output = self.join(index, token.trim());

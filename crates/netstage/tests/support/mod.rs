@@ -5,7 +5,7 @@ pub mod fleet;
 pub mod network;
 pub mod routing;
 
-pub use netstage_harness::{Folder, within};
+pub use netstage_harness::{TemporaryFolder, within};
 
 use netstage_host::netns::{Namespace, spawn_in};
 use serde_json::Value;
@@ -46,15 +46,15 @@ pub fn mean(record: &Value, metric: &str, subject: &str) -> f64 {
 }
 
 /// Process that is killed at the end of its test.
-pub struct Process(Option<Child>);
+pub struct TestProcess(Option<Child>);
 
-impl Process {
-    pub fn new(child: Child) -> Process {
-        Process(Some(child))
+impl TestProcess {
+    pub fn new(child: Child) -> TestProcess {
+        TestProcess(Some(child))
     }
 
-    pub fn spawn_in(namespace: &Namespace, command: Command) -> Process {
-        Process::new(spawn_in(namespace, command).unwrap())
+    pub fn spawn_in(namespace: &Namespace, command: Command) -> TestProcess {
+        TestProcess::new(spawn_in(namespace, command).unwrap())
     }
 
     pub fn child(&mut self) -> &mut Child {
@@ -70,7 +70,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
             let _ = child.kill();
@@ -91,7 +91,7 @@ pub fn project() -> PathBuf {
 
 /// Runs the shell blocks of a page of docs/ in a folder, with separate mount, network and process namespaces, and
 /// returns their output.
-pub fn run_page(page: &str, folder: &Folder) -> String {
+pub fn run_page(page: &str, folder: &TemporaryFolder) -> String {
     // Separate mounts avoid conflicts between names of namespaces; separate processes are killed with the script.
     let script = format!("mount -t tmpfs none /run && mkdir -p /run/netns\n{}", page_script(page));
     let unshare =
@@ -100,7 +100,7 @@ pub fn run_page(page: &str, folder: &Folder) -> String {
 }
 
 /// Runs the shell blocks of a page that needs no privilege, with the project's scenarios in the folder.
-pub fn run_page_for_anybody(page: &str, folder: &Folder) -> String {
+pub fn run_page_for_anybody(page: &str, folder: &TemporaryFolder) -> String {
     std::os::unix::fs::symlink(project().join("scenarios"), folder.join("scenarios")).unwrap();
     run_script(&page_script(page), folder, &["bash", "page.sh"])
 }
@@ -120,7 +120,7 @@ fn page_script(page: &str) -> String {
     format!("set -em\n{}\necho the end\n", blocks.collect::<Vec<_>>().join("\n"))
 }
 
-fn run_script(script: &str, folder: &Folder, command: &[&str]) -> String {
+fn run_script(script: &str, folder: &TemporaryFolder, command: &[&str]) -> String {
     let programs = Path::new(PROGRAM).parent().unwrap();
     std::fs::write(folder.join("page.sh"), format!("export PATH={}:$PATH\n{script}", programs.display()))
         .unwrap();

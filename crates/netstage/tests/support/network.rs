@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};
-use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::{Namespace, ethtool};
 use std::net::IpAddr;
 
@@ -17,20 +17,20 @@ pub fn join(left: (&Namespace, &str, u8), right: (&Namespace, &str, u8)) {
 
 /// Like [`join`], with an MTU.
 pub fn join_with_mtu(left: (&Namespace, &str, u8), right: (&Namespace, &str, u8), mtu: u32) {
-    let options = VethOptions { mtu, resolve_neighbours: true, ..VethOptions::default() };
+    let options = VethOptions { mtu, resolve_neighbors: true, ..VethOptions::default() };
     let end = |(namespace, name, mac)| VethEnd { namespace, name, mac: [2, 0, 0, 0, 0, mac] };
     create_veth(end(left), end(right), options).unwrap();
     for (namespace, name, _) in [left, right] {
-        ethtool::offloads_off(namespace, name).unwrap();
+        ethtool::disable_offloads(namespace, name).unwrap();
         Netlink::open(namespace).unwrap().set_up(name).unwrap();
     }
 }
 
 /// Returns the default route of the gateway's address family.
-pub fn default_route(gateway: &str, link: &'static str) -> Route<'static> {
+pub fn default_route(gateway: &str, link: &'static str) -> StaticRoute<'static> {
     let gateway = address(gateway);
     let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };
-    Route {
+    StaticRoute {
         destination: (address(any), 0),
         gateway: Some(gateway),
         link,

@@ -4,7 +4,7 @@
 use super::control::VERSIONS;
 use super::control::generated::pe_client::PeClient;
 use super::control::generated::{HelloReply, HelloRequest, ReloadRequest, ShowRequest};
-use super::snapshot::{self, Snapshot};
+use super::snapshot::{self, PeSnapshot};
 use hyper_util::rt::TokioIo;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Error of a control request.
 #[derive(Debug)]
-pub enum Error {
+pub enum ControlError {
     /// No router listens at this path, for this reason.
     Absent(PathBuf, String),
     /// The router, of this netstage version, uses an incompatible protocol version.
@@ -28,35 +28,35 @@ pub enum Error {
     Broken(String),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Absent(path, why) => {
+            ControlError::Absent(path, why) => {
                 write!(f, "no provider edge router at {}: {why}", path.display())
             }
-            Error::Version(tool) => {
+            ControlError::Version(tool) => {
                 write!(f, "the router runs netstage {tool}, which uses an incompatible protocol version")
             }
-            Error::Broken(why) => write!(f, "request to the router failed: {why}"),
+            ControlError::Broken(why) => write!(f, "request to the router failed: {why}"),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for ControlError {}
 
 /// Connection to a router.
-pub struct Client {
+pub struct PeControlClient {
     runtime: tokio::runtime::Runtime,
     client: PeClient<Channel>,
     hello: HelloReply,
 }
 
-impl Client {
+impl PeControlClient {
     /// Connects to a router.
-    pub fn connect(socket: &Path) -> Result<Client, Error> {
-        let absent = |why: &dyn fmt::Display| Error::Absent(socket.to_owned(), why.to_string());
+    pub fn connect(socket: &Path) -> Result<PeControlClient, ControlError> {
+        let absent = |why: &dyn fmt::Display| ControlError::Absent(socket.to_owned(), why.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Error::Broken(error.to_string()))?;
+        let runtime = runtime.map_err(|error| ControlError::Broken(error.to_string()))?;
         // The transport's own error would not give the reason.
         std::os::unix::net::UnixStream::connect(socket).map_err(|error| absent(&error))?;
         let path = socket.to_owned();
@@ -81,17 +81,17 @@ impl Client {
         let is_compatible =
             hello.oldest_version <= *VERSIONS.end() && hello.newest_version >= *VERSIONS.start();
         if !is_compatible || hello.state_version != snapshot::VERSION {
-            return Err(Error::Version(hello.tool));
+            return Err(ControlError::Version(hello.tool));
         }
-        Ok(Client { runtime, client, hello })
+        Ok(PeControlClient { runtime, client, hello })
     }
 
     /// Connects to a router that has just been started, and waits up to `patience` until it forwards.
-    pub fn wait(socket: &Path, patience: Duration) -> Result<Client, Error> {
+    pub fn wait(socket: &Path, patience: Duration) -> Result<PeControlClient, ControlError> {
         let deadline = Instant::now() + patience;
         loop {
-            match Client::connect(socket) {
-                Err(Error::Absent(..)) if Instant::now() < deadline => {
+            match PeControlClient::connect(socket) {
+                Err(ControlError::Absent(..)) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 other => return other,
@@ -105,20 +105,20 @@ impl Client {
     }
 
     /// Requests the state of the router.
-    pub fn show(&mut self) -> Result<Snapshot, Error> {
+    pub fn show(&mut self) -> Result<PeSnapshot, ControlError> {
         let reply = self.runtime.block_on(self.client.show(ShowRequest {}));
         let reply = reply.map_err(|status| broken(&status))?.into_inner();
-        serde_json::from_slice(&reply.state).map_err(|error| Error::Broken(error.to_string()))
+        serde_json::from_slice(&reply.state).map_err(|error| ControlError::Broken(error.to_string()))
     }
 
     /// Makes the router reread its configuration. Returns the changes, or the reason for the rejection.
-    pub fn reload(&mut self) -> Result<Result<Vec<String>, String>, Error> {
+    pub fn reload(&mut self) -> Result<Result<Vec<String>, String>, ControlError> {
         let reply = self.runtime.block_on(self.client.reload(ReloadRequest {}));
         let reply = reply.map_err(|status| broken(&status))?.into_inner();
         Ok(if reply.refusal.is_empty() { Ok(reply.changes) } else { Err(reply.refusal) })
     }
 }
 
-fn broken(status: &tonic::Status) -> Error {
-    Error::Broken(status.message().to_owned())
+fn broken(status: &tonic::Status) -> ControlError {
+    ControlError::Broken(status.message().to_owned())
 }

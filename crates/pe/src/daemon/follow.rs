@@ -1,11 +1,11 @@
 //! Follows the kernel: updates the route to each peer when routes, neighbors or interfaces change.
 
-use super::crew::Orders;
-use super::forward::Order;
-use super::host::{Host, Way};
-use netstage_host::netns::lookup::Bell;
-use netstage_host::obstacle::Obstacle;
-use netstage_scenario::pe::Router;
+use super::crew::AllCommandSenders;
+use super::forward::PeCommand;
+use super::host::{Host, PeerRoute};
+use netstage_host::netns::lookup::ChangeMonitor;
+use netstage_host::obstacle::StartupError;
+use netstage_scenario::pe::PeConfig;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
@@ -23,72 +23,73 @@ const PATIENT: Duration = Duration::from_secs(5);
 
 /// Present routes to the peers.
 #[derive(Debug)]
-pub(super) struct Ways {
-    pub router: Arc<Router>,
+pub(super) struct PeerRoutes {
+    pub router: Arc<PeConfig>,
     /// Route to each peer, or the reason why there is none.
-    pub ways: Vec<Result<Way, String>>,
+    pub routes: Vec<Result<PeerRoute, String>>,
 }
 
 /// Callback for a changed route: peer name, and the route or the reason why there is none.
-pub(super) type Tell = Box<dyn Fn(&str, &Result<Way, String>) + Send + Sync>;
+pub(super) type RouteCallback = Box<dyn Fn(&str, &Result<PeerRoute, String>) + Send + Sync>;
 
-struct Shared {
+struct FollowerState {
     host: Host,
-    known: Ways,
+    known: PeerRoutes,
 }
 
 /// Handle to the thread.
-pub(super) struct Follower {
-    shared: Arc<Mutex<Shared>>,
-    orders: Orders,
-    report: Arc<Tell>,
+pub(super) struct RouteFollower {
+    shared: Arc<Mutex<FollowerState>>,
+    orders: AllCommandSenders,
+    report: Arc<RouteCallback>,
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Follower {
+impl RouteFollower {
     /// Resolves all routes, passes them to the engines, and starts to follow changes.
     pub fn begin(
         mut host: Host,
-        router: Arc<Router>,
-        orders: Orders,
-        report: Tell,
-    ) -> Result<Follower, Obstacle> {
-        let failed = |error: io::Error| Obstacle::system("cannot follow the kernel's routes", &error);
-        let bell = Bell::open(&host.namespace).map_err(failed)?;
+        router: Arc<PeConfig>,
+        orders: AllCommandSenders,
+        report: RouteCallback,
+    ) -> Result<RouteFollower, StartupError> {
+        let failed =
+            |error: io::Error| StartupError::from_system("cannot follow the kernel's routes", &error);
+        let bell = ChangeMonitor::open(&host.namespace).map_err(failed)?;
         let stop = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
         let stop = Arc::new(stop.map_err(|error| failed(error.into()))?);
         let report = Arc::new(report);
-        let mut known = Ways { ways: vec![Err(String::new()); router.peers.len()], router };
+        let mut known = PeerRoutes { routes: vec![Err(String::new()); router.peers.len()], router };
         refresh(&mut host, &mut known, &orders, &report);
-        let shared = Arc::new(Mutex::new(Shared { host, known }));
+        let shared = Arc::new(Mutex::new(FollowerState { host, known }));
         let thread = {
             let (shared, orders, report, stop) =
                 (Arc::clone(&shared), orders.clone(), Arc::clone(&report), Arc::clone(&stop));
             let follow = move || follow(&shared, &bell, &stop, &orders, &report);
             std::thread::Builder::new().name("pe-follow".into()).spawn(follow).map_err(failed)?
         };
-        Ok(Follower { shared, orders, report, stop, thread: Some(thread) })
+        Ok(RouteFollower { shared, orders, report, stop, thread: Some(thread) })
     }
 
     /// Runs `change` while route updates are paused. If it succeeds, the engines already use the
     /// configuration it returns, and the routes of its peers are followed.
     pub fn change<E>(
         &self,
-        change: impl FnOnce(&mut Host, &Router) -> Result<Arc<Router>, E>,
+        change: impl FnOnce(&mut Host, &PeConfig) -> Result<Arc<PeConfig>, E>,
     ) -> Result<(), E> {
         let mut shared = lock(&self.shared);
-        let Shared { host, known } = &mut *shared;
+        let FollowerState { host, known } = &mut *shared;
         let router = change(host, &known.router)?;
         let before: Vec<String> = known.router.peers.iter().map(|peer| peer.name.clone()).collect();
         let ways = router.peers.iter().map(|peer| {
             // An unchanged route is not reported again, but the engines have renumbered their peers.
             let known_before = before.iter().position(|name| *name == peer.name);
-            known_before.map_or(Err(String::new()), |number| known.ways[number].clone())
+            known_before.map_or(Err(String::new()), |number| known.routes[number].clone())
         });
-        known.ways = ways.collect();
+        known.routes = ways.collect();
         known.router = router;
-        for number in 0..known.ways.len() {
+        for number in 0..known.routes.len() {
             send_route(known, number, &self.orders);
         }
         refresh(host, known, &self.orders, &self.report);
@@ -96,13 +97,13 @@ impl Follower {
     }
 
     /// Returns the present configuration and routes.
-    pub fn ways(&self) -> (Arc<Router>, Vec<Result<Way, String>>) {
+    pub fn peer_routes(&self) -> (Arc<PeConfig>, Vec<Result<PeerRoute, String>>) {
         let shared = lock(&self.shared);
-        (Arc::clone(&shared.known.router), shared.known.ways.clone())
+        (Arc::clone(&shared.known.router), shared.known.routes.clone())
     }
 }
 
-impl Drop for Follower {
+impl Drop for RouteFollower {
     fn drop(&mut self) {
         let _ = self.stop.write(1);
         if let Some(thread) = self.thread.take() {
@@ -111,12 +112,18 @@ impl Drop for Follower {
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<FollowerState>) -> MutexGuard<'_, FollowerState> {
     // A panic leaves at worst an outdated route, which is resolved again.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn follow(shared: &Mutex<Shared>, bell: &Bell, stop: &EventFd, orders: &Orders, report: &Tell) {
+fn follow(
+    shared: &Mutex<FollowerState>,
+    bell: &ChangeMonitor,
+    stop: &EventFd,
+    orders: &AllCommandSenders,
+    report: &RouteCallback,
+) {
     let mut next = Instant::now();
     loop {
         let left = next.saturating_duration_since(Instant::now());
@@ -130,37 +137,37 @@ fn follow(shared: &Mutex<Shared>, bell: &Bell, stop: &EventFd, orders: &Orders, 
         }
         if ready[1] {
             std::thread::sleep(SETTLE);
-            bell.has_rung();
+            bell.has_changed();
         } else if Instant::now() < next {
             continue;
         }
         let mut shared = lock(shared);
-        let Shared { host, known } = &mut *shared;
+        let FollowerState { host, known } = &mut *shared;
         refresh(host, known, orders, report);
-        let all = known.ways.iter().all(Result::is_ok);
+        let all = known.routes.iter().all(Result::is_ok);
         next = Instant::now() + if all { PATIENT } else { IMPATIENT };
     }
 }
 
 /// Resolves all routes, and reports those that have changed.
-fn refresh(host: &mut Host, known: &mut Ways, orders: &Orders, report: &Tell) {
-    for number in 0..known.ways.len() {
+fn refresh(host: &mut Host, known: &mut PeerRoutes, orders: &AllCommandSenders, report: &RouteCallback) {
+    for number in 0..known.routes.len() {
         let peer = &known.router.peers[number];
-        let way = host.way(&known.router, &peer.tunnel, peer.mtu);
-        if way == known.ways[number] {
+        let way = host.route_to_peer(&known.router, &peer.tunnel, peer.mtu);
+        if way == known.routes[number] {
             continue;
         }
         report(&peer.name, &way);
-        known.ways[number] = way;
+        known.routes[number] = way;
         send_route(known, number, orders);
     }
 }
 
-fn send_route(known: &Ways, number: usize, orders: &Orders) {
-    let way = known.ways[number].as_ref().ok().and_then(|way| {
+fn send_route(known: &PeerRoutes, number: usize, orders: &AllCommandSenders) {
+    let way = known.routes[number].as_ref().ok().and_then(|way| {
         // Core ports precede customer ports.
         let port = known.router.core.iter().position(|name| *name == way.interface)?;
         Some((port, way.mac, way.mtu))
     });
-    orders.give(|| Order::Way(number, way));
+    orders.send_all(|| PeCommand::Way(number, way));
 }

@@ -1,15 +1,15 @@
 //! Forwarding thread: runs the engine when its ports and timers require, and executes commands in between.
 
-use super::crew::Board;
+use super::crew::SharedReferences;
 use super::port::AnyPort;
 use super::recorder::{self, Recorder};
-use super::snapshot::{self, Snapshot};
-use super::steering::Program;
-use crate::engine::{Engine, Prepared, Source};
+use super::snapshot::{self, PeSnapshot};
+use super::steering::FilterProgram;
+use crate::engine::{MeasurementSource, PeEngine, PreparedReplacement};
 use crate::trace;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
-use netstage_host::ports::Port as _;
+use netstage_host::ports::FramePort as _;
 use netstage_host::wait::Waiter;
 use netstage_wire::ethernet::Mac;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -25,13 +25,13 @@ const WATCH: Duration = Duration::from_millis(250);
 const TURNS: usize = 64;
 
 /// Command to the thread.
-pub(super) enum Order {
+pub(super) enum PeCommand {
     /// Sets the route to a peer, given by its number: port, MAC address of the next hop, and MTU.
     Way(usize, Option<(usize, Mac, u16)>),
     /// Applies a new configuration.
     Replace(Box<Replacement>),
     /// Requests the state.
-    Show(Sender<Box<Snapshot>>),
+    Show(Sender<Box<PeSnapshot>>),
     /// Stops the thread.
     Stop,
 }
@@ -39,13 +39,13 @@ pub(super) enum Order {
 /// New configuration.
 pub(super) struct Replacement {
     /// Prepared engine state.
-    pub prepared: Prepared,
+    pub prepared: PreparedReplacement,
     /// Ports that are not open yet.
     pub opened: Vec<(String, AnyPort)>,
     /// New filter of each port.
-    pub filters: Vec<Option<Program>>,
+    pub filters: Vec<Option<FilterProgram>>,
     /// Exchange of reference values between cores.
-    pub board: Arc<Board>,
+    pub board: Arc<SharedReferences>,
     /// Minimum time between turns.
     pub moderation: Duration,
     /// Text of the configuration file.
@@ -56,7 +56,7 @@ pub(super) struct Replacement {
 
 /// Event reported by the thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PeEvent {
     /// A peer became silent for a VPN flow, or answers again.
     Silent {
         /// VPN of the flow.
@@ -91,52 +91,52 @@ pub enum Event {
 
 /// Handle to a forwarding thread.
 #[derive(Debug)]
-pub(super) struct Forwarding {
-    orders: Sender<Order>,
+pub(super) struct PeForwardingThread {
+    orders: Sender<PeCommand>,
     bell: Arc<EventFd>,
     thread: JoinHandle<()>,
 }
 
 /// Sender of commands to the thread.
 #[derive(Clone, Debug)]
-pub(super) struct Orders {
-    orders: Sender<Order>,
+pub(super) struct PeCommandSender {
+    orders: Sender<PeCommand>,
     bell: Arc<EventFd>,
 }
 
-impl Orders {
+impl PeCommandSender {
     /// Sends a command. Commands after the end are ignored.
-    pub fn give(&self, order: Order) {
+    pub fn send(&self, order: PeCommand) {
         if self.orders.send(order).is_ok() {
             let _ = self.bell.write(1);
         }
     }
 
     /// Returns the state, or `None` after the end.
-    pub fn show(&self) -> Option<Box<Snapshot>> {
+    pub fn show(&self) -> Option<Box<PeSnapshot>> {
         let (sender, receiver) = channel();
-        self.give(Order::Show(sender));
+        self.send(PeCommand::Show(sender));
         receiver.recv().ok()
     }
 }
 
-impl Forwarding {
+impl PeForwardingThread {
     /// Starts a thread that takes at most one turn per `moderation`. Decisions go to `recorder`, if given.
     /// `report` is called from the thread and must not block.
     pub fn begin(
-        mut engine: Engine<AnyPort>,
+        mut engine: PeEngine<AnyPort>,
         epoch: Epoch,
         recorder: Option<Recorder>,
         moderation: Duration,
-        board: Arc<Board>,
-        report: impl Fn(Event) + Send + 'static,
-    ) -> io::Result<Forwarding> {
+        board: Arc<SharedReferences>,
+        report: impl Fn(PeEvent) + Send + 'static,
+    ) -> io::Result<PeForwardingThread> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let (orders, received) = channel();
         if recorder.is_some() {
             engine.trace();
         }
-        let mut forward = Loop {
+        let mut forward = PeForwardingLoop {
             failures: engine.port_names().iter().map(|_| None).collect(),
             waiter: waiter(&engine, &bell, moderation)?,
             engine,
@@ -148,11 +148,11 @@ impl Forwarding {
             report: Box::new(report),
         };
         let thread = std::thread::Builder::new().name("pe-forward".into()).spawn(move || forward.run())?;
-        Ok(Forwarding { orders, bell, thread })
+        Ok(PeForwardingThread { orders, bell, thread })
     }
 
-    pub fn orders(&self) -> Orders {
-        Orders { orders: self.orders.clone(), bell: Arc::clone(&self.bell) }
+    pub fn orders(&self) -> PeCommandSender {
+        PeCommandSender { orders: self.orders.clone(), bell: Arc::clone(&self.bell) }
     }
 
     /// Returns whether the thread has ended.
@@ -162,13 +162,13 @@ impl Forwarding {
 
     /// Stops the thread and waits for it.
     pub fn end(self) {
-        self.orders().give(Order::Stop);
+        self.orders().send(PeCommand::Stop);
         let _ = self.thread.join();
     }
 }
 
-fn waiter(engine: &Engine<AnyPort>, bell: &EventFd, moderation: Duration) -> io::Result<Waiter> {
-    let mut waiter = Waiter::sparing(moderation.0)?;
+fn waiter(engine: &PeEngine<AnyPort>, bell: &EventFd, moderation: Duration) -> io::Result<Waiter> {
+    let mut waiter = Waiter::economical(moderation.0)?;
     for (index, port) in engine.ports().enumerate() {
         waiter.add(index, port.fd())?;
     }
@@ -176,25 +176,25 @@ fn waiter(engine: &Engine<AnyPort>, bell: &EventFd, moderation: Duration) -> io:
     Ok(waiter)
 }
 
-struct Loop {
-    engine: Engine<AnyPort>,
+struct PeForwardingLoop {
+    engine: PeEngine<AnyPort>,
     epoch: Epoch,
     waiter: Waiter,
     bell: Arc<EventFd>,
-    orders: Receiver<Order>,
+    orders: Receiver<PeCommand>,
     recorder: Option<Recorder>,
-    board: Arc<Board>,
-    report: Box<dyn Fn(Event) + Send>,
+    board: Arc<SharedReferences>,
+    report: Box<dyn Fn(PeEvent) + Send>,
     /// Last reported failure of each port.
     failures: Vec<Option<String>>,
 }
 
-impl Loop {
+impl PeForwardingLoop {
     fn run(&mut self) {
         self.forward();
         self.record();
         if let Some(Err(error)) = self.recorder.take().map(Recorder::end) {
-            (self.report)(Event::Trace { why: format!("the trace is incomplete: {error}") });
+            (self.report)(PeEvent::Trace { why: format!("the trace is incomplete: {error}") });
         }
     }
 
@@ -232,16 +232,16 @@ impl Loop {
     }
 
     /// Executes a command; returns false at the end.
-    fn execute(&mut self, order: Order) -> bool {
+    fn execute(&mut self, order: PeCommand) -> bool {
         match order {
-            Order::Way(peer, way) => self.engine.set_way(peer, way),
-            Order::Replace(replacement) => {
+            PeCommand::Way(peer, way) => self.engine.set_peer_route(peer, way),
+            PeCommand::Replace(replacement) => {
                 let Replacement { prepared, opened, filters, board, moderation, text, done } = *replacement;
                 let now = self.epoch.now();
                 // The reference values taken over must follow the configuration that names them in the trace.
                 self.record();
                 let closed = self.engine.replace(now, prepared, opened);
-                self.write(|| vec![trace::Event::Reload { at: now.0, configuration: text }]);
+                self.write(|| vec![trace::EdgeEvent::Reload { at: now.0, configuration: text }]);
                 self.failures = self.engine.port_names().iter().map(|_| None).collect();
                 self.board = board;
                 for (port, filter) in self.engine.ports().zip(&filters) {
@@ -256,11 +256,11 @@ impl Loop {
                 drop(closed);
                 let _ = done.send(());
             }
-            Order::Show(to) => {
+            PeCommand::Show(to) => {
                 let now = self.epoch.now();
                 let _ = to.send(Box::new(snapshot::of(&mut self.engine, now)));
             }
-            Order::Stop => return false,
+            PeCommand::Stop => return false,
         }
         true
     }
@@ -273,39 +273,39 @@ impl Loop {
         }
     }
 
-    fn write(&mut self, events: impl FnOnce() -> Vec<trace::Event>) {
+    fn write(&mut self, events: impl FnOnce() -> Vec<trace::EdgeEvent>) {
         let Some(recorder) = self.recorder.take() else { return };
         match recorder.write(events()) {
             Ok(recorder) => self.recorder = Some(recorder),
             Err(why) => {
                 self.engine.stop_trace();
-                (self.report)(Event::Trace { why });
+                (self.report)(PeEvent::Trace { why });
             }
         }
     }
 
     fn watch(&mut self, now: Instant) {
         self.board.exchange(&mut self.engine);
-        for (flow, is_silent) in self.engine.watch() {
+        for (flow, is_silent) in self.engine.silence_changes() {
             let flow = self.engine.flow(flow);
             let (vpn, peer) = (flow.vpn().to_owned(), flow.peer().to_owned());
-            (self.report)(Event::Silent { vpn, peer, is_silent });
+            (self.report)(PeEvent::Silent { vpn, peer, is_silent });
         }
         for (number, is_old) in self.engine.watch_references(now) {
             let Some(reference) = self.engine.references().nth(number) else { continue };
             let from = match reference.source {
-                Source::Peer(peer) => Some(peer.to_owned()),
-                Source::Flow { .. } | Source::Elsewhere => None,
+                MeasurementSource::Peer(peer) => Some(peer.to_owned()),
+                MeasurementSource::Flow { .. } | MeasurementSource::Elsewhere => None,
             };
             let name = reference.name.to_owned();
-            (self.report)(Event::Reference { name, from, is_old });
+            (self.report)(PeEvent::Reference { name, from, is_old });
         }
         for port in 0..self.failures.len() {
             let failure = self.engine.failure(port).map(ToString::to_string);
             if failure != self.failures[port] {
                 let interface = self.engine.port_names()[port].clone();
                 self.failures[port].clone_from(&failure);
-                (self.report)(Event::Port { interface, failure });
+                (self.report)(PeEvent::Port { interface, failure });
             }
         }
     }

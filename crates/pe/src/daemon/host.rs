@@ -1,11 +1,11 @@
 //! The host a router runs on: its interfaces and addresses, and the kernel's routes to peers.
 
-use netstage_host::netns::lookup::{OwnAddress, Station};
-use netstage_host::netns::netlink::Link;
-use netstage_host::netns::settings::Settings;
+use netstage_host::netns::lookup::{KernelNeighbor, LocalAddress};
+use netstage_host::netns::netlink::NetworkLink;
+use netstage_host::netns::settings::TemporarySettings;
 use netstage_host::netns::{Namespace, Netlink, ethtool};
-use netstage_host::obstacle::Obstacle;
-use netstage_scenario::pe::{Router, Tunnel};
+use netstage_host::obstacle::StartupError;
+use netstage_scenario::pe::{PeConfig, PeerTunnel};
 use netstage_wire::ethernet::Mac;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddrV6, UdpSocket};
@@ -15,20 +15,20 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddrV6, UdpSocket};
 pub(super) struct Host {
     pub namespace: Namespace,
     netlink: Netlink,
-    taken: Vec<Taken>,
+    taken: Vec<OriginalSettings>,
 }
 
 /// Settings of a customer interface before the router took it over.
 #[derive(Debug)]
-struct Taken {
+struct OriginalSettings {
     name: String,
-    settings: Settings,
+    settings: TemporarySettings,
     offloads: Vec<String>,
 }
 
 /// Resolved route to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct PeerRoute {
     /// Outgoing interface.
     pub interface: String,
     /// Next router, or the peer itself.
@@ -40,44 +40,47 @@ pub(super) struct Way {
 }
 
 impl Host {
-    pub fn here() -> Result<Host, Obstacle> {
+    pub fn current() -> Result<Host, StartupError> {
         let open = || -> io::Result<Host> {
             let namespace = Namespace::of_this_thread()?;
             let netlink = Netlink::open(&namespace)?;
             Ok(Host { namespace, netlink, taken: Vec::new() })
         };
-        open().map_err(|error| Obstacle::system("cannot query the kernel's network configuration", &error))
+        open().map_err(|error| {
+            StartupError::from_system("cannot query the kernel's network configuration", &error)
+        })
     }
 
-    pub fn link(&mut self, name: &str) -> Result<Link, Obstacle> {
+    pub fn link(&mut self, name: &str) -> Result<NetworkLink, StartupError> {
         self.netlink.link(name).map_err(|error| match error.source.kind() {
             io::ErrorKind::NotFound => no_interface(name),
             _ if error.source.raw_os_error() == Some(libc::ENODEV) => no_interface(name),
-            _ => Obstacle::system(&error.action, &error.source),
+            _ => StartupError::from_system(&error.action, &error.source),
         })
     }
 
     /// Returns all local addresses and their interfaces.
-    pub fn addresses(&mut self) -> Result<Vec<OwnAddress>, Obstacle> {
-        self.netlink.addresses().map_err(|error| Obstacle::system(&error.action, &error.source))
+    pub fn addresses(&mut self) -> Result<Vec<LocalAddress>, StartupError> {
+        self.netlink.addresses().map_err(|error| StartupError::from_system(&error.action, &error.source))
     }
 
     /// Takes over an interface. The kernel must have no address on it; until the interface is given back or
     /// the router ends, the kernel neither answers nor forwards there. Returns warnings to log.
-    pub fn take_over(&mut self, name: &str) -> Result<Vec<String>, Obstacle> {
+    pub fn take_over(&mut self, name: &str) -> Result<Vec<String>, StartupError> {
         let link = self.link(name)?;
         if let Some(own) = self.addresses()?.into_iter().find(|own| own.link == link.index) {
-            return Err(Obstacle::new(
+            return Err(StartupError::new(
                 format!("{name}: the kernel has the address {} on this customer interface", own.address),
                 format!("remove it, since the router answers there itself: ip address flush dev {name}"),
             ));
         }
         let mut warnings = Vec::new();
-        let offloads = ethtool::offloads_on(&self.namespace, name).unwrap_or_default();
+        let offloads = ethtool::enabled_offloads(&self.namespace, name).unwrap_or_default();
         let namespace = self.namespace.try_clone();
-        let namespace =
-            namespace.map_err(|error| Obstacle::system("cannot open the network namespace", &error))?;
-        let mut taken = Taken { name: name.into(), settings: Settings::of(namespace), offloads };
+        let namespace = namespace
+            .map_err(|error| StartupError::from_system("cannot open the network namespace", &error))?;
+        let mut taken =
+            OriginalSettings { name: name.into(), settings: TemporarySettings::new(namespace), offloads };
         // The slash syntax is required because an interface name may contain dots.
         for (setting, value) in [
             (format!("net/ipv4/conf/{name}/forwarding"), "0"),
@@ -90,29 +93,31 @@ impl Host {
                 ));
             }
         }
-        if let Err(error) = ethtool::offloads_off(&self.namespace, name) {
+        if let Err(error) = ethtool::disable_offloads(&self.namespace, name) {
             warnings
                 .push(format!("{name}: offloads are still on, so received frames may be merged: {error}"));
         }
         self.taken.push(taken);
         if !link.up {
-            self.netlink.set_up(name).map_err(|error| Obstacle::system(&error.action, &error.source))?;
+            self.netlink
+                .set_up(name)
+                .map_err(|error| StartupError::from_system(&error.action, &error.source))?;
         }
         Ok(warnings)
     }
 
     /// Restores the settings of an interface, which may no longer exist.
-    pub fn give_back(&mut self, name: &str) {
+    pub fn restore(&mut self, name: &str) {
         let Some(index) = self.taken.iter().position(|taken| taken.name == name) else { return };
-        let Taken { settings, offloads, .. } = self.taken.swap_remove(index);
+        let OriginalSettings { settings, offloads, .. } = self.taken.swap_remove(index);
         drop(settings);
-        let _ = ethtool::switch_on(&self.namespace, name, &offloads);
+        let _ = ethtool::enable_features(&self.namespace, name, &offloads);
     }
 
     /// Returns the address to send packets to a peer from: the source of the kernel's route, or an address of
     /// a core interface.
-    pub fn source_to(&mut self, router: &Router, to: IpAddr) -> Result<IpAddr, Obstacle> {
-        let way = self.netlink.way_to(to, None).ok().flatten();
+    pub fn source_address_to(&mut self, router: &PeConfig, to: IpAddr) -> Result<IpAddr, StartupError> {
+        let way = self.netlink.route_to(to, None).ok().flatten();
         if let Some(source) = way.and_then(|way| way.source) {
             return Ok(source);
         }
@@ -124,7 +129,7 @@ impl Host {
                 return Ok(own.address);
             }
         }
-        Err(Obstacle::new(
+        Err(StartupError::new(
             format!(
                 "no source address for {to}: no route to it, and no address of its IP version on {}",
                 router.core.join(", ")
@@ -135,14 +140,19 @@ impl Host {
 
     /// Returns the present route to a peer, or the reason why there is none. Triggers neighbor resolution in
     /// the kernel if the MAC address of the next hop is unknown.
-    pub fn way(&mut self, router: &Router, tunnel: &Tunnel, mtu: Option<u16>) -> Result<Way, String> {
+    pub fn route_to_peer(
+        &mut self,
+        router: &PeConfig,
+        tunnel: &PeerTunnel,
+        mtu: Option<u16>,
+    ) -> Result<PeerRoute, String> {
         let (to, from) = match tunnel {
-            Tunnel::MplsInUdp { to, from, .. } => (*to, *from),
-            Tunnel::Mpls { next_hop, .. } => (*next_hop, None),
+            PeerTunnel::MplsInUdp { to, from, .. } => (*to, *from),
+            PeerTunnel::Mpls { next_hop, .. } => (*next_hop, None),
         };
-        let found = self.netlink.way_to(to, from).map_err(|error| error.to_string())?;
+        let found = self.netlink.route_to(to, from).map_err(|error| error.to_string())?;
         let way = found.ok_or_else(|| format!("no route to {to}"))?;
-        if matches!(tunnel, Tunnel::Mpls { .. }) && way.gateway.is_some() {
+        if matches!(tunnel, PeerTunnel::Mpls { .. }) && way.gateway.is_some() {
             return Err(format!(
                 "{to} is not on a connected link; the route to it goes through {}",
                 way.gateway.unwrap_or(to)
@@ -159,20 +169,20 @@ impl Host {
             return Err(format!("{} is down", link.name));
         }
         let next_hop = way.gateway.unwrap_or(to);
-        let station = self.netlink.station(link.index, next_hop).map_err(|error| error.to_string())?;
-        if !matches!(station, Station::Known(_)) {
+        let station = self.netlink.neighbor_entry(link.index, next_hop).map_err(|error| error.to_string())?;
+        if !matches!(station, KernelNeighbor::Reachable(_)) {
             // The result arrives as a change of the neighbor table.
             let _ = self.netlink.resolve(link.index, next_hop);
             if let IpAddr::V6(next_hop) = next_hop {
                 self.trigger_solicitation(link.index, next_hop);
             }
         }
-        let (Station::Known(mac) | Station::Stale(mac)) = station else {
+        let (KernelNeighbor::Reachable(mac) | KernelNeighbor::Stale(mac)) = station else {
             return Err(format!("{next_hop} on {} does not answer", link.name));
         };
         let carried = way.mtu.unwrap_or(link.mtu).min(link.mtu);
         let mtu = mtu.unwrap_or(carried.min(9_216) as u16);
-        Ok(Way { interface: link.name, next_hop, mac, mtu })
+        Ok(PeerRoute { interface: link.name, next_hop, mac, mtu })
     }
 }
 
@@ -192,11 +202,11 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         while let Some(name) = self.taken.last().map(|taken| taken.name.clone()) {
-            self.give_back(&name);
+            self.restore(&name);
         }
     }
 }
 
-fn no_interface(name: &str) -> Obstacle {
-    Obstacle::new(format!("there is no interface {name}"), "list the interfaces with: ip link")
+fn no_interface(name: &str) -> StartupError {
+    StartupError::new(format!("there is no interface {name}"), "list the interfaces with: ip link")
 }

@@ -1,33 +1,33 @@
 //! Prometheus metrics of a router.
 
-use super::snapshot::{self, FlowState, ReferenceState, Snapshot};
+use super::snapshot::{self, FlowState, PeSnapshot, ReferenceState};
 use netstage_host::prometheus::Page;
 use std::time::Duration;
 
 /// Formats a state as metrics.
-pub(super) fn text(state: &Snapshot) -> String {
+pub(super) fn text(state: &PeSnapshot) -> String {
     let mut page = Page::new("pe", Duration::from_nanos(state.uptime_ns));
-    page.one(
+    page.metric(
         "netstage_pe_configurations_total",
         "counter",
         "Configurations applied, including the first.",
         state.configurations as f64,
     );
-    page.one(
+    page.metric(
         "netstage_pe_configurations_refused_total",
         "counter",
         "Configurations rejected; the previous one stayed active.",
         state.refused_configurations as f64,
     );
-    page.one("netstage_pe_buffers_free", "gauge", "Free packet buffers.", state.free_buffers as f64);
+    page.metric("netstage_pe_buffers_free", "gauge", "Free packet buffers.", state.free_buffers as f64);
     flows(&mut page, state);
     references(&mut page, state);
-    page.head("netstage_pe_peer_reachable", "gauge", "1 while the peer is reachable.");
+    page.begin_metric("netstage_pe_peer_reachable", "gauge", "1 while the peer is reachable.");
     for peer in &state.peers {
         let value = f64::from(u8::from(peer.way.is_some()));
         page.sample("netstage_pe_peer_reachable", &[("peer", &peer.name)], value);
     }
-    let circuits: [(&str, &str, OfCircuit<'_>); 4] = [
+    let circuits: [(&str, &str, CircuitMetric<'_>); 4] = [
         ("received_packets", "Packets received from customers on the circuit.", &|c| c.received.packets),
         ("received_bytes", "IP-layer bytes received from customers on the circuit.", &|c| c.received.bytes),
         ("sent_packets", "Packets sent to customers on the circuit.", &|c| c.sent.packets),
@@ -35,13 +35,13 @@ pub(super) fn text(state: &Snapshot) -> String {
     ];
     for (name, help, value) in circuits {
         let name = format!("netstage_pe_circuit_{name}_total");
-        page.head(&name, "counter", help);
+        page.begin_metric(&name, "counter", help);
         for circuit in &state.circuits {
             let labels = [("circuit", circuit.name.as_str()), ("vpn", circuit.vpn.as_str())];
             page.sample(&name, &labels, value(circuit) as f64);
         }
     }
-    page.head(
+    page.begin_metric(
         "netstage_pe_port_missed_frames_total",
         "counter",
         "Frames lost because they were not read in time or exceeded the interface MTU.",
@@ -53,12 +53,12 @@ pub(super) fn text(state: &Snapshot) -> String {
             port.missed as f64,
         );
     }
-    page.head("netstage_pe_port_up", "gauge", "1 while the interface works.");
+    page.begin_metric("netstage_pe_port_up", "gauge", "1 while the interface works.");
     for port in &state.ports {
         let value = f64::from(u8::from(port.failure.is_none()));
         page.sample("netstage_pe_port_up", &[("interface", &port.interface)], value);
     }
-    page.head(
+    page.begin_metric(
         "netstage_pe_events_total",
         "counter",
         "Packets dropped or noticed, by reason; `netstage pe show counters` explains the reasons.",
@@ -71,17 +71,17 @@ pub(super) fn text(state: &Snapshot) -> String {
 }
 
 /// Function that reads a metric of a circuit.
-type OfCircuit<'a> = &'a dyn Fn(&snapshot::CircuitState) -> u64;
+type CircuitMetric<'a> = &'a dyn Fn(&snapshot::CircuitState) -> u64;
 
 /// Function that reads a metric of a reference.
-type OfReference<'a> = &'a dyn Fn(&ReferenceState) -> Option<f64>;
+type ReferenceMetric<'a> = &'a dyn Fn(&ReferenceState) -> Option<f64>;
 
 /// Function that reads a metric of a flow.
-type OfFlow<'a> = &'a dyn Fn(&FlowState) -> Option<f64>;
+type FlowMetric<'a> = &'a dyn Fn(&FlowState) -> Option<f64>;
 
-fn flows(page: &mut Page, state: &Snapshot) {
+fn flows(page: &mut Page, state: &PeSnapshot) {
     let count = |value: u64| Some(value as f64);
-    let metrics: [(&str, &str, &str, OfFlow<'_>); 16] = [
+    let metrics: [(&str, &str, &str, FlowMetric<'_>); 16] = [
         ("sent_packets_total", "counter", "Data packets sent to the peer.", &|f| count(f.sent.packets)),
         ("sent_bytes_total", "counter", "IP-layer bytes sent to the peer.", &|f| count(f.sent.bytes)),
         ("received_packets_total", "counter", "Data packets received from the peer.", &|f| {
@@ -127,7 +127,7 @@ fn flows(page: &mut Page, state: &Snapshot) {
     ];
     for (name, kind, help, value) in metrics {
         let name = format!("netstage_pe_flow_{name}");
-        page.head(&name, kind, help);
+        page.begin_metric(&name, kind, help);
         for flow in &state.flows {
             if let Some(value) = value(flow) {
                 page.sample(&name, &[("vpn", &flow.vpn), ("peer", &flow.peer)], value);
@@ -136,9 +136,9 @@ fn flows(page: &mut Page, state: &Snapshot) {
     }
 }
 
-fn references(page: &mut Page, state: &Snapshot) {
+fn references(page: &mut Page, state: &PeSnapshot) {
     let known = |reference: &ReferenceState, value: f64| reference.age_ns.map(|_| value);
-    let metrics: [(&str, &str, &str, OfReference<'_>); 10] = [
+    let metrics: [(&str, &str, &str, ReferenceMetric<'_>); 10] = [
         (
             "age_seconds",
             "gauge",
@@ -167,7 +167,7 @@ fn references(page: &mut Page, state: &Snapshot) {
     ];
     for (name, kind, help, value) in metrics {
         let name = format!("netstage_pe_reference_{name}");
-        page.head(&name, kind, help);
+        page.begin_metric(&name, kind, help);
         for reference in &state.references {
             if let Some(value) = value(reference) {
                 page.sample(&name, &[("reference", &reference.name)], value);
@@ -192,7 +192,7 @@ mod tests {
             window: Some(window),
             ..FlowState::default()
         };
-        let state = Snapshot {
+        let state = PeSnapshot {
             flows: vec![flow, FlowState::default()],
             references: vec![
                 ReferenceState {
@@ -204,7 +204,7 @@ mod tests {
                 ReferenceState { name: "silver".into(), is_old: true, ..ReferenceState::default() },
             ],
             counters: [("queue_full".to_owned(), 3)].into(),
-            ..Snapshot::default()
+            ..PeSnapshot::default()
         };
         let text = text(&state);
         for line in [

@@ -24,100 +24,101 @@ mod session;
 pub mod snapshot;
 mod steering;
 
-pub use control::Ended;
-pub use forward::Event;
+pub use control::ServeEnd;
+pub use forward::PeEvent;
 pub use netstage_host::log::{Level, Log};
-pub use netstage_host::obstacle::Obstacle;
+pub use netstage_host::obstacle::StartupError;
 pub use netstage_host::signals::Signals;
-pub use snapshot::Snapshot;
+pub use snapshot::PeSnapshot;
 
-use crew::{Board, Crew, Shares};
-use follow::Follower;
-use forward::Forwarding;
-use host::{Host, Way};
+use crew::{CoreConfigurations, ForwardingThreads, SharedReferences};
+use follow::RouteFollower;
+use forward::PeForwardingThread;
+use host::{Host, PeerRoute};
 use netstage_core::fair::REFERENCE_AGE;
 use netstage_host::memory;
 use netstage_host::obstacle;
 use netstage_scenario::Errors;
-use netstage_scenario::pe::{self, PortKind, Router};
-use placement::Placement;
+use netstage_scenario::pe::{self, PeConfig, PortKind};
+use placement::VpnPlacement;
 use port::AnyPort;
 use recorder::Recorder;
-use reload::Loaded;
-use session::{Beginning, Guard};
+use reload::PeConfigurationFile;
+use session::{PortGuard, RouterEpoch};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use steering::Program;
+use steering::FilterProgram;
 
 /// Error on start or reload of the daemon.
-pub type Error = obstacle::Error<Errors>;
+pub type PeError = obstacle::DaemonError<Errors>;
 
 /// Running router.
-pub struct Daemon {
-    crew: Crew,
-    follower: Follower,
-    loaded: Loaded,
-    _guard: Guard,
+pub struct PeDaemon {
+    crew: ForwardingThreads,
+    follower: RouteFollower,
+    loaded: PeConfigurationFile,
+    _guard: PortGuard,
 }
 
-impl Daemon {
+impl PeDaemon {
     /// Starts a router configured by a file. Everything opened for the router is closed when it ends.
     /// Decisions of its VPN flows are written to the file `trace`, if given.
-    pub fn begin(path: &Path, trace: Option<&Path>, log: Log) -> Result<Daemon, Error> {
-        Daemon::with(&pe::read(path).map_err(Error::Configuration)?, path, trace, log)
+    pub fn begin(path: &Path, trace: Option<&Path>, log: Log) -> Result<PeDaemon, PeError> {
+        PeDaemon::with(&pe::read(path).map_err(PeError::Configuration)?, path, trace, log)
     }
 
     /// Starts a router configured by the text of a file. It cannot reload.
-    pub fn begin_text(text: &str, log: Log) -> Result<Daemon, Error> {
-        Daemon::with(text, Path::new("pe.toml"), None, log)
+    pub fn begin_text(text: &str, log: Log) -> Result<PeDaemon, PeError> {
+        PeDaemon::with(text, Path::new("pe.toml"), None, log)
     }
 
-    fn with(text: &str, path: &Path, trace: Option<&Path>, log: Log) -> Result<Daemon, Error> {
-        let router = Arc::new(pe::parse(&path.display().to_string(), text).map_err(Error::Configuration)?);
-        let mut host = Host::here()?;
-        let (beginning, guard) = (Beginning::now(), Guard::hold()?);
+    fn with(text: &str, path: &Path, trace: Option<&Path>, log: Log) -> Result<PeDaemon, PeError> {
+        let router = Arc::new(pe::parse(&path.display().to_string(), text).map_err(PeError::Configuration)?);
+        let mut host = Host::current()?;
+        let (beginning, guard) = (RouterEpoch::now(), PortGuard::hold()?);
         for name in router.customer_interfaces() {
             host.take_over(name)?.iter().for_each(|warning| log(Level::Note, warning));
         }
-        let placement = Placement::new(&router, &Placement::default())?;
-        let shares = Shares::new(&router, placement, &mut host, &beginning)?;
+        let placement = VpnPlacement::new(&router, &VpnPlacement::default())?;
+        let shares = CoreConfigurations::new(&router, placement, &mut host, &beginning)?;
         let mut engines = Vec::with_capacity(router.cores);
         for core in 0..router.cores {
             engines.push(shares.engine(core, &host, &router, &log)?);
         }
-        let Beginning { epoch, epoch_unix_ns, session_seed } = beginning;
+        let RouterEpoch { epoch, epoch_unix_ns, session_seed } = beginning;
         let recorder = trace.map(|trace| match router.cores {
             1 => Recorder::begin(trace, epoch_unix_ns, session_seed, text),
-            _ => Err(Obstacle::new(
+            _ => Err(StartupError::new(
                 "a trace can record only one core",
                 "set [pe] `cores = 1`, or omit --trace",
             )),
         });
         let mut recorder = recorder.transpose()?;
-        let logged = Arc::new(Told::default());
-        let board = Board::new(&router);
+        let logged = Arc::new(LoggedEvents::default());
+        let board = SharedReferences::new(&router);
         let mut cores = Vec::with_capacity(router.cores);
         for engine in engines {
             let (log, logged) = (Arc::clone(&log), Arc::clone(&logged));
             let report = move |event| logged.tell(&log, &event);
             let board = Arc::clone(&board);
-            let core = Forwarding::begin(engine, epoch, recorder.take(), router.moderation, board, report)
-                .map_err(|error| Obstacle::system("cannot start a forwarding thread", &error))?;
+            let core =
+                PeForwardingThread::begin(engine, epoch, recorder.take(), router.moderation, board, report)
+                    .map_err(|error| StartupError::from_system("cannot start a forwarding thread", &error))?;
             cores.push(core);
         }
-        let crew = Crew::new(cores);
+        let crew = ForwardingThreads::new(cores);
         let route_log = Arc::clone(&log);
-        let report = move |peer: &str, way: &Result<Way, String>| log_route(&route_log, peer, way);
-        let follower = Follower::begin(host, Arc::clone(&router), crew.orders(), Box::new(report))?;
-        let loaded = Loaded::new(path.to_owned(), beginning, shares.into_placement(), log);
+        let report = move |peer: &str, way: &Result<PeerRoute, String>| log_route(&route_log, peer, way);
+        let follower = RouteFollower::begin(host, Arc::clone(&router), crew.orders(), Box::new(report))?;
+        let loaded = PeConfigurationFile::new(path.to_owned(), beginning, shares.into_placement(), log);
         // Reading a file with thousands of VPNs allocates much more memory than is kept.
-        memory::give_back();
-        Ok(Daemon { crew, follower, loaded, _guard: guard })
+        memory::release_unused();
+        Ok(PeDaemon { crew, follower, loaded, _guard: guard })
     }
 
     /// Returns the state, or `None` if a forwarding thread has ended.
-    pub fn show(&self) -> Option<Snapshot> {
+    pub fn show(&self) -> Option<PeSnapshot> {
         let mut snapshot = self.crew.orders().show()?;
         self.complete(&mut snapshot);
         Some(snapshot)
@@ -125,9 +126,9 @@ impl Daemon {
 
     /// Rereads the file and applies it, or keeps the present configuration and returns the error. Returns a
     /// description of each change.
-    pub fn reload(&self) -> Result<Vec<String>, Error> {
+    pub fn reload(&self) -> Result<Vec<String>, PeError> {
         let taken = self.loaded.reload(&self.follower, &self.crew.orders());
-        memory::give_back();
+        memory::release_unused();
         taken
     }
 
@@ -137,8 +138,8 @@ impl Daemon {
     }
 
     /// Returns the present configuration.
-    pub fn router(&self) -> Arc<Router> {
-        self.follower.ways().0
+    pub fn router(&self) -> Arc<PeConfig> {
+        self.follower.peer_routes().0
     }
 
     /// Returns whether a forwarding thread has ended.
@@ -147,7 +148,7 @@ impl Daemon {
     }
 
     /// Stops the router and returns its last state.
-    pub fn end(self) -> Option<Snapshot> {
+    pub fn end(self) -> Option<PeSnapshot> {
         let last = self.show();
         self.crew.end();
         last
@@ -157,10 +158,10 @@ impl Daemon {
 fn open(
     host: &Host,
     name: &str,
-    router: &Router,
-    filter: Option<&Program>,
+    router: &PeConfig,
+    filter: Option<&FilterProgram>,
     log: &Log,
-) -> Result<AnyPort, Obstacle> {
+) -> Result<AnyPort, StartupError> {
     let is_core = router.core.iter().any(|core| core == name);
     // AF_XDP takes an interface away from the kernel, which still needs the core interfaces.
     let kind = if is_core { PortKind::AfPacket } else { router.ports };
@@ -171,10 +172,10 @@ fn open(
     Ok(port)
 }
 
-fn log_route(log: &Log, peer: &str, way: &Result<Way, String>) {
+fn log_route(log: &Log, peer: &str, way: &Result<PeerRoute, String>) {
     match way {
-        Ok(Way { interface, next_hop, mac, mtu }) => {
-            let mac = snapshot::spelled(*mac);
+        Ok(PeerRoute { interface, next_hop, mac, mtu }) => {
+            let mac = snapshot::format_mac(*mac);
             log(Level::Note, &format!("peer {peer}: via {next_hop} ({mac}) on {interface}, MTU {mtu} B"));
         }
         Err(why) => log(Level::Alarm, &format!("peer {peer} is unreachable: {why}")),
@@ -183,10 +184,10 @@ fn log_route(log: &Log, peer: &str, way: &Result<Way, String>) {
 
 /// Last event logged of each subject, so that an event noticed by several cores is logged once.
 #[derive(Default)]
-struct Told(Mutex<HashMap<String, String>>);
+struct LoggedEvents(Mutex<HashMap<String, String>>);
 
-impl Told {
-    fn tell(&self, log: &Log, event: &Event) {
+impl LoggedEvents {
+    fn tell(&self, log: &Log, event: &PeEvent) {
         let (subject, level, line) = described(event);
         let before = {
             let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -199,16 +200,16 @@ impl Told {
 }
 
 /// Returns the subject, level and text of an event.
-fn described(event: &Event) -> (String, Level, String) {
+fn described(event: &PeEvent) -> (String, Level, String) {
     match event {
-        Event::Silent { vpn, peer, is_silent } => {
+        PeEvent::Silent { vpn, peer, is_silent } => {
             let (level, what) = match is_silent {
                 true => (Level::Alarm, "does not answer"),
                 false => (Level::Note, "answers again"),
             };
             (format!("flow {vpn} {peer}"), level, format!("VPN {vpn}: peer {peer} {what}"))
         }
-        Event::Reference { name, from, is_old: true } => {
+        PeEvent::Reference { name, from, is_old: true } => {
             let cause = match from {
                 Some(peer) => format!("no update from peer {peer}"),
                 None => "no measurement by its VPN flow".into(),
@@ -219,16 +220,16 @@ fn described(event: &Event) -> (String, Level, String) {
             );
             (format!("reference {name}"), Level::Alarm, line)
         }
-        Event::Reference { name, is_old: false, .. } => {
+        PeEvent::Reference { name, is_old: false, .. } => {
             let line = format!("reference {name}: up to date again");
             (format!("reference {name}"), Level::Note, line)
         }
-        Event::Port { interface, failure: Some(why) } => {
+        PeEvent::Port { interface, failure: Some(why) } => {
             (format!("port {interface}"), Level::Alarm, format!("{interface} failed: {why}"))
         }
-        Event::Port { interface, failure: None } => {
+        PeEvent::Port { interface, failure: None } => {
             (format!("port {interface}"), Level::Note, format!("{interface} works again"))
         }
-        Event::Trace { why } => ("trace".into(), Level::Alarm, why.clone()),
+        PeEvent::Trace { why } => ("trace".into(), Level::Alarm, why.clone()),
     }
 }

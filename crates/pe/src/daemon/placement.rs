@@ -1,27 +1,27 @@
 //! Assignment of VPNs to cores. A VPN stays on its core, because its queues and windows do.
 
-use super::steering::{self, Division, Program, TooMany, UNTAGGED};
-use netstage_host::obstacle::Obstacle;
-use netstage_scenario::pe::{PortKind, Router, Vpn};
+use super::steering::{self, FilterProgram, NumberPartition, TooManyRanges, UNTAGGED};
+use netstage_host::obstacle::StartupError;
+use netstage_scenario::pe::{PeConfig, PeVpnConfig, PortKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Core of each VPN.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Placement {
+pub(super) struct VpnPlacement {
     cores: usize,
     of: BTreeMap<String, usize>,
 }
 
-impl Placement {
+impl VpnPlacement {
     /// Assigns VPNs to cores. VPNs whose frames a filter cannot distinguish share a core: those with circuits
     /// on one interface, or with AF_PACKET on one VLAN of an interface. New VPNs go to the core with the
     /// fewest VPN flows, in label order, so that the labels of a core are contiguous.
-    pub fn new(router: &Router, before: &Placement) -> Result<Placement, Obstacle> {
+    pub fn new(router: &PeConfig, before: &VpnPlacement) -> Result<VpnPlacement, StartupError> {
         let mut groups = groups(router);
         groups.sort_by_key(|group| group.iter().filter_map(|vpn| first_label(&router.vpns[*vpn])).min());
         let name = |vpn: &usize| router.vpns[*vpn].name.as_str();
         let size = |group: &[usize]| group.iter().map(|vpn| router.vpns[*vpn].flows.len()).sum::<usize>();
-        let mut placement = Placement { cores: router.cores, of: BTreeMap::new() };
+        let mut placement = VpnPlacement { cores: router.cores, of: BTreeMap::new() };
         let mut loads = vec![0; router.cores];
         let mut new = Vec::new();
         for group in &groups {
@@ -30,7 +30,7 @@ impl Placement {
             let mut known = known.into_iter();
             match (known.next(), known.next()) {
                 (Some((_, one)), Some((_, other))) => {
-                    return Err(Obstacle::new(
+                    return Err(StartupError::new(
                         format!(
                             "VPNs {one} and {other} are on different cores and cannot share an interface"
                         ),
@@ -65,7 +65,7 @@ impl Placement {
 
     /// Returns the part of the configuration for a core: flows and circuits of its VPNs, and its share of the
     /// buffers. VPNs, peers and references keep their indices.
-    pub fn part(&self, router: &Router, core: usize) -> Router {
+    pub fn part(&self, router: &PeConfig, core: usize) -> PeConfig {
         let mut part = router.clone();
         if self.cores > 1 {
             let is_own = |vpn: usize| self.core(&router.vpns[vpn].name) == core;
@@ -78,12 +78,17 @@ impl Placement {
     }
 
     /// Returns the filter of a core's port on an interface, or `None` if all frames belong to this core.
-    pub fn filter(&self, router: &Router, interface: &str, core: usize) -> Result<Option<Program>, Obstacle> {
-        let too_many = |what: &str, remedy: &str, TooMany { pieces }: TooMany| {
+    pub fn filter(
+        &self,
+        router: &PeConfig,
+        interface: &str,
+        core: usize,
+    ) -> Result<Option<FilterProgram>, StartupError> {
+        let too_many = |what: &str, remedy: &str, TooManyRanges { pieces }: TooManyRanges| {
             let message = format!(
                 "core {core}: the {what} of its VPNs form {pieces} ranges, more than a filter can hold"
             );
-            Obstacle::new(message, format!("{remedy}, or use fewer `cores`"))
+            StartupError::new(message, format!("{remedy}, or use fewer `cores`"))
         };
         if router.core.iter().any(|name| name == interface) {
             if self.cores == 1 {
@@ -93,7 +98,7 @@ impl Placement {
                 .vpns
                 .iter()
                 .flat_map(|vpn| vpn.flows.iter().map(|flow| (flow.receive.number(), self.core(&vpn.name))));
-            let program = steering::labels(&Division::new(0, labels.collect()), core);
+            let program = steering::labels(&NumberPartition::new(0, labels.collect()), core);
             return program
                 .map(Some)
                 .map_err(|error| too_many("labels", "assign contiguous labels to each VPN", error));
@@ -107,7 +112,7 @@ impl Placement {
             .collect();
         let cores: BTreeSet<usize> = owners.iter().map(|(_, core)| *core).collect();
         let Some(first) = cores.first().filter(|_| cores.len() > 1) else { return Ok(None) };
-        let program = steering::vlans(&Division::new(*first, owners), core);
+        let program = steering::vlans(&NumberPartition::new(*first, owners), core);
         program
             .map(Some)
             .map_err(|error| too_many("VLANs", "distribute the VLANs over more interfaces", error))
@@ -115,7 +120,7 @@ impl Placement {
 }
 
 /// Returns groups of VPNs that must share a core, by index.
-fn groups(router: &Router) -> Vec<Vec<usize>> {
+fn groups(router: &PeConfig) -> Vec<Vec<usize>> {
     let by_vlan = router.ports == PortKind::AfPacket;
     let mut leader: Vec<usize> = (0..router.vpns.len()).collect();
     let mut interfaces: BTreeMap<(&str, Option<u16>), usize> = BTreeMap::new();
@@ -140,7 +145,7 @@ fn group_leader(leader: &[usize], mut vpn: usize) -> usize {
     vpn
 }
 
-fn first_label(vpn: &Vpn) -> Option<u32> {
+fn first_label(vpn: &PeVpnConfig) -> Option<u32> {
     vpn.flows.iter().map(|flow| flow.receive.number()).min()
 }
 
@@ -149,7 +154,7 @@ mod tests {
     use super::*;
 
     /// Builds a router with the given labels and circuit interfaces per VPN.
-    fn router(cores: usize, head: &str, vpns: &[(&str, &[u32], &[&str])]) -> Router {
+    fn router(cores: usize, head: &str, vpns: &[(&str, &[u32], &[&str])]) -> PeConfig {
         let mut text = format!("[pe]\ncore = [\"core0\"]\ncores = {cores}\n{head}\n");
         for peer in ["east", "north"] {
             text.push_str(&format!(
@@ -177,8 +182,8 @@ mod tests {
         netstage_scenario::pe::parse("pe.toml", &text).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
     }
 
-    fn cores(router: &Router, before: &Placement) -> Vec<usize> {
-        let placement = Placement::new(router, before).unwrap();
+    fn cores(router: &PeConfig, before: &VpnPlacement) -> Vec<usize> {
+        let placement = VpnPlacement::new(router, before).unwrap();
         router.vpns.iter().map(|vpn| placement.core(&vpn.name)).collect()
     }
 
@@ -191,20 +196,20 @@ mod tests {
             ("d", &[100, 101], &["eth4"]),
         ];
         let router_of = |vpns: &[(&str, &[u32], &[&str])]| router(2, "", vpns);
-        let first = Placement::new(&router_of(&four), &Placement::default()).unwrap();
+        let first = VpnPlacement::new(&router_of(&four), &VpnPlacement::default()).unwrap();
         // In label order: d and c, then b and a.
-        assert_eq!(cores(&router_of(&four), &Placement::default()), [1, 1, 0, 0]);
+        assert_eq!(cores(&router_of(&four), &VpnPlacement::default()), [1, 1, 0, 0]);
         // d is removed; e goes to the core with the fewest flows.
         let mut other = four.to_vec();
         other[3] = ("e", &[900], &["eth5"]);
         assert_eq!(cores(&router_of(&other), &first), [1, 1, 0, 0]);
-        assert_eq!(cores(&router(1, "", &four), &Placement::default()), [0; 4]);
+        assert_eq!(cores(&router(1, "", &four), &VpnPlacement::default()), [0; 4]);
     }
 
     #[test]
     fn a_part_has_the_flows_and_circuits_of_its_vpns() {
         let whole = router(2, "", &[("a", &[100], &["eth1", "eth2"]), ("b", &[200, 201], &["eth3"])]);
-        let placement = Placement::new(&whole, &Placement::default()).unwrap();
+        let placement = VpnPlacement::new(&whole, &VpnPlacement::default()).unwrap();
         let parts = [0, 1].map(|core| placement.part(&whole, core));
         for (part, own, interfaces) in
             [(&parts[0], 0, &["core0", "eth1", "eth2"][..]), (&parts[1], 1, &["core0", "eth3"])]
@@ -219,18 +224,18 @@ mod tests {
     fn vpns_a_filter_cannot_distinguish_share_a_core() {
         let trunk: [(&str, &[u32], &[&str]); 3] =
             [("a", &[100], &["eth1.10"]), ("b", &[200], &["eth1.20"]), ("c", &[300], &["eth2", "eth1.30"])];
-        assert_eq!(cores(&router(2, "", &trunk), &Placement::default()), [0; 3]);
+        assert_eq!(cores(&router(2, "", &trunk), &VpnPlacement::default()), [0; 3]);
         let by_packet = router(2, "ports = \"af-packet\"", &trunk[..2]);
-        assert_eq!(cores(&by_packet, &Placement::default()), [0, 1]);
-        let placement = Placement::new(&by_packet, &Placement::default()).unwrap();
-        let filter = |router: &Router, interface| placement.filter(router, interface, 1).unwrap();
+        assert_eq!(cores(&by_packet, &VpnPlacement::default()), [0, 1]);
+        let placement = VpnPlacement::new(&by_packet, &VpnPlacement::default()).unwrap();
+        let filter = |router: &PeConfig, interface| placement.filter(router, interface, 1).unwrap();
         assert!(filter(&by_packet, "eth1").is_some());
         assert_ne!(filter(&by_packet, "core0"), Some(steering::tunnels()));
         // A single core needs no filter.
         assert_eq!(filter(&router(1, "", &trunk[2..]), "eth2"), None);
         // With AF_XDP both would need the same core.
         let joined = router(2, "", &trunk[..2]);
-        let refused = Placement::new(&joined, &placement).unwrap_err().to_string();
+        let refused = VpnPlacement::new(&joined, &placement).unwrap_err().to_string();
         assert!(refused.contains("VPNs a and b"), "{refused}");
     }
 }

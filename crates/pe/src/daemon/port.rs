@@ -1,11 +1,11 @@
 //! Opens an interface with AF_XDP if that is requested and safe, and with AF_PACKET otherwise.
 
-use super::steering::Program;
+use super::steering::FilterProgram;
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use netstage_host::ports::af_packet::{self, AfPacket};
 use netstage_host::ports::af_xdp::{self, AfXdp};
-use netstage_host::ports::{Port, Received};
+use netstage_host::ports::{FramePort, ReceivedFrame};
 use netstage_scenario::pe::PortKind;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -28,34 +28,35 @@ impl AnyPort {
         namespace: &Namespace,
         name: &str,
         kind: PortKind,
-        filter: Option<&Program>,
-    ) -> Result<(AnyPort, Option<String>), Obstacle> {
+        filter: Option<&FilterProgram>,
+    ) -> Result<(AnyPort, Option<String>), StartupError> {
         let mut why = None;
         if kind != PortKind::AfPacket {
             match open_xdp(namespace, name, kind) {
                 Ok(port) => return Ok((AnyPort::Xdp(Box::new(port)), None)),
                 Err(reason) if kind == PortKind::AfXdp => {
                     let remedy = "set `ports` to \"auto\" or \"af-packet\"";
-                    return Err(Obstacle::new(format!("{name}: {reason}"), remedy));
+                    return Err(StartupError::new(format!("{name}: {reason}"), remedy));
                 }
                 Err(reason) => why = Some(reason),
             }
         }
-        let options = af_packet::Options { receive_frames: RECEIVE_FRAMES };
+        let options = af_packet::AfPacketOptions { receive_frames: RECEIVE_FRAMES };
         let open = || -> io::Result<AfPacket> {
             let port = AfPacket::open(namespace, name, options)?;
-            filter.map_or(Ok(()), |program| port.keep_only(&program.filter()))?;
+            filter.map_or(Ok(()), |program| port.attach_filter(&program.filter()))?;
             Ok(port)
         };
-        let port = open().map_err(|error| Obstacle::system(format!("cannot open {name}"), &error))?;
+        let port =
+            open().map_err(|error| StartupError::from_system(format!("cannot open {name}"), &error))?;
         Ok((AnyPort::Packet(Box::new(port)), why))
     }
 
     /// Replaces the filter; `None` accepts all frames.
-    pub fn steer(&self, filter: Option<&Program>) -> io::Result<()> {
+    pub fn steer(&self, filter: Option<&FilterProgram>) -> io::Result<()> {
         match (self, filter) {
-            (AnyPort::Packet(port), Some(program)) => port.keep_only(&program.filter()),
-            (AnyPort::Packet(port), None) => port.keep_all(),
+            (AnyPort::Packet(port), Some(program)) => port.attach_filter(&program.filter()),
+            (AnyPort::Packet(port), None) => port.detach_filter(),
             // An AF_XDP interface belongs to a single core.
             (AnyPort::Xdp(_), _) => Ok(()),
         }
@@ -69,7 +70,7 @@ impl AnyPort {
         }
     }
 
-    fn port(&self) -> &dyn Port {
+    fn port(&self) -> &dyn FramePort {
         match self {
             AnyPort::Packet(port) => &**port,
             AnyPort::Xdp(port) => &**port,
@@ -77,9 +78,9 @@ impl AnyPort {
     }
 }
 
-impl Port for AnyPort {
+impl FramePort for AnyPort {
     #[inline]
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         match self {
             AnyPort::Packet(port) => port.receive(limit, each),
             AnyPort::Xdp(port) => port.receive(limit, each),
@@ -133,6 +134,6 @@ fn open_xdp(namespace: &Namespace, name: &str, kind: PortKind) -> Result<AfXdp, 
         let remedy = format!("ethtool -L {name} combined 1");
         return Err(format!("it has {queues} receive queues, and AF_XDP uses only one ({remedy})"));
     }
-    let options = af_xdp::Options { receive_frames: 4_096, send_frames: 2_048, receives: true };
+    let options = af_xdp::AfXdpOptions { receive_frames: 4_096, send_frames: 2_048, receives: true };
     AfXdp::open(namespace, name, options).map_err(|error| error.to_string())
 }

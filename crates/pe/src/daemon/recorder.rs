@@ -1,7 +1,7 @@
 //! Trace recorder. A separate thread writes the file, so that the disk never delays a packet.
 
-use crate::trace::{Event, FORMAT, Head, VERSION, Writer};
-use netstage_host::obstacle::Obstacle;
+use crate::trace::{EdgeEvent, FORMAT, TraceHead, TraceWriter, VERSION};
+use netstage_host::obstacle::StartupError;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const WAITING: usize = 256;
 #[derive(Debug)]
 pub(super) struct Recorder {
     path: PathBuf,
-    chunks: SyncSender<Vec<Event>>,
+    chunks: SyncSender<Vec<EdgeEvent>>,
     thread: JoinHandle<io::Result<()>>,
 }
 
@@ -27,15 +27,15 @@ impl Recorder {
         began_unix_ns: u64,
         seed: u32,
         configuration: &str,
-    ) -> Result<Recorder, Obstacle> {
+    ) -> Result<Recorder, StartupError> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 let remedy = "choose a new file name";
-                Obstacle::new(format!("trace {} already exists", path.display()), remedy)
+                StartupError::new(format!("trace {} already exists", path.display()), remedy)
             }
-            _ => Obstacle::system(format!("cannot write trace {}", path.display()), &error),
+            _ => StartupError::from_system(format!("cannot write trace {}", path.display()), &error),
         };
-        let head = Head {
+        let head = TraceHead {
             format: FORMAT.into(),
             version: VERSION,
             began_unix_ns,
@@ -43,7 +43,7 @@ impl Recorder {
             configuration: configuration.into(),
         };
         let file = File::create_new(path).map_err(failed)?;
-        let writer = Writer::new(BufWriter::new(file), &head).map_err(failed)?;
+        let writer = TraceWriter::new(BufWriter::new(file), &head).map_err(failed)?;
         let (chunks, received) = sync_channel(WAITING);
         let thread = std::thread::Builder::new().name("pe-trace".into());
         let thread = thread.spawn(move || write(writer, &received)).map_err(failed)?;
@@ -51,7 +51,7 @@ impl Recorder {
     }
 
     /// Queues events for writing. Returns the recorder, or the reason why the trace ends here.
-    pub fn write(self, events: Vec<Event>) -> Result<Recorder, String> {
+    pub fn write(self, events: Vec<EdgeEvent>) -> Result<Recorder, String> {
         match self.chunks.try_send(events) {
             Ok(()) => Ok(self),
             // The thread writes what it has and ends; waiting for it would delay packets.
@@ -74,6 +74,6 @@ impl Recorder {
     }
 }
 
-fn write(mut writer: Writer<BufWriter<File>>, chunks: &Receiver<Vec<Event>>) -> io::Result<()> {
+fn write(mut writer: TraceWriter<BufWriter<File>>, chunks: &Receiver<Vec<EdgeEvent>>) -> io::Result<()> {
     chunks.iter().try_for_each(|events| writer.write(&events))
 }

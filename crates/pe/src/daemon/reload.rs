@@ -1,54 +1,63 @@
 //! Configuration change of a running router: checked completely, then applied at once.
 
-use super::crew::{Board, Orders, Shares};
-use super::follow::Follower;
-use super::forward::{Order, Replacement};
+use super::crew::{AllCommandSenders, CoreConfigurations, SharedReferences};
+use super::follow::RouteFollower;
+use super::forward::{PeCommand, Replacement};
 use super::host::Host;
-use super::placement::Placement;
-use super::session::Beginning;
-use super::snapshot::{PeerState, Snapshot, WayState, spelled};
-use super::{Daemon, Error, Level, Log, open};
-use netstage_core::fair::{self, Control};
-use netstage_host::clock::{monotonic_ns, realtime_ahead_ns};
-use netstage_host::obstacle::Obstacle;
-use netstage_scenario::pe::{self, ReferenceSource, Router, Tunnel};
+use super::placement::VpnPlacement;
+use super::session::RouterEpoch;
+use super::snapshot::{PeSnapshot, PeerState, WayState, format_mac};
+use super::{Level, Log, PeDaemon, PeError, open};
+use netstage_core::fair::{self, VpnControl};
+use netstage_host::clock::{monotonic_ns, realtime_offset_ns};
+use netstage_host::obstacle::StartupError;
+use netstage_scenario::pe::{self, PeConfig, PeerTunnel, ReferenceSource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Configuration file, and counts of applied and rejected configurations.
-pub(super) struct Loaded {
+pub(super) struct PeConfigurationFile {
     pub path: PathBuf,
-    beginning: Beginning,
+    beginning: RouterEpoch,
     log: Log,
-    counts: Mutex<Counts>,
-    placement: Mutex<Placement>,
+    counts: Mutex<ReloadCounts>,
+    placement: Mutex<VpnPlacement>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Counts {
+struct ReloadCounts {
     taken: u64,
     refused: u64,
     refusal: String,
 }
 
-impl Loaded {
-    pub fn new(path: PathBuf, beginning: Beginning, placement: Placement, log: Log) -> Loaded {
-        let counts = Mutex::new(Counts { taken: 1, ..Counts::default() });
-        Loaded { path, beginning, log, counts, placement: Mutex::new(placement) }
+impl PeConfigurationFile {
+    pub fn new(
+        path: PathBuf,
+        beginning: RouterEpoch,
+        placement: VpnPlacement,
+        log: Log,
+    ) -> PeConfigurationFile {
+        let counts = Mutex::new(ReloadCounts { taken: 1, ..ReloadCounts::default() });
+        PeConfigurationFile { path, beginning, log, counts, placement: Mutex::new(placement) }
     }
 
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    fn counts(&self) -> MutexGuard<'_, ReloadCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn reload(&self, follower: &Follower, orders: &Orders) -> Result<Vec<String>, Error> {
+    pub fn reload(
+        &self,
+        follower: &RouteFollower,
+        orders: &AllCommandSenders,
+    ) -> Result<Vec<String>, PeError> {
         let mut changes = Vec::new();
-        let taken: Result<(), Error> = follower.change(|host, old| {
-            let text = pe::read(&self.path).map_err(Error::Configuration)?;
+        let taken: Result<(), PeError> = follower.change(|host, old| {
+            let text = pe::read(&self.path).map_err(PeError::Configuration)?;
             let new =
-                Arc::new(pe::parse(&self.path.display().to_string(), &text).map_err(Error::Configuration)?);
+                Arc::new(pe::parse(&self.path.display().to_string(), &text).map_err(PeError::Configuration)?);
             self.take(host, old, &new, text, orders)?;
             changes = differences(old, &new);
             Ok(new)
@@ -79,11 +88,11 @@ impl Loaded {
     fn take(
         &self,
         host: &mut Host,
-        old: &Router,
-        new: &Router,
+        old: &PeConfig,
+        new: &PeConfig,
         text: String,
-        orders: &Orders,
-    ) -> Result<(), Error> {
+        orders: &AllCommandSenders,
+    ) -> Result<(), PeError> {
         for (what, is_same) in [
             ("control", old.control == new.control),
             ("metrics", old.metrics == new.metrics),
@@ -91,7 +100,7 @@ impl Loaded {
         ] {
             if !is_same {
                 let message = format!("[pe] `{what}` cannot be changed while the router runs");
-                return Err(Obstacle::new(message, "keep it, or restart the router").into());
+                return Err(StartupError::new(message, "keep it, or restart the router").into());
             }
         }
         let before = sides(old);
@@ -100,11 +109,12 @@ impl Loaded {
             if before.get(name).is_some_and(|known| known != side) {
                 let message =
                     format!("{name} cannot change between core and customer side while the router runs");
-                return Err(Obstacle::new(message, "restart the router").into());
+                return Err(StartupError::new(message, "restart the router").into());
             }
         }
         let mut placement = self.placement.lock().unwrap_or_else(PoisonError::into_inner);
-        let shares = Shares::new(new, Placement::new(new, &placement)?, host, &self.beginning)?;
+        let shares =
+            CoreConfigurations::new(new, VpnPlacement::new(new, &placement)?, host, &self.beginning)?;
         let (done, finished) = channel();
         let replacements = self.replacements(host, [old, new], &placement, &shares, &text, &done);
         drop(done);
@@ -112,12 +122,12 @@ impl Loaded {
         let left = if replacements.is_ok() { (&before, &after) } else { (&after, &before) };
         let left: Vec<&str> = left.0.keys().filter(|name| !left.1.contains_key(*name)).copied().collect();
         let replaced = replacements.map(|replacements| {
-            orders.give_each(replacements.into_iter().map(|one| Order::Replace(Box::new(one))));
+            orders.send_each(replacements.into_iter().map(|one| PeCommand::Replace(Box::new(one))));
             finished.iter().count()
         });
-        left.into_iter().for_each(|name| host.give_back(name));
+        left.into_iter().for_each(|name| host.restore(name));
         if replaced? < new.cores {
-            return Err(Obstacle::new("a forwarding thread has ended", "restart the router").into());
+            return Err(StartupError::new("a forwarding thread has ended", "restart the router").into());
         }
         *placement = shares.into_placement();
         Ok(())
@@ -127,16 +137,16 @@ impl Loaded {
     fn replacements(
         &self,
         host: &mut Host,
-        [old, new]: [&Router; 2],
-        placement: &Placement,
-        shares: &Shares,
+        [old, new]: [&PeConfig; 2],
+        placement: &VpnPlacement,
+        shares: &CoreConfigurations,
         text: &str,
         done: &Sender<()>,
-    ) -> Result<Vec<Replacement>, Error> {
+    ) -> Result<Vec<Replacement>, PeError> {
         for name in new.customer_interfaces().difference(&old.customer_interfaces()) {
             host.take_over(name)?.iter().for_each(|warning| (self.log)(Level::Note, warning));
         }
-        let board = Board::new(new);
+        let board = SharedReferences::new(new);
         let mut replacements = Vec::with_capacity(new.cores);
         for core in 0..new.cores {
             let has = ports(old, placement, core);
@@ -162,25 +172,25 @@ impl Loaded {
 }
 
 /// Returns the interfaces, and whether each leads to the core.
-fn sides(router: &Router) -> BTreeMap<&str, bool> {
+fn sides(router: &PeConfig) -> BTreeMap<&str, bool> {
     let is_core = |name: &str| router.core.iter().any(|core| core == name);
     router.interfaces().into_iter().map(|name| (name, is_core(name))).collect()
 }
 
 /// Returns the interfaces a core has open.
-fn ports<'a>(router: &'a Router, placement: &Placement, core: usize) -> BTreeSet<&'a str> {
+fn ports<'a>(router: &'a PeConfig, placement: &VpnPlacement, core: usize) -> BTreeSet<&'a str> {
     let own = router.circuits.iter().filter(|circuit| placement.core(&router.vpns[circuit.vpn].name) == core);
     let customers = own.map(|circuit| circuit.interface.as_str());
     router.core.iter().map(String::as_str).chain(customers).collect()
 }
 
 /// Returns a description of each change.
-fn differences(old: &Router, new: &Router) -> Vec<String> {
+fn differences(old: &PeConfig, new: &PeConfig) -> Vec<String> {
     let mut changes = Vec::new();
     compare("peer", &old.peers, &new.peers, |peer| peer.name.clone(), &mut changes);
     // The indices of peers and VPNs may differ without a change.
-    let flows = |router: &Router| -> Vec<(String, pe::Flow, Option<String>)> {
-        let of = |vpn: &pe::Vpn| {
+    let flows = |router: &PeConfig| -> Vec<(String, pe::VpnFlowConfig, Option<String>)> {
+        let of = |vpn: &pe::PeVpnConfig| {
             vpn.flows
                 .iter()
                 .map(move |flow| {
@@ -193,14 +203,15 @@ fn differences(old: &Router, new: &Router) -> Vec<String> {
         router.vpns.iter().flat_map(of).collect()
     };
     compare("flow", &flows(old), &flows(new), |(name, ..)| name.clone(), &mut changes);
-    let references = |router: &Router| -> Vec<(String, u32, Vec<String>)> {
-        let named = |one: &pe::Reference| (one.name.clone(), one.number, source_names(router, &one.source));
+    let references = |router: &PeConfig| -> Vec<(String, u32, Vec<String>)> {
+        let named =
+            |one: &pe::ReferenceConfig| (one.name.clone(), one.number, source_names(router, &one.source));
         router.references.iter().map(named).collect()
     };
     compare("reference", &references(old), &references(new), |(name, ..)| name.clone(), &mut changes);
-    let circuits = |router: &Router| -> Vec<(String, pe::Circuit)> {
-        let named = |circuit: &pe::Circuit| {
-            (router.vpns[circuit.vpn].name.clone(), pe::Circuit { vpn: 0, ..circuit.clone() })
+    let circuits = |router: &PeConfig| -> Vec<(String, pe::CircuitConfig)> {
+        let named = |circuit: &pe::CircuitConfig| {
+            (router.vpns[circuit.vpn].name.clone(), pe::CircuitConfig { vpn: 0, ..circuit.clone() })
         };
         router.circuits.iter().map(named).collect()
     };
@@ -221,9 +232,9 @@ fn differences(old: &Router, new: &Router) -> Vec<String> {
 }
 
 /// Returns a flow without the indices that depend on other items.
-fn without_numbers(flow: &pe::Flow) -> pe::Flow {
-    let mut flow = pe::Flow { peer: 0, ..flow.clone() };
-    if let Control::I2vfc(fair::Config { reference: fair::Reference::Vpn(index), .. }) =
+fn without_numbers(flow: &pe::VpnFlowConfig) -> pe::VpnFlowConfig {
+    let mut flow = pe::VpnFlowConfig { peer: 0, ..flow.clone() };
+    if let VpnControl::I2vfc(fair::I2vfcConfig { reference: fair::WeightReference::Vpn(index), .. }) =
         &mut flow.settings.control
     {
         *index = 0;
@@ -232,7 +243,7 @@ fn without_numbers(flow: &pe::Flow) -> pe::Flow {
 }
 
 /// Returns the names of the measured flow and of the peers it is published to, or of the publishing peer.
-fn source_names(router: &Router, source: &ReferenceSource) -> Vec<String> {
+fn source_names(router: &PeConfig, source: &ReferenceSource) -> Vec<String> {
     let peer = |index: &usize| router.peers[*index].name.clone();
     match source {
         ReferenceSource::Flow { vpn, peer: far, publish_to } => {
@@ -264,19 +275,19 @@ fn compare<T: PartialEq>(
     }
 }
 
-impl Daemon {
+impl PeDaemon {
     /// Adds fields the engine does not know.
-    pub(super) fn complete(&self, snapshot: &mut Snapshot) {
+    pub(super) fn complete(&self, snapshot: &mut PeSnapshot) {
         let counts = self.loaded.counts().clone();
         snapshot.configuration.clone_from(&self.loaded.path);
-        let unix = i128::from(monotonic_ns()) + realtime_ahead_ns();
+        let unix = i128::from(monotonic_ns()) + realtime_offset_ns();
         snapshot.unix_ns = u64::try_from(unix).unwrap_or_default();
         snapshot.configurations = counts.taken;
         snapshot.refused_configurations = counts.refused;
         snapshot.refusal = counts.refusal;
-        let (router, ways) = self.follower.ways();
+        let (router, ways) = self.follower.peer_routes();
         if router.cores > 1 {
-            snapshot.sort_as(&router);
+            snapshot.sort_like(&router);
         }
         snapshot.peers = router
             .peers
@@ -284,8 +295,8 @@ impl Daemon {
             .zip(ways)
             .map(|(peer, way)| {
                 let (tunnel, address) = match peer.tunnel {
-                    Tunnel::MplsInUdp { to, .. } => ("mpls-in-udp", to),
-                    Tunnel::Mpls { next_hop, .. } => ("mpls", next_hop),
+                    PeerTunnel::MplsInUdp { to, .. } => ("mpls-in-udp", to),
+                    PeerTunnel::Mpls { next_hop, .. } => ("mpls", next_hop),
                 };
                 PeerState {
                     name: peer.name.clone(),
@@ -295,7 +306,7 @@ impl Daemon {
                     way: way.ok().map(|way| WayState {
                         interface: way.interface,
                         next_hop: way.next_hop,
-                        mac: spelled(way.mac),
+                        mac: format_mac(way.mac),
                         mtu: way.mtu,
                     }),
                 }
@@ -319,10 +330,10 @@ impl Daemon {
     }
 }
 
-fn control_name(control: &Control) -> &'static str {
+fn control_name(control: &VpnControl) -> &'static str {
     match control {
-        Control::None => "none",
-        Control::I2vfc(_) => "i2vfc",
-        Control::FixedRate { .. } => "fixed-rate",
+        VpnControl::None => "none",
+        VpnControl::I2vfc(_) => "i2vfc",
+        VpnControl::FixedRate { .. } => "fixed-rate",
     }
 }

@@ -2,7 +2,7 @@
 //! router's behalf.
 
 use netstage_host::clock::{self, Epoch, monotonic_ns};
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use netstage_wire::mpls_in_udp;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use std::io;
@@ -10,32 +10,32 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Zero of the router's time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Beginning {
+pub(super) struct RouterEpoch {
     pub epoch: Epoch,
     pub epoch_unix_ns: u64,
     pub session_seed: u32,
 }
 
-impl Beginning {
-    pub fn now() -> Beginning {
+impl RouterEpoch {
+    pub fn now() -> RouterEpoch {
         let epoch = Epoch(monotonic_ns());
-        let unix = i128::from(epoch.0) + clock::realtime_ahead_ns();
+        let unix = i128::from(epoch.0) + clock::realtime_offset_ns();
         let epoch_unix_ns = u64::try_from(unix).unwrap_or_default();
         // Any number will do that differs after a restart.
         let session_seed = (epoch_unix_ns >> 10) as u32 ^ std::process::id().rotate_left(16);
-        Beginning { epoch, epoch_unix_ns, session_seed }
+        RouterEpoch { epoch, epoch_unix_ns, session_seed }
     }
 }
 
 /// Binds the MPLS-in-UDP port and discards what arrives there. The kernel, too, receives these packets, and
 /// would answer with ICMP port unreachable.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct PortGuard {
     _sockets: Vec<Socket>,
 }
 
-impl Guard {
-    pub fn hold() -> Result<Guard, Obstacle> {
+impl PortGuard {
+    pub fn hold() -> Result<PortGuard, StartupError> {
         let addresses: [(Domain, SocketAddr); 2] = [
             (Domain::IPV4, (Ipv4Addr::UNSPECIFIED, mpls_in_udp::PORT).into()),
             (Domain::IPV6, (Ipv6Addr::UNSPECIFIED, mpls_in_udp::PORT).into()),
@@ -60,14 +60,16 @@ impl Guard {
                         && matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
                 }
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                    return Err(Obstacle::new(
+                    return Err(StartupError::new(
                         format!("UDP port {} is in use", mpls_in_udp::PORT),
                         "stop the other provider edge router in this network namespace (ss -lunp)",
                     ));
                 }
-                Err(error) => return Err(Obstacle::system("cannot bind the MPLS-in-UDP port", &error)),
+                Err(error) => {
+                    return Err(StartupError::from_system("cannot bind the MPLS-in-UDP port", &error));
+                }
             }
         }
-        Ok(Guard { _sockets: sockets })
+        Ok(PortGuard { _sockets: sockets })
     }
 }

@@ -2,10 +2,10 @@
 //! from, and the end of a run reports.
 
 use super::port::AnyPort;
-use crate::engine::{Counter, Engine, ReferenceView, Severity, Source, Traffic};
+use crate::engine::{Counter, MeasurementSource, PacketTotals, PeEngine, ReferenceView, Severity};
 use netstage_core::time::Instant;
-use netstage_host::ports::Port as _;
-use netstage_scenario::pe::Router;
+use netstage_host::ports::FramePort as _;
+use netstage_scenario::pe::PeConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ pub const VERSION: u32 = 1;
 /// with the configuration of the flow and survive a reload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Snapshot {
+pub struct PeSnapshot {
     /// [`VERSION`].
     pub version: u32,
     /// Version of the router program.
@@ -143,8 +143,8 @@ pub struct TrafficState {
     pub bytes: u64,
 }
 
-impl From<Traffic> for TrafficState {
-    fn from(traffic: Traffic) -> TrafficState {
+impl From<PacketTotals> for TrafficState {
+    fn from(traffic: PacketTotals) -> TrafficState {
         TrafficState { packets: traffic.packets, bytes: traffic.bytes }
     }
 }
@@ -243,7 +243,7 @@ pub struct NeighbourState {
 }
 
 /// Returns the state known to an engine.
-pub(super) fn of(engine: &mut Engine<AnyPort>, now: Instant) -> Snapshot {
+pub(super) fn of(engine: &mut PeEngine<AnyPort>, now: Instant) -> PeSnapshot {
     let names = engine.port_names().to_vec();
     let missed: Vec<u64> = (0..names.len()).map(|port| engine.port_mut(port).missed()).collect();
     let ports = names.into_iter().zip(engine.ports()).zip(missed).enumerate();
@@ -254,7 +254,7 @@ pub(super) fn of(engine: &mut Engine<AnyPort>, now: Instant) -> Snapshot {
         missed,
         failure: engine.failure(number).map(ToString::to_string),
     });
-    Snapshot {
+    PeSnapshot {
         version: VERSION,
         tool: env!("CARGO_PKG_VERSION").into(),
         process: std::process::id(),
@@ -274,24 +274,24 @@ pub(super) fn of(engine: &mut Engine<AnyPort>, now: Instant) -> Snapshot {
             })
             .collect(),
         neighbours: engine
-            .neighbours()
+            .neighbors()
             .map(|(circuit, address, mac)| NeighbourState {
                 circuit: circuit.into(),
                 address,
-                mac: mac.map(spelled),
+                mac: mac.map(format_mac),
             })
             .collect(),
         counters: Counter::ALL
             .iter()
             .map(|counter| (counter.name().to_owned(), engine.counters().get(*counter)))
             .collect(),
-        ..Snapshot::default()
+        ..PeSnapshot::default()
     }
 }
 
 /// Merges the states of the cores of one router: lists are joined and counters added. Returns `None` for an
 /// empty list.
-pub(super) fn together(parts: Vec<Snapshot>) -> Option<Snapshot> {
+pub(super) fn merge(parts: Vec<PeSnapshot>) -> Option<PeSnapshot> {
     let mut parts = parts.into_iter().enumerate().map(|(core, mut part)| {
         part.flows.iter_mut().for_each(|flow| flow.core = core as u32);
         part
@@ -322,9 +322,9 @@ pub(super) fn together(parts: Vec<Snapshot>) -> Option<Snapshot> {
     Some(whole)
 }
 
-impl Snapshot {
+impl PeSnapshot {
     /// Sorts flows and circuits into configuration order.
-    pub(super) fn sort_as(&mut self, router: &Router) {
+    pub(super) fn sort_like(&mut self, router: &PeConfig) {
         let vpns: HashMap<&str, usize> =
             router.vpns.iter().enumerate().map(|(number, vpn)| (vpn.name.as_str(), number)).collect();
         // Flows of one VPN are in configuration order already.
@@ -351,7 +351,7 @@ impl ReferenceState {
     }
 }
 
-fn flows(engine: &Engine<AnyPort>) -> Vec<FlowState> {
+fn flows(engine: &PeEngine<AnyPort>) -> Vec<FlowState> {
     let flow = |flow: crate::engine::FlowView<'_>| {
         let [send, receive] = flow.labels();
         let (packets, bytes) = flow.sent();
@@ -393,12 +393,12 @@ fn flows(engine: &Engine<AnyPort>) -> Vec<FlowState> {
 
 fn reference(now: Instant, reference: ReferenceView<'_>) -> ReferenceState {
     let (from, flow, publish_to) = match reference.source {
-        Source::Peer(peer) => (Some(peer.to_owned()), None, Vec::new()),
-        Source::Flow { vpn, peer, publish_to } => {
+        MeasurementSource::Peer(peer) => (Some(peer.to_owned()), None, Vec::new()),
+        MeasurementSource::Flow { vpn, peer, publish_to } => {
             let peers = publish_to.into_iter().map(str::to_owned).collect();
             (None, Some([vpn.to_owned(), peer.to_owned()]), peers)
         }
-        Source::Elsewhere => (None, None, Vec::new()),
+        MeasurementSource::Elsewhere => (None, None, Vec::new()),
     };
     let known = reference.published.map(|published| published.basis);
     let loss = known.and_then(|known| known.loss);
@@ -423,7 +423,7 @@ fn reference(now: Instant, reference: ReferenceView<'_>) -> ReferenceState {
 }
 
 /// Formats a MAC address.
-pub(super) fn spelled(mac: [u8; 6]) -> String {
+pub(super) fn format_mac(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
@@ -440,13 +440,13 @@ mod tests {
     #[test]
     fn parts_of_a_router_add_up() {
         let port = |name: &str, missed| PortState { interface: name.into(), missed, ..PortState::default() };
-        let part = |vpn: &str, ports: Vec<PortState>, reference: ReferenceState| Snapshot {
+        let part = |vpn: &str, ports: Vec<PortState>, reference: ReferenceState| PeSnapshot {
             free_buffers: 10,
             ports,
             flows: vec![FlowState { vpn: vpn.into(), ..FlowState::default() }],
             references: vec![reference],
             counters: [("no_route".to_owned(), 2)].into(),
-            ..Snapshot::default()
+            ..PeSnapshot::default()
         };
         let follower = ReferenceState { followers: 3, age_ns: Some(9), ..ReferenceState::default() };
         let measured = ReferenceState {
@@ -460,7 +460,7 @@ mod tests {
             part("red", vec![port("core0", 1), port("red", 0)], follower),
             part("blue", vec![port("core0", 5), port("blue", 0)], measured.clone()),
         ];
-        let whole = together(parts).unwrap();
+        let whole = merge(parts).unwrap();
         assert_eq!(whole.free_buffers, 20);
         assert_eq!(whole.ports, [port("core0", 6), port("red", 0), port("blue", 0)]);
         assert_eq!(
@@ -469,6 +469,6 @@ mod tests {
         );
         assert_eq!(whole.references, [ReferenceState { followers: 4, ..measured }]);
         assert_eq!(whole.counters["no_route"], 4);
-        assert_eq!(together(Vec::new()), None);
+        assert_eq!(merge(Vec::new()), None);
     }
 }

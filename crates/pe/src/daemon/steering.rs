@@ -4,27 +4,28 @@
 //! port.
 
 use netstage_wire::ethernet::ethertype;
-use netstage_wire::mpls::{self, Label};
+use netstage_wire::mpls::{self, LabelValue};
 use netstage_wire::mpls_in_udp;
 use socket2::SockFilter;
 
 /// Filter program that accepts or rejects a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Program(Vec<Step>);
+pub(super) struct FilterProgram(Vec<BpfInstruction>);
 
 /// BPF instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Step {
+struct BpfInstruction {
     code: u16,
     /// Jump offsets if the condition is true and if it is false.
     jumps: [u8; 2],
     value: u32,
 }
 
-impl Program {
+impl FilterProgram {
     /// Returns the program in the kernel's format.
     pub fn filter(&self) -> Vec<SockFilter> {
-        let step = |step: &Step| SockFilter::new(step.code, step.jumps[0], step.jumps[1], step.value);
+        let step =
+            |step: &BpfInstruction| SockFilter::new(step.code, step.jumps[0], step.jumps[1], step.value);
         self.0.iter().map(step).collect()
     }
 }
@@ -39,7 +40,7 @@ pub(super) const UNTAGGED: u32 = 1 << 12;
 /// Partition of label or VLAN numbers among cores. Each range extends from its first number to the start of
 /// the next range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Division {
+pub(super) struct NumberPartition {
     /// Core that owns the numbers before the first range.
     first: usize,
     pieces: Vec<(u32, usize)>,
@@ -47,19 +48,19 @@ pub(super) struct Division {
 
 /// Error: the numbers of one core form too many ranges for a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooMany {
+pub(super) struct TooManyRanges {
     /// Number of ranges.
     pub pieces: usize,
 }
 
-impl Division {
+impl NumberPartition {
     /// Creates a partition from numbers and their cores. An unassigned number belongs to the core of the next
     /// lower one, so that adjacent numbers of one core form one range.
-    pub fn new(first: usize, mut owners: Vec<(u32, usize)>) -> Division {
+    pub fn new(first: usize, mut owners: Vec<(u32, usize)>) -> NumberPartition {
         owners.sort_unstable();
         let mut last = first;
         owners.retain(|(_, core)| std::mem::replace(&mut last, *core) != *core);
-        Division { first, pieces: owners }
+        NumberPartition { first, pieces: owners }
     }
 
     /// Returns whether `core` owns the numbers below the first boundary, and the boundaries at which its
@@ -75,18 +76,18 @@ impl Division {
     }
 
     /// Completes a program: accepts the frame if `core` owns the number in the accumulator.
-    fn end(&self, core: usize, mut program: Vec<Step>) -> Result<Program, TooMany> {
+    fn end(&self, core: usize, mut program: Vec<BpfInstruction>) -> Result<FilterProgram, TooManyRanges> {
         let (before, changes) = self.changes(core);
         search(before, &changes, &mut program);
         if program.len() > MAX_INSTRUCTIONS {
-            return Err(TooMany { pieces: changes.len().div_ceil(2) });
+            return Err(TooManyRanges { pieces: changes.len().div_ceil(2) });
         }
-        Ok(Program(program))
+        Ok(FilterProgram(program))
     }
 }
 
 /// Appends a binary search: the result is `before` below the first boundary, and flips at each.
-fn search(before: bool, changes: &[u32], program: &mut Vec<Step>) {
+fn search(before: bool, changes: &[u32], program: &mut Vec<BpfInstruction>) {
     let middle = changes.len() / 2;
     let Some(number) = changes.get(middle) else {
         return program.push(result(before));
@@ -101,24 +102,24 @@ fn search(before: bool, changes: &[u32], program: &mut Vec<Step>) {
     search(before, &changes[..middle], program);
 }
 
-fn step(code: u16, then: u8, otherwise: u8, value: u32) -> Step {
-    Step { code, jumps: [then, otherwise], value }
+fn step(code: u16, then: u8, otherwise: u8, value: u32) -> BpfInstruction {
+    BpfInstruction { code, jumps: [then, otherwise], value }
 }
 
-fn result(accept: bool) -> Step {
+fn result(accept: bool) -> BpfInstruction {
     step(RETURN, 0, 0, if accept { u32::MAX } else { 0 })
 }
 
 /// Returns a filter that accepts MPLS and MPLS-in-UDP.
-pub(super) fn tunnels() -> Program {
+pub(super) fn tunnels() -> FilterProgram {
     let mut program = label_stack();
     program.push(result(true));
-    Program(program)
+    FilterProgram(program)
 }
 
 /// Returns a filter that accepts tunneled packets with a VPN label owned by `core`. A packet without a VPN
 /// label goes to exactly one core: the owner of its tunnel label, or the first core.
-pub(super) fn labels(division: &Division, core: usize) -> Result<Program, TooMany> {
+pub(super) fn labels(division: &NumberPartition, core: usize) -> Result<FilterProgram, TooManyRanges> {
     let mut program = label_stack();
     // The VPN label is the last one other than the GAL.
     program.push(step(LOAD, 0, 0, 0));
@@ -130,7 +131,7 @@ pub(super) fn labels(division: &Division, core: usize) -> Result<Program, TooMan
             step(LOAD_WORD_INDEXED, 0, 0, (entry * mpls::ENTRY) as u32),
             step(STORE, 0, 0, ENTRY),
             step(SHIFT_RIGHT, 0, 0, 12),
-            step(JUMP_EQUAL, to_end(3), 0, Label::GENERIC_CHANNEL.number()),
+            step(JUMP_EQUAL, to_end(3), 0, LabelValue::GENERIC_CHANNEL.number()),
             step(STORE, 0, 0, FOUND),
             step(LOAD_MEMORY, 0, 0, ENTRY),
             step(JUMP_ANY_SET, to_end(6), 0, 1 << 8),
@@ -141,7 +142,7 @@ pub(super) fn labels(division: &Division, core: usize) -> Result<Program, TooMan
 }
 
 /// Returns a filter that accepts frames with a VLAN owned by `core`; the outer VLAN if there are two.
-pub(super) fn vlans(division: &Division, core: usize) -> Result<Program, TooMany> {
+pub(super) fn vlans(division: &NumberPartition, core: usize) -> Result<FilterProgram, TooManyRanges> {
     let program = vec![
         step(LOAD_WORD, 0, 0, VLAN_TAG_PRESENT),
         step(JUMP_EQUAL, 3, 0, 0),
@@ -154,7 +155,7 @@ pub(super) fn vlans(division: &Division, core: usize) -> Result<Program, TooMany
 }
 
 /// Rejects everything except tunneled packets and leaves the offset of the label stack in the index register.
-fn label_stack() -> Vec<Step> {
+fn label_stack() -> Vec<BpfInstruction> {
     let port = u32::from(mpls_in_udp::PORT);
     vec![
         step(LOAD_HALF, 0, 0, 12),
@@ -216,11 +217,11 @@ const ENTRY: u32 = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_core::rng::Stream;
+    use netstage_core::rng::RandomStream;
     use std::collections::BTreeMap;
 
     /// Interprets a program like the kernel.
-    fn accepts(program: &Program, frame: &[u8], vlan: Option<u32>) -> bool {
+    fn accepts(program: &FilterProgram, frame: &[u8], vlan: Option<u32>) -> bool {
         let (mut at, mut a, mut x, mut memory) = (0, 0u32, 0u32, [0u32; 16]);
         let load = |from: usize, length: usize| {
             let bytes = frame.get(from..from + length)?;
@@ -318,12 +319,12 @@ mod tests {
 
     #[test]
     fn each_label_belongs_to_exactly_one_core() {
-        let mut random = Stream::new(7, "labels");
+        let mut random = RandomStream::new(7, "labels");
         for count in [0, 1, 5, 300] {
-            let owner = |random: &mut Stream| (random.uniform() * 3.0) as usize;
+            let owner = |random: &mut RandomStream| (random.uniform() * 3.0) as usize;
             let owners: BTreeMap<u32, usize> =
                 (0..count).map(|_| ((random.uniform() * 2e3) as u32 + 16, owner(&mut random))).collect();
-            let division = Division::new(0, owners.clone().into_iter().collect());
+            let division = NumberPartition::new(0, owners.clone().into_iter().collect());
             let programs: Vec<_> = (0..3).map(|core| labels(&division, core).unwrap()).collect();
             let takers = |frame: &[u8]| -> Vec<usize> {
                 (0..3).filter(|core| accepts(&programs[*core], frame, None)).collect()
@@ -345,7 +346,7 @@ mod tests {
 
     #[test]
     fn frames_are_selected_by_vlan() {
-        let division = Division::new(1, vec![(10, 1), (11, 2), (12, 2), (20, 1), (UNTAGGED, 2)]);
+        let division = NumberPartition::new(1, vec![(10, 1), (11, 2), (12, 2), (20, 1), (UNTAGGED, 2)]);
         assert_eq!(division.pieces, [(11, 2), (20, 1), (UNTAGGED, 2)]);
         let taker = |vlan| -> Vec<usize> {
             (0..3).filter(|core| accepts(&vlans(&division, *core).unwrap(), &[0; 60], vlan)).collect()
@@ -359,7 +360,7 @@ mod tests {
     #[test]
     fn the_kernel_accepts_the_programs() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let scattered = Division::new(0, (0..2_000).map(|n| (16 + n, n as usize / 2 % 2)).collect());
+        let scattered = NumberPartition::new(0, (0..2_000).map(|n| (16 + n, n as usize / 2 % 2)).collect());
         for program in [tunnels(), labels(&scattered, 0).unwrap(), vlans(&scattered, 1).unwrap()] {
             socket2::SockRef::from(&socket).attach_filter(&program.filter()).unwrap();
         }
@@ -367,8 +368,9 @@ mod tests {
 
     #[test]
     fn too_many_ranges_are_rejected() {
-        let scattered = |count| Division::new(0, (0..count).map(|n| (16 + n, n as usize % 2)).collect());
+        let scattered =
+            |count| NumberPartition::new(0, (0..count).map(|n| (16 + n, n as usize % 2)).collect());
         assert!(labels(&scattered(1_300), 1).is_ok());
-        assert_eq!(labels(&scattered(2_000), 1), Err(TooMany { pieces: 1_000 }));
+        assert_eq!(labels(&scattered(2_000), 1), Err(TooManyRanges { pieces: 1_000 }));
     }
 }

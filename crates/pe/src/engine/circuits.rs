@@ -1,7 +1,7 @@
 //! Circuit of a customer frame: selected by port and VLANs, and by packet fields if several circuits share
 //! these.
 
-use netstage_scenario::pe::Select;
+use netstage_scenario::pe::PacketFilter;
 use netstage_wire::{ethernet, ip};
 
 /// VLAN identifiers, plus one slot for untagged frames.
@@ -11,15 +11,15 @@ const UNTAGGED: usize = 4096;
 /// Circuits of one port.
 #[derive(Debug)]
 pub(super) struct Circuits {
-    outer: Table,
-    inner: Vec<Table>,
-    shared: Vec<Vec<(Option<Select>, u32)>>,
+    outer: VlanTable,
+    inner: Vec<VlanTable>,
+    shared: Vec<Vec<(Option<PacketFilter>, u32)>>,
 }
 
-type Table = Box<[Place; SLOTS]>;
+type VlanTable = Box<[VlanEntry; SLOTS]>;
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum VlanEntry {
     Empty,
     Circuit(u32),
     /// Several circuits with different selections.
@@ -30,7 +30,7 @@ enum Place {
 
 impl Circuits {
     pub fn new() -> Circuits {
-        Circuits { outer: Box::new([Place::Empty; SLOTS]), inner: Vec::new(), shared: Vec::new() }
+        Circuits { outer: Box::new([VlanEntry::Empty; SLOTS]), inner: Vec::new(), shared: Vec::new() }
     }
 
     /// Adds a circuit. Selections are matched in the order of addition; a circuit without a selection
@@ -39,17 +39,17 @@ impl Circuits {
     /// # Panics
     ///
     /// Panics on a configuration that fails its checks.
-    pub fn attach(&mut self, vlans: &[u16], select: Option<&Select>, circuit: u32) {
+    pub fn attach(&mut self, vlans: &[u16], select: Option<&PacketFilter>, circuit: u32) {
         let place = match *vlans {
             [] => &mut self.outer[UNTAGGED],
             [vlan] => &mut self.outer[usize::from(vlan)],
             [outer, inner] => {
                 let place = &mut self.outer[usize::from(outer)];
                 let table = match *place {
-                    Place::Inner(table) => table,
-                    Place::Empty => {
-                        *place = Place::Inner(self.inner.len() as u32);
-                        self.inner.push(Box::new([Place::Empty; SLOTS]));
+                    VlanEntry::Inner(table) => table,
+                    VlanEntry::Empty => {
+                        *place = VlanEntry::Inner(self.inner.len() as u32);
+                        self.inner.push(Box::new([VlanEntry::Empty; SLOTS]));
                         self.inner.len() as u32 - 1
                     }
                     _ => unreachable!("a VLAN is a circuit, or holds circuits"),
@@ -60,17 +60,17 @@ impl Circuits {
         };
         let entry = (select.cloned(), circuit);
         let before = match *place {
-            Place::Empty if select.is_none() => return *place = Place::Circuit(circuit),
-            Place::Shared(list) => {
+            VlanEntry::Empty if select.is_none() => return *place = VlanEntry::Circuit(circuit),
+            VlanEntry::Shared(list) => {
                 let list = &mut self.shared[list as usize];
                 let rest = list.iter().position(|(select, _)| select.is_none()).unwrap_or(list.len());
                 return list.insert(rest, entry);
             }
-            Place::Empty => None,
-            Place::Circuit(other) => Some((None, other)),
-            Place::Inner(_) => unreachable!("a VLAN is a circuit, or holds circuits"),
+            VlanEntry::Empty => None,
+            VlanEntry::Circuit(other) => Some((None, other)),
+            VlanEntry::Inner(_) => unreachable!("a VLAN is a circuit, or holds circuits"),
         };
-        *place = Place::Shared(self.shared.len() as u32);
+        *place = VlanEntry::Shared(self.shared.len() as u32);
         self.shared.push(std::iter::once(entry).chain(before).collect());
     }
 
@@ -78,31 +78,31 @@ impl Circuits {
     #[inline]
     pub fn find(&self, frame: &ethernet::View<'_>) -> Option<u32> {
         match self.place(frame)? {
-            Place::Circuit(circuit) => Some(circuit),
-            Place::Shared(list) => {
+            VlanEntry::Circuit(circuit) => Some(circuit),
+            VlanEntry::Shared(list) => {
                 let packet = ip::View::new(frame.payload()).ok()?;
                 let mut list = self.shared[list as usize].iter();
                 let (_, circuit) =
                     list.find(|(select, _)| select.as_ref().is_none_or(|select| is_match(select, &packet)))?;
                 Some(*circuit)
             }
-            Place::Empty | Place::Inner(_) => None,
+            VlanEntry::Empty | VlanEntry::Inner(_) => None,
         }
     }
 
     /// Returns all circuits a frame may belong to, regardless of its packet.
     pub fn all(&self, frame: &ethernet::View<'_>) -> Vec<u32> {
         match self.place(frame) {
-            Some(Place::Circuit(circuit)) => vec![circuit],
-            Some(Place::Shared(list)) => {
+            Some(VlanEntry::Circuit(circuit)) => vec![circuit],
+            Some(VlanEntry::Shared(list)) => {
                 self.shared[list as usize].iter().map(|(_, circuit)| *circuit).collect()
             }
-            Some(Place::Empty | Place::Inner(_)) | None => Vec::new(),
+            Some(VlanEntry::Empty | VlanEntry::Inner(_)) | None => Vec::new(),
         }
     }
 
     #[inline]
-    fn place(&self, frame: &ethernet::View<'_>) -> Option<Place> {
+    fn place(&self, frame: &ethernet::View<'_>) -> Option<VlanEntry> {
         let mut tags = frame.tags();
         let mut place = match tags.next() {
             None => self.outer[UNTAGGED],
@@ -110,7 +110,7 @@ impl Circuits {
             Some(tag) if tag.vlan == 0 => self.outer[UNTAGGED],
             Some(tag) => self.outer[usize::from(tag.vlan)],
         };
-        if let Place::Inner(table) = place {
+        if let VlanEntry::Inner(table) = place {
             place = self.inner[table as usize][usize::from(tags.next()?.vlan)];
         }
         if tags.next().is_some() {
@@ -122,9 +122,9 @@ impl Circuits {
 
 /// Returns whether a packet matches a selection. A later fragment has no ports, so it matches only a
 /// selection without ports.
-fn is_match(select: &Select, packet: &ip::View<'_>) -> bool {
-    let source = select.source.is_none_or(|prefix| prefix.holds(packet.source()));
-    if !source || !select.destination.is_none_or(|prefix| prefix.holds(packet.destination())) {
+fn is_match(select: &PacketFilter, packet: &ip::View<'_>) -> bool {
+    let source = select.source.is_none_or(|prefix| prefix.contains(packet.source()));
+    if !source || !select.destination.is_none_or(|prefix| prefix.contains(packet.destination())) {
         return false;
     }
     if select.protocol.is_none() && select.source_ports.is_none() && select.destination_ports.is_none() {
@@ -144,7 +144,7 @@ fn is_match(select: &Select, packet: &ip::View<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_core::edge::Prefix;
+    use netstage_core::edge::IpPrefix;
     use netstage_wire::ethernet::{Header, Tag, ethertype};
     use netstage_wire::ip::{protocol, v4};
 
@@ -182,10 +182,13 @@ mod tests {
 
     #[test]
     fn circuits_that_share_a_vlan_are_selected_by_packet_fields() {
-        let prefix = Prefix::new([10, 1, 0, 0].into(), 16).unwrap();
-        let web =
-            Select { protocol: Some(protocol::TCP), destination_ports: Some(80..=81), ..Select::default() };
-        let site = Select { source: Some(prefix), ..Select::default() };
+        let prefix = IpPrefix::new([10, 1, 0, 0].into(), 16).unwrap();
+        let web = PacketFilter {
+            protocol: Some(protocol::TCP),
+            destination_ports: Some(80..=81),
+            ..PacketFilter::default()
+        };
+        let site = PacketFilter { source: Some(prefix), ..PacketFilter::default() };
         let mut circuits = Circuits::new();
         // The circuit without a selection receives the rest, regardless of its position in the list.
         for (number, select) in [(0, None), (1, Some(&web)), (2, Some(&site))] {

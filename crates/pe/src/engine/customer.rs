@@ -1,7 +1,9 @@
 //! Frames from customers: circuit and VPN, route, size check.
 
-use super::pool::{Buffered, HEADROOM};
-use super::{Counter, Departure, ICMP_BURST, ICMP_EVERY, Next, Refused, Side, State};
+use super::pool::{HEADROOM, StoredPacket};
+use super::{
+    Counter, DepartingFrame, EngineState, ICMP_BURST, ICMP_EVERY, PacketDrop, PortSide, RouteTarget,
+};
 use netstage_core::time::Instant;
 use netstage_wire::ethernet::{self, ethertype};
 use netstage_wire::ip::fragment::Fragments;
@@ -11,7 +13,7 @@ use std::net::IpAddr;
 
 /// ICMP error to send about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum IcmpFault {
     TtlExceeded,
     NoRoute,
     /// Next-hop MTU, bytes.
@@ -20,26 +22,26 @@ pub(super) enum Fault {
 
 /// Packet in a buffer, preceded by the header of its frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrival {
-    packet: Buffered,
+pub(super) struct CustomerPacket {
+    packet: StoredPacket,
     /// Length of the frame header, bytes.
     header: u8,
     ttl: u8,
     circuit: u32,
     vpn: u32,
     destination: IpAddr,
-    next: Option<Next>,
+    next: Option<RouteTarget>,
 }
 
-impl State {
+impl EngineState {
     #[inline]
     pub(super) fn read_customers_frame(
         &mut self,
         now: Instant,
         port: usize,
         frame: &[u8],
-    ) -> Result<(), Refused> {
-        let Side::Customer { mac, circuits } = &self.sides[port] else {
+    ) -> Result<(), PacketDrop> {
+        let PortSide::Customer { mac, circuits } = &self.sides[port] else {
             unreachable!("the port is a customer port")
         };
         let view = ethernet::View::new(frame).map_err(|_| Counter::FrameMalformed)?;
@@ -53,9 +55,9 @@ impl State {
         if length > self.pool.room() {
             return self.handle_oversized(now, circuit as usize, &view, &packet);
         }
-        let kept = self.pool.keep(&frame[..header + length], header).ok_or(Counter::BuffersExhausted)?;
+        let kept = self.pool.store(&frame[..header + length], header).ok_or(Counter::BuffersExhausted)?;
         self.pool.undecided += 1;
-        self.from_customers.push(Arrival {
+        self.from_customers.push(CustomerPacket {
             packet: kept,
             header: header as u8,
             ttl: packet.ttl(),
@@ -79,7 +81,7 @@ impl State {
             arrival.next = self.vpns[arrival.vpn as usize].routes.get(arrival.destination);
         }
         for arrival in &batch {
-            if let Some(Next::Flow(flow)) = arrival.next {
+            if let Some(RouteTarget::Flow(flow)) = arrival.next {
                 self.edge.load(flow as usize);
                 std::hint::black_box(self.flows[flow as usize].send);
             }
@@ -89,7 +91,7 @@ impl State {
             let sent = match self.route_packet(now, &arrival) {
                 Ok(next) => self.send_on(now, next, arrival.packet),
                 Err(refused) => {
-                    self.pool.give(arrival.packet.buffer);
+                    self.pool.release(arrival.packet.buffer);
                     refused.map_or(Ok(()), Err)
                 }
             };
@@ -103,23 +105,27 @@ impl State {
     /// Selects the route of a packet and prepares the packet for it. `Err(None)` means that the packet has
     /// been handled.
     #[inline]
-    fn route_packet(&mut self, now: Instant, arrival: &Arrival) -> Result<Next, Option<Refused>> {
-        if let Some(Next::Local(_)) = arrival.next {
+    fn route_packet(
+        &mut self,
+        now: Instant,
+        arrival: &CustomerPacket,
+    ) -> Result<RouteTarget, Option<PacketDrop>> {
+        if let Some(RouteTarget::Local(_)) = arrival.next {
             return Err(self.handle_local_arrival(now, arrival).err());
         }
         if arrival.ttl <= 1 {
-            self.send_error_to_sender(now, arrival, Fault::TtlExceeded);
+            self.send_error_to_sender(now, arrival, IcmpFault::TtlExceeded);
             return Err(Some(Counter::TtlExceeded.into()));
         }
         let Some(next) = arrival.next else {
-            self.send_error_to_sender(now, arrival, Fault::NoRoute);
+            self.send_error_to_sender(now, arrival, IcmpFault::NoRoute);
             return Err(Some(Counter::NoRoute.into()));
         };
         let (flow, mtu) = self.flow_and_mtu(next);
         if let Some(flow) = flow
             && let Err(refused) = self.may_send(now, flow)
         {
-            self.send_error_to_sender(now, arrival, Fault::NoRoute);
+            self.send_error_to_sender(now, arrival, IcmpFault::NoRoute);
             return Err(Some(refused));
         }
         let packet = arrival.packet;
@@ -128,8 +134,8 @@ impl State {
             if self.divide(now, &bytes, next, mtu) {
                 return Err(None);
             }
-            self.send_error_to_sender(now, arrival, Fault::TooBig(mtu));
-            return Err(Some(Refused { counter: Counter::TooBig, flow }));
+            self.send_error_to_sender(now, arrival, IcmpFault::TooBig(mtu));
+            return Err(Some(PacketDrop { counter: Counter::TooBig, flow }));
         }
         self.hop(packet);
         if let Some(flow) = flow
@@ -142,7 +148,7 @@ impl State {
 
     /// Handles a packet to this router.
     #[cold]
-    fn handle_local_arrival(&mut self, now: Instant, arrival: &Arrival) -> Result<(), Refused> {
+    fn handle_local_arrival(&mut self, now: Instant, arrival: &CustomerPacket) -> Result<(), PacketDrop> {
         let bytes = self.frame(arrival);
         let Ok(frame) = ethernet::View::new(&bytes) else { return Ok(()) };
         let Ok(packet) = ip::View::new(frame.payload()) else { return Ok(()) };
@@ -151,7 +157,7 @@ impl State {
     }
 
     /// Returns the frame of a packet.
-    fn frame(&mut self, arrival: &Arrival) -> Vec<u8> {
+    fn frame(&mut self, arrival: &CustomerPacket) -> Vec<u8> {
         let start = HEADROOM - usize::from(arrival.header);
         let end = HEADROOM + usize::from(arrival.packet.length);
         self.pool.bytes(arrival.packet.buffer)[start..end].to_vec()
@@ -159,34 +165,34 @@ impl State {
 
     /// Sends a packet to the target of its route.
     #[inline]
-    fn send_on(&mut self, now: Instant, next: Next, packet: Buffered) -> Result<(), Refused> {
+    fn send_on(&mut self, now: Instant, next: RouteTarget, packet: StoredPacket) -> Result<(), PacketDrop> {
         match next {
-            Next::Flow(flow) => {
+            RouteTarget::Flow(flow) => {
                 let flow = flow as usize;
                 if !self.pool.may_queue(self.vpns[self.flows[flow].vpn as usize].held) {
-                    self.pool.give(packet.buffer);
+                    self.pool.release(packet.buffer);
                     return Err(Counter::BuffersShared.of(flow));
                 }
                 self.enqueue(now, flow, packet)
             }
-            Next::Exit(exit) => self.deliver(now, exit as usize, packet),
-            Next::Local(_) => unreachable!("local packets were handled before"),
+            RouteTarget::Exit(exit) => self.deliver(now, exit as usize, packet),
+            RouteTarget::Local(_) => unreachable!("local packets were handled before"),
         }
     }
 
     /// Sends a packet in fragments, or returns false if it must not be fragmented. Each fragment is queued by
     /// itself, so some may be dropped and others sent.
     #[cold]
-    pub(super) fn divide(&mut self, now: Instant, packet: &[u8], next: Next, mtu: u16) -> bool {
+    pub(super) fn divide(&mut self, now: Instant, packet: &[u8], next: RouteTarget, mtu: u16) -> bool {
         let Ok(view) = v4::View::new(packet) else { return false };
         let Ok(mut fragments) = Fragments::new(view, mtu) else { return false };
-        self.count(Refused { counter: Counter::Divided, flow: self.flow_and_mtu(next).0 });
+        self.count(PacketDrop { counter: Counter::Divided, flow: self.flow_and_mtu(next).0 });
         while let Some(buffer) = self.pool.take() {
             let Some(length) = fragments.write(&mut self.pool.bytes(buffer)[HEADROOM..]) else {
-                self.pool.give(buffer);
+                self.pool.release(buffer);
                 return true;
             };
-            let fragment = Buffered::new(buffer, length as u16);
+            let fragment = StoredPacket::new(buffer, length as u16);
             self.hop(fragment);
             if let Err(refused) = self.send_on(now, next, fragment) {
                 self.count(refused);
@@ -198,7 +204,7 @@ impl State {
 
     /// Checks that a flow accepts packets: its peer is reachable, and answers if the flow requires it.
     #[inline]
-    fn may_send(&mut self, now: Instant, number: usize) -> Result<(), Refused> {
+    fn may_send(&mut self, now: Instant, number: usize) -> Result<(), PacketDrop> {
         let flow = &self.flows[number];
         if !self.peers[flow.peer as usize].is_reachable {
             return Err(Counter::PeerUnreachable.of(number));
@@ -213,14 +219,14 @@ impl State {
 
     /// Returns the VPN flow of a route target, if any, and the size of the largest packet it carries.
     #[inline]
-    fn flow_and_mtu(&self, next: Next) -> (Option<usize>, u16) {
+    fn flow_and_mtu(&self, next: RouteTarget) -> (Option<usize>, u16) {
         match next {
-            Next::Flow(flow) => {
+            RouteTarget::Flow(flow) => {
                 let flow = flow as usize;
                 (Some(flow), self.peers[self.flows[flow].peer as usize].mtu)
             }
-            Next::Exit(exit) => (None, self.circuits[self.exits[exit as usize].circuit as usize].mtu),
-            Next::Local(_) => (None, u16::MAX),
+            RouteTarget::Exit(exit) => (None, self.circuits[self.exits[exit as usize].circuit as usize].mtu),
+            RouteTarget::Local(_) => (None, u16::MAX),
         }
     }
 
@@ -232,30 +238,30 @@ impl State {
         circuit: usize,
         frame: &ethernet::View<'_>,
         packet: &ip::View<'_>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PacketDrop> {
         if packet.ttl() <= 1 {
-            self.send_error_for_frame(now, circuit, frame, packet, Fault::TtlExceeded);
+            self.send_error_for_frame(now, circuit, frame, packet, IcmpFault::TtlExceeded);
             return Err(Counter::TtlExceeded.into());
         }
         let vpn = self.circuits[circuit].vpn as usize;
         let Some(next) = self.vpns[vpn].routes.get(packet.destination()) else {
-            self.send_error_for_frame(now, circuit, frame, packet, Fault::NoRoute);
+            self.send_error_for_frame(now, circuit, frame, packet, IcmpFault::NoRoute);
             return Err(Counter::NoRoute.into());
         };
-        if let Next::Local(_) = next {
+        if let RouteTarget::Local(_) = next {
             return Err(Counter::NotAnEcho.into());
         }
         let (flow, mtu) = self.flow_and_mtu(next);
         if self.divide(now, packet.packet(), next, mtu) {
             return Ok(());
         }
-        self.send_error_for_frame(now, circuit, frame, packet, Fault::TooBig(mtu));
-        Err(Refused { counter: Counter::TooBig, flow })
+        self.send_error_for_frame(now, circuit, frame, packet, IcmpFault::TooBig(mtu));
+        Err(PacketDrop { counter: Counter::TooBig, flow })
     }
 
     /// Decrements the TTL of a packet that has more than one hop left.
     #[inline]
-    pub(super) fn hop(&mut self, packet: Buffered) {
+    pub(super) fn hop(&mut self, packet: StoredPacket) {
         let bytes = &mut self.pool.bytes(packet.buffer)[HEADROOM..];
         if let Ok(mut header) = v4::HeaderMut::new(bytes) {
             header.decrement_ttl();
@@ -266,7 +272,7 @@ impl State {
 
     /// Lowers the MSS option of a SYN to segments that fit the MTU (RFC 4459 section 3.2).
     #[inline]
-    fn clamp_segment_size(&mut self, packet: Buffered, mtu: u16) {
+    fn clamp_segment_size(&mut self, packet: StoredPacket, mtu: u16) {
         let bytes = self.pool.packet(packet);
         let (header, next) = match bytes[0] >> 4 {
             6 => (v6::HEADER, bytes[6]),
@@ -286,7 +292,7 @@ impl State {
 
     /// Sends an ICMP error to the sender of a packet, by the circuit and to the MAC address it came from.
     #[cold]
-    fn send_error_to_sender(&mut self, now: Instant, arrival: &Arrival, fault: Fault) {
+    fn send_error_to_sender(&mut self, now: Instant, arrival: &CustomerPacket, fault: IcmpFault) {
         let bytes = self.frame(arrival);
         let Ok(frame) = ethernet::View::new(&bytes) else { return };
         let Ok(packet) = ip::View::new(frame.payload()) else { return };
@@ -300,12 +306,12 @@ impl State {
         circuit: usize,
         frame: &ethernet::View<'_>,
         packet: &ip::View<'_>,
-        fault: Fault,
+        fault: IcmpFault,
     ) {
         let vpn = self.circuits[circuit].vpn as usize;
         let Some(error) = self.error(now, vpn, packet, fault) else { return };
         let port = self.circuits[circuit].port as usize;
-        let Side::Customer { mac, .. } = &self.sides[port] else { return };
+        let PortSide::Customer { mac, .. } = &self.sides[port] else { return };
         let tags: Vec<ethernet::Tag> = frame.tags().collect();
         let header =
             ethernet::Header { destination: frame.source(), source: *mac, tags: &tags, kind: frame.kind() };
@@ -313,7 +319,7 @@ impl State {
         let written = header.write(&mut self.pool.bytes(error.buffer)[start..]);
         debug_assert!(written.is_ok(), "a circuit has at most two tags");
         let end = HEADROOM as u16 + error.length;
-        self.departures[port].push(Departure { buffer: error.buffer, start: start as u16, end });
+        self.departures[port].push(DepartingFrame { buffer: error.buffer, start: start as u16, end });
     }
 
     /// Builds an ICMP error about a packet, or returns `None` if the rate limit or RFC rules forbid it.
@@ -323,8 +329,8 @@ impl State {
         now: Instant,
         vpn: usize,
         packet: &ip::View<'_>,
-        fault: Fault,
-    ) -> Option<Buffered> {
+        fault: IcmpFault,
+    ) -> Option<StoredPacket> {
         let error = self.build_error(now, vpn, packet, fault);
         if error.is_none() {
             self.count(Counter::NotAnswered.into());
@@ -337,8 +343,8 @@ impl State {
         now: Instant,
         vpn: usize,
         packet: &ip::View<'_>,
-        fault: Fault,
-    ) -> Option<Buffered> {
+        fault: IcmpFault,
+    ) -> Option<StoredPacket> {
         let vpn = &mut self.vpns[vpn];
         if vpn.next_icmp > now + ICMP_BURST {
             return None;
@@ -347,23 +353,25 @@ impl State {
         let bytes = &mut self.pool.bytes(buffer)[HEADROOM..];
         let written = match packet {
             ip::View::V4(view) => vpn.address_v4.and_then(|address| match fault {
-                Fault::TtlExceeded => icmp::time_exceeded_v4(view.packet(), address, bytes).ok(),
-                Fault::NoRoute => icmp::no_route_v4(view.packet(), address, bytes).ok(),
-                Fault::TooBig(mtu) => icmp::fragmentation_needed(view.packet(), address, mtu, bytes).ok(),
+                IcmpFault::TtlExceeded => icmp::time_exceeded_v4(view.packet(), address, bytes).ok(),
+                IcmpFault::NoRoute => icmp::no_route_v4(view.packet(), address, bytes).ok(),
+                IcmpFault::TooBig(mtu) => icmp::fragmentation_needed(view.packet(), address, mtu, bytes).ok(),
             }),
             ip::View::V6(view) => vpn.address_v6.and_then(|address| match fault {
-                Fault::TtlExceeded => icmp::time_exceeded_v6(view.packet(), address, bytes).ok(),
-                Fault::NoRoute => icmp::no_route_v6(view.packet(), address, bytes).ok(),
-                Fault::TooBig(mtu) => icmp::packet_too_big(view.packet(), address, mtu.into(), bytes).ok(),
+                IcmpFault::TtlExceeded => icmp::time_exceeded_v6(view.packet(), address, bytes).ok(),
+                IcmpFault::NoRoute => icmp::no_route_v6(view.packet(), address, bytes).ok(),
+                IcmpFault::TooBig(mtu) => {
+                    icmp::packet_too_big(view.packet(), address, mtu.into(), bytes).ok()
+                }
             }),
         };
         match written {
             Some(length) => {
                 vpn.next_icmp = vpn.next_icmp.max(now) + ICMP_EVERY;
-                Some(Buffered::new(buffer, length as u16))
+                Some(StoredPacket::new(buffer, length as u16))
             }
             None => {
-                self.pool.give(buffer);
+                self.pool.release(buffer);
                 None
             }
         }
@@ -376,7 +384,7 @@ fn packet<'a>(frame: &ethernet::View<'a>) -> Result<ip::View<'a>, Counter> {
     match frame.kind() {
         ethertype::IPV4 => {
             let view = v4::View::new(frame.payload()).map_err(|_| Counter::IpMalformed)?;
-            if !view.checksum_is_right() {
+            if !view.is_checksum_valid() {
                 return Err(Counter::IpChecksum);
             }
             Ok(ip::View::V4(view))

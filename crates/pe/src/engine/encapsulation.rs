@@ -5,12 +5,12 @@
 //! VPN flow have the same UDP source port, so that routers that balance load by port keep management packets
 //! on the path of the data they count.
 
-use super::pool::{Buffered, HEADROOM};
-use super::{Counter, Departure, Flow, Refused, State};
+use super::pool::{HEADROOM, StoredPacket};
+use super::{Counter, DepartingFrame, EngineFlow, EngineState, PacketDrop};
 use netstage_wire::gach::{self, channel};
 use netstage_wire::ip::{Ecn, tunnel};
-use netstage_wire::mpls::{ENTRY, Entry, Label};
-use netstage_wire::mpls_in_udp::{Outer, source_port};
+use netstage_wire::mpls::{ENTRY, LabelStackEntry, LabelValue};
+use netstage_wire::mpls_in_udp::{TunnelHeader, source_port};
 use std::net::IpAddr;
 
 /// Encapsulation around the VPN label: the tunnel of a peer, with both ends known.
@@ -20,10 +20,10 @@ pub(super) enum Encapsulation {
     Mpls {
         /// Label of the path to the peer. `None` if the peer is the next hop or the next hop pops the label
         /// anyway.
-        push: Option<Label>,
+        push: Option<LabelValue>,
         /// Expected label above the VPN label in packets from the peer. Packets without it or with an
         /// explicit null label are always accepted.
-        accept: Option<Label>,
+        accept: Option<LabelValue>,
     },
     /// MPLS in UDP (RFC 7510).
     MplsInUdp {
@@ -39,17 +39,17 @@ pub(super) enum Encapsulation {
 const LABEL_TTL: u8 = 255;
 const TUNNEL_TTL: u8 = 64;
 
-impl State {
+impl EngineState {
     /// Sends a customer packet.
     #[inline]
-    pub(super) fn encapsulate_packet(&mut self, flow: usize, packet: Buffered) {
+    pub(super) fn encapsulate_packet(&mut self, flow: usize, packet: StoredPacket) {
         let bytes = &self.pool.bytes(packet.buffer)[HEADROOM..];
         let class = if bytes[0] >> 4 == 6 { bytes[0] << 4 | bytes[1] >> 4 } else { bytes[1] };
         self.encapsulate(flow, packet, HEADROOM, class, true);
     }
 
     /// Sends a management message. The message starts after room for the channel header.
-    pub(super) fn encapsulate_message(&mut self, flow: usize, message: Buffered) {
+    pub(super) fn encapsulate_message(&mut self, flow: usize, message: StoredPacket) {
         let start = self.write_channel(message, channel::DIRECT_LOSS_DELAY);
         self.encapsulate(flow, message, start, 0, false);
     }
@@ -59,24 +59,31 @@ impl State {
         &mut self,
         peer: usize,
         channel: u16,
-        message: Buffered,
-    ) -> Result<(), Refused> {
+        message: StoredPacket,
+    ) -> Result<(), PacketDrop> {
         let start = self.write_channel(message, channel);
-        self.tunnel(peer, message, start, (0, Label::GENERIC_CHANNEL)).map_err(Refused::from)
+        self.tunnel(peer, message, start, (0, LabelValue::GENERIC_CHANNEL)).map_err(PacketDrop::from)
     }
 
     /// Writes the channel header and label, and returns their start.
-    fn write_channel(&mut self, message: Buffered, channel: u16) -> usize {
+    fn write_channel(&mut self, message: StoredPacket, channel: u16) -> usize {
         let bytes = self.pool.bytes(message.buffer);
         bytes[HEADROOM..HEADROOM + gach::HEADER].copy_from_slice(&gach::header(channel));
-        push_label(bytes, HEADROOM, Label::GENERIC_CHANNEL, 0, true)
+        push_label(bytes, HEADROOM, LabelValue::GENERIC_CHANNEL, 0, true)
     }
 
     /// Adds the VPN label and tunnel to the bytes from `start` and sends them. The label is the bottom of the
     /// stack for a packet, and above the GAL for a message.
     #[inline]
-    fn encapsulate(&mut self, number: usize, buffered: Buffered, start: usize, class: u8, is_bottom: bool) {
-        let Flow { send, peer, .. } = self.flows[number];
+    fn encapsulate(
+        &mut self,
+        number: usize,
+        buffered: StoredPacket,
+        start: usize,
+        class: u8,
+        is_bottom: bool,
+    ) {
+        let EngineFlow { send, peer, .. } = self.flows[number];
         let start = push_label(self.pool.bytes(buffered.buffer), start, send, class, is_bottom);
         if let Err(counter) = self.tunnel(peer as usize, buffered, start, (class, send)) {
             self.count(counter.of(number));
@@ -89,13 +96,13 @@ impl State {
     fn tunnel(
         &mut self,
         peer: usize,
-        buffered: Buffered,
+        buffered: StoredPacket,
         start: usize,
-        (class, inner): (u8, Label),
+        (class, inner): (u8, LabelValue),
     ) -> Result<(), Counter> {
         let peer = &self.peers[peer];
         if !peer.is_reachable {
-            self.pool.give(buffered.buffer);
+            self.pool.release(buffered.buffer);
             return Err(Counter::PeerUnreachable);
         }
         let end = HEADROOM + usize::from(buffered.length);
@@ -108,7 +115,7 @@ impl State {
                 }
             }
             Encapsulation::MplsInUdp { local, remote, has_checksum } => {
-                let outer = Outer {
+                let outer = TunnelHeader {
                     source: local,
                     destination: remote,
                     // Spreads adjacent labels over distant ports.
@@ -125,7 +132,7 @@ impl State {
         }
         let header = peer.header.bytes();
         bytes[start - header.len()..start].copy_from_slice(header);
-        self.departures[peer.port as usize].push(Departure {
+        self.departures[peer.port as usize].push(DepartingFrame {
             buffer: buffered.buffer,
             start: (start - header.len()) as u16,
             end: end as u16,
@@ -136,8 +143,8 @@ impl State {
 
 /// Writes a label before `start` and returns the new start.
 #[inline]
-fn push_label(bytes: &mut [u8], start: usize, label: Label, class: u8, bottom: bool) -> usize {
-    let entry = Entry { label, traffic_class: class >> 5, bottom, ttl: LABEL_TTL };
+fn push_label(bytes: &mut [u8], start: usize, label: LabelValue, class: u8, bottom: bool) -> usize {
+    let entry = LabelStackEntry { label, traffic_class: class >> 5, bottom, ttl: LABEL_TTL };
     bytes[start - ENTRY..start].copy_from_slice(&entry.to_bytes());
     start - ENTRY
 }

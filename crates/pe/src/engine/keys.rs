@@ -1,7 +1,7 @@
 //! Keys shared by two provider edge routers, so that no third party can forge a report.
 
 use netstage_core::fair::wire::Authentication;
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 use ring::hmac;
 
 /// Transmitted length of a digest, bytes.
@@ -32,7 +32,7 @@ impl Keys {
     /// enter the digest, the lower first, so that no message can be moved to another VPN.
     pub(super) fn between<T>(
         keys: Option<&Keys>,
-        labels: [Label; 2],
+        labels: [LabelValue; 2],
         each: impl FnOnce(Option<Authentication<'_>>) -> T,
     ) -> T {
         let Some(keys) = keys else { return each(None) };

@@ -1,8 +1,8 @@
 //! Packets to the router's own addresses in a VPN. Echo requests are answered, so that customers can test
 //! reachability; there are no other services.
 
-use super::pool::{Buffered, HEADROOM};
-use super::{Counter, ICMP_BURST, ICMP_EVERY, Refused, State};
+use super::pool::{HEADROOM, StoredPacket};
+use super::{Counter, EngineState, ICMP_BURST, ICMP_EVERY, PacketDrop};
 use netstage_core::time::Instant;
 use netstage_wire::checksum::updated;
 use netstage_wire::ethernet;
@@ -13,7 +13,7 @@ const ECHO: (u8, u8) = (8, 0);
 const ECHO_V6: (u8, u8) = (128, 129);
 const TTL: u8 = 64;
 
-impl State {
+impl EngineState {
     /// Handles a packet to this router, from a customer frame or from the core.
     #[cold]
     pub(super) fn handle_own_packet(
@@ -22,7 +22,7 @@ impl State {
         vpn: usize,
         packet: &ip::View<'_>,
         frame: Option<(usize, &ethernet::View<'_>)>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PacketDrop> {
         if let (Some((port, frame)), ip::View::V6(view)) = (frame, packet)
             && netstage_wire::neighbour_discovery::may_be(view)
         {
@@ -42,13 +42,13 @@ impl State {
             return Err(Counter::NotAnEcho.into());
         }
         *limit = (*limit).max(now) + ICMP_EVERY;
-        let kept = self.pool.keep(packet.packet(), 0).ok_or(Counter::BuffersExhausted)?;
+        let kept = self.pool.store(packet.packet(), 0).ok_or(Counter::BuffersExhausted)?;
         self.turn_into_reply(kept, transport.offset, (request, reply));
         self.send_own(now, vpn, packet.source(), kept)
     }
 
     /// Turns an echo request into its reply. Swapping the addresses changes no checksum.
-    fn turn_into_reply(&mut self, packet: Buffered, message: usize, (request, reply): (u8, u8)) {
+    fn turn_into_reply(&mut self, packet: StoredPacket, message: usize, (request, reply): (u8, u8)) {
         let bytes = &mut self.pool.bytes(packet.buffer)[HEADROOM..];
         let (sender, length) = if bytes[0] >> 4 == 6 { (8, 16) } else { (12, 4) };
         let (source, destination) = bytes[sender..sender + 2 * length].split_at_mut(length);

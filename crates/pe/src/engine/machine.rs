@@ -3,19 +3,19 @@
 use super::keys::Keys;
 use netstage_core::time::Duration;
 use netstage_host::clock::Epoch;
-use netstage_host::obstacle::Obstacle;
-use netstage_scenario::pe::{self, Router};
+use netstage_host::obstacle::StartupError;
+use netstage_scenario::pe::{self, PeConfig};
 use netstage_wire::ethernet::Mac;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Interfaces, peers and clock of the host.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct HostProperties {
     /// Interfaces of the router, by name.
-    pub interfaces: BTreeMap<String, Interface>,
+    pub interfaces: BTreeMap<String, HostInterface>,
     /// Peers, in configuration order.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<PeerProperties>,
     /// Zero of the engine's time.
     pub epoch: Epoch,
     /// The epoch in nanoseconds since 1970, for timestamps in management packets.
@@ -28,7 +28,7 @@ pub struct Machine {
 
 /// Interface of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub struct HostInterface {
     /// MAC address; frames to other addresses are ignored.
     pub mac: Mac,
     /// Size in bytes of the largest IP or MPLS packet.
@@ -37,26 +37,26 @@ pub struct Interface {
 
 /// Properties of a peer that the configuration does not set.
 #[derive(Clone, Debug, Default)]
-pub struct Peer {
+pub struct PeerProperties {
     /// Local tunnel address, if the configuration leaves the choice to the kernel.
     pub source: Option<IpAddr>,
     /// Shared keys, if management packets are authenticated.
     pub keys: Option<Keys>,
 }
 
-impl Machine {
+impl HostProperties {
     /// Returns the size in bytes of the largest IP or MPLS packet the core carries to a peer, until a route
     /// is known.
-    pub(super) fn peer_mtu(&self, router: &Router, peer: &pe::Peer) -> u16 {
+    pub(super) fn peer_mtu(&self, router: &PeConfig, peer: &pe::PeerConfig) -> u16 {
         peer.mtu.unwrap_or_else(|| self.interfaces[&router.core[0]].mtu)
     }
 
     /// Returns the size in bytes of the largest IP packet a circuit carries.
-    pub(super) fn circuit_mtu(&self, circuit: &pe::Circuit) -> Result<u16, Obstacle> {
-        let pe::Circuit { name, interface, .. } = circuit;
+    pub(super) fn circuit_mtu(&self, circuit: &pe::CircuitConfig) -> Result<u16, StartupError> {
+        let pe::CircuitConfig { name, interface, .. } = circuit;
         let limit = self.interfaces[interface].mtu;
         match circuit.mtu {
-            Some(mtu) if mtu > limit => Err(Obstacle::new(
+            Some(mtu) if mtu > limit => Err(StartupError::new(
                 format!("circuit {name}: {interface} carries {limit} B, not {mtu}"),
                 format!("leave `mtu` out, or: ip link set {interface} mtu {mtu}"),
             )),

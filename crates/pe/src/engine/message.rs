@@ -1,16 +1,16 @@
 //! Management packets: RFC 6374 messages on the generic associated channel of a VPN flow.
 
-use super::pool::{Buffered, HEADROOM};
-use super::{Counter, Keys, Refused, State};
-use netstage_core::fair::wire::{self, Times, Unanswered};
+use super::pool::{HEADROOM, StoredPacket};
+use super::{Counter, EngineState, Keys, PacketDrop};
+use netstage_core::fair::wire::{self, QueryError, ResponderTimes};
 use netstage_core::fair::{Query, Reply};
 use netstage_core::time::Instant;
 use netstage_wire::gach::{self, channel};
-use netstage_wire::loss_delay::Message;
+use netstage_wire::loss_delay::LossDelayMessage;
 
-impl State {
+impl EngineState {
     /// Sends a query to the peer of a flow.
-    pub(super) fn send_query(&mut self, number: usize, query: Query) -> Result<(), Refused> {
+    pub(super) fn send_query(&mut self, number: usize, query: Query) -> Result<(), PacketDrop> {
         let buffer = self.pool.take().ok_or(Counter::BuffersExhausted.of(number))?;
         let flow = &mut self.flows[number];
         let keys = self.peers[flow.peer as usize].keys.as_ref();
@@ -20,7 +20,7 @@ impl State {
             Keys::between(keys, labels, |authentication| flow.querier.write(query, authentication, bytes));
         let length = written.expect("a buffer holds the minimum IPv6 packet") as u16;
         let length = gach::HEADER as u16 + length;
-        self.encapsulate_message(number, Buffered::new(buffer, length));
+        self.encapsulate_message(number, StoredPacket::new(buffer, length));
         Ok(())
     }
 
@@ -31,24 +31,24 @@ impl State {
         now: Instant,
         at: Instant,
         flow: usize,
-        payload: Buffered,
-    ) -> Result<(), Refused> {
+        payload: StoredPacket,
+    ) -> Result<(), PacketDrop> {
         let bytes = self.pool.packet(payload);
         match gach::read(bytes) {
             Ok(channel::DIRECT_LOSS_DELAY) => {}
             Ok(_) => return Err(Counter::ChannelUnknown.of(flow)),
             Err(_) => return Err(Counter::MessageMalformed.of(flow)),
         }
-        if !Message::is_response(&bytes[gach::HEADER..]) {
+        if !LossDelayMessage::is_response(&bytes[gach::HEADER..]) {
             return self.send_response(now, at, flow, payload);
         }
         let reply = self.read_response(flow, payload)?;
         self.edge.handle_reply(at, flow, &reply);
-        self.pool.give(payload.buffer);
+        self.pool.release(payload.buffer);
         Ok(())
     }
 
-    fn read_response(&mut self, number: usize, payload: Buffered) -> Result<Reply, Refused> {
+    fn read_response(&mut self, number: usize, payload: StoredPacket) -> Result<Reply, PacketDrop> {
         let bytes = &self.pool.packet(payload)[gach::HEADER..];
         let flow = &mut self.flows[number];
         let keys = self.peers[flow.peer as usize].keys.as_ref();
@@ -56,14 +56,14 @@ impl State {
         let read = Keys::between(keys, labels, |authentication| flow.querier.read(bytes, authentication));
         read.map_err(|refused| {
             let counter = match refused {
-                wire::Refused::Malformed(_) | wire::Refused::Tlv => Counter::MessageMalformed,
-                wire::Refused::Digest => Counter::ReplyForged,
-                wire::Refused::OtherSession => Counter::ReplyEarlier,
-                wire::Refused::Unasked => Counter::ReplyUnasked,
-                wire::Refused::Code(_) => Counter::ReplyError,
-                wire::Refused::NotAResponse | wire::Refused::DataFormat | wire::Refused::Altered => {
-                    Counter::ReplyWrong
-                }
+                wire::ResponseError::Malformed(_) | wire::ResponseError::Tlv => Counter::MessageMalformed,
+                wire::ResponseError::Digest => Counter::ReplyForged,
+                wire::ResponseError::OtherSession => Counter::ReplyEarlier,
+                wire::ResponseError::Unsolicited => Counter::ReplyUnasked,
+                wire::ResponseError::Code(_) => Counter::ReplyError,
+                wire::ResponseError::NotAResponse
+                | wire::ResponseError::DataFormat
+                | wire::ResponseError::WrongPacketCount => Counter::ReplyWrong,
             };
             counter.of(number)
         })
@@ -76,12 +76,12 @@ impl State {
         now: Instant,
         at: Instant,
         number: usize,
-        payload: Buffered,
-    ) -> Result<(), Refused> {
+        payload: StoredPacket,
+    ) -> Result<(), PacketDrop> {
         let flow = &self.flows[number];
         let keys = self.peers[flow.peer as usize].keys.as_ref();
         let unix = |instant: Instant| self.epoch_unix_ns.saturating_add(instant.0);
-        let times = Times { arrived_ns: unix(at), departs_ns: unix(now) };
+        let times = ResponderTimes { arrived_ns: unix(at), departs_ns: unix(now) };
         let sent_back = self.edge.packets_sent(number);
         let bytes = &mut self.pool.packet(payload)[gach::HEADER..];
         let answered = Keys::between(keys, [flow.send, flow.receive], |authentication| {
@@ -90,14 +90,14 @@ impl State {
         match answered {
             Ok(length) => {
                 let length = (gach::HEADER + length) as u16;
-                self.encapsulate_message(number, Buffered { length, ..payload });
+                self.encapsulate_message(number, StoredPacket { length, ..payload });
                 Ok(())
             }
             Err(unanswered) => {
                 let counter = match unanswered {
-                    Unanswered::Malformed(_) | Unanswered::NotAQuery => Counter::MessageMalformed,
-                    Unanswered::Digest => Counter::QueryForged,
-                    Unanswered::NotAsked => Counter::QueryRefused,
+                    QueryError::Malformed(_) | QueryError::NotAQuery => Counter::MessageMalformed,
+                    QueryError::Digest => Counter::QueryForged,
+                    QueryError::NoResponseRequested => Counter::QueryRefused,
                 };
                 Err(counter.of(number))
             }

@@ -1,4 +1,4 @@
-//! Engine of the provider edge router: forwards frames between any kinds of [`Port`]; the caller supplies the
+//! Engine of the provider edge router: forwards frames between any kinds of [`FramePort`]; the caller supplies the
 //! time.
 //!
 //! - [`machine`]: properties of the host; [`setup`] builds the engine state from them and from the
@@ -8,7 +8,7 @@
 //! - [`flows`]: VPN flows of a configuration.
 //! - [`queues`]: packet classification for the queues of a VPN flow.
 //! - [`encapsulation`]: labels and tunnels of packets to the core; [`message`]: management packets.
-//! - [`neighbours`]: address resolution on circuits; [`local`]: packets to the router itself.
+//! - [`neighbors`]: address resolution on circuits; [`local`]: packets to the router itself.
 //! - [`references`]: reference flows of relative weights, published between routers.
 //! - [`replace`]: configuration changes without packet loss.
 //! - [`leave`]: packets released by the scheduler or sent to a circuit.
@@ -39,25 +39,25 @@ mod view;
 
 pub use counter::{Counter, Counters, Severity};
 pub use keys::Keys;
-pub use machine::Machine;
-pub use references::{Counts, ReferenceView, Source};
-pub use replace::Prepared;
-pub use view::{CircuitView, FlowView, Traffic};
+pub use machine::HostProperties;
+pub use references::{MeasurementSource, ReferenceCounts, ReferenceView};
+pub use replace::PreparedReplacement;
+pub use view::{CircuitView, FlowView, PacketTotals};
 
 use circuits::Circuits;
 use encapsulation::Encapsulation;
-use netstage_core::edge::{Event, Labels, Routes, Tape};
+use netstage_core::edge::{EdgeEvent, EdgeRecorder, LabelTable, VpnRoutes};
 use netstage_core::fair::wire::Querier;
-use netstage_core::fair::{Egress, Published};
-use netstage_core::neighbour::Neighbours;
+use netstage_core::fair::{Egress, PublishedReference};
+use netstage_core::neighbour::NeighborCache;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
-use netstage_host::obstacle::Obstacle;
-use netstage_host::ports::Port;
+use netstage_host::obstacle::StartupError;
+use netstage_host::ports::FramePort;
 use netstage_scenario::pe;
 use netstage_wire::ethernet::{self, Mac};
-use netstage_wire::mpls::Label;
-use pool::{Buffered, Pool};
+use netstage_wire::mpls::LabelValue;
+use pool::{Pool, StoredPacket};
 use references::References;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -74,13 +74,13 @@ const ICMP_BURST: Duration = Duration::from_millis(100);
 /// Call [`turn`](PeEngine::turn) whenever a port has frames, and no later than
 /// [`poll_timeout`](PeEngine::poll_timeout).
 #[derive(Debug)]
-pub struct Engine<P> {
-    ports: Vec<Attached<P>>,
-    state: State,
+pub struct PeEngine<P> {
+    ports: Vec<EnginePort<P>>,
+    state: EngineState,
 }
 
 #[derive(Debug)]
-struct Attached<P> {
+struct EnginePort<P> {
     port: P,
     /// Last error of the port, until a read succeeds.
     failure: Option<io::Error>,
@@ -88,7 +88,7 @@ struct Attached<P> {
 
 /// Work done in one turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct EngineTurn {
     /// Frames read from all ports.
     pub received: usize,
     /// Frames handed to all ports.
@@ -97,8 +97,8 @@ pub struct Turn {
     pub more: bool,
 }
 
-impl<P: Port> Engine<P> {
-    /// Creates an engine over ports in the order of [`pe::Router::interfaces`]. A peer is unreachable until
+impl<P: FramePort> PeEngine<P> {
+    /// Creates an engine over ports in the order of [`pe::PeConfig::interfaces`]. A peer is unreachable until
     /// [`set_peer_route`](PeEngine::set_peer_route) sets its next hop.
     ///
     /// If several engines share a router, each is given the configuration without the flows and circuits of
@@ -108,17 +108,21 @@ impl<P: Port> Engine<P> {
     /// # Panics
     ///
     /// Panics if a port is missing or the configuration is invalid.
-    pub fn new(router: &pe::Router, machine: &Machine, ports: Vec<P>) -> Result<Engine<P>, Obstacle> {
+    pub fn new(
+        router: &pe::PeConfig,
+        machine: &HostProperties,
+        ports: Vec<P>,
+    ) -> Result<PeEngine<P>, StartupError> {
         let state = setup::state(router, machine, router.buffers as usize)?;
         assert_eq!(ports.len(), state.names.ports.len(), "every interface has a port");
-        let ports = ports.into_iter().map(|port| Attached { port, failure: None }).collect();
-        Ok(Engine { ports, state })
+        let ports = ports.into_iter().map(|port| EnginePort { port, failure: None }).collect();
+        Ok(PeEngine { ports, state })
     }
 
     /// Reads a batch from each port and sends due packets. `now` must not decrease.
-    pub fn turn(&mut self, now: Instant) -> Turn {
-        let mut turn = Turn::default();
-        let Engine { ports, state } = self;
+    pub fn turn(&mut self, now: Instant) -> EngineTurn {
+        let mut turn = EngineTurn::default();
+        let PeEngine { ports, state } = self;
         for (index, attached) in ports.iter_mut().enumerate() {
             let read = attached.port.receive(BATCH, &mut |received| {
                 let at = state.epoch.instant(received.at_ns).min(now);
@@ -135,7 +139,7 @@ impl<P: Port> Engine<P> {
                 Err(error) => attached.failure = Some(error),
             }
         }
-        state.ask_neighbours(now);
+        state.query_neighbors(now);
         state.publish(now);
         state.edge.handle_timeout(now);
         for _ in 0..BATCH * ports.len() {
@@ -153,7 +157,7 @@ impl<P: Port> Engine<P> {
     /// Returns the time by which [`turn`](PeEngine::turn) must be called again; [`Instant::ZERO`] means at
     /// once.
     pub fn poll_timeout(&self) -> Instant {
-        let State { edge, neighbours, references, .. } = &self.state;
+        let EngineState { edge, neighbours, references, .. } = &self.state;
         edge.poll_timeout().min(neighbours.poll_timeout()).min(references.poll_timeout())
     }
 
@@ -163,12 +167,12 @@ impl<P: Port> Engine<P> {
     /// # Panics
     ///
     /// Panics if the port is not a core port.
-    pub fn set_way(&mut self, peer: usize, way: Option<(usize, Mac, u16)>) {
-        let State { peers, sides, .. } = &mut self.state;
+    pub fn set_peer_route(&mut self, peer: usize, way: Option<(usize, Mac, u16)>) {
+        let EngineState { peers, sides, .. } = &mut self.state;
         let peer = &mut peers[peer];
         peer.is_reachable = way.is_some();
         if let Some((port, next_hop, mtu)) = way {
-            let Side::Core { mac } = &sides[port] else { panic!("the port leads to customers") };
+            let PortSide::Core { mac } = &sides[port] else { panic!("the port leads to customers") };
             peer.port = port as u32;
             peer.header = setup::core_header(&peer.encapsulation, next_hop, *mac);
             peer.mtu = setup::left(&peer.encapsulation, mtu) as u16;
@@ -177,8 +181,8 @@ impl<P: Port> Engine<P> {
 
     /// Returns the flows whose peer became silent or answered again since the last call, each with its
     /// present silence. To be called periodically.
-    pub fn watch(&mut self) -> Vec<(usize, bool)> {
-        let State { edge, flows, .. } = &mut self.state;
+    pub fn silence_changes(&mut self) -> Vec<(usize, bool)> {
+        let EngineState { edge, flows, .. } = &mut self.state;
         let changed = flows.iter_mut().enumerate().filter_map(|(number, flow)| {
             let is_silent = edge.silent_since(number).is_some();
             (std::mem::replace(&mut flow.is_silent, is_silent) != is_silent).then_some((number, is_silent))
@@ -198,7 +202,7 @@ impl<P: Port> Engine<P> {
     }
 
     /// Takes the events recorded since the last call.
-    pub fn take_trace(&mut self) -> Vec<Event> {
+    pub fn take_trace(&mut self) -> Vec<EdgeEvent> {
         self.state.edge.take()
     }
 
@@ -210,7 +214,7 @@ impl<P: Port> Engine<P> {
     /// Returns the references that became stale or fresh since the last call, each with its present
     /// staleness. To be called periodically.
     pub fn watch_references(&mut self, now: Instant) -> Vec<(usize, bool)> {
-        let State { references, edge, .. } = &mut self.state;
+        let EngineState { references, edge, .. } = &mut self.state;
         references.watch(now, edge)
     }
 
@@ -220,17 +224,17 @@ impl<P: Port> Engine<P> {
     }
 
     /// Returns the present values of a reference, given by its number.
-    pub fn reference(&self, number: usize) -> Option<Published> {
+    pub fn reference(&self, number: usize) -> Option<PublishedReference> {
         self.state.edge.reference(number).copied()
     }
 
     /// Updates a reference with the values of another engine of this router.
-    pub fn tell_reference(&mut self, number: usize, published: Published) {
+    pub fn update_reference(&mut self, number: usize, published: PublishedReference) {
         self.state.edge.handle_reference(number, published);
     }
 
     /// Returns the neighbors on circuits: circuit, IP address, and MAC address once resolved.
-    pub fn neighbours(&self) -> impl Iterator<Item = (&str, IpAddr, Option<Mac>)> {
+    pub fn neighbors(&self) -> impl Iterator<Item = (&str, IpAddr, Option<Mac>)> {
         let names = &self.state.names.circuits;
         self.state
             .neighbours
@@ -256,7 +260,7 @@ impl<P: Port> Engine<P> {
 
     /// Returns whether a port leads to the core.
     pub fn is_core(&self, port: usize) -> bool {
-        matches!(self.state.sides[port], Side::Core { .. })
+        matches!(self.state.sides[port], PortSide::Core { .. })
     }
 
     /// Returns the ports, to wait on.
@@ -295,10 +299,10 @@ impl<P: Port> Engine<P> {
     }
 }
 
-impl<P: Port> Attached<P> {
+impl<P: FramePort> EnginePort<P> {
     /// Sends all frames that wait for this port and releases their buffers. Returns the number of frames
     /// sent.
-    fn send(&mut self, index: usize, state: &mut State) -> usize {
+    fn send(&mut self, index: usize, state: &mut EngineState) -> usize {
         let mut departures = std::mem::take(&mut state.departures[index]);
         if departures.is_empty() {
             state.departures[index] = departures;
@@ -316,7 +320,7 @@ impl<P: Port> Attached<P> {
                     self.failure = Some(error);
                 }
             }
-            state.pool.give(departure.buffer);
+            state.pool.release(departure.buffer);
         }
         let refused = self.port.flush().unwrap_or_else(|error| {
             self.failure = Some(error);
@@ -339,33 +343,33 @@ impl<P: Port> Attached<P> {
 
 /// Engine state except the ports.
 #[derive(Debug)]
-struct State {
+struct EngineState {
     epoch: Epoch,
     epoch_unix_ns: u64,
-    edge: Tape<Buffered>,
+    edge: EdgeRecorder<StoredPacket>,
     pool: Pool,
-    labels: Labels,
-    flows: Vec<Flow>,
+    labels: LabelTable,
+    flows: Vec<EngineFlow>,
     references: References,
-    vpns: Vec<Vpn>,
-    peers: Vec<Peer>,
-    circuits: Vec<Circuit>,
-    exits: Vec<Exit>,
-    neighbours: Neighbours<Buffered>,
-    sides: Vec<Side>,
+    vpns: Vec<EngineVpn>,
+    peers: Vec<EnginePeer>,
+    circuits: Vec<EngineCircuit>,
+    exits: Vec<CircuitNextHop>,
+    neighbours: NeighborCache<StoredPacket>,
+    sides: Vec<PortSide>,
     class_tables: Vec<[u8; 64]>,
     /// Packets of the batch being processed.
-    from_customers: Vec<customer::Arrival>,
-    from_core: Vec<network::Arrival>,
+    from_customers: Vec<customer::CustomerPacket>,
+    from_core: Vec<network::CorePacket>,
     totals: Counters,
     /// Frames to send at the end of the turn, per port.
-    departures: Vec<Vec<Departure>>,
-    names: Names,
+    departures: Vec<Vec<DepartingFrame>>,
+    names: DisplayNames,
 }
 
 /// Display names; not used to forward packets.
 #[derive(Debug)]
-struct Names {
+struct DisplayNames {
     vpns: Vec<String>,
     peers: Vec<String>,
     circuits: Vec<String>,
@@ -374,11 +378,11 @@ struct Names {
 
 /// Both directions of a VPN flow between this router and one peer.
 #[derive(Debug)]
-struct Flow {
+struct EngineFlow {
     vpn: u32,
     peer: u32,
-    send: Label,
-    receive: Label,
+    send: LabelValue,
+    receive: LabelValue,
     /// Number of the class table plus one; zero for a first-in, first-out queue.
     classes: u16,
     querier: Querier,
@@ -390,8 +394,8 @@ struct Flow {
 }
 
 #[derive(Debug)]
-struct Vpn {
-    routes: Routes<Next>,
+struct EngineVpn {
+    routes: VpnRoutes<RouteTarget>,
     /// Buffers occupied by waiting packets of the VPN.
     held: u32,
     /// Theoretical arrival time of the next ICMP error, for the rate limit.
@@ -402,7 +406,7 @@ struct Vpn {
 
 /// Target of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum RouteTarget {
     Exit(u32),
     Flow(u32),
     /// This router, at its address on a circuit.
@@ -411,15 +415,15 @@ enum Next {
 
 /// Next hop on a circuit: the router `via`, or the destination of the packet itself if `None`.
 #[derive(Clone, Copy, Debug)]
-struct Exit {
+struct CircuitNextHop {
     circuit: u32,
     via: Option<IpAddr>,
 }
 
 #[derive(Debug)]
-struct Peer {
+struct EnginePeer {
     port: u32,
-    header: Header,
+    header: EthernetTemplate,
     is_reachable: bool,
     encapsulation: Encapsulation,
     /// Size in bytes of the largest customer packet that fits the path to the peer.
@@ -429,39 +433,39 @@ struct Peer {
 }
 
 #[derive(Debug)]
-struct Circuit {
+struct EngineCircuit {
     vpn: u32,
     port: u32,
-    header: Header,
+    header: EthernetTemplate,
     mtu: u16,
     station: Option<Mac>,
     addresses: Vec<(IpAddr, u8)>,
-    received: Traffic,
-    sent: Traffic,
+    received: PacketTotals,
+    sent: PacketTotals,
 }
 
 /// Prebuilt Ethernet header.
 #[derive(Clone, Copy, Debug)]
-struct Header {
+struct EthernetTemplate {
     bytes: [u8; ethernet::HEADER + 2 * ethernet::TAG],
     length: u8,
 }
 
-impl Header {
+impl EthernetTemplate {
     fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 }
 
 #[derive(Debug)]
-enum Side {
+enum PortSide {
     Customer { mac: Mac, circuits: Circuits },
     Core { mac: Mac },
 }
 
 /// Frame to send at the end of the turn.
 #[derive(Clone, Copy, Debug)]
-struct Departure {
+struct DepartingFrame {
     buffer: u32,
     start: u16,
     end: u16,
@@ -469,32 +473,32 @@ struct Departure {
 
 /// Reason to drop a packet, and the VPN flow of the packet.
 #[derive(Clone, Copy, Debug)]
-struct Refused {
+struct PacketDrop {
     counter: Counter,
     flow: Option<usize>,
 }
 
-impl From<Counter> for Refused {
-    fn from(counter: Counter) -> Refused {
-        Refused { counter, flow: None }
+impl From<Counter> for PacketDrop {
+    fn from(counter: Counter) -> PacketDrop {
+        PacketDrop { counter, flow: None }
     }
 }
 
 impl Counter {
     /// Attributes the event to a flow.
-    fn of(self, flow: usize) -> Refused {
-        Refused { counter: self, flow: Some(flow) }
+    fn of(self, flow: usize) -> PacketDrop {
+        PacketDrop { counter: self, flow: Some(flow) }
     }
 }
 
-impl State {
+impl EngineState {
     /// Reads a frame into a buffer. Decisions are made for a whole batch, step by step: with many active
     /// flows nearly all flow state misses the cache, and a batch overlaps these memory accesses.
     #[inline]
     fn read_frame(&mut self, now: Instant, at: Instant, port: usize, frame: &[u8]) {
         let result = match self.sides[port] {
-            Side::Customer { .. } => self.read_customers_frame(now, port, frame),
-            Side::Core { .. } => self.read_core_frame(at, port, frame),
+            PortSide::Customer { .. } => self.read_customers_frame(now, port, frame),
+            PortSide::Core { .. } => self.read_core_frame(at, port, frame),
         };
         if let Err(refused) = result {
             self.count(refused);
@@ -508,7 +512,7 @@ impl State {
     }
 
     #[cold]
-    fn count(&mut self, Refused { counter, flow }: Refused) {
+    fn count(&mut self, PacketDrop { counter, flow }: PacketDrop) {
         self.totals.add(counter, 1);
         if let Some(flow) = flow {
             self.flows[flow].counters.get_or_insert_default().add(counter, 1);

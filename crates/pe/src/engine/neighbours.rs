@@ -4,25 +4,25 @@
 //! A claim is accepted only for the circuits of the frame that carries it, and only for addresses on their
 //! links.
 
-use super::pool::{Buffered, HEADROOM};
-use super::{Counter, Departure, Refused, Side, State};
-use netstage_core::neighbour::Action;
+use super::pool::{HEADROOM, StoredPacket};
+use super::{Counter, DepartingFrame, EngineState, PacketDrop, PortSide};
+use netstage_core::neighbour::NeighborAction;
 use netstage_core::time::Instant;
 use netstage_wire::arp;
 use netstage_wire::ethernet::{self, Mac, Tag, ethertype};
 use netstage_wire::ip::{v4, v6};
-use netstage_wire::neighbour_discovery::{self, Message, group_mac, solicited_node};
+use netstage_wire::neighbour_discovery::{self, NeighborDiscoveryMessage, group_mac, solicited_node};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Contents of an ARP or neighbor discovery message.
-struct Said {
+struct NeighborMessage {
     /// IP address and MAC address of the sender.
     claim: Option<(IpAddr, Mac)>,
     /// Address asked for, and the IP and MAC address to reply to.
     question: Option<(IpAddr, IpAddr, Mac)>,
 }
 
-impl State {
+impl EngineState {
     /// Handles a customer frame without a packet to forward: ARP, or a frame to a group address.
     #[cold]
     pub(super) fn handle_link_frame(
@@ -30,7 +30,7 @@ impl State {
         now: Instant,
         port: usize,
         frame: &ethernet::View<'_>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PacketDrop> {
         let message = match frame.kind() {
             ethertype::ARP => arp_message(frame)?,
             ethertype::IPV6 => discovery_message(frame).ok_or(Counter::NotForUs)?,
@@ -47,7 +47,7 @@ impl State {
         now: Instant,
         port: usize,
         frame: &ethernet::View<'_>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PacketDrop> {
         match discovery_message(frame) {
             Some(message) => self.handle_neighbor_message(now, port, frame, &message),
             None => Err(Counter::NoCircuit.into()),
@@ -59,9 +59,9 @@ impl State {
         now: Instant,
         port: usize,
         frame: &ethernet::View<'_>,
-        message: &Said,
-    ) -> Result<(), Refused> {
-        let Side::Customer { mac, circuits } = &self.sides[port] else {
+        message: &NeighborMessage,
+    ) -> Result<(), PacketDrop> {
+        let PortSide::Customer { mac, circuits } = &self.sides[port] else {
             return Err(Counter::NotForUs.into());
         };
         let (own_mac, circuits) = (*mac, circuits.all(frame));
@@ -81,7 +81,7 @@ impl State {
                     is_conflict = true;
                 } else if self.is_on_link(circuit, address) {
                     let waiting =
-                        self.neighbours.handle_claim(now, (circuit, address), mac, question.is_some());
+                        self.neighbours.handle_announcement(now, (circuit, address), mac, question.is_some());
                     if let Some(packet) = waiting {
                         self.hand_over(circuit as usize, mac, packet);
                     }
@@ -116,7 +116,7 @@ impl State {
         let tags: Vec<Tag> = frame.tags().collect();
         match (target, requester) {
             (IpAddr::V4(target), IpAddr::V4(requester)) => {
-                let reply = arp::Message {
+                let reply = arp::ArpMessage {
                     operation: arp::Operation::Reply,
                     sender_mac: own_mac,
                     sender: target,
@@ -148,7 +148,7 @@ impl State {
         kind: u16,
         payload: &[u8],
     ) {
-        let Some(Buffered { buffer, length, .. }) = self.pool.keep(payload, 0) else {
+        let Some(StoredPacket { buffer, length, .. }) = self.pool.store(payload, 0) else {
             return self.count(Counter::BuffersExhausted.into());
         };
         let header = ethernet::Header { destination, source, tags, kind };
@@ -156,25 +156,25 @@ impl State {
         let written = header.write(&mut self.pool.bytes(buffer)[start..]);
         debug_assert!(written.is_ok(), "a circuit has at most two tags");
         let end = HEADROOM as u16 + length;
-        self.departures[port].push(Departure { buffer, start: start as u16, end });
+        self.departures[port].push(DepartingFrame { buffer, start: start as u16, end });
     }
 
     /// Queues a packet until its neighbor is resolved; only the latest packet of each address is kept.
     #[cold]
-    pub(super) fn await_neighbour(
+    pub(super) fn await_neighbor(
         &mut self,
         now: Instant,
         circuit: u32,
         address: IpAddr,
-        packet: Buffered,
-    ) -> Result<(), Refused> {
+        packet: StoredPacket,
+    ) -> Result<(), PacketDrop> {
         let refused = match self.is_on_link(circuit, address) && self.pool.may_queue(0) {
-            true => self.neighbours.wait(now, circuit, address, packet),
+            true => self.neighbours.enqueue(now, circuit, address, packet),
             false => Some(packet),
         };
         match refused {
-            Some(Buffered { buffer, .. }) => {
-                self.pool.give(buffer);
+            Some(StoredPacket { buffer, .. }) => {
+                self.pool.release(buffer);
                 Err(Counter::Unresolved.into())
             }
             None => Ok(()),
@@ -183,17 +183,17 @@ impl State {
 
     /// Sends due neighbor queries, and gives up neighbors that do not answer.
     #[inline]
-    pub(super) fn ask_neighbours(&mut self, now: Instant) {
+    pub(super) fn query_neighbors(&mut self, now: Instant) {
         while self.neighbours.poll_timeout() <= now {
             match self.neighbours.poll(now) {
-                Some(Action::Ask { link, address, mac }) => {
+                Some(NeighborAction::Solicit { link, address, mac }) => {
                     self.send_neighbor_query(link as usize, address, mac)
                 }
-                Some(Action::GiveUp { waiting: Some(Buffered { buffer, .. }), .. }) => {
-                    self.pool.give(buffer);
+                Some(NeighborAction::Unreachable { waiting: Some(StoredPacket { buffer, .. }), .. }) => {
+                    self.pool.release(buffer);
                     self.count(Counter::Unresolved.into());
                 }
-                Some(Action::GiveUp { waiting: None, .. }) | None => {}
+                Some(NeighborAction::Unreachable { waiting: None, .. }) | None => {}
             }
         }
     }
@@ -201,7 +201,7 @@ impl State {
     fn send_neighbor_query(&mut self, circuit: usize, address: IpAddr, known: Option<Mac>) {
         let circuit = &self.circuits[circuit];
         let port = circuit.port as usize;
-        let Side::Customer { mac: own_mac, .. } = self.sides[port] else { return };
+        let PortSide::Customer { mac: own_mac, .. } = self.sides[port] else { return };
         let header = circuit.header;
         let mut own = circuit.addresses.iter().map(|(own, _)| *own);
         let (destination, kind, mut payload) = match address {
@@ -209,7 +209,7 @@ impl State {
                 let Some(IpAddr::V4(sender)) = own.find(IpAddr::is_ipv4) else { return };
                 let operation = arp::Operation::Request;
                 let question =
-                    arp::Message { operation, sender_mac: own_mac, sender, target_mac: [0; 6], target };
+                    arp::ArpMessage { operation, sender_mac: own_mac, sender, target_mac: [0; 6], target };
                 let mut bytes = vec![0; arp::MESSAGE];
                 let _ = question.write(&mut bytes);
                 (known.unwrap_or(ethernet::BROADCAST), ethertype::ARP, bytes)
@@ -229,16 +229,16 @@ impl State {
         let end = frame.len();
         frame[end - 2..].copy_from_slice(&kind.to_be_bytes());
         frame.append(&mut payload);
-        let Some(Buffered { buffer, length, .. }) = self.pool.keep(&frame, 0) else {
+        let Some(StoredPacket { buffer, length, .. }) = self.pool.store(&frame, 0) else {
             return self.count(Counter::BuffersExhausted.into());
         };
         let start = HEADROOM as u16;
-        self.departures[port].push(Departure { buffer, start, end: start + length });
+        self.departures[port].push(DepartingFrame { buffer, start, end: start + length });
     }
 
     /// Returns the destination address of a packet.
     #[inline]
-    pub(super) fn destination(&mut self, packet: Buffered) -> IpAddr {
+    pub(super) fn destination(&mut self, packet: StoredPacket) -> IpAddr {
         let bytes = &self.pool.bytes(packet.buffer)[HEADROOM..];
         match bytes[0] >> 4 {
             6 => {
@@ -254,30 +254,30 @@ impl State {
     }
 }
 
-fn arp_message(frame: &ethernet::View<'_>) -> Result<Said, Counter> {
-    let message = arp::Message::read(frame.payload()).map_err(|_| Counter::NotIp)?;
+fn arp_message(frame: &ethernet::View<'_>) -> Result<NeighborMessage, Counter> {
+    let message = arp::ArpMessage::read(frame.payload()).map_err(|_| Counter::NotIp)?;
     let requester = IpAddr::V4(message.sender);
     let is_question = message.operation == arp::Operation::Request;
-    Ok(Said {
+    Ok(NeighborMessage {
         // An ARP probe has no sender address yet (RFC 5227).
         claim: (!message.sender.is_unspecified()).then_some((requester, message.sender_mac)),
         question: is_question.then_some((message.target.into(), requester, message.sender_mac)),
     })
 }
 
-fn discovery_message(frame: &ethernet::View<'_>) -> Option<Said> {
+fn discovery_message(frame: &ethernet::View<'_>) -> Option<NeighborMessage> {
     let view = v6::View::new(frame.payload()).ok()?;
     if frame.kind() != ethertype::IPV6 || !neighbour_discovery::may_be(&view) {
         return None;
     }
     let (source, message) = neighbour_discovery::read(view.packet()).ok()?;
     Some(match message {
-        Message::Solicitation { target, link } => Said {
+        NeighborDiscoveryMessage::Solicitation { target, link } => NeighborMessage {
             claim: link.map(|link| (source.into(), link)),
             question: Some((target.into(), source.into(), link.unwrap_or(frame.source()))),
         },
-        Message::Advertisement { target, link, .. } => {
-            Said { claim: Some((target.into(), link.unwrap_or(frame.source()))), question: None }
+        NeighborDiscoveryMessage::Advertisement { target, link, .. } => {
+            NeighborMessage { claim: Some((target.into(), link.unwrap_or(frame.source()))), question: None }
         }
     })
 }

@@ -1,44 +1,49 @@
 //! Frames from the core: the label identifies VPN and sender, if the frame arrived by the path the label was
 //! assigned for.
 
-use super::customer::Fault;
+use super::customer::IcmpFault;
 use super::encapsulation::Encapsulation;
-use super::pool::{Buffered, HEADROOM};
-use super::{Counter, Next, Refused, Side, State};
+use super::pool::{HEADROOM, StoredPacket};
+use super::{Counter, EngineState, PacketDrop, PortSide, RouteTarget};
 use netstage_core::time::Instant;
 use netstage_wire::ethernet::{self, ethertype};
 use netstage_wire::ip::{self, Ecn, tunnel, v4, v6};
-use netstage_wire::mpls::{ENTRY, Entry, Label, Stack};
+use netstage_wire::mpls::{ENTRY, LabelStackEntry, LabelValue, Stack};
 use netstage_wire::mpls_in_udp;
 use netstage_wire::udp::ZeroChecksum;
 use std::net::IpAddr;
 
 /// Labeled packet in a buffer, preceded only by its label stack.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrival {
+pub(super) struct CorePacket {
     /// Customer packet or management message.
-    payload: Buffered,
+    payload: StoredPacket,
     /// Length of the label stack, bytes.
     labels: u8,
     is_channel: bool,
     flow: u32,
-    tunnel: Option<Tunnel>,
+    tunnel: Option<ReceivingTunnel>,
     at: Instant,
 }
 
 /// Tunnel a packet was received through.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tunnel {
+pub(super) struct ReceivingTunnel {
     source: IpAddr,
     destination: IpAddr,
     ecn: Ecn,
     has_checksum: bool,
 }
 
-impl State {
+impl EngineState {
     #[inline]
-    pub(super) fn read_core_frame(&mut self, at: Instant, port: usize, frame: &[u8]) -> Result<(), Refused> {
-        let Side::Core { mac } = &self.sides[port] else { unreachable!("the port is a core port") };
+    pub(super) fn read_core_frame(
+        &mut self,
+        at: Instant,
+        port: usize,
+        frame: &[u8],
+    ) -> Result<(), PacketDrop> {
+        let PortSide::Core { mac } = &self.sides[port] else { unreachable!("the port is a core port") };
         let view = ethernet::View::new(frame).map_err(|_| Counter::FrameMalformed)?;
         if view.destination() != *mac {
             return Err(Counter::NotForUs.into());
@@ -50,7 +55,7 @@ impl State {
         let labeled = tunnel.map_or(view.payload(), |tunnel| tunnel.payload);
         let stack = Stack::new(labeled).map_err(|_| Counter::LabelStack)?;
         let labels = stack.payload_offset();
-        let tunnel = tunnel.map(|view| Tunnel {
+        let tunnel = tunnel.map(|view| ReceivingTunnel {
             source: view.source,
             destination: view.destination,
             ecn: view.ecn,
@@ -70,10 +75,10 @@ impl State {
             // attributed to no flow.
             return Err(Counter::TooBig.into());
         }
-        let payload = self.pool.keep(labeled, labels).ok_or(Counter::BuffersExhausted.of(flow))?;
+        let payload = self.pool.store(labeled, labels).ok_or(Counter::BuffersExhausted.of(flow))?;
         self.pool.undecided += 1;
         let (labels, flow) = (labels as u8, flow as u32);
-        self.from_core.push(Arrival { payload, labels, is_channel, flow, tunnel, at });
+        self.from_core.push(CorePacket { payload, labels, is_channel, flow, tunnel, at });
         Ok(())
     }
 
@@ -94,7 +99,7 @@ impl State {
         for arrival in batch.drain(..) {
             self.pool.undecided -= 1;
             if let Err(refused) = self.handle_core_packet(now, port, &arrival) {
-                self.pool.give(arrival.payload.buffer);
+                self.pool.release(arrival.payload.buffer);
                 self.count(refused);
             }
         }
@@ -102,14 +107,19 @@ impl State {
     }
 
     #[inline]
-    fn handle_core_packet(&mut self, now: Instant, port: usize, arrival: &Arrival) -> Result<(), Refused> {
+    fn handle_core_packet(
+        &mut self,
+        now: Instant,
+        port: usize,
+        arrival: &CorePacket,
+    ) -> Result<(), PacketDrop> {
         let flow = arrival.flow as usize;
         self.check_sender(flow, port, arrival.tunnel.as_ref())?;
         let labels = &self.pool.headers(arrival.payload)[HEADROOM - usize::from(arrival.labels)..];
         let above = usize::from(arrival.labels) - ENTRY * (1 + usize::from(arrival.is_channel));
         let (above, _) = labels[..above].as_chunks();
         let peer = self.flows[flow].peer as usize;
-        if !above.iter().all(|entry| self.may_be_above(peer, Entry::from_bytes(*entry).label)) {
+        if !above.iter().all(|entry| self.may_be_above(peer, LabelStackEntry::from_bytes(*entry).label)) {
             return Err(Counter::LabelUnexpected.of(flow));
         }
         if arrival.is_channel {
@@ -121,8 +131,13 @@ impl State {
 
     /// Checks that a packet comes from the peer its label was assigned to, by the path that peer uses.
     #[inline]
-    fn check_sender(&self, flow: usize, port: usize, tunnel: Option<&Tunnel>) -> Result<(), Refused> {
-        match self.came_from(self.flows[flow].peer as usize, port, tunnel) {
+    fn check_sender(
+        &self,
+        flow: usize,
+        port: usize,
+        tunnel: Option<&ReceivingTunnel>,
+    ) -> Result<(), PacketDrop> {
+        match self.is_from_peer(self.flows[flow].peer as usize, port, tunnel) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Counter::WrongSender.of(flow)),
             Err(counter) => Err(counter.of(flow)),
@@ -131,11 +146,11 @@ impl State {
 
     /// Returns whether this port and tunnel are those of the path from this peer.
     #[inline]
-    pub(super) fn came_from(
+    pub(super) fn is_from_peer(
         &self,
         peer: usize,
         port: usize,
-        tunnel: Option<&Tunnel>,
+        tunnel: Option<&ReceivingTunnel>,
     ) -> Result<bool, Counter> {
         let peer = &self.peers[peer];
         Ok(match (peer.encapsulation, tunnel) {
@@ -152,17 +167,17 @@ impl State {
 
     /// Returns whether a label is the tunnel label of any peer, or an explicit null.
     #[cold]
-    fn is_tunnel_label(&self, label: Label) -> bool {
+    fn is_tunnel_label(&self, label: LabelValue) -> bool {
         (0..self.peers.len()).any(|peer| self.may_be_above(peer, label))
     }
 
     /// Returns whether a label is allowed above the VPN label or GAL in packets from this peer.
     #[inline]
-    pub(super) fn may_be_above(&self, peer: usize, label: Label) -> bool {
+    pub(super) fn may_be_above(&self, peer: usize, label: LabelValue) -> bool {
         match self.peers[peer].encapsulation {
             Encapsulation::Mpls { accept, .. } => {
                 accept == Some(label)
-                    || matches!(label, Label::IPV4_EXPLICIT_NULL | Label::IPV6_EXPLICIT_NULL)
+                    || matches!(label, LabelValue::IPV4_EXPLICIT_NULL | LabelValue::IPV6_EXPLICIT_NULL)
             }
             Encapsulation::MplsInUdp { .. } => false,
         }
@@ -173,19 +188,19 @@ impl State {
         &mut self,
         now: Instant,
         number: usize,
-        payload: Buffered,
+        payload: StoredPacket,
         outer: Ecn,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PacketDrop> {
         let packet =
             ip::View::new(self.pool.packet(payload)).map_err(|_| Counter::InnerMalformed.of(number))?;
         if let ip::View::V4(view) = packet
-            && !view.checksum_is_right()
+            && !view.is_checksum_valid()
         {
             return Err(Counter::InnerMalformed.of(number));
         }
         let (destination, ttl, inner) = (packet.destination(), packet.ttl(), packet.ecn());
         // Drops the Ethernet padding of short packets.
-        let packet = Buffered { length: packet.packet().len() as u16, ..payload };
+        let packet = StoredPacket { length: packet.packet().len() as u16, ..payload };
         let decapsulated = tunnel::decapsulated_ecn(inner, outer);
         if decapsulated.alarm.is_some() {
             self.count(Counter::MarkAlarm.of(number));
@@ -200,22 +215,22 @@ impl State {
 
         let vpn = flow.vpn as usize;
         let exit = match self.vpns[vpn].routes.get(destination) {
-            Some(Next::Exit(exit)) => exit,
-            Some(Next::Local(_)) => {
+            Some(RouteTarget::Exit(exit)) => exit,
+            Some(RouteTarget::Local(_)) => {
                 let bytes = self.pool.packet(packet).to_vec();
                 let view = ip::View::new(&bytes).map_err(|_| Counter::InnerMalformed.of(number))?;
                 self.handle_own_packet(now, vpn, &view, None)?;
-                self.pool.give(packet.buffer);
+                self.pool.release(packet.buffer);
                 return Ok(());
             }
-            Some(Next::Flow(_)) => return Err(Counter::NotLocal.of(number)),
+            Some(RouteTarget::Flow(_)) => return Err(Counter::NotLocal.of(number)),
             None => {
-                self.send_error(now, vpn, packet, Fault::NoRoute);
+                self.send_error(now, vpn, packet, IcmpFault::NoRoute);
                 return Err(Counter::NoRoute.of(number));
             }
         };
         if ttl <= 1 {
-            self.send_error(now, vpn, packet, Fault::TtlExceeded);
+            self.send_error(now, vpn, packet, IcmpFault::TtlExceeded);
             return Err(Counter::TtlExceeded.of(number));
         }
         let mtu = self.circuits[self.exits[exit as usize].circuit as usize].mtu;
@@ -229,11 +244,11 @@ impl State {
         }
         if packet.length > mtu {
             let bytes = self.pool.packet(packet).to_vec();
-            if self.divide(now, &bytes, Next::Exit(exit), mtu) {
-                self.pool.give(packet.buffer);
+            if self.divide(now, &bytes, RouteTarget::Exit(exit), mtu) {
+                self.pool.release(packet.buffer);
                 return Ok(());
             }
-            self.send_error(now, vpn, packet, Fault::TooBig(mtu));
+            self.send_error(now, vpn, packet, IcmpFault::TooBig(mtu));
             return Err(Counter::TooBig.of(number));
         }
         self.hop(packet);
@@ -245,7 +260,7 @@ impl State {
 
     /// Sends an ICMP error to a sender in the VPN.
     #[cold]
-    fn send_error(&mut self, now: Instant, vpn: usize, packet: Buffered, fault: Fault) {
+    fn send_error(&mut self, now: Instant, vpn: usize, packet: StoredPacket, fault: IcmpFault) {
         let bytes = self.pool.packet(packet).to_vec();
         let Ok(packet) = ip::View::new(&bytes) else { return };
         let Some(error) = self.error(now, vpn, &packet, fault) else { return };
@@ -260,13 +275,13 @@ impl State {
         now: Instant,
         vpn: usize,
         to: IpAddr,
-        packet: Buffered,
-    ) -> Result<(), Refused> {
+        packet: StoredPacket,
+    ) -> Result<(), PacketDrop> {
         match self.vpns[vpn].routes.get(to) {
-            Some(Next::Flow(flow)) => self.enqueue(now, flow as usize, packet),
-            Some(Next::Exit(exit)) => self.deliver(now, exit as usize, packet),
-            Some(Next::Local(_)) | None => {
-                self.pool.give(packet.buffer);
+            Some(RouteTarget::Flow(flow)) => self.enqueue(now, flow as usize, packet),
+            Some(RouteTarget::Exit(exit)) => self.deliver(now, exit as usize, packet),
+            Some(RouteTarget::Local(_)) | None => {
+                self.pool.release(packet.buffer);
                 Err(Counter::NoRoute.into())
             }
         }
@@ -280,9 +295,9 @@ fn tunnel<'a>(frame: &ethernet::View<'a>) -> Result<Option<mpls_in_udp::View<'a>
         ethertype::MPLS => Ok(None),
         ethertype::IPV4 | ethertype::IPV6 => {
             // A zero UDP checksum requires that both addresses are compared with those of the tunnel.
-            let view = mpls_in_udp::View::new(frame.payload(), ZeroChecksum::Taken);
+            let view = mpls_in_udp::View::new(frame.payload(), ZeroChecksum::Accepted);
             view.map(Some).map_err(|error| match error {
-                mpls_in_udp::Error::Other => Counter::NotATunnel,
+                mpls_in_udp::MplsInUdpError::Other => Counter::NotATunnel,
                 _ => Counter::TunnelMalformed,
             })
         }

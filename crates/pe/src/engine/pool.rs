@@ -5,37 +5,37 @@
 //! occupies, and n greedy VPNs leave a share of 1 / (n + 1). Queue limits therefore need not sum to the pool
 //! size, and a VPN without waiting packets always finds a buffer.
 
-use netstage_core::packet::{Ecn, Packet};
+use netstage_core::packet::{Ecn, QueuePacket};
 
 /// Room before a packet for all headers ever prepended, bytes.
 pub(super) const HEADROOM: usize = 96;
 
 /// Packet in a buffer; its first byte follows the headroom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Buffered {
+pub(super) struct StoredPacket {
     pub buffer: u32,
     /// Length of the IP packet, bytes.
     pub length: u16,
     /// Fields for queues other than first in, first out.
-    pub inside: Inside,
+    pub inside: InnerPacket,
 }
 
 /// Fields of a customer packet that queues use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Inside {
+pub(super) struct InnerPacket {
     /// Flow hash; equal for all packets of a flow.
     pub flow: u32,
     pub class: u8,
     pub ecn: Ecn,
 }
 
-impl Buffered {
-    pub fn new(buffer: u32, length: u16) -> Buffered {
-        Buffered { buffer, length, inside: Inside::default() }
+impl StoredPacket {
+    pub fn new(buffer: u32, length: u16) -> StoredPacket {
+        StoredPacket { buffer, length, inside: InnerPacket::default() }
     }
 }
 
-impl Packet for Buffered {
+impl QueuePacket for StoredPacket {
     fn size(&self) -> u32 {
         self.length.into()
     }
@@ -104,7 +104,7 @@ impl Pool {
     }
 
     #[inline]
-    pub fn give(&mut self, buffer: u32) {
+    pub fn release(&mut self, buffer: u32) {
         self.free.push(buffer);
     }
 
@@ -117,26 +117,26 @@ impl Pool {
     /// Copies a packet with `headers` bytes of headers before it into a buffer, or returns `None` if it does
     /// not fit or no buffer is free.
     #[inline]
-    pub fn keep(&mut self, bytes: &[u8], headers: usize) -> Option<Buffered> {
+    pub fn store(&mut self, bytes: &[u8], headers: usize) -> Option<StoredPacket> {
         let length = bytes.len() - headers;
         if headers > HEADROOM || length > self.room() {
             return None;
         }
         let buffer = self.take()?;
         self.bytes(buffer)[HEADROOM - headers..HEADROOM + length].copy_from_slice(bytes);
-        Some(Buffered::new(buffer, length as u16))
+        Some(StoredPacket::new(buffer, length as u16))
     }
 
     /// Returns the headroom of a stored packet; the headers it was stored with are at the end.
     #[inline]
-    pub fn headers(&self, buffered: Buffered) -> &[u8] {
+    pub fn headers(&self, buffered: StoredPacket) -> &[u8] {
         let start = buffered.buffer as usize * self.size;
         &self.bytes[start..start + HEADROOM]
     }
 
     /// Returns the packet in a buffer.
     #[inline]
-    pub fn packet(&mut self, buffered: Buffered) -> &mut [u8] {
+    pub fn packet(&mut self, buffered: StoredPacket) -> &mut [u8] {
         &mut self.bytes(buffered.buffer)[HEADROOM..HEADROOM + usize::from(buffered.length)]
     }
 
@@ -184,27 +184,27 @@ mod tests {
     #[test]
     fn allocated_buffers_survive_a_resize() {
         let mut pool = Pool::new(2, 1, 100);
-        let kept = pool.keep(&[7; 100], 0).unwrap();
+        let kept = pool.store(&[7; 100], 0).unwrap();
         pool.fit(5, 2, 1500);
         assert_eq!((pool.free(), &pool.bytes(kept.buffer)[HEADROOM..HEADROOM + 100]), (6, &[7; 100][..]));
         let others: Vec<u32> =
-            std::iter::from_fn(|| pool.keep(&[1; 1500], 0)).map(|kept| kept.buffer).collect();
+            std::iter::from_fn(|| pool.store(&[1; 1500], 0)).map(|kept| kept.buffer).collect();
         assert!(others.len() == 6 && !others.contains(&kept.buffer));
-        pool.give(kept.buffer);
+        pool.release(kept.buffer);
         pool.fit(1, 1, 10);
-        assert_eq!(pool.keep(&[1; 1500], 0), Some(Buffered { length: 1500, ..kept }));
+        assert_eq!(pool.store(&[1; 1500], 0), Some(StoredPacket { length: 1500, ..kept }));
     }
 
     #[test]
     fn buffers_do_not_overlap() {
         let mut pool = Pool::new(2, 0, 100);
-        let headed = pool.keep(&[4; 30], 10).unwrap();
+        let headed = pool.store(&[4; 30], 10).unwrap();
         assert_eq!((pool.packet(headed).len(), pool.bytes(headed.buffer)[HEADROOM - 10]), (20, 4));
-        pool.give(headed.buffer);
-        let [one, other] = [1, 2].map(|byte| pool.keep(&[byte; 100], 0).unwrap());
-        assert_eq!(pool.keep(&[3; 1], 0), None);
-        pool.give(one.buffer);
-        assert_eq!(pool.keep(&[3; 200], 0), None);
+        pool.release(headed.buffer);
+        let [one, other] = [1, 2].map(|byte| pool.store(&[byte; 100], 0).unwrap());
+        assert_eq!(pool.store(&[3; 1], 0), None);
+        pool.release(one.buffer);
+        assert_eq!(pool.store(&[3; 200], 0), None);
         pool.bytes(one.buffer).fill(9);
         assert_eq!(pool.bytes(other.buffer)[HEADROOM..HEADROOM + 100], [2; 100]);
     }

@@ -9,56 +9,56 @@
 //! generic associated channel label (GAL) lies directly beneath the tunnel label. It is the only label in
 //! MPLS-in-UDP and after penultimate hop popping (RFC 5586 section 4.2.1).
 
-use super::network::Tunnel;
-use super::pool::{Buffered, HEADROOM};
-use super::{Counter, Keys, Refused, State, flows};
-use netstage_core::edge::Edge;
-use netstage_core::fair::publication::{self, Heard};
-use netstage_core::fair::{Published, REFERENCE_AGE};
+use super::network::ReceivingTunnel;
+use super::pool::{HEADROOM, StoredPacket};
+use super::{Counter, EngineState, Keys, PacketDrop, flows};
+use netstage_core::edge::ProviderEdge;
+use netstage_core::fair::publication::{self, PublicationReceiver};
+use netstage_core::fair::{PublishedReference, REFERENCE_AGE};
 use netstage_core::time::Instant;
-use netstage_scenario::pe::{self, Flow, ReferenceSource, Router};
+use netstage_scenario::pe::{self, PeConfig, ReferenceSource, VpnFlowConfig};
 use netstage_wire::gach::{self, channel};
-use netstage_wire::mpls::{Entry, Label};
-use netstage_wire::reference::Reference as Message;
+use netstage_wire::mpls::{LabelStackEntry, LabelValue};
+use netstage_wire::reference::ReferenceMessage as Message;
 
 /// Replaces the two labels of a VPN flow in the digest; no VPN flow has these labels.
-const CHANNEL: [Label; 2] = [Label::GENERIC_CHANNEL; 2];
+const CHANNEL: [LabelValue; 2] = [LabelValue::GENERIC_CHANNEL; 2];
 
 /// All references, in configuration order.
 #[derive(Debug, Default)]
 pub(super) struct References {
-    list: Vec<Reference>,
+    list: Vec<EngineReference>,
     /// Next publication of local references; never if there are none.
     due: Instant,
 }
 
 #[derive(Debug)]
-struct Reference {
+struct EngineReference {
     name: String,
     number: u32,
-    role: Role,
+    role: ReferenceRole,
     /// Number of VPN flows that follow the reference.
     followers: u32,
     /// Start of waiting for values.
     since: Instant,
     is_old: bool,
-    counts: Counts,
+    counts: ReferenceCounts,
 }
 
 #[derive(Debug)]
-enum Role {
+enum ReferenceRole {
     /// Measured by a VPN flow of this router and published to these peers. The flow is woken before the first
     /// publication, even if it has nothing to send, since followers wait for its measurements.
     Own { flow: u32, peers: Vec<u32>, sent_ns: u64, is_awake: bool },
     /// Measured and published by a peer.
-    Followed { peer: u32, heard: Heard },
+    Followed { peer: u32, heard: PublicationReceiver },
     /// Measured by another engine of this router.
     Elsewhere,
 }
 
 /// Counts of messages about a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ReferenceCounts {
     /// Sent to peers.
     pub published: u64,
     /// Received and accepted.
@@ -70,33 +70,38 @@ pub struct Counts {
 impl References {
     /// Collects all references with the number of flows that follow each. If the flow of a reference is not
     /// in this part of the router, another engine measures it.
-    pub fn new(router: &Router) -> References {
+    pub fn new(router: &PeConfig) -> References {
         let role = |source: &ReferenceSource| match source {
-            ReferenceSource::Peer(peer) => Role::Followed { peer: *peer as u32, heard: Heard::default() },
+            ReferenceSource::Peer(peer) => {
+                ReferenceRole::Followed { peer: *peer as u32, heard: PublicationReceiver::default() }
+            }
             ReferenceSource::Flow { vpn, peer, publish_to } => {
-                let is_source = |(of_vpn, flow): (usize, &Flow)| of_vpn == *vpn && flow.peer == *peer;
-                flows::all(router).position(is_source).map_or(Role::Elsewhere, |flow| Role::Own {
-                    flow: flow as u32,
-                    peers: publish_to.iter().map(|peer| *peer as u32).collect(),
-                    sent_ns: 0,
-                    is_awake: false,
+                let is_source =
+                    |(of_vpn, flow): (usize, &VpnFlowConfig)| of_vpn == *vpn && flow.peer == *peer;
+                flows::all(router).position(is_source).map_or(ReferenceRole::Elsewhere, |flow| {
+                    ReferenceRole::Own {
+                        flow: flow as u32,
+                        peers: publish_to.iter().map(|peer| *peer as u32).collect(),
+                        sent_ns: 0,
+                        is_awake: false,
+                    }
                 })
             }
         };
-        let reference = |reference: &pe::Reference| Reference {
+        let reference = |reference: &pe::ReferenceConfig| EngineReference {
             name: reference.name.clone(),
             number: reference.number,
             role: role(&reference.source),
             followers: 0,
             since: Instant::ZERO,
             is_old: false,
-            counts: Counts::default(),
+            counts: ReferenceCounts::default(),
         };
-        let mut list: Vec<Reference> = router.references.iter().map(reference).collect();
+        let mut list: Vec<EngineReference> = router.references.iter().map(reference).collect();
         for number in flows::all(router).filter_map(|(_, flow)| flow.reference()) {
             list[number].followers += 1;
         }
-        let is_own = |reference: &Reference| matches!(reference.role, Role::Own { .. });
+        let is_own = |reference: &EngineReference| matches!(reference.role, ReferenceRole::Own { .. });
         let due = if list.iter().any(is_own) { Instant::ZERO } else { Instant::NEVER };
         References { list, due }
     }
@@ -108,10 +113,10 @@ impl References {
 
     /// Returns the references that became stale or fresh since the last call, each with its present
     /// staleness.
-    pub fn watch<H: netstage_core::packet::Packet>(
+    pub fn watch<H: netstage_core::packet::QueuePacket>(
         &mut self,
         now: Instant,
-        edge: &Edge<H>,
+        edge: &ProviderEdge<H>,
     ) -> Vec<(usize, bool)> {
         let list = self.list.iter_mut().enumerate();
         let changed = list.filter_map(|(number, reference)| {
@@ -123,7 +128,7 @@ impl References {
     }
 }
 
-impl State {
+impl EngineState {
     /// Measures local references and publishes them to their followers, if due.
     #[inline]
     pub(super) fn publish(&mut self, now: Instant) {
@@ -134,10 +139,10 @@ impl State {
 
     #[cold]
     fn publish_all(&mut self, now: Instant) {
-        self.references.due = now + publication::EVERY;
+        self.references.due = now + publication::PUBLICATION_INTERVAL;
         let mut references = std::mem::take(&mut self.references.list);
         for (number, reference) in references.iter_mut().enumerate() {
-            let Role::Own { flow, peers, sent_ns, is_awake } = &mut reference.role else { continue };
+            let ReferenceRole::Own { flow, peers, sent_ns, is_awake } = &mut reference.role else { continue };
             if !std::mem::replace(is_awake, true) {
                 self.edge.wake(now, *flow as usize);
             }
@@ -162,14 +167,14 @@ impl State {
         self.references.list = references;
     }
 
-    fn send_reference(&mut self, number: usize, message: &Message) -> Result<(), Refused> {
+    fn send_reference(&mut self, number: usize, message: &Message) -> Result<(), PacketDrop> {
         let buffer = self.pool.take().ok_or(Counter::BuffersExhausted)?;
         let keys = self.peers[number].keys.as_ref();
         let bytes = &mut self.pool.bytes(buffer)[HEADROOM + gach::HEADER..];
         let written =
             Keys::between(keys, CHANNEL, |authentication| publication::write(message, authentication, bytes));
         let length = gach::HEADER + written.expect("a buffer holds the minimum IPv6 packet");
-        self.encapsulate_path_message(number, channel::REFERENCE, Buffered::new(buffer, length as u16))
+        self.encapsulate_path_message(number, channel::REFERENCE, StoredPacket::new(buffer, length as u16))
     }
 
     /// Handles a message of the path itself, received through this port and tunnel. `above` are the labels
@@ -178,10 +183,10 @@ impl State {
     pub(super) fn handle_path_message(
         &mut self,
         at: Instant,
-        way: (usize, Option<&Tunnel>),
-        above: impl Iterator<Item = Entry>,
+        way: (usize, Option<&ReceivingTunnel>),
+        above: impl Iterator<Item = LabelStackEntry>,
         message: &[u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PacketDrop> {
         match gach::read(message) {
             Ok(channel::REFERENCE) => {}
             Ok(_) => return Err(Counter::ChannelUnknown.into()),
@@ -190,7 +195,7 @@ impl State {
         let bytes = &message[gach::HEADER..];
         let (message, length) = Message::read(bytes).map_err(|_| Counter::ReferenceMalformed)?;
         let bytes = &bytes[..length];
-        let find = |reference: &Reference| reference.number == message.number;
+        let find = |reference: &EngineReference| reference.number == message.number;
         let number = self.references.list.iter().position(find).ok_or(Counter::ReferenceUnknown)?;
         let taken = self.take_reference(at, number, way, above, &message, bytes);
         let reference = &mut self.references.list[number];
@@ -213,45 +218,48 @@ impl State {
         &self,
         at: Instant,
         number: usize,
-        (port, tunnel): (usize, Option<&Tunnel>),
-        mut above: impl Iterator<Item = Entry>,
+        (port, tunnel): (usize, Option<&ReceivingTunnel>),
+        mut above: impl Iterator<Item = LabelStackEntry>,
         message: &Message,
         bytes: &[u8],
-    ) -> Result<(Published, Role), Counter> {
-        let Role::Followed { peer, mut heard } = self.references.list[number].role else {
+    ) -> Result<(PublishedReference, ReferenceRole), Counter> {
+        let ReferenceRole::Followed { peer, mut heard } = self.references.list[number].role else {
             return Err(Counter::ReferenceForeign);
         };
-        let is_from_peer = self.came_from(peer as usize, port, tunnel)?
+        let is_from_peer = self.is_from_peer(peer as usize, port, tunnel)?
             && above.all(|entry| self.may_be_above(peer as usize, entry.label));
         if !is_from_peer {
             return Err(Counter::ReferenceForeign);
         }
         let keys = self.peers[peer as usize].keys.as_ref();
         let taken =
-            Keys::between(keys, CHANNEL, |authentication| heard.take(at, message, bytes, authentication));
+            Keys::between(keys, CHANNEL, |authentication| heard.accept(at, message, bytes, authentication));
         let published = taken.map_err(|refused| match refused {
-            publication::Refused::Tlv | publication::Refused::Impossible(_) => Counter::ReferenceMalformed,
-            publication::Refused::Digest => Counter::ReferenceForged,
-            publication::Refused::Earlier => Counter::ReferenceReplayed,
+            publication::PublicationError::Tlv | publication::PublicationError::Impossible(_) => {
+                Counter::ReferenceMalformed
+            }
+            publication::PublicationError::Digest => Counter::ReferenceForged,
+            publication::PublicationError::NotNewer => Counter::ReferenceReplayed,
         })?;
-        Ok((published, Role::Followed { peer, heard }))
+        Ok((published, ReferenceRole::Followed { peer, heard }))
     }
 
     /// Adopts the values of references that are in both configurations.
-    pub(super) fn take_over_references(&mut self, now: Instant, old: &mut State) {
+    pub(super) fn take_over_references(&mut self, now: Instant, old: &mut EngineState) {
         let mut list = std::mem::take(&mut self.references.list);
         for (number, reference) in list.iter_mut().enumerate() {
             reference.since = now;
-            let is_same = |known: &Reference| {
+            let is_same = |known: &EngineReference| {
                 known.number == reference.number
                     && match (&known.role, &reference.role) {
-                        (Role::Own { flow: known, .. }, Role::Own { flow, .. }) => {
+                        (ReferenceRole::Own { flow: known, .. }, ReferenceRole::Own { flow, .. }) => {
                             old.flow_names(*known as usize) == self.flow_names(*flow as usize)
                         }
-                        (Role::Followed { peer: known, .. }, Role::Followed { peer, .. }) => {
-                            old.names.peers[*known as usize] == self.names.peers[*peer as usize]
-                        }
-                        (Role::Elsewhere, Role::Elsewhere) => true,
+                        (
+                            ReferenceRole::Followed { peer: known, .. },
+                            ReferenceRole::Followed { peer, .. },
+                        ) => old.names.peers[*known as usize] == self.names.peers[*peer as usize],
+                        (ReferenceRole::Elsewhere, ReferenceRole::Elsewhere) => true,
                         _ => false,
                     }
             };
@@ -262,11 +270,13 @@ impl State {
             let known = &mut old.references.list[known];
             (reference.since, reference.is_old, reference.counts) = (known.since, known.is_old, known.counts);
             match (&known.role, &mut reference.role) {
-                (Role::Own { sent_ns: known, .. }, Role::Own { sent_ns, is_awake, .. }) => {
+                (ReferenceRole::Own { sent_ns: known, .. }, ReferenceRole::Own { sent_ns, is_awake, .. }) => {
                     (*sent_ns, *is_awake) = (*known, true);
                 }
-                (Role::Followed { heard: known, .. }, Role::Followed { heard, .. }) => *heard = *known,
-                (Role::Elsewhere, Role::Elsewhere) => {}
+                (ReferenceRole::Followed { heard: known, .. }, ReferenceRole::Followed { heard, .. }) => {
+                    *heard = *known
+                }
+                (ReferenceRole::Elsewhere, ReferenceRole::Elsewhere) => {}
                 _ => unreachable!("both have one role"),
             }
         }
@@ -281,12 +291,16 @@ impl State {
                 name: &reference.name,
                 number: reference.number,
                 source: match &reference.role {
-                    Role::Own { flow, peers, .. } => {
+                    ReferenceRole::Own { flow, peers, .. } => {
                         let (vpn, far) = self.flow_names(*flow as usize);
-                        Source::Flow { vpn, peer: far, publish_to: peers.iter().map(peer).collect() }
+                        MeasurementSource::Flow {
+                            vpn,
+                            peer: far,
+                            publish_to: peers.iter().map(peer).collect(),
+                        }
                     }
-                    Role::Followed { peer: from, .. } => Source::Peer(peer(from)),
-                    Role::Elsewhere => Source::Elsewhere,
+                    ReferenceRole::Followed { peer: from, .. } => MeasurementSource::Peer(peer(from)),
+                    ReferenceRole::Elsewhere => MeasurementSource::Elsewhere,
                 },
                 published: self.edge.reference(number).copied(),
                 is_old: reference.is_old,
@@ -305,20 +319,20 @@ pub struct ReferenceView<'a> {
     /// Number in messages between routers.
     pub number: u32,
     /// Origin of the measurements.
-    pub source: Source<'a>,
+    pub source: MeasurementSource<'a>,
     /// Last known values, with the time of measurement or arrival.
-    pub published: Option<Published>,
+    pub published: Option<PublishedReference>,
     /// The values are too old, or none have arrived for too long.
     pub is_old: bool,
     /// Number of VPN flows that follow it.
     pub followers: u32,
     /// Counts of messages about it.
-    pub counts: Counts,
+    pub counts: ReferenceCounts,
 }
 
 /// Origin of the measurements of a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source<'a> {
+pub enum MeasurementSource<'a> {
     /// A VPN flow of this router.
     Flow {
         /// VPN of the flow.

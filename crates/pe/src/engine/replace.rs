@@ -2,29 +2,29 @@
 //! queue, window and counters, a circuit its neighbors. All checks run earlier, while the new state is
 //! prepared. Packets wait in the ports meanwhile, so none is lost.
 
-use super::machine::Machine;
-use super::{Attached, Engine, Names, State, flows, setup};
-use netstage_core::edge::Settings;
+use super::machine::HostProperties;
+use super::{DisplayNames, EnginePort, EngineState, PeEngine, flows, setup};
+use netstage_core::edge::VpnFlowSettings;
 use netstage_core::time::Instant;
-use netstage_host::obstacle::Obstacle;
-use netstage_host::ports::Port;
-use netstage_scenario::pe::Router;
+use netstage_host::obstacle::StartupError;
+use netstage_host::ports::FramePort;
+use netstage_scenario::pe::PeConfig;
 use std::collections::HashMap;
 
 /// New configuration, ready to apply. Preparing takes long and needs no engine; applying takes microseconds
 /// per VPN flow.
 #[derive(Debug)]
-pub struct Prepared {
-    state: State,
+pub struct PreparedReplacement {
+    state: EngineState,
     /// New scheduler settings, per flow.
-    settings: Vec<Settings>,
+    settings: Vec<VpnFlowSettings>,
     buffers: usize,
 }
 
-impl Prepared {
+impl PreparedReplacement {
     /// Prepares a checked configuration. The epochs of `machine` must equal those of the engine it is for.
-    pub fn new(router: &Router, machine: &Machine) -> Result<Prepared, Obstacle> {
-        Ok(Prepared {
+    pub fn new(router: &PeConfig, machine: &HostProperties) -> Result<PreparedReplacement, StartupError> {
+        Ok(PreparedReplacement {
             // The running engine keeps its buffers.
             state: setup::state(router, machine, 0)?,
             settings: flows::all(router).map(|(_, flow)| flow.settings.clone()).collect(),
@@ -33,20 +33,25 @@ impl Prepared {
     }
 }
 
-impl<P: Port> Engine<P> {
+impl<P: FramePort> PeEngine<P> {
     /// Applies a new configuration. `opened` are the ports it adds. Returns the ports it removes.
     ///
     /// # Panics
     ///
     /// Panics if a port is missing or the epochs differ.
-    pub fn replace(&mut self, now: Instant, prepared: Prepared, opened: Vec<(String, P)>) -> Vec<P> {
-        let Prepared { state: mut new, settings, buffers } = prepared;
+    pub fn replace(
+        &mut self,
+        now: Instant,
+        prepared: PreparedReplacement,
+        opened: Vec<(String, P)>,
+    ) -> Vec<P> {
+        let PreparedReplacement { state: mut new, settings, buffers } = prepared;
         let old = &mut self.state;
         assert_eq!(new.epoch, old.epoch, "both have one epoch");
         let names = old.names.ports.clone();
-        let mut available: HashMap<String, Attached<P>> =
+        let mut available: HashMap<String, EnginePort<P>> =
             names.into_iter().zip(self.ports.drain(..)).collect();
-        available.extend(opened.into_iter().map(|(name, port)| (name, Attached { port, failure: None })));
+        available.extend(opened.into_iter().map(|(name, port)| (name, EnginePort { port, failure: None })));
         let ports = new.names.ports.iter();
         self.ports = ports.map(|name| available.remove(name).expect("every port is available")).collect();
         let largest = new.pool.room();
@@ -57,8 +62,8 @@ impl<P: Port> Engine<P> {
     }
 }
 
-impl State {
-    fn take_over(&mut self, now: Instant, old: &mut State, settings: &[Settings]) {
+impl EngineState {
+    fn take_over(&mut self, now: Instant, old: &mut EngineState, settings: &[VpnFlowSettings]) {
         std::mem::swap(&mut self.pool, &mut old.pool);
         std::mem::swap(&mut self.totals, &mut old.totals);
         self.take_over_flows(now, old, settings);
@@ -76,18 +81,18 @@ impl State {
         }
     }
 
-    fn take_over_flows(&mut self, now: Instant, old: &mut State, settings: &[Settings]) {
-        let known = flows::known(old.names_of_flows(), self.names_of_flows());
+    fn take_over_flows(&mut self, now: Instant, old: &mut EngineState, settings: &[VpnFlowSettings]) {
+        let known = flows::matching_old_flows(old.names_of_flows(), self.names_of_flows());
         let mut is_gone = vec![true; old.flows.len()];
         for (number, settings) in settings.iter().enumerate() {
             let Some(known) = known[number] else { continue };
             is_gone[known] = false;
             let from = (old.edge.edge_mut(), known);
             let refused = self.edge.edge_mut().adopt(now, number, from, settings);
-            refused.into_iter().for_each(|packet| self.pool.give(packet.buffer));
+            refused.into_iter().for_each(|packet| self.pool.release(packet.buffer));
             let (known, flow) = (&mut old.flows[known], &mut self.flows[number]);
             // Replies to queries already sent stay valid, unless they carry different fields.
-            if known.querier.asks_for_marks() == flow.querier.asks_for_marks() {
+            if known.querier.requests_marks() == flow.querier.requests_marks() {
                 std::mem::swap(&mut flow.querier, &mut known.querier);
             }
             flow.egress = known.egress;
@@ -98,26 +103,27 @@ impl State {
         // Packets queued for removed flows have no destination.
         for number in (0..is_gone.len()).filter(|number| is_gone[*number]) {
             for packet in old.edge.edge_mut().take_queue(now, number) {
-                self.pool.give(packet.buffer);
+                self.pool.release(packet.buffer);
             }
         }
-        self.edge.go_on_from(&mut old.edge);
+        self.edge.continue_from(&mut old.edge);
     }
 
     /// Returns the VPN and peer names of each flow.
     fn names_of_flows(&self) -> impl Iterator<Item = (&str, &str)> {
-        let Names { vpns, peers, .. } = &self.names;
+        let DisplayNames { vpns, peers, .. } = &self.names;
         self.flows.iter().map(|flow| (vpns[flow.vpn as usize].as_str(), peers[flow.peer as usize].as_str()))
     }
 
-    fn take_over_circuits(&mut self, old: &mut State) {
+    fn take_over_circuits(&mut self, old: &mut EngineState) {
         let before: HashMap<&str, usize> =
             old.names.circuits.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
         for (number, name) in self.names.circuits.iter().enumerate() {
             let Some(known) = before.get(name.as_str()).copied() else { continue };
             let (circuit, known_circuit) = (&mut self.circuits[number], &old.circuits[known]);
             (circuit.received, circuit.sent) = (known_circuit.received, known_circuit.sent);
-            let port = |state: &[String], circuit: &super::Circuit| state[circuit.port as usize].clone();
+            let port =
+                |state: &[String], circuit: &super::EngineCircuit| state[circuit.port as usize].clone();
             let is_same_link = port(&self.names.ports, circuit) == port(&old.names.ports, known_circuit)
                 && circuit.header.bytes() == known_circuit.header.bytes();
             if is_same_link {
@@ -125,7 +131,7 @@ impl State {
             }
         }
         for packet in old.neighbours.clear() {
-            self.pool.give(packet.buffer);
+            self.pool.release(packet.buffer);
         }
     }
 }

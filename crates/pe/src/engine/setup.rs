@@ -4,23 +4,24 @@
 use super::circuits::Circuits;
 use super::counter::Counters;
 use super::encapsulation::Encapsulation;
-use super::machine::{self, Machine};
+use super::machine::{self, HostProperties};
 use super::pool::Pool;
 use super::references::References;
 use super::{
-    BATCH, Circuit, Exit, Flow, Header, Names, Next, Peer, Side, State, Traffic, Vpn, flows as vpn_flows,
+    BATCH, CircuitNextHop, DisplayNames, EngineCircuit, EngineFlow, EnginePeer, EngineState, EngineVpn,
+    EthernetTemplate, PacketTotals, PortSide, RouteTarget, flows as vpn_flows,
 };
-use netstage_core::edge::{Labels, Prefix, Routes, Tape};
+use netstage_core::edge::{EdgeRecorder, IpPrefix, LabelTable, VpnRoutes};
 use netstage_core::fair::Egress;
 use netstage_core::fair::wire::Querier;
-use netstage_core::neighbour::Neighbours;
+use netstage_core::neighbour::NeighborCache;
 use netstage_core::queue::TrafficClass;
 use netstage_core::time::Instant;
-use netstage_host::obstacle::Obstacle;
-use netstage_scenario::pe::{self, Router, Tunnel};
+use netstage_host::obstacle::StartupError;
+use netstage_scenario::pe::{self, PeConfig, PeerTunnel};
 use netstage_wire::ethernet::{self, Mac, Tag, ethertype};
 use netstage_wire::ip::{v4, v6};
-use netstage_wire::loss_delay::Session;
+use netstage_wire::loss_delay::LossDelaySession;
 use netstage_wire::{mpls, udp};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -29,19 +30,23 @@ use std::net::IpAddr;
 const MIN_MTU: usize = 1280;
 
 /// Builds the initial state with `buffers` buffers for waiting packets.
-pub(super) fn state(router: &Router, machine: &Machine, buffers: usize) -> Result<State, Obstacle> {
+pub(super) fn state(
+    router: &PeConfig,
+    machine: &HostProperties,
+    buffers: usize,
+) -> Result<EngineState, StartupError> {
     let ports = router.interfaces();
     let peers = router.peers.iter().zip(&machine.peers);
     let peers = peers.map(|(peer, known)| self::peer(router, machine, peer, known));
-    let peers = peers.collect::<Result<Vec<Peer>, Obstacle>>()?;
+    let peers = peers.collect::<Result<Vec<EnginePeer>, StartupError>>()?;
     let (circuits, sides) = circuits(router, machine, &ports)?;
     let (flows, labels, class_tables) = flows(router, machine, &peers);
     let (vpns, exits) = vpns(router);
     let names = |names: &mut dyn Iterator<Item = &String>| names.cloned().collect();
-    Ok(State {
+    Ok(EngineState {
         epoch: machine.epoch,
         epoch_unix_ns: machine.epoch_unix_ns,
-        edge: Tape::new(vpn_flows::edge(router, machine.session_seed, machine.tick)),
+        edge: EdgeRecorder::new(vpn_flows::edge(router, machine.session_seed, machine.tick)),
         pool: Pool::new(buffers, reserve(ports.len()), max_packet_size(router, machine, &circuits)),
         labels,
         flows,
@@ -50,14 +55,14 @@ pub(super) fn state(router: &Router, machine: &Machine, buffers: usize) -> Resul
         peers,
         circuits,
         exits,
-        neighbours: Neighbours::new(),
+        neighbours: NeighborCache::new(),
         sides,
         class_tables,
         from_customers: Vec::with_capacity(BATCH),
         from_core: Vec::with_capacity(BATCH),
         totals: Counters::default(),
         departures: ports.iter().map(|_| Vec::new()).collect(),
-        names: Names {
+        names: DisplayNames {
             vpns: names(&mut router.vpns.iter().map(|vpn| &vpn.name)),
             peers: names(&mut router.peers.iter().map(|peer| &peer.name)),
             circuits: names(&mut router.circuits.iter().map(|circuit| &circuit.name)),
@@ -73,7 +78,7 @@ pub(super) fn reserve(ports: usize) -> usize {
 }
 
 /// Returns the size of the largest possible packet, bytes.
-fn max_packet_size(router: &Router, machine: &Machine, circuits: &[Circuit]) -> usize {
+fn max_packet_size(router: &PeConfig, machine: &HostProperties, circuits: &[EngineCircuit]) -> usize {
     let peers = router.peers.iter().map(|peer| machine.peer_mtu(router, peer));
     let largest = circuits.iter().map(|circuit| circuit.mtu).chain(peers).max();
     usize::from(largest.unwrap_or(0)).max(MIN_MTU)
@@ -81,21 +86,21 @@ fn max_packet_size(router: &Router, machine: &Machine, circuits: &[Circuit]) -> 
 
 /// Builds a peer whose next hop is still unknown.
 fn peer(
-    router: &Router,
-    machine: &Machine,
-    peer: &pe::Peer,
-    known: &machine::Peer,
-) -> Result<Peer, Obstacle> {
+    router: &PeConfig,
+    machine: &HostProperties,
+    peer: &pe::PeerConfig,
+    known: &machine::PeerProperties,
+) -> Result<EnginePeer, StartupError> {
     let encapsulation = match peer.tunnel {
-        Tunnel::Mpls { push, accept, .. } => Encapsulation::Mpls { push, accept },
-        Tunnel::MplsInUdp { to: remote, from, checksum: has_checksum } => {
+        PeerTunnel::Mpls { push, accept, .. } => Encapsulation::Mpls { push, accept },
+        PeerTunnel::MplsInUdp { to: remote, from, checksum: has_checksum } => {
             let local = from.or(known.source).expect("the host supplies an address the file leaves out");
             if local.is_ipv4() != remote.is_ipv4() {
                 let message = format!(
                     "peer {}: source address {local} and tunnel destination {remote} differ in IP version",
                     peer.name
                 );
-                return Err(Obstacle::new(
+                return Err(StartupError::new(
                     message,
                     "set `from` of the tunnel to an address of the same version",
                 ));
@@ -110,9 +115,9 @@ fn peer(
             "peer {}: a core MTU of {mtu} B leaves {left} B for customer packets; {MIN_MTU} B are needed",
             peer.name
         );
-        return Err(Obstacle::new(message, format!("raise the MTU of {}", router.core[0])));
+        return Err(StartupError::new(message, format!("raise the MTU of {}", router.core[0])));
     }
-    Ok(Peer {
+    Ok(EnginePeer {
         port: 0,
         header: core_header(&encapsulation, Mac::default(), machine.interfaces[&router.core[0]].mac),
         is_reachable: false,
@@ -134,7 +139,7 @@ pub(super) fn left(encapsulation: &Encapsulation, mtu: u16) -> usize {
 }
 
 /// Builds the Ethernet header of frames to the core.
-pub(super) fn core_header(encapsulation: &Encapsulation, next_hop: Mac, own: Mac) -> Header {
+pub(super) fn core_header(encapsulation: &Encapsulation, next_hop: Mac, own: Mac) -> EthernetTemplate {
     let kind = match encapsulation {
         Encapsulation::Mpls { .. } => ethertype::MPLS,
         Encapsulation::MplsInUdp { local: IpAddr::V4(_), .. } => ethertype::IPV4,
@@ -145,42 +150,42 @@ pub(super) fn core_header(encapsulation: &Encapsulation, next_hop: Mac, own: Mac
 
 /// Builds the circuits, and the sides of the ports they are attached to.
 fn circuits(
-    router: &Router,
-    machine: &Machine,
+    router: &PeConfig,
+    machine: &HostProperties,
     ports: &[&str],
-) -> Result<(Vec<Circuit>, Vec<Side>), Obstacle> {
+) -> Result<(Vec<EngineCircuit>, Vec<PortSide>), StartupError> {
     let side = |(number, port): (usize, &&str)| {
         let mac = machine.interfaces[*port].mac;
         match number < router.core.len() {
-            true => Side::Core { mac },
-            false => Side::Customer { mac, circuits: Circuits::new() },
+            true => PortSide::Core { mac },
+            false => PortSide::Customer { mac, circuits: Circuits::new() },
         }
     };
-    let mut sides: Vec<Side> = ports.iter().enumerate().map(side).collect();
+    let mut sides: Vec<PortSide> = ports.iter().enumerate().map(side).collect();
     let numbers: HashMap<&str, usize> = ports.iter().copied().zip(0..).collect();
     let mut circuits = Vec::with_capacity(router.circuits.len());
     for (number, circuit) in (0..).zip(&router.circuits) {
         let port = numbers[circuit.interface.as_str()];
-        let Side::Customer { mac, circuits: attached } = &mut sides[port] else {
+        let PortSide::Customer { mac, circuits: attached } = &mut sides[port] else {
             unreachable!("no circuit is on an interface of the core")
         };
         attached.attach(&circuit.vlans, circuit.select.as_ref(), number);
-        circuits.push(Circuit {
+        circuits.push(EngineCircuit {
             vpn: circuit.vpn as u32,
             port: port as u32,
             header: circuit_header(circuit, *mac),
             mtu: machine.circuit_mtu(circuit)?,
             station: circuit.station,
             addresses: circuit.addresses.clone(),
-            received: Traffic::default(),
-            sent: Traffic::default(),
+            received: PacketTotals::default(),
+            sent: PacketTotals::default(),
         });
     }
     Ok((circuits, sides))
 }
 
 /// Builds the Ethernet header of frames to a circuit. Its EtherType is IPv4, changed per packet for IPv6.
-fn circuit_header(circuit: &pe::Circuit, source: Mac) -> Header {
+fn circuit_header(circuit: &pe::CircuitConfig, source: Mac) -> EthernetTemplate {
     let kinds: &[u16] = match circuit.vlans.len() {
         2 => &[ethertype::SERVICE_VLAN, ethertype::VLAN],
         _ => &[ethertype::VLAN],
@@ -195,21 +200,25 @@ fn circuit_header(circuit: &pe::Circuit, source: Mac) -> Header {
     build_header(&ethernet::Header { destination, source, tags: &tags, kind: ethertype::IPV4 })
 }
 
-fn build_header(header: &ethernet::Header<'_>) -> Header {
+fn build_header(header: &ethernet::Header<'_>) -> EthernetTemplate {
     let mut bytes = [0; ethernet::HEADER + 2 * ethernet::TAG];
     let length = header.write(&mut bytes).expect("there are at most two tags") as u8;
-    Header { bytes, length }
+    EthernetTemplate { bytes, length }
 }
 
 /// Builds the VPN flows, their labels, and the tables that map DSCPs to classes.
-fn flows(router: &Router, machine: &Machine, peers: &[Peer]) -> (Vec<Flow>, Labels, Vec<[u8; 64]>) {
-    let (mut flows, mut labels, mut tables) = (Vec::new(), Labels::default(), Vec::new());
+fn flows(
+    router: &PeConfig,
+    machine: &HostProperties,
+    peers: &[EnginePeer],
+) -> (Vec<EngineFlow>, LabelTable, Vec<[u8; 64]>) {
+    let (mut flows, mut labels, mut tables) = (Vec::new(), LabelTable::default(), Vec::new());
     for (key, (vpn, flow)) in vpn_flows::all(router).enumerate() {
-        labels.give(flow.receive, key).expect("labels are unique");
+        labels.assign(flow.receive, key).expect("labels are unique");
         // Labels carry no congestion marks.
         let asks_for_marks = matches!(peers[flow.peer].encapsulation, Encapsulation::MplsInUdp { .. });
-        let session = Session::from_bits(machine.session_seed.wrapping_add(key as u32));
-        flows.push(Flow {
+        let session = LossDelaySession::from_bits(machine.session_seed.wrapping_add(key as u32));
+        flows.push(EngineFlow {
             vpn: vpn as u32,
             peer: flow.peer as u32,
             send: flow.send,
@@ -239,36 +248,36 @@ fn class_table(classes: &[TrafficClass], tables: &mut Vec<[u8; 64]>) -> u16 {
 }
 
 /// Builds the VPNs with their routes, and the next hops of the routes.
-fn vpns(router: &Router) -> (Vec<Vpn>, Vec<Exit>) {
+fn vpns(router: &PeConfig) -> (Vec<EngineVpn>, Vec<CircuitNextHop>) {
     let mut exits = Vec::new();
-    let mut routes: Vec<Vec<(Prefix, Next)>> = vec![Vec::new(); router.vpns.len()];
+    let mut routes: Vec<Vec<(IpPrefix, RouteTarget)>> = vec![Vec::new(); router.vpns.len()];
     for (key, (vpn, flow)) in vpn_flows::all(router).enumerate() {
-        routes[vpn].extend(flow.routes.iter().map(|prefix| (*prefix, Next::Flow(key as u32))));
+        routes[vpn].extend(flow.routes.iter().map(|prefix| (*prefix, RouteTarget::Flow(key as u32))));
     }
     for (number, circuit) in (0..).zip(&router.circuits) {
         let mut exit = |via| {
-            exits.push(Exit { circuit: number, via });
-            Next::Exit(exits.len() as u32 - 1)
+            exits.push(CircuitNextHop { circuit: number, via });
+            RouteTarget::Exit(exits.len() as u32 - 1)
         };
         let routes = &mut routes[circuit.vpn];
         for ((address, _), link) in circuit.addresses.iter().zip(circuit.links()) {
-            let host = Prefix::host(*address);
+            let host = IpPrefix::host(*address);
             // A link of one address has no other hosts.
             if link != host {
                 routes.push((link, exit(None)));
             }
-            routes.push((host, Next::Local(number)));
+            routes.push((host, RouteTarget::Local(number)));
         }
         routes.extend(circuit.routes.iter().map(|(prefix, via)| (*prefix, exit(Some(*via)))));
     }
-    let vpn = |routes: &Vec<(Prefix, Next)>| Vpn {
-        routes: Routes::new(routes).expect("prefixes are unique"),
+    let vpn = |routes: &Vec<(IpPrefix, RouteTarget)>| EngineVpn {
+        routes: VpnRoutes::new(routes).expect("prefixes are unique"),
         held: 0,
         next_icmp: Instant::ZERO,
         address_v4: None,
         address_v6: None,
     };
-    let mut vpns: Vec<Vpn> = routes.iter().map(vpn).collect();
+    let mut vpns: Vec<EngineVpn> = routes.iter().map(vpn).collect();
     for circuit in &router.circuits {
         let vpn = &mut vpns[circuit.vpn];
         for (address, _) in &circuit.addresses {

@@ -1,9 +1,9 @@
 //! Read access to circuits and VPN flows, for metrics, `pe show` and tests.
 
-use super::{Counter, State};
+use super::{Counter, EngineState};
 use netstage_core::fair::{Egress, Ingress};
 use netstage_core::time::Instant;
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 
 /// Present state of a circuit.
 #[derive(Clone, Copy, Debug)]
@@ -13,21 +13,21 @@ pub struct CircuitView<'a> {
     /// Name of its VPN.
     pub vpn: &'a str,
     /// Packets received from customers.
-    pub received: Traffic,
+    pub received: PacketTotals,
     /// Packets sent to customers.
-    pub sent: Traffic,
+    pub sent: PacketTotals,
 }
 
 /// Packets and their IP-layer bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct PacketTotals {
     /// Number of packets.
     pub packets: u64,
     /// Number of bytes.
     pub bytes: u64,
 }
 
-impl Traffic {
+impl PacketTotals {
     #[inline]
     pub(super) fn add(&mut self, length: u16) {
         self.packets += 1;
@@ -38,7 +38,7 @@ impl Traffic {
 /// Present state of a VPN flow.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowView<'a> {
-    pub(super) state: &'a State,
+    pub(super) state: &'a EngineState,
     pub(super) number: usize,
 }
 
@@ -54,7 +54,7 @@ impl<'a> FlowView<'a> {
     }
 
     /// Returns the window, if the flow has one.
-    pub fn window(&self) -> Option<&'a Ingress<impl netstage_core::packet::Packet + use<>>> {
+    pub fn window(&self) -> Option<&'a Ingress<impl netstage_core::packet::QueuePacket + use<>>> {
         self.state.edge.window(self.number)
     }
 
@@ -80,7 +80,7 @@ impl<'a> FlowView<'a> {
     }
 
     /// Returns the labels of sent and received packets.
-    pub fn labels(&self) -> [Label; 2] {
+    pub fn labels(&self) -> [LabelValue; 2] {
         let flow = &self.state.flows[self.number];
         [flow.send, flow.receive]
     }

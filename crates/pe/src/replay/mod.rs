@@ -1,30 +1,30 @@
 //! Replay of a trace in virtual time.
 
 use crate::engine::flows;
-use crate::trace::{Error, Reader};
-use netstage_core::edge::{Edge, Event, Sent, TICK};
-use netstage_core::fair::Published;
+use crate::trace::{TraceFileError, TraceReader};
+use netstage_core::edge::{EdgeEvent, ProviderEdge, SentPacket, TICK};
+use netstage_core::fair::PublishedReference;
 use netstage_core::fair::parameters::Basis;
-use netstage_core::packet::{Ecn, Packet};
+use netstage_core::packet::{Ecn, QueuePacket};
 use netstage_core::time::Instant;
-use netstage_scenario::pe::{self, Router};
+use netstage_scenario::pe::{self, PeConfig};
 use std::fmt;
 use std::io::BufRead;
 
 /// VPN flows that receive the inputs of a trace.
 #[derive(Debug)]
 pub struct Replay {
-    edge: Edge<Traced>,
-    router: Router,
+    edge: ProviderEdge<TracedPacket>,
+    router: PeConfig,
     session_seed: u32,
     now: Instant,
-    totals: Vec<Totals>,
+    totals: Vec<FlowTotals>,
     decisions: u64,
 }
 
 /// Totals of a VPN flow.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub struct Totals {
+pub struct FlowTotals {
     /// VPN of the flow.
     pub vpn: String,
     /// Peer of the flow.
@@ -47,7 +47,7 @@ pub struct Totals {
 
 /// Result of a replay.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Outcome {
+pub struct ReplayResult {
     /// Time from the router's start to the last event.
     pub seconds: f64,
     /// Number of replayed events.
@@ -59,28 +59,30 @@ pub struct Outcome {
     /// The last line is incomplete because the router was killed.
     pub is_cut: bool,
     /// Totals of each VPN flow.
-    pub flows: Vec<Totals>,
+    pub flows: Vec<FlowTotals>,
 }
 
 /// Replays a trace.
-pub fn replay(from: impl BufRead) -> Result<Outcome, Error> {
-    let (head, mut reader) = Reader::new(from)?;
+pub fn replay(from: impl BufRead) -> Result<ReplayResult, TraceFileError> {
+    let (head, mut reader) = TraceReader::new(from)?;
     let configured =
         |text: &str| pe::parse("the trace's configuration", text).map_err(|errors| errors.to_string());
-    let router = configured(&head.configuration).map_err(|what| Error::Line { number: 1, what })?;
+    let router = configured(&head.configuration).map_err(|what| TraceFileError::Line { number: 1, what })?;
     let mut replay = Replay::new(router, head.seed);
     let (mut events, mut difference) = (0, None);
     while let Some(event) = reader.next_event()? {
         match replay.step(&event, configured) {
             Ok(()) => events += 1,
-            Err(Difference::Impossible(what)) => return Err(Error::Line { number: reader.line(), what }),
+            Err(ReplayError::Impossible(what)) => {
+                return Err(TraceFileError::Line { number: reader.line(), what });
+            }
             Err(decision) => {
                 difference = Some(format!("line {}, {decision}", reader.line()));
                 break;
             }
         }
     }
-    Ok(Outcome {
+    Ok(ReplayResult {
         seconds: replay.now().0 as f64 / 1e9,
         events,
         decisions: replay.decisions(),
@@ -92,7 +94,7 @@ pub fn replay(from: impl BufRead) -> Result<Outcome, Error> {
 
 /// Error that ends a replay.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Difference {
+pub enum ReplayError {
     /// A decision differs from the recorded one.
     Decision {
         /// Time of the decision, nanoseconds.
@@ -108,28 +110,28 @@ pub enum Difference {
     Impossible(String),
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Difference::Decision { at, what, recorded, replayed } => {
+            ReplayError::Decision { at, what, recorded, replayed } => {
                 let seconds = *at as f64 / 1e9;
                 write!(f, "at {seconds:.6} s, {what}: recorded {recorded}, replayed {replayed}")
             }
-            Difference::Impossible(why) => f.write_str(why),
+            ReplayError::Impossible(why) => f.write_str(why),
         }
     }
 }
 
 /// Packet reduced to the fields that decisions depend on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Traced {
+pub(super) struct TracedPacket {
     pub size: u32,
     pub class: u16,
     pub inside: u32,
     pub ecn: Ecn,
 }
 
-impl Packet for Traced {
+impl QueuePacket for TracedPacket {
     fn size(&self) -> u32 {
         self.size
     }
@@ -158,15 +160,15 @@ fn ecn(bits: u32) -> Ecn {
 
 impl Replay {
     /// Creates the VPN flows of a configuration in their initial state.
-    pub fn new(router: Router, session_seed: u32) -> Replay {
+    pub fn new(router: PeConfig, session_seed: u32) -> Replay {
         let (edge, totals) = (flows::edge(&router, session_seed, TICK), totals(&router));
         Replay { edge, router, session_seed, now: Instant::ZERO, totals, decisions: 0 }
     }
 
     /// Applies a new configuration.
-    fn reload(&mut self, router: Router) {
+    fn reload(&mut self, router: PeConfig) {
         let (mut edge, mut totals) = (flows::edge(&router, self.session_seed, TICK), totals(&router));
-        let known = flows::known(flows::names(&self.router), flows::names(&router));
+        let known = flows::matching_old_flows(flows::names(&self.router), flows::names(&router));
         for (own, (known, (_, flow))) in known.iter().zip(flows::all(&router)).enumerate() {
             let Some(known) = *known else { continue };
             let from = (&mut self.edge, known);
@@ -179,14 +181,14 @@ impl Replay {
     /// Replays one event. `read` parses the configuration of a reload.
     pub fn step(
         &mut self,
-        event: &Event,
-        read: impl FnOnce(&str) -> Result<Router, String>,
-    ) -> Result<(), Difference> {
+        event: &EdgeEvent,
+        read: impl FnOnce(&str) -> Result<PeConfig, String>,
+    ) -> Result<(), ReplayError> {
         match event {
-            Event::Packet { at, flow, size, class, inside, ecn, taken } => {
+            EdgeEvent::Packet { at, flow, size, class, inside, ecn, taken } => {
                 let (now, flow) = (self.at(*at)?, self.flow(*flow)?);
                 let class = u16::try_from(*class).map_err(|_| impossible("class exceeds 65535"))?;
-                let packet = Traced { size: *size, class, inside: *inside, ecn: self::ecn(*ecn) };
+                let packet = TracedPacket { size: *size, class, inside: *inside, ecn: self::ecn(*ecn) };
                 let is_taken = self.edge.handle_packet(now, flow, packet).is_ok();
                 self.forget_dropped();
                 self.decisions += 1;
@@ -195,7 +197,7 @@ impl Replay {
                 let what = |is_taken: bool| if is_taken { "accepted" } else { "dropped" };
                 self.compare(*at, || self.described(flow, "a packet"), what(*taken), what(is_taken))
             }
-            Event::Reply { at, flow, window, .. } => {
+            EdgeEvent::Reply { at, flow, window, .. } => {
                 let flow = self.flow(*flow)?;
                 let reply = event.as_reply().expect("the event is a reply");
                 self.edge.handle_reply(Instant(*at), flow, &reply);
@@ -204,31 +206,31 @@ impl Replay {
                 let replayed = self.edge.window(flow).map_or(0.0, |ingress| ingress.window());
                 self.compare(*at, || self.described(flow, "the window"), *window, replayed)
             }
-            Event::Reference { at, reference, weight, round_trip, loss, decrease } => {
+            EdgeEvent::Reference { at, reference, weight, round_trip, loss, decrease } => {
                 let number = *reference as usize;
                 // A reference without followers affects no decision; its number may be unknown.
                 if flows::all(&self.router).any(|(_, flow)| flow.reference() == Some(number)) {
                     let basis = Basis { weight: *weight, round_trip: *round_trip, loss: *loss };
-                    let published = Published { at: Instant(*at), basis, decrease: *decrease };
+                    let published = PublishedReference { at: Instant(*at), basis, decrease: *decrease };
                     self.edge.handle_reference(number, published);
                 }
                 Ok(())
             }
-            Event::Wake { at, flow } => {
+            EdgeEvent::Wake { at, flow } => {
                 let (now, flow) = (self.at(*at)?, self.flow(*flow)?);
                 self.edge.wake(now, flow);
                 Ok(())
             }
-            Event::Turn { at, sent, drained } => self.turn(*at, sent, *drained),
-            Event::Reload { at, configuration } => {
+            EdgeEvent::Turn { at, sent, drained } => self.turn(*at, sent, *drained),
+            EdgeEvent::Reload { at, configuration } => {
                 self.at(*at)?;
-                self.reload(read(configuration).map_err(Difference::Impossible)?);
+                self.reload(read(configuration).map_err(ReplayError::Impossible)?);
                 Ok(())
             }
         }
     }
 
-    fn turn(&mut self, at: u64, sent: &[Sent], drained: bool) -> Result<(), Difference> {
+    fn turn(&mut self, at: u64, sent: &[SentPacket], drained: bool) -> Result<(), ReplayError> {
         let now = self.at(at)?;
         self.edge.handle_timeout(now);
         let polls = sent.iter().copied().map(Some).chain(drained.then_some(None));
@@ -236,17 +238,19 @@ impl Replay {
             let transmit = self.edge.poll_transmit(now);
             self.forget_dropped();
             self.decisions += 1;
-            let replayed = transmit.as_ref().map(|(flow, transmit)| Sent::new(*flow, transmit));
+            let replayed = transmit.as_ref().map(|(flow, transmit)| SentPacket::new(*flow, transmit));
             if let Some(sent) = replayed {
                 match sent {
-                    Sent::Data(flow, _) => self.totals[flow as usize].sent += 1,
-                    Sent::Query(flow, _) => self.totals[flow as usize].queries += 1,
+                    SentPacket::Data(flow, _) => self.totals[flow as usize].sent += 1,
+                    SentPacket::Query(flow, _) => self.totals[flow as usize].queries += 1,
                 }
             }
-            let text = |sent: Option<Sent>| match sent {
+            let text = |sent: Option<SentPacket>| match sent {
                 None => "nothing".to_owned(),
-                Some(Sent::Data(flow, size)) => self.described(flow as usize, &format!("{size} B")),
-                Some(Sent::Query(flow, number)) => self.described(flow as usize, &format!("query {number}")),
+                Some(SentPacket::Data(flow, size)) => self.described(flow as usize, &format!("{size} B")),
+                Some(SentPacket::Query(flow, number)) => {
+                    self.described(flow as usize, &format!("query {number}"))
+                }
             };
             self.compare(at, || "transmission".into(), text(recorded), text(replayed))?;
         }
@@ -264,7 +268,7 @@ impl Replay {
     }
 
     /// Returns the present totals of each VPN flow.
-    pub fn totals(&self) -> Vec<Totals> {
+    pub fn totals(&self) -> Vec<FlowTotals> {
         let mut totals = self.totals.clone();
         for (flow, totals) in totals.iter_mut().enumerate() {
             let ingress = self.edge.window(flow);
@@ -280,12 +284,12 @@ impl Replay {
         what: impl FnOnce() -> String,
         recorded: T,
         replayed: T,
-    ) -> Result<(), Difference> {
+    ) -> Result<(), ReplayError> {
         if recorded == replayed {
             return Ok(());
         }
         let (recorded, replayed) = (recorded.to_string(), replayed.to_string());
-        Err(Difference::Decision { at, what: what(), recorded, replayed })
+        Err(ReplayError::Decision { at, what: what(), recorded, replayed })
     }
 
     fn described(&self, flow: usize, what: &str) -> String {
@@ -295,7 +299,7 @@ impl Replay {
         )
     }
 
-    fn at(&mut self, at: u64) -> Result<Instant, Difference> {
+    fn at(&mut self, at: u64) -> Result<Instant, ReplayError> {
         if at < self.now.0 {
             return Err(impossible("time decreases"));
         }
@@ -303,7 +307,7 @@ impl Replay {
         Ok(self.now)
     }
 
-    fn flow(&self, number: u32) -> Result<usize, Difference> {
+    fn flow(&self, number: u32) -> Result<usize, ReplayError> {
         let flow = number as usize;
         if flow < self.totals.len() {
             return Ok(flow);
@@ -316,13 +320,13 @@ impl Replay {
     }
 }
 
-fn impossible(why: &str) -> Difference {
-    Difference::Impossible(why.into())
+fn impossible(why: &str) -> ReplayError {
+    ReplayError::Impossible(why.into())
 }
 
-fn totals(router: &Router) -> Vec<Totals> {
+fn totals(router: &PeConfig) -> Vec<FlowTotals> {
     flows::names(router)
-        .map(|(vpn, peer)| Totals { vpn: vpn.into(), peer: peer.into(), ..Totals::default() })
+        .map(|(vpn, peer)| FlowTotals { vpn: vpn.into(), peer: peer.into(), ..FlowTotals::default() })
         .collect()
 }
 

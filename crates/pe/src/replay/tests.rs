@@ -1,9 +1,9 @@
 use super::*;
-use crate::trace::{FORMAT, Head, VERSION, Writer};
-use netstage_core::edge::{TICK, Tape};
-use netstage_core::fair::{Egress, Query, Transmit};
+use crate::trace::{FORMAT, TraceHead, TraceWriter, VERSION};
+use netstage_core::edge::{EdgeRecorder, TICK};
+use netstage_core::fair::{Egress, IngressTransmit, Query};
 use netstage_core::packet::Ecn;
-use netstage_core::rng::Stream;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::io::Cursor;
@@ -61,16 +61,16 @@ maximum = "3 Mbit/s"
 control = { kind = "fixed-rate", rate = "1 Mbit/s", queue = "30 packets" }
 "#;
 
-fn configured() -> Router {
+fn configured() -> PeConfig {
     pe::parse("pe.toml", CONFIGURATION).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 /// Records 20 s of inputs and decisions. The core loses and delays packets and falls silent, the driver is
 /// late, and the flow set includes all kinds of control.
-fn recorded(seed: u64) -> Vec<Event> {
-    let mut rng = Stream::new(seed, "world");
+fn recorded(seed: u64) -> Vec<EdgeEvent> {
+    let mut rng = RandomStream::new(seed, "world");
     let configured = configured();
-    let mut tape = Tape::new(flows::edge(&configured, 7, TICK));
+    let mut tape = EdgeRecorder::new(flows::edge(&configured, 7, TICK));
     tape.begin();
     let mut in_flight: VecDeque<(Instant, usize, Query, u64)> = VecDeque::new();
     let mut egress = vec![Egress::default(); configured.vpns.len()];
@@ -78,7 +78,7 @@ fn recorded(seed: u64) -> Vec<Event> {
     while now < Instant::ZERO + Duration::from_secs(20) {
         for _ in 0..rng.below(4) {
             let flow = rng.below(configured.vpns.len() as u64) as usize;
-            let packet = Traced {
+            let packet = TracedPacket {
                 size: 40 + rng.below(1_460) as u32,
                 class: rng.below(2) as u16,
                 inside: rng.below(5) as u32,
@@ -89,7 +89,7 @@ fn recorded(seed: u64) -> Vec<Event> {
         while in_flight.front().is_some_and(|(at, ..)| *at <= now) {
             let (at, flow, query, received) = in_flight.pop_front().unwrap();
             let mut reply = Egress { packets: received, ..Egress::default() }.handle_query(query);
-            reply.held = Duration::from_micros(rng.below(50));
+            reply.residence_time = Duration::from_micros(rng.below(50));
             tape.handle_reply(at, flow, &reply);
         }
         if rng.below(500) == 0 {
@@ -104,9 +104,11 @@ fn recorded(seed: u64) -> Vec<Event> {
             let is_silent = (8..13).contains(&(now.0 / 1_000_000_000));
             match transmit {
                 _ if is_silent => {}
-                Transmit::Data(packet) if rng.below(20) > 0 => egress[flow].handle_packet(packet.size, false),
-                Transmit::Data(_) => {}
-                Transmit::Query(query) => {
+                IngressTransmit::Data(packet) if rng.below(20) > 0 => {
+                    egress[flow].handle_packet(packet.size, false)
+                }
+                IngressTransmit::Data(_) => {}
+                IngressTransmit::Query(query) => {
                     in_flight.push_back((now + Duration::from_millis(12), flow, query, egress[flow].packets));
                 }
             }
@@ -122,11 +124,11 @@ fn recorded(seed: u64) -> Vec<Event> {
     events
 }
 
-fn no_reload(_: &str) -> Result<Router, String> {
+fn no_reload(_: &str) -> Result<PeConfig, String> {
     Err("no configuration".into())
 }
 
-fn replayed(events: &[Event]) -> Result<Replay, Difference> {
+fn replayed(events: &[EdgeEvent]) -> Result<Replay, ReplayError> {
     let mut replay = Replay::new(configured(), 7);
     events.iter().try_for_each(|event| replay.step(event, no_reload))?;
     Ok(replay)
@@ -135,10 +137,10 @@ fn replayed(events: &[Event]) -> Result<Replay, Difference> {
 #[test]
 fn reference_values_affect_decisions() {
     let events = recorded(1);
-    let without: Vec<Event> =
-        events.iter().filter(|event| !matches!(event, Event::Reference { .. })).cloned().collect();
+    let without: Vec<EdgeEvent> =
+        events.iter().filter(|event| !matches!(event, EdgeEvent::Reference { .. })).cloned().collect();
     assert!(without.len() < events.len());
-    assert!(matches!(replayed(&without), Err(Difference::Decision { .. })));
+    assert!(matches!(replayed(&without), Err(ReplayError::Decision { .. })));
 }
 
 #[test]
@@ -157,13 +159,13 @@ fn a_replay_repeats_all_decisions() {
 #[test]
 fn a_changed_decision_is_detected() {
     let events = recorded(1);
-    let change = |which: &mut dyn FnMut(&mut Event) -> bool| {
+    let change = |which: &mut dyn FnMut(&mut EdgeEvent) -> bool| {
         let mut events = events.clone();
         assert!(events.iter_mut().skip(1_000).any(which));
         replayed(&events).err().map(|difference| difference.to_string()).unwrap_or_default()
     };
     let message = change(&mut |event| match event {
-        Event::Packet { taken, .. } => {
+        EdgeEvent::Packet { taken, .. } => {
             *taken = !*taken;
             true
         }
@@ -171,7 +173,7 @@ fn a_changed_decision_is_detected() {
     });
     assert!(message.contains("a packet of VPN"), "{message}");
     let message = change(&mut |event| match event {
-        Event::Reply { window, .. } => {
+        EdgeEvent::Reply { window, .. } => {
             *window = window.next_up();
             true
         }
@@ -179,7 +181,7 @@ fn a_changed_decision_is_detected() {
     });
     assert!(message.contains("the window of VPN"), "{message}");
     let message = change(&mut |event| match event {
-        Event::Turn { sent, .. } if !sent.is_empty() => {
+        EdgeEvent::Turn { sent, .. } if !sent.is_empty() => {
             sent.remove(0);
             true
         }
@@ -188,43 +190,45 @@ fn a_changed_decision_is_detected() {
     assert!(message.contains("transmission"), "{message}");
     // One more lost packet in the core changes a decision.
     let message = change(&mut |event| match event {
-        Event::Reply { received, .. } => {
+        EdgeEvent::Reply { received, .. } => {
             *received -= 1;
             true
         }
         _ => false,
     });
     assert!(message.contains("recorded"), "{message}");
-    assert!(change(&mut |event| matches!(event, Event::Turn { .. })).is_empty());
+    assert!(change(&mut |event| matches!(event, EdgeEvent::Turn { .. })).is_empty());
 }
 
 #[test]
 fn impossible_events_are_rejected() {
     let mut replay = Replay::new(configured(), 7);
     let refused = |replay: &mut Replay, event| replay.step(&event, no_reload).unwrap_err().to_string();
-    let message = refused(&mut replay, Event::Wake { at: 5, flow: 9 });
+    let message = refused(&mut replay, EdgeEvent::Wake { at: 5, flow: 9 });
     assert_eq!(message, "no VPN flow 9 in the configuration");
-    let message = refused(&mut replay, Event::Turn { at: 4, sent: Vec::new(), drained: true });
+    let message = refused(&mut replay, EdgeEvent::Turn { at: 4, sent: Vec::new(), drained: true });
     assert_eq!(message, "time decreases");
-    let message = refused(&mut replay, Event::Reload { at: 6, configuration: "[pe]".into() });
+    let message = refused(&mut replay, EdgeEvent::Reload { at: 6, configuration: "[pe]".into() });
     assert_eq!(message, "no configuration");
-    let message =
-        refused(&mut replay, Event::Turn { at: 7, sent: vec![Sent::Data(77, 1500)], drained: true });
+    let message = refused(
+        &mut replay,
+        EdgeEvent::Turn { at: 7, sent: vec![SentPacket::Data(77, 1500)], drained: true },
+    );
     assert!(message.contains("recorded 1500 B of unknown VPN flow 77, replayed nothing"), "{message}");
 }
 
 #[test]
 fn a_reload_keeps_flows_of_both_configurations() {
-    let mut tape: Tape<Traced> = Tape::new(flows::edge(&configured(), 7, TICK));
+    let mut tape: EdgeRecorder<TracedPacket> = EdgeRecorder::new(flows::edge(&configured(), 7, TICK));
     tape.begin();
-    let packet = Traced { size: 1500, class: 0, inside: 1, ecn: Ecn::NotCapable };
+    let packet = TracedPacket { size: 1500, class: 0, inside: 1, ecn: Ecn::NotCapable };
     for _ in 0..300 {
         let _ = tape.handle_packet(Instant(1), 0, packet);
     }
     tape.handle_timeout(Instant(2));
     while tape.poll_transmit(Instant(2)).is_some() {}
     let mut events = tape.take();
-    events.push(Event::Reload { at: 3, configuration: "less".into() });
+    events.push(EdgeEvent::Reload { at: 3, configuration: "less".into() });
     let mut replay = Replay::new(configured(), 7);
     let fewer = |text: &str| {
         assert_eq!(text, "less");
@@ -239,7 +243,7 @@ fn a_reload_keeps_flows_of_both_configurations() {
 
 #[test]
 fn a_written_trace_is_read_back() {
-    let head = Head {
+    let head = TraceHead {
         format: FORMAT.into(),
         version: VERSION,
         began_unix_ns: 1_795_255_703_000_000_000,
@@ -249,15 +253,15 @@ fn a_written_trace_is_read_back() {
     let mut events = recorded(2);
     events.truncate(2_000);
     let mut bytes = Vec::new();
-    let mut writer = Writer::new(&mut bytes, &head).unwrap();
+    let mut writer = TraceWriter::new(&mut bytes, &head).unwrap();
     events.chunks(70).for_each(|chunk| writer.write(chunk).unwrap());
     let read = |bytes: &[u8]| {
-        let (head, mut reader) = Reader::new(Cursor::new(bytes.to_vec()))?;
+        let (head, mut reader) = TraceReader::new(Cursor::new(bytes.to_vec()))?;
         let mut events = Vec::new();
         while let Some(event) = reader.next_event()? {
             events.push(event);
         }
-        Ok::<_, Error>((head, events, reader.is_cut()))
+        Ok::<_, TraceFileError>((head, events, reader.is_cut()))
     };
     assert_eq!(read(&bytes).unwrap(), (head, events.clone(), false));
     // The router was killed.

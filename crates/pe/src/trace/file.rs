@@ -1,6 +1,6 @@
 //! File format of traces.
 
-use netstage_core::edge::Event;
+use netstage_core::edge::EdgeEvent;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, BufRead, Write};
@@ -13,7 +13,7 @@ pub const VERSION: u32 = 1;
 /// First line of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Head {
+pub struct TraceHead {
     /// [`FORMAT`].
     pub format: String,
     /// [`VERSION`].
@@ -28,7 +28,7 @@ pub struct Head {
 
 /// Error while reading a trace.
 #[derive(Debug)]
-pub enum Error {
+pub enum TraceFileError {
     /// The file cannot be read.
     Io(io::Error),
     /// The file is not a trace.
@@ -44,38 +44,38 @@ pub enum Error {
     },
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for TraceFileError {}
 
-impl fmt::Display for Error {
+impl fmt::Display for TraceFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Io(error) => write!(f, "cannot be read: {error}"),
-            Error::Other => f.write_str("is not a provider edge router trace"),
-            Error::Version(version) => {
+            TraceFileError::Io(error) => write!(f, "cannot be read: {error}"),
+            TraceFileError::Other => f.write_str("is not a provider edge router trace"),
+            TraceFileError::Version(version) => {
                 write!(f, "has trace version {version}; this program reads version {VERSION}")
             }
-            Error::Line { number, what } => write!(f, "line {number}: {what}"),
+            TraceFileError::Line { number, what } => write!(f, "line {number}: {what}"),
         }
     }
 }
 
 /// Writer of a trace.
 #[derive(Debug)]
-pub struct Writer<W> {
+pub struct TraceWriter<W> {
     to: W,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> TraceWriter<W> {
     /// Starts a trace with the first line.
-    pub fn new(to: W, head: &Head) -> io::Result<Writer<W>> {
-        let mut writer = Writer { to };
+    pub fn new(to: W, head: &TraceHead) -> io::Result<TraceWriter<W>> {
+        let mut writer = TraceWriter { to };
         writer.line(head)?;
         writer.to.flush()?;
         Ok(writer)
     }
 
     /// Appends events and flushes them.
-    pub fn write(&mut self, events: &[Event]) -> io::Result<()> {
+    pub fn write(&mut self, events: &[EdgeEvent]) -> io::Result<()> {
         events.iter().try_for_each(|event| self.line(event))?;
         self.to.flush()
     }
@@ -88,32 +88,34 @@ impl<W: Write> Writer<W> {
 
 /// Reader of a trace.
 #[derive(Debug)]
-pub struct Reader<R> {
+pub struct TraceReader<R> {
     from: R,
     line: Vec<u8>,
     number: u64,
     is_cut: bool,
 }
 
-impl<R: BufRead> Reader<R> {
+impl<R: BufRead> TraceReader<R> {
     /// Starts to read a trace with the first line.
-    pub fn new(from: R) -> Result<(Head, Reader<R>), Error> {
-        let mut reader = Reader { from, line: Vec::new(), number: 0, is_cut: false };
+    pub fn new(from: R) -> Result<(TraceHead, TraceReader<R>), TraceFileError> {
+        let mut reader = TraceReader { from, line: Vec::new(), number: 0, is_cut: false };
         reader.next_line()?;
-        let value: serde_json::Value = serde_json::from_slice(&reader.line).map_err(|_| Error::Other)?;
+        let value: serde_json::Value =
+            serde_json::from_slice(&reader.line).map_err(|_| TraceFileError::Other)?;
         if value["format"] != FORMAT {
-            return Err(Error::Other);
+            return Err(TraceFileError::Other);
         }
         match value["version"].as_u64() {
             Some(version) if version == u64::from(VERSION) => {}
-            version => return Err(Error::Version(version.unwrap_or_default() as u32)),
+            version => return Err(TraceFileError::Version(version.unwrap_or_default() as u32)),
         }
         let head = serde_json::from_value(value);
-        head.map(|head| (head, reader)).map_err(|error| Error::Line { number: 1, what: error.to_string() })
+        head.map(|head| (head, reader))
+            .map_err(|error| TraceFileError::Line { number: 1, what: error.to_string() })
     }
 
     /// Returns the next event, or `None` at the end.
-    pub fn next_event(&mut self) -> Result<Option<Event>, Error> {
+    pub fn next_event(&mut self) -> Result<Option<EdgeEvent>, TraceFileError> {
         if !self.next_line()? {
             return Ok(None);
         }
@@ -123,7 +125,7 @@ impl<R: BufRead> Reader<R> {
             return Ok(None);
         }
         let event = serde_json::from_slice(&self.line);
-        event.map(Some).map_err(|error| Error::Line { number: self.number, what: error.to_string() })
+        event.map(Some).map_err(|error| TraceFileError::Line { number: self.number, what: error.to_string() })
     }
 
     /// Returns the number of the last line read, from 1.
@@ -136,9 +138,9 @@ impl<R: BufRead> Reader<R> {
         self.is_cut
     }
 
-    fn next_line(&mut self) -> Result<bool, Error> {
+    fn next_line(&mut self) -> Result<bool, TraceFileError> {
         self.line.clear();
         self.number += 1;
-        Ok(self.from.read_until(b'\n', &mut self.line).map_err(Error::Io)? > 0)
+        Ok(self.from.read_until(b'\n', &mut self.line).map_err(TraceFileError::Io)? > 0)
     }
 }

@@ -1,11 +1,11 @@
 //! Control socket, which only the router's user may open. A request is one line of JSON, its response one
 //! line per item. Large responses are streamed.
 
-use super::forward::Orders;
-use super::reload::Loaded;
-use super::state::{Label, LabelQuery, Route, RouteFilter, RouteQuery, State};
+use super::forward::RouterCommandSender;
+use super::reload::RouterConfigurationFile;
+use super::state::{LabelQuery, LabelState, RouteFilter, RouteQuery, RouteState, RouterState};
 use netstage_host::signals::Signals;
-use netstage_host::socket::Socket;
+use netstage_host::socket::ControlSocket;
 use netstage_wire::mpls;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::de::DeserializeOwned;
@@ -29,7 +29,7 @@ const MAX_REQUEST_BYTES: u64 = 1 << 16;
 /// Request of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Request {
+enum RouterControlRequest {
     Show,
     Routes(RouteFilter),
     /// All labels, or one.
@@ -40,7 +40,7 @@ enum Request {
 /// Line of a response.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Answer<T> {
+enum ResponseLine<T> {
     Told(T),
     /// End of the response.
     End,
@@ -50,16 +50,16 @@ enum Answer<T> {
 
 /// State shared by the request threads.
 #[derive(Debug)]
-pub(super) struct Answering {
-    pub orders: Orders,
-    pub loaded: Loaded,
+pub(super) struct ControlState {
+    pub orders: RouterCommandSender,
+    pub loaded: RouterConfigurationFile,
 }
 
 /// Serves until a signal arrives or forwarding fails.
 pub(super) fn serve(
-    socket: &mut Socket,
+    socket: &mut ControlSocket,
     signals: &Signals,
-    answering: &Arc<Answering>,
+    answering: &Arc<ControlState>,
     is_over: impl Fn() -> bool,
 ) -> io::Result<()> {
     let listener = socket.std_listener()?;
@@ -96,7 +96,7 @@ pub(super) fn serve(
     }
 }
 
-impl Answering {
+impl ControlState {
     fn answer(&self, stream: UnixStream) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
@@ -108,32 +108,40 @@ impl Answering {
             Ok(request) => self.respond(&request, &mut to)?,
             Err(error) => Err(format!("invalid request: {error}")),
         };
-        write(&mut to, &result.map_or_else(Answer::<()>::Refused, |()| Answer::End))?;
+        write(&mut to, &result.map_or_else(ResponseLine::<()>::Refused, |()| ResponseLine::End))?;
         to.flush()
     }
 
-    fn respond(&self, request: &Request, to: &mut impl io::Write) -> io::Result<Result<(), String>> {
+    fn respond(
+        &self,
+        request: &RouterControlRequest,
+        to: &mut impl io::Write,
+    ) -> io::Result<Result<(), String>> {
         let ending = || Err("the router is shutting down".to_owned());
         match request {
-            Request::Show => {
+            RouterControlRequest::Show => {
                 let Some(state) = self.show() else { return Ok(ending()) };
-                write(to, &Answer::Told(state))?;
+                write(to, &ResponseLine::Told(state))?;
             }
-            Request::Routes(RouteFilter { table: Some(table), .. }) if !self.loaded.has_table(table) => {
+            RouterControlRequest::Routes(RouteFilter { table: Some(table), .. })
+                if !self.loaded.has_table(table) =>
+            {
                 return Ok(Err(format!(
                     "the router has no table `{table}`; use `main` or the name of a VPN"
                 )));
             }
-            Request::Routes(filter) => {
-                let result = self.each_route(filter, &mut |route| write(to, &Answer::Told(route)))?;
+            RouterControlRequest::Routes(filter) => {
+                let result = self.each_route(filter, &mut |route| write(to, &ResponseLine::Told(route)))?;
                 return Ok(result.map_or_else(ending, Ok));
             }
-            Request::Labels(one) => {
-                let result = self.each_label(*one, &mut |label| write(to, &Answer::Told(label)))?;
+            RouterControlRequest::Labels(one) => {
+                let result = self.each_label(*one, &mut |label| write(to, &ResponseLine::Told(label)))?;
                 return Ok(result.map_or_else(ending, Ok));
             }
-            Request::Reload => match self.loaded.reload(&self.orders) {
-                Ok(changes) => changes.into_iter().try_for_each(|change| write(to, &Answer::Told(change)))?,
+            RouterControlRequest::Reload => match self.loaded.reload(&self.orders) {
+                Ok(changes) => {
+                    changes.into_iter().try_for_each(|change| write(to, &ResponseLine::Told(change)))?
+                }
                 Err(error) => return Ok(Err(error.to_string())),
             },
         }
@@ -141,8 +149,8 @@ impl Answering {
     }
 
     /// Returns the state, or `None` after the end.
-    pub fn show(&self) -> Option<State> {
-        let state = self.orders.ask(super::forward::Order::Show)?;
+    pub fn show(&self) -> Option<RouterState> {
+        let state = self.orders.ask(super::forward::RouterCommand::Show)?;
         Some(self.loaded.complete(state))
     }
 
@@ -150,11 +158,11 @@ impl Answering {
     pub fn each_route<E>(
         &self,
         filter: &RouteFilter,
-        each: &mut dyn FnMut(Route) -> Result<(), E>,
+        each: &mut dyn FnMut(RouteState) -> Result<(), E>,
     ) -> Result<Option<()>, E> {
         let mut query = RouteQuery { filter: filter.clone(), after: None };
         loop {
-            let page = self.orders.ask(|to| super::forward::Order::Routes(query.clone(), to));
+            let page = self.orders.ask(|to| super::forward::RouterCommand::Routes(query.clone(), to));
             let Some(page) = page else { return Ok(None) };
             page.routes.into_iter().try_for_each(&mut *each)?;
             match page.after {
@@ -168,14 +176,14 @@ impl Answering {
     pub fn each_label<E>(
         &self,
         one: Option<u32>,
-        each: &mut dyn FnMut(Label) -> Result<(), E>,
+        each: &mut dyn FnMut(LabelState) -> Result<(), E>,
     ) -> Result<Option<()>, E> {
-        let number = |number: u32| mpls::Label::new(number).unwrap_or(mpls::Label::MAX);
+        let number = |number: u32| mpls::LabelValue::new(number).unwrap_or(mpls::LabelValue::MAX);
         let last = number(one.unwrap_or(u32::MAX));
         let mut next = Some(number(one.unwrap_or(0)));
         while let Some(first) = next {
             let query = LabelQuery { first, last };
-            let page = self.orders.ask(|to| super::forward::Order::Labels(query, to));
+            let page = self.orders.ask(|to| super::forward::RouterCommand::Labels(query, to));
             let Some(page) = page else { return Ok(None) };
             page.labels.into_iter().try_for_each(&mut *each)?;
             next = page.next;
@@ -190,9 +198,9 @@ fn write(to: &mut impl io::Write, answer: &impl Serialize) -> io::Result<()> {
 }
 
 /// Requests the state of a router.
-pub fn ask(socket: &Path) -> io::Result<State> {
+pub fn query(socket: &Path) -> io::Result<RouterState> {
     let mut state = None;
-    request(socket, &Request::Show, &mut |received: State| {
+    request(socket, &RouterControlRequest::Show, &mut |received: RouterState| {
         state = Some(received);
         Ok(())
     })?;
@@ -203,25 +211,25 @@ pub fn ask(socket: &Path) -> io::Result<State> {
 pub fn routes(
     socket: &Path,
     filter: &RouteFilter,
-    each: &mut dyn FnMut(Route) -> io::Result<()>,
+    each: &mut dyn FnMut(RouteState) -> io::Result<()>,
 ) -> io::Result<()> {
-    request(socket, &Request::Routes(filter.clone()), each)
+    request(socket, &RouterControlRequest::Routes(filter.clone()), each)
 }
 
 /// Requests the labels of a router, or one of them.
 pub fn labels(
     socket: &Path,
     one: Option<u32>,
-    each: &mut dyn FnMut(Label) -> io::Result<()>,
+    each: &mut dyn FnMut(LabelState) -> io::Result<()>,
 ) -> io::Result<()> {
-    request(socket, &Request::Labels(one), each)
+    request(socket, &RouterControlRequest::Labels(one), each)
 }
 
 /// Makes a router reread its configuration and its file of routes. Returns the changes. Errors in the files
 /// have the kind [`io::ErrorKind::InvalidInput`].
 pub fn reload(socket: &Path) -> io::Result<Vec<String>> {
     let mut changes = Vec::new();
-    request(socket, &Request::Reload, &mut |change| {
+    request(socket, &RouterControlRequest::Reload, &mut |change| {
         changes.push(change);
         Ok(())
     })?;
@@ -230,7 +238,7 @@ pub fn reload(socket: &Path) -> io::Result<Vec<String>> {
 
 fn request<T: DeserializeOwned>(
     socket: &Path,
-    request: &Request,
+    request: &RouterControlRequest,
     each: &mut dyn FnMut(T) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut stream = UnixStream::connect(socket)?;
@@ -238,9 +246,9 @@ fn request<T: DeserializeOwned>(
     write(&mut stream, request)?;
     for line in BufReader::new(stream).lines() {
         match serde_json::from_str(&line?).map_err(io::Error::other)? {
-            Answer::Told(item) => each(item)?,
-            Answer::End => return Ok(()),
-            Answer::Refused(why) => return Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
+            ResponseLine::Told(item) => each(item)?,
+            ResponseLine::End => return Ok(()),
+            ResponseLine::Refused(why) => return Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
         }
     }
     Err(io::Error::new(

@@ -5,7 +5,7 @@
 //! loss. A probe is sent whenever frames leave and the counter stands still. Only the slow path sends to
 //! interfaces that lose redirected frames.
 
-use super::forward::Loop;
+use super::forward::RouterForwardingLoop;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::log::Level;
 use netstage_host::netns::ethtool;
@@ -19,10 +19,10 @@ const COUNTER_SUFFIXES: [&str; 2] = ["_xdp_xmit", "_xdp_xmit_errors"];
 
 /// Result of the last check of each interface.
 #[derive(Debug, Default)]
-pub(super) struct Egress(BTreeMap<u32, Watched>);
+pub(super) struct Egress(BTreeMap<u32, EgressCheck>);
 
 #[derive(Debug)]
-enum Watched {
+enum EgressCheck {
     /// Frames arrive. Counters of redirected and accepted frames; `None` if the interface does not count
     /// them.
     Arrives { redirected: u64, taken: Option<u64> },
@@ -38,17 +38,17 @@ impl Egress {
 
     /// Returns whether frames redirected to an interface are lost.
     pub fn is_lost(&self, number: u32) -> bool {
-        matches!(self.0.get(&number), Some(Watched::Lost(_)))
+        matches!(self.0.get(&number), Some(EgressCheck::Lost(_)))
     }
 }
 
-impl Loop {
+impl RouterForwardingLoop {
     /// Checks all interfaces the XDP program sends to.
     pub(super) fn watch(&mut self, now: Instant) {
         let Some(fast_path) = self.slow_path.tables().fast_path() else { return };
         let attached: Vec<(u32, bool)> = fast_path.attached().collect();
         let any_native = attached.iter().any(|(_, is_native)| *is_native);
-        for number in 0..self.seen.len() as u32 {
+        for number in 0..self.interface_states.len() as u32 {
             let mode = attached.iter().find(|(served, _)| *served == number).map(|(_, is_native)| *is_native);
             if let Some(is_native) = mode {
                 self.watch_one(now, number);
@@ -64,29 +64,29 @@ impl Loop {
 
     fn watch_one(&mut self, now: Instant, number: u32) {
         // Nothing arrives on a link that is down.
-        if !self.seen[number as usize].as_ref().is_some_and(|seen| seen.is_up) {
+        if !self.interface_states[number as usize].as_ref().is_some_and(|seen| seen.is_up) {
             return;
         }
         let Some(fast_path) = self.slow_path.tables().fast_path() else { return };
         let redirected = fast_path.sent(number).packets;
         let lost = match self.egress.0.get(&number) {
-            Some(Watched::Arrives { taken: None, .. }) => return,
-            Some(Watched::Arrives { redirected: before, .. }) if *before == redirected => return,
-            Some(Watched::Arrives { taken: Some(before), .. }) => {
+            Some(EgressCheck::Arrives { taken: None, .. }) => return,
+            Some(EgressCheck::Arrives { redirected: before, .. }) if *before == redirected => return,
+            Some(EgressCheck::Arrives { taken: Some(before), .. }) => {
                 let taken = self.taken(number);
                 if taken.is_none_or(|taken| taken > *before) {
-                    self.egress.0.insert(number, Watched::Arrives { redirected, taken });
+                    self.egress.0.insert(number, EgressCheck::Arrives { redirected, taken });
                     return;
                 }
                 self.probe(number)
             }
-            Some(Watched::Lost(again)) if now < *again => return,
-            Some(Watched::Lost(_)) | None => self.probe(number),
+            Some(EgressCheck::Lost(again)) if now < *again => return,
+            Some(EgressCheck::Lost(_)) | None => self.probe(number),
         };
         let was_lost = self.egress.is_lost(number);
         let watched = match lost {
-            true => Watched::Lost(now + PROBE_INTERVAL),
-            false => Watched::Arrives { redirected, taken: self.taken(number) },
+            true => EgressCheck::Lost(now + PROBE_INTERVAL),
+            false => EgressCheck::Arrives { redirected, taken: self.taken(number) },
         };
         self.egress.0.insert(number, watched);
         let name = &self.router.interfaces[number as usize].name;
@@ -103,7 +103,9 @@ impl Loop {
 
     /// Sends a probe and returns whether it is lost.
     fn probe(&mut self, number: u32) -> bool {
-        let Some(mac) = self.seen[number as usize].as_ref().map(|seen| seen.mac) else { return false };
+        let Some(mac) = self.interface_states[number as usize].as_ref().map(|seen| seen.mac) else {
+            return false;
+        };
         let Some(before) = self.taken(number) else { return false };
         let probed = match self.slow_path.tables_mut().fast_path_mut() {
             Some(fast_path) => fast_path.probe(number, mac),

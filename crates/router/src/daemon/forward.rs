@@ -2,25 +2,25 @@
 
 use super::egress::Egress;
 use super::fpm::Fpm;
-use super::machine::{Machine, Seen, Slot, refused, tables};
-use super::remains::Remains;
-use super::state::{LabelPage, LabelQuery, RoutePage, RouteQuery, State};
-use crate::fib::{Fib, Refused};
+use super::machine::{InterfaceState, PortSlot, RouterHost, kernel_error, tables};
+use super::remains::CleanupRecord;
+use super::state::{LabelPage, LabelQuery, RoutePage, RouteQuery, RouterState};
+use crate::fib::{Fib, FibError};
 use crate::slow_path::SlowPath;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, monotonic_ns};
 use netstage_host::log::{Level, Log};
 use netstage_host::memory;
-use netstage_host::netns::settings::Settings;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::netns::settings::TemporarySettings;
+use netstage_host::obstacle::StartupError;
 use netstage_host::ports::tun::Tun;
-use netstage_host::ports::{NO_STATION, Port as _, bare_header};
+use netstage_host::ports::{FramePort as _, NO_MAC, synthetic_header};
 use netstage_host::wait::Waiter;
-use netstage_routing::source::kernel::{Kernel, News};
-use netstage_routing::source::path::Neighbour;
-use netstage_routing::source::route::Names;
-use netstage_routing::source::{Key, Ranked, Sources};
-use netstage_scenario::router::{Counting, Router};
+use netstage_routing::source::kernel::{KernelChanges, KernelRoutes};
+use netstage_routing::source::path::InterfaceNeighbor;
+use netstage_routing::source::route::KernelIds;
+use netstage_routing::source::{RankedRoutes, SourceKey, Sources};
+use netstage_scenario::router::{CounterGranularity, RouterConfig};
 use netstage_wire::ethernet::{self, ethertype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,31 +48,31 @@ pub(super) const OWN: usize = usize::MAX - 4;
 const OWN_BATCH: usize = 64;
 
 /// Command to the thread.
-pub(super) enum Order {
-    Show(Sender<State>),
+pub(super) enum RouterCommand {
+    Show(Sender<RouterState>),
     Routes(RouteQuery, Sender<RoutePage>),
     Labels(LabelQuery, Sender<LabelPage>),
     /// Applies a configuration and the routes of its file. Interfaces keep their numbers.
-    Replace(Box<Router>, Ranked, Sender<Result<usize, Obstacle>>),
+    Replace(Box<RouterConfig>, RankedRoutes, Sender<Result<usize, StartupError>>),
     End,
 }
 
 /// Sender of commands to the thread.
 #[derive(Clone, Debug)]
-pub(super) struct Orders {
-    orders: Sender<Order>,
+pub(super) struct RouterCommandSender {
+    orders: Sender<RouterCommand>,
     bell: Arc<EventFd>,
 }
 
-impl Orders {
+impl RouterCommandSender {
     /// Sends a command and waits for its response. Returns `None` after the end.
-    pub fn ask<T>(&self, order: impl FnOnce(Sender<T>) -> Order) -> Option<T> {
+    pub fn ask<T>(&self, order: impl FnOnce(Sender<T>) -> RouterCommand) -> Option<T> {
         let (sender, receiver) = channel();
         self.give(order(sender));
         receiver.recv().ok()
     }
 
-    fn give(&self, order: Order) {
+    fn give(&self, order: RouterCommand) {
         if self.orders.send(order).is_ok() {
             let _ = self.bell.write(1);
         }
@@ -81,24 +81,31 @@ impl Orders {
 
 /// Handle to the forwarding thread.
 #[derive(Debug)]
-pub(super) struct Forwarding {
-    orders: Orders,
+pub(super) struct RouterForwardingThread {
+    orders: RouterCommandSender,
     thread: JoinHandle<()>,
 }
 
-impl Forwarding {
+impl RouterForwardingThread {
     /// Starts to forward with the present routes.
-    pub fn begin(router: &Router, file: Ranked, log: Log) -> Result<Forwarding, Obstacle> {
-        let failed = |error: io::Error| Obstacle::system("cannot start forwarding", &error);
+    pub fn begin(
+        router: &RouterConfig,
+        file: RankedRoutes,
+        log: Log,
+    ) -> Result<RouterForwardingThread, StartupError> {
+        let failed = |error: io::Error| StartupError::from_system("cannot start forwarding", &error);
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
         let bell = Arc::new(bell.map_err(|error| failed(error.into()))?);
         let (orders, received) = channel();
-        let forward = Loop::prepare(router, Arc::clone(&bell), received, file, log)?;
+        let forward = RouterForwardingLoop::prepare(router, Arc::clone(&bell), received, file, log)?;
         let thread = std::thread::Builder::new().name("router-forward".into()).spawn(move || forward.run());
-        Ok(Forwarding { orders: Orders { orders, bell }, thread: thread.map_err(failed)? })
+        Ok(RouterForwardingThread {
+            orders: RouterCommandSender { orders, bell },
+            thread: thread.map_err(failed)?,
+        })
     }
 
-    pub fn orders(&self) -> Orders {
+    pub fn orders(&self) -> RouterCommandSender {
         self.orders.clone()
     }
 
@@ -109,65 +116,65 @@ impl Forwarding {
 
     /// Stops the thread and waits for it.
     pub fn end(self) {
-        self.orders.give(Order::End);
+        self.orders.give(RouterCommand::End);
         let _ = self.thread.join();
     }
 }
 
-fn remedy(refused: Refused) -> &'static str {
+fn remedy(refused: FibError) -> &'static str {
     match refused {
-        Refused::Full => "increase [router] `v4_rows` or `v6_rows`",
-        Refused::NoRoom => "increase [router] `next_hops`",
-        Refused::TooManyLabels | Refused::Reserved | Refused::Unknown => "correct its source",
+        FibError::Full => "increase [router] `v4_rows` or `v6_rows`",
+        FibError::NoRoom => "increase [router] `next_hops`",
+        FibError::TooManyLabels | FibError::Reserved | FibError::Unknown => "correct its source",
     }
 }
 
-pub(super) struct Loop {
-    pub slow_path: SlowPath<Slot>,
+pub(super) struct RouterForwardingLoop {
+    pub slow_path: SlowPath<PortSlot>,
     pub fib: Fib,
-    pub kernel: Kernel,
+    pub kernel: KernelRoutes,
     /// Routes of the file.
-    pub file: Ranked,
+    pub file: RankedRoutes,
     pub fpm: Option<Fpm>,
     pub delivery: Option<Tun>,
     pub waiter: Waiter,
     bell: Arc<EventFd>,
-    orders: Receiver<Order>,
+    orders: Receiver<RouterCommand>,
     /// Time of the last query for each neighbor.
-    asked: BTreeMap<Neighbour, Instant>,
+    asked: BTreeMap<InterfaceNeighbor, Instant>,
     /// Routes and labels rejected because a table is full or they are invalid.
-    pub refused: BTreeSet<Key>,
-    pub router: Router,
-    pub machine: Machine,
+    pub refused: BTreeSet<SourceKey>,
+    pub router: RouterConfig,
+    pub machine: RouterHost,
     /// Present state of each interface.
-    pub seen: Vec<Option<Seen>>,
-    pub names: Names,
+    pub interface_states: Vec<Option<InterfaceState>>,
+    pub names: KernelIds,
     pub egress: Egress,
     /// The XDP program may be attached, since the routes are loaded.
     pub has_begun: bool,
     epoch: Epoch,
     pub log: Log,
-    pub settings: Settings,
-    pub remains: Remains,
+    pub settings: TemporarySettings,
+    pub remains: CleanupRecord,
 }
 
-impl Loop {
+impl RouterForwardingLoop {
     fn prepare(
-        router: &Router,
+        router: &RouterConfig,
         bell: Arc<EventFd>,
-        orders: Receiver<Order>,
-        file: Ranked,
+        orders: Receiver<RouterCommand>,
+        file: RankedRoutes,
         log: Log,
-    ) -> Result<Loop, Obstacle> {
-        let failed = |error: io::Error| Obstacle::system("cannot start forwarding", &error);
-        let mut machine = Machine::here()?;
-        let seen = machine.look(&router.interfaces).map_err(|error| refused(&error))?;
+    ) -> Result<RouterForwardingLoop, StartupError> {
+        let failed = |error: io::Error| StartupError::from_system("cannot start forwarding", &error);
+        let mut machine = RouterHost::current()?;
+        let seen = machine.interface_states(&router.interfaces).map_err(|error| kernel_error(&error))?;
         let mut stations = seen.iter().flatten().map(|seen| seen.mac);
-        let mac = stations.find(|mac| *mac != NO_STATION).unwrap_or(NO_STATION);
+        let mac = stations.find(|mac| *mac != NO_MAC).unwrap_or(NO_MAC);
         let tables = tables(router, mac, &|line| log(Level::Note, line))?;
-        let mut waiter = Waiter::sparing(MODERATION_NS).map_err(failed)?;
+        let mut waiter = Waiter::economical(MODERATION_NS).map_err(failed)?;
         waiter.add(BELL, Some(bell.as_fd())).map_err(failed)?;
-        let kernel = Kernel::open(&machine.namespace).map_err(failed)?;
+        let kernel = KernelRoutes::open(&machine.namespace).map_err(failed)?;
         waiter.add(KERNEL, Some(kernel.as_fd())).map_err(failed)?;
         let names = machine.names(router);
         let mut fpm = None;
@@ -177,10 +184,10 @@ impl Loop {
             fpm = Some(listening);
         }
         let namespace = machine.same_namespace()?;
-        let (remains, before) = Remains::of(&router.control, &machine.namespace);
+        let (remains, before) = CleanupRecord::of(&router.control, &machine.namespace);
         let fib = Fib::new(Vec::new(), router.tables.len() as u32, router.model);
-        let mut forward = Loop {
-            fib: if router.count == Counting::Prefix { fib.counting_prefixes() } else { fib },
+        let mut forward = RouterForwardingLoop {
+            fib: if router.count == CounterGranularity::Prefix { fib.counting_prefixes() } else { fib },
             slow_path: SlowPath::new(Vec::new(), Vec::new(), tables),
             kernel,
             file,
@@ -193,9 +200,9 @@ impl Loop {
             refused: BTreeSet::new(),
             router: router.clone(),
             names,
-            settings: Settings::changed_before(namespace, before),
+            settings: TemporarySettings::resume(namespace, before),
             machine,
-            seen: Vec::new(),
+            interface_states: Vec::new(),
             egress: Egress::default(),
             has_begun: false,
             epoch: Epoch(monotonic_ns()),
@@ -212,15 +219,15 @@ impl Loop {
     }
 
     /// Opens the interfaces, loads the routes, and then attaches the XDP program.
-    fn start(&mut self, seen: Vec<Option<Seen>>) -> Result<(), Obstacle> {
+    fn start(&mut self, seen: Vec<Option<InterfaceState>>) -> Result<(), StartupError> {
         self.open_all(seen)?;
-        let news = self.load().map_err(|error| refused(&error))?;
+        let news = self.load().map_err(|error| kernel_error(&error))?;
         self.take(news);
         self.file.keys().into_iter().for_each(|key| self.apply(key));
         self.attach_all()?;
         self.watch(Instant::ZERO);
         // Reading a file with a million routes allocates much more memory than is kept.
-        memory::give_back();
+        memory::release_unused();
         Ok(())
     }
 
@@ -236,11 +243,13 @@ impl Loop {
                 let _ = self.bell.read();
                 while let Ok(order) = self.orders.try_recv() {
                     match order {
-                        Order::Show(to) => drop(to.send(self.state())),
-                        Order::Routes(query, to) => drop(to.send(self.routes(&query))),
-                        Order::Labels(query, to) => drop(to.send(self.labels(&query))),
-                        Order::Replace(router, file, to) => drop(to.send(self.replace(*router, file))),
-                        Order::End => return,
+                        RouterCommand::Show(to) => drop(to.send(self.state())),
+                        RouterCommand::Routes(query, to) => drop(to.send(self.routes(&query))),
+                        RouterCommand::Labels(query, to) => drop(to.send(self.labels(&query))),
+                        RouterCommand::Replace(router, file, to) => {
+                            drop(to.send(self.replace(*router, file)))
+                        }
+                        RouterCommand::End => return,
                     }
                 }
             }
@@ -316,35 +325,35 @@ impl Loop {
     }
 
     /// Loads all routes and neighbors of the kernel, with the present interface numbers.
-    pub fn load(&mut self) -> Result<News, netstage_host::netns::netlink::Error> {
+    pub fn load(&mut self) -> Result<KernelChanges, netstage_host::netns::netlink::NetlinkError> {
         if let Some(fpm) = &mut self.fpm {
             fpm.set_names(self.names.clone());
         }
         self.kernel.load(self.names.clone())
     }
 
-    pub fn take(&mut self, news: News) {
+    pub fn take(&mut self, news: KernelChanges) {
         news.changes.iter().for_each(|change| self.apply(change.into()));
         let now = self.epoch.now();
-        for (neighbour, station) in news.neighbours {
-            self.fib.set_neighbour(self.slow_path.tables_mut(), neighbour, station);
+        for (neighbour, station) in news.neighbors {
+            self.fib.set_neighbor(self.slow_path.tables_mut(), neighbour, station);
             if let Some(station) = station {
                 self.slow_path.resolve(now, neighbour, station);
             }
         }
         if news.links {
-            self.look_at_links();
+            self.handle_link_changes();
         }
     }
 
     /// Applies the change of a route or label in any source.
-    pub fn apply(&mut self, key: Key) {
+    pub fn apply(&mut self, key: SourceKey) {
         let sources = Sources {
             file: &self.file,
             manager: self.fpm.as_ref().map(Fpm::ranked),
             kernel: self.router.follow_kernel.then(|| self.kernel.ranked()),
         };
-        let change = sources.settled(key);
+        let change = sources.select(key);
         let Err(refused) = self.fib.apply(self.slow_path.tables_mut(), &change) else {
             self.refused.remove(&key);
             return;
@@ -360,7 +369,7 @@ impl Loop {
     /// Retries some of the rejected routes and labels, since there may be room now.
     fn retry_rejected(&mut self) {
         const BATCH: usize = 1_024;
-        let batch: Vec<Key> = self.refused.iter().take(BATCH).copied().collect();
+        let batch: Vec<SourceKey> = self.refused.iter().take(BATCH).copied().collect();
         batch.into_iter().for_each(|key| self.apply(key));
     }
 
@@ -369,7 +378,7 @@ impl Loop {
         while let Some(packet) = self.slow_path.poll_delivered() {
             let Some(tun) = &mut self.delivery else { continue };
             let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
-            let header = bare_header(if is_v6 { ethertype::IPV6 } else { ethertype::IPV4 });
+            let header = synthetic_header(if is_v6 { ethertype::IPV6 } else { ethertype::IPV4 });
             let frame = [&header[..], &packet].concat();
             // The TUN interface counts packets it does not accept.
             let _ = tun.send(&frame).and_then(|_| tun.flush());
@@ -378,12 +387,12 @@ impl Loop {
 
     /// Makes the kernel resolve the neighbors that packets wait for.
     fn resolve_neighbors(&mut self, now: Instant) {
-        let wanted: Vec<Neighbour> = self.slow_path.unresolved().collect();
+        let wanted: Vec<InterfaceNeighbor> = self.slow_path.unresolved().collect();
         self.asked.retain(|neighbour, _| wanted.contains(neighbour));
         for neighbour in wanted {
             if self.asked.get(&neighbour).is_none_or(|asked| now >= *asked + RESOLVE_INTERVAL) {
                 self.asked.insert(neighbour, now);
-                self.kernel.find(neighbour);
+                self.kernel.resolve(neighbour);
             }
         }
     }
@@ -391,7 +400,8 @@ impl Loop {
     /// Makes the kernel resolve and confirm next-hop neighbors. It would forget them, since it sends them no
     /// packets itself.
     fn confirm_neighbors(&mut self) {
-        let neighbours: Vec<Neighbour> = self.fib.neighbours().map(|(neighbour, _)| neighbour).collect();
-        neighbours.into_iter().for_each(|neighbour| self.kernel.find(neighbour));
+        let neighbours: Vec<InterfaceNeighbor> =
+            self.fib.neighbors().map(|(neighbour, _)| neighbour).collect();
+        neighbours.into_iter().for_each(|neighbour| self.kernel.resolve(neighbour));
     }
 }

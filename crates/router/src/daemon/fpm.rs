@@ -2,11 +2,11 @@
 
 use netstage_core::time::Instant;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::Obstacle;
-use netstage_routing::source::Ranked;
-use netstage_routing::source::fpm::Manager;
-use netstage_routing::source::path::Change;
-use netstage_routing::source::route::Names;
+use netstage_host::obstacle::StartupError;
+use netstage_routing::source::RankedRoutes;
+use netstage_routing::source::fpm::FpmRoutes;
+use netstage_routing::source::path::SourceChange;
+use netstage_routing::source::route::KernelIds;
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -19,21 +19,21 @@ const MAX_READ: usize = 1 << 16;
 pub(super) struct Fpm {
     listener: TcpListener,
     session: Option<TcpStream>,
-    manager: Manager,
+    manager: FpmRoutes,
 }
 
 impl Fpm {
     /// Starts to listen in a network namespace.
-    pub fn listen(namespace: &Namespace, address: SocketAddr, names: Names) -> Result<Fpm, Obstacle> {
+    pub fn listen(namespace: &Namespace, address: SocketAddr, names: KernelIds) -> Result<Fpm, StartupError> {
         let bound = namespace.run(|| TcpListener::bind(address)).and_then(|bound| bound);
         let bound = bound.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
         let listener = bound.map_err(|error| {
-            Obstacle::new(
+            StartupError::new(
                 format!("{address}: {error}"),
                 "set [router] `fpm` to another port, and FRR to the same",
             )
         })?;
-        Ok(Fpm { listener, session: None, manager: Manager::new(names) })
+        Ok(Fpm { listener, session: None, manager: FpmRoutes::new(names) })
     }
 
     /// Returns the listening socket, readable when a session is pending.
@@ -78,17 +78,17 @@ impl Fpm {
     }
 
     /// Returns the routes received and not withdrawn.
-    pub fn ranked(&self) -> &Ranked {
+    pub fn ranked(&self) -> &RankedRoutes {
         self.manager.ranked()
     }
 
     /// Sets the mapping of kernel numbers.
-    pub fn set_names(&mut self, names: Names) {
+    pub fn set_names(&mut self, names: KernelIds) {
         self.manager.set_names(names);
     }
 
     /// Returns the changes due to received data and expired timers.
-    pub fn changes(&mut self, now: Instant) -> Vec<Change> {
+    pub fn changes(&mut self, now: Instant) -> Vec<SourceChange> {
         self.manager.handle_timeout(now);
         std::iter::from_fn(|| self.manager.poll_change()).collect()
     }

@@ -1,37 +1,37 @@
 //! Interface changes: addresses, MTUs, links that go down or up, interfaces that are removed and recreated,
 //! and interfaces added or removed by a new configuration.
 
-use super::forward::{Loop, OWN};
-use super::machine::{Seen, Slot, is_of, no_interface, not_in_the_kernel};
+use super::forward::{OWN, RouterForwardingLoop};
+use super::machine::{InterfaceState, PortSlot, is_setting_of, no_interface, not_in_the_kernel};
 use crate::fast_path::attachment::Pin;
 use crate::fib;
 use crate::shaper::Shaper;
 use crate::slow_path;
 use netstage_host::log::Level;
-use netstage_host::obstacle::Obstacle;
-use netstage_host::ports::{NO_STATION, Port as _};
-use netstage_scenario::router::{FastPath, WhenKilled};
+use netstage_host::obstacle::StartupError;
+use netstage_host::ports::{FramePort as _, NO_MAC};
+use netstage_scenario::router::{FastPath, KilledBehavior};
 use std::path::PathBuf;
 
-impl Loop {
+impl RouterForwardingLoop {
     /// Opens all configured interfaces, which must exist.
-    pub(super) fn open_all(&mut self, seen: Vec<Option<Seen>>) -> Result<(), Obstacle> {
+    pub(super) fn open_all(&mut self, seen: Vec<Option<InterfaceState>>) -> Result<(), StartupError> {
         for (number, seen) in seen.into_iter().enumerate() {
             let name = &self.router.interfaces[number].name;
             let seen = seen.ok_or_else(|| no_interface(name))?;
             let port = self.machine.open(name)?;
             self.open(number as u32, seen, port);
         }
-        self.see_to_delivery()
+        self.open_delivery()
     }
 
     /// Creates the TUN interface for packets received in LSPs, if any interface accepts labels.
-    pub(super) fn see_to_delivery(&mut self) -> Result<(), Obstacle> {
+    pub(super) fn open_delivery(&mut self) -> Result<(), StartupError> {
         if self.delivery.is_none() && self.router.interfaces.iter().any(|interface| interface.mpls) {
             let tun = self.machine.delivery(&mut self.settings)?;
             let added = self.waiter.add(OWN, tun.fd());
             added.map_err(|error| {
-                Obstacle::system("cannot read packets the kernel sends into LSPs", &error)
+                StartupError::from_system("cannot read packets the kernel sends into LSPs", &error)
             })?;
             self.delivery = Some(tun);
             if self.router.fpm.is_some() {
@@ -51,22 +51,22 @@ impl Loop {
 
     fn pins(&self) -> Vec<PathBuf> {
         match self.router.when_killed {
-            WhenKilled::Stop => Vec::new(),
-            WhenKilled::Forward => vec![self.remains.pins(&self.router.pins)],
+            KilledBehavior::Stop => Vec::new(),
+            KilledBehavior::Forward => vec![self.remains.pins(&self.router.pins)],
         }
     }
 
     /// Starts to serve an interface.
-    pub(super) fn open(&mut self, number: u32, seen: Seen, port: Slot) {
+    pub(super) fn open(&mut self, number: u32, seen: InterfaceState, port: PortSlot) {
         let name = self.router.interfaces[number as usize].name.clone();
         if let Some(line) = self.machine.take_over(&mut self.settings, &name) {
             (self.log)(Level::Alarm, &line);
         }
         self.names.interfaces.insert(seen.index, number);
         self.set_port(number, port, &seen);
-        match self.seen.get_mut(number as usize) {
+        match self.interface_states.get_mut(number as usize) {
             Some(known) => *known = Some(seen),
-            None => self.seen.push(Some(seen)),
+            None => self.interface_states.push(Some(seen)),
         }
         self.configure(number);
         self.shape(number);
@@ -78,7 +78,7 @@ impl Loop {
         }
     }
 
-    fn set_port(&mut self, number: u32, port: Slot, seen: &Seen) {
+    fn set_port(&mut self, number: u32, port: PortSlot, seen: &InterfaceState) {
         let before = self.slow_path.set_port(number, port, answering(seen));
         if let Some(before) = before
             && before.0.is_some()
@@ -95,10 +95,10 @@ impl Loop {
 
     /// Applies the configuration of an open interface.
     pub(super) fn configure(&mut self, number: u32) {
-        let Some(Some(seen)) = self.seen.get(number as usize) else { return };
+        let Some(Some(seen)) = self.interface_states.get(number as usize) else { return };
         let interface = &self.router.interfaces[number as usize];
         let (table, mpls) = (interface.table as u32, interface.mpls);
-        let link = fib::Interface { mac: seen.mac, mtu: seen.mtu, table, mpls };
+        let link = fib::FibInterface { mac: seen.mac, mtu: seen.mtu, table, mpls };
         let tables = self.slow_path.tables_mut();
         self.fib.set_interface(tables, number, link);
         self.fib.set_up(tables, number, seen.is_up);
@@ -122,31 +122,31 @@ impl Loop {
 
     /// Stops to serve an interface that was removed or is no longer configured.
     pub(super) fn close(&mut self, number: u32) {
-        let Some(seen) = self.seen[number as usize].take() else { return };
+        let Some(seen) = self.interface_states[number as usize].take() else { return };
         self.names.interfaces.remove(&seen.index);
         if let Some(fast_path) = self.slow_path.tables_mut().fast_path_mut() {
             fast_path.detach(number);
         }
-        self.set_port(number, Slot::default(), &seen);
+        self.set_port(number, PortSlot::default(), &seen);
         self.slow_path.set_shaper(number, None);
         self.fib.set_up(self.slow_path.tables_mut(), number, false);
     }
 
     /// Restores the settings of an interface that is no longer configured.
-    pub(super) fn give_back(&mut self, name: &str) {
-        self.settings.put_back(|setting| is_of(setting, name));
+    pub(super) fn restore(&mut self, name: &str) {
+        self.settings.restore(|setting| is_setting_of(setting, name));
     }
 
     /// Attaches the XDP program to all interfaces, since the routes are loaded.
-    pub(super) fn attach_all(&mut self) -> Result<(), Obstacle> {
+    pub(super) fn attach_all(&mut self) -> Result<(), StartupError> {
         self.has_begun = true;
         if self.slow_path.tables().fast_path().is_none() {
             return Ok(());
         }
-        if self.router.when_killed == WhenKilled::Forward {
+        if self.router.when_killed == KilledBehavior::Forward {
             self.remains.make_folder(&self.router.pins)?;
         }
-        for number in 0..self.seen.len() as u32 {
+        for number in 0..self.interface_states.len() as u32 {
             if let Err(error) = self.attach(number) {
                 if self.router.fast_path == FastPath::Xdp {
                     return Err(not_in_the_kernel(&error));
@@ -159,14 +159,14 @@ impl Loop {
         Ok(())
     }
 
-    fn attach(&mut self, number: u32) -> Result<(), crate::fast_path::Error> {
-        let Some(seen) = &self.seen[number as usize] else { return Ok(()) };
+    fn attach(&mut self, number: u32) -> Result<(), crate::fast_path::FastPathError> {
+        let Some(seen) = &self.interface_states[number as usize] else { return Ok(()) };
         // The XDP program requires Ethernet headers.
-        if seen.mac == NO_STATION {
+        if seen.mac == NO_MAC {
             return Ok(());
         }
         let interface = &self.router.interfaces[number as usize];
-        let is_kept = self.router.when_killed == WhenKilled::Forward;
+        let is_kept = self.router.when_killed == KilledBehavior::Forward;
         let pin = Pin::new(&self.remains.pins(&self.router.pins), &interface.name, is_kept);
         match self.slow_path.tables_mut().fast_path_mut() {
             Some(fast_path) => {
@@ -177,8 +177,8 @@ impl Loop {
     }
 
     /// Handles a change of links or addresses.
-    pub(super) fn look_at_links(&mut self) {
-        let seen = match self.machine.look(&self.router.interfaces) {
+    pub(super) fn handle_link_changes(&mut self) {
+        let seen = match self.machine.interface_states(&self.router.interfaces) {
             Ok(seen) => seen,
             Err(error) => {
                 (self.log)(Level::Alarm, &error.to_string());
@@ -187,7 +187,7 @@ impl Loop {
         };
         let mut is_renumbered = false;
         for (number, now) in seen.into_iter().enumerate() {
-            if self.seen[number] != now {
+            if self.interface_states[number] != now {
                 is_renumbered |= self.follow(number as u32, now);
             }
         }
@@ -202,9 +202,9 @@ impl Loop {
     }
 
     /// Handles the change of an interface. Returns whether its kernel index changed or it was removed.
-    fn follow(&mut self, number: u32, now: Option<Seen>) -> bool {
+    fn follow(&mut self, number: u32, now: Option<InterfaceState>) -> bool {
         let name = self.router.interfaces[number as usize].name.clone();
-        let before = self.seen[number as usize].clone();
+        let before = self.interface_states[number as usize].clone();
         let (Some(now), Some(before)) = (&now, &before) else {
             self.close(number);
             match now {
@@ -231,12 +231,12 @@ impl Loop {
                 Err(error) => (self.log)(Level::Alarm, &error.to_string()),
             }
         }
-        self.seen[number as usize] = Some(now.clone());
+        self.interface_states[number as usize] = Some(now.clone());
         self.configure(number);
         false
     }
 
-    fn reopen(&mut self, number: u32, name: &str, now: Seen) {
+    fn reopen(&mut self, number: u32, name: &str, now: InterfaceState) {
         match self.machine.open(name) {
             Ok(port) => {
                 (self.log)(Level::Note, &format!("{name}: the interface is back"));
@@ -248,6 +248,6 @@ impl Loop {
 }
 
 /// Returns the addresses of an interface for the slow path.
-fn answering(seen: &Seen) -> slow_path::Interface {
-    slow_path::Interface { mac: seen.mac, v4: seen.v4, v6: seen.v6 }
+fn answering(seen: &InterfaceState) -> slow_path::SlowPathInterface {
+    slow_path::SlowPathInterface { mac: seen.mac, v4: seen.v4, v6: seen.v6 }
 }

@@ -3,17 +3,17 @@
 
 use crate::fast_path::FastPath;
 use crate::tables::{Sizes, Tables};
-use netstage_core::forward::lpm::Shape;
-use netstage_host::netns::netlink::Error;
-use netstage_host::netns::routes::{Metrics, Route};
-use netstage_host::netns::settings::Settings;
+use netstage_core::forward::lpm::LpmShape;
+use netstage_host::netns::netlink::NetlinkError;
+use netstage_host::netns::routes::{Metrics, StaticRoute};
+use netstage_host::netns::settings::TemporarySettings;
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_host::obstacle::Obstacle;
-use netstage_host::ports::af_packet::{AfPacket, Options};
-use netstage_host::ports::tun::{Layer, Tun};
-use netstage_host::ports::{NO_STATION, Port, Received};
-use netstage_routing::source::route::Names;
-use netstage_scenario::router::{self, Router};
+use netstage_host::obstacle::StartupError;
+use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
+use netstage_host::ports::tun::{Tun, TunLayer};
+use netstage_host::ports::{FramePort, NO_MAC, ReceivedFrame};
+use netstage_routing::source::route::KernelIds;
+use netstage_scenario::router::{self, RouterConfig};
 use netstage_wire::ethernet::Mac;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -31,10 +31,10 @@ const LOCAL: u32 = 255;
 
 /// Present state of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct InterfaceState {
     /// Interface index in the kernel; it changes if the interface is recreated.
     pub index: u32,
-    /// MAC address, or [`NO_STATION`] if packets have no link-layer header.
+    /// MAC address, or [`NO_MAC`] if packets have no link-layer header.
     pub mac: Mac,
     pub mtu: u16,
     pub v4: Option<Ipv4Addr>,
@@ -45,41 +45,45 @@ pub(super) struct Seen {
 
 /// Port on an interface, while the interface exists.
 #[derive(Debug, Default)]
-pub(super) struct Slot(pub Option<Box<AfPacket>>);
+pub(super) struct PortSlot(pub Option<Box<AfPacket>>);
 
 /// Access to the network configuration of the host through the kernel.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct RouterHost {
     pub namespace: Namespace,
     netlink: Netlink,
 }
 
-impl Machine {
-    pub fn here() -> Result<Machine, Obstacle> {
-        let failed = |error: io::Error| Obstacle::system("cannot open the network namespace", &error);
+impl RouterHost {
+    pub fn current() -> Result<RouterHost, StartupError> {
+        let failed =
+            |error: io::Error| StartupError::from_system("cannot open the network namespace", &error);
         let namespace = Namespace::of_this_thread().map_err(failed)?;
-        let netlink = Netlink::open(&namespace).map_err(|error| refused(&error))?;
-        Ok(Machine { namespace, netlink })
+        let netlink = Netlink::open(&namespace).map_err(|error| kernel_error(&error))?;
+        Ok(RouterHost { namespace, netlink })
     }
 
     /// Duplicates the handle of the network namespace.
-    pub fn same_namespace(&self) -> Result<Namespace, Obstacle> {
+    pub fn same_namespace(&self) -> Result<Namespace, StartupError> {
         self.namespace
             .try_clone()
-            .map_err(|error| Obstacle::system("cannot open the network namespace", &error))
+            .map_err(|error| StartupError::from_system("cannot open the network namespace", &error))
     }
 
     /// Returns the present state of interfaces, by name; `None` for one that does not exist or is neither
     /// Ethernet nor without a header.
-    pub fn look(&mut self, interfaces: &[router::Interface]) -> Result<Vec<Option<Seen>>, Error> {
+    pub fn interface_states(
+        &mut self,
+        interfaces: &[router::InterfaceConfig],
+    ) -> Result<Vec<Option<InterfaceState>>, NetlinkError> {
         let addresses = self.netlink.addresses()?;
         let links = self.netlink.links()?;
-        let seen = |interface: &router::Interface| {
+        let seen = |interface: &router::InterfaceConfig| {
             let link = links.iter().find(|link| link.name == interface.name)?;
             let own = || addresses.iter().filter(|own| own.link == link.index).map(|own| own.address);
-            Some(Seen {
+            Some(InterfaceState {
                 index: link.index,
-                mac: if link.is_bare { NO_STATION } else { link.mac? },
+                mac: if link.has_no_link_header { NO_MAC } else { link.mac? },
                 mtu: link.mtu.min(u16::MAX.into()) as u16,
                 v4: own().find_map(|own| if let IpAddr::V4(own) = own { Some(own) } else { None }),
                 v6: own().find_map(|own| if let IpAddr::V6(own) = own { Some(own) } else { None }),
@@ -90,33 +94,33 @@ impl Machine {
     }
 
     /// Returns the mapping of kernel numbers to those of the router, except for interfaces.
-    pub fn names(&mut self, router: &Router) -> Names {
+    pub fn names(&mut self, router: &RouterConfig) -> KernelIds {
         let loopback = self.netlink.link("lo").ok().map(|link| link.index);
         let tables = router.tables.iter().enumerate();
         let tables = tables.filter_map(|(number, table)| Some((table.kernel?, number as u32)));
-        Names { loopback, tables: tables.chain([(LOCAL, 0)]).collect(), ..Names::default() }
+        KernelIds { loopback, tables: tables.chain([(LOCAL, 0)]).collect(), ..KernelIds::default() }
     }
 
     /// Disables the kernel's forwarding of packets from an interface. Returns a warning to log on failure.
-    pub fn take_over(&self, settings: &mut Settings, name: &str) -> Option<String> {
+    pub fn take_over(&self, settings: &mut TemporarySettings, name: &str) -> Option<String> {
         let settings = ["ipv4", "ipv6"].map(|version| settings.set(&forwarding(version, name), "0"));
         let error = settings.into_iter().find_map(Result::err)?;
         Some(format!("{name}: the kernel may still forward packets from this interface: {error}"))
     }
 
     /// Opens a port on an interface.
-    pub fn open(&self, name: &str) -> Result<Slot, Obstacle> {
-        let port = AfPacket::open(&self.namespace, name, Options::default());
-        let port = port.map_err(|error| Obstacle::system(format!("cannot open {name}"), &error))?;
-        Ok(Slot(Some(Box::new(port))))
+    pub fn open(&self, name: &str) -> Result<PortSlot, StartupError> {
+        let port = AfPacket::open(&self.namespace, name, AfPacketOptions::default());
+        let port = port.map_err(|error| StartupError::from_system(format!("cannot open {name}"), &error))?;
+        Ok(PortSlot(Some(Box::new(port))))
     }
 
     /// Creates the TUN interface through which the kernel receives packets that arrived in an LSP.
-    pub fn delivery(&mut self, settings: &mut Settings) -> Result<Tun, Obstacle> {
-        let tun = Tun::create(&self.namespace, DELIVERY, Layer::Ip).map_err(|error| {
-            Obstacle::system("cannot create the TUN interface for packets received in LSPs", &error)
+    pub fn delivery(&mut self, settings: &mut TemporarySettings) -> Result<Tun, StartupError> {
+        let tun = Tun::create(&self.namespace, DELIVERY, TunLayer::Ip).map_err(|error| {
+            StartupError::from_system("cannot create the TUN interface for packets received in LSPs", &error)
         })?;
-        self.netlink.set_up(DELIVERY).map_err(|error| refused(&error))?;
+        self.netlink.set_up(DELIVERY).map_err(|error| kernel_error(&error))?;
         // Strict reverse-path filtering would drop the packets, since no route leads back to this interface.
         let _ = settings.set(&format!("net/ipv4/conf/{DELIVERY}/rp_filter"), "0");
         Ok(tun)
@@ -124,13 +128,13 @@ impl Machine {
 
     /// If the kernel lacks MPLS, routes its own packets to the router as a last resort, so that they can
     /// enter an LSP.
-    pub fn carry_own(&mut self) -> Result<(), Obstacle> {
+    pub fn carry_own(&mut self) -> Result<(), StartupError> {
         if self.namespace.sysctl_value("net/mpls/platform_labels").is_ok() {
             return Ok(());
         }
         for any in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
             let metrics = Metrics { rank: Some(u32::MAX), ..Metrics::default() };
-            let last = Route {
+            let last = StaticRoute {
                 destination: (any, 0),
                 gateway: None,
                 link: DELIVERY,
@@ -140,7 +144,7 @@ impl Machine {
             match self.netlink.add_route(&last) {
                 // A kernel without IPv6 sends no IPv6 packets.
                 Err(_) if any.is_ipv6() => {}
-                added => added.map_err(|error| refused(&error))?,
+                added => added.map_err(|error| kernel_error(&error))?,
             }
         }
         Ok(())
@@ -148,12 +152,12 @@ impl Machine {
 }
 
 /// Converts an error of the kernel.
-pub(super) fn refused(error: &Error) -> Obstacle {
-    Obstacle::system(&error.action, &error.source)
+pub(super) fn kernel_error(error: &NetlinkError) -> StartupError {
+    StartupError::from_system(&error.action, &error.source)
 }
 
-pub(super) fn no_interface(name: &str) -> Obstacle {
-    Obstacle::new(
+pub(super) fn no_interface(name: &str) -> StartupError {
+    StartupError::new(
         format!("there is no interface {name} of type Ethernet or TUN"),
         "list the interfaces with: ip link",
     )
@@ -166,15 +170,15 @@ fn forwarding(version: &str, name: &str) -> String {
 }
 
 /// Returns whether a setting belongs to an interface.
-pub(super) fn is_of(setting: &str, name: &str) -> bool {
+pub(super) fn is_setting_of(setting: &str, name: &str) -> bool {
     ["ipv4", "ipv6"].iter().any(|version| setting == forwarding(version, name))
 }
 
 /// Creates the tables, in kernel memory if the XDP program can be loaded. Reports why it cannot.
-pub(super) fn tables(router: &Router, mac: Mac, report: &dyn Fn(&str)) -> Result<Tables, Obstacle> {
+pub(super) fn tables(router: &RouterConfig, mac: Mac, report: &dyn Fn(&str)) -> Result<Tables, StartupError> {
     let shapes = (0..router.tables.len()).map(|table| {
         let first = if table == 0 { V4_FIRST } else { VPN_FIRST };
-        (Shape { first, rows: router.v4_rows }, Shape { first: V6_FIRST, rows: router.v6_rows })
+        (LpmShape { first, rows: router.v4_rows }, LpmShape { first: V6_FIRST, rows: router.v6_rows })
     });
     let sizes = Sizes { tables: shapes.collect(), targets: router.next_hops, hops: router.next_hops };
     // Any number will do that differs between routers.
@@ -195,13 +199,13 @@ pub(super) fn tables(router: &Router, mac: Mac, report: &dyn Fn(&str)) -> Result
     Ok(Tables::new(sizes, table, seed, loaded))
 }
 
-pub(super) fn not_in_the_kernel(error: &dyn std::fmt::Display) -> Obstacle {
+pub(super) fn not_in_the_kernel(error: &dyn std::fmt::Display) -> StartupError {
     let remedy = "run it as root, or set `fast_path` to \"auto\"";
-    Obstacle { is_missing: true, ..Obstacle::new(error.to_string(), remedy) }
+    StartupError { is_missing: true, ..StartupError::new(error.to_string(), remedy) }
 }
 
-impl Port for Slot {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+impl FramePort for PortSlot {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         self.0.as_mut().ok_or_else(gone)?.receive(limit, each)
     }
 

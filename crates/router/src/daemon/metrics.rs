@@ -1,11 +1,11 @@
 //! Prometheus metrics of a router. Counters per prefix are included if the router is configured to count
 //! prefixes.
 
-use super::control::Answering;
-use super::state::{Interface, Label, Route, RouteFilter, State};
-use netstage_host::obstacle::Obstacle;
+use super::control::ControlState;
+use super::state::{LabelState, RouteFilter, RouteState, RouterInterface, RouterState};
+use netstage_host::obstacle::StartupError;
 use netstage_host::prometheus::{self, Page};
-use netstage_scenario::router::Counting;
+use netstage_scenario::router::CounterGranularity;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ pub(super) struct Metrics {
 impl Metrics {
     pub fn serve(
         address: SocketAddr,
-        answering: Arc<Answering>,
-        count: Counting,
-    ) -> Result<Metrics, Obstacle> {
+        answering: Arc<ControlState>,
+        count: CounterGranularity,
+    ) -> Result<Metrics, StartupError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.map_err(|error| Obstacle::system("cannot serve metrics", &error))?;
+        let runtime = runtime.map_err(|error| StartupError::from_system("cannot serve metrics", &error))?;
         let closing = watch::Sender::new(false);
         let since = Instant::now();
         let source = Arc::new(move || render(&answering, count, since.elapsed()));
@@ -48,16 +48,16 @@ impl Drop for Metrics {
     }
 }
 
-fn render(answering: &Answering, count: Counting, uptime: Duration) -> Option<String> {
+fn render(answering: &ControlState, count: CounterGranularity, uptime: Duration) -> Option<String> {
     let state = answering.show()?;
-    let mut labels = Few::default();
+    let mut labels = TruncatedList::default();
     let Ok(all) = answering.each_label::<Infallible>(None, &mut |label| {
         labels.add(label.packets.is_some_and(|packets| packets > 0), label);
         Ok(())
     });
     all?;
-    let mut routes = Few::default();
-    if count == Counting::Prefix {
+    let mut routes = TruncatedList::default();
+    if count == CounterGranularity::Prefix {
         let Ok(all) = answering.each_route::<Infallible>(&RouteFilter::default(), &mut |route| {
             routes.add(route.packets.is_some_and(|packets| packets > 0), route);
             Ok(())
@@ -68,18 +68,18 @@ fn render(answering: &Answering, count: Counting, uptime: Duration) -> Option<St
 }
 
 /// First items of a list, and the number of further ones.
-struct Few<T> {
+struct TruncatedList<T> {
     few: Vec<T>,
     beyond: usize,
 }
 
-impl<T> Default for Few<T> {
-    fn default() -> Few<T> {
-        Few { few: Vec::new(), beyond: 0 }
+impl<T> Default for TruncatedList<T> {
+    fn default() -> TruncatedList<T> {
+        TruncatedList { few: Vec::new(), beyond: 0 }
     }
 }
 
-impl<T> Few<T> {
+impl<T> TruncatedList<T> {
     fn add(&mut self, counts: bool, one: T) {
         match counts {
             true if self.few.len() < MAX_SAMPLES => self.few.push(one),
@@ -90,25 +90,30 @@ impl<T> Few<T> {
 }
 
 /// Function that reads a metric of an interface.
-type OfInterface<'a> = &'a dyn Fn(&Interface) -> f64;
+type InterfaceMetric<'a> = &'a dyn Fn(&RouterInterface) -> f64;
 
-fn text(state: &State, labels: &Few<Label>, routes: &Few<Route>, uptime: Duration) -> String {
+fn text(
+    state: &RouterState,
+    labels: &TruncatedList<LabelState>,
+    routes: &TruncatedList<RouteState>,
+    uptime: Duration,
+) -> String {
     let mut page = Page::new("router", uptime);
-    page.one(
+    page.metric(
         "netstage_router_configurations_total",
         "counter",
         "Configurations applied, including the first.",
         state.configurations as f64,
     );
-    page.one(
+    page.metric(
         "netstage_router_configurations_refused_total",
         "counter",
         "Configurations rejected; the previous one stayed active.",
         state.refused_configurations as f64,
     );
-    page.one("netstage_router_routes", "gauge", "Routes in all tables.", state.routes as f64);
-    page.one("netstage_router_labels", "gauge", "Assigned labels.", state.labels as f64);
-    page.head(
+    page.metric("netstage_router_routes", "gauge", "Routes in all tables.", state.routes as f64);
+    page.metric("netstage_router_labels", "gauge", "Assigned labels.", state.labels as f64);
+    page.begin_metric(
         "netstage_router_neighbours",
         "gauge",
         "Next-hop and other neighbors, by whether their MAC address is known.",
@@ -117,7 +122,7 @@ fn text(state: &State, labels: &Few<Label>, routes: &Few<Route>, uptime: Duratio
         let count = state.neighbours.iter().filter(|one| one.station.is_some() == known).count();
         page.sample("netstage_router_neighbours", &[("station", name)], count as f64);
     }
-    let metrics: [(&str, &str, &str, OfInterface<'_>); 7] = [
+    let metrics: [(&str, &str, &str, InterfaceMetric<'_>); 7] = [
         ("up", "gauge", "1 while the interface works.", &|one| f64::from(u8::from(one.failure.is_none()))),
         (
             "slow",
@@ -142,13 +147,13 @@ fn text(state: &State, labels: &Few<Label>, routes: &Few<Route>, uptime: Duratio
     ];
     for (name, kind, help, value) in metrics {
         let name = format!("netstage_router_interface_{name}");
-        page.head(&name, kind, help);
+        page.begin_metric(&name, kind, help);
         for interface in &state.interfaces {
             let labels = [("interface", interface.name.as_str()), ("table", interface.table.as_str())];
             page.sample(&name, &labels, value(interface));
         }
     }
-    page.head(
+    page.begin_metric(
         "netstage_router_events_total",
         "counter",
         "Packets processed or noticed, by reason; `netstage router show counters` explains the reasons.",
@@ -161,9 +166,9 @@ fn text(state: &State, labels: &Few<Label>, routes: &Few<Route>, uptime: Duratio
         ];
         page.sample("netstage_router_events_total", &labels, count.packets as f64);
     }
-    let label = |label: &Label| vec![("label", label.label.to_string())];
+    let label = |label: &LabelState| vec![("label", label.label.to_string())];
     write_samples(&mut page, "label", "with the label", labels, label, |one| (one.packets, one.bytes));
-    let route = |route: &Route| vec![("table", route.table.clone()), ("prefix", route.prefix.clone())];
+    let route = |route: &RouteState| vec![("table", route.table.clone()), ("prefix", route.prefix.clone())];
     write_samples(&mut page, "prefix", "by the prefix", routes, route, |one| (one.packets, one.bytes));
     page.text()
 }
@@ -172,14 +177,14 @@ fn write_samples<T>(
     page: &mut Page,
     what: &str,
     which: &str,
-    many: &Few<T>,
+    many: &TruncatedList<T>,
     named: impl Fn(&T) -> Vec<(&'static str, String)>,
     counted: impl Fn(&T) -> (Option<u64>, Option<u64>),
 ) {
     for (unit, is_bytes) in [("packets", false), ("bytes", true)] {
         let name = format!("netstage_router_{what}_{unit}_total");
         let thing = if is_bytes { "Bytes of packets" } else { "Packets" };
-        page.head(
+        page.begin_metric(
             &name,
             "counter",
             &format!("{thing} forwarded by the XDP program {which}; nonzero counts only."),
@@ -193,7 +198,7 @@ fn write_samples<T>(
         }
     }
     let name = format!("netstage_router_{what}s_left_out");
-    page.one(
+    page.metric(
         &name,
         "gauge",
         &format!("Number of further {what}s with packets beyond the {MAX_SAMPLES} with samples."),
@@ -203,43 +208,47 @@ fn write_samples<T>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::state::{Count, Traffic};
+    use super::super::state::{CounterValue, FrameTotals};
     use super::*;
 
     #[test]
     fn every_sample_has_help_type_and_a_number() {
-        let interface = Interface {
+        let interface = RouterInterface {
             name: "core0".into(),
             table: "main".into(),
             mpls: true,
             failure: None,
             slow: Some("lost".into()),
-            received: Traffic { packets: 3, bytes: 300 },
-            sent: Traffic::default(),
+            received: FrameTotals { packets: 3, bytes: 300 },
+            sent: FrameTotals::default(),
             queued: 2,
         };
-        let count = Count {
+        let count = CounterValue {
             path: "kernel".into(),
             name: "unknown_label".into(),
             severity: "error".into(),
             meaning: "A label.".into(),
             packets: 9,
         };
-        let state =
-            State { interfaces: vec![interface], counters: vec![count], routes: 7, ..State::default() };
-        let mut labels = Few::default();
+        let state = RouterState {
+            interfaces: vec![interface],
+            counters: vec![count],
+            routes: 7,
+            ..RouterState::default()
+        };
+        let mut labels = TruncatedList::default();
         for number in 0..MAX_SAMPLES as u32 + 5 {
-            let label = Label { label: number, to: "pop".into(), packets: Some(1), bytes: Some(64) };
+            let label = LabelState { label: number, to: "pop".into(), packets: Some(1), bytes: Some(64) };
             labels.add(number != 3, label);
         }
-        let route = Route {
+        let route = RouteState {
             table: "red".into(),
             prefix: "10.0.0.0/8".into(),
             to: "local".into(),
             packets: Some(4),
             bytes: Some(400),
         };
-        let mut routes = Few::default();
+        let mut routes = TruncatedList::default();
         routes.add(true, route);
         let text = text(&state, &labels, &routes, Duration::from_secs(2));
         for line in [

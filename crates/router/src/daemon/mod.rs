@@ -19,49 +19,55 @@ mod reload;
 mod remains;
 pub mod state;
 
-pub use control::{ask, labels, reload, routes};
+pub use control::{labels, query, reload, routes};
 pub use netstage_host::log::{Level, Log};
 pub use netstage_host::signals::Signals;
-pub use remains::{Cleaned, clean};
-pub use state::State;
+pub use remains::{CleanupResult, clean};
+pub use state::RouterState;
 
-use control::Answering;
-use forward::Forwarding;
+use control::ControlState;
+use forward::RouterForwardingThread;
 use metrics::Metrics;
-use netstage_host::obstacle::{self, Obstacle};
-use netstage_host::socket::Socket;
+use netstage_host::obstacle::{self, StartupError};
+use netstage_host::socket::ControlSocket;
 use netstage_scenario::{Errors, router};
-use reload::Loaded;
+use reload::RouterConfigurationFile;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Error on start or reload of the daemon.
-pub type Error = obstacle::Error<Errors>;
+pub type RouterError = obstacle::DaemonError<Errors>;
 
 /// Running router.
 #[derive(Debug)]
-pub struct Daemon {
+pub struct RouterDaemon {
     control: PathBuf,
-    forwarding: Forwarding,
-    answering: Arc<Answering>,
-    socket: Socket,
+    forwarding: RouterForwardingThread,
+    answering: Arc<ControlState>,
+    socket: ControlSocket,
     _metrics: Option<Metrics>,
 }
 
-impl Daemon {
+impl RouterDaemon {
     /// Starts a router configured by a file.
-    pub fn begin(path: &Path, log: Log) -> Result<Daemon, Error> {
-        let router = router::load(path).map_err(Error::Configuration)?;
+    pub fn begin(path: &Path, log: Log) -> Result<RouterDaemon, RouterError> {
+        let router = router::load(path).map_err(RouterError::Configuration)?;
         let file = reload::read(&router)?;
-        let socket = Socket::bind(&router.control).map_err(|error| {
-            Obstacle::new(format!("control socket: {error}"), "set [router] `control` to another path")
+        let socket = ControlSocket::bind(&router.control).map_err(|error| {
+            StartupError::new(format!("control socket: {error}"), "set [router] `control` to another path")
         })?;
-        let forwarding = Forwarding::begin(&router, file, Arc::clone(&log))?;
-        let loaded = Loaded::new(path.to_owned(), router.clone(), log);
-        let answering = Arc::new(Answering { orders: forwarding.orders(), loaded });
+        let forwarding = RouterForwardingThread::begin(&router, file, Arc::clone(&log))?;
+        let loaded = RouterConfigurationFile::new(path.to_owned(), router.clone(), log);
+        let answering = Arc::new(ControlState { orders: forwarding.orders(), loaded });
         let metrics =
             router.metrics.map(|address| Metrics::serve(address, Arc::clone(&answering), router.count));
-        Ok(Daemon { control: router.control, forwarding, answering, socket, _metrics: metrics.transpose()? })
+        Ok(RouterDaemon {
+            control: router.control,
+            forwarding,
+            answering,
+            socket,
+            _metrics: metrics.transpose()?,
+        })
     }
 
     /// Returns the path of the control socket.
@@ -70,10 +76,10 @@ impl Daemon {
     }
 
     /// Serves control requests until a signal stops the router. Returns the last state.
-    pub fn serve(mut self, signals: &Signals) -> Result<Option<State>, Error> {
+    pub fn serve(mut self, signals: &Signals) -> Result<Option<RouterState>, RouterError> {
         let is_over = || self.forwarding.is_over();
         let served = control::serve(&mut self.socket, signals, &self.answering, is_over);
-        served.map_err(|error| Obstacle::system("control socket", &error))?;
+        served.map_err(|error| StartupError::from_system("control socket", &error))?;
         let last = self.answering.show();
         self.forwarding.end();
         Ok(last)

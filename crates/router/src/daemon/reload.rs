@@ -1,45 +1,45 @@
 //! Change of configuration and routes of a running router: checked completely, then applied at once.
 
-use super::Error;
-use super::forward::{Loop, Order, Orders};
+use super::RouterError;
+use super::forward::{RouterCommand, RouterCommandSender, RouterForwardingLoop};
 use super::machine::no_interface;
-use super::state::State;
+use super::state::RouterState;
 use netstage_host::log::{Level, Log};
 use netstage_host::memory;
-use netstage_host::obstacle::Obstacle;
-use netstage_routing::source::{Key, Ranked, file};
-use netstage_scenario::router::{self, Interface, Router};
+use netstage_host::obstacle::StartupError;
+use netstage_routing::source::{RankedRoutes, SourceKey, file};
+use netstage_scenario::router::{self, InterfaceConfig, RouterConfig};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Configuration file, present configuration, and counts of applied and rejected ones.
-pub(super) struct Loaded {
+pub(super) struct RouterConfigurationFile {
     path: PathBuf,
     log: Log,
-    taken: Mutex<Taken>,
+    taken: Mutex<LoadedConfiguration>,
 }
 
-struct Taken {
-    router: Router,
+struct LoadedConfiguration {
+    router: RouterConfig,
     configurations: u64,
     refused: u64,
     refusal: String,
 }
 
-impl fmt::Debug for Loaded {
+impl fmt::Debug for RouterConfigurationFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loaded").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
-impl Loaded {
-    pub fn new(path: PathBuf, router: Router, log: Log) -> Loaded {
-        let taken = Taken { router, configurations: 1, refused: 0, refusal: String::new() };
-        Loaded { path, log, taken: Mutex::new(taken) }
+impl RouterConfigurationFile {
+    pub fn new(path: PathBuf, router: RouterConfig, log: Log) -> RouterConfigurationFile {
+        let taken = LoadedConfiguration { router, configurations: 1, refused: 0, refusal: String::new() };
+        RouterConfigurationFile { path, log, taken: Mutex::new(taken) }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, LoadedConfiguration> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -49,9 +49,9 @@ impl Loaded {
     }
 
     /// Adds fields the forwarding thread does not know.
-    pub fn complete(&self, state: State) -> State {
+    pub fn complete(&self, state: RouterState) -> RouterState {
         let taken = self.taken();
-        State {
+        RouterState {
             configurations: taken.configurations,
             refused_configurations: taken.refused,
             refusal: taken.refusal.clone(),
@@ -61,11 +61,11 @@ impl Loaded {
 
     /// Rereads the files and applies them, or keeps the present configuration. Returns a description of each
     /// change.
-    pub fn reload(&self, orders: &Orders) -> Result<Vec<String>, Error> {
+    pub fn reload(&self, orders: &RouterCommandSender) -> Result<Vec<String>, RouterError> {
         let mut taken = self.taken();
         match self.take(&taken.router, orders) {
             Ok((router, changes)) => {
-                *taken = Taken {
+                *taken = LoadedConfiguration {
                     router,
                     configurations: taken.configurations + 1,
                     refusal: String::new(),
@@ -88,9 +88,13 @@ impl Loaded {
         }
     }
 
-    fn take(&self, old: &Router, orders: &Orders) -> Result<(Router, Vec<String>), Error> {
-        let mut new = router::load(&self.path).map_err(Error::Configuration)?;
-        let tables = |router: &Router| -> Vec<String> {
+    fn take(
+        &self,
+        old: &RouterConfig,
+        orders: &RouterCommandSender,
+    ) -> Result<(RouterConfig, Vec<String>), RouterError> {
+        let mut new = router::load(&self.path).map_err(RouterError::Configuration)?;
+        let tables = |router: &RouterConfig| -> Vec<String> {
             router.tables.iter().map(|table| table.name.clone()).collect()
         };
         for (what, is_same) in [
@@ -109,14 +113,15 @@ impl Loaded {
         ] {
             if !is_same {
                 let message = format!("{what} cannot be changed while the router runs");
-                return Err(Obstacle::new(message, "keep it, or restart the router").into());
+                return Err(StartupError::new(message, "keep it, or restart the router").into());
             }
         }
         new.interfaces = numbered(&old.interfaces, new.interfaces);
         let file = read(&new)?;
         let changes = differences(old, &new);
-        let answer = orders.ask(|to| Order::Replace(Box::new(new.clone()), file, to));
-        let changed = answer.ok_or_else(|| Obstacle::new("forwarding has ended", "restart the router"))??;
+        let answer = orders.ask(|to| RouterCommand::Replace(Box::new(new.clone()), file, to));
+        let changed =
+            answer.ok_or_else(|| StartupError::new("forwarding has ended", "restart the router"))??;
         let routes = match changed {
             0 => None,
             1 => Some("1 route or label changed".to_owned()),
@@ -127,30 +132,30 @@ impl Loaded {
 }
 
 /// Reads the file of routes.
-pub(super) fn read(router: &Router) -> Result<Ranked, Obstacle> {
-    let Some(path) = &router.routes else { return Ok(Ranked::default()) };
+pub(super) fn read(router: &RouterConfig) -> Result<RankedRoutes, StartupError> {
+    let Some(path) = &router.routes else { return Ok(RankedRoutes::default()) };
     let wrong = |why: &dyn fmt::Display| {
-        Obstacle::new(format!("{}: {why}", path.display()), "docs/router.md describes the format")
+        StartupError::new(format!("{}: {why}", path.display()), "docs/router.md describes the format")
     };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     // A number without an interface gets a name that no route can contain.
-    let name = |interface: &Interface| match interface.name.as_str() {
+    let name = |interface: &InterfaceConfig| match interface.name.as_str() {
         "" => " ".to_owned(),
         name => name.to_owned(),
     };
     let interfaces: Vec<String> = router.interfaces.iter().map(name).collect();
     let tables: Vec<String> = router.tables.iter().map(|table| table.name.clone()).collect();
-    let changes = file::read(&text, file::Names { interfaces: &interfaces, tables: &tables });
-    changes.map(Ranked::of).map_err(|error| wrong(&error))
+    let changes = file::read(&text, file::RouteFileNames { interfaces: &interfaces, tables: &tables });
+    changes.map(RankedRoutes::of).map_err(|error| wrong(&error))
 }
 
 /// Assigns interfaces the numbers they had. A removed interface is replaced by a new one, or by one without a
 /// name, which stands for none.
-fn numbered(old: &[Interface], new: Vec<Interface>) -> Vec<Interface> {
-    let (mut known, fresh): (Vec<Interface>, Vec<Interface>) =
+fn numbered(old: &[InterfaceConfig], new: Vec<InterfaceConfig>) -> Vec<InterfaceConfig> {
+    let (mut known, fresh): (Vec<InterfaceConfig>, Vec<InterfaceConfig>) =
         new.into_iter().partition(|one| old.iter().any(|before| before.name == one.name));
     let mut fresh = fresh.into_iter();
-    let mut numbered: Vec<Interface> = old
+    let mut numbered: Vec<InterfaceConfig> = old
         .iter()
         .map(|before| match known.iter().position(|one| one.name == before.name) {
             Some(place) if !before.name.is_empty() => known.swap_remove(place),
@@ -161,14 +166,14 @@ fn numbered(old: &[Interface], new: Vec<Interface>) -> Vec<Interface> {
     numbered
 }
 
-fn vacant() -> Interface {
-    Interface { name: String::new(), table: 0, mpls: false, shaping: None }
+fn vacant() -> InterfaceConfig {
+    InterfaceConfig { name: String::new(), table: 0, mpls: false, shaping: None }
 }
 
 /// Returns a description of each change.
-fn differences(old: &Router, new: &Router) -> Vec<String> {
+fn differences(old: &RouterConfig, new: &RouterConfig) -> Vec<String> {
     let mut changes = Vec::new();
-    let named = |router: &Router| -> Vec<Interface> {
+    let named = |router: &RouterConfig| -> Vec<InterfaceConfig> {
         router.interfaces.iter().filter(|interface| !interface.name.is_empty()).cloned().collect()
     };
     let (before, after) = (named(old), named(new));
@@ -193,18 +198,25 @@ fn differences(old: &Router, new: &Router) -> Vec<String> {
     changes
 }
 
-impl Loop {
+impl RouterForwardingLoop {
     /// Applies a checked configuration and the routes of its file. Returns the number of routes and labels of
     /// the file that changed.
-    pub(super) fn replace(&mut self, router: Router, file: Ranked) -> Result<usize, Obstacle> {
+    pub(super) fn replace(
+        &mut self,
+        router: RouterConfig,
+        file: RankedRoutes,
+    ) -> Result<usize, StartupError> {
         let before = |number: usize| self.router.interfaces.get(number);
         let named = router.interfaces.iter().enumerate().filter(|(_, interface)| !interface.name.is_empty());
-        let is_new = |(number, interface): &(usize, &Interface)| {
+        let is_new = |(number, interface): &(usize, &InterfaceConfig)| {
             before(*number).is_none_or(|before| before.name != interface.name)
         };
         let fresh: Vec<(usize, String)> =
             named.filter(is_new).map(|(number, interface)| (number, interface.name.clone())).collect();
-        let seen = self.machine.look(&router.interfaces).map_err(|error| super::machine::refused(&error))?;
+        let seen = self
+            .machine
+            .interface_states(&router.interfaces)
+            .map_err(|error| super::machine::kernel_error(&error))?;
         let mut opened = Vec::with_capacity(fresh.len());
         for (number, name) in fresh {
             let seen = seen[number].clone().ok_or_else(|| no_interface(&name))?;
@@ -212,12 +224,12 @@ impl Loop {
         }
         // From here on nothing can fail.
         let old = std::mem::replace(&mut self.router, router);
-        let mut changes: Vec<Key> = self.file.replace(file).iter().map(Key::from).collect();
+        let mut changes: Vec<SourceKey> = self.file.replace(file).iter().map(SourceKey::from).collect();
         let changed = changes.len();
         for (number, before) in old.interfaces.iter().enumerate() {
             if !before.name.is_empty() && self.router.interfaces[number].name != before.name {
                 self.close(number as u32);
-                self.give_back(&before.name);
+                self.restore(&before.name);
             }
         }
         let renumbered = !opened.is_empty() || old.interfaces.len() != self.router.interfaces.len();
@@ -232,7 +244,7 @@ impl Loop {
                 self.shape(number as u32);
             }
         }
-        if let Err(error) = self.see_to_delivery() {
+        if let Err(error) = self.open_delivery() {
             (self.log)(Level::Alarm, &error.to_string());
         }
         if renumbered || old.tables != self.router.tables || old.interfaces != self.router.interfaces {
@@ -248,7 +260,7 @@ impl Loop {
             changes.extend(self.kernel.ranked().keys());
         }
         changes.into_iter().for_each(|key| self.apply(key));
-        memory::give_back();
+        memory::release_unused();
         Ok(changed)
     }
 }
@@ -257,8 +269,8 @@ impl Loop {
 mod tests {
     use super::*;
 
-    fn interfaces(names: &[&str]) -> Vec<Interface> {
-        names.iter().map(|name| Interface { name: (*name).into(), ..vacant() }).collect()
+    fn interfaces(names: &[&str]) -> Vec<InterfaceConfig> {
+        names.iter().map(|name| InterfaceConfig { name: (*name).into(), ..vacant() }).collect()
     }
 
     #[test]

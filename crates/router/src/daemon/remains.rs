@@ -3,8 +3,8 @@
 //! clean`.
 
 use netstage_host::netns::Namespace;
-use netstage_host::netns::settings::Settings;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::netns::settings::TemporarySettings;
+use netstage_host::obstacle::StartupError;
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{FsType, statfs};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ const BPF_FILE_SYSTEM: FsType = FsType(0xcafe_4a11);
 
 /// Cleanup record of a running router. Removed on drop, since everything has been restored by then.
 #[derive(Debug)]
-pub(super) struct Remains {
+pub(super) struct CleanupRecord {
     path: PathBuf,
     namespace: u64,
     /// An earlier router was killed.
@@ -29,7 +29,7 @@ pub(super) struct Remains {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
+struct CleanupFile {
     /// Inode number of the network namespace.
     namespace: u64,
     /// Changed settings with their original values.
@@ -40,36 +40,36 @@ struct Record {
 
 /// Result of a cleanup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cleaned {
+pub struct CleanupResult {
     /// Restored settings.
     pub settings: Vec<String>,
     /// Removed programs.
     pub programs: Vec<PathBuf>,
 }
 
-impl Remains {
+impl CleanupRecord {
     /// Creates the record for the router with this control socket. Also returns the original settings from
     /// the record of an earlier router.
-    pub fn of(control: &Path, namespace: &Namespace) -> (Remains, Vec<(String, String)>) {
+    pub fn of(control: &Path, namespace: &Namespace) -> (CleanupRecord, Vec<(String, String)>) {
         let (path, namespace) = (record_path(control), number(namespace));
         let before = read(&path).ok().filter(|record| record.namespace == namespace);
-        let remains = Remains { path, namespace, is_left: before.is_some(), is_kept: false };
+        let remains = CleanupRecord { path, namespace, is_left: before.is_some(), is_kept: false };
         (remains, before.map_or(Vec::new(), |record| record.settings))
     }
 
     /// Keeps the record of an earlier router when this one fails to start, because the earlier program may
     /// still forward.
-    pub fn leave(&mut self, settings: &mut Settings) {
+    pub fn leave(&mut self, settings: &mut TemporarySettings) {
         if self.is_left {
             self.is_kept = true;
-            settings.keep();
+            settings.make_permanent();
         }
     }
 
     /// Writes the present changes to the file.
-    pub fn write(&self, settings: &Settings, pins: &[PathBuf]) -> io::Result<()> {
-        let (namespace, settings) = (self.namespace, settings.before().to_vec());
-        let record = Record { namespace, settings, pins: pins.to_vec() };
+    pub fn write(&self, settings: &TemporarySettings, pins: &[PathBuf]) -> io::Result<()> {
+        let (namespace, settings) = (self.namespace, settings.previous_values().to_vec());
+        let record = CleanupFile { namespace, settings, pins: pins.to_vec() };
         let temporary = PathBuf::from(format!("{}.part", self.path.display()));
         fs::write(&temporary, serde_json::to_vec(&record).map_err(io::Error::other)?)?;
         fs::rename(&temporary, &self.path)
@@ -81,7 +81,7 @@ impl Remains {
     }
 
     /// Creates the folder for pins.
-    pub fn make_folder(&self, folder: &Path) -> Result<(), Obstacle> {
+    pub fn make_folder(&self, folder: &Path) -> Result<(), StartupError> {
         let own = self.pins(folder);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&own);
         let kind = made.and_then(|()| Ok(statfs(&own)?.filesystem_type()));
@@ -93,14 +93,14 @@ impl Remains {
             }
             Err(error) => error.to_string(),
         };
-        Err(Obstacle::new(
+        Err(StartupError::new(
             format!("cannot pin programs in {}: {wrong}", own.display()),
             "mount a bpffs (mount -t bpf bpf /sys/fs/bpf), set `pins` to a folder in it, or set `when_killed` to \"stop\"",
         ))
     }
 }
 
-impl Drop for Remains {
+impl Drop for CleanupRecord {
     fn drop(&mut self) {
         if self.is_kept {
             return;
@@ -114,25 +114,25 @@ impl Drop for Remains {
 }
 
 /// Restores what the router with this control socket changed before it was killed.
-pub fn clean(control: &Path) -> Result<Cleaned, Obstacle> {
+pub fn clean(control: &Path) -> Result<CleanupResult, StartupError> {
     if UnixStream::connect(control).is_ok() {
         let message = format!("{}: a router is running", control.display());
-        return Err(Obstacle::new(message, "stop it with SIGTERM; it restores what it changed"));
+        return Err(StartupError::new(message, "stop it with SIGTERM; it restores what it changed"));
     }
     let path = record_path(control);
     let record = match read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Cleaned::default()),
-        record => record.map_err(|error| Obstacle::system(path.display(), &error))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(CleanupResult::default()),
+        record => record.map_err(|error| StartupError::from_system(path.display(), &error))?,
     };
     let namespace = Namespace::of_this_thread();
-    let namespace = namespace.map_err(|error| Obstacle::system("the network namespace", &error))?;
+    let namespace = namespace.map_err(|error| StartupError::from_system("the network namespace", &error))?;
     if number(&namespace) != record.namespace {
-        return Err(Obstacle::new(
+        return Err(StartupError::new(
             format!("{}: the router was in network namespace {}", path.display(), record.namespace),
             "run this command there (nsenter, ip netns exec), or remove the file if the namespace no longer exists",
         ));
     }
-    let mut cleaned = Cleaned::default();
+    let mut cleaned = CleanupResult::default();
     for folder in &record.pins {
         for pin in fs::read_dir(folder).into_iter().flatten().flatten() {
             if fs::remove_file(pin.path()).is_ok() {
@@ -141,10 +141,10 @@ pub fn clean(control: &Path) -> Result<Cleaned, Obstacle> {
         }
         let _ = fs::remove_dir(folder);
     }
-    cleaned.settings = Settings::changed_before(namespace, record.settings).put_back(|_| true);
+    cleaned.settings = TemporarySettings::resume(namespace, record.settings).restore(|_| true);
     // No process listens on the socket any more.
     let _ = fs::remove_file(control);
-    fs::remove_file(&path).map_err(|error| Obstacle::system(path.display(), &error))?;
+    fs::remove_file(&path).map_err(|error| StartupError::from_system(path.display(), &error))?;
     Ok(cleaned)
 }
 
@@ -152,7 +152,7 @@ fn record_path(control: &Path) -> PathBuf {
     PathBuf::from(format!("{}.left", control.display()))
 }
 
-fn read(path: &Path) -> io::Result<Record> {
+fn read(path: &Path) -> io::Result<CleanupFile> {
     serde_json::from_slice(&fs::read(path)?).map_err(io::Error::other)
 }
 

@@ -1,10 +1,10 @@
 //! State of a router as reported to clients. Routes and labels are separate, since there may be millions.
 
-use super::forward::Loop;
+use super::forward::RouterForwardingLoop;
 use crate::counter::{self, Counter};
 use crate::fast_path::{FastPath, Total};
-use netstage_host::ports::NO_STATION;
-use netstage_routing::source::path::{Destination, Meaning, Path};
+use netstage_host::ports::NO_MAC;
+use netstage_routing::source::path::{Destination, LabelAction, RoutePath};
 use netstage_wire::mpls;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -14,19 +14,19 @@ const CHUNK: usize = 2_048;
 
 /// State of a router.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct RouterState {
     /// An XDP program forwards packets.
     pub fast_path: bool,
     /// Interfaces of the router.
-    pub interfaces: Vec<Interface>,
+    pub interfaces: Vec<RouterInterface>,
     /// Number of routes in all tables.
     pub routes: usize,
     /// Number of labels.
     pub labels: usize,
     /// Next-hop and other neighbors.
-    pub neighbours: Vec<Neighbour>,
+    pub neighbours: Vec<RouterNeighbor>,
     /// Counters of both paths.
-    pub counters: Vec<Count>,
+    pub counters: Vec<CounterValue>,
     /// Number of configurations applied, including the first.
     pub configurations: u64,
     /// Number of configurations rejected.
@@ -37,7 +37,7 @@ pub struct State {
 
 /// State of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Interface {
+pub struct RouterInterface {
     /// Name of the interface.
     pub name: String,
     /// Routing table of packets from the interface.
@@ -49,31 +49,31 @@ pub struct Interface {
     /// Reason why only the slow path sends to the interface; `None` if the XDP program does.
     pub slow: Option<String>,
     /// Frames received for the router.
-    pub received: Traffic,
+    pub received: FrameTotals,
     /// Frames sent.
-    pub sent: Traffic,
+    pub sent: FrameTotals,
     /// Number of frames queued in the shaper.
     pub queued: usize,
 }
 
 /// Frames and their bytes, including the Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Traffic {
+pub struct FrameTotals {
     /// Number of frames.
     pub packets: u64,
     /// Number of bytes.
     pub bytes: u64,
 }
 
-impl From<counter::Count> for Traffic {
-    fn from(counter::Count { packets, bytes }: counter::Count) -> Traffic {
-        Traffic { packets, bytes }
+impl From<counter::PacketCount> for FrameTotals {
+    fn from(counter::PacketCount { packets, bytes }: counter::PacketCount) -> FrameTotals {
+        FrameTotals { packets, bytes }
     }
 }
 
 /// Route in a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Route {
+pub struct RouteState {
     /// Name of the table.
     pub table: String,
     /// Destination prefix.
@@ -89,7 +89,7 @@ pub struct Route {
 
 /// Assigned label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Label {
+pub struct LabelState {
     /// Label value.
     pub label: u32,
     /// Meaning of the label, in the syntax of the file of routes.
@@ -102,7 +102,7 @@ pub struct Label {
 
 /// Neighbor on an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Neighbour {
+pub struct RouterNeighbor {
     /// Name of the interface.
     pub interface: String,
     /// IP address.
@@ -113,7 +113,7 @@ pub struct Neighbour {
 
 /// Value of a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Count {
+pub struct CounterValue {
     /// Path that counts: `kernel` (fast path) or `program` (slow path).
     pub path: String,
     /// Name of the counter.
@@ -141,36 +141,36 @@ pub struct RouteFilter {
 #[derive(Clone, Debug, Default)]
 pub(super) struct RouteQuery {
     pub filter: RouteFilter,
-    pub after: Option<RoutePlace>,
+    pub after: Option<RoutePosition>,
 }
 
 /// Position in the routes: table, whether IPv4, and the last prefix examined.
-pub(super) type RoutePlace = (u32, bool, Option<(IpAddr, u8)>);
+pub(super) type RoutePosition = (u32, bool, Option<(IpAddr, u8)>);
 
 /// Page of routes, and the position of the next page.
 #[derive(Debug)]
 pub(super) struct RoutePage {
-    pub routes: Vec<Route>,
-    pub after: Option<RoutePlace>,
+    pub routes: Vec<RouteState>,
+    pub after: Option<RoutePosition>,
 }
 
 /// Request for a page of labels.
 #[derive(Clone, Debug)]
 pub(super) struct LabelQuery {
-    pub first: mpls::Label,
+    pub first: mpls::LabelValue,
     /// Highest label value.
-    pub last: mpls::Label,
+    pub last: mpls::LabelValue,
 }
 
 /// Page of labels, and the first label of the next page.
 #[derive(Debug)]
 pub(super) struct LabelPage {
-    pub labels: Vec<Label>,
-    pub next: Option<mpls::Label>,
+    pub labels: Vec<LabelState>,
+    pub next: Option<mpls::LabelValue>,
 }
 
-impl Loop {
-    pub(super) fn state(&self) -> State {
+impl RouterForwardingLoop {
+    pub(super) fn state(&self) -> RouterState {
         let tables = self.slow_path.tables();
         let fast_path = tables.fast_path().filter(|fast_path| fast_path.attached().next().is_some());
         let named =
@@ -184,13 +184,13 @@ impl Loop {
             let served = |path: &&FastPath| path.attached().any(|(served, _)| served == number);
             // The fast path's count includes the frames it passed to the slow path.
             let received = fast_path.filter(served).map(|path| path.received(number));
-            let sent = fast_path.map_or(counter::Count::default(), |path| path.sent(number));
-            let failure = match &self.seen[place] {
+            let sent = fast_path.map_or(counter::PacketCount::default(), |path| path.sent(number));
+            let failure = match &self.interface_states[place] {
                 None => Some("the interface is gone".to_owned()),
                 Some(seen) if !seen.is_up => Some("the link is down".to_owned()),
                 Some(_) => self.slow_path.failure(number).map(ToString::to_string),
             };
-            Interface {
+            RouterInterface {
                 name: interface.name.clone(),
                 table: self.table(interface.table as u32),
                 mpls: interface.mpls,
@@ -201,26 +201,26 @@ impl Loop {
                 queued: self.slow_path.queued(number),
             }
         });
-        let neighbours = self.fib.neighbours().map(|((interface, address), station)| Neighbour {
+        let neighbours = self.fib.neighbors().map(|((interface, address), station)| RouterNeighbor {
             interface: self.interface(interface),
             address: address.to_string(),
             station: station.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
         });
-        State {
+        RouterState {
             fast_path: fast_path.is_some(),
             interfaces: interfaces.collect(),
             routes: tables.route_count(),
             labels: self.fib.label_count(),
             neighbours: neighbours.collect(),
             counters: self.counts(),
-            ..State::default()
+            ..RouterState::default()
         }
     }
 
     fn why_slow(&self, number: u32) -> &'static str {
         match () {
             () if self.router.interfaces[number as usize].shaping.is_some() => "the interface is shaped",
-            () if self.seen[number as usize].as_ref().is_some_and(|seen| seen.mac == NO_STATION) => {
+            () if self.interface_states[number as usize].as_ref().is_some_and(|seen| seen.mac == NO_MAC) => {
                 "its packets have no Ethernet header"
             }
             () if self.egress.is_lost(number) => {
@@ -230,8 +230,8 @@ impl Loop {
         }
     }
 
-    fn counts(&self) -> Vec<Count> {
-        let count = |path: &str, name: &str, severity: &str, meaning: &str, packets| Count {
+    fn counts(&self) -> Vec<CounterValue> {
+        let count = |path: &str, name: &str, severity: &str, meaning: &str, packets| CounterValue {
             path: path.into(),
             name: name.into(),
             severity: severity.into(),
@@ -279,9 +279,9 @@ impl Loop {
         page
     }
 
-    fn route(&self, table: u32, (address, length): (IpAddr, u8), target: u32) -> Option<Route> {
+    fn route(&self, table: u32, (address, length): (IpAddr, u8), target: u32) -> Option<RouteState> {
         let count = self.slow_path.tables().fast_path().and_then(|path| path.of_target(target));
-        Some(Route {
+        Some(RouteState {
             table: self.table(table),
             prefix: format!("{address}/{length}"),
             to: self.destination(self.fib.destination(target)?),
@@ -301,12 +301,12 @@ impl Loop {
                 break;
             }
             let count = self.slow_path.tables().fast_path().and_then(|path| path.of_label(label));
-            page.labels.push(Label {
+            page.labels.push(LabelState {
                 label: label.number(),
                 to: match meaning {
-                    Meaning::Forward(to) => self.destination(&to),
-                    Meaning::Pop { table: 0 } => "pop".into(),
-                    Meaning::Pop { table } => format!("pop table {}", self.table(table)),
+                    LabelAction::Forward(to) => self.destination(&to),
+                    LabelAction::Pop { table: 0 } => "pop".into(),
+                    LabelAction::Pop { table } => format!("pop table {}", self.table(table)),
                 },
                 packets: count.map(|count| count.packets),
                 bytes: count.map(|count| count.bytes),
@@ -324,7 +324,7 @@ impl Loop {
     }
 
     fn destination(&self, destination: &Destination) -> String {
-        let path = |path: &Path| {
+        let path = |path: &RoutePath| {
             let via = path.via.map_or(String::new(), |via| format!("via {via} "));
             let labels: Vec<String> = path.labels.iter().map(|label| label.number().to_string()).collect();
             let push = if labels.is_empty() { String::new() } else { format!(" push {}", labels.join("/")) };

@@ -4,7 +4,7 @@
 //! A new router that finds a pin takes over the attachment: the kernel replaces the program atomically
 //! between two frames.
 
-use super::Error;
+use super::FastPathError;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{ProgramError, Xdp, XdpMode};
@@ -36,21 +36,21 @@ impl Pin {
 
 /// Attached program; detached on drop.
 #[derive(Debug)]
-pub(super) struct Attachment {
-    _held: Held,
+pub(super) struct XdpAttachment {
+    _held: AttachmentLink,
     pin: Option<PathBuf>,
     is_native: bool,
 }
 
 #[derive(Debug)]
-enum Held {
+enum AttachmentLink {
     Link(#[allow(dead_code)] XdpLink),
     Pinned(#[allow(dead_code)] FdLink),
 }
 
-impl Attachment {
+impl XdpAttachment {
     /// Attaches the program to an interface, given by its index in the thread's network namespace.
-    pub fn new(program: &mut Xdp, index: u32, pin: Option<&Pin>) -> Result<Attachment, Error> {
+    pub fn new(program: &mut Xdp, index: u32, pin: Option<&Pin>) -> Result<XdpAttachment, FastPathError> {
         let adopted = pin.and_then(|pin| adopt(program, pin));
         let (link, is_native, was_pinned) = match adopted {
             Some((link, is_native)) => (link, is_native, true),
@@ -59,20 +59,22 @@ impl Attachment {
                 (link, is_native, false)
             }
         };
-        let Some(pin) = pin else { return Ok(Attachment { _held: Held::Link(link), pin: None, is_native }) };
+        let Some(pin) = pin else {
+            return Ok(XdpAttachment { _held: AttachmentLink::Link(link), pin: None, is_native });
+        };
         let path = pin.of_mode(is_native);
         if !pin.is_kept {
             if was_pinned {
                 remove(&path);
             }
-            return Ok(Attachment { _held: Held::Link(link), pin: None, is_native });
+            return Ok(XdpAttachment { _held: AttachmentLink::Link(link), pin: None, is_native });
         }
-        let link = FdLink::try_from(link).map_err(|error| Error::Pin(error.to_string()))?;
+        let link = FdLink::try_from(link).map_err(|error| FastPathError::Pin(error.to_string()))?;
         let link = match was_pinned {
             true => link,
-            false => FdLink::from(link.pin(&path).map_err(|error| Error::Pin(error.to_string()))?),
+            false => FdLink::from(link.pin(&path).map_err(|error| FastPathError::Pin(error.to_string()))?),
         };
-        Ok(Attachment { _held: Held::Pinned(link), pin: Some(path), is_native })
+        Ok(XdpAttachment { _held: AttachmentLink::Pinned(link), pin: Some(path), is_native })
     }
 
     /// Returns whether the program runs in the driver (native mode) instead of the kernel's generic path.
@@ -81,7 +83,7 @@ impl Attachment {
     }
 }
 
-impl Drop for Attachment {
+impl Drop for XdpAttachment {
     fn drop(&mut self) {
         if let Some(path) = &self.pin {
             remove(path);

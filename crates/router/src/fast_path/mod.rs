@@ -5,20 +5,20 @@
 
 pub mod attachment;
 
-use super::counter::Count;
+use super::counter::PacketCount;
 use super::layout::{
-    self, HOP, INCOMING, INTERFACE, LABELS, MOST_INDEX, MOST_PORTS, ROW, Stations, TABLE, TARGET,
+    self, HOP, HopAddresses, INCOMING, INTERFACE, LABELS, MAX_INTERFACE_INDEX, MAX_PORTS, ROW, TABLE, TARGET,
 };
-use attachment::{Attachment, Pin};
+use attachment::{Pin, XdpAttachment};
 use aya::maps::xdp::XdpMapError;
 use aya::maps::{DevMap, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use netstage_core::forward::{Hop, Incoming, Target};
+use netstage_core::forward::{ForwardingTarget, Hop, IncomingLabel};
 use netstage_host::kernel_program;
 use netstage_host::ports::kernel::Mapping;
 use netstage_wire::ethernet::{self, Mac};
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::AsFd as _;
@@ -46,9 +46,9 @@ pub struct Capacity {
 
 /// Reason why the fast path does not serve an interface.
 #[derive(Debug)]
-pub enum Error {
+pub enum FastPathError {
     /// The kernel rejects the program.
-    Kernel(kernel_program::Error),
+    Kernel(kernel_program::BpfError),
     /// The interface index is not below [`INTERFACE_INDEX_LIMIT`], or there are more than [`MAX_PORTS`]
     /// interfaces.
     Beyond {
@@ -61,33 +61,33 @@ pub enum Error {
     Pin(String),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for FastPathError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Kernel(error) => error.fmt(f),
-            Error::Beyond { index } => write!(
+            FastPathError::Kernel(error) => error.fmt(f),
+            FastPathError::Beyond { index } => write!(
                 f,
-                "the XDP program serves {MOST_PORTS} interfaces with indices below {MOST_INDEX}; this one has index {index}"
+                "the XDP program serves {MAX_PORTS} interfaces with indices below {MAX_INTERFACE_INDEX}; this one has index {index}"
             ),
-            Error::Port(error) => write!(f, "the XDP program cannot send to the interface: {error}"),
-            Error::Pin(error) => write!(f, "cannot pin the XDP program: {error}"),
+            FastPathError::Port(error) => write!(f, "the XDP program cannot send to the interface: {error}"),
+            FastPathError::Pin(error) => write!(f, "cannot pin the XDP program: {error}"),
         }
     }
 }
 
-impl std::error::Error for Error {
+impl std::error::Error for FastPathError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Kernel(error) => error.source(),
-            Error::Port(error) => Some(error),
-            Error::Beyond { .. } | Error::Pin(_) => None,
+            FastPathError::Kernel(error) => error.source(),
+            FastPathError::Port(error) => Some(error),
+            FastPathError::Beyond { .. } | FastPathError::Pin(_) => None,
         }
     }
 }
 
-impl From<ProgramError> for Error {
-    fn from(error: ProgramError) -> Error {
-        Error::Kernel(error.into())
+impl From<ProgramError> for FastPathError {
+    fn from(error: ProgramError) -> FastPathError {
+        FastPathError::Kernel(error.into())
     }
 }
 
@@ -109,7 +109,7 @@ netstage_host::counted! {
 
 /// Result of a test run with one frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TestRunResult {
     /// The frame is dropped.
     Drop,
     /// The frame is passed on unchanged.
@@ -119,16 +119,16 @@ pub enum Outcome {
 }
 
 /// Packets and bytes per CPU.
-type Counts = PerCpuArray<MapData, [u64; 2]>;
+type PerCpuCounts = PerCpuArray<MapData, [u64; 2]>;
 
 /// Loaded program and its tables.
 pub struct FastPath {
     program: Ebpf,
     ports: DevMap<MapData>,
-    totals: Counts,
-    label_counts: Counts,
-    target_counts: Counts,
-    port_counts: Counts,
+    totals: PerCpuCounts,
+    label_counts: PerCpuCounts,
+    target_counts: PerCpuCounts,
+    port_counts: PerCpuCounts,
     routes: Arc<Mapping>,
     tables: Mapping,
     targets: Mapping,
@@ -136,7 +136,7 @@ pub struct FastPath {
     labels: Mapping,
     interfaces: Mapping,
     /// By interface number: interface index and attachment.
-    attached: BTreeMap<u32, (u32, Attachment)>,
+    attached: BTreeMap<u32, (u32, XdpAttachment)>,
 }
 
 impl fmt::Debug for FastPath {
@@ -147,10 +147,10 @@ impl fmt::Debug for FastPath {
 
 impl FastPath {
     /// Loads the program without attaching it. `seed` is that of the router's decisions.
-    pub fn load(capacity: Capacity, seed: u64) -> Result<FastPath, kernel_program::Error> {
+    pub fn load(capacity: Capacity, seed: u64) -> Result<FastPath, kernel_program::BpfError> {
         let counted = |wanted: usize| {
             let processors = aya::util::nr_cpus().unwrap_or(1);
-            wanted.min(COUNTERS / size_of::<Count>() / processors) as u32
+            wanted.min(COUNTERS / size_of::<PacketCount>() / processors) as u32
         };
         let mut program = EbpfLoader::new()
             .map_max_entries("routes", capacity.rows as u32)
@@ -163,15 +163,15 @@ impl FastPath {
             .load(OBJECT)?;
         let shared = |name: &str, words: usize| {
             let Some(Map::Array(map)) = program.map(name) else { panic!("map {name} is not an array") };
-            Mapping::of(map.fd().as_fd(), (words * 4).next_multiple_of(PAGE), 0)
-                .map_err(kernel_program::Error::Maps)
+            Mapping::from_socket(map.fd().as_fd(), (words * 4).next_multiple_of(PAGE), 0)
+                .map_err(kernel_program::BpfError::Maps)
         };
         let routes = Arc::new(shared("routes", capacity.rows * ROW)?);
         let tables = shared("tables", capacity.tables * TABLE)?;
         let targets = shared("targets", (capacity.targets + 1) * TARGET)?;
         let hops = shared("hops", capacity.hops * HOP)?;
         let labels = shared("labels", LABELS * INCOMING)?;
-        let interfaces = shared("interfaces", MOST_INDEX as usize * INTERFACE)?;
+        let interfaces = shared("interfaces", MAX_INTERFACE_INDEX as usize * INTERFACE)?;
         let xdp: &mut Xdp =
             program.program_mut("router").expect("the object contains the program").try_into()?;
         xdp.load()?;
@@ -209,15 +209,15 @@ impl FastPath {
         write::<TABLE>(&self.tables, number as usize, &[v4.0 as u32, v4.1, v6.0 as u32, v6.1]);
     }
 
-    pub(super) fn set_target(&self, number: u32, target: &Target) {
+    pub(super) fn set_target(&self, number: u32, target: &ForwardingTarget) {
         let record = layout::target(target);
-        let hops = if let Target::Hops(hops) = target { hops.len().min(TARGET - 1) } else { 0 };
+        let hops = if let ForwardingTarget::Hops(hops) = target { hops.len().min(TARGET - 1) } else { 0 };
         // A CPU that still sees a greater number of hops finds the previous ones.
         write::<TARGET>(&self.targets, number as usize, &record[..=hops]);
     }
 
     /// While the record is written, the slow path handles its packets.
-    pub(super) fn set_hop(&self, number: u32, hop: &Hop, stations: Option<Stations>) {
+    pub(super) fn set_hop(&self, number: u32, hop: &Hop, stations: Option<HopAddresses>) {
         let record = layout::hop(hop, stations);
         let is_ready = &self.hops.words()[number as usize * HOP + layout::IS_READY];
         is_ready.store(0, Ordering::Release);
@@ -225,7 +225,7 @@ impl FastPath {
         is_ready.store(record[layout::IS_READY], Ordering::Release);
     }
 
-    pub(super) fn set_label(&self, label: Label, incoming: Option<&Incoming>) {
+    pub(super) fn set_label(&self, label: LabelValue, incoming: Option<&IncomingLabel>) {
         write::<INCOMING>(&self.labels, label.number() as usize, &layout::incoming(incoming));
     }
 
@@ -238,13 +238,13 @@ impl FastPath {
         index: u32,
         mac: Mac,
         pin: Option<&Pin>,
-    ) -> Result<(), Error> {
-        if index >= MOST_INDEX || number as usize >= MOST_PORTS {
-            return Err(Error::Beyond { index });
+    ) -> Result<(), FastPathError> {
+        if index >= MAX_INTERFACE_INDEX || number as usize >= MAX_PORTS {
+            return Err(FastPathError::Beyond { index });
         }
-        self.ports.set(number, index, None, 0).map_err(Error::Port)?;
+        self.ports.set(number, index, None, 0).map_err(FastPathError::Port)?;
         self.expect(number, table, index, mac);
-        let attachment = Attachment::new(self.xdp(), index, pin)?;
+        let attachment = XdpAttachment::new(self.xdp(), index, pin)?;
         self.attached.insert(number, (index, attachment));
         Ok(())
     }
@@ -283,7 +283,7 @@ impl FastPath {
         table: u32,
         index: u32,
         mac: Mac,
-    ) -> Result<Outcome, ProgramError> {
+    ) -> Result<TestRunResult, ProgramError> {
         const DROP: u32 = 1;
         const PASS: u32 = 2;
         self.expect(number, table, index, mac);
@@ -300,37 +300,37 @@ impl FastPath {
         let result = self.xdp().test_run(options)?;
         changed.truncate(result.data_size_out as usize);
         Ok(match result.return_value {
-            DROP => Outcome::Drop,
+            DROP => TestRunResult::Drop,
             PASS => {
                 assert_eq!(changed, frame, "a frame passed on is unchanged");
-                Outcome::Pass
+                TestRunResult::Pass
             }
-            _ => Outcome::Send(changed),
+            _ => TestRunResult::Send(changed),
         })
     }
 
     /// Returns the count of an action.
-    pub fn total(&self, total: Total) -> Count {
+    pub fn total(&self, total: Total) -> PacketCount {
         sum(&self.totals, total as u32).unwrap_or_default()
     }
 
     /// Returns the frames received with a label; `None` if labels this high are not counted.
-    pub fn of_label(&self, label: Label) -> Option<Count> {
+    pub fn of_label(&self, label: LabelValue) -> Option<PacketCount> {
         sum(&self.label_counts, label.number())
     }
 
     /// Returns the frames sent to a target; `None` if targets this high are not counted.
-    pub fn of_target(&self, number: u32) -> Option<Count> {
+    pub fn of_target(&self, number: u32) -> Option<PacketCount> {
         sum(&self.target_counts, number)
     }
 
     /// Returns the frames received for the router on an interface, given by its number in the router.
-    pub fn received(&self, number: u32) -> Count {
+    pub fn received(&self, number: u32) -> PacketCount {
         sum(&self.port_counts, number * 2).unwrap_or_default()
     }
 
     /// Returns the frames sent to an interface.
-    pub fn sent(&self, number: u32) -> Count {
+    pub fn sent(&self, number: u32) -> PacketCount {
         sum(&self.port_counts, number * 2 + 1).unwrap_or_default()
     }
 
@@ -379,9 +379,9 @@ fn write<const WORDS: usize>(map: &Mapping, number: usize, record: &[u32]) {
 }
 
 /// Sums the counters of all CPUs.
-fn sum(counts: &Counts, number: u32) -> Option<Count> {
+fn sum(counts: &PerCpuCounts, number: u32) -> Option<PacketCount> {
     let values = counts.get(&number, 0).ok()?;
-    Some(values.iter().fold(Count::default(), |sum, [packets, bytes]| Count {
+    Some(values.iter().fold(PacketCount::default(), |sum, [packets, bytes]| PacketCount {
         packets: sum.packets + packets,
         bytes: sum.bytes + bytes,
     }))

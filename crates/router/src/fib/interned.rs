@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Values of one kind.
 #[derive(Debug)]
-pub(super) struct Interned<K> {
+pub(super) struct InternedValues<K> {
     numbers: BTreeMap<K, u32>,
     /// By number: the value and its use count.
     users: BTreeMap<u32, (K, usize)>,
     free: VecDeque<u32>,
 }
 
-impl<K: Ord + Clone> Interned<K> {
-    pub fn new() -> Interned<K> {
-        Interned { numbers: BTreeMap::new(), users: BTreeMap::new(), free: VecDeque::new() }
+impl<K: Ord + Clone> InternedValues<K> {
+    pub fn new() -> InternedValues<K> {
+        InternedValues { numbers: BTreeMap::new(), users: BTreeMap::new(), free: VecDeque::new() }
     }
 
     /// Returns the number of a value and adds one use, if the value is stored.

@@ -1,18 +1,18 @@
 //! Effects of interface changes on the FIB: MAC addresses, MTUs, and link state.
 
-use super::{Destination, Fib, Interface, Leads, Path};
+use super::{Destination, Fib, FibInterface, LabelTarget, RoutePath};
 use crate::tables::Tables;
-use netstage_core::forward::{Action, Hop, Incoming, Target};
+use netstage_core::forward::{ForwardingTarget, Hop, IncomingLabel, LabelOperation};
 
 /// Returns one bit for each interface that accepts labels.
-pub(super) fn expected(interfaces: &[Interface]) -> u64 {
+pub(super) fn expected(interfaces: &[FibInterface]) -> u64 {
     let bits = interfaces.iter().enumerate().filter(|(_, interface)| interface.mpls);
     bits.fold(0, |bits, (number, _)| bits | 1 << number.min(63))
 }
 
 impl Fib {
     /// Returns the interfaces.
-    pub fn interfaces(&self) -> &[Interface] {
+    pub fn interfaces(&self) -> &[FibInterface] {
         &self.interfaces
     }
 
@@ -21,7 +21,7 @@ impl Fib {
     /// # Panics
     ///
     /// Panics if the number is greater than that.
-    pub fn set_interface(&mut self, tables: &mut Tables, number: u32, interface: Interface) {
+    pub fn set_interface(&mut self, tables: &mut Tables, number: u32, interface: FibInterface) {
         match self.interfaces.get_mut(number as usize) {
             Some(known) if *known == interface => return,
             Some(known) => *known = interface,
@@ -31,7 +31,7 @@ impl Fib {
             }
         }
         tables.set_interface(number, interface.table);
-        let first = Path { interface: number, via: None, labels: Vec::new() };
+        let first = RoutePath { interface: number, via: None, labels: Vec::new() };
         for (path, hop) in self.hops.from(&first).take_while(|(path, _)| path.interface == number) {
             let mut changed: Hop = *tables.hop(hop).0;
             changed.mtu = interface.mtu;
@@ -42,10 +42,11 @@ impl Fib {
             self.expected = expected;
             for (label, leads) in &self.labels {
                 let action = match *leads {
-                    Leads::To(target) => Action::Swap { target },
-                    Leads::Into(table) => Action::Pop { table },
+                    LabelTarget::To(target) => LabelOperation::Swap { target },
+                    LabelTarget::Into(table) => LabelOperation::Pop { table },
                 };
-                let given = tables.give(*label, Incoming { action, model: self.model, expected });
+                let given =
+                    tables.assign_label(*label, IncomingLabel { action, model: self.model, expected });
                 debug_assert!(given.is_ok(), "the label is not reserved");
             }
         }
@@ -73,16 +74,16 @@ impl Fib {
 
     /// Returns the target of a destination whose paths have hops. Paths over links that are down are
     /// excluded, unless all links are down.
-    pub(super) fn forwarding_target(&self, to: &Destination) -> Target {
+    pub(super) fn forwarding_target(&self, to: &Destination) -> ForwardingTarget {
         let paths = match to {
-            Destination::Local => return Target::Local,
-            Destination::Discard => return Target::Discard,
+            Destination::Local => return ForwardingTarget::Local,
+            Destination::Discard => return ForwardingTarget::Discard,
             Destination::Paths(paths) => paths,
         };
-        let hops = |counts: &dyn Fn(&Path) -> bool| -> Vec<u32> {
+        let hops = |counts: &dyn Fn(&RoutePath) -> bool| -> Vec<u32> {
             paths.iter().filter(|path| counts(path)).filter_map(|path| self.hops.number(path)).collect()
         };
         let up = hops(&|path| self.is_up(path.interface));
-        Target::Hops(if up.is_empty() { hops(&|_| true) } else { up })
+        ForwardingTarget::Hops(if up.is_empty() { hops(&|_| true) } else { up })
     }
 }

@@ -1,17 +1,17 @@
 //! Neighbors: their MAC addresses, and host routes to neighbors on a link, so that the tables contain their
 //! MAC addresses.
 
-use super::{Destination, Fib, Path, Prefix};
+use super::{Destination, Fib, RoutePath, TablePrefix};
 use crate::tables::Tables;
 use netstage_core::edge;
-use netstage_routing::source::path::Neighbour;
+use netstage_routing::source::path::InterfaceNeighbor;
 use netstage_wire::ethernet::Mac;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 impl Fib {
     /// Sets or removes the MAC address of a neighbor.
-    pub fn set_neighbour(&mut self, tables: &mut Tables, neighbour: Neighbour, station: Option<Mac>) {
+    pub fn set_neighbor(&mut self, tables: &mut Tables, neighbour: InterfaceNeighbor, station: Option<Mac>) {
         let before = match station {
             Some(mac) => self.neighbours.insert(neighbour, mac),
             None => self.neighbours.remove(&neighbour),
@@ -20,8 +20,8 @@ impl Fib {
             return;
         }
         let (interface, address) = neighbour;
-        let first = Path { interface, via: Some(address), labels: Vec::new() };
-        let same = |path: &Path| path.interface == interface && path.via == Some(address);
+        let first = RoutePath { interface, via: Some(address), labels: Vec::new() };
+        let same = |path: &RoutePath| path.interface == interface && path.via == Some(address);
         for (path, number) in self.hops.from(&first).take_while(|(path, _)| same(path)) {
             let (hop, _) = tables.hop(number);
             tables.set_hop(number, *hop, self.next_hop(path));
@@ -35,14 +35,14 @@ impl Fib {
     }
 
     /// Returns the neighbors that are next hops or have a known MAC address.
-    pub fn neighbours(&self) -> impl Iterator<Item = (Neighbour, Option<Mac>)> {
+    pub fn neighbors(&self) -> impl Iterator<Item = (InterfaceNeighbor, Option<Mac>)> {
         let wanted = self.hops.all().filter_map(|(path, _)| Some((path.interface, path.via?)));
-        let all: BTreeSet<Neighbour> = wanted.chain(self.neighbours.keys().copied()).collect();
+        let all: BTreeSet<InterfaceNeighbor> = wanted.chain(self.neighbours.keys().copied()).collect();
         all.into_iter().map(|neighbour| (neighbour, self.neighbours.get(&neighbour).copied()))
     }
 
     /// Updates the host routes within a prefix that may have left a link.
-    pub(super) fn revise_hosts(&mut self, tables: &mut Tables, (table, within): Prefix) {
+    pub(super) fn revise_hosts(&mut self, tables: &mut Tables, (table, within): TablePrefix) {
         let hosts =
             self.hosts.iter().filter(|(number, (address, _))| *number == table && holds(within, *address));
         for host in hosts.copied().collect::<Vec<_>>() {
@@ -52,7 +52,7 @@ impl Fib {
 
     /// Adds or removes the host route of a neighbor. A known neighbor on a link has one, unless a source
     /// defines a route to the address.
-    pub(super) fn revise_host(&mut self, tables: &mut Tables, prefix: Prefix) {
+    pub(super) fn revise_host(&mut self, tables: &mut Tables, prefix: TablePrefix) {
         let (table, (address, _)) = prefix;
         let current = tables.route(table, prefix.1);
         if current.is_some() && !self.hosts.contains(&prefix) {
@@ -63,7 +63,8 @@ impl Fib {
         let mut links = links.map(|(_, interface)| *interface);
         let link = links.find(|interface| self.neighbours.contains_key(&(*interface, address)));
         if let Some(interface) = link {
-            let to = Destination::Paths(vec![Path { interface, via: Some(address), labels: Vec::new() }]);
+            let to =
+                Destination::Paths(vec![RoutePath { interface, via: Some(address), labels: Vec::new() }]);
             if current.and_then(|target| self.destination(target)) == Some(&to) {
                 return;
             }
@@ -87,5 +88,5 @@ pub(super) fn host(address: IpAddr) -> (IpAddr, u8) {
 }
 
 pub(crate) fn holds((prefix, length): (IpAddr, u8), address: IpAddr) -> bool {
-    edge::Prefix::around(prefix, length).holds(address)
+    edge::IpPrefix::containing(prefix, length).contains(address)
 }

@@ -3,7 +3,7 @@
 use netstage_wire::checksum::checksum;
 use netstage_wire::ethernet::ethertype::{IPV4, IPV6, MPLS};
 use netstage_wire::ip::protocol;
-use netstage_wire::mpls::{Entry, Label};
+use netstage_wire::mpls::{LabelStackEntry, LabelValue};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Next-hop routers, both on the interface `out`.
@@ -27,27 +27,29 @@ label 306 pop
 ";
 
 /// EtherType and packet.
-pub type Framed = (u16, Vec<u8>);
+pub type EtherTypeAndPacket = (u16, Vec<u8>);
 
 /// Forwarding of one packet.
-pub struct Case {
+pub struct ForwardingCase {
     pub name: &'static str,
-    pub comes: Framed,
-    pub leaves: Option<Framed>,
+    pub comes: EtherTypeAndPacket,
+    pub leaves: Option<EtherTypeAndPacket>,
     /// Packet sent by Linux, if different. Linux counts a label popped here and the packet beneath it as two
     /// hops, or leaves the TTL beneath a popped label unchanged.
-    pub leaves_linux: Option<Framed>,
+    pub leaves_linux: Option<EtherTypeAndPacket>,
 }
 
 /// Returns all cases.
-pub fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<ForwardingCase> {
     const UNROUTED: [u8; 4] = [10, 9, 0, 1];
     let (plain, pushed, two) = ([10, 1, 0, 5], [10, 1, 200, 5], [10, 2, 0, 5]);
     let mut corrupted = v4(plain, 64);
     corrupted.1[11] ^= 1;
-    let case = |name, comes, leaves| Case { name, comes, leaves, leaves_linux: None };
-    let other =
-        |name, comes, leaves, linux| Case { leaves_linux: Some(linux), ..case(name, comes, Some(leaves)) };
+    let case = |name, comes, leaves| ForwardingCase { name, comes, leaves, leaves_linux: None };
+    let other = |name, comes, leaves, linux| ForwardingCase {
+        leaves_linux: Some(linux),
+        ..case(name, comes, Some(leaves))
+    };
     vec![
         case("IPv4", v4(plain, 64), Some(v4(plain, 63))),
         case("IPv6", v6(1, 64), Some(v6(1, 63))),
@@ -97,7 +99,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Builds a UDP packet from a sender without a route back.
-fn v4(to: [u8; 4], ttl: u8) -> Framed {
+fn v4(to: [u8; 4], ttl: u8) -> EtherTypeAndPacket {
     const LENGTH: u8 = 100;
     let mut packet = vec![0x45, 0, 0, LENGTH, 0, 0, 0, 0, ttl, protocol::UDP, 0, 0, 203, 0, 113, 9];
     packet.extend(to);
@@ -108,7 +110,7 @@ fn v4(to: [u8; 4], ttl: u8) -> Framed {
 }
 
 /// Builds an IPv6 packet to 2001:db8:NETWORK::5.
-fn v6(network: u16, hops: u8) -> Framed {
+fn v6(network: u16, hops: u8) -> EtherTypeAndPacket {
     let mut packet = vec![0x60, 0, 0, 0, 0, 60, protocol::UDP, hops];
     packet.extend(Ipv6Addr::new(0x2001, 0xdb8, 0xeeee, 0, 0, 0, 0, 9).octets());
     packet.extend(Ipv6Addr::new(0x2001, 0xdb8, network, 0, 0, 0, 0, 5).octets());
@@ -117,10 +119,10 @@ fn v6(network: u16, hops: u8) -> Framed {
 }
 
 /// Puts labels with their TTLs, outermost first, on a packet.
-fn labels(stack: &[(u32, u8)], (_, packet): Framed) -> Framed {
+fn labels(stack: &[(u32, u8)], (_, packet): EtherTypeAndPacket) -> EtherTypeAndPacket {
     let entries = stack.iter().enumerate().flat_map(|(depth, &(number, ttl))| {
-        let label = Label::new(number).expect("the label has 20 bits");
-        Entry { label, traffic_class: 0, bottom: depth + 1 == stack.len(), ttl }.to_bytes()
+        let label = LabelValue::new(number).expect("the label has 20 bits");
+        LabelStackEntry { label, traffic_class: 0, bottom: depth + 1 == stack.len(), ttl }.to_bytes()
     });
     (MPLS, entries.chain(packet).collect())
 }

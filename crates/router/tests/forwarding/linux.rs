@@ -1,13 +1,13 @@
 //! Runs the cases with the forwarding of the Linux kernel, in a network namespace between two others.
 
-use super::cases::{Case, Framed, NEXT, ROUTES, cases};
+use super::cases::{EtherTypeAndPacket, ForwardingCase, NEXT, ROUTES, cases};
 use super::pair::{LEFT_MAC, RIGHT_MAC};
 use super::{NEXT_MAC, OUT_MAC, frame, received};
 use netstage_harness::needs;
 use netstage_host::netns::netlink::{VethEnd, VethOptions, create_veth};
 use netstage_host::netns::{Namespace, Netlink, ethtool};
-use netstage_host::ports::Port as _;
-use netstage_host::ports::af_packet::{AfPacket, Options};
+use netstage_host::ports::FramePort as _;
+use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
@@ -45,15 +45,15 @@ fn of_family(address: &str) -> String {
 }
 
 /// Kernel that forwards between its interfaces `in` and `out`, and ports at their far ends.
-struct Linux {
+struct LinuxRouter {
     _router: Namespace,
     inside: AfPacket,
     outside: AfPacket,
     _ends: [Namespace; 2],
 }
 
-impl Linux {
-    fn new() -> Linux {
+impl LinuxRouter {
+    fn new() -> LinuxRouter {
         let [router, left, right] = [0; 3].map(|_| Namespace::new().unwrap());
         let connect = |end: &Namespace, far, name, mac| {
             let (near, far_end) = (
@@ -62,7 +62,7 @@ impl Linux {
             );
             create_veth(near, far_end, VethOptions::default()).unwrap();
             for (namespace, link) in [(&router, name), (end, "far")] {
-                ethtool::offloads_off(namespace, link).unwrap();
+                ethtool::disable_offloads(namespace, link).unwrap();
                 Netlink::open(namespace).unwrap().set_up(link).unwrap();
             }
         };
@@ -84,7 +84,7 @@ impl Linux {
         for (address, length) in addresses {
             netlink.add_address("out", address, length).unwrap();
         }
-        NEXT.into_iter().for_each(|next| netlink.add_neighbour("out", next, NEXT_MAC).unwrap());
+        NEXT.into_iter().for_each(|next| netlink.add_neighbor("out", next, NEXT_MAC).unwrap());
         for link in ["in", "out"] {
             netlink.wait_until_ready(link).unwrap();
         }
@@ -92,17 +92,17 @@ impl Linux {
             let output = router.run(|| Command::new("ip").args(command(line)).output()).unwrap().unwrap();
             assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
         }
-        let port = |namespace| AfPacket::open(namespace, "far", Options::default()).unwrap();
+        let port = |namespace| AfPacket::open(namespace, "far", AfPacketOptions::default()).unwrap();
         let (inside, outside) = (port(&left), port(&right));
-        Linux { _router: router, inside, outside, _ends: [left, right] }
+        LinuxRouter { _router: router, inside, outside, _ends: [left, right] }
     }
 
-    fn send(&mut self, comes: &Framed) {
+    fn send(&mut self, comes: &EtherTypeAndPacket) {
         assert!(self.inside.send(&frame(comes)).unwrap() && self.inside.flush().unwrap() == 0);
     }
 
     /// Waits for the next packets sent.
-    fn next(&mut self, name: &str) -> Vec<Framed> {
+    fn next(&mut self, name: &str) -> Vec<EtherTypeAndPacket> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = received(&mut self.outside);
@@ -118,10 +118,10 @@ impl Linux {
 fn linux_forwards() {
     needs::namespaces();
     needs::kernel("MPLS (modprobe mpls_router mpls_iptunnel)", Path::new("/proc/sys/net/mpls").exists());
-    let mut linux = Linux::new();
+    let mut linux = LinuxRouter::new();
     let cases = cases();
     let last = cases.iter().find(|case| case.name == LAST).unwrap();
-    for Case { name, comes, leaves, leaves_linux } in &cases {
+    for ForwardingCase { name, comes, leaves, leaves_linux } in &cases {
         linux.send(comes);
         let Some(leaves) = leaves_linux.as_ref().or(leaves.as_ref()) else {
             linux.send(&last.comes);

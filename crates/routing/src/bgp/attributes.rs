@@ -4,9 +4,9 @@
 //! A malformed attribute is discarded, or its routes are treated as withdrawn (RFC 7606 section 2). The
 //! session ends only if the destinations themselves cannot be parsed.
 
-use super::nlri::{Family, count};
+use super::nlri::{BgpFamily, count};
 use super::notification::{Notification, code, subcode};
-use super::path::{AsPath, Origin, RawAttribute, Segment, SegmentKind};
+use super::path::{AsPath, AsPathSegment, Origin, RawAttribute, SegmentKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub(super) const ORIGIN: u8 = 1;
@@ -44,7 +44,7 @@ pub(super) struct Attribute<'a> {
 
 impl Attribute<'_> {
     /// Copies the attribute, to be propagated without interpretation.
-    pub(super) fn kept(&self) -> RawAttribute {
+    pub(super) fn to_raw(&self) -> RawAttribute {
         RawAttribute {
             flags: self.flags & !flag::EXTENDED_LENGTH,
             code: self.code,
@@ -55,7 +55,7 @@ impl Attribute<'_> {
 
 /// Reason why routes are treated as withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
+pub enum MalformedRoute {
     /// Wrong flags, length or value in the attribute of this type.
     Attribute(u8),
     /// Missing mandatory attribute of this type.
@@ -66,16 +66,16 @@ pub enum Malformed {
 
 /// MP_REACH_NLRI (RFC 4760 section 3) of a supported family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reach<'a> {
-    pub family: Family,
+pub(super) struct ReachableNlri<'a> {
+    pub family: BgpFamily,
     pub next_hop: IpAddr,
     pub nlri: &'a [u8],
 }
 
 /// MP_UNREACH_NLRI (RFC 4760 section 4) of a supported family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unreach<'a> {
-    pub family: Family,
+pub(super) struct UnreachableNlri<'a> {
+    pub family: BgpFamily,
     pub nlri: &'a [u8],
 }
 
@@ -88,12 +88,12 @@ pub(super) struct Attributes<'a> {
     pub next_hop: Option<Ipv4Addr>,
     pub multi_exit_discriminator: Option<u32>,
     pub local_preference: Option<u32>,
-    pub reach: Option<Reach<'a>>,
-    pub unreach: Option<Unreach<'a>>,
+    pub reach: Option<ReachableNlri<'a>>,
+    pub unreach: Option<UnreachableNlri<'a>>,
     /// Other attributes that may be propagated, uninterpreted.
     pub others: Vec<Attribute<'a>>,
     /// First error for which the routes are treated as withdrawn.
-    pub malformed: Option<Malformed>,
+    pub malformed: Option<MalformedRoute>,
     /// The list has at least one attribute.
     pub any: bool,
     /// AS numbers have four octets.
@@ -102,26 +102,29 @@ pub(super) struct Attributes<'a> {
 
 /// Context in which attributes are parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct AttributeContext {
     /// AS numbers have four octets.
     pub four_octet_as: bool,
     /// Internal peer. LOCAL_PREF, ORIGINATOR_ID and CLUSTER_LIST are used only from internal peers (RFC 7606
     /// section 7.5).
     pub is_internal: bool,
     /// Family of a table dump entry, whose MP_REACH_NLRI has only the next hop (RFC 6396 section 4.3.4).
-    pub dump: Option<Family>,
+    pub dump: Option<BgpFamily>,
 }
 
 impl<'a> Attributes<'a> {
     /// Parses a list. An error ends the session.
-    pub(super) fn read(mut bytes: &'a [u8], source: Source) -> Result<Attributes<'a>, Notification> {
+    pub(super) fn read(
+        mut bytes: &'a [u8],
+        source: AttributeContext,
+    ) -> Result<Attributes<'a>, Notification> {
         let mut found = Attributes { four_octet_as: source.four_octet_as, ..Attributes::default() };
         let mut seen = [0_u64; 4];
         while !bytes.is_empty() {
             found.any = true;
             let Some((attribute, rest)) = split(bytes) else {
                 // RFC 7606 section 4: the destinations can still be parsed.
-                found.fail(Malformed::Cut);
+                found.fail(MalformedRoute::Cut);
                 break;
             };
             bytes = rest;
@@ -139,17 +142,17 @@ impl<'a> Attributes<'a> {
         Ok(found)
     }
 
-    fn fail(&mut self, malformed: Malformed) {
+    fn fail(&mut self, malformed: MalformedRoute) {
         self.malformed.get_or_insert(malformed);
     }
 
-    fn apply(&mut self, attribute: Attribute<'a>, source: Source) -> Result<(), Notification> {
+    fn apply(&mut self, attribute: Attribute<'a>, source: AttributeContext) -> Result<(), Notification> {
         let Attribute { flags, code, value } = attribute;
         let number = || value.try_into().ok().map(u32::from_be_bytes);
         let is_destinations = matches!(code, MP_REACH_NLRI | MP_UNREACH_NLRI);
         if !is_destinations && expected_flags(code).is_some_and(|of| flags & 0xc0 != of) {
             // RFC 7606 section 3 (c).
-            self.fail(Malformed::Attribute(code));
+            self.fail(MalformedRoute::Attribute(code));
             return Ok(());
         }
         let is_valid = match code {
@@ -218,7 +221,7 @@ impl<'a> Attributes<'a> {
             }
         };
         if !is_valid {
-            self.fail(Malformed::Attribute(code));
+            self.fail(MalformedRoute::Attribute(code));
         }
         Ok(())
     }
@@ -316,7 +319,7 @@ fn read_as_path(value: &[u8], four_octet_as: bool) -> Option<AsPath> {
         let (numbers, after) = after.split_at_checked(usize::from(count) * width)?;
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte));
         let numbers = numbers.chunks_exact(width).map(number).collect();
-        segments.push(Segment { kind: SegmentKind::from_code(kind)?, numbers });
+        segments.push(AsPathSegment { kind: SegmentKind::from_code(kind)?, numbers });
         rest = after;
     }
     Some(AsPath { segments })
@@ -328,13 +331,13 @@ fn optional_error() -> Notification {
 
 /// Parses MP_REACH_NLRI. Returns `None` for an unsupported family, whose routes are ignored (RFC 4760
 /// section 7).
-fn reach(value: &[u8], dump: Option<Family>) -> Result<Option<Reach<'_>>, Notification> {
+fn reach(value: &[u8], dump: Option<BgpFamily>) -> Result<Option<ReachableNlri<'_>>, Notification> {
     let is_abbreviated = value.first().is_some_and(|&first| first != 0);
     let (family, rest) = match dump {
         Some(family) if is_abbreviated => (Some(family), value),
         _ => {
             let (&[high, low, safi], rest) = value.split_first_chunk().ok_or_else(optional_error)?;
-            (Family::from_codes(u16::from_be_bytes([high, low]), safi), rest)
+            (BgpFamily::from_codes(u16::from_be_bytes([high, low]), safi), rest)
         }
     };
     let (&length, rest) = rest.split_first().ok_or_else(optional_error)?;
@@ -342,18 +345,18 @@ fn reach(value: &[u8], dump: Option<Family>) -> Result<Option<Reach<'_>>, Notifi
     let Some(family) = family else { return Ok(None) };
     let next_hop = next_hop(family, address).ok_or_else(optional_error)?;
     if dump.is_some() {
-        return Ok(Some(Reach { family, next_hop, nlri: &[] }));
+        return Ok(Some(ReachableNlri { family, next_hop, nlri: &[] }));
     }
     // A reserved byte precedes the destinations.
     let nlri = rest.get(1..).ok_or_else(optional_error)?;
     count(family, nlri).ok_or_else(optional_error)?;
-    Ok(Some(Reach { family, next_hop, nlri }))
+    Ok(Some(ReachableNlri { family, next_hop, nlri }))
 }
 
 /// Parses a next hop. IPv6 may add a second, link-local address (RFC 2545 section 3); VPN families have a
 /// route distinguisher first (RFC 4364 section 4.3.2).
-fn next_hop(family: Family, bytes: &[u8]) -> Option<IpAddr> {
-    let bytes = if family == Family::Vpnv4 { bytes.get(8..)? } else { bytes };
+fn next_hop(family: BgpFamily, bytes: &[u8]) -> Option<IpAddr> {
+    let bytes = if family == BgpFamily::Vpnv4 { bytes.get(8..)? } else { bytes };
     match bytes.len() {
         4 => bytes.first_chunk().map(|octets| Ipv4Addr::from(*octets).into()),
         16 | 32 | 40 => bytes.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets).into()),
@@ -361,9 +364,9 @@ fn next_hop(family: Family, bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-fn unreach(value: &[u8]) -> Result<Option<Unreach<'_>>, Notification> {
+fn unreach(value: &[u8]) -> Result<Option<UnreachableNlri<'_>>, Notification> {
     let (&[high, low, safi], nlri) = value.split_first_chunk().ok_or_else(optional_error)?;
-    let Some(family) = Family::from_codes(u16::from_be_bytes([high, low]), safi) else { return Ok(None) };
+    let Some(family) = BgpFamily::from_codes(u16::from_be_bytes([high, low]), safi) else { return Ok(None) };
     count(family, nlri).ok_or_else(optional_error)?;
-    Ok(Some(Unreach { family, nlri }))
+    Ok(Some(UnreachableNlri { family, nlri }))
 }

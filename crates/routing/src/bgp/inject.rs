@@ -4,15 +4,15 @@
 //! The table stores destinations as encoded in messages, so that most of the work is copying.
 
 use super::attributes::{MP_REACH_NLRI, MP_UNREACH_NLRI, flag};
-use super::message::{self, HEADER, LONGEST, UPDATE};
-use super::nlri::{Destinations, Family};
+use super::message::{self, HEADER, MAX_LENGTH, UPDATE};
+use super::nlri::{BgpFamily, Destinations};
 use super::path::Encoding;
-use super::table::{Group, Table};
+use super::table::{BgpTable, RouteGroup};
 use std::net::IpAddr;
 
 /// Action on the routes of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum InjectionAction {
     /// Announce the routes.
     Announce,
     /// Withdraw the routes.
@@ -21,7 +21,7 @@ pub enum Action {
 
 /// Order in which routes are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum SendOrder {
     /// All routes with equal attributes together, in as few messages as possible. Groups are sent in the
     /// order of their first routes, and the routes of a group in the order of the table.
     Packed,
@@ -32,9 +32,9 @@ pub enum Order {
 /// Progress through a table, in steps of one buffer each.
 #[derive(Clone, Debug)]
 pub struct Injection {
-    action: Action,
-    order: Order,
-    families: Vec<Family>,
+    action: InjectionAction,
+    order: SendOrder,
+    families: Vec<BgpFamily>,
     /// Index of the next run, or of the next group if packed.
     next: usize,
     /// Bytes written of each group, and the end of the current run in its group.
@@ -44,7 +44,7 @@ pub struct Injection {
 
 /// Numbers of messages and routes written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteCounts {
     /// Number of messages.
     pub messages: usize,
     /// Number of routes in them.
@@ -53,7 +53,12 @@ pub struct Written {
 
 impl Injection {
     /// Starts at the first route of these families.
-    pub fn new(table: &Table, action: Action, order: Order, families: &[Family]) -> Injection {
+    pub fn new(
+        table: &BgpTable,
+        action: InjectionAction,
+        order: SendOrder,
+        families: &[BgpFamily],
+    ) -> Injection {
         let offsets = vec![0; table.all_groups().len()];
         Injection { action, order, families: families.to_vec(), next: 0, offsets, end: None }
     }
@@ -62,19 +67,19 @@ impl Injection {
     /// Returns zero counts once all routes are written. Every call must pass the same table.
     pub fn fill(
         &mut self,
-        table: &Table,
+        table: &BgpTable,
         encoding: &Encoding,
         min_length: usize,
         out: &mut Vec<u8>,
-    ) -> Written {
-        let mut written = Written::default();
+    ) -> WriteCounts {
+        let mut written = WriteCounts::default();
         let mut scratch = Vec::new();
         while out.len() < min_length {
             let Some((group_index, count)) = self.step(table) else { break };
             let group = &table.all_groups()[group_index];
             let start = self.offsets[group_index];
             let end = self.end.unwrap_or_else(|| group.after(start, count));
-            let frame = Frame::new(group, self.action, encoding, &mut scratch);
+            let frame = MessageTemplate::new(group, self.action, encoding, &mut scratch);
             let mut offset = start;
             while offset < end && out.len() < min_length {
                 let part = group.fitting(offset, end, frame.room);
@@ -94,11 +99,11 @@ impl Injection {
     }
 
     /// Returns the current group and the number of its routes to send next.
-    fn step(&mut self, table: &Table) -> Option<(usize, usize)> {
+    fn step(&mut self, table: &BgpTable) -> Option<(usize, usize)> {
         loop {
             let (index, count) = match self.order {
-                Order::Packed => (self.next, table.all_groups().get(self.next)?.count),
-                Order::AsListed => {
+                SendOrder::Packed => (self.next, table.all_groups().get(self.next)?.count),
+                SendOrder::AsListed => {
                     let run = table.all_runs().get(self.next)?;
                     (run.group as usize, run.count as usize)
                 }
@@ -110,16 +115,23 @@ impl Injection {
         }
     }
 
-    fn write(&self, group: &Group, frame: &Frame, nlri: &[u8], attributes: &[u8], out: &mut Vec<u8>) {
+    fn write(
+        &self,
+        group: &RouteGroup,
+        frame: &MessageTemplate,
+        nlri: &[u8],
+        attributes: &[u8],
+        out: &mut Vec<u8>,
+    ) {
         let start = out.len();
         out.extend_from_slice(&[0xff; HEADER]);
         match (group.family, self.action) {
-            (Family::Ipv4Unicast, Action::Withdraw) => {
+            (BgpFamily::Ipv4Unicast, InjectionAction::Withdraw) => {
                 out.extend_from_slice(&(nlri.len() as u16).to_be_bytes());
                 out.extend_from_slice(nlri);
                 out.extend_from_slice(&[0; 2]);
             }
-            (Family::Ipv4Unicast, Action::Announce) => {
+            (BgpFamily::Ipv4Unicast, InjectionAction::Announce) => {
                 out.extend_from_slice(&[0; 2]);
                 out.extend_from_slice(&(attributes.len() as u16).to_be_bytes());
                 out.extend_from_slice(attributes);
@@ -128,13 +140,13 @@ impl Injection {
             (family, action) => {
                 // RFC 7606 section 5.1: the destinations come first.
                 let value = frame.prelude.len() + nlri.len();
-                let code = if action == Action::Announce { MP_REACH_NLRI } else { MP_UNREACH_NLRI };
+                let code = if action == InjectionAction::Announce { MP_REACH_NLRI } else { MP_UNREACH_NLRI };
                 out.extend_from_slice(&[0; 2]);
                 out.extend_from_slice(&((4 + value + attributes.len()) as u16).to_be_bytes());
                 out.extend_from_slice(&[flag::OPTIONAL | flag::EXTENDED_LENGTH, code]);
                 out.extend_from_slice(&(value as u16).to_be_bytes());
                 out.extend_from_slice(&frame.prelude);
-                if family.is_labelled() && action == Action::Withdraw {
+                if family.is_labeled() && action == InjectionAction::Withdraw {
                     withdraw_labels(family, nlri, out);
                 } else {
                     out.extend_from_slice(nlri);
@@ -143,47 +155,52 @@ impl Injection {
             }
         }
         let length = (out.len() - start) as u16;
-        debug_assert!(usize::from(length) <= LONGEST);
+        debug_assert!(usize::from(length) <= MAX_LENGTH);
         out[start + 16..start + 18].copy_from_slice(&length.to_be_bytes());
         out[start + 18] = UPDATE;
     }
 }
 
 /// Parts shared by all messages of a group, apart from the attributes.
-struct Frame {
+struct MessageTemplate {
     /// Fields before the destinations in MP_REACH_NLRI or MP_UNREACH_NLRI.
     prelude: Vec<u8>,
     /// Bytes available for destinations.
     room: usize,
 }
 
-impl Frame {
+impl MessageTemplate {
     /// Writes the attributes into `scratch`.
-    fn new(group: &Group, action: Action, encoding: &Encoding, scratch: &mut Vec<u8>) -> Frame {
+    fn new(
+        group: &RouteGroup,
+        action: InjectionAction,
+        encoding: &Encoding,
+        scratch: &mut Vec<u8>,
+    ) -> MessageTemplate {
         scratch.clear();
         let mut prelude = Vec::new();
-        if action == Action::Announce {
+        if action == InjectionAction::Announce {
             group.path.write(group.family, encoding, scratch);
         }
         // Two length fields, and the header of the attribute with the destinations.
         let mut used = HEADER + 4 + scratch.len();
-        if group.family != Family::Ipv4Unicast {
+        if group.family != BgpFamily::Ipv4Unicast {
             let (afi, safi) = group.family.codes();
             prelude.extend(afi.to_be_bytes());
             prelude.push(safi);
-            if action == Action::Announce {
+            if action == InjectionAction::Announce {
                 write_next_hop(group.family, group.path.next_hop, &mut prelude);
                 prelude.push(0);
             }
             used += 4 + prelude.len();
         }
-        Frame { prelude, room: LONGEST - used }
+        MessageTemplate { prelude, room: MAX_LENGTH - used }
     }
 }
 
 /// Appends length and next hop (RFC 4760 section 3, RFC 4364 section 4.3.2).
-fn write_next_hop(family: Family, next_hop: IpAddr, out: &mut Vec<u8>) {
-    let distinguisher: &[u8] = if family == Family::Vpnv4 { &[0; 8] } else { &[] };
+fn write_next_hop(family: BgpFamily, next_hop: IpAddr, out: &mut Vec<u8>) {
+    let distinguisher: &[u8] = if family == BgpFamily::Vpnv4 { &[0; 8] } else { &[] };
     let address = match next_hop {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
@@ -194,7 +211,7 @@ fn write_next_hop(family: Family, next_hop: IpAddr, out: &mut Vec<u8>) {
 }
 
 /// Appends the destinations as withdrawn, without labels (RFC 8277 section 2.4); the length does not change.
-fn withdraw_labels(family: Family, nlri: &[u8], out: &mut Vec<u8>) {
+fn withdraw_labels(family: BgpFamily, nlri: &[u8], out: &mut Vec<u8>) {
     for mut nlri in Destinations::new(family, nlri) {
         nlri.label = None;
         nlri.write(out);
@@ -202,6 +219,6 @@ fn withdraw_labels(family: Family, nlri: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends the End-of-RIB markers of families (RFC 4724 section 2).
-pub fn write_ends(families: &[Family], out: &mut Vec<u8>) {
+pub fn write_ends(families: &[BgpFamily], out: &mut Vec<u8>) {
     families.iter().for_each(|family| message::write_end_of_rib(*family, out));
 }

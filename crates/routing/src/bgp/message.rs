@@ -1,13 +1,13 @@
 //! Framing of messages in a TCP stream: header (RFC 4271 section 4.1), its validation (section 6.1), and
 //! short messages.
 
-use super::nlri::Family;
+use super::nlri::BgpFamily;
 use super::notification::{Notification, code, subcode};
 
 /// Length of the message header, bytes: marker, length and type.
 pub const HEADER: usize = 19;
 /// Maximum message length, bytes (RFC 4271 section 4.1).
-pub const LONGEST: usize = 4096;
+pub const MAX_LENGTH: usize = 4096;
 
 /// OPEN.
 pub(super) const OPEN: u8 = 1;
@@ -22,14 +22,14 @@ pub(super) const ROUTE_REFRESH: u8 = 5;
 
 /// Message split into type and body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Frame<'a> {
+pub(super) struct MessageParts<'a> {
     /// Message type.
     pub kind: u8,
     /// Message body.
     pub body: &'a [u8],
 }
 
-impl Frame<'_> {
+impl MessageParts<'_> {
     /// Returns the length of the whole message, bytes.
     pub(super) fn length(&self) -> usize {
         HEADER + self.body.len()
@@ -37,7 +37,7 @@ impl Frame<'_> {
 }
 
 /// Parses the first message in `bytes`. Returns `None` if it is incomplete.
-pub(super) fn first(bytes: &[u8]) -> Result<Option<Frame<'_>>, Notification> {
+pub(super) fn first(bytes: &[u8]) -> Result<Option<MessageParts<'_>>, Notification> {
     let marker = &bytes[..bytes.len().min(16)];
     if marker.iter().any(|&byte| byte != 0xff) {
         return Err(Notification::new(code::HEADER, subcode::NOT_SYNCHRONIZED));
@@ -46,7 +46,7 @@ pub(super) fn first(bytes: &[u8]) -> Result<Option<Frame<'_>>, Notification> {
     let length_field = [header[16], header[17]];
     let (length, kind) = (usize::from(u16::from_be_bytes(length_field)), header[18]);
     let bad_length = || Notification::with(code::HEADER, subcode::BAD_LENGTH, &length_field);
-    if !(HEADER..=LONGEST).contains(&length) {
+    if !(HEADER..=MAX_LENGTH).contains(&length) {
         return Err(bad_length());
     }
     let fits = match kind {
@@ -61,13 +61,13 @@ pub(super) fn first(bytes: &[u8]) -> Result<Option<Frame<'_>>, Notification> {
     if !fits {
         return Err(bad_length());
     }
-    Ok(bytes.get(HEADER..length).map(|body| Frame { kind, body }))
+    Ok(bytes.get(HEADER..length).map(|body| MessageParts { kind, body }))
 }
 
 /// Appends a message.
 pub(super) fn write(kind: u8, body: &[u8], out: &mut Vec<u8>) {
     let length = HEADER + body.len();
-    debug_assert!(length <= LONGEST);
+    debug_assert!(length <= MAX_LENGTH);
     out.extend_from_slice(&[0xff; 16]);
     out.extend_from_slice(&(length as u16).to_be_bytes());
     out.push(kind);
@@ -77,21 +77,21 @@ pub(super) fn write(kind: u8, body: &[u8], out: &mut Vec<u8>) {
 /// Appends a NOTIFICATION with its data truncated to the maximum message length.
 pub(super) fn write_notification(notification: &Notification, out: &mut Vec<u8>) {
     let mut body = vec![notification.code, notification.subcode];
-    body.extend(notification.data.iter().take(LONGEST - HEADER - 2));
+    body.extend(notification.data.iter().take(MAX_LENGTH - HEADER - 2));
     write(NOTIFICATION, &body, out);
 }
 
 /// Appends a ROUTE-REFRESH (RFC 2918 section 3).
-pub(super) fn write_route_refresh(family: Family, out: &mut Vec<u8>) {
+pub(super) fn write_route_refresh(family: BgpFamily, out: &mut Vec<u8>) {
     let (afi, safi) = family.codes();
     let [high, low] = afi.to_be_bytes();
     write(ROUTE_REFRESH, &[high, low, 0, safi], out);
 }
 
 /// Appends the End-of-RIB marker of a family (RFC 4724 section 2).
-pub(super) fn write_end_of_rib(family: Family, out: &mut Vec<u8>) {
+pub(super) fn write_end_of_rib(family: BgpFamily, out: &mut Vec<u8>) {
     match family {
-        Family::Ipv4Unicast => write(UPDATE, &[0; 4], out),
+        BgpFamily::Ipv4Unicast => write(UPDATE, &[0; 4], out),
         _ => {
             let (afi, safi) = family.codes();
             let [high, low] = afi.to_be_bytes();
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_message_is_parsed_once_complete() {
         let mut bytes = Vec::new();
-        write_route_refresh(Family::Vpnv4, &mut bytes);
+        write_route_refresh(BgpFamily::Vpnv4, &mut bytes);
         write(KEEPALIVE, &[], &mut bytes);
         for cut in 0..HEADER + 4 {
             assert_eq!(first(&bytes[..cut]), Ok(None));

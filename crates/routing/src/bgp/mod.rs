@@ -26,4 +26,4 @@ pub mod table;
 mod tests;
 pub mod update;
 
-pub use message::{HEADER, LONGEST};
+pub use message::{HEADER, MAX_LENGTH};

@@ -16,7 +16,7 @@ const WITHDRAWN_LABEL: [u8; LABEL] = [0x80, 0, 0];
 
 /// Address family with its subsequent address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
+pub enum BgpFamily {
     /// IPv4 unicast (AFI 1, SAFI 1).
     Ipv4Unicast,
     /// IPv6 unicast (AFI 2, SAFI 1).
@@ -29,25 +29,30 @@ pub enum Family {
     Vpnv4,
 }
 
-impl Family {
+impl BgpFamily {
     /// All families.
-    pub const ALL: [Family; 5] =
-        [Family::Ipv4Unicast, Family::Ipv6Unicast, Family::Ipv4Labelled, Family::Ipv6Labelled, Family::Vpnv4];
+    pub const ALL: [BgpFamily; 5] = [
+        BgpFamily::Ipv4Unicast,
+        BgpFamily::Ipv6Unicast,
+        BgpFamily::Ipv4Labelled,
+        BgpFamily::Ipv6Labelled,
+        BgpFamily::Vpnv4,
+    ];
 
     /// Returns the AFI and SAFI.
     pub const fn codes(self) -> (u16, u8) {
         match self {
-            Family::Ipv4Unicast => (1, 1),
-            Family::Ipv6Unicast => (2, 1),
-            Family::Ipv4Labelled => (1, 4),
-            Family::Ipv6Labelled => (2, 4),
-            Family::Vpnv4 => (1, 128),
+            BgpFamily::Ipv4Unicast => (1, 1),
+            BgpFamily::Ipv6Unicast => (2, 1),
+            BgpFamily::Ipv4Labelled => (1, 4),
+            BgpFamily::Ipv6Labelled => (2, 4),
+            BgpFamily::Vpnv4 => (1, 128),
         }
     }
 
     /// Returns the family of an AFI and SAFI, or `None` if it is not supported.
-    pub fn from_codes(afi: u16, safi: u8) -> Option<Family> {
-        Family::ALL.into_iter().find(|family| family.codes() == (afi, safi))
+    pub fn from_codes(afi: u16, safi: u8) -> Option<BgpFamily> {
+        BgpFamily::ALL.into_iter().find(|family| family.codes() == (afi, safi))
     }
 
     /// Returns `true` for families with IPv4 prefixes.
@@ -56,16 +61,16 @@ impl Family {
     }
 
     /// Returns `true` for families with labels.
-    pub const fn is_labelled(self) -> bool {
-        matches!(self, Family::Ipv4Labelled | Family::Ipv6Labelled | Family::Vpnv4)
+    pub const fn is_labeled(self) -> bool {
+        matches!(self, BgpFamily::Ipv4Labelled | BgpFamily::Ipv6Labelled | BgpFamily::Vpnv4)
     }
 
     /// Returns the length of the fields between length and prefix, bytes.
     const fn overhead(self) -> usize {
         match self {
-            Family::Ipv4Unicast | Family::Ipv6Unicast => 0,
-            Family::Ipv4Labelled | Family::Ipv6Labelled => LABEL,
-            Family::Vpnv4 => LABEL + DISTINGUISHER,
+            BgpFamily::Ipv4Unicast | BgpFamily::Ipv6Unicast => 0,
+            BgpFamily::Ipv4Labelled | BgpFamily::Ipv6Labelled => LABEL,
+            BgpFamily::Vpnv4 => LABEL + DISTINGUISHER,
         }
     }
 
@@ -74,29 +79,29 @@ impl Family {
     }
 }
 
-impl fmt::Display for Family {
+impl fmt::Display for BgpFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Family::Ipv4Unicast => "IPv4 unicast",
-            Family::Ipv6Unicast => "IPv6 unicast",
-            Family::Ipv4Labelled => "labeled IPv4",
-            Family::Ipv6Labelled => "labeled IPv6",
-            Family::Vpnv4 => "VPN-IPv4",
+            BgpFamily::Ipv4Unicast => "IPv4 unicast",
+            BgpFamily::Ipv6Unicast => "IPv6 unicast",
+            BgpFamily::Ipv4Labelled => "labeled IPv4",
+            BgpFamily::Ipv6Labelled => "labeled IPv6",
+            BgpFamily::Vpnv4 => "VPN-IPv4",
         })
     }
 }
 
 /// IP prefix; the address bits beyond the length are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Prefix {
+pub struct NlriPrefix {
     address: IpAddr,
     length: u8,
 }
 
-impl Prefix {
+impl NlriPrefix {
     /// Creates a prefix and clears the bits beyond `length`. Returns `None` if `length` exceeds the address
     /// length.
-    pub fn new(address: IpAddr, length: u8) -> Option<Prefix> {
+    pub fn new(address: IpAddr, length: u8) -> Option<NlriPrefix> {
         let address = match address {
             IpAddr::V4(address) if length <= 32 => {
                 let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
@@ -108,7 +113,7 @@ impl Prefix {
             }
             _ => return None,
         };
-        Some(Prefix { address, length })
+        Some(NlriPrefix { address, length })
     }
 
     /// Returns the first address.
@@ -123,7 +128,7 @@ impl Prefix {
 
     /// Returns the prefix `steps` positions further on, of the same length, or `None` beyond the last
     /// address.
-    pub fn further(self, steps: u32) -> Option<Prefix> {
+    pub fn successor(self, steps: u32) -> Option<NlriPrefix> {
         let steps = u128::from(steps);
         let address = match self.address {
             IpAddr::V4(address) => {
@@ -137,11 +142,11 @@ impl Prefix {
                 Ipv6Addr::from(u128::from(address).checked_add(steps.checked_mul(step)?)?).into()
             }
         };
-        Some(Prefix { address, length: self.length })
+        Some(NlriPrefix { address, length: self.length })
     }
 }
 
-impl fmt::Display for Prefix {
+impl fmt::Display for NlriPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.length)
     }
@@ -151,13 +156,13 @@ impl fmt::Display for Prefix {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAPrefix;
 
-impl FromStr for Prefix {
+impl FromStr for NlriPrefix {
     type Err = NotAPrefix;
 
-    fn from_str(text: &str) -> Result<Prefix, NotAPrefix> {
+    fn from_str(text: &str) -> Result<NlriPrefix, NotAPrefix> {
         let (address, length) = text.split_once('/').ok_or(NotAPrefix)?;
         let address = address.parse().map_err(|_| NotAPrefix)?;
-        Prefix::new(address, length.parse().map_err(|_| NotAPrefix)?).ok_or(NotAPrefix)
+        NlriPrefix::new(address, length.parse().map_err(|_| NotAPrefix)?).ok_or(NotAPrefix)
     }
 }
 
@@ -181,33 +186,33 @@ impl fmt::Display for RouteDistinguisher {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nlri {
     /// Address family.
-    pub family: Family,
+    pub family: BgpFamily,
     /// Route distinguisher; present only for [`AddressFamily::Vpnv4`].
     pub distinguisher: Option<RouteDistinguisher>,
     /// Destination prefix.
-    pub prefix: Prefix,
+    pub prefix: NlriPrefix,
     /// Label, for families with labels; `None` if withdrawn.
     pub label: Option<u32>,
 }
 
 impl Nlri {
     /// Creates an IPv4 or IPv6 unicast destination.
-    pub fn unicast(prefix: Prefix) -> Nlri {
-        let family = if prefix.address.is_ipv4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast };
+    pub fn unicast(prefix: NlriPrefix) -> Nlri {
+        let family = if prefix.address.is_ipv4() { BgpFamily::Ipv4Unicast } else { BgpFamily::Ipv6Unicast };
         Nlri { family, distinguisher: None, prefix, label: None }
     }
 
     /// Creates a labeled IPv4 or IPv6 unicast destination.
-    pub fn labelled(prefix: Prefix, label: u32) -> Nlri {
-        let family = if prefix.address.is_ipv4() { Family::Ipv4Labelled } else { Family::Ipv6Labelled };
+    pub fn labeled(prefix: NlriPrefix, label: u32) -> Nlri {
+        let family = if prefix.address.is_ipv4() { BgpFamily::Ipv4Labelled } else { BgpFamily::Ipv6Labelled };
         Nlri { family, distinguisher: None, prefix, label: Some(label) }
     }
 
     /// Returns `true` if address, route distinguisher and label match the family.
     pub fn is_consistent(&self) -> bool {
         self.prefix.address.is_ipv4() == self.family.is_ipv4()
-            && self.distinguisher.is_some() == (self.family == Family::Vpnv4)
-            && (self.family.is_labelled() || self.label.is_none())
+            && self.distinguisher.is_some() == (self.family == BgpFamily::Vpnv4)
+            && (self.family.is_labeled() || self.label.is_none())
             && self.label.is_none_or(|label| label < 1 << 20)
     }
 
@@ -216,7 +221,7 @@ impl Nlri {
         debug_assert!(self.is_consistent());
         let overhead = self.family.overhead();
         out.push(self.prefix.length + 8 * overhead as u8);
-        if self.family.is_labelled() {
+        if self.family.is_labeled() {
             match self.label {
                 Some(label) => out.extend_from_slice(&(label << 4 | 1).to_be_bytes()[1..]),
                 None => out.extend_from_slice(&WITHDRAWN_LABEL),
@@ -239,7 +244,7 @@ pub(super) fn encoded_length(bytes: &[u8]) -> usize {
 }
 
 /// Returns the number of destinations in `bytes`, or `None` if they are malformed.
-pub(super) fn count(family: Family, bytes: &[u8]) -> Option<usize> {
+pub(super) fn count(family: BgpFamily, bytes: &[u8]) -> Option<usize> {
     let (min_bits, max_bits) = (8 * family.overhead(), 8 * (family.overhead() + family.width()));
     let (mut rest, mut count) = (bytes, 0);
     while let Some((&bits, after)) = rest.split_first() {
@@ -256,17 +261,17 @@ pub(super) fn count(family: Family, bytes: &[u8]) -> Option<usize> {
 /// Iterator over destinations validated by [`count`].
 #[derive(Clone, Debug)]
 pub struct Destinations<'a> {
-    family: Family,
+    family: BgpFamily,
     rest: &'a [u8],
 }
 
 impl<'a> Destinations<'a> {
-    pub(super) fn new(family: Family, rest: &'a [u8]) -> Destinations<'a> {
+    pub(super) fn new(family: BgpFamily, rest: &'a [u8]) -> Destinations<'a> {
         Destinations { family, rest }
     }
 
     /// Returns the address family.
-    pub fn family(&self) -> Family {
+    pub fn family(&self) -> BgpFamily {
         self.family
     }
 }
@@ -299,7 +304,7 @@ impl Iterator for Destinations<'_> {
         Some(Nlri {
             family: self.family,
             distinguisher: distinguisher.first_chunk().map(|bytes| RouteDistinguisher(*bytes)),
-            prefix: Prefix::new(address, length).expect("the length was validated"),
+            prefix: NlriPrefix::new(address, length).expect("the length was validated"),
             label,
         })
     }
@@ -311,16 +316,16 @@ mod tests {
 
     #[test]
     fn prefixes_are_parsed_masked_and_stepped() {
-        let prefix: Prefix = "192.0.2.77/26".parse().unwrap();
+        let prefix: NlriPrefix = "192.0.2.77/26".parse().unwrap();
         assert_eq!(prefix.to_string(), "192.0.2.64/26");
-        assert_eq!(prefix.further(3).unwrap().to_string(), "192.0.3.0/26");
-        assert_eq!("255.255.255.0/24".parse::<Prefix>().unwrap().further(1), None);
-        assert_eq!("0.0.0.0/0".parse::<Prefix>().unwrap().further(1), None);
-        let prefix: Prefix = "2001:db8::/48".parse().unwrap();
-        assert_eq!(prefix.further(65_536).unwrap().to_string(), "2001:db9::/48");
-        assert_eq!("::/0".parse::<Prefix>().unwrap().further(1), None);
+        assert_eq!(prefix.successor(3).unwrap().to_string(), "192.0.3.0/26");
+        assert_eq!("255.255.255.0/24".parse::<NlriPrefix>().unwrap().successor(1), None);
+        assert_eq!("0.0.0.0/0".parse::<NlriPrefix>().unwrap().successor(1), None);
+        let prefix: NlriPrefix = "2001:db8::/48".parse().unwrap();
+        assert_eq!(prefix.successor(65_536).unwrap().to_string(), "2001:db9::/48");
+        assert_eq!("::/0".parse::<NlriPrefix>().unwrap().successor(1), None);
         for wrong in ["192.0.2.0", "192.0.2.0/33", "::/129", "x/3", "1.2.3.4/-1"] {
-            assert_eq!(wrong.parse::<Prefix>(), Err(NotAPrefix), "{wrong}");
+            assert_eq!(wrong.parse::<NlriPrefix>(), Err(NotAPrefix), "{wrong}");
         }
     }
 
@@ -332,11 +337,11 @@ mod tests {
         let distinguisher = Some(distinguisher);
         for nlri in [
             Nlri::unicast(prefix),
-            Nlri::labelled(prefix, 1_048_575),
-            Nlri { family: Family::Vpnv4, distinguisher, prefix, label: Some(16) },
-            Nlri { family: Family::Vpnv4, distinguisher, prefix, label: None },
+            Nlri::labeled(prefix, 1_048_575),
+            Nlri { family: BgpFamily::Vpnv4, distinguisher, prefix, label: Some(16) },
+            Nlri { family: BgpFamily::Vpnv4, distinguisher, prefix, label: None },
             Nlri::unicast("::/0".parse().unwrap()),
-            Nlri::labelled("2001:db8::1/128".parse().unwrap(), 3),
+            Nlri::labeled("2001:db8::1/128".parse().unwrap(), 3),
         ] {
             let mut bytes = Vec::new();
             nlri.write(&mut bytes);
@@ -352,10 +357,10 @@ mod tests {
 
     #[test]
     fn invalid_prefix_lengths_are_malformed() {
-        assert_eq!(count(Family::Ipv4Unicast, &[33, 1, 2, 3, 4, 5]), None);
-        assert_eq!(count(Family::Ipv4Labelled, &[23, 0, 0, 0]), None);
-        assert_eq!(count(Family::Vpnv4, &[24, 0, 0, 1]), None);
-        assert_eq!(count(Family::Ipv6Unicast, &[129; 18]), None);
-        assert_eq!(count(Family::Ipv4Unicast, &[0, 8, 10]), Some(2));
+        assert_eq!(count(BgpFamily::Ipv4Unicast, &[33, 1, 2, 3, 4, 5]), None);
+        assert_eq!(count(BgpFamily::Ipv4Labelled, &[23, 0, 0, 0]), None);
+        assert_eq!(count(BgpFamily::Vpnv4, &[24, 0, 0, 1]), None);
+        assert_eq!(count(BgpFamily::Ipv6Unicast, &[129; 18]), None);
+        assert_eq!(count(BgpFamily::Ipv4Unicast, &[0, 8, 10]), Some(2));
     }
 }

@@ -4,7 +4,7 @@
 //! Capabilities are parsed one by one, so that an unknown or malformed one does not invalidate the others
 //! (RFC 5492 section 3).
 
-use super::nlri::Family;
+use super::nlri::BgpFamily;
 use super::notification::{Notification, code, subcode};
 use super::path::{AS_TRANS, Encoding};
 use netgauze_bgp_pkt::BgpMessage;
@@ -24,7 +24,7 @@ const LOCAL_PREFERENCE: u32 = 100;
 
 /// Local parameters of a session, and expectations on the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct OpenParameters {
     /// Local AS number.
     pub local_as: u32,
     /// Peer's AS number; `None` accepts any.
@@ -34,18 +34,18 @@ pub struct Identity {
     /// Proposed hold time: zero for none, or at least three seconds.
     pub hold_time: Duration,
     /// Offered address families.
-    pub families: Vec<Family>,
+    pub families: Vec<BgpFamily>,
     /// Offer of four-octet AS numbers.
     pub four_octet_as: bool,
 }
 
 /// Parsed OPEN message of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Open {
+pub(super) struct ReceivedOpen {
     pub peer_as: u32,
     pub identifier: Ipv4Addr,
     hold_time_s: u16,
-    families: Vec<Family>,
+    families: Vec<BgpFamily>,
     four_octet_as: bool,
     route_refresh: bool,
     end_of_rib: bool,
@@ -53,7 +53,7 @@ pub(super) struct Open {
 
 /// Session parameters negotiated by both peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Negotiated {
+pub struct NegotiatedParameters {
     /// Peer's AS number.
     pub peer_as: u32,
     /// Peer's BGP identifier.
@@ -63,7 +63,7 @@ pub struct Negotiated {
     /// Smaller of both hold times; zero for none.
     pub hold_time: Duration,
     /// Address families offered by both peers.
-    pub families: Vec<Family>,
+    pub families: Vec<BgpFamily>,
     /// AS numbers have four octets.
     pub four_octet_as: bool,
     /// The peer supports ROUTE-REFRESH.
@@ -72,7 +72,7 @@ pub struct Negotiated {
     pub end_of_rib: bool,
 }
 
-impl Identity {
+impl OpenParameters {
     /// Appends the local OPEN message.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let mut capabilities: Vec<BgpCapability> = self
@@ -100,7 +100,7 @@ impl Identity {
     }
 
     /// Returns the negotiated parameters, or the NOTIFICATION that rejects the peer.
-    pub(super) fn negotiate(&self, peer: &Open) -> Result<Negotiated, Notification> {
+    pub(super) fn negotiate(&self, peer: &ReceivedOpen) -> Result<NegotiatedParameters, Notification> {
         let reject = |subcode| Err(Notification::new(code::OPEN, subcode));
         let is_internal = peer.peer_as == self.local_as;
         if self.peer_as.is_some_and(|expected| expected != peer.peer_as) || peer.peer_as == 0 {
@@ -110,7 +110,7 @@ impl Identity {
         if peer.identifier.is_unspecified() || (is_internal && peer.identifier == self.identifier) {
             return reject(subcode::BAD_IDENTIFIER);
         }
-        let families: Vec<Family> =
+        let families: Vec<BgpFamily> =
             self.families.iter().copied().filter(|family| peer.families.contains(family)).collect();
         if families.is_empty() {
             let mut offered = Vec::new();
@@ -119,7 +119,7 @@ impl Identity {
             }
             return Err(Notification::with(code::OPEN, subcode::UNSUPPORTED_CAPABILITY, &offered));
         }
-        Ok(Negotiated {
+        Ok(NegotiatedParameters {
             peer_as: peer.peer_as,
             peer_identifier: peer.identifier,
             is_internal,
@@ -132,7 +132,7 @@ impl Identity {
     }
 
     /// Returns the encoding of routes for a peer.
-    pub fn encoding(&self, negotiated: &Negotiated) -> Encoding {
+    pub fn encoding(&self, negotiated: &NegotiatedParameters) -> Encoding {
         Encoding {
             four_octet_as: negotiated.four_octet_as,
             prepend: (!negotiated.is_internal).then_some(self.local_as),
@@ -141,9 +141,9 @@ impl Identity {
     }
 }
 
-impl Open {
+impl ReceivedOpen {
     /// Parses the body of a message (RFC 4271 section 6.2).
-    pub(super) fn read(body: &[u8]) -> Result<Open, Notification> {
+    pub(super) fn read(body: &[u8]) -> Result<ReceivedOpen, Notification> {
         let reject = |subcode| Notification::new(code::OPEN, subcode);
         let (fixed, parameters) = body.split_first_chunk::<10>().ok_or_else(|| reject(0))?;
         let [version, a, b, c, d, identifier @ .., length] = *fixed;
@@ -154,7 +154,7 @@ impl Open {
         if matches!(hold_time_s, 1 | 2) {
             return Err(Notification::with(code::OPEN, subcode::UNACCEPTABLE_HOLD_TIME, &[c, d]));
         }
-        let mut open = Open {
+        let mut open = ReceivedOpen {
             peer_as: u32::from(u16::from_be_bytes([a, b])),
             identifier: Ipv4Addr::from(identifier),
             hold_time_s,
@@ -175,7 +175,7 @@ impl Open {
         }
         // Without multiprotocol capability the peer supports IPv4 unicast only (RFC 4760 section 8).
         if !has_families {
-            open.families.push(Family::Ipv4Unicast);
+            open.families.push(BgpFamily::Ipv4Unicast);
         }
         Ok(open)
     }
@@ -184,7 +184,7 @@ impl Open {
         match BgpCapability::parse(&mut SliceReader::new(capability)) {
             Ok(BgpCapability::MultiProtocolExtensions(found)) => {
                 let family =
-                    Family::ALL.into_iter().find(|family| address_type(*family) == found.address_type());
+                    BgpFamily::ALL.into_iter().find(|family| address_type(*family) == found.address_type());
                 self.families.extend(family);
             }
             Ok(BgpCapability::RouteRefresh | BgpCapability::CiscoRouteRefresh) => self.route_refresh = true,
@@ -198,13 +198,13 @@ impl Open {
     }
 }
 
-fn address_type(family: Family) -> AddressType {
+fn address_type(family: BgpFamily) -> AddressType {
     match family {
-        Family::Ipv4Unicast => AddressType::Ipv4Unicast,
-        Family::Ipv6Unicast => AddressType::Ipv6Unicast,
-        Family::Ipv4Labelled => AddressType::Ipv4NlriMplsLabels,
-        Family::Ipv6Labelled => AddressType::Ipv6NlriMplsLabels,
-        Family::Vpnv4 => AddressType::Ipv4MplsLabeledVpn,
+        BgpFamily::Ipv4Unicast => AddressType::Ipv4Unicast,
+        BgpFamily::Ipv6Unicast => AddressType::Ipv6Unicast,
+        BgpFamily::Ipv4Labelled => AddressType::Ipv4NlriMplsLabels,
+        BgpFamily::Ipv6Labelled => AddressType::Ipv6NlriMplsLabels,
+        BgpFamily::Vpnv4 => AddressType::Ipv4MplsLabeledVpn,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Path attributes of routes (RFC 4271 section 5) as stored in tables, and their encoding for a peer.
 
 use super::attributes::{self, Attributes, flag};
-use super::nlri::Family;
+use super::nlri::BgpFamily;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -57,7 +57,7 @@ impl SegmentKind {
 
 /// Segment of an AS path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Segment {
+pub struct AsPathSegment {
     /// Type of the segment.
     pub kind: SegmentKind,
     /// AS numbers, at least one.
@@ -68,7 +68,7 @@ pub struct Segment {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AsPath {
     /// Segments.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<AsPathSegment>,
 }
 
 impl AsPath {
@@ -77,7 +77,7 @@ impl AsPath {
         let segments = numbers.chunks(LONGEST_SEGMENT);
         AsPath {
             segments: segments
-                .map(|numbers| Segment { kind: SegmentKind::Sequence, numbers: numbers.to_vec() })
+                .map(|numbers| AsPathSegment { kind: SegmentKind::Sequence, numbers: numbers.to_vec() })
                 .collect(),
         }
     }
@@ -85,7 +85,7 @@ impl AsPath {
     /// Returns the path length for route selection: a set counts as one, confederation segments as zero (RFC
     /// 4271 section 9.1.2.2, RFC 5065 section 5.3).
     pub fn length(&self) -> usize {
-        let count = |segment: &Segment| match segment.kind {
+        let count = |segment: &AsPathSegment| match segment.kind {
             SegmentKind::Sequence => segment.numbers.len(),
             SegmentKind::Set => 1,
             _ => 0,
@@ -97,10 +97,12 @@ impl AsPath {
     fn prepended(&self, number: u32) -> AsPath {
         let mut segments = self.segments.clone();
         match segments.first_mut() {
-            Some(Segment { kind: SegmentKind::Sequence, numbers }) if numbers.len() < LONGEST_SEGMENT => {
+            Some(AsPathSegment { kind: SegmentKind::Sequence, numbers })
+                if numbers.len() < LONGEST_SEGMENT =>
+            {
                 numbers.insert(0, number)
             }
-            _ => segments.insert(0, Segment { kind: SegmentKind::Sequence, numbers: vec![number] }),
+            _ => segments.insert(0, AsPathSegment { kind: SegmentKind::Sequence, numbers: vec![number] }),
         }
         AsPath { segments }
     }
@@ -118,7 +120,8 @@ impl AsPath {
             };
             missing -= if segment.kind == SegmentKind::Set { missing.min(1) } else { kept.min(missing) };
             if kept > 0 {
-                segments.push(Segment { kind: segment.kind, numbers: segment.numbers[..kept].to_vec() });
+                segments
+                    .push(AsPathSegment { kind: segment.kind, numbers: segment.numbers[..kept].to_vec() });
             }
         }
         segments.extend(as4_path.segments);
@@ -174,7 +177,7 @@ pub struct RawAttribute {
 
 /// Path attributes shared by routes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Path {
+pub struct PathAttributes {
     /// ORIGIN.
     pub origin: Origin,
     /// AS_PATH.
@@ -200,10 +203,10 @@ pub struct Encoding {
     pub local_preference: Option<u32>,
 }
 
-impl Path {
+impl PathAttributes {
     /// Creates a path with the mandatory attributes only.
-    pub fn new(next_hop: IpAddr, as_path: AsPath) -> Path {
-        Path {
+    pub fn new(next_hop: IpAddr, as_path: AsPath) -> PathAttributes {
+        PathAttributes {
             origin: Origin::Igp,
             as_path,
             next_hop,
@@ -214,20 +217,20 @@ impl Path {
     }
 
     /// Creates a path from parsed attributes and the next hop of the destinations.
-    pub(super) fn read(found: &Attributes<'_>, next_hop: IpAddr) -> Path {
-        Path {
+    pub(super) fn read(found: &Attributes<'_>, next_hop: IpAddr) -> PathAttributes {
+        PathAttributes {
             origin: found.origin.unwrap_or(Origin::Incomplete),
             as_path: found.as_path(),
             next_hop,
             multi_exit_discriminator: found.multi_exit_discriminator,
             local_preference: found.local_preference,
-            others: found.others.iter().map(|raw| raw.kept()).collect(),
+            others: found.others.iter().map(|raw| raw.to_raw()).collect(),
         }
     }
 
     /// Appends the attributes for a family, without MP_REACH_NLRI. NEXT_HOP is written for IPv4 unicast
     /// only.
-    pub(super) fn write(&self, family: Family, encoding: &Encoding, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, family: BgpFamily, encoding: &Encoding, out: &mut Vec<u8>) {
         attributes::write(flag::TRANSITIVE, attributes::ORIGIN, &[self.origin as u8], out);
         let as_path = match encoding.prepend {
             Some(number) => &self.as_path.prepended(number),
@@ -235,7 +238,7 @@ impl Path {
         };
         let value = as_path.write(encoding.four_octet_as);
         attributes::write(flag::TRANSITIVE, attributes::AS_PATH, &value, out);
-        if let (Family::Ipv4Unicast, IpAddr::V4(next_hop)) = (family, self.next_hop) {
+        if let (BgpFamily::Ipv4Unicast, IpAddr::V4(next_hop)) = (family, self.next_hop) {
             attributes::write(flag::TRANSITIVE, attributes::NEXT_HOP, &next_hop.octets(), out);
         }
         if let Some(metric) = self.multi_exit_discriminator {
@@ -263,7 +266,7 @@ mod tests {
     #[test]
     fn a_set_adds_one_to_the_path_length() {
         let mut path = AsPath::sequence(&[1, 2, 3]);
-        path.segments.push(Segment { kind: SegmentKind::Set, numbers: vec![7, 8] });
+        path.segments.push(AsPathSegment { kind: SegmentKind::Set, numbers: vec![7, 8] });
         assert_eq!((path.length(), path.to_string()), (4, "1 2 3 {7 8}".to_string()));
         assert_eq!(path.prepended(70_000).to_string(), "70000 1 2 3 {7 8}");
         assert_eq!(AsPath::sequence(&[5; 300]).segments.len(), 2);

@@ -1,12 +1,12 @@
 //! Written and parsed UPDATE messages, compared with netgauze's parser.
 
-use super::attributes::Source;
-use super::inject::{Action, Injection, Order, Written};
+use super::attributes::AttributeContext;
+use super::inject::{Injection, InjectionAction, SendOrder, WriteCounts};
 use super::message;
-use super::nlri::{Family, Nlri, Prefix, RouteDistinguisher};
-use super::path::{AsPath, Encoding, Origin, Path, RawAttribute};
-use super::receive::{ExpectedNextHop, Received};
-use super::table::{Pattern, Spread, Table};
+use super::nlri::{BgpFamily, Nlri, NlriPrefix, RouteDistinguisher};
+use super::path::{AsPath, Encoding, Origin, PathAttributes, RawAttribute};
+use super::receive::{ExpectedNextHop, ReceivedRoutes};
+use super::table::{BgpTable, NextHopAssignment, Pattern};
 use super::update::Update;
 use netgauze_bgp_pkt::BgpMessage;
 use netgauze_bgp_pkt::path_attribute::{self, MpReach, MpUnreach, PathAttributeValue};
@@ -17,12 +17,12 @@ use netstage_harness::needs;
 use proptest::prelude::*;
 use std::net::IpAddr;
 
-fn family() -> impl Strategy<Value = Family> {
-    prop::sample::select(&Family::ALL[..])
+fn family() -> impl Strategy<Value = BgpFamily> {
+    prop::sample::select(&BgpFamily::ALL[..])
 }
 
 /// Destinations with unicast addresses, since netgauze rejects others.
-fn nlri(family: Family) -> impl Strategy<Value = Nlri> {
+fn nlri(family: BgpFamily) -> impl Strategy<Value = Nlri> {
     (any::<u128>(), any::<u8>(), 0..1_048_576_u32, any::<[u8; 6]>()).prop_map(
         move |(bits, length, label, rd)| {
             let (address, length): (IpAddr, u8) = if family.is_ipv4() {
@@ -33,16 +33,16 @@ fn nlri(family: Family) -> impl Strategy<Value = Nlri> {
             let [a, b, c, d, e, f] = rd;
             Nlri {
                 family,
-                distinguisher: (family == Family::Vpnv4)
+                distinguisher: (family == BgpFamily::Vpnv4)
                     .then_some(RouteDistinguisher([0, 0, a, b, c, d, e, f])),
-                prefix: Prefix::new(address, length).expect("within the address"),
-                label: family.is_labelled().then_some(label),
+                prefix: NlriPrefix::new(address, length).expect("within the address"),
+                label: family.is_labeled().then_some(label),
             }
         },
     )
 }
 
-fn path(family: Family) -> impl Strategy<Value = Path> {
+fn path(family: BgpFamily) -> impl Strategy<Value = PathAttributes> {
     let path = (
         0..3_u8,
         prop::collection::vec(1..=u32::MAX, 0..600),
@@ -57,20 +57,20 @@ fn path(family: Family) -> impl Strategy<Value = Path> {
             std::net::Ipv6Addr::from(0x2001_0db8_u128 << 96 | u128::from(hop)).into()
         };
         let list = RawAttribute { flags: 0xc0, code: 8, value: vec![1; 4 * communities] };
-        Path {
+        PathAttributes {
             origin: [Origin::Igp, Origin::Egp, Origin::Incomplete][usize::from(origin)],
             multi_exit_discriminator: metric,
             local_preference: preference,
             others: if communities > 0 { vec![list] } else { vec![] },
-            ..Path::new(next_hop, AsPath::sequence(&numbers[..numbers.len().min(400)]))
+            ..PathAttributes::new(next_hop, AsPath::sequence(&numbers[..numbers.len().min(400)]))
         }
     })
 }
 
-fn table() -> impl Strategy<Value = Table> {
+fn table() -> impl Strategy<Value = BgpTable> {
     let group = family().prop_flat_map(|family| (path(family), prop::collection::vec(nlri(family), 1..800)));
     (prop::collection::vec(group, 1..4), any::<u64>()).prop_map(|(groups, order)| {
-        let mut table = Table::new();
+        let mut table = BgpTable::new();
         let mut sources: Vec<_> = groups
             .into_iter()
             .filter_map(|(path, nlri)| {
@@ -91,18 +91,18 @@ fn table() -> impl Strategy<Value = Table> {
 
 /// Returns all messages, written in steps of `step` bytes.
 fn inject(
-    table: &Table,
-    action: Action,
-    order: Order,
+    table: &BgpTable,
+    action: InjectionAction,
+    order: SendOrder,
     encoding: &Encoding,
     step: usize,
-) -> (Vec<u8>, Written) {
-    let mut injection = Injection::new(table, action, order, &Family::ALL);
-    let (mut bytes, mut total) = (Vec::new(), Written::default());
+) -> (Vec<u8>, WriteCounts) {
+    let mut injection = Injection::new(table, action, order, &BgpFamily::ALL);
+    let (mut bytes, mut total) = (Vec::new(), WriteCounts::default());
     loop {
         let mut buffer = Vec::new();
         let written = injection.fill(table, encoding, step, &mut buffer);
-        if written == Written::default() {
+        if written == WriteCounts::default() {
             return (bytes, total);
         }
         bytes.extend(buffer);
@@ -122,10 +122,10 @@ fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
 }
 
 /// Destination as text, and its label.
-type Told = (String, Option<u32>);
+type RouteText = (String, Option<u32>);
 
 /// Destinations and AS path as parsed by netgauze.
-fn parsed_by_netgauze(message: &[u8], four_octet_as: bool) -> (Vec<Told>, Option<Vec<u32>>) {
+fn parsed_by_netgauze(message: &[u8], four_octet_as: bool) -> (Vec<RouteText>, Option<Vec<u32>>) {
     let mut context = BgpParsingContext::default();
     context.set_asn4(four_octet_as);
     let parsed = BgpMessage::parse(&mut SliceReader::new(message), &mut context).expect("netgauze parses it");
@@ -188,21 +188,21 @@ proptest! {
     fn injected_messages_match_the_table(
         table in table(),
         encoding in prop::sample::select(&[EXTERNAL, INTERNAL, TWO_OCTET][..]),
-        order in prop::sample::select(&[Order::Packed, Order::AsListed][..]),
-        action in prop::sample::select(&[Action::Announce, Action::Withdraw][..]),
+        order in prop::sample::select(&[SendOrder::Packed, SendOrder::AsListed][..]),
+        action in prop::sample::select(&[InjectionAction::Announce, InjectionAction::Withdraw][..]),
         step in 1..20_000_usize,
     ) {
         let (bytes, written) = inject(&table, action, order, &encoding, step);
         let frames = frames(&bytes);
-        prop_assert_eq!(written, Written { messages: frames.len(), routes: table.len() });
-        let source = Source {
+        prop_assert_eq!(written, WriteCounts { messages: frames.len(), routes: table.len() });
+        let source = AttributeContext {
             four_octet_as: encoding.four_octet_as,
             is_internal: encoding.prepend.is_none(),
             dump: None,
         };
         let mut ours = Vec::new();
         for frame in frames {
-            prop_assert!(frame.len() <= message::LONGEST);
+            prop_assert!(frame.len() <= message::MAX_LENGTH);
             let update = Update::read(&frame[message::HEADER..], source, |_| true).unwrap();
             prop_assert_eq!(update.malformed(), None);
             let (expected, as_path) = parsed_by_netgauze(frame, encoding.four_octet_as);
@@ -226,24 +226,24 @@ proptest! {
             prop_assert_eq!(texts.collect::<Vec<_>>(), expected);
             ours.extend(found);
         }
-        let sent = |nlri: Nlri, path: &Path| {
-            let nlri = if action == Action::Withdraw { Nlri { label: None, ..nlri } } else { nlri };
+        let sent = |nlri: Nlri, path: &PathAttributes| {
+            let nlri = if action == InjectionAction::Withdraw { Nlri { label: None, ..nlri } } else { nlri };
             let mut path = path.clone();
             path.local_preference = encoding.local_preference.map(|default| path.local_preference.unwrap_or(default));
-            (nlri, (action == Action::Announce).then_some(path))
+            (nlri, (action == InjectionAction::Announce).then_some(path))
         };
         let mut listed: Vec<_> = table.iter().map(|(nlri, path)| sent(nlri, path)).collect();
-        if order == Order::Packed {
+        if order == SendOrder::Packed {
             listed.sort();
             ours.sort();
         }
         // AS paths may be split into segments differently and still be equal.
-        let flat = |(nlri, path): (Nlri, Option<Path>)| {
-            (nlri, path.map(|path| (path.as_path.to_string(), Path { as_path: AsPath::default(), ..path })))
+        let flat = |(nlri, path): (Nlri, Option<PathAttributes>)| {
+            (nlri, path.map(|path| (path.as_path.to_string(), PathAttributes { as_path: AsPath::default(), ..path })))
         };
         let (mut ours, mut listed): (Vec<_>, Vec<_>) =
             (ours.into_iter().map(flat).collect(), listed.into_iter().map(flat).collect());
-        if order == Order::Packed {
+        if order == SendOrder::Packed {
             ours.sort();
             listed.sort();
         }
@@ -252,10 +252,10 @@ proptest! {
 
     #[test]
     fn received_routes_match_the_table(table in table()) {
-        let (bytes, _) = inject(&table, Action::Announce, Order::AsListed, &INTERNAL, 100_000);
-        let source = Source { four_octet_as: true, is_internal: true, dump: None };
-        let mut received = Received::new();
-        let take = |received: &mut Received, bytes: &[u8]| {
+        let (bytes, _) = inject(&table, InjectionAction::Announce, SendOrder::AsListed, &INTERNAL, 100_000);
+        let source = AttributeContext { four_octet_as: true, is_internal: true, dump: None };
+        let mut received = ReceivedRoutes::new();
+        let take = |received: &mut ReceivedRoutes, bytes: &[u8]| {
             for frame in frames(bytes) {
                 received.take(&Update::read(&frame[message::HEADER..], source, |_| true).unwrap());
             }
@@ -270,17 +270,17 @@ proptest! {
             let key = (nlri.family, nlri.distinguisher, nlri.prefix);
             prop_assert_eq!(expected.get(&key), Some(&(next_hop, nlri.label)));
         }
-        let differences = received.differences(&table, &Family::ALL, ExpectedNextHop::Any);
+        let differences = received.differences(&table, &BgpFamily::ALL, ExpectedNextHop::Any);
         prop_assert!(differences.is_empty());
-        let (bytes, _) = inject(&table, Action::Withdraw, Order::Packed, &INTERNAL, 100_000);
+        let (bytes, _) = inject(&table, InjectionAction::Withdraw, SendOrder::Packed, &INTERNAL, 100_000);
         take(&mut received, &bytes);
         prop_assert!(received.is_empty());
-        prop_assert!(Family::ALL.iter().all(|family| received.count(*family) == 0));
+        prop_assert!(BgpFamily::ALL.iter().all(|family| received.count(*family) == 0));
     }
 
     #[test]
     fn arbitrary_bodies_never_panic(body in prop::collection::vec(any::<u8>(), 0..300), four_octet_as: bool) {
-        let source = Source { four_octet_as, is_internal: true, dump: None };
+        let source = AttributeContext { four_octet_as, is_internal: true, dump: None };
         if let Ok(update) = Update::read(&body, source, |_| true) {
             prop_assert!(update.unreachable().all(|destinations| destinations.count() > 0));
             for (next_hop, destinations) in update.reachable() {
@@ -294,24 +294,24 @@ proptest! {
 #[test]
 fn differences_are_listed_by_kind() {
     let pattern = |first: &str, count, hop: &str| Pattern {
-        family: Family::Ipv4Unicast,
+        family: BgpFamily::Ipv4Unicast,
         first: first.parse().unwrap(),
         count,
         next_hops: vec![hop.parse().unwrap()],
-        spread: Spread::InTurn,
+        spread: NextHopAssignment::InTurn,
         as_path: AsPath::default(),
         first_label: None,
         distinguisher: None,
     };
-    let (mut sent, mut expected) = (Table::new(), Table::new());
+    let (mut sent, mut expected) = (BgpTable::new(), BgpTable::new());
     pattern("10.0.0.0/24", 100, "192.0.2.1").append_to(&mut sent).unwrap();
     pattern("10.0.50.0/24", 100, "192.0.2.1").append_to(&mut expected).unwrap();
-    let (bytes, written) = inject(&sent, Action::Announce, Order::Packed, &EXTERNAL, 100_000);
-    assert_eq!(written, Written { messages: 1, routes: 100 });
-    let source = Source { four_octet_as: true, is_internal: false, dump: None };
-    let mut received = Received::new();
+    let (bytes, written) = inject(&sent, InjectionAction::Announce, SendOrder::Packed, &EXTERNAL, 100_000);
+    assert_eq!(written, WriteCounts { messages: 1, routes: 100 });
+    let source = AttributeContext { four_octet_as: true, is_internal: false, dump: None };
+    let mut received = ReceivedRoutes::new();
     received.take(&Update::read(&bytes[19..], source, |_| true).unwrap());
-    let families = [Family::Ipv4Unicast];
+    let families = [BgpFamily::Ipv4Unicast];
     let found = received.differences(&expected, &families, ExpectedNextHop::AsListed);
     assert_eq!(found.counts, [50, 50, 0]);
     assert_eq!(found.missing[0].prefix.to_string(), "10.0.100.0/24");

@@ -4,17 +4,17 @@
 //! Errors are handled according to RFC 7606: [`Update::malformed`] returns the reason for which announced
 //! routes are treated as withdrawn.
 
-use super::attributes::{AS_PATH, Attributes, Malformed, NEXT_HOP, ORIGIN, Source};
-use super::nlri::{Destinations, Family, count};
+use super::attributes::{AS_PATH, AttributeContext, Attributes, MalformedRoute, NEXT_HOP, ORIGIN};
+use super::nlri::{BgpFamily, Destinations, count};
 use super::notification::{Notification, code, subcode};
-use super::path::Path;
+use super::path::PathAttributes;
 use std::net::IpAddr;
 use std::ops::Range;
 
 /// Range of destinations in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Part {
-    family: Family,
+struct DestinationRange {
+    family: BgpFamily,
     bytes: Range<usize>,
     next_hop: Option<IpAddr>,
 }
@@ -26,24 +26,24 @@ pub struct Update {
     attributes: Range<usize>,
     /// Destinations, without a next hop if withdrawn. IPv4 unicast has its own fields in the message; other
     /// families are in attributes.
-    parts: [Option<Part>; 4],
-    source: Source,
-    malformed: Option<Malformed>,
+    parts: [Option<DestinationRange>; 4],
+    source: AttributeContext,
+    malformed: Option<MalformedRoute>,
 }
 
 impl Update {
     /// Parses the body of a message. Destinations of families rejected by `is_wanted` are left out.
     pub(super) fn read(
         body: &[u8],
-        source: Source,
-        is_wanted: impl Fn(Family) -> bool,
+        source: AttributeContext,
+        is_wanted: impl Fn(BgpFamily) -> bool,
     ) -> Result<Update, Notification> {
         let malformed_list = || Notification::new(code::UPDATE, subcode::MALFORMED_ATTRIBUTES);
         let withdrawn = span(body, 0).ok_or_else(malformed_list)?;
         let attributes = span(body, withdrawn.end).ok_or_else(malformed_list)?;
         let announced = attributes.end..body.len();
         for part in [&withdrawn, &announced] {
-            count(Family::Ipv4Unicast, &body[part.clone()])
+            count(BgpFamily::Ipv4Unicast, &body[part.clone()])
                 .ok_or_else(|| Notification::new(code::UPDATE, subcode::INVALID_NETWORK))?;
         }
         let found = Attributes::read(&body[attributes.clone()], source)?;
@@ -53,19 +53,19 @@ impl Update {
         };
         let malformed = found.malformed.or_else(|| missing(&found, !announced.is_empty()));
         let mut parts = [
-            Some(Part { family: Family::Ipv4Unicast, bytes: withdrawn, next_hop: None }),
-            found.unreach.map(|part| Part {
+            Some(DestinationRange { family: BgpFamily::Ipv4Unicast, bytes: withdrawn, next_hop: None }),
+            found.unreach.map(|part| DestinationRange {
                 family: part.family,
                 bytes: range_of(part.nlri),
                 next_hop: None,
             }),
-            found.reach.map(|part| Part {
+            found.reach.map(|part| DestinationRange {
                 family: part.family,
                 bytes: range_of(part.nlri),
                 next_hop: Some(part.next_hop),
             }),
-            Some(Part {
-                family: Family::Ipv4Unicast,
+            Some(DestinationRange {
+                family: BgpFamily::Ipv4Unicast,
                 bytes: announced,
                 next_hop: found.next_hop.map(IpAddr::V4),
             }),
@@ -89,28 +89,28 @@ impl Update {
         self.parts.iter().flatten().filter(|part| part.next_hop.is_none()).map(|part| self.destinations(part))
     }
 
-    fn destinations(&self, part: &Part) -> Destinations<'_> {
+    fn destinations(&self, part: &DestinationRange) -> Destinations<'_> {
         Destinations::new(part.family, &self.body[part.bytes.clone()])
     }
 
     /// Returns the path attributes of the announced destinations with this next hop.
-    pub fn path(&self, next_hop: IpAddr) -> Path {
+    pub fn path(&self, next_hop: IpAddr) -> PathAttributes {
         let found = Attributes::read(&self.body[self.attributes.clone()], self.source);
-        Path::read(&found.expect("the attributes were parsed before"), next_hop)
+        PathAttributes::read(&found.expect("the attributes were parsed before"), next_hop)
     }
 
     /// Returns the reason for treating the announced routes as withdrawn, or `None`.
-    pub fn malformed(&self) -> Option<Malformed> {
+    pub fn malformed(&self) -> Option<MalformedRoute> {
         self.malformed
     }
 }
 
 /// Returns the family of an End-of-RIB marker (RFC 4724 section 2), or `None` for other messages.
-pub(super) fn end_of_rib(body: &[u8]) -> Option<Family> {
+pub(super) fn end_of_rib(body: &[u8]) -> Option<BgpFamily> {
     match *body {
-        [0, 0, 0, 0] => Some(Family::Ipv4Unicast),
+        [0, 0, 0, 0] => Some(BgpFamily::Ipv4Unicast),
         [0, 0, 0, 6, _, 15, 3, high, low, safi] | [0, 0, 0, 7, _, 15, 0, 3, high, low, safi] => {
-            Family::from_codes(u16::from_be_bytes([high, low]), safi)
+            BgpFamily::from_codes(u16::from_be_bytes([high, low]), safi)
         }
         _ => None,
     }
@@ -124,7 +124,7 @@ fn span(body: &[u8], start: usize) -> Option<Range<usize>> {
 }
 
 /// Returns the first missing mandatory attribute (RFC 4271 section 5, RFC 7606 section 3 (d)).
-fn missing(found: &Attributes<'_>, has_ipv4: bool) -> Option<Malformed> {
+fn missing(found: &Attributes<'_>, has_ipv4: bool) -> Option<MalformedRoute> {
     let is_announcement = has_ipv4 || found.reach.is_some_and(|reach| !reach.nlri.is_empty());
     let code = if !is_announcement {
         return None;
@@ -137,7 +137,7 @@ fn missing(found: &Attributes<'_>, has_ipv4: bool) -> Option<Malformed> {
     } else {
         return None;
     };
-    Some(Malformed::Missing(code))
+    Some(MalformedRoute::Missing(code))
 }
 
 #[cfg(test)]
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::bgp::nlri::Nlri;
 
-    const SOURCE: Source = Source { four_octet_as: true, is_internal: false, dump: None };
+    const SOURCE: AttributeContext = AttributeContext { four_octet_as: true, is_internal: false, dump: None };
     const IGP: [u8; 4] = [0x40, 1, 1, 0];
     const PATH: [u8; 9] = [0x40, 2, 6, 2, 1, 0, 1, 0x11, 0x70];
     const HOP: [u8; 7] = [0x40, 3, 4, 192, 0, 2, 1];
@@ -193,14 +193,14 @@ mod tests {
             let good: Vec<&[u8]> =
                 [&IGP[..], &PATH, &HOP].into_iter().filter(|attribute| attribute[1] != code).collect();
             let update = read(&[&[bytes], &good[..]].concat(), &[8, 10]).unwrap();
-            assert_eq!(update.malformed(), Some(Malformed::Attribute(code)), "{bytes:?}");
+            assert_eq!(update.malformed(), Some(MalformedRoute::Attribute(code)), "{bytes:?}");
             assert_eq!((update.reachable().count(), update.unreachable().count()), (0, 1));
             let missing = read(&good, &[8, 10]).unwrap();
-            let expected = (code <= 3).then_some(Malformed::Missing(code));
+            let expected = (code <= 3).then_some(MalformedRoute::Missing(code));
             assert_eq!(missing.malformed(), expected);
         }
         let cut = read(&[&IGP, &PATH, &HOP, &[0xc0, 8, 9, 1]], &[8, 10]).unwrap();
-        assert_eq!(cut.malformed(), Some(Malformed::Cut));
+        assert_eq!(cut.malformed(), Some(MalformedRoute::Cut));
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn end_of_rib_markers_are_recognized() {
-        for family in Family::ALL {
+        for family in BgpFamily::ALL {
             let mut bytes = Vec::new();
             crate::bgp::message::write_end_of_rib(family, &mut bytes);
             assert_eq!(end_of_rib(&bytes[19..]), Some(family));

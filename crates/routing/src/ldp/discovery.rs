@@ -1,9 +1,9 @@
 //! Discovery sockets: one for each interface, which receives multicast hellos, and one at the transport
 //! address for targeted hellos.
 
-use super::{Interface, Place};
-use crate::peering::taken;
-use netstage_core::ldp::{Config, Scope};
+use super::{LdpInterface, LdpSockets};
+use crate::peering::non_blocking_result;
+use netstage_core::ldp::{LdpConfig, Scope};
 use netstage_wire::ldp::{ALL_ROUTERS, PORT};
 use nix::net::if_::if_nametoindex;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockRef, Socket, Type};
@@ -24,11 +24,11 @@ pub(super) struct Discovery {
 }
 
 impl Discovery {
-    pub(super) fn open(config: &Config, place: &Place) -> io::Result<Discovery> {
+    pub(super) fn open(config: &LdpConfig, place: &LdpSockets) -> io::Result<Discovery> {
         let links = place.interfaces.iter().map(|interface| {
             let opened = place.namespace.run(|| link_socket(interface)).flatten();
             opened.and_then(register).map_err(|error| {
-                let Interface { name, address } = interface;
+                let LdpInterface { name, address } = interface;
                 let remedy = "check that the interface exists and has this address";
                 io::Error::new(
                     error.kind(),
@@ -74,7 +74,9 @@ impl Discovery {
         let all = links.chain(self.targeted.iter().map(|socket| (None, socket)));
         for (interface, socket) in all {
             // Skip errors such as those of an interface that is down.
-            if let Ok(Some((length, SocketAddr::V4(source)))) = taken(socket.try_recv_from(buffer)) {
+            if let Ok(Some((length, SocketAddr::V4(source)))) =
+                non_blocking_result(socket.try_recv_from(buffer))
+            {
                 let scope = interface.map_or(Scope::Targeted(*source.ip()), Scope::Link);
                 return Some((scope, *source.ip(), length));
             }
@@ -90,7 +92,7 @@ fn udp_socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn link_socket(interface: &Interface) -> io::Result<Socket> {
+fn link_socket(interface: &LdpInterface) -> io::Result<Socket> {
     let socket = udp_socket()?;
     let index = if_nametoindex(interface.name.as_str())?;
     socket.bind_device(Some(interface.name.as_bytes()))?;

@@ -2,10 +2,12 @@
 
 use super::counter::{Counter, Counters};
 use super::discovery::Discovery;
-use super::signatures::Watch;
-use super::{Command, Fault, Place, Report, Snapshot};
-use crate::peering::{self, Connection, Protection};
-use netstage_core::ldp::{Config, Connection as Number, Event, Neighbour, Scope, Speaker, Transmit};
+use super::signatures::SignatureCounters;
+use super::{LdpCommand, LdpFault, LdpReport, LdpSnapshot, LdpSockets};
+use crate::peering::{self, PeerConnection, Protection};
+use netstage_core::ldp::{
+    LdpAction, LdpConfig, LdpConnection as Number, LdpEvent, LdpNeighbor, LdpSpeaker, Scope,
+};
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::ldp::{Identifier, PORT};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,20 +37,20 @@ const MAX_SLEEP: Duration = Duration::from_secs(3600);
 type Attempt = (Identifier, Ipv4Addr, io::Result<TcpStream>);
 
 pub(super) struct Driver<H> {
-    speaker: Speaker,
+    speaker: LdpSpeaker,
     transport: Ipv4Addr,
-    place: Place,
+    place: LdpSockets,
     protection: Protection,
     epoch: std::time::Instant,
     discovery: Discovery,
     listener: TcpListener,
-    connections: BTreeMap<Number, Connection>,
+    connections: BTreeMap<Number, PeerConnection>,
     /// Number of the last connection.
     last_number: u64,
     attempts: JoinSet<Attempt>,
     /// Connections being closed.
     farewells: JoinSet<()>,
-    signatures: Watch,
+    signatures: SignatureCounters,
     /// Time of the next check of the signature counters; `None` if every peer has a session.
     next_watch: Option<Instant>,
     /// Destinations to which hellos cannot be sent, already reported.
@@ -60,7 +62,7 @@ pub(super) struct Driver<H> {
 
 /// Reason why the task was woken.
 enum Wake {
-    Command(Option<Command>),
+    Command(Option<LdpCommand>),
     Accepted(io::Result<(TcpStream, SocketAddr)>),
     Attempted(Attempt),
     Datagrams,
@@ -68,10 +70,10 @@ enum Wake {
     Timer,
 }
 
-impl<H: FnMut(Instant, Report)> Driver<H> {
+impl<H: FnMut(Instant, LdpReport)> Driver<H> {
     pub(super) fn new(
-        config: Config,
-        place: Place,
+        config: LdpConfig,
+        place: LdpSockets,
         epoch: std::time::Instant,
         handle: H,
     ) -> io::Result<Driver<H>> {
@@ -85,9 +87,9 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
             let message = format!("cannot listen on {transport}, TCP port {PORT}: {error}; {remedy}");
             io::Error::new(error.kind(), message)
         })?;
-        let signatures = Watch::new(&place.namespace)?;
+        let signatures = SignatureCounters::new(&place.namespace)?;
         let mut driver = Driver {
-            speaker: Speaker::new(config),
+            speaker: LdpSpeaker::new(config),
             transport,
             place,
             protection,
@@ -115,12 +117,12 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         Ok(driver)
     }
 
-    pub(super) async fn run(mut self, mut commands: UnboundedReceiver<Command>) -> io::Result<()> {
+    pub(super) async fn run(mut self, mut commands: UnboundedReceiver<LdpCommand>) -> io::Result<()> {
         let mut timer = Box::pin(sleep_until(tokio::time::Instant::now()));
         loop {
             timer.as_mut().reset(self.deadline());
             match poll_fn(|context| self.poll(context, timer.as_mut(), &mut commands)).await {
-                Wake::Command(Some(Command::Stop) | None) => break,
+                Wake::Command(Some(LdpCommand::Stop) | None) => break,
                 Wake::Command(Some(command)) => self.handle_command(command),
                 // The peer's attempt failed.
                 Wake::Accepted(Err(_)) => {}
@@ -159,7 +161,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         &mut self,
         context: &mut Context<'_>,
         timer: Pin<&mut Sleep>,
-        commands: &mut UnboundedReceiver<Command>,
+        commands: &mut UnboundedReceiver<LdpCommand>,
     ) -> Poll<Wake> {
         if let Poll::Ready(command) = commands.poll_recv(context) {
             return Poll::Ready(Wake::Command(command));
@@ -179,31 +181,31 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         timer.poll(context).map(|()| Wake::Timer)
     }
 
-    fn report(&mut self, report: Report) {
+    fn report(&mut self, report: LdpReport) {
         let now = self.now();
         (self.handle)(now, report);
     }
 
-    fn handle_command(&mut self, command: Command) {
+    fn handle_command(&mut self, command: LdpCommand) {
         match command {
-            Command::SetAddresses(addresses) => self.speaker.set_addresses(addresses),
-            Command::Bind(bindings) => {
+            LdpCommand::SetAddresses(addresses) => self.speaker.set_addresses(addresses),
+            LdpCommand::Bind(bindings) => {
                 for (fec, binding) in bindings {
                     if let Err(error) = self.speaker.bind(fec, binding) {
-                        self.report(Report::Fault(Fault::Binding { fec, why: error }));
+                        self.report(LdpReport::Fault(LdpFault::Binding { fec, why: error }));
                     }
                 }
             }
-            Command::Unbind(fecs) => fecs.into_iter().for_each(|fec| self.speaker.unbind(fec)),
-            Command::Show(answer) => {
+            LdpCommand::Unbind(fecs) => fecs.into_iter().for_each(|fec| self.speaker.unbind(fec)),
+            LdpCommand::Show(answer) => {
                 // The requester may have stopped waiting.
-                let _ = answer.send(Snapshot {
+                let _ = answer.send(LdpSnapshot {
                     identifier: self.speaker.identifier(),
-                    neighbours: self.speaker.neighbours().collect(),
+                    neighbors: self.speaker.neighbors().collect(),
                     counters: self.counters.clone(),
                 });
             }
-            Command::Stop => {}
+            LdpCommand::Stop => {}
         }
     }
 
@@ -226,13 +228,13 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
             Err(error) => error.kind(),
         };
         self.counters.add(Counter::ConnectFailed, 1);
-        self.speaker.handle_refused(now, peer);
-        self.report(Report::Fault(Fault::Connect { peer, address, why: error }));
+        self.speaker.handle_connect_failed(now, peer);
+        self.report(LdpReport::Fault(LdpFault::Connect { peer, address, why: error }));
     }
 
     /// Stores a connection under a new number, unless it has already failed.
     fn add_connection(&mut self, stream: TcpStream) -> Option<Number> {
-        let connection = Connection::new(stream).ok()?;
+        let connection = PeerConnection::new(stream).ok()?;
         self.last_number += 1;
         self.connections.insert(Number(self.last_number), connection);
         Some(Number(self.last_number))
@@ -281,7 +283,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
             }
             while let Some(event) = self.speaker.poll_event() {
                 self.count(&event);
-                self.report(Report::Event(event));
+                self.report(LdpReport::Event(event));
             }
             if !self.write() {
                 break;
@@ -291,22 +293,22 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         while self.farewells.try_join_next().is_some() {}
     }
 
-    fn count(&mut self, event: &Event) {
+    fn count(&mut self, event: &LdpEvent) {
         let counter = match event {
-            Event::Up { .. } => Counter::Up,
-            Event::Down { .. } => Counter::Down,
-            Event::Refused { .. } => Counter::Refused,
-            Event::Mapping { .. } => Counter::Mappings,
-            Event::Withdrawn { .. } => Counter::Withdrawals,
+            LdpEvent::Up { .. } => Counter::Up,
+            LdpEvent::Down { .. } => Counter::Down,
+            LdpEvent::SetupFailed { .. } => Counter::Refused,
+            LdpEvent::Mapping { .. } => Counter::Mappings,
+            LdpEvent::Withdrawn { .. } => Counter::Withdrawals,
             _ => return,
         };
         self.counters.add(counter, 1);
     }
 
-    fn carry_out(&mut self, transmit: Transmit) {
+    fn carry_out(&mut self, transmit: LdpAction) {
         match transmit {
-            Transmit::Discovery { scope, bytes } => self.send_hello(scope, &bytes),
-            Transmit::Stream { connection: number, bytes } => {
+            LdpAction::Discovery { scope, bytes } => self.send_hello(scope, &bytes),
+            LdpAction::Stream { connection: number, bytes } => {
                 let Some(connection) = self.connections.get_mut(&number) else { return };
                 connection.queue().extend_from_slice(&bytes);
                 self.counters.add(Counter::BytesSent, bytes.len() as u64);
@@ -314,7 +316,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
                     self.speaker.set_writable(number, false);
                 }
             }
-            Transmit::Connect { peer, address } => {
+            LdpAction::Connect { peer, address } => {
                 let (transport, protection) = (self.transport, &self.protection);
                 let bind = || peering::bind((transport, 0).into(), protection);
                 let socket = self.place.namespace.run(bind).flatten();
@@ -324,7 +326,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
                     (peer, address, outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())))
                 });
             }
-            Transmit::Close { connection } => {
+            LdpAction::Close { connection } => {
                 if let Some(connection) = self.connections.remove(&connection) {
                     self.farewells.spawn(connection.close());
                 }
@@ -345,7 +347,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
                         Scope::Link(interface) => self.place.interfaces[interface].name.clone(),
                         Scope::Targeted(router) => router.to_string(),
                     };
-                    self.report(Report::Fault(Fault::Hello { to, why: error.kind() }));
+                    self.report(LdpReport::Fault(LdpFault::Hello { to, why: error.kind() }));
                 }
             }
         }
@@ -365,8 +367,8 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
     }
 
     /// Returns the neighbors whose hellos are received but who have no connection.
-    fn waiting(&self) -> impl Iterator<Item = Neighbour> + '_ {
-        self.speaker.neighbours().filter(|neighbour| neighbour.phase.is_none())
+    fn waiting(&self) -> impl Iterator<Item = LdpNeighbor> + '_ {
+        self.speaker.neighbors().filter(|neighbour| neighbour.phase.is_none())
     }
 
     fn watch_signatures(&mut self, now: Instant) {
@@ -387,7 +389,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         if dropped.count() > 0 {
             self.counters.add(Counter::WrongSignatures, dropped.count());
             let peers = self.waiting().map(|neighbour| neighbour.peer).collect();
-            self.report(Report::Fault(Fault::Signatures { dropped, peers }));
+            self.report(LdpReport::Fault(LdpFault::Signatures { dropped, peers }));
         }
     }
 }

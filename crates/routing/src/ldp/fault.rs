@@ -1,7 +1,7 @@
 //! Problems that prevent sessions and commands, with their messages.
 
 use super::Signatures;
-use netstage_core::ldp::Refused;
+use netstage_core::ldp::BindingError;
 use netstage_wire::ldp::message::Fec;
 use netstage_wire::ldp::{Identifier, PORT};
 use std::fmt;
@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 
 /// Problem reported by a speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum LdpFault {
     /// Connection to a peer whose hellos are received failed; the speaker tries again.
     Connect {
         /// Identifier of the peer.
@@ -39,27 +39,27 @@ pub enum Fault {
         /// FEC of the binding.
         fec: Fec,
         /// Reason for the refusal.
-        why: Refused,
+        why: BindingError,
     },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LdpFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Connect { peer, address, why: io::ErrorKind::TimedOut } => write!(
+            LdpFault::Connect { peer, address, why: io::ErrorKind::TimedOut } => write!(
                 f,
                 "{}: hellos received, but {address} does not answer on TCP port {PORT}; check that both ends have \
                  the same MD5 key, or none, and that {address} is reachable",
                 peer.router
             ),
-            Fault::Connect { peer, address, why: error } => {
+            LdpFault::Connect { peer, address, why: error } => {
                 write!(
                     f,
                     "{}: hellos received, but cannot connect to {address}, TCP port {PORT}: {error}",
                     peer.router
                 )
             }
-            Fault::Signatures { dropped, peers } => {
+            LdpFault::Signatures { dropped, peers } => {
                 let peers: Vec<String> = peers.iter().map(|peer| peer.router.to_string()).collect();
                 write!(f, "no session with {}:", peers.join(", "))?;
                 let Signatures { missing, unexpected, wrong } = dropped;
@@ -74,13 +74,13 @@ impl fmt::Display for Fault {
                 }
                 write!(f, " configure the same MD5 key at both ends")
             }
-            Fault::Hello { to, why: error } => {
+            LdpFault::Hello { to, why: error } => {
                 write!(f, "{to}: cannot send hellos: {error}; check that the interface is up and has a route")
             }
-            Fault::Binding { fec, why: error } => {
+            LdpFault::Binding { fec, why: error } => {
                 let reason = match error {
-                    Refused::NotAPrefix => "not a valid prefix",
-                    Refused::ReservedLabel => "labels below 16 are reserved (RFC 7274)",
+                    BindingError::NotAPrefix => "not a valid prefix",
+                    BindingError::ReservedLabel => "labels below 16 are reserved (RFC 7274)",
                 };
                 match fec {
                     Fec::Wildcard => write!(f, "cannot bind the wildcard FEC: {reason}"),

@@ -18,13 +18,13 @@ mod driver;
 mod fault;
 mod signatures;
 
-pub use fault::Fault;
+pub use fault::LdpFault;
 /// Prefixes and labels in commands and reports.
-pub use netstage_wire::{ldp::message::Fec, mpls::Label};
+pub use netstage_wire::{ldp::message::Fec, mpls::LabelValue};
 pub use signatures::Signatures;
 
 use counter::Counters;
-use netstage_core::ldp::{Binding, Config, Event, Neighbour};
+use netstage_core::ldp::{Binding, LdpConfig, LdpEvent, LdpNeighbor};
 use netstage_core::time::Instant;
 use netstage_host::netns::Namespace;
 use netstage_wire::ldp::Identifier;
@@ -33,13 +33,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
-/// Sockets and peers of a speaker. Its transport address, [`Config::transport`], must be an address of the namespace.
+/// Sockets and peers of a speaker. Its transport address, [`LdpConfig::transport`], must be an address of the namespace.
 #[derive(Debug)]
-pub struct Place {
+pub struct LdpSockets {
     /// Network namespace for its sockets.
     pub namespace: Namespace,
     /// Interfaces for link hellos.
-    pub interfaces: Vec<Interface>,
+    pub interfaces: Vec<LdpInterface>,
     /// Routers to send targeted hellos to, by the source addresses of their hellos (section 2.4.2).
     pub targets: Vec<Ipv4Addr>,
     /// Keys of the TCP MD5 signatures, by the peers' transport addresses (RFC 2385).
@@ -48,7 +48,7 @@ pub struct Place {
 
 /// Interface with link hellos.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub struct LdpInterface {
     /// Name.
     pub name: String,
     /// Source address of the hellos, an address of the interface.
@@ -57,7 +57,7 @@ pub struct Interface {
 
 /// Command to a speaker.
 #[derive(Debug)]
-pub enum Command {
+pub enum LdpCommand {
     /// Replaces the interface addresses that the router advertises.
     SetAddresses(Vec<IpAddr>),
     /// Binds prefixes, replacing earlier bindings, and advertises them to all peers.
@@ -65,27 +65,27 @@ pub enum Command {
     /// Removes the bindings of prefixes.
     Unbind(Vec<Fec>),
     /// Requests the state of the speaker.
-    Show(oneshot::Sender<Snapshot>),
+    Show(oneshot::Sender<LdpSnapshot>),
     /// Closes all sessions and ends the task.
     Stop,
 }
 
 /// Report from a speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum LdpReport {
     /// Event of sessions, labels and addresses.
-    Event(Event),
+    Event(LdpEvent),
     /// Problem that prevents a session or the execution of a command.
-    Fault(Fault),
+    Fault(LdpFault),
 }
 
 /// State of a speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct LdpSnapshot {
     /// LDP identifier of the speaker.
     pub identifier: Identifier,
     /// Neighbors whose hellos are received, with the states of their sessions.
-    pub neighbours: Vec<Neighbour>,
+    pub neighbors: Vec<LdpNeighbor>,
     /// Counters of the speaker.
     pub counters: Counters,
 }
@@ -95,11 +95,11 @@ pub struct Snapshot {
 ///
 /// Fails if a socket cannot be opened; the error names the interface or address.
 pub async fn run(
-    config: Config,
-    place: Place,
+    config: LdpConfig,
+    place: LdpSockets,
     epoch: std::time::Instant,
-    commands: UnboundedReceiver<Command>,
-    handle: impl FnMut(Instant, Report),
+    commands: UnboundedReceiver<LdpCommand>,
+    handle: impl FnMut(Instant, LdpReport),
 ) -> io::Result<()> {
     driver::Driver::new(config, place, epoch, handle)?.run(commands).await
 }

@@ -33,17 +33,17 @@ impl Signatures {
 }
 
 /// Reader of the kernel's counters of a namespace.
-pub(super) struct Watch {
+pub(super) struct SignatureCounters {
     file: File,
     before: Signatures,
 }
 
-impl Watch {
+impl SignatureCounters {
     /// Starts to count.
-    pub(super) fn new(namespace: &Namespace) -> io::Result<Watch> {
+    pub(super) fn new(namespace: &Namespace) -> io::Result<SignatureCounters> {
         // An open file keeps referring to the namespace it was opened in.
         let file = namespace.run(|| File::open("/proc/thread-self/net/netstat")).flatten()?;
-        let mut watch = Watch { file, before: Signatures::default() };
+        let mut watch = SignatureCounters { file, before: Signatures::default() };
         watch.take();
         Ok(watch)
     }

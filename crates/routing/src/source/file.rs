@@ -17,32 +17,32 @@
 //! A label without `swap` is popped before forwarding (penultimate hop popping). `pop` forwards the packet
 //! by its inner header or next label.
 
-use crate::source::path::{Change, Destination, Meaning, Path};
-use netstage_wire::mpls::Label;
+use crate::source::path::{Destination, LabelAction, RoutePath, SourceChange};
+use netstage_wire::mpls::LabelValue;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::SplitWhitespace;
 
 /// Syntax error with its line number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
+pub struct RouteFileError {
     /// Line number, starting at 1.
     pub line: usize,
     /// Description of the error.
     pub message: String,
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for RouteFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {}", self.line, self.message)
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for RouteFileError {}
 
 /// Names in the file and the indexes they stand for.
 #[derive(Clone, Copy, Debug)]
-pub struct Names<'a> {
+pub struct RouteFileNames<'a> {
     /// Interfaces of the router, by index.
     pub interfaces: &'a [String],
     /// Routing tables, by index; table 0 is used for routes without a table name.
@@ -50,22 +50,26 @@ pub struct Names<'a> {
 }
 
 /// Parses all lines. Fails at the first invalid line.
-pub fn read(text: &str, names: Names<'_>) -> Result<Vec<Change>, Error> {
+pub fn read(text: &str, names: RouteFileNames<'_>) -> Result<Vec<SourceChange>, RouteFileError> {
     let mut changes = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_whitespace();
         let Some(first) = words.next() else { continue };
         let read = self::line(first, &mut words, names);
-        changes.push(read.map_err(|message| Error { line: number + 1, message })?);
+        changes.push(read.map_err(|message| RouteFileError { line: number + 1, message })?);
     }
     Ok(changes)
 }
 
-fn line(first: &str, words: &mut SplitWhitespace<'_>, names: Names<'_>) -> Result<Change, String> {
+fn line(
+    first: &str,
+    words: &mut SplitWhitespace<'_>,
+    names: RouteFileNames<'_>,
+) -> Result<SourceChange, String> {
     if first == "label" {
         let label = label(words.next().unwrap_or_default())?;
-        return Ok(Change::Label(label, Some(meaning(words, names)?)));
+        return Ok(SourceChange::Label(label, Some(meaning(words, names)?)));
     }
     let prefix = prefix(first)?;
     let mut next = words.next();
@@ -75,15 +79,15 @@ fn line(first: &str, words: &mut SplitWhitespace<'_>, names: Names<'_>) -> Resul
         next = words.next();
     }
     let to = destination(next, words, &[], names)?;
-    Ok(Change::Route((table, prefix), Some(to)))
+    Ok(SourceChange::Route((table, prefix), Some(to)))
 }
 
-fn meaning(words: &mut SplitWhitespace<'_>, names: Names<'_>) -> Result<Meaning, String> {
+fn meaning(words: &mut SplitWhitespace<'_>, names: RouteFileNames<'_>) -> Result<LabelAction, String> {
     let mut next = words.next();
     if next == Some("pop") {
         return match words.next() {
-            None => Ok(Meaning::Pop { table: 0 }),
-            Some("table") => Ok(Meaning::Pop { table: table(words, names)? }),
+            None => Ok(LabelAction::Pop { table: 0 }),
+            Some("table") => Ok(LabelAction::Pop { table: table(words, names)? }),
             Some(word) => {
                 Err(format!("unexpected `{word}` after `pop`; expected `table` and its name, or nothing"))
             }
@@ -94,14 +98,14 @@ fn meaning(words: &mut SplitWhitespace<'_>, names: Names<'_>) -> Result<Meaning,
         swapped = labels(words.next().unwrap_or_default())?;
         next = words.next();
     }
-    Ok(Meaning::Forward(destination(next, words, &swapped, names)?))
+    Ok(LabelAction::Forward(destination(next, words, &swapped, names)?))
 }
 
 fn destination<'a>(
     first: Option<&'a str>,
     words: &mut SplitWhitespace<'a>,
-    swapped: &[Label],
-    names: Names<'_>,
+    swapped: &[LabelValue],
+    names: RouteFileNames<'_>,
 ) -> Result<Destination, String> {
     let destination = match first {
         Some("local") => Destination::Local,
@@ -117,9 +121,9 @@ fn destination<'a>(
 fn paths<'a>(
     mut next: Option<&'a str>,
     words: &mut SplitWhitespace<'a>,
-    swapped: &[Label],
-    names: Names<'_>,
-) -> Result<Vec<Path>, String> {
+    swapped: &[LabelValue],
+    names: RouteFileNames<'_>,
+) -> Result<Vec<RoutePath>, String> {
     let mut paths = Vec::new();
     loop {
         let mut via = None;
@@ -145,7 +149,7 @@ fn paths<'a>(
             own = pushed;
             next = words.next();
         }
-        paths.push(Path { interface, via, labels: own });
+        paths.push(RoutePath { interface, via, labels: own });
         match next {
             None => return Ok(paths),
             Some("or") => next = words.next(),
@@ -156,7 +160,7 @@ fn paths<'a>(
     }
 }
 
-fn table(words: &mut SplitWhitespace<'_>, names: Names<'_>) -> Result<u32, String> {
+fn table(words: &mut SplitWhitespace<'_>, names: RouteFileNames<'_>) -> Result<u32, String> {
     let name = words.next().unwrap_or_default();
     let table = names.tables.iter().position(|known| known == name);
     table.map(|table| table as u32).ok_or_else(|| format!("the router has no table `{name}`"))
@@ -179,12 +183,12 @@ fn prefix(word: &str) -> Result<(IpAddr, u8), String> {
     Ok((address, length))
 }
 
-fn labels(word: &str) -> Result<Vec<Label>, String> {
+fn labels(word: &str) -> Result<Vec<LabelValue>, String> {
     word.split('/').map(label).collect()
 }
 
-fn label(word: &str) -> Result<Label, String> {
-    let number = word.parse().ok().and_then(Label::new);
+fn label(word: &str) -> Result<LabelValue, String> {
+    let number = word.parse().ok().and_then(LabelValue::new);
     number.ok_or_else(|| format!("`{word}` is not a label; give a number from 0 to 1048575"))
 }
 
@@ -192,15 +196,15 @@ fn label(word: &str) -> Result<Label, String> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<Change>, Error> {
+    fn read(text: &str) -> Result<Vec<SourceChange>, RouteFileError> {
         let interfaces = ["eth1", "eth2"].map(String::from);
         let tables = ["main", "red"].map(String::from);
-        super::read(text, Names { interfaces: &interfaces, tables: &tables })
+        super::read(text, RouteFileNames { interfaces: &interfaces, tables: &tables })
     }
 
-    fn path(interface: u32, last: u8, labels: &[u32]) -> Path {
-        let labels = labels.iter().map(|number| Label::new(*number).unwrap()).collect();
-        Path { interface, via: Some([192, 0, 2, last].into()), labels }
+    fn path(interface: u32, last: u8, labels: &[u32]) -> RoutePath {
+        let labels = labels.iter().map(|number| LabelValue::new(*number).unwrap()).collect();
+        RoutePath { interface, via: Some([192, 0, 2, last].into()), labels }
     }
 
     #[test]
@@ -212,10 +216,10 @@ mod tests {
             label 302 pop\nlabel 303 pop table red\n";
         let route = |text: &str, table, to| {
             let (address, length) = text.split_once('/').unwrap();
-            Change::Route((table, (address.parse().unwrap(), length.parse().unwrap())), Some(to))
+            SourceChange::Route((table, (address.parse().unwrap(), length.parse().unwrap())), Some(to))
         };
-        let label = |number, meaning| Change::Label(Label::new(number).unwrap(), Some(meaning));
-        let forward = |path| Meaning::Forward(Destination::Paths(vec![path]));
+        let label = |number, meaning| SourceChange::Label(LabelValue::new(number).unwrap(), Some(meaning));
+        let forward = |path| LabelAction::Forward(Destination::Paths(vec![path]));
         let expected = vec![
             route("10.1.0.0/16", 0, Destination::Paths(vec![path(0, 1, &[100, 200])])),
             route("10.2.0.0/16", 0, Destination::Paths(vec![path(0, 1, &[]), path(1, 5, &[17])])),
@@ -224,12 +228,12 @@ mod tests {
             route(
                 "10.9.0.0/24",
                 0,
-                Destination::Paths(vec![Path { interface: 1, via: None, labels: vec![] }]),
+                Destination::Paths(vec![RoutePath { interface: 1, via: None, labels: vec![] }]),
             ),
             label(300, forward(path(0, 1, &[400, 301]))),
             label(301, forward(path(0, 1, &[]))),
-            label(302, Meaning::Pop { table: 0 }),
-            label(303, Meaning::Pop { table: 1 }),
+            label(302, LabelAction::Pop { table: 0 }),
+            label(303, LabelAction::Pop { table: 1 }),
         ];
         assert_eq!(read(text), Ok(expected));
     }
@@ -263,7 +267,7 @@ mod tests {
             ("label 20 pop red", "unexpected `red` after `pop`; expected `table` and its name, or nothing"),
         ] {
             let error = read(&format!("0.0.0.0/0 local\n{line}\n")).unwrap_err();
-            assert_eq!(error, Error { line: 2, message: message.into() });
+            assert_eq!(error, RouteFileError { line: 2, message: message.into() });
         }
     }
 }

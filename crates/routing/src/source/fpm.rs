@@ -5,13 +5,13 @@
 //! remain for [`HOLD_TIME`] and are removed if the new session has not sent them again by then. The protocol
 //! has no mark for the end of the initial routes.
 
-use super::Ranked;
-use super::route::{Names, Subject, Told, subject, told};
-use crate::source::path::{Change, Destination, Path, Prefix};
+use super::RankedRoutes;
+use super::route::{KernelIds, ParsedRoute, Subject, parse, subject};
+use crate::source::path::{Destination, RoutePath, SourceChange, TablePrefix};
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netstage_core::time::{Duration, Instant};
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ const RTM_NEWNEXTHOP: u16 = 104;
 
 /// Reasons to close a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum FpmFault {
     /// Unsupported version or message type.
     Unknown {
         /// Version in the frame header.
@@ -50,15 +50,15 @@ pub enum Fault {
     NextHopGroups,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FpmFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Unknown { version, kind } => write!(
+            FpmFault::Unknown { version, kind } => write!(
                 f,
                 "unsupported FPM version {version}, message type {kind}; load zebra's module dplane_fpm_nl"
             ),
-            Fault::TooShort => f.write_str("frame shorter than its header"),
-            Fault::NextHopGroups => f.write_str(
+            FpmFault::TooShort => f.write_str("frame shorter than its header"),
+            FpmFault::NextHopGroups => f.write_str(
                 "next-hop groups are not supported; configure `no fpm use-next-hop-groups` in zebra",
             ),
         }
@@ -71,28 +71,28 @@ impl fmt::Display for Fault {
 /// After each of these and after [`handle_timeout`](FpmRoutes::handle_timeout), take the changes from
 /// [`poll_change`](FpmRoutes::poll_change).
 #[derive(Debug)]
-pub struct Manager {
-    names: Names,
-    ranked: Ranked,
+pub struct FpmRoutes {
+    names: KernelIds,
+    ranked: RankedRoutes,
     /// Routes and labels to be removed unless they are sent again, with their deadlines.
     expiring: BTreeMap<Subject, Instant>,
     deadlines: BTreeSet<(Instant, Subject)>,
     /// Bytes of an incomplete frame.
     partial: Vec<u8>,
     /// Next hops of LSPs, by interface and outermost label.
-    lsps: BTreeMap<(u32, Label), IpAddr>,
+    lsps: BTreeMap<(u32, LabelValue), IpAddr>,
     /// Routes whose paths lack the next hop of an LSP.
-    incomplete: BTreeMap<(Prefix, u32), Vec<Path>>,
-    changes: VecDeque<Change>,
+    incomplete: BTreeMap<(TablePrefix, u32), Vec<RoutePath>>,
+    changes: VecDeque<SourceChange>,
     unreadable: u64,
 }
 
-impl Manager {
+impl FpmRoutes {
     /// Creates an empty set of routes with the kernel's IDs of interfaces and tables.
-    pub fn new(names: Names) -> Manager {
-        Manager {
+    pub fn new(names: KernelIds) -> FpmRoutes {
+        FpmRoutes {
             names,
-            ranked: Ranked::default(),
+            ranked: RankedRoutes::default(),
             expiring: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             partial: Vec::new(),
@@ -114,17 +114,17 @@ impl Manager {
     }
 
     /// Handles received bytes. After an error the session must be closed.
-    pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) -> Result<(), Fault> {
+    pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) -> Result<(), FpmFault> {
         let partial = std::mem::take(&mut self.partial);
         let joined = [&partial, bytes].concat();
         let mut rest = &joined[..];
         while let Some(&[version, kind, high, low]) = rest.first_chunk::<HEADER>() {
             if version != VERSION || kind != NETLINK {
-                return Err(Fault::Unknown { version, kind });
+                return Err(FpmFault::Unknown { version, kind });
             }
             let length = usize::from(u16::from_be_bytes([high, low]));
             if length < HEADER {
-                return Err(Fault::TooShort);
+                return Err(FpmFault::TooShort);
             }
             let Some((frame, after)) = rest.split_at_checked(length) else { break };
             self.handle_frame(now, &frame[HEADER..])?;
@@ -150,17 +150,17 @@ impl Manager {
     }
 
     /// Returns the next change of a route or label.
-    pub fn poll_change(&mut self) -> Option<Change> {
+    pub fn poll_change(&mut self) -> Option<SourceChange> {
         self.changes.pop_front()
     }
 
     /// Returns the current routes and labels.
-    pub fn ranked(&self) -> &Ranked {
+    pub fn ranked(&self) -> &RankedRoutes {
         &self.ranked
     }
 
     /// Sets the kernel's IDs for later messages. Existing routes stay unchanged.
-    pub fn set_names(&mut self, names: Names) {
+    pub fn set_names(&mut self, names: KernelIds) {
         self.names = names;
     }
 
@@ -189,7 +189,7 @@ impl Manager {
         }
     }
 
-    fn handle_frame(&mut self, now: Instant, mut rest: &[u8]) -> Result<(), Fault> {
+    fn handle_frame(&mut self, now: Instant, mut rest: &[u8]) -> Result<(), FpmFault> {
         while rest.len() >= MESSAGE_HEADER {
             let length = u32::from_ne_bytes([rest[0], rest[1], rest[2], rest[3]]) as usize;
             let kind = u16::from_ne_bytes([rest[4], rest[5]]);
@@ -201,7 +201,7 @@ impl Manager {
             };
             match kind {
                 RTM_NEWROUTE | RTM_DELROUTE => self.handle_route(now, message),
-                RTM_NEWNEXTHOP => return Err(Fault::NextHopGroups),
+                RTM_NEWNEXTHOP => return Err(FpmFault::NextHopGroups),
                 _ => {}
             }
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -226,12 +226,12 @@ impl Manager {
         }
         // Removals do not carry a destination. A route that no longer leads to a known interface is removed,
         // too.
-        let change = match told(&route, &self.names).filter(|_| is_new) {
-            Some(Told::Route(prefix, rank, Some(Destination::Paths(paths)))) => {
+        let change = match parse(&route, &self.names).filter(|_| is_new) {
+            Some(ParsedRoute::Route(prefix, rank, Some(Destination::Paths(paths)))) => {
                 return self.handle_paths(prefix, rank, paths);
             }
-            Some(Told::Route(prefix, rank, to)) => self.ranked.route(prefix, rank, to),
-            Some(Told::Label(label, meaning)) => self.ranked.label(label, Some(meaning)),
+            Some(ParsedRoute::Route(prefix, rank, to)) => self.ranked.route(prefix, rank, to),
+            Some(ParsedRoute::Label(label, meaning)) => self.ranked.label(label, Some(meaning)),
             None => {
                 self.expire_at(subject, now + REPLACE_DELAY);
                 None
@@ -242,7 +242,7 @@ impl Manager {
 
     /// Adds routes with missing next hops. FRR omits the next hop of an IPv6 route over an IPv4 LSP (RFC
     /// 4798). It is the next hop of the LSP, which is known from the outermost label.
-    fn handle_paths(&mut self, prefix: Prefix, rank: u32, mut paths: Vec<Path>) {
+    fn handle_paths(&mut self, prefix: TablePrefix, rank: u32, mut paths: Vec<RoutePath>) {
         let mut new_lsps = false;
         for path in &mut paths {
             let Some(&outermost) = path.labels.first() else { continue };

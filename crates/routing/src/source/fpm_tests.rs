@@ -1,18 +1,18 @@
 //! FPM sessions: in whole frames, in pieces, truncated, reconnected and malformed.
 
 use super::*;
-use crate::source::path::{Destination, Meaning, Path};
+use crate::source::path::{Destination, LabelAction, RoutePath};
 use netlink_packet_core::NetlinkHeader;
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{
     MplsLabel, RouteAddress, RouteAttribute, RouteHeader, RouteLwEnCapType, RouteLwTunnelEncap, RouteMessage,
     RouteMplsIpTunnel, RouteType, RouteVia,
 };
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 use proptest::prelude::*;
 
-fn names() -> Names {
-    Names { interfaces: [(3, 0)].into(), loopback: Some(1), tables: [(254, 0)].into() }
+fn names() -> KernelIds {
+    KernelIds { interfaces: [(3, 0)].into(), loopback: Some(1), tables: [(254, 0)].into() }
 }
 
 fn frame(message: RouteNetlinkMessage) -> Vec<u8> {
@@ -69,22 +69,22 @@ fn swap(from: u32, to: u32) -> Vec<u8> {
     frame(RouteNetlinkMessage::NewRoute(message(AddressFamily::Mpls, 20, attributes)))
 }
 
-fn leads(last: u8, there: bool) -> Change {
-    let path = Path { interface: 0, via: Some([192, 0, 2, 1].into()), labels: vec![] };
+fn leads(last: u8, there: bool) -> SourceChange {
+    let path = RoutePath { interface: 0, via: Some([192, 0, 2, 1].into()), labels: vec![] };
     let prefix = (0, ([10, 0, last, 0].into(), 24));
-    Change::Route(prefix, there.then(|| Destination::Paths(vec![path])))
+    SourceChange::Route(prefix, there.then(|| Destination::Paths(vec![path])))
 }
 
-fn swaps(from: u32, to: Option<u32>) -> Change {
-    let label = |number| Label::new(number).unwrap();
+fn swaps(from: u32, to: Option<u32>) -> SourceChange {
+    let label = |number| LabelValue::new(number).unwrap();
     let meaning = to.map(|to| {
-        let path = Path { interface: 0, via: Some([192, 0, 2, 1].into()), labels: vec![label(to)] };
-        Meaning::Forward(Destination::Paths(vec![path]))
+        let path = RoutePath { interface: 0, via: Some([192, 0, 2, 1].into()), labels: vec![label(to)] };
+        LabelAction::Forward(Destination::Paths(vec![path]))
     });
-    Change::Label(label(from), meaning)
+    SourceChange::Label(label(from), meaning)
 }
 
-fn changes(manager: &mut Manager) -> Vec<Change> {
+fn changes(manager: &mut FpmRoutes) -> Vec<SourceChange> {
     std::iter::from_fn(|| manager.poll_change()).collect()
 }
 
@@ -94,7 +94,7 @@ fn seconds(seconds: u64) -> Instant {
 
 #[test]
 fn frames_are_reassembled_from_pieces() {
-    let mut manager = Manager::new(names());
+    let mut manager = FpmRoutes::new(names());
     manager.handle_connected(seconds(0));
     for byte in [new(1), swap(300, 301), new(2)].concat() {
         manager.handle_bytes(seconds(1), &[byte]).unwrap();
@@ -105,7 +105,7 @@ fn frames_are_reassembled_from_pieces() {
 
 #[test]
 fn a_changed_route_is_not_removed_in_between() {
-    let mut manager = Manager::new(names());
+    let mut manager = FpmRoutes::new(names());
     manager.handle_connected(seconds(0));
     manager.handle_bytes(seconds(1), &[new(1), new(2)].concat()).unwrap();
     changes(&mut manager);
@@ -120,7 +120,7 @@ fn a_changed_route_is_not_removed_in_between() {
 
 #[test]
 fn a_route_to_an_unknown_interface_is_removed() {
-    let mut manager = Manager::new(names());
+    let mut manager = FpmRoutes::new(names());
     manager.handle_connected(seconds(0));
     manager.handle_bytes(seconds(1), &new(1)).unwrap();
     changes(&mut manager);
@@ -134,7 +134,7 @@ fn a_route_to_an_unknown_interface_is_removed() {
 
 #[test]
 fn a_new_session_removes_only_routes_it_does_not_send_again() {
-    let mut manager = Manager::new(names());
+    let mut manager = FpmRoutes::new(names());
     manager.handle_connected(seconds(0));
     manager.handle_bytes(seconds(1), &[new(1), new(2), swap(300, 301), swap(302, 303)].concat()).unwrap();
     changes(&mut manager);
@@ -171,16 +171,16 @@ fn ipv6_routes_take_the_next_hop_of_their_ipv4_lsp() {
     let of_ipv6 = labelled(AddressFamily::Inet6, RouteAddress::Inet6(ipv6_prefix), 64, None);
     let of_ipv4 =
         labelled(AddressFamily::Inet, RouteAddress::Inet([10, 0, 2, 1].into()), 32, Some([192, 0, 2, 1]));
-    let labels = vec![Label::new(17).unwrap()];
-    let path = Path { interface: 0, via: Some([192, 0, 2, 1].into()), labels };
+    let labels = vec![LabelValue::new(17).unwrap()];
+    let path = RoutePath { interface: 0, via: Some([192, 0, 2, 1].into()), labels };
     let to = Some(Destination::Paths(vec![path]));
-    let expected = |address: IpAddr, length| Change::Route((0, (address, length)), to.clone());
+    let expected = |address: IpAddr, length| SourceChange::Route((0, (address, length)), to.clone());
     let (ipv4_route, ipv6_route) = (expected([10, 0, 2, 1].into(), 32), expected(ipv6_prefix.into(), 64));
     for (sent, changed) in [
         ([&of_ipv4[..], &of_ipv6].concat(), [ipv4_route.clone(), ipv6_route.clone()]),
         ([&of_ipv6[..], &of_ipv4].concat(), [ipv4_route, ipv6_route]),
     ] {
-        let mut manager = Manager::new(names());
+        let mut manager = FpmRoutes::new(names());
         manager.handle_connected(seconds(0));
         manager.handle_bytes(seconds(1), &sent).unwrap();
         assert_eq!(changes(&mut manager), changed);
@@ -189,16 +189,16 @@ fn ipv6_routes_take_the_next_hop_of_their_ipv4_lsp() {
 
 #[test]
 fn malformed_frames_end_the_session_and_change_no_route() {
-    let mut manager = Manager::new(names());
+    let mut manager = FpmRoutes::new(names());
     manager.handle_connected(seconds(0));
     manager.handle_bytes(seconds(1), &new(1)).unwrap();
     changes(&mut manager);
     let next_hop = [&[1, 1, 0, 20][..], &16_u32.to_ne_bytes(), &RTM_NEWNEXTHOP.to_ne_bytes(), &[0; 10]];
     for (bytes, fault) in [
-        (vec![1, 2, 0, 4], Fault::Unknown { version: 1, kind: 2 }),
-        (b"GET / HTTP/1.1".to_vec(), Fault::Unknown { version: b'G', kind: b'E' }),
-        (vec![1, 1, 0, 3], Fault::TooShort),
-        (next_hop.concat(), Fault::NextHopGroups),
+        (vec![1, 2, 0, 4], FpmFault::Unknown { version: 1, kind: 2 }),
+        (b"GET / HTTP/1.1".to_vec(), FpmFault::Unknown { version: b'G', kind: b'E' }),
+        (vec![1, 1, 0, 3], FpmFault::TooShort),
+        (next_hop.concat(), FpmFault::NextHopGroups),
     ] {
         manager.handle_connected(seconds(2));
         assert_eq!(manager.handle_bytes(seconds(2), &bytes), Err(fault));
@@ -219,7 +219,7 @@ proptest! {
         at in 0..60_usize,
         value in any::<u8>(),
     ) {
-        let mut manager = Manager::new(names());
+        let mut manager = FpmRoutes::new(names());
         manager.handle_connected(seconds(0));
         let mut damaged = [new(1), swap(300, 301), new(2)].concat();
         damaged[at] = value;
@@ -233,11 +233,11 @@ proptest! {
         let mut known = std::collections::BTreeSet::new();
         for change in changes(&mut manager) {
             match change {
-                Change::Route(prefix, to) => match to.is_some() {
+                SourceChange::Route(prefix, to) => match to.is_some() {
                     true => drop(known.insert(format!("{prefix:?}"))),
                     false => assert!(known.remove(&format!("{prefix:?}"))),
                 },
-                Change::Label(label, to) => match to.is_some() {
+                SourceChange::Label(label, to) => match to.is_some() {
                     true => drop(known.insert(format!("{label:?}"))),
                     false => assert!(known.remove(&format!("{label:?}"))),
                 },

@@ -1,14 +1,14 @@
 //! Netlink messages about routes (rtnetlink(7)), from the kernel or from FRR's forwarding plane manager:
 //! IPv4 and IPv6 routes with labels to push, and incoming labels.
 
-use crate::source::path::{Destination, Meaning, Path, Prefix};
+use crate::source::path::{Destination, LabelAction, RoutePath, TablePrefix};
 use netlink_packet_core::{DefaultNla, Nla as _};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{
     MplsLabel, RouteAddress, RouteAttribute, RouteLwEnCapType, RouteLwTunnelEncap, RouteMessage,
     RouteMplsIpTunnel, RouteNextHop, RouteNextHopFlags, RouteType, RouteVia,
 };
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Attribute type from linux/mpls_iptunnel.h.
@@ -16,7 +16,7 @@ const MPLS_IPTUNNEL_DST: u16 = 1;
 
 /// Kernel IDs of interfaces and tables, and the router's own indexes for them.
 #[derive(Clone, Debug, Default)]
-pub struct Names {
+pub struct KernelIds {
     /// Router interfaces by kernel interface index.
     pub interfaces: std::collections::BTreeMap<u32, u32>,
     /// Kernel index of the loopback interface. A label with a path over it is popped and the packet is
@@ -28,33 +28,33 @@ pub struct Names {
 
 /// Content of a route message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ParsedRoute {
     /// Route with a rank and a destination. `None` stands for "unreachable": packets get an ICMP error.
-    Route(Prefix, u32, Option<Destination>),
+    Route(TablePrefix, u32, Option<Destination>),
     /// Incoming label and its action.
-    Label(Label, Meaning),
+    Label(LabelValue, LabelAction),
 }
 
 /// Object of a route message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// Route with a rank.
-    Route(Prefix, u32),
+    Route(TablePrefix, u32),
     /// Incoming label.
-    Label(Label),
+    Label(LabelValue),
 }
 
 /// Returns the object of a message, or `None` if it belongs to no table of this router.
-pub fn subject(message: &RouteMessage, names: &Names) -> Option<Subject> {
-    Parts::of(message).subject(message, names)
+pub fn subject(message: &RouteMessage, names: &KernelIds) -> Option<Subject> {
+    RouteParts::of(message).subject(message, names)
 }
 
 /// Parses a message. Returns `None` if this router does not forward by it.
-pub fn told(message: &RouteMessage, names: &Names) -> Option<Told> {
-    let route = Parts::of(message);
+pub fn parse(message: &RouteMessage, names: &KernelIds) -> Option<ParsedRoute> {
+    let route = RouteParts::of(message);
     let (prefix, rank) = match route.subject(message, names)? {
         Subject::Route(prefix, rank) => (prefix, rank),
-        Subject::Label(label) => return Some(Told::Label(label, route.meaning(names)?)),
+        Subject::Label(label) => return Some(ParsedRoute::Label(label, route.meaning(names)?)),
     };
     let to = match message.header.kind {
         RouteType::Unicast => Some(Destination::Paths(route.paths(names)?)),
@@ -63,36 +63,36 @@ pub fn told(message: &RouteMessage, names: &Names) -> Option<Told> {
         RouteType::Unreachable | RouteType::Prohibit => None,
         _ => return None,
     };
-    Some(Told::Route(prefix, rank, to))
+    Some(ParsedRoute::Route(prefix, rank, to))
 }
 
 /// Attributes of a route, or of one of its next hops.
 #[derive(Default)]
-struct Parts<'a> {
+struct RouteParts<'a> {
     table: u32,
     rank: u32,
     destination: Option<&'a RouteAddress>,
     link: Option<u32>,
     via: Option<IpAddr>,
-    labels: Vec<Label>,
+    labels: Vec<LabelValue>,
     /// Raw tunnel attribute of one of several next hops, which is parsed before its type is known.
     tunnel: Option<&'a DefaultNla>,
     is_labelled: bool,
     next_hops: &'a [RouteNextHop],
 }
 
-impl<'a> Parts<'a> {
-    fn of(message: &'a RouteMessage) -> Parts<'a> {
-        let mut parts = Parts { table: message.header.table.into(), ..Parts::default() };
+impl<'a> RouteParts<'a> {
+    fn of(message: &'a RouteMessage) -> RouteParts<'a> {
+        let mut parts = RouteParts { table: message.header.table.into(), ..RouteParts::default() };
         message.attributes.iter().for_each(|attribute| parts.add(attribute));
         parts
     }
 
-    fn subject(&self, message: &RouteMessage, names: &Names) -> Option<Subject> {
+    fn subject(&self, message: &RouteMessage, names: &KernelIds) -> Option<Subject> {
         let header = &message.header;
         let address = match (&header.address_family, self.destination) {
             (AddressFamily::Mpls, Some(RouteAddress::Mpls(incoming))) => {
-                return Some(Subject::Label(Label::new(incoming.label)?));
+                return Some(Subject::Label(LabelValue::new(incoming.label)?));
             }
             (AddressFamily::Inet, Some(address)) | (AddressFamily::Inet6, Some(address)) => ip(address)?,
             (AddressFamily::Inet, None) => Ipv4Addr::UNSPECIFIED.into(),
@@ -137,19 +137,20 @@ impl<'a> Parts<'a> {
     }
 
     /// Returns the paths over interfaces of this router, or `None` if there are none.
-    fn paths(self, names: &Names) -> Option<Vec<Path>> {
+    fn paths(self, names: &KernelIds) -> Option<Vec<RoutePath>> {
         let down_flags = RouteNextHopFlags::Dead | RouteNextHopFlags::Linkdown;
-        let path_of = |parts: Parts<'_>| {
+        let path_of = |parts: RouteParts<'_>| {
             let interface = *names.interfaces.get(&parts.link?)?;
-            Some(Path { interface, via: parts.via, labels: parts.labels })
+            Some(RoutePath { interface, via: parts.via, labels: parts.labels })
         };
-        let paths: Vec<Path> = match self.next_hops {
+        let paths: Vec<RoutePath> = match self.next_hops {
             [] => path_of(self).into_iter().collect(),
             next_hops => next_hops
                 .iter()
                 .filter(|next_hop| !next_hop.flags.intersects(down_flags))
                 .filter_map(|next_hop| {
-                    let mut parts = Parts { link: Some(next_hop.interface_index), ..Parts::default() };
+                    let mut parts =
+                        RouteParts { link: Some(next_hop.interface_index), ..RouteParts::default() };
                     next_hop.attributes.iter().for_each(|attribute| parts.add(attribute));
                     if let Some(tunnel) = parts.tunnel.filter(|_| parts.is_labelled) {
                         parts.labels = labels_to_push(&stack(tunnel));
@@ -161,12 +162,13 @@ impl<'a> Parts<'a> {
         (!paths.is_empty()).then_some(paths)
     }
 
-    fn meaning(self, names: &Names) -> Option<Meaning> {
+    fn meaning(self, names: &KernelIds) -> Option<LabelAction> {
         if self.next_hops.is_empty() && self.via.is_none() && self.labels.is_empty() {
             // The label is popped and the packet is looked up again.
-            return (self.link.is_none() || self.link == names.loopback).then_some(Meaning::Pop { table: 0 });
+            return (self.link.is_none() || self.link == names.loopback)
+                .then_some(LabelAction::Pop { table: 0 });
         }
-        Some(Meaning::Forward(Destination::Paths(self.paths(names)?)))
+        Some(LabelAction::Forward(Destination::Paths(self.paths(names)?)))
     }
 }
 
@@ -200,11 +202,11 @@ fn stack(tunnel: &DefaultNla) -> Vec<MplsLabel> {
 }
 
 /// Returns the labels to push. Implicit null requests that no label be pushed (RFC 3032 section 2.1).
-fn labels_to_push(labels: &[MplsLabel]) -> Vec<Label> {
+fn labels_to_push(labels: &[MplsLabel]) -> Vec<LabelValue> {
     labels
         .iter()
-        .filter_map(|label| Label::new(label.label))
-        .filter(|label| *label != Label::IMPLICIT_NULL)
+        .filter_map(|label| LabelValue::new(label.label))
+        .filter(|label| *label != LabelValue::IMPLICIT_NULL)
         .collect()
 }
 
@@ -214,8 +216,8 @@ mod tests {
     use netlink_packet_core::{Emitable as _, Parseable as _};
     use netlink_packet_route::route::RouteHeader;
 
-    fn names() -> Names {
-        Names {
+    fn names() -> KernelIds {
+        KernelIds {
             interfaces: [(3, 0), (4, 1)].into(),
             loopback: Some(1),
             tables: [(254, 0), (255, 0), (10, 1)].into(),
@@ -226,8 +228,8 @@ mod tests {
         MplsLabel { label, traffic_class: 0, bottom_of_stack: true, ttl: 0 }
     }
 
-    fn labels(numbers: &[u32]) -> Vec<Label> {
-        numbers.iter().map(|number| Label::new(*number).unwrap()).collect()
+    fn labels(numbers: &[u32]) -> Vec<LabelValue> {
+        numbers.iter().map(|number| LabelValue::new(*number).unwrap()).collect()
     }
 
     /// Parses a message after a round trip through its wire format.
@@ -236,7 +238,7 @@ mod tests {
         length: u8,
         kind: RouteType,
         attributes: Vec<RouteAttribute>,
-    ) -> Option<Told> {
+    ) -> Option<ParsedRoute> {
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
             address_family: family,
@@ -249,7 +251,7 @@ mod tests {
         let mut bytes = vec![0; message.buffer_len()];
         message.emit(&mut bytes);
         let parsed = RouteMessage::parse(&bytes).unwrap();
-        told(&parsed, &names())
+        parse(&parsed, &names())
     }
 
     #[test]
@@ -265,16 +267,16 @@ mod tests {
                 label(200),
             ]))]),
         ];
-        let path = Path { interface: 1, via: Some([192, 0, 2, 1].into()), labels: labels(&[100, 200]) };
+        let path = RoutePath { interface: 1, via: Some([192, 0, 2, 1].into()), labels: labels(&[100, 200]) };
         let to = Some(Destination::Paths(vec![path]));
-        let expected = Told::Route((0, (IpAddr::from([10, 0, 0, 0]), 8)), 20, to);
+        let expected = ParsedRoute::Route((0, (IpAddr::from([10, 0, 0, 0]), 8)), 20, to);
         assert_eq!(received(AddressFamily::Inet, 8, RouteType::Unicast, attributes), Some(expected));
 
         // In a table of a VPN, in an unknown table, and over an unknown interface.
         let of_vpn = vec![RouteAttribute::Table(10), RouteAttribute::Oif(3)];
-        let path = Path { interface: 0, via: None, labels: vec![] };
+        let path = RoutePath { interface: 0, via: None, labels: vec![] };
         let to = Some(Destination::Paths(vec![path]));
-        let default = Told::Route((1, (Ipv6Addr::UNSPECIFIED.into(), 0)), 0, to);
+        let default = ParsedRoute::Route((1, (Ipv6Addr::UNSPECIFIED.into(), 0)), 0, to);
         assert_eq!(received(AddressFamily::Inet6, 0, RouteType::Unicast, of_vpn), Some(default));
         let foreign = vec![RouteAttribute::Table(99), RouteAttribute::Oif(3)];
         assert_eq!(received(AddressFamily::Inet6, 0, RouteType::Unicast, foreign), None);
@@ -331,17 +333,18 @@ mod tests {
             RouteAttribute::Destination(RouteAddress::Inet([10, 0, 0, 0].into())),
             RouteAttribute::MultiPath(next_hops),
         ];
-        let path = |interface, last| Path { interface, via: Some([192, 0, 2, last].into()), labels: vec![] };
-        let labelled = Path { labels: labels(&[300]), ..path(1, 5) };
+        let path =
+            |interface, last| RoutePath { interface, via: Some([192, 0, 2, last].into()), labels: vec![] };
+        let labelled = RoutePath { labels: labels(&[300]), ..path(1, 5) };
         let to = Some(Destination::Paths(vec![path(0, 1), path(1, 2), labelled, path(1, 6)]));
-        let expected = Told::Route((0, (IpAddr::from([10, 0, 0, 0]), 8)), 0, to);
+        let expected = ParsedRoute::Route((0, (IpAddr::from([10, 0, 0, 0]), 8)), 0, to);
         assert_eq!(received(AddressFamily::Inet, 8, RouteType::Unicast, attributes), Some(expected));
     }
 
     #[test]
     fn route_types_select_the_destination() {
         let parsed = |kind| match received(AddressFamily::Inet, 0, kind, vec![RouteAttribute::Oif(3)]) {
-            Some(Told::Route(_, _, to)) => Some(to),
+            Some(ParsedRoute::Route(_, _, to)) => Some(to),
             _ => None,
         };
         assert_eq!(parsed(RouteType::Local), Some(Some(Destination::Local)));
@@ -355,22 +358,22 @@ mod tests {
         let parsed = |mut attributes: Vec<RouteAttribute>| {
             attributes.push(RouteAttribute::Destination(RouteAddress::Mpls(label(300))));
             match received(AddressFamily::Mpls, 20, RouteType::Unicast, attributes) {
-                Some(Told::Label(label, meaning)) if label.number() == 300 => Some(meaning),
+                Some(ParsedRoute::Label(label, meaning)) if label.number() == 300 => Some(meaning),
                 None => None,
                 other => panic!("{other:?}"),
             }
         };
         let via = || vec![RouteAttribute::Oif(3), RouteAttribute::Via(RouteVia::Inet([192, 0, 2, 1].into()))];
         let forward = |numbers: &[u32]| {
-            let path = Path { interface: 0, via: Some([192, 0, 2, 1].into()), labels: labels(numbers) };
-            Some(Meaning::Forward(Destination::Paths(vec![path])))
+            let path = RoutePath { interface: 0, via: Some([192, 0, 2, 1].into()), labels: labels(numbers) };
+            Some(LabelAction::Forward(Destination::Paths(vec![path])))
         };
         let swap = [via(), vec![RouteAttribute::NewDestination(vec![label(301)])]].concat();
         assert_eq!(parsed(swap), forward(&[301]));
         assert_eq!(parsed(via()), forward(&[]));
         let implicit = [via(), vec![RouteAttribute::NewDestination(vec![label(3)])]].concat();
         assert_eq!(parsed(implicit), forward(&[]));
-        assert_eq!(parsed(vec![RouteAttribute::Oif(1)]), Some(Meaning::Pop { table: 0 }));
+        assert_eq!(parsed(vec![RouteAttribute::Oif(1)]), Some(LabelAction::Pop { table: 0 }));
         assert_eq!(parsed(vec![RouteAttribute::Oif(9)]), None);
     }
 }

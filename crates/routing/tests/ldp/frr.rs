@@ -3,14 +3,14 @@
 
 use crate::pair::Pair;
 use crate::running::{LEFT, RIGHT, Running, config, fec, identifier, link, start};
-use netstage_core::ldp::{Binding, Event, NextHop};
-use netstage_harness::{Folder, needs};
+use netstage_core::ldp::{Binding, LdpEvent, NextHop};
+use netstage_harness::{TemporaryFolder, needs};
 use netstage_host::netns::netlink::VethOptions;
 use netstage_host::netns::{Namespace, spawn_in};
 use netstage_routing::ldp;
 use netstage_routing::ldp::counter::Counter;
 use netstage_wire::ldp::message::Fec;
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -29,12 +29,12 @@ fn theirs(number: u32) -> Fec {
 /// FRR in a namespace, with a route to each of its prefixes.
 struct Frr {
     process: Child,
-    folder: Folder,
+    folder: TemporaryFolder,
 }
 
 impl Frr {
     fn start(namespace: &Namespace, link: &str, address: Ipv4Addr, neighbour: Ipv4Addr) -> Frr {
-        let folder = Folder::new(&format!("ldp-{address}"));
+        let folder = TemporaryFolder::new(&format!("ldp-{address}"));
         let here = folder.display();
         let mut routes = String::new();
         for number in 0..MAPPINGS {
@@ -112,12 +112,12 @@ async fn session(own: (&Namespace, &str, Ipv4Addr), its: (&Namespace, &str, Ipv4
     let frr = Frr::start(its.0, its.1, its.2, own.2);
     let peer = identifier(its.2);
     let mut here = start(config(own.2), link(own.0, own.1, own.2));
-    here.tell(ldp::Command::SetAddresses(vec![own.2.into()]));
+    here.tell(ldp::LdpCommand::SetAddresses(vec![own.2.into()]));
     let transit = |number, label| {
-        (number, Binding::Transit { label: Label::new(label).unwrap(), next_hops: vec![its.2.into()] })
+        (number, Binding::Transit { label: LabelValue::new(label).unwrap(), next_hops: vec![its.2.into()] })
     };
     let ours = (0..MAPPINGS).map(|number| transit(fec(number), 1000 + number));
-    here.tell(ldp::Command::Bind(ours.chain([transit(theirs(5), 500)]).collect()));
+    here.tell(ldp::LdpCommand::Bind(ours.chain([transit(theirs(5), 500)]).collect()));
 
     assert_eq!(here.up().await, peer);
     let begin = Instant::now();
@@ -126,8 +126,8 @@ async fn session(own: (&Namespace, &str, Ipv4Addr), its: (&Namespace, &str, Ipv4
     let (mut missing, mut outgoing) = ((0..MAPPINGS).map(theirs).collect::<BTreeSet<Fec>>(), vec![]);
     here.event("all of FRR's mappings", |event| {
         match event {
-            Event::Mapping { fec, .. } => _ = missing.remove(&fec),
-            Event::Outgoing { fec, to } if fec == theirs(5) => outgoing = to,
+            LdpEvent::Mapping { fec, .. } => _ = missing.remove(&fec),
+            LdpEvent::Outgoing { fec, to } if fec == theirs(5) => outgoing = to,
             _ => {}
         }
         missing.is_empty().then_some(())
@@ -143,15 +143,15 @@ async fn session(own: (&Namespace, &str, Ipv4Addr), its: (&Namespace, &str, Ipv4
     frr.wait_for_bindings("all mappings of this end", |known| bindings(known) == expected).await;
     since("all of this end's mappings in what FRR shows");
 
-    here.tell(ldp::Command::Unbind((0..MAPPINGS).map(fec).collect()));
+    here.tell(ldp::LdpCommand::Unbind((0..MAPPINGS).map(fec).collect()));
     let mut free = 0;
     here.event("all releases", |event| {
-        free += u32::from(matches!(event, Event::Free { .. }));
+        free += u32::from(matches!(event, LdpEvent::Free { .. }));
         (free == MAPPINGS).then_some(())
     })
     .await;
     frr.wait_for_bindings("no bindings", |known| bindings(known).is_empty()).await;
-    here.tell(ldp::Command::Bind(vec![(fec(7), Binding::Egress { label: None })]));
+    here.tell(ldp::LdpCommand::Bind(vec![(fec(7), Binding::Egress { label: None })]));
     frr.wait_for_bindings("penultimate-hop popping", |known| {
         bindings(known) == [(prefix(fec(7)), "imp-null".to_string())].into()
     })

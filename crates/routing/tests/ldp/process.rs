@@ -2,13 +2,13 @@
 
 use crate::pair::Pair;
 use crate::running::{LEFT, PATIENCE, RIGHT, Running, config, left, link, start, transit};
-use netstage_core::ldp::{Config, End, Event};
+use netstage_core::ldp::{LdpConfig, LdpEvent, LdpSessionEnd};
 use netstage_core::time::Duration;
 use netstage_harness::skip;
 use netstage_host::netns::netlink::VethOptions;
 use netstage_host::netns::{Namespace, spawn_in};
-use netstage_routing::ldp::Command;
-use netstage_wire::ldp::Status;
+use netstage_routing::ldp::LdpCommand;
+use netstage_wire::ldp::LdpStatus;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::process::{Child, Stdio};
@@ -25,9 +25,9 @@ fn peer_process_main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let namespace = Namespace::of_this_thread().unwrap();
-        let config = Config { link_hold: Duration::from_secs(3), ..config(RIGHT) };
+        let config = LdpConfig { link_hold: Duration::from_secs(3), ..config(RIGHT) };
         let mut running = start(config, link(&namespace, "right0", RIGHT));
-        running.tell(Command::Bind(vec![transit(1, LEFT)]));
+        running.tell(LdpCommand::Bind(vec![transit(1, LEFT)]));
         while running.reports.recv().await.is_some() {}
     });
 }
@@ -41,7 +41,7 @@ fn peer_process(pair: &Pair) -> Child {
 /// Waits until no neighbor's hello is valid any more, and returns the time this took.
 async fn wait_for_expiry(here: &Running) -> std::time::Duration {
     let start = Clock::now();
-    while !here.snapshot().await.neighbours.is_empty() {
+    while !here.snapshot().await.neighbors.is_empty() {
         assert!(start.elapsed() < PATIENCE);
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
@@ -57,14 +57,14 @@ async fn a_killed_peer_is_lost_at_once_and_forgotten_when_its_last_hello_expires
     peer.kill().unwrap();
     peer.wait().unwrap();
     // The kernel closes the connection.
-    assert_eq!(here.down().await, End::Lost);
+    assert_eq!(here.down().await, LdpSessionEnd::Lost);
     let took = wait_for_expiry(&here).await;
     assert!(took <= std::time::Duration::from_millis(3500), "the peer's hold time is 3 s: {took:?}");
     // The peer advertises its labels again.
     let mut peer = peer_process(&pair);
     here.up().await;
     let label = here.event("a mapping", |event| match event {
-        Event::Mapping { label, .. } => Some(label.number()),
+        LdpEvent::Mapping { label, .. } => Some(label.number()),
         _ => None,
     });
     assert_eq!(label.await, 1001);
@@ -81,7 +81,7 @@ async fn a_stopped_peer_is_dropped_after_the_hold_time() {
     here.up().await;
     let start = Clock::now();
     kill(Pid::from_raw(peer.id() as i32), Signal::SIGSTOP).unwrap();
-    assert_eq!(here.down().await, End::Sent(Status::HOLD_TIMER_EXPIRED));
+    assert_eq!(here.down().await, LdpSessionEnd::Sent(LdpStatus::HOLD_TIMER_EXPIRED));
     let took = start.elapsed();
     assert!(
         (1.5..4.0).contains(&took.as_secs_f64()),

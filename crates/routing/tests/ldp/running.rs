@@ -1,13 +1,13 @@
 //! Running speaker and its reports.
 
 use crate::pair::Pair;
-use netstage_core::ldp::{Binding, Config, End, Event};
+use netstage_core::ldp::{Binding, LdpConfig, LdpEvent, LdpSessionEnd};
 use netstage_core::time::Instant;
 use netstage_host::netns::Namespace;
-use netstage_routing::ldp::{Command, Interface, Place, Report, Snapshot, run};
+use netstage_routing::ldp::{LdpCommand, LdpInterface, LdpReport, LdpSnapshot, LdpSockets, run};
 use netstage_wire::ldp::Identifier;
 use netstage_wire::ldp::message::Fec;
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 use std::net::Ipv4Addr;
 use std::time::Instant as Clock;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -20,12 +20,12 @@ pub const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 pub struct Running {
-    pub commands: UnboundedSender<Command>,
-    pub reports: UnboundedReceiver<(Instant, Report)>,
+    pub commands: UnboundedSender<LdpCommand>,
+    pub reports: UnboundedReceiver<(Instant, LdpReport)>,
     pub task: JoinHandle<std::io::Result<()>>,
 }
 
-pub fn start(config: Config, place: Place) -> Running {
+pub fn start(config: LdpConfig, place: LdpSockets) -> Running {
     let (commands, receiver) = unbounded_channel();
     let (sender, reports) = unbounded_channel();
     let task = run(config, place, Clock::now(), receiver, move |at, report| {
@@ -35,12 +35,12 @@ pub fn start(config: Config, place: Place) -> Running {
 }
 
 impl Running {
-    pub fn tell(&self, command: Command) {
+    pub fn tell(&self, command: LdpCommand) {
         self.commands.send(command).expect("the speaker is running");
     }
 
     /// Returns the first value that `select` extracts from a report.
-    pub async fn told<T>(&mut self, what: &str, mut select: impl FnMut(Report) -> Option<T>) -> T {
+    pub async fn told<T>(&mut self, what: &str, mut select: impl FnMut(LdpReport) -> Option<T>) -> T {
         let search = async {
             loop {
                 let (_, report) = self.reports.recv().await.expect("the speaker is running");
@@ -54,61 +54,61 @@ impl Running {
             .unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
     }
 
-    pub async fn event<T>(&mut self, what: &str, mut select: impl FnMut(Event) -> Option<T>) -> T {
+    pub async fn event<T>(&mut self, what: &str, mut select: impl FnMut(LdpEvent) -> Option<T>) -> T {
         self.told(what, |report| match report {
-            Report::Event(event) => select(event),
-            Report::Fault(fault) => panic!("{fault}"),
+            LdpReport::Event(event) => select(event),
+            LdpReport::Fault(fault) => panic!("{fault}"),
         })
         .await
     }
 
     pub async fn up(&mut self) -> Identifier {
         self.event("a session", |event| match event {
-            Event::Up { peer } => Some(peer),
+            LdpEvent::Up { peer } => Some(peer),
             _ => None,
         })
         .await
     }
 
-    pub async fn down(&mut self) -> End {
+    pub async fn down(&mut self) -> LdpSessionEnd {
         self.event("a session's end", |event| match event {
-            Event::Down { why, .. } => Some(why),
+            LdpEvent::Down { reason: why, .. } => Some(why),
             _ => None,
         })
         .await
     }
 
-    pub async fn snapshot(&self) -> Snapshot {
+    pub async fn snapshot(&self) -> LdpSnapshot {
         let (ask, answer) = oneshot::channel();
-        self.tell(Command::Show(ask));
+        self.tell(LdpCommand::Show(ask));
         answer.await.expect("the speaker is running")
     }
 
     pub async fn stop(self) {
-        self.tell(Command::Stop);
+        self.tell(LdpCommand::Stop);
         self.task.await.unwrap().unwrap();
     }
 }
 
-pub fn link(namespace: &Namespace, name: &str, address: Ipv4Addr) -> Place {
-    Place {
+pub fn link(namespace: &Namespace, name: &str, address: Ipv4Addr) -> LdpSockets {
+    LdpSockets {
         namespace: namespace.try_clone().unwrap(),
-        interfaces: vec![Interface { name: name.into(), address }],
+        interfaces: vec![LdpInterface { name: name.into(), address }],
         targets: vec![],
         md5_keys: vec![],
     }
 }
 
-pub fn left(pair: &Pair) -> Place {
+pub fn left(pair: &Pair) -> LdpSockets {
     link(&pair.left, "left0", LEFT)
 }
 
-pub fn right(pair: &Pair) -> Place {
+pub fn right(pair: &Pair) -> LdpSockets {
     link(&pair.right, "right0", RIGHT)
 }
 
-pub fn config(address: Ipv4Addr) -> Config {
-    Config::new(address, address)
+pub fn config(address: Ipv4Addr) -> LdpConfig {
+    LdpConfig::new(address, address)
 }
 
 pub fn identifier(router: Ipv4Addr) -> Identifier {
@@ -122,6 +122,6 @@ pub fn fec(number: u32) -> Fec {
 pub fn transit(number: u32, next_hop: Ipv4Addr) -> (Fec, Binding) {
     (
         fec(number),
-        Binding::Transit { label: Label::new(1000 + number).unwrap(), next_hops: vec![next_hop.into()] },
+        Binding::Transit { label: LabelValue::new(1000 + number).unwrap(), next_hops: vec![next_hop.into()] },
     )
 }

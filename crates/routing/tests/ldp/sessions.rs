@@ -2,15 +2,15 @@
 
 use crate::pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use crate::running::{LEFT, RIGHT, Running, config, fec, identifier, left, link, right, start, transit};
-use netstage_core::ldp::{Binding, Config, End, Event, Neighbour, Phase};
+use netstage_core::ldp::{Binding, LdpConfig, LdpEvent, LdpNeighbor, LdpPhase, LdpSessionEnd};
 use netstage_harness::needs;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::{Netlink, VethOptions};
-use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_routing::ldp::counter::Counter;
-use netstage_routing::ldp::{Command, Fault, Place, Report, Snapshot};
-use netstage_wire::ldp::Status;
-use netstage_wire::mpls::Label;
+use netstage_routing::ldp::{LdpCommand, LdpFault, LdpReport, LdpSnapshot, LdpSockets};
+use netstage_wire::ldp::LdpStatus;
+use netstage_wire::mpls::LabelValue;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -20,8 +20,8 @@ async fn ten_thousand_labels_are_advertised_and_withdrawn_and_sessions_shut_down
     const MAPPINGS: u32 = 10_000;
     let pair = Pair::new(VethOptions::default());
     let (mut here, mut there) = (start(config(LEFT), left(&pair)), start(config(RIGHT), right(&pair)));
-    here.tell(Command::SetAddresses(vec![LEFT.into(), Ipv4Addr::new(192, 0, 2, 1).into()]));
-    here.tell(Command::Bind((0..MAPPINGS).map(|number| transit(number, RIGHT)).collect()));
+    here.tell(LdpCommand::SetAddresses(vec![LEFT.into(), Ipv4Addr::new(192, 0, 2, 1).into()]));
+    here.tell(LdpCommand::Bind((0..MAPPINGS).map(|number| transit(number, RIGHT)).collect()));
     assert_eq!(there.up().await, identifier(LEFT));
     assert_eq!(here.up().await, identifier(RIGHT));
 
@@ -29,11 +29,11 @@ async fn ten_thousand_labels_are_advertised_and_withdrawn_and_sessions_shut_down
     there
         .event("all mappings", |event| {
             match event {
-                Event::Mapping { peer, fec, label } => {
+                LdpEvent::Mapping { peer, fec, label } => {
                     assert_eq!(peer, identifier(LEFT));
                     labels.insert(fec, label.number());
                 }
-                Event::Address { address, is_there: true, .. } => addresses.push(address),
+                LdpEvent::Address { address, is_advertised: true, .. } => addresses.push(address),
                 event => panic!("{event:?}"),
             }
             (labels.len() == MAPPINGS as usize).then_some(())
@@ -41,31 +41,31 @@ async fn ten_thousand_labels_are_advertised_and_withdrawn_and_sessions_shut_down
         .await;
     assert!((0..MAPPINGS).all(|number| labels[&fec(number)] == 1000 + number));
     assert_eq!(addresses, [IpAddr::from(LEFT), Ipv4Addr::new(192, 0, 2, 1).into()]);
-    let Snapshot { neighbours, counters, .. } = there.snapshot().await;
-    let [Neighbour { peer, transport, phase, mappings, addresses }] = neighbours[..] else { panic!() };
-    assert_eq!((peer, transport, phase), (identifier(LEFT), LEFT, Some(Phase::Operational)));
+    let LdpSnapshot { neighbors, counters, .. } = there.snapshot().await;
+    let [LdpNeighbor { peer, transport, phase, mappings, addresses }] = neighbors[..] else { panic!() };
+    assert_eq!((peer, transport, phase), (identifier(LEFT), LEFT, Some(LdpPhase::Operational)));
     assert_eq!((mappings, addresses), (MAPPINGS as usize, 2));
     // The speaker with the higher address connects.
     assert_eq!((counters.get(Counter::Connected), counters.get(Counter::Accepted)), (1, 0));
     assert_eq!(counters.get(Counter::Mappings), u64::from(MAPPINGS));
 
-    here.tell(Command::Unbind((0..MAPPINGS).map(fec).collect()));
+    here.tell(LdpCommand::Unbind((0..MAPPINGS).map(fec).collect()));
     let mut left = MAPPINGS;
     there
         .event("all withdrawals", |event| {
-            left -= u32::from(matches!(event, Event::Withdrawn { .. }));
+            left -= u32::from(matches!(event, LdpEvent::Withdrawn { .. }));
             (left == 0).then_some(())
         })
         .await;
     let mut free = Vec::new();
     here.event("all releases", |event| {
-        free.extend(matches!(event, Event::Free { .. }).then_some(()));
+        free.extend(matches!(event, LdpEvent::Free { .. }).then_some(()));
         (free.len() == MAPPINGS as usize).then_some(())
     })
     .await;
 
     here.stop().await;
-    assert_eq!(there.down().await, End::Received(Status::SHUTDOWN));
+    assert_eq!(there.down().await, LdpSessionEnd::Received(LdpStatus::SHUTDOWN));
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -73,11 +73,11 @@ async fn failed_bindings_and_sockets_are_reported() {
     let pair = Pair::new(VethOptions::default());
     let mut here = start(config(LEFT), left(&pair));
     let (fec, _) = transit(0, RIGHT);
-    let reserved = Binding::Egress { label: Label::new(15) };
-    here.tell(Command::Bind(vec![(fec, reserved)]));
+    let reserved = Binding::Egress { label: LabelValue::new(15) };
+    here.tell(LdpCommand::Bind(vec![(fec, reserved)]));
     let fault = here.told("a fault", |report| match report {
-        Report::Fault(fault) => Some(fault.to_string()),
-        Report::Event(_) => None,
+        LdpReport::Fault(fault) => Some(fault.to_string()),
+        LdpReport::Event(_) => None,
     });
     let expected = "cannot bind 11.0.0.0/24: labels below 16 are reserved (RFC 7274)";
     assert_eq!(fault.await, expected);
@@ -104,21 +104,21 @@ async fn many_speakers_share_an_interface() {
     let mut tester = Netlink::open(&pair.left).unwrap();
     for number in 1..=SPEAKERS {
         tester.add_address("left0", inside(number).into(), 24).unwrap();
-        router.add_neighbour("right0", inside(number).into(), LEFT_MAC).unwrap();
+        router.add_neighbor("right0", inside(number).into(), LEFT_MAC).unwrap();
     }
-    tester.add_neighbour("left0", inside(254).into(), RIGHT_MAC).unwrap();
+    tester.add_neighbor("left0", inside(254).into(), RIGHT_MAC).unwrap();
     let mut there = start(config(inside(254)), link(&pair.right, "right0", inside(254)));
     let mut speakers: Vec<Running> = (1..=SPEAKERS)
         .map(|number| start(config(inside(number)), link(&pair.left, "left0", inside(number))))
         .collect();
     for (number, speaker) in (1..).zip(&speakers) {
-        speaker.tell(Command::SetAddresses(vec![inside(number).into()]));
-        speaker.tell(Command::Bind(vec![transit(number.into(), inside(254))]));
+        speaker.tell(LdpCommand::SetAddresses(vec![inside(number).into()]));
+        speaker.tell(LdpCommand::Bind(vec![transit(number.into(), inside(254))]));
     }
     let mut labels = BTreeMap::new();
     there
         .event("a label of each", |event| {
-            if let Event::Mapping { peer, fec, label } = event {
+            if let LdpEvent::Mapping { peer, fec, label } = event {
                 labels.insert(peer.router, (fec, label.number()));
             }
             (labels.len() == usize::from(SPEAKERS)).then_some(())
@@ -129,14 +129,14 @@ async fn many_speakers_share_an_interface() {
     }
     for speaker in &mut speakers {
         assert_eq!(speaker.up().await, identifier(inside(254)));
-        let neighbors = speaker.snapshot().await.neighbours;
+        let neighbors = speaker.snapshot().await.neighbors;
         assert_eq!(neighbors.len(), 1, "speakers of one host do not receive each other's hellos");
     }
     for speaker in speakers {
         speaker.stop().await;
     }
     for _ in 0..SPEAKERS {
-        assert_eq!(there.down().await, End::Received(Status::SHUTDOWN));
+        assert_eq!(there.down().await, LdpSessionEnd::Received(LdpStatus::SHUTDOWN));
     }
 }
 
@@ -149,7 +149,7 @@ async fn remote_routers_are_found_by_targeted_hellos() {
     {
         let mut netlink = Netlink::open(namespace).unwrap();
         netlink.add_address("lo", own.into(), 32).unwrap();
-        let route = Route {
+        let route = StaticRoute {
             destination: (other.into(), 32),
             gateway: Some(via.into()),
             link,
@@ -158,39 +158,40 @@ async fn remote_routers_are_found_by_targeted_hellos() {
         };
         netlink.add_route(&route).unwrap();
     }
-    let place = |namespace: &Namespace, targets| Place {
+    let place = |namespace: &Namespace, targets| LdpSockets {
         namespace: namespace.try_clone().unwrap(),
         interfaces: vec![],
         targets,
         md5_keys: vec![],
     };
     let mut here = start(config(near), place(&pair.left, vec![far]));
-    let answering = Config { accepts_targeted: true, ..config(far) };
+    let answering = LdpConfig { accepts_targeted: true, ..config(far) };
     let mut there = start(answering, place(&pair.right, vec![]));
     assert_eq!(here.up().await, identifier(far));
     assert_eq!(there.up().await, identifier(near));
-    here.tell(Command::Bind(vec![transit(7, far)]));
+    here.tell(LdpCommand::Bind(vec![transit(7, far)]));
     let label = there.event("a mapping", |event| match event {
-        Event::Mapping { label, .. } => Some(label.number()),
+        LdpEvent::Mapping { label, .. } => Some(label.number()),
         _ => None,
     });
     assert_eq!(label.await, 1007);
     here.stop().await;
-    assert_eq!(there.down().await, End::Received(Status::SHUTDOWN));
+    assert_eq!(there.down().await, LdpSessionEnd::Received(LdpStatus::SHUTDOWN));
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn different_keys_are_reported_at_both_ends_and_equal_keys_allow_a_session() {
     let pair = Pair::new(VethOptions::default());
-    let with_key = |place: Place, peer, key: &[u8]| Place { md5_keys: vec![(peer, key.to_vec())], ..place };
+    let with_key =
+        |place: LdpSockets, peer, key: &[u8]| LdpSockets { md5_keys: vec![(peer, key.to_vec())], ..place };
     let mut here = start(config(LEFT), with_key(left(&pair), RIGHT, b"secret"));
     let mut there = start(config(RIGHT), with_key(right(&pair), LEFT, b"wrong"));
     let fault = |report| match report {
-        Report::Fault(fault) => Some(fault),
-        Report::Event(event) => panic!("{event:?}"),
+        LdpReport::Fault(fault) => Some(fault),
+        LdpReport::Event(event) => panic!("{event:?}"),
     };
     let report = here.told("segments with a different key", fault).await;
-    let Fault::Signatures { dropped, peers } = &report else { panic!("{report:?}") };
+    let LdpFault::Signatures { dropped, peers } = &report else { panic!("{report:?}") };
     assert!(dropped.wrong > 0 && dropped.missing == 0 && dropped.unexpected == 0, "{dropped:?}");
     assert_eq!(peers[..], [identifier(RIGHT)]);
     let text = report.to_string();
@@ -205,7 +206,7 @@ async fn different_keys_are_reported_at_both_ends_and_equal_keys_allow_a_session
     let mut there = start(config(RIGHT), with_key(right(&pair), LEFT, b"secret"));
     assert_eq!(there.up().await, identifier(LEFT));
     let up = here.told("a session", |report| match report {
-        Report::Event(Event::Up { peer }) => Some(peer),
+        LdpReport::Event(LdpEvent::Up { peer }) => Some(peer),
         _ => None,
     });
     assert_eq!(up.await, identifier(RIGHT));

@@ -1,14 +1,14 @@
 //! Tables of an agent's policy file.
 
 use crate::address::PrefixText;
-use crate::plan::Program;
-use crate::scalar::{FleetName, InterfaceName, Span};
+use crate::plan::ServiceProgram;
+use crate::scalar::{FleetName, InterfaceName, PositiveDuration};
 use crate::table::{List, choice, table};
 use netstage_core::quantity::BitRate;
 
 table! {
     /// An agent's policy.
-    pub(crate) struct File "the file" {
+    pub(crate) struct PolicyFile "the file" {
         /// Limits on requests to the agent. A limit that is not set does not apply.
         policy: Policy,
     }
@@ -22,7 +22,7 @@ table! {
         /// Maximum payload rate of all flows together. If set, traffic without a rate of its own is refused.
         rate: Option<BitRate>,
         /// Maximum duration of a run.
-        longest: Option<Span>,
+        longest: Option<PositiveDuration>,
         /// Prefixes the agent may send to, including multicast groups.
         destinations: Option<List<PrefixText>>,
         /// Interfaces of this host that flows and routers may use.
@@ -34,13 +34,13 @@ table! {
         /// Allow recording of window events of the TCP flows the agent sends. It loads kernel programs, which need root.
         tcp_events: bool = false,
         /// Services whose server or client programs the agent may start. Default: none.
-        services: Option<List<Program>>,
+        services: Option<List<ServiceProgram>>,
     }
 }
 
-choice!(Program {
+choice!(ServiceProgram {
     /// vsftpd and curl.
-    "ftp" => Program::Ftp,
+    "ftp" => ServiceProgram::Ftp,
     /// tgtd and iscsi-perf.
-    "iscsi" => Program::Iscsi,
+    "iscsi" => ServiceProgram::Iscsi,
 });

@@ -15,7 +15,7 @@ pub fn load(path: &Path) -> Result<Policy, Errors> {
 
 /// Reads and checks a policy.
 pub fn parse(name: &str, text: &str) -> Result<Policy, Errors> {
-    configuration(name, text, |file: &file::File, _| {
+    configuration(name, text, |file: &file::PolicyFile, _| {
         let policy = &file.policy;
         let names =
             |list: &Vec<crate::scalar::InterfaceName>| list.iter().map(|name| name.0.clone()).collect();
@@ -25,7 +25,7 @@ pub fn parse(name: &str, text: &str) -> Result<Policy, Errors> {
                 .as_ref()
                 .map(|list| list.0.iter().map(|one| one.0.clone()).collect()),
             rate: policy.rate,
-            longest: policy.longest.map(|span| span.0),
+            max_duration: policy.longest.map(|span| span.0),
             destinations: policy.destinations.as_ref().map(|list| list.0.iter().map(|one| one.0).collect()),
             interfaces: policy.interfaces.as_ref().map(|list| names(&list.0)),
             one_ended: policy.one_ended,
@@ -38,13 +38,13 @@ pub fn parse(name: &str, text: &str) -> Result<Policy, Errors> {
 
 /// Returns the reference of the policy's tables, in Markdown.
 pub fn reference() -> String {
-    crate::reference::tables(&file::File::kind())
+    crate::reference::tables(&file::PolicyFile::kind())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_core::edge::Prefix;
+    use netstage_core::edge::IpPrefix;
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Duration;
 
@@ -56,8 +56,8 @@ mod tests {
         let expected = Policy {
             controllers: Some(vec!["lab".into()]),
             rate: Some(BitRate(10_000_000)),
-            longest: Some(Duration::from_secs(3600)),
-            destinations: Some(vec![Prefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
+            max_duration: Some(Duration::from_secs(3600)),
+            destinations: Some(vec![IpPrefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
             interfaces: Some(vec!["eth1".into()]),
             one_ended: true,
             routers: false,

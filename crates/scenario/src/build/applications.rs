@@ -1,14 +1,16 @@
 //! Application models of a plan: values of the tables, and published defaults for the rest.
 
 use super::Builder;
-use crate::error::Place;
-use crate::file::application::{Adapt, Http, Pages, RequestResponse, Video, VideoFrames, Voip};
-use crate::file::flow::Traffic as Model;
+use crate::error::SourceRange;
+use crate::file::application::{
+    HttpVersion, Pages, RateAdaptation, RequestResponse, Video, VideoFrames, Voip,
+};
+use crate::file::flow::TrafficTable as Model;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::application::{
-    Adaptation, AdaptiveVideo, Application, BlockStorage, Codec, Dns, Exchange, Fetching, FrameVideo, Game,
-    Pace, Spread, Ticks, Transfers, Voice, Web,
+    Adaptation, AdaptiveVideo, Application, BlockStorage, Codec, Dns, Exchange, FetchMode, FrameVideo, Game,
+    Pace, PacketTiming, SizeDistribution, Transfers, Voice, Web,
 };
 
 /// Bit rates of the HLS Authoring Specification for Apple Devices, H.264, kbit/s.
@@ -19,14 +21,14 @@ const MAX_DEVIATIONS: f64 = 100.0;
 
 impl Builder<'_, '_> {
     /// Returns the application of a traffic table, or reports a problem.
-    pub(super) fn application(&mut self, model: &Model, place: Place) -> Option<Application> {
+    pub(super) fn application(&mut self, model: &Model, place: SourceRange) -> Option<Application> {
         Some(match model {
             Model::Ftp(ftp) => Application::Transfers(Transfers {
                 size: spread(
                     ftp.size.map(|size| size.0),
                     ftp.deviation.map(|deviation| deviation.0),
                     ftp.largest.map(|largest| largest.0),
-                    Spread::lognormal(2e6, 722e3, 5e6),
+                    SizeDistribution::lognormal(2e6, 722e3, 5e6),
                 ),
                 think: ftp.think,
                 way: ftp.way,
@@ -38,20 +40,20 @@ impl Builder<'_, '_> {
             Model::Voip(voip) => Application::Voice(self.voice(voip)?),
             Model::Dns(dns) => Application::Dns(Dns {
                 query: dns.query.0 as u32,
-                answer: Spread::constant(dns.answer.0 as u32),
+                answer: SizeDistribution::constant(dns.answer.0 as u32),
                 interval: dns.interval.0,
                 timeout: dns.timeout.0,
                 attempts: dns.attempts.0 as u32,
                 server: dns.server,
             }),
             Model::Gaming(game) => Application::Game(Game {
-                client: Ticks {
+                client: PacketTiming {
                     gap: game.client_gap.0,
                     gap_scale: Duration::ZERO,
                     size: game.client_packet.0 as f64,
                     size_scale: game.client_scale.0,
                 },
-                server: Ticks {
+                server: PacketTiming {
                     gap: game.server_gap.0,
                     gap_scale: game.server_gap_scale,
                     size: game.server_packet.0 as f64,
@@ -85,31 +87,31 @@ impl Builder<'_, '_> {
 
     fn web(&mut self, pages: &Pages) -> Option<Web> {
         let fetching = match (pages.protocol.value, &pages.connections) {
-            (Http::One, connections) => {
-                Fetching::Parallel(connections.as_ref().map_or(6, |c| c.value.0 as u32))
+            (HttpVersion::One, connections) => {
+                FetchMode::Parallel(connections.as_ref().map_or(6, |c| c.value.0 as u32))
             }
-            (Http::Two, None) => Fetching::Multiplexed,
-            (Http::Two, Some(connections)) => {
+            (HttpVersion::Two, None) => FetchMode::Multiplexed,
+            (HttpVersion::Two, Some(connections)) => {
                 let message = "`connections` has no effect with \"http2\", which uses one";
                 self.problems.push(connections.place, message);
                 return None;
             }
         };
-        let object = |size: Option<u64>, deviation: Option<u64>, usual: Spread| {
+        let object = |size: Option<u64>, deviation: Option<u64>, usual: SizeDistribution| {
             spread(size, deviation, Some(2_000_000.max(size.unwrap_or(0))), usual)
         };
         Some(Web {
             main: object(
                 pages.main_size.map(|size| size.0),
                 pages.main_deviation.map(|deviation| deviation.0),
-                Spread::lognormal(18e3, 42e3, 2e6),
+                SizeDistribution::lognormal(18e3, 42e3, 2e6),
             ),
             objects: pages.objects.0 as f64,
             spread: pages.objects_vary,
             object: object(
                 pages.object_size.map(|size| size.0),
                 pages.object_deviation.map(|deviation| deviation.0),
-                Spread::lognormal(37.6e3, 88e3, 2e6),
+                SizeDistribution::lognormal(37.6e3, 88e3, 2e6),
             ),
             request: pages.request.0 as u32,
             fetching,
@@ -123,12 +125,12 @@ impl Builder<'_, '_> {
         let adaptation = video.adaptation.value;
         let buffer_only = [&video.reservoir, &video.cushion];
         let misplaced = match adaptation {
-            Adapt::Throughput => None,
+            RateAdaptation::Throughput => None,
             _ => video.share.as_ref().map(|s| s.place).or(video.window.as_ref().map(|w| w.place)),
         };
         let misplaced = misplaced.or_else(|| {
             let mut set = buffer_only.into_iter().flatten().map(|time| time.place);
-            set.find(|_| adaptation != Adapt::Buffer)
+            set.find(|_| adaptation != RateAdaptation::Buffer)
         });
         if let Some(place) = misplaced {
             let message = "this field does not apply to the chosen `adaptation`";
@@ -145,13 +147,13 @@ impl Builder<'_, '_> {
             buffer,
             startup: video.startup.0,
             adaptation: match adaptation {
-                Adapt::Fixed => Adaptation::Fixed,
-                Adapt::Throughput => Adaptation::Throughput {
+                RateAdaptation::Fixed => Adaptation::Fixed,
+                RateAdaptation::Throughput => Adaptation::Throughput {
                     share: video.share.as_ref().map_or(0.85, |share| share.value.0),
                     window: video.window.as_ref().map_or(20, |window| window.value.0 as u32),
                 },
                 // Shares of the 240 s buffer in the paper: 90 s and 126 s.
-                Adapt::Buffer => Adaptation::Buffer {
+                RateAdaptation::Buffer => Adaptation::Buffer {
                     reservoir: video.reservoir.as_ref().map_or(buffer * 3 / 8, |time| time.value),
                     cushion: video.cushion.as_ref().map_or(buffer * 21 / 40, |time| time.value),
                 },
@@ -188,7 +190,7 @@ impl Builder<'_, '_> {
             }
         };
         let size = |mean: u64, deviation: Option<u64>| {
-            spread(Some(mean), deviation, None, Spread::constant(mean as u32))
+            spread(Some(mean), deviation, None, SizeDistribution::constant(mean as u32))
         };
         Some(Exchange {
             request: size(exchange.request.0, exchange.request_deviation.map(|d| d.0)),
@@ -215,13 +217,20 @@ fn frames(video: &VideoFrames) -> FrameVideo {
 }
 
 /// Returns the configured distribution of a size, or the usual one. A mean without a deviation gives a constant.
-fn spread(mean: Option<u64>, deviation: Option<u64>, largest: Option<u64>, usual: Spread) -> Spread {
+fn spread(
+    mean: Option<u64>,
+    deviation: Option<u64>,
+    largest: Option<u64>,
+    usual: SizeDistribution,
+) -> SizeDistribution {
     if mean.is_some() && deviation.unwrap_or(0) == 0 {
-        return Spread::constant(mean.and_then(|mean| u32::try_from(mean).ok()).unwrap_or(u32::MAX));
+        return SizeDistribution::constant(
+            mean.and_then(|mean| u32::try_from(mean).ok()).unwrap_or(u32::MAX),
+        );
     }
     let deviation = deviation.map_or(usual.deviation, |deviation| deviation as f64);
     let mean = mean.map_or(usual.mean, |mean| mean as f64);
     let unbounded = (mean + MAX_DEVIATIONS * deviation).min(f64::from(u32::MAX));
     let usual_max = if usual.deviation > 0.0 { usual.most.max(mean) } else { unbounded };
-    Spread::lognormal(mean, deviation, largest.map_or(usual_max, |max| max as f64))
+    SizeDistribution::lognormal(mean, deviation, largest.map_or(usual_max, |max| max as f64))
 }

@@ -1,20 +1,22 @@
 //! Flows of a plan: paths, transports and traffic.
 
 use super::vpns::PlacedVpn;
-use super::{Builder, Network};
-use crate::error::Place;
-use crate::file::flow::{self, Algorithm, Flow, Layer, LossDetection, PacketSize, Traffic as Model};
-use crate::plan::routes::mirrored;
-use crate::plan::{Datagrams, Family, FlowGroup, Hop, Multicast, NodeKind, Transport};
+use super::{Builder, NodeGraph};
+use crate::error::SourceRange;
+use crate::file::flow::{
+    self, Algorithm, FlowTable, LossDetection, PacketSize, RateLayer, TrafficTable as Model,
+};
+use crate::plan::routes::reversed;
+use crate::plan::{DatagramOptions, FlowGroup, FlowTransport, Hop, IpVersion, MulticastGroup, NodeKind};
 use crate::scalar::{NodeName, VpnName};
-use crate::table::{At, List};
+use crate::table::{List, Located};
 use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::Instant;
-use netstage_core::traffic::{Pattern, Traffic};
+use netstage_core::traffic::{FlowTraffic, Pattern};
 
 /// Transport of a pattern, as far as it determines packet sizes.
-struct Carrier {
+struct PacketFraming {
     /// Byte stream: the transport chooses the packet sizes.
     stream: bool,
     /// Bytes of headers per packet, otherwise.
@@ -22,33 +24,33 @@ struct Carrier {
 }
 
 /// Fields of a table that determine a path.
-pub(super) struct Ends<'a> {
-    pub from: &'a At<NodeName>,
-    pub to: &'a At<NodeName>,
-    pub vpn: Option<&'a At<VpnName>>,
-    pub via: Option<&'a At<List<At<NodeName>>>>,
-    pub reverse_via: Option<&'a At<List<At<NodeName>>>>,
+pub(super) struct PathFields<'a> {
+    pub from: &'a Located<NodeName>,
+    pub to: &'a Located<NodeName>,
+    pub vpn: Option<&'a Located<VpnName>>,
+    pub via: Option<&'a Located<List<Located<NodeName>>>>,
+    pub reverse_via: Option<&'a Located<List<Located<NodeName>>>>,
 }
 
-impl<'a> Ends<'a> {
+impl<'a> PathFields<'a> {
     /// Groups the fields of a table: both ends, the VPN, and the explicit paths of both directions.
     pub fn new(
-        [from, to]: [&'a At<NodeName>; 2],
-        vpn: &'a Option<At<VpnName>>,
-        [via, reverse_via]: [&'a Option<At<List<At<NodeName>>>>; 2],
-    ) -> Ends<'a> {
-        Ends { from, to, vpn: vpn.as_ref(), via: via.as_ref(), reverse_via: reverse_via.as_ref() }
+        [from, to]: [&'a Located<NodeName>; 2],
+        vpn: &'a Option<Located<VpnName>>,
+        [via, reverse_via]: [&'a Option<Located<List<Located<NodeName>>>>; 2],
+    ) -> PathFields<'a> {
+        PathFields { from, to, vpn: vpn.as_ref(), via: via.as_ref(), reverse_via: reverse_via.as_ref() }
     }
 }
 
-impl<'a> From<&'a Flow> for Ends<'a> {
-    fn from(flow: &'a Flow) -> Ends<'a> {
-        Ends::new([&flow.from, &flow.to.0[0]], &flow.vpn, [&flow.via, &flow.reverse_via])
+impl<'a> From<&'a FlowTable> for PathFields<'a> {
+    fn from(flow: &'a FlowTable) -> PathFields<'a> {
+        PathFields::new([&flow.from, &flow.to.0[0]], &flow.vpn, [&flow.via, &flow.reverse_via])
     }
 }
 
 /// Path of a flow, with its ends.
-pub(super) struct Way {
+pub(super) struct FlowPath {
     pub from: usize,
     pub to: usize,
     pub vpn: Option<usize>,
@@ -59,7 +61,7 @@ pub(super) struct Way {
 impl Builder<'_, '_> {
     pub(super) fn flows(
         &mut self,
-        network: &Network,
+        network: &NodeGraph,
         vpns: &[Option<PlacedVpn>],
         end: Option<Instant>,
     ) -> Vec<Option<FlowGroup>> {
@@ -76,19 +78,19 @@ impl Builder<'_, '_> {
     fn flow(
         &mut self,
         name: &str,
-        flow: &Flow,
-        network: &Network,
+        flow: &FlowTable,
+        network: &NodeGraph,
         vpns: &[Option<PlacedVpn>],
         end: Option<Instant>,
     ) -> Option<FlowGroup> {
-        let flow_path = self.way(&Ends::from(flow), network, vpns);
+        let flow_path = self.flow_path(&PathFields::from(flow), network, vpns);
         let transport = self.transport(flow);
         let traffic = self.traffic(flow, transport.as_ref());
         self.check_settings(flow);
         let times = self.times(flow, end);
         let flow_path = flow_path?;
         let branches = self.branches(flow, network, &flow_path)?;
-        let Way { from, to, vpn, path, reverse } = flow_path;
+        let FlowPath { from, to, vpn, path, reverse } = flow_path;
         let (start, stop) = times?;
         Some(FlowGroup {
             name: name.to_owned(),
@@ -97,7 +99,7 @@ impl Builder<'_, '_> {
             vpn,
             transport: transport?,
             family: flow.ip.value,
-            datagrams: flow.udp.as_ref().map_or(Datagrams::default(), |udp| Datagrams {
+            datagrams: flow.udp.as_ref().map_or(DatagramOptions::default(), |udp| DatagramOptions {
                 dscp: udp.dscp.0 as u8,
                 checksum: udp.checksum,
                 compare: udp.compare,
@@ -117,12 +119,12 @@ impl Builder<'_, '_> {
     }
 
     /// Resolves the ends and the path of a flow.
-    pub(super) fn way(
+    pub(super) fn flow_path(
         &mut self,
-        ends: &Ends<'_>,
-        network: &Network,
+        ends: &PathFields<'_>,
+        network: &NodeGraph,
         vpns: &[Option<PlacedVpn>],
-    ) -> Option<Way> {
+    ) -> Option<FlowPath> {
         let file = self.file;
         let vpn = ends.vpn.map(|vpn| self.reference(&file.vpn, &vpn.value.0, vpn.place, "vpn"));
         let from = self.host(network, ends.from);
@@ -143,46 +145,46 @@ impl Builder<'_, '_> {
         let path = self.path(ends, network, from, to, placed)?;
         let reverse = match ends.reverse_via {
             Some(via) => self.explicit_path(network, to, via, from)?.1,
-            None => mirrored(&path),
+            None => reversed(&path),
         };
-        Some(Way { from, to, vpn, path, reverse })
+        Some(FlowPath { from, to, vpn, path, reverse })
     }
 
     /// Reports settings of a transport other than the flow's.
-    fn check_settings(&mut self, flow: &Flow) {
+    fn check_settings(&mut self, flow: &FlowTable) {
         let transport = flow.transport.value;
         let name = crate::table::word(transport);
         if let Some(tcp) = flow.tcp.as_ref().filter(|tcp| tcp.own)
-            && transport != flow::Transport::Tcp
+            && transport != flow::TransportChoice::Tcp
         {
             let message = format!("`tcp` has no effect: this flow's transport is \"{name}\"");
             self.problems.push(tcp.place, message);
         }
         if let Some(udp) = flow.udp.as_ref().filter(|udp| udp.own)
-            && !matches!(transport, flow::Transport::Udp | flow::Transport::UdpUnreachable)
+            && !matches!(transport, flow::TransportChoice::Udp | flow::TransportChoice::UdpUnreachable)
         {
             let message = format!("`udp` has no effect: this flow's transport is \"{name}\"");
             self.problems.push(udp.place, message);
         }
         if let Some(udp) = flow.udp.as_ref().filter(|udp| !udp.checksum)
-            && flow.ip.value == Family::V6
+            && flow.ip.value == IpVersion::V6
         {
             self.problems.push(udp.place, "UDP over IPv6 always carries a checksum (RFC 8200 section 8.1)");
         }
         let Some(multicast) = &flow.multicast else { return };
-        if transport != flow::Transport::Multicast && multicast.own {
+        if transport != flow::TransportChoice::Multicast && multicast.own {
             let message = format!("`multicast` has no effect: this flow's transport is \"{name}\"");
             self.problems.push_help(multicast.place, message, "set transport = \"multicast\"");
         }
         if let Some(group) = &multicast.group
-            && group.value.0.is_ipv6() != (flow.ip.value == Family::V6)
+            && group.value.0.is_ipv6() != (flow.ip.value == IpVersion::V6)
         {
             let message = "this group and the flow have different IP versions";
             self.problems.push_help(group.place, message, "set `ip` of the flow, or choose another group");
         }
     }
 
-    pub(super) fn host(&mut self, network: &Network, name: &At<NodeName>) -> Option<usize> {
+    pub(super) fn host(&mut self, network: &NodeGraph, name: &Located<NodeName>) -> Option<usize> {
         let index = self.node(name)?;
         let readable = self.file.node.0[index].value.is_some();
         if readable && network.kinds[index] != NodeKind::Host {
@@ -195,8 +197,8 @@ impl Builder<'_, '_> {
 
     fn path(
         &mut self,
-        ends: &Ends<'_>,
-        network: &Network,
+        ends: &PathFields<'_>,
+        network: &NodeGraph,
         from: usize,
         to: usize,
         vpn: Option<&PlacedVpn>,
@@ -234,8 +236,8 @@ impl Builder<'_, '_> {
     /// Reports a node that a path visits twice, as is possible where it joins a VPN's path and two shortest paths.
     fn without_loop(
         &mut self,
-        ends: &Ends<'_>,
-        network: &Network,
+        ends: &PathFields<'_>,
+        network: &NodeGraph,
         from: usize,
         path: Vec<Hop>,
     ) -> Option<Vec<Hop>> {
@@ -260,7 +262,7 @@ impl Builder<'_, '_> {
         Some(path)
     }
 
-    fn times(&mut self, flow: &Flow, end: Option<Instant>) -> Option<(Instant, Instant)> {
+    fn times(&mut self, flow: &FlowTable, end: Option<Instant>) -> Option<(Instant, Instant)> {
         let start = Instant(flow.start.value.0);
         if end.is_some_and(|end| start >= end) {
             self.problems.push(flow.start.place, "this flow would start after the end of the run");
@@ -279,30 +281,30 @@ impl Builder<'_, '_> {
         Some((start, stop))
     }
 
-    fn transport(&mut self, flow: &Flow) -> Option<Transport> {
+    fn transport(&mut self, flow: &FlowTable) -> Option<FlowTransport> {
         match flow.transport.value {
-            flow::Transport::Tcp => {}
-            flow::Transport::Udp => return Some(Transport::Udp),
-            flow::Transport::IcmpEcho => return Some(Transport::IcmpEcho),
-            flow::Transport::UdpUnreachable => return Some(Transport::UdpUnreachable),
-            flow::Transport::Quic => return Some(Transport::Quic),
-            flow::Transport::Multicast => {
+            flow::TransportChoice::Tcp => {}
+            flow::TransportChoice::Udp => return Some(FlowTransport::Udp),
+            flow::TransportChoice::IcmpEcho => return Some(FlowTransport::IcmpEcho),
+            flow::TransportChoice::UdpUnreachable => return Some(FlowTransport::UdpUnreachable),
+            flow::TransportChoice::Quic => return Some(FlowTransport::Quic),
+            flow::TransportChoice::Multicast => {
                 let set = flow.multicast.as_ref().map(|multicast| &multicast.value);
-                return Some(Transport::Multicast(Multicast {
+                return Some(FlowTransport::Multicast(MulticastGroup {
                     group: set.and_then(|set| set.group.as_ref()).map(|group| group.value.0),
-                    source_specific: set.is_some_and(|set| set.source == flow::Source::Sender),
+                    source_specific: set.is_some_and(|set| set.source == flow::AcceptedSenders::Sender),
                     hops: set.map_or(32, |set| set.hops.0 as u8),
                 }));
             }
         }
-        self.tcp(flow.tcp.as_ref(), flow.transport.place).map(Transport::Tcp)
+        self.tcp(flow.tcp.as_ref(), flow.transport.place).map(FlowTransport::Tcp)
     }
 
     /// Returns a congestion control, with its parameters from `tcp`.
     pub(super) fn algorithm(
         &mut self,
-        named: &At<Algorithm>,
-        tcp: Option<&flow::Tcp>,
+        named: &Located<Algorithm>,
+        tcp: Option<&flow::TcpTable>,
     ) -> Option<tcp::Algorithm> {
         Some(match named.value {
             Algorithm::Reno => tcp::Algorithm::Reno,
@@ -321,7 +323,11 @@ impl Builder<'_, '_> {
     }
 
     /// Returns the TCP settings of a table. Without a table, problems are reported at `place`.
-    pub(super) fn tcp(&mut self, table: Option<&At<flow::Tcp>>, place: Place) -> Option<tcp::Config> {
+    pub(super) fn tcp(
+        &mut self,
+        table: Option<&Located<flow::TcpTable>>,
+        place: SourceRange,
+    ) -> Option<tcp::TcpConfig> {
         let default;
         let tcp = match table {
             Some(tcp) => &tcp.value,
@@ -355,7 +361,7 @@ impl Builder<'_, '_> {
                 .push(place, "`window` is smaller than `max_segment_size`: no segment could be sent");
             return None;
         }
-        Some(tcp::Config {
+        Some(tcp::TcpConfig {
             algorithm,
             sack: tcp.sack,
             loss_detection,
@@ -373,11 +379,12 @@ impl Builder<'_, '_> {
         })
     }
 
-    fn traffic(&mut self, flow: &Flow, transport: Option<&Transport>) -> Option<Traffic> {
+    fn traffic(&mut self, flow: &FlowTable, transport: Option<&FlowTransport>) -> Option<FlowTraffic> {
         let place = flow.traffic.place;
         let name = crate::table::word(flow.transport.value);
-        let stream = matches!(flow.transport.value, flow::Transport::Tcp | flow::Transport::Quic);
-        let tcp = Carrier { stream, headers: u64::from(flow.ip.value.header() + netstage_wire::UDP_HEADER) };
+        let stream = matches!(flow.transport.value, flow::TransportChoice::Tcp | flow::TransportChoice::Quic);
+        let tcp =
+            PacketFraming { stream, headers: u64::from(flow.ip.value.header() + netstage_wire::UDP_HEADER) };
         let pattern = match &flow.traffic.value {
             Model::Bulk(bulk) => {
                 if !stream {
@@ -436,7 +443,7 @@ impl Builder<'_, '_> {
                     self.problems.push(place, message);
                     return None;
                 }
-                return Some(Traffic::Application(application));
+                return Some(FlowTraffic::Application(application));
             }
         };
         if let Err(error) = pattern.check() {
@@ -449,20 +456,20 @@ impl Builder<'_, '_> {
     /// Returns the payload rate and the packet size.
     fn load(
         &mut self,
-        rate: &At<BitRate>,
+        rate: &Located<BitRate>,
         packets: &PacketSize,
-        carrier: &Carrier,
+        carrier: &PacketFraming,
     ) -> Option<(BitRate, u32)> {
         let packet = packets.packet.0;
         let rate = match packets.layer.value {
-            Layer::Payload => rate.value,
-            Layer::Ip if carrier.stream => {
-                let place: Place = packets.layer.place;
+            RateLayer::Payload => rate.value,
+            RateLayer::Ip if carrier.stream => {
+                let place: SourceRange = packets.layer.place;
                 let message = "the transport chooses the packet sizes: set the payload rate";
                 self.problems.push(place, message);
                 return None;
             }
-            Layer::Ip => payload_rate(rate.value, packet, carrier.headers),
+            RateLayer::Ip => payload_rate(rate.value, packet, carrier.headers),
         };
         if rate.0 == 0 {
             self.problems
@@ -480,10 +487,10 @@ fn payload_rate(ip: BitRate, packet: u64, headers: u64) -> BitRate {
     BitRate(((rate * packet + size / 2) / size) as u64)
 }
 
-fn default_tcp() -> flow::Tcp {
+fn default_tcp() -> flow::TcpTable {
     use crate::table::Decode;
-    let empty = crate::tree::Node::empty_table(Place::new(0, 0..0));
-    flow::Tcp::decode(&empty, &mut crate::error::Problems::default())
+    let empty = crate::tree::TomlNode::empty_table(SourceRange::new(0, 0..0));
+    flow::TcpTable::decode(&empty, &mut crate::error::Problems::default())
         .expect("every field of tcp has a default")
 }
 

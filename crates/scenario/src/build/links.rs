@@ -1,9 +1,9 @@
 //! Links of a plan: the queue and the scheduled changes of each direction.
 
-use super::{Builder, Network};
+use super::{Builder, NodeGraph};
 use crate::error::did_you_mean;
-use crate::file::network::{Direction, Drr, Queue};
-use crate::plan::Link;
+use crate::file::network::{Drr, LinkDirectionTable, QueueTable};
+use crate::plan::LinkPlan;
 use netstage_core::link::{self, Jitter, JitterDistribution};
 use netstage_core::quantity::Capacity;
 use netstage_core::queue::{self, ClassConfig, DrrConfig, RedConfig};
@@ -12,10 +12,10 @@ use netstage_core::time::{Duration, Instant};
 impl Builder<'_, '_> {
     pub(super) fn links(
         &mut self,
-        network: &Network,
+        network: &NodeGraph,
         weights: &[f64],
         end: Option<Instant>,
-    ) -> Option<Vec<Link>> {
+    ) -> Option<Vec<LinkPlan>> {
         let mut links = Vec::with_capacity(self.file.link.0.len());
         for member in &self.file.link.0 {
             let link = member.value.as_ref()?;
@@ -24,7 +24,7 @@ impl Builder<'_, '_> {
                 self.direction(&member.name, &link.directions[d], &network.names[ends[d]], weights, end)
             });
             let [Some(forward), Some(reverse)] = directions else { continue };
-            links.push(Link {
+            links.push(LinkPlan {
                 name: member.name.clone(),
                 ends,
                 kind: link.kind.value,
@@ -37,17 +37,17 @@ impl Builder<'_, '_> {
     fn direction(
         &mut self,
         link: &str,
-        direction: &Direction,
+        direction: &LinkDirectionTable,
         sender: &str,
         weights: &[f64],
         end: Option<Instant>,
-    ) -> Option<link::Config> {
+    ) -> Option<link::LinkDirectionConfig> {
         let port = self.file.node.index(sender).and_then(|index| self.file.node.0[index].value.as_ref());
         let port_buffer = port.and_then(|p| p.buffer).filter(|_| !direction.buffer.own);
         let port_queue = port.and_then(|p| p.queue.as_ref()).filter(|_| !direction.queue.own);
         let buffer = port_buffer.unwrap_or(direction.buffer.value);
         let queue = self.queue(port_queue.unwrap_or(&direction.queue.value), direction, buffer, weights)?;
-        let mut schedule: Vec<(Instant, link::Change)> = direction
+        let mut schedule: Vec<(Instant, link::LinkChange)> = direction
             .schedule
             .0
             .iter()
@@ -57,7 +57,7 @@ impl Builder<'_, '_> {
                     self.warnings
                         .insert(format!("link.{link}: the change at {at:?} is after the end of the run"));
                 }
-                let change = link::Change {
+                let change = link::LinkChange {
                     rate: change.rate,
                     delay: change.delay,
                     loss: change.loss.map(|p| p.0),
@@ -72,7 +72,7 @@ impl Builder<'_, '_> {
             Jitter { amount: Duration::ZERO, distribution: JitterDistribution::Uniform, reorder: false },
             |j| Jitter { amount: j.amount, distribution: j.distribution, reorder: j.reorder },
         );
-        Some(link::Config {
+        Some(link::LinkDirectionConfig {
             rate: direction.rate,
             delay: direction.delay,
             buffer,
@@ -88,20 +88,20 @@ impl Builder<'_, '_> {
 
     fn queue(
         &mut self,
-        queue: &Queue,
-        direction: &Direction,
+        queue: &QueueTable,
+        direction: &LinkDirectionTable,
         buffer: Capacity,
         weights: &[f64],
-    ) -> Option<queue::Config> {
+    ) -> Option<queue::QueueConfig> {
         Some(match queue {
-            Queue::DropTail(_) => queue::Config::DropTail,
-            Queue::Red(red) => {
+            QueueTable::DropTail(_) => queue::QueueConfig::DropTail,
+            QueueTable::Red(red) => {
                 if red.min_threshold.value.0 >= red.max_threshold.0 {
                     let place = red.min_threshold.place;
                     self.problems.push(place, "`min_threshold` must be below `max_threshold`");
                     return None;
                 }
-                queue::Config::Red(RedConfig {
+                queue::QueueConfig::Red(RedConfig {
                     min_threshold: red.min_threshold.value.0,
                     max_threshold: red.max_threshold.0,
                     max_probability: red.max_probability.0,
@@ -109,26 +109,31 @@ impl Builder<'_, '_> {
                     ecn: red.ecn,
                 })
             }
-            Queue::Codel(codel) => queue::Config::Codel(codel.config()),
-            Queue::FqCodel(fq) => queue::Config::FqCodel(fq.config()),
-            Queue::Priority(_) => queue::Config::Classes(
+            QueueTable::Codel(codel) => queue::QueueConfig::Codel(codel.config()),
+            QueueTable::FqCodel(fq) => queue::QueueConfig::FqCodel(fq.config()),
+            QueueTable::Priority(_) => queue::QueueConfig::Classes(
                 [0, 1]
                     .map(|priority| ClassConfig {
                         priority,
                         weight: 1.0,
-                        queue: queue::Config::DropTail,
+                        queue: queue::QueueConfig::DropTail,
                         buffer,
                     })
                     .into(),
             ),
-            Queue::Drr(drr) => queue::Config::DeficitRoundRobin(DrrConfig {
+            QueueTable::Drr(drr) => queue::QueueConfig::DeficitRoundRobin(DrrConfig {
                 weights: self.class_weights(drr, direction, weights)?,
                 buffer_per_class: drr.buffer_per_class.unwrap_or(buffer),
             }),
         })
     }
 
-    fn class_weights(&mut self, drr: &Drr, direction: &Direction, weights: &[f64]) -> Option<Vec<f64>> {
+    fn class_weights(
+        &mut self,
+        drr: &Drr,
+        direction: &LinkDirectionTable,
+        weights: &[f64],
+    ) -> Option<Vec<f64>> {
         let mut classes: Vec<f64> = weights.to_vec();
         for (name, weight) in drr.weights.iter().flat_map(|w| &w.0) {
             match self.file.vpn.index(name) {

@@ -13,31 +13,31 @@ mod tunnels;
 mod vpns;
 mod weights;
 
-use crate::error::{Place, Problems, did_you_mean};
-use crate::file::network::{Link, NodeTable};
-use crate::file::service::Service;
-use crate::file::{File, Head};
-use crate::plan::routes::{NoPath, Topology};
-use crate::plan::{Device, Hop, LinkKind, Measure, Node, NodeKind, Plan};
-use crate::scalar::{NodeName, Span};
-use crate::table::{At, Decode, List, Member, Named};
-use crate::trace::Traces;
+use crate::error::{Problems, SourceRange, did_you_mean};
+use crate::file::network::{DuplexLink, NodeTable};
+use crate::file::service::ServiceTable;
+use crate::file::{ScenarioFile, ScenarioSection};
+use crate::plan::routes::{ExplicitPathError, NodeAdjacency};
+use crate::plan::{Hop, HostDevice, LinkKind, MeasureConfig, NodeKind, NodePlan, Plan};
+use crate::scalar::{NodeName, PositiveDuration};
+use crate::table::{Decode, List, Located, NamedTable, NamedTables};
+use crate::trace::TraceFiles;
 use netstage_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tables of a plan, and the problems, warnings and traces found in the process.
 pub(crate) struct Builder<'a, 'b> {
-    pub file: &'a File,
+    pub file: &'a ScenarioFile,
     pub problems: &'a mut Problems,
     pub warnings: &'a mut BTreeSet<String>,
-    pub traces: &'a mut Traces<'b>,
+    pub traces: &'a mut TraceFiles<'b>,
 }
 
 /// Nodes by index, and their adjacency.
-struct Network {
+struct NodeGraph {
     kinds: Vec<NodeKind>,
     names: Vec<String>,
-    topology: Topology,
+    topology: NodeAdjacency,
     /// Every link was read. Otherwise a missing path is not reported.
     complete: bool,
 }
@@ -46,7 +46,7 @@ impl Builder<'_, '_> {
     /// Returns the plan, or `None` if problems were reported.
     pub fn plan(mut self) -> Option<Plan> {
         let before = self.problems.found();
-        let top = Place::new(0, 0..0);
+        let top = SourceRange::new(0, 0..0);
         let head = match &self.file.scenario {
             Some(head) => head.0.as_ref().map(|read| (read, head.place)),
             None => {
@@ -100,19 +100,19 @@ impl Builder<'_, '_> {
     }
 
     /// Returns the duration of a run of the flows: zero if every flow is the load of a test.
-    fn duration(&mut self, head: &Head, place: Place) -> Option<Duration> {
+    fn duration(&mut self, head: &ScenarioSection, place: SourceRange) -> Option<Duration> {
         if let Some(duration) = head.duration {
             return Some(duration.0);
         }
         let tests = self.file.test.0.iter().filter_map(|test| test.value.as_ref());
-        let load: BTreeSet<&str> = tests.flat_map(|t| &t.probe().load.0).map(|f| f.as_str()).collect();
+        let load: BTreeSet<&str> = tests.flat_map(|t| &t.path().load.0).map(|f| f.as_str()).collect();
         if !self.has_programs()
             && !self.file.test.0.is_empty()
             && self.file.flow.names().all(|name| load.contains(name))
         {
             return Some(Duration::ZERO);
         }
-        let help = format!("add `duration`: {}", Span::kind().describe());
+        let help = format!("add `duration`: {}", PositiveDuration::kind().describe());
         self.problems.push_help(place, "missing field `duration` in [scenario]", help);
         None
     }
@@ -120,28 +120,28 @@ impl Builder<'_, '_> {
     /// Returns whether any service has a flow of its own. Routing daemons have none.
     fn has_programs(&self) -> bool {
         let mut services = self.file.service.0.iter();
-        services.any(|member| !matches!(member.value, Some(Service::Frr(_))))
+        services.any(|member| !matches!(member.value, Some(ServiceTable::Frr(_))))
     }
 
-    fn nodes(&mut self, network: &Network) -> Vec<Node> {
+    fn nodes(&mut self, network: &NodeGraph) -> Vec<NodePlan> {
         let mut places = self.places(network);
         let nodes = self.file.node.0.iter().zip(&network.kinds);
         let device = |node: &NodeTable| {
             let device = &node.device.as_ref()?.value;
-            Some(Device { rate: device.rate, buffer: device.buffer.0 })
+            Some(HostDevice { rate: device.rate, buffer: device.buffer.0 })
         };
-        let node = |(member, kind): (&Member<NodeTable>, &NodeKind)| Node {
+        let node = |(member, kind): (&NamedTable<NodeTable>, &NodeKind)| NodePlan {
             name: member.name.clone(),
             kind: *kind,
             device: member.value.as_ref().and_then(device),
             arp_timeout: member.value.as_ref().and_then(|node| Some(node.arp_timeout.as_ref()?.value.0)),
-            place: places.remove(&member.name),
+            placement: places.remove(&member.name),
         };
         nodes.map(node).collect()
     }
 
     /// Reports settings that do not apply to the kind of the node.
-    fn check_node_settings(&mut self, network: &Network) {
+    fn check_node_settings(&mut self, network: &NodeGraph) {
         for (member, kind) in self.file.node.0.iter().zip(&network.kinds) {
             let Some(node) = &member.value else { continue };
             if let Some(device) = node.device.as_ref().filter(|_| *kind != NodeKind::Host) {
@@ -158,7 +158,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    fn network(&mut self) -> Network {
+    fn network(&mut self) -> NodeGraph {
         let nodes = &self.file.node;
         let kinds: Vec<NodeKind> = nodes
             .0
@@ -176,10 +176,10 @@ impl Builder<'_, '_> {
         }
         let names = nodes.names().map(str::to_owned).collect();
         let complete = joined.len() == self.file.link.0.len();
-        Network { complete, topology: Topology::new(&kinds, joined), kinds, names }
+        NodeGraph { complete, topology: NodeAdjacency::new(&kinds, joined), kinds, names }
     }
 
-    fn ends(&mut self, link: &Link) -> Option<[usize; 2]> {
+    fn ends(&mut self, link: &DuplexLink) -> Option<[usize; 2]> {
         let [first, second] = &link.ends;
         let (a, b) = (self.node(first), self.node(second));
         let (a, b) = (a?, b?);
@@ -191,7 +191,7 @@ impl Builder<'_, '_> {
     }
 
     /// Reports a link between two LANs, and a TUN link to a LAN.
-    fn check_lan(&mut self, link: &Link, kinds: [NodeKind; 2]) {
+    fn check_lan(&mut self, link: &DuplexLink, kinds: [NodeKind; 2]) {
         let lans = kinds.iter().filter(|kind| matches!(kind, NodeKind::Lan)).count();
         if lans == 2 {
             let help = "connect all hosts to one LAN, or put a router between the LANs";
@@ -203,13 +203,19 @@ impl Builder<'_, '_> {
         }
     }
 
-    fn node(&mut self, name: &At<NodeName>) -> Option<usize> {
+    fn node(&mut self, name: &Located<NodeName>) -> Option<usize> {
         let nodes = &self.file.node;
         self.reference(nodes, &name.value.0, name.place, "node")
     }
 
     /// Returns the index of a name, or reports it with the nearest known name.
-    fn reference<T>(&mut self, members: &Named<T>, name: &str, place: Place, what: &str) -> Option<usize> {
+    fn reference<T>(
+        &mut self,
+        members: &NamedTables<T>,
+        name: &str,
+        place: SourceRange,
+        what: &str,
+    ) -> Option<usize> {
         let index = members.index(name);
         if index.is_none() {
             let message = format!("unknown {what} `{}`", name.escape_debug());
@@ -220,8 +226,14 @@ impl Builder<'_, '_> {
         index
     }
 
-    /// Returns the shortest path, or reports at `place` that there is none.
-    fn shortest(&mut self, network: &Network, from: usize, to: usize, place: Place) -> Option<Vec<Hop>> {
+    /// Returns the shortest path, or reports at `placement` that there is none.
+    fn shortest(
+        &mut self,
+        network: &NodeGraph,
+        from: usize,
+        to: usize,
+        place: SourceRange,
+    ) -> Option<Vec<Hop>> {
         let path = network.topology.shortest(from, to);
         if path.is_none() && network.complete {
             let message = format!("no path from `{}` to `{}`", network.names[from], network.names[to]);
@@ -237,9 +249,9 @@ impl Builder<'_, '_> {
     /// Returns the nodes and hops of an explicit path.
     fn explicit_path(
         &mut self,
-        network: &Network,
+        network: &NodeGraph,
         from: usize,
-        via: &At<List<At<NodeName>>>,
+        via: &Located<List<Located<NodeName>>>,
         to: usize,
     ) -> Option<(Vec<usize>, Vec<Hop>)> {
         let named: Vec<Option<usize>> = via.0.iter().map(|name| self.node(name)).collect();
@@ -247,13 +259,13 @@ impl Builder<'_, '_> {
         let nodes: Vec<usize> = [from].into_iter().chain(middle).chain([to]).collect();
         let place = |position: usize| via.0.get(position - 1).map_or(via.place, |name| name.place);
         let name = |position: usize| &network.names[nodes[position]];
-        let (place, message) = match network.topology.through(&nodes) {
+        let (place, message) = match network.topology.explicit(&nodes) {
             Ok(path) => return Some((nodes, path)),
-            Err(NoPath::NotAdjacent(at)) => {
+            Err(ExplicitPathError::NotAdjacent(at)) => {
                 (place(at), format!("no link connects `{}` and `{}`", name(at - 1), name(at)))
             }
-            Err(NoPath::Loop(at)) => (place(at), format!("this path visits `{}` twice", name(at))),
-            Err(NoPath::HostInTheMiddle(at)) => {
+            Err(ExplicitPathError::Loop(at)) => (place(at), format!("this path visits `{}` twice", name(at))),
+            Err(ExplicitPathError::HostInTheMiddle(at)) => {
                 (place(at), format!("`{}` is a host; hosts do not forward", name(at)))
             }
         };
@@ -261,9 +273,9 @@ impl Builder<'_, '_> {
         None
     }
 
-    fn measure(&mut self, duration: Option<Duration>) -> Option<Measure> {
+    fn measure(&mut self, duration: Option<Duration>) -> Option<MeasureConfig> {
         let Some(measure) = &self.file.measure else {
-            return Some(Measure {
+            return Some(MeasureConfig {
                 interval: Duration::from_secs(1),
                 flow_detail: false,
                 tcp_events: false,
@@ -275,7 +287,7 @@ impl Builder<'_, '_> {
         if duration.is_some_and(|d| d > Duration::ZERO && interval > d) {
             self.problems.push(measure.interval.place, "the interval is longer than the run");
         }
-        Some(Measure {
+        Some(MeasureConfig {
             interval,
             flow_detail: measure.flow_detail,
             tcp_events: measure.tcp.is_some(),
@@ -304,8 +316,9 @@ impl Builder<'_, '_> {
             );
             let help = "use fewer flows, a shorter run or a longer [measure] interval";
             let flows = self.file.flow.0.iter().filter_map(|m| Some(&m.value.as_ref()?.count));
-            let place =
-                flows.max_by_key(|count| count.value.0).map_or(Place::new(0, 0..0), |count| count.place);
+            let place = flows
+                .max_by_key(|count| count.value.0)
+                .map_or(SourceRange::new(0, 0..0), |count| count.place);
             self.problems.push_help(place, message, help);
         }
     }
@@ -313,7 +326,7 @@ impl Builder<'_, '_> {
     fn warn(&mut self, plan: &Plan) {
         let mut aggressive: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for vpn in &plan.vpns {
-            let netstage_core::fair::Control::I2vfc(control) = &vpn.settings.control else { continue };
+            let netstage_core::fair::VpnControl::I2vfc(control) = &vpn.settings.control else { continue };
             let cause = match control.decrease {
                 netstage_core::fair::Decrease::Fixed(b) if b >= 0.5 => format!("decrease {b}"),
                 _ if control.increase >= 1.0 => format!("increase {}", control.increase),

@@ -1,11 +1,11 @@
 //! Receivers of a multicast flow. Their paths form a tree, because packets are copied where the paths part.
 
-use super::flows::Way;
-use super::{Builder, Network};
-use crate::file::flow::{self, Flow};
+use super::flows::FlowPath;
+use super::{Builder, NodeGraph};
+use crate::file::flow::{self, FlowTable};
 use crate::plan::{Branch, Hop, NodeKind};
 use crate::scalar::NodeName;
-use crate::table::At;
+use crate::table::Located;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -16,14 +16,14 @@ impl Builder<'_, '_> {
     /// Returns the receivers after the first, with their paths.
     pub(super) fn branches(
         &mut self,
-        flow: &Flow,
-        network: &Network,
-        flow_path: &Way,
+        flow: &FlowTable,
+        network: &NodeGraph,
+        flow_path: &FlowPath,
     ) -> Option<Vec<Branch>> {
         let mut receivers = vec![flow_path.to];
         let mut branches = Vec::new();
         for named in &flow.to.0[1..] {
-            if flow.transport.value != flow::Transport::Multicast {
+            if flow.transport.value != flow::TransportChoice::Multicast {
                 let help = "set transport = \"multicast\", or define a flow for each receiver";
                 self.problems.push_help(named.place, "only a multicast flow has several receivers", help);
                 return None;
@@ -44,7 +44,7 @@ impl Builder<'_, '_> {
             receivers.push(to);
             branches.push(Branch { to, path: self.shortest(network, flow_path.from, to, named.place)? });
         }
-        if flow.transport.value == flow::Transport::Multicast {
+        if flow.transport.value == flow::TransportChoice::Multicast {
             self.check_tree(flow, network, flow_path, &branches)?;
             self.check_scope(flow, flow_path, &branches)?;
         }
@@ -55,9 +55,9 @@ impl Builder<'_, '_> {
     /// host sends each packet once.
     fn check_tree(
         &mut self,
-        flow: &Flow,
-        network: &Network,
-        flow_path: &Way,
+        flow: &FlowTable,
+        network: &NodeGraph,
+        flow_path: &FlowPath,
         branches: &[Branch],
     ) -> Option<()> {
         let mut arrivals = Arrivals::new();
@@ -85,9 +85,9 @@ impl Builder<'_, '_> {
 
     fn add_path(
         &mut self,
-        network: &Network,
+        network: &NodeGraph,
         path: &[Hop],
-        named: &At<NodeName>,
+        named: &Located<NodeName>,
         arrivals: &mut Arrivals,
     ) -> Option<()> {
         for hop in path {
@@ -120,7 +120,7 @@ impl Builder<'_, '_> {
     }
 
     /// Reports a group that routers never forward, if the flow crosses a router.
-    fn check_scope(&mut self, flow: &Flow, flow_path: &Way, branches: &[Branch]) -> Option<()> {
+    fn check_scope(&mut self, flow: &FlowTable, flow_path: &FlowPath, branches: &[Branch]) -> Option<()> {
         let group = flow.multicast.as_ref().and_then(|multicast| multicast.value.group.as_ref());
         let Some(group) = group.filter(|group| is_link_local(group.value.0)) else { return Some(()) };
         let forwarded = flow_path.path.len() > 1 || branches.iter().any(|branch| branch.path.len() > 1);

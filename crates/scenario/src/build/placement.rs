@@ -1,15 +1,15 @@
 //! Placement of hosts and provider edge routers on agents, for stage `live`.
 
-use super::{Builder, Network};
+use super::{Builder, NodeGraph};
 use crate::file::place;
-use crate::plan::{Attachment, Chosen, NodeKind, Placement};
-use crate::table::Named;
+use crate::plan::{AgentSelector, LinkAttachment, NodeKind, NodePlacement};
+use crate::table::NamedTables;
 use std::collections::BTreeMap;
 
 impl Builder<'_, '_> {
     /// Returns the placements of `[place]`, by node name.
-    pub(super) fn places(&mut self, network: &Network) -> BTreeMap<String, Placement> {
-        let mut places: BTreeMap<String, Placement> = BTreeMap::new();
+    pub(super) fn places(&mut self, network: &NodeGraph) -> BTreeMap<String, NodePlacement> {
+        let mut places: BTreeMap<String, NodePlacement> = BTreeMap::new();
         for member in &self.file.place.0 {
             let Some(place) = &member.value else { continue };
             let Some(node) = self.reference(&self.file.node, &member.name, member.place, "node") else {
@@ -23,8 +23,8 @@ impl Builder<'_, '_> {
                 continue;
             }
             let agent = match (&place.agent, &place.label) {
-                (Some(name), None) => Chosen::Named(name.value.0.clone()),
-                (None, Some(label)) => Chosen::Labelled(label.value.0.clone()),
+                (Some(name), None) => AgentSelector::Named(name.value.0.clone()),
+                (None, Some(label)) => AgentSelector::Labeled(label.value.0.clone()),
                 (None, None) => {
                     let help = format!("{} = \"AGENT\", or {{ label = \"LABEL\" }}", member.name);
                     self.problems.push_help(member.place, "this placement has no agent", help);
@@ -36,8 +36,8 @@ impl Builder<'_, '_> {
                     continue;
                 }
             };
-            let is_taken = |(_, other): &(&String, &Placement)| {
-                matches!(agent, Chosen::Named(_)) && other.agent == agent
+            let is_taken = |(_, other): &(&String, &NodePlacement)| {
+                matches!(agent, AgentSelector::Named(_)) && other.agent == agent
             };
             if let Some((other, _)) = places.iter().find(is_taken) {
                 let message = format!("the agent of `{}` already runs `{other}`", member.name);
@@ -50,7 +50,7 @@ impl Builder<'_, '_> {
             }
             let address = place.address.as_ref().map(|address| address.0);
             let interfaces = self.interfaces(&place.interfaces, &member.name, network.kinds[node]);
-            places.insert(member.name.clone(), Placement { agent, address, interfaces });
+            places.insert(member.name.clone(), NodePlacement { agent, address, interfaces });
         }
         places
     }
@@ -58,10 +58,10 @@ impl Builder<'_, '_> {
     /// Returns the interfaces of a node, by link name.
     fn interfaces(
         &mut self,
-        table: &Named<place::Attachment>,
+        table: &NamedTables<place::AttachmentTable>,
         node: &str,
         kind: NodeKind,
-    ) -> BTreeMap<String, Attachment> {
+    ) -> BTreeMap<String, LinkAttachment> {
         let mut interfaces = BTreeMap::new();
         for member in &table.0 {
             let Some(attachment) = &member.value else { continue };
@@ -77,7 +77,7 @@ impl Builder<'_, '_> {
                 let message = format!("link `{}` does not end at `{node}`", member.name);
                 self.problems.push_help(member.place, message, "name a link of this node");
             }
-            let attachment = Attachment {
+            let attachment = LinkAttachment {
                 name: attachment.name.value.0.clone(),
                 addresses: attachment.address.0.iter().map(|address| address.0).collect(),
                 via: attachment.via.as_ref().map(|via| via.0),

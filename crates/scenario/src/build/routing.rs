@@ -1,11 +1,11 @@
 //! Routers that run another project's routing daemons, and checks of their configuration.
 
-use super::{Builder, Network};
-use crate::error::{Place, did_you_mean};
-use crate::file::service::{Frr, Service};
-use crate::plan::{Edge, NodeKind, Routing};
+use super::{Builder, NodeGraph};
+use crate::error::{SourceRange, did_you_mean};
+use crate::file::service::{Frr, ServiceTable};
+use crate::plan::{EdgeRouter, NodeKind, RoutingService};
 use crate::scalar::NodeName;
-use crate::table::{At, List};
+use crate::table::{List, Located};
 use netstage_core::time::Duration;
 
 /// Minimum hold time of BGP.
@@ -13,10 +13,10 @@ const MIN_HOLD: Duration = Duration::from_secs(3);
 
 impl Builder<'_, '_> {
     /// Returns the routing service, if the file has one; `None` if problems were reported.
-    pub(super) fn routing(&mut self, network: &Network) -> Option<Option<Routing>> {
+    pub(super) fn routing(&mut self, network: &NodeGraph) -> Option<Option<RoutingService>> {
         let file = self.file;
         let services = file.service.0.iter().filter_map(|member| match &member.value {
-            Some(Service::Frr(frr)) => Some((member, frr)),
+            Some(ServiceTable::Frr(frr)) => Some((member, frr)),
             _ => None,
         });
         let mut found: Vec<_> = services.collect();
@@ -32,7 +32,7 @@ impl Builder<'_, '_> {
         (self.problems.found() == before).then_some(Some(routing))
     }
 
-    fn frr(&mut self, name: &str, frr: &Frr, network: &Network) -> Routing {
+    fn frr(&mut self, name: &str, frr: &Frr, network: &NodeGraph) -> RoutingService {
         let mut core = Vec::new();
         for named in frr.core.iter().flat_map(|core| &core.value.0) {
             let Some(node) = self.node(named) else { continue };
@@ -56,7 +56,7 @@ impl Builder<'_, '_> {
             }
             self.check_router(network, node, member.place);
             let Some(system) = &member.value else { continue };
-            edges.push(Edge { node, system: system.0 as u32 });
+            edges.push(EdgeRouter { node, system: system.0 as u32 });
             let is_attached =
                 |ends: &[usize; 2]| ends.contains(&node) && ends.iter().any(|end| core.contains(end));
             if !core.is_empty() && !self.link_ends().iter().any(is_attached) {
@@ -85,7 +85,7 @@ impl Builder<'_, '_> {
             let help = "set 3 s or more (RFC 4271 section 4.2)";
             self.problems.push_help(frr.dead.place, "`dead` is less than the minimum hold time of BGP", help);
         }
-        Routing {
+        RoutingService {
             name: name.into(),
             core,
             lan,
@@ -93,18 +93,19 @@ impl Builder<'_, '_> {
             ipv6: frr.ipv6,
             hello: frr.hello.value.0,
             dead: frr.dead.value.0,
-            patience: frr.patience.0,
+            ready_timeout: frr.patience.0,
         }
     }
 
     /// Returns the LAN that connects all edges.
-    fn common_lan(&mut self, frr: &Frr, edges: &[Edge], network: &Network) -> Option<usize> {
+    fn common_lan(&mut self, frr: &Frr, edges: &[EdgeRouter], network: &NodeGraph) -> Option<usize> {
         let links = self.link_ends();
         let is_lan = |node: &usize| matches!(network.kinds[*node], NodeKind::Lan);
         let lans = (0..network.kinds.len()).filter(is_lan);
         let missing_edge = |lan: usize| {
-            let is_on =
-                |edge: &&Edge| links.iter().any(|ends| ends.contains(&edge.node) && ends.contains(&lan));
+            let is_on = |edge: &&EdgeRouter| {
+                links.iter().any(|ends| ends.contains(&edge.node) && ends.contains(&lan))
+            };
             edges.iter().find(|edge| !is_on(edge))
         };
         let nearest = lans.map(|lan| (lan, missing_edge(lan))).min_by_key(|(_, missing)| missing.is_some());
@@ -125,10 +126,10 @@ impl Builder<'_, '_> {
     fn no_other_lan(
         &mut self,
         core: &[usize],
-        edges: &[Edge],
+        edges: &[EdgeRouter],
         lan: Option<usize>,
-        place: Place,
-        network: &Network,
+        place: SourceRange,
+        network: &NodeGraph,
     ) {
         let links = self.link_ends();
         let driven = core.iter().copied().chain(edges.iter().map(|edge| edge.node));
@@ -147,11 +148,11 @@ impl Builder<'_, '_> {
     fn link_ends(&self) -> Vec<[usize; 2]> {
         let file = self.file;
         let links = file.link.0.iter().filter_map(|member| member.value.as_ref());
-        let index = |name: &At<NodeName>| file.node.index(&name.value.0);
+        let index = |name: &Located<NodeName>| file.node.index(&name.value.0);
         links.filter_map(|link| Some([index(&link.ends[0])?, index(&link.ends[1])?])).collect()
     }
 
-    fn check_router(&mut self, network: &Network, node: usize, place: Place) {
+    fn check_router(&mut self, network: &NodeGraph, node: usize, place: SourceRange) {
         if network.kinds[node] != NodeKind::Router {
             let message = format!("`{}` is not a router", network.names[node]);
             self.problems.push_help(place, message, "set kind = \"router\"");
@@ -159,10 +160,10 @@ impl Builder<'_, '_> {
     }
 
     /// Reports explicit paths through routers whose daemons choose the paths of flows.
-    fn check_explicit_paths(&mut self, routing: &Routing) {
+    fn check_explicit_paths(&mut self, routing: &RoutingService) {
         let file = self.file;
-        let is_driven = |via: &At<List<At<NodeName>>>| {
-            via.0.iter().any(|name| file.node.index(&name.value.0).is_some_and(|node| routing.drives(node)))
+        let is_driven = |via: &Located<List<Located<NodeName>>>| {
+            via.0.iter().any(|name| file.node.index(&name.value.0).is_some_and(|node| routing.contains(node)))
         };
         let flows = file.flow.0.iter().filter_map(|member| member.value.as_ref());
         let paths = flows.flat_map(|flow| [flow.via.as_ref(), flow.reverse_via.as_ref()]);

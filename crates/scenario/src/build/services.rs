@@ -1,15 +1,17 @@
 //! Services of a plan: flows carried by other projects' programs.
 
-use super::flows::{Ends, Way};
+use super::flows::{FlowPath, PathFields};
 use super::vpns::PlacedVpn;
-use super::{Builder, Network};
-use crate::file::flow::Tcp;
-use crate::file::service::{Ftp, Iscsi, Service};
-use crate::plan::{Datagrams, Family, FlowGroup, Program, Transport};
-use crate::table::At;
+use super::{Builder, NodeGraph};
+use crate::file::flow::TcpTable;
+use crate::file::service::{FtpServiceTable, Iscsi, ServiceTable};
+use crate::plan::{DatagramOptions, FlowGroup, FlowTransport, IpVersion, ServiceProgram};
+use crate::table::Located;
 use netstage_core::time::{Duration, Instant};
-use netstage_core::traffic::Traffic;
-use netstage_core::traffic::application::{Application, BlockStorage, Spread, Transfers, Way as FileWay};
+use netstage_core::traffic::FlowTraffic;
+use netstage_core::traffic::application::{
+    Application, BlockStorage, SizeDistribution, TransferDirection as FileWay, Transfers,
+};
 
 /// Bytes of a disk's sector.
 const SECTOR: u64 = 512;
@@ -17,7 +19,7 @@ const SECTOR: u64 = 512;
 impl Builder<'_, '_> {
     pub(super) fn services(
         &mut self,
-        network: &Network,
+        network: &NodeGraph,
         vpns: &[Option<PlacedVpn>],
         end: Option<Instant>,
     ) -> Vec<Option<FlowGroup>> {
@@ -30,11 +32,13 @@ impl Builder<'_, '_> {
                 self.problems.push_help(member.place, message, help);
             }
             match &member.value {
-                Some(Service::Ftp(ftp)) => services.push(self.ftp(&member.name, ftp, network, vpns, end)),
-                Some(Service::Iscsi(iscsi)) => {
+                Some(ServiceTable::Ftp(ftp)) => {
+                    services.push(self.ftp(&member.name, ftp, network, vpns, end))
+                }
+                Some(ServiceTable::Iscsi(iscsi)) => {
                     services.push(self.iscsi(&member.name, iscsi, network, vpns, end));
                 }
-                Some(Service::Frr(_)) => {}
+                Some(ServiceTable::Frr(_)) => {}
                 None => services.push(None),
             }
         }
@@ -44,19 +48,19 @@ impl Builder<'_, '_> {
     fn ftp(
         &mut self,
         name: &str,
-        ftp: &Ftp,
-        network: &Network,
+        ftp: &FtpServiceTable,
+        network: &NodeGraph,
         vpns: &[Option<PlacedVpn>],
         end: Option<Instant>,
     ) -> Option<FlowGroup> {
         let application = Application::Transfers(Transfers {
-            size: Spread::constant(ftp.size.0 as u32),
+            size: SizeDistribution::constant(ftp.size.0 as u32),
             think: Duration::ZERO,
             way: FileWay::Download,
             files: Some(1),
         });
-        let run = (Program::Ftp, application, &ftp.start);
-        let ends = Ends::new([&ftp.client, &ftp.server], &ftp.vpn, [&ftp.via, &ftp.reverse_via]);
+        let run = (ServiceProgram::Ftp, application, &ftp.start);
+        let ends = PathFields::new([&ftp.client, &ftp.server], &ftp.vpn, [&ftp.via, &ftp.reverse_via]);
         self.program(name, &ends, ftp.tcp.as_ref(), run, network, vpns, end)
     }
 
@@ -64,7 +68,7 @@ impl Builder<'_, '_> {
         &mut self,
         name: &str,
         iscsi: &Iscsi,
-        network: &Network,
+        network: &NodeGraph,
         vpns: &[Option<PlacedVpn>],
         end: Option<Instant>,
     ) -> Option<FlowGroup> {
@@ -78,8 +82,9 @@ impl Builder<'_, '_> {
             queue_depth: iscsi.queue_depth.0 as u32,
             server: Duration::from_micros(100),
         });
-        let run = (Program::Iscsi, application, &iscsi.start);
-        let ends = Ends::new([&iscsi.client, &iscsi.server], &iscsi.vpn, [&iscsi.via, &iscsi.reverse_via]);
+        let run = (ServiceProgram::Iscsi, application, &iscsi.start);
+        let ends =
+            PathFields::new([&iscsi.client, &iscsi.server], &iscsi.vpn, [&iscsi.via, &iscsi.reverse_via]);
         self.program(name, &ends, iscsi.tcp.as_ref(), run, network, vpns, end)
     }
 
@@ -88,30 +93,30 @@ impl Builder<'_, '_> {
     fn program(
         &mut self,
         name: &str,
-        ends: &Ends,
-        tcp: Option<&At<Tcp>>,
-        (program, application, start): (Program, Application, &At<Duration>),
-        network: &Network,
+        ends: &PathFields,
+        tcp: Option<&Located<TcpTable>>,
+        (program, application, start): (ServiceProgram, Application, &Located<Duration>),
+        network: &NodeGraph,
         vpns: &[Option<PlacedVpn>],
         end: Option<Instant>,
     ) -> Option<FlowGroup> {
-        let flow_path = self.way(ends, network, vpns);
+        let flow_path = self.flow_path(ends, network, vpns);
         let tcp = self.tcp(tcp, ends.from.place);
         let start_time = Instant(start.value.0);
         if end.is_some_and(|end| start_time >= end) {
             self.problems.push(start.place, "this service would start after the end of the run");
             return None;
         }
-        let Way { from, to, vpn, path, reverse } = flow_path?;
+        let FlowPath { from, to, vpn, path, reverse } = flow_path?;
         Some(FlowGroup {
             name: name.to_owned(),
             from,
             to,
             vpn,
-            transport: Transport::Tcp(tcp?),
-            family: Family::V4,
-            datagrams: Datagrams::default(),
-            traffic: Traffic::Application(application),
+            transport: FlowTransport::Tcp(tcp?),
+            family: IpVersion::V4,
+            datagrams: DatagramOptions::default(),
+            traffic: FlowTraffic::Application(application),
             count: 1,
             start: start_time,
             stagger: Duration::ZERO,

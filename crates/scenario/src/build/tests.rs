@@ -1,16 +1,22 @@
 //! Tests of a plan: path, packets, and load.
 
-use super::flows::{Ends, Way};
+use super::flows::{FlowPath, PathFields};
 use super::vpns::PlacedVpn;
-use super::{Builder, Network};
-use crate::file::test::{self as table, Activation, Carrier, Packets, Probe, Searched, Stamp, Test as Table};
-use crate::plan::{Datagrams, ErrorsBy, Family, FlowGroup, Method, Search, Test, Transfer, Transport, Tune};
-use crate::scalar::{Probability, Span};
-use crate::table::At;
+use super::{Builder, NodeGraph};
+use crate::file::test::{
+    self as table, Activation, RateSearchTable, Stamp, TestPackets, TestPath, TestTable as Table,
+    TestTransport,
+};
+use crate::plan::{
+    DatagramOptions, ErrorDetection, FlowGroup, FlowTransport, IpVersion, Method, RateSearchConfig, TestPlan,
+    TransferConfig, TuneConfig,
+};
+use crate::scalar::{PositiveDuration, Probability};
+use crate::table::Located;
 use netstage_core::measure::mlrsearch::Goal;
 use netstage_core::measure::rfc2544::ETHERNET_FRAME_SIZES;
 use netstage_core::measure::trial::FrameSize;
-use netstage_core::measure::y1564::{Acceptance, Service};
+use netstage_core::measure::y1564::{Acceptance, ServiceUnderTest};
 use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::{Duration, Instant};
@@ -22,14 +28,14 @@ const ETHERNET: u32 = 18;
 /// Maximum packets of a STAMP session, whose delays are kept in memory.
 const MAX_STAMP_PACKETS: u64 = 10_000_000;
 
-impl<'a> From<&'a Probe> for Ends<'a> {
-    fn from(probe: &'a Probe) -> Ends<'a> {
-        Ends::new([&probe.from, &probe.to], &probe.vpn, [&probe.via, &probe.reverse_via])
+impl<'a> From<&'a TestPath> for PathFields<'a> {
+    fn from(probe: &'a TestPath) -> PathFields<'a> {
+        PathFields::new([&probe.from, &probe.to], &probe.vpn, [&probe.via, &probe.reverse_via])
     }
 }
 
 impl Builder<'_, '_> {
-    pub(super) fn tests(&mut self, network: &Network, vpns: &[Option<PlacedVpn>]) -> Vec<Option<Test>> {
+    pub(super) fn tests(&mut self, network: &NodeGraph, vpns: &[Option<PlacedVpn>]) -> Vec<Option<TestPlan>> {
         let file = self.file;
         let tests = file.test.0.iter();
         tests.map(|test| self.test(&test.name, test.value.as_ref()?, network, vpns)).collect()
@@ -39,28 +45,28 @@ impl Builder<'_, '_> {
         &mut self,
         name: &str,
         table: &Table,
-        network: &Network,
+        network: &NodeGraph,
         vpns: &[Option<PlacedVpn>],
-    ) -> Option<Test> {
-        let fields = table.probe();
-        let flow_path = self.way(&Ends::from(fields), network, vpns);
+    ) -> Option<TestPlan> {
+        let fields = table.path();
+        let flow_path = self.flow_path(&PathFields::from(fields), network, vpns);
         let load = self.load_flows(fields);
         let method = self.method(table);
         let (transport, frames, drain) = match table {
-            Table::Transfer(table::Transfer { tcp, .. }) | Table::Tune(table::Tune { tcp, .. }) => {
+            Table::Transfer(table::TransferTable { tcp, .. }) | Table::Tune(table::TuneTable { tcp, .. }) => {
                 let tcp = self.tcp(tcp.as_ref(), fields.from.place);
                 let frames = tcp.as_ref().map(|config| vec![full_packet(config)]);
                 let drain = if let Table::Transfer(test) = table { test.drain } else { Duration::ZERO };
-                (tcp.map(Transport::Tcp), frames, drain)
+                (tcp.map(FlowTransport::Tcp), frames, drain)
             }
             Table::Activation(test) => {
                 let services = test.service.0.iter().filter_map(|service| service.value.as_ref());
                 let frames = services.map(|service| FrameSize::ethernet_udp(service.frame_size.0 as u32));
-                (Some(Transport::Udp), Some(frames.collect()), test.drain)
+                (Some(FlowTransport::Udp), Some(frames.collect()), test.drain)
             }
             Table::Stamp(test) => {
                 let frames = self.padded(test).map(|frame| vec![frame]);
-                (Some(Transport::Stamp { interval: test.interval.0 }), frames, test.drain)
+                (Some(FlowTransport::Stamp { interval: test.interval.0 }), frames, test.drain)
             }
             _ => {
                 let packets = table.packets()?;
@@ -69,17 +75,17 @@ impl Builder<'_, '_> {
         };
         let mut probe = probe(name, flow_path?, transport?);
         if let Table::BitError(test) = table
-            && test.by.value == ErrorsBy::Payload
+            && test.by.value == ErrorDetection::Payload
         {
-            if test.packets.transport.value != Carrier::Udp {
+            if test.packets.transport.value != TestTransport::Udp {
                 let help = "use by = \"loss\" with other transports";
                 let message = "payloads can be compared with transport \"udp\" only";
                 self.problems.push_help(test.packets.transport.place, message, help);
                 return None;
             }
-            probe.datagrams = Datagrams { checksum: false, compare: true, ..probe.datagrams };
+            probe.datagrams = DatagramOptions { checksum: false, compare: true, ..probe.datagrams };
         }
-        Some(Test {
+        Some(TestPlan {
             name: name.to_owned(),
             method: method?,
             probe,
@@ -91,7 +97,7 @@ impl Builder<'_, '_> {
     }
 
     /// Returns the indices of the flows that run during a test.
-    fn load_flows(&mut self, probe: &Probe) -> Option<Vec<usize>> {
+    fn load_flows(&mut self, probe: &TestPath) -> Option<Vec<usize>> {
         let file = self.file;
         let found =
             probe.load.0.iter().map(|name| self.reference(&file.flow, &name.value, name.place, "flow"));
@@ -101,7 +107,7 @@ impl Builder<'_, '_> {
         Some(load)
     }
 
-    fn frames(&mut self, packets: &Packets) -> Option<Vec<FrameSize>> {
+    fn frames(&mut self, packets: &TestPackets) -> Option<Vec<FrameSize>> {
         let Some(listed) = &packets.frame_sizes else {
             return Some(ETHERNET_FRAME_SIZES.map(FrameSize::ethernet_udp).into());
         };
@@ -131,7 +137,7 @@ impl Builder<'_, '_> {
             },
             Table::BackToBack(test) => Method::BackToBack {
                 search: self.search(&test.packets, &test.resolution, test.trial)?,
-                longest: test.longest.value.0,
+                max_burst: test.longest.value.0,
                 repeats: test.repeats.0 as u32,
             },
             Table::Mlrsearch(test) => Method::Mlrsearch {
@@ -158,9 +164,9 @@ impl Builder<'_, '_> {
                 search: test.search.0.min(test.trial.0),
             },
             Table::BitError(test) => {
-                Method::BitError { by: test.by.value, rate: test.rate.value, trial: test.trial.0 }
+                Method::BitError { detection: test.by.value, rate: test.rate.value, trial: test.trial.0 }
             }
-            Table::Transfer(test) => Method::Transfer(Transfer {
+            Table::Transfer(test) => Method::Transfer(TransferConfig {
                 size: test.size.map(|size| size.0),
                 trial: test.trial.0,
                 max_rate: test.max_rate.as_ref().map(|rate| rate.value),
@@ -179,29 +185,29 @@ impl Builder<'_, '_> {
         })
     }
 
-    fn tune(&mut self, test: &table::Tune) -> Option<Tune> {
+    fn tune(&mut self, test: &table::TuneTable) -> Option<TuneConfig> {
         let tcp = test.tcp.as_ref().map(|tcp| &tcp.value);
         let listed = test.algorithms.iter().flat_map(|list| &list.value.0);
         let algorithms = listed.map(|named| self.algorithm(named, tcp)).collect::<Option<_>>()?;
-        Some(Tune {
+        Some(TuneConfig {
             trial: test.trial.0,
             settle: test.settle,
             trials: test.trials.0 as usize,
             tolerance: self.above_zero(&test.tolerance)?,
             delay_bound: test.max_round_trip.map(|span| span.0),
             algorithms,
-            largest: test.largest.0,
+            max_window: test.largest.0,
         })
     }
 
-    fn activation_services(&mut self, test: &Activation) -> Option<Vec<Service>> {
+    fn activation_services(&mut self, test: &Activation) -> Option<Vec<ServiceUnderTest>> {
         if test.service.0.is_empty() {
             let help = "add [test.NAME.service.SERVICE] with `frame_size` and `committed`";
             self.problems.push_help(test.probe.from.place, "this test has no service", help);
             return None;
         }
-        let service = |member: &crate::table::Member<_>| {
-            let crate::file::test::Promise {
+        let service = |member: &crate::table::NamedTable<_>| {
+            let crate::file::test::ServiceAgreement {
                 frame_size,
                 committed,
                 excess,
@@ -210,7 +216,7 @@ impl Builder<'_, '_> {
                 delay_variation,
                 loss_ratio,
             } = member.value.as_ref()?;
-            Some(Service {
+            Some(ServiceUnderTest {
                 name: member.name.clone(),
                 frame: FrameSize::ethernet_udp(frame_size.0 as u32),
                 committed: *committed,
@@ -223,7 +229,7 @@ impl Builder<'_, '_> {
                 policed: *policed,
             })
         };
-        let services: Option<Vec<Service>> = test.service.0.iter().map(service).collect();
+        let services: Option<Vec<ServiceUnderTest>> = test.service.0.iter().map(service).collect();
         let services = services?;
         if let Some(zero) = services.iter().find(|service| service.committed.0 == 0) {
             let message = format!("`committed` of service `{}` must be above 0", zero.name);
@@ -258,12 +264,17 @@ impl Builder<'_, '_> {
         Some(frame)
     }
 
-    fn search(&mut self, packets: &Searched, resolution: &At<Probability>, trial: Span) -> Option<Search> {
+    fn search(
+        &mut self,
+        packets: &RateSearchTable,
+        resolution: &Located<Probability>,
+        trial: PositiveDuration,
+    ) -> Option<RateSearchConfig> {
         let resolution = self.above_zero(resolution)?;
-        Some(Search { max_rate: max_rate(packets), resolution, trial: trial.0 })
+        Some(RateSearchConfig { max_rate: max_rate(packets), resolution, trial: trial.0 })
     }
 
-    fn some_rate(&mut self, rate: &At<BitRate>) -> Option<BitRate> {
+    fn some_rate(&mut self, rate: &Located<BitRate>) -> Option<BitRate> {
         if rate.value.0 == 0 {
             self.problems.push(rate.place, "expected a rate above 0, found 0");
             return None;
@@ -271,7 +282,7 @@ impl Builder<'_, '_> {
         Some(rate.value)
     }
 
-    fn above_zero(&mut self, share: &At<Probability>) -> Option<f64> {
+    fn above_zero(&mut self, share: &Located<Probability>) -> Option<f64> {
         if share.value.0 <= 0.0 {
             self.problems.push(share.place, "expected a number above 0, found 0");
             return None;
@@ -280,37 +291,37 @@ impl Builder<'_, '_> {
     }
 }
 
-fn max_rate(packets: &Searched) -> Option<BitRate> {
+fn max_rate(packets: &RateSearchTable) -> Option<BitRate> {
     packets.max_rate.as_ref().map(|rate| rate.value)
 }
 
 /// Returns the packet of a TCP segment of full size.
-fn full_packet(config: &tcp::Config) -> FrameSize {
+fn full_packet(config: &tcp::TcpConfig) -> FrameSize {
     let options = if config.timestamps { wire::TCP_TIMESTAMPS } else { 0 };
     let ip = config.max_segment_size + wire::IPV4_HEADER + wire::TCP_HEADER + options;
     let frame = FrameSize::ethernet_udp(ip + ETHERNET);
     FrameSize { payload: config.max_segment_size, ..frame }
 }
 
-fn probe_transport(carrier: Carrier) -> Transport {
+fn probe_transport(carrier: TestTransport) -> FlowTransport {
     match carrier {
-        Carrier::Udp => Transport::Udp,
-        Carrier::IcmpEcho => Transport::IcmpEcho,
-        Carrier::UdpUnreachable => Transport::UdpUnreachable,
+        TestTransport::Udp => FlowTransport::Udp,
+        TestTransport::IcmpEcho => FlowTransport::IcmpEcho,
+        TestTransport::UdpUnreachable => FlowTransport::UdpUnreachable,
     }
 }
 
 /// Returns the flow of a test's trials. Its name contains a dot, and so differs from that of any flow of the file.
-fn probe(name: &str, flow_path: Way, transport: Transport) -> FlowGroup {
-    let Way { from, to, vpn, path, reverse } = flow_path;
+fn probe(name: &str, flow_path: FlowPath, transport: FlowTransport) -> FlowGroup {
+    let FlowPath { from, to, vpn, path, reverse } = flow_path;
     FlowGroup {
         name: format!("test.{name}"),
         from,
         to,
         vpn,
         transport,
-        family: Family::V4,
-        datagrams: Datagrams::default(),
+        family: IpVersion::V4,
+        datagrams: DatagramOptions::default(),
         traffic: Pattern::Bulk { size: None }.into(),
         count: 1,
         start: Instant::ZERO,

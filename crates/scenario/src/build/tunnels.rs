@@ -1,10 +1,10 @@
 //! Tunnels of a plan: pairs of gateways on the paths of flows, and checks that they match.
 
 use super::vpns::PlacedVpn;
-use super::{Builder, Network};
-use crate::error::Place;
-use crate::plan::routes::mirrored;
-use crate::plan::{FlowGroup, Hop, NodeKind, Software, Test, Transport, Tunnel};
+use super::{Builder, NodeGraph};
+use crate::error::SourceRange;
+use crate::plan::routes::reversed;
+use crate::plan::{FlowGroup, FlowTransport, GatewaySoftware, GatewayTunnel, Hop, NodeKind, TestPlan};
 use netstage_core::quantity::BitRate;
 use netstage_core::traffic::Pattern;
 use netstage_wire as wire;
@@ -18,11 +18,11 @@ impl Builder<'_, '_> {
     /// Returns the tunnels on the paths of flows and tests.
     pub(super) fn tunnels(
         &mut self,
-        network: &Network,
+        network: &NodeGraph,
         vpns: &[Option<PlacedVpn>],
         flows: &[Option<FlowGroup>],
-        tests: &[Option<Test>],
-    ) -> Vec<Tunnel> {
+        tests: &[Option<TestPlan>],
+    ) -> Vec<GatewayTunnel> {
         self.check_gateway_settings(network);
         let file = self.file;
         for (member, vpn) in file.vpn.0.iter().zip(vpns) {
@@ -42,26 +42,26 @@ impl Builder<'_, '_> {
         let test_places = file.test.0.iter().map(|member| member.place);
         let tests = tests.iter().zip(test_places);
         let probes = tests.filter_map(|(test, place)| Some((&test.as_ref()?.probe, place, false)));
-        let mut tunnels: BTreeMap<[usize; 2], Tunnel> = BTreeMap::new();
+        let mut tunnels: BTreeMap<[usize; 2], GatewayTunnel> = BTreeMap::new();
         for (flow, place, bounded) in flows.chain(probes) {
             for path in [&flow.path, &flow.reverse] {
                 self.add_tunnels(network, flow, path, place, bounded, &mut tunnels);
             }
         }
-        let mut tunnels: Vec<Tunnel> = tunnels.into_values().collect();
+        let mut tunnels: Vec<GatewayTunnel> = tunnels.into_values().collect();
         for tunnel in &mut tunnels {
             // A tunnel used in one direction has its replies on the same links.
-            let Tunnel { path, reverse, .. } = tunnel;
+            let GatewayTunnel { path, reverse, .. } = tunnel;
             match (path.is_empty(), reverse.is_empty()) {
-                (true, _) => *path = mirrored(reverse),
-                (_, true) => *reverse = mirrored(path),
+                (true, _) => *path = reversed(reverse),
+                (_, true) => *reverse = reversed(path),
                 _ => {}
             }
         }
         tunnels
     }
 
-    fn check_gateway_settings(&mut self, network: &Network) {
+    fn check_gateway_settings(&mut self, network: &NodeGraph) {
         for (member, kind) in self.file.node.0.iter().zip(&network.kinds) {
             let Some(node) = &member.value else { continue };
             let gateway_fields = [
@@ -85,7 +85,7 @@ impl Builder<'_, '_> {
             {
                 let message = format!("nodes of kind \"{}\" do not support this cipher", software.kind());
                 let help = match software {
-                    Software::WireGuard => "remove it: WireGuard has one cipher",
+                    GatewaySoftware::WireGuard => "remove it: WireGuard has one cipher",
                     _ => "\"3des-sha1\" is available with kind \"ipsec\" only",
                 };
                 self.problems.push_help(cipher.place, message, help);
@@ -96,21 +96,21 @@ impl Builder<'_, '_> {
     /// Adds the tunnels of a path, which enters a tunnel at every other gateway and leaves it at the next.
     fn add_tunnels(
         &mut self,
-        network: &Network,
+        network: &NodeGraph,
         flow: &FlowGroup,
         path: &[Hop],
-        place: Place,
+        place: SourceRange,
         bounded: bool,
-        tunnels: &mut BTreeMap<[usize; 2], Tunnel>,
+        tunnels: &mut BTreeMap<[usize; 2], GatewayTunnel>,
     ) {
         let starts = path.iter().map(|hop| self.hop_start(*hop)).enumerate();
-        let passed: Vec<(usize, usize, Software)> = starts
+        let passed: Vec<(usize, usize, GatewaySoftware)> = starts
             .filter_map(|(at, node)| match network.kinds[node?] {
                 NodeKind::Gateway(software) => Some((at, node?, software)),
                 _ => None,
             })
             .collect();
-        if !passed.is_empty() && matches!(flow.transport, Transport::Multicast(_)) {
+        if !passed.is_empty() && matches!(flow.transport, FlowTransport::Multicast(_)) {
             let message = format!("`{}` sends multicast through gateways", flow.name);
             return self.problems.push_help(place, message, "tunnels carry unicast only");
         }
@@ -148,11 +148,11 @@ impl Builder<'_, '_> {
             let inside = &path[first..behind];
             let forward = entered == ends[0];
             let service_rates = ends.map(|node| self.service_rate(node, software, protection));
-            let tunnel = tunnels.entry(ends).or_insert_with(|| Tunnel {
+            let tunnel = tunnels.entry(ends).or_insert_with(|| GatewayTunnel {
                 ends,
                 software,
                 protection,
-                mtu: software.largest_packet().unwrap_or(ETHERNET_MTU),
+                mtu: software.fixed_mtu().unwrap_or(ETHERNET_MTU),
                 service_rates,
                 path: Vec::new(),
                 reverse: Vec::new(),
@@ -170,7 +170,7 @@ impl Builder<'_, '_> {
                 continue;
             }
             let size = largest_packet(flow);
-            match software.largest_packet() {
+            match software.fixed_mtu() {
                 Some(max) if bounded && size > max => self.report_too_large(flow, place, [size, max], a),
                 Some(_) => {}
                 None => tunnel.mtu = tunnel.mtu.max(size),
@@ -178,7 +178,13 @@ impl Builder<'_, '_> {
         }
     }
 
-    fn report_too_large(&mut self, flow: &FlowGroup, place: Place, [size, max]: [u32; 2], gateway: &str) {
+    fn report_too_large(
+        &mut self,
+        flow: &FlowGroup,
+        place: SourceRange,
+        [size, max]: [u32; 2],
+        gateway: &str,
+    ) {
         let name = &flow.name;
         let message = format!(
             "`{name}` sends packets of {size} B, but the tunnel from `{gateway}` takes at most {max} B"
@@ -192,36 +198,36 @@ impl Builder<'_, '_> {
         self.file.node.index(&link.ends[hop.direction].value.0)
     }
 
-    fn protection(&self, node: usize, software: Software) -> Option<Protection> {
+    fn protection(&self, node: usize, software: GatewaySoftware) -> Option<Protection> {
         let cipher = self.file.node.0[node].value.as_ref()?.cipher.as_ref();
         software.protection(cipher.map(|cipher| cipher.value))
     }
 
-    fn service_rate(&self, node: usize, software: Software, protection: Protection) -> BitRate {
+    fn service_rate(&self, node: usize, software: GatewaySoftware, protection: Protection) -> BitRate {
         let table = self.file.node.0[node].value.as_ref();
         let given = table.and_then(|node| node.service_rate.as_ref()).map(|rate| rate.value);
         given.unwrap_or(match (software, protection) {
             (_, Protection::Esp(Cipher::TripleDesSha1)) => BitRate(80_000_000),
-            (Software::StrongSwan, _) => BitRate(350_000_000),
-            (Software::WireGuard, _) => BitRate(480_000_000),
-            (Software::OpenVpn, _) => BitRate(400_000_000),
+            (GatewaySoftware::StrongSwan, _) => BitRate(350_000_000),
+            (GatewaySoftware::WireGuard, _) => BitRate(480_000_000),
+            (GatewaySoftware::OpenVpn, _) => BitRate(400_000_000),
         })
     }
 }
 
 /// Returns whether a service has a flow of its own.
-fn has_flow(service: &Option<crate::file::service::Service>) -> bool {
-    !matches!(service, Some(crate::file::service::Service::Frr(_)))
+fn has_flow(service: &Option<crate::file::service::ServiceTable>) -> bool {
+    !matches!(service, Some(crate::file::service::ServiceTable::Frr(_)))
 }
 
 /// Returns the bytes of the largest packet of a flow.
 fn largest_packet(flow: &FlowGroup) -> u32 {
     flow.family.header()
         + match &flow.transport {
-            Transport::Tcp(tcp) => {
+            FlowTransport::Tcp(tcp) => {
                 let options = if tcp.timestamps { wire::TCP_TIMESTAMPS } else { 0 };
                 tcp.max_segment_size + wire::TCP_HEADER + options
             }
-            _ => flow.traffic.pattern().map_or(0, Pattern::largest_packet) + wire::UDP_HEADER,
+            _ => flow.traffic.pattern().map_or(0, Pattern::max_packet_size) + wire::UDP_HEADER,
         }
 }

@@ -1,12 +1,12 @@
 //! VPNs of a plan: PEs, paths and references.
 
-use super::{Builder, Network};
-use crate::file::File;
-use crate::file::control::{self, Control, Decrease, I2vfc, Weight};
-use crate::plan::routes::mirrored;
-use crate::plan::{Hop, NodeKind, Vpn};
+use super::{Builder, NodeGraph};
+use crate::file::ScenarioFile;
+use crate::file::control::{self, ControlTable, Decrease, I2vfc, VpnWeight};
+use crate::plan::routes::reversed;
+use crate::plan::{Hop, NodeKind, VpnPlan};
 use crate::scalar::NodeName;
-use crate::table::At;
+use crate::table::Located;
 use netstage_core::fair;
 
 /// VPN with resolved PEs and paths.
@@ -15,11 +15,11 @@ pub(super) struct PlacedVpn {
     pub egress: usize,
     pub path: Vec<Hop>,
     pub reverse: Vec<Hop>,
-    pub back: Option<usize>,
+    pub opposite: Option<usize>,
 }
 
 impl Builder<'_, '_> {
-    pub(super) fn vpns(&mut self, network: &Network) -> Vec<Option<PlacedVpn>> {
+    pub(super) fn vpns(&mut self, network: &NodeGraph) -> Vec<Option<PlacedVpn>> {
         let file = self.file;
         let mut placed: Vec<Option<PlacedVpn>> = (file.vpn.0)
             .iter()
@@ -43,16 +43,16 @@ impl Builder<'_, '_> {
                 };
                 let reverse = match &vpn.reverse_via {
                     Some(via) => self.explicit_path(network, egress, via, ingress)?.1,
-                    None => mirrored(&path),
+                    None => reversed(&path),
                 };
-                Some(PlacedVpn { ingress, egress, path, reverse, back: None })
+                Some(PlacedVpn { ingress, egress, path, reverse, opposite: None })
             })
             .collect();
         for index in 0..placed.len() {
             let Some(back) = self.opposite(&placed, index) else { continue };
-            // `back` in one table applies to both VPNs.
+            // `opposite` in one table applies to both VPNs.
             for (one, other) in [(index, back), (back, index)] {
-                placed[one].as_mut().expect("both VPNs were resolved").back = Some(other);
+                placed[one].as_mut().expect("both VPNs were resolved").opposite = Some(other);
             }
         }
         placed
@@ -76,7 +76,7 @@ impl Builder<'_, '_> {
             self.problems.push_help(back.place, message, "set the same nodes for both, or for neither");
             return None;
         }
-        if own.back.or(other.back).is_some_and(|known| known != found && known != index) {
+        if own.opposite.or(other.opposite).is_some_and(|known| known != found && known != index) {
             let message = format!("vpn `{name}` or this one is already paired with another VPN");
             self.problems.push_help(
                 back.place,
@@ -88,7 +88,7 @@ impl Builder<'_, '_> {
         Some(found)
     }
 
-    fn pe(&mut self, network: &Network, name: &At<NodeName>) -> Option<usize> {
+    fn pe(&mut self, network: &NodeGraph, name: &Located<NodeName>) -> Option<usize> {
         let index = self.node(name)?;
         let readable = self.file.node.0[index].value.is_some();
         if readable && network.kinds[index] != NodeKind::Pe {
@@ -101,8 +101,8 @@ impl Builder<'_, '_> {
     }
 
     /// Reports a reference whose own decrease depends on other VPNs.
-    fn check_reference(&mut self, vpn: &control::Vpn) {
-        let Control::I2vfc(i2vfc) = &vpn.treatment.control.value else { return };
+    fn check_reference(&mut self, vpn: &control::VpnTable) {
+        let ControlTable::I2vfc(i2vfc) = &vpn.treatment.control.value else { return };
         let name = &i2vfc.reference.value.0;
         let place = i2vfc.reference.place;
         if name == "nominal" {
@@ -116,13 +116,13 @@ impl Builder<'_, '_> {
         let Some(index) = self.reference(vpns, name, place, "vpn") else { return };
         let Some(target) = &vpns.0[index].value else { return };
         match &target.treatment.control.value {
-            Control::I2vfc(I2vfc { decrease, .. }) if decrease.value == Decrease::FromWeight => {
+            ControlTable::I2vfc(I2vfc { decrease, .. }) if decrease.value == Decrease::FromWeight => {
                 let message =
                     format!("vpn `{name}` cannot be a reference: its own decrease depends on its weight");
                 let help = format!("set a fixed decrease, such as vpn.{name}.control.decrease = 0.1");
                 self.problems.push_help(place, message, help);
             }
-            Control::I2vfc(_) => {}
+            ControlTable::I2vfc(_) => {}
             _ => {
                 let message = format!("vpn `{name}` cannot be a reference: its control is not \"i2vfc\"");
                 self.problems.push(place, message);
@@ -134,15 +134,15 @@ impl Builder<'_, '_> {
         &mut self,
         placed: Vec<Option<PlacedVpn>>,
         weights: &[f64],
-    ) -> Option<Vec<Vpn>> {
+    ) -> Option<Vec<VpnPlan>> {
         let file = self.file;
         let mut vpns = Vec::with_capacity(weights.len());
         for (index, (member, placed)) in file.vpn.0.iter().zip(placed).enumerate() {
-            let PlacedVpn { ingress, egress, path, reverse, back } = placed?;
+            let PlacedVpn { ingress, egress, path, reverse, opposite: back } = placed?;
             let vpn = member.value.as_ref()?;
-            let shares = !matches!(vpn.weight.value, Weight::Given(_));
+            let shares = !matches!(vpn.weight.value, VpnWeight::Given(_));
             let window = |i2vfc: &I2vfc| self::window(file, index, i2vfc);
-            vpns.push(Vpn {
+            vpns.push(VpnPlan {
                 name: member.name.clone(),
                 settings: vpn.treatment.settings(weights[index], shares, window, self.problems)?,
                 ingress,
@@ -150,7 +150,7 @@ impl Builder<'_, '_> {
                 encapsulation: vpn.encapsulation,
                 path,
                 reverse,
-                back,
+                opposite: back,
             });
         }
         Some(vpns)
@@ -158,14 +158,16 @@ impl Builder<'_, '_> {
 }
 
 /// Returns the window settings of a VPN, with its reference as an index.
-fn window(file: &File, own: usize, i2vfc: &I2vfc) -> Option<fair::Config> {
+fn window(file: &ScenarioFile, own: usize, i2vfc: &I2vfc) -> Option<fair::I2vfcConfig> {
     let config = i2vfc.config();
     match i2vfc.reference.value.0.as_str() {
         "nominal" => Some(config),
         // One value set for every VPN makes the reference refer to itself; it keeps its a and b.
         name => match file.vpn.index(name)? {
-            index if index == own => Some(fair::Config { rule: fair::Rule::DecreaseThenIncrease, ..config }),
-            index => Some(fair::Config { reference: fair::Reference::Vpn(index), ..config }),
+            index if index == own => {
+                Some(fair::I2vfcConfig { rule: fair::WeightRule::DecreaseThenIncrease, ..config })
+            }
+            index => Some(fair::I2vfcConfig { reference: fair::WeightReference::Vpn(index), ..config }),
         },
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Builder;
 use super::vpns::PlacedVpn;
-use crate::file::control::Weight;
-use crate::plan::{FlowGroup, Hop, Transport};
+use crate::file::control::VpnWeight;
+use crate::plan::{FlowGroup, FlowTransport, Hop};
 use netstage_core::fair::allocation::{proportional_fair, weighted_max_min};
 use netstage_core::traffic::Pattern;
 
@@ -11,9 +11,9 @@ impl Builder<'_, '_> {
     /// Returns the weight of every VPN. Computed weights are relative to the smallest.
     pub(super) fn weights(&mut self, placed: &[Option<PlacedVpn>], flows: &[FlowGroup]) -> Option<Vec<f64>> {
         let vpns: Vec<_> = self.file.vpn.0.iter().map(|m| m.value.as_ref()).collect::<Option<_>>()?;
-        let Some(first) = vpns.iter().find(|vpn| !matches!(vpn.weight.value, Weight::Given(_))) else {
+        let Some(first) = vpns.iter().find(|vpn| !matches!(vpn.weight.value, VpnWeight::Given(_))) else {
             let given = vpns.iter().map(|vpn| match vpn.weight.value {
-                Weight::Given(weight) => weight,
+                VpnWeight::Given(weight) => weight,
                 _ => unreachable!("every weight is given"),
             });
             return Some(given.collect());
@@ -49,7 +49,7 @@ impl Builder<'_, '_> {
         }
         let equal = vec![1.0; paths.len()];
         let shares = match first.weight.value {
-            Weight::MaxMin => weighted_max_min(&paths, &capacity, &equal),
+            VpnWeight::MaxMin => weighted_max_min(&paths, &capacity, &equal),
             _ => proportional_fair(&paths, &capacity, &equal),
         };
         let rates: Vec<f64> = shares.iter().zip(&minima).map(|(share, minimum)| share + minimum).collect();
@@ -97,7 +97,7 @@ fn ip_rate(flow: &FlowGroup) -> Option<f64> {
         }
     };
     let headers = match &flow.transport {
-        Transport::Tcp(_) | Transport::Quic => 32.0,
+        FlowTransport::Tcp(_) | FlowTransport::Quic => 32.0,
         // The headers of UDP and ICMP are both 8 B.
         _ => 8.0,
     };

@@ -2,22 +2,22 @@
 //!
 //! The defaults are published values; docs/traffic.md gives their sources.
 
-use crate::scalar::{Bytes, Count, FilePath, Positive, Probability, Scale, Span};
-use crate::table::{At, List, choice, table};
+use crate::scalar::{BoundedCount, BoundedSize, FilePath, Positive, PositiveDuration, Probability, Scale};
+use crate::table::{List, Located, choice, table};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
-use netstage_core::traffic::application::{Codec, Way};
+use netstage_core::traffic::application::{Codec, TransferDirection};
 
 /// Size of a message.
-type MessageSize = Bytes<32, 4_294_967_295>;
+type MessageSize = BoundedSize<32, 4_294_967_295>;
 /// Standard deviation of sizes.
-type Deviation = Bytes<0, 4_294_967_295>;
+type Deviation = BoundedSize<0, 4_294_967_295>;
 /// Payload of a datagram.
-type DatagramSize = Bytes<32, 65_507>;
+type DatagramSize = BoundedSize<32, 65_507>;
 
 table! {
     /// File transfers, each over a separate connection.
-    pub(crate) struct Ftp "traffic \"ftp\"" {
+    pub(crate) struct FtpTraffic "traffic \"ftp\"" {
         /// Mean size of a file; default: 2 MB, log-normal with standard deviation 722 kB, at most 5 MB.
         size: Option<MessageSize>,
         /// Standard deviation of the log-normal size; default: 0 if `size` is set.
@@ -27,17 +27,17 @@ table! {
         /// Mean of the exponential time between transfers.
         think: Duration = "180 s",
         /// Direction of the files; the client is at `from`.
-        way: Way = "download",
+        way: TransferDirection = "download",
         /// Number of files; default: unlimited.
-        files: Option<Count<1, 1_000_000_000>>,
+        files: Option<BoundedCount<1, 1_000_000_000>>,
     }
 }
 
-choice!(Way {
+choice!(TransferDirection {
     /// From the server to the client.
-    "download" => Way::Download,
+    "download" => TransferDirection::Download,
     /// From the client to the server.
-    "upload" => Way::Upload,
+    "upload" => TransferDirection::Upload,
 });
 
 table! {
@@ -48,7 +48,7 @@ table! {
         /// Standard deviation of the main object's size; default: 0 if `main_size` is set.
         main_deviation: Option<Deviation>,
         /// Mean number of further objects.
-        objects: Count<0, 10_000> = 70,
+        objects: BoundedCount<0, 10_000> = 70,
         /// Draw the number of further objects for each page from a geometric distribution.
         objects_vary: bool = true,
         /// Mean size of a further object; default: 37.6 kB, log-normal with standard deviation 88 kB, at most 2 MB.
@@ -58,9 +58,9 @@ table! {
         /// Size of a request.
         request: MessageSize = "350 B",
         /// Protocol that fetches the objects.
-        protocol: At<Http> = "http1",
+        protocol: Located<HttpVersion> = "http1",
         /// Parallel connections, with `http1`.
-        connections: Option<At<Count<1, 64>>>,
+        connections: Option<Located<BoundedCount<1, 64>>>,
         /// Mean of the exponential time from the main object to the requests for the further objects.
         parse: Duration = "130 ms",
         /// Mean of the exponential time between pages.
@@ -72,16 +72,16 @@ table! {
 
 /// Protocol that fetches the objects of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Http {
+pub(crate) enum HttpVersion {
     One,
     Two,
 }
 
-choice!(Http {
+choice!(HttpVersion {
     /// HTTP/1.1: one object at a time on each of several connections.
-    "http1" => Http::One,
+    "http1" => HttpVersion::One,
     /// HTTP/2 or HTTP/3: all objects at once on one connection.
-    "http2" => Http::Two,
+    "http2" => HttpVersion::Two,
 });
 
 table! {
@@ -90,21 +90,21 @@ table! {
         /// Available bit rates, ascending; default: 145, 365, 730, 1100, 2000, 3000, 4500, 6000 and 7800 kbit/s.
         rates: Option<List<BitRate, 1, 100>>,
         /// Playback time of a segment.
-        segment: Span = "4 s",
+        segment: PositiveDuration = "4 s",
         /// Maximum playback time buffered.
-        buffer: Span = "30 s",
+        buffer: PositiveDuration = "30 s",
         /// Playback time buffered before playback starts or resumes.
-        startup: Span = "4 s",
+        startup: PositiveDuration = "4 s",
         /// Selection of the bit rate.
-        adaptation: At<Adapt> = "buffer",
+        adaptation: Located<RateAdaptation> = "buffer",
         /// With `buffer`: buffer level up to which the lowest rate is chosen; default: 3/8 of `buffer`.
-        reservoir: Option<At<Duration>>,
+        reservoir: Option<Located<Duration>>,
         /// With `buffer`: range of buffer levels over which the rate rises to the highest; default: 21/40 of `buffer`.
-        cushion: Option<At<Duration>>,
+        cushion: Option<Located<Duration>>,
         /// With `throughput`: usable fraction of the measured throughput; default: 0.85.
-        share: Option<At<Probability>>,
+        share: Option<Located<Probability>>,
         /// With `throughput`: number of last segments measured; default: 20.
-        window: Option<At<Count<1, 1_000>>>,
+        window: Option<Located<BoundedCount<1, 1_000>>>,
         /// Size of a request.
         request: MessageSize = "350 B",
     }
@@ -112,19 +112,19 @@ table! {
 
 /// Selection of the bit rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Adapt {
+pub(crate) enum RateAdaptation {
     Buffer,
     Throughput,
     Fixed,
 }
 
-choice!(Adapt {
+choice!(RateAdaptation {
     /// By the buffer level (BBA-0).
-    "buffer" => Adapt::Buffer,
+    "buffer" => RateAdaptation::Buffer,
     /// By the harmonic mean of the throughput of the last segments.
-    "throughput" => Adapt::Throughput,
+    "throughput" => RateAdaptation::Throughput,
     /// Always the highest rate.
-    "fixed" => Adapt::Fixed,
+    "fixed" => RateAdaptation::Fixed,
 });
 
 table! {
@@ -135,9 +135,9 @@ table! {
         /// Frames per second.
         frames_per_second: Positive = 25,
         /// Frames from an I frame to the next (group of pictures).
-        group: Count<1, 10_000> = 12,
+        group: BoundedCount<1, 10_000> = 12,
         /// B frames between two I or P frames.
-        b_frames: Count<0, 100> = 2,
+        b_frames: BoundedCount<0, 100> = 2,
         /// Ratio of the mean sizes of I, P and B frames; default: 5, 3, 1.
         sizes: Option<List<Positive, 3, 3>>,
         /// Standard deviation of the sizes of a frame type, relative to the mean.
@@ -151,17 +151,17 @@ table! {
     /// Telephone call in both directions.
     pub(crate) struct Voip "traffic \"voip\"" {
         /// Speech codec.
-        codec: At<Codec> = "g711",
+        codec: Located<Codec> = "g711",
         /// Bit rate of the codec, with `opus` only; default: 32 kbit/s.
-        rate: Option<At<BitRate>>,
+        rate: Option<Located<BitRate>>,
         /// Duration of the speech in a packet.
-        packet: Span = "20 ms",
+        packet: PositiveDuration = "20 ms",
         /// Send only during talk-spurts.
         talk_spurts: bool = false,
         /// Mean of the exponential length of a talk-spurt.
-        talk: Span = "1004 ms",
+        talk: PositiveDuration = "1004 ms",
         /// Mean of the exponential length of a pause.
-        pause: Span = "1587 ms",
+        pause: PositiveDuration = "1587 ms",
         /// Length of the receiver's jitter buffer.
         jitter_buffer: Duration = "60 ms",
     }
@@ -184,11 +184,11 @@ table! {
         /// Payload of a response.
         answer: DatagramSize = "160 B",
         /// Mean of the exponential time between lookups.
-        interval: Span = "1 s",
+        interval: PositiveDuration = "1 s",
         /// Retransmission timeout of a query.
-        timeout: Span = "5 s",
+        timeout: PositiveDuration = "5 s",
         /// Queries sent before a lookup fails.
-        attempts: Count<1, 100> = 2,
+        attempts: BoundedCount<1, 100> = 2,
         /// Processing time of the server.
         server: Duration = "0 s",
     }
@@ -198,17 +198,17 @@ table! {
     /// Game: small packets in both directions.
     pub(crate) struct Gaming "traffic \"gaming\"" {
         /// Interval of the client's packets.
-        client_gap: Span = "40 ms",
+        client_gap: PositiveDuration = "40 ms",
         /// Most frequent size of the client's packets.
-        client_packet: Bytes<32, 1_400> = "80 B",
+        client_packet: BoundedSize<32, 1_400> = "80 B",
         /// Scale of the extreme value distribution of these sizes in bytes; 0 for a constant size.
         client_scale: Scale = 5.7,
         /// Most frequent interval of the server's packets.
-        server_gap: Span = "55 ms",
+        server_gap: PositiveDuration = "55 ms",
         /// Scale of the extreme value distribution of these intervals; 0 for a constant interval.
         server_gap_scale: Duration = "6 ms",
         /// Most frequent size of the server's packets.
-        server_packet: Bytes<32, 1_400> = "120 B",
+        server_packet: BoundedSize<32, 1_400> = "120 B",
         /// Scale of the extreme value distribution of these sizes in bytes; 0 for a constant size.
         server_scale: Scale = 36,
     }
@@ -226,15 +226,15 @@ table! {
         /// Standard deviation of the log-normal size of a response.
         response_deviation: Option<Deviation>,
         /// Closed loop: mean of the exponential time from a response to the next request; default: 0.
-        think: Option<At<Duration>>,
+        think: Option<Located<Duration>>,
         /// Open loop instead of a closed loop: mean requests per second (Poisson).
-        per_second: Option<At<Positive>>,
+        per_second: Option<Located<Positive>>,
         /// Connections, used in turn; with a closed loop, each has one outstanding request.
-        connections: At<Count<1, 64>> = 1,
+        connections: Located<BoundedCount<1, 64>> = 1,
         /// Processing time of the server.
         server: Duration = "0 s",
         /// Timeout of a request.
-        timeout: Span = "5 s",
+        timeout: PositiveDuration = "5 s",
     }
 }
 
@@ -242,11 +242,11 @@ table! {
     /// Block storage: reads and writes over one connection.
     pub(crate) struct Blocks "traffic \"block-storage\"" {
         /// Size of a block.
-        block: Bytes<1, 1_073_741_824> = "4 KiB",
+        block: BoundedSize<1, 1_073_741_824> = "4 KiB",
         /// Fraction of commands that are reads.
         reads: Probability = 0.7,
         /// Outstanding commands.
-        queue_depth: Count<1, 10_000> = 32,
+        queue_depth: BoundedCount<1, 10_000> = 32,
         /// Processing time of the device per command.
         server: Duration = "100 us",
     }
@@ -256,7 +256,7 @@ table! {
     /// Model created from a capture by `netstage traffic learn`.
     pub(crate) struct LearnedModel "traffic \"learned\"" {
         /// Model file, relative to the scenario.
-        file: At<FilePath>,
+        file: Located<FilePath>,
         /// Replay the captured messages instead of drawing from the distributions.
         replay: bool = false,
     }

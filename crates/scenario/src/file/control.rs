@@ -4,12 +4,17 @@ use super::network::FqCodel;
 use crate::error::Problems;
 use crate::quantity::Dimension;
 use crate::scalar::{
-    AtLeastOne, Count, Fraction, NodeName, Packets, Positive, Span, VpnName, bounded, number,
+    AtLeastOne, BoundedCount, Fraction, NodeName, Positive, PositiveDuration, QueueLength, VpnName, bounded,
+    number,
 };
-use crate::table::{At, Decode, Kind, List, Literal, NoFields, choice, mismatch, table, tagged, word};
-use crate::tree::Node;
-use netstage_core::edge::Settings;
-use netstage_core::fair::{self, Config, LossMeasure, Nominal, Rule, Silence, WhenSilent};
+use crate::table::{
+    Decode, List, Literal, Located, NoFields, ValueKind, choice, mismatch, table, tagged, word,
+};
+use crate::tree::TomlNode;
+use netstage_core::edge::VpnFlowSettings;
+use netstage_core::fair::{
+    self, I2vfcConfig, LossMeasure, NominalReference, SilenceAction, SilencePolicy, WeightRule,
+};
 use netstage_core::quantity::BitRate;
 use netstage_core::queue::TrafficClass;
 use netstage_core::time::Duration;
@@ -17,24 +22,24 @@ use netstage_wire::Encapsulation;
 
 table! {
     /// Traffic of a VPN in one direction. The reverse direction, if it is to be controlled, is a separate VPN: `back`.
-    pub(crate) struct Vpn "a VPN" {
+    pub(crate) struct VpnTable "a VPN" {
         /// Number of identical VPNs, named `NAME1`, `NAME2`, …, each with its own copy of the flows.
-        count: Option<Count<0, 10_000>>,
+        count: Option<BoundedCount<0, 10_000>>,
         /// Share relative to the other VPNs: a number, or computed from the topology.
-        weight: At<Weight> = 1,
+        weight: Located<VpnWeight> = 1,
         /// Ingress PE.
-        ingress: At<NodeName>,
+        ingress: Located<NodeName>,
         /// Egress PE.
-        egress: At<NodeName>,
+        egress: Located<NodeName>,
         /// Encapsulation of the packets between the PEs. Links carry it; the VPN's metrics do not count it.
         encapsulation: Encapsulation = word(Encapsulation::None),
         /// VPN that carries the reverse traffic, mainly acknowledgments, and whose reverse traffic this VPN carries;
         /// default: none, so that the reverse traffic is not controlled.
-        back: Option<At<VpnName>>,
+        back: Option<Located<VpnName>>,
         /// Nodes between ingress and egress, in order; default: the shortest path.
-        via: Option<At<List<At<NodeName>>>>,
+        via: Option<Located<List<Located<NodeName>>>>,
         /// Nodes of the reverse path, in order; default: the same path reversed.
-        reverse_via: Option<At<List<At<NodeName>>>>,
+        reverse_via: Option<Located<List<Located<NodeName>>>>,
         ..treatment: Treatment
     }
 }
@@ -43,32 +48,32 @@ table! {
     /// Treatment of a VPN flow at its ingress, in a scenario and by a provider edge router.
     pub(crate) struct Treatment "a VPN" {
         /// Control at the ingress.
-        control: At<Control> = "i2vfc",
+        control: Located<ControlTable> = "i2vfc",
         /// Minimum rate of the window, at the IP layer. The operator must ensure that the links carry the sum of all
         /// minimums. Weights computed from the topology allocate the minimums first.
-        minimum: Option<At<BitRate>>,
+        minimum: Option<Located<BitRate>>,
         /// Maximum rate, at the IP layer.
         maximum: Option<BitRate>,
         /// Ingress classes, by DSCP; unlisted DSCPs belong to the last class. Default: one first-in, first-out queue.
-        classes: Option<At<List<Class, 1, 64>>>,
+        classes: Option<Located<List<ClassTable, 1, 64>>>,
         /// Silence that raises an alarm: two queries at least this far apart, and all between, are unanswered.
-        silent_after: Span = milliseconds(Silence::default().after),
+        silent_after: PositiveDuration = milliseconds(SilencePolicy::default().after),
         /// Treatment of packets while the peer is silent.
-        when_silent: At<WhenSilent> = word(Silence::default().then),
+        when_silent: Located<SilenceAction> = word(SilencePolicy::default().action),
     }
 }
 
 table! {
     /// Class of a VPN flow's ingress queue.
-    pub(crate) struct Class "a class" {
+    pub(crate) struct ClassTable "a class" {
         /// DSCPs of the class, as numbers (46 is expedited forwarding); the first class that lists a DSCP applies.
-        dscp: List<Count<0, 63>>,
+        dscp: List<BoundedCount<0, 63>>,
         /// Priority; lower numbers send first.
-        priority: Count<0, 255> = 0,
+        priority: BoundedCount<0, 255> = 0,
         /// Weight among classes of the same priority.
         weight: Positive = 1,
         /// Capacity in packets.
-        buffer: Packets = format!("{} packets", Config::default().queue),
+        buffer: QueueLength = format!("{} packets", I2vfcConfig::default().queue),
         /// Queue discipline.
         queue: ClassQueue = "drop-tail",
     }
@@ -84,9 +89,9 @@ tagged! {
     }
 }
 
-impl Class {
+impl ClassTable {
     /// Returns the class for the engine.
-    pub(crate) fn checked(&self) -> TrafficClass {
+    pub(crate) fn traffic_class(&self) -> TrafficClass {
         TrafficClass {
             codepoints: self.dscp.0.iter().map(|codepoint| codepoint.0 as u8).collect(),
             priority: self.priority.0 as u8,
@@ -100,13 +105,13 @@ impl Class {
     }
 }
 
-choice!(WhenSilent {
+choice!(SilenceAction {
     /// Packets are sent; each second of silence counts as a loss, and the window shrinks to one packet or the minimum.
-    "shrink" => WhenSilent::Shrink,
+    "shrink" => SilenceAction::Shrink,
     /// Fail open: packets are sent at the rate of the last window.
-    "open" => WhenSilent::Open,
+    "open" => SilenceAction::Open,
     /// Fail closed: packets are dropped and counted, and a router notifies their senders.
-    "closed" => WhenSilent::Closed,
+    "closed" => SilenceAction::Closed,
 });
 
 impl Treatment {
@@ -116,18 +121,20 @@ impl Treatment {
         &self,
         weight: f64,
         shares: bool,
-        window: impl FnOnce(&I2vfc) -> Option<Config>,
+        window: impl FnOnce(&I2vfc) -> Option<I2vfcConfig>,
         problems: &mut Problems,
-    ) -> Option<Settings> {
+    ) -> Option<VpnFlowSettings> {
         let control = match &self.control.value {
-            Control::None(_) => fair::Control::None,
-            Control::FixedRate(fixed) => fair::Control::FixedRate { rate: fixed.rate, queue: fixed.queue.0 },
-            Control::I2vfc(i2vfc) => fair::Control::I2vfc(Config {
-                silence: Silence { after: self.silent_after.0, then: self.when_silent.value },
+            ControlTable::None(_) => fair::VpnControl::None,
+            ControlTable::FixedRate(fixed) => {
+                fair::VpnControl::FixedRate { rate: fixed.rate, queue: fixed.queue.0 }
+            }
+            ControlTable::I2vfc(i2vfc) => fair::VpnControl::I2vfc(I2vfcConfig {
+                silence: SilencePolicy { after: self.silent_after.0, action: self.when_silent.value },
                 ..window(i2vfc)?
             }),
         };
-        if !matches!(control, fair::Control::I2vfc(_)) {
+        if !matches!(control, fair::VpnControl::I2vfc(_)) {
             let minimum = self.minimum.as_ref().filter(|minimum| minimum.own && !shares);
             let silence = Some(self.when_silent.place).filter(|_| self.when_silent.own);
             let windowless = [
@@ -147,12 +154,12 @@ impl Treatment {
             problems.push_help(minimum.place, "`minimum` exceeds `maximum`", help);
         }
         let classes = self.classes.iter().flat_map(|classes| &classes.value.0);
-        Some(Settings {
+        Some(VpnFlowSettings {
             weight,
             control,
             minimum: self.minimum.as_ref().map(|minimum| minimum.value),
             maximum: self.maximum,
-            classes: classes.map(Class::checked).collect(),
+            classes: classes.map(ClassTable::traffic_class).collect(),
         })
     }
 }
@@ -163,28 +170,28 @@ fn milliseconds(duration: Duration) -> Literal {
 
 /// Weight of a VPN.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Weight {
+pub(crate) enum VpnWeight {
     Given(f64),
     MaxMin,
     Proportional,
 }
 
-impl Decode for Weight {
-    fn kind() -> Kind {
-        Kind::Either(vec![
-            Kind::Number { bounds: "above 0", min: 0.0, max: f64::INFINITY },
-            Kind::Choice(vec![
+impl Decode for VpnWeight {
+    fn kind() -> ValueKind {
+        ValueKind::Either(vec![
+            ValueKind::Number { bounds: "above 0", min: 0.0, max: f64::INFINITY },
+            ValueKind::Choice(vec![
                 ("max-min", "Max-min fair share of the capacity left by background load."),
                 ("proportional", "Proportionally fair share of the capacity left by background load."),
             ]),
         ])
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         match (node.text(), number(node)) {
-            (Some("max-min"), _) => Some(Weight::MaxMin),
-            (Some("proportional"), _) => Some(Weight::Proportional),
-            (None, Some(weight)) if (1e-9..=1e9).contains(&weight) => Some(Weight::Given(weight)),
+            (Some("max-min"), _) => Some(VpnWeight::MaxMin),
+            (Some("proportional"), _) => Some(VpnWeight::Proportional),
+            (None, Some(weight)) if (1e-9..=1e9).contains(&weight) => Some(VpnWeight::Given(weight)),
             _ => mismatch(node, &Self::kind(), problems),
         }
     }
@@ -192,7 +199,7 @@ impl Decode for Weight {
 
 tagged! {
     /// Control of a VPN at its ingress.
-    pub(crate) enum Control "control" by "kind" or "i2vfc" {
+    pub(crate) enum ControlTable "control" by "kind" or "i2vfc" {
         /// No control.
         None(NoFields) = "none",
         /// One AIMD window for the VPN between its two PEs.
@@ -208,7 +215,7 @@ table! {
         /// Rate, at the IP layer.
         rate: BitRate,
         /// Capacity of the ingress queue.
-        queue: Packets = format!("{} packets", Config::default().queue),
+        queue: QueueLength = format!("{} packets", I2vfcConfig::default().queue),
     }
 }
 
@@ -216,31 +223,31 @@ table! {
     /// Window control.
     pub(crate) struct I2vfc "control \"i2vfc\"" {
         /// Additive increase a, packets per round trip.
-        increase: At<Positive> = Config::default().increase,
+        increase: Located<Positive> = I2vfcConfig::default().increase,
         /// Multiplicative decrease b, or `from-weight`: computed from weight, loss and round trip.
-        decrease: At<Decrease> = default_decrease(),
+        decrease: Located<Decrease> = default_decrease(),
         /// Reference of the weight: `nominal`, a VPN with a fixed decrease, or in a PE's file a [reference.NAME].
-        reference: At<VpnName> = "nominal",
+        reference: Located<VpnName> = "nominal",
         /// Nominal flow, with `reference = "nominal"`.
-        nominal: Option<At<NominalFlow>>,
+        nominal: Option<Located<NominalFlow>>,
         /// Parameter that applies the weight: a, b or both.
-        rule: Rule = word(Config::default().rule),
+        rule: WeightRule = word(I2vfcConfig::default().rule),
         /// Initial window, packets.
-        initial_window: AtLeastOne = Config::default().initial_window,
+        initial_window: AtLeastOne = I2vfcConfig::default().initial_window,
         /// Capacity of the ingress queue.
-        queue: Packets = format!("{} packets", Config::default().queue),
+        queue: QueueLength = format!("{} packets", I2vfcConfig::default().queue),
         /// Data packets per management packet.
-        report_every: Count<1, 1_000_000> = Config::default().report_every,
+        report_every: BoundedCount<1, 1_000_000> = I2vfcConfig::default().report_every,
         /// Maximum delay of a management packet with fewer than `report_every` packets, while the window is open.
-        report_within: ReportWithin = milliseconds(Config::default().report_within),
+        report_within: ReportWithin = milliseconds(I2vfcConfig::default().report_within),
         /// Maximum interval between probes of an idle VPN. The first interval is one second; each next one is doubled.
-        idle_probe: IdleProbe = milliseconds(Config::default().idle_probe),
+        idle_probe: IdleProbe = milliseconds(I2vfcConfig::default().idle_probe),
         /// Decrease the window on a congestion mark (ECN) of the core as on a lost packet.
-        ecn: bool = Config::default().marks_count,
+        ecn: bool = I2vfcConfig::default().marks_are_losses,
         /// Pace packets over the round-trip time.
-        pacing: bool = Config::default().pacing,
+        pacing: bool = I2vfcConfig::default().pacing,
         /// Measure of loss.
-        loss_measure: LossMeasure = word(Config::default().loss_measure),
+        loss_measure: LossMeasure = word(I2vfcConfig::default().loss_measure),
     }
 }
 
@@ -248,37 +255,37 @@ table! {
     /// Nominal flow: constants shared by all PEs.
     pub(crate) struct NominalFlow "a nominal flow" {
         /// Weight.
-        weight: Positive = Nominal::default().weight,
+        weight: Positive = NominalReference::default().weight,
         /// Multiplicative decrease.
-        decrease: Fraction = Nominal::default().decrease,
+        decrease: Fraction = NominalReference::default().decrease,
         /// Round-trip time.
-        round_trip: Span = milliseconds(Nominal::default().round_trip),
+        round_trip: PositiveDuration = milliseconds(NominalReference::default().round_trip),
     }
 }
 
 impl I2vfc {
     /// Returns the configuration, with the nominal flow as reference.
-    pub(crate) fn config(&self) -> Config {
-        let nominal = self.nominal.as_ref().map_or_else(Nominal::default, |n| Nominal {
+    pub(crate) fn config(&self) -> I2vfcConfig {
+        let nominal = self.nominal.as_ref().map_or_else(NominalReference::default, |n| NominalReference {
             weight: n.weight.0,
             decrease: n.decrease.0,
             round_trip: n.round_trip.0,
         });
-        Config {
+        I2vfcConfig {
             increase: self.increase.value.0,
             decrease: match self.decrease.value {
                 Decrease::Fixed(decrease) => fair::Decrease::Fixed(decrease),
                 Decrease::FromWeight => fair::Decrease::FromWeight,
             },
-            reference: fair::Reference::Nominal(nominal),
+            reference: fair::WeightReference::Nominal(nominal),
             rule: self.rule,
             initial_window: self.initial_window.0,
             queue: self.queue.0,
             report_every: self.report_every.0 as u32,
             report_within: self.report_within.0,
             idle_probe: self.idle_probe.0,
-            marks_count: self.ecn,
-            silence: Config::default().silence,
+            marks_are_losses: self.ecn,
+            silence: I2vfcConfig::default().silence,
             pacing: self.pacing,
             loss_measure: self.loss_measure,
         }
@@ -286,7 +293,7 @@ impl I2vfc {
 }
 
 fn default_decrease() -> Literal {
-    match Config::default().decrease {
+    match I2vfcConfig::default().decrease {
         fair::Decrease::Fixed(decrease) => decrease.into(),
         fair::Decrease::FromWeight => "from-weight".into(),
     }
@@ -297,11 +304,11 @@ fn default_decrease() -> Literal {
 pub(crate) struct ReportWithin(pub Duration);
 
 impl Decode for ReportWithin {
-    fn kind() -> Kind {
-        Kind::Quantity(&[Dimension::Time])
+    fn kind() -> ValueKind {
+        ValueKind::Quantity(&[Dimension::Time])
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let bounds = 1_000_000..=500_000_000;
         bounded(node, &[Dimension::Time], bounds, "from 1 ms to 500 ms", problems)
             .map(|(_, nanoseconds)| ReportWithin(Duration(nanoseconds)))
@@ -313,11 +320,11 @@ impl Decode for ReportWithin {
 pub(crate) struct IdleProbe(pub Duration);
 
 impl Decode for IdleProbe {
-    fn kind() -> Kind {
-        Kind::Quantity(&[Dimension::Time])
+    fn kind() -> ValueKind {
+        ValueKind::Quantity(&[Dimension::Time])
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let bounds = 1_000_000_000..=3_600_000_000_000;
         bounded(node, &[Dimension::Time], bounds, "from 1 s to 3600 s", problems)
             .map(|(_, nanoseconds)| IdleProbe(Duration(nanoseconds)))
@@ -332,17 +339,17 @@ pub(crate) enum Decrease {
 }
 
 impl Decode for Decrease {
-    fn kind() -> Kind {
-        Kind::Either(vec![
+    fn kind() -> ValueKind {
+        ValueKind::Either(vec![
             Fraction::kind(),
-            Kind::Choice(vec![(
+            ValueKind::Choice(vec![(
                 "from-weight",
                 "Computed from the weight, the measured loss and the round-trip time.",
             )]),
         ])
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         match (node.text(), number(node)) {
             (Some("from-weight"), _) => Some(Decrease::FromWeight),
             (None, Some(decrease)) if decrease > 0.0 && decrease < 1.0 => Some(Decrease::Fixed(decrease)),
@@ -351,13 +358,13 @@ impl Decode for Decrease {
     }
 }
 
-choice!(Rule {
+choice!(WeightRule {
     /// Adjust b within its feasible range, then a.
-    "decrease-then-increase" => Rule::DecreaseThenIncrease,
+    "decrease-then-increase" => WeightRule::DecreaseThenIncrease,
     /// Adjust b only; an infeasible weight is reported.
-    "decrease" => Rule::Decrease,
+    "decrease" => WeightRule::Decrease,
     /// Adjust a only.
-    "increase" => Rule::Increase,
+    "increase" => WeightRule::Increase,
 });
 
 choice!(Encapsulation {

@@ -1,13 +1,13 @@
 //! Expansion of VPNs with a `count`, and of their flows.
 
-use super::File;
+use super::ScenarioFile;
 use crate::error::Problems;
-use crate::table::{At, Member, Named};
+use crate::table::{Located, NamedTable, NamedTables};
 use netstage_core::time::Duration;
 use std::collections::BTreeMap;
 
 /// Replaces every VPN with a `count` by that number of VPNs, and replicates its flows for each of them.
-pub(crate) fn expand(file: &mut File, problems: &mut Problems) {
+pub(crate) fn expand(file: &mut ScenarioFile, problems: &mut Problems) {
     let mut counts = BTreeMap::new();
     for member in &file.vpn.0 {
         if let Some(count) = member.value.as_ref().and_then(|vpn| vpn.count) {
@@ -17,7 +17,7 @@ pub(crate) fn expand(file: &mut File, problems: &mut Problems) {
     if counts.is_empty() {
         return;
     }
-    let rename = |name: &mut At<_>, number| rename(name, &counts, number);
+    let rename = |name: &mut Located<_>, number| rename(name, &counts, number);
     replicate(
         &mut file.vpn,
         problems,
@@ -27,7 +27,7 @@ pub(crate) fn expand(file: &mut File, problems: &mut Problems) {
             vpn.back.iter_mut().for_each(|back| rename(back, number));
         },
     );
-    let count = |flow: &super::Flow| counts.get(&flow.vpn.as_ref()?.value.0).copied();
+    let count = |flow: &super::FlowTable| counts.get(&flow.vpn.as_ref()?.value.0).copied();
     replicate(&mut file.flow, problems, count, |flow, number| {
         flow.vpn.iter_mut().for_each(|vpn| rename(vpn, number));
         // The stagger continues from the flows of the previous VPN.
@@ -36,7 +36,7 @@ pub(crate) fn expand(file: &mut File, problems: &mut Problems) {
     });
 }
 
-fn rename(name: &mut At<crate::scalar::VpnName>, counts: &BTreeMap<String, u64>, number: u64) {
+fn rename(name: &mut Located<crate::scalar::VpnName>, counts: &BTreeMap<String, u64>, number: u64) {
     if counts.contains_key(&name.value.0) {
         name.value.0 = numbered(&name.value.0, number);
     }
@@ -48,19 +48,19 @@ fn numbered(name: &str, number: u64) -> String {
 }
 
 fn replicate<T: Clone>(
-    members: &mut Named<T>,
+    members: &mut NamedTables<T>,
     problems: &mut Problems,
     count: impl Fn(&T) -> Option<u64>,
     change: impl Fn(&mut T, u64),
 ) {
-    let mut all: Vec<Member<T>> = Vec::new();
+    let mut all: Vec<NamedTable<T>> = Vec::new();
     for member in std::mem::take(&mut members.0) {
         let Some(count) = member.value.as_ref().and_then(&count) else {
             all.push(member);
             continue;
         };
         for number in 1..=count {
-            let mut copy = Member { name: numbered(&member.name, number), ..member.clone() };
+            let mut copy = NamedTable { name: numbered(&member.name, number), ..member.clone() };
             copy.value.iter_mut().for_each(|value| change(value, number));
             all.push(copy);
         }
@@ -77,7 +77,7 @@ fn replicate<T: Clone>(
 #[cfg(test)]
 mod tests {
     use crate::plan::Plan;
-    use crate::{Options, parse};
+    use crate::{LoadOptions, parse};
     use netstage_harness::scenario::network;
 
     const FILE: &str = r#"
@@ -113,7 +113,7 @@ mod tests {
 
     fn plan(text: &str) -> Result<Plan, String> {
         let network = network(&[("host", "a b"), ("pe", "in out")], "a:a,in core:in,out b:out,b");
-        let scenario = parse("t.toml", &format!("{text}\n{network}"), None, &Options::default());
+        let scenario = parse("t.toml", &format!("{text}\n{network}"), None, &LoadOptions::default());
         scenario.map(|mut scenario| scenario.cells.remove(0).plan).map_err(|errors| errors.to_string())
     }
 
@@ -123,7 +123,7 @@ mod tests {
         let plan = plan(&text).unwrap();
         let names: Vec<&str> = plan.vpns.iter().map(|vpn| vpn.name.as_str()).collect();
         assert_eq!(names, ["home1", "home2", "home3", "lone", "site1", "site2", "site3"]);
-        assert_eq!(plan.vpns[4].back, Some(0));
+        assert_eq!(plan.vpns[4].opposite, Some(0));
         let flows: Vec<(&str, u64, usize)> =
             plan.flows.iter().map(|f| (f.name.as_str(), f.start.0 / 1_000_000, f.vpn.unwrap())).collect();
         assert_eq!(flows, [("other", 0, 3), ("tcp1", 1_000, 4), ("tcp2", 1_200, 5), ("tcp3", 1_400, 6)]);

@@ -1,58 +1,59 @@
 //! `[flow.NAME]`: sender, receivers, transport and traffic pattern.
 
 use super::application::{
-    Blocks, Ftp, Gaming, LearnedModel, Lookups, Pages, RequestResponse, Video, VideoFrames, Voip,
+    Blocks, FtpTraffic, Gaming, LearnedModel, Lookups, Pages, RequestResponse, Video, VideoFrames, Voip,
 };
-use crate::plan::Family;
+use crate::plan::IpVersion;
 use crate::scalar::{
-    AboveOne, Bytes, Count, FilePath, Fraction, GroupAddress, NodeName, Positive, Span, VpnName,
+    AboveOne, BoundedCount, BoundedSize, FilePath, Fraction, GroupAddress, NodeName, Positive,
+    PositiveDuration, VpnName,
 };
-use crate::table::{At, Decode, List, OneOrMore, choice, merge, table, tagged};
-use crate::tree::{Node, Table, Value};
+use crate::table::{Decode, List, Located, OneOrMore, choice, merge, table, tagged};
+use crate::tree::{TomlNode, TomlTable, TomlValue};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
 table! {
     /// Flow, or a group of flows that differ only in number and start time.
-    pub(crate) struct Flow "a flow" {
+    pub(crate) struct FlowTable "a flow" {
         /// Sending host; with an application, the client.
-        from: At<NodeName>,
+        from: Located<NodeName>,
         /// Receiving host; with an application, the server. A multicast flow may have a list of hosts.
-        to: At<OneOrMore<At<NodeName>>>,
+        to: Located<OneOrMore<Located<NodeName>>>,
         /// VPN that carries the flow.
-        vpn: Option<At<VpnName>>,
+        vpn: Option<Located<VpnName>>,
         /// Transport protocol.
-        transport: At<Transport> = "tcp",
+        transport: Located<TransportChoice> = "tcp",
         /// IP version.
-        ip: At<Family> = "v4",
+        ip: Located<IpVersion> = "v4",
         /// TCP settings.
-        tcp: Option<At<Tcp>>,
+        tcp: Option<Located<TcpTable>>,
         /// UDP settings.
-        udp: Option<At<Datagrams>>,
+        udp: Option<Located<UdpTable>>,
         /// Group of a multicast flow.
-        multicast: Option<At<Multicast>>,
+        multicast: Option<Located<MulticastTable>>,
         /// Traffic pattern or application.
-        traffic: At<Traffic> = "bulk",
+        traffic: Located<TrafficTable> = "bulk",
         /// Number of flows; several flows are named `NAME[0]`, `NAME[1]`, …
-        count: At<Count<1, 1_000_000>> = 1,
+        count: Located<BoundedCount<1, 1_000_000>> = 1,
         /// Start time of the first flow.
-        start: At<Duration> = "0 s",
+        start: Located<Duration> = "0 s",
         /// Interval between the start times of consecutive flows.
         stagger: Duration = "0 s",
         /// Time at which the application stops sending; default: the end of the run.
-        stop: Option<At<Duration>>,
+        stop: Option<Located<Duration>>,
         /// Whether the flow is background load, whose rate is not available to the VPNs.
         background: bool = false,
         /// Nodes between sender and receiver, in order; default: the shortest path.
-        via: Option<At<List<At<NodeName>>>>,
+        via: Option<Located<List<Located<NodeName>>>>,
         /// Nodes of the reverse path, in order; default: the same path reversed.
-        reverse_via: Option<At<List<At<NodeName>>>>,
+        reverse_via: Option<Located<List<Located<NodeName>>>>,
     }
 }
 
 /// Transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
+pub(crate) enum TransportChoice {
     Tcp,
     Udp,
     Multicast,
@@ -61,99 +62,99 @@ pub(crate) enum Transport {
     Quic,
 }
 
-choice!(Transport {
+choice!(TransportChoice {
     /// TCP.
-    "tcp" => Transport::Tcp,
+    "tcp" => TransportChoice::Tcp,
     /// UDP.
-    "udp" => Transport::Udp,
+    "udp" => TransportChoice::Udp,
     /// UDP to a multicast group; not on `sim`.
-    "multicast" => Transport::Multicast,
+    "multicast" => TransportChoice::Multicast,
     /// ICMP echo: one-ended; any host answers with the same number of bytes.
-    "icmp-echo" => Transport::IcmpEcho,
+    "icmp-echo" => TransportChoice::IcmpEcho,
     /// UDP to a closed port: one-ended; the host answers port unreachable.
-    "udp-unreachable" => Transport::UdpUnreachable,
+    "udp-unreachable" => TransportChoice::UdpUnreachable,
     /// QUIC (RFC 9000); not on `sim`.
-    "quic" => Transport::Quic,
+    "quic" => TransportChoice::Quic,
 });
 
-choice!(Family {
+choice!(IpVersion {
     /// IPv4.
-    "v4" => Family::V4,
+    "v4" => IpVersion::V4,
     /// IPv6.
-    "v6" => Family::V6,
+    "v6" => IpVersion::V6,
 });
 
 table! {
     /// UDP settings; `sim` ignores `batch`.
-    pub(crate) struct Datagrams "udp" {
+    pub(crate) struct UdpTable "udp" {
         /// DSCP (RFC 2474), by which routers, and PEs with classes, prioritize packets; 46 is voice.
-        dscp: Count<0, 63> = 0,
+        dscp: BoundedCount<0, 63> = 0,
         /// Send a checksum. Without one (IPv4 only), packets with bit errors reach the receiver.
         checksum: bool = true,
         /// Fill payloads with a known pattern, and count bit errors.
         compare: bool = false,
         /// Packets per buffer handed to the kernel (UDP GSO); above 1, packets are not timed individually.
-        batch: Count<1, 64> = 1,
+        batch: BoundedCount<1, 64> = 1,
     }
 }
 
 table! {
     /// Group of a multicast flow. The paths to all receivers leave the sender on one link.
-    pub(crate) struct Multicast "multicast" {
+    pub(crate) struct MulticastTable "multicast" {
         /// Group address; default: a unique one is chosen.
-        group: Option<At<GroupAddress>>,
+        group: Option<Located<GroupAddress>>,
         /// Senders whose packets the receivers accept.
-        source: Source = "any",
+        source: AcceptedSenders = "any",
         /// Maximum number of links on a path: the TTL or IPv6 hop limit.
-        hops: Count<1, 255> = 32,
+        hops: BoundedCount<1, 255> = 32,
     }
 }
 
 /// Senders whose packets the receivers of a group accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum AcceptedSenders {
     Any,
     Sender,
 }
 
-choice!(Source {
+choice!(AcceptedSenders {
     /// Any sender (any-source multicast).
-    "any" => Source::Any,
+    "any" => AcceptedSenders::Any,
     /// The sender of the flow only (source-specific multicast, RFC 4607).
-    "sender" => Source::Sender,
+    "sender" => AcceptedSenders::Sender,
 });
 
 table! {
     /// TCP settings.
-    pub(crate) struct Tcp "tcp" {
+    pub(crate) struct TcpTable "tcp" {
         /// Congestion control algorithm.
-        algorithm: At<Algorithm> = "newreno",
+        algorithm: Located<Algorithm> = "newreno",
         /// With `aimd`: additive increase in segments per round trip.
-        increase: Option<At<Positive>>,
+        increase: Option<Located<Positive>>,
         /// With `aimd`: multiplicative decrease.
-        decrease: Option<At<Fraction>>,
+        decrease: Option<Located<Fraction>>,
         /// Selective acknowledgments (RFC 2018).
         sack: bool = true,
         /// Loss detection; `rack` needs `sack`.
-        loss_detection: At<LossDetection> = "duplicate-acks",
+        loss_detection: Located<LossDetection> = "duplicate-acks",
         /// Explicit congestion notification (RFC 3168).
         ecn: bool = false,
         /// Timestamps (RFC 7323): 12 bytes per segment, a round-trip sample per ACK.
         timestamps: bool = true,
         /// Maximum payload of a segment.
-        max_segment_size: Bytes<1, 65_483> = "1448 B",
+        max_segment_size: BoundedSize<1, 65_483> = "1448 B",
         /// Advertised window of the receiver.
-        window: Bytes<1, 1_073_725_440> = "64 KiB",
+        window: BoundedSize<1, 1_073_725_440> = "64 KiB",
         /// Initial congestion window in segments.
-        initial_window: Count<1, 10_000> = 10,
+        initial_window: BoundedCount<1, 10_000> = 10,
         /// Segments per acknowledgment.
-        ack_every: Count<1, 1_000> = 2,
+        ack_every: BoundedCount<1, 1_000> = 2,
         /// Maximum delay of an acknowledgment.
         delayed_ack: Duration = "200 ms",
         /// Minimum retransmission timeout (RFC 6298).
-        min_rto: Span = "1 s",
+        min_rto: PositiveDuration = "1 s",
         /// Retransmission timeout before the first round-trip sample.
-        initial_rto: Span = "1 s",
+        initial_rto: PositiveDuration = "1 s",
         /// Limited transmit (RFC 3042): a new segment on each of the first two duplicate ACKs.
         limited_transmit: bool = true,
         /// Open the connection with SYN and SYN-ACK; otherwise data is sent at once.
@@ -200,7 +201,7 @@ choice!(LossDetection {
 
 tagged! {
     /// Traffic pattern or application of a flow.
-    pub(crate) enum Traffic "traffic" by "model" {
+    pub(crate) enum TrafficTable "traffic" by "model" {
         /// Bulk transfer, limited only by the transport.
         Bulk(Bulk) = "bulk",
         /// Constant bit rate.
@@ -216,7 +217,7 @@ tagged! {
         /// Packet intervals and sizes from a file.
         Trace(Trace) = "trace",
         /// File transfers over separate connections. This and all following models have a client and a server.
-        Ftp(Ftp) = "ftp",
+        Ftp(FtpTraffic) = "ftp",
         /// Web pages with many objects.
         Web(Pages) = "web",
         /// Adaptive video.
@@ -242,43 +243,43 @@ table! {
     /// Bulk transfer.
     pub(crate) struct Bulk "traffic \"bulk\"" {
         /// Total bytes; default: unlimited.
-        size: Option<Bytes<1, 4_000_000_000_000_000>>,
+        size: Option<BoundedSize<1, 4_000_000_000_000_000>>,
     }
 }
 
 /// Layer at which a rate is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layer {
+pub(crate) enum RateLayer {
     Payload,
     Ip,
 }
 
-choice!(Layer {
+choice!(RateLayer {
     /// Payload only.
-    "payload" => Layer::Payload,
+    "payload" => RateLayer::Payload,
     /// Including the IP and UDP or ICMP headers; not for TCP and QUIC.
-    "ip" => Layer::Ip,
+    "ip" => RateLayer::Ip,
 });
 
 table! {
     /// Constant bit rate.
     pub(crate) struct Constant "traffic \"cbr\"" {
-        ..load: Load
+        ..load: RateTable
     }
 }
 
 table! {
     /// Poisson packets.
     pub(crate) struct Poisson "traffic \"poisson\"" {
-        ..load: Load
+        ..load: RateTable
     }
 }
 
 table! {
     /// Rate and packet size.
-    pub(crate) struct Load "traffic" {
+    pub(crate) struct RateTable "traffic" {
         /// Rate; in a pattern with phases, the rate of the on phase.
-        rate: At<BitRate>,
+        rate: Located<BitRate>,
         ..packets: PacketSize
     }
 }
@@ -287,9 +288,9 @@ table! {
     /// Packet size, and the layer of the rate.
     pub(crate) struct PacketSize "traffic" {
         /// Payload of each packet.
-        packet: Bytes<1, 65_507> = "1000 B",
+        packet: BoundedSize<1, 65_507> = "1000 B",
         /// Layer at which the rate is counted.
-        layer: At<Layer> = "payload",
+        layer: Located<RateLayer> = "payload",
     }
 }
 
@@ -297,10 +298,10 @@ table! {
     /// On and off phases with exponential lengths.
     pub(crate) struct OnOff "traffic \"on-off\"" {
         /// Mean length of an on phase.
-        on: Span,
+        on: PositiveDuration,
         /// Mean length of an off phase.
-        off: Span,
-        ..load: Load
+        off: PositiveDuration,
+        ..load: RateTable
     }
 }
 
@@ -308,12 +309,12 @@ table! {
     /// On and off phases with Pareto lengths.
     pub(crate) struct Pareto "traffic \"pareto\"" {
         /// Mean length of an on phase.
-        on: Span,
+        on: PositiveDuration,
         /// Mean length of an off phase.
-        off: Span,
+        off: PositiveDuration,
         /// Shape of both distributions; below 2 they are heavy-tailed.
         shape: AboveOne = 1.5,
-        ..load: Load
+        ..load: RateTable
     }
 }
 
@@ -321,18 +322,18 @@ table! {
     /// Markov-modulated Poisson process.
     pub(crate) struct Mmpp "traffic \"mmpp\"" {
         /// States; every other state follows with equal probability.
-        states: List<State, 2, 1000>,
+        states: List<MmppStateTable, 2, 1000>,
         ..packets: PacketSize
     }
 }
 
 table! {
     /// State of a Markov-modulated Poisson process.
-    pub(crate) struct State "a state" {
+    pub(crate) struct MmppStateTable "a state" {
         /// Mean rate.
-        rate: At<BitRate>,
+        rate: Located<BitRate>,
         /// Mean duration.
-        mean: Span,
+        mean: PositiveDuration,
     }
 }
 
@@ -340,20 +341,24 @@ table! {
     /// Trace of packets.
     pub(crate) struct Trace "traffic \"trace\"" {
         /// CSV file, relative to the scenario: `gap_seconds,bytes` or `time_s,bytes` per line.
-        file: At<FilePath>,
+        file: Located<FilePath>,
         /// Repeat the trace from the start when it ends.
         repeat: bool = false,
     }
 }
 
 /// Merges `[defaults.tcp]` into the `tcp` table of a flow or test over TCP.
-pub(crate) fn apply_tcp_defaults(flow: &mut Node, tcp: &Node) {
+pub(crate) fn apply_tcp_defaults(flow: &mut TomlNode, tcp: &TomlNode) {
     let place = tcp.place;
-    let Value::Table(fields) = &mut flow.value else { return };
+    let TomlValue::Table(fields) = &mut flow.value else { return };
     if fields.get("tcp").is_none() {
-        fields.insert("tcp", place, Node { value: Value::Table(Table::default()), place, own: false });
+        fields.insert(
+            "tcp",
+            place,
+            TomlNode { value: TomlValue::Table(TomlTable::default()), place, own: false },
+        );
     }
     if let Some(own) = fields.get_mut("tcp") {
-        merge(own, tcp, &Tcp::kind());
+        merge(own, tcp, &TcpTable::kind());
     }
 }

@@ -11,34 +11,36 @@ pub(crate) mod study;
 pub(crate) mod test;
 
 use crate::error::Problems;
-use crate::scalar::{Count, Span};
-use crate::table::{self, At, Decode, Kind, Lenient, Named, merge, refuse_unknown_keys, table};
-use crate::tree::Node;
-use control::Vpn;
-use flow::{Flow, Tcp};
-use network::{Link, NodeTable};
-use place::Placement;
-use service::Service;
+use crate::scalar::{BoundedCount, PositiveDuration};
+use crate::table::{
+    self, Decode, Lenient, Located, NamedTables, ValueKind, merge, refuse_unknown_keys, table,
+};
+use crate::tree::TomlNode;
+use control::VpnTable;
+use flow::{FlowTable, TcpTable};
+use network::{DuplexLink, NodeTable};
+use place::PlacementTable;
+use service::ServiceTable;
 use std::sync::OnceLock;
-use study::{Expect, Measure, Plot, Sweep, Variant};
-use test::Test;
+use study::{ExpectTable, MeasureTable, PlotTable, Sweep, VariantTable};
+use test::TestTable;
 
 /// Maximum seed: the largest integer that every JSON reader represents exactly.
 pub(crate) const MAX_SEED: u64 = (1 << 53) - 1;
 
 table! {
     /// General settings of the scenario.
-    pub(crate) struct Head "[scenario]" {
+    pub(crate) struct ScenarioSection "[scenario]" {
         /// Title in reports.
         title: String = "",
         /// Description in reports, a few sentences.
         description: String = "",
         /// Duration of a run; may be omitted if flows run only as load of tests.
-        duration: Option<Span>,
+        duration: Option<PositiveDuration>,
         /// Seed of the first run; each repeat uses the next seed.
-        seed: At<Count<0, MAX_SEED>> = 1,
+        seed: Located<BoundedCount<0, MAX_SEED>> = 1,
         /// Runs of every cell, each with a different seed.
-        repeat: Count<1, 100_000> = 1,
+        repeat: BoundedCount<1, 100_000> = 1,
         /// Whether the unchanged file is run as the variant `base`, if the file has variants.
         base: bool = true,
     }
@@ -46,35 +48,35 @@ table! {
 
 table! {
     /// A scenario file.
-    pub(crate) struct File "the file" {
+    pub(crate) struct ScenarioFile "the file" {
         /// General settings of the scenario.
-        scenario: Option<At<Lenient<Head>>>,
+        scenario: Option<Located<Lenient<ScenarioSection>>>,
         /// Defaults of all nodes, links, VPNs, flows and TCP settings.
         defaults: Option<Defaults>,
         /// Nodes, by name.
-        node: Named<NodeTable>,
+        node: NamedTables<NodeTable>,
         /// Links, by name.
-        link: Named<Link>,
+        link: NamedTables<DuplexLink>,
         /// VPNs, by name: each carries one direction, from an ingress PE to an egress PE.
-        vpn: Named<Vpn>,
+        vpn: NamedTables<VpnTable>,
         /// Flows, by name.
-        flow: Named<Flow>,
+        flow: NamedTables<FlowTable>,
         /// Services, by name: programs of other projects, run and measured beside the flows.
-        service: Named<Service>,
+        service: NamedTables<ServiceTable>,
         /// Tests, by name: measurements that consist of trials, run after the flows.
-        test: Named<Test>,
+        test: NamedTables<TestTable>,
         /// Agents that take the place of the nodes on `live`, by node name; ignored on other stages.
-        place: Named<Placement>,
+        place: NamedTables<PlacementTable>,
         /// Recording.
-        measure: Option<Lenient<Measure>>,
+        measure: Option<Lenient<MeasureTable>>,
         /// Swept paths and their values; every combination is a cell.
         sweep: Option<Lenient<Sweep>>,
         /// Variants of the file, by name: each sets some values of the file.
-        variant: Named<Variant>,
+        variant: NamedTables<VariantTable>,
         /// Expectations of the results, by name.
-        expect: Named<Expect>,
+        expect: NamedTables<ExpectTable>,
         /// Figures, by name.
-        plot: Named<Plot>,
+        plot: NamedTables<PlotTable>,
     }
 }
 
@@ -83,29 +85,29 @@ table! {
 pub(crate) struct Defaults;
 
 impl Decode for Defaults {
-    fn kind() -> Kind {
+    fn kind() -> ValueKind {
         use table::{Field, Presence};
         let field = |name, doc, kind| Field { name, doc, kind, presence: Presence::Optional };
-        Kind::Table {
+        ValueKind::Table {
             what: "[defaults]",
             about: "Defaults of all tables of a kind. Tables merge field by field, unless the table sets another \
                     `kind` or `model` than its default.",
             fields: vec![
                 field("node", "Defaults of every `[node.NAME]`.", NodeTable::kind),
-                field("link", "Defaults of every `[link.NAME]`.", Link::kind),
-                field("vpn", "Defaults of every `[vpn.NAME]`.", Vpn::kind),
-                field("flow", "Defaults of every `[flow.NAME]`.", Flow::kind),
+                field("link", "Defaults of every `[link.NAME]`.", DuplexLink::kind),
+                field("vpn", "Defaults of every `[vpn.NAME]`.", VpnTable::kind),
+                field("flow", "Defaults of every `[flow.NAME]`.", FlowTable::kind),
                 field(
                     "tcp",
                     "Defaults of the `tcp` table of every flow, service and test over TCP.",
-                    Tcp::kind,
+                    TcpTable::kind,
                 ),
             ],
             shorthand: None,
         }
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         if node.table().is_none() {
             return table::mismatch(node, &Self::kind(), problems);
         }
@@ -115,13 +117,13 @@ impl Decode for Defaults {
 }
 
 /// Returns the description of the scenario file.
-pub(crate) fn root_kind() -> &'static Kind {
-    static ROOT: OnceLock<Kind> = OnceLock::new();
-    ROOT.get_or_init(File::kind)
+pub(crate) fn root_kind() -> &'static ValueKind {
+    static ROOT: OnceLock<ValueKind> = OnceLock::new();
+    ROOT.get_or_init(ScenarioFile::kind)
 }
 
 /// Merges `[defaults]` into the tables.
-pub(crate) fn apply_defaults(root: &mut Node) {
+pub(crate) fn apply_defaults(root: &mut TomlNode) {
     let Some(defaults) = root.get("defaults").cloned() else { return };
     let tcp = defaults.get("tcp").cloned();
     for name in ["node", "link", "vpn", "flow", "service", "test"] {
@@ -153,10 +155,10 @@ pub(crate) fn apply_defaults(root: &mut Node) {
     }
 }
 
-fn root_members<'a>(root: &'a mut Node, name: &str) -> Option<&'a mut Vec<crate::tree::Entry>> {
-    let crate::tree::Value::Table(table) = &mut root.value else { return None };
+fn root_members<'a>(root: &'a mut TomlNode, name: &str) -> Option<&'a mut Vec<crate::tree::TomlEntry>> {
+    let crate::tree::TomlValue::Table(table) = &mut root.value else { return None };
     match &mut table.get_mut(name)?.value {
-        crate::tree::Value::Table(members) => Some(&mut members.entries),
+        crate::tree::TomlValue::Table(members) => Some(&mut members.entries),
         _ => None,
     }
 }

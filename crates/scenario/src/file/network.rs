@@ -1,10 +1,12 @@
 //! `[node.NAME]` and `[link.NAME]`.
 
 use crate::error::{Problems, did_you_mean};
-use crate::plan::{LinkKind, NodeKind, Software};
-use crate::scalar::{Bytes, Count, NodeName, Positive, Probability, Span, Weighting, number};
-use crate::table::{At, Decode, Kind, List, NoFields, choice, merge, mismatch, table, tagged};
-use crate::tree::{Node, Value};
+use crate::plan::{GatewaySoftware, LinkKind, NodeKind};
+use crate::scalar::{
+    BoundedCount, BoundedSize, NodeName, Positive, PositiveDuration, Probability, Weighting, number,
+};
+use crate::table::{Decode, List, Located, NoFields, ValueKind, choice, merge, mismatch, table, tagged};
+use crate::tree::{TomlNode, TomlValue};
 use netstage_core::link::JitterDistribution;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::queue::{CodelConfig, FqCodelConfig};
@@ -15,20 +17,20 @@ table! {
     /// Node of the network. An empty table is a host.
     pub(crate) struct NodeTable "a node" {
         /// Kind of node.
-        kind: At<Role> = "host",
+        kind: Located<NodeRole> = "host",
         /// Queue of the ports whose link sets none.
-        queue: Option<Queue>,
+        queue: Option<QueueTable>,
         /// Buffer of the ports whose link sets none.
         buffer: Option<Capacity>,
         /// With a LAN, on `emu`: mean lifetime of ARP and neighbor discovery entries, each from half to three halves of
         /// it; default: that of the kernel (30 s).
-        arp_timeout: Option<At<Span>>,
+        arp_timeout: Option<Located<PositiveDuration>>,
         /// With a host: network device, if it limits the host. TCP is notified when its queue is full.
-        device: Option<At<DeviceTable>>,
+        device: Option<Located<DeviceTable>>,
         /// With a gateway: cipher, the same at both ends; default: aes-128-gcm. WireGuard has chacha20-poly1305 only.
-        cipher: Option<At<Cipher>>,
+        cipher: Option<Located<Cipher>>,
         /// With a gateway, on `sim`: encryption and decryption rate; default: that of its program on a dedicated core.
-        service_rate: Option<At<BitRate>>,
+        service_rate: Option<Located<BitRate>>,
     }
 }
 
@@ -38,7 +40,7 @@ table! {
         /// Rate, at the IP layer.
         rate: BitRate,
         /// Capacity of the queue.
-        buffer: Bytes<1_514, 1_000_000_000> = "100 kB",
+        buffer: BoundedSize<1_514, 1_000_000_000> = "100 kB",
     }
 }
 
@@ -55,16 +57,16 @@ choice!(Cipher {
 
 /// Kind of node.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Role(pub NodeKind);
+pub(crate) struct NodeRole(pub NodeKind);
 
 /// Planned kinds, refused with a message of their own because they are not misspelled.
 const PLANNED_KINDS: &[&str] = &["external"];
 /// Available kinds.
 const KINDS: [&str; 7] = ["host", "router", "pe", "lan", "ipsec", "wireguard", "openvpn"];
 
-impl Decode for Role {
-    fn kind() -> Kind {
-        Kind::Choice(vec![
+impl Decode for NodeRole {
+    fn kind() -> ValueKind {
+        ValueKind::Choice(vec![
             ("host", "Sends and receives traffic; does not forward."),
             ("router", "Forwards packets."),
             ("pe", "Provider edge router: forwards packets, and controls the VPNs whose ingress it is."),
@@ -81,15 +83,15 @@ impl Decode for Role {
         ])
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let kind = match node.text() {
             Some("host") => NodeKind::Host,
             Some("router") => NodeKind::Router,
             Some("pe") => NodeKind::Pe,
             Some("lan") => NodeKind::Lan,
-            Some("ipsec") => NodeKind::Gateway(Software::StrongSwan),
-            Some("wireguard") => NodeKind::Gateway(Software::WireGuard),
-            Some("openvpn") => NodeKind::Gateway(Software::OpenVpn),
+            Some("ipsec") => NodeKind::Gateway(GatewaySoftware::StrongSwan),
+            Some("wireguard") => NodeKind::Gateway(GatewaySoftware::WireGuard),
+            Some("openvpn") => NodeKind::Gateway(GatewaySoftware::OpenVpn),
             Some(kind) if PLANNED_KINDS.contains(&kind) => {
                 let message = format!("node kind \"{kind}\" is not implemented yet");
                 problems.push_help(node.place, message, format!("available: {}", KINDS.join(", ")));
@@ -103,7 +105,7 @@ impl Decode for Role {
             }
             None => return mismatch(node, &Self::kind(), problems),
         };
-        Some(Role(kind))
+        Some(NodeRole(kind))
     }
 }
 
@@ -112,28 +114,28 @@ table! {
     /// reverse direction.
     pub(crate) struct LinkTable "a link" {
         /// The two connected nodes; the forward direction is from the first to the second.
-        ends: List<At<NodeName>, 2, 2>,
+        ends: List<Located<NodeName>, 2, 2>,
         /// Kind of interfaces at its ends, on stages with real packets.
-        kind: At<LinkKind> = "ethernet",
+        kind: Located<LinkKind> = "ethernet",
         /// Settings that differ in the direction from the second node to the first.
-        reverse: Option<Overrides>,
-        ..forward: Direction
+        reverse: Option<ReverseOverrides>,
+        ..forward: LinkDirectionTable
     }
 }
 
 table! {
     /// One direction of a link.
-    pub(crate) struct Direction "a link" {
+    pub(crate) struct LinkDirectionTable "a link" {
         /// Line rate, for IP packets and their `overhead`.
         rate: BitRate,
         /// One-way propagation delay.
         delay: Duration = "0 ms",
         /// Capacity of the queue, in addition to the packet being sent.
-        buffer: At<Capacity> = "50 packets",
+        buffer: Located<Capacity> = "50 packets",
         /// Queue discipline.
-        queue: At<Queue> = "drop-tail",
+        queue: Located<QueueTable> = "drop-tail",
         /// Framing overhead of each packet on the line (Ethernet: 38 B).
-        overhead: Bytes<0, 10_000> = "0 B",
+        overhead: BoundedSize<0, 10_000> = "0 B",
         /// Probability of independent packet loss.
         loss: Probability = 0,
         /// Bit error rate; the receiver drops packets with bit errors.
@@ -143,15 +145,15 @@ table! {
         /// Probability that a packet is delivered twice.
         duplicate: Probability = 0,
         /// Changes during the run.
-        schedule: List<Change>,
+        schedule: List<LinkChangeTable>,
     }
 }
 
 table! {
     /// Change of a link during the run. Omitted fields keep their value.
-    pub(crate) struct Change "a change" {
+    pub(crate) struct LinkChangeTable "a change" {
         /// Time from the start of the run.
-        at: At<Duration>,
+        at: Located<Duration>,
         /// New rate.
         rate: Option<BitRate>,
         /// New one-way delay.
@@ -193,7 +195,7 @@ choice!(JitterDistribution {
 
 tagged! {
     /// Queue discipline of a link.
-    pub(crate) enum Queue "queue" by "kind" {
+    pub(crate) enum QueueTable "queue" by "kind" {
         /// First in, first out; packets that do not fit are dropped.
         DropTail(NoFields) = "drop-tail",
         /// Random early detection (Floyd and Jacobson 1993), gentle.
@@ -215,7 +217,7 @@ table! {
     /// Random early detection.
     pub(crate) struct Red "queue \"red\"" {
         /// Average queue length in packets below which nothing is dropped.
-        min_threshold: At<Positive> = 5,
+        min_threshold: Located<Positive> = 5,
         /// Average queue length in packets at which the drop probability is `max_probability`.
         max_threshold: Positive = 15,
         /// Drop probability at `max_threshold`; it rises to 1 at twice that length.
@@ -231,9 +233,9 @@ table! {
     /// CoDel.
     pub(crate) struct Codel "queue \"codel\"" {
         /// Acceptable standing queue delay.
-        target: Span = "5 ms",
+        target: PositiveDuration = "5 ms",
         /// Time a standing delay must last before packets are dropped: about a round-trip time.
-        interval: Span = "100 ms",
+        interval: PositiveDuration = "100 ms",
         /// Mark ECN-capable packets instead of dropping them.
         ecn: bool = false,
     }
@@ -243,9 +245,9 @@ table! {
     /// FQ-CoDel.
     pub(crate) struct FqCodel "queue \"fq-codel\"" {
         /// Number of queues into which flows are hashed.
-        flows: Count<1, 65_536> = 1024,
+        flows: BoundedCount<1, 65_536> = 1024,
         /// Bytes a queue may send per round.
-        quantum: Bytes<1, 1_000_000> = "1514 B",
+        quantum: BoundedSize<1, 1_000_000> = "1514 B",
         ..codel: Codel
     }
 }
@@ -272,7 +274,7 @@ table! {
         /// Weight of each VPN's class, by VPN; default: the weight of the VPN.
         weights: Option<ClassWeights>,
         /// Weight of the class of all other packets.
-        others: At<ClassWeight> = 1,
+        others: Located<ClassWeight> = 1,
         /// Buffer of each class; default: the buffer of the link.
         buffer_per_class: Option<Capacity>,
     }
@@ -283,10 +285,10 @@ table! {
 pub(crate) struct ClassWeight(pub f64);
 
 impl Decode for ClassWeight {
-    fn kind() -> Kind {
-        Kind::Number { bounds: "from 0.001 to 1000000", min: 0.001, max: 1e6 }
+    fn kind() -> ValueKind {
+        ValueKind::Number { bounds: "from 0.001 to 1000000", min: 0.001, max: 1e6 }
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let value = number(node).filter(|w| (0.001..=1e6).contains(w));
         value.map(ClassWeight).or_else(|| mismatch(node, &Self::kind(), problems))
     }
@@ -294,17 +296,17 @@ impl Decode for ClassWeight {
 
 /// VPN names with their places, and their weights.
 #[derive(Clone, Debug)]
-pub(crate) struct ClassWeights(pub Vec<(At<String>, f64)>);
+pub(crate) struct ClassWeights(pub Vec<(Located<String>, f64)>);
 
 impl Decode for ClassWeights {
-    fn kind() -> Kind {
-        Kind::Named { of: ClassWeight::kind }
+    fn kind() -> ValueKind {
+        ValueKind::Named { of: ClassWeight::kind }
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
         let decoded = table.entries.iter().map(|entry| {
             let weight = ClassWeight::decode(&entry.node, problems)?.0;
-            Some((At { value: entry.key.clone(), place: entry.key_place, own: entry.node.own }, weight))
+            Some((Located { value: entry.key.clone(), place: entry.key_place, own: entry.node.own }, weight))
         });
         decoded.collect::<Vec<_>>().into_iter().collect::<Option<Vec<_>>>().map(ClassWeights)
     }
@@ -312,50 +314,50 @@ impl Decode for ClassWeights {
 
 /// `reverse`, before it is merged with the settings it overrides.
 #[derive(Clone, Debug)]
-pub(crate) struct Overrides;
+pub(crate) struct ReverseOverrides;
 
-impl Decode for Overrides {
-    fn kind() -> Kind {
-        match Direction::kind() {
-            Kind::Table { fields, shorthand, about, .. } => {
+impl Decode for ReverseOverrides {
+    fn kind() -> ValueKind {
+        match LinkDirectionTable::kind() {
+            ValueKind::Table { fields, shorthand, about, .. } => {
                 let optional = fields
                     .into_iter()
                     .map(|f| crate::table::Field { presence: crate::table::Presence::Optional, ..f })
                     .collect();
-                Kind::Table { what: "reverse", about, fields: optional, shorthand }
+                ValueKind::Table { what: "reverse", about, fields: optional, shorthand }
             }
             _ => unreachable!("the kind of a direction is a table"),
         }
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        node.table().map(|_| Overrides).or_else(|| mismatch(node, &Self::kind(), problems))
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
+        node.table().map(|_| ReverseOverrides).or_else(|| mismatch(node, &Self::kind(), problems))
     }
 }
 
 /// Link with both directions.
 #[derive(Clone)]
-pub(crate) struct Link {
-    pub ends: [At<NodeName>; 2],
-    pub kind: At<LinkKind>,
-    pub directions: [Direction; 2],
+pub(crate) struct DuplexLink {
+    pub ends: [Located<NodeName>; 2],
+    pub kind: Located<LinkKind>,
+    pub directions: [LinkDirectionTable; 2],
 }
 
-impl Decode for Link {
-    fn kind() -> Kind {
+impl Decode for DuplexLink {
+    fn kind() -> ValueKind {
         LinkTable::kind()
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let link = LinkTable::decode(node, problems);
         let back = node.get("reverse").filter(|n| n.table().is_some()).map(|reverse| {
             let mut over = reverse.clone();
             let mut under = node.clone();
-            if let Value::Table(table) = &mut under.value {
+            if let TomlValue::Table(table) = &mut under.value {
                 table.remove("ends");
                 table.remove("kind");
                 table.remove("reverse");
                 // Settings of the link count as set by the reverse direction itself, too.
-                let kind = Direction::kind();
+                let kind = LinkDirectionTable::kind();
                 let owners: Vec<(String, bool)> =
                     table.entries.iter().map(|e| (e.key.clone(), e.node.own)).collect();
                 // An unknown field of the link is reported once, for the link.
@@ -365,7 +367,7 @@ impl Decode for Link {
                     .map(|t| t.entries.iter().map(|e| e.key.clone()).collect())
                     .unwrap_or_default();
                 merge(&mut over, &under, &kind);
-                if let Value::Table(merged) = &mut over.value {
+                if let TomlValue::Table(merged) = &mut over.value {
                     for (key, own) in owners {
                         if let Some(value) = merged.get_mut(&key).filter(|_| !overridden.contains(&key)) {
                             value.own = own;
@@ -374,14 +376,14 @@ impl Decode for Link {
                 }
             }
             over.place = node.place;
-            Direction::decode(&over, problems)
+            LinkDirectionTable::decode(&over, problems)
         });
         let LinkTable { ends, kind, forward, .. } = link?;
         let reverse = match back {
             Some(reverse) => reverse?,
             None => forward.clone(),
         };
-        let ends: [At<NodeName>; 2] = ends.0.try_into().expect("a link has two ends");
-        Some(Link { ends, kind, directions: [forward, reverse] })
+        let ends: [Located<NodeName>; 2] = ends.0.try_into().expect("a link has two ends");
+        Some(DuplexLink { ends, kind, directions: [forward, reverse] })
     }
 }

@@ -1,16 +1,16 @@
 //! `[service.NAME]`: programs of other projects, from a built-in list. The simulator has a model of each.
 
-use super::flow::Tcp;
-use crate::scalar::{Bytes, Count, NodeName, Span, VpnName};
-use crate::table::{At, List, Named, table, tagged};
+use super::flow::TcpTable;
+use crate::scalar::{BoundedCount, BoundedSize, NodeName, PositiveDuration, VpnName};
+use crate::table::{List, Located, NamedTables, table, tagged};
 use netstage_core::time::Duration;
 
 tagged! {
     /// Program of another project, in a separate process at its node.
-    pub(crate) enum Service "service" by "program" {
+    pub(crate) enum ServiceTable "service" by "program" {
         /// FTP transfer of a file: `vsftpd` serves it and `curl` downloads it. On `sim`, a TCP transfer of the
         /// same size.
-        Ftp(Ftp) = "ftp",
+        Ftp(FtpServiceTable) = "ftp",
         /// iSCSI reads of a disk: `tgtd` serves the disk and `iscsi-perf` reads its blocks in sequence until the end
         /// of the run. On `sim`, the block-storage model.
         Iscsi(Iscsi) = "iscsi",
@@ -26,17 +26,17 @@ table! {
     pub(crate) struct Frr "service \"frr\"" {
         /// Core routers, of kind "router": they switch labels, run OSPF between them and LDP on all links, and have
         /// routes to the edges only. Default: none; all edges are linked to one node of kind "lan", and peer over it.
-        core: Option<At<List<At<NodeName>, 1, 1_000>>>,
+        core: Option<Located<List<Located<NodeName>, 1, 1_000>>>,
         /// Edge routers and their AS numbers. They push and pop labels, and advertise the nodes behind them.
-        edges: At<Named<Count<1, 4_294_967_294>>>,
+        edges: Located<NamedTables<BoundedCount<1, 4_294_967_294>>>,
         /// IPv6 between edges: over IPv4 LSPs (6PE, RFC 4798), or on the LAN.
         ipv6: bool = true,
         /// Hello interval of OSPF and LDP; on a LAN, the keepalive interval of BGP.
-        hello: At<Span> = "1 s",
+        hello: Located<PositiveDuration> = "1 s",
         /// Time without a hello, or on a LAN a keepalive, after which a neighbor is down.
-        dead: At<Span> = "4 s",
+        dead: Located<PositiveDuration> = "4 s",
         /// Maximum wait for all routes before the run starts.
-        patience: Span = "90 s",
+        patience: PositiveDuration = "90 s",
     }
 }
 
@@ -44,44 +44,44 @@ table! {
     /// iSCSI reads of a disk.
     pub(crate) struct Iscsi "service \"iscsi\"" {
         /// Host that reads (initiator).
-        client: At<NodeName>,
+        client: Located<NodeName>,
         /// Host with the disk (target).
-        server: At<NodeName>,
+        server: Located<NodeName>,
         /// Size of a read, a multiple of 512 B.
-        block: At<Bytes<512, 16_777_216>> = "64 KiB",
+        block: Located<BoundedSize<512, 16_777_216>> = "64 KiB",
         /// Outstanding commands.
-        queue_depth: Count<1, 1_000> = 8,
+        queue_depth: BoundedCount<1, 1_000> = 8,
         /// Start time of the client.
-        start: At<Duration> = "0 s",
+        start: Located<Duration> = "0 s",
         /// VPN that carries the client's packets.
-        vpn: Option<At<VpnName>>,
+        vpn: Option<Located<VpnName>>,
         /// TCP settings, as far as routes of the host can set them: window, segment size and algorithm.
-        tcp: Option<At<Tcp>>,
+        tcp: Option<Located<TcpTable>>,
         /// Nodes between client and server, in order; default: the shortest path.
-        via: Option<At<List<At<NodeName>>>>,
+        via: Option<Located<List<Located<NodeName>>>>,
         /// Nodes of the reverse path, in order; default: the same path reversed.
-        reverse_via: Option<At<List<At<NodeName>>>>,
+        reverse_via: Option<Located<List<Located<NodeName>>>>,
     }
 }
 
 table! {
     /// Transfer of a file from server to client.
-    pub(crate) struct Ftp "service \"ftp\"" {
+    pub(crate) struct FtpServiceTable "service \"ftp\"" {
         /// Host that downloads the file.
-        client: At<NodeName>,
+        client: Located<NodeName>,
         /// Host with the file.
-        server: At<NodeName>,
+        server: Located<NodeName>,
         /// Size of the file.
-        size: Bytes<32, 4_294_967_295>,
+        size: BoundedSize<32, 4_294_967_295>,
         /// Start time of the client.
-        start: At<Duration> = "0 s",
+        start: Located<Duration> = "0 s",
         /// VPN that carries the client's packets.
-        vpn: Option<At<VpnName>>,
+        vpn: Option<Located<VpnName>>,
         /// TCP settings, as far as routes of the host can set them: window, segment size and algorithm.
-        tcp: Option<At<Tcp>>,
+        tcp: Option<Located<TcpTable>>,
         /// Nodes between client and server, in order; default: the shortest path.
-        via: Option<At<List<At<NodeName>>>>,
+        via: Option<Located<List<Located<NodeName>>>>,
         /// Nodes of the reverse path, in order; default: the same path reversed.
-        reverse_via: Option<At<List<At<NodeName>>>>,
+        reverse_via: Option<Located<List<Located<NodeName>>>>,
     }
 }

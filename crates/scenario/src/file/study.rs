@@ -1,17 +1,17 @@
 //! `[measure]`, `[sweep]`, `[variant.NAME]`, `[expect.NAME]` and `[plot.NAME]`.
 
-use crate::error::{Place, Problems};
+use crate::error::{Problems, SourceRange};
 use crate::quantity::Dimension;
-use crate::scalar::{Amount, MetricName, Number, Span, SubjectPattern, SweptPath, number, share};
-use crate::table::{At, Decode, Kind, List, choice, mismatch, table};
-use crate::tree::{Node, Value};
+use crate::scalar::{Amount, MetricName, Number, PositiveDuration, SubjectPattern, SweptPath, number, share};
+use crate::table::{Decode, List, Located, ValueKind, choice, mismatch, table};
+use crate::tree::{TomlNode, TomlValue};
 use netstage_core::time::Duration;
 
 table! {
     /// Recording of results.
-    pub(crate) struct Measure "[measure]" {
+    pub(crate) struct MeasureTable "[measure]" {
         /// Width of a bin.
-        interval: At<Span> = "1 s",
+        interval: Located<PositiveDuration> = "1 s",
         /// Record the window, round-trip time and retransmissions of every flow in addition to its throughput.
         flow_detail: bool = false,
         /// With "events", record the window changes of every TCP flow and their causes; of applications and services at
@@ -37,8 +37,8 @@ choice!(TcpWatch {
 #[derive(Clone, Debug)]
 pub(crate) struct Assignment {
     pub path: String,
-    pub place: Place,
-    pub value: Node,
+    pub place: SourceRange,
+    pub value: TomlNode,
 }
 
 /// Assignments in the order of the file.
@@ -46,11 +46,13 @@ pub(crate) struct Assignment {
 pub(crate) struct Assignments(pub Vec<Assignment>);
 
 impl Decode for Assignments {
-    fn kind() -> Kind {
-        Kind::Assignments { what: "a table of quoted paths such as \"vpn.*.weight\", each with its value" }
+    fn kind() -> ValueKind {
+        ValueKind::Assignments {
+            what: "a table of quoted paths such as \"vpn.*.weight\", each with its value",
+        }
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
         let assignments = table.entries.iter().map(|entry| Assignment {
             path: entry.key.clone(),
@@ -68,38 +70,38 @@ impl Decode for Assignments {
 
 /// Swept paths and their values.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sweep(pub Vec<Swept>);
+pub(crate) struct Sweep(pub Vec<SweptValues>);
 
 #[derive(Clone, Debug)]
-pub(crate) struct Swept {
+pub(crate) struct SweptValues {
     pub path: String,
-    pub place: Place,
-    pub values: Vec<Node>,
+    pub place: SourceRange,
+    pub values: Vec<TomlNode>,
 }
 
 impl Decode for Sweep {
-    fn kind() -> Kind {
-        Kind::Assignments {
+    fn kind() -> ValueKind {
+        ValueKind::Assignments {
             what: "a table of quoted paths such as \"vpn.*.weight\", each with a list of values",
         }
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
         let mut swept = Vec::new();
         for entry in &table.entries {
             match &entry.node.value {
-                Value::Array(values) if !values.is_empty() => swept.push(Swept {
+                TomlValue::Array(values) if !values.is_empty() => swept.push(SweptValues {
                     path: entry.key.clone(),
                     place: entry.key_place,
                     values: values.clone(),
                 }),
-                Value::Array(_) => problems.push_help(
+                TomlValue::Array(_) => problems.push_help(
                     entry.node.place,
                     "the list of values is empty",
                     "add a value, or remove the path",
                 ),
-                Value::Table(_) => {
+                TomlValue::Table(_) => {
                     let help = format!("quote the complete path: \"{}.…\" = […]", entry.key);
                     problems.push_help(entry.key_place, "expected a list of values, found a table", help);
                 }
@@ -116,7 +118,7 @@ impl Decode for Sweep {
 
 table! {
     /// Variant of the file, with some values set.
-    pub(crate) struct Variant "a variant" {
+    pub(crate) struct VariantTable "a variant" {
         /// Quoted paths and their values.
         set: Assignments,
         /// Whether the sweep applies to the variant; otherwise it is a single cell.
@@ -126,27 +128,27 @@ table! {
 
 table! {
     /// Bound on a metric, which decides the exit code.
-    pub(crate) struct Expect "an expectation" {
+    pub(crate) struct ExpectTable "an expectation" {
         /// Bounded metric.
-        metric: At<MetricName>,
+        metric: Located<MetricName>,
         /// Subjects; default: all.
-        subject: Option<At<SubjectPattern>>,
+        subject: Option<Located<SubjectPattern>>,
         /// Start and end of the evaluated span; default: the whole run.
-        over: Option<At<List<At<Duration>, 2, 2>>>,
+        over: Option<Located<List<Located<Duration>, 2, 2>>>,
         /// Reduction of bins and subjects to one number per run.
-        statistic: At<Statistic> = "mean",
+        statistic: Located<Statistic> = "mean",
         /// With `convergence-time`: value to exceed.
-        above: Option<At<Amount>>,
+        above: Option<Located<Amount>>,
         /// Lower bound.
-        at_least: Option<At<Amount>>,
+        at_least: Option<Located<Amount>>,
         /// Upper bound.
-        at_most: Option<At<Amount>>,
+        at_most: Option<Located<Amount>>,
         /// Expected value.
-        near: Option<At<Amount>>,
+        near: Option<Located<Amount>>,
         /// With `near`: tolerance, relative to the value.
-        within: Option<At<Tolerance>>,
+        within: Option<Located<Tolerance>>,
         /// Variant whose result must be exceeded.
-        above_variant: Option<At<String>>,
+        above_variant: Option<Located<String>>,
         /// Claim, in a sentence.
         claim: String = "",
         /// Selected cells: swept paths, or `variant`, and their values; default: all.
@@ -182,13 +184,13 @@ choice!(Statistic {
 pub(crate) struct Tolerance(pub f64);
 
 impl Decode for Tolerance {
-    fn kind() -> Kind {
-        Kind::Either(vec![
-            Kind::Quantity(&[Dimension::Share]),
-            Kind::Number { bounds: "above 0", min: 0.0, max: f64::INFINITY },
+    fn kind() -> ValueKind {
+        ValueKind::Either(vec![
+            ValueKind::Quantity(&[Dimension::Share]),
+            ValueKind::Number { bounds: "above 0", min: 0.0, max: f64::INFINITY },
         ])
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let value = match node.text() {
             Some(_) => share(node, problems)?,
             None => number(node).unwrap_or(0.0),
@@ -199,7 +201,7 @@ impl Decode for Tolerance {
 
 table! {
     /// Figure.
-    pub(crate) struct Plot "a plot" {
+    pub(crate) struct PlotTable "a plot" {
         /// Title; default: the name.
         title: Option<String>,
         /// Caption, one or two sentences.
@@ -207,20 +209,20 @@ table! {
         /// Claim.
         claim: String = "",
         /// Plotted metric.
-        metric: At<MetricName>,
+        metric: Located<MetricName>,
         /// Subjects; default: all.
-        subject: Option<At<SubjectPattern>>,
+        subject: Option<Located<SubjectPattern>>,
         /// Horizontal axis: `time`, `subject`, `variant` or a swept path; for metrics with a distribution also
         /// `percentile` or `histogram`.
-        against: At<SweptPath> = "time",
+        against: Located<SweptPath> = "time",
         /// Second swept path, which gives the rows of a heat map.
-        rows: Option<At<SweptPath>>,
+        rows: Option<Located<SweptPath>>,
         /// Unless against time: start and end of the averaged span; default: the whole run.
-        over: Option<At<List<At<Duration>, 2, 2>>>,
+        over: Option<Located<List<Located<Duration>, 2, 2>>>,
         /// Horizontal reference lines.
         reference_lines: List<ReferenceLine, 0, 50>,
         /// Lower and upper end of the value axis; default: automatic.
-        range: Option<At<List<Number, 2, 2>>>,
+        range: Option<Located<List<Number, 2, 2>>>,
         /// Selected cells: swept paths, or `variant`, and their values; default: all.
         cells: Assignments,
     }
@@ -230,7 +232,7 @@ table! {
     /// Horizontal reference line of a figure.
     pub(crate) struct ReferenceLine "a reference line" {
         /// Value.
-        value: At<Amount>,
+        value: Located<Amount>,
         /// Label.
         label: String = "",
     }

@@ -1,15 +1,15 @@
 //! `[test.NAME]`: measurements that consist of trials. docs/measurement.md describes the methods and results.
 
-use super::flow::{Algorithm, Tcp};
-use crate::plan::ErrorsBy;
-use crate::scalar::{Bytes, Count, NodeName, Probability, Span, VpnName};
-use crate::table::{At, List, Named, choice, table, tagged};
+use super::flow::{Algorithm, TcpTable};
+use crate::plan::ErrorDetection;
+use crate::scalar::{BoundedCount, BoundedSize, NodeName, PositiveDuration, Probability, VpnName};
+use crate::table::{List, Located, NamedTables, choice, table, tagged};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
 tagged! {
     /// Measurement that consists of trials. Each trial starts with the network in its initial state.
-    pub(crate) enum Test "test" by "kind" {
+    pub(crate) enum TestTable "test" by "kind" {
         /// Maximum rate without loss (RFC 2544, 26.1).
         Throughput(Throughput) = "rfc2544-throughput",
         /// Delay at the throughput rate (RFC 2544, 26.2).
@@ -23,15 +23,15 @@ tagged! {
         /// Maximum received rate, regardless of loss.
         Plateau(Plateau) = "plateau",
         /// Maximum rate without loss whose mean delay in every second stays near the delay at a low rate.
-        Steady(Steady) = "steady-rate",
+        Steady(SteadyRateTable) = "steady-rate",
         /// Packet loss at one rate.
-        Loss(Loss) = "loss",
+        Loss(LossTable) = "loss",
         /// Bit error rate, from the increase of loss with packet size or from compared payloads.
         BitError(BitError) = "bit-error",
         /// TCP throughput compared with the capacity of the path, and the cause of its limit (RFC 6349).
-        Transfer(Transfer) = "rfc6349",
+        Transfer(TransferTable) = "rfc6349",
         /// Window and congestion control with the highest TCP throughput.
-        Tune(Tune) = "tcp-window",
+        Tune(TuneTable) = "tcp-window",
         /// Compliance of services with their agreements, each alone and all together (ITU-T Y.1564).
         Activation(Activation) = "y1564",
         /// Loss, delay and delay variation in both directions, from reflected packets (STAMP, RFC 8762).
@@ -43,10 +43,10 @@ table! {
     /// RFC 2544 throughput: binary search, starting at the maximum rate.
     pub(crate) struct Throughput "test \"rfc2544-throughput\"" {
         /// Length of a trial; the RFC specifies 60 s.
-        trial: Span = "60 s",
+        trial: PositiveDuration = "60 s",
         /// Resolution of the search, relative to the maximum rate.
-        resolution: At<Probability> = "0.1 %",
-        ..packets: Searched
+        resolution: Located<Probability> = "0.1 %",
+        ..packets: RateSearchTable
     }
 }
 
@@ -54,14 +54,14 @@ table! {
     /// RFC 2544 latency: delay of a tagged frame in each trial.
     pub(crate) struct Latency "test \"rfc2544-latency\"" {
         /// Rate, at the IP layer; default: the throughput, which is measured first.
-        rate: Option<At<BitRate>>,
+        rate: Option<Located<BitRate>>,
         /// Length of a trial; the RFC specifies 120 s.
-        trial: Span = "120 s",
+        trial: PositiveDuration = "120 s",
         /// Number of trials; the RFC specifies 20.
-        repeats: Count<1, 10_000> = 20,
+        repeats: BoundedCount<1, 10_000> = 20,
         /// Resolution of the search, relative to the maximum rate.
-        resolution: At<Probability> = "0.1 %",
-        ..packets: Searched
+        resolution: Located<Probability> = "0.1 %",
+        ..packets: RateSearchTable
     }
 }
 
@@ -69,10 +69,10 @@ table! {
     /// RFC 2544 frame loss: decreasing rates from the maximum, until two consecutive rates have no loss.
     pub(crate) struct FrameLoss "test \"rfc2544-frame-loss\"" {
         /// Length of a trial.
-        trial: Span = "60 s",
+        trial: PositiveDuration = "60 s",
         /// Step between rates, relative to the maximum rate.
-        step: At<Probability> = "10 %",
-        ..packets: Searched
+        step: Located<Probability> = "10 %",
+        ..packets: RateSearchTable
     }
 }
 
@@ -80,14 +80,14 @@ table! {
     /// RFC 9004 back-to-back frames, and the buffer size derived from them.
     pub(crate) struct BackToBack "test \"rfc9004-back-to-back\"" {
         /// Length of a trial of the throughput search, whose result corrects the buffer size.
-        trial: Span = "60 s",
+        trial: PositiveDuration = "60 s",
         /// Resolution of the throughput search, relative to the maximum rate.
-        resolution: At<Probability> = "0.1 %",
+        resolution: Located<Probability> = "0.1 %",
         /// Maximum burst length.
-        longest: At<Span> = "2 s",
+        longest: Located<PositiveDuration> = "2 s",
         /// Number of searches; the RFC specifies 50.
-        repeats: Count<1, 10_000> = 50,
-        ..packets: Searched
+        repeats: BoundedCount<1, 10_000> = 50,
+        ..packets: RateSearchTable
     }
 }
 
@@ -99,14 +99,14 @@ table! {
         /// Fraction of the time that may have high loss.
         exceed: Probability = 0.5,
         /// Length of the shortest trial.
-        initial_trial: Span = "1 s",
+        initial_trial: PositiveDuration = "1 s",
         /// Length of the final trials.
-        trial: Span = "60 s",
+        trial: PositiveDuration = "60 s",
         /// Total length of all trials at one rate; default: two final trials.
-        trials_together: Option<Span>,
+        trials_together: Option<PositiveDuration>,
         /// Resolution of the search: distance of the bounds, relative to the upper bound.
-        resolution: At<Probability> = "0.5 %",
-        ..packets: Searched
+        resolution: Located<Probability> = "0.5 %",
+        ..packets: RateSearchTable
     }
 }
 
@@ -114,10 +114,10 @@ table! {
     /// Increasing rates from a small fraction of the maximum, until the received rate no longer grows.
     pub(crate) struct Plateau "test \"plateau\"" {
         /// Length of a trial.
-        trial: Span = "5 s",
+        trial: PositiveDuration = "5 s",
         /// Trials on the plateau, which are averaged.
-        repeats: Count<1, 10_000> = 3,
-        ..packets: Searched
+        repeats: BoundedCount<1, 10_000> = 3,
+        ..packets: RateSearchTable
     }
 }
 
@@ -125,16 +125,16 @@ table! {
     /// Search in whole steps: a binary search with short trials, then trials of full length at decreasing rates until
     /// one passes. In no second may the mean delay exceed ten times the delay at the low rate plus 20 us, and the
     /// delay may not have an upward trend.
-    pub(crate) struct Steady "test \"steady-rate\"" {
+    pub(crate) struct SteadyRateTable "test \"steady-rate\"" {
         /// Length of the final trial.
-        trial: Span = "60 s",
+        trial: PositiveDuration = "60 s",
         /// Length of the trials of the binary search.
-        search: Span = "2 s",
+        search: PositiveDuration = "2 s",
         /// Step of the rate, at the IP layer.
-        step: At<BitRate> = "1 Mbit/s",
+        step: Located<BitRate> = "1 Mbit/s",
         /// Low rate, at the IP layer.
-        low: At<BitRate> = "1 Mbit/s",
-        ..packets: Searched
+        low: Located<BitRate> = "1 Mbit/s",
+        ..packets: RateSearchTable
     }
 }
 
@@ -142,69 +142,69 @@ table! {
     /// Packets of one or several sizes, at a rate the network carries.
     pub(crate) struct BitError "test \"bit-error\"" {
         /// Source of the bit error rate.
-        by: At<ErrorsBy> = "loss",
+        by: Located<ErrorDetection> = "loss",
         /// Rate, at the IP layer.
-        rate: At<BitRate>,
+        rate: Located<BitRate>,
         /// Length of the trial of each size.
-        trial: Span = "60 s",
-        ..packets: Packets
+        trial: PositiveDuration = "60 s",
+        ..packets: TestPackets
     }
 }
 
 table! {
     /// RFC 6349: round-trip time of the idle path, bottleneck rate (a plateau of full-size UDP packets), then a
     /// transfer.
-    pub(crate) struct Transfer "test \"rfc6349\"" {
+    pub(crate) struct TransferTable "test \"rfc6349\"" {
         /// Bytes to transfer; default: as many as `trial` allows.
-        size: Option<Bytes<1, 4_000_000_000_000_000>>,
+        size: Option<BoundedSize<1, 4_000_000_000_000_000>>,
         /// Maximum length of the transfer.
-        trial: Span = "30 s",
+        trial: PositiveDuration = "30 s",
         /// TCP settings.
-        tcp: Option<At<Tcp>>,
+        tcp: Option<Located<TcpTable>>,
         /// Maximum rate of the bottleneck search, at the IP layer; default: the rate of the sender's link.
-        max_rate: Option<At<BitRate>>,
+        max_rate: Option<Located<BitRate>>,
         /// Length of a trial of this search.
-        search: Span = "5 s",
+        search: PositiveDuration = "5 s",
         /// Maximum wait for outstanding packets.
         drain: Duration = "2 s",
-        ..probe: Probe
+        ..probe: TestPath
     }
 }
 
 table! {
     /// Search for the smallest window with maximum TCP throughput: transfers with windows around the bandwidth-delay
     /// product, in random order, until no other window is significantly better.
-    pub(crate) struct Tune "test \"tcp-window\"" {
+    pub(crate) struct TuneTable "test \"tcp-window\"" {
         /// Length of a transfer, without `settle`.
-        trial: Span = "4 s",
+        trial: PositiveDuration = "4 s",
         /// Length of the start of a transfer that is not evaluated.
         settle: Duration = "1 s",
         /// Maximum number of transfers; transfers disturbed by the stage do not count.
-        trials: Count<1, 10_000> = 40,
+        trials: BoundedCount<1, 10_000> = 40,
         /// Difference of throughput that is not significant.
-        tolerance: At<Probability> = "1.5 %",
+        tolerance: Located<Probability> = "1.5 %",
         /// Maximum mean round-trip time; default: unlimited.
-        max_round_trip: Option<Span>,
+        max_round_trip: Option<PositiveDuration>,
         /// Congestion control algorithms to compare; default: that of `tcp`.
-        algorithms: Option<At<List<At<Algorithm>, 1, 8>>>,
+        algorithms: Option<Located<List<Located<Algorithm>, 1, 8>>>,
         /// Maximum window, also used as the unlimited window; replaces the window of `tcp`.
-        largest: Bytes<262_144, 1_073_725_440> = "16 MiB",
+        largest: BoundedSize<262_144, 1_073_725_440> = "16 MiB",
         /// Other TCP settings.
-        tcp: Option<At<Tcp>>,
-        ..probe: Probe
+        tcp: Option<Located<TcpTable>>,
+        ..probe: TestPath
     }
 }
 
 table! {
     /// Packet loss at one rate.
-    pub(crate) struct Loss "test \"loss\"" {
+    pub(crate) struct LossTable "test \"loss\"" {
         /// Rate, at the IP layer.
-        rate: At<BitRate>,
+        rate: Located<BitRate>,
         /// Length of a trial.
-        trial: Span = "10 s",
+        trial: PositiveDuration = "10 s",
         /// Number of trials, which are evaluated together.
-        repeats: Count<1, 10_000> = 1,
-        ..packets: Packets
+        repeats: BoundedCount<1, 10_000> = 1,
+        ..packets: TestPackets
     }
 }
 
@@ -213,22 +213,22 @@ table! {
     /// services together at their committed rates.
     pub(crate) struct Activation "test \"y1564\"" {
         /// Services, by name.
-        service: Named<Promise>,
+        service: NamedTables<ServiceAgreement>,
         /// Length of a step of one service; the recommendation specifies 1 s to 60 s.
-        step: Span = "60 s",
+        step: PositiveDuration = "60 s",
         /// Length of the test of all services together; the recommendation specifies 15 min, 2 h or 24 h.
-        performance: Span = "15 min",
+        performance: PositiveDuration = "15 min",
         /// Maximum wait for outstanding packets.
         drain: Duration = "2 s",
-        ..probe: Probe
+        ..probe: TestPath
     }
 }
 
 table! {
     /// Agreement for a service. Rates count frames with their frame check sequence.
-    pub(crate) struct Promise "a service agreement" {
+    pub(crate) struct ServiceAgreement "a service agreement" {
         /// Frame size.
-        frame_size: Bytes<64, 65_553>,
+        frame_size: BoundedSize<64, 65_553>,
         /// Committed rate (CIR).
         committed: BitRate,
         /// Excess rate, carried if capacity is available (EIR); default: none.
@@ -236,9 +236,9 @@ table! {
         /// Whether the network polices the service: rates above committed plus excess must be dropped.
         policed: bool = false,
         /// Maximum mean delay (FTD); default: unlimited.
-        delay: Option<Span>,
+        delay: Option<PositiveDuration>,
         /// Maximum 99.9th percentile of the delay above the minimum (FDV); default: unlimited.
-        delay_variation: Option<Span>,
+        delay_variation: Option<PositiveDuration>,
         /// Maximum ratio of frames lost (FLR).
         loss_ratio: Probability = 0,
     }
@@ -248,56 +248,56 @@ table! {
     /// STAMP: the session-sender at `from` sends packets, and the session-reflector at `to` answers each.
     pub(crate) struct Stamp "test \"stamp\"" {
         /// Interval between packets.
-        interval: Span = "20 ms",
+        interval: PositiveDuration = "20 ms",
         /// Length of the session.
-        trial: At<Span> = "10 s",
+        trial: Located<PositiveDuration> = "10 s",
         /// Size of the packets as Ethernet frames with frame check sequence: 90 B for a plain test packet, 94 B or more
         /// with extra padding (RFC 8972).
-        frame_size: At<Bytes<90, 9_018>> = "90 B",
+        frame_size: Located<BoundedSize<90, 9_018>> = "90 B",
         /// Maximum wait for answers.
         drain: Duration = "2 s",
-        ..probe: Probe
+        ..probe: TestPath
     }
 }
 
 table! {
     /// Packets at rates up to a maximum.
-    pub(crate) struct Searched "test" {
+    pub(crate) struct RateSearchTable "test" {
         /// Maximum rate, at the IP layer; default: the rate of the sender's link.
-        max_rate: Option<At<BitRate>>,
-        ..packets: Packets
+        max_rate: Option<Located<BitRate>>,
+        ..packets: TestPackets
     }
 }
 
 table! {
     /// Packets of a test.
-    pub(crate) struct Packets "test" {
+    pub(crate) struct TestPackets "test" {
         /// Transport.
-        transport: At<Carrier> = "udp",
+        transport: Located<TestTransport> = "udp",
         /// Sizes as Ethernet frames with frame check sequence, as in RFC 2544: the IP packet is 18 B smaller.
         /// Default: 64, 128, 256, 512, 1024, 1280 and 1518 B.
-        frame_sizes: Option<At<List<Bytes<64, 65_553>, 1, 100>>>,
+        frame_sizes: Option<Located<List<BoundedSize<64, 65_553>, 1, 100>>>,
         /// Maximum wait for outstanding packets.
         drain: Duration = "2 s",
-        ..probe: Probe
+        ..probe: TestPath
     }
 }
 
 table! {
     /// Path and background load of a test.
-    pub(crate) struct Probe "test" {
+    pub(crate) struct TestPath "test" {
         /// Sending host.
-        from: At<NodeName>,
+        from: Located<NodeName>,
         /// Receiving host.
-        to: At<NodeName>,
+        to: Located<NodeName>,
         /// VPN that carries the packets.
-        vpn: Option<At<VpnName>>,
+        vpn: Option<Located<VpnName>>,
         /// Nodes between sender and receiver, in order; default: the shortest path.
-        via: Option<At<List<At<NodeName>>>>,
+        via: Option<Located<List<Located<NodeName>>>>,
         /// Nodes of the reverse path, in order; default: the same path reversed.
-        reverse_via: Option<At<List<At<NodeName>>>>,
+        reverse_via: Option<Located<List<Located<NodeName>>>>,
         /// Flows that run during the test, by name.
-        load: List<At<String>>,
+        load: List<Located<String>>,
         /// Time for which these flows run before the test starts.
         warm_up: Duration = "0 s",
     }
@@ -305,54 +305,56 @@ table! {
 
 /// Transport of a test's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
+pub(crate) enum TestTransport {
     Udp,
     IcmpEcho,
     UdpUnreachable,
 }
 
-choice!(Carrier {
+choice!(TestTransport {
     /// UDP over IPv4 from one host to the other.
-    "udp" => Carrier::Udp,
+    "udp" => TestTransport::Udp,
     /// ICMP echo, measured by the sender only: loss in both directions counts, and delays are round-trip times.
-    "icmp-echo" => Carrier::IcmpEcho,
+    "icmp-echo" => TestTransport::IcmpEcho,
     /// UDP to a closed port, measured by the sender only, from the port unreachable messages, which quote up to 548 B
     /// of the packet.
-    "udp-unreachable" => Carrier::UdpUnreachable,
+    "udp-unreachable" => TestTransport::UdpUnreachable,
 });
 
-choice!(ErrorsBy {
+choice!(ErrorDetection {
     /// Increase of loss with packet size, if damaged packets are dropped on the path.
-    "loss" => ErrorsBy::Loss,
+    "loss" => ErrorDetection::Loss,
     /// Comparison of the received payload with the one sent: UDP without a checksum, so that damaged packets arrive.
-    "payload" => ErrorsBy::Payload,
+    "payload" => ErrorDetection::Payload,
 });
 
-impl Test {
+impl TestTable {
     /// Returns the path and load of the test.
-    pub fn probe(&self) -> &Probe {
+    pub fn path(&self) -> &TestPath {
         match self {
-            Test::Transfer(test) => &test.probe,
-            Test::Tune(test) => &test.probe,
-            Test::Activation(test) => &test.probe,
-            Test::Stamp(test) => &test.probe,
+            TestTable::Transfer(test) => &test.probe,
+            TestTable::Tune(test) => &test.probe,
+            TestTable::Activation(test) => &test.probe,
+            TestTable::Stamp(test) => &test.probe,
             _ => &self.packets().expect("all other tests have packets").probe,
         }
     }
 
     /// Returns the packets of the test, if it has one set of packets.
-    pub fn packets(&self) -> Option<&Packets> {
+    pub fn packets(&self) -> Option<&TestPackets> {
         Some(match self {
-            Test::Throughput(test) => &test.packets.packets,
-            Test::Latency(test) => &test.packets.packets,
-            Test::FrameLoss(test) => &test.packets.packets,
-            Test::BackToBack(test) => &test.packets.packets,
-            Test::Mlrsearch(test) => &test.packets.packets,
-            Test::Plateau(test) => &test.packets.packets,
-            Test::Steady(test) => &test.packets.packets,
-            Test::Loss(test) => &test.packets,
-            Test::BitError(test) => &test.packets,
-            Test::Transfer(_) | Test::Tune(_) | Test::Activation(_) | Test::Stamp(_) => return None,
+            TestTable::Throughput(test) => &test.packets.packets,
+            TestTable::Latency(test) => &test.packets.packets,
+            TestTable::FrameLoss(test) => &test.packets.packets,
+            TestTable::BackToBack(test) => &test.packets.packets,
+            TestTable::Mlrsearch(test) => &test.packets.packets,
+            TestTable::Plateau(test) => &test.packets.packets,
+            TestTable::Steady(test) => &test.packets.packets,
+            TestTable::Loss(test) => &test.packets,
+            TestTable::BitError(test) => &test.packets,
+            TestTable::Transfer(_) | TestTable::Tune(_) | TestTable::Activation(_) | TestTable::Stamp(_) => {
+                return None;
+            }
         })
     }
 }

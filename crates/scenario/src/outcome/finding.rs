@@ -1,7 +1,7 @@
 //! Outcome of a test: its findings, their interpretation, and all trials.
 
 use super::Metric;
-use netstage_core::measure::trial::{Layer, Trial, TrialResult};
+use netstage_core::measure::trial::{CountedLayer, Trial, TrialResult};
 use serde::{Deserialize, Serialize};
 
 /// Outcome of one `[test.NAME]` in one run.
@@ -113,8 +113,9 @@ impl Finding {
 impl TrialEntry {
     /// Creates the entry of a trial and its result.
     pub fn new(subject: &str, trial: &Trial, result: &TrialResult) -> TrialEntry {
-        let rate =
-            |packets_per_second: f64| packets_per_second * 8.0 * f64::from(trial.frame.bytes(Layer::Ip));
+        let rate = |packets_per_second: f64| {
+            packets_per_second * 8.0 * f64::from(trial.frame.bytes(CountedLayer::Ip))
+        };
         let seconds = result.sending.as_secs_f64();
         TrialEntry {
             subject: subject.to_owned(),

@@ -1,23 +1,25 @@
 //! Checks between the tables of a configuration: known names, unique labels and prefixes, addresses within the
 //! prefix of their link. [`references`] checks the flows that weights are relative to.
 
-use super::file::{self, File};
-use super::{Circuit, Flow, Peer, Router, Select, Tunnel, Vpn, references};
-use crate::error::{Place, Problems, did_you_mean};
-use crate::file::control::Control;
-use crate::scalar::Count;
-use crate::table::Named;
-use netstage_core::edge::Prefix;
-use netstage_wire::mpls::Label;
+use super::file::{self, PeFile};
+use super::{
+    CircuitConfig, PacketFilter, PeConfig, PeVpnConfig, PeerConfig, PeerTunnel, VpnFlowConfig, references,
+};
+use crate::error::{Problems, SourceRange, did_you_mean};
+use crate::file::control::ControlTable;
+use crate::scalar::BoundedCount;
+use crate::table::NamedTables;
+use netstage_core::edge::IpPrefix;
+use netstage_wire::mpls::LabelValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
+pub(super) fn router(file: &PeFile, problems: &mut Problems) -> Option<PeConfig> {
     let core = core(file, problems);
-    let peers: Option<Vec<Peer>> = file.peer.0.iter().map(|peer| self::peer(peer, problems)).collect();
+    let peers: Option<Vec<PeerConfig>> = file.peer.0.iter().map(|peer| self::peer(peer, problems)).collect();
     let mut labels = BTreeMap::new();
     let mut prefixes = vec![BTreeMap::new(); file.vpn.0.len()];
-    let circuits: Vec<Option<Circuit>> = file
+    let circuits: Vec<Option<CircuitConfig>> = file
         .circuit
         .0
         .iter()
@@ -30,15 +32,18 @@ pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
             let peer = reference(&file.peer, &flow.name, flow.place, "peer", problems);
             let owner = format!("VPN `{}` with peer `{}`", member.name, flow.name);
             let checked = self::flow(file, &owner, flow.value.as_ref()?, &mut labels, prefixes, problems);
-            Some(Flow { peer: peer?, ..checked? })
+            Some(VpnFlowConfig { peer: peer?, ..checked? })
         });
-        let flows: Vec<Option<Flow>> = flows.collect();
-        vpns.push(Vpn { name: member.name.clone(), flows: flows.into_iter().collect::<Option<_>>()? });
+        let flows: Vec<Option<VpnFlowConfig>> = flows.collect();
+        vpns.push(PeVpnConfig {
+            name: member.name.clone(),
+            flows: flows.into_iter().collect::<Option<_>>()?,
+        });
     }
     let references = references::references(file, problems);
-    let circuits: Vec<Circuit> = circuits.into_iter().collect::<Option<_>>()?;
+    let circuits: Vec<CircuitConfig> = circuits.into_iter().collect::<Option<_>>()?;
     check_sharing(file, &circuits, problems);
-    Some(Router {
+    Some(PeConfig {
         core,
         control: file.pe.control.0.clone().into(),
         metrics: file.pe.metrics.as_ref().map(|listen| listen.0),
@@ -53,7 +58,7 @@ pub(super) fn router(file: &File, problems: &mut Problems) -> Option<Router> {
     })
 }
 
-fn core(file: &File, problems: &mut Problems) -> Vec<String> {
+fn core(file: &PeFile, problems: &mut Problems) -> Vec<String> {
     let names = &file.pe.core.0;
     for (number, name) in names.iter().enumerate() {
         if names[..number].iter().any(|other| other.value.0 == name.value.0) {
@@ -66,9 +71,9 @@ fn core(file: &File, problems: &mut Problems) -> Vec<String> {
 
 /// Returns the index of a name, or reports it with the nearest known name.
 pub(super) fn reference<T>(
-    members: &Named<T>,
+    members: &NamedTables<T>,
     name: &str,
-    place: Place,
+    place: SourceRange,
     what: &str,
     problems: &mut Problems,
 ) -> Option<usize> {
@@ -82,14 +87,14 @@ pub(super) fn reference<T>(
     index
 }
 
-fn label(number: Count<16, 1_048_575>) -> Label {
-    Label::new(number.0 as u32).expect("within 20 bits")
+fn label(number: BoundedCount<16, 1_048_575>) -> LabelValue {
+    LabelValue::new(number.0 as u32).expect("within 20 bits")
 }
 
-fn peer(member: &crate::table::Member<file::Peer>, problems: &mut Problems) -> Option<Peer> {
+fn peer(member: &crate::table::NamedTable<file::PeerTable>, problems: &mut Problems) -> Option<PeerConfig> {
     let peer = member.value.as_ref()?;
     let tunnel = match &peer.tunnel.value {
-        file::Tunnel::MplsInUdp(udp) => {
+        file::PeTunnelTable::MplsInUdp(udp) => {
             let (to, from) = (udp.to.0, udp.from.as_ref().map(|from| from.0));
             if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
                 let message = "the ends of this tunnel have different IP versions";
@@ -100,9 +105,9 @@ fn peer(member: &crate::table::Member<file::Peer>, problems: &mut Problems) -> O
                 );
                 return None;
             }
-            Tunnel::MplsInUdp { to, from, checksum: udp.checksum }
+            PeerTunnel::MplsInUdp { to, from, checksum: udp.checksum }
         }
-        file::Tunnel::Mpls(mpls) => Tunnel::Mpls {
+        file::PeTunnelTable::Mpls(mpls) => PeerTunnel::Mpls {
             next_hop: mpls.next_hop.0,
             push: mpls.push.map(label),
             accept: mpls.accept.map(label),
@@ -113,7 +118,7 @@ fn peer(member: &crate::table::Member<file::Peer>, problems: &mut Problems) -> O
         let message = format!("two keys have the number {}", key.value.number.0);
         problems.push_help(key.place, message, "messages identify keys by number: change one");
     }
-    Some(Peer {
+    Some(PeerConfig {
         name: member.name.clone(),
         tunnel,
         mtu: peer.mtu.map(|mtu| mtu.0 as u16),
@@ -129,13 +134,13 @@ fn peer(member: &crate::table::Member<file::Peer>, problems: &mut Problems) -> O
 
 /// Returns a flow, without the index of its peer.
 fn flow(
-    file: &File,
+    file: &PeFile,
     owner: &str,
-    flow: &file::Flow,
+    flow: &file::VpnFlowTable,
     labels: &mut BTreeMap<u64, String>,
-    prefixes: &mut BTreeMap<Prefix, Place>,
+    prefixes: &mut BTreeMap<IpPrefix, SourceRange>,
     problems: &mut Problems,
-) -> Option<Flow> {
+) -> Option<VpnFlowConfig> {
     if let Some(holder) = labels.insert(flow.receive.value.0, owner.to_owned()) {
         let message = format!("label {} is already used by {holder}", flow.receive.value.0);
         let help = "each flow needs its own label, which identifies VPN and sender";
@@ -145,11 +150,11 @@ fn flow(
         add_prefix(prefixes, prefix.value.0, prefix.place, problems);
     }
     let window = match &flow.treatment.control.value {
-        Control::I2vfc(i2vfc) => Some(references::config(file, i2vfc, problems)?),
+        ControlTable::I2vfc(i2vfc) => Some(references::config(file, i2vfc, problems)?),
         _ => None,
     };
     let settings = flow.treatment.settings(flow.weight.0, false, |_| window, problems)?;
-    Some(Flow {
+    Some(VpnFlowConfig {
         peer: 0,
         send: label(flow.send),
         receive: label(flow.receive.value),
@@ -159,7 +164,12 @@ fn flow(
 }
 
 /// Adds a prefix of a VPN, and reports a duplicate.
-fn add_prefix(prefixes: &mut BTreeMap<Prefix, Place>, prefix: Prefix, place: Place, problems: &mut Problems) {
+fn add_prefix(
+    prefixes: &mut BTreeMap<IpPrefix, SourceRange>,
+    prefix: IpPrefix,
+    place: SourceRange,
+    problems: &mut Problems,
+) {
     if prefixes.insert(prefix, place).is_some() {
         let message = format!("prefix {prefix} is listed twice in this VPN");
         problems.push_help(place, message, "remove or change one of them");
@@ -167,12 +177,12 @@ fn add_prefix(prefixes: &mut BTreeMap<Prefix, Place>, prefix: Prefix, place: Pla
 }
 
 fn circuit(
-    file: &File,
+    file: &PeFile,
     name: &str,
-    circuit: &file::Circuit,
-    prefixes: &mut [BTreeMap<Prefix, Place>],
+    circuit: &file::CircuitTable,
+    prefixes: &mut [BTreeMap<IpPrefix, SourceRange>],
     problems: &mut Problems,
-) -> Option<Circuit> {
+) -> Option<CircuitConfig> {
     let interface = &circuit.interface.value.0;
     if file.pe.core.0.iter().any(|core| core.value.0 == *interface) {
         let message = format!("`{interface}` is a core interface");
@@ -188,7 +198,7 @@ fn circuit(
     let addresses: Vec<(IpAddr, u8)> = circuit.address.0.iter().map(|address| address.value.0).collect();
     for address in &circuit.address.0 {
         let (own, length) = address.value.0;
-        let (link, host) = (Prefix::around(own, length), Prefix::host(own));
+        let (link, host) = (IpPrefix::containing(own, length), IpPrefix::host(own));
         add_prefix(&mut prefixes[vpn], link, address.place, problems);
         if link != host {
             add_prefix(&mut prefixes[vpn], host, address.place, problems);
@@ -198,7 +208,8 @@ fn circuit(
     for route in &circuit.routes.0 {
         let (to, via) = (route.to.value.0, route.via.value.0);
         add_prefix(&mut prefixes[vpn], to, route.to.place, problems);
-        let is_on_link = addresses.iter().any(|(own, length)| Prefix::around(*own, *length).holds(via));
+        let is_on_link =
+            addresses.iter().any(|(own, length)| IpPrefix::containing(*own, *length).contains(via));
         if !is_on_link || addresses.iter().any(|(own, _)| *own == via) {
             let message = format!("{via} is not on this circuit");
             let help = "`via` must be a router's address within the prefix of one of the circuit's addresses";
@@ -206,7 +217,7 @@ fn circuit(
         }
         routes.push((to, via));
     }
-    Some(Circuit {
+    Some(CircuitConfig {
         name: name.to_owned(),
         vpn,
         interface: interface.clone(),
@@ -219,8 +230,8 @@ fn circuit(
     })
 }
 
-fn select(select: &file::Select) -> Select {
-    Select {
+fn select(select: &file::SelectionTable) -> PacketFilter {
+    PacketFilter {
         source: select.source.as_ref().map(|prefix| prefix.0),
         destination: select.destination.as_ref().map(|prefix| prefix.0),
         protocol: select.protocol.map(|protocol| protocol.0 as u8),
@@ -231,10 +242,10 @@ fn select(select: &file::Select) -> Select {
 
 /// Checks circuits that share an interface and VLAN. They must differ in selection, and in addresses, which alone
 /// determine the VPN of an ARP or neighbor solicitation. A VLAN is a circuit or contains circuits, not both.
-fn check_sharing(file: &File, circuits: &[Circuit], problems: &mut Problems) {
+fn check_sharing(file: &PeFile, circuits: &[CircuitConfig], problems: &mut Problems) {
     let members = file.circuit.0.iter().filter_map(|member| member.value.as_ref());
     let mut outer: BTreeMap<(&str, u16), [Option<usize>; 2]> = BTreeMap::new();
-    let mut shared: BTreeMap<(&str, &[u16]), Vec<&Circuit>> = BTreeMap::new();
+    let mut shared: BTreeMap<(&str, &[u16]), Vec<&CircuitConfig>> = BTreeMap::new();
     for (number, (circuit, member)) in circuits.iter().zip(members).enumerate() {
         let (interface, place) = (circuit.interface.as_str(), member.interface.place);
         if let [vlan, inner @ ..] = &circuit.vlans[..] {

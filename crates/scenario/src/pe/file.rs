@@ -5,59 +5,63 @@ use crate::address::{Address, LabelNumber, LinkAddress, Listen, PrefixText, Stat
 use crate::error::Problems;
 use crate::file::control::Treatment;
 use crate::quantity::Dimension;
-use crate::scalar::{Bytes, Count, FilePath, InterfaceName, Packets, Positive, VpnName, bounded, text};
-use crate::table::{At, Decode, Kind, List, Named, OneOrMore, choice, mismatch, table, tagged};
-use crate::tree::Node;
+use crate::scalar::{
+    BoundedCount, BoundedSize, FilePath, InterfaceName, Positive, QueueLength, VpnName, bounded, text,
+};
+use crate::table::{
+    Decode, List, Located, NamedTables, OneOrMore, ValueKind, choice, mismatch, table, tagged,
+};
+use crate::tree::TomlNode;
 use netstage_core::time::Duration;
 use std::ops::RangeInclusive;
 
 table! {
     /// Configuration of a provider edge router.
-    pub(crate) struct File "the file" {
+    pub(crate) struct PeFile "the file" {
         /// Settings of the router.
-        pe: Head,
+        pe: PeSection,
         /// Other provider edge routers, by name.
-        peer: Named<Peer>,
+        peer: NamedTables<PeerTable>,
         /// VPNs, by name.
-        vpn: Named<Vpn>,
+        vpn: NamedTables<PeVpnTable>,
         /// Flows that weights are relative to, by name.
-        reference: Named<Reference>,
+        reference: NamedTables<ReferenceTable>,
         /// Attachment circuits of customers, by name.
-        circuit: Named<Circuit>,
+        circuit: NamedTables<CircuitTable>,
     }
 }
 
 table! {
     /// Settings of the router.
-    pub(crate) struct Head "[pe]" {
+    pub(crate) struct PeSection "[pe]" {
         /// Interfaces to the core. The kernel keeps their addresses and routes; the router receives only MPLS and UDP port 6635 on them.
-        core: List<At<InterfaceName>, 1, 64>,
+        core: List<Located<InterfaceName>, 1, 64>,
         /// Control socket, for `netstage pe show`, `top` and `reload`.
         control: FilePath = "/run/netstage-pe.sock",
         /// Listening address and port of the Prometheus exporter. Default: no exporter.
         metrics: Option<Listen>,
         /// Maximum number of queued packets of all VPNs together.
-        buffers: Packets = "16384 packets",
+        buffers: QueueLength = "16384 packets",
         /// Packet interface of the ports.
         ports: PortKind = "auto",
         /// Minimum interval between polls of frames and timers, as with interrupt moderation. A longer interval takes less CPU time, but delays packets by up to that interval.
         moderation: Moderation = "250 us",
         /// Number of CPU cores that forward. VPNs are distributed over them; VPNs with circuits on the same interface (with AF_PACKET, on the same VLAN) share a core.
-        cores: Count<1, 64> = 1,
+        cores: BoundedCount<1, 64> = 1,
     }
 }
 
 table! {
     /// Another provider edge router, and the tunnel to it.
-    pub(crate) struct Peer "a peer" {
+    pub(crate) struct PeerTable "a peer" {
         /// Encapsulation of packets to the peer.
-        tunnel: At<Tunnel>,
+        tunnel: Located<PeTunnelTable>,
         /// Maximum size of IP or MPLS packets in the core. Default: the MTU of the interface.
-        mtu: Option<Bytes<1_344, 9_216>>,
+        mtu: Option<BoundedSize<1_344, 9_216>>,
         /// Clamp the maximum segment size of TCP connections to the MTU.
         clamp_segment_size: bool = true,
         /// Keys shared with the peer, which authenticate management packets. The first one signs; all are accepted. Default: no authentication.
-        keys: List<At<SharedKey>>,
+        keys: List<Located<SharedKey>>,
     }
 }
 
@@ -65,7 +69,7 @@ table! {
     /// Key shared by two provider edge routers.
     pub(crate) struct SharedKey "a key" {
         /// Key number, the same on both routers.
-        number: Count<0, 255>,
+        number: BoundedCount<0, 255>,
         /// Key file, relative to this file, with at least 32 hexadecimal digits, as printed by `openssl rand -hex 16`.
         file: FilePath,
     }
@@ -73,7 +77,7 @@ table! {
 
 tagged! {
     /// Encapsulation of packets to a peer.
-    pub(crate) enum Tunnel "tunnel" by "kind" {
+    pub(crate) enum PeTunnelTable "tunnel" by "kind" {
         /// MPLS in UDP (RFC 7510), routed by the kernel.
         MplsInUdp(MplsInUdp) = "mpls-in-udp",
         /// MPLS on Ethernet, with a label for the path to the peer.
@@ -107,21 +111,21 @@ table! {
 
 table! {
     /// A VPN, with its own address space.
-    pub(crate) struct Vpn "a VPN" {
+    pub(crate) struct PeVpnTable "a VPN" {
         /// VPN flows, by peer.
-        peer: Named<Flow>,
+        peer: NamedTables<VpnFlowTable>,
     }
 }
 
 table! {
     /// VPN flow to a peer, and the one from it.
-    pub(crate) struct Flow "a VPN flow" {
+    pub(crate) struct VpnFlowTable "a VPN flow" {
         /// Label of sent packets, assigned by the peer: its `receive`.
         send: LabelNumber,
         /// Label of received packets, assigned by this router. Each flow needs a different one.
-        receive: At<LabelNumber>,
+        receive: Located<LabelNumber>,
         /// Prefixes of the VPN reached through the peer.
-        routes: List<At<PrefixText>>,
+        routes: List<Located<PrefixText>>,
         /// Weight of the flow in the core, relative to other flows.
         weight: Positive = 1,
         ..treatment: Treatment
@@ -130,15 +134,15 @@ table! {
 
 table! {
     /// Flow that weights are relative to: a VPN flow of this router, or one published by a peer.
-    pub(crate) struct Reference "a reference" {
+    pub(crate) struct ReferenceTable "a reference" {
         /// Number that identifies the reference, the same on all routers that use it.
-        number: At<Count<1, 4_294_967_295>>,
+        number: Located<BoundedCount<1, 4_294_967_295>>,
         /// VPN flow of this router to use, with control `i2vfc` and a fixed decrease.
-        flow: Option<At<FlowName>>,
+        flow: Option<Located<FlowName>>,
         /// Peers that receive the measurements of that flow.
-        publish_to: List<At<PeerName>>,
+        publish_to: List<Located<PeerName>>,
         /// Peer that publishes the reference, instead of `flow`.
-        from: Option<At<PeerName>>,
+        from: Option<Located<PeerName>>,
     }
 }
 
@@ -146,53 +150,53 @@ table! {
     /// VPN flow, identified by its VPN and peer.
     pub(crate) struct FlowName "the name of a VPN flow" {
         /// VPN of the flow.
-        vpn: At<VpnName>,
+        vpn: Located<VpnName>,
         /// Peer of the flow.
-        peer: At<PeerName>,
+        peer: Located<PeerName>,
     }
 }
 
 table! {
     /// Attachment circuit of a customer.
-    pub(crate) struct Circuit "a circuit" {
+    pub(crate) struct CircuitTable "a circuit" {
         /// VPN of the customer.
-        vpn: At<VpnName>,
+        vpn: Located<VpnName>,
         /// Customer-facing interface. The router owns it: the kernel must have no address on it.
-        interface: At<InterfaceName>,
+        interface: Located<InterfaceName>,
         /// VLAN, or outer and inner VLAN. Default: untagged.
-        vlan: Option<At<OneOrMore<Count<1, 4_094>>>>,
+        vlan: Option<Located<OneOrMore<BoundedCount<1, 4_094>>>>,
         /// Packets of this circuit, if it shares interface and VLAN with other circuits.
-        select: Option<Select>,
+        select: Option<SelectionTable>,
         /// Addresses of this router on the circuit, with the prefix length of the link: "10.0.1.1/24".
-        address: OneOrMore<At<LinkAddress>>,
+        address: OneOrMore<Located<LinkAddress>>,
         /// MAC address that receives all packets, instead of address resolution.
         station: Option<StationText>,
         /// Routes through routers on the circuit.
-        routes: List<Route>,
+        routes: List<CircuitRouteTable>,
         /// Maximum size of IP packets. Default: the MTU of the interface.
-        mtu: Option<Bytes<1_280, 9_216>>,
+        mtu: Option<BoundedSize<1_280, 9_216>>,
     }
 }
 
 table! {
     /// Route through a router on a circuit.
-    pub(crate) struct Route "a route" {
+    pub(crate) struct CircuitRouteTable "a route" {
         /// Destination prefix.
-        to: At<PrefixText>,
+        to: Located<PrefixText>,
         /// Address of the router, on the circuit.
-        via: At<Address>,
+        via: Located<Address>,
     }
 }
 
 table! {
     /// Packet filter by addresses and ports. A field that is not set matches all packets.
-    pub(crate) struct Select "a selection" {
+    pub(crate) struct SelectionTable "a selection" {
         /// Source prefix.
         source: Option<PrefixText>,
         /// Destination prefix.
         destination: Option<PrefixText>,
         /// IP protocol number, such as 6 for TCP or 17 for UDP.
-        protocol: Option<Count<0, 255>>,
+        protocol: Option<BoundedCount<0, 255>>,
         /// Source port, or first and last port of a range.
         source_ports: Option<Ports>,
         /// Destination port, or first and last port of a range.
@@ -214,10 +218,10 @@ choice!(PortKind {
 pub(crate) struct Moderation(pub Duration);
 
 impl Decode for Moderation {
-    fn kind() -> Kind {
-        Kind::Quantity(&[Dimension::Time])
+    fn kind() -> ValueKind {
+        ValueKind::Quantity(&[Dimension::Time])
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         bounded(node, &[Dimension::Time], 0..=1_000_000, "at most 1 ms", problems)
             .map(|v| Moderation(Duration(v.1)))
     }
@@ -233,14 +237,16 @@ text! {
 pub(crate) struct Ports(pub RangeInclusive<u16>);
 
 impl Decode for Ports {
-    fn kind() -> Kind {
-        OneOrMore::<Count<0, 65_535>>::kind()
+    fn kind() -> ValueKind {
+        OneOrMore::<BoundedCount<0, 65_535>>::kind()
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        let ports = OneOrMore::<Count<0, 65_535>>::decode(node, problems)?;
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
+        let ports = OneOrMore::<BoundedCount<0, 65_535>>::decode(node, problems)?;
         match *ports.0 {
-            [Count(only)] => Some(Ports(only as u16..=only as u16)),
-            [Count(first), Count(last)] if first <= last => Some(Ports(first as u16..=last as u16)),
+            [BoundedCount(only)] => Some(Ports(only as u16..=only as u16)),
+            [BoundedCount(first), BoundedCount(last)] if first <= last => {
+                Some(Ports(first as u16..=last as u16))
+            }
             _ => {
                 problems.push(node.place, "expected a port, or the first and last port of a range");
                 None

@@ -9,11 +9,11 @@ mod references;
 
 use crate::error::Errors;
 use crate::read::{configuration, read_text};
-use crate::table::{Decode, Kind, word};
-use netstage_core::edge::{Prefix, Settings};
-use netstage_core::fair::{self, Config, Control, LossMeasure, Rule, WhenSilent};
+use crate::table::{Decode, ValueKind, word};
+use netstage_core::edge::{IpPrefix, VpnFlowSettings};
+use netstage_core::fair::{self, I2vfcConfig, LossMeasure, SilenceAction, VpnControl, WeightRule};
 use netstage_core::time::Duration;
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 /// Configuration of a provider edge router.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Router {
+pub struct PeConfig {
     /// Core interfaces, shared with the kernel.
     pub core: Vec<String>,
     /// Path of the control socket.
@@ -37,16 +37,16 @@ pub struct Router {
     /// Number of CPU cores that forward.
     pub cores: usize,
     /// Other provider edge routers, by name.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<PeerConfig>,
     /// VPNs, by name.
-    pub vpns: Vec<Vpn>,
-    /// References, by name. [`netstage_core::fair::Reference::Vpn`] in a flow's control is an index of this list.
-    pub references: Vec<Reference>,
+    pub vpns: Vec<PeVpnConfig>,
+    /// References, by name. [`netstage_core::fair::ReferenceConfig::PeVpnConfig`] in a flow's control is an index of this list.
+    pub references: Vec<ReferenceConfig>,
     /// Circuits, by name.
-    pub circuits: Vec<Circuit>,
+    pub circuits: Vec<CircuitConfig>,
 }
 
-impl Router {
+impl PeConfig {
     /// Returns the customer interfaces, each once, ordered by name.
     pub fn customer_interfaces(&self) -> BTreeSet<&str> {
         self.circuits.iter().map(|circuit| circuit.interface.as_str()).collect()
@@ -71,11 +71,11 @@ pub enum PortKind {
 
 /// Another provider edge router.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerConfig {
     /// Name of the peer.
     pub name: String,
     /// Encapsulation of packets to the peer.
-    pub tunnel: Tunnel,
+    pub tunnel: PeerTunnel,
     /// Maximum bytes of IP or MPLS packets in the core; `None` for the MTU of the interface.
     pub mtu: Option<u16>,
     /// Clamping of the maximum segment size of TCP connections to the MTU.
@@ -86,7 +86,7 @@ pub struct Peer {
 
 /// Encapsulation of packets to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tunnel {
+pub enum PeerTunnel {
     /// MPLS in UDP (RFC 7510), routed by the kernel.
     MplsInUdp {
         /// Address of the peer.
@@ -101,41 +101,43 @@ pub enum Tunnel {
         /// Next router, adjacent to this host.
         next_hop: IpAddr,
         /// Label of the path to the peer.
-        push: Option<Label>,
+        push: Option<LabelValue>,
         /// Label of the path from the peer, if the last router does not pop it.
-        accept: Option<Label>,
+        accept: Option<LabelValue>,
     },
 }
 
 /// A VPN.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Vpn {
+pub struct PeVpnConfig {
     /// Name of the VPN.
     pub name: String,
     /// VPN flows, by peer.
-    pub flows: Vec<Flow>,
+    pub flows: Vec<VpnFlowConfig>,
 }
 
 /// VPN flow to a peer, and the one from it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Flow {
+pub struct VpnFlowConfig {
     /// Index of the peer.
     pub peer: usize,
     /// Label of sent packets, assigned by the peer.
-    pub send: Label,
+    pub send: LabelValue,
     /// Label of received packets, assigned by this router.
-    pub receive: Label,
+    pub receive: LabelValue,
     /// Prefixes reached through the peer.
-    pub routes: Vec<Prefix>,
+    pub routes: Vec<IpPrefix>,
     /// Control and queueing of sent packets.
-    pub settings: Settings,
+    pub settings: VpnFlowSettings,
 }
 
-impl Flow {
+impl VpnFlowConfig {
     /// Returns the index of the flow's reference; `None` for the nominal flow or a control without a window.
     pub fn reference(&self) -> Option<usize> {
         match &self.settings.control {
-            Control::I2vfc(Config { reference: fair::Reference::Vpn(index), .. }) => Some(*index),
+            VpnControl::I2vfc(I2vfcConfig { reference: fair::WeightReference::Vpn(index), .. }) => {
+                Some(*index)
+            }
             _ => None,
         }
     }
@@ -143,7 +145,7 @@ impl Flow {
 
 /// Flow that weights are relative to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reference {
+pub struct ReferenceConfig {
     /// Name in this configuration.
     pub name: String,
     /// Number shared by all routers.
@@ -170,7 +172,7 @@ pub enum ReferenceSource {
 
 /// Attachment circuit of a customer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Circuit {
+pub struct CircuitConfig {
     /// Name of the circuit.
     pub name: String,
     /// Index of the VPN.
@@ -180,31 +182,31 @@ pub struct Circuit {
     /// Up to two VLANs, outer one first.
     pub vlans: Vec<u16>,
     /// Filter of the circuit's packets, if it shares interface and VLAN with others.
-    pub select: Option<Select>,
+    pub select: Option<PacketFilter>,
     /// Addresses of this router on the circuit, with the prefix length of the link.
     pub addresses: Vec<(IpAddr, u8)>,
     /// MAC address that receives all packets, instead of address resolution.
     pub station: Option<[u8; 6]>,
     /// Prefixes behind routers on the circuit, with the routers' addresses.
-    pub routes: Vec<(Prefix, IpAddr)>,
+    pub routes: Vec<(IpPrefix, IpAddr)>,
     /// Maximum bytes of IP packets; `None` for the MTU of the interface.
     pub mtu: Option<u16>,
 }
 
-impl Circuit {
+impl CircuitConfig {
     /// Returns the prefixes of the circuit's link.
-    pub fn links(&self) -> impl Iterator<Item = Prefix> + '_ {
-        self.addresses.iter().map(|(address, length)| Prefix::around(*address, *length))
+    pub fn links(&self) -> impl Iterator<Item = IpPrefix> + '_ {
+        self.addresses.iter().map(|(address, length)| IpPrefix::containing(*address, *length))
     }
 }
 
 /// Packet filter by addresses and ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Select {
+pub struct PacketFilter {
     /// Source prefix.
-    pub source: Option<Prefix>,
+    pub source: Option<IpPrefix>,
     /// Destination prefix.
-    pub destination: Option<Prefix>,
+    pub destination: Option<IpPrefix>,
     /// IP protocol number.
     pub protocol: Option<u8>,
     /// Source ports.
@@ -214,7 +216,7 @@ pub struct Select {
 }
 
 /// Returns the configuration keyword of a rule.
-pub fn rule_word(rule: Rule) -> &'static str {
+pub fn rule_word(rule: WeightRule) -> &'static str {
     word(rule)
 }
 
@@ -224,12 +226,12 @@ pub fn loss_measure_word(measure: LossMeasure) -> &'static str {
 }
 
 /// Returns the configuration keyword of the behavior while a peer is silent.
-pub fn when_silent_word(then: WhenSilent) -> &'static str {
+pub fn when_silent_word(then: SilenceAction) -> &'static str {
     word(then)
 }
 
 /// Reads and checks a configuration file.
-pub fn load(path: &Path) -> Result<Router, Errors> {
+pub fn load(path: &Path) -> Result<PeConfig, Errors> {
     parse(&path.display().to_string(), &read(path)?)
 }
 
@@ -239,7 +241,7 @@ pub fn read(path: &Path) -> Result<String, Errors> {
 }
 
 /// Reads and checks a configuration.
-pub fn parse(name: &str, text: &str) -> Result<Router, Errors> {
+pub fn parse(name: &str, text: &str) -> Result<PeConfig, Errors> {
     let mut router = configuration(name, text, build::router)?;
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let keys = router.peers.iter_mut().flat_map(|peer| &mut peer.keys);
@@ -252,8 +254,8 @@ pub fn reference() -> String {
     crate::reference::tables(&root_kind())
 }
 
-fn root_kind() -> Kind {
-    file::File::kind()
+fn root_kind() -> ValueKind {
+    file::PeFile::kind()
 }
 
 #[cfg(test)]

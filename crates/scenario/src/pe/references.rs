@@ -1,17 +1,17 @@
 //! Checks of references, the flows that weights are relative to: their sources and the peers they are published to.
 
 use super::build::reference;
-use super::file::{self, File};
-use super::{Reference, ReferenceSource};
+use super::file::{self, PeFile};
+use super::{ReferenceConfig, ReferenceSource};
 use crate::error::Problems;
-use crate::file::control::{Control, Decrease, I2vfc};
-use crate::table::{At, Member};
+use crate::file::control::{ControlTable, Decrease, I2vfc};
+use crate::table::{Located, NamedTable};
 use netstage_core::fair;
 use netstage_wire::reference::WEIGHT;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the window settings of a flow, with its reference as an index.
-pub(super) fn config(file: &File, i2vfc: &I2vfc, problems: &mut Problems) -> Option<fair::Config> {
+pub(super) fn config(file: &PeFile, i2vfc: &I2vfc, problems: &mut Problems) -> Option<fair::I2vfcConfig> {
     let (name, place) = (&i2vfc.reference.value.0, i2vfc.reference.place);
     if name == "nominal" {
         return Some(i2vfc.config());
@@ -21,21 +21,21 @@ pub(super) fn config(file: &File, i2vfc: &I2vfc, problems: &mut Problems) -> Opt
         problems.push_help(nominal.place, message, "it applies to reference = \"nominal\" only");
     }
     let index = reference(&file.reference, name, place, "reference", problems)?;
-    Some(fair::Config { reference: fair::Reference::Vpn(index), ..i2vfc.config() })
+    Some(fair::I2vfcConfig { reference: fair::WeightReference::Vpn(index), ..i2vfc.config() })
 }
 
 /// Returns all references, or `None` if problems were reported.
-pub(super) fn references(file: &File, problems: &mut Problems) -> Option<Vec<Reference>> {
+pub(super) fn references(file: &PeFile, problems: &mut Problems) -> Option<Vec<ReferenceConfig>> {
     let mut numbers: BTreeMap<u64, &str> = BTreeMap::new();
-    let check = |member: &Member<file::Reference>, problems: &mut Problems| {
+    let check = |member: &NamedTable<file::ReferenceTable>, problems: &mut Problems| {
         if member.name == "nominal" {
             problems.push(member.place, "`nominal` is reserved: choose another name for this reference");
         }
         let source = source(file, member.value.as_ref()?, member, problems)?;
         let number = member.value.as_ref()?.number.value.0 as u32;
-        Some(Reference { name: member.name.clone(), number, source })
+        Some(ReferenceConfig { name: member.name.clone(), number, source })
     };
-    let list: Vec<Option<Reference>> =
+    let list: Vec<Option<ReferenceConfig>> =
         file.reference.0.iter().map(|member| check(member, problems)).collect();
     for member in &file.reference.0 {
         let Some(number) = member.value.as_ref().map(|reference| &reference.number) else { continue };
@@ -52,9 +52,9 @@ pub(super) fn references(file: &File, problems: &mut Problems) -> Option<Vec<Ref
 }
 
 fn source(
-    file: &File,
-    table: &file::Reference,
-    member: &Member<file::Reference>,
+    file: &PeFile,
+    table: &file::ReferenceTable,
+    member: &NamedTable<file::ReferenceTable>,
     problems: &mut Problems,
 ) -> Option<ReferenceSource> {
     match (&table.flow, &table.from) {
@@ -76,15 +76,15 @@ fn source(
     }
 }
 
-fn peer(file: &File, name: &At<file::PeerName>, problems: &mut Problems) -> Option<usize> {
+fn peer(file: &PeFile, name: &Located<file::PeerName>, problems: &mut Problems) -> Option<usize> {
     reference(&file.peer, &name.value.0, name.place, "peer", problems)
 }
 
 /// Returns a VPN flow of this router as a source. Its window needs a decrease that does not depend on other flows.
 fn own(
-    file: &File,
-    flow: &At<file::FlowName>,
-    publish_to: &[At<file::PeerName>],
+    file: &PeFile,
+    flow: &Located<file::FlowName>,
+    publish_to: &[Located<file::PeerName>],
     problems: &mut Problems,
 ) -> Option<ReferenceSource> {
     let flow_name = &flow.value;
@@ -115,8 +115,8 @@ fn own(
     };
     let found = found.value.as_ref()?;
     match &found.treatment.control.value {
-        Control::I2vfc(I2vfc { decrease, .. }) if matches!(decrease.value, Decrease::Fixed(_)) => {}
-        Control::I2vfc(_) => {
+        ControlTable::I2vfc(I2vfc { decrease, .. }) if matches!(decrease.value, Decrease::Fixed(_)) => {}
+        ControlTable::I2vfc(_) => {
             let message = "this flow cannot be a reference: its own decrease depends on its weight";
             let help = format!(
                 "set a fixed decrease, such as vpn.{vpn_name}.peer.{peer_name}.control.decrease = 0.1"

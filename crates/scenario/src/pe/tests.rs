@@ -59,11 +59,11 @@ fn a_configuration_is_parsed() {
     let [blue, red] = &router.vpns[..] else { panic!("{:?}", router.vpns) };
     assert_eq!((blue.flows.len(), red.flows[0].peer, red.flows[1].peer), (1, 0, 1));
     assert_eq!((red.flows[1].settings.weight, red.flows[1].receive.number()), (2.0, 1_001));
-    let expected = fair::Config {
-        silence: fair::Silence { after: Duration::from_secs(5), then: fair::WhenSilent::Closed },
-        ..fair::Config::default()
+    let expected = fair::I2vfcConfig {
+        silence: fair::SilencePolicy { after: Duration::from_secs(5), action: fair::SilenceAction::Closed },
+        ..fair::I2vfcConfig::default()
     };
-    assert_eq!(red.flows[1].settings.control, fair::Control::I2vfc(expected));
+    assert_eq!(red.flows[1].settings.control, fair::VpnControl::I2vfc(expected));
     assert_eq!(
         (red.flows[1].settings.minimum, red.flows[1].settings.maximum),
         (Some(BitRate(1_000_000)), None)

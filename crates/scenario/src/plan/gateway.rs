@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Software of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Software {
+pub enum GatewaySoftware {
     /// strongSwan: IKEv2 and ESP in user space.
     StrongSwan,
     /// WireGuard, in the kernel or by wireguard-go.
@@ -17,40 +17,46 @@ pub enum Software {
     OpenVpn,
 }
 
-impl Software {
+impl GatewaySoftware {
     /// Returns the kind of node in scenarios.
     pub fn kind(self) -> &'static str {
         match self {
-            Software::StrongSwan => "ipsec",
-            Software::WireGuard => "wireguard",
-            Software::OpenVpn => "openvpn",
+            GatewaySoftware::StrongSwan => "ipsec",
+            GatewaySoftware::WireGuard => "wireguard",
+            GatewaySoftware::OpenVpn => "openvpn",
         }
     }
 
     /// Returns the protection of packets with a cipher; `None` if the software does not support it.
     pub fn protection(self, cipher: Option<Cipher>) -> Option<Protection> {
         match (self, cipher) {
-            (Software::StrongSwan, cipher) => Some(Protection::Esp(cipher.unwrap_or(Cipher::Aes128Gcm))),
-            (Software::WireGuard, None | Some(Cipher::ChaCha20Poly1305)) => Some(Protection::WireGuard),
-            (Software::WireGuard, _) | (Software::OpenVpn, Some(Cipher::TripleDesSha1)) => None,
-            (Software::OpenVpn, cipher) => Some(Protection::OpenVpn(cipher.unwrap_or(Cipher::Aes128Gcm))),
+            (GatewaySoftware::StrongSwan, cipher) => {
+                Some(Protection::Esp(cipher.unwrap_or(Cipher::Aes128Gcm)))
+            }
+            (GatewaySoftware::WireGuard, None | Some(Cipher::ChaCha20Poly1305)) => {
+                Some(Protection::WireGuard)
+            }
+            (GatewaySoftware::WireGuard, _) | (GatewaySoftware::OpenVpn, Some(Cipher::TripleDesSha1)) => None,
+            (GatewaySoftware::OpenVpn, cipher) => {
+                Some(Protection::OpenVpn(cipher.unwrap_or(Cipher::Aes128Gcm)))
+            }
         }
     }
 
     /// Returns the fixed MTU of its tunnels, or `None` if it is configurable.
-    pub fn largest_packet(self) -> Option<u32> {
+    pub fn fixed_mtu(self) -> Option<u32> {
         // TUN_DEFAULT_MTU of strongSwan's kernel-libipsec.
-        (self == Software::StrongSwan).then_some(1400)
+        (self == GatewaySoftware::StrongSwan).then_some(1400)
     }
 }
 
 /// Tunnel that protects packets between two gateways.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tunnel {
+pub struct GatewayTunnel {
     /// Node indices of the gateways, in ascending order.
     pub ends: [usize; 2],
     /// Software of the gateways.
-    pub software: Software,
+    pub software: GatewaySoftware,
     /// Protection of packets.
     pub protection: Protection,
     /// Maximum bytes of a packet at the IP layer.
@@ -63,7 +69,7 @@ pub struct Tunnel {
     pub reverse: Vec<Hop>,
 }
 
-impl Tunnel {
+impl GatewayTunnel {
     /// Returns the overhead of a packet in bytes. The padding is that of the largest packet, because most packets are
     /// of full size or have no payload.
     pub fn overhead(&self) -> u32 {
@@ -73,20 +79,20 @@ impl Tunnel {
 
 /// Part of a path inside a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crossing {
+pub struct TunnelCrossing {
     /// Index of the tunnel.
     pub tunnel: usize,
     /// Index of the end at which the path enters: 0 or 1.
     pub entry: usize,
     /// Position of the first hop inside the tunnel.
-    pub first: usize,
+    pub first_inside: usize,
     /// Position of the first hop after the tunnel.
-    pub behind: usize,
+    pub first_after: usize,
 }
 
 impl Plan {
     /// Returns the tunnels on a path, in order.
-    pub fn crossings(&self, path: &[Hop]) -> Vec<Crossing> {
+    pub fn crossings(&self, path: &[Hop]) -> Vec<TunnelCrossing> {
         let is_gateway = |&(_, node): &(usize, usize)| matches!(self.nodes[node].kind, NodeKind::Gateway(_));
         let starts = path.iter().map(|hop| self.ends(*hop)[0]).enumerate();
         let passed: Vec<(usize, usize)> = starts.filter(is_gateway).collect();
@@ -94,7 +100,12 @@ impl Plan {
             let [(first, entered), (behind, exited)] = *pair else { return None };
             let ends = [entered.min(exited), entered.max(exited)];
             let tunnel = self.tunnels.iter().position(|tunnel| tunnel.ends == ends)?;
-            Some(Crossing { tunnel, entry: usize::from(entered == ends[1]), first, behind })
+            Some(TunnelCrossing {
+                tunnel,
+                entry: usize::from(entered == ends[1]),
+                first_inside: first,
+                first_after: behind,
+            })
         };
         passed.chunks(2).filter_map(crossing).collect()
     }

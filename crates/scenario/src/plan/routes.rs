@@ -7,7 +7,7 @@ use super::{Hop, NodeKind};
 use std::collections::VecDeque;
 
 /// Adjacency of nodes. Nodes and links are indices in the order of their names.
-pub(crate) struct Topology {
+pub(crate) struct NodeAdjacency {
     forwards: Vec<bool>,
     /// Neighbors of each node in order, each with the first link to it.
     neighbors: Vec<Vec<(usize, Hop)>>,
@@ -15,7 +15,7 @@ pub(crate) struct Topology {
 
 /// Reason why an explicit path is invalid.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NoPath {
+pub(crate) enum ExplicitPathError {
     /// The node at this position has no link to the one before.
     NotAdjacent(usize),
     /// The node at this position occurs earlier on the path.
@@ -24,8 +24,8 @@ pub(crate) enum NoPath {
     HostInTheMiddle(usize),
 }
 
-impl Topology {
-    pub fn new(kinds: &[NodeKind], links: impl IntoIterator<Item = (usize, [usize; 2])>) -> Topology {
+impl NodeAdjacency {
+    pub fn new(kinds: &[NodeKind], links: impl IntoIterator<Item = (usize, [usize; 2])>) -> NodeAdjacency {
         let mut neighbors = vec![Vec::new(); kinds.len()];
         for (link, ends) in links {
             neighbors[ends[0]].push((ends[1], Hop { link, direction: 0 }));
@@ -35,7 +35,7 @@ impl Topology {
             list.sort();
             list.dedup_by_key(|(node, _)| *node);
         }
-        Topology { forwards: kinds.iter().map(|k| *k != NodeKind::Host).collect(), neighbors }
+        NodeAdjacency { forwards: kinds.iter().map(|k| *k != NodeKind::Host).collect(), neighbors }
     }
 
     /// Returns the shortest path, or `None` if there is none.
@@ -70,19 +70,19 @@ impl Topology {
     }
 
     /// Returns the path through exactly these nodes.
-    pub fn through(&self, nodes: &[usize]) -> Result<Vec<Hop>, NoPath> {
+    pub fn explicit(&self, nodes: &[usize]) -> Result<Vec<Hop>, ExplicitPathError> {
         let mut path = Vec::with_capacity(nodes.len().saturating_sub(1));
         for position in 1..nodes.len() {
             let (node, next) = (nodes[position - 1], nodes[position]);
             if nodes[..position].contains(&next) {
-                return Err(NoPath::Loop(position));
+                return Err(ExplicitPathError::Loop(position));
             }
             if position + 1 < nodes.len() && !self.forwards[next] {
-                return Err(NoPath::HostInTheMiddle(position));
+                return Err(ExplicitPathError::HostInTheMiddle(position));
             }
             match self.neighbors[node].iter().find(|(neighbor, _)| *neighbor == next) {
                 Some((_, hop)) => path.push(*hop),
-                None => return Err(NoPath::NotAdjacent(position)),
+                None => return Err(ExplicitPathError::NotAdjacent(position)),
             }
         }
         Ok(path)
@@ -90,7 +90,7 @@ impl Topology {
 }
 
 /// Returns the path in the opposite direction over the same links.
-pub(crate) fn mirrored(path: &[Hop]) -> Vec<Hop> {
+pub(crate) fn reversed(path: &[Hop]) -> Vec<Hop> {
     path.iter().rev().map(|hop| Hop { link: hop.link, direction: 1 - hop.direction }).collect()
 }
 
@@ -100,9 +100,9 @@ mod tests {
     use NodeKind::{Host, Router};
 
     /// h0 connected to r1 and r2, both connected to r3, r3 connected to h4; two links from r1 to r3.
-    fn diamond() -> Topology {
+    fn diamond() -> NodeAdjacency {
         let links = [[0, 1], [0, 2], [1, 3], [3, 1], [2, 3], [3, 4]];
-        Topology::new(&[Host, Router, Router, Router, Host], links.into_iter().enumerate())
+        NodeAdjacency::new(&[Host, Router, Router, Router, Host], links.into_iter().enumerate())
     }
 
     #[test]
@@ -110,23 +110,23 @@ mod tests {
         let path = diamond().shortest(0, 4).unwrap();
         let hop = |link, direction| Hop { link, direction };
         assert_eq!(path, [hop(0, 0), hop(2, 0), hop(5, 0)]);
-        assert_eq!(mirrored(&path), [hop(5, 1), hop(2, 1), hop(0, 1)]);
-        assert_eq!(diamond().shortest(4, 0).unwrap(), mirrored(&path));
+        assert_eq!(reversed(&path), [hop(5, 1), hop(2, 1), hop(0, 1)]);
+        assert_eq!(diamond().shortest(4, 0).unwrap(), reversed(&path));
     }
 
     #[test]
     fn hosts_do_not_forward() {
-        let chain = Topology::new(&[Router, Host, Router], [(0, [0, 1]), (1, [1, 2])]);
+        let chain = NodeAdjacency::new(&[Router, Host, Router], [(0, [0, 1]), (1, [1, 2])]);
         assert_eq!(chain.shortest(0, 2), None);
         assert!(chain.shortest(0, 1).is_some());
-        assert_eq!(chain.through(&[0, 1, 2]), Err(NoPath::HostInTheMiddle(1)));
+        assert_eq!(chain.explicit(&[0, 1, 2]), Err(ExplicitPathError::HostInTheMiddle(1)));
     }
 
     #[test]
     fn explicit_paths_are_checked() {
         let topology = diamond();
-        assert!(topology.through(&[0, 2, 3, 4]).is_ok());
-        assert_eq!(topology.through(&[0, 3, 4]), Err(NoPath::NotAdjacent(1)));
-        assert_eq!(topology.through(&[0, 1, 3, 1, 3, 4]), Err(NoPath::Loop(3)));
+        assert!(topology.explicit(&[0, 2, 3, 4]).is_ok());
+        assert_eq!(topology.explicit(&[0, 3, 4]), Err(ExplicitPathError::NotAdjacent(1)));
+        assert_eq!(topology.explicit(&[0, 1, 3, 1, 3, 4]), Err(ExplicitPathError::Loop(3)));
     }
 }

@@ -1,17 +1,17 @@
 //! `[test.NAME]` in a plan: method and packets. Trials are plans of their own, which the study derives.
 
-use super::{Direction, FlowGroup};
+use super::{FlowDirection, FlowGroup};
 use crate::outcome::Metric;
 use netstage_core::measure::mlrsearch::Goal;
 use netstage_core::measure::trial::FrameSize;
-use netstage_core::measure::y1564::Service;
+use netstage_core::measure::y1564::ServiceUnderTest;
 use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::Duration;
 
 /// Measurement that consists of trials.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Test {
+pub struct TestPlan {
     /// Name, as in `[test.NAME]`.
     pub name: String,
     /// Method and its parameters.
@@ -32,13 +32,13 @@ pub struct Test {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Method {
     /// Maximum rate without loss (RFC 2544 section 26.1).
-    Throughput(Search),
+    Throughput(RateSearchConfig),
     /// Delay at a rate, or at the throughput (RFC 2544 section 26.2).
     Latency {
         /// Rate; `None` for the throughput.
         rate: Option<BitRate>,
         /// Search for the throughput, and duration of a trial.
-        search: Search,
+        search: RateSearchConfig,
         /// Number of trials.
         repeats: u32,
     },
@@ -54,9 +54,9 @@ pub enum Method {
     /// Longest burst without loss (RFC 9004).
     BackToBack {
         /// Search for the throughput.
-        search: Search,
+        search: RateSearchConfig,
         /// Maximum burst duration.
-        longest: Duration,
+        max_burst: Duration,
         /// Number of searches.
         repeats: u32,
     },
@@ -92,20 +92,20 @@ pub enum Method {
     /// Bit error rate.
     BitError {
         /// Method of error detection.
-        by: ErrorsBy,
+        detection: ErrorDetection,
         /// Rate.
         rate: BitRate,
         /// Duration of the trial of each packet size.
         trial: Duration,
     },
     /// TCP transfer compared with the ideal one on its path (RFC 6349).
-    Transfer(Transfer),
+    Transfer(TransferConfig),
     /// Window with the maximum TCP throughput.
-    Tune(Tune),
+    Tune(TuneConfig),
     /// Service activation test (ITU-T Y.1564).
     Activation {
         /// Services with their agreed rates and acceptance criteria.
-        services: Vec<Service>,
+        services: Vec<ServiceUnderTest>,
         /// Duration of a step of one service.
         step: Duration,
         /// Duration of the test of all services together.
@@ -140,7 +140,7 @@ pub enum Method {
 
 /// Method of detecting bit errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorsBy {
+pub enum ErrorDetection {
     /// Increase of loss with the packet size.
     Loss,
     /// Comparison of payloads, bit by bit.
@@ -149,7 +149,7 @@ pub enum ErrorsBy {
 
 /// Search over rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Search {
+pub struct RateSearchConfig {
     /// Maximum rate; `None` for the rate of the sender's link.
     pub max_rate: Option<BitRate>,
     /// Resolution at which the search ends, as a share.
@@ -160,7 +160,7 @@ pub struct Search {
 
 /// TCP transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Transfer {
+pub struct TransferConfig {
     /// Size in bytes; `None` for a transfer limited by time.
     pub size: Option<u64>,
     /// Maximum duration.
@@ -173,7 +173,7 @@ pub struct Transfer {
 
 /// Search for a TCP window.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tune {
+pub struct TuneConfig {
     /// Measured duration of a transfer, after `settle`.
     pub trial: Duration,
     /// Initial time of a transfer that is not measured.
@@ -187,7 +187,7 @@ pub struct Tune {
     /// Congestion controls to try; empty for that of the probe.
     pub algorithms: Vec<tcp::Algorithm>,
     /// Maximum window tried, bytes.
-    pub largest: u64,
+    pub max_window: u64,
 }
 
 impl Method {
@@ -219,10 +219,10 @@ impl Method {
                 &[TestThroughput, TestFrameRate, TestLineShare]
             }
             Method::Plateau { .. } => &[TestPlateau],
-            Method::BitError { by: ErrorsBy::Loss, .. } => {
+            Method::BitError { detection: ErrorDetection::Loss, .. } => {
                 &[TestBitErrorRate, TestBaseLoss, TestLossRatio, TestDelivered]
             }
-            Method::BitError { by: ErrorsBy::Payload, .. } => {
+            Method::BitError { detection: ErrorDetection::Payload, .. } => {
                 &[TestBitErrorRate, TestLossRatio, TestDelivered]
             }
             Method::Transfer(_) => &[
@@ -240,7 +240,7 @@ impl Method {
                 TestWindowKnee,
                 TestWindowLosses,
                 TestWindowGain,
-                TestWindowSure,
+                TestWindowConclusive,
                 TestRoundTrip,
                 TestBandwidthDelayProduct,
                 TestBuffer,
@@ -258,11 +258,11 @@ impl Method {
                 TestSent,
                 TestLossRatio,
                 TestLatency,
-                TestLatencyLeast,
+                TestLatencyMin,
                 TestLatencyMedian,
                 TestLatency99,
                 TestLatency999,
-                TestLatencyMost,
+                TestLatencyMax,
                 TestDelayVariation,
                 TestClockError,
             ],
@@ -284,17 +284,17 @@ const RATE_AND_LATENCY: &[Metric] = &[
     Metric::TestFrameRate,
     Metric::TestLineShare,
     Metric::TestLatency,
-    Metric::TestLatencyLeast,
+    Metric::TestLatencyMin,
     Metric::TestLatencyMedian,
     Metric::TestLatency99,
     Metric::TestLatency999,
-    Metric::TestLatencyMost,
+    Metric::TestLatencyMax,
 ];
 
 /// Part of a test that covers both directions together.
 pub const ROUND_TRIP: &str = "round-trip";
 
-impl Test {
+impl TestPlan {
     /// Returns the subject of a frame size: `NAME[64]`, or `NAME` if the test has one size.
     pub fn subject(&self, frame: FrameSize) -> String {
         if self.frames.len() == 1 { self.name.clone() } else { format!("{}[{}]", self.name, frame.link) }
@@ -316,7 +316,7 @@ impl Test {
                 services.iter().map(|service| self.part(&service.name)).collect()
             }
             Method::Stamp { .. } if ![TestSent, TestClockError].contains(&metric) => {
-                let directions = Direction::BOTH.map(Direction::name);
+                let directions = FlowDirection::BOTH.map(FlowDirection::name);
                 directions.into_iter().chain([ROUND_TRIP]).map(|part| self.part(part)).collect()
             }
             _ if [TestBitErrorRate, TestBaseLoss].contains(&metric) => vec![self.name.clone()],

@@ -4,17 +4,17 @@ use std::io;
 
 /// JSON formatter with line breaks down to the entries of a list, each of which is one line.
 #[derive(Default)]
-pub(super) struct Layout {
+pub(super) struct JsonLayout {
     depth: usize,
     empty: bool,
 }
 
-impl Layout {
+impl JsonLayout {
     /// Depth below which everything is on one line: `cells`, a cell, `summary`, an entry.
     const MAX_DEPTH: usize = 4;
 
     fn line<W: ?Sized + io::Write>(&self, out: &mut W) -> io::Result<()> {
-        if self.depth > Layout::MAX_DEPTH {
+        if self.depth > JsonLayout::MAX_DEPTH {
             return Ok(());
         }
         out.write_all(b"\n")?;
@@ -28,7 +28,7 @@ impl Layout {
     }
 
     fn close<W: ?Sized + io::Write>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
-        let inline = self.empty || self.depth > Layout::MAX_DEPTH;
+        let inline = self.empty || self.depth > JsonLayout::MAX_DEPTH;
         self.depth -= 1;
         self.empty = false;
         if !inline {
@@ -39,7 +39,7 @@ impl Layout {
 
     fn next<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
         self.empty = false;
-        let separator: &[u8] = match (first, self.depth > Layout::MAX_DEPTH) {
+        let separator: &[u8] = match (first, self.depth > JsonLayout::MAX_DEPTH) {
             (true, _) => b"",
             (false, true) => b", ",
             (false, false) => b",",
@@ -49,7 +49,7 @@ impl Layout {
     }
 }
 
-impl serde_json::ser::Formatter for Layout {
+impl serde_json::ser::Formatter for JsonLayout {
     fn begin_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
         self.open(out, b"[")
     }

@@ -1,32 +1,32 @@
 //! Tables of the configuration file.
 
-use super::{Counting, FastPath, WhenKilled};
+use super::{CounterGranularity, FastPath, KilledBehavior};
 use crate::address::{Listen, Loopback};
-use crate::file::control::Class;
-use crate::scalar::{Count, FilePath, InterfaceName};
-use crate::table::{At, List, Named, choice, table};
-use netstage_core::forward::Model;
+use crate::file::control::ClassTable;
+use crate::scalar::{BoundedCount, FilePath, InterfaceName};
+use crate::table::{List, Located, NamedTables, choice, table};
+use netstage_core::forward::TunnelModel;
 use netstage_core::quantity::BitRate;
 
 table! {
     /// Configuration of a router.
-    pub(crate) struct File "the file" {
+    pub(crate) struct RouterFile "the file" {
         /// Settings of the router.
-        router: Head,
+        router: RouterSection,
         /// VPNs, by name: groups of interfaces with their own address space.
-        vpn: Named<Vpn>,
+        vpn: NamedTables<RouterVpnTable>,
         /// Interfaces with a limited sending rate, by name.
-        port: Named<Port>,
+        port: NamedTables<RouterPortTable>,
     }
 }
 
 table! {
     /// Settings of the router.
-    pub(crate) struct Head "[router]" {
+    pub(crate) struct RouterSection "[router]" {
         /// Interfaces to forward between. The kernel keeps their addresses and neighbors, and does not forward packets received on them.
-        interfaces: List<At<InterfaceName>, 1, 64>,
+        interfaces: List<Located<InterfaceName>, 1, 64>,
         /// Interfaces that accept labeled packets.
-        mpls: List<At<InterfaceName>>,
+        mpls: List<Located<InterfaceName>>,
         /// Control socket, for `netstage router show` and `reload`.
         control: FilePath = "/run/netstage-router.sock",
         /// Listening address and port of the Prometheus exporter. Default: no exporter.
@@ -40,17 +40,17 @@ table! {
         /// Forwarding path.
         fast_path: FastPath = "auto",
         /// Relation of the time to live and traffic class of a label to those of the packet below.
-        model: Model = "uniform",
+        model: TunnelModel = "uniform",
         /// Maximum number of IPv4 /24 networks that contain longer prefixes; 1 kB each.
-        v4_rows: Count<16, 4_194_304> = 16384,
+        v4_rows: BoundedCount<16, 4_194_304> = 16384,
         /// Memory for IPv6 routes in kB. A prefix takes 1 kB for every 8 bits after the first 16 that it does not share with other prefixes.
-        v6_rows: Count<16, 4_194_304> = 65536,
+        v6_rows: BoundedCount<16, 4_194_304> = 65536,
         /// Maximum number of next hops and groups of next hops. If each prefix has a counter, each takes one as well.
-        next_hops: Count<16, 1_048_576> = 65536,
+        next_hops: BoundedCount<16, 1_048_576> = 65536,
         /// Granularity of packet counters of routes.
-        count: Counting = "next-hop",
+        count: CounterGranularity = "next-hop",
         /// Behavior of the kernel program when the router process is killed.
-        when_killed: WhenKilled = "stop",
+        when_killed: KilledBehavior = "stop",
         /// Folder in a bpffs where the kernel program is pinned with `when_killed = "forward"`. It is created if missing.
         pins: FilePath = "/sys/fs/bpf/netstage",
     }
@@ -58,21 +58,21 @@ table! {
 
 table! {
     /// A VPN.
-    pub(crate) struct Vpn "a VPN" {
+    pub(crate) struct RouterVpnTable "a VPN" {
         /// Interfaces of the VPN.
-        interfaces: List<At<InterfaceName>, 1, 64>,
+        interfaces: List<Located<InterfaceName>, 1, 64>,
         /// Kernel routing table of the VPN (`ip route show table`).
-        kernel_table: Option<Count<1, 4_294_967_294>>,
+        kernel_table: Option<BoundedCount<1, 4_294_967_294>>,
     }
 }
 
 table! {
     /// Interface with a limited sending rate. Its frames are sent in user space.
-    pub(crate) struct Port "a port" {
+    pub(crate) struct RouterPortTable "a port" {
         /// Sending rate of frames, including the Ethernet header.
         rate: BitRate,
         /// Queue classes, selected by DSCP, or by the traffic class of labeled packets, which maps to the eight class selectors. Packets that match no class use the last one. Default: one FIFO queue.
-        classes: List<Class, 0, 64>,
+        classes: List<ClassTable, 0, 64>,
     }
 }
 
@@ -85,23 +85,23 @@ choice!(FastPath {
     "off" => FastPath::Off,
 });
 
-choice!(Counting {
+choice!(CounterGranularity {
     /// One counter for all routes with the same next hops.
-    "next-hop" => Counting::NextHop,
+    "next-hop" => CounterGranularity::NextHop,
     /// One counter per prefix.
-    "prefix" => Counting::Prefix,
+    "prefix" => CounterGranularity::Prefix,
 });
 
-choice!(WhenKilled {
+choice!(KilledBehavior {
     /// It stops forwarding.
-    "stop" => WhenKilled::Stop,
+    "stop" => KilledBehavior::Stop,
     /// It continues to forward with its current routes, and the next router process takes over without a gap. `netstage clean` removes it.
-    "forward" => WhenKilled::Forward,
+    "forward" => KilledBehavior::Forward,
 });
 
-choice!(Model {
+choice!(TunnelModel {
     /// Uniform model (RFC 3443): each hop of an LSP counts for the packet.
-    "uniform" => Model::Uniform,
+    "uniform" => TunnelModel::Uniform,
     /// Pipe model: the LSP has its own values, and counts as one hop.
-    "pipe" => Model::Pipe,
+    "pipe" => TunnelModel::Pipe,
 });

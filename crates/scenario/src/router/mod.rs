@@ -2,13 +2,13 @@
 
 mod file;
 
-use crate::error::{Errors, Place, Problems, did_you_mean};
-use crate::file::control::Class;
+use crate::error::{Errors, Problems, SourceRange, did_you_mean};
+use crate::file::control::ClassTable;
 use crate::read::{configuration, read_text};
 use crate::scalar::InterfaceName;
-use crate::table::{At, Decode};
+use crate::table::{Decode, Located};
 use netstage_core::fair;
-use netstage_core::forward::Model;
+use netstage_core::forward::TunnelModel;
 use netstage_core::quantity::BitRate;
 use netstage_core::queue::TrafficClass;
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 
 /// Configuration of a router.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Router {
+pub struct RouterConfig {
     /// Interfaces to forward between.
-    pub interfaces: Vec<Interface>,
+    pub interfaces: Vec<InterfaceConfig>,
     /// Routing tables. The first is for interfaces outside any VPN.
-    pub tables: Vec<Table>,
+    pub tables: Vec<RoutingTableConfig>,
     /// Path of the control socket.
     pub control: PathBuf,
     /// Listening address of the Prometheus exporter, if enabled.
@@ -34,7 +34,7 @@ pub struct Router {
     /// Forwarding path.
     pub fast_path: FastPath,
     /// Relation of the time to live and traffic class of a label to those of the packet below.
-    pub model: Model,
+    pub model: TunnelModel,
     /// Rows of 256 IPv4 routes below the first row, per table.
     pub v4_rows: usize,
     /// Rows of 256 IPv6 routes below the first row, per table.
@@ -42,16 +42,16 @@ pub struct Router {
     /// Maximum number of next hops and groups of next hops.
     pub next_hops: usize,
     /// Granularity of packet counters of routes.
-    pub count: Counting,
+    pub count: CounterGranularity,
     /// Behavior of the kernel program when the router process is killed.
-    pub when_killed: WhenKilled,
-    /// Folder where the kernel program is pinned with [`WhenKilled::Forward`].
+    pub when_killed: KilledBehavior,
+    /// Folder where the kernel program is pinned with [`KilledBehavior::Forward`].
     pub pins: PathBuf,
 }
 
 /// Interface of a router.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Interface {
+pub struct InterfaceConfig {
     /// Name of the interface.
     pub name: String,
     /// Index of its routing table.
@@ -73,7 +73,7 @@ pub struct Shaping {
 
 /// Routing table of a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct RoutingTableConfig {
     /// Name of the VPN, or `main`.
     pub name: String,
     /// Number of the kernel routing table.
@@ -93,7 +93,7 @@ pub enum FastPath {
 
 /// Granularity of packet counters of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counting {
+pub enum CounterGranularity {
     /// One counter for all routes with the same next hops.
     NextHop,
     /// One counter per prefix.
@@ -102,7 +102,7 @@ pub enum Counting {
 
 /// Behavior of the kernel program when the router process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenKilled {
+pub enum KilledBehavior {
     /// It stops forwarding.
     Stop,
     /// It continues to forward.
@@ -113,12 +113,12 @@ pub enum WhenKilled {
 const MAIN: u32 = 254;
 
 /// Reads and checks a configuration file.
-pub fn load(path: &Path) -> Result<Router, Errors> {
+pub fn load(path: &Path) -> Result<RouterConfig, Errors> {
     parse(&path.display().to_string(), &read_text(path, "configuration")?)
 }
 
 /// Reads and checks a configuration.
-pub fn parse(name: &str, text: &str) -> Result<Router, Errors> {
+pub fn parse(name: &str, text: &str) -> Result<RouterConfig, Errors> {
     let mut router = configuration(name, text, |file, problems| Some(build(file, problems)))?;
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     router.routes = router.routes.map(|file| folder.join(file));
@@ -127,21 +127,21 @@ pub fn parse(name: &str, text: &str) -> Result<Router, Errors> {
 
 /// Returns the reference of the configuration's tables, in Markdown.
 pub fn reference() -> String {
-    crate::reference::tables(&file::File::kind())
+    crate::reference::tables(&file::RouterFile::kind())
 }
 
-fn build(file: &file::File, problems: &mut Problems) -> Router {
+fn build(file: &file::RouterFile, problems: &mut Problems) -> RouterConfig {
     let head = &file.router;
-    let mut interfaces: Vec<Interface> = Vec::new();
-    let mut add = |name: &At<InterfaceName>, table: usize, problems: &mut Problems| {
+    let mut interfaces: Vec<InterfaceConfig> = Vec::new();
+    let mut add = |name: &Located<InterfaceName>, table: usize, problems: &mut Problems| {
         if interfaces.iter().any(|known| known.name == name.value.0) {
             let message = format!("`{}` is listed twice", name.value.0);
             problems.push_help(name.place, message, "an interface belongs to one table: list it once");
             return;
         }
-        interfaces.push(Interface { name: name.value.0.clone(), table, mpls: false, shaping: None });
+        interfaces.push(InterfaceConfig { name: name.value.0.clone(), table, mpls: false, shaping: None });
     };
-    let mut tables = vec![Table { name: "main".into(), kernel: Some(MAIN) }];
+    let mut tables = vec![RoutingTableConfig { name: "main".into(), kernel: Some(MAIN) }];
     head.interfaces.0.iter().for_each(|name| add(name, 0, problems));
     for member in &file.vpn.0 {
         let Some(vpn) = &member.value else { continue };
@@ -153,8 +153,10 @@ fn build(file: &file::File, problems: &mut Problems) -> Router {
             );
         }
         vpn.interfaces.0.iter().for_each(|name| add(name, tables.len(), problems));
-        tables
-            .push(Table { name: member.name.clone(), kernel: vpn.kernel_table.map(|table| table.0 as u32) });
+        tables.push(RoutingTableConfig {
+            name: member.name.clone(),
+            kernel: vpn.kernel_table.map(|table| table.0 as u32),
+        });
     }
     for name in &head.mpls.0 {
         if let Some(interface) = find_interface(&mut interfaces, &name.value.0, name.place, problems) {
@@ -164,9 +166,10 @@ fn build(file: &file::File, problems: &mut Problems) -> Router {
     for member in &file.port.0 {
         let Some(port) = &member.value else { continue };
         if let Some(interface) = find_interface(&mut interfaces, &member.name, member.place, problems) {
-            let mut classes: Vec<TrafficClass> = port.classes.0.iter().map(Class::checked).collect();
+            let mut classes: Vec<TrafficClass> =
+                port.classes.0.iter().map(ClassTable::traffic_class).collect();
             if classes.is_empty() {
-                let packets = fair::Config::default().queue;
+                let packets = fair::I2vfcConfig::default().queue;
                 let all = TrafficClass {
                     codepoints: Vec::new(),
                     priority: 0,
@@ -179,7 +182,7 @@ fn build(file: &file::File, problems: &mut Problems) -> Router {
             interface.shaping = Some(Shaping { rate: port.rate, classes });
         }
     }
-    Router {
+    RouterConfig {
         interfaces,
         tables,
         control: head.control.0.clone().into(),
@@ -200,11 +203,11 @@ fn build(file: &file::File, problems: &mut Problems) -> Router {
 
 /// Returns the interface of a name, or reports it with the nearest known name.
 fn find_interface<'a>(
-    interfaces: &'a mut [Interface],
+    interfaces: &'a mut [InterfaceConfig],
     name: &str,
-    place: Place,
+    place: SourceRange,
     problems: &mut Problems,
-) -> Option<&'a mut Interface> {
+) -> Option<&'a mut InterfaceConfig> {
     let found = interfaces.iter().position(|known| known.name == name);
     if found.is_none() {
         let message = format!("unknown interface `{name}`");
@@ -232,9 +235,9 @@ mod tests {
         let classes: Vec<_> = shaping.map(|one| one.map(|one| (one.rate, one.classes.len()))).collect();
         let rate = BitRate(10_000_000);
         assert_eq!(classes, [Some((rate, 1)), None, Some((rate, 2))]);
-        assert_eq!(router.tables[1], Table { name: "red".into(), kernel: Some(10) });
+        assert_eq!(router.tables[1], RoutingTableConfig { name: "red".into(), kernel: Some(10) });
         assert_eq!(router.routes, Some("/etc/netstage/fib.txt".into()));
-        assert_eq!((router.fast_path, router.model), (FastPath::Auto, Model::Uniform));
+        assert_eq!((router.fast_path, router.model), (FastPath::Auto, TunnelModel::Uniform));
         assert!(router.follow_kernel);
         assert_eq!(router.fpm, None);
     }

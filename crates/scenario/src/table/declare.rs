@@ -34,7 +34,7 @@ macro_rules! table {
                 fields
             }
 
-            fn take(reader: &mut $crate::table::Reader<'_>) -> Option<Self> {
+            fn take(reader: &mut $crate::table::FieldReader<'_>) -> Option<Self> {
                 $(let $field = reader.field::<$type>(stringify!($field));)*
                 $(let $part = <$part_type as $crate::table::Fields>::take(reader);)?
                 Some($table { $($field: $field?,)* $($part: $part?)? })
@@ -42,16 +42,16 @@ macro_rules! table {
         }
 
         impl $crate::table::Decode for $table {
-            fn kind() -> $crate::table::Kind {
+            fn kind() -> $crate::table::ValueKind {
                 #[allow(unused_mut, unused_assignments)]
                 let mut shorthand = None;
                 $(shorthand = Some($short);)?
                 let fields = <$table as $crate::table::Fields>::fields();
                 let about = concat!($($about),+).trim_ascii();
-                $crate::table::Kind::Table { what: $what, about, fields, shorthand }
+                $crate::table::ValueKind::Table { what: $what, about, fields, shorthand }
             }
 
-            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
+            fn decode(node: &$crate::tree::TomlNode, problems: &mut $crate::error::Problems) -> Option<Self> {
                 $crate::table::decode_table(node, problems)
             }
         }
@@ -84,16 +84,16 @@ macro_rules! tagged {
         }
 
         impl $crate::table::Decode for $table {
-            fn kind() -> $crate::table::Kind {
+            fn kind() -> $crate::table::ValueKind {
                 #[allow(unused_mut, unused_assignments)]
                 let mut default = None;
                 $(default = Some($default);)?
-                $crate::table::Kind::Tagged($crate::table::Tagged {
+                $crate::table::ValueKind::Tagged($crate::table::TaggedTable {
                     what: $what,
                     about: concat!($($about),+).trim_ascii(),
                     tag: $tag,
                     default,
-                    variants: vec![$($crate::table::Variant {
+                    variants: vec![$($crate::table::TaggedVariant {
                         name: $name,
                         doc: concat!($($doc),+).trim_ascii(),
                         fields: <$fields as $crate::table::Fields>::fields,
@@ -101,9 +101,9 @@ macro_rules! tagged {
                 })
             }
 
-            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
+            fn decode(node: &$crate::tree::TomlNode, problems: &mut $crate::error::Problems) -> Option<Self> {
                 let kind = Self::kind();
-                let $crate::table::Kind::Tagged(tagged) = &kind else { unreachable!() };
+                let $crate::table::ValueKind::Tagged(tagged) = &kind else { unreachable!() };
                 let (name, table) = $crate::table::open_tagged(node, tagged, problems)?;
                 match name {
                     $($name => $crate::table::take_variant::<$fields>(&table, node.place, problems)
@@ -119,11 +119,11 @@ macro_rules! tagged {
 macro_rules! choice {
     ($type:ty { $($(#[doc = $doc:literal])+ $name:literal => $value:expr,)+ }) => {
         impl $crate::table::Decode for $type {
-            fn kind() -> $crate::table::Kind {
-                $crate::table::Kind::Choice(vec![$(($name, concat!($($doc),+).trim_ascii())),+])
+            fn kind() -> $crate::table::ValueKind {
+                $crate::table::ValueKind::Choice(vec![$(($name, concat!($($doc),+).trim_ascii())),+])
             }
 
-            fn decode(node: &$crate::tree::Node, problems: &mut $crate::error::Problems) -> Option<Self> {
+            fn decode(node: &$crate::tree::TomlNode, problems: &mut $crate::error::Problems) -> Option<Self> {
                 match node.text() {
                     $(Some($name) => Some($value),)+
                     _ => $crate::table::refuse_choice(node, &Self::kind(), problems),

@@ -1,22 +1,26 @@
 //! Merging of a table with its defaults.
 
-use super::Kind;
-use crate::tree::{Node, Table, Value};
+use super::ValueKind;
+use crate::tree::{TomlNode, TomlTable, TomlValue};
 
 /// Adds the fields that `over` lacks from `under`. Tables merge field by field. If `over` has another tag,
 /// nothing is added.
-pub(crate) fn merge(over: &mut Node, under: &Node, kind: &Kind) {
+pub(crate) fn merge(over: &mut TomlNode, under: &TomlNode, kind: &ValueKind) {
     let structure = kind.structure();
-    if let (Value::Table(_), Some(shorthand)) = (&over.value, structure.and_then(Kind::shorthand))
-        && !matches!(under.value, Value::Table(_))
+    if let (TomlValue::Table(_), Some(shorthand)) = (&over.value, structure.and_then(ValueKind::shorthand))
+        && !matches!(under.value, TomlValue::Table(_))
     {
-        let mut table = Table::default();
+        let mut table = TomlTable::default();
         table.insert(shorthand, under.place, under.clone());
-        return merge(over, &Node { value: Value::Table(table), place: under.place, own: false }, kind);
+        return merge(
+            over,
+            &TomlNode { value: TomlValue::Table(table), place: under.place, own: false },
+            kind,
+        );
     }
-    let (Value::Table(upper), Value::Table(lower)) = (&mut over.value, &under.value) else { return };
-    if let Some(Kind::Tagged(tagged)) = structure {
-        let tag = |table: &Table| table.get(tagged.tag).and_then(|n| n.text().map(str::to_owned));
+    let (TomlValue::Table(upper), TomlValue::Table(lower)) = (&mut over.value, &under.value) else { return };
+    if let Some(ValueKind::Tagged(tagged)) = structure {
+        let tag = |table: &TomlTable| table.get(tagged.tag).and_then(|n| n.text().map(str::to_owned));
         let lower_tag = tag(lower).or(tagged.default.map(str::to_owned));
         if tag(upper).is_some_and(|upper_tag| Some(upper_tag) != lower_tag) {
             return;
@@ -35,9 +39,9 @@ pub(crate) fn merge(over: &mut Node, under: &Node, kind: &Kind) {
     }
 }
 
-fn disown(node: &mut Node) {
+fn disown(node: &mut TomlNode) {
     node.own = false;
-    if let Value::Table(table) = &mut node.value {
+    if let TomlValue::Table(table) = &mut node.value {
         table.entries.iter_mut().for_each(|entry| disown(&mut entry.node));
     }
 }

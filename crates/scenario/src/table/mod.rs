@@ -1,19 +1,19 @@
 //! Declarative description of the tables of a configuration file.
 //!
-//! The macros of `declare` turn a struct into a [`Kind`], which decoding, the refusal of unknown fields, `--set`
+//! The macros of `declare` turn a struct into a [`ValueKind`], which decoding, the refusal of unknown fields, `--set`
 //! paths, the JSON Schema and the reference share. This module does not depend on the scenario format.
 
 mod declare;
 mod merge;
 mod nest;
 
-use crate::error::{Place, Problems, did_you_mean, nearest};
+use crate::error::{Problems, SourceRange, did_you_mean, nearest};
 use crate::quantity::{Dimension, alternatives};
-use crate::tree::{Node, Table, Value};
+use crate::tree::{TomlNode, TomlTable, TomlValue};
 use std::borrow::Cow;
 
 /// Type of a value.
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     /// String, with a description of its content: "the name of a node".
     Text(&'static str),
     /// `true` or `false`.
@@ -27,28 +27,28 @@ pub(crate) enum Kind {
     /// One of several words, each with its documentation.
     Choice(Vec<(&'static str, &'static str)>),
     /// List.
-    List { of: fn() -> Kind, min: usize, max: usize },
+    List { of: fn() -> ValueKind, min: usize, max: usize },
     /// Table of tables, each under a user-defined name.
-    Named { of: fn() -> Kind },
+    Named { of: fn() -> ValueKind },
     /// Table; a value in place of the table sets its `shorthand` field.
     Table { what: &'static str, about: &'static str, fields: Vec<Field>, shorthand: Option<&'static str> },
     /// Table whose fields depend on its tag; a string in place of the table sets the tag.
-    Tagged(Tagged),
+    Tagged(TaggedTable),
     /// Quoted paths, each with a value.
     Assignments { what: &'static str },
     /// One of several types.
-    Either(Vec<Kind>),
+    Either(Vec<ValueKind>),
 }
 
-pub(crate) struct Tagged {
+pub(crate) struct TaggedTable {
     pub what: &'static str,
     pub about: &'static str,
     pub tag: &'static str,
     pub default: Option<&'static str>,
-    pub variants: Vec<Variant>,
+    pub variants: Vec<TaggedVariant>,
 }
 
-pub(crate) struct Variant {
+pub(crate) struct TaggedVariant {
     pub name: &'static str,
     pub doc: &'static str,
     pub fields: fn() -> Vec<Field>,
@@ -59,7 +59,7 @@ pub(crate) struct Variant {
 pub(crate) struct Field {
     pub name: &'static str,
     pub doc: &'static str,
-    pub kind: fn() -> Kind,
+    pub kind: fn() -> ValueKind,
     pub presence: Presence,
 }
 
@@ -100,21 +100,21 @@ literal_from! {
 }
 
 impl Literal {
-    pub fn node(&self, place: Place) -> Node {
+    pub fn node(&self, place: SourceRange) -> TomlNode {
         let value = match self {
-            Literal::Text(text) => Value::Text(text.clone()),
-            Literal::Integer(number) => Value::Integer(*number),
-            Literal::Float(number) => Value::Float(format!("{number:?}")),
-            Literal::Boolean(value) => Value::Boolean(*value),
+            Literal::Text(text) => TomlValue::Text(text.clone()),
+            Literal::Integer(number) => TomlValue::Integer(*number),
+            Literal::Float(number) => TomlValue::Float(format!("{number:?}")),
+            Literal::Boolean(value) => TomlValue::Boolean(*value),
         };
-        Node { value, place, own: false }
+        TomlNode { value, place, own: false }
     }
 }
 
 /// Returns the word for a value, as declared by [`choice!`].
 pub(crate) fn word<T: Decode + PartialEq>(value: T) -> &'static str {
-    let Kind::Choice(words) = T::kind() else { unreachable!("the kind is a choice") };
-    let place = Place { source: 0, start: 0, end: 0 };
+    let ValueKind::Choice(words) = T::kind() else { unreachable!("the kind is a choice") };
+    let place = SourceRange { source: 0, start: 0, end: 0 };
     let decode = |word: &str| T::decode(&Literal::from(word).node(place), &mut Problems::default());
     let found = words.iter().find(|(word, _)| decode(word).as_ref() == Some(&value));
     found.expect("every value has a word").0
@@ -122,9 +122,9 @@ pub(crate) fn word<T: Decode + PartialEq>(value: T) -> &'static str {
 
 /// Type that values of the file are decoded to.
 pub(crate) trait Decode: Sized {
-    fn kind() -> Kind;
+    fn kind() -> ValueKind;
     /// Decodes a value, or adds the fault to `problems` and returns `None`.
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self>;
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self>;
     /// Whether a field of this type may be omitted without a default. [`Decode::missing`] then returns a value.
     const IS_OPTIONAL: bool = false;
     /// Returns the value of an omitted field without a default.
@@ -137,7 +137,7 @@ pub(crate) trait Decode: Sized {
 pub(crate) trait Fields: Sized {
     const WHAT: &'static str;
     fn fields() -> Vec<Field>;
-    fn take(reader: &mut Reader<'_>) -> Option<Self>;
+    fn take(reader: &mut FieldReader<'_>) -> Option<Self>;
 }
 
 /// Table without fields except its tag.
@@ -149,22 +149,22 @@ impl Fields for NoFields {
     fn fields() -> Vec<Field> {
         Vec::new()
     }
-    fn take(_: &mut Reader<'_>) -> Option<Self> {
+    fn take(_: &mut FieldReader<'_>) -> Option<Self> {
         Some(NoFields)
     }
 }
 
 /// Reader of the fields of a table.
-pub(crate) struct Reader<'a> {
-    table: &'a Table,
+pub(crate) struct FieldReader<'a> {
+    table: &'a TomlTable,
     fields: &'a [Field],
-    place: Place,
+    place: SourceRange,
     what: &'static str,
     problems: &'a mut Problems,
 }
 
 // `field` is instantiated for every field, so its code that does not depend on the type is in functions.
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     pub fn field<T: Decode>(&mut self, name: &'static str) -> Option<T> {
         match self.node(name) {
             Some(node) => T::decode(&node, self.problems),
@@ -177,7 +177,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the field as written, or its default.
-    fn node(&self, name: &str) -> Option<Cow<'a, Node>> {
+    fn node(&self, name: &str) -> Option<Cow<'a, TomlNode>> {
         if let Some(node) = self.table.get(name) {
             return Some(Cow::Borrowed(node));
         }
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn refuse_missing(&mut self, name: &str, kind: fn() -> Kind) {
+    fn refuse_missing(&mut self, name: &str, kind: fn() -> ValueKind) {
         let message = format!("missing field `{name}` in {}", self.what);
         let help = format!("add `{name}`: {}", kind().describe());
         self.problems.push_help(self.place, message, help);
@@ -211,23 +211,24 @@ impl Field {
 
 pub(crate) use declare::{choice, default, table, tagged};
 pub(crate) use merge::merge;
-pub(crate) use nest::{At, Lenient, List, Member, Named, OneOrMore};
+pub(crate) use nest::{Lenient, List, Located, NamedTable, NamedTables, OneOrMore};
 
-pub(crate) fn decode_table<T: Fields + Decode>(node: &Node, problems: &mut Problems) -> Option<T> {
+pub(crate) fn decode_table<T: Fields + Decode>(node: &TomlNode, problems: &mut Problems) -> Option<T> {
     let kind = T::kind();
-    let Kind::Table { shorthand, ref fields, .. } = kind else { unreachable!("the kind is a table") };
+    let ValueKind::Table { shorthand, ref fields, .. } = kind else { unreachable!("the kind is a table") };
     let Some(table) = open_table(node, shorthand) else { return mismatch(node, &kind, problems) };
     let known = refuse_unknown(&table, fields, None, T::WHAT, problems);
-    let taken = T::take(&mut Reader { table: &table, fields, place: node.place, what: T::WHAT, problems });
+    let taken =
+        T::take(&mut FieldReader { table: &table, fields, place: node.place, what: T::WHAT, problems });
     taken.filter(|_| known)
 }
 
 /// Returns the table as written, or a table with the shorthand field if `node` is a single value.
-fn open_table<'a>(node: &'a Node, shorthand: Option<&str>) -> Option<Cow<'a, Table>> {
+fn open_table<'a>(node: &'a TomlNode, shorthand: Option<&str>) -> Option<Cow<'a, TomlTable>> {
     match (&node.value, shorthand) {
-        (Value::Table(table), _) => Some(Cow::Borrowed(table)),
-        (Value::Text(_) | Value::Integer(_) | Value::Float(_), Some(shorthand)) => {
-            let mut table = Table::default();
+        (TomlValue::Table(table), _) => Some(Cow::Borrowed(table)),
+        (TomlValue::Text(_) | TomlValue::Integer(_) | TomlValue::Float(_), Some(shorthand)) => {
+            let mut table = TomlTable::default();
             table.insert(shorthand, node.place, node.clone());
             Some(Cow::Owned(table))
         }
@@ -236,15 +237,19 @@ fn open_table<'a>(node: &'a Node, shorthand: Option<&str>) -> Option<Cow<'a, Tab
 }
 
 /// Decodes the fields of a tagged table, whose keys were checked by [`open_tagged`].
-pub(crate) fn take_variant<T: Fields>(table: &Table, place: Place, problems: &mut Problems) -> Option<T> {
-    T::take(&mut Reader { table, fields: &T::fields(), place, what: T::WHAT, problems })
+pub(crate) fn take_variant<T: Fields>(
+    table: &TomlTable,
+    place: SourceRange,
+    problems: &mut Problems,
+) -> Option<T> {
+    T::take(&mut FieldReader { table, fields: &T::fields(), place, what: T::WHAT, problems })
 }
 
 /// Refuses unknown keys. Returns whether all keys are known.
 fn refuse_unknown(
-    table: &Table,
+    table: &TomlTable,
     fields: &[Field],
-    elsewhere: Option<&Tagged>,
+    elsewhere: Option<&TaggedTable>,
     what: &str,
     problems: &mut Problems,
 ) -> bool {
@@ -266,13 +271,13 @@ fn refuse_unknown(
 
 /// Returns the tag of a tagged table and its other fields.
 pub(crate) fn open_tagged(
-    node: &Node,
-    tagged: &Tagged,
+    node: &TomlNode,
+    tagged: &TaggedTable,
     problems: &mut Problems,
-) -> Option<(&'static str, Table)> {
+) -> Option<(&'static str, TomlTable)> {
     let (tag, tag_place, mut table) = match &node.value {
-        Value::Text(text) => (Some(text.as_str()), node.place, Table::default()),
-        Value::Table(table) => match table.get(tagged.tag) {
+        TomlValue::Text(text) => (Some(text.as_str()), node.place, TomlTable::default()),
+        TomlValue::Table(table) => match table.get(tagged.tag) {
             Some(tag) => match tag.text() {
                 Some(text) => (Some(text), tag.place, table.clone()),
                 None => return mismatch(tag, &tagged.words(), problems),
@@ -302,13 +307,13 @@ pub(crate) fn open_tagged(
     Some((variant.name, table))
 }
 
-pub(crate) fn refuse_choice<T>(node: &Node, kind: &Kind, problems: &mut Problems) -> Option<T> {
+pub(crate) fn refuse_choice<T>(node: &TomlNode, kind: &ValueKind, problems: &mut Problems) -> Option<T> {
     refuse_word(node, kind, problems);
     None
 }
 
-fn refuse_word(node: &Node, kind: &Kind, problems: &mut Problems) {
-    let (Some(text), Kind::Choice(words)) = (node.text(), kind) else {
+fn refuse_word(node: &TomlNode, kind: &ValueKind, problems: &mut Problems) {
+    let (Some(text), ValueKind::Choice(words)) = (node.text(), kind) else {
         return refuse(node, kind, problems);
     };
     let words: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
@@ -318,38 +323,40 @@ fn refuse_word(node: &Node, kind: &Kind, problems: &mut Problems) {
 }
 
 /// Refuses a value of the wrong type or out of bounds.
-pub(crate) fn mismatch<T>(node: &Node, kind: &Kind, problems: &mut Problems) -> Option<T> {
+pub(crate) fn mismatch<T>(node: &TomlNode, kind: &ValueKind, problems: &mut Problems) -> Option<T> {
     refuse(node, kind, problems);
     None
 }
 
-fn refuse(node: &Node, kind: &Kind, problems: &mut Problems) {
+fn refuse(node: &TomlNode, kind: &ValueKind, problems: &mut Problems) {
     let help = match (&node.value, kind) {
-        (Value::Float(number), _) if number.parse::<f64>().is_ok_and(|number| !number.is_finite()) => {
+        (TomlValue::Float(number), _) if number.parse::<f64>().is_ok_and(|number| !number.is_finite()) => {
             Some("the number must be finite".into())
         }
-        (Value::Integer(_) | Value::Float(_), Kind::Quantity(dimensions)) => {
+        (TomlValue::Integer(_) | TomlValue::Float(_), ValueKind::Quantity(dimensions)) => {
             let number = node.label();
             let unit = dimensions[0].usual_unit(&number);
             Some(format!("write a string with the unit, such as \"{number} {unit}\""))
         }
-        (Value::Text(text), Kind::Boolean) if matches!(text.as_str(), "true" | "false") => {
+        (TomlValue::Text(text), ValueKind::Boolean) if matches!(text.as_str(), "true" | "false") => {
             Some("remove the quotation marks".into())
         }
-        (Value::Text(text), Kind::Integer { .. } | Kind::Number { .. }) if text.parse::<f64>().is_ok() => {
+        (TomlValue::Text(text), ValueKind::Integer { .. } | ValueKind::Number { .. })
+            if text.parse::<f64>().is_ok() =>
+        {
             Some("remove the quotation marks".into())
         }
-        (Value::Table(_), Kind::List { .. }) => Some("write the table in brackets: [{ … }]".into()),
-        (Value::Text(_), Kind::List { min: 2.., .. }) => {
+        (TomlValue::Table(_), ValueKind::List { .. }) => Some("write the table in brackets: [{ … }]".into()),
+        (TomlValue::Text(_), ValueKind::List { min: 2.., .. }) => {
             Some("write the values in brackets: [\"…\", \"…\"]".into())
         }
-        (Value::Integer(_), Kind::Text(content)) if content.starts_with("the name") => {
+        (TomlValue::Integer(_), ValueKind::Text(content)) if content.starts_with("the name") => {
             Some(format!("write a string: \"{}\"", node.label()))
         }
-        (value, Kind::Table { .. }) if !matches!(value, Value::Table(_)) => {
+        (value, ValueKind::Table { .. }) if !matches!(value, TomlValue::Table(_)) => {
             Some("write a table: { field = value, … }".into())
         }
-        (value, Kind::List { min: 0 | 1, .. }) if !matches!(value, Value::Array(_)) => {
+        (value, ValueKind::List { min: 0 | 1, .. }) if !matches!(value, TomlValue::Array(_)) => {
             let value = node.to_toml();
             Some(format!("write it in brackets: [{}]", if value.len() <= 60 { &value } else { "…" }))
         }
@@ -359,57 +366,62 @@ fn refuse(node: &Node, kind: &Kind, problems: &mut Problems) {
     problems.push_with_help(node.place, message, help);
 }
 
-impl Tagged {
-    pub fn words(&self) -> Kind {
-        Kind::Choice(self.variants.iter().map(|v| (v.name, v.doc)).collect())
+impl TaggedTable {
+    pub fn words(&self) -> ValueKind {
+        ValueKind::Choice(self.variants.iter().map(|v| (v.name, v.doc)).collect())
     }
 }
 
-impl Kind {
+impl ValueKind {
     /// Returns the description for "expected …", with article.
     pub fn describe(&self) -> String {
         match self {
-            Kind::Text(holds) => (*holds).into(),
-            Kind::Boolean => "true or false".into(),
-            Kind::Integer { min, max: u64::MAX } => format!("a whole number from {min}"),
-            Kind::Integer { min, max } => format!("a whole number from {min} to {max}"),
-            Kind::Number { bounds: "", .. } => "a number".into(),
-            Kind::Number { bounds, .. } => format!("a number {bounds}"),
-            Kind::List { of, min, max } => match (min, max) {
+            ValueKind::Text(holds) => (*holds).into(),
+            ValueKind::Boolean => "true or false".into(),
+            ValueKind::Integer { min, max: u64::MAX } => format!("a whole number from {min}"),
+            ValueKind::Integer { min, max } => format!("a whole number from {min} to {max}"),
+            ValueKind::Number { bounds: "", .. } => "a number".into(),
+            ValueKind::Number { bounds, .. } => format!("a number {bounds}"),
+            ValueKind::List { of, min, max } => match (min, max) {
                 (2, 2) => format!("a list of two values, each {}", of().describe()),
                 _ => format!("a list of values, each {}", of().describe()),
             },
-            Kind::Named { of } => format!("a table of named values, each {}", of().describe()),
-            Kind::Assignments { what } => (*what).into(),
-            Kind::Quantity(_) | Kind::Choice(_) | Kind::Table { .. } | Kind::Tagged(_) | Kind::Either(_) => {
-                alternatives(self.alternatives())
-            }
+            ValueKind::Named { of } => format!("a table of named values, each {}", of().describe()),
+            ValueKind::Assignments { what } => (*what).into(),
+            ValueKind::Quantity(_)
+            | ValueKind::Choice(_)
+            | ValueKind::Table { .. }
+            | ValueKind::Tagged(_)
+            | ValueKind::Either(_) => alternatives(self.alternatives()),
         }
     }
 
-    /// Returns the descriptions of the alternatives, which [`Kind::describe`] joins.
+    /// Returns the descriptions of the alternatives, which [`ValueKind::describe`] joins.
     fn alternatives(&self) -> Vec<String> {
         match self {
-            Kind::Quantity(dimensions) => dimensions.iter().map(|d| d.describe().to_owned()).collect(),
-            Kind::Choice(words) => words.iter().map(|(word, _)| format!("\"{word}\"")).collect(),
-            Kind::Table { what, fields, shorthand, .. } => {
+            ValueKind::Quantity(dimensions) => dimensions.iter().map(|d| d.describe().to_owned()).collect(),
+            ValueKind::Choice(words) => words.iter().map(|(word, _)| format!("\"{word}\"")).collect(),
+            ValueKind::Table { what, fields, shorthand, .. } => {
                 let short = shorthand.and_then(|s| fields.iter().find(|f| f.name == s));
                 let short = short.map_or_else(Vec::new, |field| (field.kind)().alternatives());
                 [short, vec![format!("a table ({what})")]].concat()
             }
-            Kind::Tagged(tagged) => {
+            ValueKind::Tagged(tagged) => {
                 [tagged.words().alternatives(), vec![format!("a table ({})", tagged.what)]].concat()
             }
-            Kind::Either(kinds) => kinds.iter().flat_map(Kind::alternatives).collect(),
+            ValueKind::Either(kinds) => kinds.iter().flat_map(ValueKind::alternatives).collect(),
             kind => vec![kind.describe()],
         }
     }
 
     /// Returns the alternative with fields or items, if any.
-    pub fn structure(&self) -> Option<&Kind> {
+    pub fn structure(&self) -> Option<&ValueKind> {
         match self {
-            Kind::Either(kinds) => kinds.iter().find_map(Kind::structure),
-            Kind::Table { .. } | Kind::Tagged(_) | Kind::Named { .. } | Kind::List { .. } => Some(self),
+            ValueKind::Either(kinds) => kinds.iter().find_map(ValueKind::structure),
+            ValueKind::Table { .. }
+            | ValueKind::Tagged(_)
+            | ValueKind::Named { .. }
+            | ValueKind::List { .. } => Some(self),
             _ => None,
         }
     }
@@ -417,21 +429,21 @@ impl Kind {
     /// Returns the field that a value in place of the table sets.
     pub fn shorthand(&self) -> Option<&'static str> {
         match self {
-            Kind::Table { shorthand, .. } => *shorthand,
-            Kind::Tagged(tagged) => Some(tagged.tag),
+            ValueKind::Table { shorthand, .. } => *shorthand,
+            ValueKind::Tagged(tagged) => Some(tagged.tag),
             _ => None,
         }
     }
 
     /// Returns the type of the field with this name.
-    pub fn field(&self, name: &str) -> Option<Kind> {
+    pub fn field(&self, name: &str) -> Option<ValueKind> {
         match self {
-            Kind::Table { fields, .. } => fields.iter().find(|f| f.name == name).map(|f| (f.kind)()),
-            Kind::Tagged(tagged) if name == tagged.tag => Some(tagged.words()),
-            Kind::Tagged(tagged) => {
+            ValueKind::Table { fields, .. } => fields.iter().find(|f| f.name == name).map(|f| (f.kind)()),
+            ValueKind::Tagged(tagged) if name == tagged.tag => Some(tagged.words()),
+            ValueKind::Tagged(tagged) => {
                 tagged.variants.iter().flat_map(|v| (v.fields)()).find(|f| f.name == name).map(|f| (f.kind)())
             }
-            Kind::Named { of } => Some(of()),
+            ValueKind::Named { of } => Some(of()),
             _ => None,
         }
     }
@@ -439,8 +451,8 @@ impl Kind {
     /// Returns the names of all fields.
     pub fn field_names(&self) -> Vec<&'static str> {
         match self {
-            Kind::Table { fields, .. } => fields.iter().map(|f| f.name).collect(),
-            Kind::Tagged(tagged) => {
+            ValueKind::Table { fields, .. } => fields.iter().map(|f| f.name).collect(),
+            ValueKind::Tagged(tagged) => {
                 let mut names = vec![tagged.tag];
                 for field in tagged.variants.iter().flat_map(|v| (v.fields)()) {
                     if !names.contains(&field.name) {
@@ -455,21 +467,21 @@ impl Kind {
 }
 
 /// Refuses unknown fields at any depth. Required fields may be missing.
-pub(crate) fn refuse_unknown_keys(node: &Node, kind: &Kind, problems: &mut Problems) {
+pub(crate) fn refuse_unknown_keys(node: &TomlNode, kind: &ValueKind, problems: &mut Problems) {
     let Some(kind) = kind.structure() else { return };
     match (&node.value, kind) {
-        (Value::Array(items), Kind::List { of, .. }) => {
+        (TomlValue::Array(items), ValueKind::List { of, .. }) => {
             items.iter().for_each(|item| refuse_unknown_keys(item, &of(), problems));
         }
-        (Value::Table(table), kind) => {
+        (TomlValue::Table(table), kind) => {
             let names = kind.field_names();
             for entry in &table.entries {
                 match kind.field(&entry.key) {
                     Some(kind) => refuse_unknown_keys(&entry.node, &kind, problems),
                     None => {
                         let what = match kind {
-                            Kind::Table { what, .. } => what,
-                            Kind::Tagged(tagged) => tagged.what,
+                            ValueKind::Table { what, .. } => what,
+                            ValueKind::Tagged(tagged) => tagged.what,
                             _ => "this table",
                         };
                         let message = format!("unknown field `{}` in {what}", entry.key.escape_debug());

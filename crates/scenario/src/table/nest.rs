@@ -1,39 +1,39 @@
 //! Wrappers of values: with a place, optional, in a list, under a name.
 
-use super::{Decode, Kind, mismatch};
-use crate::error::{Place, Problems};
-use crate::tree::{Node, Value};
+use super::{Decode, ValueKind, mismatch};
+use crate::error::{Problems, SourceRange};
+use crate::tree::{TomlNode, TomlValue};
 use std::ops::Deref;
 
 /// Value and its place.
 #[derive(Clone, Debug)]
-pub(crate) struct At<T> {
+pub(crate) struct Located<T> {
     pub value: T,
-    pub place: Place,
+    pub place: SourceRange,
     pub own: bool,
 }
 
-impl<T> Deref for At<T> {
+impl<T> Deref for Located<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.value
     }
 }
 
-impl<T: Decode> Decode for At<T> {
-    fn kind() -> Kind {
+impl<T: Decode> Decode for Located<T> {
+    fn kind() -> ValueKind {
         T::kind()
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        T::decode(node, problems).map(|value| At { value, place: node.place, own: node.own })
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
+        T::decode(node, problems).map(|value| Located { value, place: node.place, own: node.own })
     }
 }
 
 impl<T: Decode> Decode for Option<T> {
-    fn kind() -> Kind {
+    fn kind() -> ValueKind {
         T::kind()
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         T::decode(node, problems).map(Some)
     }
     const IS_OPTIONAL: bool = true;
@@ -44,17 +44,17 @@ impl<T: Decode> Decode for Option<T> {
 
 /// Named tables, ordered by name. A table with faults keeps its name, so that references to it are valid.
 #[derive(Clone, Debug)]
-pub(crate) struct Named<T>(pub Vec<Member<T>>);
+pub(crate) struct NamedTables<T>(pub Vec<NamedTable<T>>);
 
 #[derive(Clone, Debug)]
-pub(crate) struct Member<T> {
+pub(crate) struct NamedTable<T> {
     pub name: String,
     /// Place of the name.
-    pub place: Place,
+    pub place: SourceRange,
     pub value: Option<T>,
 }
 
-impl<T> Named<T> {
+impl<T> NamedTables<T> {
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.0.iter().map(|m| m.name.as_str())
     }
@@ -65,12 +65,12 @@ impl<T> Named<T> {
     }
 }
 
-impl<T: Decode> Decode for Named<T> {
-    fn kind() -> Kind {
-        Kind::Named { of: T::kind }
+impl<T: Decode> Decode for NamedTables<T> {
+    fn kind() -> ValueKind {
+        ValueKind::Named { of: T::kind }
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
         let mut members = Vec::with_capacity(table.entries.len());
         for entry in &table.entries {
@@ -80,15 +80,15 @@ impl<T: Decode> Decode for Named<T> {
                 problems.push_help(entry.key_place, message, help);
             }
             let value = T::decode(&entry.node, problems);
-            members.push(Member { name: entry.key.clone(), place: entry.key_place, value });
+            members.push(NamedTable { name: entry.key.clone(), place: entry.key_place, value });
         }
         members.sort_by(|a, b| a.name.cmp(&b.name));
-        Some(Named(members))
+        Some(NamedTables(members))
     }
 
     const IS_OPTIONAL: bool = true;
     fn missing() -> Option<Self> {
-        Some(Named(Vec::new()))
+        Some(NamedTables(Vec::new()))
     }
 }
 
@@ -102,12 +102,12 @@ fn is_name(key: &str) -> bool {
 pub(crate) struct List<T, const MIN: usize = 0, const MAX: usize = 100_000>(pub Vec<T>);
 
 impl<T: Decode, const MIN: usize, const MAX: usize> Decode for List<T, MIN, MAX> {
-    fn kind() -> Kind {
-        Kind::List { of: T::kind, min: MIN, max: MAX }
+    fn kind() -> ValueKind {
+        ValueKind::List { of: T::kind, min: MIN, max: MAX }
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
-        let Value::Array(items) = &node.value else { return mismatch(node, &Self::kind(), problems) };
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
+        let TomlValue::Array(items) = &node.value else { return mismatch(node, &Self::kind(), problems) };
         if items.len() < MIN || items.len() > MAX {
             let expected = match (MIN, MAX) {
                 (min, max) if min == max => format!("{min}"),
@@ -133,13 +133,13 @@ impl<T: Decode, const MIN: usize, const MAX: usize> Decode for List<T, MIN, MAX>
 pub(crate) struct OneOrMore<T>(pub Vec<T>);
 
 impl<T: Decode> Decode for OneOrMore<T> {
-    fn kind() -> Kind {
-        Kind::Either(vec![T::kind(), List::<T, 1, 1_000>::kind()])
+    fn kind() -> ValueKind {
+        ValueKind::Either(vec![T::kind(), List::<T, 1, 1_000>::kind()])
     }
 
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         match node.value {
-            Value::Array(_) => List::<T, 1, 1_000>::decode(node, problems).map(|list| OneOrMore(list.0)),
+            TomlValue::Array(_) => List::<T, 1, 1_000>::decode(node, problems).map(|list| OneOrMore(list.0)),
             _ => T::decode(node, problems).map(|one| OneOrMore(vec![one])),
         }
     }
@@ -150,10 +150,10 @@ impl<T: Decode> Decode for OneOrMore<T> {
 pub(crate) struct Lenient<T>(pub Option<T>);
 
 impl<T: Decode> Decode for Lenient<T> {
-    fn kind() -> Kind {
+    fn kind() -> ValueKind {
         T::kind()
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         Some(Lenient(T::decode(node, problems)))
     }
     const IS_OPTIONAL: bool = T::IS_OPTIONAL;

@@ -1,14 +1,17 @@
 //! Builds a tester from the tables of a configuration, and checks relations between tables.
 
-use super::convergence::{Convergence, Event};
+use super::convergence::{Convergence, ConvergenceEvent};
 use super::file::{self, PortName};
-use super::{Bgp, Labels, LabelsBy, Operation, PacketSize, Port, Profile, Tester, Told, Way, cells};
-use crate::error::{Place, Problems, did_you_mean};
-use crate::table::At;
+use super::{
+    Bgp, LabelConfig, LabelSource, Operation, PacketSize, Profile, RouteSource, Tester, TesterPort,
+    TrafficDirection, cells,
+};
+use crate::error::{Problems, SourceRange, did_you_mean};
+use crate::table::Located;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Returns the tester, or `None` if problems were reported.
-pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> Option<Tester> {
+pub(super) fn tester(file: &file::TesterFile, text: &str, problems: &mut Problems) -> Option<Tester> {
     let head = &file.tester;
     let ports = ports(file, problems);
     let [from, to] = [&head.from.0, &head.to.0].map(|names| port_indices(file, names, problems));
@@ -27,12 +30,18 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
     check_sources(file, problems);
     let (first, ports) = (first?, ports?);
     check_families(file, first, &ports, &operations, problems);
-    let labels = file.labels.as_ref().map(|labels| Labels::from(&labels.value));
-    let mut directions = vec![Way { from: from.clone(), to: to.clone(), first, labels_above: 0 }];
+    let labels = file.labels.as_ref().map(|labels| LabelConfig::from(&labels.value));
+    let mut directions =
+        vec![TrafficDirection { from: from.clone(), to: to.clone(), first_network: first, label_offset: 0 }];
     if head.both_ways {
         let (first, _) = directions[0].network(networks);
         let labels_above = labels.map_or(0, |labels| labels.peers);
-        directions.push(Way { from: to, to: from, first, labels_above });
+        directions.push(TrafficDirection {
+            from: to,
+            to: from,
+            first_network: first,
+            label_offset: labels_above,
+        });
     }
     let sizes = match operations[..] {
         [] => Vec::new(),
@@ -46,7 +55,7 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
     };
     if operations.is_empty() && convergence.is_none() {
         problems.push_help(
-            Place::new(0, 0..0),
+            SourceRange::new(0, 0..0),
             "all operations of this profile need labels",
             "add a table [labels]",
         );
@@ -65,9 +74,9 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
         operations,
         sizes,
         ports,
-        ways: directions,
+        directions,
         networks,
-        told: file.routes.by.value,
+        route_source: file.routes.by.value,
         labels,
         bgp: bgp(file),
         convergence,
@@ -81,8 +90,8 @@ pub(super) fn tester(file: &file::File, text: &str, problems: &mut Problems) -> 
 }
 
 /// Returns the indices of ports.
-fn port_indices(file: &file::File, names: &[At<PortName>], problems: &mut Problems) -> Vec<usize> {
-    let index = |name: &At<PortName>| {
+fn port_indices(file: &file::TesterFile, names: &[Located<PortName>], problems: &mut Problems) -> Vec<usize> {
+    let index = |name: &Located<PortName>| {
         let found = file.port.index(&name.0);
         if found.is_none() {
             let help = did_you_mean(&name.0, file.port.names());
@@ -94,14 +103,14 @@ fn port_indices(file: &file::File, names: &[At<PortName>], problems: &mut Proble
 }
 
 /// Checks that labels and routes have a source.
-fn check_sources(file: &file::File, problems: &mut Problems) {
+fn check_sources(file: &file::TesterFile, problems: &mut Problems) {
     if file.labels.is_none()
         && let Some(operations) = &file.tester.operations
         && operations.value.0.iter().any(|operation| *operation != Operation::Ip)
     {
         problems.push_help(operations.place, "these operations need labels", "add a table [labels]");
     }
-    if file.routes.by.value == Told::Bgp && file.bgp.is_none() {
+    if file.routes.by.value == RouteSource::Bgp && file.bgp.is_none() {
         let help = "add a table [bgp] with `router_as`";
         problems.push_help(
             file.routes.by.place,
@@ -109,7 +118,7 @@ fn check_sources(file: &file::File, problems: &mut Problems) {
             help,
         );
     }
-    if file.routes.by.value != Told::Bgp
+    if file.routes.by.value != RouteSource::Bgp
         && let Some(beside) = file.bgp.as_ref().and_then(|bgp| bgp.value.beside.as_ref())
     {
         let help = "set by = \"bgp\" in [routes]";
@@ -117,10 +126,10 @@ fn check_sources(file: &file::File, problems: &mut Problems) {
     }
 }
 
-impl From<&file::Labels> for Labels {
-    fn from(labels: &file::Labels) -> Labels {
-        Labels {
-            by: labels.by,
+impl From<&file::LabelsTable> for LabelConfig {
+    fn from(labels: &file::LabelsTable) -> LabelConfig {
+        LabelConfig {
+            source: labels.by,
             push: labels.push.0 as u32,
             swap: labels.swap.0 as u32,
             swap_to: labels.swap_to.0 as u32,
@@ -133,18 +142,18 @@ impl From<&file::Labels> for Labels {
     }
 }
 
-fn bgp(file: &file::File) -> Bgp {
+fn bgp(file: &file::TesterFile) -> Bgp {
     let bgp = file.bgp.as_ref().map(|bgp| &bgp.value);
     Bgp {
         own_as: bgp.map_or(0, |bgp| bgp.own_as.0 as u32),
         router_as: bgp.map_or(0, |bgp| bgp.router_as.0 as u32),
         md5: bgp.and_then(|bgp| bgp.md5.clone()),
-        beside: bgp.and_then(|bgp| bgp.beside.as_ref()).map(|file| file.value.0.clone().into()),
+        additional_routes: bgp.and_then(|bgp| bgp.beside.as_ref()).map(|file| file.value.0.clone().into()),
     }
 }
 
 /// Returns the first network, or `None` if the address range is too small.
-fn first_network(file: &file::File, networks: u32, problems: &mut Problems) -> Option<IpAddr> {
+fn first_network(file: &file::TesterFile, networks: u32, problems: &mut Problems) -> Option<IpAddr> {
     let directions = if file.tester.both_ways { 2 } else { 1 };
     let first = file.routes.first.value.0;
     let (fits, help) = match first {
@@ -172,16 +181,16 @@ fn first_network(file: &file::File, networks: u32, problems: &mut Problems) -> O
 
 /// Checks that IP versions, operations and sources of routes and labels are compatible.
 fn check_families(
-    file: &file::File,
+    file: &file::TesterFile,
     first: IpAddr,
-    ports: &[Port],
+    ports: &[TesterPort],
     operations: &[Operation],
     problems: &mut Problems,
 ) {
     let place = file.routes.first.place;
     let mismatch = ports.iter().find(|port| port.router.is_ipv6() != first.is_ipv6());
     let by_address = operations.iter().any(|operation| matches!(operation, Operation::Ip | Operation::Pop));
-    let by_bgp = file.routes.by.value == Told::Bgp;
+    let by_bgp = file.routes.by.value == RouteSource::Bgp;
     if let Some(port) = mismatch
         && (first.is_ipv4() || by_address || by_bgp)
     {
@@ -195,11 +204,11 @@ fn check_families(
         problems.push_help(place, "IPv6 routes advertised by BGP have no label", help);
     }
     if let Some(labels) = &file.labels {
-        if labels.value.by == LabelsBy::RsvpTe {
+        if labels.value.by == LabelSource::RsvpTe {
             let help = "use by = \"ldp\", or by = \"you\" with the output of --setup";
             problems.push_help(labels.place, "RSVP-TE is not supported yet", help);
         }
-        if labels.value.by == LabelsBy::Ldp && ports.iter().any(|port| port.router.is_ipv6()) {
+        if labels.value.by == LabelSource::Ldp && ports.iter().any(|port| port.router.is_ipv6()) {
             problems.push_help(labels.place, "LDP runs over IPv4 only", "set IPv4 addresses for all ports");
         }
     }
@@ -237,11 +246,11 @@ impl PacketSize {
 }
 
 fn convergence(
-    file: &file::File,
-    table: &At<file::Convergence>,
+    file: &file::TesterFile,
+    table: &Located<file::Convergence>,
     problems: &mut Problems,
 ) -> Option<Convergence> {
-    if file.routes.by.value != Told::Bgp {
+    if file.routes.by.value != RouteSource::Bgp {
         let help = "set by = \"bgp\" in [routes], and add a table [bgp]";
         problems.push_help(table.place, "[convergence] needs routes advertised by BGP", help);
     }
@@ -250,7 +259,7 @@ fn convergence(
     }
     let file::Convergence { events, rate, size, before, after } = &table.value;
     Some(Convergence {
-        events: events.as_ref().map_or(Event::ALL.to_vec(), |events| events.0.clone()),
+        events: events.as_ref().map_or(ConvergenceEvent::ALL.to_vec(), |events| events.0.clone()),
         rate: *rate,
         size: size.as_ref().map_or(min_size(file.routes.first.value.0).into(), |size| size.0 as u32),
         before: before.0,
@@ -259,8 +268,8 @@ fn convergence(
 }
 
 /// Returns the ports, or `None` if a table was not read.
-fn ports(file: &file::File, problems: &mut Problems) -> Option<Vec<Port>> {
-    let mut ports: Vec<Port> = Vec::new();
+fn ports(file: &file::TesterFile, problems: &mut Problems) -> Option<Vec<TesterPort>> {
+    let mut ports: Vec<TesterPort> = Vec::new();
     for member in &file.port.0 {
         let port = member.value.as_ref()?;
         let interface = port.interface.value.0.clone();
@@ -283,7 +292,7 @@ fn ports(file: &file::File, problems: &mut Problems) -> Option<Vec<Port>> {
                 help,
             );
         }
-        ports.push(Port {
+        ports.push(TesterPort {
             name: member.name.clone(),
             interface,
             address: (address, length),
@@ -307,7 +316,7 @@ impl Profile {
         match self {
             Profile::Paper | Profile::Mlrsearch => vec![Ip, Push, Swap, Pop],
             Profile::Rfc2544 => vec![Ip],
-            Profile::Rfc5695 => vec![Push, Swap, Pop, Unlabelled, Php],
+            Profile::Rfc5695 => vec![Push, Swap, Pop, Unlabeled, Php],
         }
     }
 

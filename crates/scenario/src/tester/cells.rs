@@ -1,11 +1,11 @@
 //! Tests of a tester as the cells of a scenario. Each cell has a network (sender, router, receiver) and its tests, so
 //! that methods know the line rate and framing.
 
-use super::file::Head;
+use super::file::TesterSection;
 use super::{Convergence, Operation, PacketSize, Profile};
-use crate::expect::{Against, Plot};
+use crate::expect::{Plot, PlotAxis};
 use crate::plan::Method;
-use crate::{Cell, Options, Scenario, parse};
+use crate::{Cell, LoadOptions, Scenario, parse};
 use netstage_core::time::Instant;
 use std::fmt::Write as _;
 
@@ -48,7 +48,7 @@ impl PacketSize {
 
 /// Returns the scenario of a tester that sends on this number of lines.
 pub fn scenario(
-    head: &Head,
+    head: &TesterSection,
     operations: &[Operation],
     sizes: &[PacketSize],
     lines: usize,
@@ -76,7 +76,7 @@ pub fn scenario(
 
 /// Returns the cells of convergence tests, whose trials have one rate.
 pub fn convergence_cells(
-    head: &Head,
+    head: &TesterSection,
     convergence: &Convergence,
     networks: u32,
     lines: usize,
@@ -104,14 +104,15 @@ pub fn convergence_cells(
 
 /// Parses a generated scenario, which is valid by construction: the unit tests parse every combination.
 fn cells_of(operation: &str, size: PacketSize, text: &str) -> Option<Vec<Cell>> {
-    let scenario = parse(&format!("{operation} of {}", size.name()), text, None, &Options::default()).ok()?;
+    let scenario =
+        parse(&format!("{operation} of {}", size.name()), text, None, &LoadOptions::default()).ok()?;
     let settings = [("operation", operation.to_owned()), ("size", size.name())];
     let settings = settings.map(|(path, value)| (path.to_owned(), value)).to_vec();
     Some(scenario.cells.into_iter().map(|cell| Cell { settings: settings.clone(), ..cell }).collect())
 }
 
 /// Returns the network: sender, router with its lines, receiver. `labels` is the maximum number of labels of a frame.
-fn network_text(head: &Head, labels: u32, lines: usize) -> String {
+fn network_text(head: &TesterSection, labels: u32, lines: usize) -> String {
     let overhead = FRAMING + LABEL * labels;
     let line = head.line.0 * lines as u64;
     format!(
@@ -122,14 +123,14 @@ fn network_text(head: &Head, labels: u32, lines: usize) -> String {
 }
 
 /// Returns the packet fields of all tests of a cell.
-fn packets_text(head: &Head, size: PacketSize) -> String {
+fn packets_text(head: &TesterSection, size: PacketSize) -> String {
     let (frame, drain) = (size.bytes() + ETHERNET, head.drain.0);
     format!(
         "from = \"{SENDER}\"\nto = \"{RECEIVER}\"\nframe_sizes = [\"{frame} B\"]\ndrain = \"{drain} ns\"\n"
     )
 }
 
-fn cell_text(head: &Head, operation: Operation, size: PacketSize, lines: usize) -> String {
+fn cell_text(head: &TesterSection, operation: Operation, size: PacketSize, lines: usize) -> String {
     let (arriving, leaving) = operation.labels();
     let max_rate = head.max_rate.map_or(String::new(), |rate| format!("max_rate = \"{} bit/s\"\n", rate.0));
     let common = format!("{}{max_rate}", packets_text(head, size));
@@ -169,7 +170,7 @@ fn test_name(operation: Operation, size: PacketSize) -> String {
 }
 
 /// Returns the operation of a test by name, and whether its packets are a mix of sizes.
-pub fn of_test(name: &str) -> Option<(Operation, bool)> {
+pub fn parse_test_name(name: &str) -> Option<(Operation, bool)> {
     let name = name.strip_suffix("-loss").unwrap_or(name);
     let plain = name.strip_suffix("-imix");
     let operation = plain.unwrap_or(name);
@@ -177,7 +178,7 @@ pub fn of_test(name: &str) -> Option<(Operation, bool)> {
     Some((found, plain.is_some()))
 }
 
-fn description(head: &Head, lines: usize) -> String {
+fn description(head: &TesterSection, lines: usize) -> String {
     let line = head.line.0 * lines as u64;
     format!(
         "Sizes are those of IP packets. 100 % of the line rate is {line} bit/s / (8 × (size + framing)) frames/s; framing \
@@ -185,7 +186,7 @@ fn description(head: &Head, lines: usize) -> String {
     )
 }
 
-fn plots(head: &Head) -> Vec<Plot> {
+fn plots(head: &TesterSection) -> Vec<Plot> {
     let plot = |name: &str, metric: &str, title: &str, caption: &str| Plot {
         name: name.into(),
         title: format!("{}: {title}", head.router),
@@ -193,7 +194,7 @@ fn plots(head: &Head) -> Vec<Plot> {
         claim: String::new(),
         metric: metric.into(),
         subject: "*".into(),
-        against: Against::Swept { path: "size".into(), rows: None, over: (Instant::ZERO, Instant::NEVER) },
+        against: PlotAxis::Swept { path: "size".into(), rows: None, over: (Instant::ZERO, Instant::NEVER) },
         reference_lines: Vec::new(),
         cells: Vec::new(),
         range: (Some(0.0), None),

@@ -6,28 +6,28 @@ use netstage_core::time::Duration;
 
 /// Event that affects all routes of the first receiving port at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ConvergenceEvent {
     /// Withdrawal of the routes.
     Withdraw,
     /// Advertisement of the routes after a withdrawal.
     Announce,
 }
 
-impl Event {
+impl ConvergenceEvent {
     /// Both events, in the order of the trials.
-    pub const ALL: [Event; 2] = [Event::Withdraw, Event::Announce];
+    pub const ALL: [ConvergenceEvent; 2] = [ConvergenceEvent::Withdraw, ConvergenceEvent::Announce];
 
     /// Returns the name in configurations, records and figures.
     pub fn name(self) -> &'static str {
         match self {
-            Event::Withdraw => "withdraw",
-            Event::Announce => "announce",
+            ConvergenceEvent::Withdraw => "withdraw",
+            ConvergenceEvent::Announce => "announce",
         }
     }
 
     /// Returns the event of a test by name.
-    pub fn of_test(name: &str) -> Option<Event> {
-        Event::ALL.into_iter().find(|event| event.name() == name)
+    pub fn from_test_name(name: &str) -> Option<ConvergenceEvent> {
+        ConvergenceEvent::ALL.into_iter().find(|event| event.name() == name)
     }
 }
 
@@ -35,7 +35,7 @@ impl Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Convergence {
     /// Events, each in a trial of its own.
-    pub events: Vec<Event>,
+    pub events: Vec<ConvergenceEvent>,
     /// Packet rate at the IP layer.
     pub rate: BitRate,
     /// Bytes of an IP packet.

@@ -1,48 +1,48 @@
 //! Tables of the configuration file.
 
-use super::{Event, Generator, LabelsBy, Operation, PacketSize, Profile, Told};
+use super::{ConvergenceEvent, Generator, LabelSource, Operation, PacketSize, Profile, RouteSource};
 use crate::address::{Address, LabelNumber, LinkAddress};
 use crate::error::Problems;
-use crate::scalar::{Bytes, Count, FilePath, InterfaceName, Span, text};
-use crate::table::{At, Decode, Kind, List, Named, choice, mismatch, table};
-use crate::tree::Node;
-use netstage_core::forward::Model;
+use crate::scalar::{BoundedCount, BoundedSize, FilePath, InterfaceName, PositiveDuration, text};
+use crate::table::{Decode, List, Located, NamedTables, ValueKind, choice, mismatch, table};
+use crate::tree::TomlNode;
+use netstage_core::forward::TunnelModel;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
 table! {
     /// Configuration of a router tester.
-    pub(crate) struct File "the file" {
+    pub(crate) struct TesterFile "the file" {
         /// Tests and their parameters.
-        tester: Head,
+        tester: TesterSection,
         /// Interfaces of this host that are connected to the router, by name.
-        port: Named<Port>,
+        port: NamedTables<TesterPortTable>,
         /// Routes of the router, and destinations of packets.
-        routes: Routes,
+        routes: TesterRoutesTable,
         /// Labels, for operations that use them.
-        labels: Option<At<Labels>>,
+        labels: Option<Located<LabelsTable>>,
         /// BGP sessions that advertise routes.
-        bgp: Option<At<Bgp>>,
+        bgp: Option<Located<Bgp>>,
         /// Withdrawal and advertisement of routes during traffic.
-        convergence: Option<At<Convergence>>,
+        convergence: Option<Located<Convergence>>,
     }
 }
 
 table! {
     /// Tests and their parameters.
-    pub(crate) struct Head "[tester]" {
+    pub(crate) struct TesterSection "[tester]" {
         /// Name of the router in reports.
         router: String = "router",
         /// Test profile: methods, packets and durations.
         profile: Profile = "paper",
         /// Forwarding operations to test. Default: all operations of the profile.
-        operations: Option<At<List<Operation, 1, 6>>>,
+        operations: Option<Located<List<Operation, 1, 6>>>,
         /// Sizes of IP packets, including headers; at least 66 B for IPv6. Default: the sizes of the profile.
-        sizes: Option<At<List<PacketSize, 1, 100>>>,
+        sizes: Option<Located<List<PacketSize, 1, 100>>>,
         /// Sending ports.
-        from: List<At<PortName>, 1, 8>,
+        from: List<Located<PortName>, 1, 8>,
         /// Receiving ports.
-        to: List<At<PortName>, 1, 8>,
+        to: List<Located<PortName>, 1, 8>,
         /// Send in both directions. Rates are then totals of both directions.
         both_ways: bool = false,
         /// Line rate of a port, including Ethernet preamble and gap; it is 100 % in results.
@@ -50,33 +50,33 @@ table! {
         /// Maximum rate at the IP layer. Default: the line rate of the sending ports.
         max_rate: Option<BitRate>,
         /// Duration of a decisive trial. Default: the duration of the profile.
-        trial: Option<Span>,
+        trial: Option<PositiveDuration>,
         /// Duration of the shorter trials that narrow the range first (profile `paper`).
-        search: Span = "2 s",
+        search: PositiveDuration = "2 s",
         /// Resolution of the search, as a rate at the IP layer (profile `paper`).
         step: BitRate = "1 Mbit/s",
         /// Waiting time for packets in flight at the end of a trial.
         drain: Duration = "500 ms",
         /// Expected handling of the time to live and traffic class of labels by the router.
-        model: Model = "uniform",
+        model: TunnelModel = "uniform",
         /// Packet generator.
         generator: Generator = "auto",
         /// Runs of every search. Several runs give a confidence interval.
-        repeat: Count<1, 1_000> = 1,
+        repeat: BoundedCount<1, 1_000> = 1,
         /// Time limit for the router to install advertised routes and labels.
-        ready_within: Span = "60 s",
+        ready_within: PositiveDuration = "60 s",
     }
 }
 
 table! {
     /// Interface connected to the router.
-    pub(crate) struct Port "a port" {
+    pub(crate) struct TesterPortTable "a port" {
         /// Name of the interface. Received test packets do not reach the kernel; other packets do.
-        interface: At<InterfaceName>,
+        interface: Located<InterfaceName>,
         /// Address of the tester on the link, with the prefix length. The interface has it while the tester runs.
-        address: At<LinkAddress>,
+        address: Located<LinkAddress>,
         /// Address of the router on the link.
-        router: At<Address>,
+        router: Located<Address>,
         /// Name of the router's interface, for `--setup`.
         router_interface: Option<String>,
     }
@@ -84,21 +84,21 @@ table! {
 
 table! {
     /// Routes of the router, and destinations of packets.
-    pub(crate) struct Routes "[routes]" {
+    pub(crate) struct TesterRoutesTable "[routes]" {
         /// First network: an IPv4 /24 such as "11.0.0.0", or an IPv6 /48 such as "2001:db8::". The others follow it. It determines the IP version of packets.
-        first: At<Address> = "11.0.0.0",
+        first: Located<Address> = "11.0.0.0",
         /// Number of networks per direction.
-        count: Count<1, 1_000_000> = 50_000,
+        count: BoundedCount<1, 1_000_000> = 50_000,
         /// Source of the router's routes.
-        by: At<Told> = "you",
+        by: Located<RouteSource> = "you",
     }
 }
 
 table! {
     /// Labels, for operations that use them. These are the labels of the first peer; those of other peers follow.
-    pub(crate) struct Labels "[labels]" {
+    pub(crate) struct LabelsTable "[labels]" {
         /// Source of the router's labels. With LDP each port acts as a separate router, and the router under test assigns the labels it swaps and pops.
-        by: LabelsBy = "you",
+        by: LabelSource = "you",
         /// Label that the router pushes for the first peer. Networks are distributed over peers in turn.
         push: LabelNumber = 1_000,
         /// Label that the router swaps.
@@ -114,7 +114,7 @@ table! {
         /// With LDP: address of the router itself, for POP. Default: its address on the link of the sending port.
         router_loopback: Option<Address>,
         /// Number of label switched paths, each to a separate peer. The peers are behind the receiving ports in turn.
-        peers: Count<1, 64> = 1,
+        peers: BoundedCount<1, 64> = 1,
     }
 }
 
@@ -122,13 +122,13 @@ table! {
     /// BGP sessions that advertise routes, one from each receiving port.
     pub(crate) struct Bgp "[bgp]" {
         /// Autonomous system number of the tester.
-        own_as: Count<1, 4_294_967_295> = 65_002,
+        own_as: BoundedCount<1, 4_294_967_295> = 65_002,
         /// Autonomous system number of the router.
-        router_as: Count<1, 4_294_967_295> = 65_001,
+        router_as: BoundedCount<1, 4_294_967_295> = 65_001,
         /// Key of the TCP MD5 option (RFC 2385).
         md5: Option<String>,
         /// File of additional routes, relative to this file, which give the router a table as large and as varied as a real one: an MRT file (RFC 6396, optionally compressed with gzip), or a text file with a prefix and a next hop per line. The first receiving port advertises them with itself as next hop. Routes to tested networks or parts of them are omitted.
-        beside: Option<At<FilePath>>,
+        beside: Option<Located<FilePath>>,
     }
 }
 
@@ -136,15 +136,15 @@ table! {
     /// Convergence tests: the routes of the first receiving port are withdrawn and advertised by BGP during traffic. If `operations` is not set, no other test runs.
     pub(crate) struct Convergence "[convergence]" {
         /// Events, each in a trial of its own. Default: both.
-        events: Option<List<Event, 1, 2>>,
+        events: Option<List<ConvergenceEvent, 1, 2>>,
         /// Packet rate at the IP layer. Packets go to the networks in turn, so the resolution of times is the interval between two packets to the same network.
         rate: BitRate = "100 Mbit/s",
         /// Size of the IP packets, including headers. Default: 46 B, or 66 B for IPv6.
-        size: Option<Bytes<46, 9_000>>,
+        size: Option<BoundedSize<46, 9_000>>,
         /// Time from the first packet to the event.
-        before: Span = "1 s",
+        before: PositiveDuration = "1 s",
         /// Time from the event to the last packet. Must be longer than the convergence time of the router.
-        after: Span = "10 s",
+        after: PositiveDuration = "10 s",
     }
 }
 
@@ -176,30 +176,30 @@ choice!(Operation {
     /// Packets arrive with two labels and leave with the inner one.
     "php" => Operation::Php,
     /// Packets arrive with a label and leave without it, forwarded by the label alone.
-    "unlabelled" => Operation::Unlabelled,
+    "unlabelled" => Operation::Unlabeled,
 });
 
-choice!(Event {
+choice!(ConvergenceEvent {
     /// All routes are withdrawn: packets stop, or leave through the other receiving ports, which advertise the same routes as backup.
-    "withdraw" => Event::Withdraw,
+    "withdraw" => ConvergenceEvent::Withdraw,
     /// All routes are advertised again.
-    "announce" => Event::Announce,
+    "announce" => ConvergenceEvent::Announce,
 });
 
-choice!(Told {
+choice!(RouteSource {
     /// You configure them. `netstage test router CONFIG --setup` prints the configuration for some routers.
-    "you" => Told::You,
+    "you" => RouteSource::User,
     /// The tester advertises them with BGP-4.
-    "bgp" => Told::Bgp,
+    "bgp" => RouteSource::Bgp,
 });
 
-choice!(LabelsBy {
+choice!(LabelSource {
     /// You configure them. `netstage test router CONFIG --setup` prints the configuration for some routers.
-    "you" => LabelsBy::You,
+    "you" => LabelSource::User,
     /// The tester advertises them with LDP (RFC 5036).
-    "ldp" => LabelsBy::Ldp,
+    "ldp" => LabelSource::Ldp,
     /// The tester signals them with RSVP-TE (RFC 3209); not supported yet.
-    "rsvp-te" => LabelsBy::RsvpTe,
+    "rsvp-te" => LabelSource::RsvpTe,
 });
 
 choice!(Generator {
@@ -214,16 +214,15 @@ choice!(Generator {
 });
 
 impl Decode for PacketSize {
-    fn kind() -> Kind {
-        Kind::Text("a size such as \"46 B\", or \"imix\"")
+    fn kind() -> ValueKind {
+        ValueKind::Text("a size such as \"46 B\", or \"imix\"")
     }
-    fn decode(node: &Node, problems: &mut Problems) -> Option<Self> {
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         match node.text() {
             None => mismatch(node, &Self::kind(), problems),
             Some("imix") => Some(PacketSize::Imix { smallest: super::build::MIN_IPV4 }),
-            Some(_) => {
-                Bytes::<46, 9_000>::decode(node, problems).map(|bytes| PacketSize::Bytes(bytes.0 as u32))
-            }
+            Some(_) => BoundedSize::<46, 9_000>::decode(node, problems)
+                .map(|bytes| PacketSize::Bytes(bytes.0 as u32)),
         }
     }
 }

@@ -7,19 +7,19 @@ mod convergence;
 mod file;
 
 use crate::Scenario;
-use crate::error::{Errors, Place, Problems};
+use crate::error::{Errors, Problems, SourceRange};
 use crate::read::read_text;
 use crate::table::Decode as _;
 use crate::tree::parse_document;
-use netstage_core::forward::Model;
+use netstage_core::forward::TunnelModel;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-pub use cells::of_test;
-pub use convergence::{Convergence, Event};
+pub use cells::parse_test_name;
+pub use convergence::{Convergence, ConvergenceEvent};
 
 /// Configuration of a router tester.
 #[derive(Clone, Debug)]
@@ -33,21 +33,21 @@ pub struct Tester {
     /// Sizes of IP packets.
     pub sizes: Vec<PacketSize>,
     /// Interfaces connected to the router.
-    pub ports: Vec<Port>,
+    pub ports: Vec<TesterPort>,
     /// Directions of traffic: one, or both.
-    pub ways: Vec<Way>,
+    pub directions: Vec<TrafficDirection>,
     /// Number of networks per direction.
     pub networks: u32,
     /// Source of the router's routes to them.
-    pub told: Told,
+    pub route_source: RouteSource,
     /// Labels of the first direction.
-    pub labels: Option<Labels>,
-    /// BGP sessions of [`Told::Bgp`].
+    pub labels: Option<LabelConfig>,
+    /// BGP sessions of [`RouteSource::Bgp`].
     pub bgp: Bgp,
     /// Trials in which routes are withdrawn and advertised.
     pub convergence: Option<Convergence>,
     /// Relation of the time to live and traffic class of a label to those of the packet below.
-    pub model: Model,
+    pub model: TunnelModel,
     /// Packet generator.
     pub generator: Generator,
     /// Line rate of a port.
@@ -62,19 +62,22 @@ pub struct Tester {
 
 impl Tester {
     /// Returns the number of peers of a direction: at least one behind each receiving port.
-    pub fn peers(&self, direction: &Way) -> u32 {
+    pub fn peer_count(&self, direction: &TrafficDirection) -> u32 {
         self.labels.map_or(1, |labels| labels.peers).max(direction.to.len() as u32)
     }
 
     /// Returns the address at the end of a peer's label switched path.
-    pub fn loopback(&self, direction: &Way, peer: u32) -> Ipv4Addr {
+    pub fn loopback(&self, direction: &TrafficDirection, peer: u32) -> Ipv4Addr {
         let first = self.labels.map_or(Ipv4Addr::UNSPECIFIED, |labels| labels.loopback);
-        Ipv4Addr::from(u32::from(first) + direction.labels_above + peer)
+        Ipv4Addr::from(u32::from(first) + direction.label_offset + peer)
     }
 
     /// Returns the packet sizes of a mix.
     pub fn mix(&self) -> PacketSize {
-        let first = self.ways.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |direction| direction.first);
+        let first = self
+            .directions
+            .first()
+            .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |direction| direction.first_network);
         PacketSize::Imix { smallest: build::min_size(first) }
     }
 
@@ -114,7 +117,7 @@ pub enum Operation {
     /// Pops the outer of two labels for the next router (penultimate hop popping).
     Php,
     /// Pops the last label and forwards by the label alone.
-    Unlabelled,
+    Unlabeled,
 }
 
 impl Operation {
@@ -125,7 +128,7 @@ impl Operation {
         Operation::Swap,
         Operation::Pop,
         Operation::Php,
-        Operation::Unlabelled,
+        Operation::Unlabeled,
     ];
 
     /// Returns the name in configurations, records and figures.
@@ -136,7 +139,7 @@ impl Operation {
             Operation::Swap => "swap",
             Operation::Pop => "pop",
             Operation::Php => "php",
-            Operation::Unlabelled => "unlabelled",
+            Operation::Unlabeled => "unlabelled",
         }
     }
 
@@ -146,7 +149,7 @@ impl Operation {
             Operation::Ip => (0, 0),
             Operation::Push => (0, 1),
             Operation::Swap => (1, 1),
-            Operation::Pop | Operation::Unlabelled => (1, 0),
+            Operation::Pop | Operation::Unlabeled => (1, 0),
             Operation::Php => (2, 1),
         }
     }
@@ -171,18 +174,18 @@ pub enum PacketSize {
 
 /// Source of the router's routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum RouteSource {
     /// Configuration by the user.
-    You,
+    User,
     /// Advertisement by the tester with BGP-4.
     Bgp,
 }
 
 /// Source of the router's labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LabelsBy {
+pub enum LabelSource {
     /// Configuration by the user.
-    You,
+    User,
     /// Advertisement by the tester with LDP.
     Ldp,
     /// Signaling by the tester with RSVP-TE (RFC 3209); not supported yet.
@@ -204,7 +207,7 @@ pub enum Generator {
 
 /// Interface connected to the router.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct TesterPort {
     /// Name in the configuration.
     pub name: String,
     /// Name of the interface.
@@ -219,22 +222,22 @@ pub struct Port {
 
 /// Direction of traffic through the router.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct TrafficDirection {
     /// Indices of the sending ports.
     pub from: Vec<usize>,
     /// Indices of the receiving ports.
     pub to: Vec<usize>,
     /// First network; the others follow it.
-    pub first: IpAddr,
+    pub first_network: IpAddr,
     /// Offset of the labels from those of the first direction.
-    pub labels_above: u32,
+    pub label_offset: u32,
 }
 
 /// Labels of the first peer of the first direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Labels {
+pub struct LabelConfig {
     /// Source of the router's labels.
-    pub by: LabelsBy,
+    pub source: LabelSource,
     /// Label pushed by the router.
     pub push: u32,
     /// Label swapped by the router.
@@ -253,24 +256,24 @@ pub struct Labels {
     pub peers: u32,
 }
 
-impl Way {
+impl TrafficDirection {
     /// Returns the network with this number: an IPv4 /24 or an IPv6 /48.
     pub fn network(&self, number: u32) -> (IpAddr, u8) {
-        match self.first {
+        match self.first_network {
             IpAddr::V4(first) => (Ipv4Addr::from(u32::from(first) + (number << 8)).into(), 24),
             IpAddr::V6(first) => (Ipv6Addr::from(u128::from(first) + (u128::from(number) << 80)).into(), 48),
         }
     }
 }
 
-impl Labels {
+impl LabelConfig {
     /// Returns the outer label of packets for the first peer that arrive at the router.
     pub fn incoming(&self, operation: Operation) -> Option<u32> {
         match operation {
             Operation::Ip | Operation::Push => None,
             Operation::Swap => Some(self.swap),
             Operation::Pop => Some(self.pop),
-            Operation::Php | Operation::Unlabelled => Some(self.php),
+            Operation::Php | Operation::Unlabeled => Some(self.php),
         }
     }
 
@@ -280,7 +283,7 @@ impl Labels {
             Operation::Push => Some(self.push),
             Operation::Swap => Some(self.swap_to),
             Operation::Php => Some(INNER),
-            Operation::Ip | Operation::Pop | Operation::Unlabelled => None,
+            Operation::Ip | Operation::Pop | Operation::Unlabeled => None,
         }
     }
 }
@@ -298,7 +301,7 @@ pub struct Bgp {
     /// Key of the TCP MD5 option.
     pub md5: Option<String>,
     /// File of additional routes to advertise.
-    pub beside: Option<PathBuf>,
+    pub additional_routes: Option<PathBuf>,
 }
 
 /// Reads and checks a configuration file.
@@ -312,23 +315,23 @@ pub fn parse(name: &str, text: &str) -> Result<Tester, Errors> {
     problems.add_source(name, text);
     let root = parse_document(0, &mut problems);
     if problems.is_empty()
-        && let Some(file) = file::File::decode(&root, &mut problems)
+        && let Some(file) = file::TesterFile::decode(&root, &mut problems)
         && let Some(mut tester) = build::tester(&file, text, &mut problems)
         && problems.is_empty()
     {
         let folder = Path::new(name).parent().unwrap_or(Path::new(""));
-        tester.bgp.beside = tester.bgp.beside.map(|file| folder.join(file));
+        tester.bgp.additional_routes = tester.bgp.additional_routes.map(|file| folder.join(file));
         return Ok(tester);
     }
     if problems.is_empty() {
-        problems.push(Place::new(0, 0..0), "invalid configuration");
+        problems.push(SourceRange::new(0, 0..0), "invalid configuration");
     }
     Err(problems.into_errors())
 }
 
 /// Returns the reference of the configuration's tables, in Markdown.
 pub fn reference() -> String {
-    crate::reference::tables(&file::File::kind())
+    crate::reference::tables(&file::TesterFile::kind())
 }
 
 #[cfg(test)]

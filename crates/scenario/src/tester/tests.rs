@@ -32,7 +32,7 @@ fn every_profile_gives_a_cell_for_each_operation_and_size() {
         assert_eq!(tester.scenario.cells.len(), cells, "{profile}");
         for cell in &tester.scenario.cells {
             assert_eq!(cell.plan.tests.len(), tests);
-            let (operation, is_mix) = of_test(&cell.plan.tests[0].name).unwrap();
+            let (operation, is_mix) = parse_test_name(&cell.plan.tests[0].name).unwrap();
             assert_eq!((cell.settings[0].1.as_str(), is_mix), (operation.name(), false));
         }
     }
@@ -54,10 +54,13 @@ fn the_line_rate_matches_the_paper() {
 #[test]
 fn both_directions_have_separate_networks_and_labels() {
     let tester = with("both_ways = true").unwrap();
-    let [forward, reverse] = &tester.ways[..] else { panic!("{:?}", tester.ways) };
-    assert_eq!((forward.first, reverse.first), (IpAddr::from([11, 0, 0, 0]), IpAddr::from([11, 3, 232, 0])));
+    let [forward, reverse] = &tester.directions[..] else { panic!("{:?}", tester.directions) };
+    assert_eq!(
+        (forward.first_network, reverse.first_network),
+        (IpAddr::from([11, 0, 0, 0]), IpAddr::from([11, 3, 232, 0]))
+    );
     // Ports are in order of name.
-    assert_eq!((&forward.from[..], &reverse.from[..], reverse.labels_above), (&[1][..], &[0][..], 1));
+    assert_eq!((&forward.from[..], &reverse.from[..], reverse.label_offset), (&[1][..], &[0][..], 1));
     let Method::Steady { max_rate: None, .. } = tester.scenario.cells[0].plan.tests[0].method else {
         panic!()
     };
@@ -98,7 +101,7 @@ fn ipv6_packets_have_at_least_66_bytes() {
     let tester = parse("tester.toml", &text).unwrap();
     assert_eq!(tester.sizes[0], PacketSize::Bytes(66));
     assert_eq!(tester.sizes.len(), 6);
-    assert_eq!(tester.ways[0].network(65_537), ("2001:db9:1::".parse().unwrap(), 48));
+    assert_eq!(tester.directions[0].network(65_537), ("2001:db9:1::".parse().unwrap(), 48));
     let small = text.replace("[port.west]", "sizes = [\"46 B\"]\n[port.west]");
     let error = parse("tester.toml", &small).unwrap_err().to_string();
     assert!(error.contains("a packet size is too small for IPv6"), "{error}");

@@ -1,20 +1,20 @@
 //! TCP at the hosts: senders, receivers, and the devices they send through.
 
-use super::World;
+use super::Simulation;
 use super::timers::Timer;
-use crate::channel::Kind;
-use crate::host::Group;
-use crate::packet::{Body, Packet};
+use crate::channel::ChannelKind;
+use crate::host::FlowGroupState;
+use crate::packet::{PacketBody, SimulatedPacket};
 use netstage_core::packet::Ecn;
 use netstage_core::tcp;
 use netstage_core::time::Instant;
 use netstage_wire as wire;
 
-impl World<'_> {
-    pub(super) fn handle_data(&mut self, now: Instant, packet: &Packet) {
+impl Simulation<'_> {
+    pub(super) fn handle_data(&mut self, now: Instant, packet: &SimulatedPacket) {
         self.deliver(now);
         self.totals.delivered_data += 1;
-        let Body::Data(data) = packet.body else { unreachable!("only data ends at a TCP receiver") };
+        let PacketBody::Data(data) = packet.body else { unreachable!("only data ends at a TCP receiver") };
         let slot = &mut self.hosts.receivers[packet.flow as usize];
         let config = config_of(&self.hosts.groups, slot.group);
         let before = slot.tcp.delivered();
@@ -35,14 +35,14 @@ impl World<'_> {
             let Some(ack) = slot.tcp.poll_transmit(config, now) else { break };
             let blocks = ack.sack.iter().filter(|block| block.1 > 0).count() as u32;
             let option = if blocks > 0 { wire::TCP_SACK_BASE + blocks * wire::TCP_SACK_BLOCK } else { 0 };
-            let packet = Packet {
+            let packet = SimulatedPacket {
                 step: group.reverse,
                 flow,
                 size: group.header + option,
                 class: group.class,
                 ecn: Ecn::NotCapable,
                 background: group.background,
-                body: Body::Ack(ack),
+                body: PacketBody::Ack(ack),
             };
             self.totals.sent += 1;
             self.proceed(now, packet);
@@ -56,9 +56,9 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn handle_ack(&mut self, now: Instant, packet: &Packet) {
+    pub(super) fn handle_ack(&mut self, now: Instant, packet: &SimulatedPacket) {
         self.deliver(now);
-        let Body::Ack(ack) = packet.body else { unreachable!("only ACKs end at a TCP sender") };
+        let PacketBody::Ack(ack) = packet.body else { unreachable!("only ACKs end at a TCP sender") };
         let slot = &mut self.hosts.senders[packet.flow as usize];
         let config = config_of(&self.hosts.groups, slot.group);
         self.watch.acknowledged(now, packet.flow, &slot.tcp, config);
@@ -85,14 +85,14 @@ impl World<'_> {
             let slot = &mut self.hosts.senders[flow as usize];
             let config = config_of(&self.hosts.groups, slot.group);
             let Some(data) = slot.tcp.poll_transmit(config, now) else { break };
-            let packet = Packet {
+            let packet = SimulatedPacket {
                 step: group.forward,
                 flow,
                 size: group.header + data.len,
                 class: group.class,
                 ecn: if data.ecn_capable(config) { Ecn::Capable } else { Ecn::NotCapable },
                 background: group.background,
-                body: Body::Data(data),
+                body: PacketBody::Data(data),
             };
             let device = group.device;
             self.totals.sent += 1;
@@ -126,12 +126,12 @@ impl World<'_> {
     #[inline]
     fn device_full_until(&mut self, now: Instant, device: Option<u32>) -> Option<Instant> {
         match &mut self.channels[device? as usize].kind {
-            Kind::Plain(plain) => plain.full_until(now),
-            Kind::Full(_) => None,
+            ChannelKind::Plain(plain) => plain.full_until(now),
+            ChannelKind::Full(_) => None,
         }
     }
 }
 
-pub(super) fn config_of(groups: &[Group], group: u32) -> &tcp::Config {
+pub(super) fn config_of(groups: &[FlowGroupState], group: u32) -> &tcp::TcpConfig {
     groups[group as usize].tcp.as_ref().expect("a TCP flow's group has a TCP configuration")
 }

@@ -1,10 +1,10 @@
 //! Packets with bit errors. A checksum causes them to be discarded, except datagrams sent without a checksum
 //! whose headers are intact.
 
-use super::World;
-use crate::bins::{Bins, Grid};
-use crate::packet::{Body, Packet};
-use netstage_core::rng::Stream;
+use super::Simulation;
+use crate::bins::{BinnedSum, Grid};
+use crate::packet::{PacketBody, SimulatedPacket};
+use netstage_core::rng::RandomStream;
 use netstage_core::time::Instant;
 use netstage_scenario::plan::Plan;
 use netstage_wire::probe;
@@ -17,9 +17,9 @@ const UNKNOWN_BITS: std::ops::Range<u64> = (probe::HEADER as u64 - 8) * 8..probe
 #[derive(Debug)]
 pub struct Damage {
     /// Random stream that selects the damaged bits.
-    stream: Stream,
+    stream: RandomStream,
     /// Packets with bit errors and number of these bits, per UDP flow whose payloads are compared.
-    found: BTreeMap<u32, [Bins; 2]>,
+    found: BTreeMap<u32, [BinnedSum; 2]>,
 }
 
 impl Damage {
@@ -27,14 +27,14 @@ impl Damage {
     pub fn new(plan: &Plan, seed: u64, grid: Grid, groups: &[u32]) -> Damage {
         let compared = |(flow, group): (usize, &u32)| {
             let compares = plan.flows[*group as usize].datagrams.compare;
-            compares.then(|| (flow as u32, [Bins::new(grid), Bins::new(grid)]))
+            compares.then(|| (flow as u32, [BinnedSum::new(grid), BinnedSum::new(grid)]))
         };
         let found = groups.iter().enumerate().filter_map(compared).collect();
-        Damage { stream: Stream::new(seed, "damage"), found }
+        Damage { stream: RandomStream::new(seed, "damage"), found }
     }
 
     /// Records a datagram that arrived with bit errors in its payload.
-    pub fn note(&mut self, now: Instant, flow: u32, bits: u32) {
+    pub fn record(&mut self, now: Instant, flow: u32, bits: u32) {
         if let Some([packets, wrong]) = self.found.get_mut(&flow) {
             packets.add(now, 1);
             wrong.add(now, u64::from(bits));
@@ -43,17 +43,17 @@ impl Damage {
 
     /// Returns packets with bit errors and number of these bits, per bin; `None` if payloads are not
     /// compared.
-    pub fn found(&self, flow: usize) -> Option<[Vec<f64>; 2]> {
+    pub fn counts_of(&self, flow: usize) -> Option<[Vec<f64>; 2]> {
         let found = self.found.get(&(flow as u32))?;
         Some(found.each_ref().map(|bins| bins.scaled(1.0)))
     }
 }
 
-impl World<'_> {
+impl Simulation<'_> {
     /// Returns whether a packet with `errors` bit errors is forwarded.
     #[cold]
-    pub(super) fn survives(&mut self, packet: &mut Packet, errors: u32) -> bool {
-        let Body::Datagram { wrong_bits, .. } = &mut packet.body else { return false };
+    pub(super) fn survives(&mut self, packet: &mut SimulatedPacket, errors: u32) -> bool {
+        let PacketBody::Datagram { wrong_bits, .. } = &mut packet.body else { return false };
         let group = self.hosts.udp[packet.flow as usize] as usize;
         if self.plan.flows[group].datagrams.checksum {
             return false;

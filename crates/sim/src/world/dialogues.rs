@@ -1,29 +1,29 @@
 //! Dialogues: passes their messages to TCP flows and datagrams, and back.
 
-use super::World;
+use super::Simulation;
 use super::connections::config_of;
 use super::timers::Timer;
 use crate::dialogue::{CLIENT, packet_size};
-use crate::packet::{Body, Packet};
+use crate::packet::{PacketBody, SimulatedPacket};
 use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
-use netstage_core::traffic::application::{Action, Message};
+use netstage_core::traffic::application::{ApplicationMessage, EndpointAction};
 
 /// Dialogue, connection and direction of a TCP flow.
-struct Place {
+struct StreamPosition {
     dialogue: u32,
     connection: u32,
     /// Index of the sending endpoint.
     from: usize,
 }
 
-impl World<'_> {
-    fn position(&self, flow: u32) -> Place {
+impl Simulation<'_> {
+    fn position(&self, flow: u32) -> StreamPosition {
         let dialogues = &self.hosts.dialogues;
         // Dialogues over datagrams have no flows and share their number with the next dialogue.
         let dialogue = dialogues.partition_point(|dialogue| dialogue.first_flow <= flow) - 1;
         let offset = flow - dialogues[dialogue].first_flow;
-        Place { dialogue: dialogue as u32, connection: offset / 2, from: offset as usize % 2 }
+        StreamPosition { dialogue: dialogue as u32, connection: offset / 2, from: offset as usize % 2 }
     }
 
     /// Handles newly delivered bytes of a dialogue's TCP flow.
@@ -55,10 +55,10 @@ impl World<'_> {
 
     /// Handles a message in a datagram that has reached `end`.
     #[cold]
-    pub(super) fn handle_peer(&mut self, now: Instant, end: usize, packet: &Packet) {
+    pub(super) fn handle_peer(&mut self, now: Instant, end: usize, packet: &SimulatedPacket) {
         self.deliver(now);
         self.totals.delivered_data += 1;
-        let Body::Message(message) = packet.body else { unreachable!("only messages end at a peer") };
+        let PacketBody::Message(message) = packet.body else { unreachable!("only messages end at a peer") };
         let index = packet.flow / 2;
         let dialogue = &mut self.hosts.dialogues[index as usize];
         dialogue.delivered.add(now, u64::from(message.bytes));
@@ -71,19 +71,21 @@ impl World<'_> {
         for end in 0..2 {
             while let Some(action) = self.hosts.dialogues[index as usize].ends[end].poll_action() {
                 match action {
-                    Action::Open(connection) => self.open(now, index, connection),
-                    Action::Close(connection) => {
+                    EndpointAction::Open(connection) => self.open(now, index, connection),
+                    EndpointAction::Close(connection) => {
                         let dialogue = &mut self.hosts.dialogues[index as usize];
                         if !dialogue.connections.is_empty() {
                             dialogue.close(connection);
                         }
                     }
-                    Action::Send(connection, message) => self.send(now, index, connection, end, message),
+                    EndpointAction::Send(connection, message) => {
+                        self.send(now, index, connection, end, message)
+                    }
                 }
             }
         }
         let dialogue = &mut self.hosts.dialogues[index as usize];
-        dialogue.note();
+        dialogue.collect_observations();
         let wanted = dialogue.poll_timeout();
         self.set_timer(Timer::Dialogue(index), wanted);
     }
@@ -115,7 +117,7 @@ impl World<'_> {
         }
     }
 
-    fn send(&mut self, now: Instant, index: u32, connection: u32, end: usize, message: Message) {
+    fn send(&mut self, now: Instant, index: u32, connection: u32, end: usize, message: ApplicationMessage) {
         let dialogue = &mut self.hosts.dialogues[index as usize];
         if !dialogue.connections.is_empty() {
             if dialogue.connections[connection as usize].opened {
@@ -127,14 +129,14 @@ impl World<'_> {
             return;
         }
         let group = &self.hosts.groups[dialogue.groups[end] as usize];
-        let packet = Packet {
+        let packet = SimulatedPacket {
             step: group.forward,
             flow: 2 * index + end as u32,
             size: packet_size(group.header, &message),
             class: group.class,
             ecn: Ecn::NotCapable,
             background: group.background,
-            body: Body::Message(message),
+            body: PacketBody::Message(message),
         };
         self.totals.sent += 1;
         self.proceed(now, packet);

@@ -1,19 +1,19 @@
 //! PE routers at both ends of VPNs: [`netstage_core::edge`] at the ingress, counters at the egress, and
 //! queries between them.
 
-use super::World;
-use crate::packet::{Body, Packet};
-use netstage_core::edge::Event;
-use netstage_core::fair::Transmit;
+use super::Simulation;
+use crate::packet::{PacketBody, SimulatedPacket};
+use netstage_core::edge::EdgeEvent;
+use netstage_core::fair::IngressTransmit;
 use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
 
-impl World<'_> {
+impl Simulation<'_> {
     #[inline]
-    pub(super) fn pass_egress(&mut self, now: Instant, vpn: u32, packet: &mut Packet) {
+    pub(super) fn pass_egress(&mut self, now: Instant, vpn: u32, packet: &mut SimulatedPacket) {
         let vpn = &mut self.vpns[vpn as usize];
-        if let Body::Query(query) = packet.body {
-            packet.body = Body::Reply(vpn.egress.handle_query(query));
+        if let PacketBody::Query(query) = packet.body {
+            packet.body = PacketBody::Reply(vpn.egress.handle_query(query));
         } else {
             packet.size -= vpn.encapsulation.overhead();
             vpn.egress.handle_packet(packet.size, packet.ecn == Ecn::CongestionExperienced);
@@ -22,7 +22,13 @@ impl World<'_> {
     }
 
     /// Handles a customer's packet of a traffic class at its ingress PE.
-    pub(super) fn handle_ingress(&mut self, now: Instant, number: u32, class: u16, mut packet: Packet) {
+    pub(super) fn handle_ingress(
+        &mut self,
+        now: Instant,
+        number: u32,
+        class: u16,
+        mut packet: SimulatedPacket,
+    ) {
         packet.step += 1;
         // Inside the PE, the class is a traffic class of the VPN; on links, the class is the VPN.
         packet.class = class;
@@ -44,9 +50,9 @@ impl World<'_> {
         self.pump_pe(now, pe);
     }
 
-    pub(super) fn handle_report(&mut self, now: Instant, vpn: u32, packet: &Packet) {
+    pub(super) fn handle_report(&mut self, now: Instant, vpn: u32, packet: &SimulatedPacket) {
         self.deliver(now);
-        let Body::Reply(reply) = packet.body else { unreachable!("only replies end at an ingress PE") };
+        let PacketBody::Reply(reply) = packet.body else { unreachable!("only replies end at an ingress PE") };
         let vpn = &self.vpns[vpn as usize];
         let pe = vpn.pe;
         self.pes[pe as usize].flows.handle_reply(now, vpn.flow as usize, &reply);
@@ -61,21 +67,21 @@ impl World<'_> {
             let number = self.pes[index].vpns[flow];
             let vpn = &mut self.vpns[number as usize];
             let packet = match transmit {
-                Transmit::Data(packet) => {
+                IngressTransmit::Data(packet) => {
                     vpn.account(now, self.pes[index].flows.queue_len(flow));
                     let size = packet.size + vpn.encapsulation.overhead();
-                    Packet { size, class: number as u16, ..packet }
+                    SimulatedPacket { size, class: number as u16, ..packet }
                 }
-                Transmit::Query(query) => {
+                IngressTransmit::Query(query) => {
                     self.totals.sent += 1;
-                    Packet {
+                    SimulatedPacket {
                         step: self.routes.query[number as usize],
                         flow: number,
                         size: vpn.encapsulation.management_packet(),
                         class: number as u16,
                         ecn: Ecn::NotCapable,
                         background: false,
-                        body: Body::Query(query),
+                        body: PacketBody::Query(query),
                     }
                 }
             };
@@ -120,7 +126,7 @@ impl World<'_> {
     }
 
     /// Returns the VPN of each flow and the recorded events, per ingress PE.
-    pub(crate) fn decisions(&mut self) -> Vec<(Vec<usize>, Vec<Event>)> {
+    pub(crate) fn decisions(&mut self) -> Vec<(Vec<usize>, Vec<EdgeEvent>)> {
         let recorded =
             |pe: &mut crate::pe::Pe| (pe.vpns.iter().map(|vpn| *vpn as usize).collect(), pe.flows.take());
         self.pes.iter_mut().map(recorded).collect()

@@ -1,29 +1,34 @@
 //! Probes and their responses: ICMP echo and UDP to a closed port, answered by any host, and STAMP, answered
 //! by the session-reflector.
 
-use super::World;
-use crate::packet::{Body, Packet};
+use super::Simulation;
+use crate::packet::{PacketBody, SimulatedPacket};
 use netstage_core::time::Instant;
 
-impl World<'_> {
+impl Simulation<'_> {
     /// Handles a probe at its target and returns the response, which is sent immediately.
-    pub(super) fn answer(&mut self, now: Instant, packet: &Packet) -> Packet {
+    pub(super) fn answer(&mut self, now: Instant, packet: &SimulatedPacket) -> SimulatedPacket {
         self.deliver(now);
         self.totals.sent += 1;
-        let Body::Probe(sent) = packet.body else { unreachable!("only probes end at a target") };
+        let PacketBody::Probe(sent) = packet.body else { unreachable!("only probes end at a target") };
         if let Some(Some(session)) = self.sessions.get_mut(packet.flow as usize) {
             session.handle_reflected(sent);
         }
         let group = &self.hosts.groups[self.hosts.udp[packet.flow as usize] as usize];
         let size = group.answer.map_or(packet.size, |answer| answer.size(packet.size));
-        Packet { step: group.reverse, size, body: Body::Answer { sent, answered: now }, ..*packet }
+        SimulatedPacket {
+            step: group.reverse,
+            size,
+            body: PacketBody::Answer { sent, answered: now },
+            ..*packet
+        }
     }
 
     /// Handles a response at the prober.
-    pub(super) fn handle_answer(&mut self, now: Instant, packet: &Packet) {
+    pub(super) fn handle_answer(&mut self, now: Instant, packet: &SimulatedPacket) {
         self.deliver(now);
         self.totals.delivered_data += u64::from(now <= self.end);
-        let Body::Answer { sent, answered } = packet.body else {
+        let PacketBody::Answer { sent, answered } = packet.body else {
             unreachable!("only answers end at a prober")
         };
         let flow = packet.flow as usize;

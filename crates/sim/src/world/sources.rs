@@ -1,13 +1,13 @@
 //! Sources, which emit by pattern or when their line is empty, and datagrams that reach a sink.
 
-use super::World;
+use super::Simulation;
 use super::timers::Timer;
-use crate::host::Target;
-use crate::packet::{Body, Packet};
+use crate::host::SourceTarget;
+use crate::packet::{PacketBody, SimulatedPacket};
 use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
 
-impl World<'_> {
+impl Simulation<'_> {
     /// Handles a source's timer: emits, then sets the timer again unless the line triggers further emissions.
     pub(super) fn handle_source(&mut self, index: u32) {
         self.emit(index);
@@ -51,17 +51,17 @@ impl World<'_> {
         source.advance();
         let (target, group) = (source.target, source.group as usize);
         match target {
-            Target::Tcp(flow) => {
+            SourceTarget::Tcp(flow) => {
                 let slot = &mut self.hosts.senders[flow as usize];
                 slot.tcp.write(bytes);
                 if slot.started {
                     self.pump_sender(at, flow);
                 }
             }
-            Target::Udp(flow) => {
+            SourceTarget::Udp(flow) => {
                 let group = &self.hosts.groups[group];
                 self.udp_offered[flow as usize].add(at, bytes);
-                let packet = Packet {
+                let packet = SimulatedPacket {
                     step: group.forward,
                     flow,
                     size: group.header + bytes as u32,
@@ -69,9 +69,9 @@ impl World<'_> {
                     ecn: Ecn::NotCapable,
                     background: group.background,
                     body: if group.answer.is_some() {
-                        Body::Probe(at)
+                        PacketBody::Probe(at)
                     } else {
-                        Body::Datagram { sent: at, wrong_bits: 0 }
+                        PacketBody::Datagram { sent: at, wrong_bits: 0 }
                     },
                 };
                 if at <= self.end {
@@ -85,17 +85,17 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn handle_datagram(&mut self, now: Instant, packet: &Packet) {
+    pub(super) fn handle_datagram(&mut self, now: Instant, packet: &SimulatedPacket) {
         self.deliver(now);
         self.totals.delivered_data += u64::from(now <= self.end);
         let group = self.hosts.udp[packet.flow as usize];
         let payload = packet.size - self.hosts.groups[group as usize].header;
         self.udp_bytes[packet.flow as usize].add(now, u64::from(payload));
-        let Body::Datagram { sent, wrong_bits } = packet.body else {
+        let PacketBody::Datagram { sent, wrong_bits } = packet.body else {
             unreachable!("only datagrams end here")
         };
         if wrong_bits > 0 {
-            self.damage.note(now, packet.flow, wrong_bits);
+            self.damage.record(now, packet.flow, wrong_bits);
         }
         if let Some(delays) = self.delays.get_mut(packet.flow as usize)
             && now <= self.end

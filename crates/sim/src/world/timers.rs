@@ -1,6 +1,6 @@
 //! Host timers share one tournament, with a range of indices per kind.
 
-use super::World;
+use super::Simulation;
 use netstage_core::time::Instant;
 
 /// Timers, in the order of their indices.
@@ -13,7 +13,7 @@ pub(super) enum Timer {
     Dialogue(u32),
 }
 
-impl World<'_> {
+impl Simulation<'_> {
     pub(super) fn timer_index(&self, timer: Timer) -> u32 {
         let (tcp, sources) = (self.hosts.senders.len() as u32, self.hosts.sources.len() as u32);
         match timer {

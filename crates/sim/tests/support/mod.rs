@@ -1,8 +1,8 @@
 //! Plans built in code, for tests without scenario files.
 #![allow(dead_code)]
 
-use netstage_core::edge::Settings;
-use netstage_core::fair::Control;
+use netstage_core::edge::VpnFlowSettings;
+use netstage_core::fair::VpnControl;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
@@ -11,8 +11,8 @@ use netstage_scenario::plan::*;
 use netstage_wire::Encapsulation;
 
 /// Returns the default TCP configuration of netstage.
-pub fn tcp_config() -> tcp::Config {
-    tcp::Config {
+pub fn tcp_config() -> tcp::TcpConfig {
+    tcp::TcpConfig {
         algorithm: tcp::Algorithm::NewReno,
         sack: true,
         loss_detection: tcp::LossDetection::DuplicateAcks,
@@ -31,8 +31,8 @@ pub fn tcp_config() -> tcp::Config {
 }
 
 /// Returns a drop-tail link without impairments.
-pub fn plain_link(rate: u64, delay: Duration, packets: u32) -> link::Config {
-    link::Config::plain(BitRate(rate), delay, Capacity::Packets(packets))
+pub fn plain_link(rate: u64, delay: Duration, packets: u32) -> link::LinkDirectionConfig {
+    link::LinkDirectionConfig::plain(BitRate(rate), delay, Capacity::Packets(packets))
 }
 
 /// Single bottleneck of the I2VFC paper, section 3.1.
@@ -52,9 +52,9 @@ pub struct Dumbbell {
     /// Share of the bottleneck used by Poisson background traffic; 0 for none.
     pub background: f64,
     /// Control of a VPN by its index.
-    pub control: fn(usize) -> Control,
+    pub control: fn(usize) -> VpnControl,
     /// TCP configuration of every flow.
-    pub tcp: tcp::Config,
+    pub tcp: tcp::TcpConfig,
     /// Duration of the run, seconds.
     pub seconds: u64,
 }
@@ -69,7 +69,7 @@ impl Default for Dumbbell {
             access_rate: 1_000_000_000,
             buffer: 50,
             background: 0.3,
-            control: |_| Control::None,
+            control: |_| VpnControl::None,
             tcp: tcp_config(),
             seconds: 50,
         }
@@ -95,21 +95,21 @@ impl Dumbbell {
             let l = plan.link(&format!("L{k}"), [ingress, core[0]], long);
             let o = plan.link(&format!("out{k}"), [core[1], egress], access.clone());
             let r = plan.link(&format!("r{k}"), [egress, receiver], access.clone());
-            plan.vpns.push(Vpn {
+            plan.vpns.push(VpnPlan {
                 name: format!("vpn{k}"),
                 ingress,
                 egress,
-                settings: Settings {
+                settings: VpnFlowSettings {
                     weight: self.weights[index],
                     control: (self.control)(index),
-                    ..Settings::default()
+                    ..VpnFlowSettings::default()
                 },
                 encapsulation: Encapsulation::None,
                 path: forward(&[l, bottleneck, o]),
                 reverse: backward(&[l, bottleneck, o]),
-                back: None,
+                opposite: None,
             });
-            let tcp = Transport::Tcp(self.tcp.clone());
+            let tcp = FlowTransport::Tcp(self.tcp.clone());
             plan.flow(&format!("tcp{k}"), tcp, Pattern::Bulk { size: None }, &[s, l, bottleneck, o, r]);
             let group = plan.flows.last_mut().unwrap();
             group.vpn = Some(index);
@@ -123,7 +123,7 @@ impl Dumbbell {
             let b = plan.link("sink", [core[1], sink], access);
             let payload = self.background * self.rate as f64 * 1472.0 / 1500.0;
             let pattern = Pattern::Poisson { rate: BitRate(payload as u64), packet: 1472 };
-            plan.flow("background", Transport::Udp, pattern, &[a, bottleneck, b]);
+            plan.flow("background", FlowTransport::Udp, pattern, &[a, bottleneck, b]);
             plan.flows.last_mut().unwrap().background = true;
         }
         plan
@@ -142,7 +142,7 @@ pub fn empty(title: &str, duration: Duration) -> Plan {
         tests: Vec::new(),
         tunnels: Vec::new(),
         routing: None,
-        measure: Measure {
+        measure: MeasureConfig {
             interval: Duration::from_secs(1),
             flow_detail: false,
             tcp_events: false,
@@ -162,28 +162,34 @@ pub fn backward(links: &[usize]) -> Vec<Hop> {
 }
 
 /// Adds nodes, links and flows to a plan.
-pub trait Build {
+pub trait PlanBuilder {
     /// Adds a node and returns its index.
     fn node(&mut self, name: &str, kind: NodeKind) -> usize;
     /// Adds a link with the same configuration in both directions and returns its index.
-    fn link(&mut self, name: &str, ends: [usize; 2], config: link::Config) -> usize;
+    fn link(&mut self, name: &str, ends: [usize; 2], config: link::LinkDirectionConfig) -> usize;
     /// Adds one flow along links from their first to their second ends.
-    fn flow(&mut self, name: &str, transport: Transport, traffic: Pattern, links: &[usize]);
+    fn flow(&mut self, name: &str, transport: FlowTransport, traffic: Pattern, links: &[usize]);
 }
 
-impl Build for Plan {
+impl PlanBuilder for Plan {
     fn node(&mut self, name: &str, kind: NodeKind) -> usize {
-        self.nodes.push(Node { name: name.into(), kind, device: None, arp_timeout: None, place: None });
+        self.nodes.push(NodePlan {
+            name: name.into(),
+            kind,
+            device: None,
+            arp_timeout: None,
+            placement: None,
+        });
         self.nodes.len() - 1
     }
 
-    fn link(&mut self, name: &str, ends: [usize; 2], config: link::Config) -> usize {
+    fn link(&mut self, name: &str, ends: [usize; 2], config: link::LinkDirectionConfig) -> usize {
         let (name, kind) = (name.into(), Default::default());
-        self.links.push(Link { name, ends, kind, directions: [config.clone(), config] });
+        self.links.push(LinkPlan { name, ends, kind, directions: [config.clone(), config] });
         self.links.len() - 1
     }
 
-    fn flow(&mut self, name: &str, transport: Transport, traffic: Pattern, links: &[usize]) {
+    fn flow(&mut self, name: &str, transport: FlowTransport, traffic: Pattern, links: &[usize]) {
         let (first, last) = (links[0], links[links.len() - 1]);
         self.flows.push(FlowGroup {
             name: name.into(),
@@ -191,8 +197,8 @@ impl Build for Plan {
             to: self.links[last].ends[1],
             vpn: None,
             transport,
-            family: Family::V4,
-            datagrams: Datagrams::default(),
+            family: IpVersion::V4,
+            datagrams: DatagramOptions::default(),
             branches: Vec::new(),
             program: None,
             traffic: traffic.into(),
@@ -209,7 +215,7 @@ impl Build for Plan {
 
 /// Returns the parking lot of the I2VFC paper, section 3.2: VPN 1 crosses all three links, each other VPN one
 /// link. Rates are in Mbit/s.
-pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -> Control) -> Plan {
+pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -> VpnControl) -> Plan {
     let mut plan = empty("parking lot", Duration::from_secs(50));
     let access = plain_link(1_000_000_000, Duration::ZERO, 1000);
     let core: Vec<usize> = (1..=4).map(|k| plan.node(&format!("core{k}"), NodeKind::Router)).collect();
@@ -232,18 +238,18 @@ pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -
         let o = plan.link(&format!("out{k}"), [core[across.end], egress], access.clone());
         let r = plan.link(&format!("r{k}"), [egress, receiver], access.clone());
         let inner: Vec<usize> = [l].into_iter().chain(across.map(|j| trunk[j])).chain([o]).collect();
-        plan.vpns.push(Vpn {
+        plan.vpns.push(VpnPlan {
             name: format!("vpn{k}"),
-            settings: Settings { weight, control: control(index), ..Settings::default() },
+            settings: VpnFlowSettings { weight, control: control(index), ..VpnFlowSettings::default() },
             ingress,
             egress,
             encapsulation: Encapsulation::None,
             path: forward(&inner),
             reverse: backward(&inner),
-            back: None,
+            opposite: None,
         });
         let whole: Vec<usize> = [s].into_iter().chain(inner).chain([r]).collect();
-        plan.flow(&format!("tcp{k}"), Transport::Tcp(tcp_config()), Pattern::Bulk { size: None }, &whole);
+        plan.flow(&format!("tcp{k}"), FlowTransport::Tcp(tcp_config()), Pattern::Bulk { size: None }, &whole);
         let group = plan.flows.last_mut().unwrap();
         group.vpn = Some(index);
         group.count = 30;
@@ -256,7 +262,7 @@ pub fn parking_lot(rates: [u64; 3], weights: [f64; 4], control: impl Fn(usize) -
         let b = plan.link(&format!("sink{k}"), [core[k + 1], sink], access.clone());
         let payload = 0.3 * rates[k] as f64 * 1e6 * 1472.0 / 1500.0;
         let pattern = Pattern::Poisson { rate: BitRate(payload as u64), packet: 1472 };
-        plan.flow(&format!("bg{k}"), Transport::Udp, pattern, &[a, trunk[k], b]);
+        plan.flow(&format!("bg{k}"), FlowTransport::Udp, pattern, &[a, trunk[k], b]);
         plan.flows.last_mut().unwrap().background = true;
     }
     plan

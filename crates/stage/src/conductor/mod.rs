@@ -6,16 +6,16 @@ pub mod outcome;
 pub mod so_far;
 
 use crate::topology::differences::differences;
-use netstage_agent::controller::{Agents, Collected, Loss};
-use netstage_scenario::outcome::{Attendant, Outcome};
+use netstage_agent::controller::{AgentDisconnect, CollectedReports, ControlledAgents};
+use netstage_scenario::outcome::{RunObserver, RunOutcome};
 use outcome::Findings;
-use so_far::SoFar;
+use so_far::PartialOutcome;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Remarks of a stage about a run, in addition to the reports of agents.
 #[derive(Default)]
-pub struct Remarks {
+pub struct StageRemarks {
     /// Differences between the network and the plan.
     pub differences: Vec<String>,
     /// Failures, such as a process that exited before the end of the run.
@@ -28,18 +28,18 @@ pub struct Remarks {
 
 /// Follows a run until it ends or the attendant stops it. `links` adds the bins of the emulated links.
 pub fn watch(
-    agents: &mut Agents,
-    so_far: &mut SoFar,
-    attendant: &dyn Attendant,
-    mut links: impl FnMut(&mut SoFar),
+    agents: &mut ControlledAgents,
+    so_far: &mut PartialOutcome,
+    attendant: &dyn RunObserver,
+    mut links: impl FnMut(&mut PartialOutcome),
 ) {
     agents.watch(|overview| {
         so_far.add(&overview.ended);
         links(so_far);
-        if so_far.has_news(overview.now) {
+        if so_far.has_new_bins(overview.now) {
             attendant.bins_ended(&mut || so_far.outcome());
         }
-        attendant.reached(overview.now);
+        attendant.progress(overview.now);
         if attendant.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
 }
@@ -50,15 +50,15 @@ pub fn conclude(
     found: &Findings,
     seed: u64,
     logs: &Path,
-    collected: Collected,
-    remarks: Remarks,
-    loss: impl Fn(Loss) -> String,
-) -> Outcome {
+    collected: CollectedReports,
+    remarks: StageRemarks,
+    loss: impl Fn(AgentDisconnect) -> String,
+) -> RunOutcome {
     let mut outcome = outcome::outcome(found);
     outcome.differences = differences(found.plan);
     outcome.differences.extend(remarks.differences);
     outcome.failures.extend(remarks.failures);
-    outcome::keep_logs(found.services, seed, logs, &mut outcome);
+    outcome::write_logs(found.services, seed, logs, &mut outcome);
     outcome.failures.extend(collected.lost.into_iter().map(loss));
     outcome.void.extend(remarks.void);
     outcome.warnings.extend(collected.warnings.into_iter().chain(collected.slow_start));

@@ -1,15 +1,16 @@
 //! Outcome of a run from the reports of agents and emulator, with the names and bins of the simulator.
 
-use crate::topology::assignments::{Member, is_dated, is_one_ended};
+use crate::topology::assignments::{PlacedFlow, has_timestamps, is_one_ended};
 use netstage_agent_api::results::{
-    Buckets, Counts, FlowResult, Report, TcpSample, Travel, Usage, VpnResult, Watched, WindowSample,
+    AgentReport, BinCounts, Buckets, FlowResult, TcpSample, Travel, Usage, VpnResult, WatchedWindows,
+    WindowSample,
 };
 use netstage_agent_api::service::ServiceResult;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{Application, Quality};
 use netstage_emulator as emulator;
-use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series, Totals};
-use netstage_scenario::plan::{Direction, Family, FlowGroup, Hop, NodeKind, Plan, Transport};
+use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunOutcome, RunTotals, Series};
+use netstage_scenario::plan::{FlowDirection, FlowGroup, FlowTransport, Hop, IpVersion, NodeKind, Plan};
 use netstage_scenario::{quality, window};
 use netstage_wire::{IPV4_HEADER, IPV6_HEADER, TCP_HEADER, TCP_TIMESTAMPS, UDP_HEADER};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +22,11 @@ pub struct Findings<'a> {
     /// Plan of the run.
     pub plan: &'a Plan,
     /// Flows of the plan.
-    pub members: &'a [Member],
+    pub members: &'a [PlacedFlow],
     /// Reports of the agents.
-    pub reports: &'a [Report],
+    pub reports: &'a [AgentReport],
     /// Report of the emulator; empty for a real network.
-    pub emulator: &'a emulator::Report,
+    pub emulator: &'a emulator::EmulatorReport,
     /// True for a real network, without reports about its links.
     pub is_real: bool,
     /// Maximum error of the clock offset between two nodes, in nanoseconds.
@@ -33,16 +34,16 @@ pub struct Findings<'a> {
     /// Results of the services.
     pub services: &'a [ServiceResult],
     /// Samples of the watched windows.
-    pub watched: &'a Watched,
+    pub watched: &'a WatchedWindows,
 }
 
 /// Returns the outcome, with series in the order of the metric registry.
-pub fn outcome(found: &Findings) -> Outcome {
+pub fn outcome(found: &Findings) -> RunOutcome {
     let plan = found.plan;
     let mut builder = OutcomeBuilder {
         bins: (plan.duration.0 / plan.measure.interval.0) as usize,
         seconds: plan.measure.interval.as_secs_f64(),
-        outcome: Outcome { interval: plan.measure.interval, ..Outcome::default() },
+        outcome: RunOutcome { interval: plan.measure.interval, ..RunOutcome::default() },
         by_kernel: (found.emulator.links.iter().filter(|link| link.by_kernel))
             .map(|link| link.name.clone())
             .collect(),
@@ -59,7 +60,7 @@ pub fn outcome(found: &Findings) -> Outcome {
             continue;
         }
         builder.add_flow(plan, member, &sides, lost);
-        if found.is_real && is_dated(&group.transport) {
+        if found.is_real && has_timestamps(&group.transport) {
             let error = (found.clock_error)(group.from, group.to) as f64 * 1e-9;
             let values = vec![error; builder.bins];
             builder.push(Metric::FlowClockError, &plan.flow_name(member.group, member.index), values);
@@ -90,7 +91,7 @@ pub fn outcome(found: &Findings) -> Outcome {
 }
 
 /// Adds a failure for each failed service, and writes the output of its programs to a file.
-pub fn keep_logs(services: &[ServiceResult], seed: u64, logs: &Path, outcome: &mut Outcome) {
+pub fn write_logs(services: &[ServiceResult], seed: u64, logs: &Path, outcome: &mut RunOutcome) {
     for service in services {
         let Some(error) = &service.error else { continue };
         let path = logs.join(format!("{}-{seed}.log", service.name));
@@ -110,7 +111,7 @@ struct Sides<'a> {
 }
 
 impl<'a> Sides<'a> {
-    fn new(reports: &'a [Report]) -> Sides<'a> {
+    fn new(reports: &'a [AgentReport]) -> Sides<'a> {
         let side = |sends: bool| {
             let flows = reports.iter().flat_map(|report| &report.flows);
             flows.filter(|flow| flow.sends == sends).map(|flow| (flow.name.as_str(), flow)).collect()
@@ -125,7 +126,7 @@ const NO_THRESHOLD: u32 = 0x7fff_ffff;
 struct OutcomeBuilder {
     bins: usize,
     seconds: f64,
-    outcome: Outcome,
+    outcome: RunOutcome,
     /// Names of the links that the kernel emulates.
     by_kernel: BTreeSet<String>,
     is_real: bool,
@@ -145,10 +146,10 @@ impl OutcomeBuilder {
         }
     }
 
-    fn add_flow(&mut self, plan: &Plan, member: &Member, sides: &Sides, lost: Option<&Vec<u64>>) {
+    fn add_flow(&mut self, plan: &Plan, member: &PlacedFlow, sides: &Sides, lost: Option<&Vec<u64>>) {
         let name = plan.flow_name(member.group, member.index);
         let group = &plan.flows[member.group];
-        let is_tcp = matches!(group.transport, Transport::Tcp(_));
+        let is_tcp = matches!(group.transport, FlowTransport::Tcp(_));
         let (sending, mut receiving) = (sides.sending.get(&*name), sides.receiving.get(&*name));
         if is_one_ended(&group.transport) {
             // The sender receives the replies.
@@ -164,7 +165,7 @@ impl OutcomeBuilder {
             }
             return;
         }
-        if matches!(group.transport, Transport::Stamp { .. }) {
+        if matches!(group.transport, FlowTransport::Stamp { .. }) {
             return self.add_session(&name, sending, receiving);
         }
         if let Some(application) = group.traffic.application() {
@@ -211,7 +212,7 @@ impl OutcomeBuilder {
 
     /// Adds the results of one of a flow's receivers.
     fn add_receiver(&mut self, name: &str, is_tcp: bool, receiving: Option<&&FlowResult>) {
-        let received = |value: fn(&Counts) -> u64, scale| per_bin(receiving, value, scale);
+        let received = |value: fn(&BinCounts) -> u64, scale| per_bin(receiving, value, scale);
         self.push(Metric::FlowThroughput, name, received(|c| c.received_bytes, 8.0 / self.seconds));
         if !is_tcp {
             self.push(Metric::FlowLost, name, received(|c| c.lost, 1.0));
@@ -238,13 +239,13 @@ impl OutcomeBuilder {
 
     /// Adds a STAMP session. The sender reports replies and delays, the reflector the packets it received.
     fn add_session(&mut self, name: &str, sender: Option<&&FlowResult>, reflector: Option<&&FlowResult>) {
-        let answered = |value: fn(&Counts) -> u64, scale| per_bin(sender, value, scale);
+        let answered = |value: fn(&BinCounts) -> u64, scale| per_bin(sender, value, scale);
         self.push(Metric::FlowThroughput, name, answered(|c| c.received_bytes, 8.0 / self.seconds));
         self.push(Metric::FlowDuplicated, name, answered(|c| c.duplicated, 1.0));
         self.push(Metric::FlowReordered, name, answered(|c| c.reordered, 1.0));
         self.add_sender(name, false, sender);
         // Losses per direction need the totals of both sides, which are known at the end.
-        let total = |side: Option<&&FlowResult>, value: fn(&Counts) -> u64| {
+        let total = |side: Option<&&FlowResult>, value: fn(&BinCounts) -> u64| {
             side.map(|side| side.bins.iter().map(value).sum::<u64>())
         };
         let [sent, answered] = [total(sender, |c| c.sent), total(sender, |c| c.received)];
@@ -256,7 +257,7 @@ impl OutcomeBuilder {
             name,
             drops[0].zip(drops[1]).map(|(one, other)| one + other),
         );
-        let [forward, backward] = Direction::BOTH.map(|direction| direction.of(name));
+        let [forward, backward] = FlowDirection::BOTH.map(|direction| direction.subject(name));
         self.push_total(Metric::FlowLost, &forward, missing(sent, reflected));
         self.push_total(Metric::FlowLost, &backward, missing(reflected, answered));
         if let Some(sender) = sender {
@@ -356,7 +357,7 @@ impl OutcomeBuilder {
     fn add_schedule(&mut self, name: &str, sender: &FlowResult) {
         let Some(schedule) = &sender.schedule else { return };
         let mut load = |quantity: &str, unit: &str, asked: f64, achieved: f64| {
-            self.outcome.loads.push(Load {
+            self.outcome.loads.push(AchievedLoad {
                 subject: name.to_owned(),
                 quantity: quantity.to_owned(),
                 unit: unit.to_owned(),
@@ -371,7 +372,7 @@ impl OutcomeBuilder {
     }
 
     /// Returns the bytes of a VPN's packets that links delivered to customers, per bin.
-    fn delivered_to(&self, class: u16, emulator: &emulator::Report) -> Vec<f64> {
+    fn delivered_to(&self, class: u16, emulator: &emulator::EmulatorReport) -> Vec<f64> {
         let directions = emulator.links.iter().flat_map(|link| &link.directions);
         let mut bytes = vec![0.0; self.bins];
         for delivered in directions.filter_map(|direction| direction.delivered.get(&class)) {
@@ -418,7 +419,7 @@ impl OutcomeBuilder {
     }
 
     /// Adds the resource usage of a provider edge router.
-    fn add_usage(&mut self, report: &Report) {
+    fn add_usage(&mut self, report: &AgentReport) {
         if report.usage.is_empty() {
             return;
         }
@@ -438,7 +439,7 @@ impl OutcomeBuilder {
         let scaled = |values: &[u64], scale: f64| values.iter().map(|v| *v as f64 * scale).collect();
         self.push(Metric::LinkThroughput, name, scaled(&direction.bytes, bits));
         self.push(Metric::LinkBackground, name, scaled(&direction.background, bits));
-        self.push(Metric::LinkUtilisation, name, scaled(&direction.busy_ns, share));
+        self.push(Metric::LinkUtilization, name, scaled(&direction.busy_ns, share));
         self.push(Metric::LinkQueue, name, scaled(&direction.waiting_ns, share));
         self.push(Metric::LinkDrops, name, scaled(&direction.drops, 1.0));
         self.push(Metric::LinkLost, name, scaled(&direction.lost, 1.0));
@@ -477,7 +478,7 @@ impl OutcomeBuilder {
         }
         for direction in emulator.links.iter().flat_map(|link| &link.directions) {
             if let Some(saturated) = &direction.saturated {
-                outcome.loads.push(Load {
+                outcome.loads.push(AchievedLoad {
                     subject: direction.name.clone(),
                     quantity: "rate of the saturated line, relative".into(),
                     unit: String::new(),
@@ -499,13 +500,13 @@ fn reports_broadcast(plan: &Plan, link: &str) -> bool {
 }
 
 /// Returns the bytes received in a bin at the IP layer. TCP streams count with the minimum number of segments.
-fn bytes_at_ip(group: &FlowGroup, counts: &Counts) -> f64 {
+fn bytes_at_ip(group: &FlowGroup, counts: &BinCounts) -> f64 {
     let ip = match group.family {
-        Family::V4 => IPV4_HEADER,
-        Family::V6 => IPV6_HEADER,
+        IpVersion::V4 => IPV4_HEADER,
+        IpVersion::V6 => IPV6_HEADER,
     };
     let (packets, header) = match &group.transport {
-        Transport::Tcp(tcp) => {
+        FlowTransport::Tcp(tcp) => {
             let segments = counts.received_bytes.div_ceil(tcp.max_segment_size.max(1).into());
             (segments, TCP_HEADER + TCP_TIMESTAMPS)
         }
@@ -519,13 +520,13 @@ fn mean_travel(travel: &[Travel]) -> Vec<f64> {
     travel.iter().map(|bin| bin.sum_ns as f64 * 1e-9 / bin.count as f64).collect()
 }
 
-fn per_bin(side: Option<&&FlowResult>, value: impl Fn(&Counts) -> u64, scale: f64) -> Vec<f64> {
+fn per_bin(side: Option<&&FlowResult>, value: impl Fn(&BinCounts) -> u64, scale: f64) -> Vec<f64> {
     side.map_or(Vec::new(), |side| side.bins.iter().map(|counts| value(counts) as f64 * scale).collect())
 }
 
 /// Returns the packet totals. Packets are sent where a link leaves a host and delivered where a link ends at a host.
-fn totals(found: &Findings) -> Totals {
-    let mut totals = Totals::default();
+fn totals(found: &Findings) -> RunTotals {
+    let mut totals = RunTotals::default();
     let is_host = |node: usize| found.plan.nodes[node].kind == NodeKind::Host;
     for counted in &found.emulator.links {
         let link = found.plan.links.iter().find(|link| link.name == counted.name);

@@ -4,13 +4,15 @@
 //! Bins that do not belong to the run are ignored, because the agents of the live stage are not trusted.
 
 use super::outcome::{self, Findings};
-use crate::topology::assignments::Member;
-use netstage_agent_api::results::{Counts, Ended, EndedWindow, FlowResult, Report, VpnResult, Watched};
+use crate::topology::assignments::PlacedFlow;
+use netstage_agent_api::results::{
+    AgentReport, BinCounts, CompletedBins, CompletedWindow, FlowResult, VpnResult, WatchedWindows,
+};
 use netstage_agent_api::task::Assignment;
 use netstage_core::tcp::history::Bin;
 use netstage_core::time::{Duration, Instant};
 use netstage_emulator as emulator;
-use netstage_scenario::outcome::Outcome;
+use netstage_scenario::outcome::RunOutcome;
 use netstage_scenario::plan::Plan;
 use std::collections::BTreeMap;
 
@@ -18,39 +20,39 @@ use std::collections::BTreeMap;
 const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Partial outcome of a run.
-pub struct SoFar<'a> {
+pub struct PartialOutcome<'a> {
     plan: &'a Plan,
-    members: &'a [Member],
+    members: &'a [PlacedFlow],
     /// Expected numbers of flow sides and of windows.
     expected: (usize, usize),
     /// Results by flow number and side; `true` is the sender.
     flows: BTreeMap<(u32, bool), FlowResult>,
     windows: BTreeMap<String, Vec<Bin>>,
     vpns: BTreeMap<String, VpnResult>,
-    emulator: emulator::Report,
+    emulator: emulator::EmulatorReport,
     /// Number of bins reported by the emulator; `None` for a real network.
     links: Option<usize>,
     /// Number of bins that were passed on.
     reported: usize,
 }
 
-impl<'a> SoFar<'a> {
+impl<'a> PartialOutcome<'a> {
     /// Creates an empty outcome for these assignments and this number of windows. `config` is that of the emulator.
     pub fn new<'b>(
         plan: &'a Plan,
-        members: &'a [Member],
+        members: &'a [PlacedFlow],
         assignments: impl Iterator<Item = &'b Assignment>,
         windows: usize,
-        config: Option<&emulator::Config>,
-    ) -> SoFar<'a> {
+        config: Option<&emulator::EmulatorConfig>,
+    ) -> PartialOutcome<'a> {
         let expected = (assignments.map(|assignment| assignment.flows.len()).sum(), windows);
-        let empty_report = |config: &emulator::Config| {
+        let empty_report = |config: &emulator::EmulatorConfig| {
             let links = config.links.iter();
             let named = links
                 .map(|link| (link.name.as_str(), [0, 1].map(|direction| link.direction_name(direction))));
-            emulator::Report::begun(config.interval, named)
+            emulator::EmulatorReport::empty(config.interval, named)
         };
-        SoFar {
+        PartialOutcome {
             plan,
             members,
             expected,
@@ -64,7 +66,7 @@ impl<'a> SoFar<'a> {
     }
 
     /// Adds bins reported by agents.
-    pub fn add(&mut self, ended: &Ended) {
+    pub fn add(&mut self, ended: &CompletedBins) {
         let bin_count = self.bin_count();
         for ended in ended.bins.iter().filter(|ended| (ended.bin as usize) < bin_count) {
             let Some(member) = self.members.get(ended.flow as usize) else { continue };
@@ -75,7 +77,7 @@ impl<'a> SoFar<'a> {
             });
             let bin = ended.bin as usize;
             // The two halves of a one-ended flow report separately.
-            bin_mut(&mut side.bins, bin, Counts::default()).add(&ended.counts);
+            bin_mut(&mut side.bins, bin, BinCounts::default()).add(&ended.counts);
             if let Some(tcp) = ended.tcp {
                 *bin_mut(&mut side.tcp, bin, tcp) = tcp;
             }
@@ -102,7 +104,7 @@ impl<'a> SoFar<'a> {
     }
 
     /// Adds bins of watched windows.
-    pub fn add_windows(&mut self, ended: &[EndedWindow]) {
+    pub fn add_windows(&mut self, ended: &[CompletedWindow]) {
         let bin_count = self.bin_count();
         for ended in ended.iter().filter(|ended| (ended.bin as usize) < bin_count) {
             let bins = self.windows.entry(ended.subject.clone()).or_default();
@@ -111,7 +113,7 @@ impl<'a> SoFar<'a> {
     }
 
     /// Adds bins of links.
-    pub fn add_links(&mut self, ended: &[emulator::report::EndedBin]) {
+    pub fn add_links(&mut self, ended: &[emulator::report::BinReport]) {
         for ended in ended {
             self.emulator.add(ended);
             self.links = Some(ended.bin + 1);
@@ -119,7 +121,7 @@ impl<'a> SoFar<'a> {
     }
 
     /// Returns whether bins have been completed since the last call: all their reports have arrived or timed out.
-    pub fn has_news(&mut self, now: Instant) -> bool {
+    pub fn has_new_bins(&mut self, now: Instant) -> bool {
         let complete = |lengths: Vec<usize>, expected: usize| match lengths.len() < expected {
             true => 0,
             false => lengths.into_iter().min().unwrap_or(usize::MAX),
@@ -136,11 +138,11 @@ impl<'a> SoFar<'a> {
     }
 
     /// Returns the outcome of the completed bins.
-    pub fn outcome(&self) -> Outcome {
-        let reports = [Report {
+    pub fn outcome(&self) -> RunOutcome {
+        let reports = [AgentReport {
             flows: self.flows.values().cloned().collect(),
             vpns: self.vpns.values().cloned().collect(),
-            ..Report::default()
+            ..AgentReport::default()
         }];
         let windows = self.windows.iter().map(|(subject, bins)| (subject.clone(), bins.clone()));
         let mut outcome = outcome::outcome(&Findings {
@@ -151,7 +153,7 @@ impl<'a> SoFar<'a> {
             is_real: self.links.is_none(),
             clock_error: &|_, _| 0,
             services: &[],
-            watched: &Watched { flows: windows.collect(), ..Watched::default() },
+            watched: &WatchedWindows { flows: windows.collect(), ..WatchedWindows::default() },
         });
         outcome.truncate(self.reported);
         outcome

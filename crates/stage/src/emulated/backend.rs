@@ -1,9 +1,9 @@
 //! Back-ends of emulated links: netstage's emulator, or the kernel's netem for the links that it emulates exactly.
 
 use crate::topology::spec::{LinkSpec, Spec};
-use netstage_core::link::Config;
-use netstage_emulator::netem::{self, STEP, Stages};
-use netstage_scenario::outcome::Stopped;
+use netstage_core::link::LinkDirectionConfig;
+use netstage_emulator::netem::{self, NetemStages, READ_INTERVAL};
+use netstage_scenario::outcome::RunFailure;
 use netstage_scenario::plan::{Hop, Plan};
 
 /// Back-end of the links.
@@ -19,7 +19,7 @@ pub enum Backend {
 }
 
 /// Assigns links to the kernel. Returns remarks for the record.
-pub fn assign(backend: Backend, plan: &Plan, spec: &mut Spec) -> Result<Vec<String>, Stopped> {
+pub fn assign(backend: Backend, plan: &Plan, spec: &mut Spec) -> Result<Vec<String>, RunFailure> {
     if backend == Backend::Own {
         return Ok(Vec::new());
     }
@@ -31,7 +31,7 @@ pub fn assign(backend: Backend, plan: &Plan, spec: &mut Spec) -> Result<Vec<Stri
         }
     }
     if backend == Backend::Netem && !refused.is_empty() {
-        return Err(Stopped::Unsupported(format!(
+        return Err(RunFailure::Unsupported(format!(
             "netem cannot emulate every link of the scenario: {}; use --emulator mixed, which leaves these links to \
              netstage, or --emulator own",
             refused.join("; ")
@@ -49,7 +49,7 @@ pub fn assign(backend: Backend, plan: &Plan, spec: &mut Spec) -> Result<Vec<Stri
             "the kernel's netem emulated {}: losses, jitter and duplicates do not follow the seed, queue lengths are \
              sampled every {} ms, and neither the lateness nor the TCP flows of lost packets are known",
             by_kernel.join(", "),
-            STEP.0 / 1_000_000
+            READ_INTERVAL.0 / 1_000_000
         ));
     }
     if !refused.is_empty() {
@@ -59,9 +59,9 @@ pub fn assign(backend: Backend, plan: &Plan, spec: &mut Spec) -> Result<Vec<Stri
 }
 
 /// Returns the netems of both directions of a link, or the properties that netem lacks.
-fn by_netem(plan: &Plan, link: &LinkSpec) -> Result<[Stages; 2], Vec<&'static str>> {
+fn by_netem(plan: &Plan, link: &LinkSpec) -> Result<[NetemStages; 2], Vec<&'static str>> {
     let mut differences = Vec::new();
-    let mut stages = |config: &Config| match netem::stages(config) {
+    let mut stages = |config: &LinkDirectionConfig| match netem::stages(config) {
         Ok(stages) => stages,
         Err(found) => {
             found.into_iter().for_each(|difference| {
@@ -69,7 +69,7 @@ fn by_netem(plan: &Plan, link: &LinkSpec) -> Result<[Stages; 2], Vec<&'static st
                     differences.push(difference);
                 }
             });
-            Stages::default()
+            NetemStages::default()
         }
     };
     let both = [stages(&link.directions[0]), stages(&link.directions[1])];
@@ -93,7 +93,7 @@ fn by_netem(plan: &Plan, link: &LinkSpec) -> Result<[Stages; 2], Vec<&'static st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::layout::Layout;
+    use crate::topology::layout::AddressLayout;
     use crate::topology::plan_of;
 
     const SCENARIO: &str = r#"
@@ -116,9 +116,9 @@ mod tests {
         to = "b"
     "#;
 
-    fn assigned(backend: Backend, text: &str) -> (Result<Vec<String>, Stopped>, Vec<bool>) {
+    fn assigned(backend: Backend, text: &str) -> (Result<Vec<String>, RunFailure>, Vec<bool>) {
         let plan = &plan_of(text);
-        let mut spec = Spec::new(plan, &Layout::new(plan).unwrap(), &Default::default());
+        let mut spec = Spec::new(plan, &AddressLayout::new(plan).unwrap(), &Default::default());
         let remarks = assign(backend, plan, &mut spec);
         (remarks, spec.links.iter().map(|link| link.netem.is_some()).collect())
     }
@@ -135,7 +135,7 @@ mod tests {
     fn an_unsupported_link_is_refused_or_emulated_by_netstage() {
         let text = SCENARIO.replace("[link.other]", "[link.other]\nber = 1e-6");
         let (refused, _) = assigned(Backend::Netem, &text);
-        let Err(Stopped::Unsupported(reason)) = refused else { panic!("{refused:?}") };
+        let Err(RunFailure::Unsupported(reason)) = refused else { panic!("{refused:?}") };
         assert!(
             reason.contains("link.other: a bit error rate") && !reason.contains("link.plain"),
             "{reason}"

@@ -13,20 +13,20 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Private folder of a run.
 #[derive(Debug)]
-pub struct Folder {
+pub struct RunFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl RunFolder {
     /// Creates a folder that only this user can read.
-    pub fn new() -> io::Result<Folder> {
+    pub fn new() -> io::Result<RunFolder> {
         // A socket's path has at most 107 bytes, so the folder is not below the record.
         let parent = std::env::temp_dir();
         remove_abandoned(&parent);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
         fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Folder { path })
+        Ok(RunFolder { path })
     }
 
     /// Returns the path of the socket of a node's agent.
@@ -55,13 +55,13 @@ impl Folder {
     }
 
     /// Returns the last line of the log of a node's agent, if any.
-    pub fn last_words(&self, node: usize) -> Option<String> {
+    pub fn last_log_line(&self, node: usize) -> Option<String> {
         let log = fs::read_to_string(self.log(node)).ok()?;
         log.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
     }
 }
 
-impl Drop for Folder {
+impl Drop for RunFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }

@@ -7,26 +7,26 @@ mod backend;
 mod folder;
 
 use crate::conductor::outcome::Findings;
-use crate::conductor::so_far::SoFar;
-use crate::conductor::{self, Remarks};
-use crate::stopped;
-use crate::topology::assignments::{self, Member};
+use crate::conductor::so_far::PartialOutcome;
+use crate::conductor::{self, StageRemarks};
+use crate::to_stopped;
+use crate::topology::assignments::{self, PlacedFlow};
 use crate::topology::labels::labels;
-use crate::topology::layout::Layout;
-use crate::topology::pe::{self, Emulated};
-use crate::topology::process::{AgentSpec, Build, Fabric, Finished};
+use crate::topology::layout::AddressLayout;
+use crate::topology::pe::{self, NamespaceAddressing};
+use crate::topology::process::{AgentSpec, Build, Fabric, FabricResults};
 use crate::topology::services;
 use crate::topology::spec::Spec;
 pub use backend::Backend;
-use folder::Folder;
-use netstage_agent::controller::{Agents, Clocks};
+use folder::RunFolder;
+use netstage_agent::controller::{AgentClocks, ControlledAgents};
 use netstage_agent_api::task::{Assignment, EdgeTask};
 use netstage_agent_api::watch::WatchSpec;
 use netstage_core::measure::ClockOffset;
 use netstage_emulator as emulator;
 use netstage_host::netns::user::{Privileges, privileges};
-use netstage_host::obstacle::Obstacle;
-use netstage_scenario::outcome::{Attendant, Outcome, Stopped};
+use netstage_host::obstacle::StartupError;
+use netstage_scenario::outcome::{RunFailure, RunObserver, RunOutcome};
 use netstage_scenario::plan::Plan;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -37,7 +37,7 @@ const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// Program, log folder and back-end of the runs.
 #[derive(Clone, Debug)]
-pub struct Means {
+pub struct EmulationSettings {
     /// netstage executable, which also runs fabric and agents.
     pub program: PathBuf,
     /// Folder for the logs of failed services.
@@ -47,45 +47,51 @@ pub struct Means {
 }
 
 /// Runs a plan with a seed. Calls `attendant` several times per second.
-pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> Result<Outcome, Stopped> {
+pub fn run(
+    plan: &Plan,
+    seed: u64,
+    means: &EmulationSettings,
+    attendant: &dyn RunObserver,
+) -> Result<RunOutcome, RunFailure> {
     let stop = &|| attendant.stop();
     if let Some(missing) = missing(plan) {
         return Err(missing);
     }
-    let folder =
-        Folder::new().map_err(|e| Stopped::Failed(format!("cannot create a folder for sockets: {e}")))?;
-    let Prepared { members, assignments, windows, mut build, differences } =
+    let folder = RunFolder::new()
+        .map_err(|e| RunFailure::Failed(format!("cannot create a folder for sockets: {e}")))?;
+    let PreparedEmulation { members, assignments, windows, mut build, differences } =
         prepare(plan, seed, means.backend, &folder)?;
-    build.tell_bins = attendant.listens();
-    let mut so_far = SoFar::new(plan, &members, assignments.values(), windows, Some(&build.emulator));
+    build.tell_bins = attendant.wants_bins();
+    let mut so_far =
+        PartialOutcome::new(plan, &members, assignments.values(), windows, Some(&build.emulator));
     let sockets = build.agents.iter();
     let sockets = sockets.map(|agent| (plan.nodes[agent.node].name.clone(), agent.socket.clone())).collect();
     let services = !build.services.is_empty();
     let mut fabric = Fabric::start(&means.program, build, stop).map_err(|e| interrupted_or(e, stop))?;
-    let mut agents = Agents::connect(sockets)?;
-    agents.new_run(attendant.listens());
-    agents.add(assignments.into_values().map(|a| (a.node.clone(), a)).collect())?;
-    let epoch = agents.soonest_start();
-    fabric.run(epoch).map_err(stopped)?;
+    let mut agents = ControlledAgents::connect(sockets)?;
+    agents.new_run(attendant.wants_bins());
+    agents.add_agents(assignments.into_values().map(|a| (a.node.clone(), a)).collect())?;
+    let epoch = agents.earliest_start();
+    fabric.run(epoch).map_err(to_stopped)?;
     agents.start(epoch)?;
     conductor::watch(&mut agents, &mut so_far, attendant, |so_far| {
-        let (links, windows) = fabric.take_ended();
+        let (links, windows) = fabric.take_bins();
         so_far.add_links(&links);
         so_far.add_windows(&windows);
     });
     // Services continue if there are no agents or all have finished.
     while services && epoch.now().0 < plan.duration.0 && !stop() {
-        attendant.reached(epoch.now());
+        attendant.progress(epoch.now());
         std::thread::sleep(POLL_INTERVAL);
     }
     let mut collected = agents.collect();
     let warnings = clock_warnings(agents.clocks());
     agents.finish();
     if stop() {
-        return Err(Stopped::Interrupted);
+        return Err(RunFailure::Interrupted);
     }
-    fabric.stop().map_err(stopped)?;
-    let Finished { emulator, services, ended, watched } = fabric.finish().map_err(stopped)?;
+    fabric.stop().map_err(to_stopped)?;
+    let FabricResults { emulator, services, ended, watched } = fabric.finish().map_err(to_stopped)?;
     let reports = std::mem::take(&mut collected.reports);
     let found = Findings {
         plan,
@@ -97,34 +103,34 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
         services: &services,
         watched: &watched,
     };
-    let remarks = Remarks { differences, failures: ended, warnings, ..Remarks::default() };
+    let remarks = StageRemarks { differences, failures: ended, warnings, ..StageRemarks::default() };
     Ok(conductor::conclude(&found, seed, &means.logs, collected, remarks, |loss| {
         let node = plan.nodes.iter().position(|node| node.name == loss.agent);
-        let line = node.and_then(|node| folder.last_words(node));
+        let line = node.and_then(|node| folder.last_log_line(node));
         let log = line.map_or(String::new(), |line| format!("; last line of its log: {line}"));
         format!("node.{}: the agent was lost: {}{log}", loss.agent, loss.reason)
     }))
 }
 
 /// Returns the first program or privilege that a plan needs and this machine lacks.
-fn missing(plan: &Plan) -> Option<Stopped> {
+fn missing(plan: &Plan) -> Option<RunFailure> {
     if let Some(absent) = services::missing(plan) {
-        return Some(Stopped::Missing {
-            message: format!("{}: {} is not installed", absent.by, absent.program),
+        return Some(RunFailure::Missing {
+            message: format!("{}: {} is not installed", absent.required_by, absent.program),
             remedy: format!("sudo apt-get install {} (Debian)", absent.package),
         });
     }
     let tunnel = plan.tunnels.first().filter(|_| !matches!(privileges(), Privileges::Held))?;
     let name = &plan.nodes[tunnel.ends[0]].name;
-    Some(Stopped::Missing {
+    Some(RunFailure::Missing {
         message: format!("node.{name}: gateways create network devices, which is not permitted"),
         remedy: "run it as root".into(),
     })
 }
 
 /// Run that is prepared but not started.
-struct Prepared {
-    members: Vec<Member>,
+struct PreparedEmulation {
+    members: Vec<PlacedFlow>,
     /// Assignments of agents, by index of the node.
     assignments: BTreeMap<usize, Assignment>,
     /// Number of watched windows.
@@ -134,11 +140,16 @@ struct Prepared {
     differences: Vec<String>,
 }
 
-fn prepare(plan: &Plan, seed: u64, backend: Backend, folder: &Folder) -> Result<Prepared, Stopped> {
-    let unsupported = |error: &dyn Display| Stopped::Unsupported(error.to_string());
-    let layout = Layout::new(plan).map_err(|error| unsupported(&error))?;
+fn prepare(
+    plan: &Plan,
+    seed: u64,
+    backend: Backend,
+    folder: &RunFolder,
+) -> Result<PreparedEmulation, RunFailure> {
+    let unsupported = |error: &dyn Display| RunFailure::Unsupported(error.to_string());
+    let layout = AddressLayout::new(plan).map_err(|error| unsupported(&error))?;
     let members = assignments::members(plan, &layout).map_err(|error| unsupported(&error))?;
-    let ground = Emulated { plan, layout: &layout };
+    let ground = NamespaceAddressing { plan, layout: &layout };
     let routers = pe::routers(plan, &ground).map_err(|error| unsupported(&error))?;
     let mut assignments = assignments::assignments(plan, &members, seed);
     for (&node, router) in &routers {
@@ -147,7 +158,8 @@ fn prepare(plan: &Plan, seed: u64, backend: Backend, folder: &Folder) -> Result<
         assignment.edge = Some(EdgeTask { configuration });
     }
     // One watcher observes the windows of all nodes.
-    let (senders, watched): (Vec<usize>, Vec<_>) = assignments::watched(plan, &members).into_iter().unzip();
+    let (senders, watched): (Vec<usize>, Vec<_>) =
+        assignments::watched_flows(plan, &members).into_iter().unzip();
     let windows = watched.len();
     let watch = WatchSpec::new(watched, plan.duration, plan.measure.interval);
     let mut spec = Spec::new(plan, &layout, &routers);
@@ -162,30 +174,35 @@ fn prepare(plan: &Plan, seed: u64, backend: Backend, folder: &Folder) -> Result<
         spec,
         emulator: emulator_config(plan, &layout, &members, seed),
         agents: assignments.keys().map(agent).collect(),
-        services: services::placed(plan, &members, folder.path()),
+        services: services::placed_services(plan, &members, folder.path()),
         routing: services::frr::spec(plan, &layout, &members, folder.path()),
         gateways: services::gateways::spec(plan, &layout, &members, folder.path()),
         watch: watch.map(|watch| (watch, senders)),
         tell_bins: false,
     };
-    Ok(Prepared { members, assignments, windows, build, differences })
+    Ok(PreparedEmulation { members, assignments, windows, build, differences })
 }
 
 /// Returns the configuration of the used links, with the labels of their packets.
-fn emulator_config(plan: &Plan, layout: &Layout, members: &[Member], seed: u64) -> emulator::Config {
-    let mut config = emulator::Config::of_plan(plan, seed);
+fn emulator_config(
+    plan: &Plan,
+    layout: &AddressLayout,
+    members: &[PlacedFlow],
+    seed: u64,
+) -> emulator::EmulatorConfig {
+    let mut config = emulator::EmulatorConfig::from_plan(plan, seed);
     let mut used = layout.used.iter();
     config.links.retain(|_| *used.next().expect("each link has a flag"));
     config.labels = labels(plan, layout, members);
     config
 }
 
-fn interrupted_or(failed: Obstacle, stop: &dyn Fn() -> bool) -> Stopped {
-    if stop() { Stopped::Interrupted } else { stopped(failed) }
+fn interrupted_or(failed: StartupError, stop: &dyn Fn() -> bool) -> RunFailure {
+    if stop() { RunFailure::Interrupted } else { to_stopped(failed) }
 }
 
 /// Returns a warning for each node whose clock offset has an error.
-fn clock_warnings(clocks: &Clocks) -> Vec<String> {
+fn clock_warnings(clocks: &AgentClocks) -> Vec<String> {
     let compared = clocks.iter().filter(|(_, clock)| clock.error_ns > 0);
     let warning = |(node, clock): (&str, ClockOffset)| {
         format!(

@@ -1,8 +1,8 @@
 //! Plausibility checks of reports. Agents run on hosts of other operators, so their reports are not trusted.
 
-use netstage_agent_api::results::{Buckets, Counts, FlowResult, Report, Travel, Usage, VpnResult};
-use netstage_agent_api::service::{Role, ServiceResult, Task};
-use netstage_agent_api::task::{Assignment, ServiceTask, Side};
+use netstage_agent_api::results::{AgentReport, BinCounts, Buckets, FlowResult, Travel, Usage, VpnResult};
+use netstage_agent_api::service::{ServiceResult, ServiceRole, ServiceWorkload};
+use netstage_agent_api::task::{Assignment, FlowSide, ServiceTask};
 use netstage_core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ const MAX_LOG_BYTES: usize = 1 << 19;
 const MAX_DURATION_NS: u64 = 366 * 86_400 * 1_000_000_000;
 
 /// Checks that a report is within the agent's assignment and plausible limits.
-pub fn check(report: &Report, assignment: &Assignment) -> Result<(), String> {
+pub fn check(report: &AgentReport, assignment: &Assignment) -> Result<(), String> {
     if report.node != assignment.node {
         return Err(format!(
             "the report is for node {}, which the agent does not run",
@@ -31,7 +31,7 @@ pub fn check(report: &Report, assignment: &Assignment) -> Result<(), String> {
     let seconds = assignment.interval.0.div_ceil(1_000_000_000).max(1);
     let mut seen = BTreeSet::new();
     for flow in &report.flows {
-        let is_same_side = |side: Side| (side == Side::Send) == flow.sends;
+        let is_same_side = |side: FlowSide| (side == FlowSide::Send) == flow.sends;
         if !assignment.flows.iter().any(|task| task.name == flow.name && is_same_side(task.side)) {
             return Err(format!(
                 "unexpected result of flow {}, which is not assigned to the agent",
@@ -50,7 +50,7 @@ pub fn check(report: &Report, assignment: &Assignment) -> Result<(), String> {
         check_vpn(vpn, bins).map_err(|error| format!("vpn {}: {error}", vpn.vpn.escape_debug()))?;
     }
     for (index, service) in report.services.iter().enumerate() {
-        let is_client = |task: &&ServiceTask| task.role == Role::Client && task.name == service.name;
+        let is_client = |task: &&ServiceTask| task.role == ServiceRole::Client && task.name == service.name;
         let Some(task) = assignment.services.iter().find(is_client) else {
             return Err(format!(
                 "unexpected result of service {}; the agent is not its client",
@@ -90,14 +90,14 @@ pub fn check(report: &Report, assignment: &Assignment) -> Result<(), String> {
         return Err("too many or too long messages".into());
     }
     // A terminal would execute control characters.
-    match messages.iter().any(|text| text.chars().any(is_obeyed)) {
+    match messages.iter().any(|text| text.chars().any(is_terminal_control)) {
         true => Err("messages contain control characters".into()),
         false => Ok(()),
     }
 }
 
 /// Returns whether a terminal would execute the character instead of displaying it.
-pub fn is_obeyed(c: char) -> bool {
+pub fn is_terminal_control(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
 }
 
@@ -138,7 +138,7 @@ fn check_service(
     if service.received.iter().any(|bytes| *bytes > max_bytes) || service.reads.iter().any(exceeds) {
         return Err("the counts exceed the rate of any line");
     }
-    if let Task::Ftp { size } = task.task
+    if let ServiceWorkload::Ftp { size } = task.task
         && service.received.iter().sum::<u64>() > size
     {
         return Err("more bytes received than the file has");
@@ -171,8 +171,8 @@ fn is_amount(value: f64) -> bool {
     value.is_finite() && value >= 0.0
 }
 
-fn is_possible(counts: &Counts, seconds: u64) -> bool {
-    let Counts { sent, received, lost, duplicated, reordered, corrupted, .. } = *counts;
+fn is_possible(counts: &BinCounts, seconds: u64) -> bool {
+    let BinCounts { sent, received, lost, duplicated, reordered, corrupted, .. } = *counts;
     let packets = [sent, received, lost, duplicated, reordered, corrupted];
     let bytes = [counts.sent_bytes, counts.received_bytes, counts.offered_bytes];
     // The content of a buffer may arrive within one bin, so short bins count as a second.
@@ -200,9 +200,9 @@ fn is_histogram(buckets: &Buckets) -> bool {
 }
 
 /// Returns contradictions between reports: flows with more datagrams received than sent.
-pub fn contradictions(reports: &[Report]) -> Vec<String> {
+pub fn contradictions(reports: &[AgentReport]) -> Vec<String> {
     let mut sent: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
-    let total = |flow: &FlowResult, value: fn(&Counts) -> u64| flow.bins.iter().map(value).sum::<u64>();
+    let total = |flow: &FlowResult, value: fn(&BinCounts) -> u64| flow.bins.iter().map(value).sum::<u64>();
     let flows = || reports.iter().flat_map(|report| report.flows.iter().map(move |flow| (report, flow)));
     for (report, flow) in flows().filter(|(_, flow)| flow.sends) {
         sent.insert(&flow.name, (total(flow, |counts| counts.sent), &report.node));
@@ -224,14 +224,14 @@ pub fn contradictions(reports: &[Report]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_agent_api::results::{Watched, WindowSample};
+    use netstage_agent_api::results::{WatchedWindows, WindowSample};
     use netstage_agent_api::task::{EdgeTask, FlowTask};
-    use netstage_agent_api::watch::{End, FlowSpec};
+    use netstage_agent_api::watch::{FlowSpec, WatchedEndpoint};
     use netstage_core::quantity::BitRate;
     use netstage_core::time::Instant;
     use netstage_core::traffic::Pattern;
 
-    fn assigned(node: &str, side: Side) -> Assignment {
+    fn assigned(node: &str, side: FlowSide) -> Assignment {
         let flow = FlowTask {
             id: 0,
             ..FlowTask::udp(
@@ -246,25 +246,25 @@ mod tests {
         Assignment::of_flows(node, duration, interval, vec![flow])
     }
 
-    fn report(node: &str, sends: bool, packets: u64) -> Report {
+    fn report(node: &str, sends: bool, packets: u64) -> AgentReport {
         let counts = match sends {
-            true => Counts { sent: packets, ..Counts::default() },
-            false => Counts { received: packets, ..Counts::default() },
+            true => BinCounts { sent: packets, ..BinCounts::default() },
+            false => BinCounts { received: packets, ..BinCounts::default() },
         };
         let flow = FlowResult { name: "f".into(), sends, bins: vec![counts; 2], ..FlowResult::default() };
-        Report { node: node.into(), flows: vec![flow], ..Report::default() }
+        AgentReport { node: node.into(), flows: vec![flow], ..AgentReport::default() }
     }
 
     #[test]
     fn a_plausible_report_is_accepted() {
-        assert_eq!(check(&report("a", true, 100), &assigned("a", Side::Send)), Ok(()));
+        assert_eq!(check(&report("a", true, 100), &assigned("a", FlowSide::Send)), Ok(()));
         assert!(contradictions(&[report("a", true, 100), report("b", false, 99)]).is_empty());
     }
 
     #[test]
     fn an_implausible_report_is_refused() {
         let valid = report("a", true, 100);
-        let assignment = assigned("a", Side::Send);
+        let assignment = assigned("a", FlowSide::Send);
         let with = |change: fn(&mut FlowResult)| {
             let mut report = valid.clone();
             change(&mut report.flows[0]);
@@ -272,22 +272,25 @@ mod tests {
         };
         let travel = Travel { count: 2, sum_ns: 100, min_ns: 60, max_ns: 70, ..Travel::default() };
         let invalid = [
-            Report { node: "b".into(), ..valid.clone() },
+            AgentReport { node: "b".into(), ..valid.clone() },
             with(|flow| flow.name = "g".into()),
             with(|flow| flow.sends = false),
-            with(|flow| flow.bins = vec![Counts::default(); 3]),
+            with(|flow| flow.bins = vec![BinCounts::default(); 3]),
             with(|flow| flow.bins[1].sent_bytes = u64::MAX),
             with(|flow| flow.bins[0].received = u64::MAX / 2),
             with(|flow| flow.delay = Buckets(vec![(5, 1), (5, 1)])),
             with(|flow| flow.delay = Buckets(vec![(u64::MAX, 1)])),
-            Report { warnings: vec!["x".repeat(MAX_MESSAGE_BYTES + 1)], ..valid.clone() },
-            Report { warnings: vec!["\u{1b}]0;mine\u{7}".into()], ..valid.clone() },
-            Report { usage: vec![Default::default()], ..valid.clone() },
-            Report {
-                watched: Watched { flows: vec![("f".into(), Vec::new())], ..Watched::default() },
+            AgentReport { warnings: vec!["x".repeat(MAX_MESSAGE_BYTES + 1)], ..valid.clone() },
+            AgentReport { warnings: vec!["\u{1b}]0;mine\u{7}".into()], ..valid.clone() },
+            AgentReport { usage: vec![Default::default()], ..valid.clone() },
+            AgentReport {
+                watched: WatchedWindows {
+                    flows: vec![("f".into(), Vec::new())],
+                    ..WatchedWindows::default()
+                },
                 ..valid.clone()
             },
-            Report { flows: vec![valid.flows[0].clone(); 2], ..valid.clone() },
+            AgentReport { flows: vec![valid.flows[0].clone(); 2], ..valid.clone() },
         ];
         for report in invalid {
             assert!(check(&report, &assignment).is_err(), "{report:?}");
@@ -297,7 +300,7 @@ mod tests {
         let vpn = |change: fn(&mut VpnResult)| {
             let mut vpn = VpnResult { window: vec![WindowSample::default(); 2], ..VpnResult::default() };
             change(&mut vpn);
-            check(&Report { vpns: vec![vpn], ..valid.clone() }, &router)
+            check(&AgentReport { vpns: vec![vpn], ..valid.clone() }, &router)
         };
         assert_eq!(vpn(|_| ()), Ok(()));
         assert!(vpn(|vpn| vpn.queue = vec![f64::INFINITY]).is_err());
@@ -306,8 +309,8 @@ mod tests {
         let task = ServiceTask {
             name: "s".into(),
             id: 1,
-            role: Role::Client,
-            task: Task::Ftp { size: 10 },
+            role: ServiceRole::Client,
+            task: ServiceWorkload::Ftp { size: 10 },
             source: "192.0.2.1".parse().unwrap(),
             destination: "192.0.2.2:5002".parse().unwrap(),
             start: Instant::ZERO,
@@ -317,7 +320,7 @@ mod tests {
             let received = received.to_vec();
             let mut result = ServiceResult { name: "s".into(), received, ..ServiceResult::default() };
             change(&mut result);
-            check(&Report { services: vec![result], ..valid.clone() }, &client)
+            check(&AgentReport { services: vec![result], ..valid.clone() }, &client)
         };
         assert_eq!(check_service(&[4, 6], |_| ()), Ok(()));
         assert!(check_service(&[4, 7], |_| ()).is_err() && check_service(&[0; 3], |_| ()).is_err());
@@ -325,12 +328,19 @@ mod tests {
         assert!(check_service(&[], |result| result.reads = vec![(1, Duration(u64::MAX))]).is_err());
         assert!(check_service(&[], |result| result.log = "x".repeat(MAX_LOG_BYTES + 1)).is_err());
         assert!(check_service(&[], |result| result.error = Some("\u{1b}[2J".into())).is_err());
-        let ends = [&assignment.flows[0].source, &assignment.flows[0].destination].map(|end| End::at(*end));
+        let ends = [&assignment.flows[0].source, &assignment.flows[0].destination]
+            .map(|end| WatchedEndpoint::at(*end));
         let flow = FlowSpec { subject: "f".into(), source: ends[0], destination: ends[1] };
         let watching = Assignment { watch: vec![flow], ..assignment.clone() };
         let windows = |bins: usize| {
             let flows = vec![("f".into(), vec![Default::default(); bins])];
-            check(&Report { watched: Watched { flows, ..Watched::default() }, ..valid.clone() }, &watching)
+            check(
+                &AgentReport {
+                    watched: WatchedWindows { flows, ..WatchedWindows::default() },
+                    ..valid.clone()
+                },
+                &watching,
+            )
         };
         assert_eq!(windows(2), Ok(()));
         assert!(windows(3).is_err());

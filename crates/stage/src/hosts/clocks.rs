@@ -1,9 +1,9 @@
 //! Clock comparison between hosts that exchange packets with timestamps.
 
-use netstage_agent::controller::{Agents, Clocks, Comparison};
-use netstage_agent_api::task::{Assignment, ClockTask, FlowTask, MOST_ASKED, Side, Transport};
+use netstage_agent::controller::{AgentClocks, ClockComparison, ControlledAgents};
+use netstage_agent_api::task::{Assignment, ClockTask, FlowSide, FlowTask, MAX_CLOCK_PEERS, TaskTransport};
 use netstage_core::measure::ClockOffset;
-use netstage_host::keyed::{Key, KeyError};
+use netstage_host::keyed::{KeyError, PresharedKey};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,18 +11,21 @@ use std::net::{IpAddr, SocketAddr};
 pub const PORT: u16 = 4704;
 
 /// Adds clock comparisons between hosts that send to each other, except between agents that read the same clock.
-pub fn compare(parts: &mut [(String, Assignment)], clocks: &Clocks) -> Result<Vec<Comparison>, KeyError> {
+pub fn compare(
+    parts: &mut [(String, Assignment)],
+    clocks: &AgentClocks,
+) -> Result<Vec<ClockComparison>, KeyError> {
     let mut pairs = BTreeSet::new();
     let mut found: Vec<(usize, usize, IpAddr, SocketAddr)> = Vec::new();
     for (from, (sender, part)) in parts.iter().enumerate() {
         let mut count = 0;
-        for flow in part.flows.iter().filter(|flow| has_timestamps(flow) && flow.side == Side::Send) {
-            let receives = |task: &FlowTask| task.id == flow.id && task.side == Side::Receive;
+        for flow in part.flows.iter().filter(|flow| has_timestamps(flow) && flow.side == FlowSide::Send) {
+            let receives = |task: &FlowTask| task.id == flow.id && task.side == FlowSide::Receive;
             let Some(to) = parts.iter().position(|(_, part)| part.flows.iter().any(receives)) else {
                 continue;
             };
-            let is_same = clocks.between(sender, &parts[to].0).is_some_and(|clock| clock.same_clock);
-            if !is_same && count < MOST_ASKED && pairs.insert((from.min(to), from.max(to))) {
+            let is_same = clocks.offset_between(sender, &parts[to].0).is_some_and(|clock| clock.same_clock);
+            if !is_same && count < MAX_CLOCK_PEERS && pairs.insert((from.min(to), from.max(to))) {
                 count += 1;
                 found.push((from, to, flow.source.ip(), SocketAddr::new(flow.destination.ip(), PORT)));
             }
@@ -31,7 +34,7 @@ pub fn compare(parts: &mut [(String, Assignment)], clocks: &Clocks) -> Result<Ve
     if found.is_empty() {
         return Ok(Vec::new());
     }
-    let key = Key::generate()?.to_hexadecimal();
+    let key = PresharedKey::generate()?.to_hexadecimal();
     let empty_task = || ClockTask { key: key.clone(), answers: Vec::new(), asks: Vec::new() };
     let mut comparisons = Vec::new();
     for (from, to, source, at) in found {
@@ -40,33 +43,33 @@ pub fn compare(parts: &mut [(String, Assignment)], clocks: &Clocks) -> Result<Ve
         if !answers.contains(&at) {
             answers.push(at);
         }
-        comparisons.push(Comparison { from: parts[from].0.clone(), to: parts[to].0.clone(), at });
+        comparisons.push(ClockComparison { from: parts[from].0.clone(), to: parts[to].0.clone(), at });
     }
     Ok(comparisons)
 }
 
 /// Returns whether the packets of a flow carry send times to a single receiver.
 fn has_timestamps(flow: &FlowTask) -> bool {
-    matches!(flow.transport, Transport::Udp(_))
+    matches!(flow.transport, TaskTransport::Udp(_))
 }
 
 /// Accuracy of the clock offsets of a run.
-pub struct Certainty {
-    before: Clocks,
-    after: Clocks,
+pub struct ClockAccuracy {
+    before: AgentClocks,
+    after: AgentClocks,
     requested: usize,
 }
 
-impl Certainty {
+impl ClockAccuracy {
     /// Compares the clocks again after a run, whose delays use the offsets measured before it.
-    pub fn after(agents: &Agents, comparisons: &[Comparison]) -> Certainty {
+    pub fn measure_after_run(agents: &ControlledAgents, comparisons: &[ClockComparison]) -> ClockAccuracy {
         let (before, after) = (agents.clocks().clone(), agents.read_clocks(comparisons));
-        Certainty { before, after, requested: comparisons.len() }
+        ClockAccuracy { before, after, requested: comparisons.len() }
     }
 
     /// Returns the maximum error of the clock offset between two agents, including the drift, in nanoseconds.
     pub fn error_ns(&self, from: &str, to: &str) -> u64 {
-        let between = |clocks: &Clocks| clocks.between(from, to);
+        let between = |clocks: &AgentClocks| clocks.offset_between(from, to);
         let is_known = |offset: &ClockOffset| offset.error_ns < u64::MAX;
         let after = between(&self.after).filter(is_known);
         between(&self.before).map_or(0, |before| before.error_with_drift(after))
@@ -92,8 +95,8 @@ impl Certainty {
                 error_ns.div_ceil(1000)
             ));
         }
-        let inconsistent = self.before.doubted().iter().chain(self.after.doubted());
-        remarks.extend(inconsistent.map(|Comparison { from, to, .. }| {
+        let inconsistent = self.before.contradictions().iter().chain(self.after.contradictions());
+        remarks.extend(inconsistent.map(|ClockComparison { from, to, .. }| {
             format!(
                 "the clock offset between agents {from} and {to} contradicts their offsets to the controller and is ignored"
             )

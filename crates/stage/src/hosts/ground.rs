@@ -1,13 +1,13 @@
 //! Addresses and interfaces of provider edge routers and their customers on hosts of a fleet.
 
-use crate::topology::pe::{Circuit, Ground, Routers};
-use netstage_core::edge::Prefix;
-use netstage_scenario::plan::{Attachment, Plan};
+use crate::topology::pe::{CustomerCircuit, PeRouters, RouterAddressing};
+use netstage_core::edge::IpPrefix;
+use netstage_scenario::plan::{LinkAttachment, Plan};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Addressing of routers on hosts.
-pub struct OnHosts<'a> {
+pub struct HostAddressing<'a> {
     /// Plan of the run.
     pub plan: &'a Plan,
     /// Addresses of the sender and the receiver of each flow group.
@@ -16,9 +16,9 @@ pub struct OnHosts<'a> {
     pub routers: &'a BTreeMap<usize, IpAddr>,
 }
 
-impl OnHosts<'_> {
-    fn attachment(&self, node: usize, link: usize) -> Option<&Attachment> {
-        self.plan.nodes[node].place.as_ref()?.interfaces.get(&self.plan.links[link].name)
+impl HostAddressing<'_> {
+    fn attachment(&self, node: usize, link: usize) -> Option<&LinkAttachment> {
+        self.plan.nodes[node].placement.as_ref()?.interfaces.get(&self.plan.links[link].name)
     }
 
     fn router(&self, node: usize) -> IpAddr {
@@ -27,7 +27,7 @@ impl OnHosts<'_> {
     }
 
     /// Returns the errors in the placements of routers.
-    pub fn lacks(&self, routers: &Routers) -> Vec<String> {
+    pub fn placement_errors(&self, routers: &PeRouters) -> Vec<String> {
         let mut errors = Vec::new();
         for (&node, router) in routers {
             let name = &self.plan.nodes[node].name;
@@ -66,7 +66,7 @@ impl OnHosts<'_> {
     }
 }
 
-impl Ground for OnHosts<'_> {
+impl RouterAddressing for HostAddressing<'_> {
     fn ends(&self, group: usize) -> [IpAddr; 2] {
         let (source, destination) = self.flows[group];
         [source, destination]
@@ -77,7 +77,7 @@ impl Ground for OnHosts<'_> {
         [vpn.ingress, vpn.egress].map(|node| self.router(node))
     }
 
-    fn telling(&self, nodes: (usize, usize)) -> [IpAddr; 2] {
+    fn reference_tunnel(&self, nodes: (usize, usize)) -> [IpAddr; 2] {
         [nodes.0, nodes.1].map(|node| self.router(node))
     }
 
@@ -85,17 +85,20 @@ impl Ground for OnHosts<'_> {
         self.attachment(node, link).map(|attachment| attachment.name.clone()).unwrap_or_default()
     }
 
-    fn on_circuit(&self, node: usize, circuit: &Circuit) -> Vec<(IpAddr, u8)> {
+    fn circuit_addresses(&self, node: usize, circuit: &CustomerCircuit) -> Vec<(IpAddr, u8)> {
         self.attachment(node, circuit.link).map(|attachment| attachment.addresses.clone()).unwrap_or_default()
     }
 
-    fn via(&self, node: usize, circuit: &Circuit, customer: IpAddr) -> Option<IpAddr> {
+    fn next_hop(&self, node: usize, circuit: &CustomerCircuit, customer: IpAddr) -> Option<IpAddr> {
         let attachment = self.attachment(node, circuit.link)?;
         attachment.via.filter(|_| !is_on(attachment, customer))
     }
 }
 
 /// Returns whether an address is on the link of an interface.
-fn is_on(attachment: &Attachment, customer: IpAddr) -> bool {
-    attachment.addresses.iter().any(|(address, length)| Prefix::around(*address, *length).holds(customer))
+fn is_on(attachment: &LinkAttachment, customer: IpAddr) -> bool {
+    attachment
+        .addresses
+        .iter()
+        .any(|(address, length)| IpPrefix::containing(*address, *length).contains(customer))
 }

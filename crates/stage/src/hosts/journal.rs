@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Run that an earlier process left unfinished.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
+pub struct PendingRun {
     /// Number of the run.
     pub run: u64,
     /// Digest of the plan and the seed.
@@ -26,7 +26,7 @@ pub struct Left {
 /// Journal of pending runs.
 pub struct Journal {
     path: PathBuf,
-    left: Vec<Left>,
+    left: Vec<PendingRun>,
     /// Runs of this process, which it does not resume.
     own: BTreeSet<u64>,
 }
@@ -40,14 +40,14 @@ impl Journal {
     }
 
     /// Returns the run of this plan and seed that an earlier process left unfinished.
-    pub fn left(&self, plan: &Plan, seed: u64) -> Option<Left> {
+    pub fn pending_run(&self, plan: &Plan, seed: u64) -> Option<PendingRun> {
         let digest = digest(plan, seed);
-        let is_left = |left: &&Left| left.digest == digest && !self.own.contains(&left.run);
+        let is_left = |left: &&PendingRun| left.digest == digest && !self.own.contains(&left.run);
         self.left.iter().rev().find(is_left).filter(|left| left.addresses.len() == plan.flows.len()).cloned()
     }
 
     /// Adds a run of this process.
-    pub fn begun(
+    pub fn add_run(
         &mut self,
         plan: &Plan,
         seed: u64,
@@ -57,7 +57,7 @@ impl Journal {
     ) {
         self.own.insert(run);
         let (addresses, routers) = (addresses.to_vec(), routers.clone());
-        self.left.push(Left { run, digest: digest(plan, seed), addresses, routers });
+        self.left.push(PendingRun { run, digest: digest(plan, seed), addresses, routers });
         self.write();
     }
 

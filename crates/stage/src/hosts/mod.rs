@@ -11,26 +11,26 @@ mod journal;
 mod place;
 
 use crate::conductor::outcome::Findings;
-use crate::conductor::so_far::SoFar;
-use crate::conductor::{self, Remarks};
-use crate::stopped;
-use crate::topology::assignments::{self, Member};
+use crate::conductor::so_far::PartialOutcome;
+use crate::conductor::{self, StageRemarks};
+use crate::to_stopped;
+use crate::topology::assignments::{self, PlacedFlow};
 use crate::topology::{distribution, pe, services};
-use clocks::Certainty;
-use ground::OnHosts;
+use clocks::ClockAccuracy;
+use ground::HostAddressing;
 use journal::Journal;
-use netstage_agent::controller::{Agents, Collected, Error, Place};
-use netstage_agent::fleet::State;
-use netstage_agent::fleet::folder::Fleet;
-use netstage_agent::fleet::runs::Runs;
-use netstage_agent_api::results::{Report, Watched};
+use netstage_agent::controller::{AgentAddress, CollectedReports, ControlledAgents, ControllerError};
+use netstage_agent::fleet::AgentAvailability;
+use netstage_agent::fleet::folder::FleetFolder;
+use netstage_agent::fleet::runs::FleetRuns;
+use netstage_agent_api::results::{AgentReport, WatchedWindows};
 use netstage_agent_api::service::ServiceResult;
-use netstage_agent_api::task::{Assignment, EdgeTask, Side, Transport};
+use netstage_agent_api::task::{Assignment, EdgeTask, FlowSide, TaskTransport};
 use netstage_core::fleet::Receipt;
 use netstage_emulator as emulator;
-use netstage_scenario::outcome::{Attendant, Outcome, Stopped};
-use netstage_scenario::plan::{Family, NodeKind, Plan};
-use place::Cause;
+use netstage_scenario::outcome::{RunFailure, RunObserver, RunOutcome};
+use netstage_scenario::plan::{IpVersion, NodeKind, Plan};
+use place::PlacementCause;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -42,42 +42,47 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Name of the journal in the folder of a record, with the runs whose results may still be at agents.
-pub const UNDER_WAY: &str = "under-way.json";
+pub const JOURNAL_FILE: &str = "under-way.json";
 
 /// Fleet, journal and log folder of the runs of a record.
-pub struct Means {
-    fleet: Fleet,
+pub struct FleetContext {
+    fleet: FleetFolder,
     journal: Mutex<Journal>,
     /// Folder for the logs of failed services.
     logs: PathBuf,
 }
 
-impl Means {
+impl FleetContext {
     /// Prepares runs on agents of this fleet, with the journal in the folder of the record.
-    pub fn new(fleet: Fleet, record: &Path) -> Means {
-        let journal = Mutex::new(Journal::open(record.join(UNDER_WAY)));
-        Means { fleet, journal, logs: record.join("logs") }
+    pub fn new(fleet: FleetFolder, record: &Path) -> FleetContext {
+        let journal = Mutex::new(Journal::open(record.join(JOURNAL_FILE)));
+        FleetContext { fleet, journal, logs: record.join("logs") }
     }
 }
 
 /// Runs a plan with a seed. Calls `attendant` several times per second.
-pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> Result<Outcome, Stopped> {
+pub fn run(
+    plan: &Plan,
+    seed: u64,
+    means: &FleetContext,
+    attendant: &dyn RunObserver,
+) -> Result<RunOutcome, RunFailure> {
     if let Some(refusal) = refusal(plan) {
-        return Err(Stopped::Unsupported(refusal));
+        return Err(RunFailure::Unsupported(refusal));
     }
     let fleet = &means.fleet;
     if !fleet.is_served() {
-        return Err(Stopped::Missing {
+        return Err(RunFailure::Missing {
             message: format!("no controller serves the fleet in {}", fleet.folder().display()),
             remedy: "netstage fleet serve --listen ADDRESS:PORT".into(),
         });
     }
     let placed = placed(plan, fleet, &|| attendant.stop())?;
     let names: Vec<String> = placed.values().cloned().collect();
-    let mut runs = Runs::of(fleet).map_err(stopped)?;
+    let mut runs = FleetRuns::read_all(fleet).map_err(to_stopped)?;
     let mut journal = means.journal.lock().unwrap_or_else(PoisonError::into_inner);
     let context = RunContext { plan, seed, placed: &placed, logs: &means.logs };
-    if let Some(left) = journal.left(plan, seed)
+    if let Some(left) = journal.pending_run(plan, seed)
         && let Some(outcome) = resume(&context, fleet, &mut runs, left)?
     {
         return Ok(outcome);
@@ -90,29 +95,33 @@ pub fn run(plan: &Plan, seed: u64, means: &Means, attendant: &dyn Attendant) -> 
 }
 
 /// Assigns agents to the nodes. Waits for agents that the previous run is releasing.
-fn placed(plan: &Plan, fleet: &Fleet, stop: &dyn Fn() -> bool) -> Result<BTreeMap<usize, String>, Stopped> {
+fn placed(
+    plan: &Plan,
+    fleet: &FleetFolder,
+    stop: &dyn Fn() -> bool,
+) -> Result<BTreeMap<usize, String>, RunFailure> {
     let start = Instant::now();
     loop {
-        match place::agents(plan, &fleet.agents().map_err(stopped)?) {
+        match place::agents(plan, &fleet.agents().map_err(to_stopped)?) {
             Ok(placed) => return Ok(placed),
-            Err(unplaced) if unplaced.cause == Cause::Scenario => {
-                return Err(Stopped::Unsupported(unplaced.why));
+            Err(unplaced) if unplaced.cause == PlacementCause::Scenario => {
+                return Err(RunFailure::Unsupported(unplaced.message));
             }
-            Err(unplaced) if unplaced.cause == Cause::Absent || start.elapsed() > RELEASE_LIMIT => {
-                return Err(Stopped::Failed(unplaced.why));
+            Err(unplaced) if unplaced.cause == PlacementCause::Absent || start.elapsed() > RELEASE_LIMIT => {
+                return Err(RunFailure::Failed(unplaced.message));
             }
-            Err(_) if stop() => return Err(Stopped::Interrupted),
+            Err(_) if stop() => return Err(RunFailure::Interrupted),
             Err(_) => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }
 
 /// Connects to the agents. Waits for agents that the previous run is releasing.
-fn connect(names: &[String], fleet: &Fleet) -> Result<Agents, Error> {
+fn connect(names: &[String], fleet: &FleetFolder) -> Result<ControlledAgents, ControllerError> {
     let (start, mut wait) = (Instant::now(), POLL_INTERVAL);
     loop {
-        let places = names.iter().map(|name| (name.clone(), Place::Fleet(fleet.socket()))).collect();
-        match Agents::connect(places) {
+        let places = names.iter().map(|name| (name.clone(), AgentAddress::Fleet(fleet.socket()))).collect();
+        match ControlledAgents::connect(places) {
             Err(error) if error.is_busy() && start.elapsed() < RELEASE_LIMIT => std::thread::sleep(wait),
             result => return result,
         }
@@ -151,8 +160,12 @@ struct NodeAddresses {
 
 impl NodeAddresses {
     /// Collects the addresses from the plan, or from the agents if the plan has none.
-    fn new(plan: &Plan, agents: &Agents, placed: &BTreeMap<usize, String>) -> Result<NodeAddresses, Stopped> {
-        let address = |node: usize, family: Family| address(plan, agents, placed, node, family);
+    fn new(
+        plan: &Plan,
+        agents: &ControlledAgents,
+        placed: &BTreeMap<usize, String>,
+    ) -> Result<NodeAddresses, RunFailure> {
+        let address = |node: usize, family: IpVersion| address(plan, agents, placed, node, family);
         let groups = distribution::groups(plan);
         let mut flows = Vec::new();
         let mut receivers = BTreeMap::new();
@@ -171,29 +184,29 @@ impl NodeAddresses {
         }
         let is_router = |node: &&usize| plan.nodes[**node].kind == NodeKind::Pe;
         let routers = placed.keys().filter(is_router);
-        let routers = routers.map(|&node| Ok((node, address(node, Family::V4)?)));
-        Ok(NodeAddresses { flows, receivers, routers: routers.collect::<Result<_, Stopped>>()? })
+        let routers = routers.map(|&node| Ok((node, address(node, IpVersion::V4)?)));
+        Ok(NodeAddresses { flows, receivers, routers: routers.collect::<Result<_, RunFailure>>()? })
     }
 }
 
 /// Returns the assignment of each agent.
 fn parts(
     plan: &Plan,
-    members: &[Member],
+    members: &[PlacedFlow],
     seed: u64,
     placed: &BTreeMap<usize, String>,
     addresses: &NodeAddresses,
-) -> Result<Vec<(String, Assignment)>, Stopped> {
+) -> Result<Vec<(String, Assignment)>, RunFailure> {
     let mut assignments = assignments::assignments(plan, members, seed);
     for assignment in assignments.values_mut() {
         let own = addresses.receivers.get(&assignment.node).copied();
-        for flow in assignment.flows.iter_mut().filter(|flow| flow.side == Side::Receive) {
-            if let Transport::Multicast { receiver, .. } = &mut flow.transport {
+        for flow in assignment.flows.iter_mut().filter(|flow| flow.side == FlowSide::Receive) {
+            if let TaskTransport::Multicast { receiver, .. } = &mut flow.transport {
                 *receiver = own;
             }
         }
     }
-    for (node, watched) in assignments::watched(plan, members) {
+    for (node, watched) in assignments::watched_flows(plan, members) {
         let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
         assignment.watch.push(watched);
     }
@@ -202,11 +215,12 @@ fn parts(
         assignment.services.push(service);
     }
     if !addresses.routers.is_empty() {
-        let ground = OnHosts { plan, flows: &addresses.flows, routers: &addresses.routers };
-        let routers = pe::routers(plan, &ground).map_err(|error| Stopped::Unsupported(error.to_string()))?;
-        let errors = ground.lacks(&routers);
+        let ground = HostAddressing { plan, flows: &addresses.flows, routers: &addresses.routers };
+        let routers =
+            pe::routers(plan, &ground).map_err(|error| RunFailure::Unsupported(error.to_string()))?;
+        let errors = ground.placement_errors(&routers);
         if !errors.is_empty() {
-            return Err(Stopped::Unsupported(errors.join("\n")));
+            return Err(RunFailure::Unsupported(errors.join("\n")));
         }
         for (&node, router) in &routers {
             // The router of an agent has no control socket.
@@ -230,23 +244,23 @@ struct RunContext<'a> {
 
 fn conduct(
     context: &RunContext,
-    agents: &mut Agents,
-    runs: &mut Runs,
+    agents: &mut ControlledAgents,
+    runs: &mut FleetRuns,
     journal: &mut Journal,
-    attendant: &dyn Attendant,
-) -> Result<Outcome, Stopped> {
+    attendant: &dyn RunObserver,
+) -> Result<RunOutcome, RunFailure> {
     let &RunContext { plan, seed, placed, .. } = context;
     let addresses = NodeAddresses::new(plan, agents, placed)?;
     let members = assignments::members_at(plan, |group| addresses.flows[group]);
-    let members = members.map_err(|error| Stopped::Unsupported(error.to_string()))?;
+    let members = members.map_err(|error| RunFailure::Unsupported(error.to_string()))?;
     let mut parts = parts(plan, &members, seed, placed, &addresses)?;
     let comparisons = clocks::compare(&mut parts, agents.clocks());
-    let comparisons = comparisons.map_err(|error| Stopped::Failed(error.to_string()))?;
+    let comparisons = comparisons.map_err(|error| RunFailure::Failed(error.to_string()))?;
     let nodes = parts.iter().map(|(agent, part)| (agent.clone(), part.node.clone())).collect();
-    let run = runs.open(&plan.title, nodes).map_err(stopped)?;
-    journal.begun(plan, seed, run, &addresses.flows, &addresses.routers);
-    agents.new_run_numbered(run, attendant.listens());
-    if let Err(error) = agents.agree(&parts).and_then(|()| agents.add(parts.clone())) {
+    let run = runs.open(&plan.title, nodes).map_err(to_stopped)?;
+    journal.add_run(plan, seed, run, &addresses.flows, &addresses.routers);
+    agents.new_run_numbered(run, attendant.wants_bins());
+    if let Err(error) = agents.collect_consents(&parts).and_then(|()| agents.add_agents(parts.clone())) {
         // No agent has started, so no report will arrive.
         let _ = runs.forget(run);
         return Err(error.into());
@@ -255,16 +269,16 @@ fn conduct(
     // If this fails, some agents may have started; the run stays open for their reports.
     agents.start_together()?;
     let windows = parts.iter().map(|(_, part)| part.watch.len()).sum();
-    let mut so_far = SoFar::new(plan, &members, parts.iter().map(|(_, part)| part), windows, None);
+    let mut so_far = PartialOutcome::new(plan, &members, parts.iter().map(|(_, part)| part), windows, None);
     conductor::watch(agents, &mut so_far, attendant, |_| ());
     // The reflectors answer only until the reports are collected.
-    let clocks = Certainty::after(agents, &comparisons);
-    let collected = agents.collect_keeping(|agent, report| {
+    let clocks = ClockAccuracy::measure_after_run(agents, &comparisons);
+    let collected = agents.collect_and_store(|agent, report| {
         let part = parts.iter().find(|(name, _)| name == agent).map(|(_, part)| part);
         bounds::check(report, part.ok_or("the agent has no assignment in this run")?)?;
         match runs.receive(run, agent, report) {
             Ok(Receipt::Unexpected) => Err("no report is expected from this agent".into()),
-            Ok(Receipt::New | Receipt::Again | Receipt::Late) => Ok(()),
+            Ok(Receipt::New | Receipt::Duplicate | Receipt::Late) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     });
@@ -272,7 +286,7 @@ fn conduct(
         let _ = runs.close(run);
     }
     if attendant.stop() {
-        return Err(Stopped::Interrupted);
+        return Err(RunFailure::Interrupted);
     }
     Ok(outcome(context, &members, &parts, collected, Some(&clocks)))
 }
@@ -281,19 +295,23 @@ fn conduct(
 /// run must be repeated.
 fn resume(
     context: &RunContext,
-    fleet: &Fleet,
-    runs: &mut Runs,
-    left: journal::Left,
-) -> Result<Option<Outcome>, Stopped> {
+    fleet: &FleetFolder,
+    runs: &mut FleetRuns,
+    left: journal::PendingRun,
+) -> Result<Option<RunOutcome>, RunFailure> {
     let &RunContext { plan, seed, placed, .. } = context;
     let run = left.run;
-    let online = fleet.agents().map_err(stopped)?.into_iter().filter(|agent| agent.state != State::Offline);
+    let online = fleet
+        .agents()
+        .map_err(to_stopped)?
+        .into_iter()
+        .filter(|agent| agent.state != AgentAvailability::Offline);
     let missing = runs.missing(run);
     let missing: Vec<String> =
         online.filter(|agent| missing.contains(&agent.name)).map(|agent| agent.name).collect();
     if !missing.is_empty() {
         let agents = connect(&missing, fleet)?;
-        agents.fetch_kept(|agent, run, report| {
+        agents.fetch_stored_reports(|agent, run, report| {
             runs.receive(run, agent, report).is_ok_and(|receipt| receipt != Receipt::Unexpected)
         });
         agents.finish();
@@ -317,13 +335,13 @@ fn resume(
     if !is_complete {
         return Ok(None);
     }
-    let collected = Collected {
+    let collected = CollectedReports {
         reports,
         warnings: vec![format!(
             "run {run} was in progress when its controller ended; its reports were fetched afterwards, and the clock error is \
              unknown"
         )],
-        ..Collected::default()
+        ..CollectedReports::default()
     };
     Ok(Some(outcome(context, &members, &parts, collected, None)))
 }
@@ -331,17 +349,17 @@ fn resume(
 /// Returns the outcome of a run from the reports of its agents.
 fn outcome(
     context: &RunContext,
-    members: &[Member],
+    members: &[PlacedFlow],
     parts: &[(String, Assignment)],
-    collected: Collected,
-    clocks: Option<&Certainty>,
-) -> Outcome {
+    collected: CollectedReports,
+    clocks: Option<&ClockAccuracy>,
+) -> RunOutcome {
     let &RunContext { plan, seed, placed, logs } = context;
     let mut void = Vec::new();
-    let is_ingress_of = |report: &Report, name: &str| {
+    let is_ingress_of = |report: &AgentReport, name: &str| {
         plan.vpns.iter().any(|vpn| vpn.name == name && plan.nodes[vpn.ingress].name == report.node)
     };
-    let is_valid = |report: &&Report| {
+    let is_valid = |report: &&AgentReport| {
         let part = parts.iter().find(|(_, part)| part.node == report.node);
         let checked = part.ok_or_else(|| format!("node.{}: no agent has this node", report.node)).and_then(
             |(agent, part)| {
@@ -350,7 +368,7 @@ fn outcome(
         );
         checked.map_err(|error| void.push(error)).is_ok()
     };
-    let mut reports: Vec<Report> = collected.reports.iter().filter(is_valid).cloned().collect();
+    let mut reports: Vec<AgentReport> = collected.reports.iter().filter(is_valid).cloned().collect();
     for report in &mut reports {
         let mut vpns = std::mem::take(&mut report.vpns);
         vpns.retain(|vpn| is_ingress_of(report, &vpn.vpn));
@@ -370,18 +388,18 @@ fn outcome(
         plan,
         members,
         reports: &reports,
-        emulator: &emulator::Report::default(),
+        emulator: &emulator::EmulatorReport::default(),
         is_real: true,
         clock_error: &error_between,
         services: &services,
         watched: &watched,
     };
-    let timestamped = plan.flows.iter().filter(|flows| assignments::is_dated(&flows.transport));
+    let timestamped = plan.flows.iter().filter(|flows| assignments::has_timestamps(&flows.transport));
     let pairs = timestamped
         .filter_map(|flows| Some((placed.get(&flows.from)?.clone(), placed.get(&flows.to)?.clone())));
     let warnings = clocks.map(|clocks| clocks.remarks(pairs)).unwrap_or_default();
     let differences = differences_of_hosts(context, !services.is_empty());
-    let remarks = Remarks { differences, void, warnings, ..Remarks::default() };
+    let remarks = StageRemarks { differences, void, warnings, ..StageRemarks::default() };
     conductor::conclude(&found, seed, logs, collected, remarks, |loss| {
         format!("agent {} was lost: {}", loss.agent, loss.reason)
     })
@@ -411,15 +429,15 @@ fn differences_of_hosts(context: &RunContext, has_services: bool) -> Vec<String>
 
 /// Removes control characters from the log of a service.
 fn without_control_characters(service: &ServiceResult) -> ServiceResult {
-    let log = service.log.chars().filter(|c| !bounds::is_obeyed(*c)).collect();
+    let log = service.log.chars().filter(|c| !bounds::is_terminal_control(*c)).collect();
     ServiceResult { log, ..service.clone() }
 }
 
 /// Merges the window samples of all agents.
-fn watched(reports: &[Report]) -> Watched {
-    let mut all = Watched::default();
+fn watched(reports: &[AgentReport]) -> WatchedWindows {
+    let mut all = WatchedWindows::default();
     for report in reports {
-        let Watched { flows, lost, missing } = &report.watched;
+        let WatchedWindows { flows, lost, missing } = &report.watched;
         all.flows.extend(flows.iter().cloned());
         all.lost = all.lost.saturating_add(*lost);
         all.missing.extend(missing.iter().map(|reason| format!("at node.{}: {reason}", report.node)));
@@ -430,22 +448,22 @@ fn watched(reports: &[Report]) -> Watched {
 /// Returns the address of a node for flows of this IP version.
 fn address(
     plan: &Plan,
-    agents: &Agents,
+    agents: &ControlledAgents,
     placed: &BTreeMap<usize, String>,
     node: usize,
-    family: Family,
-) -> Result<IpAddr, Stopped> {
+    family: IpVersion,
+) -> Result<IpAddr, RunFailure> {
     let (name, agent) = (&plan.nodes[node].name, &placed[&node]);
-    let has_version = |address: &IpAddr| address.is_ipv4() == (family == Family::V4);
-    let version = if family == Family::V4 { "IPv4" } else { "IPv6" };
-    match plan.nodes[node].place.as_ref().and_then(|place| place.address) {
+    let has_version = |address: &IpAddr| address.is_ipv4() == (family == IpVersion::V4);
+    let version = if family == IpVersion::V4 { "IPv4" } else { "IPv6" };
+    match plan.nodes[node].placement.as_ref().and_then(|place| place.address) {
         Some(configured) if has_version(&configured) => Ok(configured),
-        Some(configured) => Err(Stopped::Unsupported(format!(
+        Some(configured) => Err(RunFailure::Unsupported(format!(
             "node.{name}: the address in [place] is {configured}, but the flows use {version}; configure an {version} \
              address, or the other `family` for the flows"
         ))),
         None => agents.addresses(agent).iter().copied().find(has_version).ok_or_else(|| {
-            Stopped::Failed(format!(
+            RunFailure::Failed(format!(
                 "node.{name}: agent {agent} reports no {version} address; add {name} = {{ agent = \"{agent}\", address = \"…\" }} \
                  to [place]"
             ))

@@ -1,23 +1,23 @@
 //! Placement of hosts and provider edge routers on agents.
 
 use crate::topology::pe;
-use netstage_agent::fleet::{AgentStatus, State};
+use netstage_agent::fleet::{AgentAvailability, AgentStatus};
 use netstage_scenario::did_you_mean;
-use netstage_scenario::plan::{Chosen, Plan};
+use netstage_scenario::plan::{AgentSelector, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Error of placing nodes on agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unplaced {
+pub struct PlacementError {
     /// Errors, one per line.
-    pub why: String,
+    pub message: String,
     /// Most severe cause.
-    pub cause: Cause,
+    pub cause: PlacementCause,
 }
 
 /// Cause of a missing agent, in order of increasing severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
+pub enum PlacementCause {
     /// The agents are in use, possibly for a short time.
     Taken,
     /// The agents are not connected.
@@ -35,14 +35,14 @@ fn required_nodes(plan: &Plan) -> BTreeSet<usize> {
     });
     let mut nodes: BTreeSet<usize> = ends.collect();
     let routers = || plan.vpns.iter().flat_map(|vpn| [vpn.ingress, vpn.egress]);
-    if pe::are_needed(plan) && routers().any(|node| plan.nodes[node].place.is_some()) {
+    if pe::are_needed(plan) && routers().any(|node| plan.nodes[node].placement.is_some()) {
         nodes.extend(routers());
     }
     nodes
 }
 
 /// Assigns an agent to each node that needs one, by index of the node.
-pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, String>, Unplaced> {
+pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, String>, PlacementError> {
     let hosts = required_nodes(plan);
     let mut placed: BTreeMap<usize, String> = BTreeMap::new();
     let mut problems = Vec::new();
@@ -51,22 +51,22 @@ pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, S
         for &host in &hosts {
             let node = &plan.nodes[host];
             let name = &node.name;
-            match node.place.as_ref().map(|place| &place.agent) {
+            match node.placement.as_ref().map(|place| &place.agent) {
                 None if by_name => problems.push((
-                    Cause::Scenario,
+                    PlacementCause::Scenario,
                     format!(
                         "node.{name}: no agent is assigned; add `{name} = \"AGENT\"` to [place] (`netstage fleet ls` \
                          lists the agents)"
                     ),
                 )),
-                Some(Chosen::Named(agent)) if by_name => match check_named(agent, statuses) {
+                Some(AgentSelector::Named(agent)) if by_name => match check_named(agent, statuses) {
                     Ok(()) => drop(placed.insert(host, agent.clone())),
                     Err((cause, message)) => problems.push((cause, format!("node.{name}: {message}"))),
                 },
-                Some(Chosen::Labelled(label)) if !by_name => {
+                Some(AgentSelector::Labeled(label)) if !by_name => {
                     let labeled = || statuses.iter().filter(|agent| agent.labels.contains(label));
                     let is_free = |agent: &&AgentStatus| {
-                        agent.state == State::Idle
+                        agent.state == AgentAvailability::Idle
                             && !placed.values().any(|taken| *taken == agent.name)
                     };
                     match labeled().find(is_free) {
@@ -83,34 +83,38 @@ pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, S
     }
     let Some(cause) = problems.iter().map(|(cause, _)| *cause).max() else { return Ok(placed) };
     let messages: Vec<String> = problems.into_iter().map(|(_, message)| message).collect();
-    Err(Unplaced { why: messages.join("\n"), cause })
+    Err(PlacementError { message: messages.join("\n"), cause })
 }
 
 /// Returns the reason why no agent with this label is available.
-fn label_problem(label: &str, statuses: &[AgentStatus]) -> (Cause, String) {
+fn label_problem(label: &str, statuses: &[AgentStatus]) -> (PlacementCause, String) {
     let labels: BTreeSet<&str> =
         statuses.iter().flat_map(|agent| agent.labels.iter().map(String::as_str)).collect();
     if !labels.contains(label) {
         let help = did_you_mean(label, labels.iter().copied());
         let help = help.unwrap_or_else(|| "`netstage fleet ls` lists the labels".into());
-        return (Cause::Scenario, format!("no agent has label {label}; {help}"));
+        return (PlacementCause::Scenario, format!("no agent has label {label}; {help}"));
     }
     let mut labeled = statuses.iter().filter(|agent| agent.labels.iter().any(|other| other == label));
-    let cause = if labeled.any(|agent| agent.state == State::Taken) { Cause::Taken } else { Cause::Absent };
+    let cause = if labeled.any(|agent| agent.state == AgentAvailability::Taken) {
+        PlacementCause::Taken
+    } else {
+        PlacementCause::Absent
+    };
     (cause, format!("no further agent with label {label} is available; `netstage fleet ls` lists the agents"))
 }
 
-fn check_named(agent: &str, statuses: &[AgentStatus]) -> Result<(), (Cause, String)> {
+fn check_named(agent: &str, statuses: &[AgentStatus]) -> Result<(), (PlacementCause, String)> {
     let Some(status) = statuses.iter().find(|status| status.name == agent) else {
         let help = did_you_mean(agent, statuses.iter().map(|status| status.name.as_str()));
         let help = help.unwrap_or_else(|| "`netstage fleet ls` lists the agents".into());
-        return Err((Cause::Scenario, format!("there is no agent {agent}; {help}")));
+        return Err((PlacementCause::Scenario, format!("there is no agent {agent}; {help}")));
     };
     match status.state {
-        State::Idle | State::Taken => Ok(()),
+        AgentAvailability::Idle | AgentAvailability::Taken => Ok(()),
         state => {
             let message = format!("agent {agent} is {state}; run `netstage fleet doctor` for a remedy");
-            Err((Cause::Absent, message))
+            Err((PlacementCause::Absent, message))
         }
     }
 }
@@ -120,7 +124,7 @@ mod tests {
     use super::*;
     use crate::topology::plan_of;
 
-    fn status(name: &str, label: &str, state: State) -> AgentStatus {
+    fn status(name: &str, label: &str, state: AgentAvailability) -> AgentStatus {
         AgentStatus {
             name: name.into(),
             labels: vec![label.into()],
@@ -147,31 +151,35 @@ mod tests {
     #[test]
     fn named_agents_are_assigned_before_labeled_ones() {
         let statuses = [
-            status("x", "lab", State::Idle),
-            status("y", "lab", State::Taken),
-            status("z", "lab", State::Idle),
-            status("gone", "lab", State::Offline),
-            status("other", "busy", State::Taken),
+            status("x", "lab", AgentAvailability::Idle),
+            status("y", "lab", AgentAvailability::Taken),
+            status("z", "lab", AgentAvailability::Idle),
+            status("gone", "lab", AgentAvailability::Offline),
+            status("other", "busy", AgentAvailability::Taken),
         ];
         let placed = |place: &str| agents(&plan(place), &statuses);
         let both = |a: &str, b: &str| Ok([(0, a.to_owned()), (1, b.to_owned())].into());
         assert_eq!(placed("a = { label = \"lab\" }\nb = \"x\""), both("z", "x"));
         assert_eq!(placed("a = { label = \"lab\" }\nb = { label = \"lab\" }"), both("x", "z"));
         for (place, cause, message) in [
-            ("a = \"x\"", Cause::Scenario, "node.b: no agent is assigned"),
-            ("a = \"x\"\nb = \"gon\"", Cause::Scenario, "did you mean `gone`"),
-            ("a = \"x\"\nb = \"gone\"", Cause::Absent, "agent gone is offline"),
+            ("a = \"x\"", PlacementCause::Scenario, "node.b: no agent is assigned"),
+            ("a = \"x\"\nb = \"gon\"", PlacementCause::Scenario, "did you mean `gone`"),
+            ("a = \"x\"\nb = \"gone\"", PlacementCause::Absent, "agent gone is offline"),
             (
                 "a = \"x\"\nb = { label = \"rome\" }",
-                Cause::Scenario,
+                PlacementCause::Scenario,
                 "no agent has label rome; available: busy, lab",
             ),
-            ("a = \"x\"\nb = { label = \"busi\" }", Cause::Scenario, "did you mean `busy`"),
-            ("a = \"y\"\nb = { label = \"busy\" }", Cause::Taken, "no further agent with label busy"),
+            ("a = \"x\"\nb = { label = \"busi\" }", PlacementCause::Scenario, "did you mean `busy`"),
+            (
+                "a = \"y\"\nb = { label = \"busy\" }",
+                PlacementCause::Taken,
+                "no further agent with label busy",
+            ),
         ] {
             let error = placed(place).unwrap_err();
             assert_eq!(error.cause, cause);
-            assert!(error.why.contains(message), "{error:?}");
+            assert!(error.message.contains(message), "{error:?}");
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Assignments of the agents: the flow tasks of each node.
 
 use super::address;
-use super::layout::Layout;
+use super::layout::AddressLayout;
 use super::services;
-use netstage_agent_api::task::{Assignment, FlowTask, OneEnded, Side, TcpOptions, Transport, UdpOptions};
-use netstage_agent_api::watch::{End, FlowSpec};
+use netstage_agent_api::task::{
+    Assignment, FlowSide, FlowTask, OneEnded, TaskTransport, TcpOptions, UdpOptions,
+};
+use netstage_agent_api::watch::{FlowSpec, WatchedEndpoint};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
-use netstage_scenario::plan::{self, Direction, FlowGroup, Plan};
+use netstage_scenario::plan::{self, FlowDirection, FlowGroup, Plan};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +19,7 @@ const PORTS: std::ops::RangeInclusive<u16> = 5001..=32_000;
 
 /// Flow of the plan with its addresses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Member {
+pub struct PlacedFlow {
     /// Index of the flow group.
     pub group: usize,
     /// Index in the flow group.
@@ -47,13 +49,13 @@ impl fmt::Display for TooManyFlows {
 }
 
 /// Returns all flows of a plan in its order. The index of a flow is its number.
-pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows> {
+pub fn members(plan: &Plan, layout: &AddressLayout) -> Result<Vec<PlacedFlow>, TooManyFlows> {
     members_at(plan, |group| {
         let (flows, placed) = (&plan.flows[group], &layout.groups[group]);
-        let source = address::of(flows.family, flows.from, placed.source);
+        let source = address::node_address(flows.family, flows.from, placed.source);
         let destination = match &layout.trees[group] {
             Some(tree) => tree.group,
-            None => address::of(flows.family, flows.to, placed.destination),
+            None => address::node_address(flows.family, flows.to, placed.destination),
         };
         (source, destination)
     })
@@ -63,7 +65,7 @@ pub fn members(plan: &Plan, layout: &Layout) -> Result<Vec<Member>, TooManyFlows
 pub fn members_at(
     plan: &Plan,
     addresses: impl Fn(usize) -> (IpAddr, IpAddr),
-) -> Result<Vec<Member>, TooManyFlows> {
+) -> Result<Vec<PlacedFlow>, TooManyFlows> {
     let mut next_port: BTreeMap<IpAddr, u16> = BTreeMap::new();
     let mut members = Vec::new();
     for (group, flows) in plan.flows.iter().enumerate() {
@@ -73,7 +75,8 @@ pub fn members_at(
             if !PORTS.contains(port) {
                 return Err(TooManyFlows { host: plan.nodes[flows.to].name.clone() });
             }
-            let member = Member { group, index, source, destination: SocketAddr::new(destination, *port) };
+            let member =
+                PlacedFlow { group, index, source, destination: SocketAddr::new(destination, *port) };
             *port = services::data_port(flows, member.destination).unwrap_or(*port) + 1;
             members.push(member);
         }
@@ -83,21 +86,21 @@ pub fn members_at(
 
 /// Returns the TCP flows to watch, each with its sending node, if the plan requests it. Both ends of an application or
 /// a service send.
-pub fn watched(plan: &Plan, members: &[Member]) -> Vec<(usize, FlowSpec)> {
-    let ends = |member: &Member| -> Vec<(usize, FlowSpec)> {
+pub fn watched_flows(plan: &Plan, members: &[PlacedFlow]) -> Vec<(usize, FlowSpec)> {
+    let ends = |member: &PlacedFlow| -> Vec<(usize, FlowSpec)> {
         let group = &plan.flows[member.group];
-        if !matches!(group.transport, plan::Transport::Tcp(_)) {
+        if !matches!(group.transport, plan::FlowTransport::Tcp(_)) {
             return Vec::new();
         }
         let subject = plan.flow_name(member.group, member.index);
-        let source = End::any(member.source);
+        let source = WatchedEndpoint::any(member.source);
         let port = services::data_port(group, member.destination).unwrap_or(member.destination.port());
-        let destination = End::at(SocketAddr::new(member.destination.ip(), port));
+        let destination = WatchedEndpoint::at(SocketAddr::new(member.destination.ip(), port));
         if group.traffic.application().is_none() {
             return vec![(group.from, FlowSpec { subject, source, destination })];
         }
-        let forward = FlowSpec { subject: Direction::Forward.of(&subject), source, destination };
-        let subject = Direction::Backward.of(&subject);
+        let forward = FlowSpec { subject: FlowDirection::Forward.subject(&subject), source, destination };
+        let subject = FlowDirection::Backward.subject(&subject);
         let reverse = FlowSpec { subject, source: destination, destination: source };
         vec![(group.from, forward), (group.to, reverse)]
     };
@@ -108,7 +111,7 @@ pub fn watched(plan: &Plan, members: &[Member]) -> Vec<(usize, FlowSpec)> {
 }
 
 /// Returns the assignment of each node with flows, by index of the node. Services are not assigned to agents.
-pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize, Assignment> {
+pub fn assignments(plan: &Plan, members: &[PlacedFlow], seed: u64) -> BTreeMap<usize, Assignment> {
     let mut assignments: BTreeMap<usize, Assignment> = BTreeMap::new();
     let mut assign = |node: usize, task: FlowTask| {
         let assignment = assignments.entry(node).or_insert_with(|| Assignment::new(plan, node, seed));
@@ -122,7 +125,7 @@ pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize
         let task = task(plan, group, member, id as u32);
         if !is_one_ended(&group.transport) {
             for (node, name) in plan.receivers(member.group, member.index) {
-                assign(node, FlowTask { name, side: Side::Receive, ..task.clone() });
+                assign(node, FlowTask { name, side: FlowSide::Receive, ..task.clone() });
             }
         }
         assign(group.from, task);
@@ -131,41 +134,41 @@ pub fn assignments(plan: &Plan, members: &[Member], seed: u64) -> BTreeMap<usize
 }
 
 /// Returns whether the receiver needs no agent, because any host replies.
-pub fn is_one_ended(transport: &plan::Transport) -> bool {
-    matches!(transport, plan::Transport::IcmpEcho | plan::Transport::UdpUnreachable)
+pub fn is_one_ended(transport: &plan::FlowTransport) -> bool {
+    matches!(transport, plan::FlowTransport::IcmpEcho | plan::FlowTransport::UdpUnreachable)
 }
 
 /// Returns whether packets carry their send time by the sender's clock.
-pub fn is_dated(transport: &plan::Transport) -> bool {
-    !is_one_ended(transport) && !matches!(transport, plan::Transport::Tcp(_))
+pub fn has_timestamps(transport: &plan::FlowTransport) -> bool {
+    !is_one_ended(transport) && !matches!(transport, plan::FlowTransport::Tcp(_))
 }
 
 /// Returns the task of a flow's sender.
-fn task(plan: &Plan, group: &FlowGroup, member: &Member, id: u32) -> FlowTask {
+fn task(plan: &Plan, group: &FlowGroup, member: &PlacedFlow, id: u32) -> FlowTask {
     let start = group.start.since(Instant::ZERO) + group.stagger * member.index as u64;
     // The replying host belongs to the run, so the rate needs no limit.
     let unlimited = OneEnded { limit: Some(BitRate(u64::MAX)) };
     let transport = match &group.transport {
-        plan::Transport::Tcp(tcp) => Transport::Tcp(TcpOptions::from(tcp)),
-        plan::Transport::Udp => Transport::Udp(UdpOptions {
+        plan::FlowTransport::Tcp(tcp) => TaskTransport::Tcp(TcpOptions::from(tcp)),
+        plan::FlowTransport::Udp => TaskTransport::Udp(UdpOptions {
             checksum_zero: !group.datagrams.checksum,
             compare_payload: group.datagrams.compare,
             batch: group.datagrams.batch,
         }),
-        plan::Transport::Multicast(group) => Transport::Multicast {
+        plan::FlowTransport::Multicast(group) => TaskTransport::Multicast {
             source: group.source_specific.then_some(member.source),
             ttl: group.hops,
             receiver: None,
         },
-        plan::Transport::IcmpEcho => Transport::IcmpEcho(unlimited),
-        plan::Transport::UdpUnreachable => Transport::UdpUnreachable(unlimited),
-        plan::Transport::Quic => Transport::Quic,
-        &plan::Transport::Stamp { interval } => Transport::Stamp { interval },
+        plan::FlowTransport::IcmpEcho => TaskTransport::IcmpEcho(unlimited),
+        plan::FlowTransport::UdpUnreachable => TaskTransport::UdpUnreachable(unlimited),
+        plan::FlowTransport::Quic => TaskTransport::Quic,
+        &plan::FlowTransport::Stamp { interval } => TaskTransport::Stamp { interval },
     };
     FlowTask {
         name: plan.flow_name(member.group, member.index),
         id,
-        side: Side::Send,
+        side: FlowSide::Send,
         transport,
         source: SocketAddr::new(member.source, 0),
         destination: member.destination,
@@ -203,13 +206,13 @@ mod tests {
             traffic = { model = "cbr", rate = "64 kbit/s", packet = "160 B" }"#;
         let mut plan = plan_of(text);
         let interval = Duration::from_millis(20);
-        plan.flows[0].transport = plan::Transport::Stamp { interval };
-        let layout = Layout::new(&plan).unwrap();
+        plan.flows[0].transport = plan::FlowTransport::Stamp { interval };
+        let layout = AddressLayout::new(&plan).unwrap();
         let members = members(&plan, &layout).unwrap();
         let assignments = assignments(&plan, &members, 1);
-        for (node, side) in [(0, Side::Send), (1, Side::Receive)] {
+        for (node, side) in [(0, FlowSide::Send), (1, FlowSide::Receive)] {
             let [task] = &assignments[&node].flows[..] else { panic!("{assignments:?}") };
-            assert_eq!((task.side, &task.transport), (side, &Transport::Stamp { interval }));
+            assert_eq!((task.side, &task.transport), (side, &TaskTransport::Stamp { interval }));
         }
         // Replies go to an ephemeral port, so they are classified by the reflector's port.
         let labels = labels(&plan, &layout, &members);
@@ -240,16 +243,16 @@ mod tests {
             "#;
         let network = network(&[("host", "s a b"), ("router", "r")], "s:s,r a:r,a b:r,b");
         let plan = &plan_of(&format!("{text}{network}"));
-        let layout = Layout::new(plan).unwrap();
+        let layout = AddressLayout::new(plan).unwrap();
         let members = members(plan, &layout).unwrap();
         let assignments = assignments(plan, &members, 1);
-        let tasks = |node: &str| -> Vec<(String, Side, String)> {
+        let tasks = |node: &str| -> Vec<(String, FlowSide, String)> {
             let node = plan.nodes.iter().position(|other| other.name == node).unwrap();
             let tasks = assignments[&node].flows.iter();
             tasks.map(|task| (task.name.clone(), task.side, task.destination.to_string())).collect()
         };
-        let (send, receive) = (Side::Send, Side::Receive);
-        let assert_tasks = |node: &str, expected: &[(&str, Side, &str)]| {
+        let (send, receive) = (FlowSide::Send, FlowSide::Receive);
+        let assert_tasks = |node: &str, expected: &[(&str, FlowSide, &str)]| {
             let expected: Vec<_> =
                 expected.iter().map(|(name, side, to)| (name.to_string(), *side, to.to_string())).collect();
             assert_eq!(tasks(node), expected);
@@ -265,7 +268,7 @@ mod tests {
         let tv = &members[1];
         assert_eq!(
             assignments[&plan.flows[tv.group].from].flows[0].transport,
-            Transport::Multicast { source: Some(tv.source), ttl: 3, receiver: None }
+            TaskTransport::Multicast { source: Some(tv.source), ttl: 3, receiver: None }
         );
         let entry = &labels(plan, &layout, &members)[1];
         assert_eq!((entry.source, entry.destination), (Some(tv.source), Some("232.0.1.1".parse().unwrap())));

@@ -1,9 +1,9 @@
 //! Differences between TCP of the kernel and that of a plan. Every record lists them, for the comparison of stages.
 
 use super::pe;
-use netstage_core::tcp::{Algorithm, Config, LossDetection};
+use netstage_core::tcp::{Algorithm, LossDetection, TcpConfig};
 use netstage_core::time::Duration;
-use netstage_scenario::plan::{Plan, Transport, Vpn};
+use netstage_scenario::plan::{FlowTransport, Plan, VpnPlan};
 use netstage_wire::Encapsulation;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ pub fn differences(plan: &Plan) -> Vec<String> {
     let mut found: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     let mut host_settings: BTreeMap<usize, BTreeSet<(bool, bool)>> = BTreeMap::new();
     for group in &plan.flows {
-        let Transport::Tcp(tcp) = &group.transport else { continue };
+        let FlowTransport::Tcp(tcp) = &group.transport else { continue };
         for difference in tcp_differences(tcp) {
             found.entry(difference).or_default().push(&group.name);
         }
@@ -38,7 +38,7 @@ fn vpn_differences(plan: &Plan) -> Vec<String> {
     if !pe::are_needed(plan) {
         return Vec::new();
     }
-    let names = |predicate: &dyn Fn(&Vpn) -> bool| {
+    let names = |predicate: &dyn Fn(&VpnPlan) -> bool| {
         let vpns = plan.vpns.iter().filter(|vpn| predicate(vpn));
         vpns.map(|vpn| format!("vpn.{}", vpn.name)).collect::<Vec<String>>().join(", ")
     };
@@ -65,7 +65,7 @@ fn vpn_differences(plan: &Plan) -> Vec<String> {
     .collect()
 }
 
-fn tcp_differences(tcp: &Config) -> Vec<String> {
+fn tcp_differences(tcp: &TcpConfig) -> Vec<String> {
     let mut differences = Vec::new();
     let mut add = |differs: bool, text: &str| {
         if differs {
@@ -114,20 +114,20 @@ mod tests {
     #[test]
     fn differences_of_linux_are_reported() {
         let aimd =
-            Config { algorithm: Algorithm::Aimd { increase: 2.0, decrease: 0.1 }, ..Config::default() };
+            TcpConfig { algorithm: Algorithm::Aimd { increase: 2.0, decrease: 0.1 }, ..TcpConfig::default() };
         assert!(tcp_differences(&aimd)[0].contains("a = 1 and b = 0.5"));
         let [standard, linux] = [Algorithm::Cubic, Algorithm::LinuxCubic]
-            .map(|algorithm| tcp_differences(&Config { algorithm, ..Config::default() })[0].clone());
+            .map(|algorithm| tcp_differences(&TcpConfig { algorithm, ..TcpConfig::default() })[0].clone());
         assert!(standard.contains("algorithm = \"linux-cubic\""), "{standard}");
         assert!(!linux.contains("RFC 9438"), "{linux}");
-        let slow = Config { ack_every: 1, handshake: false, ..Config::default() };
+        let slow = TcpConfig { ack_every: 1, handshake: false, ..TcpConfig::default() };
         let differences = tcp_differences(&slow).join("; ");
         assert!(differences.contains("ack_every") && differences.contains("handshake"), "{differences}");
-        let plain = Config { sack: false, ..Config::default() };
+        let plain = TcpConfig { sack: false, ..TcpConfig::default() };
         assert!(tcp_differences(&plain).join("; ").contains("one loss per round trip"));
-        let by_acks = tcp_differences(&Config::default()).join("; ");
+        let by_acks = tcp_differences(&TcpConfig::default()).join("; ");
         assert!(by_acks.contains("loss_detection = \"rack\""), "{by_acks}");
-        let rack = Config { loss_detection: LossDetection::Rack, ..Config::default() };
+        let rack = TcpConfig { loss_detection: LossDetection::Rack, ..TcpConfig::default() };
         assert!(!tcp_differences(&rack).join("; ").contains("RACK"));
         assert!(!tcp_differences(&plain).join("; ").contains("RACK"));
     }

@@ -5,9 +5,9 @@
 //! and group, so each flow group has a source address of its own, and the trees of several senders to one group are
 //! independent.
 
-use super::layout::Unplaceable;
-use netstage_host::netns::multicast::MOST_LINKS;
-use netstage_scenario::plan::{Family, FlowGroup, Hop, Multicast, Plan, Transport};
+use super::layout::LayoutError;
+use netstage_host::netns::multicast::MAX_LINKS;
+use netstage_scenario::plan::{FlowGroup, FlowTransport, Hop, IpVersion, MulticastGroup, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -21,12 +21,12 @@ pub struct Tree {
     /// Hop by which packets reach each node except the sender.
     pub arrivals: BTreeMap<usize, Hop>,
     /// Forwarding entry of each router of the tree.
-    pub forwarding: BTreeMap<usize, Forwarding>,
+    pub forwarding: BTreeMap<usize, MulticastForwarding>,
 }
 
 /// Multicast forwarding entry of a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forwarding {
+pub struct MulticastForwarding {
     /// Index of the incoming link.
     pub from: usize,
     /// Indices of the outgoing links.
@@ -34,7 +34,7 @@ pub struct Forwarding {
 }
 
 /// Returns the trees of the flow groups of a plan; `None` for unicast.
-pub fn trees(plan: &Plan) -> Result<Vec<Option<Tree>>, Unplaceable> {
+pub fn trees(plan: &Plan) -> Result<Vec<Option<Tree>>, LayoutError> {
     let groups = groups(plan);
     let trees: Vec<Option<Tree>> =
         plan.flows.iter().zip(groups).map(|(flow, group)| Some(tree(plan, flow, group?))).collect();
@@ -47,8 +47,8 @@ pub fn trees(plan: &Plan) -> Result<Vec<Option<Tree>>, Unplaceable> {
             links.insert(forwarding.from);
             links.extend(&forwarding.to);
         }
-        if let Some((&node, _)) = links.iter().find(|(_, links)| links.len() > MOST_LINKS) {
-            return Err(Unplaceable::TooManyLinks { router: plan.nodes[node].name.clone() });
+        if let Some((&node, _)) = links.iter().find(|(_, links)| links.len() > MAX_LINKS) {
+            return Err(LayoutError::TooManyLinks { router: plan.nodes[node].name.clone() });
         }
     }
     Ok(trees)
@@ -67,7 +67,8 @@ fn tree(plan: &Plan, flow: &FlowGroup, group: IpAddr) -> Tree {
         for pair in path.windows(2) {
             let [_, node] = plan.ends(pair[0]);
             let forwarding = tree.forwarding.entry(node);
-            let forwarding = forwarding.or_insert(Forwarding { from: pair[0].link, to: BTreeSet::new() });
+            let forwarding =
+                forwarding.or_insert(MulticastForwarding { from: pair[0].link, to: BTreeSet::new() });
             forwarding.to.insert(pair[1].link);
         }
     }
@@ -77,7 +78,7 @@ fn tree(plan: &Plan, flow: &FlowGroup, group: IpAddr) -> Tree {
 /// Returns the multicast group of each flow group: the one in the plan, or else an unused one.
 pub fn groups(plan: &Plan) -> Vec<Option<IpAddr>> {
     let multicast = |flow: &FlowGroup| match flow.transport {
-        Transport::Multicast(multicast) => Some(multicast),
+        FlowTransport::Multicast(multicast) => Some(multicast),
         _ => None,
     };
     let mut used: BTreeSet<IpAddr> = plan.flows.iter().filter_map(|flow| multicast(flow)?.group).collect();
@@ -94,12 +95,12 @@ pub fn groups(plan: &Plan) -> Vec<Option<IpAddr>> {
 /// Returns a group address from unassigned ranges: 239.192.0.0/14 of organization-local scope (RFC 2365) and transient
 /// groups of that scope (RFC 7346); for source-specific multicast, the range for dynamic allocation by hosts
 /// (RFC 4607 section 1).
-fn group_address(family: Family, multicast: Multicast, number: u32) -> IpAddr {
+fn group_address(family: IpVersion, multicast: MulticastGroup, number: u32) -> IpAddr {
     match (family, multicast.source_specific) {
-        (Family::V4, false) => Ipv4Addr::from(0xefc0_0001 + number).into(),
-        (Family::V4, true) => Ipv4Addr::from(0xe800_0100 + number).into(),
-        (Family::V6, false) => Ipv6Addr::from((0xff18 << 112) + 1 + u128::from(number)).into(),
-        (Family::V6, true) => Ipv6Addr::from((0xff38 << 112) + 0x8000_0000 + u128::from(number)).into(),
+        (IpVersion::V4, false) => Ipv4Addr::from(0xefc0_0001 + number).into(),
+        (IpVersion::V4, true) => Ipv4Addr::from(0xe800_0100 + number).into(),
+        (IpVersion::V6, false) => Ipv6Addr::from((0xff18 << 112) + 1 + u128::from(number)).into(),
+        (IpVersion::V6, true) => Ipv6Addr::from((0xff38 << 112) + 0x8000_0000 + u128::from(number)).into(),
     }
 }
 
@@ -136,8 +137,8 @@ mod tests {
         let links = |names: &[&str]| names.iter().map(|name| link(name)).collect::<BTreeSet<_>>();
         assert_eq!(tree.first, link("up"));
         let expected = [
-            (node("r1"), Forwarding { from: link("up"), to: links(&["core", "to-a"]) }),
-            (node("r2"), Forwarding { from: link("core"), to: links(&["to-b", "to-c"]) }),
+            (node("r1"), MulticastForwarding { from: link("up"), to: links(&["core", "to-a"]) }),
+            (node("r2"), MulticastForwarding { from: link("core"), to: links(&["to-b", "to-c"]) }),
         ];
         assert_eq!(tree.forwarding, BTreeMap::from(expected));
         assert_eq!(tree.arrivals[&node("r2")], Hop { link: link("core"), direction: 1 });
@@ -195,8 +196,8 @@ mod tests {
             let joined: String = joined.collect();
             format!("{joined}[flow.tv]\nfrom = \"s\"\nto = [{}]", names.join(", "))
         };
-        assert!(trees(&plan(&hosts(MOST_LINKS - 1))).is_ok());
-        let error = trees(&plan(&hosts(MOST_LINKS))).unwrap_err();
+        assert!(trees(&plan(&hosts(MAX_LINKS - 1))).is_ok());
+        let error = trees(&plan(&hosts(MAX_LINKS))).unwrap_err();
         assert!(error.to_string().contains("node.r2") && error.to_string().contains("32"), "{error}");
     }
 }

@@ -5,7 +5,7 @@
 
 use super::address::{self, FAMILIES};
 use super::network::node_interface;
-use netstage_scenario::plan::{Family, Plan};
+use netstage_scenario::plan::{IpVersion, Plan};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Name of the bridge of a LAN, in the namespace of its node.
@@ -28,18 +28,18 @@ pub fn station(plan: &Plan, lan: usize, link: usize) -> usize {
 }
 
 /// Returns the address of the station at a LAN's link and the length of the LAN's prefix; `None` for other links.
-pub fn address(plan: &Plan, family: Family, link: usize) -> Option<(IpAddr, u8)> {
+pub fn address(plan: &Plan, family: IpVersion, link: usize) -> Option<(IpAddr, u8)> {
     let lan = plan.lan_of(link)?;
     let lan_number = (0..lan).filter(|node| plan.is_lan(*node)).count();
     let station = links(plan, lan).position(|other| other == link).expect("a LAN's link is among its links");
-    Some(address::on_lan(family, lan_number, station, links(plan, lan).count()))
+    Some(address::station_address(family, lan_number, station, links(plan, lan).count()))
 }
 
 /// Returns the addresses of the station at a LAN's link, including a link-local one, the source of neighbor
 /// solicitations for forwarded packets.
 pub fn addresses(plan: &Plan, link: usize) -> Vec<(IpAddr, u8)> {
     let shared = FAMILIES.into_iter().filter_map(|family| address(plan, family, link));
-    let link_local = address(plan, Family::V6, link).and_then(|(shared, _)| match shared {
+    let link_local = address(plan, IpVersion::V6, link).and_then(|(shared, _)| match shared {
         IpAddr::V6(shared) => {
             Some((Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, shared.segments()[7]).into(), 64))
         }
@@ -75,7 +75,7 @@ pub fn settings(plan: &Plan, node: usize) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::topology::layout::Layout;
+    use crate::topology::layout::AddressLayout;
     use crate::topology::plan_of;
     use crate::topology::spec::Spec;
 
@@ -83,7 +83,7 @@ mod tests {
     fn stations_are_next_hops_of_each_other_and_the_lan_has_no_addresses() {
         const TEXT: &str = include_str!("../../../../scenarios/examples/lan.toml");
         let plan = &plan_of(TEXT);
-        let spec = Spec::new(plan, &Layout::new(plan).unwrap(), &Default::default());
+        let spec = Spec::new(plan, &AddressLayout::new(plan).unwrap(), &Default::default());
         let node = |name: &str| spec.nodes.iter().find(|node| node.name == name).unwrap();
         assert!(node("lan").is_lan && node("lan").addresses.is_empty() && node("lan").routes.is_empty());
         // In the order of the link names: a, b, c, router.

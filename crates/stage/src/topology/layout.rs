@@ -9,24 +9,24 @@ use super::distribution::{self, Tree};
 use super::{lan, pe, routing};
 use netstage_agent_api::task::TcpOptions;
 use netstage_core::time::Duration;
-use netstage_host::netns::multicast::MOST_LINKS;
-use netstage_scenario::plan::{FlowGroup, Hop, NodeKind, Plan, Transport};
+use netstage_host::netns::multicast::MAX_LINKS;
+use netstage_scenario::plan::{FlowGroup, FlowTransport, Hop, NodeKind, Plan};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Addresses and routes of a plan.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Layout {
+pub struct AddressLayout {
     /// Addresses of each node of the plan.
     pub addresses: Vec<Vec<Address>>,
     /// Addresses of each flow group.
-    pub groups: Vec<Placement>,
+    pub groups: Vec<EndNumbers>,
     /// Ends of each VPN's tunnel, if PE routers are needed; the source is at the ingress.
-    pub tunnels: Vec<Option<Placement>>,
+    pub tunnels: Vec<Option<EndNumbers>>,
     /// Ends of the tunnels for references between PEs, by their nodes; the source is at the first node.
-    pub tellings: BTreeMap<(usize, usize), Placement>,
+    pub reference_tunnels: BTreeMap<(usize, usize), EndNumbers>,
     /// Outer ends of each tunnel between gateways; the source is at the first gateway.
-    pub gateways: Vec<Placement>,
+    pub gateways: Vec<EndNumbers>,
     /// Distribution tree of each multicast flow group.
     pub trees: Vec<Option<Tree>>,
     /// Flag for each link that carries packets.
@@ -57,13 +57,13 @@ pub struct Treatment {
     /// the flow.
     pub service: Option<usize>,
     /// Flow group and outgoing link of a multicast sender.
-    pub multicast: Option<Sending>,
+    pub multicast: Option<MulticastSending>,
 }
 
 /// Flow group that sends to a multicast group. It has a source address of its own, because routers forward by it. The
 /// address is on the outgoing link, because sockets select that link by the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sending {
+pub struct MulticastSending {
     /// Index of the flow group.
     pub group: usize,
     /// Index of the link.
@@ -96,7 +96,7 @@ pub struct SocketOptions {
 
 /// Address numbers of a flow group at its two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub struct EndNumbers {
     /// Number at the sender.
     pub source: usize,
     /// Number at the receiver; 0 for a multicast group.
@@ -105,7 +105,7 @@ pub struct Placement {
 
 /// Error of a plan that this stage cannot run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unplaceable {
+pub enum LayoutError {
     /// A host needs more addresses than available.
     TooManyPaths {
         /// Name of the host.
@@ -123,37 +123,37 @@ pub enum Unplaceable {
     },
 }
 
-impl fmt::Display for Unplaceable {
+impl fmt::Display for LayoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unplaceable::TooManyPaths { host } => write!(
+            LayoutError::TooManyPaths { host } => write!(
                 f,
                 "node.{host}: the flows have more than {PER_NODE} different paths; distribute them over several hosts"
             ),
-            Unplaceable::TooManyStations { lan } => write!(
+            LayoutError::TooManyStations { lan } => write!(
                 f,
                 "node.{lan}: there are addresses for at most {LANS} LANs of {STATIONS} stations; place a router between \
                  some of them"
             ),
-            Unplaceable::TooManyLinks { router } => write!(
+            LayoutError::TooManyLinks { router } => write!(
                 f,
-                "node.{router}: the kernel forwards multicast between at most {MOST_LINKS} links; place a \
+                "node.{router}: the kernel forwards multicast between at most {MAX_LINKS} links; place a \
                  router between it and some of the receivers"
             ),
         }
     }
 }
 
-impl Layout {
+impl AddressLayout {
     /// Assigns the addresses and routes of a plan.
-    pub fn new(plan: &Plan) -> Result<Layout, Unplaceable> {
+    pub fn new(plan: &Plan) -> Result<AddressLayout, LayoutError> {
         let own_address =
             || Address { treatment: Treatment::default(), routes: BTreeMap::new(), tunnels: BTreeMap::new() };
-        let mut layout = Layout {
+        let mut layout = AddressLayout {
             addresses: plan.nodes.iter().map(|_| vec![own_address()]).collect(),
             groups: Vec::new(),
             tunnels: Vec::new(),
-            tellings: BTreeMap::new(),
+            reference_tunnels: BTreeMap::new(),
             gateways: Vec::new(),
             trees: distribution::trees(plan)?,
             used: vec![false; plan.links.len()],
@@ -163,7 +163,7 @@ impl Layout {
             .enumerate()
             .filter(|(number, node)| *number >= LANS || lan::links(plan, *node).nth(STATIONS).is_some());
         if let Some((_, node)) = too_large.next() {
-            return Err(Unplaceable::TooManyStations { lan: plan.nodes[node].name.clone() });
+            return Err(LayoutError::TooManyStations { lan: plan.nodes[node].name.clone() });
         }
         for (index, group) in plan.flows.iter().enumerate() {
             let treatment = Treatment {
@@ -173,14 +173,14 @@ impl Layout {
                 service: group.program.map(|_| index),
                 multicast: layout.trees[index]
                     .as_ref()
-                    .map(|tree| Sending { group: index, link: tree.first }),
+                    .map(|tree| MulticastSending { group: index, link: tree.first }),
             };
             let placed = match layout.trees[index].is_some() {
-                true => Placement { source: layout.place_sender(plan, index, &treatment)?, destination: 0 },
+                true => EndNumbers { source: layout.place_sender(plan, index, &treatment)?, destination: 0 },
                 false => {
                     let destination = layout.place(plan, group.to, group.from, &group.path, &treatment)?;
                     let source = layout.place(plan, group.from, group.to, &group.reverse, &treatment)?;
-                    Placement { source, destination }
+                    EndNumbers { source, destination }
                 }
             };
             layout.groups.push(placed);
@@ -191,28 +191,28 @@ impl Layout {
                 let treatment = Treatment { vpn: Some(index), ..Treatment::default() };
                 let destination = layout.place(plan, vpn.egress, vpn.ingress, &vpn.path, &treatment)?;
                 let source = layout.place(plan, vpn.ingress, vpn.egress, &vpn.reverse, &treatment)?;
-                tunnel = Some(Placement { source, destination });
+                tunnel = Some(EndNumbers { source, destination });
             }
             layout.tunnels.push(tunnel);
         }
-        for (first, second) in pe::tellings(plan) {
+        for (first, second) in pe::reference_pairs(plan) {
             // Without a path, `pe::routers` returns an error.
             let Some(path) = plan.shortest(first, second) else { continue };
             let treatment = Treatment::default();
             let destination = layout.place(plan, second, first, &path, &treatment)?;
             let source = layout.place(plan, first, second, &mirrored(&path), &treatment)?;
-            layout.tellings.insert((first, second), Placement { source, destination });
+            layout.reference_tunnels.insert((first, second), EndNumbers { source, destination });
         }
         for tunnel in &plan.tunnels {
             let [first, second] = tunnel.ends;
             let treatment = Treatment::default();
             let destination = layout.place(plan, second, first, &tunnel.path, &treatment)?;
             let source = layout.place(plan, first, second, &tunnel.reverse, &treatment)?;
-            layout.gateways.push(Placement { source, destination });
+            layout.gateways.push(EndNumbers { source, destination });
         }
         // Routing daemons use all links of their routers.
         for (index, link) in plan.links.iter().enumerate() {
-            layout.used[index] |= link.ends.iter().any(|end| routing::drives(plan, *end));
+            layout.used[index] |= link.ends.iter().any(|end| routing::has_daemons(plan, *end));
         }
         Ok(layout)
     }
@@ -224,7 +224,7 @@ impl Layout {
         plan: &Plan,
         index: usize,
         treatment: &Treatment,
-    ) -> Result<usize, Unplaceable> {
+    ) -> Result<usize, LayoutError> {
         let group = &plan.flows[index];
         let mut number = None;
         for path in group.paths() {
@@ -245,7 +245,7 @@ impl Layout {
         from: usize,
         path: &[Hop],
         treatment: &Treatment,
-    ) -> Result<usize, Unplaceable> {
+    ) -> Result<usize, LayoutError> {
         debug_assert_eq!(
             path.first().map(|hop| plan.ends(*hop)[0]),
             Some(from),
@@ -260,17 +260,18 @@ impl Layout {
         let crossings = plan.crossings(path);
         for (at, &hop) in path.iter().enumerate() {
             self.used[hop.link] = true;
-            let crossing = crossings.iter().find(|crossing| (crossing.first..crossing.behind).contains(&at));
+            let crossing =
+                crossings.iter().find(|crossing| (crossing.first_inside..crossing.first_after).contains(&at));
             if let Some(crossing) = crossing {
                 // Routers inside a tunnel route by the outer address.
-                if crossing.first == at {
+                if crossing.first_inside == at {
                     tunnels.insert(plan.ends(hop)[0], crossing.tunnel);
                 }
                 continue;
             }
             // Customer packets are routed by the PE routers at the ends of the tunnel, not by their kernels.
             let [node, _] = plan.ends(hop);
-            if plan.nodes[to].kind == NodeKind::Pe || !pe::route(plan, treatment.vpn, node, hop) {
+            if plan.nodes[to].kind == NodeKind::Pe || !pe::routes_hop(plan, treatment.vpn, node, hop) {
                 routes.insert(node, hop);
             }
         }
@@ -289,7 +290,7 @@ impl Layout {
         let number = match addresses.iter().skip(1).position(is_compatible) {
             Some(position) => position + 1,
             None if addresses.len() == PER_NODE => {
-                return Err(Unplaceable::TooManyPaths { host: plan.nodes[to].name.clone() });
+                return Err(LayoutError::TooManyPaths { host: plan.nodes[to].name.clone() });
             }
             None => {
                 addresses.push(Address {
@@ -312,7 +313,7 @@ fn mirrored(path: &[Hop]) -> Vec<Hop> {
 }
 
 fn route_options(group: &FlowGroup) -> Option<RouteOptions> {
-    let Transport::Tcp(tcp) = &group.transport else { return None };
+    let FlowTransport::Tcp(tcp) = &group.transport else { return None };
     let options = if tcp.timestamps { netstage_wire::TCP_TIMESTAMPS } else { 0 };
     let socket = SocketOptions {
         window: u32::try_from(tcp.window).unwrap_or(u32::MAX),
@@ -342,7 +343,7 @@ mod tests {
     }
 
     /// Returns the hops of packets from a node to an address.
-    fn walk(plan: &Plan, layout: &Layout, from: usize, to: usize, number: usize) -> Vec<Hop> {
+    fn walk(plan: &Plan, layout: &AddressLayout, from: usize, to: usize, number: usize) -> Vec<Hop> {
         let (mut node, mut hops) = (from, Vec::new());
         while node != to {
             let hop = layout.addresses[to][number].routes[&node];
@@ -352,7 +353,7 @@ mod tests {
         hops
     }
 
-    fn assert_flows_take_their_paths(plan: &Plan, layout: &Layout) {
+    fn assert_flows_take_their_paths(plan: &Plan, layout: &AddressLayout) {
         for (group, placed) in plan.flows.iter().zip(&layout.groups) {
             assert_eq!(walk(plan, layout, group.from, group.to, placed.destination), group.path);
             assert_eq!(walk(plan, layout, group.to, group.from, placed.source), group.reverse);
@@ -379,7 +380,7 @@ mod tests {
             via = ["w", "n", "e"]
             reverse_via = ["e", "s", "w"]"#,
         );
-        let layout = Layout::new(&plan).unwrap();
+        let layout = AddressLayout::new(&plan).unwrap();
         assert_flows_take_their_paths(&plan, &layout);
         let placement = |name: &str| layout.groups[plan.flows.iter().position(|f| f.name == name).unwrap()];
         assert_eq!(placement("north"), placement("north2"));
@@ -406,7 +407,7 @@ mod tests {
             traffic = { model = "cbr", rate = "1 Mbit/s" }
             background = true"#,
         );
-        let layout = Layout::new(&plan).unwrap();
+        let layout = AddressLayout::new(&plan).unwrap();
         assert_flows_take_their_paths(&plan, &layout);
         let destinations: std::collections::BTreeSet<_> =
             layout.groups.iter().map(|placed| placed.destination).collect();
@@ -436,14 +437,17 @@ mod tests {
             transport = "multicast"
             traffic = { model = "cbr", rate = "1 Mbit/s" }"#,
         );
-        let layout = Layout::new(&plan).unwrap();
+        let layout = AddressLayout::new(&plan).unwrap();
         let link = |name: &str| plan.links.iter().position(|link| link.name == name).unwrap();
         let node = |name: &str| plan.nodes.iter().position(|node| node.name == name).unwrap();
         let sources: Vec<usize> = layout.groups.iter().map(|placed| placed.source).collect();
         assert_eq!(sources.iter().collect::<std::collections::BTreeSet<_>>().len(), 3, "{sources:?}");
         for (index, flow) in plan.flows.iter().enumerate().filter(|(_, flow)| !flow.branches.is_empty()) {
             let address = &layout.addresses[flow.from][layout.groups[index].source];
-            assert_eq!(address.treatment.multicast, Some(Sending { group: index, link: link("aw") }));
+            assert_eq!(
+                address.treatment.multicast,
+                Some(MulticastSending { group: index, link: link("aw") })
+            );
             // Routes follow the tree back from each receiver.
             for receiver in ["b", "c"] {
                 let names = walk(&plan, &layout, node(receiver), flow.from, layout.groups[index].source);
@@ -461,7 +465,7 @@ mod tests {
     #[test]
     fn unused_links_are_omitted() {
         let plan = diamond("[flow.tcp]\nfrom = \"a\"\nto = \"b\"");
-        let layout = Layout::new(&plan).unwrap();
+        let layout = AddressLayout::new(&plan).unwrap();
         let unused: Vec<&str> =
             plan.links.iter().zip(&layout.used).filter(|(_, u)| !**u).map(|(l, _)| l.name.as_str()).collect();
         assert_eq!(unused, ["se", "ws"]);

@@ -1,16 +1,16 @@
 //! Links of a network, emulated by netstage's emulator, by the kernel's netems, or by both.
 
-use super::network::{Network, chain_names, emulator_interface};
+use super::network::{EmulatedNetwork, chain_names, emulator_interface};
 use super::spec::Spec;
 use netstage_core::time::Duration;
-use netstage_emulator::netem::{KernelLink, Watch, Watched};
-use netstage_emulator::report::{EndedBin, LinkReport};
-use netstage_emulator::{Config, Emulator, Report};
+use netstage_emulator::netem::{KernelLink, NetemMonitor, NetemReport};
+use netstage_emulator::report::{BinReport, LinkReport};
+use netstage_emulator::{Emulator, EmulatorConfig, EmulatorReport};
 use netstage_host::clock::Epoch;
-use netstage_host::obstacle::Obstacle;
-use netstage_host::ports::af_packet::{AfPacket, Options};
+use netstage_host::obstacle::StartupError;
+use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use netstage_host::ports::tun::Tun;
-use netstage_host::ports::{Port, Received};
+use netstage_host::ports::{FramePort, ReceivedFrame};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,7 @@ use std::sync::mpsc::Sender;
 #[derive(Debug)]
 pub struct Links {
     emulator: Emulator<LinkPort>,
-    watch: Option<Watch>,
+    watch: Option<NetemMonitor>,
     /// Flag for each link that the kernel emulates.
     by_kernel: Vec<bool>,
     interval: Duration,
@@ -29,7 +29,11 @@ pub struct Links {
 
 impl Links {
     /// Opens the links of an existing network.
-    pub fn new(spec: &Spec, mut config: Config, network: &mut Network) -> Result<Links, Obstacle> {
+    pub fn new(
+        spec: &Spec,
+        mut config: EmulatorConfig,
+        network: &mut EmulatedNetwork,
+    ) -> Result<Links, StartupError> {
         let namespace = &network.emulator;
         let (interval, duration) = (config.interval, config.duration);
         let (mut ports, mut own, mut kernel) = (Vec::new(), Vec::new(), Vec::new());
@@ -45,17 +49,18 @@ impl Links {
             }
             let port = |end| {
                 let name = emulator_interface(link.index, end);
-                AfPacket::open(namespace, &name, Options::default())
-                    .map(LinkPort::Ethernet)
-                    .map_err(|e| Obstacle::broken(format!("cannot open the emulator's port {name}: {e}")))
+                AfPacket::open(namespace, &name, AfPacketOptions::default()).map(LinkPort::Ethernet).map_err(
+                    |e| StartupError::without_remedy(format!("cannot open the emulator's port {name}: {e}")),
+                )
             };
             ports.push([port(0)?, port(1)?]);
         }
         config.links = own;
-        let watch = (!kernel.is_empty()).then(|| Watch::new(namespace, kernel)).transpose();
+        let watch = (!kernel.is_empty()).then(|| NetemMonitor::new(namespace, kernel)).transpose();
         Ok(Links {
-            emulator: Emulator::new(config, ports).map_err(|e| Obstacle::broken(e.to_string()))?,
-            watch: watch.map_err(|e| Obstacle::broken(e.to_string()))?,
+            emulator: Emulator::new(config, ports)
+                .map_err(|e| StartupError::without_remedy(e.to_string()))?,
+            watch: watch.map_err(|e| StartupError::without_remedy(e.to_string()))?,
             by_kernel: spec.links.iter().map(|link| link.netem.is_some()).collect(),
             interval,
             duration,
@@ -63,26 +68,26 @@ impl Links {
     }
 
     /// Forwards frames without emulation until `stop` is set, before the run.
-    pub fn carry(&mut self, stop: &AtomicBool) {
-        self.emulator.carry(stop);
+    pub fn forward_before_run(&mut self, stop: &AtomicBool) {
+        self.emulator.forward_before_run(stop);
     }
 
     /// Sends each bin of netstage's links to `to` once its counts are final. Bins of kernel links are not reported.
-    pub fn tell_bins(&mut self, to: Sender<EndedBin>) {
-        self.emulator.tell_bins(to);
+    pub fn report_bins(&mut self, to: Sender<BinReport>) {
+        self.emulator.report_bins(to);
     }
 
     /// Emulates the links until `stop` is set. The run begins at `epoch`.
-    pub fn run(self, epoch: Epoch, stop: &AtomicBool) -> Report {
+    pub fn run(self, epoch: Epoch, stop: &AtomicBool) -> EmulatorReport {
         let Links { emulator, watch, by_kernel, interval, duration } = self;
         let Some(watch) = watch else { return emulator.run(epoch, stop) };
         std::thread::scope(|scope| {
             let watching = scope.spawn(move || watch.run(epoch, interval, duration, stop));
             let report = emulator.run(epoch, stop);
             let watched = watching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let watched = watched.unwrap_or_else(|error| Watched {
+            let watched = watched.unwrap_or_else(|error| NetemReport {
                 void: vec![format!("cannot read the counters of the kernel's links: {error}")],
-                ..Watched::default()
+                ..NetemReport::default()
             });
             merge(report, watched, &by_kernel)
         })
@@ -99,7 +104,7 @@ enum LinkPort {
 }
 
 impl LinkPort {
-    fn port(&mut self) -> &mut dyn Port {
+    fn port(&mut self) -> &mut dyn FramePort {
         match self {
             LinkPort::Ethernet(port) => port,
             LinkPort::Tun(port) => port,
@@ -107,8 +112,8 @@ impl LinkPort {
     }
 }
 
-impl Port for LinkPort {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+impl FramePort for LinkPort {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         self.port().receive(limit, each)
     }
 
@@ -133,7 +138,7 @@ impl Port for LinkPort {
 }
 
 /// Merges both reports, with the links in the order of the network.
-fn merge(mut report: Report, watched: Watched, by_kernel: &[bool]) -> Report {
+fn merge(mut report: EmulatorReport, watched: NetemReport, by_kernel: &[bool]) -> EmulatorReport {
     let mut own = std::mem::take(&mut report.links).into_iter();
     let mut kernel = watched.links.into_iter();
     let mut next =

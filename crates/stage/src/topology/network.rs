@@ -1,17 +1,17 @@
 //! Builds the namespaces of a [`Spec`]: one per node, and one for the emulator's ends of all links. File descriptors
 //! hold the namespaces; when the last one closes, the kernel removes them with their interfaces.
 
-use super::address::{self, Side};
+use super::address::{self, VethSide};
 use super::lan::BRIDGE;
 use super::spec::{AddressSpec, DeviceSpec, LinkSpec, MulticastSpec, NodeSpec, RouteSpec, Spec};
 use netstage_emulator::netem::chain;
 use netstage_host::netns::multicast::MulticastRoutes;
 use netstage_host::netns::netlink::{VethEnd, VethOptions, create_veth};
 use netstage_host::netns::qdiscs::TokenBucket;
-use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::{Namespace, Netlink, ethtool};
-use netstage_host::obstacle::Obstacle;
-use netstage_host::ports::tun::{Layer, Tun};
+use netstage_host::obstacle::StartupError;
+use netstage_host::ports::tun::{Tun, TunLayer};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -23,7 +23,7 @@ const DEVICE_BURST: u32 = 15_140;
 
 /// Namespaces of a network.
 #[derive(Debug)]
-pub struct Network {
+pub struct EmulatedNetwork {
     /// Namespace of each node, if it is used.
     pub nodes: Vec<Option<Namespace>>,
     /// Namespace of the emulator's ends of the links, named by [`emulator_interface`].
@@ -45,25 +45,25 @@ pub fn emulator_interface(link: usize, end: usize) -> String {
 }
 
 /// Returns the names of the interfaces of a link that the kernel emulates.
-pub fn chain_names(link: usize) -> chain::Names {
-    chain::Names::new([0, 1].map(|end| emulator_interface(link, end)))
+pub fn chain_names(link: usize) -> chain::ChainInterfaces {
+    chain::ChainInterfaces::new([0, 1].map(|end| emulator_interface(link, end)))
 }
 
-impl Network {
+impl EmulatedNetwork {
     /// Returns the namespace inode numbers of used nodes.
-    pub fn numbers(&self, nodes: &[usize]) -> Result<Vec<u64>, Obstacle> {
+    pub fn numbers(&self, nodes: &[usize]) -> Result<Vec<u64>, StartupError> {
         let number = |node: &usize| self.nodes[*node].as_ref().expect("a node with a flow is used").number();
-        let cannot = |e| Obstacle::broken(format!("cannot identify network namespaces: {e}"));
+        let cannot = |e| StartupError::without_remedy(format!("cannot identify network namespaces: {e}"));
         nodes.iter().map(|node| number(node).map_err(cannot)).collect()
     }
 
     /// Builds a network.
-    pub fn build(spec: &Spec) -> Result<Network, Obstacle> {
+    pub fn build(spec: &Spec) -> Result<EmulatedNetwork, StartupError> {
         let namespace = || Namespace::new().map_err(|e| broken("create a network namespace", &e));
         let emulator = namespace()?;
         let nodes = spec.nodes.iter().map(|node| node.used.then(namespace).transpose());
         let nodes = nodes.collect::<Result<_, _>>()?;
-        let mut network = Network { nodes, emulator, tuns: BTreeMap::new(), multicast: Vec::new() };
+        let mut network = EmulatedNetwork { nodes, emulator, tuns: BTreeMap::new(), multicast: Vec::new() };
         // The emulator's ends only carry frames and send no packets of their own.
         network.set(&network.emulator, "net.ipv6.conf.default.disable_ipv6", "1")?;
         for link in &spec.links {
@@ -97,23 +97,24 @@ impl Network {
         self.nodes[index].as_ref().expect("a link's ends are used")
     }
 
-    fn add_link(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Obstacle> {
+    fn add_link(&self, link: &LinkSpec, spec: &Spec) -> Result<(), StartupError> {
         // Neighbors are configured statically, except where they are resolved.
         let has_circuit = link.ends.iter().any(|end| spec.nodes[*end].circuits.contains(&link.index));
         let resolve_neighbours = link.resolves || has_circuit;
-        let options = VethOptions { mtu: spec.mtu, resolve_neighbours, ..VethOptions::default() };
+        let options =
+            VethOptions { mtu: spec.mtu, resolve_neighbors: resolve_neighbours, ..VethOptions::default() };
         for (end, &node) in link.ends.iter().enumerate() {
             let (inner, outer) = (node_interface(link.index), emulator_interface(link.index, end));
             let at =
                 |namespace, name, side| VethEnd { namespace, name, mac: address::mac(link.index, end, side) };
-            let inner_end = at(self.node(node), inner.as_str(), Side::Node);
-            let outer_end = at(&self.emulator, outer.as_str(), Side::Emulator);
+            let inner_end = at(self.node(node), inner.as_str(), VethSide::Node);
+            let outer_end = at(&self.emulator, outer.as_str(), VethSide::Emulator);
             create_veth(inner_end, outer_end, options).map_err(failed)?;
             let device = spec.nodes[node].device;
             for (namespace, name) in [(self.node(node), &inner), (&self.emulator, &outer)] {
                 // A host with a rate-limited device leaves the segmentation of super-packets to it, like a real one.
                 if device.is_none() || name == &outer {
-                    ethtool::offloads_off(namespace, name).map_err(|e| broken("disable offloads", &e))?;
+                    ethtool::disable_offloads(namespace, name).map_err(|e| broken("disable offloads", &e))?;
                 }
                 Netlink::open(namespace).and_then(|mut n| n.set_up(name)).map_err(failed)?;
             }
@@ -125,22 +126,28 @@ impl Network {
     }
 
     /// Creates one end of a link without link-layer headers.
-    fn add_tun(&self, link: &LinkSpec, end: usize, mtu: u32) -> Result<Tun, Obstacle> {
+    fn add_tun(&self, link: &LinkSpec, end: usize, mtu: u32) -> Result<Tun, StartupError> {
         let (namespace, name) = (self.node(link.ends[end]), node_interface(link.index));
-        let tun = Tun::create(namespace, &name, Layer::Ip).map_err(|error| {
-            Obstacle::missing(
+        let tun = Tun::create(namespace, &name, TunLayer::Ip).map_err(|error| {
+            StartupError::missing_feature(
                 format!("link.{}: {error}", link.name),
                 "modprobe tun (CONFIG_TUN), with /dev/net/tun readable and writable; or kind = \"ethernet\"",
             )
         })?;
         let mut netlink = Netlink::open(namespace).map_err(failed)?;
-        let prepared = netlink.set_mtu(&name, mtu).and_then(|()| netlink.generate_no_addresses(&name));
+        let prepared = netlink.set_mtu(&name, mtu).and_then(|()| netlink.disable_address_generation(&name));
         prepared.and_then(|()| netlink.set_up(&name)).map_err(failed)?;
         Ok(tun)
     }
 
     /// Limits a node's interface to the rate of its device.
-    fn limit(&self, node: usize, interface: &str, device: DeviceSpec, name: &str) -> Result<(), Obstacle> {
+    fn limit(
+        &self,
+        node: usize,
+        interface: &str,
+        device: DeviceSpec,
+        name: &str,
+    ) -> Result<(), StartupError> {
         // The kernel also counts the Ethernet header, so the rate is scaled as for full packets.
         let framed = |bytes: u64| bytes * (ETHERNET_MTU + ETHERNET_HEADER) / ETHERNET_MTU;
         let bucket = TokenBucket {
@@ -151,11 +158,11 @@ impl Network {
         // One packet less than the burst, so that the token bucket need not segment any.
         let super_packet = DEVICE_BURST - (ETHERNET_MTU + ETHERNET_HEADER) as u32;
         let set = Netlink::open(self.node(node)).and_then(|mut netlink| {
-            netlink.set_largest_super_packet(interface, super_packet)?;
+            netlink.set_max_super_packet_size(interface, super_packet)?;
             netlink.set_token_bucket(interface, bucket)
         });
         set.map_err(|error| match error.source.raw_os_error() {
-            Some(libc::ENOENT) => Obstacle::missing(
+            Some(libc::ENOENT) => StartupError::missing_feature(
                 format!("node.{name}: this kernel has no token bucket for `device`"),
                 "modprobe sch_tbf (CONFIG_NET_SCH_TBF)",
             ),
@@ -164,13 +171,13 @@ impl Network {
     }
 
     /// Creates the interfaces and netems between the ends of a link that the kernel emulates.
-    fn add_netems(&self, link: &LinkSpec, mtu: u32) -> Result<(), Obstacle> {
+    fn add_netems(&self, link: &LinkSpec, mtu: u32) -> Result<(), StartupError> {
         let Some(directions) = &link.netem else { return Ok(()) };
         let options = VethOptions { mtu, ..VethOptions::default() };
         let names = chain_names(link.index);
         chain::build(&self.emulator, &names, directions, options).map_err(|error| {
             match error.source.raw_os_error() {
-                Some(libc::ENOENT | libc::EOPNOTSUPP) => Obstacle::missing(
+                Some(libc::ENOENT | libc::EOPNOTSUPP) => StartupError::missing_feature(
                     format!("link.{}: {error}", link.name),
                     "modprobe sch_netem bridge (CONFIG_NET_SCH_NETEM, CONFIG_BRIDGE); or use netstage's emulator: \
                      --emulator own",
@@ -180,7 +187,7 @@ impl Network {
         })
     }
 
-    fn configure(&self, namespace: &Namespace, node: &NodeSpec) -> Result<(), Obstacle> {
+    fn configure(&self, namespace: &Namespace, node: &NodeSpec) -> Result<(), StartupError> {
         for (name, value) in &node.settings {
             self.set(namespace, name, value)?;
         }
@@ -198,7 +205,7 @@ impl Network {
 
     /// Adds static neighbor entries at both ends of a link. PEs resolve their customers, and routers with addresses on
     /// the link resolve each other.
-    fn add_neighbors(&self, link: &LinkSpec, spec: &Spec) -> Result<(), Obstacle> {
+    fn add_neighbors(&self, link: &LinkSpec, spec: &Spec) -> Result<(), StartupError> {
         if link.resolves || link.is_tun {
             return Ok(());
         }
@@ -207,17 +214,17 @@ impl Network {
                 continue;
             }
             let mut netlink = Netlink::open(self.node(node)).map_err(failed)?;
-            let peer = address::mac(link.index, 1 - end, Side::Node);
+            let peer = address::mac(link.index, 1 - end, VethSide::Node);
             for family in address::FAMILIES {
-                let neighbor = address::of(family, link.ends[1 - end], 0);
-                netlink.add_neighbour(&node_interface(link.index), neighbor, peer).map_err(failed)?;
+                let neighbor = address::node_address(family, link.ends[1 - end], 0);
+                netlink.add_neighbor(&node_interface(link.index), neighbor, peer).map_err(failed)?;
             }
         }
         Ok(())
     }
 
     /// Interfaces drop frames for a moment after they come up.
-    fn wait_until_ready(&self, link: &LinkSpec) -> Result<(), Obstacle> {
+    fn wait_until_ready(&self, link: &LinkSpec) -> Result<(), StartupError> {
         for (end, &node) in link.ends.iter().enumerate() {
             let near = (self.node(node), node_interface(link.index));
             let far = (&self.emulator, emulator_interface(link.index, end));
@@ -232,23 +239,23 @@ impl Network {
         Ok(())
     }
 
-    fn set(&self, namespace: &Namespace, name: &str, value: &str) -> Result<(), Obstacle> {
+    fn set(&self, namespace: &Namespace, name: &str, value: &str) -> Result<(), StartupError> {
         match namespace.sysctl(name, value) {
             // A kernel without the setting lacks the feature, too.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             // /proc/sys is read-only in unprivileged containers.
-            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-                Err(Obstacle::missing(error.to_string(), "in a container: run it with --privileged"))
-            }
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Err(
+                StartupError::missing_feature(error.to_string(), "in a container: run it with --privileged"),
+            ),
             result => result.map_err(|e| broken("configure a node", &e)),
         }
     }
 }
 
 /// Creates the bridge that joins all links of a LAN.
-fn bridge(netlink: &mut Netlink, lan: &NodeSpec) -> Result<(), Obstacle> {
+fn bridge(netlink: &mut Netlink, lan: &NodeSpec) -> Result<(), StartupError> {
     netlink.create_bridge(BRIDGE).map_err(|error| match error.source.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => Obstacle::missing(
+        Some(libc::EOPNOTSUPP) => StartupError::missing_feature(
             format!("node.{}: this kernel has no bridges, which a LAN needs", lan.name),
             "modprobe bridge (CONFIG_BRIDGE)",
         ),
@@ -261,10 +268,10 @@ fn bridge(netlink: &mut Netlink, lan: &NodeSpec) -> Result<(), Obstacle> {
     netlink.set_up(BRIDGE).map_err(failed)
 }
 
-fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Obstacle> {
+fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), StartupError> {
     let mut netlink = Netlink::open(namespace).map_err(failed)?;
     for route in routes {
-        let route = Route {
+        let route = StaticRoute {
             destination: (route.destination, route.length),
             gateway: Some(route.gateway),
             link: &node_interface(route.link),
@@ -286,7 +293,7 @@ fn add_routes(namespace: &Namespace, routes: &[RouteSpec]) -> Result<(), Obstacl
 }
 
 /// Adds the multicast routes of a node.
-fn multicast_routes(namespace: &Namespace, node: &NodeSpec) -> Result<Vec<MulticastRoutes>, Obstacle> {
+fn multicast_routes(namespace: &Namespace, node: &NodeSpec) -> Result<Vec<MulticastRoutes>, StartupError> {
     let mut all_routes = Vec::new();
     for version_6 in [false, true] {
         let mut routes = node.multicast.iter().filter(|route| route.group.is_ipv6() == version_6).peekable();
@@ -298,7 +305,7 @@ fn multicast_routes(namespace: &Namespace, node: &NodeSpec) -> Result<Vec<Multic
             let mut index =
                 |link: usize| netlink.link(&node_interface(link)).map(|link| link.index).map_err(failed);
             let from = index(route.from)?;
-            let to = route.to.iter().map(|link| index(*link)).collect::<Result<Vec<u32>, Obstacle>>()?;
+            let to = route.to.iter().map(|link| index(*link)).collect::<Result<Vec<u32>, StartupError>>()?;
             let added = kernel_routes.add(route.source, route.group, from, &to);
             added
                 .map_err(|e| broken(&format!("route the group {} at node.{}", route.group, node.name), &e))?;
@@ -308,7 +315,7 @@ fn multicast_routes(namespace: &Namespace, node: &NodeSpec) -> Result<Vec<Multic
     Ok(all_routes)
 }
 
-fn forwarding_error(node: &NodeSpec, route: &MulticastSpec, error: &io::Error) -> Obstacle {
+fn forwarding_error(node: &NodeSpec, route: &MulticastSpec, error: &io::Error) -> StartupError {
     if error.raw_os_error() != Some(libc::ENOPROTOOPT) {
         return broken(&format!("forward multicast at node.{}", node.name), error);
     }
@@ -316,16 +323,16 @@ fn forwarding_error(node: &NodeSpec, route: &MulticastSpec, error: &io::Error) -
         true => ("IPv6", "CONFIG_IPV6_MROUTE"),
         false => ("IPv4", "CONFIG_IP_MROUTE"),
     };
-    Obstacle::missing(
+    StartupError::missing_feature(
         format!("node.{}: this kernel does not forward {version} multicast", node.name),
         format!("use a kernel with {option}, or receivers on the sender's link"),
     )
 }
 
-fn failed(error: netstage_host::netns::netlink::Error) -> Obstacle {
-    Obstacle::broken(error.to_string())
+fn failed(error: netstage_host::netns::netlink::NetlinkError) -> StartupError {
+    StartupError::without_remedy(error.to_string())
 }
 
-fn broken(action: &str, error: &io::Error) -> Obstacle {
-    Obstacle::broken(format!("cannot {action}: {error}"))
+fn broken(action: &str, error: &io::Error) -> StartupError {
+    StartupError::without_remedy(format!("cannot {action}: {error}"))
 }

@@ -8,14 +8,14 @@
 //! tunnel between them.
 
 use super::address;
-use super::layout::Layout;
+use super::layout::AddressLayout;
 use super::network::node_interface;
-use netstage_core::edge::Settings;
-use netstage_core::fair::{Config, Control, Decrease, Reference};
+use netstage_core::edge::VpnFlowSettings;
+use netstage_core::fair::{Decrease, I2vfcConfig, VpnControl, WeightReference};
 use netstage_core::queue::TrafficClass;
 use netstage_core::time::Duration;
 use netstage_scenario::pe;
-use netstage_scenario::plan::{Family, Hop, LinkKind, NodeKind, Plan, Transport, Vpn};
+use netstage_scenario::plan::{FlowTransport, Hop, IpVersion, LinkKind, NodeKind, Plan, VpnPlan};
 use netstage_wire::Encapsulation;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ const FIRST_LABEL: usize = 1000;
 
 /// Returns the index of the VPN in the routers, which combine two VPNs in opposite directions into the first of them.
 fn combined(plan: &Plan, vpn: usize) -> usize {
-    plan.vpns[vpn].back.map_or(vpn, |back| back.min(vpn))
+    plan.vpns[vpn].opposite.map_or(vpn, |back| back.min(vpn))
 }
 
 /// Returns whether a plan needs PE routers.
@@ -37,22 +37,22 @@ pub fn are_needed(plan: &Plan) -> bool {
 }
 
 /// Returns whether PE routers route a VPN's packets from a node over a hop.
-pub fn route(plan: &Plan, vpn: Option<usize>, node: usize, hop: Hop) -> bool {
+pub fn routes_hop(plan: &Plan, vpn: Option<usize>, node: usize, hop: Hop) -> bool {
     let is_pe_hop = |vpn: usize| plan.nodes[node].kind == NodeKind::Pe || is_between(&plan.vpns[vpn], hop);
     are_needed(plan) && vpn.is_some_and(is_pe_hop)
 }
 
 /// Returns the index of the VPN that is the reference of a VPN, if any.
-fn reference(vpn: &Vpn) -> Option<usize> {
+fn reference(vpn: &VpnPlan) -> Option<usize> {
     match &vpn.settings.control {
-        Control::I2vfc(Config { reference: Reference::Vpn(index), .. }) => Some(*index),
+        VpnControl::I2vfc(I2vfcConfig { reference: WeightReference::Vpn(index), .. }) => Some(*index),
         _ => None,
     }
 }
 
 /// Returns the pairs of PEs between which references are sent, the lower index first.
-pub fn tellings(plan: &Plan) -> BTreeSet<(usize, usize)> {
-    let pair = |vpn: &Vpn| {
+pub fn reference_pairs(plan: &Plan) -> BTreeSet<(usize, usize)> {
+    let pair = |vpn: &VpnPlan| {
         let (own, other) = (vpn.ingress, plan.vpns[reference(vpn)?].ingress);
         (own != other).then_some((own.min(other), own.max(other)))
     };
@@ -60,88 +60,88 @@ pub fn tellings(plan: &Plan) -> BTreeSet<(usize, usize)> {
 }
 
 /// Addresses and interfaces of routers and their customers, in namespaces or on real hosts.
-pub trait Ground {
+pub trait RouterAddressing {
     /// Returns the addresses of a flow group's sender and receiver.
     fn ends(&self, group: usize) -> [IpAddr; 2];
     /// Returns the addresses of a VPN's tunnel at its ingress and egress.
     fn tunnel(&self, vpn: usize) -> [IpAddr; 2];
     /// Returns the addresses of the tunnel for references between two PEs.
-    fn telling(&self, nodes: (usize, usize)) -> [IpAddr; 2];
+    fn reference_tunnel(&self, nodes: (usize, usize)) -> [IpAddr; 2];
     /// Returns the name of a PE's interface to a link.
     fn interface(&self, node: usize, link: usize) -> String;
     /// Returns the addresses of a PE on a circuit, each with its prefix length.
-    fn on_circuit(&self, node: usize, circuit: &Circuit) -> Vec<(IpAddr, u8)>;
+    fn circuit_addresses(&self, node: usize, circuit: &CustomerCircuit) -> Vec<(IpAddr, u8)>;
     /// Returns the next hop on a circuit to a customer's address; `None` if the address is on the link.
-    fn via(&self, node: usize, circuit: &Circuit, customer: IpAddr) -> Option<IpAddr>;
+    fn next_hop(&self, node: usize, circuit: &CustomerCircuit, customer: IpAddr) -> Option<IpAddr>;
 }
 
 /// Addressing of routers in namespaces.
-pub struct Emulated<'a> {
+pub struct NamespaceAddressing<'a> {
     /// Plan of the run.
     pub plan: &'a Plan,
     /// Addresses of the plan.
-    pub layout: &'a Layout,
+    pub layout: &'a AddressLayout,
 }
 
-impl Emulated<'_> {
+impl NamespaceAddressing<'_> {
     /// Returns the link end of a PE at a circuit.
-    fn end(&self, node: usize, circuit: &Circuit) -> usize {
+    fn end(&self, node: usize, circuit: &CustomerCircuit) -> usize {
         usize::from(self.plan.links[circuit.link].ends[1] == node)
     }
 }
 
-impl Ground for Emulated<'_> {
+impl RouterAddressing for NamespaceAddressing<'_> {
     fn ends(&self, group: usize) -> [IpAddr; 2] {
         let (flows, placed) = (&self.plan.flows[group], self.layout.groups[group]);
-        let source = address::of(flows.family, flows.from, placed.source);
-        [source, address::of(flows.family, flows.to, placed.destination)]
+        let source = address::node_address(flows.family, flows.from, placed.source);
+        [source, address::node_address(flows.family, flows.to, placed.destination)]
     }
 
     fn tunnel(&self, vpn: usize) -> [IpAddr; 2] {
         let tunnel = self.layout.tunnels[vpn].expect("each VPN of a router has a tunnel");
-        let Vpn { ingress, egress, .. } = self.plan.vpns[vpn];
+        let VpnPlan { ingress, egress, .. } = self.plan.vpns[vpn];
         [(ingress, tunnel.source), (egress, tunnel.destination)]
-            .map(|(node, number)| address::of(Family::V4, node, number))
+            .map(|(node, number)| address::node_address(IpVersion::V4, node, number))
     }
 
-    fn telling(&self, nodes: (usize, usize)) -> [IpAddr; 2] {
-        let placed = self.layout.tellings[&nodes];
+    fn reference_tunnel(&self, nodes: (usize, usize)) -> [IpAddr; 2] {
+        let placed = self.layout.reference_tunnels[&nodes];
         [(nodes.0, placed.source), (nodes.1, placed.destination)]
-            .map(|(node, number)| address::of(Family::V4, node, number))
+            .map(|(node, number)| address::node_address(IpVersion::V4, node, number))
     }
 
     fn interface(&self, _node: usize, link: usize) -> String {
         node_interface(link)
     }
 
-    fn on_circuit(&self, node: usize, circuit: &Circuit) -> Vec<(IpAddr, u8)> {
+    fn circuit_addresses(&self, node: usize, circuit: &CustomerCircuit) -> Vec<(IpAddr, u8)> {
         let end = self.end(node, circuit);
-        address::FAMILIES.map(|family| address::on_circuit(family, circuit.number, end)).to_vec()
+        address::FAMILIES.map(|family| address::circuit_address(family, circuit.number, end)).to_vec()
     }
 
-    fn via(&self, node: usize, circuit: &Circuit, customer: IpAddr) -> Option<IpAddr> {
+    fn next_hop(&self, node: usize, circuit: &CustomerCircuit, customer: IpAddr) -> Option<IpAddr> {
         let customer_end = 1 - self.end(node, circuit);
-        Some(address::on_circuit(family_of(customer), circuit.number, customer_end).0)
+        Some(address::circuit_address(family_of(customer), circuit.number, customer_end).0)
     }
 }
 
 /// Routers of a plan, by index of their nodes.
-pub type Routers = BTreeMap<usize, Router>;
+pub type PeRouters = BTreeMap<usize, PeRouter>;
 
 /// Part of a plan's VPNs that one router handles.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Router {
+pub struct PeRouter {
     /// Indices of the links to the core.
     pub core: BTreeSet<usize>,
     /// Circuits of customers.
-    pub circuits: Vec<Circuit>,
+    pub circuits: Vec<CustomerCircuit>,
     /// Addresses behind the other router of each VPN, by the combined index of the VPN.
     remote: BTreeMap<usize, BTreeSet<IpAddr>>,
 }
 
 /// Attachment of a customer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Circuit {
+pub struct CustomerCircuit {
     /// Number of the circuit among those of all routers, from which its addresses are derived.
     pub number: usize,
     /// Index of the link.
@@ -156,7 +156,7 @@ pub struct Circuit {
 
 /// Error of a plan that PE routers cannot implement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unroutable {
+pub enum PeConfigurationError {
     /// A flow without a VPN passes a PE.
     NoVpn {
         /// Name of the flow.
@@ -184,7 +184,7 @@ pub enum Unroutable {
         node: String,
     },
     /// No path exists for a reference between two PEs.
-    NoWay {
+    NoPath {
         /// Name of the VPN.
         vpn: String,
         /// Name of its reference.
@@ -196,34 +196,34 @@ pub enum Unroutable {
     TooManyCircuits,
 }
 
-impl fmt::Display for Unroutable {
+impl fmt::Display for PeConfigurationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unroutable::NoVpn { flow, node } => write!(
+            PeConfigurationError::NoVpn { flow, node } => write!(
                 f,
                 "flow.{flow}: passes the PE {node}, but is in no VPN; add it to a VPN, or choose a path without PEs"
             ),
-            Unroutable::Multicast { flow } => {
+            PeConfigurationError::Multicast { flow } => {
                 write!(
                     f,
                     "flow.{flow}: a PE forwards no multicast; choose a path without PEs, or use --on sim"
                 )
             }
-            Unroutable::SharedLink { link, node } => write!(
+            PeConfigurationError::SharedLink { link, node } => write!(
                 f,
                 "link.{link}: leads from the PE {node} to both customers and the core; use a separate link for each"
             ),
-            Unroutable::Medium { link, node } => write!(
+            PeConfigurationError::Medium { link, node } => write!(
                 f,
                 "link.{link}: joins the PE {node} to a LAN or has TUN interfaces, but VPNs need an Ethernet link between \
                  two nodes; place a router between them, or use --on sim"
             ),
-            Unroutable::NoWay { vpn, reference, nodes: [own, other] } => write!(
+            PeConfigurationError::NoPath { vpn, reference, nodes: [own, other] } => write!(
                 f,
                 "vpn.{vpn}: no path leads from the PE {other}, which measures the reference {reference}, to the PE {own}; \
                  join them by routers, or set the reference to \"nominal\""
             ),
-            Unroutable::TooManyCircuits => {
+            PeConfigurationError::TooManyCircuits => {
                 write!(f, "the PEs need more than {} circuits; use fewer VPNs or PEs", address::CIRCUITS)
             }
         }
@@ -231,8 +231,8 @@ impl fmt::Display for Unroutable {
 }
 
 /// Returns the PE routers of a plan; none if the plan needs no PE routers.
-pub fn routers(plan: &Plan, ground: &dyn Ground) -> Result<Routers, Unroutable> {
-    let mut routers = Routers::new();
+pub fn routers(plan: &Plan, ground: &dyn RouterAddressing) -> Result<PeRouters, PeConfigurationError> {
+    let mut routers = PeRouters::new();
     if !are_needed(plan) {
         return Ok(routers);
     }
@@ -243,32 +243,32 @@ pub fn routers(plan: &Plan, ground: &dyn Ground) -> Result<Routers, Unroutable> 
     let is_other = |link: usize| plan.lan_of(link).is_some() || plan.links[link].kind != LinkKind::Ethernet;
     if let Some((node, link)) = circuits.chain(cores).find(|(_, link)| is_other(*link)) {
         let (link, node) = (plan.links[link].name.clone(), plan.nodes[node].name.clone());
-        return Err(Unroutable::Medium { link, node });
+        return Err(PeConfigurationError::Medium { link, node });
     }
     let mut number = 0;
     for (&(node, link, vpn), addresses) in &attached {
         let router = routers.get_mut(&node).expect("a PE with customers has a core");
         if router.core.contains(&link) {
             let (link, node) = (plan.links[link].name.clone(), plan.nodes[node].name.clone());
-            return Err(Unroutable::SharedLink { link, node });
+            return Err(PeConfigurationError::SharedLink { link, node });
         }
         // VPNs that share a link are selected by source address, so each address has a circuit.
         let is_select = attached.keys().any(|other| other.1 == link && other.2 != vpn);
         let singles = addresses.iter().map(|address| BTreeSet::from([*address]));
         let sets = if is_select { singles.collect() } else { vec![addresses.clone()] };
         for addresses in sets {
-            router.circuits.push(Circuit { number, link, vpn, addresses, is_select });
+            router.circuits.push(CustomerCircuit { number, link, vpn, addresses, is_select });
             number += 1;
         }
     }
     if number > address::CIRCUITS {
-        return Err(Unroutable::TooManyCircuits);
+        return Err(PeConfigurationError::TooManyCircuits);
     }
     Ok(routers)
 }
 
 /// Adds the core links of PEs: those of their VPNs' paths, and those to the PEs that measure their references.
-fn add_cores(plan: &Plan, routers: &mut Routers) -> Result<(), Unroutable> {
+fn add_cores(plan: &Plan, routers: &mut PeRouters) -> Result<(), PeConfigurationError> {
     for vpn in &plan.vpns {
         for hop in vpn.path.iter().chain(&vpn.reverse) {
             for node in plan.ends(*hop) {
@@ -281,14 +281,14 @@ fn add_cores(plan: &Plan, routers: &mut Routers) -> Result<(), Unroutable> {
     for vpn in &plan.vpns {
         let Some(reference) = reference(vpn) else { continue };
         // The reference is measured even without traffic.
-        let Vpn { ingress, egress, .. } = plan.vpns[reference];
+        let VpnPlan { ingress, egress, .. } = plan.vpns[reference];
         for node in [ingress, egress] {
             routers.entry(node).or_default().remote.entry(combined(plan, reference)).or_default();
         }
         if ingress == vpn.ingress {
             continue;
         }
-        let path = plan.shortest(ingress, vpn.ingress).ok_or_else(|| Unroutable::NoWay {
+        let path = plan.shortest(ingress, vpn.ingress).ok_or_else(|| PeConfigurationError::NoPath {
             vpn: vpn.name.clone(),
             reference: plan.vpns[reference].name.clone(),
             nodes: [vpn.ingress, ingress].map(|node| plan.nodes[node].name.clone()),
@@ -305,7 +305,11 @@ fn add_cores(plan: &Plan, routers: &mut Routers) -> Result<(), Unroutable> {
 /// Addresses of customers by PE, link and VPN.
 type Attached = BTreeMap<(usize, usize, usize), BTreeSet<IpAddr>>;
 
-fn attach(plan: &Plan, ground: &dyn Ground, routers: &mut Routers) -> Result<Attached, Unroutable> {
+fn attach(
+    plan: &Plan,
+    ground: &dyn RouterAddressing,
+    routers: &mut PeRouters,
+) -> Result<Attached, PeConfigurationError> {
     let mut attached = Attached::new();
     for (index, group) in plan.flows.iter().enumerate() {
         let hops = || group.path.iter().chain(&group.reverse);
@@ -313,16 +317,16 @@ fn attach(plan: &Plan, ground: &dyn Ground, routers: &mut Routers) -> Result<Att
             let mut nodes = hops().flat_map(|hop| plan.ends(*hop));
             if let Some(node) = nodes.find(|node| plan.nodes[*node].kind == NodeKind::Pe) {
                 let (flow, node) = (group.name.clone(), plan.nodes[node].name.clone());
-                return Err(Unroutable::NoVpn { flow, node });
+                return Err(PeConfigurationError::NoVpn { flow, node });
             }
             continue;
         };
-        if matches!(group.transport, Transport::Multicast(_)) {
-            return Err(Unroutable::Multicast { flow: group.name.clone() });
+        if matches!(group.transport, FlowTransport::Multicast(_)) {
+            return Err(PeConfigurationError::Multicast { flow: group.name.clone() });
         }
         let vpn = combined(plan, through);
         let [source, destination] = ground.ends(index);
-        let Vpn { ingress, egress, .. } = plan.vpns[through];
+        let VpnPlan { ingress, egress, .. } = plan.vpns[through];
         for (node, own, other) in [(ingress, source, destination), (egress, destination, source)] {
             let is_customer_hop = |hop: &&Hop| !is_between(&plan.vpns[through], **hop);
             for hop in hops().filter(is_customer_hop).filter(|hop| plan.ends(**hop).contains(&node)) {
@@ -335,7 +339,7 @@ fn attach(plan: &Plan, ground: &dyn Ground, routers: &mut Routers) -> Result<Att
 }
 
 /// Returns whether a hop is between a VPN's PEs.
-fn is_between(vpn: &Vpn, hop: Hop) -> bool {
+fn is_between(vpn: &VpnPlan, hop: Hop) -> bool {
     vpn.path.contains(&hop) || vpn.reverse.contains(&hop)
 }
 
@@ -343,9 +347,9 @@ fn is_between(vpn: &Vpn, hop: Hop) -> bool {
 /// the names of the plan's VPNs with this ingress.
 pub fn configuration(
     plan: &Plan,
-    ground: &dyn Ground,
+    ground: &dyn RouterAddressing,
     node: usize,
-    router: &Router,
+    router: &PeRouter,
     control: &Path,
 ) -> String {
     // Several links may share an interface.
@@ -357,7 +361,7 @@ pub fn configuration(
         let vpn = &plan.vpns[index];
         let is_ingress = vpn.ingress == node;
         // VPN of the plan with this ingress. Without one, the flow only receives.
-        let own = if is_ingress { Some(vpn) } else { vpn.back.map(|back| &plan.vpns[back]) };
+        let own = if is_ingress { Some(vpn) } else { vpn.opposite.map(|back| &plan.vpns[back]) };
         let peer = own.map_or_else(|| format!("{}-back", vpn.name), |own| own.name.clone());
         let mut ends = ground.tunnel(index);
         let mut labels = [FIRST_LABEL + 2 * index, FIRST_LABEL + 2 * index + 1];
@@ -398,15 +402,15 @@ pub fn configuration(
 /// or from which it receives them to `peers`.
 fn references(
     plan: &Plan,
-    ground: &dyn Ground,
+    ground: &dyn RouterAddressing,
     node: usize,
     peers: &mut Map<String, Value>,
 ) -> Map<String, Value> {
-    let names: BTreeMap<usize, String> = tellings(plan)
+    let names: BTreeMap<usize, String> = reference_pairs(plan)
         .into_iter()
         .filter(|(first, second)| [*first, *second].contains(&node))
         .map(|(first, second)| {
-            let mut ends = ground.telling((first, second));
+            let mut ends = ground.reference_tunnel((first, second));
             if second == node {
                 ends.reverse();
             }
@@ -445,13 +449,13 @@ fn references(
 }
 
 /// Returns the configuration of a circuit.
-fn circuit(plan: &Plan, ground: &dyn Ground, node: usize, circuit: &Circuit) -> Value {
-    let Circuit { link, vpn, addresses, is_select, .. } = circuit;
-    let own_addresses = ground.on_circuit(node, circuit).into_iter();
+fn circuit(plan: &Plan, ground: &dyn RouterAddressing, node: usize, circuit: &CustomerCircuit) -> Value {
+    let CustomerCircuit { link, vpn, addresses, is_select, .. } = circuit;
+    let own_addresses = ground.circuit_addresses(node, circuit).into_iter();
     let own_addresses: Vec<String> =
         own_addresses.map(|(address, length)| format!("{address}/{length}")).collect();
     let route = |address: &IpAddr| {
-        let via = ground.via(node, circuit, *address)?;
+        let via = ground.next_hop(node, circuit, *address)?;
         Some(json!({ "to": host_prefix(*address), "via": via }))
     };
     let mut configuration = json!({
@@ -466,8 +470,8 @@ fn circuit(plan: &Plan, ground: &dyn Ground, node: usize, circuit: &Circuit) -> 
     configuration
 }
 
-fn family_of(address: IpAddr) -> Family {
-    if address.is_ipv4() { Family::V4 } else { Family::V6 }
+fn family_of(address: IpAddr) -> IpVersion {
+    if address.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 }
 }
 
 /// Returns the prefix of one address.
@@ -476,11 +480,11 @@ fn host_prefix(address: IpAddr) -> String {
 }
 
 /// Returns the configuration of a VPN flow's settings.
-fn treatment(plan: &Plan, settings: &Settings) -> Value {
+fn treatment(plan: &Plan, settings: &VpnFlowSettings) -> Value {
     let mut configuration = json!({ "weight": settings.weight, "control": control(plan, &settings.control) });
-    if let Control::I2vfc(Config { silence, .. }) = &settings.control {
+    if let VpnControl::I2vfc(I2vfcConfig { silence, .. }) = &settings.control {
         configuration["silent_after"] = microseconds(silence.after);
-        configuration["when_silent"] = json!(pe::when_silent_word(silence.then));
+        configuration["when_silent"] = json!(pe::when_silent_word(silence.action));
     }
     for (field, rate) in [("minimum", settings.minimum), ("maximum", settings.maximum)] {
         // Without a window, the minimum rate only affects the weights.
@@ -519,19 +523,19 @@ fn microseconds(duration: Duration) -> Value {
     json!(format!("{} us", duration.0 as f64 / 1000.0))
 }
 
-fn control(plan: &Plan, control: &Control) -> Value {
+fn control(plan: &Plan, control: &VpnControl) -> Value {
     match control {
-        Control::None => json!("none"),
-        Control::FixedRate { rate, queue } => json!({
+        VpnControl::None => json!("none"),
+        VpnControl::FixedRate { rate, queue } => json!({
             "kind": "fixed-rate",
             "rate": format!("{} bit/s", rate.0),
             "queue": format!("{queue} packets"),
         }),
-        Control::I2vfc(config) => window(plan, config),
+        VpnControl::I2vfc(config) => window(plan, config),
     }
 }
 
-fn window(plan: &Plan, config: &Config) -> Value {
+fn window(plan: &Plan, config: &I2vfcConfig) -> Value {
     let mut configuration = json!({
         "kind": "i2vfc",
         "increase": config.increase,
@@ -545,19 +549,19 @@ fn window(plan: &Plan, config: &Config) -> Value {
         "report_every": config.report_every,
         "report_within": microseconds(config.report_within),
         "idle_probe": microseconds(config.idle_probe),
-        "ecn": config.marks_count,
+        "ecn": config.marks_are_losses,
         "pacing": config.pacing,
         "loss_measure": pe::loss_measure_word(config.loss_measure),
     });
     match config.reference {
-        Reference::Nominal(nominal) => {
+        WeightReference::Nominal(nominal) => {
             configuration["nominal"] = json!({
                 "weight": nominal.weight,
                 "decrease": nominal.decrease,
                 "round_trip": microseconds(nominal.round_trip),
             });
         }
-        Reference::Vpn(index) => configuration["reference"] = json!(plan.vpns[index].name),
+        WeightReference::Vpn(index) => configuration["reference"] = json!(plan.vpns[index].name),
     }
     configuration
 }
@@ -566,7 +570,7 @@ fn window(plan: &Plan, config: &Config) -> Value {
 mod tests {
     use super::*;
     use crate::topology::plan_of as plan;
-    use netstage_scenario::pe::Tunnel;
+    use netstage_scenario::pe::PeerTunnel;
 
     const TWO_WAY: &str = include_str!("../../../../scenarios/examples/two-way-vpns.toml");
 
@@ -575,9 +579,9 @@ mod tests {
     }
 
     /// Returns the router of a node, parsed from its configuration.
-    fn read(plan: &Plan, name: &str) -> pe::Router {
-        let layout = Layout::new(plan).unwrap();
-        let ground = Emulated { plan, layout: &layout };
+    fn read(plan: &Plan, name: &str) -> pe::PeConfig {
+        let layout = AddressLayout::new(plan).unwrap();
+        let ground = NamespaceAddressing { plan, layout: &layout };
         let routers = routers(plan, &ground).unwrap();
         let node = node(plan, name);
         let text = configuration(plan, &ground, node, &routers[&node], Path::new("/tmp/pe.sock"));
@@ -592,14 +596,15 @@ mod tests {
         for (west_vpn, east_vpn) in west.vpns.iter().zip(&east.vpns) {
             let [west_flow, east_flow] = [&west_vpn.flows[0], &east_vpn.flows[0]];
             assert_eq!((west_flow.send, west_flow.receive), (east_flow.receive, east_flow.send));
-            let tunnel = |router: &pe::Router, flow: &pe::Flow| match router.peers[flow.peer].tunnel {
-                Tunnel::MplsInUdp { from, to, .. } => (from.unwrap(), to),
-                Tunnel::Mpls { .. } => panic!("the tunnel is not MPLS-in-UDP"),
-            };
+            let tunnel =
+                |router: &pe::PeConfig, flow: &pe::VpnFlowConfig| match router.peers[flow.peer].tunnel {
+                    PeerTunnel::MplsInUdp { from, to, .. } => (from.unwrap(), to),
+                    PeerTunnel::Mpls { .. } => panic!("the tunnel is not MPLS-in-UDP"),
+                };
             let (from, to) = tunnel(&west, west_flow);
             assert_eq!(tunnel(&east, east_flow), (to, from));
             // Each router has routes to the customers of the other one.
-            let customers = |router: &pe::Router, vpn: &pe::Vpn| -> Vec<String> {
+            let customers = |router: &pe::PeConfig, vpn: &pe::PeVpnConfig| -> Vec<String> {
                 let circuits =
                     router.circuits.iter().filter(|circuit| router.vpns[circuit.vpn].name == vpn.name);
                 let mut customers: Vec<String> =
@@ -613,7 +618,7 @@ mod tests {
             assert!(!routes.is_empty());
         }
         // Each direction has the control, weight and name of the VPN of the plan.
-        let names = |router: &pe::Router| -> Vec<(String, f64)> {
+        let names = |router: &pe::PeConfig| -> Vec<(String, f64)> {
             let flows = router.vpns.iter().flat_map(|vpn| &vpn.flows);
             flows.map(|flow| (router.peers[flow.peer].name.clone(), flow.settings.weight)).collect()
         };
@@ -644,13 +649,15 @@ reference = "gold-down"
         let pe::ReferenceSource::Peer(from) = followed.source else { panic!("{followed:?}") };
         let [to_east, to_west] = [&west.peers[publish_to[0]], &east.peers[from]];
         assert_eq!((to_east.name.as_str(), to_west.name.as_str()), ("pe-east", "pe-west"));
-        let (Tunnel::MplsInUdp { from, to, .. }, Tunnel::MplsInUdp { from: east_from, to: east_to, .. }) =
-            (&to_east.tunnel, &to_west.tunnel)
+        let (
+            PeerTunnel::MplsInUdp { from, to, .. },
+            PeerTunnel::MplsInUdp { from: east_from, to: east_to, .. },
+        ) = (&to_east.tunnel, &to_west.tunnel)
         else {
             panic!("{to_east:?} {to_west:?}");
         };
         assert_eq!((from.as_ref(), Some(to)), (Some(east_to), east_from.as_ref()));
-        let followers = |router: &pe::Router| -> Vec<String> {
+        let followers = |router: &pe::PeConfig| -> Vec<String> {
             let flows = router.vpns.iter().flat_map(|vpn| &vpn.flows);
             flows
                 .filter(|flow| flow.reference().is_some())
@@ -678,7 +685,7 @@ reference = "gold-down"
     #[test]
     fn the_core_routes_tunnels_but_no_customer_addresses() {
         let plan = plan(TWO_WAY);
-        let layout = Layout::new(&plan).unwrap();
+        let layout = AddressLayout::new(&plan).unwrap();
         let [core, west] = ["core-west", "west"].map(|name| node(&plan, name));
         for (owner, addresses) in layout.addresses.iter().enumerate() {
             let is_edge = plan.nodes[owner].kind == NodeKind::Pe;
@@ -696,15 +703,15 @@ reference = "gold-down"
     fn unsupported_plans_are_refused() {
         let refused = |text: &str| {
             let plan = plan(text);
-            let layout = Layout::new(&plan).unwrap();
-            routers(&plan, &Emulated { plan: &plan, layout: &layout }).unwrap_err().to_string()
+            let layout = AddressLayout::new(&plan).unwrap();
+            routers(&plan, &NamespaceAddressing { plan: &plan, layout: &layout }).unwrap_err().to_string()
         };
         let without_vpn = TWO_WAY.replacen("vpn = \"gold-down\"\ncount", "count", 1);
         assert!(refused(&without_vpn).starts_with("flow.gold-down: passes the PE west, but is in no VPN"));
         // Without control and encapsulation, the kernel forwards.
         let plain = TWO_WAY.replace("encapsulation = \"mpls-in-udp\"", "control = \"none\"");
         let plan = plan(&plain);
-        let layout = Layout::new(&plan).unwrap();
-        assert!(routers(&plan, &Emulated { plan: &plan, layout: &layout }).unwrap().is_empty());
+        let layout = AddressLayout::new(&plan).unwrap();
+        assert!(routers(&plan, &NamespaceAddressing { plan: &plan, layout: &layout }).unwrap().is_empty());
     }
 }

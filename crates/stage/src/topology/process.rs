@@ -1,17 +1,17 @@
 //! Controller's side of the fabric process. Messages are lines of JSON on the standard input and output of the process.
 //! If the controller exits, that input ends, and the process exits with its agents, namespaces and interfaces.
 
-use super::services::Placed;
+use super::services::PlacedService;
 use super::services::frr::RoutingSpec;
 use super::services::gateways::GatewaysSpec;
 use super::spec::Spec;
-use netstage_agent_api::results::{EndedWindow, Watched};
+use netstage_agent_api::results::{CompletedWindow, WatchedWindows};
 use netstage_agent_api::service::ServiceResult;
 use netstage_agent_api::watch::WatchSpec;
 use netstage_emulator as emulator;
-use netstage_emulator::report::EndedBin;
+use netstage_emulator::report::BinReport;
 use netstage_host::clock::Epoch;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -28,7 +28,7 @@ const FINISH_LIMIT: Duration = Duration::from_secs(20);
 /// Request of the controller.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum FabricRequest {
     /// Build the network and start the agents.
     Build(Box<Build>),
     /// Run at this time.
@@ -43,11 +43,11 @@ pub struct Build {
     /// Network to build.
     pub spec: Spec,
     /// Configuration of its links.
-    pub emulator: emulator::Config,
+    pub emulator: emulator::EmulatorConfig,
     /// Agents to start.
     pub agents: Vec<AgentSpec>,
     /// Services to run.
-    pub services: Vec<Placed>,
+    pub services: Vec<PlacedService>,
     /// Routers with routing daemons.
     pub routing: Option<RoutingSpec>,
     /// Gateways and their tunnels.
@@ -74,30 +74,30 @@ pub struct AgentSpec {
 /// Response of the fabric.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum FabricResponse {
     /// The network is built and the agents are started.
     Ready,
     /// A bin of the run has ended.
-    Bin(EndedBin),
+    Bin(BinReport),
     /// A bin of a watched window has ended.
-    Window(EndedWindow),
+    Window(CompletedWindow),
     /// The run is over.
-    Finished(Box<Finished>),
+    Finished(Box<FabricResults>),
     /// The request failed.
-    Failed(Obstacle),
+    Failed(StartupError),
 }
 
 /// Results of a run.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Finished {
+pub struct FabricResults {
     /// Report of the emulator.
-    pub emulator: emulator::Report,
+    pub emulator: emulator::EmulatorReport,
     /// Results of the services, in their order.
     pub services: Vec<ServiceResult>,
     /// Messages about routers, daemons and gateways that exited before the end of the run.
     pub ended: Vec<String>,
     /// Samples of the watched windows.
-    pub watched: Watched,
+    pub watched: WatchedWindows,
 }
 
 /// Running fabric process.
@@ -105,14 +105,14 @@ pub struct Finished {
 pub struct Fabric {
     child: Child,
     orders: Option<ChildStdin>,
-    answers: Receiver<io::Result<Answer>>,
+    answers: Receiver<io::Result<FabricResponse>>,
     /// Response that arrived while bins were taken.
-    early: Option<io::Result<Answer>>,
+    early: Option<io::Result<FabricResponse>>,
 }
 
 impl Fabric {
     /// Starts the fabric process (`program` with the argument `fabric`) and builds a network. Polls `stop` meanwhile.
-    pub fn start(program: &Path, build: Build, stop: &dyn Fn() -> bool) -> Result<Fabric, Obstacle> {
+    pub fn start(program: &Path, build: Build, stop: &dyn Fn() -> bool) -> Result<Fabric, StartupError> {
         let mut child = Command::new(program)
             .arg("fabric")
             // An interrupt at the terminal must only reach the controller.
@@ -120,7 +120,7 @@ impl Fabric {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|e| Obstacle::broken(format!("cannot start {}: {e}", program.display())))?;
+            .map_err(|e| StartupError::without_remedy(format!("cannot start {}: {e}", program.display())))?;
         let orders = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("the output is piped"));
         let (sender, answers) = channel();
@@ -135,34 +135,34 @@ impl Fabric {
         let patience = build.routing.as_ref().map_or(0, |routing| routing.patience.0);
         let limit = Instant::now() + BUILD_LIMIT + Duration::from_nanos(patience);
         let mut fabric = Fabric { child, orders, answers, early: None };
-        fabric.send(&Order::Build(Box::new(build)))?;
+        fabric.send(&FabricRequest::Build(Box::new(build)))?;
         match fabric.answer(limit, stop)? {
-            Some(Answer::Ready) => Ok(fabric),
-            Some(Answer::Failed(failed)) => Err(failed),
-            Some(Answer::Finished(_) | Answer::Bin(_) | Answer::Window(_)) => {
-                Err(Obstacle::broken("unexpected response of the fabric process"))
+            Some(FabricResponse::Ready) => Ok(fabric),
+            Some(FabricResponse::Failed(failed)) => Err(failed),
+            Some(FabricResponse::Finished(_) | FabricResponse::Bin(_) | FabricResponse::Window(_)) => {
+                Err(StartupError::without_remedy("unexpected response of the fabric process"))
             }
-            None => Err(Obstacle::broken("interrupted while the network was built")),
+            None => Err(StartupError::without_remedy("interrupted while the network was built")),
         }
     }
 
     /// Starts the run at `epoch`.
-    pub fn run(&mut self, epoch: Epoch) -> Result<(), Obstacle> {
-        self.send(&Order::Run(epoch))
+    pub fn run(&mut self, epoch: Epoch) -> Result<(), StartupError> {
+        self.send(&FabricRequest::Run(epoch))
     }
 
     /// Ends the run early.
-    pub fn stop(&mut self) -> Result<(), Obstacle> {
-        self.send(&Order::Stop)
+    pub fn stop(&mut self) -> Result<(), StartupError> {
+        self.send(&FabricRequest::Stop)
     }
 
     /// Returns the bins of links and watched windows that were reported since the last call.
-    pub fn take_ended(&mut self) -> (Vec<EndedBin>, Vec<EndedWindow>) {
+    pub fn take_bins(&mut self) -> (Vec<BinReport>, Vec<CompletedWindow>) {
         let (mut bins, mut windows) = (Vec::new(), Vec::new());
         while self.early.is_none() {
             match self.answers.try_recv() {
-                Ok(Ok(Answer::Bin(bin))) => bins.push(bin),
-                Ok(Ok(Answer::Window(window))) => windows.push(window),
+                Ok(Ok(FabricResponse::Bin(bin))) => bins.push(bin),
+                Ok(Ok(FabricResponse::Window(window))) => windows.push(window),
                 Ok(other) => self.early = Some(other),
                 Err(_) => break,
             }
@@ -171,12 +171,12 @@ impl Fabric {
     }
 
     /// Waits for the results of the run.
-    pub fn finish(mut self) -> Result<Finished, Obstacle> {
+    pub fn finish(mut self) -> Result<FabricResults, StartupError> {
         match self.answer(Instant::now() + FINISH_LIMIT, &|| false)? {
-            Some(Answer::Finished(finished)) => Ok(*finished),
-            Some(Answer::Failed(failed)) => Err(failed),
-            Some(Answer::Ready | Answer::Bin(_) | Answer::Window(_)) | None => {
-                Err(Obstacle::broken("unexpected response of the fabric process"))
+            Some(FabricResponse::Finished(finished)) => Ok(*finished),
+            Some(FabricResponse::Failed(failed)) => Err(failed),
+            Some(FabricResponse::Ready | FabricResponse::Bin(_) | FabricResponse::Window(_)) | None => {
+                Err(StartupError::without_remedy("unexpected response of the fabric process"))
             }
         }
     }
@@ -186,20 +186,24 @@ impl Fabric {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    fn send(&mut self, order: &Order) -> Result<(), Obstacle> {
+    fn send(&mut self, order: &FabricRequest) -> Result<(), StartupError> {
         let orders = self.orders.as_mut().expect("the input is open until the fabric is dropped");
         let mut line = serde_json::to_vec(order).expect("requests can be serialized");
         line.push(b'\n');
         let written = orders.write_all(&line).and_then(|()| orders.flush());
         // A fabric that has failed reports the reason in its response.
         if written.is_err() && self.child.try_wait().is_err() {
-            return Err(Obstacle::broken("the fabric process has exited"));
+            return Err(StartupError::without_remedy("the fabric process has exited"));
         }
         Ok(())
     }
 
     /// Waits for the next response; returns `None` if `stop` returns true.
-    fn answer(&mut self, limit: Instant, stop: &dyn Fn() -> bool) -> Result<Option<Answer>, Obstacle> {
+    fn answer(
+        &mut self,
+        limit: Instant,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<FabricResponse>, StartupError> {
         loop {
             let received = match self.early.take() {
                 Some(early) => Ok(early),
@@ -207,21 +211,23 @@ impl Fabric {
             };
             match received {
                 // Bins are no longer needed.
-                Ok(Ok(Answer::Bin(_) | Answer::Window(_))) => {}
+                Ok(Ok(FabricResponse::Bin(_) | FabricResponse::Window(_))) => {}
                 Ok(Ok(answer)) => return Ok(Some(answer)),
                 Ok(Err(error)) => {
-                    return Err(Obstacle::broken(format!(
+                    return Err(StartupError::without_remedy(format!(
                         "cannot read the response of the fabric process: {error}"
                     )));
                 }
                 Err(RecvTimeoutError::Timeout) if stop() => return Ok(None),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < limit => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(Obstacle::broken("the fabric process does not respond"));
+                    return Err(StartupError::without_remedy("the fabric process does not respond"));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = self.child.wait().map_or("unknown status".to_owned(), |s| s.to_string());
-                    return Err(Obstacle::broken(format!("the fabric process exited early: {status}")));
+                    return Err(StartupError::without_remedy(format!(
+                        "the fabric process exited early: {status}"
+                    )));
                 }
             }
         }

@@ -5,13 +5,13 @@ use netstage_scenario::plan::{Hop, Plan};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Returns whether routing daemons set the routes of a node.
-pub fn drives(plan: &Plan, node: usize) -> bool {
-    plan.routing.as_ref().is_some_and(|routing| routing.drives(node))
+pub fn has_daemons(plan: &Plan, node: usize) -> bool {
+    plan.routing.as_ref().is_some_and(|routing| routing.contains(node))
 }
 
 /// Returns whether both ends of a link are routers with routing daemons.
 pub fn is_inside(plan: &Plan, link: usize) -> bool {
-    plan.links[link].ends.iter().all(|end| drives(plan, *end))
+    plan.links[link].ends.iter().all(|end| has_daemons(plan, *end))
 }
 
 /// Returns whether edge routers peer over this LAN.
@@ -43,7 +43,7 @@ fn behind_edge(plan: &Plan, used: &[bool], edge: usize) -> BTreeMap<usize, Hop> 
             let next = plan.links[link].ends[1 - direction];
             if next == edge
                 || plan.lan_of(link).is_some_and(|lan| is_peering_lan(plan, lan))
-                || drives(plan, next)
+                || has_daemons(plan, next)
                 || found.contains_key(&next)
             {
                 continue;

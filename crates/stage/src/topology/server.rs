@@ -2,18 +2,18 @@
 //! input ends, and the network is removed with it.
 
 use super::links::Links;
-use super::network::Network;
-use super::process::{AgentSpec, Answer, Build, Finished, Order};
-use super::services::frr::run::Routing;
+use super::network::EmulatedNetwork;
+use super::process::{AgentSpec, Build, FabricRequest, FabricResponse, FabricResults};
+use super::services::frr::run::RoutingProcesses;
 use super::services::gateways::run::Gateways;
-use super::services::run::Service;
-use netstage_agent_api::results::{EndedWindow, Watched};
-use netstage_emulator::Report;
-use netstage_emulator::report::EndedBin;
+use super::services::run::RunningService;
+use netstage_agent_api::results::{CompletedWindow, WatchedWindows};
+use netstage_emulator::EmulatorReport;
+use netstage_emulator::report::BinReport;
 use netstage_host::clock::Epoch;
 use netstage_host::netns::{spawn_in, user};
-use netstage_host::obstacle::Obstacle;
-use netstage_tcp_watch::watch::Watch;
+use netstage_host::obstacle::StartupError;
+use netstage_tcp_watch::watch::WindowWatch;
 use nix::sys::{prctl, signal::Signal};
 use std::fs::File;
 use std::io::{self, BufRead as _, Write as _};
@@ -26,15 +26,15 @@ use std::thread::JoinHandle;
 
 /// Event of the fabric's main loop.
 enum FabricEvent {
-    Order(Order),
+    Order(FabricRequest),
     /// The input has ended or is invalid.
     End,
     /// A bin of the run has ended.
-    Bin(EndedBin),
+    Bin(BinReport),
     /// A bin of a watched window has ended.
-    Window(Box<EndedWindow>),
+    Window(Box<CompletedWindow>),
     /// The run is over.
-    Finished(Box<Report>),
+    Finished(Box<EmulatorReport>),
 }
 
 /// Serves a controller on standard input and output. Must be called before any thread is started.
@@ -46,17 +46,22 @@ pub fn serve() {
     let orders = events.clone();
     std::thread::spawn(move || read_orders(&orders));
     let mut stage = match (privileged, received.recv()) {
-        (Err(forbidden), Ok(FabricEvent::Order(Order::Build(_)))) => {
-            let remedy = forbidden.grants.join("; or ");
-            return answer(&Answer::Failed(Obstacle::missing(forbidden.to_string(), remedy)));
+        (Err(forbidden), Ok(FabricEvent::Order(FabricRequest::Build(_)))) => {
+            let remedy = forbidden.remedies.join("; or ");
+            return answer(&FabricResponse::Failed(StartupError::missing_feature(
+                forbidden.to_string(),
+                remedy,
+            )));
         }
-        (Ok(()), Ok(FabricEvent::Order(Order::Build(build)))) => match RunningNetwork::build(*build) {
-            Ok(stage) => stage,
-            Err(failed) => return answer(&Answer::Failed(failed)),
-        },
+        (Ok(()), Ok(FabricEvent::Order(FabricRequest::Build(build)))) => {
+            match RunningNetwork::build(*build) {
+                Ok(stage) => stage,
+                Err(failed) => return answer(&FabricResponse::Failed(failed)),
+            }
+        }
         _ => return,
     };
-    answer(&Answer::Ready);
+    answer(&FabricResponse::Ready);
     stage.serve(&received, &events);
 }
 
@@ -71,7 +76,7 @@ fn read_orders(orders: &Sender<FabricEvent>) {
     let _ = orders.send(FabricEvent::End);
 }
 
-fn answer(answer: &Answer) {
+fn answer(answer: &FabricResponse) {
     let mut line = serde_json::to_vec(answer).expect("responses can be serialized");
     line.push(b'\n');
     let mut output = io::stdout().lock();
@@ -81,14 +86,14 @@ fn answer(answer: &Answer) {
 
 /// Network with its emulator, agents and services.
 struct RunningNetwork {
-    network: Network,
+    network: EmulatedNetwork,
     links: Option<Links>,
     agents: Vec<Child>,
-    services: Vec<Service>,
-    routing: Option<Routing>,
+    services: Vec<RunningService>,
+    routing: Option<RoutingProcesses>,
     gateways: Option<Gateways>,
-    watch: Option<Watch>,
-    watching: Option<JoinHandle<Watched>>,
+    watch: Option<WindowWatch>,
+    watching: Option<JoinHandle<WatchedWindows>>,
     tell_bins: bool,
     /// Forwards frames before the run, if routers must find each other first.
     pre_run: Option<PreRunForwarding>,
@@ -107,7 +112,7 @@ impl PreRunForwarding {
         let stop = Arc::new(AtomicBool::new(false));
         let stop_flag = Arc::clone(&stop);
         let carry = move || {
-            links.carry(&stop_flag);
+            links.forward_before_run(&stop_flag);
             links
         };
         PreRunForwarding { stop, links: std::thread::spawn(carry) }
@@ -120,11 +125,11 @@ impl PreRunForwarding {
 }
 
 impl RunningNetwork {
-    fn build(build: Build) -> Result<RunningNetwork, Obstacle> {
-        let mut network = Network::build(&build.spec)?;
+    fn build(build: Build) -> Result<RunningNetwork, StartupError> {
+        let mut network = EmulatedNetwork::build(&build.spec)?;
         let links = Links::new(&build.spec, build.emulator, &mut network)?;
         let program = std::env::current_exe()
-            .map_err(|e| Obstacle::broken(format!("cannot find the netstage executable: {e}")))?;
+            .map_err(|e| StartupError::without_remedy(format!("cannot find the netstage executable: {e}")))?;
         let mut stage = RunningNetwork {
             links: Some(links),
             agents: Vec::new(),
@@ -144,26 +149,26 @@ impl RunningNetwork {
         }
         if let Some(spec) = build.routing {
             let nodes = &stage.network.nodes;
-            stage.routing = Some(Routing::start(spec, nodes, &program)?);
+            stage.routing = Some(RoutingProcesses::start(spec, nodes, &program)?);
         }
         if let Some(spec) = build.gateways {
             stage.gateways = Some(Gateways::start(spec, &stage.network.nodes, &program)?);
         }
         if let Some((spec, senders)) = build.watch {
             let namespaces = stage.network.numbers(&senders)?;
-            stage.watch = Some(Watch::start(spec, namespaces)?);
+            stage.watch = Some(WindowWatch::start(spec, namespaces)?);
         }
         for agent in &build.agents {
             stage.start_agent(&program, agent)?;
         }
         for service in build.services {
-            stage.services.push(Service::start(service, &stage.network.nodes, &program)?);
+            stage.services.push(RunningService::start(service, &stage.network.nodes, &program)?);
         }
         Ok(stage)
     }
 
-    fn start_agent(&mut self, program: &Path, agent: &AgentSpec) -> Result<(), Obstacle> {
-        let cannot = |e| Obstacle::broken(format!("cannot start an agent: {e}"));
+    fn start_agent(&mut self, program: &Path, agent: &AgentSpec) -> Result<(), StartupError> {
+        let cannot = |e| StartupError::without_remedy(format!("cannot start an agent: {e}"));
         let namespace = self.network.nodes[agent.node].as_ref().expect("a node with flows is used");
         let mut command = Command::new(program);
         command.arg("agent").arg("--socket").arg(&agent.socket).arg("--spool").arg(&agent.spool);
@@ -177,21 +182,26 @@ impl RunningNetwork {
     fn serve(&mut self, events: &Receiver<FabricEvent>, sender: &Sender<FabricEvent>) {
         while let Ok(event) = events.recv() {
             match event {
-                FabricEvent::Order(Order::Run(epoch)) => self.run(epoch, sender),
-                FabricEvent::Order(Order::Stop) => self.stop.store(true, Ordering::Relaxed),
-                FabricEvent::Bin(bin) => answer(&Answer::Bin(bin)),
-                FabricEvent::Window(window) => answer(&Answer::Window(*window)),
+                FabricEvent::Order(FabricRequest::Run(epoch)) => self.run(epoch, sender),
+                FabricEvent::Order(FabricRequest::Stop) => self.stop.store(true, Ordering::Relaxed),
+                FabricEvent::Bin(bin) => answer(&FabricResponse::Bin(bin)),
+                FabricEvent::Window(window) => answer(&FabricResponse::Window(*window)),
                 FabricEvent::Finished(emulator) => {
-                    let services = self.services.drain(..).map(Service::finish).collect();
-                    let mut ended = self.routing.as_mut().map_or(Vec::new(), Routing::ended);
+                    let services = self.services.drain(..).map(RunningService::finish).collect();
+                    let mut ended = self.routing.as_mut().map_or(Vec::new(), RoutingProcesses::ended);
                     ended.extend(self.gateways.as_mut().map_or(Vec::new(), Gateways::ended));
                     self.stop.store(true, Ordering::Relaxed);
                     let watched = self.watching.take().and_then(|watching| watching.join().ok());
                     let watched = watched.unwrap_or_default();
                     let emulator = *emulator;
-                    answer(&Answer::Finished(Box::new(Finished { emulator, services, ended, watched })));
+                    answer(&FabricResponse::Finished(Box::new(FabricResults {
+                        emulator,
+                        services,
+                        ended,
+                        watched,
+                    })));
                 }
-                FabricEvent::Order(Order::Build(_)) | FabricEvent::End => break,
+                FabricEvent::Order(FabricRequest::Build(_)) | FabricEvent::End => break,
             }
         }
         self.stop.store(true, Ordering::Relaxed);
@@ -209,7 +219,7 @@ impl RunningNetwork {
         let links = self.links.take().or_else(|| self.pre_run.take().and_then(PreRunForwarding::end));
         let Some(mut links) = links else { return };
         if self.tell_bins {
-            links.tell_bins(forward_bins(sender.clone()));
+            links.report_bins(forward_bins(sender.clone()));
         }
         if let Some(watch) = self.watch.take() {
             let (stop, events) = (Arc::clone(&self.stop), self.tell_bins.then(|| sender.clone()));
@@ -234,7 +244,7 @@ impl RunningNetwork {
 }
 
 /// Returns a sender for the bins of links, whose receiving thread forwards them to the main loop.
-fn forward_bins(events: Sender<FabricEvent>) -> Sender<EndedBin> {
+fn forward_bins(events: Sender<FabricEvent>) -> Sender<BinReport> {
     let (sender, bins) = channel();
     std::thread::spawn(move || bins.into_iter().try_for_each(|bin| events.send(FabricEvent::Bin(bin))));
     sender

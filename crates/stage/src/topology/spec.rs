@@ -3,14 +3,16 @@
 
 use super::address;
 use super::distribution::Tree;
-use super::layout::{Address, Layout, Placement, RouteOptions};
+use super::layout::{Address, AddressLayout, EndNumbers, RouteOptions};
 use super::network::node_interface;
-use super::pe::{Circuit, Router, Routers};
+use super::pe::{CustomerCircuit, PeRouter, PeRouters};
 use super::{lan, routing};
 use netstage_core::link;
 use netstage_core::traffic::Pattern;
-use netstage_emulator::netem::Stages;
-use netstage_scenario::plan::{Family, FlowGroup, Hop, LinkKind, NodeKind, Plan, Transport, Tunnel};
+use netstage_emulator::netem::NetemStages;
+use netstage_scenario::plan::{
+    FlowGroup, FlowTransport, GatewayTunnel, Hop, IpVersion, LinkKind, NodeKind, Plan,
+};
 use netstage_wire::Encapsulation;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,9 +101,9 @@ pub struct LinkSpec {
     /// Indices of its nodes.
     pub ends: [usize; 2],
     /// Directions: from `ends[0]` to `ends[1]`, then from `ends[1]` to `ends[0]`.
-    pub directions: [link::Config; 2],
+    pub directions: [link::LinkDirectionConfig; 2],
     /// Configuration of the kernel's netems, if they emulate this link.
-    pub netem: Option<[Stages; 2]>,
+    pub netem: Option<[NetemStages; 2]>,
     /// True if its ends resolve each other by ARP and neighbor discovery.
     pub resolves: bool,
     /// True if its ends are TUN interfaces; the emulator holds their descriptors.
@@ -139,7 +141,7 @@ pub struct RouteSpec {
 
 impl Spec {
     /// Returns the network of a plan.
-    pub fn new(plan: &Plan, layout: &Layout, routers: &Routers) -> Spec {
+    pub fn new(plan: &Plan, layout: &AddressLayout, routers: &PeRouters) -> Spec {
         let links: Vec<LinkSpec> = (plan.links.iter().enumerate())
             .filter(|(index, _)| layout.used[*index])
             .map(|(index, link)| LinkSpec {
@@ -164,7 +166,7 @@ impl Spec {
                 .flat_map(|family| {
                     let placed = layout.addresses[index].iter().enumerate();
                     placed.map(move |(number, placed)| {
-                        let address = address::of(family, index, number);
+                        let address = address::node_address(family, index, number);
                         let link = placed.treatment.multicast.map(|sending| sending.link);
                         AddressSpec { address, length: address::host_prefix(address), link }
                     })
@@ -179,19 +181,19 @@ impl Spec {
         };
         let mut nodes: Vec<NodeSpec> = (0..plan.nodes.len()).map(node).collect();
         for (&pe, router) in routers {
-            for &Circuit { link, number, .. } in &router.circuits {
+            for &CustomerCircuit { link, number, .. } in &router.circuits {
                 // The customer's end has an address that the PE can resolve.
                 let end = usize::from(plan.links[link].ends[0] == pe);
                 let customer = &mut nodes[plan.links[link].ends[end]];
                 customer.addresses.extend(address::FAMILIES.map(|family| {
-                    let (address, length) = address::on_circuit(family, number, end);
+                    let (address, length) = address::circuit_address(family, number, end);
                     AddressSpec { address, length, link: Some(link) }
                 }));
             }
         }
         for (node, link) in routing::interfaces(plan) {
             let end = usize::from(plan.links[link].ends[1] == node);
-            let (address, length) = address::on_link(link, end);
+            let (address, length) = address::link_address(link, end);
             nodes[node].addresses.push(AddressSpec { address, length, link: Some(link) });
         }
         for link in (0..plan.links.len()).filter(|link| layout.used[*link]) {
@@ -212,13 +214,13 @@ impl Spec {
 }
 
 /// Adds the routes to each address at nodes without routing daemons.
-fn add_routes(plan: &Plan, layout: &Layout, nodes: &mut [NodeSpec]) {
+fn add_routes(plan: &Plan, layout: &AddressLayout, nodes: &mut [NodeSpec]) {
     for (owner, addresses) in layout.addresses.iter().enumerate() {
         for (number, address) in addresses.iter().enumerate() {
             let own = address
                 .routes
                 .iter()
-                .filter(|(from, _)| !routing::drives(plan, **from) && !plan.is_lan(**from));
+                .filter(|(from, _)| !routing::has_daemons(plan, **from) && !plan.is_lan(**from));
             for (&from, &hop) in own {
                 for family in address::FAMILIES {
                     let route = route(plan, family, (owner, number), hop, address.treatment.tcp.as_ref());
@@ -232,13 +234,13 @@ fn add_routes(plan: &Plan, layout: &Layout, nodes: &mut [NodeSpec]) {
 }
 
 /// Returns the multicast routes of a node.
-fn multicast(plan: &Plan, layout: &Layout, node: usize) -> Vec<MulticastSpec> {
+fn multicast(plan: &Plan, layout: &AddressLayout, node: usize) -> Vec<MulticastSpec> {
     let groups = plan.flows.iter().zip(&layout.groups).zip(&layout.trees);
-    let route = |((flow, placed), tree): ((&FlowGroup, &Placement), &Option<Tree>)| {
+    let route = |((flow, placed), tree): ((&FlowGroup, &EndNumbers), &Option<Tree>)| {
         let tree = tree.as_ref()?;
         let forwarding = tree.forwarding.get(&node)?;
         Some(MulticastSpec {
-            source: address::of(flow.family, flow.from, placed.source),
+            source: address::node_address(flow.family, flow.from, placed.source),
             group: tree.group,
             from: forwarding.from,
             to: forwarding.to.iter().copied().collect(),
@@ -248,76 +250,82 @@ fn multicast(plan: &Plan, layout: &Layout, node: usize) -> Vec<MulticastSpec> {
 }
 
 /// Returns the route of an edge router to all addresses of a node behind it.
-fn route_to_all(plan: &Plan, family: Family, owner: usize, hop: Hop) -> RouteSpec {
+fn route_to_all(plan: &Plan, family: IpVersion, owner: usize, hop: Hop) -> RouteSpec {
     let (destination, length) = address::prefix(family, owner);
     RouteSpec { destination, length, ..route(plan, family, (owner, 0), hop, None) }
 }
 
 /// Returns the address of the next router of a hop: on a LAN, that of the station after the LAN.
-fn next_router(plan: &Plan, family: Family, routes: &BTreeMap<usize, Hop>, hop: Hop) -> IpAddr {
+fn next_router(plan: &Plan, family: IpVersion, routes: &BTreeMap<usize, Hop>, hop: Hop) -> IpAddr {
     let [_, neighbor] = plan.ends(hop);
     let next_hop = routes.get(&neighbor).filter(|_| plan.is_lan(neighbor));
     let on_lan = next_hop.and_then(|next_hop| lan::address(plan, family, next_hop.link));
-    on_lan.map_or_else(|| address::of(family, neighbor, 0), |(address, _)| address)
+    on_lan.map_or_else(|| address::node_address(family, neighbor, 0), |(address, _)| address)
 }
 
 fn route(
     plan: &Plan,
-    family: Family,
+    family: IpVersion,
     (owner, number): (usize, usize),
     hop: Hop,
     options: Option<&RouteOptions>,
 ) -> RouteSpec {
     let socket = options.and_then(|options| options.socket.as_ref());
     let [_, neighbor] = plan.ends(hop);
-    let destination = address::of(family, owner, number);
+    let destination = address::node_address(family, owner, number);
     RouteSpec {
         destination,
         length: address::host_prefix(destination),
         link: hop.link,
         end: hop.direction,
-        gateway: address::of(family, neighbor, 0),
+        gateway: address::node_address(family, neighbor, 0),
         source: None,
         initial_window: options.map(|o| o.initial_window),
         min_rto_ms: options.map(|o| u32::try_from(o.min_rto.0 / 1_000_000).unwrap_or(u32::MAX).max(1)),
         ecn: options.is_some_and(|o| o.ecn),
         window: socket.map(|s| s.window),
         // IPv6 has a minimum MTU (RFC 8200 section 5).
-        mtu: socket.map(|s| if family == Family::V6 { s.mtu.max(1280) } else { s.mtu }),
+        mtu: socket.map(|s| if family == IpVersion::V6 { s.mtu.max(1280) } else { s.mtu }),
         congestion_control: socket.map(|s| s.congestion_control.clone()),
     }
 }
 
 /// Returns the source address of a service's client. Not every program can be configured with one.
-fn source(plan: &Plan, layout: &Layout, family: Family, from: usize, to: &Address) -> Option<IpAddr> {
+fn source(
+    plan: &Plan,
+    layout: &AddressLayout,
+    family: IpVersion,
+    from: usize,
+    to: &Address,
+) -> Option<IpAddr> {
     let service = to.treatment.service.filter(|service| plan.flows[*service].from == from)?;
-    Some(address::of(family, from, layout.groups[service].source))
+    Some(address::node_address(family, from, layout.groups[service].source))
 }
 
 /// Returns an MTU at which no packet of a flow is fragmented, including its encapsulation.
-fn mtu(plan: &Plan, routers: &Routers) -> u32 {
+fn mtu(plan: &Plan, routers: &PeRouters) -> u32 {
     let encapsulation = if routers.is_empty() { 0 } else { Encapsulation::MplsInUdp.overhead() };
     let labels = if plan.routing.is_some() { Encapsulation::Mpls.overhead() } else { 0 };
     let largest = |group: &FlowGroup| match &group.transport {
-        Transport::Tcp(tcp) => tcp.max_segment_size + TCP_IP_HEADERS,
+        FlowTransport::Tcp(tcp) => tcp.max_segment_size + TCP_IP_HEADERS,
         _ => {
-            let payload = group.traffic.pattern().map_or(0, Pattern::largest_packet);
+            let payload = group.traffic.pattern().map_or(0, Pattern::max_packet_size);
             payload + netstage_wire::IPV6_HEADER + netstage_wire::UDP_HEADER
         }
     };
     let customers = plan.flows.iter().map(largest).fold(ETHERNET_MTU, u32::max);
-    let protected = |tunnel: &Tunnel| tunnel.mtu + tunnel.overhead();
+    let protected = |tunnel: &GatewayTunnel| tunnel.mtu + tunnel.overhead();
     let tunnels = plan.tunnels.iter().map(protected).max().unwrap_or(0);
     (customers + encapsulation + labels).max(tunnels).min(65_535)
 }
 
-fn links_to_customers(router: &Router) -> Vec<usize> {
+fn links_to_customers(router: &PeRouter) -> Vec<usize> {
     let links: BTreeSet<usize> = router.circuits.iter().map(|circuit| circuit.link).collect();
     links.into_iter().collect()
 }
 
 /// Returns the kernel settings of a node. All of them belong to its namespace.
-fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, String)> {
+fn settings(plan: &Plan, node: usize, router: Option<&PeRouter>) -> Vec<(String, String)> {
     let mut settings = vec![
         // Paths may differ by direction.
         ("net.ipv4.conf.all.rp_filter", "0"),
@@ -334,7 +342,7 @@ fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, S
         ("net.ipv4.tcp_wmem", "4096 65536 67108864"),
         ("net.ipv4.tcp_rmem", "4096 131072 67108864"),
     ];
-    if routing::drives(plan, node) {
+    if routing::has_daemons(plan, node) {
         // A kernel with MPLS has room for the labels that the daemons bind.
         settings.push(("net.mpls.platform_labels", "1048575"));
     }
@@ -354,7 +362,7 @@ fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, S
     }
     let flows = plan.flows.iter().filter(|group| group.from == node || group.to == node);
     let mut configurations = flows.filter_map(|group| match &group.transport {
-        Transport::Tcp(tcp) => Some(tcp),
+        FlowTransport::Tcp(tcp) => Some(tcp),
         _ => None,
     });
     // If the flows of a host differ, the settings of the last one apply, as `differences` reports.
@@ -387,7 +395,7 @@ fn settings(plan: &Plan, node: usize, router: Option<&Router>) -> Vec<(String, S
 fn receive_buffer(group: &FlowGroup) -> Option<u64> {
     const SEGMENT_OVERHEAD: u64 = 440;
     const DESCRIPTOR: u64 = 256;
-    let Transport::Tcp(tcp) = &group.transport else { return None };
+    let FlowTransport::Tcp(tcp) = &group.transport else { return None };
     let segment = u64::from(tcp.max_segment_size);
     let memory = (segment + SEGMENT_OVERHEAD).next_power_of_two() + DESCRIPTOR;
     // The kernel counts in 256ths, rounded down; 1 % compensates for that.

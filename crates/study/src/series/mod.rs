@@ -14,7 +14,7 @@ pub use read::{Block, SeriesReader, read_run};
 pub use write::{Joiner, encode_run};
 
 use netstage_scenario::outcome::finding::TestOutcome;
-use netstage_scenario::outcome::{Distribution, Load};
+use netstage_scenario::outcome::{AchievedLoad, Distribution};
 use parquet::basic::{IntType, LogicalType, Repetition, Type as Physical};
 use parquet::schema::types::{PrimitiveTypeBuilder, Type, TypePtr};
 use serde::{Deserialize, Serialize};
@@ -23,19 +23,19 @@ use std::sync::Arc;
 /// Column names, in the file's order.
 const COLUMNS: [&str; 6] = ["cell", "seed", "time_ns", "subject", "metric", "value"];
 
-/// Metadata key of the [`Note`] in the file of a single run.
+/// Metadata key of the [`RunMetadata`] in the file of a single run.
 const NOTE_KEY: &str = "netstage.run";
 
 /// Metadata in the file of a single run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Note {
+struct RunMetadata {
     cell: u32,
     seed: u64,
     interval_ns: u64,
     bins: usize,
     totals: [u64; 7],
     distributions: Vec<Distribution>,
-    loads: Vec<Load>,
+    loads: Vec<AchievedLoad>,
     tests: Vec<TestOutcome>,
     warnings: Vec<String>,
     void: Vec<String>,

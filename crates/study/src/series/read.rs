@@ -1,9 +1,9 @@
 //! Reading of series files. Callers verify a file's checksum first.
 
-use super::{COLUMNS, NOTE_KEY, Note};
+use super::{COLUMNS, NOTE_KEY, RunMetadata};
 use bytes::Bytes;
 use netstage_core::time::Duration;
-use netstage_scenario::outcome::{Metric, Outcome, Series, Totals};
+use netstage_scenario::outcome::{Metric, RunOutcome, RunTotals, Series};
 use netstage_scenario::regular;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
@@ -150,12 +150,12 @@ where
 }
 
 /// Reads the file of one run and returns its cell, seed and outcome.
-pub fn read_run(file: &Bytes) -> Result<(u32, u64, Outcome)> {
+pub fn read_run(file: &Bytes) -> Result<(u32, u64, RunOutcome)> {
     let malformed = |reason: &str| ParquetError::General(format!("not the file of a run: {reason}"));
     let mut reader = SeriesReader::new(file.clone())?;
     let metadata = reader.file.metadata().file_metadata().key_value_metadata();
     let text = metadata.and_then(|m| m.iter().find(|kv| kv.key == NOTE_KEY)).and_then(|kv| kv.value.as_ref());
-    let note: Note = serde_json::from_str(text.ok_or_else(|| malformed("no metadata"))?)
+    let note: RunMetadata = serde_json::from_str(text.ok_or_else(|| malformed("no metadata"))?)
         .map_err(|e| malformed(&e.to_string()))?;
     if note.bins > MAX_ROWS {
         return Err(malformed("too many bins"));
@@ -174,11 +174,11 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, Outcome)> {
         }
     }
     let [events, sent, delivered_data, delivered, lost, in_flight, packet_hops] = note.totals;
-    let outcome = Outcome {
+    let outcome = RunOutcome {
         interval: Duration(note.interval_ns),
         bins: note.bins,
         series,
-        totals: Totals { events, sent, delivered_data, delivered, lost, in_flight, packet_hops },
+        totals: RunTotals { events, sent, delivered_data, delivered, lost, in_flight, packet_hops },
         distributions: note.distributions,
         loads: note.loads,
         tests: note.tests,

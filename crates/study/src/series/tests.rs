@@ -3,12 +3,12 @@ use crate::derive::derive;
 use crate::fixture;
 use bytes::Bytes;
 use netstage_core::time::Duration;
-use netstage_scenario::outcome::{Distribution, Load, Metric, Outcome, Series};
+use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunOutcome, Series};
 use std::time::Instant;
 
-fn assert_same(a: &Outcome, b: &Outcome) {
+fn assert_same(a: &RunOutcome, b: &RunOutcome) {
     let stored = a.series.iter().filter(|s| s.values.iter().any(|v| !v.is_nan()));
-    let without_series = |o: &Outcome| Outcome { series: Vec::new(), ..o.clone() };
+    let without_series = |o: &RunOutcome| RunOutcome { series: Vec::new(), ..o.clone() };
     assert_eq!(without_series(a), without_series(b));
     let text = |s: &Series| format!("{:?}", (s.metric, &s.subject, &s.values));
     assert!(stored.map(text).eq(b.series.iter().map(text)));
@@ -24,7 +24,7 @@ fn a_run_is_read_as_it_was_written() {
         subject: "bulka[1]".into(),
         buckets: vec![(0, 1), (50_003_968, u64::MAX)],
     });
-    outcome.loads.push(Load {
+    outcome.loads.push(AchievedLoad {
         subject: "noise".into(),
         quantity: "rate".into(),
         unit: "bit/s".into(),
@@ -46,7 +46,7 @@ fn values_are_stored_exactly_and_missing_values_have_no_row() {
     let values =
         vec![f64::NAN, 0.0, -0.0, f64::MIN_POSITIVE / 2.0, f64::MAX, f64::INFINITY, 1.0 / 3.0, f64::NAN];
     let series = |subject: &str, values| Series { metric: Metric::VpnLoss, subject: subject.into(), values };
-    let outcome = Outcome {
+    let outcome = RunOutcome {
         interval: Duration(1),
         bins: 8,
         series: vec![
@@ -55,7 +55,7 @@ fn values_are_stored_exactly_and_missing_values_have_no_row() {
             series("", vec![1.0; 8]),
         ],
         warnings: vec!["\"quoted\"".into()],
-        ..Outcome::default()
+        ..RunOutcome::default()
     };
     let bytes = Bytes::from(encode_run(0, 1, &outcome).unwrap());
     assert_same(&outcome, &read_run(&bytes).unwrap().2);
@@ -70,11 +70,11 @@ fn values_are_stored_exactly_and_missing_values_have_no_row() {
 fn all_index_widths_are_read_as_written() {
     for bins in [1usize, 2, 3, 5, 9, 17, 33, 64, 65, 1000, 70_000] {
         let values: Vec<f64> = (0..bins).map(|b| if b % 7 == 3 { f64::NAN } else { b as f64 }).collect();
-        let outcome = Outcome {
+        let outcome = RunOutcome {
             interval: Duration(10),
             bins,
             series: vec![Series { metric: Metric::LinkQueue, subject: "l".into(), values }],
-            ..Outcome::default()
+            ..RunOutcome::default()
         };
         assert_same(&outcome, &read_run(&encode_run(0, 0, &outcome).unwrap().into()).unwrap().2);
     }
@@ -82,7 +82,7 @@ fn all_index_widths_are_read_as_written() {
 
 #[test]
 fn an_outcome_without_values_is_written() {
-    let outcome = Outcome { interval: Duration(1), bins: 0, series: vec![], ..Outcome::default() };
+    let outcome = RunOutcome { interval: Duration(1), bins: 0, series: vec![], ..RunOutcome::default() };
     let bytes = Bytes::from(encode_run(0, 1, &outcome).unwrap());
     assert_eq!(read_run(&bytes).unwrap().2, outcome);
     let mut joiner = Joiner::new(Vec::new()).unwrap();
@@ -127,7 +127,7 @@ fn joining_preserves_all_rows_and_large_runs_have_several_groups() {
 #[ignore = "a measurement: run it with --release --nocapture"]
 fn measures_writing() {
     let metrics = [Metric::FlowThroughput, Metric::FlowWindow, Metric::FlowRoundTrip, Metric::VpnWindow];
-    let mut stream = netstage_core::rng::Stream::new(1, "values");
+    let mut stream = netstage_core::rng::RandomStream::new(1, "values");
     let mut series = Vec::new();
     for metric in metrics {
         for k in 0..500 {
@@ -135,7 +135,7 @@ fn measures_writing() {
             series.push(Series { metric, subject: format!("bulk[{k}]"), values });
         }
     }
-    let outcome = Outcome { interval: Duration(1_000_000_000), bins: 50, series, ..Outcome::default() };
+    let outcome = RunOutcome { interval: Duration(1_000_000_000), bins: 50, series, ..RunOutcome::default() };
     let start = Instant::now();
     let files: Vec<Bytes> = (0..60).map(|seed| encode_run(0, seed, &outcome).unwrap().into()).collect();
     let encoded = start.elapsed();

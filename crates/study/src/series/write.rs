@@ -3,9 +3,9 @@
 //! The columns of a run are mostly long repetitions, so their pages are built here by repetition instead of by value;
 //! the parquet crate frames them and writes the footer.
 
-use super::{NOTE_KEY, Note, schema};
+use super::{NOTE_KEY, RunMetadata, schema};
 use bytes::Bytes;
-use netstage_scenario::outcome::Outcome;
+use netstage_scenario::outcome::RunOutcome;
 use parquet::basic::{Compression, Encoding};
 use parquet::column::page::{CompressedPage, Page, PageWriter as _};
 use parquet::column::writer::ColumnCloseResult;
@@ -34,22 +34,22 @@ pub(super) fn properties() -> WriterPropertiesPtr {
 }
 
 /// Returns the file of one run: its series, and its other results as metadata.
-pub fn encode_run(cell: u32, seed: u64, outcome: &Outcome) -> Result<Vec<u8>> {
+pub fn encode_run(cell: u32, seed: u64, outcome: &RunOutcome) -> Result<Vec<u8>> {
     let mut writer = SerializedFileWriter::new(Vec::new(), schema(), properties())?;
     let times: Vec<u64> = (0..outcome.bins as u64).map(|bin| bin * outcome.interval.0).collect();
-    let mut group = Group::new(cell, seed, &times);
+    let mut group = RowGroupBuilder::new(cell, seed, &times);
     for series in &outcome.series {
         group.push(series.metric.info().name, &series.subject, &series.values);
         if group.rows() >= ROWS_PER_GROUP {
             group.write(&mut writer)?;
-            group = Group::new(cell, seed, &times);
+            group = RowGroupBuilder::new(cell, seed, &times);
         }
     }
     if group.rows() > 0 {
         group.write(&mut writer)?;
     }
     let t = &outcome.totals;
-    let note = Note {
+    let note = RunMetadata {
         cell,
         seed,
         interval_ns: outcome.interval.0,
@@ -69,21 +69,21 @@ pub fn encode_run(cell: u32, seed: u64, outcome: &Outcome) -> Result<Vec<u8>> {
 }
 
 /// Values of one row group.
-struct Group<'a> {
+struct RowGroupBuilder<'a> {
     cell: u32,
     seed: u64,
     times: &'a [u64],
-    metrics: Names<'a>,
-    subjects: Names<'a>,
+    metrics: NameDictionary<'a>,
+    subjects: NameDictionary<'a>,
     /// Bin index of each row.
     bins: Vec<u32>,
     values: Vec<f64>,
 }
 
-impl<'a> Group<'a> {
-    fn new(cell: u32, seed: u64, times: &'a [u64]) -> Group<'a> {
-        let (metrics, subjects) = (Names::default(), Names::default());
-        Group { cell, seed, times, metrics, subjects, bins: Vec::new(), values: Vec::new() }
+impl<'a> RowGroupBuilder<'a> {
+    fn new(cell: u32, seed: u64, times: &'a [u64]) -> RowGroupBuilder<'a> {
+        let (metrics, subjects) = (NameDictionary::default(), NameDictionary::default());
+        RowGroupBuilder { cell, seed, times, metrics, subjects, bins: Vec::new(), values: Vec::new() }
     }
 
     fn rows(&self) -> usize {
@@ -112,7 +112,7 @@ impl<'a> Group<'a> {
             &mut group,
             descriptor(0),
             rows,
-            Column {
+            EncodedColumn {
                 dictionary: Some((cell.to_le_bytes().to_vec(), 1)),
                 data: repetitions(&constant, 1),
                 statistics: Some(Statistics::int32(Some(cell), Some(cell), None, Some(0), false)),
@@ -122,7 +122,7 @@ impl<'a> Group<'a> {
             &mut group,
             descriptor(1),
             rows,
-            Column {
+            EncodedColumn {
                 dictionary: Some((seed.to_le_bytes().to_vec(), 1)),
                 data: repetitions(&constant, 1),
                 statistics: Some(Statistics::int64(Some(seed), Some(seed), None, Some(0), false)),
@@ -133,7 +133,7 @@ impl<'a> Group<'a> {
             &mut group,
             descriptor(2),
             rows,
-            Column {
+            EncodedColumn {
                 dictionary: Some((times, self.times.len())),
                 data: bit_packed(&self.bins, width_of(self.times.len())),
                 statistics: None,
@@ -145,7 +145,7 @@ impl<'a> Group<'a> {
             &mut group,
             descriptor(5),
             rows,
-            Column { dictionary: None, data: byte_stream_split(&self.values), statistics: None },
+            EncodedColumn { dictionary: None, data: byte_stream_split(&self.values), statistics: None },
         )?;
         group.close()?;
         Ok(())
@@ -160,13 +160,13 @@ fn descriptor(index: usize) -> ColumnDescPtr {
 
 /// Dictionary of names in order of first use, with the lengths of their repetitions.
 #[derive(Default)]
-struct Names<'a> {
+struct NameDictionary<'a> {
     index: HashMap<&'a str, u32>,
     names: Vec<&'a str>,
     runs: Vec<(u32, usize)>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> NameDictionary<'a> {
     fn push(&mut self, name: &'a str, count: usize) {
         if count == 0 {
             return;
@@ -182,7 +182,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    fn column(&self) -> Column {
+    fn column(&self) -> EncodedColumn {
         let mut dictionary = Vec::new();
         for name in &self.names {
             dictionary.extend((name.len() as u32).to_le_bytes());
@@ -190,7 +190,7 @@ impl<'a> Names<'a> {
         }
         let bound = |name: Option<&&str>| name.map(|n| (*n).into());
         let (min, max) = (bound(self.names.iter().min()), bound(self.names.iter().max()));
-        Column {
+        EncodedColumn {
             dictionary: Some((dictionary, self.names.len())),
             data: repetitions(&self.runs, width_of(self.names.len())),
             statistics: Some(Statistics::byte_array(min, max, None, Some(0), false)),
@@ -199,7 +199,7 @@ impl<'a> Names<'a> {
 }
 
 /// Encoded, uncompressed column of a row group.
-struct Column {
+struct EncodedColumn {
     /// Plain-encoded values and their number.
     dictionary: Option<(Vec<u8>, usize)>,
     data: Vec<u8>,
@@ -267,7 +267,7 @@ fn append<W: Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     descriptor: ColumnDescPtr,
     rows: usize,
-    column: Column,
+    column: EncodedColumn,
 ) -> Result<()> {
     let compress = |bytes: &[u8]| {
         let compressed = snap::raw::Encoder::new().compress_vec(bytes);

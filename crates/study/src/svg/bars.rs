@@ -3,7 +3,7 @@
 use super::*;
 
 /// Draws a bar chart with whiskers.
-pub fn draw(figure: &Figure, area: &Area) -> Drawn {
+pub fn draw(figure: &Figure, area: &Area) -> DrawResult {
     let y = y_ends(figure);
     let categories = &figure.categories;
     let n = categories.len().max(1);
@@ -57,7 +57,7 @@ pub fn draw(figure: &Figure, area: &Area) -> Drawn {
 }
 
 /// Writes category names below the axis.
-fn label_categories(area: &Area, categories: &[String], positions: &[(i32, i32)], room: usize) -> Drawn {
+fn label_categories(area: &Area, categories: &[String], positions: &[(i32, i32)], room: usize) -> DrawResult {
     let (_, top) = area.get_base_pixel();
     let style = style(12.0, MUTED).pos(Pos::new(HPos::Center, VPos::Top));
     for (name, &(x, y)) in categories.iter().zip(positions) {

@@ -13,7 +13,7 @@ const RAMP: [RGBColor; 7] = [
     RGBColor(0x17, 0x2a, 0x5c),
 ];
 /// Draws a heat map with its color scale.
-pub fn draw(figure: &Figure, area: &Area) -> Drawn {
+pub fn draw(figure: &Figure, area: &Area) -> DrawResult {
     let (columns, rows) = (figure.categories.len().max(1), figure.y_categories.len().max(1));
     let value = figure.value.clone().unwrap_or_default();
     let range = ends(&value, figure.cells.iter().flatten().flatten().copied(), false);
@@ -57,7 +57,12 @@ pub fn draw(figure: &Figure, area: &Area) -> Drawn {
     color_scale(area, &value, &range, (right + 24, top + 22, bottom))
 }
 
-fn color_scale(area: &Area, value: &Axis, range: &Range<f64>, (x, top, bottom): (i32, i32, i32)) -> Drawn {
+fn color_scale(
+    area: &Area,
+    value: &Axis,
+    range: &Range<f64>,
+    (x, top, bottom): (i32, i32, i32),
+) -> DrawResult {
     const STEPS: i32 = 48;
     for step in 0..STEPS {
         let y = |step: i32| bottom - (bottom - top) * step / STEPS;

@@ -5,12 +5,12 @@ use plotters::chart::SeriesAnno;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 
 /// Draws a line chart with confidence bands.
-pub fn draw(figure: &Figure, area: &Area) -> Drawn {
-    let x = ends(&figure.x, figure.series.iter().flat_map(|s| figure.x_of(s).iter().copied()), false);
+pub fn draw(figure: &Figure, area: &Area) -> DrawResult {
+    let x = ends(&figure.x, figure.series.iter().flat_map(|s| figure.x_values(s).iter().copied()), false);
     let y = y_ends(figure);
     let mut builder = ChartBuilder::on(area);
     builder.margin(8).margin_right(24).x_label_area_size(46).y_label_area_size(70);
-    if figure.x.scale != Scale::Linear {
+    if figure.x.scale != AxisScale::Linear {
         let chart = builder.build_cartesian_2d(x.clone().log_scale(), y.clone())?;
         plot_lines(figure, chart, x, y)
     } else {
@@ -24,7 +24,7 @@ fn plot_lines<'a, X>(
     mut chart: ChartContext<'a, SVGBackend<'_>, Cartesian2d<X, plotters::coord::types::RangedCoordf64>>,
     x: Range<f64>,
     y: Range<f64>,
-) -> Drawn
+) -> DrawResult
 where
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
@@ -51,7 +51,7 @@ where
     }
     for (index, series) in figure.series.iter().enumerate() {
         let (color, round) = look(figure, index);
-        let xs = figure.x_of(series);
+        let xs = figure.x_values(series);
         // Values outside the axis are drawn at its edge.
         let inside = |points: Vec<(f64, f64)>| -> Vec<(f64, f64)> {
             points.into_iter().map(|(px, py)| (px, py.clamp(y.start, y.end))).collect()
@@ -82,8 +82,8 @@ where
 fn position_label(axis: &Axis, value: f64) -> String {
     match axis.scale {
         // 99.999 % has more digits than `format::number` shows.
-        Scale::Nines => format!("{} %", (1e9 - (1e9 / value).round()) / 1e7),
-        Scale::Linear | Scale::Log => format::number(tidy(value)),
+        AxisScale::Nines => format!("{} %", (1e9 - (1e9 / value).round()) / 1e7),
+        AxisScale::Linear | AxisScale::Log => format::number(tidy(value)),
     }
 }
 
@@ -101,7 +101,7 @@ fn parts(x: &[f64], y: &[Option<f64>]) -> Vec<Vec<(f64, f64)>> {
 }
 
 /// Returns the outlines of a confidence band, split at missing values.
-fn bands(series: &Series, x: &[f64]) -> Vec<Vec<(f64, f64)>> {
+fn bands(series: &FigureSeries, x: &[f64]) -> Vec<Vec<(f64, f64)>> {
     let (Some(low), Some(high)) = (&series.low, &series.high) else { return Vec::new() };
     let known = |values: &[Option<f64>], other: &[Option<f64>]| -> Vec<Option<f64>> {
         values.iter().zip(other).map(|(v, o)| v.filter(|_| o.is_some())).collect()

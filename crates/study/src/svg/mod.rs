@@ -6,7 +6,7 @@ mod lines;
 #[cfg(test)]
 mod tests;
 
-use crate::figure::{Axis, Figure, Kind, Scale, Series};
+use crate::figure::{Axis, AxisScale, Figure, FigureKind, FigureSeries};
 use crate::format;
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -36,7 +36,7 @@ const LINE_HEIGHT: u32 = 17;
 const MAX_BANDS: usize = 8;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+type DrawResult = Result<(), Box<dyn std::error::Error>>;
 
 /// Returns a figure as SVG. A figure without finite values has only its frame.
 pub fn svg(figure: &Figure) -> String {
@@ -48,7 +48,7 @@ pub fn svg(figure: &Figure) -> String {
     text.replace(|c: char| c != '\n' && (c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}')), "\u{fffd}")
 }
 
-fn draw(figure: &Figure, text: &mut String) -> Drawn {
+fn draw(figure: &Figure, text: &mut String) -> DrawResult {
     let legend = legend_rows(figure);
     let caption = caption_lines(figure);
     let head = 44;
@@ -60,9 +60,9 @@ fn draw(figure: &Figure, text: &mut String) -> Drawn {
     let (_, below) = root.split_vertically(head);
     let (plot, below) = below.split_vertically(PLOT_HEIGHT);
     match figure.kind {
-        Kind::Line => lines::draw(figure, &plot)?,
-        Kind::Bar => bars::draw(figure, &plot)?,
-        Kind::Heatmap => heat_map::draw(figure, &plot)?,
+        FigureKind::Line => lines::draw(figure, &plot)?,
+        FigureKind::Bar => bars::draw(figure, &plot)?,
+        FigureKind::Heatmap => heat_map::draw(figure, &plot)?,
     }
     let mut y = 8;
     for row in &legend {
@@ -113,10 +113,10 @@ fn caption_lines(figure: &Figure) -> Vec<(String, RGBColor)> {
     }
     if figure.series.iter().any(|s| s.low.is_some()) {
         let drawn = match figure.kind {
-            Kind::Line if figure.series.len() > MAX_BANDS => {
+            FigureKind::Line if figure.series.len() > MAX_BANDS => {
                 "Means over runs; intervals are not shaded because of the number of lines."
             }
-            Kind::Line => "Shaded: 95 % confidence interval of the mean over runs.",
+            FigureKind::Line => "Shaded: 95 % confidence interval of the mean over runs.",
             _ => "Whiskers: 95 % confidence interval of the mean over runs.",
         };
         lines.push((drawn.into(), MUTED));
@@ -127,7 +127,7 @@ fn caption_lines(figure: &Figure) -> Vec<(String, RGBColor)> {
 /// Returns the rows of the legend: index and left edge of each series.
 fn legend_rows(figure: &Figure) -> Vec<Vec<(usize, i32)>> {
     let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
-    if figure.series.len() < 2 && figure.kind != Kind::Line {
+    if figure.series.len() < 2 && figure.kind != FigureKind::Line {
         return rows;
     }
     let mut x = i32::MAX;
@@ -145,11 +145,11 @@ fn legend_rows(figure: &Figure) -> Vec<Vec<(usize, i32)>> {
     rows
 }
 
-fn legend_row(figure: &Figure, row: &[(usize, i32)], area: &Area, y: i32) -> Drawn {
+fn legend_row(figure: &Figure, row: &[(usize, i32)], area: &Area, y: i32) -> DrawResult {
     for &(index, x) in row {
         let series = &figure.series[index];
         let (color, round) = look(figure, index);
-        if figure.kind == Kind::Bar {
+        if figure.kind == FigureKind::Bar {
             area.draw(&Rectangle::new([(x, y - 5), (x + 11, y + 6)], color.filled()))?;
         } else if series.points {
             area.draw(&Circle::new((x + 12, y), 3, color.filled()))?;
@@ -159,7 +159,7 @@ fn legend_row(figure: &Figure, row: &[(usize, i32)], area: &Area, y: i32) -> Dra
                 area.draw(&PathElement::new(points, color.stroke_width(2)))?;
             }
         }
-        let left = if figure.kind == Kind::Bar { x + 16 } else { x + 29 };
+        let left = if figure.kind == FigureKind::Bar { x + 16 } else { x + 29 };
         let style = style(12.0, INK).pos(Pos::new(HPos::Left, VPos::Center));
         area.draw(&Text::new(clip(&series.name, 60), (left, y + 1), style))?;
     }
@@ -218,7 +218,7 @@ fn ends(axis: &Axis, values: impl Iterator<Item = f64>, from_zero: bool) -> Rang
     if min > max {
         (min, max) = (0.0, 1.0);
     }
-    if axis.scale != Scale::Linear {
+    if axis.scale != AxisScale::Linear {
         let positive = min.max(f64::MIN_POSITIVE);
         return axis.min.unwrap_or(positive)..axis.max.unwrap_or(max.max(positive * 1.001));
     }
@@ -235,7 +235,7 @@ fn y_ends(figure: &Figure) -> Range<f64> {
     let means: Vec<f64> = figure.series.iter().flat_map(|s| known(&s.y)).collect();
     let (min, max) = means.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), &v| (l.min(v), m.max(v)));
     let bound = |v: f64| if min >= 0.0 { v.clamp(0.0, (max * 1.5).max(0.0)) } else { v };
-    let has_bands = figure.kind != Kind::Line || figure.series.len() <= MAX_BANDS;
+    let has_bands = figure.kind != FigureKind::Line || figure.series.len() <= MAX_BANDS;
     let intervals = figure.series.iter().filter(|_| has_bands).flat_map(|s| [&s.low, &s.high]).flatten();
     let intervals: Vec<f64> = intervals.flat_map(|v| known(v)).map(bound).collect();
     let lines = figure.reference_lines.iter().map(|l| l.value);

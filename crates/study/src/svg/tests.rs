@@ -9,15 +9,15 @@ fn drawn(figure: &Figure) -> String {
     text
 }
 
-fn figure(kind: Kind) -> Figure {
+fn figure(kind: FigureKind) -> Figure {
     let y = vec![Some(1.0), None, Some(3.0), Some(2.5)];
     let interval = |d: f64| Some(y.iter().map(|v| v.map(|v| v + d)).collect());
-    let series = |name: &str| Series {
+    let series = |name: &str| FigureSeries {
         name: name.into(),
         y: y.clone(),
         low: interval(-0.5),
         high: interval(0.5),
-        ..Series::default()
+        ..FigureSeries::default()
     };
     Figure {
         title: "Title & <more>".into(),
@@ -38,24 +38,24 @@ fn figure(kind: Kind) -> Figure {
 
 #[test]
 fn every_kind_contains_its_texts() {
-    for kind in [Kind::Line, Kind::Bar, Kind::Heatmap] {
+    for kind in [FigureKind::Line, FigureKind::Bar, FigureKind::Heatmap] {
         let text = drawn(&figure(kind));
         for part in ["Title &amp; &lt;more&gt;", "Caption.", "Claim: It rises.", "Mbit/s"] {
             assert!(text.contains(part), "{kind:?}: {part}");
         }
     }
-    assert!(drawn(&figure(Kind::Line)).contains("bound"));
-    let mut log = figure(Kind::Line);
-    log.x.scale = Scale::Log;
+    assert!(drawn(&figure(FigureKind::Line)).contains("bound"));
+    let mut log = figure(FigureKind::Line);
+    log.x.scale = AxisScale::Log;
     drawn(&log);
-    log.x.scale = Scale::Nines;
+    log.x.scale = AxisScale::Nines;
     let text = drawn(&log);
     assert!(text.contains("90 %") && text.contains("99 %"), "{text}");
 }
 
 #[test]
 fn series_that_differ_only_by_dash_have_one_color() {
-    let mut both = figure(Kind::Line);
+    let mut both = figure(FigureKind::Line);
     both.series.iter_mut().for_each(|s| s.group = "voice".into());
     both.series[1].dashed = true;
     assert_eq!(look(&both, 0), look(&both, 1));
@@ -65,7 +65,7 @@ fn series_that_differ_only_by_dash_have_one_color() {
 
 #[test]
 fn figures_without_values_or_with_extreme_values_are_drawn() {
-    for kind in [Kind::Line, Kind::Bar, Kind::Heatmap] {
+    for kind in [FigureKind::Line, FigureKind::Bar, FigureKind::Heatmap] {
         drawn(&Figure { kind, ..Figure::default() });
         let mut odd = figure(kind);
         odd.y.min = Some(5.0);
@@ -83,15 +83,16 @@ fn figures_without_values_or_with_extreme_values_are_drawn() {
 #[test]
 fn characters_invalid_in_xml_are_replaced() {
     let title = "one\u{1}two\u{1b}\u{ffff}".into();
-    let text = svg(&Figure { title, ..figure(Kind::Line) });
+    let text = svg(&Figure { title, ..figure(FigureKind::Line) });
     assert!(text.contains("one\u{fffd}two\u{fffd}\u{fffd}"));
 }
 
 #[test]
 fn color_denotes_the_position_in_a_group() {
-    let mut grouped = figure(Kind::Line);
-    grouped.series =
-        ["a", "a", "b", "b"].map(|group| Series { group: group.into(), ..Series::default() }).to_vec();
+    let mut grouped = figure(FigureKind::Line);
+    grouped.series = ["a", "a", "b", "b"]
+        .map(|group| FigureSeries { group: group.into(), ..FigureSeries::default() })
+        .to_vec();
     assert_eq!(look(&grouped, 0).0, look(&grouped, 2).0);
     assert_ne!(look(&grouped, 0).1, look(&grouped, 2).1);
     assert_ne!(look(&grouped, 0).0, look(&grouped, 1).0);

@@ -10,23 +10,25 @@ mod steady;
 mod transfer;
 mod tune;
 
-use super::session::{Ended, Session, describe};
+use super::session::{TestAbort, TestSession, describe};
 use netstage_core::measure::clopper_pearson;
-use netstage_core::measure::trial::{Delays, Fault, FrameSize, Layer, Length, Load, Patience, Pauses, Trial};
+use netstage_core::measure::trial::{
+    CountedLayer, DelayStatistics, FaultTolerance, FrameSize, Length, OfferedLoad, Pauses, TesterFault, Trial,
+};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
-use netstage_scenario::plan::{ErrorsBy, Method};
+use netstage_scenario::plan::{ErrorDetection, Method};
 
 /// Runs a test.
-pub fn run(session: &mut Session) -> Result<(), Ended> {
+pub fn run(session: &mut TestSession) -> Result<(), TestAbort> {
     let test = session.test;
-    let probes: Vec<Probe> = test.frames.iter().map(|&frame| Probe::new(session, frame)).collect();
+    let probes: Vec<FrameProbe> = test.frames.iter().map(|&frame| FrameProbe::new(session, frame)).collect();
     match &test.method {
-        Method::BitError { by: ErrorsBy::Loss, rate, trial } => {
+        Method::BitError { detection: ErrorDetection::Loss, rate, trial } => {
             return bit_error::by_loss(session, &probes, *rate, *trial);
         }
-        Method::BitError { by: ErrorsBy::Payload, rate, trial } => {
+        Method::BitError { detection: ErrorDetection::Payload, rate, trial } => {
             return bit_error::by_payload(session, &probes, *rate, *trial);
         }
         Method::Activation { services, step, performance } => {
@@ -46,7 +48,7 @@ pub fn run(session: &mut Session) -> Result<(), Ended> {
             Method::FrameLoss { max_rate, trial, step } => {
                 rfc2544::frame_loss(session, probe, *max_rate, *trial, *step)?;
             }
-            Method::BackToBack { search, longest, repeats } => {
+            Method::BackToBack { search, max_burst: longest, repeats } => {
                 rfc2544::back_to_back(session, probe, search, *longest, *repeats)?;
             }
             Method::Mlrsearch { max_rate, goal } => rates::mlrsearch(session, probe, *max_rate, *goal)?,
@@ -71,74 +73,78 @@ pub fn run(session: &mut Session) -> Result<(), Ended> {
 }
 
 /// One frame size of a test.
-struct Probe {
+struct FrameProbe {
     subject: String,
     frame: FrameSize,
 }
 
-impl Probe {
+impl FrameProbe {
     /// Creates a probe of this frame size, including the framing of the sender's link.
-    fn new(session: &Session, frame: FrameSize) -> Probe {
+    fn new(session: &TestSession, frame: FrameSize) -> FrameProbe {
         let line = frame.ip + session.line_overhead();
-        Probe { subject: session.test.subject(frame), frame: FrameSize { line, ..frame } }
+        FrameProbe { subject: session.test.subject(frame), frame: FrameSize { line, ..frame } }
     }
 }
 
 /// Returns the maximum load: that of `rate` at the IP layer, or the capacity of the sender's link.
-fn maximum(session: &Session, probe: &Probe, rate: Option<BitRate>) -> Load {
+fn maximum(session: &TestSession, probe: &FrameProbe, rate: Option<BitRate>) -> OfferedLoad {
     let line = probe.frame.maximum_load(session.line_rate());
-    rate.map_or(line, |rate| Load::of_bits(rate, Layer::Ip, probe.frame))
+    rate.map_or(line, |rate| OfferedLoad::from_bit_rate(rate, CountedLayer::Ip, probe.frame))
 }
 
 /// Returns the pauses of trials. RFC 2544's second pause, in which the device settles, is not needed: each trial has a
 /// new network.
-fn pauses(session: &Session) -> Pauses {
+fn pauses(session: &TestSession) -> Pauses {
     Pauses { drain: session.test.drain, ..Pauses::RFC2544 }
 }
 
 /// Adds the findings of a lossless rate and its bounds (NaN: no bound).
-fn add_rate(session: &mut Session, probe: &Probe, load: Load, (low, high): (f64, f64)) {
-    let rate = |load: f64| bits(Load(load), probe.frame);
+fn add_rate(session: &mut TestSession, probe: &FrameProbe, load: OfferedLoad, (low, high): (f64, f64)) {
+    let rate = |load: f64| bits(OfferedLoad(load), probe.frame);
     let line = probe.frame.maximum_load(session.line_rate()).0;
-    session.find_within(Metric::TestThroughput, &probe.subject, rate(load.0), (rate(low), rate(high)));
-    session.find_within(Metric::TestFrameRate, &probe.subject, load.0, (low, high));
-    session.find(Metric::TestLineShare, &probe.subject, load.0 / line);
+    session.add_value_within(Metric::TestThroughput, &probe.subject, rate(load.0), (rate(low), rate(high)));
+    session.add_value_within(Metric::TestFrameRate, &probe.subject, load.0, (low, high));
+    session.add_value(Metric::TestLineShare, &probe.subject, load.0 / line);
 }
 
 /// Adds the findings of the delays, if known.
-fn delays(session: &mut Session, subject: &str, delays: Option<Delays>) {
+fn delays(session: &mut TestSession, subject: &str, delays: Option<DelayStatistics>) {
     let Some(delays) = delays else { return };
     for (metric, delay) in [
-        (Metric::TestLatencyLeast, delays.minimum),
+        (Metric::TestLatencyMin, delays.minimum),
         (Metric::TestLatencyMedian, delays.median),
         (Metric::TestLatency99, delays.p99),
         (Metric::TestLatency999, delays.p999),
-        (Metric::TestLatencyMost, delays.maximum),
+        (Metric::TestLatencyMax, delays.maximum),
     ] {
-        session.find(metric, subject, delay.as_secs_f64());
+        session.add_value(metric, subject, delay.as_secs_f64());
     }
 }
 
-fn bits(load: Load, frame: FrameSize) -> f64 {
-    load.bits_per_second(Layer::Ip, frame)
+fn bits(load: OfferedLoad, frame: FrameSize) -> f64 {
+    load.bits_per_second(CountedLayer::Ip, frame)
 }
 
 /// Adds the findings of the loss ratio, with its 95 % interval, and of the delivered rate.
-fn add_loss(session: &mut Session, probe: &Probe, load: Load, sent: u64, lost: u64) {
+fn add_loss(session: &mut TestSession, probe: &FrameProbe, load: OfferedLoad, sent: u64, lost: u64) {
     let ratio = lost as f64 / sent as f64;
     let exact = clopper_pearson(lost, sent, 0.95);
-    session.find_within(Metric::TestLossRatio, &probe.subject, ratio, (exact.lower, exact.upper));
-    session.find(Metric::TestDelivered, &probe.subject, bits(Load(load.0 * (1.0 - ratio)), probe.frame));
+    session.add_value_within(Metric::TestLossRatio, &probe.subject, ratio, (exact.lower, exact.upper));
+    session.add_value(
+        Metric::TestDelivered,
+        &probe.subject,
+        bits(OfferedLoad(load.0 * (1.0 - ratio)), probe.frame),
+    );
 }
 
 fn loss(
-    session: &mut Session,
-    probe: &Probe,
+    session: &mut TestSession,
+    probe: &FrameProbe,
     rate: BitRate,
     trial: Duration,
     repeats: u32,
-) -> Result<(), Ended> {
-    let load = Load::of_bits(rate, Layer::Ip, probe.frame);
+) -> Result<(), TestAbort> {
+    let load = OfferedLoad::from_bit_rate(rate, CountedLayer::Ip, probe.frame);
     let (sent, missing) = count(session, probe, load, trial, repeats)?;
     add_loss(session, probe, load, sent, missing);
     Ok(())
@@ -146,15 +152,15 @@ fn loss(
 
 /// Performs several trials and returns the sum of packets sent and lost in the valid ones.
 fn count(
-    session: &mut Session,
-    probe: &Probe,
-    load: Load,
+    session: &mut TestSession,
+    probe: &FrameProbe,
+    load: OfferedLoad,
     trial: Duration,
     repeats: u32,
-) -> Result<(u64, u64), Ended> {
+) -> Result<(u64, u64), TestAbort> {
     let (frame, length, pauses) = (probe.frame, Length::Time(trial), pauses(session));
     let trial = Trial { load, frame, length, pauses, tag_after: None };
-    let patience = Patience::default();
+    let patience = FaultTolerance::default();
     let (mut sent, mut missing, mut counted) = (0, 0, 0);
     let mut faults = Vec::new();
     while counted < repeats {
@@ -177,9 +183,9 @@ fn count(
 }
 
 /// Returns the error of a test whose trials the tester could not perform.
-fn void(subject: &str, faults: &[Fault]) -> Ended {
+fn void(subject: &str, faults: &[TesterFault]) -> TestAbort {
     let why = faults.last().map_or_else(|| "no valid trial".into(), describe);
-    Ended::Void(format!("{subject}: {why}"))
+    TestAbort::Void(format!("{subject}: {why}"))
 }
 
 fn megabits(rate: f64) -> String {

@@ -1,6 +1,6 @@
 //! Tests of a plan: searches over trials, where each trial is a run of a derived plan.
 //!
-//! Trials use the same [`Runner`] as flows, independently of the stage. The search algorithms are in
+//! Trials use the same [`PlanRunner`] as flows, independently of the stage. The search algorithms are in
 //! `netstage_core::measure`.
 
 mod derive;
@@ -11,12 +11,12 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use crate::Runner;
-use crate::Stopped;
-use netstage_scenario::outcome::Attendant;
+use crate::PlanRunner;
+use crate::RunFailure;
+use netstage_scenario::outcome::RunObserver;
 use netstage_scenario::outcome::finding::TestOutcome;
 use netstage_scenario::plan::Plan;
-use session::{Ended, Session};
+use session::{TestAbort, TestSession};
 pub use tables::tables;
 
 /// Runs all tests of a plan in order. A void trial is repeated up to `retries` times, but at least
@@ -24,17 +24,17 @@ pub use tables::tables;
 pub fn run(
     plan: &Plan,
     (seed, retries): (u64, u32),
-    runner: &Runner,
-    stop: &dyn Attendant,
+    runner: &PlanRunner,
+    stop: &dyn RunObserver,
     doing: &dyn Fn(&str),
-) -> Result<Vec<TestOutcome>, Stopped> {
+) -> Result<Vec<TestOutcome>, RunFailure> {
     let mut outcomes = Vec::with_capacity(plan.tests.len());
     for test in &plan.tests {
-        let mut session = Session::new(plan, test, (seed, retries), runner, stop, doing);
+        let mut session = TestSession::new(plan, test, (seed, retries), runner, stop, doing);
         match methods::run(&mut session) {
             Ok(()) => {}
-            Err(Ended::Stopped(stopped)) => return Err(stopped),
-            Err(Ended::Void(why)) => session.void(why),
+            Err(TestAbort::Stopped(stopped)) => return Err(stopped),
+            Err(TestAbort::Void(why)) => session.add_void_reason(why),
         }
         outcomes.push(session.finish());
     }

@@ -1,13 +1,13 @@
 //! Conversion of a run's outcome to the result of a trial.
 
 use netstage_core::measure::Histogram;
-use netstage_core::measure::trial::{Delays, Trial, TrialResult};
+use netstage_core::measure::trial::{DelayStatistics, Trial, TrialResult};
 use netstage_core::time::{Duration, Instant};
-use netstage_scenario::outcome::{Metric, Outcome};
-use netstage_scenario::plan::Direction;
+use netstage_scenario::outcome::{Metric, RunOutcome};
+use netstage_scenario::plan::FlowDirection;
 
 /// Returns the result of a trial of packets. `probe` is the name of its flow.
-pub fn packets(outcome: &Outcome, probe: &str, trial: &Trial) -> TrialResult {
+pub fn packets(outcome: &RunOutcome, probe: &str, trial: &Trial) -> TrialResult {
     let sum = |metric| {
         let values = outcome.get(metric, probe)?.values.iter();
         Some(values.filter(|value| !value.is_nan()).sum::<f64>())
@@ -38,7 +38,7 @@ pub fn packets(outcome: &Outcome, probe: &str, trial: &Trial) -> TrialResult {
 
 /// Result of a TCP transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Transferred {
+pub struct TransferResult {
     /// Payload bytes delivered, up to the requested size.
     pub bytes: u64,
     /// Time until the last byte arrived or the run ended.
@@ -56,11 +56,11 @@ pub struct Transferred {
 /// Returns the result of a transfer from `start`, of `size` bytes or without end. The first `settle` of it is used only
 /// for the minimum round trip.
 pub fn transfer(
-    outcome: &Outcome,
+    outcome: &RunOutcome,
     probe: &str,
     start: Instant,
     (size, settle): (Option<u64>, Duration),
-) -> Transferred {
+) -> TransferResult {
     let values = |metric| outcome.get(metric, probe).map_or(&[][..], |series| &series.values);
     let interval = outcome.interval;
     let (size, mut bytes) = (size.map_or(f64::INFINITY, |size| size as f64), 0.0);
@@ -83,7 +83,7 @@ pub fn transfer(
     };
     let (count, sum) = round_trips(first).fold((0.0, 0.0), |(count, sum), v| (count + 1.0, sum + v));
     let retransmissions = values(Metric::FlowRetransmissions).iter().skip(first);
-    Transferred {
+    TransferResult {
         bytes: bytes.round() as u64,
         duration: end.since(settled),
         retransmissions: retransmissions.sum::<f64>().round() as u64,
@@ -94,14 +94,14 @@ pub fn transfer(
 }
 
 /// Returns the duration of sending: that at the requested rate, corrected by the achieved load if the stage reports it.
-fn sending(outcome: &Outcome, probe: &str, trial: &Trial, sent: u64) -> Duration {
+fn sending(outcome: &RunOutcome, probe: &str, trial: &Trial, sent: u64) -> Duration {
     let load = outcome.loads.iter().find(|load| load.subject == probe && load.quantity == "rate");
     let share = load.map_or(1.0, |load| load.achieved / load.asked);
     Duration::from_secs_f64(sent as f64 / (trial.load.0 * share))
 }
 
 /// Returns the distribution of the probe's delay in nanoseconds: one-way, or round-trip if only the sender measures.
-pub fn travel_times<'a>(outcome: &'a Outcome, probe: &str) -> Option<&'a [(u64, u64)]> {
+pub fn travel_times<'a>(outcome: &'a RunOutcome, probe: &str) -> Option<&'a [(u64, u64)]> {
     let buckets = |metric| {
         let mut distributions = outcome.distributions.iter();
         let found = distributions.find(|other| other.metric == metric && other.subject == probe)?;
@@ -111,7 +111,7 @@ pub fn travel_times<'a>(outcome: &'a Outcome, probe: &str) -> Option<&'a [(u64, 
 }
 
 /// Returns the convergence times in nanoseconds, each with its number of networks.
-pub fn convergence(outcome: Outcome, probe: &str) -> Vec<(u64, u64)> {
+pub fn convergence(outcome: RunOutcome, probe: &str) -> Vec<(u64, u64)> {
     let mut distributions = outcome.distributions.into_iter();
     let found = distributions.find(|other| other.metric == Metric::FlowConvergence && other.subject == probe);
     found.map_or(Vec::new(), |distribution| distribution.buckets)
@@ -119,7 +119,7 @@ pub fn convergence(outcome: Outcome, probe: &str) -> Vec<(u64, u64)> {
 
 /// Loss and delay of a reflected probe in each direction.
 #[derive(Clone, Debug, Default)]
-pub struct Ways {
+pub struct DirectionResults {
     /// Packets lost forward and backward; `None` if the stage does not report it.
     pub lost: Option<[u64; 2]>,
     /// One-way delays in nanoseconds, forward and backward.
@@ -129,8 +129,8 @@ pub struct Ways {
 }
 
 /// Returns the loss and delay of a reflected probe in each direction.
-pub fn ways(outcome: &Outcome, probe: &str) -> Ways {
-    let subjects = Direction::BOTH.map(|direction| direction.of(probe));
+pub fn direction_results(outcome: &RunOutcome, probe: &str) -> DirectionResults {
+    let subjects = FlowDirection::BOTH.map(|direction| direction.subject(probe));
     let lost = subjects.each_ref().map(|subject| {
         let values = &outcome.get(Metric::FlowLost, subject)?.values;
         let lost = values.iter().sum::<f64>();
@@ -144,23 +144,27 @@ pub fn ways(outcome: &Outcome, probe: &str) -> Ways {
     });
     let errors = outcome.get(Metric::FlowClockError, probe).map(|series| series.values.as_slice());
     let clock_error = errors.and_then(|values| values.iter().copied().reduce(f64::max));
-    Ways { lost: lost[0].zip(lost[1]).map(|(forward, backward)| [forward, backward]), delays, clock_error }
+    DirectionResults {
+        lost: lost[0].zip(lost[1]).map(|(forward, backward)| [forward, backward]),
+        delays,
+        clock_error,
+    }
 }
 
 /// Returns the wrong bits in a probe's payloads, or `None` if they are not compared.
-pub fn bit_errors(outcome: &Outcome, probe: &str) -> Option<u64> {
+pub fn bit_errors(outcome: &RunOutcome, probe: &str) -> Option<u64> {
     let values = &outcome.get(Metric::FlowBitErrors, probe)?.values;
     Some(values.iter().filter(|value| !value.is_nan()).sum::<f64>().round() as u64)
 }
 
 /// Returns the mean delay of each of the first `bins` bins in seconds (NaN: not measured).
-pub fn delays_by_bin(outcome: &Outcome, probe: &str, bins: usize) -> Vec<f64> {
+pub fn delays_by_bin(outcome: &RunOutcome, probe: &str, bins: usize) -> Vec<f64> {
     let series = outcome.get(Metric::FlowDelay, probe).or_else(|| outcome.get(Metric::FlowRoundTrip, probe));
     series.map_or(Vec::new(), |series| series.values.iter().copied().take(bins).collect())
 }
 
-fn delays(outcome: &Outcome, probe: &str) -> Option<Delays> {
+fn delays(outcome: &RunOutcome, probe: &str) -> Option<DelayStatistics> {
     let mut histogram = Histogram::default();
     histogram.add(travel_times(outcome, probe)?);
-    Delays::of(&histogram)
+    DelayStatistics::from_histogram(&histogram)
 }

@@ -1,68 +1,68 @@
 //! Test in progress: performs the trials proposed by its searches and collects the findings.
 
-use super::outcome::{Transferred, Ways};
+use super::outcome::{DirectionResults, TransferResult};
 use super::{derive, outcome};
-use crate::Runner;
-use crate::Stopped;
+use crate::PlanRunner;
+use crate::RunFailure;
 use netstage_core::measure::Histogram;
-use netstage_core::measure::trial::{Fault, Patience, Search, Trial, TrialResult};
-use netstage_core::rng::Stream;
+use netstage_core::measure::trial::{FaultTolerance, TesterFault, Trial, TrialResult, TrialSearch};
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::outcome::finding::{Finding, TestOutcome, TrialEntry};
-use netstage_scenario::outcome::{Attendant, Metric, Outcome};
-use netstage_scenario::plan::{Plan, Test};
+use netstage_scenario::outcome::{Metric, RunObserver, RunOutcome};
+use netstage_scenario::plan::{Plan, TestPlan};
 
 /// Minimum attempts of a trial, so that one void trial among hundreds does not void the test.
 pub const MIN_ATTEMPTS: u32 = 3;
 
 /// Reason for the early end of a test.
 #[derive(Debug)]
-pub enum Ended {
+pub enum TestAbort {
     /// Failure or interruption of the stage.
-    Stopped(Stopped),
+    Stopped(RunFailure),
     /// Reason for which the stage could not perform a trial.
     Void(String),
 }
 
 /// Test in progress.
-pub struct Session<'a> {
+pub struct TestSession<'a> {
     /// Plan that contains the test.
     pub plan: &'a Plan,
     /// Test.
-    pub test: &'a Test,
-    runner: &'a Runner<'a>,
-    stop: &'a dyn Attendant,
+    pub test: &'a TestPlan,
+    runner: &'a PlanRunner<'a>,
+    stop: &'a dyn RunObserver,
     doing: &'a dyn Fn(&str),
     /// Maximum attempts of a trial.
     attempts: u32,
     /// Source of a separate seed for each trial.
-    seeds: Stream,
+    seeds: RandomStream,
     /// Delays of all packets since the last query.
     travel_times: Histogram,
     /// Wrong bits in payloads since the last query.
     bit_errors: u64,
     /// Results of the last valid trial in each direction.
-    ways: Ways,
+    ways: DirectionResults,
     found: TestOutcome,
 }
 
-impl<'a> Session<'a> {
+impl<'a> TestSession<'a> {
     /// Creates the session of a test.
     pub fn new(
         plan: &'a Plan,
-        test: &'a Test,
+        test: &'a TestPlan,
         (seed, retries): (u64, u32),
-        runner: &'a Runner<'a>,
-        stop: &'a dyn Attendant,
+        runner: &'a PlanRunner<'a>,
+        stop: &'a dyn RunObserver,
         doing: &'a dyn Fn(&str),
-    ) -> Session<'a> {
+    ) -> TestSession<'a> {
         let found = TestOutcome {
             name: test.name.clone(),
             kind: test.method.kind().into(),
             ..TestOutcome::default()
         };
-        let seeds = Stream::new(seed, &format!("test.{}", test.name));
-        Session {
+        let seeds = RandomStream::new(seed, &format!("test.{}", test.name));
+        TestSession {
             plan,
             test,
             runner,
@@ -72,13 +72,13 @@ impl<'a> Session<'a> {
             seeds,
             travel_times: Histogram::default(),
             bit_errors: 0,
-            ways: Ways::default(),
+            ways: DirectionResults::default(),
             found,
         }
     }
 
     /// Returns the random stream for the order of trials.
-    pub fn order(&self) -> Stream {
+    pub fn order(&self) -> RandomStream {
         self.seeds.fork("order")
     }
 
@@ -103,12 +103,12 @@ impl<'a> Session<'a> {
     }
 
     /// Returns the results of the last valid trial in each direction.
-    pub fn take_ways(&mut self) -> Ways {
+    pub fn take_direction_results(&mut self) -> DirectionResults {
         std::mem::take(&mut self.ways)
     }
 
     /// Performs all trials of a search and returns its result.
-    pub fn search<S: Search>(&mut self, subject: &str, search: &mut S) -> Result<S::Outcome, Ended> {
+    pub fn search<S: TrialSearch>(&mut self, subject: &str, search: &mut S) -> Result<S::Outcome, TestAbort> {
         while let Some(trial) = search.next() {
             let result = self.perform(subject, &trial)?;
             search.record(&result);
@@ -117,17 +117,17 @@ impl<'a> Session<'a> {
     }
 
     /// Performs a trial, and repeats it if void.
-    pub fn perform(&mut self, subject: &str, trial: &Trial) -> Result<TrialResult, Ended> {
+    pub fn perform(&mut self, subject: &str, trial: &Trial) -> Result<TrialResult, TestAbort> {
         let derived = derive::packets(self.plan, self.test, trial);
         self.perform_plan(subject, trial, &derived).map(|(result, _)| result)
     }
 
-    /// Performs a trial like [`Session::perform`] and also returns the mean delay of each of its seconds, in seconds.
+    /// Performs a trial like [`TestSession::perform`] and also returns the mean delay of each of its seconds, in seconds.
     pub fn perform_by_second(
         &mut self,
         subject: &str,
         trial: &Trial,
-    ) -> Result<(TrialResult, Vec<f64>), Ended> {
+    ) -> Result<(TrialResult, Vec<f64>), TestAbort> {
         let mut derived = derive::packets(self.plan, self.test, trial);
         derived.measure.interval = Duration::from_secs(1);
         let (result, outcome) = self.perform_plan(subject, trial, &derived)?;
@@ -136,13 +136,13 @@ impl<'a> Session<'a> {
         Ok((result, outcome::delays_by_bin(&outcome, &self.test.probe.name, whole.max(1) as usize)))
     }
 
-    /// Performs a trial like [`Session::perform`] and also returns the convergence times in nanoseconds, each with its
+    /// Performs a trial like [`TestSession::perform`] and also returns the convergence times in nanoseconds, each with its
     /// number of networks.
     pub fn perform_converging(
         &mut self,
         subject: &str,
         trial: &Trial,
-    ) -> Result<(TrialResult, Vec<(u64, u64)>), Ended> {
+    ) -> Result<(TrialResult, Vec<(u64, u64)>), TestAbort> {
         let derived = derive::packets(self.plan, self.test, trial);
         let (result, outcome) = self.perform_plan(subject, trial, &derived)?;
         let times = outcome::convergence(outcome, &self.test.probe.name);
@@ -154,21 +154,21 @@ impl<'a> Session<'a> {
         subject: &str,
         trial: &Trial,
         derived: &Plan,
-    ) -> Result<(TrialResult, Outcome), Ended> {
+    ) -> Result<(TrialResult, RunOutcome), TestAbort> {
         let mut why = String::new();
         for _ in 0..self.attempts {
             (self.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
-            let outcome = (self.runner)(derived, seed, self.stop).map_err(Ended::Stopped)?;
+            let outcome = (self.runner)(derived, seed, self.stop).map_err(TestAbort::Stopped)?;
             let result = outcome::packets(&outcome, &self.test.probe.name, trial);
             let mut entry = TrialEntry::new(subject, trial, &result);
             // The search handles faults of the generator; it may try a lower load.
-            let fault = result.fault(trial, Patience::default().tolerance);
+            let fault = result.fault(trial, FaultTolerance::default().tolerance);
             if fault.is_none() && outcome.void.is_empty() {
                 let probe = &self.test.probe.name;
                 self.travel_times.add(outcome::travel_times(&outcome, probe).unwrap_or_default());
                 self.bit_errors += outcome::bit_errors(&outcome, probe).unwrap_or(0);
-                self.ways = outcome::ways(&outcome, probe);
+                self.ways = outcome::direction_results(&outcome, probe);
             }
             let spoiled = outcome.void.first().cloned();
             entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();
@@ -180,11 +180,11 @@ impl<'a> Session<'a> {
                 _ => return Ok((result, outcome)),
             }
         }
-        Err(Ended::Void(format!("{subject}: {} consecutive trials were void: {why}", self.attempts)))
+        Err(TestAbort::Void(format!("{subject}: {} consecutive trials were void: {why}", self.attempts)))
     }
 
     /// Performs simultaneous trials of several parts of the test, and repeats them if void.
-    pub fn perform_together(&mut self, parts: &[(String, Trial)]) -> Result<Vec<TrialResult>, Ended> {
+    pub fn perform_together(&mut self, parts: &[(String, Trial)]) -> Result<Vec<TrialResult>, TestAbort> {
         let flow = |part: &str| format!("{}.{part}", self.test.probe.name);
         let named: Vec<(String, Trial)> = parts.iter().map(|(part, trial)| (flow(part), *trial)).collect();
         let derived = derive::together(self.plan, self.test, &named);
@@ -192,12 +192,12 @@ impl<'a> Session<'a> {
         for _ in 0..self.attempts {
             (self.doing)(&format!("test {}, trial {}", self.test.name, self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
-            let outcome = (self.runner)(&derived, seed, self.stop).map_err(Ended::Stopped)?;
+            let outcome = (self.runner)(&derived, seed, self.stop).map_err(TestAbort::Stopped)?;
             let spoiled = outcome.void.first();
             let mut results = Vec::with_capacity(parts.len());
             for ((part, trial), (flow, _)) in parts.iter().zip(&named) {
                 let result = outcome::packets(&outcome, flow, trial);
-                let fault = result.fault(trial, Patience::default().tolerance);
+                let fault = result.fault(trial, FaultTolerance::default().tolerance);
                 let mut entry = TrialEntry::new(&self.test.part(part), trial, &result);
                 entry.void = fault.as_ref().map(describe).or(spoiled.cloned()).unwrap_or_default();
                 self.found.trials.push(entry);
@@ -208,7 +208,10 @@ impl<'a> Session<'a> {
                 Some(spoiled) => why.clone_from(spoiled),
             }
         }
-        Err(Ended::Void(format!("{}: {} consecutive trials were void: {why}", self.test.name, self.attempts)))
+        Err(TestAbort::Void(format!(
+            "{}: {} consecutive trials were void: {why}",
+            self.test.name, self.attempts
+        )))
     }
 
     /// Runs a plan with a TCP probe, and repeats it if void. `counted` is the number of bytes (`None`: no limit) and
@@ -218,13 +221,13 @@ impl<'a> Session<'a> {
         subject: &str,
         derived: &Plan,
         counted: (Option<u64>, Duration),
-    ) -> Result<Transferred, Ended> {
+    ) -> Result<TransferResult, TestAbort> {
         let mut why = String::new();
         let start = Instant::ZERO + self.test.warm_up;
         for _ in 0..self.attempts {
             (self.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
-            let outcome = (self.runner)(derived, seed, self.stop).map_err(Ended::Stopped)?;
+            let outcome = (self.runner)(derived, seed, self.stop).map_err(TestAbort::Stopped)?;
             let result = outcome::transfer(&outcome, &self.test.probe.name, start, counted);
             let spoiled = outcome.void.into_iter().next();
             self.found.trials.push(TrialEntry {
@@ -241,38 +244,38 @@ impl<'a> Session<'a> {
                 Some(spoiled) => why = spoiled,
             }
         }
-        Err(Ended::Void(format!("{subject}: {} consecutive trials were void: {why}", self.attempts)))
+        Err(TestAbort::Void(format!("{subject}: {} consecutive trials were void: {why}", self.attempts)))
     }
 
     /// Adds a finding with this value, unless it is NaN.
-    pub fn find(&mut self, metric: Metric, subject: &str, value: f64) {
+    pub fn add_value(&mut self, metric: Metric, subject: &str, value: f64) {
         self.found.findings.extend(Finding::new(metric, subject, value));
     }
 
     /// Adds a finding.
-    pub fn keep(&mut self, finding: Finding) {
+    pub fn add_finding(&mut self, finding: Finding) {
         self.found.findings.push(finding);
     }
 
     /// Adds a finding with this value and these bounds (NaN: no bound).
-    pub fn find_within(&mut self, metric: Metric, subject: &str, value: f64, (low, high): (f64, f64)) {
+    pub fn add_value_within(&mut self, metric: Metric, subject: &str, value: f64, (low, high): (f64, f64)) {
         self.found.findings.extend(Finding::new(metric, subject, value).map(|f| f.within(low, high)));
     }
 
     /// Adds a verdict.
-    pub fn say(&mut self, verdict: String) {
+    pub fn add_verdict(&mut self, verdict: String) {
         self.found.verdicts.push(verdict);
     }
 
     /// Adds a deviation from the rules of the method, unless it is known.
-    pub fn deviates(&mut self, how: String) {
+    pub fn add_deviation(&mut self, how: String) {
         if !self.found.deviations.contains(&how) {
             self.found.deviations.push(how);
         }
     }
 
     /// Adds a reason for which the test is void.
-    pub fn void(&mut self, why: String) {
+    pub fn add_void_reason(&mut self, why: String) {
         self.found.void.push(why);
     }
 
@@ -283,17 +286,19 @@ impl<'a> Session<'a> {
 }
 
 /// Describes a fault of the tester.
-pub fn describe(fault: &Fault) -> String {
+pub fn describe(fault: &TesterFault) -> String {
     match fault {
-        Fault::NothingSent => "no packet left the generator".into(),
-        Fault::GeneratorShort { asked, offered } => {
+        TesterFault::NothingSent => "no packet left the generator".into(),
+        TesterFault::GeneratorShort { asked, offered } => {
             format!("the generator offered {:.0} of {:.0} packets/s", offered.0, asked.0)
         }
-        Fault::GeneratorFast { asked, offered } => {
+        TesterFault::GeneratorFast { asked, offered } => {
             format!("the generator offered {:.0} packets/s instead of {:.0}", offered.0, asked.0)
         }
-        Fault::GeneratorStopped { asked, sent } => format!("the generator sent {sent} of {asked} packets"),
-        Fault::ReceiverDropped { packets, .. } => {
+        TesterFault::GeneratorStopped { asked, sent } => {
+            format!("the generator sent {sent} of {asked} packets")
+        }
+        TesterFault::ReceiverDropped { packets, .. } => {
             format!("the receiving host dropped {packets} packets itself")
         }
     }

@@ -2,15 +2,15 @@
 
 use crate::format;
 use crate::overview::cell_name;
-use crate::table::{Column, Table};
+use crate::table::{ReportTable, TableColumn};
 use netstage_scenario::outcome::finding::{Finding, TestOutcome, TrialEntry};
-use netstage_scenario::record::{CellEntry, Record as Data};
+use netstage_scenario::record::{CellEntry, StudyRecord as Data};
 
 /// Maximum number of trials in a table; the record contains all.
 const MAX_TRIALS: usize = 200;
 
 /// Returns the tables of all tests.
-pub fn tables(data: &Data) -> Vec<Table> {
+pub fn tables(data: &Data) -> Vec<ReportTable> {
     let mut names: Vec<&str> = Vec::new();
     for test in data.cells.iter().flat_map(|cell| &cell.tests) {
         if !names.contains(&test.outcome.name.as_str()) {
@@ -22,9 +22,9 @@ pub fn tables(data: &Data) -> Vec<Table> {
 }
 
 /// Creates a table with a column for the cell if there are several.
-fn table(data: &Data, title: impl Into<String>) -> Table {
-    let columns = (data.cells.len() > 1).then(|| Column::left("cell")).into_iter().collect();
-    Table { title: title.into(), columns, ..Table::default() }
+fn table(data: &Data, title: impl Into<String>) -> ReportTable {
+    let columns = (data.cells.len() > 1).then(|| TableColumn::left("cell")).into_iter().collect();
+    ReportTable { title: title.into(), columns, ..ReportTable::default() }
 }
 
 fn row(data: &Data, cell: &CellEntry) -> Vec<String> {
@@ -32,10 +32,10 @@ fn row(data: &Data, cell: &CellEntry) -> Vec<String> {
 }
 
 /// Returns a table with a row per finding.
-fn findings(data: &Data) -> Option<Table> {
+fn findings(data: &Data) -> Option<ReportTable> {
     let mut table = table(data, "Tests");
-    let columns = ["value", "bounds"].map(Column::right);
-    table.columns.extend([Column::left("test"), Column::left("metric")]);
+    let columns = ["value", "bounds"].map(TableColumn::right);
+    table.columns.extend([TableColumn::left("test"), TableColumn::left("metric")]);
     table.columns.extend(columns);
     for cell in &data.cells {
         for entry in cell.summary.iter().filter(|entry| entry.metric.starts_with("test.")) {
@@ -62,9 +62,9 @@ fn bounds(finding: &Finding, unit: &str) -> String {
 }
 
 /// Returns a table of verdicts, reasons for void tests, and deviations from the rules of a method.
-fn remarks(data: &Data) -> Option<Table> {
+fn remarks(data: &Data) -> Option<ReportTable> {
     let mut table = table(data, "Test verdicts");
-    table.columns.extend([Column::left("test"), Column::left("")]);
+    table.columns.extend([TableColumn::left("test"), TableColumn::left("")]);
     for cell in &data.cells {
         let mut remarks: Vec<(&str, String)> = Vec::new();
         for TestOutcome { name, verdicts, deviations, void, .. } in cell.tests.iter().map(|t| &t.outcome) {
@@ -86,17 +86,17 @@ fn remarks(data: &Data) -> Option<Table> {
 }
 
 /// Returns a table of a test's trials.
-fn trials(data: &Data, name: &str) -> Option<Table> {
+fn trials(data: &Data, name: &str) -> Option<ReportTable> {
     let mut table = table(data, format!("Trials of {name}"));
     table.note = "Rates are those of the IP layer. Trials with a remark are not counted.".into();
-    table.columns.extend((data.repeat > 1).then(|| Column::right("seed")));
-    table.columns.push(Column::left("test"));
+    table.columns.extend((data.repeat > 1).then(|| TableColumn::right("seed")));
+    table.columns.push(TableColumn::left("test"));
     let columns = ["requested", "offered", "duration", "sent", "lost", "loss", "mean delay"];
-    table.columns.extend(columns.map(Column::right));
+    table.columns.extend(columns.map(TableColumn::right));
     let mut all = data.cells.iter().flat_map(|cell| &cell.tests).flat_map(|test| &test.outcome.trials);
     let has_bursts = all.any(|trial| trial.burst > 0);
-    table.columns.extend(has_bursts.then(|| Column::right("burst")));
-    table.columns.push(Column::left("remark"));
+    table.columns.extend(has_bursts.then(|| TableColumn::right("burst")));
+    table.columns.push(TableColumn::left("remark"));
     let mut omitted = 0;
     for cell in &data.cells {
         for test in cell.tests.iter().filter(|test| test.outcome.name == name) {

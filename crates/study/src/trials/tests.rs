@@ -7,8 +7,8 @@ use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
 use netstage_scenario::outcome::finding::TestOutcome;
-use netstage_scenario::outcome::{Attendant, Distribution, Load, Metric, Outcome, Series};
-use netstage_scenario::plan::{FlowGroup, Method, Plan, Search, Test, Transport};
+use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunObserver, RunOutcome, Series};
+use netstage_scenario::plan::{FlowGroup, FlowTransport, Method, Plan, RateSearchConfig, TestPlan};
 use std::cell::RefCell;
 use std::sync::Mutex;
 
@@ -18,12 +18,12 @@ fn plan(method: Method, sizes: &[u32]) -> Plan {
     let probe = FlowGroup {
         name: "test.one".into(),
         vpn: None,
-        transport: Transport::Udp,
+        transport: FlowTransport::Udp,
         count: 1,
         background: false,
         ..plan.flows[0].clone()
     };
-    plan.tests.push(Test {
+    plan.tests.push(TestPlan {
         name: "one".into(),
         method,
         probe,
@@ -35,13 +35,17 @@ fn plan(method: Method, sizes: &[u32]) -> Plan {
     plan
 }
 
-fn search(trial: u64) -> Search {
-    Search { max_rate: Some(BitRate(100_000_000)), resolution: 0.001, trial: Duration::from_secs(trial) }
+fn search(trial: u64) -> RateSearchConfig {
+    RateSearchConfig {
+        max_rate: Some(BitRate(100_000_000)),
+        resolution: 0.001,
+        trial: Duration::from_secs(trial),
+    }
 }
 
 /// Returns the outcome of a trial on a network with a capacity of `capacity` bit/s of IP and a generator limited to
 /// `generator` bit/s.
-fn device(plan: &Plan, capacity: f64, generator: f64) -> Outcome {
+fn device(plan: &Plan, capacity: f64, generator: f64) -> RunOutcome {
     let probe = plan.flows.last().unwrap();
     let Some(&Pattern::Cbr { rate, packet }) = probe.traffic.pattern() else { panic!("{probe:?}") };
     let asked = rate.as_f64() * f64::from(packet + 28) / f64::from(packet);
@@ -52,7 +56,7 @@ fn device(plan: &Plan, capacity: f64, generator: f64) -> Outcome {
     let subject = probe.name.clone();
     let bin = plan.measure.interval.as_secs_f64();
     let series = |metric, value| Series { metric, subject: subject.clone(), values: vec![value] };
-    Outcome {
+    RunOutcome {
         interval: plan.measure.interval,
         bins: 1,
         series: vec![
@@ -61,7 +65,7 @@ fn device(plan: &Plan, capacity: f64, generator: f64) -> Outcome {
             // The delay increases with the load.
             series(Metric::FlowDelay, 1e-5 * (1.0 + offered / 0.97e6)),
         ],
-        loads: vec![Load {
+        loads: vec![AchievedLoad {
             subject: subject.clone(),
             quantity: "rate".into(),
             unit: "bit/s".into(),
@@ -69,12 +73,12 @@ fn device(plan: &Plan, capacity: f64, generator: f64) -> Outcome {
             asked,
             achieved: offered,
         }],
-        ..Outcome::default()
+        ..RunOutcome::default()
     }
 }
 
 fn tested(plan: &Plan, capacity: f64, generator: f64) -> TestOutcome {
-    let runner = |plan: &Plan, _: u64, _: &dyn Attendant| Ok(device(plan, capacity, generator));
+    let runner = |plan: &Plan, _: u64, _: &dyn RunObserver| Ok(device(plan, capacity, generator));
     run(plan, (1, 0), &runner, &|| false, &|_| {}).unwrap().remove(0)
 }
 
@@ -102,7 +106,7 @@ fn a_trial_runs_the_probe_and_the_load_on_the_network() {
     plan.tests[0].load = vec![2];
     plan.tests[0].warm_up = Duration::from_secs(3);
     let (plans, seeds) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    let runner = |plan: &Plan, seed: u64, _: &dyn Attendant| {
+    let runner = |plan: &Plan, seed: u64, _: &dyn RunObserver| {
         plans.lock().unwrap().push(plan.clone());
         seeds.lock().unwrap().push(seed);
         Ok(device(plan, 20e6, f64::INFINITY))
@@ -168,8 +172,8 @@ fn a_generator_limit_is_not_counted_as_loss() {
 #[test]
 fn a_test_is_void_if_all_trials_are_void() {
     let plan = plan(Method::Throughput(search(10)), &[64]);
-    let runner = |plan: &Plan, _: u64, _: &dyn Attendant| {
-        Ok(Outcome { void: vec!["the emulator was late".into()], ..device(plan, 20e6, f64::INFINITY) })
+    let runner = |plan: &Plan, _: u64, _: &dyn RunObserver| {
+        Ok(RunOutcome { void: vec!["the emulator was late".into()], ..device(plan, 20e6, f64::INFINITY) })
     };
     for (retries, attempts) in [(0, 3), (4, 5)] {
         let test = run(&plan, (1, retries), &runner, &|| false, &|_| {}).unwrap().remove(0);
@@ -192,7 +196,7 @@ fn a_loss_ratio_has_a_confidence_interval() {
 
 /// Returns the outcome of a STAMP session of 500 packets with this loss in each direction. `is_reported`: whether the
 /// reflector reports its loss.
-fn session(plan: &Plan, lost: [f64; 2], is_reported: bool) -> Outcome {
+fn session(plan: &Plan, lost: [f64; 2], is_reported: bool) -> RunOutcome {
     let probe = plan.flows.last().unwrap();
     let Some(Pattern::Trace { packets, repeat: true }) = probe.traffic.pattern() else { panic!("{probe:?}") };
     assert_eq!((packets[0], packets.len()), ((Duration::from_millis(30), 954), 1));
@@ -203,7 +207,7 @@ fn session(plan: &Plan, lost: [f64; 2], is_reported: bool) -> Outcome {
         |metric, subject: &str, value| Series { metric, subject: subject.into(), values: vec![value] };
     let reflected = if is_reported { lost } else { [f64::NAN; 2] };
     let delay = |metric, subject: &str, buckets| Distribution { metric, subject: subject.into(), buckets };
-    Outcome {
+    RunOutcome {
         interval: plan.measure.interval,
         bins: 1,
         series: vec![
@@ -218,7 +222,7 @@ fn session(plan: &Plan, lost: [f64; 2], is_reported: bool) -> Outcome {
             delay(Metric::FlowDelay, "test.one[forward]", vec![(1_000, 400), (1_100, 75)]),
             delay(Metric::FlowDelay, "test.one[backward]", vec![(2_000, 475)]),
         ],
-        ..Outcome::default()
+        ..RunOutcome::default()
     }
 }
 
@@ -227,14 +231,14 @@ const STAMP: Method = Method::Stamp { interval: Duration::from_millis(30), trial
 
 fn stamp_plan() -> Plan {
     let mut plan = plan(STAMP, &[1000]);
-    plan.tests[0].probe.transport = Transport::Stamp { interval: Duration::from_millis(30) };
+    plan.tests[0].probe.transport = FlowTransport::Stamp { interval: Duration::from_millis(30) };
     plan
 }
 
 #[test]
 fn stamp_measures_loss_and_delay_of_each_direction() {
     let plan = stamp_plan();
-    let runner = |plan: &Plan, _: u64, _: &dyn Attendant| Ok(session(plan, [20.0, 5.0], true));
+    let runner = |plan: &Plan, _: u64, _: &dyn RunObserver| Ok(session(plan, [20.0, 5.0], true));
     let test = run(&plan, (1, 0), &runner, &|| false, &|_| {}).unwrap().remove(0);
     let near = |metric, subject: &str, expected: f64| {
         let found = value(&test, metric, subject);
@@ -249,10 +253,10 @@ fn stamp_measures_loss_and_delay_of_each_direction() {
     for (part, min, max) in
         [("one[forward]", 1e-6, 1.1e-6), ("one[backward]", 2e-6, 2e-6), ("one[round-trip]", 3e-6, 3.1e-6)]
     {
-        near(Metric::TestLatencyLeast, part, min);
+        near(Metric::TestLatencyMin, part, min);
         near(Metric::TestLatencyMedian, part, min);
         near(Metric::TestLatency99, part, max);
-        near(Metric::TestLatencyMost, part, max);
+        near(Metric::TestLatencyMax, part, max);
         let variation = value(&test, Metric::TestDelayVariation, part);
         assert!((variation - (max - min)).abs() < 2e-9, "{part}: {variation}");
     }
@@ -277,7 +281,7 @@ fn stamp_measures_loss_and_delay_of_each_direction() {
 
 #[test]
 fn a_stamp_test_without_the_reflectors_report_is_void() {
-    let runner = |plan: &Plan, _: u64, _: &dyn Attendant| Ok(session(plan, [20.0, 5.0], false));
+    let runner = |plan: &Plan, _: u64, _: &dyn RunObserver| Ok(session(plan, [20.0, 5.0], false));
     let test = run(&stamp_plan(), (1, 0), &runner, &|| false, &|_| {}).unwrap().remove(0);
     assert_eq!(test.void, ["one: the stage did not report the packets received by the reflector"]);
     assert!(test.findings.is_empty());

@@ -1,13 +1,13 @@
 //! Applications over UDP: each message is a datagram.
 
-use super::super::error::Problem;
+use super::super::error::FlowProblem;
 use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch};
-use super::super::udp::{LARGEST, bound, date_arrivals};
-use super::{Phase, Talk};
-use netstage_agent_api::results::{Counts, FlowResult};
-use netstage_agent_api::task::{FlowTask, Side};
+use super::super::udp::{MAX_UDP_PAYLOAD, bound, enable_arrival_timestamps};
+use super::{DialogueEnd, DialogueEndPhase};
+use netstage_agent_api::results::{BinCounts, FlowResult};
+use netstage_agent_api::task::{FlowSide, FlowTask};
 use netstage_core::time::{Duration, Instant};
-use netstage_core::traffic::application::{Action, Carriage, HEADER, Message};
+use netstage_core::traffic::application::{ApplicationMessage, EndpointAction, HEADER, TransportKind};
 use netstage_host::clock::{ArrivalClock, Epoch};
 use socket2::{SockAddr, Socket};
 use std::io;
@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 
 /// One end of an application over UDP.
 pub struct DatagramDialogue {
-    dialogue: Talk,
+    dialogue: DialogueEnd,
     socket: Socket,
     /// Whether the address of the other end is known. A server learns the port of its client from the first
     /// datagram, if the system assigns it.
@@ -36,19 +36,19 @@ impl DatagramDialogue {
         seed: u64,
         interval: Duration,
         duration: Duration,
-    ) -> Result<DatagramDialogue, Problem> {
-        let dialogue = Talk::new(task, Carriage::Datagram, seed, interval, duration)?;
+    ) -> Result<DatagramDialogue, FlowProblem> {
+        let dialogue = DialogueEnd::new(task, TransportKind::Datagram, seed, interval, duration)?;
         let (own, other) = match task.side {
-            Side::Send => (task.source, task.destination),
-            Side::Receive => (task.destination, task.source),
+            FlowSide::Send => (task.source, task.destination),
+            FlowSide::Receive => (task.destination, task.source),
         };
         let socket = bound(own, false)?;
-        date_arrivals(&socket).map_err(Problem::system("enabling arrival timestamps"))?;
+        enable_arrival_timestamps(&socket).map_err(FlowProblem::system("enabling arrival timestamps"))?;
         let is_connected = other.port() != 0;
         if is_connected {
             socket
                 .connect(&SockAddr::from(other))
-                .map_err(Problem::system("finding a route to the other end"))?;
+                .map_err(FlowProblem::system("finding a route to the other end"))?;
         }
         Ok(DatagramDialogue {
             dialogue,
@@ -56,7 +56,7 @@ impl DatagramDialogue {
             is_connected,
             batch: ReceiveBatch::new(HEADER as usize),
             clock: ArrivalClock::new(),
-            payload: vec![0; LARGEST as usize],
+            payload: vec![0; MAX_UDP_PAYLOAD as usize],
             drops: 0,
             foreign: 0,
             failed_sends: 0,
@@ -93,13 +93,14 @@ impl DatagramDialogue {
             for datagram in self.batch.datagrams() {
                 let at = epoch.instant(self.clock.at_ns(datagram.realtime_ns));
                 self.drops = datagram.drops.unwrap_or(self.drops);
-                let message = datagram.bytes.first_chunk().and_then(|header| Message::decode(header).ok());
+                let message =
+                    datagram.bytes.first_chunk().and_then(|header| ApplicationMessage::decode(header).ok());
                 let Some(message) = message.filter(|message| message.bytes as usize == datagram.length)
                 else {
                     self.foreign += 1;
                     continue;
                 };
-                if self.dialogue.phase == Phase::Stopped {
+                if self.dialogue.phase == DialogueEndPhase::Stopped {
                     continue;
                 }
                 let counts = self.dialogue.ledger.at(at);
@@ -119,11 +120,11 @@ impl DatagramDialogue {
 
     /// Returns whether the dialogue is over.
     pub fn done(&self, _now: Instant) -> bool {
-        self.dialogue.phase == Phase::Stopped
+        self.dialogue.phase == DialogueEndPhase::Stopped
     }
 
     /// Returns the counts of a bin.
-    pub fn counts(&mut self, bin: usize) -> Counts {
+    pub fn counts(&mut self, bin: usize) -> BinCounts {
         self.dialogue.counts(bin)
     }
 
@@ -146,15 +147,17 @@ impl DatagramDialogue {
         while let Some(action) = self.dialogue.endpoint.poll_action() {
             match action {
                 // Datagrams need no connection.
-                Action::Open(connection) => self.dialogue.endpoint.handle_connected(epoch.now(), connection),
-                Action::Close(_) => {}
-                Action::Send(_, message) => self.send(epoch, message),
+                EndpointAction::Open(connection) => {
+                    self.dialogue.endpoint.handle_connected(epoch.now(), connection)
+                }
+                EndpointAction::Close(_) => {}
+                EndpointAction::Send(_, message) => self.send(epoch, message),
             }
         }
         self.dialogue.collect_observations();
     }
 
-    fn send(&mut self, epoch: Epoch, mut message: Message) {
+    fn send(&mut self, epoch: Epoch, mut message: ApplicationMessage) {
         let at = epoch.now();
         message.sent = at;
         let bytes = u64::from(message.bytes);

@@ -1,6 +1,6 @@
 //! Reassembly of messages from a byte stream.
 
-use netstage_core::traffic::application::{HEADER, Malformed, Message};
+use netstage_core::traffic::application::{ApplicationMessage, HEADER, InvalidMessageHeader};
 
 /// Partially received message.
 #[derive(Clone, Debug, Default)]
@@ -9,12 +9,16 @@ pub struct Inbox {
     /// Bytes of the header received.
     filled: usize,
     /// Message whose header is complete, and number of its missing bytes.
-    message: Option<(Message, u64)>,
+    message: Option<(ApplicationMessage, u64)>,
 }
 
 impl Inbox {
     /// Handles received bytes, and calls `each` for every complete message.
-    pub fn handle_bytes(&mut self, mut bytes: &[u8], mut each: impl FnMut(Message)) -> Result<(), Malformed> {
+    pub fn handle_bytes(
+        &mut self,
+        mut bytes: &[u8],
+        mut each: impl FnMut(ApplicationMessage),
+    ) -> Result<(), InvalidMessageHeader> {
         loop {
             if let Some((message, missing)) = &mut self.message {
                 let length = (bytes.len() as u64).min(*missing);
@@ -35,7 +39,7 @@ impl Inbox {
             self.filled += length;
             bytes = &bytes[length..];
             if self.filled == self.header.len() {
-                let message = Message::decode(&self.header)?;
+                let message = ApplicationMessage::decode(&self.header)?;
                 self.message = Some((message, u64::from(message.bytes - HEADER)));
             }
         }
@@ -46,11 +50,16 @@ impl Inbox {
 mod tests {
     use super::*;
     use netstage_core::time::Instant;
-    use netstage_core::traffic::application::Content;
+    use netstage_core::traffic::application::MessageContent;
 
     #[test]
     fn messages_are_reassembled_from_pieces_of_any_size() {
-        let message = |number, bytes| Message { bytes, number, content: Content::Data, sent: Instant(5) };
+        let message = |number, bytes| ApplicationMessage {
+            bytes,
+            number,
+            content: MessageContent::Data,
+            sent: Instant(5),
+        };
         let sent = [message(1, HEADER), message(2, 500), message(3, HEADER + 1)];
         let mut bytes = Vec::new();
         for message in &sent {
@@ -65,6 +74,6 @@ mod tests {
             }
             assert_eq!(received, sent, "pieces of {cut} bytes");
         }
-        assert_eq!(Inbox::default().handle_bytes(&[1; 40], |_| {}), Err(Malformed));
+        assert_eq!(Inbox::default().handle_bytes(&[1; 40], |_| {}), Err(InvalidMessageHeader));
     }
 }

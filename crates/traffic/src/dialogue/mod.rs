@@ -8,91 +8,91 @@ mod stream;
 pub use datagram::DatagramDialogue;
 pub use stream::StreamDialogue;
 
-use super::error::Problem;
-use super::ledger::{Ledger, Times};
-use netstage_agent_api::results::{Counts, FlowResult};
-use netstage_agent_api::task::{FlowTask, Side};
-use netstage_core::rng::Stream;
+use super::error::FlowProblem;
+use super::ledger::{FlowLedger, TimeHistogram};
+use netstage_agent_api::results::{BinCounts, FlowResult};
+use netstage_agent_api::task::{FlowSide, FlowTask};
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
-use netstage_core::traffic::application::{Carriage, Endpoint, QualityBins, Role};
+use netstage_core::traffic::application::{Endpoint, EndpointRole, QualityBins, TransportKind};
 
 /// One end of an application, with its counts and observations.
-pub struct Talk {
+pub struct DialogueEnd {
     name: String,
-    role: Role,
+    role: EndpointRole,
     endpoint: Endpoint,
     start: Instant,
     stop: Instant,
-    phase: Phase,
-    ledger: Ledger,
+    phase: DialogueEndPhase,
+    ledger: FlowLedger,
     quality: QualityBins,
-    delay: Times,
+    delay: TimeHistogram,
     error: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum DialogueEndPhase {
     Waiting,
     Running,
     Stopped,
 }
 
-impl Talk {
+impl DialogueEnd {
     /// Creates the flow's end of the application, identical to that of the simulator for the same seed.
     fn new(
         task: &FlowTask,
-        carriage: Carriage,
+        carriage: TransportKind,
         seed: u64,
         interval: Duration,
         duration: Duration,
-    ) -> Result<Talk, Problem> {
+    ) -> Result<DialogueEnd, FlowProblem> {
         let application = task
             .traffic
             .application()
-            .ok_or(Problem::Refused("the flow's traffic is a pattern, not an application"))?;
-        application.check(carriage).map_err(Problem::Application)?;
+            .ok_or(FlowProblem::InvalidTask("the flow's traffic is a pattern, not an application"))?;
+        application.check(carriage).map_err(FlowProblem::Application)?;
         let role = match task.side {
-            Side::Send => Role::Client,
-            Side::Receive => Role::Server,
+            FlowSide::Send => EndpointRole::Client,
+            FlowSide::Receive => EndpointRole::Server,
         };
-        let ledger = Ledger::new(interval, duration);
-        let stream = Stream::new(seed, &format!("flow.{}", task.name));
-        Ok(Talk {
+        let ledger = FlowLedger::new(interval, duration);
+        let stream = RandomStream::new(seed, &format!("flow.{}", task.name));
+        Ok(DialogueEnd {
             name: task.name.clone(),
             role,
             endpoint: Endpoint::new(application, role, carriage, &stream),
             start: Instant(task.start.0),
             stop: Instant(task.stop.0.min(duration.0)),
-            phase: Phase::Waiting,
+            phase: DialogueEndPhase::Waiting,
             quality: ledger.quality_bins(),
             ledger,
-            delay: Times::new(),
+            delay: TimeHistogram::new(),
             error: None,
         })
     }
 
-    /// Returns the time of the next call of [`handle_due`](Talk::handle_due).
+    /// Returns the time of the next call of [`handle_due`](DialogueEnd::handle_due).
     fn due(&self) -> Instant {
         match self.phase {
-            Phase::Waiting => self.start,
-            Phase::Running => self.endpoint.poll_timeout().min(self.stop),
-            Phase::Stopped => Instant::NEVER,
+            DialogueEndPhase::Waiting => self.start,
+            DialogueEndPhase::Running => self.endpoint.poll_timeout().min(self.stop),
+            DialogueEndPhase::Stopped => Instant::NEVER,
         }
     }
 
     /// Starts, wakes or stops the endpoint. The caller polls its actions afterwards.
     fn handle_due(&mut self, now: Instant) {
         match self.phase {
-            Phase::Waiting if now >= self.start => {
-                self.phase = Phase::Running;
+            DialogueEndPhase::Waiting if now >= self.start => {
+                self.phase = DialogueEndPhase::Running;
                 self.endpoint.start(now);
             }
-            Phase::Running if now >= self.stop => {
-                self.phase = Phase::Stopped;
+            DialogueEndPhase::Running if now >= self.stop => {
+                self.phase = DialogueEndPhase::Stopped;
                 self.endpoint.stop(self.stop);
             }
-            Phase::Running => self.endpoint.handle_timeout(now),
-            Phase::Waiting | Phase::Stopped => {}
+            DialogueEndPhase::Running => self.endpoint.handle_timeout(now),
+            DialogueEndPhase::Waiting | DialogueEndPhase::Stopped => {}
         }
         self.collect_observations();
     }
@@ -105,13 +105,13 @@ impl Talk {
     }
 
     fn finish(mut self, now: Instant) -> FlowResult {
-        if self.phase == Phase::Running {
+        if self.phase == DialogueEndPhase::Running {
             self.endpoint.stop(now);
             self.collect_observations();
         }
         FlowResult {
             name: self.name,
-            sends: self.role == Role::Client,
+            sends: self.role == EndpointRole::Client,
             bins: self.ledger.into_bins(),
             delay: self.delay.buckets(),
             quality: self.quality.bins().to_vec(),
@@ -120,7 +120,7 @@ impl Talk {
         }
     }
 
-    fn counts(&mut self, bin: usize) -> Counts {
+    fn counts(&mut self, bin: usize) -> BinCounts {
         *self.ledger.counts(bin)
     }
 }

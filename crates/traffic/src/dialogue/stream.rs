@@ -1,14 +1,16 @@
 //! Applications over TCP: sequences of messages on connections that the client opens.
 
-use super::super::error::Problem;
-use super::super::frame::Watch;
+use super::super::error::FlowProblem;
+use super::super::frame::SocketWatch;
 use super::super::tcp;
 use super::inbox::Inbox;
-use super::{Phase, Talk};
-use netstage_agent_api::results::{Counts, FlowResult};
-use netstage_agent_api::task::{FlowTask, Side, TcpOptions};
+use super::{DialogueEnd, DialogueEndPhase};
+use netstage_agent_api::results::{BinCounts, FlowResult};
+use netstage_agent_api::task::{FlowSide, FlowTask, TcpOptions};
 use netstage_core::time::{Duration, Instant};
-use netstage_core::traffic::application::{Action, Carriage, HEADER, Message, Role};
+use netstage_core::traffic::application::{
+    ApplicationMessage, EndpointAction, EndpointRole, HEADER, TransportKind,
+};
 use netstage_host::clock::Epoch;
 use socket2::{SockAddr, Socket};
 use std::collections::VecDeque;
@@ -24,13 +26,13 @@ static PADDING: [u8; CHUNK] = [0; CHUNK];
 
 /// One end of an application over TCP.
 pub struct StreamDialogue {
-    dialogue: Talk,
+    dialogue: DialogueEnd,
     options: TcpOptions,
     source: SocketAddr,
     destination: SocketAddr,
     listener: Option<Socket>,
     /// Connections, by the endpoint's number.
-    connections: Vec<Option<Connection>>,
+    connections: Vec<Option<DialogueStream>>,
     buffer: Vec<u8>,
     resume_at: Option<Instant>,
     /// Number of established connections, and error of the first failed connection.
@@ -38,17 +40,17 @@ pub struct StreamDialogue {
     failure: Option<String>,
 }
 
-struct Connection {
+struct DialogueStream {
     socket: Socket,
     is_connecting: bool,
     inbox: Inbox,
     /// Messages not completely written, and bytes of the first that are written.
-    outbox: VecDeque<Message>,
+    outbox: VecDeque<ApplicationMessage>,
     written: u32,
 }
 
 /// Outcome of serving a connection.
-enum Turn {
+enum IoOutcome {
     Blocked,
     Unfinished,
     Closed(Option<io::Error>),
@@ -62,13 +64,13 @@ impl StreamDialogue {
         seed: u64,
         interval: Duration,
         duration: Duration,
-    ) -> Result<StreamDialogue, Problem> {
-        let dialogue = Talk::new(task, Carriage::Stream, seed, interval, duration)?;
+    ) -> Result<StreamDialogue, FlowProblem> {
+        let dialogue = DialogueEnd::new(task, TransportKind::Stream, seed, interval, duration)?;
         // Several connections to one destination need different source ports.
         let source = SocketAddr::new(task.source.ip(), 0);
         let listener = match task.side {
-            Side::Receive => Some(tcp::listen(task.destination, options)?),
-            Side::Send => {
+            FlowSide::Receive => Some(tcp::listen(task.destination, options)?),
+            FlowSide::Send => {
                 tcp::bound(source, options)?;
                 None
             }
@@ -98,17 +100,17 @@ impl StreamDialogue {
     }
 
     /// Handles the timers of the endpoint, and resumes connections with unread data.
-    pub fn handle_due(&mut self, epoch: Epoch, watch: Watch<'_>) {
+    pub fn handle_due(&mut self, epoch: Epoch, watch: SocketWatch<'_>) {
         self.dialogue.handle_due(epoch.now());
         self.handle_ready(epoch, watch);
-        if self.dialogue.phase == Phase::Stopped {
+        if self.dialogue.phase == DialogueEndPhase::Stopped {
             self.connections.clear();
             self.listener = None;
         }
     }
 
     /// Serves all sockets.
-    pub fn handle_ready(&mut self, epoch: Epoch, watch: Watch<'_>) {
+    pub fn handle_ready(&mut self, epoch: Epoch, watch: SocketWatch<'_>) {
         self.resume_at = None;
         self.accept(watch);
         self.act(epoch, watch);
@@ -120,17 +122,17 @@ impl StreamDialogue {
 
     /// Returns whether the dialogue is over.
     pub fn done(&self, _now: Instant) -> bool {
-        self.dialogue.phase == Phase::Stopped
+        self.dialogue.phase == DialogueEndPhase::Stopped
     }
 
     /// Returns the counts of a bin.
-    pub fn counts(&mut self, bin: usize) -> Counts {
+    pub fn counts(&mut self, bin: usize) -> BinCounts {
         self.dialogue.counts(bin)
     }
 
     /// Ends the dialogue and returns the result.
     pub fn finish(mut self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
-        if self.dialogue.role == Role::Client && self.established == 0 && now > self.dialogue.start {
+        if self.dialogue.role == EndpointRole::Client && self.established == 0 && now > self.dialogue.start {
             let unanswered = || format!("no answer from {} to connection requests", self.destination);
             self.dialogue.error = Some(self.failure.unwrap_or_else(unanswered));
         } else if let Some(failure) = self.failure {
@@ -139,17 +141,17 @@ impl StreamDialogue {
         self.dialogue.finish(now)
     }
 
-    fn accept(&mut self, watch: Watch<'_>) {
+    fn accept(&mut self, watch: SocketWatch<'_>) {
         let Some(listener) = &self.listener else { return };
         while let Ok((socket, peer)) = listener.accept() {
             let expected = self.source.ip();
             let is_foreign =
                 !expected.is_unspecified() && peer.as_socket().is_none_or(|peer| peer.ip() != expected);
-            let ready = socket.set_nonblocking(true).and_then(|()| watch.edges(&socket));
+            let ready = socket.set_nonblocking(true).and_then(|()| watch.add_edge_triggered(&socket));
             if is_foreign || ready.is_err() {
                 continue;
             }
-            let connection = Connection::new(socket, false);
+            let connection = DialogueStream::new(socket, false);
             match self.connections.iter_mut().find(|slot| slot.is_none()) {
                 Some(slot) => *slot = Some(connection),
                 None => self.connections.push(Some(connection)),
@@ -158,10 +160,10 @@ impl StreamDialogue {
     }
 
     /// Executes all pending actions of the endpoint.
-    fn act(&mut self, epoch: Epoch, watch: Watch<'_>) {
+    fn act(&mut self, epoch: Epoch, watch: SocketWatch<'_>) {
         while let Some(action) = self.dialogue.endpoint.poll_action() {
             match action {
-                Action::Open(number) => {
+                EndpointAction::Open(number) => {
                     let index = number as usize;
                     if self.connections.len() <= index {
                         self.connections.resize_with(index + 1, || None);
@@ -171,8 +173,8 @@ impl StreamDialogue {
                         Err(error) => self.fail(epoch, number, &error),
                     }
                 }
-                Action::Close(number) => self.connections[number as usize] = None,
-                Action::Send(number, message) => {
+                EndpointAction::Close(number) => self.connections[number as usize] = None,
+                EndpointAction::Send(number, message) => {
                     self.dialogue.ledger.at(epoch.now()).offered_bytes += u64::from(message.bytes);
                     if let Some(Some(connection)) = self.connections.get_mut(number as usize) {
                         connection.outbox.push_back(message);
@@ -184,14 +186,14 @@ impl StreamDialogue {
         self.dialogue.collect_observations();
     }
 
-    fn connect(&self, watch: Watch<'_>) -> io::Result<Connection> {
+    fn connect(&self, watch: SocketWatch<'_>) -> io::Result<DialogueStream> {
         let socket = tcp::bound(self.source, &self.options)
             .map_err(|problem| io::Error::other(problem.to_string()))?;
         match socket.connect(&SockAddr::from(self.destination)) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
-            _ => watch.edges(&socket)?,
+            _ => watch.add_edge_triggered(&socket)?,
         }
-        Ok(Connection::new(socket, true))
+        Ok(DialogueStream::new(socket, true))
     }
 
     /// Writes and reads on a connection until it blocks.
@@ -210,20 +212,22 @@ impl StreamDialogue {
             return;
         }
         let turn = match connection.write(&mut self.dialogue, epoch) {
-            Turn::Closed(error) => Turn::Closed(error),
+            IoOutcome::Closed(error) => IoOutcome::Closed(error),
             written => {
                 match connection.read(&mut self.dialogue, epoch, number, &mut self.buffer, &self.options) {
-                    Turn::Blocked => written,
+                    IoOutcome::Blocked => written,
                     read => read,
                 }
             }
         };
         match turn {
-            Turn::Blocked => {}
-            Turn::Unfinished => self.resume_at = Some(epoch.now()),
+            IoOutcome::Blocked => {}
+            IoOutcome::Unfinished => self.resume_at = Some(epoch.now()),
             // The client decides when a connection closes.
-            Turn::Closed(_) if self.dialogue.role == Role::Server => self.connections[number as usize] = None,
-            Turn::Closed(error) => {
+            IoOutcome::Closed(_) if self.dialogue.role == EndpointRole::Server => {
+                self.connections[number as usize] = None
+            }
+            IoOutcome::Closed(error) => {
                 self.fail(epoch, number, &error.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
             }
         }
@@ -236,12 +240,12 @@ impl StreamDialogue {
     }
 }
 
-impl Connection {
-    fn new(socket: Socket, is_connecting: bool) -> Connection {
-        Connection { socket, is_connecting, inbox: Inbox::default(), outbox: VecDeque::new(), written: 0 }
+impl DialogueStream {
+    fn new(socket: Socket, is_connecting: bool) -> DialogueStream {
+        DialogueStream { socket, is_connecting, inbox: Inbox::default(), outbox: VecDeque::new(), written: 0 }
     }
 
-    fn write(&mut self, dialogue: &mut Talk, epoch: Epoch) -> Turn {
+    fn write(&mut self, dialogue: &mut DialogueEnd, epoch: Epoch) -> IoOutcome {
         while let Some(message) = self.outbox.front() {
             let header = message.encode();
             let header = &header[self.written.min(HEADER) as usize..];
@@ -259,26 +263,26 @@ impl Connection {
                         self.written = 0;
                     }
                 }
-                Err(error) if tcp::is_wait(&error) => return Turn::Blocked,
-                Err(error) => return Turn::Closed(Some(error)),
+                Err(error) if tcp::is_wait(&error) => return IoOutcome::Blocked,
+                Err(error) => return IoOutcome::Closed(Some(error)),
             }
         }
-        Turn::Blocked
+        IoOutcome::Blocked
     }
 
     fn read(
         &mut self,
-        dialogue: &mut Talk,
+        dialogue: &mut DialogueEnd,
         epoch: Epoch,
         number: u32,
         buffer: &mut [u8],
         options: &TcpOptions,
-    ) -> Turn {
+    ) -> IoOutcome {
         for _ in 0..READS_AT_ONCE {
             let read = (&self.socket).read(buffer);
             tcp::hold_window(&self.socket, options);
             match read {
-                Ok(0) => return Turn::Closed(None),
+                Ok(0) => return IoOutcome::Closed(None),
                 Ok(count) => {
                     let at = epoch.now();
                     dialogue.ledger.at(at).received_bytes += count as u64;
@@ -290,13 +294,13 @@ impl Connection {
                     });
                     dialogue.ledger.at(at).received += messages;
                     if let Err(error) = decoded {
-                        return Turn::Closed(Some(io::Error::other(error)));
+                        return IoOutcome::Closed(Some(io::Error::other(error)));
                     }
                 }
-                Err(error) if tcp::is_wait(&error) => return Turn::Blocked,
-                Err(error) => return Turn::Closed(Some(error)),
+                Err(error) if tcp::is_wait(&error) => return IoOutcome::Blocked,
+                Err(error) => return IoOutcome::Closed(Some(error)),
             }
         }
-        Turn::Unfinished
+        IoOutcome::Unfinished
     }
 }

@@ -11,7 +11,7 @@ const MAX_LENGTH: usize = 16 << 20;
 
 /// Captured packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct CapturedPacket {
     /// Number in the capture, from 1.
     pub number: u64,
     /// Time of capture in nanoseconds since 1970.
@@ -28,20 +28,20 @@ pub enum CaptureError {
     /// The file cannot be read.
     Io(io::Error),
     /// The file has neither format.
-    NoCapture,
+    UnknownFormat,
     /// The file ends within the packet of this number.
     Truncated(u64),
     /// The packet of this number has an impossible length.
-    Length(u64),
+    InvalidLength(u64),
 }
 
 impl fmt::Display for CaptureError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CaptureError::Io(error) => write!(f, "{error}"),
-            CaptureError::NoCapture => f.write_str("this is neither a pcap nor a pcapng file"),
+            CaptureError::UnknownFormat => f.write_str("this is neither a pcap nor a pcapng file"),
             CaptureError::Truncated(number) => write!(f, "the file ends within packet {number}"),
-            CaptureError::Length(number) => {
+            CaptureError::InvalidLength(number) => {
                 write!(f, "packet {number} has an impossible length, so later packets cannot be read")
             }
         }
@@ -80,13 +80,13 @@ impl<R: Read> Capture<R> {
     pub fn new(mut reader: R) -> Result<Capture<R>, CaptureError> {
         let mut magic = [0; 4];
         if read_up_to(&mut reader, &mut magic)? < 4 {
-            return Err(CaptureError::NoCapture);
+            return Err(CaptureError::UnknownFormat);
         }
         let magic = u32::from_le_bytes(magic);
         if magic == SECTION {
             let format = Format::PcapNg { interfaces: Vec::new() };
             let mut capture = Capture { reader, format, big_endian: false, number: 0 };
-            capture.section().map_err(|_| CaptureError::NoCapture)?;
+            capture.section().map_err(|_| CaptureError::UnknownFormat)?;
             return Ok(capture);
         }
         let (fraction, big_endian) = match magic {
@@ -94,11 +94,11 @@ impl<R: Read> Capture<R> {
             0xd4c3_b2a1 => (1_000, true),
             0xa1b2_3c4d => (1, false),
             0x4d3c_b2a1 => (1, true),
-            _ => return Err(CaptureError::NoCapture),
+            _ => return Err(CaptureError::UnknownFormat),
         };
         let mut rest = [0; 20];
         if read_up_to(&mut reader, &mut rest)? < rest.len() {
-            return Err(CaptureError::NoCapture);
+            return Err(CaptureError::UnknownFormat);
         }
         let mut capture =
             Capture { reader, format: Format::Pcap { fraction, link: 0 }, big_endian, number: 0 };
@@ -108,14 +108,14 @@ impl<R: Read> Capture<R> {
     }
 
     /// Returns the next packet, or `None` at the end. After an error, no more packets can be read.
-    pub fn next_packet(&mut self) -> Result<Option<Packet>, CaptureError> {
+    pub fn next_packet(&mut self) -> Result<Option<CapturedPacket>, CaptureError> {
         match self.format {
             Format::Pcap { fraction, link } => self.next_record(fraction, link),
             Format::PcapNg { .. } => self.next_packet_block(),
         }
     }
 
-    fn next_record(&mut self, fraction: u64, link: u16) -> Result<Option<Packet>, CaptureError> {
+    fn next_record(&mut self, fraction: u64, link: u16) -> Result<Option<CapturedPacket>, CaptureError> {
         let mut header = [0; 16];
         match read_up_to(&mut self.reader, &mut header)? {
             0 => return Ok(None),
@@ -127,10 +127,10 @@ impl<R: Read> Capture<R> {
         let data = self.take(self.u32(&header[8..]) as usize)?;
         self.number += 1;
         let time_ns = seconds * 1_000_000_000 + part * fraction;
-        Ok(Some(Packet { number: self.number, time_ns, link, data }))
+        Ok(Some(CapturedPacket { number: self.number, time_ns, link, data }))
     }
 
-    fn next_packet_block(&mut self) -> Result<Option<Packet>, CaptureError> {
+    fn next_packet_block(&mut self) -> Result<Option<CapturedPacket>, CaptureError> {
         loop {
             let mut header = [0; 4];
             match read_up_to(&mut self.reader, &mut header)? {
@@ -146,7 +146,7 @@ impl<R: Read> Capture<R> {
             let length = self.take(4)?;
             let length = self.u32(&length) as usize;
             if length < 12 || !length.is_multiple_of(4) {
-                return Err(CaptureError::Length(self.number + 1));
+                return Err(CaptureError::InvalidLength(self.number + 1));
             }
             let body = self.take(length - 12)?;
             self.take(4)?;
@@ -167,11 +167,11 @@ impl<R: Read> Capture<R> {
         self.big_endian = match u32::from_le_bytes([head[4], head[5], head[6], head[7]]) {
             BYTE_ORDER => false,
             swapped if swapped == BYTE_ORDER.swap_bytes() => true,
-            _ => return Err(CaptureError::Length(self.number + 1)),
+            _ => return Err(CaptureError::InvalidLength(self.number + 1)),
         };
         let length = self.u32(&head) as usize;
         if length < 28 || !length.is_multiple_of(4) {
-            return Err(CaptureError::Length(self.number + 1));
+            return Err(CaptureError::InvalidLength(self.number + 1));
         }
         self.take(length - 12)?;
         self.format = Format::PcapNg { interfaces: Vec::new() };
@@ -199,7 +199,7 @@ impl<R: Read> Capture<R> {
     }
 
     /// Returns the packet of a block. A block shorter than its packet length gives the available bytes.
-    fn packet(&self, kind: u32, body: Vec<u8>) -> Packet {
+    fn packet(&self, kind: u32, body: Vec<u8>) -> CapturedPacket {
         let Format::PcapNg { interfaces } = &self.format else { unreachable!("only pcapng has blocks") };
         let number = self.number;
         let field = |at: usize| body.get(at..at + 4).map_or(0, |field| self.u32(field));
@@ -213,13 +213,13 @@ impl<R: Read> Capture<R> {
         let time_ns = u128::from(time) * 1_000_000_000 / u128::from(units);
         let end = start.saturating_add(captured).min(body.len());
         let data = body.get(start..end).unwrap_or(&[]).to_vec();
-        Packet { number, time_ns: u64::try_from(time_ns).unwrap_or(u64::MAX), link, data }
+        CapturedPacket { number, time_ns: u64::try_from(time_ns).unwrap_or(u64::MAX), link, data }
     }
 
     /// Reads this number of bytes.
     fn take(&mut self, length: usize) -> Result<Vec<u8>, CaptureError> {
         if length > MAX_LENGTH {
-            return Err(CaptureError::Length(self.number + 1));
+            return Err(CaptureError::InvalidLength(self.number + 1));
         }
         let mut bytes = vec![0; length];
         if read_up_to(&mut self.reader, &mut bytes)? < length {

@@ -3,7 +3,7 @@
 //! A TCP message ends when the other end sends, or after a silence of [`IDLE_NS`]. Retransmitted bytes do not count.
 //! Every UDP datagram is a message.
 
-use super::frame::{Segment, Transport};
+use super::frame::{CapturedSegment, SegmentTransport};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ pub const IDLE_NS: u64 = 500_000_000;
 
 /// Message of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct CapturedMessage {
     /// Set if the client sent the message.
     pub by_client: bool,
     /// Length in bytes.
@@ -25,7 +25,7 @@ pub struct Said {
 
 /// Flow between a client and a server.
 #[derive(Clone, Debug)]
-pub struct Flow {
+pub struct CapturedFlow {
     /// Set for TCP, unset for UDP.
     pub tcp: bool,
     /// Address of the client, which opened the connection or sent first.
@@ -37,7 +37,7 @@ pub struct Flow {
     /// Capture time of the last packet in nanoseconds.
     pub end_ns: u64,
     /// Messages in order.
-    pub said: Vec<Said>,
+    pub messages: Vec<CapturedMessage>,
     /// Round-trip time between the point of capture and the server, measured in the handshake.
     pub to_server_ns: u64,
     /// Round-trip time between the point of capture and the client, measured in the handshake.
@@ -50,25 +50,25 @@ pub struct Flow {
     expected: [Option<u32>; 2],
 }
 
-impl Flow {
+impl CapturedFlow {
     /// Returns the number of message bytes.
     pub fn bytes(&self) -> u64 {
-        self.said.iter().map(|message| message.bytes).sum()
+        self.messages.iter().map(|message| message.bytes).sum()
     }
 
-    fn new(segment: &Segment, now: u64) -> Flow {
-        let is_syn_ack = matches!(segment.transport, Transport::Tcp { syn: true, ack: true, .. });
+    fn new(segment: &CapturedSegment, now: u64) -> CapturedFlow {
+        let is_syn_ack = matches!(segment.transport, SegmentTransport::Tcp { syn: true, ack: true, .. });
         let (client, server) = match is_syn_ack {
             true => (segment.destination, segment.source),
             false => (segment.source, segment.destination),
         };
-        Flow {
-            tcp: segment.transport != Transport::Udp,
+        CapturedFlow {
+            tcp: segment.transport != SegmentTransport::Udp,
             client,
             server,
             start_ns: now,
             end_ns: now,
-            said: Vec::new(),
+            messages: Vec::new(),
             to_server_ns: 0,
             to_client_ns: 0,
             packets: 0,
@@ -78,15 +78,15 @@ impl Flow {
         }
     }
 
-    fn add(&mut self, segment: &Segment, now: u64) {
+    fn add(&mut self, segment: &CapturedSegment, now: u64) {
         self.packets += 1;
         // Packets of several interfaces may be slightly out of order.
         let now = now.max(self.end_ns);
         self.end_ns = now;
         let by_client = segment.source == self.client;
         let bytes = match segment.transport {
-            Transport::Udp => u64::from(segment.payload),
-            Transport::Tcp { sequence, syn, ack, .. } => {
+            SegmentTransport::Udp => u64::from(segment.payload),
+            SegmentTransport::Tcp { sequence, syn, ack, .. } => {
                 self.handshake(by_client, syn, ack, now);
                 self.new_bytes(usize::from(!by_client), sequence, syn, segment.payload)
             }
@@ -94,7 +94,7 @@ impl Flow {
         if bytes == 0 && self.tcp {
             return;
         }
-        if let Some(last) = self.said.last_mut()
+        if let Some(last) = self.messages.last_mut()
             && self.tcp
             && last.by_client == by_client
             && now - last.last_ns <= IDLE_NS
@@ -103,7 +103,7 @@ impl Flow {
             last.last_ns = now;
             return;
         }
-        self.said.push(Said { by_client, bytes, first_ns: now, last_ns: now });
+        self.messages.push(CapturedMessage { by_client, bytes, first_ns: now, last_ns: now });
     }
 
     fn handshake(&mut self, by_client: bool, syn: bool, ack: bool, now: u64) {
@@ -151,28 +151,28 @@ const MAX_FLOWS: usize = 200_000;
 
 /// All flows of a capture.
 #[derive(Debug, Default)]
-pub struct Flows {
+pub struct CapturedFlows {
     /// Flows in the order of their first packets.
-    pub flows: Vec<Flow>,
+    pub flows: Vec<CapturedFlow>,
     open: BTreeMap<(bool, SocketAddr, SocketAddr), usize>,
 }
 
-impl Flows {
+impl CapturedFlows {
     /// Adds a segment captured at this time. Returns false if it would open a flow beyond the maximum.
-    pub fn add(&mut self, segment: &Segment, now: u64) -> bool {
+    pub fn add(&mut self, segment: &CapturedSegment, now: u64) -> bool {
         let (a, b) = (segment.source, segment.destination);
-        let key = (segment.transport == Transport::Udp, a.min(b), a.max(b));
-        let opens = matches!(segment.transport, Transport::Tcp { syn: true, ack: false, .. });
+        let key = (segment.transport == SegmentTransport::Udp, a.min(b), a.max(b));
+        let opens = matches!(segment.transport, SegmentTransport::Tcp { syn: true, ack: false, .. });
         let mut index = self.open.get(&key).copied();
         // A reused port after data is another connection.
-        if opens && index.is_some_and(|index| !self.flows[index].said.is_empty()) {
+        if opens && index.is_some_and(|index| !self.flows[index].messages.is_empty()) {
             index = None;
         }
         let index = match index {
             Some(index) => index,
             None if self.flows.len() == MAX_FLOWS => return false,
             None => {
-                self.flows.push(Flow::new(segment, now));
+                self.flows.push(CapturedFlow::new(segment, now));
                 self.open.insert(key, self.flows.len() - 1);
                 self.flows.len() - 1
             }

@@ -5,20 +5,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// TCP segment or UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct CapturedSegment {
     /// Source address.
     pub source: SocketAddr,
     /// Destination address.
     pub destination: SocketAddr,
     /// Transport protocol, with the fields of its header.
-    pub transport: Transport,
+    pub transport: SegmentTransport,
     /// Number of payload bytes, captured or not.
     pub payload: u32,
 }
 
 /// Transport protocol of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum SegmentTransport {
     /// TCP.
     Tcp {
         /// Sequence number of the first byte.
@@ -36,19 +36,19 @@ pub enum Transport {
 
 /// Reason for which a frame is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Skip {
+pub enum SkipReason {
     /// Another protocol, or a fragment other than the first.
     Other,
     /// Truncated or contradictory headers.
-    Broken,
+    Malformed,
     /// Unsupported link type.
     UnknownLink(u16),
 }
 
-type Parsed<T> = Result<T, Skip>;
+type Parsed<T> = Result<T, SkipReason>;
 
 /// Parses the segment in a frame.
-pub fn parse(link: u16, frame: &[u8]) -> Parsed<Segment> {
+pub fn parse(link: u16, frame: &[u8]) -> Parsed<CapturedSegment> {
     match link {
         1 => ethernet(u16_at(frame, 12)?, rest(frame, 14)?),
         // BSD loopback: the address family has either byte order, so the IP version is used instead.
@@ -56,29 +56,29 @@ pub fn parse(link: u16, frame: &[u8]) -> Parsed<Segment> {
         12 | 14 | 101 | 228 | 229 => by_version(frame),
         113 => ethernet(u16_at(frame, 14)?, rest(frame, 16)?),
         276 => ethernet(u16_at(frame, 0)?, rest(frame, 20)?),
-        other => Err(Skip::UnknownLink(other)),
+        other => Err(SkipReason::UnknownLink(other)),
     }
 }
 
 fn rest(bytes: &[u8], at: usize) -> Parsed<&[u8]> {
-    bytes.get(at..).ok_or(Skip::Broken)
+    bytes.get(at..).ok_or(SkipReason::Malformed)
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Parsed<u16> {
-    let field = bytes.get(at..at + 2).ok_or(Skip::Broken)?;
+    let field = bytes.get(at..at + 2).ok_or(SkipReason::Malformed)?;
     Ok(u16::from_be_bytes([field[0], field[1]]))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Parsed<u32> {
-    let field = bytes.get(at..at + 4).ok_or(Skip::Broken)?;
+    let field = bytes.get(at..at + 4).ok_or(SkipReason::Malformed)?;
     Ok(u32::from_be_bytes([field[0], field[1], field[2], field[3]]))
 }
 
 fn u8_at(bytes: &[u8], at: usize) -> Parsed<u8> {
-    bytes.get(at).copied().ok_or(Skip::Broken)
+    bytes.get(at).copied().ok_or(SkipReason::Malformed)
 }
 
-fn ethernet(mut kind: u16, mut payload: &[u8]) -> Parsed<Segment> {
+fn ethernet(mut kind: u16, mut payload: &[u8]) -> Parsed<CapturedSegment> {
     loop {
         match kind {
             // VLAN tags: IEEE 802.1Q, 802.1ad, and the older 0x9100.
@@ -88,13 +88,13 @@ fn ethernet(mut kind: u16, mut payload: &[u8]) -> Parsed<Segment> {
             }
             0x8847 | 0x8848 => return labels(payload),
             0x0800 | 0x86dd => return by_version(payload),
-            _ => return Err(Skip::Other),
+            _ => return Err(SkipReason::Other),
         }
     }
 }
 
 /// Parses a packet with a label stack (RFC 3032).
-fn labels(mut payload: &[u8]) -> Parsed<Segment> {
+fn labels(mut payload: &[u8]) -> Parsed<CapturedSegment> {
     loop {
         let entry = u32_at(payload, 0)?;
         payload = rest(payload, 4)?;
@@ -104,15 +104,15 @@ fn labels(mut payload: &[u8]) -> Parsed<Segment> {
     }
 }
 
-fn by_version(packet: &[u8]) -> Parsed<Segment> {
+fn by_version(packet: &[u8]) -> Parsed<CapturedSegment> {
     match u8_at(packet, 0)? >> 4 {
         4 => ipv4(packet),
         6 => ipv6(packet),
-        _ => Err(Skip::Other),
+        _ => Err(SkipReason::Other),
     }
 }
 
-fn ipv4(packet: &[u8]) -> Parsed<Segment> {
+fn ipv4(packet: &[u8]) -> Parsed<CapturedSegment> {
     let header = usize::from(u8_at(packet, 0)? & 0xf) * 4;
     let total = match usize::from(u16_at(packet, 2)?) {
         // A packet captured before segmentation by the network card has no length.
@@ -120,10 +120,10 @@ fn ipv4(packet: &[u8]) -> Parsed<Segment> {
         total => total,
     };
     if header < 20 || total < header {
-        return Err(Skip::Broken);
+        return Err(SkipReason::Malformed);
     }
     if u16_at(packet, 6)? & 0x1fff != 0 {
-        return Err(Skip::Other);
+        return Err(SkipReason::Other);
     }
     let (source, destination) = (u32_at(packet, 12)?, u32_at(packet, 16)?);
     let address = |bits: u32| IpAddr::V4(Ipv4Addr::from(bits));
@@ -131,10 +131,10 @@ fn ipv4(packet: &[u8]) -> Parsed<Segment> {
     transport(u8_at(packet, 9)?, rest(packet, header)?, total - header, addresses)
 }
 
-fn ipv6(packet: &[u8]) -> Parsed<Segment> {
+fn ipv6(packet: &[u8]) -> Parsed<CapturedSegment> {
     let address = |at: usize| -> Parsed<IpAddr> {
-        let field = packet.get(at..at + 16).ok_or(Skip::Broken)?;
-        let octets = <[u8; 16]>::try_from(field).map_err(|_| Skip::Broken)?;
+        let field = packet.get(at..at + 16).ok_or(SkipReason::Malformed)?;
+        let octets = <[u8; 16]>::try_from(field).map_err(|_| SkipReason::Malformed)?;
         Ok(IpAddr::V6(Ipv6Addr::from(octets)))
     };
     let addresses = (address(8)?, address(24)?);
@@ -149,7 +149,7 @@ fn ipv6(packet: &[u8]) -> Parsed<Segment> {
             // Hop-by-hop, routing and destination options (RFC 8200 section 4).
             0 | 43 | 60 => 8 + 8 * usize::from(u8_at(packet, at + 1)?),
             // Fragments after the first have no ports.
-            44 if u16_at(packet, at + 2)? & 0xfff8 != 0 => return Err(Skip::Other),
+            44 if u16_at(packet, at + 2)? & 0xfff8 != 0 => return Err(SkipReason::Other),
             44 => 8,
             // Authentication (RFC 4302).
             51 => 8 + 4 * usize::from(u8_at(packet, at + 1)?),
@@ -157,35 +157,35 @@ fn ipv6(packet: &[u8]) -> Parsed<Segment> {
         };
         kind = u8_at(packet, at)?;
         at += size;
-        length = length.checked_sub(size).ok_or(Skip::Broken)?;
+        length = length.checked_sub(size).ok_or(SkipReason::Malformed)?;
     }
 }
 
-fn transport(kind: u8, packet: &[u8], length: usize, addresses: (IpAddr, IpAddr)) -> Parsed<Segment> {
+fn transport(kind: u8, packet: &[u8], length: usize, addresses: (IpAddr, IpAddr)) -> Parsed<CapturedSegment> {
     let (header, transport) = match kind {
         6 => {
             let header = usize::from(u8_at(packet, 12)? >> 4) * 4;
             let flags = u8_at(packet, 13)?;
             if header < 20 {
-                return Err(Skip::Broken);
+                return Err(SkipReason::Malformed);
             }
             let sequence = u32_at(packet, 4)?;
             let (syn, ack, end) = (flags & 2 != 0, flags & 16 != 0, flags & 5 != 0);
-            (header, Transport::Tcp { sequence, syn, ack, end })
+            (header, SegmentTransport::Tcp { sequence, syn, ack, end })
         }
         17 => {
             // The header must be captured completely.
             rest(packet, 8)?;
-            (8, Transport::Udp)
+            (8, SegmentTransport::Udp)
         }
-        _ => return Err(Skip::Other),
+        _ => return Err(SkipReason::Other),
     };
     let payload = length.checked_sub(header).and_then(|payload| u32::try_from(payload).ok());
-    Ok(Segment {
+    Ok(CapturedSegment {
         source: SocketAddr::new(addresses.0, u16_at(packet, 0)?),
         destination: SocketAddr::new(addresses.1, u16_at(packet, 2)?),
         transport,
-        payload: payload.ok_or(Skip::Broken)?,
+        payload: payload.ok_or(SkipReason::Malformed)?,
     })
 }
 
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(with(0, &[2, 0, 0, 0]), Ok(plain));
         assert_eq!(with(113, &[&[0; 14][..], &[8, 0]].concat()), Ok(plain));
         assert_eq!(with(276, &[&[8, 0][..], &[0; 18]].concat()), Ok(plain));
-        assert_eq!(with(147, &[]), Err(Skip::UnknownLink(147)));
+        assert_eq!(with(147, &[]), Err(SkipReason::UnknownLink(147)));
     }
 
     #[test]
@@ -231,6 +231,6 @@ mod tests {
         for length in 0..42 {
             assert!(parse(1, &frame[..length]).is_err());
         }
-        assert_eq!(parse(1, &[&[0; 12][..], &[8, 6]].concat()), Err(Skip::Other));
+        assert_eq!(parse(1, &[&[0; 12][..], &[8, 6]].concat()), Err(SkipReason::Other));
     }
 }

@@ -9,12 +9,12 @@ mod flows;
 mod frame;
 mod model;
 
-pub use capture::{Capture, CaptureError, Packet};
-pub use frame::{Segment, Skip, Transport, parse};
+pub use capture::{Capture, CaptureError, CapturedPacket};
+pub use frame::{CapturedSegment, SegmentTransport, SkipReason, parse};
 
-use flows::{Flow, Flows};
+use flows::{CapturedFlow, CapturedFlows};
 use netstage_core::traffic::application::{Application, ApplicationError};
-use netstage_scenario::learned::{FORMAT, ModelFile, Read};
+use netstage_scenario::learned::{CaptureCounts, FORMAT, ModelFile};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -59,7 +59,7 @@ impl FromStr for Filter {
 }
 
 impl Filter {
-    fn matches(&self, flow: &Flow) -> bool {
+    fn matches(&self, flow: &CapturedFlow) -> bool {
         let ends = [flow.client, flow.server];
         self.tcp.is_none_or(|tcp| tcp == flow.tcp)
             && self.hosts.iter().all(|host| ends.iter().any(|end| end.ip() == *host))
@@ -69,7 +69,7 @@ impl Filter {
 
 /// Model learned from a capture.
 #[derive(Clone, Debug)]
-pub struct Lesson {
+pub struct LearnedApplication {
     /// Model file.
     pub file: ModelFile,
     /// Service from which the model was learned, such as `tcp port 80`.
@@ -88,11 +88,11 @@ pub enum LearnError {
     /// The capture has neither TCP nor UDP. The text describes its unsupported link types.
     NoFlows(String),
     /// No flow matches the filter. The text lists the existing flows.
-    NothingPasses(String),
+    NoMatchingFlow(String),
     /// The flows have no payload.
-    Silent,
+    NoPayload,
     /// The learned model cannot run.
-    Unsound(ApplicationError),
+    InvalidModel(ApplicationError),
 }
 
 impl fmt::Display for LearnError {
@@ -101,11 +101,11 @@ impl fmt::Display for LearnError {
             LearnError::Capture(error) => write!(f, "{error}"),
             LearnError::NoPackets => f.write_str("the capture holds no packets"),
             LearnError::NoFlows(links) => write!(f, "the capture holds no TCP and no UDP{links}"),
-            LearnError::NothingPasses(flows) => {
+            LearnError::NoMatchingFlow(flows) => {
                 write!(f, "no flow of the capture matches the filter; it holds {flows}")
             }
-            LearnError::Silent => f.write_str("the selected flows carry no payload"),
-            LearnError::Unsound(error) => write!(f, "the learned model cannot run: {error}"),
+            LearnError::NoPayload => f.write_str("the selected flows carry no payload"),
+            LearnError::InvalidModel(error) => write!(f, "the learned model cannot run: {error}"),
         }
     }
 }
@@ -114,8 +114,12 @@ impl std::error::Error for LearnError {}
 
 /// Learns a model from a capture named `name`: from the service with the most bytes among the flows that match the
 /// filter.
-pub fn learn(name: &str, reader: impl io::Read, filter: Option<&Filter>) -> Result<Lesson, LearnError> {
-    let mut reading = Reading::default();
+pub fn learn(
+    name: &str,
+    reader: impl io::Read,
+    filter: Option<&Filter>,
+) -> Result<LearnedApplication, LearnError> {
+    let mut reading = CaptureContents::default();
     reading.read_packets(Capture::new(reader).map_err(LearnError::Capture)?);
     if reading.read.packets == 0 {
         return Err(match reading.end_error {
@@ -131,9 +135,9 @@ pub fn learn(name: &str, reader: impl io::Read, filter: Option<&Filter>) -> Resu
 
 /// Contents of a capture.
 #[derive(Default)]
-struct Reading {
-    flows: Flows,
-    read: Read,
+struct CaptureContents {
+    flows: CapturedFlows,
+    read: CaptureCounts,
     /// Error that ended the reading early.
     end_error: Option<CaptureError>,
     first_broken: Option<u64>,
@@ -141,9 +145,9 @@ struct Reading {
 }
 
 /// Transport protocol (true for TCP) and port of the server.
-type Service = (bool, u16);
+type ServiceKey = (bool, u16);
 
-impl Reading {
+impl CaptureContents {
     fn read_packets(&mut self, mut capture: Capture<impl io::Read>) {
         loop {
             match capture.next_packet() {
@@ -157,16 +161,16 @@ impl Reading {
         }
     }
 
-    fn packet(&mut self, packet: &Packet) {
+    fn packet(&mut self, packet: &CapturedPacket) {
         self.read.packets += 1;
         match parse(packet.link, &packet.data) {
             Ok(segment) if self.flows.add(&segment, packet.time_ns) => {}
-            Ok(_) | Err(Skip::Other) => self.read.other += 1,
-            Err(Skip::Broken) => {
+            Ok(_) | Err(SkipReason::Other) => self.read.other += 1,
+            Err(SkipReason::Malformed) => {
                 self.read.broken += 1;
                 self.first_broken.get_or_insert(packet.number);
             }
-            Err(Skip::UnknownLink(link)) => {
+            Err(SkipReason::UnknownLink(link)) => {
                 self.read.other += 1;
                 *self.links.entry(link).or_default() += 1;
             }
@@ -183,8 +187,8 @@ impl Reading {
         }
     }
 
-    fn lesson(mut self, name: &str, filter: Option<&Filter>) -> Result<Lesson, LearnError> {
-        let mut services: BTreeMap<Service, (u64, Vec<&Flow>)> = BTreeMap::new();
+    fn lesson(mut self, name: &str, filter: Option<&Filter>) -> Result<LearnedApplication, LearnError> {
+        let mut services: BTreeMap<ServiceKey, (u64, Vec<&CapturedFlow>)> = BTreeMap::new();
         for flow in &self.flows.flows {
             let entry = services.entry((flow.tcp, flow.server.port())).or_default();
             entry.0 += flow.bytes();
@@ -201,11 +205,11 @@ impl Reading {
         let several = services.len() > 1;
         let largest = services.into_iter().max_by_key(|(_, (bytes, _))| *bytes);
         let Some((service, (_, flows))) = largest else {
-            return Err(LearnError::NothingPasses(largest_services));
+            return Err(LearnError::NoMatchingFlow(largest_services));
         };
-        let fitted = model::model(&flows).ok_or(LearnError::Silent)?;
+        let fitted = model::fit_model(&flows).ok_or(LearnError::NoPayload)?;
         let application = Application::Learned { model: Arc::new(fitted.model.clone()), replay: false };
-        application.check(fitted.model.carriage).map_err(LearnError::Unsound)?;
+        application.check(fitted.model.carriage).map_err(LearnError::InvalidModel)?;
         self.read.flows = flows.len() as u64;
         self.read.used = flows.iter().map(|flow| flow.packets).sum();
         self.read.other = self.read.packets - self.read.broken - self.read.used;
@@ -221,7 +225,7 @@ impl Reading {
             model: Arc::new(fitted.model),
             fit: fitted.fit,
         };
-        Ok(Lesson { file, subject: words(service), warnings })
+        Ok(LearnedApplication { file, subject: words(service), warnings })
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -244,7 +248,7 @@ impl Reading {
             ));
         }
         if !self.read.complete {
-            let max = model::MOST_RECORDED;
+            let max = model::MAX_RECORDED;
             warnings.push(format!(
                 "a replay is incomplete: it is limited to {max} turns, or {max} packets of one flow in each direction"
             ));
@@ -253,12 +257,12 @@ impl Reading {
     }
 }
 
-fn words((tcp, port): Service) -> String {
+fn words((tcp, port): ServiceKey) -> String {
     format!("{} port {port}", if tcp { "tcp" } else { "udp" })
 }
 
 /// Lists the five largest services.
-fn list(services: &BTreeMap<Service, (u64, Vec<&Flow>)>) -> String {
+fn list(services: &BTreeMap<ServiceKey, (u64, Vec<&CapturedFlow>)>) -> String {
     let mut largest: Vec<_> = services.iter().map(|(service, (bytes, _))| (*bytes, *service)).collect();
     largest.sort_unstable_by(|a, b| b.cmp(a));
     let shown: Vec<String> =

@@ -1,27 +1,27 @@
 //! Model of flows, and its goodness of fit.
 
-use super::flows::Flow;
-use netstage_core::rng::Stream;
+use super::flows::CapturedFlow;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::Duration;
 use netstage_core::traffic::application::{
-    Carriage, Connection, Exchanges, HEADER, LARGEST_DATAGRAM, Learned, MOST_CONCURRENT, OneWay, Quantiles,
-    Shape, Turn,
+    CaptureModel, HEADER, LearnedExchange, LearnedPackets, LearnedRequests, MAX_CONCURRENT_CONNECTIONS,
+    MAX_DATAGRAM_PAYLOAD, Quantiles, RecordedConnection, RecordedTurn, TransportKind,
 };
-use netstage_scenario::learned::Fit;
+use netstage_scenario::learned::GoodnessOfFit;
 
 /// Points of a quantile table.
 const POINTS: usize = 513;
 /// Maximum number of recorded turns, or of packets in each direction, for a replay.
-pub const MOST_RECORDED: usize = 20_000;
+pub const MAX_RECORDED: usize = 20_000;
 /// Mean number of packets per UDP flow above which flows are streams instead of requests.
 const STREAM_PACKETS: u64 = 20;
 
 /// Model and its fit to the flows.
-pub struct Found {
+pub struct FittedModel {
     /// Learned model.
-    pub model: Learned,
+    pub model: CaptureModel,
     /// Goodness of fit of each quantity.
-    pub fit: Vec<Fit>,
+    pub fit: Vec<GoodnessOfFit>,
     /// Number of messages shortened or padded to a valid size.
     pub clamped: u64,
     /// Set if the recording contains all messages.
@@ -29,11 +29,11 @@ pub struct Found {
 }
 
 /// Fits a model to the flows of a service. Returns `None` if they carry no payload.
-pub fn model(flows: &[&Flow]) -> Option<Found> {
+pub fn fit_model(flows: &[&CapturedFlow]) -> Option<FittedModel> {
     let tcp = flows.first()?.tcp;
     let packets: u64 = flows.iter().map(|flow| flow.packets).sum();
     if tcp || packets / flows.len() as u64 <= STREAM_PACKETS {
-        exchanges(flows, if tcp { Carriage::Stream } else { Carriage::Datagram })
+        exchanges(flows, if tcp { TransportKind::Stream } else { TransportKind::Datagram })
     } else {
         one_way(flows)
     }
@@ -46,10 +46,10 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(carriage: Carriage) -> Sizes {
+    fn of(carriage: TransportKind) -> Sizes {
         let max = match carriage {
-            Carriage::Stream => u32::MAX,
-            Carriage::Datagram => LARGEST_DATAGRAM,
+            TransportKind::Stream => u32::MAX,
+            TransportKind::Datagram => MAX_DATAGRAM_PAYLOAD,
         };
         Sizes { max: max.into(), clamped: 0 }
     }
@@ -61,22 +61,22 @@ impl Sizes {
     }
 }
 
-fn exchanges(flows: &[&Flow], carriage: Carriage) -> Option<Found> {
+fn exchanges(flows: &[&CapturedFlow], carriage: TransportKind) -> Option<FittedModel> {
     let mut sizes = Sizes::of(carriage);
-    let mut connections: Vec<(u64, u64, Vec<Turn>)> = flows
+    let mut connections: Vec<(u64, u64, Vec<RecordedTurn>)> = flows
         .iter()
         .map(|flow| (flow.start_ns, flow.end_ns, turns(flow, &mut sizes)))
         .filter(|(.., turns)| !turns.is_empty())
         .collect();
     connections.sort_by_key(|(start, ..)| *start);
-    let all: Vec<Turn> = connections.iter().flat_map(|(.., turns)| turns).copied().collect();
+    let all: Vec<RecordedTurn> = connections.iter().flat_map(|(.., turns)| turns).copied().collect();
     if all.is_empty() {
         return None;
     }
     let starts: Vec<u64> = connections.windows(2).map(|pair| (pair[1].0 - pair[0].0).max(1)).collect();
     // A single connection is repeated after its duration.
     let starts = if starts.is_empty() { vec![(connections[0].1 - connections[0].0).max(1)] } else { starts };
-    let values = |field: fn(&Turn) -> u64| -> Vec<u64> { all.iter().map(field).collect() };
+    let values = |field: fn(&RecordedTurn) -> u64| -> Vec<u64> { all.iter().map(field).collect() };
     let quantities = [
         ("request", "bytes", values(|turn| turn.request.into())),
         ("response", "bytes", values(|turn| turn.response.into())),
@@ -87,26 +87,34 @@ fn exchanges(flows: &[&Flow], carriage: Carriage) -> Option<Found> {
     ];
     let fit = quantities.iter().map(|(name, unit, samples)| fit(name, unit, samples)).collect();
     let [request, response, think, server, turns, starts] =
-        quantities.map(|(.., samples)| Quantiles::of(samples, POINTS));
+        quantities.map(|(.., samples)| Quantiles::from_samples(samples, POINTS));
     let mut recorded = Vec::new();
     let (mut recorded_turns, mut previous_start) = (0, connections[0].0);
     for (start, _, turns) in &connections {
-        if recorded_turns + turns.len() > MOST_RECORDED {
+        if recorded_turns + turns.len() > MAX_RECORDED {
             break;
         }
         recorded_turns += turns.len();
-        recorded.push(Connection { after: Duration(start - previous_start), turns: turns.clone() });
+        recorded.push(RecordedConnection { after: Duration(start - previous_start), turns: turns.clone() });
         previous_start = *start;
     }
     let complete = recorded.len() == connections.len();
     let concurrent = concurrent(&connections);
-    let shape =
-        Shape::Exchanges(Exchanges { request, response, think, server, turns, starts, concurrent, recorded });
-    Some(Found { model: Learned { carriage, shape }, fit, clamped: sizes.clamped, complete })
+    let shape = LearnedExchange::Exchanges(LearnedRequests {
+        request,
+        response,
+        think,
+        server,
+        turns,
+        starts,
+        concurrent,
+        recorded,
+    });
+    Some(FittedModel { model: CaptureModel { carriage, shape }, fit, clamped: sizes.clamped, complete })
 }
 
 /// Returns the maximum number of concurrent connections, within the limits of a model.
-fn concurrent(connections: &[(u64, u64, Vec<Turn>)]) -> u32 {
+fn concurrent(connections: &[(u64, u64, Vec<RecordedTurn>)]) -> u32 {
     let mut edges: Vec<(u64, i32)> =
         connections.iter().flat_map(|(start, end, _)| [(*start, 1), (*end, -1)]).collect();
     edges.sort_unstable();
@@ -115,33 +123,43 @@ fn concurrent(connections: &[(u64, u64, Vec<Turn>)]) -> u32 {
         open += change;
         max_open = max_open.max(open);
     }
-    (max_open as u32).clamp(1, MOST_CONCURRENT)
+    (max_open as u32).clamp(1, MAX_CONCURRENT_CONNECTIONS)
 }
 
 /// Returns the messages of a flow as requests and responses. A server message without a request becomes the response
 /// to a request of the smallest size. A request without a response gets a response of zero bytes.
-fn turns(flow: &Flow, sizes: &mut Sizes) -> Vec<Turn> {
+fn turns(flow: &CapturedFlow, sizes: &mut Sizes) -> Vec<RecordedTurn> {
     let mut turns = Vec::new();
-    let mut pending: Option<(Turn, u64)> = None;
+    let mut pending: Option<(RecordedTurn, u64)> = None;
     let mut last_end = flow.start_ns;
-    for message in &flow.said {
+    for message in &flow.messages {
         let since_last = message.first_ns.saturating_sub(last_end);
         if message.by_client {
             turns.extend(pending.take().map(|(turn, _)| turn));
             // The pause includes the round trip to the client, which is not think time.
             let think = Duration(since_last.saturating_sub(flow.to_client_ns));
             let request = sizes.clamp(message.bytes);
-            pending = Some((Turn { think, request, server: Duration::ZERO, response: 0 }, message.last_ns));
+            pending =
+                Some((RecordedTurn { think, request, server: Duration::ZERO, response: 0 }, message.last_ns));
         } else {
             let without_request = || {
                 (
-                    Turn { think: Duration::ZERO, request: HEADER, server: Duration::ZERO, response: 0 },
+                    RecordedTurn {
+                        think: Duration::ZERO,
+                        request: HEADER,
+                        server: Duration::ZERO,
+                        response: 0,
+                    },
                     last_end,
                 )
             };
             let (turn, request_end) = pending.take().unwrap_or_else(without_request);
             let server = message.first_ns.saturating_sub(request_end).saturating_sub(flow.to_server_ns);
-            turns.push(Turn { server: Duration(server), response: sizes.clamp(message.bytes), ..turn });
+            turns.push(RecordedTurn {
+                server: Duration(server),
+                response: sizes.clamp(message.bytes),
+                ..turn
+            });
         }
         last_end = message.last_ns;
     }
@@ -149,15 +167,16 @@ fn turns(flow: &Flow, sizes: &mut Sizes) -> Vec<Turn> {
     turns
 }
 
-fn one_way(flows: &[&Flow]) -> Option<Found> {
-    let mut sizes = Sizes::of(Carriage::Datagram);
+fn one_way(flows: &[&CapturedFlow]) -> Option<FittedModel> {
+    let mut sizes = Sizes::of(TransportKind::Datagram);
     let mut complete = flows.len() == 1;
     let mut fits = Vec::new();
     let longest = flows.iter().max_by_key(|flow| flow.packets)?;
-    let mut direction = |by_client: bool, name: &str| -> Option<OneWay> {
+    let mut direction = |by_client: bool, name: &str| -> Option<LearnedPackets> {
         let (mut bytes, mut gaps) = (Vec::new(), Vec::new());
         for flow in flows {
-            let packets: Vec<_> = flow.said.iter().filter(|message| message.by_client == by_client).collect();
+            let packets: Vec<_> =
+                flow.messages.iter().filter(|message| message.by_client == by_client).collect();
             bytes.extend(packets.iter().map(|message| u64::from(sizes.clamp(message.bytes))));
             gaps.extend(packets.windows(2).map(|pair| pair[1].first_ns - pair[0].first_ns));
         }
@@ -167,8 +186,8 @@ fn one_way(flows: &[&Flow]) -> Option<Found> {
         }
         let mut previous_ns = longest.start_ns;
         let mut recorded = Vec::new();
-        for message in longest.said.iter().filter(|message| message.by_client == by_client) {
-            if recorded.len() == MOST_RECORDED {
+        for message in longest.messages.iter().filter(|message| message.by_client == by_client) {
+            if recorded.len() == MAX_RECORDED {
                 complete = false;
                 break;
             }
@@ -177,21 +196,22 @@ fn one_way(flows: &[&Flow]) -> Option<Found> {
         }
         fits.push(fit(&format!("{name}.size"), "bytes", &bytes));
         fits.push(fit(&format!("{name}.gap"), "s", &gaps));
-        let (size, gap) = (Quantiles::of(bytes, POINTS), Quantiles::of(gaps, POINTS));
-        Some(OneWay { size, gap, recorded })
+        let (size, gap) = (Quantiles::from_samples(bytes, POINTS), Quantiles::from_samples(gaps, POINTS));
+        Some(LearnedPackets { size, gap, recorded })
     };
     let (up, down) = (direction(true, "up"), direction(false, "down"));
     if up.is_none() && down.is_none() {
         return None;
     }
-    let model = Learned { carriage: Carriage::Datagram, shape: Shape::OneWay { up, down } };
-    Some(Found { model, fit: fits, clamped: sizes.clamped, complete })
+    let model =
+        CaptureModel { carriage: TransportKind::Datagram, shape: LearnedExchange::OneWay { up, down } };
+    Some(FittedModel { model, fit: fits, clamped: sizes.clamped, complete })
 }
 
 /// Compares the samples of the capture with samples drawn from the model's table.
-fn fit(name: &str, unit: &str, samples: &[u64]) -> Fit {
-    let table = Quantiles::of(samples.to_vec(), POINTS);
-    let mut stream = Stream::new(1, name);
+fn fit(name: &str, unit: &str, samples: &[u64]) -> GoodnessOfFit {
+    let table = Quantiles::from_samples(samples.to_vec(), POINTS);
+    let mut stream = RandomStream::new(1, name);
     let count = samples.len().clamp(1_000, 100_000);
     let mut drawn: Vec<u64> = (0..count).map(|_| table.draw(&mut stream)).collect();
     let scale = if unit == "s" { 1e-9 } else { 1.0 };
@@ -201,7 +221,7 @@ fn fit(name: &str, unit: &str, samples: &[u64]) -> Fit {
     sorted.sort_unstable();
     drawn.sort_unstable();
     let (n, m) = (sorted.len() as f64, drawn.len() as f64);
-    Fit {
+    GoodnessOfFit {
         quantity: name.to_owned(),
         unit: unit.to_owned(),
         samples: samples.len() as u64,

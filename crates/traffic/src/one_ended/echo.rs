@@ -1,8 +1,8 @@
 //! ICMP echo (RFC 792, RFC 4443 section 4).
 
-use super::super::error::Problem;
+use super::super::error::FlowProblem;
 use super::super::udp;
-use super::Form;
+use super::ProbeFormat;
 use netstage_agent_api::task::FlowTask;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
@@ -11,7 +11,7 @@ use std::io;
 pub const HEADER: usize = 8;
 
 /// Opens a socket for echo requests: an unprivileged echo socket if the system permits it, otherwise a raw socket.
-pub fn open(task: &FlowTask) -> Result<(Socket, Form), Problem> {
+pub fn open(task: &FlowTask) -> Result<(Socket, ProbeFormat), FlowProblem> {
     let ipv6 = task.source.is_ipv6();
     let protocol = if ipv6 { Protocol::ICMPV6 } else { Protocol::ICMPV4 };
     let domain = Domain::for_address(task.source);
@@ -22,20 +22,20 @@ pub fn open(task: &FlowTask) -> Result<(Socket, Form), Problem> {
         Err(_) => match Socket::new(domain, Type::RAW, Some(protocol)) {
             Ok(socket) => (socket, Some(identifier)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(Problem::Permission {
+                return Err(FlowProblem::Permission {
                     what: "ICMP echo",
                     remedy: "grant CAP_NET_RAW, or list the group in net.ipv4.ping_group_range",
                 });
             }
-            Err(error) => return Err(Problem::System { what: "opening an ICMP socket", error }),
+            Err(error) => return Err(FlowProblem::System { what: "opening an ICMP socket", error }),
         },
     };
-    socket.set_nonblocking(true).map_err(Problem::system("configuring the socket"))?;
-    udp::enlarge(&socket).map_err(Problem::system("enlarging the socket's buffers"))?;
+    socket.set_nonblocking(true).map_err(FlowProblem::system("configuring the socket"))?;
+    udp::enlarge(&socket).map_err(FlowProblem::system("enlarging the socket's buffers"))?;
     let mut source = task.source;
     source.set_port(0);
-    socket.bind(&SockAddr::from(source)).map_err(|error| Problem::binding(source, error))?;
-    Ok((socket, Form::Echo { ipv6, raw }))
+    socket.bind(&SockAddr::from(source)).map_err(|error| FlowProblem::binding(source, error))?;
+    Ok((socket, ProbeFormat::Echo { ipv6, raw }))
 }
 
 /// Writes the header of a request before its data. The kernel computes the checksums of IPv6 and of echo sockets.

@@ -9,11 +9,11 @@ pub use probe::Prober;
 pub use reflections::Reflections;
 
 use super::emissions::Emissions;
-use super::error::Problem;
+use super::error::FlowProblem;
 use super::kernel::{set_option, set_traffic_class};
-use super::ledger::Ledger;
+use super::ledger::FlowLedger;
 use super::udp;
-use netstage_agent_api::task::{FlowTask, ONE_ENDED_LIMIT, OneEnded, Transport};
+use netstage_agent_api::task::{FlowTask, ONE_ENDED_LIMIT, OneEnded, TaskTransport};
 use socket2::{SockAddr, Socket};
 use std::io;
 use std::net::SocketAddr;
@@ -23,34 +23,36 @@ use std::os::fd::AsFd;
 pub fn prepare(
     task: &FlowTask,
     emissions: Emissions,
-    ledger: impl Fn() -> Ledger,
-) -> Result<(Prober, Reflections), Problem> {
+    ledger: impl Fn() -> FlowLedger,
+) -> Result<(Prober, Reflections), FlowProblem> {
     let (options, form) = match &task.transport {
-        Transport::IcmpEcho(options) => (options, None),
-        Transport::UdpUnreachable(options) => (options, Some(Form::Datagram)),
-        _ => return Err(Problem::Refused("the transport is not one-ended")),
+        TaskTransport::IcmpEcho(options) => (options, None),
+        TaskTransport::UdpUnreachable(options) => (options, Some(ProbeFormat::Datagram)),
+        _ => return Err(FlowProblem::InvalidTask("the transport is not one-ended")),
     };
     limit(&emissions, options)?;
     let (socket, form) = match form {
         Some(form) => (datagram_socket(task.source)?, form),
         None => echo::open(task)?,
     };
-    set_traffic_class(socket.as_fd(), task).map_err(Problem::system("setting the traffic class"))?;
+    set_traffic_class(socket.as_fd(), task).map_err(FlowProblem::system("setting the traffic class"))?;
     let mut destination = task.destination;
-    if form != Form::Datagram {
+    if form != ProbeFormat::Datagram {
         // ICMP echo has no ports.
         destination.set_port(0);
     }
-    udp::date_arrivals(&socket).map_err(Problem::system("enabling arrival timestamps"))?;
-    socket.connect(&SockAddr::from(destination)).map_err(Problem::system("finding a route to the host"))?;
-    let answers = socket.try_clone().map_err(Problem::system("sharing the socket"))?;
+    udp::enable_arrival_timestamps(&socket).map_err(FlowProblem::system("enabling arrival timestamps"))?;
+    socket
+        .connect(&SockAddr::from(destination))
+        .map_err(FlowProblem::system("finding a route to the host"))?;
+    let answers = socket.try_clone().map_err(FlowProblem::system("sharing the socket"))?;
     let reflections = Reflections::new(task, &emissions, answers, form, ledger());
     Ok((Prober::new(task, socket, form, emissions, ledger())?, reflections))
 }
 
 /// Format of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ProbeFormat {
     /// UDP datagram, answered by an ICMP error that quotes it.
     Datagram,
     /// ICMP echo message.
@@ -62,23 +64,23 @@ pub enum Form {
     },
 }
 
-fn limit(emissions: &Emissions, options: &OneEnded) -> Result<(), Problem> {
+fn limit(emissions: &Emissions, options: &OneEnded) -> Result<(), FlowProblem> {
     let limit = options.limit.unwrap_or(ONE_ENDED_LIMIT);
-    let asked_bps = emissions.mean_rate().ok_or(Problem::NoRate("a one-ended transport"))?;
+    let asked_bps = emissions.mean_rate().ok_or(FlowProblem::NoRate("a one-ended transport"))?;
     if asked_bps > limit.as_f64() {
-        return Err(Problem::AboveLimit { asked_bps, limit_bps: limit.0 });
+        return Err(FlowProblem::AboveLimit { requested_bps: asked_bps, limit_bps: limit.0 });
     }
     Ok(())
 }
 
 /// Opens a UDP socket that reports ICMP errors.
-fn datagram_socket(source: SocketAddr) -> Result<Socket, Problem> {
+fn datagram_socket(source: SocketAddr) -> Result<Socket, FlowProblem> {
     let socket = udp::bound(source, false)?;
     let result = match source {
         SocketAddr::V4(_) => set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_RECVERR, 1),
         SocketAddr::V6(_) => set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
     };
-    result.map_err(Problem::system("enabling ICMP errors"))?;
+    result.map_err(FlowProblem::system("enabling ICMP errors"))?;
     Ok(socket)
 }
 

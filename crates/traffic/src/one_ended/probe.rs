@@ -1,12 +1,12 @@
 //! Sender of one-ended probes.
 
 use super::super::emissions::Emissions;
-use super::super::error::Problem;
-use super::super::ledger::Ledger;
-use super::super::schedule::Punctuality;
-use super::super::udp::LARGEST;
-use super::{Form, echo, is_answer};
-use netstage_agent_api::results::{Counts, FlowResult};
+use super::super::error::FlowProblem;
+use super::super::ledger::FlowLedger;
+use super::super::schedule::ScheduleStatistics;
+use super::super::udp::MAX_UDP_PAYLOAD;
+use super::{ProbeFormat, echo, is_answer};
+use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::FlowTask;
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
@@ -19,15 +19,15 @@ pub struct Prober {
     name: String,
     socket: Socket,
     flow: u32,
-    form: Form,
+    form: ProbeFormat,
     emissions: Emissions,
     upcoming: Option<(Instant, u64)>,
     message: Vec<u8>,
     number: u64,
     failed_sends: u64,
     send_error: Option<io::Error>,
-    ledger: Ledger,
-    punctuality: Punctuality,
+    ledger: FlowLedger,
+    punctuality: ScheduleStatistics,
 }
 
 impl Prober {
@@ -35,13 +35,13 @@ impl Prober {
     pub fn new(
         task: &FlowTask,
         socket: Socket,
-        form: Form,
+        form: ProbeFormat,
         mut emissions: Emissions,
-        ledger: Ledger,
-    ) -> Result<Prober, Problem> {
-        let largest = emissions.largest_packet().ok_or(Problem::NoRate("a one-ended transport"))?;
-        if largest > LARGEST {
-            return Err(Problem::PacketSize { bytes: largest, limit: LARGEST });
+        ledger: FlowLedger,
+    ) -> Result<Prober, FlowProblem> {
+        let largest = emissions.largest_packet().ok_or(FlowProblem::NoRate("a one-ended transport"))?;
+        if largest > MAX_UDP_PAYLOAD {
+            return Err(FlowProblem::PacketSize { bytes: largest, limit: MAX_UDP_PAYLOAD });
         }
         Ok(Prober {
             name: task.name.clone(),
@@ -55,7 +55,7 @@ impl Prober {
             failed_sends: 0,
             send_error: None,
             ledger,
-            punctuality: Punctuality::new(),
+            punctuality: ScheduleStatistics::new(),
         })
     }
 
@@ -71,7 +71,7 @@ impl Prober {
         while let Some((due, bytes)) = self.upcoming.filter(|&(due, _)| due <= now) {
             self.upcoming = self.emissions.next();
             let bytes = bytes.max(probe::HEADER as u64);
-            self.punctuality.ask(due, bytes);
+            self.punctuality.record_due(due, bytes);
             self.ledger.at(due).offered_bytes += bytes;
             if is_stopped {
                 continue;
@@ -79,7 +79,7 @@ impl Prober {
             let at = epoch.now();
             match self.send(bytes as usize, at.0) {
                 Ok(_) => {
-                    self.punctuality.send(due, at, bytes);
+                    self.punctuality.record_sent(due, at, bytes);
                     let counts = self.ledger.at(at);
                     counts.sent += 1;
                     counts.sent_bytes += bytes;
@@ -98,7 +98,7 @@ impl Prober {
     }
 
     /// Returns the counts of a bin.
-    pub fn counts(&mut self, bin: usize) -> Counts {
+    pub fn counts(&mut self, bin: usize) -> BinCounts {
         *self.ledger.counts(bin)
     }
 
@@ -125,8 +125,8 @@ impl Prober {
         let body = &mut body[..bytes];
         Header { flow: self.flow, number: self.number, time_ns }.write(body);
         let message = match self.form {
-            Form::Datagram => body,
-            Form::Echo { ipv6, raw } => {
+            ProbeFormat::Datagram => body,
+            ProbeFormat::Echo { ipv6, raw } => {
                 let length = head.len() + bytes;
                 let message = &mut self.message[..length];
                 echo::write_request(message, ipv6, raw, self.number);

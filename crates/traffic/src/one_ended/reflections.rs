@@ -1,12 +1,12 @@
 //! Receiver of the answers to one-ended probes.
 
 use super::super::emissions::Emissions;
-use super::super::frame::{LONGEST_DRAIN, QUIET};
-use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch, receive_refusal};
-use super::super::ledger::Ledger;
-use super::super::udp::{Packet, Tracker};
-use super::{Form, echo};
-use netstage_agent_api::results::{Buckets, Counts, FlowResult, Travel};
+use super::super::frame::{MAX_DRAIN, QUIET_TIME};
+use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch, receive_icmp_error};
+use super::super::ledger::FlowLedger;
+use super::super::udp::{FlowPacket, PacketTracker};
+use super::{ProbeFormat, echo};
+use netstage_agent_api::results::{BinCounts, Buckets, FlowResult, Travel};
 use netstage_agent_api::task::FlowTask;
 use netstage_core::time::Instant;
 use netstage_host::clock::{ArrivalClock, Epoch};
@@ -27,13 +27,13 @@ pub struct Reflections {
     socket: Socket,
     flow: u32,
     name: String,
-    form: Form,
+    form: ProbeFormat,
     stop: Instant,
     /// Payload bytes of every probe, if all have one size. ICMP errors quote only part of the probe.
     size: Option<u64>,
     batch: ReceiveBatch,
     clock: ArrivalClock,
-    tracker: Tracker,
+    tracker: PacketTracker,
     drops: u32,
     /// Number of other ICMP errors.
     other_errors: u64,
@@ -47,8 +47,8 @@ impl Reflections {
         task: &FlowTask,
         emissions: &Emissions,
         socket: Socket,
-        form: Form,
-        ledger: Ledger,
+        form: ProbeFormat,
+        ledger: FlowLedger,
     ) -> Reflections {
         Reflections {
             socket,
@@ -58,11 +58,11 @@ impl Reflections {
             stop: emissions.stop(),
             size: emissions.largest_packet().filter(|_| emissions.has_one_size()),
             batch: ReceiveBatch::new(match form {
-                Form::Echo { .. } => LARGEST_ANSWER,
+                ProbeFormat::Echo { .. } => LARGEST_ANSWER,
                 _ => HEADERS,
             }),
             clock: ArrivalClock::new(),
-            tracker: Tracker::new(task, ledger),
+            tracker: PacketTracker::new(task, ledger),
             drops: 0,
             other_errors: 0,
             unidentified: 0,
@@ -82,18 +82,18 @@ impl Reflections {
     /// Receives answers.
     pub fn handle_ready(&mut self, epoch: Epoch) {
         match self.form {
-            Form::Datagram => self.receive_icmp_errors(epoch),
-            Form::Echo { ipv6, raw } => self.receive_replies(epoch, ipv6, raw),
+            ProbeFormat::Datagram => self.receive_icmp_errors(epoch),
+            ProbeFormat::Echo { ipv6, raw } => self.receive_replies(epoch, ipv6, raw),
         }
     }
 
     /// Returns whether the flow is over and no answer has arrived for some time.
     pub fn done(&self, now: Instant) -> bool {
-        now >= self.stop + LONGEST_DRAIN || now >= self.stop.max(self.tracker.last_arrival) + QUIET
+        now >= self.stop + MAX_DRAIN || now >= self.stop.max(self.tracker.last_arrival) + QUIET_TIME
     }
 
     /// Returns the counts of a bin.
-    pub fn counts(&mut self, bin: usize) -> Counts {
+    pub fn counts(&mut self, bin: usize) -> BinCounts {
         *self.tracker.ledger.counts(bin)
     }
 
@@ -159,7 +159,7 @@ impl Reflections {
     fn receive_icmp_errors(&mut self, epoch: Epoch) {
         let mut payload = [0; 2048];
         for _ in 0..ANSWERS_PER_CALL {
-            let Ok(Some(icmp_error)) = receive_refusal(self.socket.as_fd(), &mut payload) else { break };
+            let Ok(Some(icmp_error)) = receive_icmp_error(self.socket.as_fd(), &mut payload) else { break };
             if !icmp_error.port_unreachable {
                 self.other_errors += 1;
                 continue;
@@ -181,18 +181,18 @@ impl Reflections {
     }
 }
 
-impl Form {
+impl ProbeFormat {
     fn silence(self) -> &'static str {
         match self {
-            Form::Datagram => {
+            ProbeFormat::Datagram => {
                 "no port-unreachable received: the port is open, a firewall drops the probes, or the host limits ICMP errors"
             }
-            Form::Echo { .. } => "no echo reply received",
+            ProbeFormat::Echo { .. } => "no echo reply received",
         }
     }
 }
 
-fn answer(epoch: Epoch, header: Header, bytes: u64, at_ns: u64) -> Packet {
+fn answer(epoch: Epoch, header: Header, bytes: u64, at_ns: u64) -> FlowPacket {
     let sent_ns = Some(epoch.monotonic_ns(Instant(header.time_ns)));
-    Packet { number: header.number, bytes, at_ns, sent_ns, bit_errors: 0 }
+    FlowPacket { number: header.number, bytes, at_ns, sent_ns, bit_errors: 0 }
 }

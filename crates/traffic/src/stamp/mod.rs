@@ -8,16 +8,18 @@ mod socket;
 
 pub use clock::WallClock;
 pub use reflector::Reflector;
-pub use sender::{Delays, Departure, Found, Sending, Session, run};
-pub use socket::Received;
+pub use sender::{
+    DelaySamples, PacketDeparture, StampSenderSession, StampSessionConfig, StampSessionResult, run,
+};
+pub use socket::ReceivedDatagram;
 
-use netstage_core::measure::stamp::Mac;
+use netstage_core::measure::stamp::DigestFunction;
 use netstage_host::clock::{monotonic_ns, realtime_ns};
 use netstage_wire::stamp::{DIGEST, Mode};
 use ring::hmac::{self, HMAC_SHA256};
 
 /// Maximum length of a packet: that of a jumbo frame.
-pub const LARGEST: usize = 9216;
+pub const MAX_PACKET_BYTES: usize = 9216;
 /// Maximum number of packets received before other sockets are served.
 const PACKETS_PER_CALL: usize = 512;
 
@@ -39,7 +41,7 @@ impl Timescale {
         }
     }
 
-    fn arrival_ns(self, received: &Received) -> u64 {
+    fn arrival_ns(self, received: &ReceivedDatagram) -> u64 {
         match self {
             Timescale::Wall => received.unix_ns,
             Timescale::Monotonic => received.monotonic_ns,
@@ -71,7 +73,7 @@ fn mode(key: Option<&HmacKey>) -> Mode {
 }
 
 /// Calls `call` with the digest function, or with `None` if there is no key.
-fn with_mac<T>(key: Option<&HmacKey>, call: impl FnOnce(Option<Mac<'_>>) -> T) -> T {
+fn with_mac<T>(key: Option<&HmacKey>, call: impl FnOnce(Option<DigestFunction<'_>>) -> T) -> T {
     match key {
         Some(key) => call(Some(&|parts: &[&[u8]]| key.digest(parts))),
         None => call(None),

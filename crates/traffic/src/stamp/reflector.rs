@@ -1,11 +1,11 @@
 //! Session-reflector on a UDP port.
 
 use super::clock::WallClock;
-use super::socket::{PacketSocket, Received};
-use super::{HmacKey, LARGEST, PACKETS_PER_CALL, Timescale, mode, with_mac};
-use netstage_core::measure::stamp::{self, Arrival, ReflectorConfig, ReflectorCounts};
+use super::socket::{PacketSocket, ReceivedDatagram};
+use super::{HmacKey, MAX_PACKET_BYTES, PACKETS_PER_CALL, Timescale, mode, with_mac};
+use netstage_core::measure::stamp::{self, ReceivedPacketInfo, ReflectorConfig, ReflectorCounts};
 use netstage_core::time::Instant;
-use netstage_host::ender::Ender;
+use netstage_host::ender::DaemonShutdown;
 use netstage_wire::stamp::tlv::sync_source;
 use socket2::Socket;
 use std::io;
@@ -16,15 +16,15 @@ use std::time::Duration;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const ECN: u8 = 0b11;
 
-/// Bound reflector. It answers in [`Reflector::run`], or in each call of [`Reflector::handle_ready`].
+/// Bound reflector. It answers in [`SessionReflector::run`], or in each call of [`SessionReflector::handle_ready`].
 pub struct Reflector {
     socket: PacketSocket,
     key: Option<HmacKey>,
     timescale: Timescale,
-    machine: stamp::Reflector,
+    machine: stamp::SessionReflector,
     packet: Vec<u8>,
     reply: Vec<u8>,
-    ender: Ender,
+    ender: DaemonShutdown,
 }
 
 impl Reflector {
@@ -42,10 +42,10 @@ impl Reflector {
             socket,
             key,
             timescale,
-            machine: stamp::Reflector::new(config),
-            packet: vec![0; LARGEST],
-            reply: Vec::with_capacity(LARGEST),
-            ender: Ender::default(),
+            machine: stamp::SessionReflector::new(config),
+            packet: vec![0; MAX_PACKET_BYTES],
+            reply: Vec::with_capacity(MAX_PACKET_BYTES),
+            ender: DaemonShutdown::default(),
         })
     }
 
@@ -59,14 +59,14 @@ impl Reflector {
         self.socket.socket()
     }
 
-    /// Returns a handle that ends [`Reflector::run`].
-    pub fn ender(&self) -> Ender {
+    /// Returns a handle that ends [`SessionReflector::run`].
+    pub fn shutdown_handle(&self) -> DaemonShutdown {
         self.ender.clone()
     }
 
-    /// Answers packets on the calling thread until ended by [`Reflector::ender`].
+    /// Answers packets on the calling thread until ended by [`SessionReflector::shutdown_handle`].
     pub fn run(mut self) -> io::Result<ReflectorCounts> {
-        while !self.ender.has_ended() {
+        while !self.ender.is_requested() {
             self.socket.wait(POLL_INTERVAL)?;
             self.handle_ready(|_, _| {});
         }
@@ -74,13 +74,13 @@ impl Reflector {
     }
 
     /// Answers the received packets. Calls `each` for every answered packet.
-    pub fn handle_ready(&mut self, mut each: impl FnMut(&Received, &[u8])) {
+    pub fn handle_ready(&mut self, mut each: impl FnMut(&ReceivedDatagram, &[u8])) {
         for _ in 0..PACKETS_PER_CALL {
             // Errors concern replies that did not reach their host.
             let Ok(Some(received)) = self.socket.receive(&mut self.packet) else { return };
             let own = self.socket.address();
             let destination = SocketAddr::new(received.destination.unwrap_or(own.ip()), own.port());
-            let arrival = Arrival {
+            let arrival = ReceivedPacketInfo {
                 instant: Instant(received.monotonic_ns),
                 unix: self.timescale.arrival_ns(&received),
                 source: received.source,

@@ -1,10 +1,12 @@
 //! Session-sender: measures to any STAMP reflector.
 
 use super::clock::WallClock;
-use super::socket::{PacketSocket, Received};
-use super::{HmacKey, LARGEST, PACKETS_PER_CALL, Timescale, mode, with_mac};
+use super::socket::{PacketSocket, ReceivedDatagram};
+use super::{HmacKey, MAX_PACKET_BYTES, PACKETS_PER_CALL, Timescale, mode, with_mac};
 use netstage_core::measure::ClockOffset;
-use netstage_core::measure::stamp::{Moment, Rejected, Sample, Sender, SenderConfig, SenderResult};
+use netstage_core::measure::stamp::{
+    ClockReading, RejectReason, SenderConfig, SenderResult, SessionSender, StampSample,
+};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, monotonic_ns};
 use socket2::Socket;
@@ -17,7 +19,7 @@ const MAX_WAIT: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// Settings of a session.
 #[derive(Clone)]
-pub struct Sending {
+pub struct StampSessionConfig {
     /// Source address and port. `None` lets the system choose.
     pub source: Option<SocketAddr>,
     /// Address of the reflector.
@@ -44,46 +46,46 @@ pub struct Sending {
 
 /// Result of a session.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct StampSessionResult {
     /// Numbers of packets sent, answered and lost.
     pub counts: SenderResult,
     /// Round-trip delays without the time at the reflector.
-    pub round_trip: Delays,
+    pub round_trip: DelaySamples,
     /// One-way delays to the reflector: its clock minus the local clock.
-    pub forward: Delays,
+    pub forward: DelaySamples,
     /// One-way delays from the reflector: the local clock minus its clock.
-    pub backward: Delays,
+    pub backward: DelaySamples,
     /// Times from reception to transmission at the reflector.
-    pub at_reflector: Delays,
+    pub at_reflector: DelaySamples,
     /// Maximum error of one-way delays in nanoseconds, from the clock errors that both ends report. `None` if an end is
     /// not synchronized.
     pub uncertainty_ns: Option<u64>,
     /// State of the local clock.
-    pub own_clock: Option<WallClock>,
+    pub local_clock: Option<WallClock>,
     /// Lateness of sent packets in nanoseconds.
-    pub late: Delays,
+    pub lateness: DelaySamples,
     /// Number of packets that could not be sent, and error of the first.
-    pub refused: Option<(u32, String)>,
+    pub failed_sends: Option<(u32, String)>,
     /// Reason for rejecting the first invalid reply.
     pub rejection: Option<String>,
     /// Whether the session was stopped before its end.
     pub interrupted: bool,
 }
 
-impl Found {
+impl StampSessionResult {
     /// Returns the reflector's clock minus the local clock, from the packet with the shortest round trip.
     pub fn clock_offset(&self) -> Option<ClockOffset> {
         let exchanges = self.forward.iter().zip(self.backward.iter());
-        let offsets = exchanges.filter_map(|(forward, backward)| ClockOffset::of_delays(forward, backward));
+        let offsets = exchanges.filter_map(|(forward, backward)| ClockOffset::from_delays(forward, backward));
         offsets.min_by_key(|offset| offset.error_ns)
     }
 }
 
 /// Delays of packets in nanoseconds. One-way delays may be negative if the clocks differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Delays(Vec<i64>);
+pub struct DelaySamples(Vec<i64>);
 
-impl Delays {
+impl DelaySamples {
     fn push(&mut self, delay: i64) {
         self.0.push(delay);
     }
@@ -111,21 +113,21 @@ impl Delays {
     }
 
     /// Returns the delays minus the smallest delay (PDV, RFC 5481), which cancels a constant clock offset.
-    pub fn above_least(&self) -> Delays {
+    pub fn above_min(&self) -> DelaySamples {
         let min = self.0.iter().copied().min().unwrap_or(0);
-        Delays(self.0.iter().map(|delay| delay.saturating_sub(min)).collect())
+        DelaySamples(self.0.iter().map(|delay| delay.saturating_sub(min)).collect())
     }
 }
 
-/// Session on its own socket. Call [`Session::handle_timeout`] at the time of [`Session::poll_timeout`], and
-/// [`Session::handle_ready`] when the socket is readable, until there is no timeout.
-pub struct Session {
+/// Session on its own socket. Call [`StampSenderSession::handle_timeout`] at the time of [`StampSenderSession::poll_timeout`], and
+/// [`StampSenderSession::handle_ready`] when the socket is readable, until there is no timeout.
+pub struct StampSenderSession {
     socket: PacketSocket,
-    sender: Sender,
+    sender: SessionSender,
     key: Option<HmacKey>,
     timescale: Timescale,
     traffic_class: u8,
-    result: Found,
+    result: StampSessionResult,
     /// Set while all replies report synchronized clocks.
     is_synchronized: bool,
     bytes: Vec<u8>,
@@ -134,20 +136,20 @@ pub struct Session {
 
 /// Transmission of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Departure {
+pub struct PacketDeparture {
     /// Scheduled time.
     pub due: Instant,
     /// Actual time, or `None` if the packet could not be sent.
     pub left: Option<Instant>,
 }
 
-impl Session {
+impl StampSenderSession {
     /// Opens the socket of a session whose first packet leaves at `start` of the run.
     ///
     /// # Panics
     ///
     /// Panics if the interval is zero.
-    pub fn open(sending: &Sending, start: Instant) -> io::Result<Session> {
+    pub fn open(sending: &StampSessionConfig, start: Instant) -> io::Result<StampSenderSession> {
         let any =
             if sending.target.is_ipv4() { (IpAddr::from([0; 4]), 0) } else { (IpAddr::from([0; 16]), 0) };
         let socket = PacketSocket::bind(sending.source.unwrap_or(any.into()))?;
@@ -164,16 +166,16 @@ impl Session {
             padding: sending.padding,
             ..SenderConfig::default()
         };
-        Ok(Session {
+        Ok(StampSenderSession {
             socket,
-            sender: Sender::new(config, start),
+            sender: SessionSender::new(config, start),
             key: sending.key.clone(),
             timescale: sending.timescale,
             traffic_class: sending.traffic_class,
-            result: Found { own_clock: Some(clock), ..Found::default() },
+            result: StampSessionResult { local_clock: Some(clock), ..StampSessionResult::default() },
             is_synchronized: true,
             bytes: Vec::new(),
-            reply: vec![0; LARGEST],
+            reply: vec![0; MAX_PACKET_BYTES],
         })
     }
 
@@ -182,35 +184,39 @@ impl Session {
         self.socket.socket()
     }
 
-    /// Returns the time of the next call of [`Session::handle_timeout`], or `None` when the session is over.
+    /// Returns the time of the next call of [`StampSenderSession::handle_timeout`], or `None` when the session is over.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.sender.poll_timeout()
     }
 
     /// Sends the packet that is due, if any, and counts overdue replies as lost.
-    pub fn handle_timeout(&mut self, epoch: Epoch) -> Option<Departure> {
+    pub fn handle_timeout(&mut self, epoch: Epoch) -> Option<PacketDeparture> {
         let due = self.sender.poll_timeout()?;
-        let now = Moment { instant: epoch.now(), unix: self.timescale.now_ns() };
+        let now = ClockReading { instant: epoch.now(), unix: self.timescale.now_ns() };
         let (sender, bytes) = (&mut self.sender, &mut self.bytes);
         if !with_mac(self.key.as_ref(), |mac| sender.poll_transmit(now, mac, bytes)) {
             return None;
         }
-        self.result.late.push(now.instant.since(due).0 as i64);
+        self.result.lateness.push(now.instant.since(due).0 as i64);
         let sent = self.socket.send(&self.bytes, None, None, self.traffic_class);
         if let Err(error) = &sent {
-            let failures = self.result.refused.get_or_insert((0, error.to_string()));
+            let failures = self.result.failed_sends.get_or_insert((0, error.to_string()));
             failures.0 += 1;
         }
-        Some(Departure { due, left: sent.is_ok().then_some(now.instant) })
+        Some(PacketDeparture { due, left: sent.is_ok().then_some(now.instant) })
     }
 
     /// Receives replies. Calls `each` for every reply, with its delays or the reason for its rejection.
-    pub fn handle_ready(&mut self, epoch: Epoch, mut each: impl FnMut(&Received, &Result<Sample, Rejected>)) {
+    pub fn handle_ready(
+        &mut self,
+        epoch: Epoch,
+        mut each: impl FnMut(&ReceivedDatagram, &Result<StampSample, RejectReason>),
+    ) {
         for _ in 0..PACKETS_PER_CALL {
             // An error shows as missing replies, for example from a closed port.
             let Ok(Some(received)) = self.socket.receive(&mut self.reply) else { return };
             let unix = self.timescale.arrival_ns(&received);
-            let at = Moment { instant: epoch.instant(received.monotonic_ns), unix };
+            let at = ClockReading { instant: epoch.instant(received.monotonic_ns), unix };
             let (sender, reply) = (&mut self.sender, &self.reply[..received.length]);
             let sample = with_mac(self.key.as_ref(), |mac| sender.handle_packet(reply, at, mac));
             match &sample {
@@ -224,16 +230,16 @@ impl Session {
     }
 
     /// Returns the result.
-    pub fn finish(self) -> Found {
-        Found { counts: self.sender.result(), ..self.result }
+    pub fn finish(self) -> StampSessionResult {
+        StampSessionResult { counts: self.sender.result(), ..self.result }
     }
 
-    fn record(&mut self, sample: &Sample) {
+    fn record(&mut self, sample: &StampSample) {
         let result = &mut self.result;
         result.round_trip.push(sample.round_trip);
         result.forward.push(sample.forward);
         result.backward.push(sample.backward);
-        result.at_reflector.push(sample.at_reflector);
+        result.at_reflector.push(sample.reflector_time);
         self.is_synchronized &= sample.uncertainty.is_some();
         result.uncertainty_ns =
             sample.uncertainty.max(result.uncertainty_ns).filter(|_| self.is_synchronized);
@@ -242,11 +248,11 @@ impl Session {
 
 /// Runs a session on the calling thread. Calls `progress` with the counts four times per second.
 pub fn run(
-    sending: &Sending,
+    sending: &StampSessionConfig,
     stop: &AtomicBool,
     mut progress: impl FnMut(&SenderResult),
-) -> io::Result<Found> {
-    let mut session = Session::open(sending, Instant::ZERO)?;
+) -> io::Result<StampSessionResult> {
+    let mut session = StampSenderSession::open(sending, Instant::ZERO)?;
     let epoch = Epoch(monotonic_ns());
     let mut reported_at = Instant::ZERO;
     while let Some(due) = session.poll_timeout() {
@@ -276,9 +282,9 @@ mod tests {
 
     #[test]
     fn quantiles_are_ranks_and_variation_starts_at_zero() {
-        let delays = Delays(vec![-5, 10, 0, 20]);
+        let delays = DelaySamples(vec![-5, 10, 0, 20]);
         assert_eq!(delays.quantiles([0.0, 0.5, 0.75, 1.0]), Some([-5, 0, 10, 20]));
-        assert_eq!(delays.above_least().quantiles([0.0, 1.0]), Some([0, 25]));
-        assert_eq!(Delays::default().quantiles([0.5]), None);
+        assert_eq!(delays.above_min().quantiles([0.0, 1.0]), Some([0, 25]));
+        assert_eq!(DelaySamples::default().quantiles([0.5]), None);
     }
 }

@@ -23,7 +23,7 @@ const BUFFER: usize = 4 << 20;
 
 /// Header fields and arrival time of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedDatagram {
     /// Length in bytes.
     pub length: usize,
     /// Source address and port.
@@ -98,7 +98,7 @@ impl PacketSocket {
     }
 
     /// Receives a packet into `bytes`. Returns `None` if none is available.
-    pub fn receive(&mut self, bytes: &mut [u8]) -> io::Result<Option<Received>> {
+    pub fn receive(&mut self, bytes: &mut [u8]) -> io::Result<Option<ReceivedDatagram>> {
         let mut control = cmsg_space!(TimeSpec, libc::in6_pktinfo, i32, i32, u32);
         let mut pieces = [IoSliceMut::new(bytes)];
         let flags = MsgFlags::MSG_DONTWAIT;
@@ -110,7 +110,7 @@ impl PacketSocket {
         };
         self.clock.begin_batch();
         let Some(source) = message.address.and_then(address) else { return Ok(None) };
-        let mut received = Received {
+        let mut received = ReceivedDatagram {
             length: message.bytes,
             source,
             destination: None,

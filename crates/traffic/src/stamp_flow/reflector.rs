@@ -1,14 +1,14 @@
 //! Session-reflector of a flow.
 
-use super::super::error::Problem;
-use super::super::frame::QUIET;
-use super::super::ledger::Ledger;
+use super::super::error::FlowProblem;
+use super::super::frame::QUIET_TIME;
+use super::super::ledger::FlowLedger;
 use super::super::udp::Drops;
-use super::watch;
+use super::prepare_socket;
 use crate::stamp::{Reflector, Timescale};
-use netstage_agent_api::results::{Counts, FlowResult};
+use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::FlowTask;
-use netstage_core::measure::sequence::{Arrival, Sequence};
+use netstage_core::measure::sequence::{Sequence, SequenceArrival};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_wire::stamp::{Mode, SenderPacket};
@@ -24,16 +24,20 @@ pub struct StampReflector {
     start: Instant,
     end: Instant,
     foreign: u64,
-    ledger: Ledger,
+    ledger: FlowLedger,
     drops: Drops,
 }
 
 impl StampReflector {
     /// Opens and binds the socket. Packets that arrive before the run wait in it.
-    pub fn prepare(task: &FlowTask, duration: Duration, ledger: Ledger) -> Result<StampReflector, Problem> {
+    pub fn prepare(
+        task: &FlowTask,
+        duration: Duration,
+        ledger: FlowLedger,
+    ) -> Result<StampReflector, FlowProblem> {
         let reflector = Reflector::bind(task.destination, None, Timescale::Wall)
-            .map_err(|error| Problem::binding(task.destination, error))?;
-        let drops = watch(reflector.socket(), task.destination.is_ipv6())?;
+            .map_err(|error| FlowProblem::binding(task.destination, error))?;
+        let drops = prepare_socket(reflector.socket(), task.destination.is_ipv6())?;
         Ok(StampReflector {
             name: task.name.clone(),
             reflector,
@@ -61,7 +65,7 @@ impl StampReflector {
     pub fn handle_ready(&mut self, epoch: Epoch) {
         let Self { reflector, session, sequence, foreign, ledger, drops, .. } = self;
         reflector.handle_ready(|received, packet| {
-            drops.note(received.drops);
+            drops.update(received.drops);
             let packet = SenderPacket::read(packet, Mode::Unauthenticated).ok();
             let Some(packet) = packet.filter(|packet| packet.session == *session) else {
                 *foreign += 1;
@@ -69,9 +73,9 @@ impl StampReflector {
             };
             let counts = ledger.at(epoch.instant(received.monotonic_ns));
             match sequence.handle_packet(packet.sequence.into()) {
-                Arrival::Newest { .. } => {}
-                Arrival::Late => counts.reordered += 1,
-                Arrival::Duplicate | Arrival::Ancient => {
+                SequenceArrival::Newest { .. } => {}
+                SequenceArrival::Late => counts.reordered += 1,
+                SequenceArrival::Duplicate | SequenceArrival::TooOld => {
                     counts.duplicated += 1;
                     return;
                 }
@@ -87,7 +91,7 @@ impl StampReflector {
     }
 
     /// Returns the counts of a bin.
-    pub fn counts(&mut self, bin: usize) -> Counts {
+    pub fn counts(&mut self, bin: usize) -> BinCounts {
         *self.ledger.counts(bin)
     }
 
@@ -97,7 +101,7 @@ impl StampReflector {
             warnings
                 .push(format!("flow {}: {} packets on its port were not its own", self.name, self.foreign));
         }
-        let is_silent = self.sequence.received() == 0 && now > self.start + QUIET;
+        let is_silent = self.sequence.received() == 0 && now > self.start + QUIET_TIME;
         FlowResult {
             name: self.name,
             bins: self.ledger.into_bins(),

@@ -1,15 +1,15 @@
 //! Session-sender of a flow.
 
 use super::super::emissions::Emissions;
-use super::super::error::Problem;
-use super::super::ledger::{Ledger, Times};
-use super::super::schedule::Punctuality;
+use super::super::error::FlowProblem;
+use super::super::ledger::{FlowLedger, TimeHistogram};
+use super::super::schedule::ScheduleStatistics;
 use super::super::udp::Drops;
-use super::watch;
-use crate::stamp::{Delays, LARGEST, Sending, Session, Timescale};
-use netstage_agent_api::results::{Buckets, Counts, FlowResult};
+use super::prepare_socket;
+use crate::stamp::{DelaySamples, MAX_PACKET_BYTES, StampSenderSession, StampSessionConfig, Timescale};
+use netstage_agent_api::results::{BinCounts, Buckets, FlowResult};
 use netstage_agent_api::task::FlowTask;
-use netstage_core::measure::stamp::Rejected;
+use netstage_core::measure::stamp::RejectReason;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_wire::stamp::{UNAUTHENTICATED, tlv};
@@ -18,12 +18,12 @@ use socket2::Socket;
 /// Sender of a flow's packets, and receiver of the replies.
 pub struct StampSender {
     name: String,
-    session: Session,
+    session: StampSenderSession,
     /// Bytes of every packet and reply.
     bytes: u64,
     end: Instant,
-    ledger: Ledger,
-    punctuality: Punctuality,
+    ledger: FlowLedger,
+    punctuality: ScheduleStatistics,
     drops: Drops,
 }
 
@@ -34,18 +34,18 @@ impl StampSender {
         interval: Duration,
         mut emissions: Emissions,
         duration: Duration,
-        ledger: Ledger,
-    ) -> Result<StampSender, Problem> {
-        let bytes = emissions.largest_packet().ok_or(Problem::NoRate("STAMP"))?;
+        ledger: FlowLedger,
+    ) -> Result<StampSender, FlowProblem> {
+        let bytes = emissions.largest_packet().ok_or(FlowProblem::NoRate("STAMP"))?;
         if interval == Duration::ZERO {
-            return Err(Problem::Refused("the interval between STAMP packets is zero"));
+            return Err(FlowProblem::InvalidTask("the interval between STAMP packets is zero"));
         }
         let Some((start, _)) = emissions.next() else {
-            return Err(Problem::Refused("the flow ends before its first packet"));
+            return Err(FlowProblem::InvalidTask("the flow ends before its first packet"));
         };
         let (stop, end) = (emissions.stop(), Instant(duration.0));
         let count = stop.since(start).0.div_ceil(interval.0);
-        let sending = Sending {
+        let sending = StampSessionConfig {
             source: Some(task.source),
             target: task.destination,
             key: None,
@@ -53,16 +53,17 @@ impl StampSender {
             traffic_class: task.traffic_class,
             interval,
             count: u32::try_from(count)
-                .map_err(|_| Problem::Refused("the flow has more than 2^32 packets"))?,
+                .map_err(|_| FlowProblem::InvalidTask("the flow has more than 2^32 packets"))?,
             // Replies after the end of the run are not received.
             timeout: end.since(stop).max(interval),
             session: task.id as u16,
             padding: padding(bytes)?,
             reflector_is_stateful: true,
         };
-        let session = Session::open(&sending, start).map_err(|error| Problem::binding(task.source, error))?;
-        let drops = watch(session.socket(), task.destination.is_ipv6())?;
-        let punctuality = Punctuality::new();
+        let session = StampSenderSession::open(&sending, start)
+            .map_err(|error| FlowProblem::binding(task.source, error))?;
+        let drops = prepare_socket(session.socket(), task.destination.is_ipv6())?;
+        let punctuality = ScheduleStatistics::new();
         Ok(StampSender { name: task.name.clone(), session, bytes, end, ledger, punctuality, drops })
     }
 
@@ -81,10 +82,10 @@ impl StampSender {
         // A reply that waits in the socket is not overdue.
         self.handle_ready(epoch);
         let Some(departure) = self.session.handle_timeout(epoch) else { return };
-        self.punctuality.ask(departure.due, self.bytes);
+        self.punctuality.record_due(departure.due, self.bytes);
         self.ledger.at(departure.due).offered_bytes += self.bytes;
         if let Some(left) = departure.left {
-            self.punctuality.send(departure.due, left, self.bytes);
+            self.punctuality.record_sent(departure.due, left, self.bytes);
             let counts = self.ledger.at(left);
             counts.sent += 1;
             counts.sent_bytes += self.bytes;
@@ -95,14 +96,14 @@ impl StampSender {
     pub fn handle_ready(&mut self, epoch: Epoch) {
         let (ledger, drops) = (&mut self.ledger, &mut self.drops);
         self.session.handle_ready(epoch, |received, sample| {
-            drops.note(received.drops);
+            drops.update(received.drops);
             let counts = ledger.at(epoch.instant(received.monotonic_ns));
             match sample {
                 Ok(_) => {
                     counts.received += 1;
                     counts.received_bytes += received.length as u64;
                 }
-                Err(Rejected::NotOutstanding) => counts.duplicated += 1,
+                Err(RejectReason::NotOutstanding) => counts.duplicated += 1,
                 Err(_) => {}
             }
         });
@@ -114,7 +115,7 @@ impl StampSender {
     }
 
     /// Returns the counts of a bin.
-    pub fn counts(&mut self, bin: usize) -> Counts {
+    pub fn counts(&mut self, bin: usize) -> BinCounts {
         *self.ledger.counts(bin)
     }
 
@@ -145,7 +146,9 @@ impl StampSender {
             schedule: Some(self.punctuality.schedule()),
             bins: self.ledger.into_bins(),
             socket_drops: self.drops.finish(),
-            error: session.refused.map(|(count, error)| format!("{count} packets were not sent: {error}")),
+            error: session
+                .failed_sends
+                .map(|(count, error)| format!("{count} packets were not sent: {error}")),
             name,
             ..FlowResult::default()
         }
@@ -153,19 +156,19 @@ impl StampSender {
 }
 
 /// Returns the extra padding of a packet of this many bytes, or `None` for the minimum size.
-fn padding(bytes: u64) -> Result<Option<u16>, Problem> {
-    if bytes > LARGEST as u64 {
-        return Err(Problem::PacketSize { bytes, limit: LARGEST as u64 });
+fn padding(bytes: u64) -> Result<Option<u16>, FlowProblem> {
+    if bytes > MAX_PACKET_BYTES as u64 {
+        return Err(FlowProblem::PacketSize { bytes, limit: MAX_PACKET_BYTES as u64 });
     }
     match bytes.checked_sub(UNAUTHENTICATED as u64) {
         Some(0) => Ok(None),
         Some(room) if room >= tlv::HEADER as u64 => Ok(Some((room - tlv::HEADER as u64) as u16)),
-        _ => Err(Problem::Refused("a STAMP packet has 44 bytes, or at least 48")),
+        _ => Err(FlowProblem::InvalidTask("a STAMP packet has 44 bytes, or at least 48")),
     }
 }
 
-fn buckets(delays: &Delays) -> Buckets {
-    let mut times = Times::new();
+fn buckets(delays: &DelaySamples) -> Buckets {
+    let mut times = TimeHistogram::new();
     delays.iter().for_each(|ns| times.record(u64::try_from(ns).unwrap_or(0)));
     times.buckets()
 }

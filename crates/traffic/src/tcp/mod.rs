@@ -6,7 +6,7 @@ mod send;
 pub use receive::TcpReceiver;
 pub use send::TcpSender;
 
-use super::error::Problem;
+use super::error::FlowProblem;
 use super::kernel::set_option;
 use netstage_agent_api::task::TcpOptions;
 use netstage_core::time::{Duration, Instant};
@@ -25,45 +25,45 @@ fn is_end(now: Instant, stop: Instant) -> bool {
 
 /// Opens a non-blocking TCP socket with these options. The window must be set before the socket listens or connects,
 /// because the handshake announces its scale.
-fn open(address: SocketAddr, options: &TcpOptions) -> Result<Socket, Problem> {
+fn open(address: SocketAddr, options: &TcpOptions) -> Result<Socket, FlowProblem> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
-        .map_err(Problem::system("opening a TCP socket"))?;
-    socket.set_nonblocking(true).map_err(Problem::system("configuring the socket"))?;
-    socket.set_reuse_address(true).map_err(Problem::system("configuring the socket"))?;
+        .map_err(FlowProblem::system("opening a TCP socket"))?;
+    socket.set_nonblocking(true).map_err(FlowProblem::system("configuring the socket"))?;
+    socket.set_reuse_address(true).map_err(FlowProblem::system("configuring the socket"))?;
     if address.is_ipv6() {
-        socket.set_only_v6(true).map_err(Problem::system("configuring the socket"))?;
+        socket.set_only_v6(true).map_err(FlowProblem::system("configuring the socket"))?;
     }
     if let Some(name) = &options.congestion_control {
         socket.set_tcp_congestion(name.as_bytes()).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Problem::CongestionControl(name.clone()),
-            io::ErrorKind::PermissionDenied => Problem::Permission {
+            io::ErrorKind::NotFound => FlowProblem::CongestionControl(name.clone()),
+            io::ErrorKind::PermissionDenied => FlowProblem::Permission {
                 what: "this congestion control",
                 remedy: "list it in net.ipv4.tcp_allowed_congestion_control, or grant CAP_NET_ADMIN",
             },
-            _ => Problem::System { what: "choosing the congestion control", error },
+            _ => FlowProblem::System { what: "choosing the congestion control", error },
         })?;
     }
     if let Some(size) = options.max_segment_size {
-        socket.set_tcp_mss(size).map_err(Problem::system("setting the segment size"))?;
+        socket.set_tcp_mss(size).map_err(FlowProblem::system("setting the segment size"))?;
     }
     if let Some(window) = options.window {
-        limit_window(&socket, window).map_err(Problem::system("setting the window"))?;
+        limit_window(&socket, window).map_err(FlowProblem::system("setting the window"))?;
     }
-    socket.set_tcp_nodelay(options.no_delay).map_err(Problem::system("setting no-delay"))?;
+    socket.set_tcp_nodelay(options.no_delay).map_err(FlowProblem::system("setting no-delay"))?;
     Ok(socket)
 }
 
 /// Opens a socket that can connect from an address.
-pub(super) fn bound(source: SocketAddr, options: &TcpOptions) -> Result<Socket, Problem> {
+pub(super) fn bound(source: SocketAddr, options: &TcpOptions) -> Result<Socket, FlowProblem> {
     let socket = open(source, options)?;
-    socket.bind(&SockAddr::from(source)).map_err(|error| Problem::binding(source, error))?;
+    socket.bind(&SockAddr::from(source)).map_err(|error| FlowProblem::binding(source, error))?;
     Ok(socket)
 }
 
 /// Opens a socket that listens on an address.
-pub(super) fn listen(destination: SocketAddr, options: &TcpOptions) -> Result<Socket, Problem> {
+pub(super) fn listen(destination: SocketAddr, options: &TcpOptions) -> Result<Socket, FlowProblem> {
     let listener = bound(destination, options)?;
-    listener.listen(128).map_err(|error| Problem::binding(destination, error))?;
+    listener.listen(128).map_err(|error| FlowProblem::binding(destination, error))?;
     Ok(listener)
 }
 

@@ -1,11 +1,11 @@
 //! TCP receiver: listens from its preparation, accepts one connection and counts the received bytes.
 
-use super::super::error::Problem;
-use super::super::frame::Watch;
+use super::super::error::FlowProblem;
+use super::super::frame::SocketWatch;
 use super::super::kernel::discard;
-use super::super::ledger::Ledger;
+use super::super::ledger::FlowLedger;
 use super::{hold_window, is_end, is_wait, listen};
-use netstage_agent_api::results::{Counts, FlowResult};
+use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::{FlowTask, TcpOptions};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
@@ -35,7 +35,7 @@ pub struct TcpReceiver {
     foreign_connections: u64,
     is_closed: bool,
     error: Option<String>,
-    ledger: Ledger,
+    ledger: FlowLedger,
 }
 
 impl TcpReceiver {
@@ -44,8 +44,8 @@ impl TcpReceiver {
         task: &FlowTask,
         options: &TcpOptions,
         duration: Duration,
-        ledger: Ledger,
-    ) -> Result<TcpReceiver, Problem> {
+        ledger: FlowLedger,
+    ) -> Result<TcpReceiver, FlowProblem> {
         let listener = listen(task.destination, options)?;
         Ok(TcpReceiver {
             name: task.name.clone(),
@@ -76,7 +76,7 @@ impl TcpReceiver {
     }
 
     /// Accepts the connection and receives bytes.
-    pub fn handle_ready(&mut self, epoch: Epoch, watch: Watch<'_>) {
+    pub fn handle_ready(&mut self, epoch: Epoch, watch: SocketWatch<'_>) {
         self.resume_at = None;
         if self.connection.is_none() && !self.is_closed {
             self.accept(watch);
@@ -117,7 +117,7 @@ impl TcpReceiver {
     }
 
     /// Returns the counts of a bin.
-    pub fn counts(&mut self, bin: usize) -> Counts {
+    pub fn counts(&mut self, bin: usize) -> BinCounts {
         *self.ledger.counts(bin)
     }
 
@@ -141,7 +141,7 @@ impl TcpReceiver {
         }
     }
 
-    fn accept(&mut self, watch: Watch<'_>) {
+    fn accept(&mut self, watch: SocketWatch<'_>) {
         let Some(listener) = &self.listener else { return };
         while let Ok((connection, peer)) = listener.accept() {
             let peer = peer.as_socket().map(|address| address.ip());
@@ -149,7 +149,7 @@ impl TcpReceiver {
                 self.foreign_connections += 1;
                 continue;
             }
-            let ready = connection.set_nonblocking(true).and_then(|()| watch.edges(&connection));
+            let ready = connection.set_nonblocking(true).and_then(|()| watch.add_edge_triggered(&connection));
             match ready {
                 Ok(()) => self.connection = Some(connection),
                 Err(error) => self.close(Some(format!("accepting the connection: {error}"))),

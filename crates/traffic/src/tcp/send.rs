@@ -1,13 +1,13 @@
 //! TCP sender: connects at the start of its flow and writes the bytes of the pattern.
 
 use super::super::emissions::Emissions;
-use super::super::error::Problem;
-use super::super::frame::Watch;
+use super::super::error::FlowProblem;
+use super::super::frame::SocketWatch;
 use super::super::kernel::{set_option, set_traffic_class, tcp_sample};
-use super::super::ledger::Ledger;
-use super::super::schedule::Punctuality;
+use super::super::ledger::FlowLedger;
+use super::super::schedule::ScheduleStatistics;
 use super::{bound, is_end, is_wait};
-use netstage_agent_api::results::{Counts, FlowResult, TcpSample};
+use netstage_agent_api::results::{BinCounts, FlowResult, TcpSample};
 use netstage_agent_api::task::{FlowTask, TcpOptions};
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
@@ -32,7 +32,7 @@ static PAYLOAD: [u8; CHUNK] = [0; CHUNK];
 pub struct TcpSender {
     name: String,
     socket: Socket,
-    state: State,
+    state: TcpSenderState,
     destination: SocketAddr,
     start: Instant,
     detail: bool,
@@ -48,15 +48,15 @@ pub struct TcpSender {
     written: u64,
     resume_at: Option<Instant>,
     error: Option<String>,
-    ledger: Ledger,
+    ledger: FlowLedger,
     samples: Vec<TcpSample>,
     /// TCP state when the connection closed, until the end of the bin.
     last_sample: Option<TcpSample>,
-    punctuality: Punctuality,
+    punctuality: ScheduleStatistics,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum TcpSenderState {
     Idle,
     Connecting,
     Open,
@@ -71,18 +71,18 @@ impl TcpSender {
         task: &FlowTask,
         options: &TcpOptions,
         emissions: Emissions,
-        ledger: Ledger,
-    ) -> Result<TcpSender, Problem> {
+        ledger: FlowLedger,
+    ) -> Result<TcpSender, FlowProblem> {
         let socket = bound(task.source, options)?;
-        set_traffic_class(socket.as_fd(), task).map_err(Problem::system("setting the traffic class"))?;
+        set_traffic_class(socket.as_fd(), task).map_err(FlowProblem::system("setting the traffic class"))?;
         set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT)
-            .map_err(Problem::system("limiting the unsent bytes"))?;
+            .map_err(FlowProblem::system("limiting the unsent bytes"))?;
         let mut emissions = emissions;
         let upcoming = emissions.next();
         Ok(TcpSender {
             name: task.name.clone(),
             socket,
-            state: State::Idle,
+            state: TcpSenderState::Idle,
             destination: task.destination,
             start: Instant(task.start.0),
             detail: task.detail,
@@ -98,7 +98,7 @@ impl TcpSender {
             ledger,
             samples: Vec::new(),
             last_sample: None,
-            punctuality: Punctuality::new(),
+            punctuality: ScheduleStatistics::new(),
         })
     }
 
@@ -110,9 +110,9 @@ impl TcpSender {
     /// Returns the time of the next call of [`TcpSender::handle_due`]: to connect, to write or to stop.
     pub fn due(&self) -> Instant {
         match self.state {
-            State::Idle => self.start,
-            State::Closing | State::Closed => Instant::NEVER,
-            State::Connecting | State::Open => {
+            TcpSenderState::Idle => self.start,
+            TcpSenderState::Closing | TcpSenderState::Closed => Instant::NEVER,
+            TcpSenderState::Connecting | TcpSenderState::Open => {
                 let stop = self.emissions.stop();
                 let upcoming = self.upcoming.map_or(stop, |(due, _)| due.min(stop));
                 self.resume_at.map_or(upcoming, |resume| resume.min(upcoming))
@@ -121,10 +121,10 @@ impl TcpSender {
     }
 
     /// Connects, adds emissions to the backlog, and writes.
-    pub fn handle_due(&mut self, epoch: Epoch, watch: Watch<'_>) {
+    pub fn handle_due(&mut self, epoch: Epoch, watch: SocketWatch<'_>) {
         let now = epoch.now();
         self.resume_at = None;
-        if self.state == State::Idle {
+        if self.state == TcpSenderState::Idle {
             self.connect(watch);
         }
         while let Some((due, bytes)) = self.upcoming.filter(|&(due, _)| due <= now) {
@@ -132,7 +132,7 @@ impl TcpSender {
             self.backlog = self.backlog.saturating_add(bytes);
             self.offered = self.offered.saturating_add(bytes);
             if !self.bulk {
-                self.punctuality.ask(due, bytes);
+                self.punctuality.record_due(due, bytes);
                 self.waiting.push_back((due, bytes, self.offered));
             }
             if bytes != u64::MAX {
@@ -140,7 +140,7 @@ impl TcpSender {
             }
         }
         if now >= self.emissions.stop() {
-            if self.state == State::Connecting {
+            if self.state == TcpSenderState::Connecting {
                 let waited = now.since(self.start).as_secs_f64();
                 self.fail(format!(
                     "no answer from {} to the connection request in {waited:.1} s",
@@ -155,9 +155,9 @@ impl TcpSender {
     /// Handles a change of the socket: connected, writable or closed.
     pub fn handle_ready(&mut self, epoch: Epoch) {
         match self.state {
-            State::Connecting => match self.socket.take_error() {
+            TcpSenderState::Connecting => match self.socket.take_error() {
                 Ok(None) if self.socket.peer_addr().is_ok() => {
-                    self.state = State::Open;
+                    self.state = TcpSenderState::Open;
                     self.write(epoch);
                 }
                 Ok(None) => {}
@@ -165,31 +165,33 @@ impl TcpSender {
                     self.fail(format!("connecting to {}: {error}", self.destination))
                 }
             },
-            State::Open => self.write(epoch),
-            State::Closing => self.await_close(epoch),
-            State::Idle | State::Closed => {}
+            TcpSenderState::Open => self.write(epoch),
+            TcpSenderState::Closing => self.await_close(epoch),
+            TcpSenderState::Idle | TcpSenderState::Closed => {}
         }
     }
 
     /// Returns whether the connection is over.
     pub fn done(&self, now: Instant) -> bool {
         match self.state {
-            State::Closed => true,
+            TcpSenderState::Closed => true,
             // Bytes that the kernel has not sent at the flow's stop are discarded.
-            State::Closing => now >= self.emissions.stop(),
+            TcpSenderState::Closing => now >= self.emissions.stop(),
             _ => false,
         }
     }
 
     /// Returns the counts of a bin.
-    pub fn counts(&mut self, bin: usize) -> Counts {
+    pub fn counts(&mut self, bin: usize) -> BinCounts {
         *self.ledger.counts(bin)
     }
 
     /// Ends a bin. Returns its counts, and the TCP state if requested.
-    pub fn end_bin(&mut self, bin: usize) -> (Counts, Option<TcpSample>) {
+    pub fn end_bin(&mut self, bin: usize) -> (BinCounts, Option<TcpSample>) {
         let sample = self.detail.then(|| match self.state {
-            State::Open | State::Closing => tcp_sample(self.socket.as_fd()).unwrap_or_default(),
+            TcpSenderState::Open | TcpSenderState::Closing => {
+                tcp_sample(self.socket.as_fd()).unwrap_or_default()
+            }
             _ => self.last_sample.take().unwrap_or_default(),
         });
         self.samples.extend(sample);
@@ -198,7 +200,7 @@ impl TcpSender {
 
     /// Resets the connection and returns the result.
     pub fn finish(mut self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
-        if self.state == State::Connecting && self.error.is_none() {
+        if self.state == TcpSenderState::Connecting && self.error.is_none() {
             let waited = now.since(self.start).as_secs_f64();
             self.error = Some(format!(
                 "no answer from {} to the connection request in {waited:.1} s",
@@ -227,19 +229,19 @@ impl TcpSender {
         }
     }
 
-    fn connect(&mut self, watch: Watch<'_>) {
-        self.state = State::Connecting;
+    fn connect(&mut self, watch: SocketWatch<'_>) {
+        self.state = TcpSenderState::Connecting;
         let connected = match self.socket.connect(&SockAddr::from(self.destination)) {
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
             other => other,
         };
-        if let Err(error) = connected.and_then(|()| watch.edges(&self.socket)) {
+        if let Err(error) = connected.and_then(|()| watch.add_edge_triggered(&self.socket)) {
             self.fail(format!("connecting to {}: {error}", self.destination));
         }
     }
 
     fn write(&mut self, epoch: Epoch) {
-        if self.state != State::Open {
+        if self.state != TcpSenderState::Open {
             return;
         }
         for _ in 0..MAX_CALLS {
@@ -260,7 +262,7 @@ impl TcpSender {
         if self.backlog > 0 {
             self.resume_at = Some(epoch.now());
         } else if self.upcoming.is_none() || epoch.now() >= self.emissions.stop() {
-            self.state = State::Closing;
+            self.state = TcpSenderState::Closing;
             // Fails if the peer has already closed the connection.
             let _ = self.socket.shutdown(Shutdown::Write);
             self.await_close(epoch);
@@ -278,7 +280,7 @@ impl TcpSender {
             && end <= self.written
         {
             self.waiting.pop_front();
-            self.punctuality.send(due, at, size);
+            self.punctuality.record_sent(due, at, size);
             self.ledger.at(at).sent += 1;
         }
         if self.bulk {
@@ -291,7 +293,7 @@ impl TcpSender {
         match super::super::kernel::discard(self.socket.as_fd(), CHUNK) {
             Ok(0) => {
                 self.last_sample = tcp_sample(self.socket.as_fd()).ok();
-                self.state = State::Closed;
+                self.state = TcpSenderState::Closed;
             }
             Err(error) if is_wait(&error) => {}
             Ok(_) => self.fail("unexpected data from the receiver".into()),
@@ -302,14 +304,14 @@ impl TcpSender {
     /// Handles a lost connection. Near the flow's stop, the receiver has reset it.
     fn handle_loss(&mut self, error: &io::Error, now: Instant) {
         if is_end(now, self.emissions.stop()) {
-            self.state = State::Closed;
+            self.state = TcpSenderState::Closed;
         } else {
             self.fail(format!("connection lost: {error}"));
         }
     }
 
     fn fail(&mut self, error: String) {
-        self.state = State::Closed;
+        self.state = TcpSenderState::Closed;
         self.error.get_or_insert(error);
     }
 }

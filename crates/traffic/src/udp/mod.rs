@@ -7,10 +7,10 @@ mod send;
 
 pub(super) use overflow::Drops;
 pub use receive::UdpReceiver;
-pub(super) use receive::{Packet, Tracker};
+pub(super) use receive::{FlowPacket, PacketTracker};
 pub use send::UdpSender;
 
-use super::error::Problem;
+use super::error::FlowProblem;
 use super::kernel::set_option;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
@@ -21,21 +21,21 @@ use std::os::fd::AsFd;
 const BUFFER: i32 = 8 << 20;
 
 /// Maximum UDP payload over IPv4; IPv6 could carry 20 bytes more.
-pub(super) const LARGEST: u64 = 65_507;
+pub(super) const MAX_UDP_PAYLOAD: u64 = 65_507;
 
 /// Opens a non-blocking UDP socket with large buffers, bound to an address.
-pub(super) fn bound(address: SocketAddr, share: bool) -> Result<Socket, Problem> {
+pub(super) fn bound(address: SocketAddr, share: bool) -> Result<Socket, FlowProblem> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
-        .map_err(Problem::system("opening a UDP socket"))?;
-    socket.set_nonblocking(true).map_err(Problem::system("configuring the socket"))?;
+        .map_err(FlowProblem::system("opening a UDP socket"))?;
+    socket.set_nonblocking(true).map_err(FlowProblem::system("configuring the socket"))?;
     if address.is_ipv6() {
-        socket.set_only_v6(true).map_err(Problem::system("configuring the socket"))?;
+        socket.set_only_v6(true).map_err(FlowProblem::system("configuring the socket"))?;
     }
     if share {
-        socket.set_reuse_address(true).map_err(Problem::system("sharing the group's port"))?;
+        socket.set_reuse_address(true).map_err(FlowProblem::system("sharing the group's port"))?;
     }
-    enlarge(&socket).map_err(Problem::system("enlarging the socket's buffers"))?;
-    socket.bind(&SockAddr::from(address)).map_err(|error| Problem::binding(address, error))?;
+    enlarge(&socket).map_err(FlowProblem::system("enlarging the socket's buffers"))?;
+    socket.bind(&SockAddr::from(address)).map_err(|error| FlowProblem::binding(address, error))?;
     Ok(socket)
 }
 
@@ -52,7 +52,7 @@ pub(super) fn enlarge(socket: &Socket) -> io::Result<()> {
 }
 
 /// Enables the kernel's arrival timestamps and drop counter.
-pub(super) fn date_arrivals(socket: &Socket) -> io::Result<()> {
+pub(super) fn enable_arrival_timestamps(socket: &Socket) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)
 }

@@ -1,6 +1,6 @@
 //! Joining and sending to multicast groups: any-source and source-specific (RFC 4607).
 
-use super::super::error::Problem;
+use super::super::error::FlowProblem;
 use super::super::kernel::join_source;
 use super::bound;
 use nix::ifaddrs::getifaddrs;
@@ -33,12 +33,16 @@ pub fn send_to_group(socket: &Socket, source: SocketAddr, ttl: u8) -> io::Result
 
 /// Opens a socket that has joined a group: on the interface with the receiver's address, or on every interface where
 /// joining succeeds. The port is shared with other receivers on this host.
-pub fn join(group: SocketAddr, source: Option<IpAddr>, receiver: Option<IpAddr>) -> Result<Socket, Problem> {
+pub fn join(
+    group: SocketAddr,
+    source: Option<IpAddr>,
+    receiver: Option<IpAddr>,
+) -> Result<Socket, FlowProblem> {
     if !group.ip().is_multicast() {
-        return Err(Problem::Refused("the destination is not a multicast group"));
+        return Err(FlowProblem::InvalidTask("the destination is not a multicast group"));
     }
     if source.is_some_and(|source| source.is_ipv4() != group.is_ipv4()) {
-        return Err(Problem::Refused("the group and its source have different address families"));
+        return Err(FlowProblem::InvalidTask("the group and its source have different address families"));
     }
     let socket = bound(group, true)?;
     // Otherwise the socket would receive from groups that other sockets of this host have joined.
@@ -46,7 +50,7 @@ pub fn join(group: SocketAddr, source: Option<IpAddr>, receiver: Option<IpAddr>)
         SocketAddr::V4(_) => socket.set_multicast_all_v4(false),
         SocketAddr::V6(_) => socket.set_multicast_all_v6(false),
     };
-    only_own.map_err(Problem::system("setting up multicast"))?;
+    only_own.map_err(FlowProblem::system("setting up multicast"))?;
     let interfaces = match receiver {
         Some(receiver) => interface_of(receiver).map(Vec::from_iter),
         None => if_nameindex()
@@ -54,13 +58,13 @@ pub fn join(group: SocketAddr, source: Option<IpAddr>, receiver: Option<IpAddr>)
             .map_err(io::Error::from),
     };
     let mut result = Err(io::ErrorKind::NotFound.into());
-    for interface in interfaces.map_err(Problem::system("listing interfaces"))? {
+    for interface in interfaces.map_err(FlowProblem::system("listing interfaces"))? {
         let joined = join_on(&socket, interface, group.ip(), source);
         if result.is_err() {
             result = joined;
         }
     }
-    result.map_err(Problem::system("joining the multicast group"))?;
+    result.map_err(FlowProblem::system("joining the multicast group"))?;
     Ok(socket)
 }
 

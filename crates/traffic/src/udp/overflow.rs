@@ -14,7 +14,7 @@ pub struct Overflow {
 
 impl Overflow {
     /// Starts counting in the namespace of the calling thread.
-    pub fn watch(ipv6: bool) -> io::Result<Overflow> {
+    pub fn start(ipv6: bool) -> io::Result<Overflow> {
         let name = if ipv6 { "snmp6" } else { "snmp" };
         // The open file remains bound to its namespace.
         let file = File::open(format!("/proc/thread-self/net/{name}"))?;
@@ -46,12 +46,12 @@ pub struct Drops {
 
 impl Drops {
     /// Starts counting for a socket in the namespace of the calling thread.
-    pub fn watch(ipv6: bool) -> Drops {
-        Drops { counted: 0, overflow: Overflow::watch(ipv6).ok() }
+    pub fn start(ipv6: bool) -> Drops {
+        Drops { counted: 0, overflow: Overflow::start(ipv6).ok() }
     }
 
     /// Updates the count from the socket's counter of 32 bits, which wraps around.
-    pub fn note(&mut self, counter: Option<u32>) {
+    pub fn update(&mut self, counter: Option<u32>) {
         if let Some(counter) = counter {
             self.counted += u64::from(counter.wrapping_sub(self.counted as u32));
         }
@@ -93,10 +93,10 @@ mod tests {
     fn a_wrapping_counter_counts_on() {
         let mut drops = Drops { counted: u64::from(u32::MAX) - 1, overflow: None };
         for counter in [None, Some(u32::MAX), Some(2), None] {
-            drops.note(counter);
+            drops.update(counter);
         }
         assert_eq!(drops.finish(), u64::from(u32::MAX) + 3);
-        let damaged = Drops { counted: 7, overflow: Overflow::watch(false).ok() };
+        let damaged = Drops { counted: 7, overflow: Overflow::start(false).ok() };
         assert_eq!(damaged.finish(), 0);
     }
 
@@ -108,6 +108,6 @@ mod tests {
         assert_eq!(in_snmp(snmp), Some(5));
         assert_eq!(in_snmp6("Udp6RcvbufErrors  \t3\nUdp6InCsumErrors\t40\nUdp6MemErrors\t2\n"), Some(5));
         assert_eq!(in_snmp("Udp: InDatagrams\nUdp: 5\n"), None);
-        assert_eq!(Overflow::watch(false).unwrap().count().unwrap(), 0);
+        assert_eq!(Overflow::start(false).unwrap().count().unwrap(), 0);
     }
 }

@@ -1,15 +1,15 @@
 //! UDP receiver.
 
-use super::super::error::Problem;
-use super::super::frame::{LONGEST_DRAIN, QUIET};
+use super::super::error::FlowProblem;
+use super::super::frame::{MAX_DRAIN, QUIET_TIME};
 use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch};
-use super::super::ledger::Ledger;
+use super::super::ledger::FlowLedger;
 use super::super::travel::TravelTimes;
 use super::overflow::Drops;
-use super::{LARGEST, bound, date_arrivals};
-use netstage_agent_api::results::{Counts, FlowResult, Travel};
-use netstage_agent_api::task::{FlowTask, Transport, UdpOptions};
-use netstage_core::measure::sequence::{Arrival, Sequence};
+use super::{MAX_UDP_PAYLOAD, bound, enable_arrival_timestamps};
+use netstage_agent_api::results::{BinCounts, FlowResult, Travel};
+use netstage_agent_api::task::{FlowTask, TaskTransport, UdpOptions};
+use netstage_core::measure::sequence::{Sequence, SequenceArrival};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{ArrivalClock, Epoch};
 use netstage_wire::probe::{self, Header};
@@ -30,26 +30,30 @@ pub struct UdpReceiver {
     stop: Instant,
     batch: ReceiveBatch,
     clock: ArrivalClock,
-    tracker: Tracker,
+    tracker: PacketTracker,
     drops: Drops,
     foreign: u64,
 }
 
 impl UdpReceiver {
     /// Opens and binds the socket. Packets that arrive before the run wait in it.
-    pub fn prepare(task: &FlowTask, duration: Duration, ledger: Ledger) -> Result<UdpReceiver, Problem> {
+    pub fn prepare(
+        task: &FlowTask,
+        duration: Duration,
+        ledger: FlowLedger,
+    ) -> Result<UdpReceiver, FlowProblem> {
         let options = match &task.transport {
-            Transport::Udp(options) => options.clone(),
+            TaskTransport::Udp(options) => options.clone(),
             _ => UdpOptions::default(),
         };
         let compare = options.compare_payload || options.checksum_zero;
         let socket = match &task.transport {
-            Transport::Multicast { source, receiver, .. } => {
+            TaskTransport::Multicast { source, receiver, .. } => {
                 super::multicast::join(task.destination, *source, *receiver)?
             }
             _ => only_from_host(bound(task.destination, false)?, task.source.ip())?,
         };
-        date_arrivals(&socket).map_err(Problem::system("enabling arrival timestamps"))?;
+        enable_arrival_timestamps(&socket).map_err(FlowProblem::system("enabling arrival timestamps"))?;
         Ok(UdpReceiver {
             name: task.name.clone(),
             socket,
@@ -57,10 +61,10 @@ impl UdpReceiver {
             compare,
             start: Instant(task.start.0),
             stop: Instant(task.stop.0.min(duration.0)),
-            batch: ReceiveBatch::new(if compare { LARGEST as usize } else { probe::HEADER }),
+            batch: ReceiveBatch::new(if compare { MAX_UDP_PAYLOAD as usize } else { probe::HEADER }),
             clock: ArrivalClock::new(),
-            tracker: Tracker::new(task, ledger),
-            drops: Drops::watch(task.destination.is_ipv6()),
+            tracker: PacketTracker::new(task, ledger),
+            drops: Drops::start(task.destination.is_ipv6()),
             foreign: 0,
         })
     }
@@ -83,7 +87,7 @@ impl UdpReceiver {
             self.clock.begin_batch();
             for datagram in self.batch.datagrams() {
                 let at_ns = self.clock.at_ns(datagram.realtime_ns);
-                self.drops.note(datagram.drops);
+                self.drops.update(datagram.drops);
                 let probe = if self.compare {
                     probe::compare(datagram.bytes, self.flow, self.tracker.sequence.next())
                         .map(|probe| (probe.number, probe.bit_errors))
@@ -98,7 +102,7 @@ impl UdpReceiver {
                 };
                 let header = Header::read(datagram.bytes).filter(|_| bit_errors == 0);
                 let sent_ns = header.map(|header| epoch.monotonic_ns(Instant(header.time_ns)));
-                let packet = Packet { number, bytes: datagram.length as u64, at_ns, sent_ns, bit_errors };
+                let packet = FlowPacket { number, bytes: datagram.length as u64, at_ns, sent_ns, bit_errors };
                 self.tracker.handle_packet(epoch, packet);
             }
             if count < RECEIVE_BATCH {
@@ -109,11 +113,11 @@ impl UdpReceiver {
 
     /// Returns whether the flow is over and no packet has arrived for some time.
     pub fn done(&self, now: Instant) -> bool {
-        now >= self.stop + LONGEST_DRAIN || now >= self.stop.max(self.tracker.last_arrival) + QUIET
+        now >= self.stop + MAX_DRAIN || now >= self.stop.max(self.tracker.last_arrival) + QUIET_TIME
     }
 
     /// Returns the counts of a bin.
-    pub fn counts(&mut self, bin: usize) -> Counts {
+    pub fn counts(&mut self, bin: usize) -> BinCounts {
         *self.tracker.ledger.counts(bin)
     }
 
@@ -134,7 +138,7 @@ impl UdpReceiver {
             ));
         }
         warnings.extend(self.clock.warning().map(|warning| format!("flow {name}: {warning}")));
-        let is_silent = self.tracker.sequence.received() == 0 && now > self.start + QUIET;
+        let is_silent = self.tracker.sequence.received() == 0 && now > self.start + QUIET_TIME;
         let mut result = self.tracker.finish(name, warnings);
         result.socket_drops = drops;
         result.error = is_silent.then(|| "nothing arrived".to_string());
@@ -143,17 +147,17 @@ impl UdpReceiver {
 }
 
 /// Restricts a socket to packets from one host, if specified. The port 0 accepts any port of the sender.
-fn only_from_host(socket: Socket, host: IpAddr) -> Result<Socket, Problem> {
+fn only_from_host(socket: Socket, host: IpAddr) -> Result<Socket, FlowProblem> {
     if !host.is_unspecified() {
         socket
             .connect(&SockAddr::from(SocketAddr::new(host, 0)))
-            .map_err(Problem::system("finding a route to the sender"))?;
+            .map_err(FlowProblem::system("finding a route to the sender"))?;
     }
     Ok(socket)
 }
 
 /// Received packet of a flow.
-pub(in super::super) struct Packet {
+pub(in super::super) struct FlowPacket {
     pub number: u64,
     pub bytes: u64,
     /// Arrival time.
@@ -164,9 +168,9 @@ pub(in super::super) struct Packet {
 }
 
 /// Counts of a flow's received, lost, duplicated and reordered packets by bin.
-pub(in super::super) struct Tracker {
+pub(in super::super) struct PacketTracker {
     pub sequence: Sequence,
-    pub ledger: Ledger,
+    pub ledger: FlowLedger,
     pub last_arrival: Instant,
     pub times: TravelTimes,
     /// Sequence number expected at the beginning of each bin, by which a late packet's loss is found and removed.
@@ -176,9 +180,9 @@ pub(in super::super) struct Tracker {
     ancient: u64,
 }
 
-impl Tracker {
-    pub fn new(task: &FlowTask, ledger: Ledger) -> Tracker {
-        Tracker {
+impl PacketTracker {
+    pub fn new(task: &FlowTask, ledger: FlowLedger) -> PacketTracker {
+        PacketTracker {
             sequence: Sequence::new(),
             ledger,
             last_arrival: Instant::ZERO,
@@ -189,7 +193,7 @@ impl Tracker {
         }
     }
 
-    pub fn handle_packet(&mut self, epoch: Epoch, packet: Packet) {
+    pub fn handle_packet(&mut self, epoch: Epoch, packet: FlowPacket) {
         let at = epoch.instant(packet.at_ns);
         self.last_arrival = self.last_arrival.max(at);
         // Timestamps are converted separately for each batch and may step back slightly, but bins must not.
@@ -199,18 +203,18 @@ impl Tracker {
         }
         let counts = self.ledger.counts(bin);
         match self.sequence.handle_packet(packet.number) {
-            Arrival::Newest { missing } => counts.lost += missing,
-            Arrival::Late => {
+            SequenceArrival::Newest { missing } => counts.lost += missing,
+            SequenceArrival::Late => {
                 counts.reordered += 1;
                 let after = self.expected.partition_point(|&(_, expected)| expected <= packet.number);
                 let loss_bin = self.expected[after.saturating_sub(1)].0;
                 self.ledger.counts(loss_bin).lost -= 1;
             }
-            Arrival::Duplicate => {
+            SequenceArrival::Duplicate => {
                 counts.duplicated += 1;
                 return;
             }
-            Arrival::Ancient => {
+            SequenceArrival::TooOld => {
                 self.ancient += 1;
                 return;
             }

@@ -1,13 +1,13 @@
 //! UDP sender.
 
 use super::super::emissions::Emissions;
-use super::super::error::Problem;
+use super::super::error::FlowProblem;
 use super::super::kernel::{SendBatch, set_option, set_traffic_class};
-use super::super::ledger::Ledger;
-use super::super::schedule::Punctuality;
-use super::{LARGEST, bound};
-use netstage_agent_api::results::{Counts, FlowResult};
-use netstage_agent_api::task::{FlowTask, Transport, UdpOptions};
+use super::super::ledger::FlowLedger;
+use super::super::schedule::ScheduleStatistics;
+use super::{MAX_UDP_PAYLOAD, bound};
+use netstage_agent_api::results::{BinCounts, FlowResult};
+use netstage_agent_api::task::{FlowTask, TaskTransport, UdpOptions};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_wire::probe::{self, Header};
@@ -43,46 +43,57 @@ pub struct UdpSender {
     send_error: Option<io::Error>,
     /// Number of port-unreachable errors.
     port_unreachable: u64,
-    ledger: Ledger,
-    punctuality: Punctuality,
+    ledger: FlowLedger,
+    punctuality: ScheduleStatistics,
 }
 
 impl UdpSender {
     /// Opens, binds and connects the socket.
-    pub fn prepare(task: &FlowTask, emissions: Emissions, ledger: Ledger) -> Result<UdpSender, Problem> {
+    pub fn prepare(
+        task: &FlowTask,
+        emissions: Emissions,
+        ledger: FlowLedger,
+    ) -> Result<UdpSender, FlowProblem> {
         let options = match &task.transport {
-            Transport::Udp(options) => options.clone(),
+            TaskTransport::Udp(options) => options.clone(),
             _ => UdpOptions::default(),
         };
-        let largest = emissions.largest_packet().ok_or(Problem::NoRate("UDP"))?;
+        let largest = emissions.largest_packet().ok_or(FlowProblem::NoRate("UDP"))?;
         let largest = largest.max(probe::HEADER as u64);
         let segments = options.batch.clamp(1, LARGEST_BATCH);
-        if largest * u64::from(segments) > LARGEST {
-            return Err(Problem::PacketSize { bytes: largest, limit: LARGEST / u64::from(segments) });
+        if largest * u64::from(segments) > MAX_UDP_PAYLOAD {
+            return Err(FlowProblem::PacketSize {
+                bytes: largest,
+                limit: MAX_UDP_PAYLOAD / u64::from(segments),
+            });
         }
         if segments > 1 && !emissions.has_one_size() {
-            return Err(Problem::Refused("a UDP batch needs packets of one size, but the trace has several"));
+            return Err(FlowProblem::InvalidTask(
+                "a UDP batch needs packets of one size, but the trace has several",
+            ));
         }
         let socket = bound(task.source, false)?;
-        set_traffic_class(socket.as_fd(), task).map_err(Problem::system("setting the traffic class"))?;
-        if let Transport::Multicast { ttl, .. } = &task.transport {
+        set_traffic_class(socket.as_fd(), task).map_err(FlowProblem::system("setting the traffic class"))?;
+        if let TaskTransport::Multicast { ttl, .. } = &task.transport {
             super::multicast::send_to_group(&socket, task.source, *ttl)
-                .map_err(Problem::system("setting up multicast"))?;
+                .map_err(FlowProblem::system("setting up multicast"))?;
         }
         if options.checksum_zero {
             if task.destination.is_ipv6() {
-                return Err(Problem::Refused("UDP over IPv6 always has a checksum (RFC 8200 section 8.1)"));
+                return Err(FlowProblem::InvalidTask(
+                    "UDP over IPv6 always has a checksum (RFC 8200 section 8.1)",
+                ));
             }
             set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
-                .map_err(Problem::system("disabling UDP checksums"))?;
+                .map_err(FlowProblem::system("disabling UDP checksums"))?;
         }
         if segments > 1 {
             set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, largest as i32)
-                .map_err(Problem::system("enabling UDP segmentation offload"))?;
+                .map_err(FlowProblem::system("enabling UDP segmentation offload"))?;
         }
         socket
             .connect(&SockAddr::from(task.destination))
-            .map_err(Problem::system("finding a route to the receiver"))?;
+            .map_err(FlowProblem::system("finding a route to the receiver"))?;
         let mut sender = UdpSender {
             name: task.name.clone(),
             socket,
@@ -100,7 +111,7 @@ impl UdpSender {
             send_error: None,
             port_unreachable: 0,
             ledger,
-            punctuality: Punctuality::new(),
+            punctuality: ScheduleStatistics::new(),
         };
         sender.look_ahead();
         Ok(sender)
@@ -142,7 +153,7 @@ impl UdpSender {
     }
 
     /// Returns the counts of a bin.
-    pub fn counts(&mut self, bin: usize) -> Counts {
+    pub fn counts(&mut self, bin: usize) -> BinCounts {
         *self.ledger.counts(bin)
     }
 
@@ -218,7 +229,7 @@ impl UdpSender {
         for _ in 0..datagrams * self.segments {
             // The last datagram of a flow may hold fewer packets.
             let Some((due, bytes)) = self.in_batch.pop_front() else { return };
-            self.punctuality.send(due, at, bytes as u64);
+            self.punctuality.record_sent(due, at, bytes as u64);
             let counts = self.ledger.at(at);
             counts.sent += 1;
             counts.sent_bytes += bytes as u64;
@@ -252,8 +263,8 @@ impl UdpSender {
     }
 }
 
-fn record_due(punctuality: &mut Punctuality, ledger: &mut Ledger, due: Instant, bytes: u64) {
-    punctuality.ask(due, bytes);
+fn record_due(punctuality: &mut ScheduleStatistics, ledger: &mut FlowLedger, due: Instant, bytes: u64) {
+    punctuality.record_due(due, bytes);
     ledger.at(due).offered_bytes += bytes;
 }
 

@@ -1,8 +1,8 @@
 use super::*;
 use netstage_agent_api::task::{TcpOptions, UdpOptions};
-use netstage_core::traffic::Traffic;
+use netstage_core::traffic::FlowTraffic;
 use netstage_core::traffic::application::{
-    Application, Codec, Dns, Fetching, Quality, Spread, Transfers, Voice, Way, Web,
+    Application, Codec, Dns, FetchMode, Quality, SizeDistribution, TransferDirection, Transfers, Voice, Web,
 };
 use netstage_harness::needs;
 
@@ -14,8 +14,8 @@ const VOICE: Voice = Voice {
     jitter_buffer: Duration::from_millis(60),
 };
 
-fn both(transport: Transport, application: Application, port: SocketAddr) -> (FlowResult, FlowResult) {
-    let task = FlowTask { traffic: Traffic::Application(application), ..flow(1, transport, CBR, port) };
+fn both(transport: TaskTransport, application: Application, port: SocketAddr) -> (FlowResult, FlowResult) {
+    let task = FlowTask { traffic: FlowTraffic::Application(application), ..flow(1, transport, CBR, port) };
     let (mut client, mut server, report) = run_both(&[task]);
     assert_eq!(report.flows.iter().filter_map(|flow| flow.error.as_ref()).next(), None, "{report:?}");
     (client.remove(0), server.remove(0))
@@ -27,25 +27,29 @@ fn quality_sum(flow: &FlowResult, field: impl Fn(&Quality) -> u64) -> u64 {
 
 fn both_ends_of_an_application_receive_the_messages_of_the_other() {
     needs::time(3);
-    let udp = || Transport::Udp(UdpOptions::default());
-    let tcp = || Transport::Tcp(TcpOptions::default());
+    let udp = || TaskTransport::Udp(UdpOptions::default());
+    let tcp = || TaskTransport::Tcp(TcpOptions::default());
     let dns = Dns {
         query: 40,
-        answer: Spread::constant(120),
+        answer: SizeDistribution::constant(120),
         interval: millis(20),
         timeout: millis(400),
         attempts: 2,
         server: Duration::ZERO,
     };
-    let transfers =
-        Transfers { size: Spread::constant(200_000), think: millis(10), way: Way::Download, files: Some(3) };
+    let transfers = Transfers {
+        size: SizeDistribution::constant(200_000),
+        think: millis(10),
+        way: TransferDirection::Download,
+        files: Some(3),
+    };
     let web = Web {
-        main: Spread::constant(10_000),
+        main: SizeDistribution::constant(10_000),
         objects: 5.0,
         spread: false,
-        object: Spread::constant(3_000),
+        object: SizeDistribution::constant(3_000),
         request: 350,
-        fetching: Fetching::Parallel(3),
+        fetching: FetchMode::Parallel(3),
         parse: millis(1),
         think: millis(10),
         server: Duration::ZERO,

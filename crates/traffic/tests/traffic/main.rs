@@ -11,13 +11,13 @@ mod stamp;
 mod tcp;
 mod udp;
 
-use netstage_agent_api::results::{Counts, FlowResult, Report};
-use netstage_agent_api::task::{Assignment, FlowTask, Side, Transport, UdpOptions};
+use netstage_agent_api::results::{AgentReport, BinCounts, FlowResult};
+use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, TaskTransport, UdpOptions};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
 use netstage_host::clock::{Epoch, monotonic_ns};
-use netstage_traffic::{Engine, PrepareError};
+use netstage_traffic::{PrepareError, TrafficEngine};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -42,13 +42,13 @@ fn free_port(ip: &str) -> SocketAddr {
 }
 
 /// Returns the sending side of a flow of half a second.
-fn flow(id: u32, transport: Transport, traffic: Pattern, destination: SocketAddr) -> FlowTask {
+fn flow(id: u32, transport: TaskTransport, traffic: Pattern, destination: SocketAddr) -> FlowTask {
     FlowTask {
         id,
         transport,
         ..FlowTask::udp(
             &format!("flow[{id}]"),
-            Side::Send,
+            FlowSide::Send,
             [SocketAddr::new(destination.ip(), 0), destination],
             traffic,
             millis(500),
@@ -57,31 +57,31 @@ fn flow(id: u32, transport: Transport, traffic: Pattern, destination: SocketAddr
 }
 
 fn receiving(task: &FlowTask) -> FlowTask {
-    FlowTask { side: Side::Receive, ..task.clone() }
+    FlowTask { side: FlowSide::Receive, ..task.clone() }
 }
 
-fn prepare(flows: Vec<FlowTask>) -> Result<Engine, PrepareError> {
-    Engine::prepare(&Assignment::of_flows("host", millis(500), millis(100), flows))
+fn prepare(flows: Vec<FlowTask>) -> Result<TrafficEngine, PrepareError> {
+    TrafficEngine::prepare(&Assignment::of_flows("host", millis(500), millis(100), flows))
 }
 
 /// Runs both sides of each flow in one engine. Returns the results of senders and receivers, and the report.
-fn run_both(tasks: &[FlowTask]) -> (Vec<FlowResult>, Vec<FlowResult>, Report) {
+fn run_both(tasks: &[FlowTask]) -> (Vec<FlowResult>, Vec<FlowResult>, AgentReport) {
     let flows = tasks.iter().flat_map(|task| [task.clone(), receiving(task)]).collect();
     let report = run(prepare(flows).unwrap_or_else(|error| panic!("{error}")));
     let (sent, received) = report.flows.iter().cloned().partition(|flow| flow.sends);
     (sent, received, report)
 }
 
-fn run(engine: Engine) -> Report {
-    let epoch = Epoch(monotonic_ns()).later(millis(10));
+fn run(engine: TrafficEngine) -> AgentReport {
+    let epoch = Epoch(monotonic_ns()).delayed_by(millis(10));
     let report = engine.run(epoch, &AtomicBool::new(false), &mut |_| {});
     assert_eq!(report.void, Vec::<String>::new());
     report
 }
 
 fn without_a_start_no_packet_is_sent_and_all_threads_end() {
-    let udp = flow(1, Transport::Udp(UdpOptions::default()), CBR, free_port("127.0.0.1"));
-    let quic = flow(2, Transport::Quic, Pattern::Bulk { size: None }, free_port("127.0.0.1"));
+    let udp = flow(1, TaskTransport::Udp(UdpOptions::default()), CBR, free_port("127.0.0.1"));
+    let quic = flow(2, TaskTransport::Quic, Pattern::Bulk { size: None }, free_port("127.0.0.1"));
     let flows = [udp, quic].iter().flat_map(|task| [task.clone(), receiving(task)]).collect();
     let engine = prepare(flows).unwrap_or_else(|error| panic!("{error}"));
     let mut progress = |bin| panic!("unexpected progress: {bin:?}");
@@ -89,7 +89,7 @@ fn without_a_start_no_packet_is_sent_and_all_threads_end() {
     assert_eq!(engine.run_when(&mut || None, &AtomicBool::new(false), &mut progress), None);
 }
 
-fn total(flow: &FlowResult, field: impl Fn(&Counts) -> u64) -> u64 {
+fn total(flow: &FlowResult, field: impl Fn(&BinCounts) -> u64) -> u64 {
     flow.bins.iter().map(field).sum()
 }
 

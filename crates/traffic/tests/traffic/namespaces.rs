@@ -15,12 +15,12 @@ fn at(ip: &str, port: u16) -> SocketAddr {
 }
 
 /// Returns a flow from left to right.
-fn crossing(id: u32, transport: Transport, traffic: Pattern, from: &str, to: SocketAddr) -> FlowTask {
+fn crossing(id: u32, transport: TaskTransport, traffic: Pattern, from: &str, to: SocketAddr) -> FlowTask {
     FlowTask { source: at(from, 0), ..flow(id, transport, traffic, to) }
 }
 
 /// Runs senders on the left and receivers on the right, and returns both reports.
-fn run_across(pair: &Pair, senders: Vec<FlowTask>, receivers: Vec<FlowTask>) -> (Report, Report) {
+fn run_across(pair: &Pair, senders: Vec<FlowTask>, receivers: Vec<FlowTask>) -> (AgentReport, AgentReport) {
     let right = pair.right.run(|| prepare(receivers)).unwrap().unwrap_or_else(|error| panic!("{error}"));
     let left = pair.left.run(|| prepare(senders)).unwrap().unwrap_or_else(|error| panic!("{error}"));
     thread::scope(|scope| {
@@ -34,7 +34,7 @@ fn run_across(pair: &Pair, senders: Vec<FlowTask>, receivers: Vec<FlowTask>) -> 
 fn the_peer_sees_the_requested_window() {
     let pair = Pair::new(VethOptions::default());
     let options = TcpOptions { window: Some(60_000), max_segment_size: Some(1000), ..TcpOptions::default() };
-    let task = crossing(1, Transport::Tcp(options), Pattern::Bulk { size: None }, LEFT, at(RIGHT, 5001));
+    let task = crossing(1, TaskTransport::Tcp(options), Pattern::Bulk { size: None }, LEFT, at(RIGHT, 5001));
     let task = FlowTask { detail: true, ..task };
     let (sent, received) = run_across(&pair, vec![task.clone()], vec![receiving(&task)]);
     // The first sample is left out, because the window of the handshake may be larger.
@@ -48,9 +48,9 @@ fn the_peer_sees_the_requested_window() {
 fn a_silent_host_affects_only_its_own_flow() {
     let pair = Pair::new(VethOptions::default());
     // No host has this address: neighbor discovery fails, so the connection is not refused either.
-    let silent = crossing(1, Transport::Tcp(TcpOptions::default()), CBR, "fd00::", at("fd00::1", 9));
+    let silent = crossing(1, TaskTransport::Tcp(TcpOptions::default()), CBR, "fd00::", at("fd00::1", 9));
     pair.right.sysctl("net/ipv6/conf/right0/disable_ipv6", "1").unwrap();
-    let task = crossing(2, Transport::Udp(UdpOptions::default()), CBR, LEFT, at(RIGHT, 5002));
+    let task = crossing(2, TaskTransport::Udp(UdpOptions::default()), CBR, LEFT, at(RIGHT, 5002));
     let (sent, received) = run_across(&pair, vec![silent, task.clone()], vec![receiving(&task)]);
     let error = sent.flows[0].error.as_ref().unwrap();
     assert!(error.contains("no answer from [fd00::1]:9"), "{error}");
@@ -63,7 +63,7 @@ fn a_silent_host_affects_only_its_own_flow() {
 
 fn every_receiver_of_a_group_gets_all_packets_of_its_source() {
     let pair = Pair::new(VethOptions::default());
-    let transport = |source: Option<&str>| Transport::Multicast {
+    let transport = |source: Option<&str>| TaskTransport::Multicast {
         source: source.map(|ip| ip.parse().unwrap()),
         ttl: 4,
         receiver: None,
@@ -93,7 +93,7 @@ fn every_receiver_of_a_group_gets_all_packets_of_its_source() {
 fn two_receivers_share_a_group() {
     needs::time(2);
     let group = at("239.1.2.3", free_port("127.0.0.1").port());
-    let transport = Transport::Multicast { source: None, ttl: 1, receiver: None };
+    let transport = TaskTransport::Multicast { source: None, ttl: 1, receiver: None };
     let task = FlowTask { source: at("127.0.0.1", 0), ..flow(1, transport, CBR, group) };
     let report = |tasks| run(prepare(tasks).unwrap_or_else(|error| panic!("{error}")));
     let other = receiving(&task);
@@ -114,7 +114,7 @@ fn every_probe_to_a_closed_port_is_answered_without_rate_limit() {
     let pair = Pair::new(VethOptions::default());
     // An empty mask exempts all kinds of ICMP errors from the rate limits.
     pair.right.sysctl("net/ipv4/icmp_ratemask", "0").unwrap();
-    let task = crossing(1, Transport::UdpUnreachable(OneEnded::default()), CBR, LEFT, at(RIGHT, 9));
+    let task = crossing(1, TaskTransport::UdpUnreachable(OneEnded::default()), CBR, LEFT, at(RIGHT, 9));
     let (sent, _) = run_across(&pair, vec![task], vec![]);
     let result = &sent.flows[0];
     assert_eq!(total(result, |counts| counts.received), total(result, |counts| counts.sent), "{sent:?}");

@@ -1,16 +1,16 @@
 use super::*;
 use netstage_agent_api::task::OneEnded;
 use netstage_harness::{needs, skip};
-use netstage_traffic::Problem;
+use netstage_traffic::FlowProblem;
 
 fn every_echo_request_is_answered_by_the_kernel() {
     needs::time(3);
     for ip in ["127.0.0.1", "::1"] {
         let host = SocketAddr::new(ip.parse().unwrap(), 0);
-        let task = flow(3, Transport::IcmpEcho(OneEnded::default()), CBR, host);
+        let task = flow(3, TaskTransport::IcmpEcho(OneEnded::default()), CBR, host);
         let engine = match prepare(vec![task]) {
             Ok(engine) => engine,
-            Err(PrepareError { problem: Problem::Permission { .. }, .. }) => {
+            Err(PrepareError { problem: FlowProblem::Permission { .. }, .. }) => {
                 skip("no permission for ICMP echo")
             }
             Err(error) => panic!("{error}"),
@@ -30,7 +30,7 @@ fn every_echo_request_is_answered_by_the_kernel() {
 fn closed_ports_answer_with_errors_that_are_matched() {
     needs::time(3);
     for ip in ["127.0.0.1", "::1"] {
-        let task = flow(4, Transport::UdpUnreachable(OneEnded::default()), CBR, free_port(ip));
+        let task = flow(4, TaskTransport::UdpUnreachable(OneEnded::default()), CBR, free_port(ip));
         let report = run(prepare(vec![task]).unwrap_or_else(|error| panic!("{error}")));
         let result = &report.flows[0];
         let received = total(result, |counts| counts.received);
@@ -45,10 +45,11 @@ fn closed_ports_answer_with_errors_that_are_matched() {
 fn the_rate_to_a_host_without_an_agent_is_limited() {
     let host = "127.0.0.1:9".parse().unwrap();
     let fast = Pattern::Cbr { rate: BitRate(10_000_001), packet: 100 };
-    let refused = prepare(vec![flow(1, Transport::UdpUnreachable(OneEnded::default()), fast.clone(), host)]);
-    assert!(matches!(refused.err().unwrap().problem, Problem::AboveLimit { limit_bps: 10_000_000, .. }));
+    let refused =
+        prepare(vec![flow(1, TaskTransport::UdpUnreachable(OneEnded::default()), fast.clone(), host)]);
+    assert!(matches!(refused.err().unwrap().problem, FlowProblem::AboveLimit { limit_bps: 10_000_000, .. }));
     let raised = OneEnded { limit: Some(BitRate(20_000_000)) };
-    assert!(prepare(vec![flow(1, Transport::UdpUnreachable(raised), fast, host)]).is_ok());
+    assert!(prepare(vec![flow(1, TaskTransport::UdpUnreachable(raised), fast, host)]).is_ok());
 }
 
 netstage_harness::tests![

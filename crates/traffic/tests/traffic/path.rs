@@ -52,7 +52,7 @@ fn losses_duplicates_reordering_and_bit_errors_are_counted_exactly() {
     needs::time(4);
     let between = UdpSocket::bind("127.0.0.1:0").unwrap();
     let options = UdpOptions { compare_payload: true, ..UdpOptions::default() };
-    let task = flow(9, Transport::Udp(options), CBR, between.local_addr().unwrap());
+    let task = flow(9, TaskTransport::Udp(options), CBR, between.local_addr().unwrap());
     let receiver = FlowTask { destination: free_port("127.0.0.1"), ..receiving(&task) };
     let proxy = proxy(between, receiver.destination);
     let report = run(prepare(vec![task, receiver]).unwrap_or_else(|error| panic!("{error}")));
@@ -77,7 +77,7 @@ fn losses_duplicates_reordering_and_bit_errors_are_counted_exactly() {
 fn gaps_of_a_poisson_flow_are_exponential() {
     needs::time(2);
     let pattern = Pattern::Poisson { rate: BitRate(1_600_000), packet: 100 };
-    let task = flow(1, Transport::Udp(UdpOptions::default()), pattern, free_port("127.0.0.1"));
+    let task = flow(1, TaskTransport::Udp(UdpOptions::default()), pattern, free_port("127.0.0.1"));
     let (sent, received, report) = run_both(&[task]);
     let schedule = sent[0].schedule.unwrap();
     assert_eq!(total(&received[0], |counts| counts.received), schedule.sent, "{report:?}");
@@ -104,7 +104,7 @@ fn gaps_of_a_poisson_flow_are_exponential() {
 fn kernel_batches_arrive_as_single_packets() {
     needs::time(2);
     let options = UdpOptions { batch: 16, ..UdpOptions::default() };
-    let task = flow(1, Transport::Udp(options), CBR, free_port("127.0.0.1"));
+    let task = flow(1, TaskTransport::Udp(options), CBR, free_port("127.0.0.1"));
     let (sent, received, report) = run_both(&[task]);
     let count = total(&sent[0], |counts| counts.sent);
     assert!(count > 0, "{report:?}");

@@ -4,7 +4,7 @@ use netstage_harness::needs;
 fn a_stream_arrives_completely() {
     for ip in ["127.0.0.1", "::1"] {
         let size = 500_000;
-        let task = flow(1, Transport::Quic, Pattern::Bulk { size: Some(size) }, free_port(ip));
+        let task = flow(1, TaskTransport::Quic, Pattern::Bulk { size: Some(size) }, free_port(ip));
         let (sent, received, report) = run_both(&[task]);
         assert_eq!(total(&sent[0], |counts| counts.sent_bytes), size, "{report:?}");
         assert_eq!(total(&received[0], |counts| counts.received_bytes), size, "{report:?}");
@@ -13,8 +13,8 @@ fn a_stream_arrives_completely() {
 
 fn a_missing_receiver_is_an_error_of_its_flow() {
     needs::time(3);
-    let lonely = flow(1, Transport::Quic, CBR, free_port("127.0.0.1"));
-    let task = flow(2, Transport::Quic, CBR, free_port("127.0.0.1"));
+    let lonely = flow(1, TaskTransport::Quic, CBR, free_port("127.0.0.1"));
+    let task = flow(2, TaskTransport::Quic, CBR, free_port("127.0.0.1"));
     let report =
         run(prepare(vec![lonely, task.clone(), receiving(&task)]).unwrap_or_else(|error| panic!("{error}")));
     assert!(report.flows[0].error.is_some(), "{report:?}");

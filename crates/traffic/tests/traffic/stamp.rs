@@ -1,6 +1,6 @@
 use super::*;
 use netstage_harness::needs;
-use netstage_traffic::Problem;
+use netstage_traffic::FlowProblem;
 use std::thread;
 
 /// Returns a session of one packet per millisecond, 99 in total.
@@ -8,7 +8,7 @@ fn session(bytes: u32, reflector: SocketAddr) -> FlowTask {
     let interval = millis(1);
     let pattern = Pattern::Trace { packets: [(interval, bytes)].into(), repeat: true };
     // The rest of the run is left for the answers.
-    FlowTask { stop: millis(100), ..flow(7, Transport::Stamp { interval }, pattern, reflector) }
+    FlowTask { stop: millis(100), ..flow(7, TaskTransport::Stamp { interval }, pattern, reflector) }
 }
 
 fn count(buckets: &netstage_agent_api::results::Buckets) -> u64 {
@@ -90,9 +90,12 @@ fn losses_in_each_direction_are_counted_exactly() {
 fn invalid_packet_sizes_and_intervals_are_errors() {
     for (bytes, interval) in [(45, millis(1)), (10_000, millis(1)), (44, Duration::ZERO)] {
         let task = session(bytes, free_port("127.0.0.1"));
-        let refused = prepare(vec![FlowTask { transport: Transport::Stamp { interval }, ..task }]);
+        let refused = prepare(vec![FlowTask { transport: TaskTransport::Stamp { interval }, ..task }]);
         let problem = refused.err().unwrap().problem;
-        assert!(matches!(problem, Problem::Refused(_) | Problem::PacketSize { .. }), "{bytes}: {problem}");
+        assert!(
+            matches!(problem, FlowProblem::InvalidTask(_) | FlowProblem::PacketSize { .. }),
+            "{bytes}: {problem}"
+        );
     }
 }
 

@@ -1,8 +1,8 @@
 use super::*;
 use netstage_agent_api::task::TcpOptions;
 
-fn tcp() -> Transport {
-    Transport::Tcp(TcpOptions::default())
+fn tcp() -> TaskTransport {
+    TaskTransport::Tcp(TcpOptions::default())
 }
 
 fn a_transfer_arrives_completely_and_ends_the_run() {
@@ -42,7 +42,7 @@ fn a_refused_connection_is_an_error_of_its_flow() {
 
 fn an_unknown_congestion_control_is_named() {
     let options = TcpOptions { congestion_control: Some("teleport".into()), ..TcpOptions::default() };
-    let task = flow(1, Transport::Tcp(options), CBR, free_port("127.0.0.1"));
+    let task = flow(1, TaskTransport::Tcp(options), CBR, free_port("127.0.0.1"));
     let error = prepare(vec![task]).err().unwrap().to_string();
     assert!(error.contains("congestion control teleport is not available"), "{error}");
 }

@@ -1,10 +1,10 @@
 use super::*;
 use netstage_agent_api::task::UdpOptions;
 use netstage_harness::needs;
-use netstage_traffic::Problem;
+use netstage_traffic::FlowProblem;
 
-fn udp() -> Transport {
-    Transport::Udp(UdpOptions::default())
+fn udp() -> TaskTransport {
+    TaskTransport::Udp(UdpOptions::default())
 }
 
 fn every_packet_of_a_constant_rate_is_sent_and_counted() {
@@ -34,7 +34,10 @@ fn a_port_in_use_is_named_with_its_remedy() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let task = flow(1, udp(), CBR, taken.local_addr().unwrap());
     let error = prepare(vec![receiving(&task)]).err().unwrap();
-    assert!(matches!(error.problem, Problem::PortInUse(address) if address == task.destination), "{error}");
+    assert!(
+        matches!(error.problem, FlowProblem::PortInUse(address) if address == task.destination),
+        "{error}"
+    );
     assert!(error.to_string().starts_with("flow flow[1]: 127.0.0.1:"), "{error}");
 }
 

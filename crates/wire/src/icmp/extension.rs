@@ -16,7 +16,7 @@ const LABEL_STACK: [u8; 2] = [1, 1];
 
 /// Reasons why an extension cannot be appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum IcmpExtensionError {
     /// Not a destination unreachable or time exceeded message (the only types that take the extension), or a
     /// malformed stack.
     NoPlace,
@@ -25,8 +25,13 @@ pub enum Refused {
 }
 
 /// Appends a label stack to the ICMP message of `length` bytes in `answer` and returns its new length.
-pub fn append_label_stack(answer: &mut [u8], length: usize, stack: &[u8]) -> Result<usize, Refused> {
-    let view = ip::View::new(answer.get(..length).ok_or(Refused::Buffer)?).map_err(|_| Refused::NoPlace)?;
+pub fn append_label_stack(
+    answer: &mut [u8],
+    length: usize,
+    stack: &[u8],
+) -> Result<usize, IcmpExtensionError> {
+    let view = ip::View::new(answer.get(..length).ok_or(IcmpExtensionError::Buffer)?)
+        .map_err(|_| IcmpExtensionError::NoPlace)?;
     let is_v6 = matches!(view, View::V6(_));
     let header = if is_v6 { v6::HEADER } else { v4::HEADER };
     let (source, destination) = (view.source(), view.destination());
@@ -36,11 +41,11 @@ pub fn append_label_stack(answer: &mut [u8], length: usize, stack: &[u8]) -> Res
         _ => false,
     };
     if !has_place || stack.is_empty() || !stack.len().is_multiple_of(ENTRY) {
-        return Err(Refused::NoPlace);
+        return Err(IcmpExtensionError::NoPlace);
     }
     let quote = header + HEADER;
     let end = quote + QUOTED + STRUCTURE + OBJECT + stack.len();
-    let answer = answer.get_mut(..end).ok_or(Refused::Buffer)?;
+    let answer = answer.get_mut(..end).ok_or(IcmpExtensionError::Buffer)?;
     answer[length.min(quote + QUOTED)..].fill(0);
     let message = &mut answer[header..];
     // Length of the quoted packet: 32-bit words in ICMPv4, 64-bit words in ICMPv6 (RFC 4884 section 4).
@@ -95,7 +100,7 @@ mod tests {
         let longer = append_label_stack(&mut answer, length, &STACK).unwrap();
         assert_eq!(longer, 20 + 8 + 128 + 8 + 8);
         let view = v4::View::new(&answer[..longer]).unwrap();
-        assert!(view.checksum_is_right());
+        assert!(view.is_checksum_valid());
         assert_eq!(view.packet().len(), longer);
         let message = view.transport().payload;
         assert_eq!(checksum(message), 0, "checksum over a valid message");
@@ -132,13 +137,13 @@ mod tests {
     #[test]
     fn other_messages_take_no_extension() {
         let mut answer = vec![0; 600];
-        assert_eq!(append_label_stack(&mut answer, 100, &STACK), Err(Refused::NoPlace));
+        assert_eq!(append_label_stack(&mut answer, 100, &STACK), Err(IcmpExtensionError::NoPlace));
         (answer[0], answer[3], answer[9], answer[20]) = (0x45, 100, protocol::ICMP, 8);
-        assert_eq!(append_label_stack(&mut answer, 100, &STACK), Err(Refused::NoPlace));
+        assert_eq!(append_label_stack(&mut answer, 100, &STACK), Err(IcmpExtensionError::NoPlace));
         answer[20] = 11;
-        assert_eq!(append_label_stack(&mut answer, 100, &STACK[..3]), Err(Refused::NoPlace));
-        assert_eq!(append_label_stack(&mut answer[..150], 100, &STACK), Err(Refused::Buffer));
-        assert_eq!(append_label_stack(&mut answer, 700, &STACK), Err(Refused::Buffer));
+        assert_eq!(append_label_stack(&mut answer, 100, &STACK[..3]), Err(IcmpExtensionError::NoPlace));
+        assert_eq!(append_label_stack(&mut answer[..150], 100, &STACK), Err(IcmpExtensionError::Buffer));
+        assert_eq!(append_label_stack(&mut answer, 700, &STACK), Err(IcmpExtensionError::Buffer));
         assert!(append_label_stack(&mut answer, 100, &STACK).is_ok());
     }
 }

@@ -29,9 +29,9 @@ const DSCP: u8 = 48;
 
 /// Reasons why no error is sent for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum IcmpSuppression {
     /// Malformed packet.
-    Malformed(ip::Error),
+    Malformed(ip::IpError),
     /// ICMP error, or a packet that may be one.
     IcmpError,
     /// Fragment other than the first.
@@ -56,27 +56,31 @@ pub fn fragmentation_needed(
     source: Ipv4Addr,
     mtu: u16,
     answer: &mut [u8],
-) -> Result<usize, Refused> {
-    let view = v4::View::new(offending).map_err(Refused::Malformed)?;
+) -> Result<usize, IcmpSuppression> {
+    let view = v4::View::new(offending).map_err(IcmpSuppression::Malformed)?;
     if !view.dont_fragment() {
-        return Err(Refused::MayFragment);
+        return Err(IcmpSuppression::MayFragment);
     }
     let [high, low] = mtu.to_be_bytes();
-    let precondition = if mtu < 68 { Err(Refused::MtuTooSmall) } else { Ok(()) };
+    let precondition = if mtu < 68 { Err(IcmpSuppression::MtuTooSmall) } else { Ok(()) };
     answer_v4(&view, source, [3, 4, 0, 0, 0, 0, high, low], precondition, answer)
 }
 
 /// Writes "time exceeded" for an IPv4 packet whose TTL expired and returns its length. `source` is the
 /// router's address.
-pub fn time_exceeded_v4(offending: &[u8], source: Ipv4Addr, answer: &mut [u8]) -> Result<usize, Refused> {
-    let view = v4::View::new(offending).map_err(Refused::Malformed)?;
+pub fn time_exceeded_v4(
+    offending: &[u8],
+    source: Ipv4Addr,
+    answer: &mut [u8],
+) -> Result<usize, IcmpSuppression> {
+    let view = v4::View::new(offending).map_err(IcmpSuppression::Malformed)?;
     answer_v4(&view, source, [11, 0, 0, 0, 0, 0, 0, 0], Ok(()), answer)
 }
 
 /// Writes "net unreachable" for an IPv4 packet without a route (RFC 1812 section 5.2.7.1) and returns its
 /// length. `source` is the router's address.
-pub fn no_route_v4(offending: &[u8], source: Ipv4Addr, answer: &mut [u8]) -> Result<usize, Refused> {
-    let view = v4::View::new(offending).map_err(Refused::Malformed)?;
+pub fn no_route_v4(offending: &[u8], source: Ipv4Addr, answer: &mut [u8]) -> Result<usize, IcmpSuppression> {
+    let view = v4::View::new(offending).map_err(IcmpSuppression::Malformed)?;
     answer_v4(&view, source, [3, 0, 0, 0, 0, 0, 0, 0], Ok(()), answer)
 }
 
@@ -86,26 +90,26 @@ fn answer_v4(
     view: &v4::View<'_>,
     source: Ipv4Addr,
     message_header: [u8; HEADER],
-    precondition: Result<(), Refused>,
+    precondition: Result<(), IcmpSuppression>,
     answer: &mut [u8],
-) -> Result<usize, Refused> {
+) -> Result<usize, IcmpSuppression> {
     if view.fragment() == Fragment::Later {
-        return Err(Refused::LaterFragment);
+        return Err(IcmpSuppression::LaterFragment);
     }
     if view.destination().is_multicast() || view.destination().is_broadcast() {
-        return Err(Refused::ManyReceivers);
+        return Err(IcmpSuppression::ManyReceivers);
     }
     if !is_one_host_v4(view.source()) {
-        return Err(Refused::NoSingleSource);
+        return Err(IcmpSuppression::NoSingleSource);
     }
     let transport = view.transport();
     if transport.protocol == protocol::ICMP && !is_query_v4(transport.payload) {
-        return Err(Refused::IcmpError);
+        return Err(IcmpSuppression::IcmpError);
     }
     precondition?;
     let quoted = view.packet().len().min(MAX_V4 - v4::HEADER - HEADER);
     let length = v4::HEADER + HEADER + quoted;
-    let answer = answer.get_mut(..length).ok_or(Refused::Buffer)?;
+    let answer = answer.get_mut(..length).ok_or(IcmpSuppression::Buffer)?;
     let header = v4::Header {
         dscp: DSCP,
         protocol: protocol::ICMP,
@@ -113,7 +117,7 @@ fn answer_v4(
         destination: view.source(),
         ..v4::Header::default()
     };
-    header.write(answer, HEADER + quoted).map_err(|_| Refused::Buffer)?;
+    header.write(answer, HEADER + quoted).map_err(|_| IcmpSuppression::Buffer)?;
     let message = &mut answer[v4::HEADER..];
     put(message, 0, &message_header);
     put(message, HEADER, &view.packet()[..quoted]);
@@ -130,22 +134,26 @@ pub fn packet_too_big(
     source: Ipv6Addr,
     mtu: u32,
     answer: &mut [u8],
-) -> Result<usize, Refused> {
-    let view = v6::View::new(offending).map_err(Refused::Malformed)?;
+) -> Result<usize, IcmpSuppression> {
+    let view = v6::View::new(offending).map_err(IcmpSuppression::Malformed)?;
     let [a, b, c, d] = mtu.to_be_bytes();
-    let precondition = if mtu < MAX_V6 as u32 { Err(Refused::MtuTooSmall) } else { Ok(()) };
+    let precondition = if mtu < MAX_V6 as u32 { Err(IcmpSuppression::MtuTooSmall) } else { Ok(()) };
     answer_v6(&view, source, [2, 0, 0, 0, a, b, c, d], precondition, answer)
 }
 
 /// Writes "time exceeded" for an IPv6 packet whose hop limit expired and returns its length. `source` is the
 /// router's address.
-pub fn time_exceeded_v6(offending: &[u8], source: Ipv6Addr, answer: &mut [u8]) -> Result<usize, Refused> {
+pub fn time_exceeded_v6(
+    offending: &[u8],
+    source: Ipv6Addr,
+    answer: &mut [u8],
+) -> Result<usize, IcmpSuppression> {
     answer_v6_to_one(offending, source, [3, 0, 0, 0, 0, 0, 0, 0], answer)
 }
 
 /// Writes "no route to destination" for an IPv6 packet (RFC 4443 section 3.1) and returns its length.
 /// `source` is the router's address.
-pub fn no_route_v6(offending: &[u8], source: Ipv6Addr, answer: &mut [u8]) -> Result<usize, Refused> {
+pub fn no_route_v6(offending: &[u8], source: Ipv6Addr, answer: &mut [u8]) -> Result<usize, IcmpSuppression> {
     answer_v6_to_one(offending, source, [1, 0, 0, 0, 0, 0, 0, 0], answer)
 }
 
@@ -155,9 +163,10 @@ fn answer_v6_to_one(
     source: Ipv6Addr,
     message_header: [u8; HEADER],
     answer: &mut [u8],
-) -> Result<usize, Refused> {
-    let view = v6::View::new(offending).map_err(Refused::Malformed)?;
-    let precondition = if view.destination().is_multicast() { Err(Refused::ManyReceivers) } else { Ok(()) };
+) -> Result<usize, IcmpSuppression> {
+    let view = v6::View::new(offending).map_err(IcmpSuppression::Malformed)?;
+    let precondition =
+        if view.destination().is_multicast() { Err(IcmpSuppression::ManyReceivers) } else { Ok(()) };
     answer_v6(&view, source, message_header, precondition, answer)
 }
 
@@ -165,20 +174,20 @@ fn answer_v6(
     view: &v6::View<'_>,
     source: Ipv6Addr,
     message_header: [u8; HEADER],
-    precondition: Result<(), Refused>,
+    precondition: Result<(), IcmpSuppression>,
     answer: &mut [u8],
-) -> Result<usize, Refused> {
+) -> Result<usize, IcmpSuppression> {
     if view.source().is_unspecified() || view.source().is_multicast() {
-        return Err(Refused::NoSingleSource);
+        return Err(IcmpSuppression::NoSingleSource);
     }
-    let transport = view.transport().map_err(Refused::Malformed)?;
+    let transport = view.transport().map_err(IcmpSuppression::Malformed)?;
     if transport.protocol == protocol::ICMPV6 && !is_informational_v6(&transport) {
-        return Err(Refused::IcmpError);
+        return Err(IcmpSuppression::IcmpError);
     }
     precondition?;
     let quoted = view.packet().len().min(MAX_V6 - v6::HEADER - HEADER);
     let length = v6::HEADER + HEADER + quoted;
-    let answer = answer.get_mut(..length).ok_or(Refused::Buffer)?;
+    let answer = answer.get_mut(..length).ok_or(IcmpSuppression::Buffer)?;
     let header = v6::Header {
         dscp: DSCP,
         next_header: protocol::ICMPV6,
@@ -186,7 +195,7 @@ fn answer_v6(
         destination: view.source(),
         ..v6::Header::default()
     };
-    header.write(answer, HEADER + quoted).map_err(|_| Refused::Buffer)?;
+    header.write(answer, HEADER + quoted).map_err(|_| IcmpSuppression::Buffer)?;
     let message = &mut answer[v6::HEADER..];
     put(message, 0, &message_header);
     put(message, HEADER, &view.packet()[..quoted]);
@@ -208,7 +217,7 @@ fn is_query_v4(message: &[u8]) -> bool {
 }
 
 /// Types from 128 on are informational, except redirects. The type in a later fragment is unknown.
-fn is_informational_v6(transport: &ip::Transport) -> bool {
+fn is_informational_v6(transport: &ip::TransportPayload) -> bool {
     const REDIRECT: u8 = 137;
     transport.fragment != Fragment::Later
         && transport.payload.first().is_some_and(|&kind| kind >= 128 && kind != REDIRECT)
@@ -250,14 +259,14 @@ mod tests {
         bytes
     }
 
-    fn answer_v4(offending: &[u8]) -> Result<Vec<u8>, Refused> {
+    fn answer_v4(offending: &[u8]) -> Result<Vec<u8>, IcmpSuppression> {
         let mut answer = std::vec![0xee; MAX_V4];
         let length = fragmentation_needed(offending, ROUTER_V4, 1400, &mut answer)?;
         answer.truncate(length);
         Ok(answer)
     }
 
-    fn answer_v6(offending: &[u8]) -> Result<Vec<u8>, Refused> {
+    fn answer_v6(offending: &[u8]) -> Result<Vec<u8>, IcmpSuppression> {
         let mut answer = std::vec![0xee; MAX_V6];
         let length = packet_too_big(offending, ROUTER_V6, 1400, &mut answer)?;
         answer.truncate(length);
@@ -274,7 +283,7 @@ mod tests {
             let answer = answer_v4(&offending).unwrap();
             assert_eq!(answer.len(), expected);
             let view = v4::View::new(&answer).unwrap();
-            assert!(view.checksum_is_right());
+            assert!(view.is_checksum_valid());
             assert_eq!((view.source(), view.destination()), (ROUTER_V4, HOST.into()));
             let message = view.transport().payload;
             assert_eq!(
@@ -284,10 +293,10 @@ mod tests {
             assert_eq!(checksum(message), 0);
             assert_eq!(message[8..], offending[..message.len() - 8]);
             // An ICMP error is not answered with another.
-            assert_eq!(answer_v4(&answer), Err(Refused::IcmpError));
+            assert_eq!(answer_v4(&answer), Err(IcmpSuppression::IcmpError));
             assert_eq!(
                 fragmentation_needed(&offending, ROUTER_V4, 1400, &mut std::vec![0; expected - 1]),
-                Err(Refused::Buffer)
+                Err(IcmpSuppression::Buffer)
             );
         }
         for (size, expected) in [(8, 40 + 8 + 48), (1480, MAX_V6)] {
@@ -309,9 +318,9 @@ mod tests {
             );
             assert_eq!(pseudo.bytes(message).folded(), 0xffff);
             assert_eq!(message[8..], offending[..message.len() - 8]);
-            assert_eq!(answer_v6(&answer), Err(Refused::IcmpError));
+            assert_eq!(answer_v6(&answer), Err(IcmpSuppression::IcmpError));
             let mut short = std::vec![0; expected - 1];
-            assert_eq!(packet_too_big(&offending, ROUTER_V6, 1400, &mut short), Err(Refused::Buffer));
+            assert_eq!(packet_too_big(&offending, ROUTER_V6, 1400, &mut short), Err(IcmpSuppression::Buffer));
         }
     }
 
@@ -319,27 +328,27 @@ mod tests {
     fn packets_that_must_not_be_answered_are_not() {
         let udp = |source, destination| packet_v4(source, destination, protocol::UDP, &[0; 8]);
         for (source, destination, reason) in [
-            (HOST, [224, 0, 0, 1], Refused::ManyReceivers),
-            (HOST, [255; 4], Refused::ManyReceivers),
-            ([0; 4], OTHER, Refused::NoSingleSource),
-            ([127, 0, 0, 1], OTHER, Refused::NoSingleSource),
-            ([224, 0, 0, 1], OTHER, Refused::NoSingleSource),
-            ([255; 4], OTHER, Refused::NoSingleSource),
+            (HOST, [224, 0, 0, 1], IcmpSuppression::ManyReceivers),
+            (HOST, [255; 4], IcmpSuppression::ManyReceivers),
+            ([0; 4], OTHER, IcmpSuppression::NoSingleSource),
+            ([127, 0, 0, 1], OTHER, IcmpSuppression::NoSingleSource),
+            ([224, 0, 0, 1], OTHER, IcmpSuppression::NoSingleSource),
+            ([255; 4], OTHER, IcmpSuppression::NoSingleSource),
         ] {
             assert_eq!(answer_v4(&udp(source, destination)), Err(reason));
         }
         let mut later = udp(HOST, OTHER);
         later[7] = 1;
-        assert_eq!(answer_v4(&later), Err(Refused::LaterFragment));
+        assert_eq!(answer_v4(&later), Err(IcmpSuppression::LaterFragment));
         later[6] = 0;
-        assert_eq!(answer_v4(&later), Err(Refused::MayFragment));
+        assert_eq!(answer_v4(&later), Err(IcmpSuppression::MayFragment));
         for (kind, expected) in [(8, None), (0, None), (3, Some(())), (11, Some(())), (200, Some(()))] {
             let answer = answer_v4(&packet_v4(HOST, OTHER, protocol::ICMP, &[kind, 0, 0, 0, 0, 0, 0, 0]));
-            assert_eq!(answer.err(), expected.map(|()| Refused::IcmpError), "type {kind}");
+            assert_eq!(answer.err(), expected.map(|()| IcmpSuppression::IcmpError), "type {kind}");
         }
         let small = fragmentation_needed(&udp(HOST, OTHER), ROUTER_V4, 67, &mut [0; MAX_V4]);
-        assert_eq!(small, Err(Refused::MtuTooSmall));
-        assert_eq!(answer_v4(&[0x45; 10]), Err(Refused::Malformed(ip::Error::Short)));
+        assert_eq!(small, Err(IcmpSuppression::MtuTooSmall));
+        assert_eq!(answer_v4(&[0x45; 10]), Err(IcmpSuppression::Malformed(ip::IpError::Short)));
     }
 
     #[test]
@@ -347,26 +356,26 @@ mod tests {
         let udp = |source, destination| packet_v6(source, destination, protocol::UDP, &[0; 8]);
         // Multicast is answered: an exception by RFC 4443 section 2.4 e.3.
         assert!(answer_v6(&udp(0xfd00, 0xff0e)).is_ok());
-        assert_eq!(answer_v6(&udp(0xff0e, 0xfd00)), Err(Refused::NoSingleSource));
-        assert_eq!(answer_v6(&udp(0, 0xfd00)), Err(Refused::NoSingleSource));
+        assert_eq!(answer_v6(&udp(0xff0e, 0xfd00)), Err(IcmpSuppression::NoSingleSource));
+        assert_eq!(answer_v6(&udp(0, 0xfd00)), Err(IcmpSuppression::NoSingleSource));
         let icmp = |payload: &[u8]| answer_v6(&packet_v6(0xfd00, 0xfd01, protocol::ICMPV6, payload));
         assert!(icmp(&[128; 8]).is_ok());
         for kind in [1, 2, 3, 4, 127, 137] {
-            assert_eq!(icmp(&[kind; 8]), Err(Refused::IcmpError));
+            assert_eq!(icmp(&[kind; 8]), Err(IcmpSuppression::IcmpError));
         }
-        assert_eq!(icmp(&[]), Err(Refused::IcmpError));
+        assert_eq!(icmp(&[]), Err(IcmpSuppression::IcmpError));
         let fragment = |kind, offset| {
             let payload = [kind, 0, 0, offset, 0, 0, 0, 1, 128, 0, 0, 0];
             answer_v6(&packet_v6(0xfd00, 0xfd01, protocol::FRAGMENT, &payload))
         };
         assert!(fragment(protocol::UDP, 9).is_ok());
         assert!(fragment(protocol::ICMPV6, 1).is_ok());
-        assert_eq!(fragment(protocol::ICMPV6, 9), Err(Refused::IcmpError));
+        assert_eq!(fragment(protocol::ICMPV6, 9), Err(IcmpSuppression::IcmpError));
         let small = packet_too_big(&udp(0xfd00, 0xfd01), ROUTER_V6, 1279, &mut [0; MAX_V6]);
-        assert_eq!(small, Err(Refused::MtuTooSmall));
+        assert_eq!(small, Err(IcmpSuppression::MtuTooSmall));
     }
 
-    type WriteError<A> = fn(&[u8], A, &mut [u8]) -> Result<usize, Refused>;
+    type WriteError<A> = fn(&[u8], A, &mut [u8]) -> Result<usize, IcmpSuppression>;
 
     #[test]
     fn time_exceeded_and_no_route_carry_no_mtu() {
@@ -378,13 +387,16 @@ mod tests {
             offending[6] = 0;
             let length = write_error(&offending, ROUTER_V4, &mut answer).unwrap();
             let view = v4::View::new(&answer[..length]).unwrap();
-            assert!(view.checksum_is_right());
+            assert!(view.is_checksum_valid());
             let message = view.transport().payload;
             assert_eq!((message[..2].to_vec(), &message[4..8]), ([kind, 0].to_vec(), &[0; 4][..]));
             assert_eq!((checksum(message), &message[8..]), (0, &offending[..]));
-            assert_eq!(write_error(view.packet(), ROUTER_V4, &mut [0; MAX_V4]), Err(Refused::IcmpError));
+            assert_eq!(
+                write_error(view.packet(), ROUTER_V4, &mut [0; MAX_V4]),
+                Err(IcmpSuppression::IcmpError)
+            );
             let to_group = packet_v4(HOST, [224, 0, 0, 1], protocol::UDP, &[7; 8]);
-            assert_eq!(write_error(&to_group, ROUTER_V4, &mut answer), Err(Refused::ManyReceivers));
+            assert_eq!(write_error(&to_group, ROUTER_V4, &mut answer), Err(IcmpSuppression::ManyReceivers));
         }
         let cases: [(WriteError<Ipv6Addr>, u8); 2] = [(time_exceeded_v6, 3), (no_route_v6, 1)];
         for (write_error, kind) in cases {
@@ -397,7 +409,7 @@ mod tests {
             let pseudo = pseudo_header(source, destination, protocol::ICMPV6, message.len() as u32);
             assert_eq!((pseudo.bytes(message).folded(), &message[8..]), (0xffff, &offending[..]));
             let to_group = packet_v6(0xfd00, 0xff0e, protocol::UDP, &[7; 8]);
-            assert_eq!(write_error(&to_group, ROUTER_V6, &mut answer), Err(Refused::ManyReceivers));
+            assert_eq!(write_error(&to_group, ROUTER_V6, &mut answer), Err(IcmpSuppression::ManyReceivers));
         }
     }
 

@@ -5,13 +5,13 @@ use crate::bytes::{put, u16_at};
 use crate::checksum::checksum;
 
 /// Minimum MTU of an IPv4 link, bytes (RFC 791).
-pub const LEAST_MTU: u16 = 68;
+pub const MIN_MTU: u16 = 68;
 /// Longest IPv4 header with options, bytes.
 const LONGEST_HEADER: usize = 60;
 
 /// Reasons why a packet is not fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum FragmentationError {
     /// The packet has the Don't Fragment bit.
     DontFragment,
     /// The MTU is below [`MIN_MTU`].
@@ -33,12 +33,12 @@ pub struct Fragments<'a> {
 impl<'a> Fragments<'a> {
     /// Starts to fragment `packet` into fragments of at most `mtu` bytes. A packet that fits yields one
     /// fragment.
-    pub fn new(packet: v4::View<'a>, mtu: u16) -> Result<Fragments<'a>, Refused> {
+    pub fn new(packet: v4::View<'a>, mtu: u16) -> Result<Fragments<'a>, FragmentationError> {
         if packet.dont_fragment() {
-            return Err(Refused::DontFragment);
+            return Err(FragmentationError::DontFragment);
         }
-        if mtu < LEAST_MTU {
-            return Err(Refused::MtuTooSmall);
+        if mtu < MIN_MTU {
+            return Err(FragmentationError::MtuTooSmall);
         }
         let mut later = [0; LONGEST_HEADER];
         put(&mut later, 0, &packet.packet()[..v4::HEADER]);
@@ -140,9 +140,15 @@ mod tests {
     #[test]
     fn dont_fragment_is_obeyed() {
         let mut bytes = packet(&[], &[0; 100]);
-        assert_eq!(Fragments::new(v4::View::new(&bytes).unwrap(), 67).unwrap_err(), Refused::MtuTooSmall);
+        assert_eq!(
+            Fragments::new(v4::View::new(&bytes).unwrap(), 67).unwrap_err(),
+            FragmentationError::MtuTooSmall
+        );
         bytes[6] |= 0x40;
-        assert_eq!(Fragments::new(v4::View::new(&bytes).unwrap(), 68).unwrap_err(), Refused::DontFragment);
+        assert_eq!(
+            Fragments::new(v4::View::new(&bytes).unwrap(), 68).unwrap_err(),
+            FragmentationError::DontFragment
+        );
     }
 
     #[test]
@@ -173,7 +179,7 @@ mod tests {
         let mut payload = Vec::new();
         for (number, fragment) in fragments.iter().enumerate() {
             let view = v4::View::new(fragment).unwrap();
-            assert!(view.checksum_is_right() && view.identification() == 0x1234);
+            assert!(view.is_checksum_valid() && view.identification() == 0x1234);
             assert_eq!((view.fragment_offset(), view.packet().len()), (payload.len(), fragment.len()));
             let is_last = number + 1 == fragments.len();
             assert_eq!(u16_at(fragment, 6) & MORE_FRAGMENTS == 0, is_last);
@@ -187,7 +193,7 @@ mod tests {
         fn fragments_fit_the_mtu_and_cover_the_payload(
             payload in prop::collection::vec(any::<u8>(), 1..4000),
             options in prop::collection::vec(any::<u8>(), 0..=10),
-            mtu in LEAST_MTU..1500,
+            mtu in MIN_MTU..1500,
         ) {
             let options: Vec<u8> = options.into_iter().flat_map(|byte| [byte, 4, byte, byte]).collect();
             let divided = fragments(&packet(&options, &payload), mtu);

@@ -67,7 +67,7 @@ impl Ecn {
 
 /// Reasons why bytes are not a valid IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum IpError {
     /// Bytes end within the header.
     Short,
     /// Unexpected IP version.
@@ -98,7 +98,7 @@ pub enum Fragment {
 
 /// Payload of an IP packet behind all IP headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transport<'a> {
+pub struct TransportPayload<'a> {
     /// Transport protocol, one of [`protocol`].
     pub protocol: u8,
     /// Part of the datagram in this packet.
@@ -109,7 +109,7 @@ pub struct Transport<'a> {
     pub payload: &'a [u8],
 }
 
-impl Transport<'_> {
+impl TransportPayload<'_> {
     /// Returns the source and destination ports of TCP, UDP, and protocols with ports in the same place.
     /// Returns `None` for later fragments and other protocols.
     #[inline]
@@ -138,11 +138,11 @@ impl<'a> View<'a> {
     /// Parses a packet and checks its header. The version comes from the first byte, since a PE finds no
     /// EtherType below a label.
     #[inline]
-    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
-        match bytes.first().ok_or(Error::Short)? >> 4 {
+    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, IpError> {
+        match bytes.first().ok_or(IpError::Short)? >> 4 {
             4 => v4::View::new(bytes).map(View::V4),
             6 => v6::View::new(bytes).map(View::V6),
-            other => Err(Error::Version(other)),
+            other => Err(IpError::Version(other)),
         }
     }
 
@@ -203,7 +203,7 @@ impl<'a> View<'a> {
 
     /// Returns the transport payload.
     #[inline]
-    pub fn transport(&self) -> Result<Transport<'a>, Error> {
+    pub fn transport(&self) -> Result<TransportPayload<'a>, IpError> {
         match self {
             View::V4(view) => Ok(view.transport()),
             View::V6(view) => view.transport(),
@@ -265,10 +265,10 @@ mod tests {
 
     #[test]
     fn the_first_byte_selects_the_version() {
-        assert_eq!(View::new(&[]), Err(Error::Short));
-        assert_eq!(View::new(&[0x50; 60]), Err(Error::Version(5)));
-        assert_eq!(View::new(&[0x45; 19]), Err(Error::Short));
-        assert_eq!(View::new(&[0x60; 39]), Err(Error::Short));
+        assert_eq!(View::new(&[]), Err(IpError::Short));
+        assert_eq!(View::new(&[0x50; 60]), Err(IpError::Version(5)));
+        assert_eq!(View::new(&[0x45; 19]), Err(IpError::Short));
+        assert_eq!(View::new(&[0x60; 39]), Err(IpError::Short));
     }
 
     fn packet(source_port: u16, fragment: u16) -> Vec<u8> {

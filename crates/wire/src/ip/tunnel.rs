@@ -19,7 +19,7 @@ pub enum Alarm {
 
 /// ECN handling of a packet at the tunnel egress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decapsulated {
+pub struct DecapsulatedEcn {
     /// Codepoint of the forwarded packet. `None` if the packet must be dropped because its transport does
     /// not support ECN.
     pub ecn: Option<Ecn>,
@@ -29,7 +29,7 @@ pub struct Decapsulated {
 
 /// Returns the ECN handling at the tunnel egress (section 4.2, figure 4).
 #[inline]
-pub const fn decapsulated_ecn(inner: Ecn, outer: Ecn) -> Decapsulated {
+pub const fn decapsulated_ecn(inner: Ecn, outer: Ecn) -> DecapsulatedEcn {
     use Ecn::{Capable0, Capable1, CongestionExperienced, NotCapable};
     let (ecn, alarm) = match (inner, outer) {
         (_, NotCapable) => (Some(inner), None),
@@ -41,7 +41,7 @@ pub const fn decapsulated_ecn(inner: Ecn, outer: Ecn) -> Decapsulated {
         (CongestionExperienced, Capable1) => (Some(CongestionExperienced), Some(Alarm::Dangerous)),
         (CongestionExperienced, _) => (Some(CongestionExperienced), None),
     };
-    Decapsulated { ecn, alarm }
+    DecapsulatedEcn { ecn, alarm }
 }
 
 #[cfg(test)]
@@ -75,7 +75,11 @@ mod tests {
             (Ce, Ce, Some(Ce), None),
         ];
         for (inner, outer, ecn, alarm) in table {
-            assert_eq!(decapsulated_ecn(inner, outer), Decapsulated { ecn, alarm }, "{inner:?} in {outer:?}");
+            assert_eq!(
+                decapsulated_ecn(inner, outer),
+                DecapsulatedEcn { ecn, alarm },
+                "{inner:?} in {outer:?}"
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
 //! IPv4 headers (RFC 791).
 
-use super::{Ecn, Error, Fragment, Transport};
+use super::{Ecn, Fragment, IpError, TransportPayload};
 use crate::bytes::{put, u16_at};
 use crate::checksum::{Sum, checksum, updated};
 use core::net::Ipv4Addr;
@@ -22,17 +22,17 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Parses the packet at the start of `bytes`.
     #[inline]
-    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
-        let fixed = bytes.first_chunk::<HEADER>().ok_or(Error::Short)?;
+    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, IpError> {
+        let fixed = bytes.first_chunk::<HEADER>().ok_or(IpError::Short)?;
         if fixed[0] >> 4 != 4 {
-            return Err(Error::Version(fixed[0] >> 4));
+            return Err(IpError::Version(fixed[0] >> 4));
         }
         let header = header_length(fixed);
         let claimed = usize::from(u16_at(fixed, 2));
         if header < HEADER || header > claimed {
-            return Err(Error::HeaderLength(fixed[0] & 0xf));
+            return Err(IpError::HeaderLength(fixed[0] & 0xf));
         }
-        let packet = bytes.get(..claimed).ok_or(Error::TotalLength { claimed, present: bytes.len() })?;
+        let packet = bytes.get(..claimed).ok_or(IpError::TotalLength { claimed, present: bytes.len() })?;
         Ok(View { fixed, packet })
     }
 
@@ -55,7 +55,7 @@ impl<'a> View<'a> {
 
     /// Returns `true` if the header checksum is valid.
     #[inline(always)]
-    pub fn checksum_is_right(&self) -> bool {
+    pub fn is_checksum_valid(&self) -> bool {
         // Nearly every header is without options; its sum takes five additions.
         let sum = match self.header_length() {
             HEADER => Sum::ZERO.bytes(self.fixed),
@@ -122,9 +122,9 @@ impl<'a> View<'a> {
 
     /// Returns the transport payload.
     #[inline]
-    pub fn transport(&self) -> Transport<'a> {
+    pub fn transport(&self) -> TransportPayload<'a> {
         let offset = self.header_length();
-        Transport {
+        TransportPayload {
             protocol: self.protocol(),
             fragment: self.fragment(),
             offset,
@@ -158,10 +158,10 @@ pub struct HeaderMut<'a>(&'a mut [u8; HEADER]);
 impl<'a> HeaderMut<'a> {
     /// Checks the version in the header at the start of `bytes`. Lengths are not checked.
     #[inline]
-    pub fn new(bytes: &'a mut [u8]) -> Result<HeaderMut<'a>, Error> {
-        let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(Error::Short)?;
+    pub fn new(bytes: &'a mut [u8]) -> Result<HeaderMut<'a>, IpError> {
+        let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(IpError::Short)?;
         if fixed[0] >> 4 != 4 {
-            return Err(Error::Version(fixed[0] >> 4));
+            return Err(IpError::Version(fixed[0] >> 4));
         }
         Ok(HeaderMut(fixed))
     }
@@ -246,14 +246,14 @@ impl Default for Header {
 
 /// Error for a buffer shorter than the header, or a payload too long for the length field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DoesNotFit;
+pub struct IpLengthError;
 
 impl Header {
     /// Writes the header of a packet with `payload` bytes after the header.
     #[inline]
-    pub fn write(&self, bytes: &mut [u8], payload: usize) -> Result<(), DoesNotFit> {
-        let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(DoesNotFit)?;
-        let total = u16::try_from(HEADER + payload).map_err(|_| DoesNotFit)?;
+    pub fn write(&self, bytes: &mut [u8], payload: usize) -> Result<(), IpLengthError> {
+        let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(IpLengthError)?;
+        let total = u16::try_from(HEADER + payload).map_err(|_| IpLengthError)?;
         fixed[0] = 0x45;
         fixed[1] = self.dscp << 2 | self.ecn as u8;
         put(fixed, 2, &total.to_be_bytes());
@@ -293,12 +293,12 @@ mod tests {
         header.write(&mut bytes, 0x73 - 20).unwrap();
         assert_eq!(bytes[..20], EXAMPLE);
         let view = View::new(&bytes).unwrap();
-        assert!(view.checksum_is_right() && view.dont_fragment());
+        assert!(view.is_checksum_valid() && view.dont_fragment());
         assert_eq!((view.ttl(), view.protocol(), view.options()), (64, 17, &[][..]));
         assert_eq!((view.source(), view.destination()), (header.source, header.destination));
         assert_eq!(view.transport().payload, &[0xff; 0x73 - 20]);
-        assert_eq!(header.write(&mut bytes[..19], 0), Err(DoesNotFit));
-        assert_eq!(header.write(&mut bytes, 65_516), Err(DoesNotFit));
+        assert_eq!(header.write(&mut bytes[..19], 0), Err(IpLengthError));
+        assert_eq!(header.write(&mut bytes, 65_516), Err(IpLengthError));
     }
 
     #[test]
@@ -306,18 +306,18 @@ mod tests {
         let mut bytes = [0; 0x74];
         bytes[..20].copy_from_slice(&EXAMPLE);
         assert_eq!(View::new(&bytes).unwrap().packet().len(), 0x73);
-        let wrong = Error::TotalLength { claimed: 0x73, present: 0x72 };
+        let wrong = IpError::TotalLength { claimed: 0x73, present: 0x72 };
         assert_eq!(View::new(&bytes[..0x72]), Err(wrong));
         bytes[0] = 0x44;
-        assert_eq!(View::new(&bytes), Err(Error::HeaderLength(4)));
+        assert_eq!(View::new(&bytes), Err(IpError::HeaderLength(4)));
         bytes[0] = 0x4f;
         assert_eq!(View::new(&bytes).unwrap().options().len(), 40);
         bytes[3] = 59;
-        assert_eq!(View::new(&bytes), Err(Error::HeaderLength(15)));
+        assert_eq!(View::new(&bytes), Err(IpError::HeaderLength(15)));
         bytes[0] = 0x65;
-        assert_eq!(View::new(&bytes), Err(Error::Version(6)));
-        assert_eq!(HeaderMut::new(&mut bytes).unwrap_err(), Error::Version(6));
-        assert_eq!(HeaderMut::new(&mut bytes[..19]).unwrap_err(), Error::Short);
+        assert_eq!(View::new(&bytes), Err(IpError::Version(6)));
+        assert_eq!(HeaderMut::new(&mut bytes).unwrap_err(), IpError::Version(6));
+        assert_eq!(HeaderMut::new(&mut bytes[..19]).unwrap_err(), IpError::Short);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! IPv6 headers (RFC 8200) and the parsing of extension headers.
 
-use super::{Ecn, Error, Fragment, Transport, protocol};
+use super::{Ecn, Fragment, IpError, TransportPayload, protocol};
 use crate::bytes::{put, u16_at, u32_at};
 use core::net::Ipv6Addr;
 
@@ -20,13 +20,13 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Parses the packet at the start of `bytes`.
     #[inline]
-    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, Error> {
-        let fixed = bytes.first_chunk::<HEADER>().ok_or(Error::Short)?;
+    pub fn new(bytes: &'a [u8]) -> Result<View<'a>, IpError> {
+        let fixed = bytes.first_chunk::<HEADER>().ok_or(IpError::Short)?;
         if fixed[0] >> 4 != 6 {
-            return Err(Error::Version(fixed[0] >> 4));
+            return Err(IpError::Version(fixed[0] >> 4));
         }
         let claimed = HEADER + usize::from(u16_at(fixed, 4));
-        let packet = bytes.get(..claimed).ok_or(Error::TotalLength { claimed, present: bytes.len() })?;
+        let packet = bytes.get(..claimed).ok_or(IpError::TotalLength { claimed, present: bytes.len() })?;
         Ok(View { fixed, packet })
     }
 
@@ -74,7 +74,7 @@ impl<'a> View<'a> {
 
     /// Returns the transport payload after the extension headers.
     #[inline]
-    pub fn transport(&self) -> Result<Transport<'a>, Error> {
+    pub fn transport(&self) -> Result<TransportPayload<'a>, IpError> {
         let mut kind = self.next_header();
         let mut offset = HEADER;
         let mut fragment = Fragment::Whole;
@@ -87,7 +87,7 @@ impl<'a> View<'a> {
                 protocol::AUTHENTICATION => 4,
                 protocol::FRAGMENT => 0,
                 _ => {
-                    return Ok(Transport {
+                    return Ok(TransportPayload {
                         protocol: kind,
                         fragment,
                         offset,
@@ -95,7 +95,8 @@ impl<'a> View<'a> {
                     });
                 }
             };
-            let &[next, length, high, low] = self.packet[offset..].first_chunk::<4>().ok_or(Error::Short)?;
+            let &[next, length, high, low] =
+                self.packet[offset..].first_chunk::<4>().ok_or(IpError::Short)?;
             // Length unit: 8 bytes beyond the first 8 (RFC 8200 section 4), 4 bytes in the authentication
             // header (RFC 4302).
             offset += 8 + usize::from(length) * units;
@@ -108,15 +109,20 @@ impl<'a> View<'a> {
                 };
             }
             if offset > self.packet.len() {
-                return Err(Error::Short);
+                return Err(IpError::Short);
             }
             kind = next;
             if fragment == Fragment::Later {
                 // The rest is data from the middle of the datagram, not another header.
-                return Ok(Transport { protocol: kind, fragment, offset, payload: &self.packet[offset..] });
+                return Ok(TransportPayload {
+                    protocol: kind,
+                    fragment,
+                    offset,
+                    payload: &self.packet[offset..],
+                });
             }
         }
-        Err(Error::TooManyExtensions)
+        Err(IpError::TooManyExtensions)
     }
 }
 
@@ -134,10 +140,10 @@ pub struct HeaderMut<'a>(&'a mut [u8; HEADER]);
 impl<'a> HeaderMut<'a> {
     /// Checks the version in the header at the start of `bytes`. The payload length is not checked.
     #[inline]
-    pub fn new(bytes: &'a mut [u8]) -> Result<HeaderMut<'a>, Error> {
-        let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(Error::Short)?;
+    pub fn new(bytes: &'a mut [u8]) -> Result<HeaderMut<'a>, IpError> {
+        let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(IpError::Short)?;
         if fixed[0] >> 4 != 6 {
-            return Err(Error::Version(fixed[0] >> 4));
+            return Err(IpError::Version(fixed[0] >> 4));
         }
         Ok(HeaderMut(fixed))
     }
@@ -211,14 +217,14 @@ impl Default for Header {
     }
 }
 
-pub use super::v4::DoesNotFit;
+pub use super::v4::IpLengthError;
 
 impl Header {
     /// Writes the header of a packet with `payload` bytes after the fixed header.
     #[inline]
-    pub fn write(&self, bytes: &mut [u8], payload: usize) -> Result<(), DoesNotFit> {
-        let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(DoesNotFit)?;
-        let payload = u16::try_from(payload).map_err(|_| DoesNotFit)?;
+    pub fn write(&self, bytes: &mut [u8], payload: usize) -> Result<(), IpLengthError> {
+        let fixed = bytes.first_chunk_mut::<HEADER>().ok_or(IpLengthError)?;
+        let payload = u16::try_from(payload).map_err(|_| IpLengthError)?;
         let class = u32::from(self.dscp << 2 | self.ecn as u8);
         put(fixed, 0, &(6 << 28 | class << 20 | self.flow_label & 0xf_ffff).to_be_bytes());
         put(fixed, 4, &payload.to_be_bytes());
@@ -261,9 +267,9 @@ mod tests {
         assert_eq!((view.traffic_class(), view.flow_label()), (0b1011_1001, 0x12345));
         assert_eq!((view.next_header(), view.hop_limit()), (17, 9));
         assert_eq!((view.source(), view.destination()), (header.source, header.destination));
-        assert_eq!(View::new(&bytes[..49]), Err(Error::TotalLength { claimed: 50, present: 49 }));
-        assert_eq!(header.write(&mut bytes[..39], 0), Err(DoesNotFit));
-        assert_eq!(header.write(&mut bytes, 65_536), Err(DoesNotFit));
+        assert_eq!(View::new(&bytes[..49]), Err(IpError::TotalLength { claimed: 50, present: 49 }));
+        assert_eq!(header.write(&mut bytes[..39], 0), Err(IpLengthError));
+        assert_eq!(header.write(&mut bytes, 65_536), Err(IpLengthError));
     }
 
     #[test]
@@ -280,11 +286,11 @@ mod tests {
         assert_eq!((transport.ports(), transport.fragment), (Some((1, 2)), Fragment::Whole));
         for length in [0, 7, 8, 23, 24, 47] {
             let bytes = packet(protocol::HOP_BY_HOP, &chain[..length]);
-            assert_eq!(View::new(&bytes).unwrap().transport(), Err(Error::Short), "{length}");
+            assert_eq!(View::new(&bytes).unwrap().transport(), Err(IpError::Short), "{length}");
         }
         let endless = [protocol::DESTINATION_OPTIONS, 0, 0, 0, 0, 0, 0, 0].repeat(20);
         let bytes = packet(protocol::DESTINATION_OPTIONS, &endless);
-        assert_eq!(View::new(&bytes).unwrap().transport(), Err(Error::TooManyExtensions));
+        assert_eq!(View::new(&bytes).unwrap().transport(), Err(IpError::TooManyExtensions));
         // Exactly the limit.
         let mut longest = [protocol::DESTINATION_OPTIONS, 0, 0, 0, 0, 0, 0, 0].repeat(MAX_EXTENSIONS);
         longest[8 * (MAX_EXTENSIONS - 1)] = protocol::TCP;

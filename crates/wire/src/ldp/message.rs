@@ -1,8 +1,8 @@
 //! LDP messages (RFC 5036 section 3.5), parsed and checked.
 
-use super::{Raw, Status, Tlv, tlvs};
+use super::{LdpStatus, RawMessage, Tlv, tlvs};
 use crate::bytes::{u16_at, u32_at};
-use crate::mpls::Label;
+use crate::mpls::LabelValue;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Message types.
@@ -45,7 +45,7 @@ const FAMILY_IPV6: u16 = 2;
 
 /// LDP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message<'a> {
+pub enum LdpMessage<'a> {
     /// Notification of an error or event.
     Notification(Notification),
     /// Discovery hello.
@@ -61,7 +61,7 @@ pub enum Message<'a> {
     /// Label bound to a FEC.
     LabelMapping(Mapping<'a>),
     /// Request for a label.
-    LabelRequest(Request<'a>),
+    LabelRequest(LabelRequestMessage<'a>),
     /// Withdrawal of a label, or of all labels of a FEC.
     LabelWithdraw(Removal<'a>),
     /// Release of a label by its receiver.
@@ -74,7 +74,7 @@ pub enum Message<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notification {
     /// Status code.
-    pub status: Status,
+    pub status: LdpStatus,
     /// ID of the message the status refers to; zero if none.
     pub message_id: u32,
     /// Type of that message; zero if none.
@@ -91,7 +91,7 @@ pub struct Hello {
     /// Targeted hello, sent to this router instead of all routers on the link.
     pub is_targeted: bool,
     /// Request for targeted hellos in return.
-    pub asks_for_targeted: bool,
+    pub requests_targeted: bool,
     /// Transport address for the session; `None` selects the hello's source address.
     pub transport: Option<IpAddr>,
     /// Configuration sequence number; changes with the sender's configuration.
@@ -110,7 +110,7 @@ pub struct Initialization {
     /// Path vector limit: the maximum number of hops with loop detection.
     pub path_limit: u8,
     /// Maximum PDU length, bytes; values up to 255 stand for 4096.
-    pub most_bytes: u16,
+    pub max_pdu_length: u16,
     /// Identifier of the receiving router.
     pub receiver: super::Identifier,
 }
@@ -121,7 +121,7 @@ pub struct Mapping<'a> {
     /// FECs of the label.
     pub fecs: Fecs<'a>,
     /// Label bound to the FECs.
-    pub label: Label,
+    pub label: LabelValue,
     /// ID of the label request that this mapping answers.
     pub request_id: Option<u32>,
     /// Hops to the egress of the LSP; zero if unknown.
@@ -132,7 +132,7 @@ pub struct Mapping<'a> {
 
 /// Label request (section 3.5.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct LabelRequestMessage<'a> {
     /// FECs to bind a label to.
     pub fecs: Fecs<'a>,
     /// Hops the request has made; zero if unknown.
@@ -156,7 +156,7 @@ pub struct Removal<'a> {
     /// FECs of the labels.
     pub fecs: Fecs<'a>,
     /// Label to remove; `None` for all labels of the FECs.
-    pub label: Option<Label>,
+    pub label: Option<LabelValue>,
 }
 
 /// Forwarding equivalence class.
@@ -188,41 +188,41 @@ pub struct Addresses<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Message<'a> {
+impl<'a> LdpMessage<'a> {
     /// Parses a message. Returns `None` for an unknown type that may be ignored.
-    pub fn new(raw: &Raw<'a>) -> Result<Option<Message<'a>>, Status> {
+    pub fn new(raw: &RawMessage<'a>) -> Result<Option<LdpMessage<'a>>, LdpStatus> {
         let parameters = Parameters::from_message(raw)?;
         Ok(Some(match raw.kind {
-            kind::NOTIFICATION => Message::Notification(notification(&parameters)?),
-            kind::HELLO => Message::Hello(hello(&parameters)?),
-            kind::INITIALIZATION => Message::Initialization(initialization(&parameters)?),
-            kind::KEEPALIVE => Message::KeepAlive,
-            kind::ADDRESS => Message::Address(parameters.addresses()?),
-            kind::ADDRESS_WITHDRAW => Message::AddressWithdraw(parameters.addresses()?),
-            kind::LABEL_MAPPING => Message::LabelMapping(Mapping {
+            kind::NOTIFICATION => LdpMessage::Notification(notification(&parameters)?),
+            kind::HELLO => LdpMessage::Hello(hello(&parameters)?),
+            kind::INITIALIZATION => LdpMessage::Initialization(initialization(&parameters)?),
+            kind::KEEPALIVE => LdpMessage::KeepAlive,
+            kind::ADDRESS => LdpMessage::Address(parameters.addresses()?),
+            kind::ADDRESS_WITHDRAW => LdpMessage::AddressWithdraw(parameters.addresses()?),
+            kind::LABEL_MAPPING => LdpMessage::LabelMapping(Mapping {
                 fecs: parameters.fecs()?,
-                label: parameters.label()?.ok_or(Status::MISSING_PARAMETERS)?,
+                label: parameters.label()?.ok_or(LdpStatus::MISSING_PARAMETERS)?,
                 request_id: parameters.request_id()?,
                 hops: parameters.hops()?,
                 path: parameters.path()?,
             }),
-            kind::LABEL_REQUEST => Message::LabelRequest(Request {
+            kind::LABEL_REQUEST => LdpMessage::LabelRequest(LabelRequestMessage {
                 fecs: parameters.fecs()?,
                 hops: parameters.hops()?,
                 path: parameters.path()?,
             }),
-            kind::LABEL_ABORT_REQUEST => Message::LabelAbortRequest(Abort {
+            kind::LABEL_ABORT_REQUEST => LdpMessage::LabelAbortRequest(Abort {
                 fecs: parameters.fecs()?,
-                request_id: parameters.request_id()?.ok_or(Status::MISSING_PARAMETERS)?,
+                request_id: parameters.request_id()?.ok_or(LdpStatus::MISSING_PARAMETERS)?,
             }),
             kind::LABEL_WITHDRAW => {
-                Message::LabelWithdraw(Removal { fecs: parameters.fecs()?, label: parameters.label()? })
+                LdpMessage::LabelWithdraw(Removal { fecs: parameters.fecs()?, label: parameters.label()? })
             }
             kind::LABEL_RELEASE => {
-                Message::LabelRelease(Removal { fecs: parameters.fecs()?, label: parameters.label()? })
+                LdpMessage::LabelRelease(Removal { fecs: parameters.fecs()?, label: parameters.label()? })
             }
             _ if raw.is_optional => return Ok(None),
-            _ => return Err(Status::UNKNOWN_MESSAGE),
+            _ => return Err(LdpStatus::UNKNOWN_MESSAGE),
         }))
     }
 }
@@ -249,7 +249,7 @@ const KNOWN_TLVS: [u16; 12] = [
 ];
 
 impl<'a> Parameters<'a> {
-    fn from_message(raw: &Raw<'a>) -> Result<Parameters<'a>, Status> {
+    fn from_message(raw: &RawMessage<'a>) -> Result<Parameters<'a>, LdpStatus> {
         let mut parameters = Parameters::default();
         for tlv in tlvs(raw.tlvs) {
             let tlv = tlv?;
@@ -257,7 +257,7 @@ impl<'a> Parameters<'a> {
                 // Only the first of several TLVs of a type is used.
                 Some(index) => _ = parameters.found[index].get_or_insert(tlv),
                 None if tlv.is_optional => {}
-                None => return Err(Status::UNKNOWN_TLV),
+                None => return Err(LdpStatus::UNKNOWN_TLV),
             }
         }
         Ok(parameters)
@@ -269,116 +269,116 @@ impl<'a> Parameters<'a> {
     }
 
     /// Returns the value of a TLV of exactly `N` bytes, or `None` if the TLV is missing.
-    fn sized<const N: usize>(&self, kind: u16) -> Result<Option<&'a [u8; N]>, Status> {
+    fn sized<const N: usize>(&self, kind: u16) -> Result<Option<&'a [u8; N]>, LdpStatus> {
         let value = self.get(kind);
-        value.map(|value| value.try_into().map_err(|_| Status::BAD_TLV_LENGTH)).transpose()
+        value.map(|value| value.try_into().map_err(|_| LdpStatus::BAD_TLV_LENGTH)).transpose()
     }
 
-    fn fecs(&self) -> Result<Fecs<'a>, Status> {
-        let fecs = Fecs(self.get(tlv::FEC).ok_or(Status::MISSING_PARAMETERS)?);
+    fn fecs(&self) -> Result<Fecs<'a>, LdpStatus> {
+        let fecs = Fecs(self.get(tlv::FEC).ok_or(LdpStatus::MISSING_PARAMETERS)?);
         let mut rest = fecs.0;
         if rest.is_empty() {
-            return Err(Status::MALFORMED_TLV);
+            return Err(LdpStatus::MALFORMED_TLV);
         }
         while !rest.is_empty() {
             let (fec, rest_of_list) = first_fec(rest)?;
             // The wildcard must be the only FEC (section 3.4.1).
             if fec == Fec::Wildcard && fecs.0.len() > 1 {
-                return Err(Status::MALFORMED_TLV);
+                return Err(LdpStatus::MALFORMED_TLV);
             }
             rest = rest_of_list;
         }
         Ok(fecs)
     }
 
-    fn label(&self) -> Result<Option<Label>, Status> {
+    fn label(&self) -> Result<Option<LabelValue>, LdpStatus> {
         let Some(value) = self.sized::<4>(tlv::GENERIC_LABEL)? else { return Ok(None) };
-        Label::new(u32_at(value, 0)).map(Some).ok_or(Status::MALFORMED_TLV)
+        LabelValue::new(u32_at(value, 0)).map(Some).ok_or(LdpStatus::MALFORMED_TLV)
     }
 
-    fn request_id(&self) -> Result<Option<u32>, Status> {
+    fn request_id(&self) -> Result<Option<u32>, LdpStatus> {
         Ok(self.sized::<4>(tlv::REQUEST_ID)?.map(|value| u32_at(value, 0)))
     }
 
-    fn hops(&self) -> Result<Option<u8>, Status> {
+    fn hops(&self) -> Result<Option<u8>, LdpStatus> {
         Ok(self.sized::<1>(tlv::HOP_COUNT)?.map(|value| value[0]))
     }
 
-    fn path(&self) -> Result<Routers<'a>, Status> {
+    fn path(&self) -> Result<Routers<'a>, LdpStatus> {
         let value = self.get(tlv::PATH_VECTOR).unwrap_or_default();
-        if value.len().is_multiple_of(4) { Ok(Routers(value)) } else { Err(Status::BAD_TLV_LENGTH) }
+        if value.len().is_multiple_of(4) { Ok(Routers(value)) } else { Err(LdpStatus::BAD_TLV_LENGTH) }
     }
 
-    fn addresses(&self) -> Result<Addresses<'a>, Status> {
-        let value = self.get(tlv::ADDRESS_LIST).ok_or(Status::MISSING_PARAMETERS)?;
-        let (family, bytes) = value.split_first_chunk::<2>().ok_or(Status::BAD_TLV_LENGTH)?;
+    fn addresses(&self) -> Result<Addresses<'a>, LdpStatus> {
+        let value = self.get(tlv::ADDRESS_LIST).ok_or(LdpStatus::MISSING_PARAMETERS)?;
+        let (family, bytes) = value.split_first_chunk::<2>().ok_or(LdpStatus::BAD_TLV_LENGTH)?;
         let family = u16::from_be_bytes(*family);
         let width = width(family)?;
         if !bytes.len().is_multiple_of(width) {
-            return Err(Status::BAD_TLV_LENGTH);
+            return Err(LdpStatus::BAD_TLV_LENGTH);
         }
         Ok(Addresses { family, bytes })
     }
 }
 
-fn notification(parameters: &Parameters<'_>) -> Result<Notification, Status> {
-    let value = parameters.sized::<10>(tlv::STATUS)?.ok_or(Status::MISSING_PARAMETERS)?;
+fn notification(parameters: &Parameters<'_>) -> Result<Notification, LdpStatus> {
+    let value = parameters.sized::<10>(tlv::STATUS)?.ok_or(LdpStatus::MISSING_PARAMETERS)?;
     Ok(Notification {
-        status: Status(u32_at(value, 0)),
+        status: LdpStatus(u32_at(value, 0)),
         message_id: u32_at(value, 4),
         message_kind: u16_at(value, 8),
         request_id: parameters.request_id()?,
     })
 }
 
-fn hello(parameters: &Parameters<'_>) -> Result<Hello, Status> {
-    let common = parameters.sized::<4>(tlv::HELLO_PARAMETERS)?.ok_or(Status::MISSING_PARAMETERS)?;
+fn hello(parameters: &Parameters<'_>) -> Result<Hello, LdpStatus> {
+    let common = parameters.sized::<4>(tlv::HELLO_PARAMETERS)?.ok_or(LdpStatus::MISSING_PARAMETERS)?;
     let v4 = parameters.sized::<4>(tlv::IPV4_TRANSPORT)?.map(|value| Ipv4Addr::from(*value).into());
     let v6 = parameters.sized::<16>(tlv::IPV6_TRANSPORT)?.map(|value| Ipv6Addr::from(*value).into());
     Ok(Hello {
         hold_seconds: u16_at(common, 0),
         is_targeted: common[2] & 0x80 != 0,
-        asks_for_targeted: common[2] & 0x40 != 0,
+        requests_targeted: common[2] & 0x40 != 0,
         transport: v4.or(v6),
         configuration: parameters.sized::<4>(tlv::CONFIGURATION_SEQUENCE)?.map(|value| u32_at(value, 0)),
     })
 }
 
-fn initialization(parameters: &Parameters<'_>) -> Result<Initialization, Status> {
-    let common = parameters.sized::<14>(tlv::SESSION_PARAMETERS)?.ok_or(Status::MISSING_PARAMETERS)?;
+fn initialization(parameters: &Parameters<'_>) -> Result<Initialization, LdpStatus> {
+    let common = parameters.sized::<14>(tlv::SESSION_PARAMETERS)?.ok_or(LdpStatus::MISSING_PARAMETERS)?;
     if u16_at(common, 0) != 1 {
-        return Err(Status::BAD_VERSION);
+        return Err(LdpStatus::BAD_VERSION);
     }
     Ok(Initialization {
         keepalive_seconds: u16_at(common, 2),
         on_demand: common[4] & 0x80 != 0,
         detects_loops: common[4] & 0x40 != 0,
         path_limit: common[5],
-        most_bytes: u16_at(common, 6),
+        max_pdu_length: u16_at(common, 6),
         receiver: super::Identifier { router: u32_at(common, 8).into(), space: u16_at(common, 12) },
     })
 }
 
 /// Returns the length of an address, bytes.
-fn width(family: u16) -> Result<usize, Status> {
+fn width(family: u16) -> Result<usize, LdpStatus> {
     match family {
         FAMILY_IPV4 => Ok(4),
         FAMILY_IPV6 => Ok(16),
-        _ => Err(Status::UNSUPPORTED_FAMILY),
+        _ => Err(LdpStatus::UNSUPPORTED_FAMILY),
     }
 }
 
-fn first_fec(bytes: &[u8]) -> Result<(Fec, &[u8]), Status> {
+fn first_fec(bytes: &[u8]) -> Result<(Fec, &[u8]), LdpStatus> {
     match bytes {
         [FEC_WILDCARD, rest @ ..] => Ok((Fec::Wildcard, rest)),
         [FEC_PREFIX, high, low, length, rest @ ..] => {
             let family = u16::from_be_bytes([*high, *low]);
             let width = width(family)?;
             if usize::from(*length) > 8 * width {
-                return Err(Status::MALFORMED_TLV);
+                return Err(LdpStatus::MALFORMED_TLV);
             }
             let byte_count = usize::from(*length).div_ceil(8);
-            let (prefix, rest) = rest.split_at_checked(byte_count).ok_or(Status::MALFORMED_TLV)?;
+            let (prefix, rest) = rest.split_at_checked(byte_count).ok_or(LdpStatus::MALFORMED_TLV)?;
             let mut bits = [0; 16];
             bits[..byte_count].copy_from_slice(prefix);
             if let (Some(last), beyond @ 1..) =
@@ -388,8 +388,8 @@ fn first_fec(bytes: &[u8]) -> Result<(Fec, &[u8]), Status> {
             }
             Ok((Fec::Prefix { address: address(family, &bits), length: *length }, rest))
         }
-        [] | [FEC_PREFIX, ..] => Err(Status::MALFORMED_TLV),
-        _ => Err(Status::UNKNOWN_FEC),
+        [] | [FEC_PREFIX, ..] => Err(LdpStatus::MALFORMED_TLV),
+        _ => Err(LdpStatus::UNKNOWN_FEC),
     }
 }
 

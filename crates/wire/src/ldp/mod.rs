@@ -37,7 +37,7 @@ pub const ALL_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
 /// Length of the PDU header, bytes.
 pub const HEADER: usize = 10;
 /// Maximum PDU length until an initialization message changes it, bytes (section 3.1).
-pub const MOST_BYTES: usize = 4096;
+pub const MAX_PDU_LENGTH: usize = 4096;
 /// Lengths of the message header and the TLV header, bytes.
 const MESSAGE: usize = 8;
 const TLV: usize = 4;
@@ -47,31 +47,31 @@ const BEFORE_LENGTH: usize = 4;
 
 /// Status code sent to a peer, and reason for the end of a session (section 3.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status(pub u32);
+pub struct LdpStatus(pub u32);
 
 #[allow(missing_docs)]
-impl Status {
-    pub const SUCCESS: Status = Status(0);
-    pub const BAD_IDENTIFIER: Status = Status(0x8000_0001);
-    pub const BAD_VERSION: Status = Status(0x8000_0002);
-    pub const BAD_PDU_LENGTH: Status = Status(0x8000_0003);
-    pub const UNKNOWN_MESSAGE: Status = Status(0x0000_0004);
-    pub const BAD_MESSAGE_LENGTH: Status = Status(0x8000_0005);
-    pub const UNKNOWN_TLV: Status = Status(0x0000_0006);
-    pub const BAD_TLV_LENGTH: Status = Status(0x8000_0007);
-    pub const MALFORMED_TLV: Status = Status(0x8000_0008);
-    pub const HOLD_TIMER_EXPIRED: Status = Status(0x8000_0009);
-    pub const SHUTDOWN: Status = Status(0x8000_000a);
-    pub const LOOP_DETECTED: Status = Status(0x0000_000b);
-    pub const UNKNOWN_FEC: Status = Status(0x0000_000c);
-    pub const NO_ROUTE: Status = Status(0x0000_000d);
-    pub const NO_HELLO: Status = Status(0x8000_0010);
-    pub const KEEPALIVE_EXPIRED: Status = Status(0x8000_0014);
-    pub const REQUEST_ABORTED: Status = Status(0x0000_0015);
-    pub const MISSING_PARAMETERS: Status = Status(0x0000_0016);
-    pub const UNSUPPORTED_FAMILY: Status = Status(0x0000_0017);
-    pub const BAD_KEEPALIVE: Status = Status(0x8000_0018);
-    pub const INTERNAL_ERROR: Status = Status(0x8000_0019);
+impl LdpStatus {
+    pub const SUCCESS: LdpStatus = LdpStatus(0);
+    pub const BAD_IDENTIFIER: LdpStatus = LdpStatus(0x8000_0001);
+    pub const BAD_VERSION: LdpStatus = LdpStatus(0x8000_0002);
+    pub const BAD_PDU_LENGTH: LdpStatus = LdpStatus(0x8000_0003);
+    pub const UNKNOWN_MESSAGE: LdpStatus = LdpStatus(0x0000_0004);
+    pub const BAD_MESSAGE_LENGTH: LdpStatus = LdpStatus(0x8000_0005);
+    pub const UNKNOWN_TLV: LdpStatus = LdpStatus(0x0000_0006);
+    pub const BAD_TLV_LENGTH: LdpStatus = LdpStatus(0x8000_0007);
+    pub const MALFORMED_TLV: LdpStatus = LdpStatus(0x8000_0008);
+    pub const HOLD_TIMER_EXPIRED: LdpStatus = LdpStatus(0x8000_0009);
+    pub const SHUTDOWN: LdpStatus = LdpStatus(0x8000_000a);
+    pub const LOOP_DETECTED: LdpStatus = LdpStatus(0x0000_000b);
+    pub const UNKNOWN_FEC: LdpStatus = LdpStatus(0x0000_000c);
+    pub const NO_ROUTE: LdpStatus = LdpStatus(0x0000_000d);
+    pub const NO_HELLO: LdpStatus = LdpStatus(0x8000_0010);
+    pub const KEEPALIVE_EXPIRED: LdpStatus = LdpStatus(0x8000_0014);
+    pub const REQUEST_ABORTED: LdpStatus = LdpStatus(0x0000_0015);
+    pub const MISSING_PARAMETERS: LdpStatus = LdpStatus(0x0000_0016);
+    pub const UNSUPPORTED_FAMILY: LdpStatus = LdpStatus(0x0000_0017);
+    pub const BAD_KEEPALIVE: LdpStatus = LdpStatus(0x8000_0018);
+    pub const INTERNAL_ERROR: LdpStatus = LdpStatus(0x8000_0019);
 
     /// Returns `true` if the status ends the session.
     pub const fn is_fatal(self) -> bool {
@@ -79,7 +79,7 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for LdpStatus {
     /// Writes the name of the status (section 4.4).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The E (fatal) and F (forward) bits are not part of the name.
@@ -136,37 +136,37 @@ pub struct Pdu<'a> {
 impl<'a> Pdu<'a> {
     /// Returns the length of the first PDU of a stream that starts with these bytes, or `None` if they are
     /// too few. `max_length` is the limit negotiated with the peer.
-    pub fn length(stream: &[u8], max_length: usize) -> Result<Option<usize>, Status> {
+    pub fn length(stream: &[u8], max_length: usize) -> Result<Option<usize>, LdpStatus> {
         let Some(head) = stream.first_chunk::<BEFORE_LENGTH>() else { return Ok(None) };
         if u16_at(head, 0) != 1 {
-            return Err(Status::BAD_VERSION);
+            return Err(LdpStatus::BAD_VERSION);
         }
         let length = BEFORE_LENGTH + usize::from(u16_at(head, 2));
         if length < HEADER + MESSAGE || length > max_length {
-            return Err(Status::BAD_PDU_LENGTH);
+            return Err(LdpStatus::BAD_PDU_LENGTH);
         }
         Ok(Some(length))
     }
 
     /// Parses a datagram or a PDU cut out of a stream by [`Pdu::length`].
-    pub fn new(bytes: &'a [u8], max_length: usize) -> Result<Pdu<'a>, Status> {
-        let length = Pdu::length(bytes, max_length)?.ok_or(Status::BAD_PDU_LENGTH)?;
-        let bytes = bytes.get(..length).ok_or(Status::BAD_PDU_LENGTH)?;
+    pub fn new(bytes: &'a [u8], max_length: usize) -> Result<Pdu<'a>, LdpStatus> {
+        let length = Pdu::length(bytes, max_length)?.ok_or(LdpStatus::BAD_PDU_LENGTH)?;
+        let bytes = bytes.get(..length).ok_or(LdpStatus::BAD_PDU_LENGTH)?;
         let sender = Identifier { router: u32_at(bytes, 4).into(), space: u16_at(bytes, 8) };
         if sender.router.is_unspecified() {
-            return Err(Status::BAD_IDENTIFIER);
+            return Err(LdpStatus::BAD_IDENTIFIER);
         }
         Ok(Pdu { sender, messages: &bytes[HEADER..] })
     }
 
     /// Iterates over the messages; ends after the first one with an invalid length.
-    pub fn messages(&self) -> impl Iterator<Item = Result<Raw<'a>, Status>> + use<'a> {
+    pub fn messages(&self) -> impl Iterator<Item = Result<RawMessage<'a>, LdpStatus>> + use<'a> {
         let mut rest = self.messages;
         core::iter::from_fn(move || {
             if rest.is_empty() {
                 return None;
             }
-            let found = Raw::first(rest);
+            let found = RawMessage::first(rest);
             rest = found.map_or(&[], |(_, rest)| rest);
             Some(found.map(|(message, _)| message))
         })
@@ -175,7 +175,7 @@ impl<'a> Pdu<'a> {
 
 /// Message with unparsed TLVs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Raw<'a> {
+pub struct RawMessage<'a> {
     /// Message type without the U bit.
     pub kind: u16,
     /// U bit: receivers that do not know the type ignore the message silently.
@@ -185,19 +185,19 @@ pub struct Raw<'a> {
     tlvs: &'a [u8],
 }
 
-impl<'a> Raw<'a> {
-    fn first(bytes: &'a [u8]) -> Result<(Raw<'a>, &'a [u8]), Status> {
-        let head = bytes.first_chunk::<MESSAGE>().ok_or(Status::BAD_MESSAGE_LENGTH)?;
+impl<'a> RawMessage<'a> {
+    fn first(bytes: &'a [u8]) -> Result<(RawMessage<'a>, &'a [u8]), LdpStatus> {
+        let head = bytes.first_chunk::<MESSAGE>().ok_or(LdpStatus::BAD_MESSAGE_LENGTH)?;
         let length = BEFORE_LENGTH + usize::from(u16_at(head, 2));
-        let (message, rest) = bytes.split_at_checked(length).ok_or(Status::BAD_MESSAGE_LENGTH)?;
-        let tlvs = message.get(MESSAGE..).ok_or(Status::BAD_MESSAGE_LENGTH)?;
+        let (message, rest) = bytes.split_at_checked(length).ok_or(LdpStatus::BAD_MESSAGE_LENGTH)?;
+        let tlvs = message.get(MESSAGE..).ok_or(LdpStatus::BAD_MESSAGE_LENGTH)?;
         let kind = u16_at(head, 0);
         let (is_optional, kind) = (kind & 0x8000 != 0, kind & 0x7fff);
-        Ok((Raw { kind, is_optional, id: u32_at(head, 4), tlvs }, rest))
+        Ok((RawMessage { kind, is_optional, id: u32_at(head, 4), tlvs }, rest))
     }
 
     /// Iterates over the TLVs; ends after the first one with an invalid length.
-    pub fn tlvs(&self) -> impl Iterator<Item = Result<Tlv<'a>, Status>> + use<'a> {
+    pub fn tlvs(&self) -> impl Iterator<Item = Result<Tlv<'a>, LdpStatus>> + use<'a> {
         tlvs(self.tlvs)
     }
 }
@@ -215,7 +215,7 @@ pub struct Tlv<'a> {
     pub value: &'a [u8],
 }
 
-fn tlvs<'a>(bytes: &'a [u8]) -> impl Iterator<Item = Result<Tlv<'a>, Status>> + use<'a> {
+fn tlvs<'a>(bytes: &'a [u8]) -> impl Iterator<Item = Result<Tlv<'a>, LdpStatus>> + use<'a> {
     let mut rest = bytes;
     core::iter::from_fn(move || {
         if rest.is_empty() {
@@ -227,9 +227,10 @@ fn tlvs<'a>(bytes: &'a [u8]) -> impl Iterator<Item = Result<Tlv<'a>, Status>> + 
     })
 }
 
-fn first_tlv(bytes: &[u8]) -> Result<(Tlv<'_>, &[u8]), Status> {
-    let (head, rest) = bytes.split_first_chunk::<TLV>().ok_or(Status::BAD_TLV_LENGTH)?;
-    let (value, rest) = rest.split_at_checked(usize::from(u16_at(head, 2))).ok_or(Status::BAD_TLV_LENGTH)?;
+fn first_tlv(bytes: &[u8]) -> Result<(Tlv<'_>, &[u8]), LdpStatus> {
+    let (head, rest) = bytes.split_first_chunk::<TLV>().ok_or(LdpStatus::BAD_TLV_LENGTH)?;
+    let (value, rest) =
+        rest.split_at_checked(usize::from(u16_at(head, 2))).ok_or(LdpStatus::BAD_TLV_LENGTH)?;
     let kind = u16_at(head, 0);
     let (is_optional, is_forwarded) = (kind & 0x8000 != 0, kind & 0x4000 != 0);
     Ok((Tlv { kind: kind & 0x3fff, is_optional, is_forwarded, value }, rest))

@@ -1,9 +1,9 @@
 //! LDP messages against bytes written by hand from the RFC, round trips, and malformed bytes.
 
-use super::message::{Fec, Hello, Initialization, Message, Notification, tlv};
-use super::write::{Outgoing, OutgoingMapping, Short, Writer};
+use super::message::{Fec, Hello, Initialization, LdpMessage, Notification, tlv};
+use super::write::{Outgoing, OutgoingMapping, PduFull, Writer};
 use super::*;
-use crate::mpls::Label;
+use crate::mpls::LabelValue;
 use core::net::{IpAddr, Ipv6Addr};
 use proptest::prelude::*;
 use std::vec::Vec;
@@ -12,7 +12,7 @@ use std::{format, vec};
 const SENDER: Identifier = Identifier { router: Ipv4Addr::new(10, 0, 0, 1), space: 0 };
 
 fn written(messages: &[Outgoing<'_>]) -> Vec<u8> {
-    let mut bytes = [0; MOST_BYTES];
+    let mut bytes = [0; MAX_PDU_LENGTH];
     let mut writer = Writer::new(&mut bytes, SENDER).unwrap();
     for (number, message) in messages.iter().enumerate() {
         writer.message(number as u32 + 1, message).unwrap();
@@ -26,14 +26,14 @@ fn prefix(text: &str) -> Fec {
 }
 
 /// Contents of a PDU as text that can be compared.
-fn read(bytes: &[u8]) -> Result<Vec<std::string::String>, Status> {
-    let pdu = Pdu::new(bytes, MOST_BYTES)?;
+fn read(bytes: &[u8]) -> Result<Vec<std::string::String>, LdpStatus> {
+    let pdu = Pdu::new(bytes, MAX_PDU_LENGTH)?;
     assert_eq!(pdu.sender, SENDER);
     let mut parsed = Vec::new();
     for raw in pdu.messages() {
         let raw = raw?;
-        parsed.push(match Message::new(&raw)? {
-            Some(Message::LabelMapping(m)) => {
+        parsed.push(match LdpMessage::new(&raw)? {
+            Some(LdpMessage::LabelMapping(m)) => {
                 format!(
                     "{} map {:?} {:?} {:?} {:?} {:?}",
                     raw.id,
@@ -44,10 +44,10 @@ fn read(bytes: &[u8]) -> Result<Vec<std::string::String>, Status> {
                     m.path.iter().collect::<Vec<_>>()
                 )
             }
-            Some(Message::LabelWithdraw(m)) => {
+            Some(LdpMessage::LabelWithdraw(m)) => {
                 format!("{} withdraw {:?} {:?}", raw.id, m.fecs.iter().collect::<Vec<_>>(), m.label)
             }
-            Some(Message::Address(list)) => {
+            Some(LdpMessage::Address(list)) => {
                 format!("{} addresses {:?}", raw.id, list.iter().collect::<Vec<_>>())
             }
             other => format!("{} {other:?}", raw.id),
@@ -58,7 +58,7 @@ fn read(bytes: &[u8]) -> Result<Vec<std::string::String>, Status> {
 
 #[test]
 fn a_mapping_has_the_layout_of_the_rfc() {
-    let label = Label::new(0x12345).unwrap();
+    let label = LabelValue::new(0x12345).unwrap();
     let bytes = written(&[Outgoing::LabelMapping(OutgoingMapping::new(prefix("192.0.2.128/25"), label))]);
     let expected = [
         &[0, 1, 0, 34, 10, 0, 0, 1, 0, 0][..],
@@ -72,11 +72,11 @@ fn a_mapping_has_the_layout_of_the_rfc() {
 
 #[test]
 fn messages_round_trip() {
-    let label = Label::new(17).unwrap();
+    let label = LabelValue::new(17).unwrap();
     let hello = Hello {
         hold_seconds: 15,
         is_targeted: true,
-        asks_for_targeted: false,
+        requests_targeted: false,
         transport: Some(SENDER.router.into()),
         configuration: Some(9),
     };
@@ -85,11 +85,11 @@ fn messages_round_trip() {
         on_demand: false,
         detects_loops: true,
         path_limit: 32,
-        most_bytes: 4096,
+        max_pdu_length: 4096,
         receiver: Identifier { router: Ipv4Addr::new(10, 0, 0, 2), space: 3 },
     };
     let notification =
-        Notification { status: Status::SHUTDOWN, message_id: 5, message_kind: 0x400, request_id: None };
+        Notification { status: LdpStatus::SHUTDOWN, message_id: 5, message_kind: 0x400, request_id: None };
     let addresses: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.1.1".parse().unwrap()];
     let routers = [Ipv4Addr::new(10, 0, 0, 9), Ipv4Addr::new(10, 0, 0, 8)];
     let six: [IpAddr; 1] = [Ipv6Addr::LOCALHOST.into()];
@@ -111,15 +111,15 @@ fn messages_round_trip() {
         Outgoing::LabelRequest(prefix("10.0.0.1/32")),
         Outgoing::LabelAbortRequest(prefix("10.0.0.1/32"), 10),
         Outgoing::Notification(Notification {
-            status: Status::REQUEST_ABORTED,
+            status: LdpStatus::REQUEST_ABORTED,
             request_id: Some(10),
             ..notification
         }),
     ]))
     .unwrap();
-    assert_eq!(parsed[0], format!("1 {:?}", Some(Message::Hello(hello))));
-    assert_eq!(parsed[1], format!("2 {:?}", Some(Message::Initialization(initialization))));
-    assert_eq!(parsed[3], format!("4 {:?}", Some(Message::Notification(notification))));
+    assert_eq!(parsed[0], format!("1 {:?}", Some(LdpMessage::Hello(hello))));
+    assert_eq!(parsed[1], format!("2 {:?}", Some(LdpMessage::Initialization(initialization))));
+    assert_eq!(parsed[3], format!("4 {:?}", Some(LdpMessage::Notification(notification))));
     assert_eq!(parsed[4], format!("5 addresses {addresses:?}"));
     assert_eq!(parsed[5], format!("6 addresses {six:?}"));
     assert_eq!(
@@ -131,25 +131,25 @@ fn messages_round_trip() {
     assert!(parsed[2] == "3 Some(KeepAlive)" && parsed[9].starts_with("10 Some(LabelRequest("));
     assert!(parsed[10].starts_with("11 Some(LabelAbortRequest(") && parsed[10].contains("request_id: 10"));
     assert!(parsed[11].contains("Status(21)") && parsed[11].contains("request_id: Some(10)"));
-    assert!(Status::SHUTDOWN.is_fatal() && !Status::NO_ROUTE.is_fatal());
+    assert!(LdpStatus::SHUTDOWN.is_fatal() && !LdpStatus::NO_ROUTE.is_fatal());
 }
 
 #[test]
 fn a_stream_is_split_into_pdus() {
     let two = [written(&[Outgoing::KeepAlive]), written(&[Outgoing::LabelRequest(Fec::Wildcard)])];
     let stream = two.concat();
-    assert_eq!(Pdu::length(&stream[..3], MOST_BYTES), Ok(None));
-    assert_eq!(Pdu::length(&stream, MOST_BYTES), Ok(Some(two[0].len())));
-    assert_eq!(Pdu::length(&stream, two[0].len() - 1), Err(Status::BAD_PDU_LENGTH));
-    assert_eq!(Pdu::length(&[0, 2, 0, 99], MOST_BYTES), Err(Status::BAD_VERSION));
-    assert_eq!(Pdu::length(&[0, 1, 0, 9], MOST_BYTES), Err(Status::BAD_PDU_LENGTH));
+    assert_eq!(Pdu::length(&stream[..3], MAX_PDU_LENGTH), Ok(None));
+    assert_eq!(Pdu::length(&stream, MAX_PDU_LENGTH), Ok(Some(two[0].len())));
+    assert_eq!(Pdu::length(&stream, two[0].len() - 1), Err(LdpStatus::BAD_PDU_LENGTH));
+    assert_eq!(Pdu::length(&[0, 2, 0, 99], MAX_PDU_LENGTH), Err(LdpStatus::BAD_VERSION));
+    assert_eq!(Pdu::length(&[0, 1, 0, 9], MAX_PDU_LENGTH), Err(LdpStatus::BAD_PDU_LENGTH));
 }
 
 #[test]
 fn each_error_has_its_status() {
     let good = written(&[Outgoing::LabelMapping(OutgoingMapping::new(
         prefix("10.0.0.0/8"),
-        Label::new(99).unwrap(),
+        LabelValue::new(99).unwrap(),
     ))]);
     let status = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
@@ -159,24 +159,24 @@ fn each_error_has_its_status() {
     let at = |place: usize, value: u8| move |bytes: &mut Vec<u8>| bytes[place] = value;
     // Offsets: message 10, FEC TLV 18, label TLV 27.
     for (change, expected) in [
-        (&at(11, 0x99) as &dyn Fn(&mut Vec<u8>), Status::UNKNOWN_MESSAGE),
-        (&at(13, 0xff), Status::BAD_MESSAGE_LENGTH),
-        (&at(13, 2), Status::BAD_MESSAGE_LENGTH),
-        (&at(19, 0x77), Status::UNKNOWN_TLV),
-        (&at(21, 0xff), Status::BAD_TLV_LENGTH),
-        (&at(22, 9), Status::UNKNOWN_FEC),
-        (&at(24, 7), Status::UNSUPPORTED_FAMILY),
-        (&at(25, 33), Status::MALFORMED_TLV),
-        (&at(25, 16), Status::MALFORMED_TLV),
-        (&at(32, 0x10), Status::MALFORMED_TLV),
+        (&at(11, 0x99) as &dyn Fn(&mut Vec<u8>), LdpStatus::UNKNOWN_MESSAGE),
+        (&at(13, 0xff), LdpStatus::BAD_MESSAGE_LENGTH),
+        (&at(13, 2), LdpStatus::BAD_MESSAGE_LENGTH),
+        (&at(19, 0x77), LdpStatus::UNKNOWN_TLV),
+        (&at(21, 0xff), LdpStatus::BAD_TLV_LENGTH),
+        (&at(22, 9), LdpStatus::UNKNOWN_FEC),
+        (&at(24, 7), LdpStatus::UNSUPPORTED_FAMILY),
+        (&at(25, 33), LdpStatus::MALFORMED_TLV),
+        (&at(25, 16), LdpStatus::MALFORMED_TLV),
+        (&at(32, 0x10), LdpStatus::MALFORMED_TLV),
     ] {
         assert_eq!(status(change), expected);
     }
-    assert_eq!(status(&|bytes| bytes[4..8].fill(0)), Status::BAD_IDENTIFIER);
+    assert_eq!(status(&|bytes| bytes[4..8].fill(0)), LdpStatus::BAD_IDENTIFIER);
     // The wildcard must be the only FEC.
     let mut bytes = written(&[Outgoing::LabelWithdraw(prefix("1.0.0.0/8"), None)]);
     bytes[22] = 1;
-    assert_eq!(read(&bytes), Err(Status::MALFORMED_TLV));
+    assert_eq!(read(&bytes), Err(LdpStatus::MALFORMED_TLV));
     // Unknown TLVs and unknown messages with the U bit are ignored.
     let mut bytes = good.clone();
     bytes[10] |= 0x80;
@@ -184,7 +184,7 @@ fn each_error_has_its_status() {
     assert_eq!(read(&bytes).unwrap(), ["1 None"]);
     let mut bytes = good;
     (bytes[27], bytes[28]) = (0x80 | (tlv::GENERIC_LABEL >> 8) as u8, 0x99);
-    assert_eq!(read(&bytes), Err(Status::MISSING_PARAMETERS));
+    assert_eq!(read(&bytes), Err(LdpStatus::MISSING_PARAMETERS));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_message_that_does_not_fit_is_left_out_entirely() {
     writer.message(1, &Outgoing::KeepAlive).unwrap();
     let before = writer.bytes().to_vec();
     let long = vec![IpAddr::from([10, 0, 0, 1]); 10];
-    assert_eq!(writer.message(2, &Outgoing::Address(&long)), Err(Short));
+    assert_eq!(writer.message(2, &Outgoing::Address(&long)), Err(PduFull));
     assert_eq!(writer.bytes(), before);
     assert!(Writer::new(&mut [0; 9], SENDER).is_err());
 }
@@ -212,9 +212,9 @@ proptest! {
             bytes[10..12].copy_from_slice(&kind.to_be_bytes());
             bytes[12..14].copy_from_slice(&(length - 10).to_be_bytes());
         }
-        if let Ok(pdu) = Pdu::new(&bytes, MOST_BYTES) {
+        if let Ok(pdu) = Pdu::new(&bytes, MAX_PDU_LENGTH) {
             for raw in pdu.messages().flatten() {
-                if let Ok(Some(Message::LabelMapping(mapping))) = Message::new(&raw) {
+                if let Ok(Some(LdpMessage::LabelMapping(mapping))) = LdpMessage::new(&raw) {
                     prop_assert!(mapping.fecs.iter().count() > 0);
                 }
             }

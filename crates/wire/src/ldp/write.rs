@@ -2,7 +2,7 @@
 
 use super::message::{Fec, Hello, Initialization, Notification, kind, tlv};
 use super::{BEFORE_LENGTH, HEADER, Identifier};
-use crate::mpls::Label;
+use crate::mpls::LabelValue;
 use core::net::{IpAddr, Ipv4Addr};
 
 /// LDP message to be sent.
@@ -25,9 +25,9 @@ pub enum Outgoing<'a> {
     /// Request for a label.
     LabelRequest(Fec),
     /// Withdrawal of a label; `None` for all labels of the FEC.
-    LabelWithdraw(Fec, Option<Label>),
+    LabelWithdraw(Fec, Option<LabelValue>),
     /// Release of a label; `None` for all labels of the FEC.
-    LabelRelease(Fec, Option<Label>),
+    LabelRelease(Fec, Option<LabelValue>),
     /// Cancellation of the label request with this message ID.
     LabelAbortRequest(Fec, u32),
 }
@@ -38,7 +38,7 @@ pub struct OutgoingMapping<'a> {
     /// FEC of the label.
     pub fec: Fec,
     /// Label bound to the FEC.
-    pub label: Label,
+    pub label: LabelValue,
     /// ID of the label request that this mapping answers.
     pub request_id: Option<u32>,
     /// Hops to the egress of the LSP; zero if unknown.
@@ -49,14 +49,14 @@ pub struct OutgoingMapping<'a> {
 
 impl OutgoingMapping<'_> {
     /// Returns a mapping of a label to a FEC without optional parameters.
-    pub const fn new(fec: Fec, label: Label) -> Self {
+    pub const fn new(fec: Fec, label: LabelValue) -> Self {
         OutgoingMapping { fec, label, request_id: None, hops: None, path: &[] }
     }
 }
 
 /// Error for a message that does not fit into the rest of the PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short;
+pub struct PduFull;
 
 /// PDU under construction; valid once it has a message.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// Starts a PDU. The length of `bytes` limits the length of the PDU.
-    pub fn new(bytes: &'a mut [u8], sender: Identifier) -> Result<Writer<'a>, Short> {
+    pub fn new(bytes: &'a mut [u8], sender: Identifier) -> Result<Writer<'a>, PduFull> {
         let mut writer = Writer { bytes, length: 0 };
         writer.put(&[0, 1, 0, 0])?;
         writer.put(&sender.router.octets())?;
@@ -88,7 +88,7 @@ impl<'a> Writer<'a> {
     /// Adds a message with the message ID `id`. If it does not fit, the PDU is unchanged.
     ///
     /// Panics if the addresses of a message are of two families.
-    pub fn message(&mut self, id: u32, message: &Outgoing<'_>) -> Result<(), Short> {
+    pub fn message(&mut self, id: u32, message: &Outgoing<'_>) -> Result<(), PduFull> {
         let start = self.length;
         let written = self.write(start, id, message);
         if written.is_err() {
@@ -99,7 +99,7 @@ impl<'a> Writer<'a> {
         written
     }
 
-    fn write(&mut self, start: usize, id: u32, message: &Outgoing<'_>) -> Result<(), Short> {
+    fn write(&mut self, start: usize, id: u32, message: &Outgoing<'_>) -> Result<(), PduFull> {
         self.put(&kind_of(message).to_be_bytes())?;
         self.put(&[0, 0])?;
         self.put(&id.to_be_bytes())?;
@@ -134,8 +134,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn hello(&mut self, hello: &Hello) -> Result<(), Short> {
-        let flags = u8::from(hello.is_targeted) << 7 | u8::from(hello.asks_for_targeted) << 6;
+    fn hello(&mut self, hello: &Hello) -> Result<(), PduFull> {
+        let flags = u8::from(hello.is_targeted) << 7 | u8::from(hello.requests_targeted) << 6;
         self.tlv(tlv::HELLO_PARAMETERS, &[&hello.hold_seconds.to_be_bytes(), &[flags, 0]])?;
         match hello.transport {
             Some(IpAddr::V4(address)) => self.tlv(tlv::IPV4_TRANSPORT, &[&address.octets()])?,
@@ -148,20 +148,20 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn initialization(&mut self, parameters: &Initialization) -> Result<(), Short> {
+    fn initialization(&mut self, parameters: &Initialization) -> Result<(), PduFull> {
         let flags = u8::from(parameters.on_demand) << 7 | u8::from(parameters.detects_loops) << 6;
         let parts = [
             &[0, 1][..],
             &parameters.keepalive_seconds.to_be_bytes(),
             &[flags, parameters.path_limit],
-            &parameters.most_bytes.to_be_bytes(),
+            &parameters.max_pdu_length.to_be_bytes(),
             &parameters.receiver.router.octets(),
             &parameters.receiver.space.to_be_bytes(),
         ];
         self.tlv(tlv::SESSION_PARAMETERS, &parts)
     }
 
-    fn mapping(&mut self, mapping: &OutgoingMapping<'_>) -> Result<(), Short> {
+    fn mapping(&mut self, mapping: &OutgoingMapping<'_>) -> Result<(), PduFull> {
         self.fec(mapping.fec)?;
         self.label(mapping.label)?;
         self.request_id(mapping.request_id)?;
@@ -175,7 +175,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn addresses(&mut self, addresses: &[IpAddr]) -> Result<(), Short> {
+    fn addresses(&mut self, addresses: &[IpAddr]) -> Result<(), PduFull> {
         let is_v4 = addresses.first().is_none_or(IpAddr::is_ipv4);
         assert!(addresses.iter().all(|address| address.is_ipv4() == is_v4), "a list is of one family");
         let width = if is_v4 { 4 } else { 16 };
@@ -187,7 +187,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    fn fec(&mut self, fec: Fec) -> Result<(), Short> {
+    fn fec(&mut self, fec: Fec) -> Result<(), PduFull> {
         let Fec::Prefix { address, length } = fec else { return self.tlv(tlv::FEC, &[&[1]]) };
         let byte_count = usize::from(length).div_ceil(8);
         let family = if address.is_ipv4() { 1 } else { 2 };
@@ -198,30 +198,30 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn label(&mut self, label: Label) -> Result<(), Short> {
+    fn label(&mut self, label: LabelValue) -> Result<(), PduFull> {
         self.tlv(tlv::GENERIC_LABEL, &[&label.number().to_be_bytes()])
     }
 
-    fn request_id(&mut self, request: Option<u32>) -> Result<(), Short> {
+    fn request_id(&mut self, request: Option<u32>) -> Result<(), PduFull> {
         match request {
             Some(request) => self.tlv(tlv::REQUEST_ID, &[&request.to_be_bytes()]),
             None => Ok(()),
         }
     }
 
-    fn tlv(&mut self, kind: u16, parts: &[&[u8]]) -> Result<(), Short> {
+    fn tlv(&mut self, kind: u16, parts: &[&[u8]]) -> Result<(), PduFull> {
         self.tlv_head(kind, parts.iter().map(|part| part.len()).sum())?;
         parts.iter().try_for_each(|part| self.put(part))
     }
 
-    fn tlv_head(&mut self, kind: u16, length: usize) -> Result<(), Short> {
+    fn tlv_head(&mut self, kind: u16, length: usize) -> Result<(), PduFull> {
         let [kind, length] = [kind, length as u16].map(u16::to_be_bytes);
         self.put(&[kind[0], kind[1], length[0], length[1]])
     }
 
-    fn put(&mut self, field: &[u8]) -> Result<(), Short> {
+    fn put(&mut self, field: &[u8]) -> Result<(), PduFull> {
         let end = self.length + field.len();
-        self.bytes.get_mut(self.length..end).ok_or(Short)?.copy_from_slice(field);
+        self.bytes.get_mut(self.length..end).ok_or(PduFull)?.copy_from_slice(field);
         self.length = end;
         Ok(())
     }

@@ -99,15 +99,15 @@ impl Format {
 
 /// Session identifier, 26 bits, chosen by the querier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Session(u32);
+pub struct LossDelaySession(u32);
 
-impl Session {
+impl LossDelaySession {
     /// Largest session identifier.
-    pub const MAX: Session = Session((1 << 26) - 1);
+    pub const MAX: LossDelaySession = LossDelaySession((1 << 26) - 1);
 
     /// Returns the session identifier in the low 26 bits.
-    pub const fn from_bits(bits: u32) -> Session {
-        Session(bits & Session::MAX.0)
+    pub const fn from_bits(bits: u32) -> LossDelaySession {
+        LossDelaySession(bits & LossDelaySession::MAX.0)
     }
 
     /// Returns the number of the session.
@@ -118,7 +118,7 @@ impl Session {
 
 /// Reasons why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum LossDelayError {
     /// Bytes end within the fixed fields.
     Short,
     /// Version other than 0.
@@ -134,7 +134,7 @@ pub enum Error {
 
 /// Fields of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Message {
+pub struct LossDelayMessage {
     /// R flag: response.
     pub is_response: bool,
     /// T flag: measurement restricted to the traffic class in `ds`.
@@ -152,7 +152,7 @@ pub struct Message {
     /// Responder's preferred timestamp format (RPTF); null in a query.
     pub preferred_format: Format,
     /// Session identifier.
-    pub session: Session,
+    pub session: LossDelaySession,
     /// DSCP of the traffic class, 6 bits; not used without the T flag.
     pub ds: u8,
     /// Timestamps T1 to T4.
@@ -166,22 +166,22 @@ const TRAFFIC_CLASS: u8 = 0x04;
 const WIDE: u8 = 0x80;
 const BYTES: u8 = 0x40;
 
-impl Message {
+impl LossDelayMessage {
     /// Parses the fields of the message at the start of `bytes` and returns them with the message's length
     /// including TLVs. Later bytes are frame padding. Reserved bits are ignored.
     #[inline]
-    pub fn read(bytes: &[u8]) -> Result<(Message, usize), Error> {
-        let fields = bytes.first_chunk::<MESSAGE>().ok_or(Error::Short)?;
+    pub fn read(bytes: &[u8]) -> Result<(LossDelayMessage, usize), LossDelayError> {
+        let fields = bytes.first_chunk::<MESSAGE>().ok_or(LossDelayError::Short)?;
         if fields[0] >> 4 != 0 {
-            return Err(Error::Version(fields[0] >> 4));
+            return Err(LossDelayError::Version(fields[0] >> 4));
         }
         let claimed = usize::from(u16_at(fields, 2));
         if !(MESSAGE..=bytes.len()).contains(&claimed) {
-            return Err(Error::Length { claimed, present: bytes.len() });
+            return Err(LossDelayError::Length { claimed, present: bytes.len() });
         }
         let session = u32_at(fields, 8);
         let (timestamp, counter) = (|at| Timestamp(u64_at(fields, at)), |at| u64_at(fields, at));
-        let message = Message {
+        let message = LossDelayMessage {
             is_response: fields[0] & RESPONSE != 0,
             of_traffic_class: fields[0] & TRAFFIC_CLASS != 0,
             code: fields[1],
@@ -190,7 +190,7 @@ impl Message {
             querier_format: Format::from_bits(fields[4]),
             responder_format: Format::from_bits(fields[5] >> 4),
             preferred_format: Format::from_bits(fields[5]),
-            session: Session::from_bits(session >> 6),
+            session: LossDelaySession::from_bits(session >> 6),
             ds: session as u8 & 0x3f,
             timestamps: [timestamp(12), timestamp(20), timestamp(28), timestamp(36)],
             counters: [counter(44), counter(52), counter(60), counter(68)],
@@ -207,9 +207,9 @@ impl Message {
     /// Writes the fields of a message that fills the buffer, TLVs included. The caller writes the TLVs after
     /// [`MESSAGE`] bytes.
     #[inline]
-    pub fn write(&self, message: &mut [u8]) -> Result<(), DoesNotFit> {
-        let length = u16::try_from(message.len()).map_err(|_| DoesNotFit)?;
-        let fields = message.first_chunk_mut::<MESSAGE>().ok_or(DoesNotFit)?;
+    pub fn write(&self, message: &mut [u8]) -> Result<(), LossDelayLengthError> {
+        let length = u16::try_from(message.len()).map_err(|_| LossDelayLengthError)?;
+        let fields = message.first_chunk_mut::<MESSAGE>().ok_or(LossDelayLengthError)?;
         let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
         put(fields, 2, &length.to_be_bytes());
         fields[0] = flag(self.is_response, RESPONSE) | flag(self.of_traffic_class, TRAFFIC_CLASS);
@@ -229,8 +229,13 @@ impl Message {
     }
 
     /// Returns a query for an in-band response, with 64-bit packet counters over all traffic classes.
-    pub const fn query(session: Session, format: Format, sent_at: Timestamp, sent: u64) -> Message {
-        Message {
+    pub const fn query(
+        session: LossDelaySession,
+        format: Format,
+        sent_at: Timestamp,
+        sent: u64,
+    ) -> LossDelayMessage {
+        LossDelayMessage {
             is_response: false,
             of_traffic_class: false,
             code: query_code::IN_BAND,
@@ -255,8 +260,8 @@ impl Message {
         format: Format,
         arrived: (Timestamp, u64),
         departs: (Timestamp, u64),
-    ) -> Message {
-        Message {
+    ) -> LossDelayMessage {
+        LossDelayMessage {
             is_response: true,
             code,
             responder_format: format,
@@ -270,15 +275,15 @@ impl Message {
 
 /// Error for a buffer shorter than the fixed fields, or longer than the length field can express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DoesNotFit;
+pub struct LossDelayLengthError;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const QUERY: Message = Message::query(
-        Session::from_bits(0x123_4567),
+    const QUERY: LossDelayMessage = LossDelayMessage::query(
+        LossDelaySession::from_bits(0x123_4567),
         Format::PTP,
         Timestamp(0x0102_0304_0506_0708),
         0x1112_1314_1516_1718,
@@ -287,7 +292,7 @@ mod tests {
     #[test]
     fn fields_are_at_the_offsets_of_the_rfc() {
         let mut bytes = [0xff; MESSAGE + 4];
-        let query = Message { of_traffic_class: true, ds: 0x2e, ..QUERY };
+        let query = LossDelayMessage { of_traffic_class: true, ds: 0x2e, ..QUERY };
         query.write(&mut bytes).unwrap();
         let mut expected = [0; MESSAGE + 4];
         expected[..12].copy_from_slice(&[0x04, 0, 0, 80, 0x83, 0, 0, 0, 0x48, 0xd1, 0x59, 0xee]);
@@ -295,7 +300,7 @@ mod tests {
         expected[44..52].copy_from_slice(&[0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
         expected[MESSAGE..].fill(0xff);
         assert_eq!(bytes, expected);
-        assert_eq!(Message::read(&bytes), Ok((query, MESSAGE + 4)));
+        assert_eq!(LossDelayMessage::read(&bytes), Ok((query, MESSAGE + 4)));
     }
 
     #[test]
@@ -307,23 +312,23 @@ mod tests {
         let mut bytes = [0; MESSAGE];
         response.write(&mut bytes).unwrap();
         assert_eq!(bytes[..6], [0x08, 0x01, 0, 76, 0x83, 0x22]);
-        assert_eq!(Message::read(&bytes), Ok((response, MESSAGE)));
+        assert_eq!(LossDelayMessage::read(&bytes), Ok((response, MESSAGE)));
     }
 
     #[test]
     fn lengths_and_version_are_checked() {
         let mut bytes = [0; MESSAGE + 10];
         QUERY.write(&mut bytes[..MESSAGE]).unwrap();
-        assert_eq!(Message::read(&bytes), Ok((QUERY, MESSAGE)));
-        assert_eq!(Message::read(&bytes[..MESSAGE - 1]), Err(Error::Short));
+        assert_eq!(LossDelayMessage::read(&bytes), Ok((QUERY, MESSAGE)));
+        assert_eq!(LossDelayMessage::read(&bytes[..MESSAGE - 1]), Err(LossDelayError::Short));
         bytes[3] = 75;
-        assert_eq!(Message::read(&bytes), Err(Error::Length { claimed: 75, present: 86 }));
+        assert_eq!(LossDelayMessage::read(&bytes), Err(LossDelayError::Length { claimed: 75, present: 86 }));
         bytes[3] = 87;
-        assert_eq!(Message::read(&bytes), Err(Error::Length { claimed: 87, present: 86 }));
+        assert_eq!(LossDelayMessage::read(&bytes), Err(LossDelayError::Length { claimed: 87, present: 86 }));
         bytes[0] = 0x10;
-        assert_eq!(Message::read(&bytes), Err(Error::Version(1)));
-        assert_eq!(QUERY.write(&mut bytes[..MESSAGE - 1]), Err(DoesNotFit));
-        assert_eq!(QUERY.write(&mut [0; 65_536]), Err(DoesNotFit));
+        assert_eq!(LossDelayMessage::read(&bytes), Err(LossDelayError::Version(1)));
+        assert_eq!(QUERY.write(&mut bytes[..MESSAGE - 1]), Err(LossDelayLengthError));
+        assert_eq!(QUERY.write(&mut [0; 65_536]), Err(LossDelayLengthError));
     }
 
     proptest! {
@@ -334,12 +339,12 @@ mod tests {
             bytes[2..4].copy_from_slice(&[0, MESSAGE as u8]);
             bytes[4] &= 0xcf;
             bytes[6..8].fill(0);
-            let (message, length) = Message::read(&bytes).unwrap();
+            let (message, length) = LossDelayMessage::read(&bytes).unwrap();
             prop_assert_eq!(length, MESSAGE);
             let mut again = [0xaa; MESSAGE];
             message.write(&mut again).unwrap();
             prop_assert_eq!(again, bytes);
-            prop_assert!(Message::read(&bytes[tail..]).is_err() || tail == 0);
+            prop_assert!(LossDelayMessage::read(&bytes[tail..]).is_err() || tail == 0);
         }
     }
 }

@@ -155,29 +155,32 @@ pub struct WrongLength;
 
 /// Error for a truncated TLV: its header or value reaches past the end of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed {
+pub struct TruncatedLossDelayTlv {
     /// Offset of the truncated TLV.
     pub start: usize,
 }
 
 /// Returns the TLV at an offset, or `None` at the end of the bytes.
 #[inline]
-pub fn at(bytes: &[u8], start: usize) -> Option<Result<Tlv<'_>, Malformed>> {
+pub fn at(bytes: &[u8], start: usize) -> Option<Result<Tlv<'_>, TruncatedLossDelayTlv>> {
     let rest = bytes.get(start..).filter(|rest| !rest.is_empty())?;
     let Some((&[kind, length], value)) = rest.split_first_chunk() else {
-        return Some(Err(Malformed { start }));
+        return Some(Err(TruncatedLossDelayTlv { start }));
     };
-    let value = value.get(..usize::from(length)).ok_or(Malformed { start });
+    let value = value.get(..usize::from(length)).ok_or(TruncatedLossDelayTlv { start });
     Some(value.map(|value| Tlv { start, kind, value }))
 }
 
 /// Iterates over the TLVs of a loss and delay message that fills `message`; ends after a truncated one.
-pub fn of_message(message: &[u8]) -> impl Iterator<Item = Result<Tlv<'_>, Malformed>> + '_ {
-    behind(message, super::MESSAGE)
+pub fn of_message(message: &[u8]) -> impl Iterator<Item = Result<Tlv<'_>, TruncatedLossDelayTlv>> + '_ {
+    after_fields(message, super::MESSAGE)
 }
 
 /// Iterates over the TLVs after `fields` bytes of any message; ends after a truncated one.
-pub fn behind(message: &[u8], fields: usize) -> impl Iterator<Item = Result<Tlv<'_>, Malformed>> + '_ {
+pub fn after_fields(
+    message: &[u8],
+    fields: usize,
+) -> impl Iterator<Item = Result<Tlv<'_>, TruncatedLossDelayTlv>> + '_ {
     let mut next = Some(fields);
     core::iter::from_fn(move || {
         let found = at(message, next?)?;
@@ -188,12 +191,13 @@ pub fn behind(message: &[u8], fields: usize) -> impl Iterator<Item = Result<Tlv<
 
 /// Error for a buffer shorter than the TLV to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short;
+pub struct ShortTlvBuffer;
 
 /// Writes an authentication TLV with a zero digest at an offset.
-pub fn write_authentication(bytes: &mut [u8], start: usize, key: u8) -> Result<(), Short> {
+pub fn write_authentication(bytes: &mut [u8], start: usize, key: u8) -> Result<(), ShortTlvBuffer> {
     let [first, second] = EXPERIMENT;
-    let place = bytes.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<AUTHENTICATION>).ok_or(Short)?;
+    let place =
+        bytes.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<AUTHENTICATION>).ok_or(ShortTlvBuffer)?;
     let head = [
         kind::EXPERIMENT_MANDATORY,
         (AUTHENTICATION - HEADER) as u8,
@@ -208,9 +212,9 @@ pub fn write_authentication(bytes: &mut [u8], start: usize, key: u8) -> Result<(
 }
 
 /// Writes a marks TLV at an offset.
-pub fn write_marks(bytes: &mut [u8], start: usize, packets: u64) -> Result<(), Short> {
+pub fn write_marks(bytes: &mut [u8], start: usize, packets: u64) -> Result<(), ShortTlvBuffer> {
     let [first, second] = EXPERIMENT;
-    let place = bytes.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<MARKS>).ok_or(Short)?;
+    let place = bytes.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<MARKS>).ok_or(ShortTlvBuffer)?;
     let head = [kind::EXPERIMENT_OPTIONAL, (MARKS - HEADER) as u8, first, second, PURPOSE_MARKS, 0];
     place[..6].copy_from_slice(&head);
     place[6..].copy_from_slice(&packets.to_be_bytes());
@@ -221,7 +225,7 @@ pub fn write_marks(bytes: &mut [u8], start: usize, packets: u64) -> Result<(), S
 /// end with an authentication TLV. `fields` is the length of the message's fixed fields, bytes.
 pub fn authenticated(message: &[u8], fields: usize) -> Option<(Range<usize>, Range<usize>)> {
     let digest = message.len().checked_sub(DIGEST)?;
-    let last = behind(message, fields).last()?.ok()?;
+    let last = after_fields(message, fields).last()?.ok()?;
     let is_digest = matches!(last.content(), Ok(Content::Authentication { .. }));
     (is_digest && last.end() == message.len()).then_some((0..digest, digest..message.len()))
 }
@@ -254,10 +258,13 @@ mod tests {
                 Content::Unknown,
             ]
         );
-        assert_eq!(found.last(), Some(&Err(Malformed { start: bytes.len() - 3 })));
+        assert_eq!(found.last(), Some(&Err(TruncatedLossDelayTlv { start: bytes.len() - 3 })));
         assert_eq!(found[1].unwrap().end(), MESSAGE + 13);
         assert_eq!(of_message(&bytes[..MESSAGE]).count(), 0);
-        assert_eq!(of_message(&bytes[..MESSAGE + 1]).next(), Some(Err(Malformed { start: MESSAGE })));
+        assert_eq!(
+            of_message(&bytes[..MESSAGE + 1]).next(),
+            Some(Err(TruncatedLossDelayTlv { start: MESSAGE }))
+        );
         assert!(kind::is_mandatory(127) && !kind::is_mandatory(128));
     }
 
@@ -295,8 +302,8 @@ mod tests {
         // The digest must cover everything before it, so that nothing may follow it.
         bytes.extend([128, 0]);
         assert_eq!(authenticated(&bytes, MESSAGE), None);
-        assert_eq!(write_marks(&mut bytes, end, 0), Err(Short));
-        assert_eq!(write_authentication(&mut bytes, usize::MAX, 0), Err(Short));
+        assert_eq!(write_marks(&mut bytes, end, 0), Err(ShortTlvBuffer));
+        assert_eq!(write_authentication(&mut bytes, usize::MAX, 0), Err(ShortTlvBuffer));
     }
 
     proptest! {

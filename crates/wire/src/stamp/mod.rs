@@ -44,7 +44,7 @@ impl Mode {
 
 /// Error for a buffer shorter than the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short;
+pub struct ShortStampBuffer;
 
 /// Error estimate of a timestamp (RFC 4656 section 4.1.2, RFC 8186 section 2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub struct ReflectorPacket {
 }
 
 /// Field offsets of a packet format.
-struct Layout {
+struct StampLayout {
     timestamp: usize,
     received: usize,
     sender_sequence: usize,
@@ -132,16 +132,16 @@ struct Layout {
 }
 
 impl Mode {
-    const fn layout(self) -> Layout {
+    const fn layout(self) -> StampLayout {
         match self {
-            Mode::Unauthenticated => Layout {
+            Mode::Unauthenticated => StampLayout {
                 timestamp: 4,
                 received: 16,
                 sender_sequence: 24,
                 sender_timestamp: 28,
                 sender_ttl: 40,
             },
-            Mode::Authenticated => Layout {
+            Mode::Authenticated => StampLayout {
                 timestamp: 16,
                 received: 32,
                 sender_sequence: 48,
@@ -154,9 +154,9 @@ impl Mode {
 
 impl SenderPacket {
     /// Parses the base.
-    pub fn read(bytes: &[u8], mode: Mode) -> Result<SenderPacket, Short> {
+    pub fn read(bytes: &[u8], mode: Mode) -> Result<SenderPacket, ShortStampBuffer> {
         if bytes.len() < mode.base() {
-            return Err(Short);
+            return Err(ShortStampBuffer);
         }
         let at = mode.layout().timestamp;
         Ok(SenderPacket {
@@ -168,8 +168,8 @@ impl SenderPacket {
     }
 
     /// Writes the base with zeros in reserved fields and in the digest.
-    pub fn write(&self, bytes: &mut [u8], mode: Mode) -> Result<(), Short> {
-        let base = bytes.get_mut(..mode.base()).ok_or(Short)?;
+    pub fn write(&self, bytes: &mut [u8], mode: Mode) -> Result<(), ShortStampBuffer> {
+        let base = bytes.get_mut(..mode.base()).ok_or(ShortStampBuffer)?;
         base.fill(0);
         let at = mode.layout().timestamp;
         put(base, 0, &self.sequence.to_be_bytes());
@@ -182,7 +182,7 @@ impl SenderPacket {
 
 impl ReflectorPacket {
     /// Parses the base.
-    pub fn read(bytes: &[u8], mode: Mode) -> Result<ReflectorPacket, Short> {
+    pub fn read(bytes: &[u8], mode: Mode) -> Result<ReflectorPacket, ShortStampBuffer> {
         let SenderPacket { sequence, timestamp, error_estimate, session } = SenderPacket::read(bytes, mode)?;
         let layout = mode.layout();
         Ok(ReflectorPacket {
@@ -202,7 +202,7 @@ impl ReflectorPacket {
     }
 
     /// Writes the base with zeros in reserved fields and in the digest.
-    pub fn write(&self, bytes: &mut [u8], mode: Mode) -> Result<(), Short> {
+    pub fn write(&self, bytes: &mut [u8], mode: Mode) -> Result<(), ShortStampBuffer> {
         let ReflectorPacket { sequence, timestamp, error_estimate, session, .. } = *self;
         SenderPacket { sequence, timestamp, error_estimate, session }.write(bytes, mode)?;
         let layout = mode.layout();
@@ -216,15 +216,15 @@ impl ReflectorPacket {
 }
 
 /// Returns the part of an authenticated packet that the digest covers, and the digest.
-pub fn authenticated(bytes: &[u8]) -> Result<(&[u8], [u8; DIGEST]), Short> {
-    let covered = bytes.get(..AUTHENTICATED_PART).ok_or(Short)?;
-    let digest = bytes.get(AUTHENTICATED_PART..AUTHENTICATED).ok_or(Short)?;
-    Ok((covered, digest.try_into().map_err(|_| Short)?))
+pub fn authenticated(bytes: &[u8]) -> Result<(&[u8], [u8; DIGEST]), ShortStampBuffer> {
+    let covered = bytes.get(..AUTHENTICATED_PART).ok_or(ShortStampBuffer)?;
+    let digest = bytes.get(AUTHENTICATED_PART..AUTHENTICATED).ok_or(ShortStampBuffer)?;
+    Ok((covered, digest.try_into().map_err(|_| ShortStampBuffer)?))
 }
 
 /// Writes the digest of an authenticated packet.
-pub fn set_digest(bytes: &mut [u8], digest: [u8; DIGEST]) -> Result<(), Short> {
-    bytes.get_mut(AUTHENTICATED_PART..AUTHENTICATED).ok_or(Short)?.copy_from_slice(&digest);
+pub fn set_digest(bytes: &mut [u8], digest: [u8; DIGEST]) -> Result<(), ShortStampBuffer> {
+    bytes.get_mut(AUTHENTICATED_PART..AUTHENTICATED).ok_or(ShortStampBuffer)?.copy_from_slice(&digest);
     Ok(())
 }
 
@@ -278,8 +278,8 @@ mod tests {
             REFLECTED.sender.write(&mut bytes, mode).unwrap();
             assert_eq!(SenderPacket::read(&bytes, mode), Ok(REFLECTED.sender));
             let short = &mut bytes[..mode.base() - 1];
-            assert_eq!(SenderPacket::read(short, mode), Err(Short));
-            assert_eq!(REFLECTED.write(short, mode), Err(Short));
+            assert_eq!(SenderPacket::read(short, mode), Err(ShortStampBuffer));
+            assert_eq!(REFLECTED.write(short, mode), Err(ShortStampBuffer));
         }
     }
 

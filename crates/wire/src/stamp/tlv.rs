@@ -65,7 +65,7 @@ pub mod location {
 
 /// TLV and its position in the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct StampTlv {
     /// Offset of the flags.
     pub start: usize,
     /// Offset after the value.
@@ -76,7 +76,7 @@ pub struct Place {
     pub kind: u8,
 }
 
-impl Place {
+impl StampTlv {
     /// Returns the range of the value.
     pub const fn value(&self) -> core::ops::Range<usize> {
         self.start + HEADER..self.end
@@ -85,26 +85,26 @@ impl Place {
 
 /// Error for a truncated TLV: its header or value reaches past the end of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed {
+pub struct TruncatedStampTlv {
     /// Offset of the truncated TLV.
     pub start: usize,
 }
 
 /// Returns the TLV at an offset, or `None` at the end of the bytes.
-pub fn at(bytes: &[u8], start: usize) -> Option<Result<Place, Malformed>> {
+pub fn at(bytes: &[u8], start: usize) -> Option<Result<StampTlv, TruncatedStampTlv>> {
     let rest = bytes.get(start..).filter(|rest| !rest.is_empty())?;
     let &[flags, kind, high, low, ..] = rest else {
-        return Some(Err(Malformed { start }));
+        return Some(Err(TruncatedStampTlv { start }));
     };
     let end = start + HEADER + usize::from(u16::from_be_bytes([high, low]));
     if end > bytes.len() {
-        return Some(Err(Malformed { start }));
+        return Some(Err(TruncatedStampTlv { start }));
     }
-    Some(Ok(Place { start, end, flags, kind }))
+    Some(Ok(StampTlv { start, end, flags, kind }))
 }
 
 /// Iterates over the TLVs from an offset on; ends after a truncated one.
-pub fn places(bytes: &[u8], start: usize) -> impl Iterator<Item = Result<Place, Malformed>> + '_ {
+pub fn tlvs(bytes: &[u8], start: usize) -> impl Iterator<Item = Result<StampTlv, TruncatedStampTlv>> + '_ {
     let mut next = Some(start);
     core::iter::from_fn(move || {
         let found = at(bytes, next?)?;
@@ -151,7 +151,7 @@ pub mod timestamp_method {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassOfService {
     /// DSCP requested for the reflector's packet.
-    pub asked_dscp: u8,
+    pub requested_dscp: u8,
     /// DSCP of the packet on arrival at the reflector.
     pub received_dscp: u8,
     /// ECN of the packet on arrival at the reflector.
@@ -183,7 +183,7 @@ pub struct FollowUpTelemetry {
 }
 
 /// TLV value of fixed length.
-pub trait Fixed: Sized {
+pub trait FixedTlv: Sized {
     /// TLV type.
     const KIND: u8;
     /// Length of the value, bytes.
@@ -205,7 +205,7 @@ fn fill<const N: usize>(value: &mut [u8], from: [u8; N]) -> Result<(), WrongLeng
     Ok(())
 }
 
-impl Fixed for TimestampInformation {
+impl FixedTlv for TimestampInformation {
     const KIND: u8 = kind::TIMESTAMP_INFORMATION;
     const LENGTH: usize = 4;
 
@@ -219,14 +219,14 @@ impl Fixed for TimestampInformation {
     }
 }
 
-impl Fixed for ClassOfService {
+impl FixedTlv for ClassOfService {
     const KIND: u8 = kind::CLASS_OF_SERVICE;
     const LENGTH: usize = 4;
 
     fn read(value: &[u8]) -> Result<Self, WrongLength> {
         let bits = u16_at(exact::<4>(value)?, 0);
         Ok(ClassOfService {
-            asked_dscp: (bits >> 10) as u8,
+            requested_dscp: (bits >> 10) as u8,
             received_dscp: (bits >> 4 & 0x3f) as u8,
             received_ecn: (bits >> 2 & 3) as u8,
             reverse_path: (bits & 3) as u8,
@@ -235,7 +235,7 @@ impl Fixed for ClassOfService {
 
     fn write(&self, value: &mut [u8]) -> Result<(), WrongLength> {
         let field = |bits: u8, mask: u8| u16::from(bits & mask);
-        let bits = field(self.asked_dscp, 0x3f) << 10
+        let bits = field(self.requested_dscp, 0x3f) << 10
             | field(self.received_dscp, 0x3f) << 4
             | field(self.received_ecn, 3) << 2
             | field(self.reverse_path, 3);
@@ -244,7 +244,7 @@ impl Fixed for ClassOfService {
     }
 }
 
-impl Fixed for DirectMeasurement {
+impl FixedTlv for DirectMeasurement {
     const KIND: u8 = kind::DIRECT_MEASUREMENT;
     const LENGTH: usize = 12;
 
@@ -266,7 +266,7 @@ impl Fixed for DirectMeasurement {
     }
 }
 
-impl Fixed for FollowUpTelemetry {
+impl FixedTlv for FollowUpTelemetry {
     const KIND: u8 = kind::FOLLOW_UP_TELEMETRY;
     const LENGTH: usize = 16;
 
@@ -331,19 +331,19 @@ mod tests {
     fn tlvs_are_found_in_order() {
         let bytes = [0x80, 1, 0, 2, 0xaa, 0xbb, 0x80, 9, 0, 0, 0x80, 4, 0, 9, 1];
         let found: [_; 3] = {
-            let mut places = places(&bytes, 0);
+            let mut places = tlvs(&bytes, 0);
             [places.next(), places.next(), places.next()]
         };
-        assert_eq!(found[0], Some(Ok(Place { start: 0, end: 6, flags: 0x80, kind: 1 })));
-        assert_eq!(found[1], Some(Ok(Place { start: 6, end: 10, flags: 0x80, kind: 9 })));
-        assert_eq!(found[2], Some(Err(Malformed { start: 10 })));
-        assert_eq!(places(&bytes, 0).count(), 3);
-        assert_eq!(places(&bytes[..10], 0).count(), 2);
-        assert_eq!(places(&[0x80, 1], 0).next(), Some(Err(Malformed { start: 0 })));
-        assert_eq!((places(&bytes, 15).next(), places(&bytes, 99).next()), (None, None));
+        assert_eq!(found[0], Some(Ok(StampTlv { start: 0, end: 6, flags: 0x80, kind: 1 })));
+        assert_eq!(found[1], Some(Ok(StampTlv { start: 6, end: 10, flags: 0x80, kind: 9 })));
+        assert_eq!(found[2], Some(Err(TruncatedStampTlv { start: 10 })));
+        assert_eq!(tlvs(&bytes, 0).count(), 3);
+        assert_eq!(tlvs(&bytes[..10], 0).count(), 2);
+        assert_eq!(tlvs(&[0x80, 1], 0).next(), Some(Err(TruncatedStampTlv { start: 0 })));
+        assert_eq!((tlvs(&bytes, 15).next(), tlvs(&bytes, 99).next()), (None, None));
     }
 
-    fn assert_round_trip<T: Fixed + PartialEq + core::fmt::Debug>(value: T, expected: &[u8]) {
+    fn assert_round_trip<T: FixedTlv + PartialEq + core::fmt::Debug>(value: T, expected: &[u8]) {
         let mut bytes = [0xff; 16];
         value.write(&mut bytes[..T::LENGTH]).unwrap();
         assert_eq!(&bytes[..T::LENGTH], expected);
@@ -358,7 +358,8 @@ mod tests {
             TimestampInformation { sync_in: 1, method_in: 2, sync_out: 5, method_out: 3 },
             &[1, 2, 5, 3],
         );
-        let class = ClassOfService { asked_dscp: 46, received_dscp: 10, received_ecn: 3, reverse_path: 1 };
+        let class =
+            ClassOfService { requested_dscp: 46, received_dscp: 10, received_ecn: 3, reverse_path: 1 };
         assert_round_trip(class, &[0b1011_1000, 0b1010_1101, 0, 0]);
         let counters =
             DirectMeasurement { sender_sent: 1, reflector_received: 2, reflector_sent: 0x0304_0506 };

@@ -5,7 +5,7 @@
 pub mod generated;
 
 use super::authority::Authority;
-use super::folder::{Fleet, Signed};
+use super::folder::{FleetFolder, IssuedCertificate};
 use super::metrics::{HubCounts, count};
 use generated::enrolment_server;
 use generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
@@ -16,9 +16,9 @@ use std::sync::atomic::AtomicU64;
 use tonic::{Request, Response, Status};
 
 /// Controller's side of one connection.
-pub struct Service {
+pub struct EnrollmentService {
     /// Fleet.
-    pub fleet: Fleet,
+    pub fleet: FleetFolder,
     /// Certificate authority of the fleet.
     pub authority: Arc<Authority>,
     /// Agent whose certificate was presented, if any.
@@ -31,8 +31,8 @@ pub struct Service {
     pub log: Log,
 }
 
-impl Service {
-    fn log_result(&self, what: &str, counter: &AtomicU64, result: &Result<Signed, String>) {
+impl EnrollmentService {
+    fn log_result(&self, what: &str, counter: &AtomicU64, result: &Result<IssuedCertificate, String>) {
         match result {
             Ok(signed) => {
                 count(counter);
@@ -44,14 +44,14 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl enrolment_server::Enrolment for Service {
+impl enrolment_server::Enrolment for EnrollmentService {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinReply>, Status> {
         let request = request.into_inner();
         let result = self.fleet.join(&self.authority, &request.secret, &request.request);
         self.log_result("joined", &self.counts.joined, &result);
         Ok(Response::new(match result {
             Err(refusal) => JoinReply { refusal, ..JoinReply::default() },
-            Ok(Signed { agent, certificate, expires_s }) => JoinReply {
+            Ok(IssuedCertificate { agent, certificate, expires_s }) => JoinReply {
                 refusal: String::new(),
                 name: agent,
                 controller: self.fleet.name.clone(),
@@ -70,7 +70,7 @@ impl enrolment_server::Enrolment for Service {
         self.log_result("renewed its certificate", &self.counts.renewed, &result);
         Ok(Response::new(match result {
             Err(refusal) => RenewReply { refusal, ..RenewReply::default() },
-            Ok(Signed { certificate, expires_s, .. }) => {
+            Ok(IssuedCertificate { certificate, expires_s, .. }) => {
                 RenewReply { refusal: String::new(), certificate, expires_s }
             }
         }))

@@ -5,8 +5,8 @@ use super::*;
 const FEC: &str = "10.0.0.9/32";
 
 /// Creates routers in a row with established sessions.
-fn chain(routers: usize, configure: impl Fn(&mut Config)) -> Network {
-    let mut network = Network::new(routers, configure);
+fn chain(routers: usize, configure: impl Fn(&mut LdpConfig)) -> TestNetwork {
+    let mut network = TestNetwork::new(routers, configure);
     for number in 1..routers {
         network.link(number, number + 1);
     }
@@ -15,13 +15,13 @@ fn chain(routers: usize, configure: impl Fn(&mut Config)) -> Network {
     network
 }
 
-fn outgoing(network: &mut Network, number: usize) -> Option<u32> {
+fn outgoing(network: &mut TestNetwork, number: usize) -> Option<u32> {
     network.speaker(number).outgoing(prefix(FEC)).first().map(|next_hop| next_hop.label.number())
 }
 
 #[test]
 fn ordered_labels_are_advertised_from_the_egress() {
-    let mut network = chain(3, |config| config.control = Control::Ordered);
+    let mut network = chain(3, |config| config.control = LabelControl::Ordered);
     network.bind(1, FEC, transit(100, 2));
     network.bind(2, FEC, transit(200, 3));
     network.run(1);
@@ -60,7 +60,7 @@ fn independent_labels_are_advertised_at_once() {
 
 #[test]
 fn a_retained_label_is_used_when_the_next_hop_changes() {
-    let mut network = Network::new(3, |_| ());
+    let mut network = TestNetwork::new(3, |_| ());
     network.link(1, 2);
     network.link(1, 3);
     network.run(1);
@@ -73,7 +73,7 @@ fn a_retained_label_is_used_when_the_next_hop_changes() {
     network.sent_messages(1);
     network.bind(1, FEC, transit(100, 3));
     let to = vec![via(3, label(300))];
-    assert_eq!(network.take_events(1), [Event::Outgoing { fec: prefix(FEC), to }]);
+    assert_eq!(network.take_events(1), [LdpEvent::Outgoing { fec: prefix(FEC), to }]);
     // No message is needed.
     network.run(1);
     assert_eq!(network.sent_messages(1), [""; 0]);
@@ -103,9 +103,10 @@ fn loop_detection_advertises_hop_counts_and_paths() {
 
 #[test]
 fn a_loop_of_next_hops_is_broken() {
-    for (control, max_hops) in [(Control::Independent, 32), (Control::Ordered, 32), (Control::Independent, 2)]
+    for (control, max_hops) in
+        [(LabelControl::Independent, 32), (LabelControl::Ordered, 32), (LabelControl::Independent, 2)]
     {
-        let mut network = Network::new(3, |config| {
+        let mut network = TestNetwork::new(3, |config| {
             config.control = control;
             config.loop_detection = Some(max_hops);
         });
@@ -155,7 +156,7 @@ fn mappings_with_a_loop_or_too_many_hops_are_rejected() {
 
 #[test]
 fn all_next_hops_with_a_label_are_outgoing() {
-    let mut network = Network::new(4, |_| ());
+    let mut network = TestNetwork::new(4, |_| ());
     for other in [2, 3, 4] {
         network.link(1, other);
     }
@@ -166,7 +167,7 @@ fn all_next_hops_with_a_label_are_outgoing() {
     network.bind(2, FEC, transit(200, 9));
     network.bind(4, FEC, EGRESS);
     network.run(1);
-    let both = [via(4, Label::IMPLICIT_NULL), via(2, label(200))];
+    let both = [via(4, LabelValue::IMPLICIT_NULL), via(2, label(200))];
     assert_eq!(network.speaker(1).outgoing(prefix(FEC)), both, "in the order of the binding");
     network.bind(3, FEC, transit(300, 9));
     network.run(1);
@@ -184,12 +185,12 @@ fn all_next_hops_with_a_label_are_outgoing() {
     assert_eq!(network.speaker(1).outgoing(prefix(FEC)), [via(3, label(300))]);
     network.speaker(1).unbind(prefix(FEC));
     let events = network.take_events(1);
-    assert_eq!(events.last(), Some(&Event::Outgoing { fec: prefix(FEC), to: vec![] }));
+    assert_eq!(events.last(), Some(&LdpEvent::Outgoing { fec: prefix(FEC), to: vec![] }));
 }
 
 #[test]
 fn several_next_hops_are_advertised_with_the_maximum_hop_count_and_all_routers() {
-    let mut network = Network::new(5, |config| config.loop_detection = Some(8));
+    let mut network = TestNetwork::new(5, |config| config.loop_detection = Some(8));
     for (one, other) in [(1, 2), (2, 3), (2, 4), (4, 5)] {
         network.link(one, other);
     }

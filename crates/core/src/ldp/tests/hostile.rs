@@ -33,9 +33,9 @@ fn outgoing() -> impl Strategy<Value = Outgoing<'static>> {
 }
 
 /// Creates a speaker with bindings and with an accepted connection that has carried no bytes.
-fn prepared(loop_detection: Option<u8>, control: Control) -> SpeakerTest {
+fn prepared(loop_detection: Option<u8>, control: LabelControl) -> SpeakerTest {
     let mut test = SpeakerTest::new(|config| {
-        config.most_bindings = 5;
+        config.max_bindings = 5;
         config.loop_detection = loop_detection;
         config.control = control;
     });
@@ -50,14 +50,14 @@ fn prepared(loop_detection: Option<u8>, control: Control) -> SpeakerTest {
 }
 
 /// Passes a stream in pieces to the speaker; returns its replies and events.
-fn feed(test: &mut SpeakerTest, stream: &[u8], pieces: &[usize]) -> (Vec<String>, Vec<Event>) {
+fn feed(test: &mut SpeakerTest, stream: &[u8], pieces: &[usize]) -> (Vec<String>, Vec<LdpEvent>) {
     let mut rest = stream;
     for piece in pieces.iter().cycle() {
         let (head, tail) = rest.split_at((*piece).clamp(1, rest.len().max(1)).min(rest.len()));
         test.speaker.handle_bytes(test.now, CONNECTION, head);
         rest = tail;
         for session in test.speaker.sessions.values() {
-            assert!(session.input.len() < MOST_BYTES);
+            assert!(session.input.len() < MAX_PDU_LENGTH);
             assert!(session.upstream.requests.len() <= 4);
         }
         assert!(test.speaker.mappings_of(identifier(PEER)).count() <= 5);
@@ -71,16 +71,16 @@ fn feed(test: &mut SpeakerTest, stream: &[u8], pieces: &[usize]) -> (Vec<String>
 }
 
 /// Checks the invariants of a speaker's replies and events.
-fn check(test: &mut SpeakerTest, (replies, events): &(Vec<String>, Vec<Event>)) {
+fn check(test: &mut SpeakerTest, (replies, events): &(Vec<String>, Vec<LdpEvent>)) {
     let ends = events.iter().filter_map(|event| match event {
-        Event::Down { why, .. } | Event::Refused { why, .. } => Some(*why),
+        LdpEvent::Down { reason: why, .. } | LdpEvent::SetupFailed { reason: why, .. } => Some(*why),
         _ => None,
     });
-    let ends: Vec<End> = ends.collect();
+    let ends: Vec<LdpSessionEnd> = ends.collect();
     assert!(ends.len() <= 1, "{ends:?}");
     let closes = replies.iter().filter(|reply| *reply == "close").count();
     match ends.first() {
-        Some(End::Sent(status)) => {
+        Some(LdpSessionEnd::Sent(status)) => {
             let notification = format!("notify {:#x} ", status.0);
             let has_notified = replies.iter().any(|reply| reply.starts_with(&notification));
             assert!(closes == 1 && has_notified, "{replies:?}");
@@ -97,7 +97,7 @@ fn check(test: &mut SpeakerTest, (replies, events): &(Vec<String>, Vec<Event>)) 
     let mut free: Vec<u32> = events
         .iter()
         .filter_map(|event| match event {
-            Event::Free { label } => Some(label.number()),
+            LdpEvent::Free { label } => Some(label.number()),
             _ => None,
         })
         .collect();
@@ -127,7 +127,7 @@ proptest! {
         random in prop::collection::vec(any::<u8>(), 0..300),
         pieces in prop::collection::vec(1..50_usize, 1..5),
     ) {
-        let mut test = prepared(None, Control::Independent);
+        let mut test = prepared(None, LabelControl::Independent);
         let mut bytes = stream(is_up, &[]);
         bytes.extend(random);
         let result = feed(&mut test, &bytes, &pieces);
@@ -143,7 +143,7 @@ proptest! {
         loop_detection in prop::option::of(1..40_u8),
         is_ordered in any::<bool>(),
     ) {
-        let control = if is_ordered { Control::Ordered } else { Control::Independent };
+        let control = if is_ordered { LabelControl::Ordered } else { LabelControl::Independent };
         let mut bytes = stream(is_up, &pdus);
         for (index, value) in damage {
             if !bytes.is_empty() {
@@ -169,7 +169,7 @@ proptest! {
         let hello = Hello {
             hold_seconds: 15,
             is_targeted: false,
-            asks_for_targeted: false,
+            requests_targeted: false,
             transport: Some(router(PEER).into()),
             configuration: Some(1),
         };
@@ -198,7 +198,7 @@ fn the_number_of_adjacencies_is_limited() {
         let hello = Hello {
             hold_seconds: 15,
             is_targeted: false,
-            asks_for_targeted: false,
+            requests_targeted: false,
             transport: None,
             configuration: None,
         };
@@ -223,15 +223,15 @@ fn errors_are_reported_with_the_status_of_section_3_5_1() {
         bytes
     };
     for (bytes, status) in [
-        (at(1, 2), Status::BAD_VERSION),
-        (at(2, 0x20), Status::BAD_PDU_LENGTH),
-        (at(3, 4), Status::BAD_PDU_LENGTH),
-        (at(7, 9), Status::BAD_IDENTIFIER),
-        (at(9, 1), Status::BAD_IDENTIFIER),
-        (at(12, 1), Status::BAD_MESSAGE_LENGTH),
-        (at(21, 0xff), Status::BAD_TLV_LENGTH),
-        (at(25, 33), Status::MALFORMED_TLV),
-        (at(32, 0xff), Status::MALFORMED_TLV),
+        (at(1, 2), LdpStatus::BAD_VERSION),
+        (at(2, 0x20), LdpStatus::BAD_PDU_LENGTH),
+        (at(3, 4), LdpStatus::BAD_PDU_LENGTH),
+        (at(7, 9), LdpStatus::BAD_IDENTIFIER),
+        (at(9, 1), LdpStatus::BAD_IDENTIFIER),
+        (at(12, 1), LdpStatus::BAD_MESSAGE_LENGTH),
+        (at(21, 0xff), LdpStatus::BAD_TLV_LENGTH),
+        (at(25, 33), LdpStatus::MALFORMED_TLV),
+        (at(32, 0xff), LdpStatus::MALFORMED_TLV),
         // A reserved label.
         (
             {
@@ -239,25 +239,25 @@ fn errors_are_reported_with_the_status_of_section_3_5_1() {
                 bytes[31..35].copy_from_slice(&[0, 0, 0, 13]);
                 bytes
             },
-            Status::MALFORMED_TLV,
+            LdpStatus::MALFORMED_TLV,
         ),
-        (pdu(PEER, &[Outgoing::Initialization(SpeakerTest::initialization())]), Status::SHUTDOWN),
+        (pdu(PEER, &[Outgoing::Initialization(SpeakerTest::initialization())]), LdpStatus::SHUTDOWN),
     ] {
         let mut test = SpeakerTest::up(|_| ());
         test.speaker.handle_bytes(test.now, CONNECTION, &bytes);
-        let why = End::Sent(status);
-        assert_eq!(test.events(), [Event::Down { peer: identifier(PEER), why }]);
+        let reason = LdpSessionEnd::Sent(status);
+        assert_eq!(test.events(), [LdpEvent::Down { peer: identifier(PEER), reason }]);
         assert_eq!(test.replies().last().unwrap(), "close");
         // Later bytes are ignored.
         test.speaker.handle_bytes(test.now, CONNECTION, &mapping());
         assert_eq!((test.replies().len(), test.events().len()), (0, 0));
     }
     for (bytes, status) in [
-        (at(11, 0x99), Status::UNKNOWN_MESSAGE),
-        (at(28, 0x99), Status::UNKNOWN_TLV),
-        (at(22, 0x99), Status::UNKNOWN_FEC),
-        (at(24, 0x99), Status::UNSUPPORTED_FAMILY),
-        (at(28, 1), Status::UNKNOWN_TLV),
+        (at(11, 0x99), LdpStatus::UNKNOWN_MESSAGE),
+        (at(28, 0x99), LdpStatus::UNKNOWN_TLV),
+        (at(22, 0x99), LdpStatus::UNKNOWN_FEC),
+        (at(24, 0x99), LdpStatus::UNSUPPORTED_FAMILY),
+        (at(28, 1), LdpStatus::UNKNOWN_TLV),
     ] {
         let mut test = SpeakerTest::up(|_| ());
         test.speaker.handle_bytes(test.now, CONNECTION, &bytes);
@@ -271,20 +271,20 @@ fn errors_are_reported_with_the_status_of_section_3_5_1() {
         bytes[offset + 1] = 0x77;
         let mut test = SpeakerTest::up(|_| ());
         test.speaker.handle_bytes(test.now, CONNECTION, &bytes);
-        let without_label = format!("notify {:#x} 1 None", Status::MISSING_PARAMETERS.0);
+        let without_label = format!("notify {:#x} 1 None", LdpStatus::MISSING_PARAMETERS.0);
         let replies = if offset == 27 { Vec::from([without_label]) } else { Vec::new() };
         assert_eq!((test.replies(), test.events()), (replies, Vec::new()));
     }
     // An invalid notification is not answered.
     let mut test = SpeakerTest::up(|_| ());
-    let status = Status::NO_ROUTE;
+    let status = LdpStatus::NO_ROUTE;
     let notification = Notification { status, message_id: 0, message_kind: 0, request_id: None };
     let mut bytes = pdu(PEER, &[Outgoing::Notification(notification)]);
     bytes[18..20].copy_from_slice(&tlv::REQUEST_ID.to_be_bytes());
     test.speaker.handle_bytes(test.now, CONNECTION, &bytes);
     assert_eq!((test.replies().len(), test.events().len()), (0, 0));
     test.receive(&[Outgoing::Notification(notification)]);
-    assert_eq!(test.events(), [Event::Notified { peer: identifier(PEER), status }]);
+    assert_eq!(test.events(), [LdpEvent::Notified { peer: identifier(PEER), status }]);
 }
 
 #[test]

@@ -12,21 +12,21 @@ fn map(fec: &str, number: u32) -> Outgoing<'static> {
 
 #[test]
 fn mappings_are_exchanged_and_the_egress_advertises_implicit_null() {
-    let mut network = Network::pair(|_| ());
+    let mut network = TestNetwork::pair(|_| ());
     network.bind(1, FEC, EGRESS);
     network.bind(2, FEC, transit(20, 1));
     network.bind(2, "10.0.0.2/32", EGRESS);
     network.bind(1, "10.0.0.2/32", transit(30, 2));
     network.run(1);
     for (number, other, fec) in [(1, 2, "10.0.0.2/32"), (2, 1, FEC)] {
-        let to = vec![via(other, Label::IMPLICIT_NULL)];
+        let to = vec![via(other, LabelValue::IMPLICIT_NULL)];
         assert_eq!(network.speaker(number).outgoing(prefix(fec)), to);
         let events = network.take_events(number);
-        assert!(events.contains(&Event::Outgoing { fec: prefix(fec), to }));
+        assert!(events.contains(&LdpEvent::Outgoing { fec: prefix(fec), to }));
     }
     // All mappings are kept, used or not.
     let mappings: Vec<_> = network.speaker(1).mappings_of(identifier(2)).collect();
-    assert_eq!(mappings, [(prefix(FEC), label(20)), (prefix("10.0.0.2/32"), Label::IMPLICIT_NULL)]);
+    assert_eq!(mappings, [(prefix(FEC), label(20)), (prefix("10.0.0.2/32"), LabelValue::IMPLICIT_NULL)]);
     assert_eq!(
         network.speaker(1).mappings_for(prefix(FEC)).collect::<Vec<_>>(),
         [(identifier(2), label(20))]
@@ -35,7 +35,7 @@ fn mappings_are_exchanged_and_the_egress_advertises_implicit_null() {
 
 #[test]
 fn the_egress_may_advertise_explicit_null_or_a_label() {
-    let mut test = SpeakerTest::up(|config| config.null = Null::Explicit);
+    let mut test = SpeakerTest::up(|config| config.null = NullLabel::Explicit);
     test.speaker.bind(prefix(FEC), EGRESS).unwrap();
     test.speaker.bind(prefix("2001:db8::/32"), EGRESS).unwrap();
     test.speaker.bind(prefix("10.1.0.0/16"), Binding::Egress { label: Some(label(99)) }).unwrap();
@@ -47,9 +47,9 @@ fn the_egress_may_advertise_explicit_null_or_a_label() {
 fn invalid_bindings_are_rejected() {
     let mut test = SpeakerTest::new(|_| ());
     let too_long = Fec::Prefix { address: address(1), length: 33 };
-    assert_eq!(test.speaker.bind(too_long, EGRESS), Err(Refused::NotAPrefix));
-    assert_eq!(test.speaker.bind(Fec::Wildcard, EGRESS), Err(Refused::NotAPrefix));
-    assert_eq!(test.speaker.bind(prefix(FEC), transit(15, 1)), Err(Refused::ReservedLabel));
+    assert_eq!(test.speaker.bind(too_long, EGRESS), Err(BindingError::NotAPrefix));
+    assert_eq!(test.speaker.bind(Fec::Wildcard, EGRESS), Err(BindingError::NotAPrefix));
+    assert_eq!(test.speaker.bind(prefix(FEC), transit(15, 1)), Err(BindingError::ReservedLabel));
     let with_host_bits = Fec::Prefix { address: "10.0.0.99".parse().unwrap(), length: 8 };
     test.speaker.bind(with_host_bits, transit(16, 1)).unwrap();
     assert_eq!(test.speaker.binding(prefix("10.0.0.0/8")), Some(&transit(16, 1)));
@@ -57,7 +57,7 @@ fn invalid_bindings_are_rejected() {
 
 #[test]
 fn a_label_is_free_once_all_peers_have_released_it() {
-    let mut network = Network::new(3, |_| ());
+    let mut network = TestNetwork::new(3, |_| ());
     network.link(1, 2);
     network.link(1, 3);
     network.run(1);
@@ -70,15 +70,15 @@ fn a_label_is_free_once_all_peers_have_released_it() {
     network.run(1);
     // Router 3 has not received the withdrawal, and may still send packets with the label.
     assert_eq!(network.take_events(1), []);
-    let withdrawn = Event::Withdrawn { peer: identifier(1), fec: prefix(FEC), label: label(100) };
+    let withdrawn = LdpEvent::Withdrawn { peer: identifier(1), fec: prefix(FEC), label: label(100) };
     assert_eq!(network.take_events(2), [withdrawn]);
     network.cut_connections();
-    assert!(network.take_events(1).contains(&Event::Free { label: label(100) }));
+    assert!(network.take_events(1).contains(&LdpEvent::Free { label: label(100) }));
     // A label that was not advertised is free at once.
     network.blackholed.clear();
     network.bind(1, FEC, transit(101, 9));
     network.speaker(1).unbind(prefix(FEC));
-    assert_eq!(network.take_events(1), [Event::Free { label: label(101) }]);
+    assert_eq!(network.take_events(1), [LdpEvent::Free { label: label(101) }]);
 }
 
 #[test]
@@ -95,12 +95,12 @@ fn a_new_label_is_advertised_at_once_and_a_withdrawn_one_after_its_release() {
     test.receive(&[Outgoing::LabelRelease(fec, Some(label(100)))]);
     assert_eq!(test.replies(), ["map 10.0.0.1/32 100"]);
     test.receive(&[Outgoing::LabelRelease(fec, Some(label(101)))]);
-    assert_eq!(test.events(), [Event::Free { label: label(101) }]);
+    assert_eq!(test.events(), [LdpEvent::Free { label: label(101) }]);
     // A change that is reverted before the next poll is not advertised.
     test.speaker.bind(fec, transit(102, 9)).unwrap();
     test.speaker.bind(fec, transit(100, 8)).unwrap();
     assert_eq!(test.replies(), [""; 0]);
-    assert_eq!(test.events(), [Event::Free { label: label(102) }]);
+    assert_eq!(test.events(), [LdpEvent::Free { label: label(102) }]);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn two_prefixes_may_share_a_label() {
     test.speaker.unbind(prefix("10.2.0.0/16"));
     assert_eq!(test.replies(), ["withdraw 10.2.0.0/16 100"]);
     test.receive(&[Outgoing::LabelRelease(Fec::Wildcard, None)]);
-    assert_eq!(test.events(), [Event::Free { label: label(100) }]);
+    assert_eq!(test.events(), [LdpEvent::Free { label: label(100) }]);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_peer_may_release_an_unused_label() {
     assert_eq!(test.replies(), ["withdraw 10.0.0.1/32 100"]);
     assert_eq!(test.events(), []);
     test.receive(&[Outgoing::LabelRelease(fec, Some(label(100)))]);
-    assert_eq!(test.events(), [Event::Free { label: label(100) }]);
+    assert_eq!(test.events(), [LdpEvent::Free { label: label(100) }]);
     test.speaker.bind(fec, transit(100, 9)).unwrap();
     assert_eq!(test.replies(), ["map 10.0.0.1/32 100"]);
 }
@@ -153,7 +153,7 @@ fn withdrawals_are_answered_by_releases() {
     test.receive(&[Outgoing::LabelWithdraw(Fec::Wildcard, Some(label(50)))]);
     assert_eq!(test.replies(), ["release * 50"]);
     let withdrawn =
-        |fec, number| Event::Withdrawn { peer: identifier(PEER), fec: prefix(fec), label: label(number) };
+        |fec, number| LdpEvent::Withdrawn { peer: identifier(PEER), fec: prefix(fec), label: label(number) };
     assert_eq!(test.events(), [withdrawn(FEC, 50), withdrawn(other, 50)]);
     test.receive(&[Outgoing::LabelWithdraw(Fec::Wildcard, None)]);
     assert_eq!(test.replies(), ["release * -1"]);
@@ -171,7 +171,7 @@ fn a_replaced_label_is_released() {
 
 #[test]
 fn requests_are_answered_by_a_label_or_an_error() {
-    let mut test = SpeakerTest::up(|config| config.control = Control::Ordered);
+    let mut test = SpeakerTest::up(|config| config.control = LabelControl::Ordered);
     let (fec, own) = (prefix(FEC), prefix("10.0.0.2/32"));
     test.speaker.bind(own, EGRESS).unwrap();
     test.speaker.bind(fec, transit(100, 9)).unwrap();
@@ -203,7 +203,7 @@ fn requests_are_answered_by_a_label_or_an_error() {
 
 #[test]
 fn mappings_over_the_limit_are_released_and_reported_once() {
-    let mut test = SpeakerTest::up(|config| config.most_bindings = 2);
+    let mut test = SpeakerTest::up(|config| config.max_bindings = 2);
     test.receive(&[
         map("10.1.0.0/16", 50),
         map("10.2.0.0/16", 51),
@@ -211,7 +211,7 @@ fn mappings_over_the_limit_are_released_and_reported_once() {
         map("10.4.0.0/16", 53),
     ]);
     assert_eq!(test.replies(), ["release 10.3.0.0/16 52", "release 10.4.0.0/16 53"]);
-    let full = Event::Full { peer: identifier(PEER) };
+    let full = LdpEvent::Full { peer: identifier(PEER) };
     assert_eq!(test.events().iter().filter(|event| **event == full).count(), 1);
     // A known mapping may change.
     test.receive(&[map("10.2.0.0/16", 60)]);
@@ -221,7 +221,7 @@ fn mappings_over_the_limit_are_released_and_reported_once() {
 
 #[test]
 fn next_hops_follow_the_addresses_of_peers() {
-    let mut network = Network::pair(|_| ());
+    let mut network = TestNetwork::pair(|_| ());
     network.bind(1, FEC, EGRESS);
     network.bind(2, FEC, transit(20, 77));
     network.run(1);
@@ -232,18 +232,18 @@ fn next_hops_follow_the_addresses_of_peers() {
     assert_eq!(network.sent_messages(1), ["no addresses 1", "addresses 1", "addresses 1"]);
     assert_eq!(
         network.speaker(2).outgoing(prefix(FEC)),
-        [NextHop { address: address(77), ..via(1, Label::IMPLICIT_NULL) }]
+        [NextHop { address: address(77), ..via(1, LabelValue::IMPLICIT_NULL) }]
     );
     network.speaker(1).set_addresses([address(1)]);
     network.run(1);
     assert_eq!(network.speaker(2).outgoing(prefix(FEC)), []);
     let events = network.take_events(2);
-    assert!(events.contains(&Event::Outgoing { fec: prefix(FEC), to: vec![] }));
+    assert!(events.contains(&LdpEvent::Outgoing { fec: prefix(FEC), to: vec![] }));
 }
 
 #[test]
 fn many_mappings_share_few_pdus() {
-    let mut network = Network::pair(|_| ());
+    let mut network = TestNetwork::pair(|_| ());
     for number in 0..10_000_u32 {
         let address = Ipv4Addr::from(0x0b00_0000 | number << 8).into();
         network.speaker(1).bind(Fec::Prefix { address, length: 24 }, transit(16 + number, 9)).unwrap();
@@ -254,8 +254,8 @@ fn many_mappings_share_few_pdus() {
     let pdus = network.sent.iter().filter(|(from, _)| *from == 1);
     let lengths: Vec<usize> = pdus.map(|(_, bytes)| bytes.len()).collect();
     // A mapping of a prefix of three bytes has 27 bytes, so 151 mappings fit into a PDU.
-    assert_eq!(lengths.len(), 10_000_usize.div_ceil((MOST_BYTES - 10) / 27));
-    assert!(lengths.iter().all(|length| *length <= MOST_BYTES));
+    assert_eq!(lengths.len(), 10_000_usize.div_ceil((MAX_PDU_LENGTH - 10) / 27));
+    assert!(lengths.iter().all(|length| *length <= MAX_PDU_LENGTH));
     // Withdrawals and releases need as few.
     network.sent.clear();
     for number in 0..10_000_u32 {
@@ -264,7 +264,7 @@ fn many_mappings_share_few_pdus() {
     }
     network.run(1);
     assert!(network.sent.len() <= 140, "{}", network.sent.len());
-    let free = network.take_events(1).iter().filter(|event| matches!(event, Event::Free { .. })).count();
+    let free = network.take_events(1).iter().filter(|event| matches!(event, LdpEvent::Free { .. })).count();
     assert_eq!(free, 10_000);
 }
 
@@ -289,8 +289,8 @@ fn advertisements_to_a_blocked_connection_are_merged() {
         test.receive(&many);
     }
     assert_eq!(test.replies().last().unwrap(), "close");
-    let why = End::Sent(Status::INTERNAL_ERROR);
-    assert!(test.events().contains(&Event::Down { peer: identifier(PEER), why }));
+    let reason = LdpSessionEnd::Sent(LdpStatus::INTERNAL_ERROR);
+    assert!(test.events().contains(&LdpEvent::Down { peer: identifier(PEER), reason }));
 }
 
 proptest! {
@@ -302,8 +302,8 @@ proptest! {
         is_ordered in any::<bool>(),
         detects_loops in any::<bool>(),
     ) {
-        let mut network = Network::new(3, |config| {
-            config.control = if is_ordered { Control::Ordered } else { Control::Independent };
+        let mut network = TestNetwork::new(3, |config| {
+            config.control = if is_ordered { LabelControl::Ordered } else { LabelControl::Independent };
             config.loop_detection = detects_loops.then_some(8);
         });
         for (one, other) in [(1, 2), (2, 3), (3, 1)] {
@@ -333,11 +333,11 @@ proptest! {
             let mut bound = 0;
             for (fec, label) in &mappings {
                 let binding = network.speaker(number).binding(*fec).expect("the prefix is bound");
-                prop_assert_eq!(binding.label().unwrap_or(Label::IMPLICIT_NULL), *label);
+                prop_assert_eq!(binding.label().unwrap_or(LabelValue::IMPLICIT_NULL), *label);
                 bound += 1;
             }
             if !is_ordered && !detects_loops {
-                prop_assert_eq!(bound, network.speaker(number).table.own().count());
+                prop_assert_eq!(bound, network.speaker(number).table.bound_prefixes().count());
             }
         }
         if detects_loops {
@@ -349,7 +349,7 @@ proptest! {
             }
         }
         for number in 1..4 {
-            let fecs: Vec<Fec> = network.speaker(number).table.own().collect();
+            let fecs: Vec<Fec> = network.speaker(number).table.bound_prefixes().collect();
             for fec in fecs {
                 let downstream = network.speaker(number).table.downstream(fec);
                 let to: Vec<NextHop> = downstream.map(|(next_hop, _)| next_hop).collect();

@@ -10,9 +10,9 @@ use super::*;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
-use netstage_wire::ldp::message::{Hello, Initialization, Message};
+use netstage_wire::ldp::message::{Hello, Initialization, LdpMessage};
 use netstage_wire::ldp::write::{Outgoing, Writer};
-use netstage_wire::ldp::{MOST_BYTES, Pdu};
+use netstage_wire::ldp::{MAX_PDU_LENGTH, Pdu};
 
 /// Delay of datagrams and connections.
 const DELAY: Duration = Duration::from_millis(1);
@@ -26,8 +26,8 @@ fn prefix(text: &str) -> Fec {
     Fec::prefix(address.parse().unwrap(), length.parse().unwrap()).unwrap()
 }
 
-fn label(number: u32) -> Label {
-    Label::new(number).unwrap()
+fn label(number: u32) -> LabelValue {
+    LabelValue::new(number).unwrap()
 }
 
 fn router(number: usize) -> Ipv4Addr {
@@ -48,7 +48,7 @@ fn transit(number: u32, next_hop: usize) -> Binding {
 }
 
 /// Returns a router as a next hop with its label.
-fn via(number: usize, label: Label) -> NextHop {
+fn via(number: usize, label: LabelValue) -> NextHop {
     NextHop { address: address(number), peer: identifier(number), label }
 }
 
@@ -58,46 +58,46 @@ const EGRESS: Binding = Binding::Egress { label: None };
 enum Delivery {
     Hello { to: usize, interface: usize, from: usize, bytes: Vec<u8> },
     TargetedHello { to: usize, from: usize, bytes: Vec<u8> },
-    Bytes { to: usize, connection: Connection, bytes: Vec<u8> },
-    Closed { to: usize, connection: Connection },
+    Bytes { to: usize, connection: LdpConnection, bytes: Vec<u8> },
+    Closed { to: usize, connection: LdpConnection },
     Connect { from: usize, peer: Identifier, address: Ipv4Addr },
 }
 
 /// A link between two routers' interfaces.
 #[derive(Clone, Copy)]
-struct Link {
+struct TestLink {
     ends: [(usize, usize); 2],
     /// True if hellos of the first and of the second router are delivered.
     passes: [bool; 2],
 }
 
 /// A network of routers numbered from 1. The address [`router`] is both router ID and transport address.
-struct Network {
+struct TestNetwork {
     now: Instant,
-    speakers: Vec<Speaker>,
-    links: Vec<Link>,
+    speakers: Vec<LdpSpeaker>,
+    links: Vec<TestLink>,
     /// Remote end of each end of a connection.
-    ends: BTreeMap<(usize, Connection), (usize, Connection)>,
+    ends: BTreeMap<(usize, LdpConnection), (usize, LdpConnection)>,
     /// Routers that receive no bytes on connections.
     blackholed: BTreeSet<usize>,
     connections: u64,
     deliveries: BTreeMap<(Instant, usize), Delivery>,
     scheduled: usize,
-    events: Vec<(Instant, usize, Event)>,
+    events: Vec<(Instant, usize, LdpEvent)>,
     /// PDUs by their senders.
     sent: Vec<(usize, Vec<u8>)>,
 }
 
-impl Network {
-    fn new(routers: usize, configure: impl Fn(&mut Config)) -> Network {
+impl TestNetwork {
+    fn new(routers: usize, configure: impl Fn(&mut LdpConfig)) -> TestNetwork {
         let speakers = (1..=routers).map(|number| {
-            let mut config = Config::new(router(number), router(number));
+            let mut config = LdpConfig::new(router(number), router(number));
             configure(&mut config);
-            let mut speaker = Speaker::new(config);
+            let mut speaker = LdpSpeaker::new(config);
             speaker.set_addresses([address(number), router(number).into()]);
             speaker
         });
-        Network {
+        TestNetwork {
             now: Instant::ZERO,
             speakers: speakers.collect(),
             links: Vec::new(),
@@ -112,21 +112,21 @@ impl Network {
     }
 
     /// Creates two routers on a link and establishes their session.
-    fn pair(configure: impl Fn(&mut Config)) -> Network {
-        let mut network = Network::new(2, configure);
+    fn pair(configure: impl Fn(&mut LdpConfig)) -> TestNetwork {
+        let mut network = TestNetwork::new(2, configure);
         network.link(1, 2);
         network.run(1);
         assert_eq!(network.sessions_up(), [1, 2]);
         network
     }
 
-    fn speaker(&mut self, number: usize) -> &mut Speaker {
+    fn speaker(&mut self, number: usize) -> &mut LdpSpeaker {
         &mut self.speakers[number - 1]
     }
 
     fn link(&mut self, one: usize, other: usize) {
         let number = self.links.len();
-        self.links.push(Link { ends: [(one, number), (other, number)], passes: [true, true] });
+        self.links.push(TestLink { ends: [(one, number), (other, number)], passes: [true, true] });
         for end in [one, other] {
             let now = self.now;
             self.speaker(end).add_interface(now, number);
@@ -143,7 +143,7 @@ impl Network {
         loop {
             self.settle();
             let delivery = self.deliveries.keys().next().map_or(Instant::NEVER, |(at, _)| *at);
-            let timeout = self.speakers.iter().map(Speaker::poll_timeout).min().unwrap();
+            let timeout = self.speakers.iter().map(LdpSpeaker::poll_timeout).min().unwrap();
             let next = delivery.min(timeout).max(self.now);
             if next > end {
                 self.now = end;
@@ -171,20 +171,20 @@ impl Network {
         }
     }
 
-    fn transmit(&mut self, from: usize, transmit: Transmit) {
+    fn transmit(&mut self, from: usize, transmit: LdpAction) {
         match transmit {
-            Transmit::Discovery { scope: Scope::Targeted(to), bytes } => {
+            LdpAction::Discovery { scope: Scope::Targeted(to), bytes } => {
                 self.schedule(Delivery::TargetedHello { to: usize::from(to.octets()[3]), from, bytes });
             }
-            Transmit::Discovery { scope: Scope::Link(interface), bytes } => {
-                let Link { ends, passes } = self.links[interface];
+            LdpAction::Discovery { scope: Scope::Link(interface), bytes } => {
+                let TestLink { ends, passes } = self.links[interface];
                 let side = usize::from(ends[1].0 == from);
                 if passes[side] {
                     let (to, interface) = ends[1 - side];
                     self.schedule(Delivery::Hello { to, interface, from, bytes });
                 }
             }
-            Transmit::Stream { connection, bytes } => {
+            LdpAction::Stream { connection, bytes } => {
                 self.sent.push((from, bytes.clone()));
                 if let Some((to, connection)) = self.ends.get(&(from, connection)).copied()
                     && !self.blackholed.contains(&to)
@@ -192,10 +192,10 @@ impl Network {
                     self.schedule(Delivery::Bytes { to, connection, bytes });
                 }
             }
-            Transmit::Connect { peer, address } => {
+            LdpAction::Connect { peer, address } => {
                 self.schedule(Delivery::Connect { from, peer, address });
             }
-            Transmit::Close { connection } => {
+            LdpAction::Close { connection } => {
                 if let Some((to, connection)) = self.ends.remove(&(from, connection)) {
                     self.schedule(Delivery::Closed { to, connection });
                 }
@@ -226,7 +226,7 @@ impl Network {
             }
             Delivery::Connect { from, peer, address } => {
                 let to = usize::from(address.octets()[3]);
-                let [active, passive] = [1, 2].map(|number| Connection(self.connections + number));
+                let [active, passive] = [1, 2].map(|number| LdpConnection(self.connections + number));
                 self.connections += 2;
                 self.ends.insert((from, active), (to, passive));
                 self.ends.insert((to, passive), (from, active));
@@ -244,7 +244,7 @@ impl Network {
         }
     }
 
-    fn take_events(&mut self, number: usize) -> Vec<Event> {
+    fn take_events(&mut self, number: usize) -> Vec<LdpEvent> {
         self.settle();
         let of_router = self.events.iter().filter(|(_, at_router, _)| *at_router == number);
         let taken = of_router.map(|(_, _, event)| event.clone()).collect();
@@ -255,15 +255,15 @@ impl Network {
     /// Returns the routers that have reported a session up, in order, and clears all events.
     fn sessions_up(&mut self) -> Vec<usize> {
         let events = core::mem::take(&mut self.events);
-        let ups = events.iter().filter(|(_, _, event)| matches!(event, Event::Up { .. }));
+        let ups = events.iter().filter(|(_, _, event)| matches!(event, LdpEvent::Up { .. }));
         let mut routers: Vec<usize> = ups.map(|(_, number, _)| *number).collect();
         routers.sort();
         routers
     }
 
-    fn session_ends(&self) -> Vec<(Instant, usize, End)> {
+    fn session_ends(&self) -> Vec<(Instant, usize, LdpSessionEnd)> {
         let session_ends = self.events.iter().filter_map(|(at, number, event)| match event {
-            Event::Down { why, .. } => Some((*at, *number, *why)),
+            LdpEvent::Down { reason: why, .. } => Some((*at, *number, *why)),
             _ => None,
         });
         session_ends.collect()
@@ -281,22 +281,22 @@ impl Network {
 fn messages(mut bytes: &[u8]) -> Vec<String> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
-        let length = Pdu::length(bytes, MOST_BYTES).unwrap().unwrap();
-        for raw in Pdu::new(bytes, MOST_BYTES).unwrap().messages() {
-            all.push(text(&Message::new(&raw.unwrap()).unwrap().unwrap()));
+        let length = Pdu::length(bytes, MAX_PDU_LENGTH).unwrap().unwrap();
+        for raw in Pdu::new(bytes, MAX_PDU_LENGTH).unwrap().messages() {
+            all.push(text(&LdpMessage::new(&raw.unwrap()).unwrap().unwrap()));
         }
         bytes = &bytes[length..];
     }
     all
 }
 
-fn text(message: &Message<'_>) -> String {
+fn text(message: &LdpMessage<'_>) -> String {
     let fec_text = |fec| match fec {
         Fec::Wildcard => "*".into(),
         Fec::Prefix { address, length } => format!("{address}/{length}"),
     };
     match message {
-        Message::LabelMapping(m) => {
+        LdpMessage::LabelMapping(m) => {
             let fecs: Vec<_> = m.fecs.iter().map(fec_text).collect();
             let mut text = format!("map {} {}", fecs.join(","), m.label.number());
             if let Some(id) = m.request_id {
@@ -308,23 +308,25 @@ fn text(message: &Message<'_>) -> String {
             m.path.iter().for_each(|router| text += &format!(" {router}"));
             text
         }
-        Message::LabelWithdraw(r) | Message::LabelRelease(r) => {
+        LdpMessage::LabelWithdraw(r) | LdpMessage::LabelRelease(r) => {
             let fecs: Vec<_> = r.fecs.iter().map(fec_text).collect();
-            let kind = if matches!(message, Message::LabelWithdraw(_)) { "withdraw" } else { "release" };
+            let kind = if matches!(message, LdpMessage::LabelWithdraw(_)) { "withdraw" } else { "release" };
             format!("{kind} {} {}", fecs.join(","), r.label.map_or(-1, |label| label.number() as i64))
         }
-        Message::Address(list) => format!("addresses {}", list.iter().count()),
-        Message::AddressWithdraw(list) => format!("no addresses {}", list.iter().count()),
-        Message::Notification(n) => format!("notify {:#x} {} {:?}", n.status.0, n.message_id, n.request_id),
-        Message::KeepAlive => "keepalive".into(),
-        Message::Initialization(_) => "initialization".into(),
+        LdpMessage::Address(list) => format!("addresses {}", list.iter().count()),
+        LdpMessage::AddressWithdraw(list) => format!("no addresses {}", list.iter().count()),
+        LdpMessage::Notification(n) => {
+            format!("notify {:#x} {} {:?}", n.status.0, n.message_id, n.request_id)
+        }
+        LdpMessage::KeepAlive => "keepalive".into(),
+        LdpMessage::Initialization(_) => "initialization".into(),
         other => format!("{other:?}"),
     }
 }
 
 /// Encodes a PDU of a router.
 fn pdu(number: usize, messages: &[Outgoing<'_>]) -> Vec<u8> {
-    let mut bytes = [0; MOST_BYTES];
+    let mut bytes = [0; MAX_PDU_LENGTH];
     let mut writer = Writer::new(&mut bytes, identifier(number)).unwrap();
     for (id, message) in messages.iter().enumerate() {
         writer.message(id as u32 + 1, message).unwrap();
@@ -334,19 +336,19 @@ fn pdu(number: usize, messages: &[Outgoing<'_>]) -> Vec<u8> {
 
 /// A speaker with a scripted peer.
 struct SpeakerTest {
-    speaker: Speaker,
+    speaker: LdpSpeaker,
     now: Instant,
 }
 
 /// Number of the scripted peer. The speaker is router 2, so that its peer opens the connection.
 const PEER: usize = 3;
-const CONNECTION: Connection = Connection(7);
+const CONNECTION: LdpConnection = LdpConnection(7);
 
 impl SpeakerTest {
-    fn new(configure: impl Fn(&mut Config)) -> SpeakerTest {
-        let mut config = Config::new(router(2), router(2));
+    fn new(configure: impl Fn(&mut LdpConfig)) -> SpeakerTest {
+        let mut config = LdpConfig::new(router(2), router(2));
         configure(&mut config);
-        let mut speaker = Speaker::new(config);
+        let mut speaker = LdpSpeaker::new(config);
         speaker.add_interface(Instant::ZERO, 0);
         SpeakerTest { speaker, now: Instant::ZERO }
     }
@@ -355,7 +357,7 @@ impl SpeakerTest {
         let hello = Hello {
             hold_seconds,
             is_targeted: false,
-            asks_for_targeted: false,
+            requests_targeted: false,
             transport: None,
             configuration: Some(9),
         };
@@ -368,18 +370,18 @@ impl SpeakerTest {
             on_demand: false,
             detects_loops: false,
             path_limit: 0,
-            most_bytes: 0,
+            max_pdu_length: 0,
             receiver: identifier(2),
         }
     }
 
     /// Creates a speaker with an established session.
-    fn up(configure: impl Fn(&mut Config)) -> SpeakerTest {
+    fn up(configure: impl Fn(&mut LdpConfig)) -> SpeakerTest {
         let mut test = SpeakerTest::new(configure);
         test.hello(PEER, 15);
         test.speaker.handle_accepted(Instant::ZERO, CONNECTION, router(PEER));
         test.receive(&[Outgoing::Initialization(SpeakerTest::initialization()), Outgoing::KeepAlive]);
-        assert_eq!(test.speaker.poll_event(), Some(Event::Up { peer: identifier(PEER) }));
+        assert_eq!(test.speaker.poll_event(), Some(LdpEvent::Up { peer: identifier(PEER) }));
         test.replies();
         test
     }
@@ -393,16 +395,16 @@ impl SpeakerTest {
         let mut all = Vec::new();
         while let Some(transmit) = self.speaker.poll_transmit(self.now) {
             match transmit {
-                Transmit::Stream { bytes, .. } => all.extend(messages(&bytes)),
-                Transmit::Close { .. } => all.push("close".into()),
-                Transmit::Connect { .. } => all.push("connect".into()),
-                Transmit::Discovery { .. } => {}
+                LdpAction::Stream { bytes, .. } => all.extend(messages(&bytes)),
+                LdpAction::Close { .. } => all.push("close".into()),
+                LdpAction::Connect { .. } => all.push("connect".into()),
+                LdpAction::Discovery { .. } => {}
             }
         }
         all
     }
 
-    fn events(&mut self) -> Vec<Event> {
+    fn events(&mut self) -> Vec<LdpEvent> {
         core::iter::from_fn(|| self.speaker.poll_event()).collect()
     }
 

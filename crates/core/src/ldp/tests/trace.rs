@@ -11,7 +11,7 @@ fn framed(number: u8, messages: &[&[u8]]) -> Vec<u8> {
 
 #[test]
 fn a_session_from_the_first_hello_to_the_shutdown() {
-    let mut speaker = Speaker::new(Config::new(router(2), router(2)));
+    let mut speaker = LdpSpeaker::new(LdpConfig::new(router(2), router(2)));
     let now = Instant::ZERO;
     speaker.add_interface(now, 4);
     speaker.set_addresses([Ipv4Addr::new(192, 0, 2, 2).into()]);
@@ -21,14 +21,14 @@ fn a_session_from_the_first_hello_to_the_shutdown() {
     // Hello: 15 seconds, link, transport address 10.0.0.2.
     let hello = framed(2, &[&[1, 0, 0, 20, 0, 0, 0, 1, 4, 0, 0, 4, 0, 15, 0, 0, 4, 1, 0, 4, 10, 0, 0, 2]]);
     let scope = Scope::Link(4);
-    assert_eq!(speaker.poll_transmit(now), Some(Transmit::Discovery { scope, bytes: hello }));
+    assert_eq!(speaker.poll_transmit(now), Some(LdpAction::Discovery { scope, bytes: hello }));
     assert_eq!(speaker.poll_transmit(now), None);
 
     // Hello of router 3: 45 seconds, with a configuration sequence number.
     let hello =
         [1, 0, 0, 28, 0, 0, 0, 9, 4, 0, 0, 4, 0, 45, 0, 0, 4, 1, 0, 4, 10, 0, 0, 3, 4, 2, 0, 4, 0, 0, 0, 1];
     speaker.handle_hello(now, 4, Ipv4Addr::new(192, 0, 2, 3), &framed(3, &[&hello]));
-    assert!(matches!(speaker.poll_transmit(now), Some(Transmit::Discovery { .. })));
+    assert!(matches!(speaker.poll_transmit(now), Some(LdpAction::Discovery { .. })));
     // Router 3 has the higher address and opens the connection.
     assert_eq!(speaker.poll_transmit(now), None);
     speaker.handle_accepted(now, CONNECTION, router(3));
@@ -37,8 +37,8 @@ fn a_session_from_the_first_hello_to_the_shutdown() {
     let session = [5, 0, 0, 14, 0, 1, 0, 60, 0, 0, 0x10, 0, 10, 0, 0, 2, 0, 0];
     let initialization = [&[2, 0, 0, 22, 0, 0, 0, 10][..], &session].concat();
     speaker.handle_bytes(now, CONNECTION, &framed(3, &[&initialization]));
-    let next = |speaker: &mut Speaker| match speaker.poll_transmit(now) {
-        Some(Transmit::Stream { connection: CONNECTION, bytes }) => bytes,
+    let next = |speaker: &mut LdpSpeaker| match speaker.poll_transmit(now) {
+        Some(LdpAction::Stream { connection: CONNECTION, bytes }) => bytes,
         other => panic!("{other:?}"),
     };
     let session = [5, 0, 0, 14, 0, 1, 0, 180, 0, 0, 0x10, 0, 10, 0, 0, 3, 0, 0];
@@ -55,13 +55,13 @@ fn a_session_from_the_first_hello_to_the_shutdown() {
     speaker.handle_bytes(now, CONNECTION, &framed(3, &[&keepalive]));
     speaker.handle_bytes(now, CONNECTION, &framed(3, &[&addresses, &mapping]));
     let fec = prefix("10.0.0.3/32");
-    let events: Vec<Event> = core::iter::from_fn(|| speaker.poll_event()).collect();
-    let (peer, label) = (identifier(3), Label::IMPLICIT_NULL);
+    let events: Vec<LdpEvent> = core::iter::from_fn(|| speaker.poll_event()).collect();
+    let (peer, label) = (identifier(3), LabelValue::IMPLICIT_NULL);
     let address = Ipv4Addr::new(192, 0, 2, 3).into();
     let expected = [
-        Event::Up { peer },
-        Event::Address { peer, address, is_there: true },
-        Event::Mapping { peer, fec, label },
+        LdpEvent::Up { peer },
+        LdpEvent::Address { peer, address, is_advertised: true },
+        LdpEvent::Mapping { peer, fec, label },
     ];
     assert_eq!(events, expected);
 
@@ -83,18 +83,18 @@ fn a_session_from_the_first_hello_to_the_shutdown() {
     assert_eq!(speaker.poll_timeout(), now + Duration::from_secs(5));
     speaker.handle_hello(later, 4, router(3), &framed(3, &[&hello]));
     speaker.handle_timeout(later);
-    let sent: Vec<Transmit> = core::iter::from_fn(|| speaker.poll_transmit(later)).collect();
+    let sent: Vec<LdpAction> = core::iter::from_fn(|| speaker.poll_transmit(later)).collect();
     let keepalive = framed(2, &[&[2, 1, 0, 4, 0, 0, 0, 10]]);
-    assert!(sent.contains(&Transmit::Stream { connection: CONNECTION, bytes: keepalive }), "{sent:?}");
+    assert!(sent.contains(&LdpAction::Stream { connection: CONNECTION, bytes: keepalive }), "{sent:?}");
 
     // Shutdown: a fatal status that refers to no message.
     speaker.shut_down(later);
     let status = [3, 0, 0, 10, 0x80, 0, 0, 0x0a, 0, 0, 0, 0, 0, 0];
     let shutdown = framed(2, &[&[&[0, 1, 0, 18, 0, 0, 0, 11][..], &status].concat()]);
-    let sent: Vec<Transmit> = core::iter::from_fn(|| speaker.poll_transmit(later)).collect();
+    let sent: Vec<LdpAction> = core::iter::from_fn(|| speaker.poll_transmit(later)).collect();
     let last = [
-        Transmit::Stream { connection: CONNECTION, bytes: shutdown },
-        Transmit::Close { connection: CONNECTION },
+        LdpAction::Stream { connection: CONNECTION, bytes: shutdown },
+        LdpAction::Close { connection: CONNECTION },
     ];
     assert_eq!(sent, last);
     assert_eq!(speaker.poll_timeout(), Instant::NEVER);

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 /// Duration and loss of one trial at the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
+pub struct TrialMeasurement {
     /// Trial Duration, which is also its Effective Duration.
     pub duration: Duration,
     /// Trial Loss Ratio.
@@ -15,7 +15,7 @@ pub struct Measured {
 
 /// Classification of a load for a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum LoadClass {
     /// The load satisfies the goal, regardless of further trials.
     LowerBound,
     /// The load fails the goal, regardless of further trials.
@@ -26,16 +26,16 @@ pub enum Class {
 
 /// Sums of trial durations in seconds, named as in appendix A.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Sums {
+struct DurationSums {
     full_length_low_loss: f64,
     full_length_high_loss: f64,
     short_low_loss: f64,
     short_high_loss: f64,
 }
 
-impl Sums {
-    fn from_trials(goal: &Goal, trials: &[Measured]) -> Sums {
-        let mut sums = Sums::default();
+impl DurationSums {
+    fn from_trials(goal: &Goal, trials: &[TrialMeasurement]) -> DurationSums {
+        let mut sums = DurationSums::default();
         for trial in trials {
             let full = trial.duration >= goal.final_trial_duration;
             let low = trial.loss_ratio <= goal.loss_ratio;
@@ -52,8 +52,8 @@ impl Sums {
 }
 
 /// Classifies a load (Load Classification, appendix A).
-pub fn classify(goal: &Goal, trials: &[Measured]) -> Class {
-    let sums = Sums::from_trials(goal, trials);
+pub fn classify(goal: &Goal, trials: &[TrialMeasurement]) -> LoadClass {
+    let sums = DurationSums::from_trials(goal, trials);
     let exceed_coefficient = goal.exceed_ratio / (1.0 - goal.exceed_ratio);
     let balancing = sums.short_low_loss * exceed_coefficient;
     let excess = (sums.short_high_loss - balancing).max(0.0);
@@ -64,17 +64,17 @@ pub fn classify(goal: &Goal, trials: &[Measured]) -> Class {
     let pessimistic_is_lower = effective_whole - sums.full_length_low_loss <= quantile_duration;
     let optimistic_is_lower = effective_high_loss <= quantile_duration;
     match (pessimistic_is_lower, optimistic_is_lower) {
-        (true, true) => Class::LowerBound,
-        (false, false) => Class::UpperBound,
-        _ => Class::Undecided,
+        (true, true) => LoadClass::LowerBound,
+        (false, false) => LoadClass::UpperBound,
+        _ => LoadClass::Undecided,
     }
 }
 
 /// Returns the share of packets forwarded in the trial at the goal's quantile (appendix B). Conditional
 /// Throughput is the load times this share.
-pub fn forwarding_ratio(goal: &Goal, trials: &[Measured]) -> f64 {
+pub fn forwarding_ratio(goal: &Goal, trials: &[TrialMeasurement]) -> f64 {
     let full_length = trials.iter().filter(|trial| trial.duration >= goal.final_trial_duration);
-    let mut full_length: Vec<Measured> = full_length.copied().collect();
+    let mut full_length: Vec<TrialMeasurement> = full_length.copied().collect();
     full_length.sort_by(|one, other| one.loss_ratio.total_cmp(&other.loss_ratio));
     let measured: f64 = full_length.iter().map(|trial| trial.duration.as_secs_f64()).sum();
     let whole = measured.max(goal.duration_sum.as_secs_f64());
@@ -94,7 +94,7 @@ pub fn forwarding_ratio(goal: &Goal, trials: &[Measured]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Class::{LowerBound, Undecided, UpperBound};
+    use LoadClass::{LowerBound, Undecided, UpperBound};
 
     /// The four goals of appendix C: RFC2544, TST009, "1s final" and "20% exceed".
     fn goals() -> [Goal; 4] {
@@ -110,10 +110,11 @@ mod tests {
     }
 
     /// The trials of appendix C up to each of its six points in time.
-    fn points() -> [Vec<Measured>; 6] {
-        let trial = |seconds, loss_ratio| Measured { duration: Duration::from_secs(seconds), loss_ratio };
+    fn points() -> [Vec<TrialMeasurement>; 6] {
+        let trial =
+            |seconds, loss_ratio| TrialMeasurement { duration: Duration::from_secs(seconds), loss_ratio };
         let mut trials = Vec::new();
-        let mut point = |count, measured: Measured| {
+        let mut point = |count, measured: TrialMeasurement| {
             trials.extend((0..count).map(|_| measured));
             trials.clone()
         };

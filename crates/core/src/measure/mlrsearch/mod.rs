@@ -9,10 +9,11 @@
 
 mod classification;
 
-pub use classification::{Class, Measured, classify};
+pub use classification::{LoadClass, TrialMeasurement, classify};
 
 use super::trial::{
-    Admission, Fault, FrameSize, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
+    Admission, FaultTolerance, FrameSize, OfferedLoad, Pauses, Referee, TesterFault, Trial, TrialResult,
+    TrialSearch,
 };
 use crate::time::Duration;
 use alloc::vec::Vec;
@@ -94,19 +95,19 @@ pub struct MlrConfig {
     /// Frame size.
     pub frame: FrameSize,
     /// Min Load; must give at least one packet in the shortest trial.
-    pub minimum: Load,
+    pub minimum: OfferedLoad,
     /// Max Load: the line rate, or the maximum rate of the tester.
-    pub maximum: Load,
+    pub maximum: OfferedLoad,
     /// Pauses after each trial.
     pub pauses: Pauses,
     /// Handling of tester faults.
-    pub patience: Patience,
+    pub patience: FaultTolerance,
 }
 
 /// Reason a goal result is irregular.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Irregular {
+pub enum IrregularReason {
     /// The device satisfies the goal at Max Load; `lower` is only an effective bound.
     AtMaximum,
     /// The device fails the goal at Min Load.
@@ -123,13 +124,13 @@ pub struct GoalResult {
     /// Goal of the search.
     pub goal: Goal,
     /// Relevant Lower Bound: the largest load below `upper` that satisfies the goal.
-    pub lower: Option<Load>,
+    pub lower: Option<OfferedLoad>,
     /// Relevant Upper Bound: the smallest load that fails the goal.
-    pub upper: Option<Load>,
+    pub upper: Option<OfferedLoad>,
     /// Conditional Throughput: the forwarding rate expected at the lower bound.
-    pub conditional_throughput: Option<Load>,
+    pub conditional_throughput: Option<OfferedLoad>,
     /// `None` for a Regular Goal Result.
-    pub irregular: Option<Irregular>,
+    pub irregular: Option<IrregularReason>,
 }
 
 /// Result of the search.
@@ -142,9 +143,9 @@ pub struct MlrResult {
     /// Total traffic time of valid trials.
     pub traffic_time: Duration,
     /// Load above which the tester failed.
-    pub tester_limit: Option<Load>,
+    pub tester_limit: Option<OfferedLoad>,
     /// Tester faults; trials with faults are not counted.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<TesterFault>,
 }
 
 /// A search for several goals.
@@ -153,7 +154,7 @@ pub struct MlrSearch {
     config: MlrConfig,
     /// All trials, sorted by load.
     loads: Vec<LoadStat>,
-    progress: Vec<Progress>,
+    progress: Vec<GoalProgress>,
     maximum: f64,
     proposal: Option<Trial>,
     trials: u32,
@@ -165,24 +166,24 @@ pub struct MlrSearch {
 #[derive(Clone, Debug)]
 struct LoadStat {
     load: f64,
-    trials: Vec<Measured>,
+    trials: Vec<TrialMeasurement>,
 }
 
 /// Progress toward one goal.
 #[derive(Clone, Copy, Debug)]
-struct Progress {
+struct GoalProgress {
     phase: u32,
     /// Load to be measured until it is classified.
     candidate: Option<f64>,
     /// Relative distance between the known bound and the next candidate for the missing one, in multiples of
     /// the width.
     reach: f64,
-    ended: Option<Irregular>,
+    ended: Option<IrregularReason>,
 }
 
-impl Progress {
-    fn phase(phase: u32) -> Progress {
-        Progress { phase, candidate: None, reach: 1.0, ended: None }
+impl GoalProgress {
+    fn phase(phase: u32) -> GoalProgress {
+        GoalProgress { phase, candidate: None, reach: 1.0, ended: None }
     }
 }
 
@@ -213,7 +214,7 @@ impl MlrSearch {
         }
         let mut search = MlrSearch {
             loads: Vec::new(),
-            progress: config.goals.iter().map(|_| Progress::phase(0)).collect(),
+            progress: config.goals.iter().map(|_| GoalProgress::phase(0)).collect(),
             maximum: config.maximum.0,
             proposal: None,
             trials: 0,
@@ -225,14 +226,14 @@ impl MlrSearch {
         search
     }
 
-    fn trials_at(&self, load: f64) -> &[Measured] {
+    fn trials_at(&self, load: f64) -> &[TrialMeasurement] {
         match self.loads.binary_search_by(|stat| stat.load.total_cmp(&load)) {
             Ok(place) => &self.loads[place].trials,
             Err(_) => &[],
         }
     }
 
-    fn add(&mut self, load: f64, measured: Measured) {
+    fn add(&mut self, load: f64, measured: TrialMeasurement) {
         match self.loads.binary_search_by(|stat| stat.load.total_cmp(&load)) {
             Ok(place) => self.loads[place].trials.push(measured),
             Err(place) => {
@@ -248,9 +249,9 @@ impl MlrSearch {
         let mut bounds = Bounds { lower: None, upper: None };
         for stat in &self.loads {
             match classify(goal, &stat.trials) {
-                Class::LowerBound => bounds.lower = Some(stat.load),
-                Class::Undecided => {}
-                Class::UpperBound => {
+                LoadClass::LowerBound => bounds.lower = Some(stat.load),
+                LoadClass::Undecided => {}
+                LoadClass::UpperBound => {
                     bounds.upper = Some(stat.load);
                     break;
                 }
@@ -266,8 +267,12 @@ impl MlrSearch {
                 continue;
             }
             if let Some((load, duration)) = self.approach(index) {
-                self.proposal =
-                    Some(Trial::lasting(duration, Load(load), self.config.frame, self.config.pauses));
+                self.proposal = Some(Trial::with_duration(
+                    duration,
+                    OfferedLoad(load),
+                    self.config.frame,
+                    self.config.pauses,
+                ));
                 return;
             }
         }
@@ -279,16 +284,16 @@ impl MlrSearch {
             let phase = self.progress[index].phase;
             let goal = self.config.goals[index].in_phase(phase);
             if let Some(load) = self.progress[index].candidate {
-                if load <= self.maximum && classify(&goal, self.trials_at(load)) == Class::Undecided {
+                if load <= self.maximum && classify(&goal, self.trials_at(load)) == LoadClass::Undecided {
                     return Some((load, goal.final_trial_duration));
                 }
                 self.progress[index].candidate = None;
             }
             match self.candidate(index, &goal) {
                 Ok(Some(load)) => self.progress[index].candidate = Some(load),
-                Ok(None) if phase + 1 < PHASES => self.progress[index] = Progress::phase(phase + 1),
+                Ok(None) if phase + 1 < PHASES => self.progress[index] = GoalProgress::phase(phase + 1),
                 Ok(None) => return None,
-                Err(_) if phase + 1 < PHASES => self.progress[index] = Progress::phase(phase + 1),
+                Err(_) if phase + 1 < PHASES => self.progress[index] = GoalProgress::phase(phase + 1),
                 Err(irregular) => {
                     self.progress[index].ended = Some(irregular);
                     return None;
@@ -299,7 +304,7 @@ impl MlrSearch {
 
     /// Returns the next load to measure in this phase of a goal. Returns `None` if the bounds are close
     /// enough, and an error if a bound cannot be found.
-    fn candidate(&mut self, index: usize, goal: &Goal) -> Result<Option<f64>, Irregular> {
+    fn candidate(&mut self, index: usize, goal: &Goal) -> Result<Option<f64>, IrregularReason> {
         let bounds = self.bounds(goal);
         if bounds.within(goal.width) {
             return Ok(None);
@@ -315,7 +320,7 @@ impl MlrSearch {
         }
         // The tester has failed at such loads in the meantime.
         if bounds.lower.is_some_and(|lower| lower >= self.maximum) {
-            return Err(Irregular::TesterLimit);
+            return Err(IrregularReason::TesterLimit);
         }
         Ok(Some(self.maximum))
     }
@@ -336,7 +341,7 @@ impl MlrSearch {
     }
 
     /// Returns a load above a lower bound to find an upper one.
-    fn above(&mut self, index: usize, goal: &Goal, lower: f64) -> Result<f64, Irregular> {
+    fn above(&mut self, index: usize, goal: &Goal, lower: f64) -> Result<f64, IrregularReason> {
         if lower >= self.maximum {
             return Err(self.at_maximum());
         }
@@ -346,9 +351,9 @@ impl MlrSearch {
     }
 
     /// Returns a load below an upper bound to find a lower one.
-    fn below(&mut self, index: usize, goal: &Goal, upper: f64) -> Result<f64, Irregular> {
+    fn below(&mut self, index: usize, goal: &Goal, upper: f64) -> Result<f64, IrregularReason> {
         if upper <= self.config.minimum.0 {
-            return Err(Irregular::AtMinimum);
+            return Err(IrregularReason::AtMinimum);
         }
         let before = self.previous_bounds(index).lower.filter(|&lower| lower < upper);
         // The rate forwarded at the upper bound is a better guess than any fixed step.
@@ -372,27 +377,31 @@ impl MlrSearch {
         stretch
     }
 
-    fn at_maximum(&self) -> Irregular {
-        if self.maximum < self.config.maximum.0 { Irregular::TesterLimit } else { Irregular::AtMaximum }
+    fn at_maximum(&self) -> IrregularReason {
+        if self.maximum < self.config.maximum.0 {
+            IrregularReason::TesterLimit
+        } else {
+            IrregularReason::AtMaximum
+        }
     }
 
     fn goal_result(&self, index: usize) -> GoalResult {
         let goal = self.config.goals[index];
         let Bounds { lower, upper } = self.bounds(&goal);
         let regular = Bounds { lower, upper }.within(goal.width);
-        let reason = self.progress[index].ended.unwrap_or(Irregular::Unfinished);
+        let reason = self.progress[index].ended.unwrap_or(IrregularReason::Unfinished);
         GoalResult {
             goal,
-            lower: lower.map(Load),
-            upper: upper.map(Load),
+            lower: lower.map(OfferedLoad),
+            upper: upper.map(OfferedLoad),
             conditional_throughput: lower
-                .map(|load| Load(load * forwarding_ratio(&goal, self.trials_at(load)))),
+                .map(|load| OfferedLoad(load * forwarding_ratio(&goal, self.trials_at(load)))),
             irregular: (!regular).then_some(reason),
         }
     }
 }
 
-impl Search for MlrSearch {
+impl TrialSearch for MlrSearch {
     type Outcome = MlrResult;
 
     fn next(&mut self) -> Option<Trial> {
@@ -405,7 +414,7 @@ impl Search for MlrSearch {
             Admission::Counted => {
                 self.trials += 1;
                 let (duration, loss_ratio) = (trial.duration(), result.loss_ratio());
-                self.add(trial.load.0, Measured { duration, loss_ratio });
+                self.add(trial.load.0, TrialMeasurement { duration, loss_ratio });
             }
             Admission::Repeat => return,
             Admission::Lowered(load) if load >= self.config.minimum => self.maximum = load.0,
@@ -420,7 +429,7 @@ impl Search for MlrSearch {
             goals: (0..self.config.goals.len()).map(|index| self.goal_result(index)).collect(),
             trials: self.trials,
             traffic_time: durations.fold(Duration::ZERO, |sum, duration| sum + duration),
-            tester_limit: (self.maximum < self.config.maximum.0).then_some(Load(self.maximum)),
+            tester_limit: (self.maximum < self.config.maximum.0).then_some(OfferedLoad(self.maximum)),
             faults: self.validator.faults().to_vec(),
         }
     }

@@ -4,7 +4,8 @@
 use super::Deviation;
 use crate::measure::Summary;
 use crate::measure::trial::{
-    Admission, Fault, FrameSize, Length, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
+    Admission, FaultTolerance, FrameSize, Length, OfferedLoad, Pauses, Referee, TesterFault, Trial,
+    TrialResult, TrialSearch,
 };
 use crate::time::Duration;
 use alloc::vec::Vec;
@@ -18,7 +19,7 @@ pub struct BackToBackConfig {
     /// Frame size.
     pub frame: FrameSize,
     /// Line rate, at which bursts are sent: the maximum theoretical frame rate.
-    pub line: Load,
+    pub line: OfferedLoad,
     /// Longest burst to try, packets; RFC 2544 requires at least 2 s worth of packets.
     pub longest: u64,
     /// Difference between lossless and lossy burst at which a search ends, packets.
@@ -29,17 +30,17 @@ pub struct BackToBackConfig {
     /// Number of searches to average; RFC 9004 requires at least 50.
     pub repeats: u32,
     /// Measured throughput of the device for this frame size, used to correct the buffer time.
-    pub throughput: Option<Load>,
+    pub throughput: Option<OfferedLoad>,
     /// Pauses after each burst.
     pub pauses: Pauses,
     /// Handling of tester faults.
-    pub patience: Patience,
+    pub patience: FaultTolerance,
 }
 
 impl BackToBackConfig {
     /// Returns the configuration required by RFC 9004: bursts of up to 2 s and 50 searches with a resolution
     /// of one packet.
-    pub fn rfc9004(frame: FrameSize, line: Load, throughput: Option<Load>) -> BackToBackConfig {
+    pub fn rfc9004(frame: FrameSize, line: OfferedLoad, throughput: Option<OfferedLoad>) -> BackToBackConfig {
         BackToBackConfig {
             frame,
             line,
@@ -49,7 +50,7 @@ impl BackToBackConfig {
             repeats: REQUIRED_REPEATS,
             throughput,
             pauses: Pauses::RFC2544,
-            patience: Patience::default(),
+            patience: FaultTolerance::default(),
         }
     }
 }
@@ -60,16 +61,16 @@ pub struct BackToBackResult {
     /// Frame size.
     pub frame: FrameSize,
     /// Line rate, packets per second.
-    pub line: Load,
+    pub line: OfferedLoad,
     /// Longest lossless burst of each search, packets.
     pub bursts: Vec<u64>,
     /// True if a search had no loss at the longest burst. The buffer is then larger than tested, or the
     /// device forwards at line rate and no burst can fill it.
     pub unbounded: bool,
     /// Throughput used to correct the buffer time.
-    pub throughput: Option<Load>,
+    pub throughput: Option<OfferedLoad>,
     /// Tester faults; trials with faults are not counted.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<TesterFault>,
     /// Deviations from the RFC's procedure.
     pub deviations: Vec<Deviation>,
 }
@@ -78,7 +79,7 @@ impl BackToBackResult {
     /// Returns mean, standard deviation and confidence interval of the bursts, in packets.
     pub fn summary(&self) -> Summary {
         let packets: Vec<f64> = self.bursts.iter().map(|&burst| burst as f64).collect();
-        Summary::of(&packets)
+        Summary::from_samples(&packets)
     }
 
     /// Returns the Implied DUT Buffer Time: mean burst divided by line rate.
@@ -149,7 +150,7 @@ impl BackToBack {
     }
 }
 
-impl Search for BackToBack {
+impl TrialSearch for BackToBack {
     type Outcome = BackToBackResult;
 
     fn next(&mut self) -> Option<Trial> {

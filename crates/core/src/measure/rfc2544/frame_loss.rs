@@ -3,7 +3,8 @@
 
 use super::Deviation;
 use crate::measure::trial::{
-    Admission, Fault, FrameSize, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
+    Admission, FaultTolerance, FrameSize, OfferedLoad, Pauses, Referee, TesterFault, Trial, TrialResult,
+    TrialSearch,
 };
 use crate::time::Duration;
 use alloc::vec::Vec;
@@ -18,7 +19,7 @@ pub struct FrameLossConfig {
     /// Frame size.
     pub frame: FrameSize,
     /// First load: the line rate.
-    pub maximum: Load,
+    pub maximum: OfferedLoad,
     /// Step between loads as a share of the maximum; the RFC allows at most 0.1.
     pub step: f64,
     /// Duration of a trial.
@@ -26,20 +27,20 @@ pub struct FrameLossConfig {
     /// Pauses after each trial.
     pub pauses: Pauses,
     /// Handling of tester faults.
-    pub patience: Patience,
+    pub patience: FaultTolerance,
 }
 
 impl FrameLossConfig {
     /// Returns the configuration required by RFC 2544: steps of 10 %. Section 26.3 gives no trial duration;
     /// the 60 s of section 24 are used.
-    pub fn rfc2544(frame: FrameSize, maximum: Load) -> FrameLossConfig {
+    pub fn rfc2544(frame: FrameSize, maximum: OfferedLoad) -> FrameLossConfig {
         FrameLossConfig {
             frame,
             maximum,
             step: MAX_STEP,
             duration: REQUIRED_DURATION,
             pauses: Pauses::RFC2544,
-            patience: Patience::default(),
+            patience: FaultTolerance::default(),
         }
     }
 }
@@ -48,7 +49,7 @@ impl FrameLossConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossAtLoad {
     /// Requested load.
-    pub load: Load,
+    pub load: OfferedLoad,
     /// Frames sent.
     pub sent: u64,
     /// Frames lost.
@@ -71,7 +72,7 @@ pub struct FrameLossResult {
     /// Loss at each load, highest load first. Loads that the tester could not offer are missing.
     pub points: Vec<LossAtLoad>,
     /// Tester faults; trials with faults are not counted.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<TesterFault>,
     /// Deviations from the RFC's procedure.
     pub deviations: Vec<Deviation>,
 }
@@ -102,16 +103,16 @@ impl FrameLoss {
     }
 }
 
-impl Search for FrameLoss {
+impl TrialSearch for FrameLoss {
     type Outcome = FrameLossResult;
 
     fn next(&mut self) -> Option<Trial> {
         let share = 1.0 - f64::from(self.step) * self.config.step;
         // If the step divides the maximum, rounding may leave a last load just above zero.
         let ended = self.abandoned || self.lossless_in_a_row == 2 || share < self.config.step * 1e-6;
-        (!ended).then_some(Trial::lasting(
+        (!ended).then_some(Trial::with_duration(
             self.config.duration,
-            Load(self.config.maximum.0 * share),
+            OfferedLoad(self.config.maximum.0 * share),
             self.config.frame,
             self.config.pauses,
         ))

@@ -3,7 +3,8 @@
 use super::Deviation;
 use crate::measure::Summary;
 use crate::measure::trial::{
-    Admission, Fault, FrameSize, Length, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
+    Admission, FaultTolerance, FrameSize, Length, OfferedLoad, Pauses, Referee, TesterFault, Trial,
+    TrialResult, TrialSearch,
 };
 use crate::time::Duration;
 use alloc::vec::Vec;
@@ -18,7 +19,7 @@ pub struct LatencyConfig {
     /// Frame size.
     pub frame: FrameSize,
     /// Load; must be the throughput for this frame size.
-    pub load: Load,
+    pub load: OfferedLoad,
     /// Duration of a trial; the frame at its middle is tagged.
     pub duration: Duration,
     /// Number of trials to average.
@@ -26,20 +27,20 @@ pub struct LatencyConfig {
     /// Pauses after each trial.
     pub pauses: Pauses,
     /// Handling of tester faults.
-    pub patience: Patience,
+    pub patience: FaultTolerance,
 }
 
 impl LatencyConfig {
     /// Returns the configuration required by RFC 2544: 20 trials of 120 s, with the frame sent after 60 s
     /// tagged.
-    pub fn rfc2544(frame: FrameSize, throughput: Load) -> LatencyConfig {
+    pub fn rfc2544(frame: FrameSize, throughput: OfferedLoad) -> LatencyConfig {
         LatencyConfig {
             frame,
             load: throughput,
             duration: REQUIRED_DURATION,
             repeats: REQUIRED_REPEATS,
             pauses: Pauses::RFC2544,
-            patience: Patience::default(),
+            patience: FaultTolerance::default(),
         }
     }
 }
@@ -50,7 +51,7 @@ pub struct LatencyResult {
     /// Frame size.
     pub frame: FrameSize,
     /// Load.
-    pub load: Load,
+    pub load: OfferedLoad,
     /// Delays of the tagged frames, one per trial in which the frame arrived.
     pub delays: Vec<Duration>,
     /// Number of tagged frames lost.
@@ -58,7 +59,7 @@ pub struct LatencyResult {
     /// Frames lost by the device in all trials. If not zero, the load was above the throughput.
     pub frames_lost: u64,
     /// Tester faults; trials with faults are not counted.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<TesterFault>,
     /// Deviations from the RFC's procedure.
     pub deviations: Vec<Deviation>,
 }
@@ -67,7 +68,7 @@ impl LatencyResult {
     /// Returns mean, standard deviation and confidence interval of the delays, in seconds.
     pub fn summary(&self) -> Summary {
         let seconds: Vec<f64> = self.delays.iter().map(|delay| delay.as_secs_f64()).collect();
-        Summary::of(&seconds)
+        Summary::from_samples(&seconds)
     }
 }
 
@@ -97,7 +98,7 @@ impl Latency {
     }
 }
 
-impl Search for Latency {
+impl TrialSearch for Latency {
     type Outcome = LatencyResult;
 
     fn next(&mut self) -> Option<Trial> {

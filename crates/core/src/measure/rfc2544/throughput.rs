@@ -2,7 +2,8 @@
 
 use super::Deviation;
 use crate::measure::trial::{
-    Admission, Fault, FrameSize, Load, Patience, Pauses, Referee, Search, Trial, TrialResult,
+    Admission, FaultTolerance, FrameSize, OfferedLoad, Pauses, Referee, TesterFault, Trial, TrialResult,
+    TrialSearch,
 };
 use crate::time::Duration;
 use alloc::vec::Vec;
@@ -14,7 +15,7 @@ pub struct ThroughputConfig {
     /// Frame size.
     pub frame: FrameSize,
     /// First load: the line rate, or the maximum rate of the tester.
-    pub maximum: Load,
+    pub maximum: OfferedLoad,
     /// Difference between lossless and lossy load at which the search ends, as a share of the maximum.
     pub resolution: f64,
     /// Duration of a trial.
@@ -22,20 +23,20 @@ pub struct ThroughputConfig {
     /// Pauses after each trial.
     pub pauses: Pauses,
     /// Handling of tester faults.
-    pub patience: Patience,
+    pub patience: FaultTolerance,
 }
 
 impl ThroughputConfig {
     /// Returns the configuration required by RFC 2544 (trials of 60 s and the RFC's pauses), with a
     /// resolution of 0.1 % of the maximum.
-    pub fn rfc2544(frame: FrameSize, maximum: Load) -> ThroughputConfig {
+    pub fn rfc2544(frame: FrameSize, maximum: OfferedLoad) -> ThroughputConfig {
         ThroughputConfig {
             frame,
             maximum,
             resolution: 0.001,
             duration: Duration::from_secs(60),
             pauses: Pauses::RFC2544,
-            patience: Patience::default(),
+            patience: FaultTolerance::default(),
         }
     }
 
@@ -51,15 +52,15 @@ pub struct ThroughputResult {
     /// Frame size.
     pub frame: FrameSize,
     /// Highest load without loss; `None` if every trial had loss.
-    pub throughput: Option<Load>,
+    pub throughput: Option<OfferedLoad>,
     /// Lowest load with loss; `None` if no trial had loss.
-    pub lossy: Option<Load>,
+    pub lossy: Option<OfferedLoad>,
     /// Load above which the tester failed, if that ended the search; the device may carry more.
-    pub tester_limit: Option<Load>,
+    pub tester_limit: Option<OfferedLoad>,
     /// Number of valid trials.
     pub trials: u32,
     /// Tester faults; trials with faults are not counted.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<TesterFault>,
     /// Deviations from the RFC's procedure.
     pub deviations: Vec<Deviation>,
 }
@@ -72,7 +73,7 @@ pub struct Throughput {
     low: f64,
     /// Upper limit of the loads to propose.
     high: f64,
-    high_is: High,
+    high_is: UpperEnd,
     done: bool,
     trials: u32,
     validator: Referee,
@@ -80,7 +81,7 @@ pub struct Throughput {
 
 /// Status of the upper end of the interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum High {
+enum UpperEnd {
     Untried,
     UntriedTesterLimit,
     Lossy,
@@ -93,7 +94,7 @@ impl Throughput {
         Throughput {
             low: 0.0,
             high: config.maximum.0,
-            high_is: High::Untried,
+            high_is: UpperEnd::Untried,
             done: false,
             trials: 0,
             validator: Referee::new(config.patience),
@@ -103,29 +104,29 @@ impl Throughput {
 
     fn proposal(&self) -> f64 {
         match self.high_is {
-            High::Untried | High::UntriedTesterLimit => self.high,
-            High::Lossy => f64::midpoint(self.low, self.high),
+            UpperEnd::Untried | UpperEnd::UntriedTesterLimit => self.high,
+            UpperEnd::Lossy => f64::midpoint(self.low, self.high),
         }
     }
 
     fn trial(&self, load: f64) -> Trial {
-        Trial::lasting(self.config.duration, Load(load), self.config.frame, self.config.pauses)
+        Trial::with_duration(self.config.duration, OfferedLoad(load), self.config.frame, self.config.pauses)
     }
 
     fn count_trial(&mut self, load: f64, lossless: bool) {
         self.trials += 1;
         if lossless {
             self.low = load;
-            self.done = self.high_is != High::Lossy;
+            self.done = self.high_is != UpperEnd::Lossy;
         } else {
             self.high = load;
-            self.high_is = High::Lossy;
+            self.high_is = UpperEnd::Lossy;
         }
         self.done |= self.high - self.low <= self.config.resolution * self.config.maximum.0;
     }
 }
 
-impl Search for Throughput {
+impl TrialSearch for Throughput {
     type Outcome = ThroughputResult;
 
     fn next(&mut self) -> Option<Trial> {
@@ -139,7 +140,7 @@ impl Search for Throughput {
             Admission::Repeat => {}
             Admission::Lowered(load) => {
                 self.high = load.0.max(self.low);
-                self.high_is = High::UntriedTesterLimit;
+                self.high_is = UpperEnd::UntriedTesterLimit;
                 self.done = self.high - self.low <= self.config.resolution * self.config.maximum.0;
             }
             Admission::Abandoned => self.done = true,
@@ -149,9 +150,9 @@ impl Search for Throughput {
     fn result(&self) -> ThroughputResult {
         ThroughputResult {
             frame: self.config.frame,
-            throughput: (self.low > 0.0).then_some(Load(self.low)),
-            lossy: (self.high_is == High::Lossy).then_some(Load(self.high)),
-            tester_limit: (self.high_is == High::UntriedTesterLimit).then_some(Load(self.high)),
+            throughput: (self.low > 0.0).then_some(OfferedLoad(self.low)),
+            lossy: (self.high_is == UpperEnd::Lossy).then_some(OfferedLoad(self.high)),
+            tester_limit: (self.high_is == UpperEnd::UntriedTesterLimit).then_some(OfferedLoad(self.high)),
             trials: self.trials,
             faults: self.validator.faults().to_vec(),
             deviations: self.config.deviations(),

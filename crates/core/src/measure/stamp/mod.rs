@@ -6,8 +6,8 @@
 mod reflector;
 mod sender;
 
-pub use reflector::{Arrival, Reflector, ReflectorConfig, ReflectorCounts};
-pub use sender::{Sample, Sender, SenderConfig, SenderResult};
+pub use reflector::{ReceivedPacketInfo, ReflectorConfig, ReflectorCounts, SessionReflector};
+pub use sender::{SenderConfig, SenderResult, SessionSender, StampSample};
 
 use crate::time::Instant;
 use alloc::vec::Vec;
@@ -16,12 +16,12 @@ use netstage_wire::stamp::tlv::{self, HEADER, INTEGRITY_FAILED};
 use netstage_wire::stamp::{self, DIGEST, Mode};
 
 /// HMAC-SHA-256 of the concatenated parts under the session's key, truncated to 16 bytes.
-pub type Mac<'a> = &'a dyn Fn(&[&[u8]]) -> [u8; DIGEST];
+pub type DigestFunction<'a> = &'a dyn Fn(&[&[u8]]) -> [u8; DIGEST];
 
 /// One moment on both clocks of a host: the run's monotonic clock and the wall clock, which the other host
 /// may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct ClockReading {
     /// Time of the run's clock.
     pub instant: Instant,
     /// Wall clock, nanoseconds since 1970.
@@ -30,7 +30,7 @@ pub struct Moment {
 
 /// Reason a packet was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rejected {
+pub enum RejectReason {
     /// Packet too short for its layout.
     Short,
     /// Digest mismatch, or no key.
@@ -43,36 +43,36 @@ pub enum Rejected {
     TooManySessions,
 }
 
-impl fmt::Display for Rejected {
+impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Rejected::Short => "packet too short for a STAMP test packet in this mode",
-            Rejected::Digest => "digest mismatch; check that both ends use the same key",
-            Rejected::OtherSession => "packet belongs to another STAMP session",
-            Rejected::NotOutstanding => {
+            RejectReason::Short => "packet too short for a STAMP test packet in this mode",
+            RejectReason::Digest => "digest mismatch; check that both ends use the same key",
+            RejectReason::OtherSession => "packet belongs to another STAMP session",
+            RejectReason::NotOutstanding => {
                 "reply to a packet that is not outstanding: duplicate, late or never sent"
             }
-            Rejected::TooManySessions => "STAMP session limit reached",
+            RejectReason::TooManySessions => "STAMP session limit reached",
         })
     }
 }
 
-impl core::error::Error for Rejected {}
+impl core::error::Error for RejectReason {}
 
 /// Checks the digest of an authenticated packet; unauthenticated packets always pass.
-fn verify(bytes: &[u8], mode: Mode, mac: Option<Mac<'_>>) -> Result<(), Rejected> {
+fn verify(bytes: &[u8], mode: Mode, mac: Option<DigestFunction<'_>>) -> Result<(), RejectReason> {
     if mode == Mode::Unauthenticated {
         return Ok(());
     }
-    let (covered, digest) = stamp::authenticated(bytes).map_err(|_| Rejected::Short)?;
+    let (covered, digest) = stamp::authenticated(bytes).map_err(|_| RejectReason::Short)?;
     let right = mac.is_some_and(|mac| equal(mac(&[covered]), digest));
-    if right { Ok(()) } else { Err(Rejected::Digest) }
+    if right { Ok(()) } else { Err(RejectReason::Digest) }
 }
 
 /// Writes the digest of an authenticated packet.
 ///
 /// Panics without a key in authenticated mode, which the driver chose.
-fn sign(bytes: &mut [u8], mode: Mode, mac: Option<Mac<'_>>) {
+fn sign(bytes: &mut [u8], mode: Mode, mac: Option<DigestFunction<'_>>) {
     if mode == Mode::Authenticated {
         let mac = mac.expect("authenticated mode has a key");
         let digest = mac(&[&bytes[..stamp::AUTHENTICATED_PART]]);
@@ -87,7 +87,7 @@ fn equal(one: [u8; DIGEST], other: [u8; DIGEST]) -> bool {
 
 /// Computes the digest over TLVs (RFC 8972 section 4.8), which covers the sequence number and all TLVs before
 /// the HMAC TLV.
-fn tlv_digest(bytes: &[u8], base: usize, end: usize, mac: Mac<'_>) -> [u8; DIGEST] {
+fn tlv_digest(bytes: &[u8], base: usize, end: usize, mac: DigestFunction<'_>) -> [u8; DIGEST] {
     mac(&[&bytes[..4], &bytes[base..end]])
 }
 
@@ -101,16 +101,16 @@ fn append(bytes: &mut Vec<u8>, kind: u8, length: usize) -> core::ops::Range<usiz
 }
 
 /// Appends an HMAC TLV with the digest over the TLVs before it.
-fn append_tlv_digest(bytes: &mut Vec<u8>, base: usize, mac: Mac<'_>) {
+fn append_tlv_digest(bytes: &mut Vec<u8>, base: usize, mac: DigestFunction<'_>) {
     let digest = tlv_digest(bytes, base, bytes.len(), mac);
     let value = append(bytes, tlv::kind::HMAC, DIGEST);
     bytes[value].copy_from_slice(&digest);
 }
 
 /// Returns whether the TLVs are unmodified: their digest is correct, or none is present and none is required.
-fn tlvs_are_intact(bytes: &[u8], mode: Mode, mac: Option<Mac<'_>>) -> bool {
+fn tlvs_are_intact(bytes: &[u8], mode: Mode, mac: Option<DigestFunction<'_>>) -> bool {
     let base = mode.base();
-    for extent in tlv::places(bytes, base).flatten() {
+    for extent in tlv::tlvs(bytes, base).flatten() {
         if extent.kind != tlv::kind::HMAC {
             continue;
         }

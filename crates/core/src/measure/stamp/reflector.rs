@@ -1,14 +1,14 @@
 //! STAMP session-reflector: answers each packet with its receive information. A reply has the length of its
 //! packet, so spoofed sources gain no amplification.
 
-use super::{Mac, Rejected, flag_all, sign, tlv_digest, tlvs_are_intact, verify};
+use super::{DigestFunction, RejectReason, flag_all, sign, tlv_digest, tlvs_are_intact, verify};
 use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use netstage_wire::stamp::tlv::{
-    self, ClassOfService, DirectMeasurement, Fixed, FollowUpTelemetry, LocationPorts, TimestampInformation,
-    location,
+    self, ClassOfService, DirectMeasurement, FixedTlv, FollowUpTelemetry, LocationPorts,
+    TimestampInformation, location,
 };
 use netstage_wire::stamp::{
     DIGEST, ErrorEstimate, Mode, ReflectorPacket, SenderPacket, Timestamp, TimestampFormat,
@@ -30,12 +30,12 @@ pub struct ReflectorConfig {
     /// Maximum number of sessions.
     pub sessions: usize,
     /// Idle time after which a session is removed (REFWAIT; 900 s in RFC 8762).
-    pub forget_after: Duration,
+    pub session_timeout: Duration,
     /// Report to senders the addresses and ports their packets arrived with (RFC 8972 section 4.2.2 requires
     /// this to be configurable).
-    pub tells_location: bool,
+    pub reports_location: bool,
     /// Send replies with the DSCP requested by the sender.
-    pub obeys_dscp: bool,
+    pub honors_dscp: bool,
 }
 
 impl Default for ReflectorConfig {
@@ -49,16 +49,16 @@ impl Default for ReflectorConfig {
             clock_error: (1_000_000, false),
             sync_source: tlv::sync_source::FREE_RUNNING,
             sessions: 1000,
-            forget_after: Duration::from_secs(900),
-            tells_location: true,
-            obeys_dscp: true,
+            session_timeout: Duration::from_secs(900),
+            reports_location: true,
+            honors_dscp: true,
         }
     }
 }
 
 /// Receive information of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct ReceivedPacketInfo {
     /// Time of the run's clock.
     pub instant: Instant,
     /// Wall clock, nanoseconds since 1970.
@@ -87,10 +87,10 @@ pub struct ReflectorCounts {
 }
 
 /// Source, destination and session identifier, which identify a session (RFC 8972 section 3).
-type Key = (SocketAddr, SocketAddr, u16);
+type StampSessionKey = (SocketAddr, SocketAddr, u16);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Session {
+struct ReflectorSession {
     reflected: u32,
     last_active: Instant,
     /// Sequence number and timestamp of the previous reply.
@@ -99,16 +99,16 @@ struct Session {
 
 /// STAMP session-reflector; [`SessionReflector::reflect`] answers one packet.
 #[derive(Clone, Debug)]
-pub struct Reflector {
+pub struct SessionReflector {
     config: ReflectorConfig,
-    sessions: BTreeMap<Key, Session>,
+    sessions: BTreeMap<StampSessionKey, ReflectorSession>,
     counts: ReflectorCounts,
 }
 
-impl Reflector {
+impl SessionReflector {
     /// Creates a reflector without sessions.
-    pub fn new(config: ReflectorConfig) -> Reflector {
-        Reflector { config, sessions: BTreeMap::new(), counts: ReflectorCounts::default() }
+    pub fn new(config: ReflectorConfig) -> SessionReflector {
+        SessionReflector { config, sessions: BTreeMap::new(), counts: ReflectorCounts::default() }
     }
 
     /// Answers a packet: writes the reply to `reply`, to be sent immediately, and returns the DSCP to send it
@@ -118,11 +118,11 @@ impl Reflector {
     pub fn reflect(
         &mut self,
         packet: &[u8],
-        arrival: &Arrival,
-        mac: Option<Mac<'_>>,
+        arrival: &ReceivedPacketInfo,
+        mac: Option<DigestFunction<'_>>,
         now: impl FnOnce() -> u64,
         reply: &mut Vec<u8>,
-    ) -> Result<u8, Rejected> {
+    ) -> Result<u8, RejectReason> {
         let answer = self.answer(packet, arrival, mac, now, reply);
         match answer {
             Ok(_) => self.counts.reflected += 1,
@@ -134,13 +134,13 @@ impl Reflector {
     fn answer(
         &mut self,
         packet: &[u8],
-        arrival: &Arrival,
-        mac: Option<Mac<'_>>,
+        arrival: &ReceivedPacketInfo,
+        mac: Option<DigestFunction<'_>>,
         now: impl FnOnce() -> u64,
         reply: &mut Vec<u8>,
-    ) -> Result<u8, Rejected> {
+    ) -> Result<u8, RejectReason> {
         let mode = self.config.mode;
-        let sender = SenderPacket::read(packet, mode).map_err(|_| Rejected::Short)?;
+        let sender = SenderPacket::read(packet, mode).map_err(|_| RejectReason::Short)?;
         verify(packet, mode, mac)?;
         let session = self.session(sender.session, arrival)?;
         reply.clear();
@@ -169,7 +169,7 @@ impl Reflector {
             update_tlv_digest(reply, mode.base(), mac);
         }
         sign(reply, mode, mac);
-        let session = Session {
+        let session = ReflectorSession {
             reflected: session.reflected.wrapping_add(1),
             last_active: arrival.instant,
             before: (sequence, answer.timestamp),
@@ -181,23 +181,29 @@ impl Reflector {
     }
 
     /// Returns the state of a session, or an error if the session limit is reached.
-    fn session(&mut self, identifier: u16, arrival: &Arrival) -> Result<Session, Rejected> {
+    fn session(
+        &mut self,
+        identifier: u16,
+        arrival: &ReceivedPacketInfo,
+    ) -> Result<ReflectorSession, RejectReason> {
         let key = (arrival.source, arrival.destination, identifier);
-        let alive = |session: &Session| arrival.instant.since(session.last_active) < self.config.forget_after;
+        let alive = |session: &ReflectorSession| {
+            arrival.instant.since(session.last_active) < self.config.session_timeout
+        };
         if let Some(&session) = self.sessions.get(&key) {
-            return Ok(if alive(&session) { session } else { Session::default() });
+            return Ok(if alive(&session) { session } else { ReflectorSession::default() });
         }
         if self.config.stateful && self.sessions.len() >= self.config.sessions {
             self.sessions.retain(|_, session| alive(session));
             if self.sessions.len() >= self.config.sessions {
-                return Err(Rejected::TooManySessions);
+                return Err(RejectReason::TooManySessions);
             }
         }
-        Ok(Session::default())
+        Ok(ReflectorSession::default())
     }
 
     /// Fills in the TLVs of a reply; returns the DSCP to send it with.
-    fn answer_tlvs(&self, reply: &mut [u8], arrival: &Arrival, session: &Session) -> u8 {
+    fn answer_tlvs(&self, reply: &mut [u8], arrival: &ReceivedPacketInfo, session: &ReflectorSession) -> u8 {
         let (mut start, mut dscp) = (self.config.mode.base(), arrival.dscp);
         loop {
             match tlv::at(reply, start) {
@@ -226,8 +232,8 @@ impl Reflector {
         &self,
         kind: u8,
         value: &mut [u8],
-        arrival: &Arrival,
-        session: &Session,
+        arrival: &ReceivedPacketInfo,
+        session: &ReflectorSession,
         dscp: &mut u8,
     ) -> Option<Result<(), tlv::WrongLength>> {
         let counted = session.reflected.wrapping_add(1);
@@ -242,11 +248,11 @@ impl Reflector {
             }
             .write(value),
             tlv::kind::CLASS_OF_SERVICE => ClassOfService::read(value).and_then(|asked| {
-                if self.config.obeys_dscp {
-                    *dscp = asked.asked_dscp;
+                if self.config.honors_dscp {
+                    *dscp = asked.requested_dscp;
                 }
                 let (received_dscp, received_ecn) = (arrival.dscp, arrival.ecn);
-                let reverse_path = u8::from(!self.config.obeys_dscp);
+                let reverse_path = u8::from(!self.config.honors_dscp);
                 ClassOfService { received_dscp, received_ecn, reverse_path, ..asked }.write(value)
             }),
             tlv::kind::DIRECT_MEASUREMENT => DirectMeasurement::read(value).and_then(|counters| {
@@ -264,8 +270,12 @@ impl Reflector {
         })
     }
 
-    fn answer_location(&self, value: &mut [u8], arrival: &Arrival) -> Result<(), tlv::WrongLength> {
-        let (destination, source) = match self.config.tells_location {
+    fn answer_location(
+        &self,
+        value: &mut [u8],
+        arrival: &ReceivedPacketInfo,
+    ) -> Result<(), tlv::WrongLength> {
+        let (destination, source) = match self.config.reports_location {
             true => (arrival.destination.port(), arrival.source.port()),
             false => (0, 0),
         };
@@ -286,7 +296,7 @@ impl Reflector {
 
     /// Fills in one sub-TLV of a Location TLV, whose length must match its type; returns false for an unknown
     /// type.
-    fn answer_place(&self, part: &mut [u8], arrival: &Arrival) -> bool {
+    fn answer_place(&self, part: &mut [u8], arrival: &ReceivedPacketInfo) -> bool {
         use location::{
             DESTINATION_IP, DESTINATION_IPV4, DESTINATION_IPV6, SOURCE_IP, SOURCE_IPV4, SOURCE_IPV6,
         };
@@ -296,7 +306,7 @@ impl Reflector {
             // A socket does not provide link-layer addresses.
             _ => return false,
         };
-        if !self.config.tells_location {
+        if !self.config.reports_location {
             return true;
         }
         match address {
@@ -319,8 +329,8 @@ impl Reflector {
 }
 
 /// Recomputes the digest over a reply's TLVs, if it has one.
-fn update_tlv_digest(reply: &mut [u8], base: usize, mac: Option<Mac<'_>>) {
-    let extent = tlv::places(reply, base)
+fn update_tlv_digest(reply: &mut [u8], base: usize, mac: Option<DigestFunction<'_>>) {
+    let extent = tlv::tlvs(reply, base)
         .flatten()
         .find(|extent| extent.kind == tlv::kind::HMAC && extent.value().len() == DIGEST);
     if let (Some(extent), Some(mac)) = (extent, mac) {

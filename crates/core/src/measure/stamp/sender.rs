@@ -1,10 +1,12 @@
 //! STAMP session-sender: sends one packet per interval and evaluates the replies.
 
-use super::{Mac, Moment, Rejected, append, append_tlv_digest, sign, tlvs_are_intact, verify};
+use super::{
+    ClockReading, DigestFunction, RejectReason, append, append_tlv_digest, sign, tlvs_are_intact, verify,
+};
 use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use netstage_wire::stamp::tlv::{self, ClassOfService, DirectMeasurement, Fixed, TimestampInformation};
+use netstage_wire::stamp::tlv::{self, ClassOfService, DirectMeasurement, FixedTlv, TimestampInformation};
 use netstage_wire::stamp::{ErrorEstimate, Mode, ReflectorPacket, SenderPacket, Timestamp, TimestampFormat};
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +62,7 @@ impl Default for SenderConfig {
 
 /// Measurements from one reply. Delays are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct StampSample {
     /// Sequence number of the packet.
     pub sequence: u32,
     /// Sequence number assigned by the reflector.
@@ -75,7 +77,7 @@ pub struct Sample {
     /// synchronized, because the clock offset is then unknown.
     pub uncertainty: Option<u64>,
     /// Time from receive to send at the reflector.
-    pub at_reflector: i64,
+    pub reflector_time: i64,
     /// TTL or hop limit of the packet at its arrival at the reflector.
     pub ttl_at_reflector: u8,
     /// Class of Service TLV, if requested and answered.
@@ -112,11 +114,11 @@ pub struct SenderResult {
 /// [`SessionSender::poll_transmit`] at that time, and [`SessionSender::handle_packet`] for each received
 /// packet. `poll_timeout` returns `None` once every packet was sent and answered or has timed out.
 #[derive(Clone, Debug)]
-pub struct Sender {
+pub struct SessionSender {
     config: SenderConfig,
     next_at: Instant,
     sent: u32,
-    outstanding: BTreeMap<u32, Moment>,
+    outstanding: BTreeMap<u32, ClockReading>,
     answered: u32,
     /// Highest sequence numbers among the replies: the sender's and the reflector's.
     highest: Option<(u32, u32)>,
@@ -125,11 +127,11 @@ pub struct Sender {
     expired: u32,
 }
 
-impl Sender {
+impl SessionSender {
     /// Creates a session that sends its first packet at `start`. Panics if the interval is zero.
-    pub fn new(config: SenderConfig, start: Instant) -> Sender {
+    pub fn new(config: SenderConfig, start: Instant) -> SessionSender {
         assert!(config.interval > Duration::ZERO, "{config:?}");
-        Sender {
+        SessionSender {
             config,
             next_at: start,
             sent: 0,
@@ -155,7 +157,12 @@ impl Sender {
     ///
     /// Clears `bytes` first; returns true if `bytes` holds a packet to send immediately. Panics in
     /// authenticated mode without a key.
-    pub fn poll_transmit(&mut self, now: Moment, mac: Option<Mac<'_>>, bytes: &mut Vec<u8>) -> bool {
+    pub fn poll_transmit(
+        &mut self,
+        now: ClockReading,
+        mac: Option<DigestFunction<'_>>,
+        bytes: &mut Vec<u8>,
+    ) -> bool {
         self.expire(now.instant);
         bytes.clear();
         if self.sent >= self.config.count || now.instant < self.next_at {
@@ -179,10 +186,10 @@ impl Sender {
         true
     }
 
-    fn append_tlvs(&self, bytes: &mut Vec<u8>, mac: Option<Mac<'_>>) {
+    fn append_tlvs(&self, bytes: &mut Vec<u8>, mac: Option<DigestFunction<'_>>) {
         let base = bytes.len();
         if let Some(asked_dscp) = self.config.class_of_service {
-            write_tlv(bytes, &ClassOfService { asked_dscp, ..ClassOfService::default() });
+            write_tlv(bytes, &ClassOfService { requested_dscp: asked_dscp, ..ClassOfService::default() });
         }
         if self.config.direct_measurement {
             let sender_sent = self.sent + 1;
@@ -215,24 +222,29 @@ impl Sender {
     pub fn handle_packet(
         &mut self,
         bytes: &[u8],
-        now: Moment,
-        mac: Option<Mac<'_>>,
-    ) -> Result<Sample, Rejected> {
+        now: ClockReading,
+        mac: Option<DigestFunction<'_>>,
+    ) -> Result<StampSample, RejectReason> {
         let sample = self.read(bytes, now, mac);
         self.rejected += u32::from(sample.is_err());
         sample
     }
 
-    fn read(&mut self, bytes: &[u8], now: Moment, mac: Option<Mac<'_>>) -> Result<Sample, Rejected> {
+    fn read(
+        &mut self,
+        bytes: &[u8],
+        now: ClockReading,
+        mac: Option<DigestFunction<'_>>,
+    ) -> Result<StampSample, RejectReason> {
         let mode = self.config.mode;
-        let reply = ReflectorPacket::read(bytes, mode).map_err(|_| Rejected::Short)?;
+        let reply = ReflectorPacket::read(bytes, mode).map_err(|_| RejectReason::Short)?;
         verify(bytes, mode, mac)?;
         // Reflectors that implement only RFC 8762 leave the identifier zero.
         if reply.session != self.config.session && reply.session != 0 {
-            return Err(Rejected::OtherSession);
+            return Err(RejectReason::OtherSession);
         }
         let ours = reply.sender.sequence;
-        let sent = self.outstanding.remove(&ours).ok_or(Rejected::NotOutstanding)?;
+        let sent = self.outstanding.remove(&ours).ok_or(RejectReason::NotOutstanding)?;
         self.count(ours, reply.sequence);
         let mut sample = self.sample(&reply, sent, now);
         if tlvs_are_intact(bytes, mode, mac) {
@@ -253,7 +265,7 @@ impl Sender {
         }
     }
 
-    fn sample(&self, reply: &ReflectorPacket, sent: Moment, now: Moment) -> Sample {
+    fn sample(&self, reply: &ReflectorPacket, sent: ClockReading, now: ClockReading) -> StampSample {
         let (ours, theirs) = (self.config.format, reply.error_estimate.format());
         let stamp = |unix: u64| Timestamp::from_unix(unix, theirs);
         let at_reflector = reply.timestamp.since(reply.received, theirs);
@@ -261,7 +273,7 @@ impl Sender {
         let (error, synchronized) = self.config.clock_error;
         let own_error = ErrorEstimate::new(error, synchronized, ours).nanoseconds();
         let both = synchronized && reply.error_estimate.is_synchronized();
-        Sample {
+        StampSample {
             sequence: reply.sender.sequence,
             reflector_sequence: reply.sequence,
             round_trip: elapsed.saturating_sub(at_reflector),
@@ -269,7 +281,7 @@ impl Sender {
             forward: reply.received.since(stamp(sent.unix), theirs),
             backward: stamp(now.unix).since(reply.timestamp, theirs),
             uncertainty: both.then(|| own_error.saturating_add(reply.error_estimate.nanoseconds())),
-            at_reflector,
+            reflector_time: at_reflector,
             ttl_at_reflector: reply.sender_ttl,
             class_of_service: None,
             direct_measurement: None,
@@ -308,13 +320,13 @@ impl Sender {
     }
 }
 
-fn write_tlv<T: Fixed>(bytes: &mut Vec<u8>, value: &T) {
+fn write_tlv<T: FixedTlv>(bytes: &mut Vec<u8>, value: &T) {
     let extent = append(bytes, T::KIND, T::LENGTH);
     value.write(&mut bytes[extent]).expect("the buffer holds the value");
 }
 
-fn read_tlvs(bytes: &[u8], base: usize, sample: &mut Sample) {
-    for extent in tlv::places(bytes, base).flatten() {
+fn read_tlvs(bytes: &[u8], base: usize, sample: &mut StampSample) {
+    for extent in tlv::tlvs(bytes, base).flatten() {
         if extent.flags & (tlv::UNRECOGNIZED | tlv::MALFORMED | tlv::INTEGRITY_FAILED) != 0 {
             continue;
         }

@@ -1,11 +1,11 @@
 //! Sender and reflector over a path that delays, loses, reorders and forges packets.
 
 use super::*;
-use crate::rng::Stream;
+use crate::rng::RandomStream;
 use crate::time::Duration;
 use alloc::vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
-use netstage_wire::stamp::tlv::{Fixed, FollowUpTelemetry, kind};
+use netstage_wire::stamp::tlv::{FixedTlv, FollowUpTelemetry, kind};
 use netstage_wire::stamp::{ReflectorPacket, TimestampFormat};
 
 /// Wall clock at the start of a run, nanoseconds since 1970.
@@ -20,13 +20,13 @@ fn mac(parts: &[&[u8]]) -> [u8; DIGEST] {
     hash.to_be_bytes()
 }
 
-fn moment(nanoseconds: u64) -> Moment {
-    Moment { instant: Instant(nanoseconds), unix: START + nanoseconds }
+fn moment(nanoseconds: u64) -> ClockReading {
+    ClockReading { instant: Instant(nanoseconds), unix: START + nanoseconds }
 }
 
-fn arrival(nanoseconds: u64) -> Arrival {
+fn arrival(nanoseconds: u64) -> ReceivedPacketInfo {
     let address = |last, port| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), port);
-    Arrival {
+    ReceivedPacketInfo {
         instant: Instant(nanoseconds),
         unix: START + nanoseconds,
         source: address(1, 40_000),
@@ -42,16 +42,16 @@ const FORWARD: u64 = 3_000_000;
 const BACKWARD: u64 = 5_000_000;
 const AT_REFLECTOR: u64 = 40_000;
 
-struct Path {
-    sender: Sender,
-    reflector: Reflector,
-    samples: Vec<Sample>,
+struct StampPath {
+    sender: SessionSender,
+    reflector: SessionReflector,
+    samples: Vec<StampSample>,
 }
 
-impl Path {
-    fn new(sender: SenderConfig, reflector: ReflectorConfig) -> Path {
-        let sender = Sender::new(sender, Instant(0));
-        Path { sender, reflector: Reflector::new(reflector), samples: Vec::new() }
+impl StampPath {
+    fn new(sender: SenderConfig, reflector: ReflectorConfig) -> StampPath {
+        let sender = SessionSender::new(sender, Instant(0));
+        StampPath { sender, reflector: SessionReflector::new(reflector), samples: Vec::new() }
     }
 
     /// Runs the session. The predicates select the packets lost in each direction.
@@ -92,7 +92,7 @@ fn measured_delays_match_the_path() {
             let clock_error = (1000, true);
             let sender = SenderConfig { mode, clock_error, ..SenderConfig::default() };
             let reflector = ReflectorConfig { mode, format, clock_error, ..ReflectorConfig::default() };
-            let mut path = Path::new(sender, reflector);
+            let mut path = StampPath::new(sender, reflector);
             let result = path.run(|_| false, |_| false);
             assert_eq!((result.sent, result.answered, result.outstanding), (100, 100, 0));
             for sample in &path.samples {
@@ -110,7 +110,7 @@ fn measured_delays_match_the_path() {
 
 #[test]
 fn loss_is_counted_per_direction() {
-    let mut path = Path::new(SenderConfig::default(), ReflectorConfig::default());
+    let mut path = StampPath::new(SenderConfig::default(), ReflectorConfig::default());
     // Three packets are lost forward and five backward. The direction of the last two is unknown.
     let forward = |number: u32| number % 30 == 7 && number < 90;
     let backward = |number: u32| number % 20 == 3;
@@ -127,13 +127,13 @@ fn loss_is_counted_per_direction() {
     assert_eq!(result, expected);
     let stateless = SenderConfig { reflector_is_stateful: false, ..SenderConfig::default() };
     let reflector = ReflectorConfig { stateful: false, ..ReflectorConfig::default() };
-    let result = Path::new(stateless, reflector).run(forward, backward);
+    let result = StampPath::new(stateless, reflector).run(forward, backward);
     assert_eq!((result.lost_forward, result.lost_backward, result.lost_somewhere), (0, 0, 8));
 }
 
 #[test]
 fn unsynchronized_clocks_have_no_error_bound() {
-    let mut path = Path::new(SenderConfig::default(), ReflectorConfig::default());
+    let mut path = StampPath::new(SenderConfig::default(), ReflectorConfig::default());
     path.run(|_| false, |_| false);
     assert!(path.samples.iter().all(|sample| sample.uncertainty.is_none()));
 }
@@ -150,12 +150,12 @@ fn extensions_are_answered() {
             padding: Some(300),
             ..SenderConfig::default()
         };
-        let mut path = Path::new(sender, ReflectorConfig { mode, ..ReflectorConfig::default() });
+        let mut path = StampPath::new(sender, ReflectorConfig { mode, ..ReflectorConfig::default() });
         path.run(|number| number == 4, |_| false);
         let last = path.samples.last().unwrap();
         let class = last.class_of_service.unwrap();
         assert_eq!(
-            (class.asked_dscp, class.received_dscp, class.received_ecn, class.reverse_path),
+            (class.requested_dscp, class.received_dscp, class.received_ecn, class.reverse_path),
             (46, 10, 1, 0)
         );
         let counters = last.direct_measurement.unwrap();
@@ -174,9 +174,9 @@ fn with_tlvs(tlvs: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn reflected(packet: &[u8], config: ReflectorConfig) -> Result<Vec<u8>, Rejected> {
+fn reflected(packet: &[u8], config: ReflectorConfig) -> Result<Vec<u8>, RejectReason> {
     let mut reply = Vec::new();
-    let mut reflector = Reflector::new(config);
+    let mut reflector = SessionReflector::new(config);
     reflector.reflect(packet, &arrival(0), Some(&mac), || START, &mut reply).map(|_| reply)
 }
 
@@ -195,7 +195,7 @@ fn locations_are_reported_only_if_configured() {
     tlvs.resize(28, 0);
     let reply = reflected(&with_tlvs(&tlvs), ReflectorConfig::default()).unwrap();
     assert_eq!(reply[44..60], [0, kind::LOCATION, 0, 24, 3, 94, 0x9c, 0x40, 0, 8, 0, 16, 10, 0, 0, 1]);
-    let silent = ReflectorConfig { tells_location: false, ..ReflectorConfig::default() };
+    let silent = ReflectorConfig { reports_location: false, ..ReflectorConfig::default() };
     let reply = reflected(&with_tlvs(&tlvs), silent).unwrap();
     assert_eq!(reply[44..60], [0, kind::LOCATION, 0, 24, 0, 0, 0, 0, 0, 7, 0, 16, 0, 0, 0, 0]);
 }
@@ -204,7 +204,7 @@ fn locations_are_reported_only_if_configured() {
 fn follow_up_telemetry_reports_the_previous_reply() {
     let mut tlvs = vec![0x80, kind::FOLLOW_UP_TELEMETRY, 0, 16];
     tlvs.resize(20, 0);
-    let (packet, mut reflector) = (with_tlvs(&tlvs), Reflector::new(ReflectorConfig::default()));
+    let (packet, mut reflector) = (with_tlvs(&tlvs), SessionReflector::new(ReflectorConfig::default()));
     let mut reply = Vec::new();
     let [first, second] = [0, 1].map(|second| {
         let time = START + second * 1_000_000_000;
@@ -219,14 +219,14 @@ fn follow_up_telemetry_reports_the_previous_reply() {
 fn forged_and_foreign_packets_are_rejected() {
     let mode = Mode::Authenticated;
     let mut sender =
-        Sender::new(SenderConfig { mode, padding: Some(20), ..SenderConfig::default() }, Instant(0));
+        SessionSender::new(SenderConfig { mode, padding: Some(20), ..SenderConfig::default() }, Instant(0));
     let mut packet = Vec::new();
     sender.poll_transmit(moment(0), Some(&mac), &mut packet);
     let config = ReflectorConfig { mode, ..ReflectorConfig::default() };
     let mut forged = packet.clone();
     forged[20] ^= 1;
-    assert_eq!(reflected(&forged, config), Err(Rejected::Digest));
-    assert_eq!(reflected(&packet[..111], config), Err(Rejected::Short));
+    assert_eq!(reflected(&forged, config), Err(RejectReason::Digest));
+    assert_eq!(reflected(&packet[..111], config), Err(RejectReason::Short));
     // The base packet is intact, but a TLV was modified: flagged and not answered.
     let mut changed = packet.clone();
     changed[130] ^= 1;
@@ -235,33 +235,37 @@ fn forged_and_foreign_packets_are_rejected() {
     let reply = reflected(&packet, config).unwrap();
     assert_eq!(reply[112] & INTEGRITY_FAILED, 0);
     // A reply is accepted once, and only by its own session.
-    let mut other = Sender::new(SenderConfig { mode, session: 5, ..SenderConfig::default() }, Instant(0));
+    let mut other =
+        SessionSender::new(SenderConfig { mode, session: 5, ..SenderConfig::default() }, Instant(0));
     let late = moment(1_000_000);
-    assert_eq!(other.handle_packet(&reply, late, Some(&mac)), Err(Rejected::NotOutstanding));
+    assert_eq!(other.handle_packet(&reply, late, Some(&mac)), Err(RejectReason::NotOutstanding));
     assert!(sender.handle_packet(&reply, late, Some(&mac)).is_ok());
-    assert_eq!(sender.handle_packet(&reply, late, Some(&mac)), Err(Rejected::NotOutstanding));
+    assert_eq!(sender.handle_packet(&reply, late, Some(&mac)), Err(RejectReason::NotOutstanding));
     assert_eq!(sender.result().rejected, 1);
 }
 
 #[test]
 fn sessions_are_limited_and_expire() {
-    let config =
-        ReflectorConfig { sessions: 2, forget_after: Duration::from_secs(10), ..ReflectorConfig::default() };
-    let mut reflector = Reflector::new(config);
+    let config = ReflectorConfig {
+        sessions: 2,
+        session_timeout: Duration::from_secs(10),
+        ..ReflectorConfig::default()
+    };
+    let mut reflector = SessionReflector::new(config);
     let mut send = |port: u16, second: u64| {
         let mut arrival = arrival(second * 1_000_000_000);
         arrival.source.set_port(port);
         reflector.reflect(&with_tlvs(&[]), &arrival, None, || START, &mut Vec::new())
     };
     assert!(send(1, 0).is_ok() && send(2, 0).is_ok() && send(1, 5).is_ok());
-    assert_eq!(send(3, 6), Err(Rejected::TooManySessions));
+    assert_eq!(send(3, 6), Err(RejectReason::TooManySessions));
     assert!(send(3, 12).is_ok(), "the second session has expired");
     assert_eq!((reflector.counts().reflected, reflector.counts().rejected), (4, 1));
 }
 
 #[test]
 fn random_bytes_never_cause_a_panic() {
-    let mut stream = Stream::new(31, "stamp");
+    let mut stream = RandomStream::new(31, "stamp");
     for round in 0..20_000_u32 {
         let mode = if round % 2 == 0 { Mode::Unauthenticated } else { Mode::Authenticated };
         let mut bytes: Vec<u8> = (0..stream.below(200)).map(|_| stream.next_u64() as u8).collect();
@@ -277,10 +281,10 @@ fn random_bytes_never_cause_a_panic() {
             bytes[96..112].fill(0);
         }
         let mut reply = Vec::new();
-        let mut reflector = Reflector::new(config);
+        let mut reflector = SessionReflector::new(config);
         let answered = reflector.reflect(&bytes, &arrival(0), Some(&accepts_all), || START, &mut reply);
         assert_eq!(answered.is_ok(), bytes.len() >= mode.base());
-        let mut sender = Sender::new(SenderConfig { mode, ..SenderConfig::default() }, Instant(0));
+        let mut sender = SessionSender::new(SenderConfig { mode, ..SenderConfig::default() }, Instant(0));
         let _ = sender.handle_packet(&bytes, moment(0), Some(&accepts_all));
     }
 }

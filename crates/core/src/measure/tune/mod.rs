@@ -17,24 +17,24 @@ mod race;
 #[cfg(test)]
 mod tests;
 
-pub use found::{Found, Measured, Path};
+pub use found::{PathEstimate, SettingResult, WindowSearchResult};
 
-use crate::rng::Stream;
+use crate::rng::RandomStream;
 use crate::time::Duration;
 use alloc::vec::Vec;
 use found::mean;
-use race::{Standing, compare};
+use race::{RaceComparison, compare};
 use serde::{Deserialize, Serialize};
 
 /// Range and limits of a window search.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
+pub struct WindowSearchConfig {
     /// Number of congestion controls to choose from, at least one; settings refer to them by index.
     pub controls: usize,
     /// Payload of a full segment, bytes. Windows are whole multiples of it.
     pub segment: u32,
     /// Largest window to try, bytes.
-    pub largest: u64,
+    pub max_window: u64,
     /// Maximum mean round trip of a transfer.
     pub delay_bound: Option<Duration>,
     /// Relative difference in goodput below which two settings count as equal.
@@ -54,7 +54,7 @@ pub struct Setting {
 
 /// Measurements of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct TransferSample {
     /// Received payload rate, bits per second.
     pub goodput: f64,
     /// Minimum round trip.
@@ -85,27 +85,27 @@ const MIN_GROWTH: f64 = 1.03;
 
 /// A search for the best window.
 #[derive(Clone, Debug)]
-pub struct Tune {
-    config: Config,
-    random: Stream,
+pub struct WindowSearch {
+    config: WindowSearchConfig,
+    random: RandomStream,
     /// Settings tried, with the sample of each round.
     arms: Vec<Arm>,
     /// Settings still to be tried in this round, next one last.
     pending: Vec<usize>,
     round: usize,
-    stage: Stage,
+    stage: WindowSearchStage,
     trials: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Arm {
     setting: Setting,
-    samples: Vec<(usize, Sample)>,
+    samples: Vec<(usize, TransferSample)>,
     races: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum WindowSearchStage {
     Free,
     Survey,
     Between,
@@ -113,20 +113,20 @@ enum Stage {
     Over { sure: bool },
 }
 
-impl Tune {
+impl WindowSearch {
     /// Creates a search. The order of transfers is drawn from `random`.
     ///
     /// Panics without a congestion control or a segment size, or if no window is allowed.
-    pub fn new(config: Config, random: Stream) -> Tune {
+    pub fn new(config: WindowSearchConfig, random: RandomStream) -> WindowSearch {
         assert!(config.controls > 0 && config.segment > 0, "{config:?}");
-        assert!(config.largest >= MIN_SEGMENTS * u64::from(config.segment), "{config:?}");
-        let mut tune = Tune {
+        assert!(config.max_window >= MIN_SEGMENTS * u64::from(config.segment), "{config:?}");
+        let mut tune = WindowSearch {
             config,
             random,
             arms: Vec::new(),
             pending: Vec::new(),
             round: 0,
-            stage: Stage::Free,
+            stage: WindowSearchStage::Free,
             trials: 0,
         };
         (0..tune.config.controls).for_each(|control| tune.add_setting(Setting { control, window: None }));
@@ -141,16 +141,18 @@ impl Tune {
 
     /// Records the sample of the transfer proposed by [`WindowSearch::next`]. Panics if no transfer was
     /// proposed.
-    pub fn record(&mut self, sample: Sample) {
+    pub fn record(&mut self, sample: TransferSample) {
         let arm = self.pending.pop().expect("a sample is recorded after a proposal");
         self.arms[arm].samples.push((self.round, sample));
         self.trials += 1;
         if self.trials >= self.config.trials {
             self.pending.clear();
             // The last round may be incomplete: it is not compared further, but earlier comparisons hold.
-            self.stage = Stage::Over { sure: self.stage == Stage::Race && self.compare_racers() };
+            self.stage = WindowSearchStage::Over {
+                sure: self.stage == WindowSearchStage::Race && self.compare_racers(),
+            };
         }
-        while self.pending.is_empty() && !matches!(self.stage, Stage::Over { .. }) {
+        while self.pending.is_empty() && !matches!(self.stage, WindowSearchStage::Over { .. }) {
             self.advance();
             self.shuffle();
         }
@@ -162,44 +164,45 @@ impl Tune {
     }
 
     /// Returns the result so far; `None` before the first transfer.
-    pub fn result(&self) -> Option<Found> {
-        Found::of(self)
+    pub fn result(&self) -> Option<WindowSearchResult> {
+        WindowSearchResult::from_search(self)
     }
 
     /// Chooses the transfers of the next round.
     fn advance(&mut self) {
         match self.stage {
-            Stage::Free => {
+            WindowSearchStage::Free => {
                 self.survey();
-                self.stage = Stage::Survey;
+                self.stage = WindowSearchStage::Survey;
             }
-            Stage::Survey => {
+            WindowSearchStage::Survey => {
                 (0..self.config.controls).for_each(|control| self.widen(control));
                 if self.pending.is_empty() {
                     self.add_halfway_windows();
-                    self.stage = Stage::Between;
+                    self.stage = WindowSearchStage::Between;
                 }
             }
-            Stage::Between => {
+            WindowSearchStage::Between => {
                 self.choose_racers();
-                self.stage = Stage::Race;
+                self.stage = WindowSearchStage::Race;
                 self.next_round();
             }
-            Stage::Race => {
+            WindowSearchStage::Race => {
                 if self.compare_racers() {
-                    self.stage = Stage::Over { sure: true };
+                    self.stage = WindowSearchStage::Over { sure: true };
                 } else {
                     self.next_round();
                 }
             }
-            Stage::Over { .. } => {}
+            WindowSearchStage::Over { .. } => {}
         }
     }
 
     /// Adds windows around the knee expected from the unlimited transfers: from half the bandwidth-delay
     /// product to more than the unlimited transfers had in flight.
     fn survey(&mut self) {
-        let free: Vec<Sample> = self.arms.iter().flat_map(|arm| &arm.samples).map(|(_, s)| *s).collect();
+        let free: Vec<TransferSample> =
+            self.arms.iter().flat_map(|arm| &arm.samples).map(|(_, s)| *s).collect();
         let rate = free.iter().map(|sample| sample.goodput).fold(0.0, f64::max);
         let seconds = |trip: Duration| trip.as_secs_f64();
         let min = free.iter().map(|sample| seconds(sample.least_round_trip)).fold(f64::INFINITY, f64::min);
@@ -219,7 +222,7 @@ impl Tune {
     fn widen(&mut self, control: usize) {
         let tried = self.windows(control);
         let Some(best) = self.best_of(&tried) else { return };
-        let at = |arm: usize| self.arms[arm].setting.window.unwrap_or(self.config.largest) as f64;
+        let at = |arm: usize| self.arms[arm].setting.window.unwrap_or(self.config.max_window) as f64;
         let (first, last) = (tried[0], tried[tried.len() - 1]);
         let rises = tried.len() < 2
             || mean(&self.arms[last], |s| s.goodput)
@@ -243,7 +246,7 @@ impl Tune {
             self.windows(control).into_iter().find(|arm| mean(&self.arms[*arm], |s| s.goodput) >= enough);
         let half = libm::sqrt(STEP);
         for arm in [Some(best), smallest].into_iter().flatten() {
-            let window = self.arms[arm].setting.window.unwrap_or(self.config.largest) as f64;
+            let window = self.arms[arm].setting.window.unwrap_or(self.config.max_window) as f64;
             self.add_window(control, window / half);
             self.add_window(control, window * half);
         }
@@ -300,10 +303,10 @@ impl Tune {
         for arm in self.racers() {
             match compare(&self.arms[arm].samples, &self.arms[leader].samples, self.config.tolerance) {
                 _ if arm == leader => {}
-                Standing::Worse => self.arms[arm].races = false,
+                RaceComparison::Worse => self.arms[arm].races = false,
                 // Only a smaller window may still be preferred to the leader.
-                Standing::NotBetter => self.arms[arm].races = window(arm) < window(leader),
-                Standing::Open => decided = false,
+                RaceComparison::NotBetter => self.arms[arm].races = window(arm) < window(leader),
+                RaceComparison::Open => decided = false,
             }
         }
         decided
@@ -358,7 +361,7 @@ impl Tune {
     fn add_window(&mut self, control: usize, bytes: f64) {
         let segment = u64::from(self.config.segment);
         let segments = libm::round(bytes / segment as f64) as u64;
-        let window = segments.clamp(MIN_SEGMENTS, self.config.largest / segment) * segment;
+        let window = segments.clamp(MIN_SEGMENTS, self.config.max_window / segment) * segment;
         self.add_setting(Setting { control, window: Some(window) });
     }
 

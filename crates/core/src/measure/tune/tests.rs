@@ -38,13 +38,13 @@ impl Knee {
         self.goodput(Some(self.bandwidth_delay_product() as u64 + 1)).max(self.goodput(None))
     }
 
-    fn transfer(&self, setting: Setting, trial: usize, random: &mut Stream) -> Sample {
+    fn transfer(&self, setting: Setting, trial: usize, random: &mut RandomStream) -> TransferSample {
         let window = setting.window.map_or(f64::INFINITY, |window| window as f64);
         let wave = 1.0 + self.drift * libm::sin(trial as f64 / 7.0);
         let goodput = self.goodput(setting.window) * wave * (1.0 + self.noise * random.normal());
         let waits = (window - self.bandwidth_delay_product()).clamp(0.0, self.buffer) * 8.0 / self.rate;
         let overflows = window > self.bandwidth_delay_product() + self.buffer;
-        Sample {
+        TransferSample {
             goodput: goodput.max(1.0),
             least_round_trip: Duration::from_secs_f64(self.round_trip),
             mean_round_trip: Duration::from_secs_f64(
@@ -55,9 +55,9 @@ impl Knee {
         }
     }
 
-    fn tune(&self, config: Config, seed: u64) -> (Found, usize) {
-        let mut tune = Tune::new(config, Stream::new(seed, "order"));
-        let mut random = Stream::new(seed, "noise");
+    fn tune(&self, config: WindowSearchConfig, seed: u64) -> (WindowSearchResult, usize) {
+        let mut tune = WindowSearch::new(config, RandomStream::new(seed, "order"));
+        let mut random = RandomStream::new(seed, "noise");
         while let Some(setting) = tune.next() {
             tune.record(self.transfer(setting, tune.trials(), &mut random));
         }
@@ -65,11 +65,11 @@ impl Knee {
     }
 }
 
-fn config() -> Config {
-    Config {
+fn config() -> WindowSearchConfig {
+    WindowSearchConfig {
         controls: 1,
         segment: SEGMENT,
-        largest: 64 << 20,
+        max_window: 64 << 20,
         delay_bound: None,
         tolerance: 0.015,
         trials: 40,
@@ -106,13 +106,13 @@ fn knee_is_found_in_few_transfers_without_noise() {
 #[test]
 fn round_trip_bound_is_kept() {
     let bound = Duration::from_millis(30);
-    let (found, _) = PAPER.tune(Config { delay_bound: Some(bound), ..config() }, 2);
+    let (found, _) = PAPER.tune(WindowSearchConfig { delay_bound: Some(bound), ..config() }, 2);
     let best = found.best.unwrap();
     let measured = found.curve.iter().find(|point| point.setting == best).unwrap();
     assert!(measured.round_trip.mean <= 0.03 && measured.goodput.mean > 0.99 * PAPER.rate, "{measured:?}");
     // With a bound below the base round trip, no window qualifies.
     let short = Duration::from_millis(19);
-    let (found, trials) = PAPER.tune(Config { delay_bound: Some(short), ..config() }, 2);
+    let (found, trials) = PAPER.tune(WindowSearchConfig { delay_bound: Some(short), ..config() }, 2);
     assert_eq!(found.best, None);
     assert!(trials <= 40 && !found.curve.is_empty());
 }
@@ -127,8 +127,9 @@ fn path_filled_by_one_segment_gets_the_smallest_window() {
 #[test]
 fn better_congestion_control_is_chosen() {
     let poor = Knee { cost: 0.3, rate: PAPER.rate * 0.9, ..PAPER };
-    let mut tune = Tune::new(Config { controls: 2, ..config() }, Stream::new(3, "order"));
-    let mut random = Stream::new(3, "noise");
+    let mut tune =
+        WindowSearch::new(WindowSearchConfig { controls: 2, ..config() }, RandomStream::new(3, "order"));
+    let mut random = RandomStream::new(3, "noise");
     while let Some(setting) = tune.next() {
         let path = if setting.control == 0 { poor } else { PAPER };
         tune.record(path.transfer(setting, tune.trials(), &mut random));
@@ -158,7 +159,7 @@ fn search_on_a_dead_path_ends() {
 #[test]
 fn noisy_path_is_inconclusive_at_the_transfer_limit() {
     let noisy = Knee { noise: 0.1, ..PAPER };
-    let runs: Vec<(Found, usize)> = (0..50).map(|seed| noisy.tune(config(), seed)).collect();
+    let runs: Vec<(WindowSearchResult, usize)> = (0..50).map(|seed| noisy.tune(config(), seed)).collect();
     let unsure = runs.iter().filter(|(found, _)| !found.is_sure);
     assert!(unsure.clone().all(|(found, trials)| found.best.is_some() && *trials == 40));
     assert!(unsure.count() > 25);
@@ -168,7 +169,7 @@ fn noisy_path_is_inconclusive_at_the_transfer_limit() {
 /// 20 windows × 5 transfers × 10 s.
 #[test]
 fn result_is_within_three_percent_of_the_best_despite_noise() {
-    let mut random = Stream::new(7, "paths");
+    let mut random = RandomStream::new(7, "paths");
     let (mut missed, mut sure, mut trials, runs) = (0, 0, 0, 400);
     for seed in 0..runs {
         let path = Knee {
@@ -204,16 +205,16 @@ proptest! {
         bound in proptest::option::of(1_u64..100),
         goodputs in proptest::collection::vec(0.0..1e9, 60),
     ) {
-        let config = Config { controls, trials, delay_bound: bound.map(Duration::from_millis), ..config() };
-        let largest = config.largest;
+        let config = WindowSearchConfig { controls, trials, delay_bound: bound.map(Duration::from_millis), ..config() };
+        let largest = config.max_window;
         let trip = |factor| Duration::from_millis(10 * factor);
         let search = || {
-            let mut tune = Tune::new(config.clone(), Stream::new(seed, "order"));
+            let mut tune = WindowSearch::new(config.clone(), RandomStream::new(seed, "order"));
             let mut asked = Vec::new();
             while let Some(setting) = tune.next() {
                 let count = asked.len();
                 asked.push(setting);
-                tune.record(Sample {
+                tune.record(TransferSample {
                     goodput: goodputs[count],
                     least_round_trip: trip(1),
                     mean_round_trip: trip(1 + count as u64 % 3),

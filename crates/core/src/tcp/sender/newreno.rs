@@ -5,15 +5,15 @@
 //! ACK sets the window by option 1, so that no burst follows. Reno applies the test only after timeouts, because RFC
 //! 5681 lets each loss found in one window reduce it again.
 
-use super::{Phase, Sender};
+use super::{SenderPhase, TcpDataSender};
 use crate::tcp::scoreboard::DUPLICATE_THRESHOLD;
-use crate::tcp::{Algorithm, Cause, Config, Event};
+use crate::tcp::{Algorithm, CongestionEvent, TcpConfig, WindowChangeCause};
 use crate::time::Instant;
 
-impl Sender {
+impl TcpDataSender {
     #[inline]
-    pub(super) fn handle_new_ack(&mut self, config: &Config, now: Instant, advanced: u64) {
-        if self.phase != Phase::Recovery {
+    pub(super) fn handle_new_ack(&mut self, config: &TcpConfig, now: Instant, advanced: u64) {
+        if self.phase != SenderPhase::Recovery {
             self.handle_progress(config, now, advanced);
             return;
         }
@@ -32,15 +32,15 @@ impl Sender {
     }
 
     fn leave_recovery(&mut self, now: Instant) {
-        self.phase = Phase::Open;
+        self.phase = SenderPhase::Open;
         self.duplicates = 0;
-        self.event = Some(Event::Recovered);
+        self.event = Some(CongestionEvent::Recovered);
         self.restart_timer(now);
     }
 
     /// Handles a partial ACK: retransmits the next hole, deflates the window by the data that left the network, and
     /// adds one segment for the retransmission (RFC 6582 section 3.2 step 3).
-    fn handle_partial_ack(&mut self, config: &Config, now: Instant, advanced: u64) {
+    fn handle_partial_ack(&mut self, config: &TcpConfig, now: Instant, advanced: u64) {
         let segment = f64::from(config.max_segment_size);
         self.retransmit_head = true;
         let advanced = advanced as f64;
@@ -53,24 +53,24 @@ impl Sender {
     }
 
     #[cold]
-    pub(super) fn handle_duplicate(&mut self, config: &Config) {
+    pub(super) fn handle_duplicate(&mut self, config: &TcpConfig) {
         let segment = f64::from(config.max_segment_size);
         match self.phase {
-            Phase::Loss => {}
-            Phase::Recovery => {
+            SenderPhase::Loss => {}
+            SenderPhase::Recovery => {
                 // Not more segments can have left the network than were outstanding (RFC 5681 section 3.2 step 4).
                 let outstanding = (self.highest - self.unacknowledged) as f64;
                 let limit = self.window.slow_start_threshold() + outstanding;
                 self.window.set((self.window.exact() + segment).min(limit).max(self.window.exact()));
             }
-            Phase::Open => {
+            SenderPhase::Open => {
                 self.duplicates = self.duplicates.saturating_add(1);
                 if self.duplicates == DUPLICATE_THRESHOLD && self.may_recover() {
-                    self.reduce_for_loss(config, self.flight(), Cause::FastRetransmit);
+                    self.reduce_for_loss(config, self.flight(), WindowChangeCause::FastRetransmit);
                     let inflated =
                         self.window.slow_start_threshold() + f64::from(DUPLICATE_THRESHOLD) * segment;
                     self.window.set(inflated);
-                    self.phase = Phase::Recovery;
+                    self.phase = SenderPhase::Recovery;
                     if config.algorithm != Algorithm::Reno {
                         self.recover = self.highest;
                     }

@@ -3,15 +3,15 @@
 //! Losses found during a recovery or the repair after a timeout are repaired within it, including those of
 //! retransmissions. The loss of data first sent after its start begins the next one.
 
-use super::{Phase, Sender};
+use super::{SenderPhase, TcpDataSender};
 use crate::tcp::prr::Reduction;
-use crate::tcp::rack::Probe;
+use crate::tcp::rack::TailLossProbeState;
 use crate::tcp::ranges::Range;
-use crate::tcp::{Ack, Cause, Config, Data};
+use crate::tcp::{Ack, DataSegment, TcpConfig, WindowChangeCause};
 use crate::time::Instant;
 
-impl Sender {
-    pub(super) fn handle_rack(&mut self, config: &Config, now: Instant, ack: &Ack, advanced: u64) {
+impl TcpDataSender {
+    pub(super) fn handle_rack(&mut self, config: &TcpConfig, now: Instant, ack: &Ack, advanced: u64) {
         let Some(rack) = &mut self.rack else { return };
         let mut blocks = ack.sack.map(|(start, len)| {
             let start = ack.ack.saturating_add(u64::from(start));
@@ -22,7 +22,7 @@ impl Sender {
         let delivered = rack.acknowledge(now, ack.ack, blocks.into_iter(), self.round_trip.min());
         let plain_duplicate = advanced == 0 && ack.sack[0].1 == 0;
         self.handle_probe_ack(config, ack.ack, plain_duplicate);
-        if self.phase == Phase::Recovery {
+        if self.phase == SenderPhase::Recovery {
             if advanced > 0 {
                 self.restart_timer(now);
             }
@@ -47,7 +47,7 @@ impl Sender {
     }
 
     /// Handles the reordering timer and the probe timer. Returns whether one of them expired.
-    pub(super) fn handle_rack_timeout(&mut self, config: &Config, now: Instant) -> bool {
+    pub(super) fn handle_rack_timeout(&mut self, config: &TcpConfig, now: Instant) -> bool {
         let Some(rack) = &mut self.rack else { return false };
         if rack.reordering_deadline <= now {
             if self.detect_losses(config, now, 0) > 0 {
@@ -58,7 +58,7 @@ impl Sender {
         }
         if rack.probe_deadline <= now {
             rack.probe_deadline = Instant::NEVER;
-            rack.probe = Probe::Wanted;
+            rack.probe = TailLossProbeState::Wanted;
             // The ACK of the probe arrives a round trip later.
             self.deadline = now + self.round_trip.rto();
             return true;
@@ -68,10 +68,10 @@ impl Sender {
 
     /// Returns the next segment: the probe, a lost segment, or new data.
     #[inline]
-    pub(super) fn poll_rack(&mut self, config: &Config, now: Instant) -> Option<Data> {
+    pub(super) fn poll_rack(&mut self, config: &TcpConfig, now: Instant) -> Option<DataSegment> {
         let rack = self.rack.as_mut()?;
-        if rack.probe == Probe::Wanted {
-            rack.probe = Probe::None;
+        if rack.probe == TailLossProbeState::Wanted {
+            rack.probe = TailLossProbeState::None;
             return self.send_probe(config, now);
         }
         if let Some(first) = rack.first().filter(|_| self.retransmit_head) {
@@ -88,7 +88,7 @@ impl Sender {
         Some(self.retransmit_segment(now, seq, len))
     }
 
-    fn retransmit_segment(&mut self, now: Instant, seq: u64, len: u32) -> Data {
+    fn retransmit_segment(&mut self, now: Instant, seq: u64, len: u32) -> DataSegment {
         let end = seq + u64::from(len);
         if let Some(rack) = &mut self.rack {
             rack.record_retransmission(now, seq);
@@ -101,26 +101,26 @@ impl Sender {
         self.retransmit(now, seq, u64::from(len))
     }
 
-    fn detect_losses(&mut self, config: &Config, now: Instant, delivered: u64) -> u64 {
+    fn detect_losses(&mut self, config: &TcpConfig, now: Instant, delivered: u64) -> u64 {
         let Some(rack) = &mut self.rack else { return 0 };
-        let recovering = self.phase != Phase::Open;
+        let recovering = self.phase != SenderPhase::Open;
         let reordering_window =
             rack.reordering_window(recovering, self.round_trip.min(), self.round_trip.smoothed());
         let lost = rack.detect_losses(now, reordering_window);
         if !recovering && rack.has_losses() {
             rack.reduction = Reduction::begin(rack.missing() + delivered);
-            rack.probe = Probe::None;
+            rack.probe = TailLossProbeState::None;
             rack.probe_deadline = Instant::NEVER;
             let flight = self.flight();
-            self.reduce_for_loss(config, flight, Cause::FastRetransmit);
-            self.phase = Phase::Recovery;
+            self.reduce_for_loss(config, flight, WindowChangeCause::FastRetransmit);
+            self.phase = SenderPhase::Recovery;
             self.recover = self.highest;
         }
         lost
     }
 
-    fn reduce_proportionally(&mut self, config: &Config, delivered: u64, safe: bool) {
-        if self.phase == Phase::Recovery
+    fn reduce_proportionally(&mut self, config: &TcpConfig, delivered: u64, safe: bool) {
+        if self.phase == SenderPhase::Recovery
             && let Some(rack) = &mut self.rack
         {
             let segment = u64::from(config.max_segment_size);
@@ -132,12 +132,12 @@ impl Sender {
 }
 
 /// The tail-loss probe (RFC 8985 section 7).
-impl Sender {
+impl TcpDataSender {
     /// Sets the probe timer after new data was sent or acknowledged.
     #[inline]
-    pub(super) fn schedule_probe(&mut self, config: &Config, now: Instant) {
+    pub(super) fn schedule_probe(&mut self, config: &TcpConfig, now: Instant) {
         let Some(rack) = &mut self.rack else { return };
-        rack.probe_deadline = if self.phase == Phase::Open && rack.may_probe() {
+        rack.probe_deadline = if self.phase == SenderPhase::Open && rack.may_probe() {
             let timeout = rack.probe_timeout(self.round_trip.smoothed(), config.delayed_ack);
             (now + timeout).min(self.deadline)
         } else {
@@ -147,7 +147,7 @@ impl Sender {
 
     /// Sends the probe: new data that fits the receiver's window, beyond the congestion window if necessary;
     /// otherwise a retransmission of the last segment.
-    fn send_probe(&mut self, config: &Config, now: Instant) -> Option<Data> {
+    fn send_probe(&mut self, config: &TcpConfig, now: Instant) -> Option<DataSegment> {
         let flight = self.next - self.unacknowledged;
         let unsent = u64::from(config.max_segment_size).min(self.written - self.next);
         let fits = (unsent > 0).then(|| self.fit_peer_window(unsent, flight)).flatten();
@@ -160,24 +160,24 @@ impl Sender {
             }
         };
         let rack = self.rack.as_mut()?;
-        rack.probe = Probe::Sent { end: self.highest, retransmission: data.retransmission };
+        rack.probe = TailLossProbeState::Sent { end: self.highest, retransmission: data.retransmission };
         rack.probe_deadline = Instant::NEVER;
         Some(data)
     }
 
     /// TLP_process_ack(). Without duplicate SACK, a needless probe is recognized by the plain duplicate ACK that it
     /// causes.
-    fn handle_probe_ack(&mut self, config: &Config, ack: u64, plain_duplicate: bool) {
+    fn handle_probe_ack(&mut self, config: &TcpConfig, ack: u64, plain_duplicate: bool) {
         let Some(rack) = &mut self.rack else { return };
-        let Probe::Sent { end, retransmission } = rack.probe else { return };
+        let TailLossProbeState::Sent { end, retransmission } = rack.probe else { return };
         if ack < end || (retransmission && ack == end && !plain_duplicate) {
             return;
         }
-        rack.probe = Probe::None;
-        if retransmission && ack > end && self.phase == Phase::Open {
+        rack.probe = TailLossProbeState::None;
+        if retransmission && ack > end && self.phase == SenderPhase::Open {
             // The probe has repaired a loss that was not detected otherwise: the tail of a window of data. Little of
             // it was still in flight, so the reduction is based on the window.
-            self.reduce_for_loss(config, self.window.bytes(), Cause::TailLossProbe);
+            self.reduce_for_loss(config, self.window.bytes(), WindowChangeCause::TailLossProbe);
             self.window.set_to_threshold();
         }
     }

@@ -1,22 +1,24 @@
 //! State of a sender, for observers.
 
-use super::{Phase, Sender};
-use crate::tcp::Config;
-use crate::tcp::event::{Snapshot, State};
+use super::{SenderPhase, TcpDataSender};
+use crate::tcp::TcpConfig;
+use crate::tcp::event::{CongestionState, FlowSnapshot};
 
-impl Sender {
+impl TcpDataSender {
     /// Returns the current state.
-    pub fn snapshot(&self, config: &Config) -> Snapshot {
+    pub fn snapshot(&self, config: &TcpConfig) -> FlowSnapshot {
         let ssthresh = self.window.slow_start_threshold();
-        Snapshot {
+        FlowSnapshot {
             state: match self.phase {
-                Phase::Open if self.reduced_without_loss && self.unacknowledged < self.reduced_until => {
-                    State::Reducing
+                SenderPhase::Open
+                    if self.reduced_without_loss && self.unacknowledged < self.reduced_until =>
+                {
+                    CongestionState::Reducing
                 }
-                Phase::Open if self.duplicates > 0 => State::Disorder,
-                Phase::Open => State::Open,
-                Phase::Recovery => State::Recovery,
-                Phase::Loss => State::Loss,
+                SenderPhase::Open if self.duplicates > 0 => CongestionState::Disorder,
+                SenderPhase::Open => CongestionState::Open,
+                SenderPhase::Recovery => CongestionState::Recovery,
+                SenderPhase::Loss => CongestionState::Loss,
             },
             segment: config.max_segment_size,
             cwnd: self.window.bytes(),

@@ -1,13 +1,13 @@
 //! Segments to send now: new data within both windows, and retransmissions after a timeout.
 
-use super::{Phase, Sender};
-use crate::tcp::{Cause, Config, Data, Event};
+use super::{SenderPhase, TcpDataSender};
+use crate::tcp::{CongestionEvent, DataSegment, TcpConfig, WindowChangeCause};
 use crate::time::Instant;
 
-impl Sender {
+impl TcpDataSender {
     /// Returns new data, if the windows allow it.
     #[inline]
-    pub(super) fn poll_new(&mut self, config: &Config, now: Instant) -> Option<Data> {
+    pub(super) fn poll_new(&mut self, config: &TcpConfig, now: Instant) -> Option<DataSegment> {
         let segment = u64::from(config.max_segment_size);
         let mut flight = self.next - self.unacknowledged;
         let len = segment.min(self.written - self.next);
@@ -21,14 +21,14 @@ impl Sender {
         let mut cwnd = self.window.bytes();
         if let Some(rack) = &self.rack {
             flight = rack.pipe();
-        } else if config.limited_transmit && self.phase == Phase::Open {
+        } else if config.limited_transmit && self.phase == SenderPhase::Open {
             // RFC 3042 without SACK. With SACK, the pipe has room for data already received (RFC 6675 section 5 step
             // 3).
             match &self.scoreboard {
                 Some(scoreboard) => flight = scoreboard.pipe(self.unacknowledged, self.highest),
                 None => cwnd += u64::from(self.duplicates.min(2)) * segment,
             }
-        } else if self.phase == Phase::Loss {
+        } else if self.phase == SenderPhase::Loss {
             flight = self.bytes_in_flight();
         }
         if flight + len > cwnd {
@@ -50,15 +50,15 @@ impl Sender {
     }
 
     #[inline]
-    pub(super) fn send_new(&mut self, config: &Config, now: Instant, len: u64) -> Data {
+    pub(super) fn send_new(&mut self, config: &TcpConfig, now: Instant, len: u64) -> DataSegment {
         let seq = self.next;
         self.next += len;
         self.highest = self.next;
-        if self.timed_at == Instant::NEVER && !config.timestamps && self.phase != Phase::Recovery {
+        if self.timed_at == Instant::NEVER && !config.timestamps && self.phase != SenderPhase::Recovery {
             self.timed = self.next;
             self.timed_at = now;
         }
-        if self.phase == Phase::Loss
+        if self.phase == SenderPhase::Loss
             && let Some(scoreboard) = &mut self.scoreboard
         {
             scoreboard.mark_retransmitted(self.next);
@@ -69,14 +69,14 @@ impl Sender {
             rack.record_transmission(now, seq, len as u32);
             self.schedule_probe(config, now);
         }
-        Data { seq, sent: now, len: len as u32, syn: false, cwr, retransmission: false }
+        DataSegment { seq, sent: now, len: len as u32, syn: false, cwr, retransmission: false }
     }
 
     /// Returns the next retransmission after a timeout: all missing data, in order and by slow start. SACK
     /// information from before the timeout is kept, which spares retransmitting data that has arrived. RFC 6675
     /// section 5.1 allows this if reneging is detected, which the scoreboard does.
     #[cold]
-    pub(super) fn poll_after_timeout(&mut self, config: &Config, now: Instant) -> Option<Data> {
+    pub(super) fn poll_after_timeout(&mut self, config: &TcpConfig, now: Instant) -> Option<DataSegment> {
         let segment = u64::from(config.max_segment_size);
         let mut end = self.highest;
         if let Some(scoreboard) = &mut self.scoreboard {
@@ -104,7 +104,7 @@ impl Sender {
 
     /// Retransmits the first outstanding segment.
     #[cold]
-    pub(super) fn retransmit_first(&mut self, config: &Config, now: Instant) -> Data {
+    pub(super) fn retransmit_first(&mut self, config: &TcpConfig, now: Instant) -> DataSegment {
         let start = self.unacknowledged;
         let segment = u64::from(config.max_segment_size);
         let end = match &mut self.scoreboard {
@@ -114,12 +114,12 @@ impl Sender {
         self.retransmit(now, start, end - start)
     }
 
-    pub(super) fn retransmit(&mut self, now: Instant, seq: u64, len: u64) -> Data {
+    pub(super) fn retransmit(&mut self, now: Instant, seq: u64, len: u64) -> DataSegment {
         // Karn's algorithm: neither a segment sent twice nor an ACK that waited for it is timed.
         self.timed_at = Instant::NEVER;
         self.retransmissions += 1;
         self.sent(now);
-        Data { seq, sent: now, len: len as u32, syn: false, cwr: false, retransmission: true }
+        DataSegment { seq, sent: now, len: len as u32, syn: false, cwr: false, retransmission: true }
     }
 
     #[inline]
@@ -130,13 +130,16 @@ impl Sender {
         }
     }
 
-    fn restart_if_idle(&mut self, config: &Config, now: Instant) {
-        if self.next > 0 && self.phase == Phase::Open && now.since(self.last_sent) > self.round_trip.rto() {
+    fn restart_if_idle(&mut self, config: &TcpConfig, now: Instant) {
+        if self.next > 0
+            && self.phase == SenderPhase::Open
+            && now.since(self.last_sent) > self.round_trip.rto()
+        {
             let before = self.window.bytes();
             self.window.restart(config);
             self.window.pause(config, now);
             if self.window.bytes() < before {
-                self.event = Some(Event::Reduced(Cause::IdleRestart));
+                self.event = Some(CongestionEvent::Reduced(WindowChangeCause::IdleRestart));
             }
         }
     }

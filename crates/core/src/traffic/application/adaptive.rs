@@ -5,7 +5,7 @@
 //! Adaptation", SIGCOMM 2014, Algorithm 1) or by the throughput of the last segments (the harmonic mean of
 //! FESTIVE: Jiang et al., CoNEXT 2012, section 4.2).
 
-use super::{ApplicationError, Content, Context, Machine, Message, Observation};
+use super::{ApplicationError, ApplicationMessage, Context, MessageContent, ModelEndpoint, Observation};
 use crate::quantity::BitRate;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
@@ -88,7 +88,7 @@ impl AdaptiveVideo {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Player {
+pub(crate) struct AdaptiveVideoPlayer {
     model: AdaptiveVideo,
     started_at: Instant,
     /// Index of the current rate.
@@ -100,25 +100,25 @@ pub(crate) struct Player {
     buffer: VecDeque<(u64, Duration)>,
     /// Time up to which playout has been reported.
     played_until: Instant,
-    phase: Phase,
+    phase: PlaybackPhase,
     waiting: bool,
     number: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum PlaybackPhase {
     Starting,
     Playing,
     Stalled,
 }
 
-impl Player {
-    pub fn new(model: AdaptiveVideo) -> Player {
+impl AdaptiveVideoPlayer {
+    pub fn new(model: AdaptiveVideo) -> AdaptiveVideoPlayer {
         let rate = match model.adaptation {
             Adaptation::Fixed => model.rates.len().saturating_sub(1),
             _ => 0,
         };
-        Player {
+        AdaptiveVideoPlayer {
             model,
             started_at: Instant::ZERO,
             rate,
@@ -126,7 +126,7 @@ impl Player {
             throughputs: VecDeque::new(),
             buffer: VecDeque::new(),
             played_until: Instant::ZERO,
-            phase: Phase::Starting,
+            phase: PlaybackPhase::Starting,
             waiting: false,
             number: 0,
         }
@@ -138,9 +138,9 @@ impl Player {
 
     /// Reports playing and stalled time up to now.
     fn play(&mut self, context: &mut Context) {
-        while self.phase == Phase::Playing && self.played_until < context.now {
+        while self.phase == PlaybackPhase::Playing && self.played_until < context.now {
             let Some((rate, remaining)) = self.buffer.front_mut() else {
-                self.phase = Phase::Stalled;
+                self.phase = PlaybackPhase::Stalled;
                 break;
             };
             let span = (*remaining).min(context.now.since(self.played_until));
@@ -152,7 +152,7 @@ impl Player {
                 self.buffer.pop_front();
             }
         }
-        if self.phase == Phase::Stalled && self.played_until < context.now {
+        if self.phase == PlaybackPhase::Stalled && self.played_until < context.now {
             context.observe(Observation::Stalled { from: self.played_until, until: context.now });
             self.played_until = context.now;
         }
@@ -172,7 +172,7 @@ impl Player {
         self.number = self.number.wrapping_add(1);
         self.fetched_from = context.now;
         let answer = self.model.bytes(self.model.rates[rate]) as u32;
-        let content = Content::Request { answer, after: Duration::ZERO };
+        let content = MessageContent::Request { answer, after: Duration::ZERO };
         context.send(0, self.model.request, self.number, content);
     }
 
@@ -213,7 +213,7 @@ impl Player {
     }
 }
 
-impl Machine for Player {
+impl ModelEndpoint for AdaptiveVideoPlayer {
     fn start(&mut self, context: &mut Context) {
         self.started_at = context.now;
         context.open(0);
@@ -229,7 +229,7 @@ impl Machine for Player {
         context.open(connection);
     }
 
-    fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
+    fn message(&mut self, context: &mut Context, _: u32, message: &ApplicationMessage) {
         if message.number != self.number {
             return;
         }
@@ -242,12 +242,12 @@ impl Machine for Player {
             }
         }
         self.buffer.push_back((self.model.rates[self.rate].0, self.model.segment));
-        if self.phase != Phase::Playing && self.buffered() >= self.model.startup {
-            if self.phase == Phase::Starting {
+        if self.phase != PlaybackPhase::Playing && self.buffered() >= self.model.startup {
+            if self.phase == PlaybackPhase::Starting {
                 let took = context.now.since(self.started_at);
                 context.observe(Observation::Startup { at: context.now, took });
             }
-            self.phase = Phase::Playing;
+            self.phase = PlaybackPhase::Playing;
             self.played_until = context.now;
         }
         self.fetch(context);
@@ -261,7 +261,7 @@ impl Machine for Player {
     }
 
     fn deadline(&self) -> Instant {
-        if self.phase != Phase::Playing {
+        if self.phase != PlaybackPhase::Playing {
             return Instant::NEVER;
         }
         let buffered = self.buffered();

@@ -1,7 +1,10 @@
 //! Name lookups over UDP: a query, its response, and retries if the response is missing. Scenarios default to
 //! the timeout and the attempts of resolv.conf(5).
 
-use super::{ApplicationError, Content, Context, LARGEST_DATAGRAM, Machine, Message, Observation, Spread};
+use super::{
+    ApplicationError, ApplicationMessage, Context, MAX_DATAGRAM_PAYLOAD, MessageContent, ModelEndpoint,
+    Observation, SizeDistribution,
+};
 use crate::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +14,7 @@ pub struct Dns {
     /// Payload of a query, bytes.
     pub query: u32,
     /// Payload of a response.
-    pub answer: Spread,
+    pub answer: SizeDistribution,
     /// Mean time between lookups, exponential; a lookup starts after the end of the previous one.
     pub interval: Duration,
     /// Time after which a query is repeated.
@@ -24,9 +27,9 @@ pub struct Dns {
 
 impl Dns {
     pub(super) fn check(&self) -> Result<(), ApplicationError> {
-        Spread::constant(self.query).check()?;
+        SizeDistribution::constant(self.query).check()?;
         self.answer.check()?;
-        if self.query > LARGEST_DATAGRAM || self.answer.most > f64::from(LARGEST_DATAGRAM) {
+        if self.query > MAX_DATAGRAM_PAYLOAD || self.answer.most > f64::from(MAX_DATAGRAM_PAYLOAD) {
             return Err(ApplicationError::LargeDatagram);
         }
         if self.timeout.0 == 0 || self.interval.0 == 0 {
@@ -37,7 +40,7 @@ impl Dns {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct DnsClient {
     model: Dns,
     started_at: Instant,
     next: Instant,
@@ -49,10 +52,10 @@ pub(crate) struct Client {
     waiting: bool,
 }
 
-impl Client {
-    pub fn new(model: Dns) -> Client {
+impl DnsClient {
+    pub fn new(model: Dns) -> DnsClient {
         let (started_at, next, next_lookup) = (Instant::ZERO, Instant::NEVER, Instant::ZERO);
-        Client {
+        DnsClient {
             model,
             started_at,
             next,
@@ -76,7 +79,7 @@ impl Client {
 
     fn send_query(&mut self, context: &mut Context) {
         self.attempts_left -= 1;
-        let content = Content::Request { answer: self.answer, after: self.model.server };
+        let content = MessageContent::Request { answer: self.answer, after: self.model.server };
         context.send(0, self.model.query, self.number, content);
         self.next = context.now + self.model.timeout;
     }
@@ -87,7 +90,7 @@ impl Client {
     }
 }
 
-impl Machine for Client {
+impl ModelEndpoint for DnsClient {
     fn start(&mut self, context: &mut Context) {
         context.open(0);
     }
@@ -96,7 +99,7 @@ impl Machine for Client {
         self.begin(context);
     }
 
-    fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
+    fn message(&mut self, context: &mut Context, _: u32, message: &ApplicationMessage) {
         if self.waiting && message.number == self.number {
             let took = context.now.since(self.started_at);
             context.observe(Observation::Transaction { at: context.now, took });

@@ -2,7 +2,8 @@
 //! requests are independent of responses (open loop, Poisson).
 
 use super::{
-    ApplicationError, Carriage, Content, Context, LARGEST_DATAGRAM, Machine, Message, Observation, Spread,
+    ApplicationError, ApplicationMessage, Context, MAX_DATAGRAM_PAYLOAD, MessageContent, ModelEndpoint,
+    Observation, SizeDistribution, TransportKind,
 };
 use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
@@ -12,9 +13,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Exchange {
     /// Size of a request.
-    pub request: Spread,
+    pub request: SizeDistribution,
     /// Size of a response.
-    pub response: Spread,
+    pub response: SizeDistribution,
     /// Timing of the requests.
     pub pace: Pace,
     /// Processing time of the server.
@@ -36,14 +37,14 @@ pub enum Pace {
 }
 
 impl Exchange {
-    pub(super) fn check(&self, carriage: Carriage) -> Result<(), ApplicationError> {
+    pub(super) fn check(&self, carriage: TransportKind) -> Result<(), ApplicationError> {
         self.request.check()?;
         self.response.check()?;
         let largest = self.request.most.max(self.response.most);
-        if carriage == Carriage::Datagram && largest > f64::from(LARGEST_DATAGRAM) {
+        if carriage == TransportKind::Datagram && largest > f64::from(MAX_DATAGRAM_PAYLOAD) {
             return Err(ApplicationError::LargeDatagram);
         }
-        if self.connections == 0 || (carriage == Carriage::Datagram && self.connections > 1) {
+        if self.connections == 0 || (carriage == TransportKind::Datagram && self.connections > 1) {
             return Err(ApplicationError::ZeroCount);
         }
         match self.pace {
@@ -55,7 +56,7 @@ impl Exchange {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct ExchangeClient {
     model: Exchange,
     /// Pending requests by number: time and connection.
     pending: BTreeMap<u32, (Instant, u32)>,
@@ -68,17 +69,22 @@ pub(crate) struct Client {
     number: u32,
 }
 
-impl Client {
-    pub fn new(model: Exchange) -> Client {
+impl ExchangeClient {
+    pub fn new(model: Exchange) -> ExchangeClient {
         let (pending, due) = (BTreeMap::new(), BTreeMap::new());
-        Client { model, pending, due, next: Instant::NEVER, open: 0, turn: 0, number: 0 }
+        ExchangeClient { model, pending, due, next: Instant::NEVER, open: 0, turn: 0, number: 0 }
     }
 
     fn send_request(&mut self, context: &mut Context, connection: u32) {
         let (bytes, answer) = (self.model.request.draw(context.rng), self.model.response.draw(context.rng));
         self.number = self.number.wrapping_add(1);
         self.pending.insert(self.number, (context.now, connection));
-        context.send(connection, bytes, self.number, Content::Request { answer, after: self.model.server });
+        context.send(
+            connection,
+            bytes,
+            self.number,
+            MessageContent::Request { answer, after: self.model.server },
+        );
     }
 
     /// Schedules the next request of a connection in a closed loop.
@@ -94,7 +100,7 @@ impl Client {
     }
 }
 
-impl Machine for Client {
+impl ModelEndpoint for ExchangeClient {
     fn start(&mut self, context: &mut Context) {
         for connection in 0..self.model.connections {
             context.open(connection);
@@ -124,7 +130,7 @@ impl Machine for Client {
         context.open(connection);
     }
 
-    fn message(&mut self, context: &mut Context, connection: u32, message: &Message) {
+    fn message(&mut self, context: &mut Context, connection: u32, message: &ApplicationMessage) {
         if let Some((at, _)) = self.pending.remove(&message.number) {
             context.observe(Observation::Transaction { at: context.now, took: context.now.since(at) });
             self.schedule_next(context, connection);

@@ -3,7 +3,10 @@
 //! frames at fixed times, regardless of the network.
 
 use super::playout::Playout;
-use super::{ApplicationError, Carriage, Content, Context, HEADER, Machine, Message, Observation};
+use super::{
+    ApplicationError, ApplicationMessage, Context, HEADER, MessageContent, ModelEndpoint, Observation,
+    TransportKind,
+};
 use crate::quantity::BitRate;
 use crate::time::{Duration, Instant};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -75,9 +78,9 @@ impl FrameVideo {
 
 /// The server.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct FrameVideoServer {
     model: FrameVideo,
-    carriage: Carriage,
+    carriage: TransportKind,
     means: [f64; 3],
     connection: u32,
     started_at: Instant,
@@ -86,11 +89,11 @@ pub(crate) struct Source {
     number: u32,
 }
 
-impl Source {
-    pub fn new(model: FrameVideo, carriage: Carriage) -> Source {
+impl FrameVideoServer {
+    pub fn new(model: FrameVideo, carriage: TransportKind) -> FrameVideoServer {
         let means = model.means();
         let (started_at, next) = (Instant::NEVER, Instant::NEVER);
-        Source { model, carriage, means, connection: 0, started_at, next, frame: 0, number: 0 }
+        FrameVideoServer { model, carriage, means, connection: 0, started_at, next, frame: 0, number: 0 }
     }
 
     fn send_frame(&mut self, context: &mut Context) {
@@ -100,12 +103,12 @@ impl Source {
             variation => context.rng.lognormal(mean, mean * variation).min(1e9),
         };
         let size = (size as u32).max(HEADER);
-        let parts = if self.carriage == Carriage::Stream { 1 } else { size.div_ceil(PART) };
+        let parts = if self.carriage == TransportKind::Stream { 1 } else { size.div_ceil(PART) };
         let mut remaining = size;
         for part in 0..parts {
             let bytes = remaining.div_ceil(parts - part);
             remaining -= bytes;
-            let content = Content::Part { frame: self.frame, of: parts };
+            let content = MessageContent::Part { frame: self.frame, of: parts };
             context.send(self.connection, bytes, self.number, content);
             self.number = self.number.wrapping_add(1);
         }
@@ -116,8 +119,8 @@ impl Source {
     }
 }
 
-impl Machine for Source {
-    fn message(&mut self, context: &mut Context, connection: u32, _: &Message) {
+impl ModelEndpoint for FrameVideoServer {
+    fn message(&mut self, context: &mut Context, connection: u32, _: &ApplicationMessage) {
         self.connection = connection;
         if self.started_at == Instant::NEVER {
             self.started_at = context.now;
@@ -138,7 +141,7 @@ impl Machine for Source {
 
 /// The client.
 #[derive(Clone, Debug)]
-pub(crate) struct Sink {
+pub(crate) struct FrameVideoClient {
     frames: Playout,
     /// Received parts of incomplete frames: their numbers and the sum of their bytes.
     incomplete: BTreeMap<u32, (BTreeSet<u32>, u64)>,
@@ -147,9 +150,9 @@ pub(crate) struct Sink {
     interval: Duration,
 }
 
-impl Sink {
-    pub fn new(model: &FrameVideo) -> Sink {
-        Sink {
+impl FrameVideoClient {
+    pub fn new(model: &FrameVideo) -> FrameVideoClient {
+        FrameVideoClient {
             frames: Playout::new(Some(model.playout_delay)),
             incomplete: BTreeMap::new(),
             next_request: Instant::NEVER,
@@ -158,13 +161,13 @@ impl Sink {
     }
 
     fn send_request(&mut self, context: &mut Context) {
-        let content = Content::Request { answer: 0, after: Duration::ZERO };
+        let content = MessageContent::Request { answer: 0, after: Duration::ZERO };
         context.send(0, HEADER, 0, content);
         self.next_request = context.now + REQUEST_INTERVAL;
     }
 }
 
-impl Machine for Sink {
+impl ModelEndpoint for FrameVideoClient {
     fn start(&mut self, context: &mut Context) {
         context.open(0);
     }
@@ -178,8 +181,8 @@ impl Machine for Sink {
         context.open(connection);
     }
 
-    fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
-        let Content::Part { frame, of } = message.content else { return };
+    fn message(&mut self, context: &mut Context, _: u32, message: &ApplicationMessage) {
+        let MessageContent::Part { frame, of } = message.content else { return };
         self.next_request = Instant::NEVER;
         let (parts, bytes) = self.incomplete.entry(frame).or_default();
         if parts.insert(message.number) {

@@ -3,7 +3,9 @@
 //! constant.
 
 use super::playout::Playout;
-use super::{ApplicationError, Content, Context, HEADER, Machine, Message, Role};
+use super::{
+    ApplicationError, ApplicationMessage, Context, EndpointRole, HEADER, MessageContent, ModelEndpoint,
+};
 use crate::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
@@ -16,14 +18,14 @@ const MIN_GAP: f64 = 1e6;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Game {
     /// Packets from the client.
-    pub client: Ticks,
+    pub client: PacketTiming,
     /// Packets from the server.
-    pub server: Ticks,
+    pub server: PacketTiming,
 }
 
 /// Packets at nearly regular gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ticks {
+pub struct PacketTiming {
     /// Most frequent gap.
     pub gap: Duration,
     /// Scale of the gaps' distribution; zero for a constant gap.
@@ -34,7 +36,7 @@ pub struct Ticks {
     pub size_scale: f64,
 }
 
-impl Ticks {
+impl PacketTiming {
     fn check(&self) -> Result<(), ApplicationError> {
         if self.gap.0 == 0 {
             return Err(ApplicationError::ZeroTime);
@@ -54,18 +56,18 @@ impl Game {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    ticks: Ticks,
-    role: Role,
+pub(crate) struct GameEndpoint {
+    ticks: PacketTiming,
+    role: EndpointRole,
     next: Instant,
     number: u32,
     playout: Playout,
 }
 
-impl Peer {
-    pub fn new(model: &Game, role: Role) -> Peer {
-        let ticks = if role == Role::Client { model.client } else { model.server };
-        Peer { ticks, role, next: Instant::NEVER, number: 0, playout: Playout::new(None) }
+impl GameEndpoint {
+    pub fn new(model: &Game, role: EndpointRole) -> GameEndpoint {
+        let ticks = if role == EndpointRole::Client { model.client } else { model.server };
+        GameEndpoint { ticks, role, next: Instant::NEVER, number: 0, playout: Playout::new(None) }
     }
 
     fn tick(&mut self, context: &mut Context) {
@@ -75,15 +77,15 @@ impl Peer {
         let size = draw(context, self.ticks.size, self.ticks.size_scale);
         let gap = draw(context, self.ticks.gap.0 as f64, self.ticks.gap_scale.0 as f64);
         let bytes = size.clamp(f64::from(HEADER), MAX_SIZE) as u32;
-        context.send(0, bytes, self.number, Content::Data);
+        context.send(0, bytes, self.number, MessageContent::Data);
         self.number = self.number.wrapping_add(1);
         self.next += Duration(gap.max(MIN_GAP.min(self.ticks.gap.0 as f64)) as u64);
     }
 }
 
-impl Machine for Peer {
+impl ModelEndpoint for GameEndpoint {
     fn start(&mut self, context: &mut Context) {
-        if self.role == Role::Client {
+        if self.role == EndpointRole::Client {
             context.open(0);
         }
     }
@@ -92,7 +94,7 @@ impl Machine for Peer {
         self.next = context.now;
     }
 
-    fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
+    fn message(&mut self, context: &mut Context, _: u32, message: &ApplicationMessage) {
         if self.next == Instant::NEVER {
             self.next = context.now;
         }

@@ -3,10 +3,10 @@
 
 use super::playout::Playout;
 use super::{
-    ApplicationError, Carriage, Content, Context, HEADER, LARGEST_DATAGRAM, Machine, Message, Observation,
-    Role,
+    ApplicationError, ApplicationMessage, Context, EndpointRole, HEADER, MAX_DATAGRAM_PAYLOAD,
+    MessageContent, ModelEndpoint, Observation, TransportKind,
 };
-use crate::rng::Stream;
+use crate::rng::RandomStream;
 use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -18,37 +18,37 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of the client's requests until it receives the first packet.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent connections.
-pub const MOST_CONCURRENT: u32 = 64;
+pub const MAX_CONCURRENT_CONNECTIONS: u32 = 64;
 
 /// A learned model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Learned {
+pub struct CaptureModel {
     /// Type of transport.
-    pub carriage: Carriage,
+    pub carriage: TransportKind,
     /// Type of the exchange.
-    pub shape: Shape,
+    pub shape: LearnedExchange,
 }
 
 /// Type of a learned exchange.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
+pub enum LearnedExchange {
     /// Requests and responses.
-    Exchanges(Exchanges),
+    Exchanges(LearnedRequests),
     /// Independent packets in one or both directions.
     OneWay {
         /// Packets from client to server.
-        up: Option<OneWay>,
+        up: Option<LearnedPackets>,
         /// Packets from server to client.
-        down: Option<OneWay>,
+        down: Option<LearnedPackets>,
     },
 }
 
 /// Requests and responses on connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Exchanges {
+pub struct LearnedRequests {
     /// Sizes of requests, bytes.
     pub request: Quantiles,
     /// Sizes of responses, bytes; 0 for no response.
@@ -64,23 +64,23 @@ pub struct Exchanges {
     /// Maximum number of concurrent connections.
     pub concurrent: u32,
     /// Recorded connections.
-    pub recorded: Vec<Connection>,
+    pub recorded: Vec<RecordedConnection>,
 }
 
 /// A captured connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Connection {
+pub struct RecordedConnection {
     /// Time from the start of the previous connection.
     pub after: Duration,
     /// Requests and responses on the connection.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<RecordedTurn>,
 }
 
 /// A request and its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Turn {
+pub struct RecordedTurn {
     /// Time from the last response, or from the connection setup, to the request.
     pub think: Duration,
     /// Size of the request, bytes.
@@ -94,7 +94,7 @@ pub struct Turn {
 /// Packets in one direction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OneWay {
+pub struct LearnedPackets {
     /// Payload bytes of a packet.
     pub size: Quantiles,
     /// Gaps between packets, nanoseconds.
@@ -111,7 +111,7 @@ pub struct Quantiles(pub Vec<u64>);
 impl Quantiles {
     /// Creates the distribution of samples in any order. If there are more than `max`, which is at least 2,
     /// evenly spaced ones are kept.
-    pub fn of(mut samples: Vec<u64>, max: usize) -> Quantiles {
+    pub fn from_samples(mut samples: Vec<u64>, max: usize) -> Quantiles {
         samples.sort_unstable();
         if samples.len() > max {
             let last = samples.len() - 1;
@@ -121,7 +121,7 @@ impl Quantiles {
     }
 
     /// Draws a value, with linear interpolation between the quantiles.
-    pub fn draw(&self, rng: &mut Stream) -> u64 {
+    pub fn draw(&self, rng: &mut RandomStream) -> u64 {
         let Some(last) = self.0.len().checked_sub(1) else { return 0 };
         let position = rng.uniform() * last as f64;
         let below = (position as usize).min(last);
@@ -141,19 +141,19 @@ impl Quantiles {
 /// Maximum captured time: a leap year, nanoseconds.
 const MAX_TIME: u64 = 366 * 86_400 * 1_000_000_000;
 
-impl Learned {
+impl CaptureModel {
     pub(super) fn check(&self, replay: bool) -> Result<(), ApplicationError> {
         if replay && !self.is_recorded() {
             return Err(ApplicationError::EmptyModel);
         }
         let max_size = match self.carriage {
-            Carriage::Stream => u64::from(u32::MAX),
-            Carriage::Datagram => u64::from(LARGEST_DATAGRAM),
+            TransportKind::Stream => u64::from(u32::MAX),
+            TransportKind::Datagram => u64::from(MAX_DATAGRAM_PAYLOAD),
         };
         match &self.shape {
-            Shape::Exchanges(exchanges) => exchanges.check(max_size),
-            Shape::OneWay { up: None, down: None } => Err(ApplicationError::EmptyModel),
-            Shape::OneWay { up, down } => {
+            LearnedExchange::Exchanges(exchanges) => exchanges.check(max_size),
+            LearnedExchange::OneWay { up: None, down: None } => Err(ApplicationError::EmptyModel),
+            LearnedExchange::OneWay { up, down } => {
                 up.iter().chain(down).try_for_each(|direction| direction.check(max_size))
             }
         }
@@ -162,8 +162,8 @@ impl Learned {
     /// Returns whether the model has recorded messages, which can be replayed.
     pub fn is_recorded(&self) -> bool {
         match &self.shape {
-            Shape::Exchanges(exchanges) => !exchanges.recorded.is_empty(),
-            Shape::OneWay { up, down } => {
+            LearnedExchange::Exchanges(exchanges) => !exchanges.recorded.is_empty(),
+            LearnedExchange::OneWay { up, down } => {
                 up.iter().chain(down).any(|direction| !direction.recorded.is_empty())
             }
         }
@@ -171,13 +171,13 @@ impl Learned {
 
     pub(super) fn connections(&self) -> u32 {
         match (&self.shape, self.carriage) {
-            (Shape::Exchanges(exchanges), Carriage::Stream) => exchanges.concurrent,
+            (LearnedExchange::Exchanges(exchanges), TransportKind::Stream) => exchanges.concurrent,
             _ => 1,
         }
     }
 }
 
-impl Exchanges {
+impl LearnedRequests {
     fn check(&self, max_size: u64) -> Result<(), ApplicationError> {
         let sizes = [&self.request, &self.response];
         let times = [&self.think, &self.server, &self.starts];
@@ -195,7 +195,7 @@ impl Exchanges {
         if times.iter().any(|table| table.max() > MAX_TIME) || longest.max(gap) > MAX_TIME {
             return Err(ApplicationError::Size);
         }
-        if has_empty || self.turns.0[0] == 0 || !(1..=MOST_CONCURRENT).contains(&self.concurrent) {
+        if has_empty || self.turns.0[0] == 0 || !(1..=MAX_CONCURRENT_CONNECTIONS).contains(&self.concurrent) {
             return Err(ApplicationError::ZeroCount);
         }
         // Otherwise connections would start endlessly at one instant, and time would not advance.
@@ -206,7 +206,7 @@ impl Exchanges {
     }
 }
 
-impl OneWay {
+impl LearnedPackets {
     fn check(&self, max_size: u64) -> Result<(), ApplicationError> {
         if !self.size.is_valid() || !self.gap.is_valid() {
             return Err(ApplicationError::EmptyModel);
@@ -225,10 +225,10 @@ impl OneWay {
     }
 }
 
-/// Client of [`Exchanges`].
+/// Client of [`LearnedRequests`].
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
-    model: Arc<Learned>,
+pub(crate) struct LearnedModelClient {
+    model: Arc<CaptureModel>,
     replay: bool,
     slots: Vec<Slot>,
     /// Time of the next start of a connection, which also needs a free slot.
@@ -250,14 +250,14 @@ struct Slot {
     due: Instant,
 }
 
-impl Client {
-    pub fn new(model: Arc<Learned>, replay: bool) -> Client {
+impl LearnedModelClient {
+    pub fn new(model: Arc<CaptureModel>, replay: bool) -> LearnedModelClient {
         let concurrent = match &model.shape {
-            Shape::Exchanges(exchanges) => exchanges.concurrent as usize,
-            Shape::OneWay { .. } => 0,
+            LearnedExchange::Exchanges(exchanges) => exchanges.concurrent as usize,
+            LearnedExchange::OneWay { .. } => 0,
         };
         let slot = Slot { busy: false, recorded: 0, turns_started: 0, turns: 0, due: Instant::NEVER };
-        Client {
+        LearnedModelClient {
             model,
             replay,
             slots: alloc::vec![slot; concurrent],
@@ -271,7 +271,7 @@ impl Client {
     /// Starts the connections that are due, as far as slots are free.
     fn begin(&mut self, context: &mut Context) {
         let model = Arc::clone(&self.model);
-        let Shape::Exchanges(exchanges) = &model.shape else { return };
+        let LearnedExchange::Exchanges(exchanges) = &model.shape else { return };
         while self.next <= context.now {
             let Some(free) = self.slots.iter().position(|slot| !slot.busy) else { return };
             let recorded = self.connections_started;
@@ -291,14 +291,14 @@ impl Client {
                     .map_or(Instant::NEVER, |next| self.next + next.after)
             };
             match model.carriage {
-                Carriage::Stream => context.open(free as u32),
-                Carriage::Datagram => self.think(context, free),
+                TransportKind::Stream => context.open(free as u32),
+                TransportKind::Datagram => self.think(context, free),
             }
         }
     }
 
-    fn recorded(&self, slot: usize) -> Option<Turn> {
-        let Shape::Exchanges(exchanges) = &self.model.shape else { return None };
+    fn recorded(&self, slot: usize) -> Option<RecordedTurn> {
+        let LearnedExchange::Exchanges(exchanges) = &self.model.shape else { return None };
         let slot = self.slots.get(slot).filter(|_| self.replay)?;
         exchanges.recorded.get(slot.recorded)?.turns.get(slot.turns_started).copied()
     }
@@ -311,8 +311,8 @@ impl Client {
         }
         let think = match (self.recorded(index), &self.model.shape) {
             (Some(turn), _) => turn.think,
-            (None, Shape::Exchanges(exchanges)) => Duration(exchanges.think.draw(context.rng)),
-            (None, Shape::OneWay { .. }) => return,
+            (None, LearnedExchange::Exchanges(exchanges)) => Duration(exchanges.think.draw(context.rng)),
+            (None, LearnedExchange::OneWay { .. }) => return,
         };
         self.slots[index].due = context.now + think;
     }
@@ -320,7 +320,7 @@ impl Client {
     fn free(&mut self, context: &mut Context, index: usize) {
         self.slots[index].busy = false;
         self.slots[index].due = Instant::NEVER;
-        if self.model.carriage == Carriage::Stream {
+        if self.model.carriage == TransportKind::Stream {
             context.close(index as u32);
         }
         self.begin(context);
@@ -329,19 +329,19 @@ impl Client {
     fn send_request(&mut self, context: &mut Context, index: usize) {
         let turn = match (self.recorded(index), &self.model.shape) {
             (Some(turn), _) => turn,
-            (None, Shape::Exchanges(exchanges)) => Turn {
+            (None, LearnedExchange::Exchanges(exchanges)) => RecordedTurn {
                 think: Duration::ZERO,
                 request: exchanges.request.draw(context.rng) as u32,
                 server: Duration(exchanges.server.draw(context.rng)),
                 response: exchanges.response.draw(context.rng) as u32,
             },
-            (None, Shape::OneWay { .. }) => return,
+            (None, LearnedExchange::OneWay { .. }) => return,
         };
-        let connection = if self.model.carriage == Carriage::Stream { index as u32 } else { 0 };
+        let connection = if self.model.carriage == TransportKind::Stream { index as u32 } else { 0 };
         self.number = self.number.wrapping_add(1);
         self.slots[index].due = Instant::NEVER;
         self.slots[index].turns_started += 1;
-        let content = Content::Request { answer: turn.response, after: turn.server };
+        let content = MessageContent::Request { answer: turn.response, after: turn.server };
         context.send(connection, turn.request, self.number, content);
         if turn.response == 0 {
             self.think(context, index);
@@ -352,16 +352,16 @@ impl Client {
 
     /// Returns the time at which the oldest request fails.
     fn expires_at(&self) -> Instant {
-        let is_lossy = self.model.carriage == Carriage::Datagram;
+        let is_lossy = self.model.carriage == TransportKind::Datagram;
         let oldest = self.pending.values().next().filter(|_| is_lossy);
         oldest.map_or(Instant::NEVER, |(_, at)| *at + REQUEST_TIMEOUT)
     }
 }
 
-impl Machine for Client {
+impl ModelEndpoint for LearnedModelClient {
     fn start(&mut self, context: &mut Context) {
         self.next = context.now;
-        if self.model.carriage == Carriage::Datagram {
+        if self.model.carriage == TransportKind::Datagram {
             context.open(0);
         } else {
             self.begin(context);
@@ -370,8 +370,8 @@ impl Machine for Client {
 
     fn connected(&mut self, context: &mut Context, connection: u32) {
         match self.model.carriage {
-            Carriage::Datagram => self.begin(context),
-            Carriage::Stream => self.think(context, connection as usize),
+            TransportKind::Datagram => self.begin(context),
+            TransportKind::Stream => self.think(context, connection as usize),
         }
     }
 
@@ -384,7 +384,7 @@ impl Machine for Client {
         self.begin(context);
     }
 
-    fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
+    fn message(&mut self, context: &mut Context, _: u32, message: &ApplicationMessage) {
         if let Some((index, at)) = self.pending.remove(&message.number) {
             context.observe(Observation::Transaction { at: context.now, took: context.now.since(at) });
             self.think(context, index);
@@ -412,11 +412,11 @@ impl Machine for Client {
     }
 }
 
-/// Either endpoint of [`Shape::OneWay`].
+/// Either endpoint of [`LearnedExchange::LearnedPackets`].
 #[derive(Clone, Debug)]
-pub(crate) struct StreamEnd {
-    model: Arc<Learned>,
-    role: Role,
+pub(crate) struct OneWayEndpoint {
+    model: Arc<CaptureModel>,
+    role: EndpointRole,
     replay: bool,
     /// Departure time of the next packet.
     next: Instant,
@@ -427,22 +427,22 @@ pub(crate) struct StreamEnd {
     playout: Playout,
 }
 
-impl StreamEnd {
-    pub fn new(model: Arc<Learned>, role: Role, replay: bool) -> StreamEnd {
+impl OneWayEndpoint {
+    pub fn new(model: Arc<CaptureModel>, role: EndpointRole, replay: bool) -> OneWayEndpoint {
         let (next, next_request, playout) = (Instant::NEVER, Instant::NEVER, Playout::new(None));
-        StreamEnd { model, role, replay, next, sent: 0, number: 0, next_request, playout }
+        OneWayEndpoint { model, role, replay, next, sent: 0, number: 0, next_request, playout }
     }
 
     /// Returns the packets that this endpoint sends.
-    fn outgoing(&self) -> Option<&OneWay> {
+    fn outgoing(&self) -> Option<&LearnedPackets> {
         match (&self.model.shape, self.role) {
-            (Shape::OneWay { up, .. }, Role::Client) => up.as_ref(),
-            (Shape::OneWay { down, .. }, Role::Server) => down.as_ref(),
-            (Shape::Exchanges(_), _) => None,
+            (LearnedExchange::OneWay { up, .. }, EndpointRole::Client) => up.as_ref(),
+            (LearnedExchange::OneWay { down, .. }, EndpointRole::Server) => down.as_ref(),
+            (LearnedExchange::Exchanges(_), _) => None,
         }
     }
 
-    fn gap(&self, rng: &mut Stream) -> Option<Duration> {
+    fn gap(&self, rng: &mut RandomStream) -> Option<Duration> {
         let outgoing = self.outgoing()?;
         if self.replay {
             return outgoing.recorded.get(self.sent).map(|(gap, _)| *gap);
@@ -455,7 +455,7 @@ impl StreamEnd {
     }
 
     fn send_request(&mut self, context: &mut Context) {
-        context.send(0, HEADER, 0, Content::Request { answer: 0, after: Duration::ZERO });
+        context.send(0, HEADER, 0, MessageContent::Request { answer: 0, after: Duration::ZERO });
         self.next_request = context.now + REQUEST_INTERVAL;
     }
 
@@ -463,16 +463,16 @@ impl StreamEnd {
         let Some(outgoing) = self.outgoing() else { return };
         let recorded = if self.replay { outgoing.recorded.get(self.sent) } else { None };
         let bytes = recorded.map_or_else(|| outgoing.size.draw(context.rng) as u32, |(_, bytes)| *bytes);
-        context.send(0, bytes, self.number, Content::Data);
+        context.send(0, bytes, self.number, MessageContent::Data);
         self.number = self.number.wrapping_add(1);
         self.sent += 1;
         self.next = self.gap(context.rng).map_or(Instant::NEVER, |gap| self.next + gap);
     }
 }
 
-impl Machine for StreamEnd {
+impl ModelEndpoint for OneWayEndpoint {
     fn start(&mut self, context: &mut Context) {
-        if self.role == Role::Client {
+        if self.role == EndpointRole::Client {
             context.open(0);
         }
     }
@@ -488,12 +488,12 @@ impl Machine for StreamEnd {
         context.open(connection);
     }
 
-    fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
+    fn message(&mut self, context: &mut Context, _: u32, message: &ApplicationMessage) {
         self.next_request = Instant::NEVER;
-        if self.role == Role::Server && self.next == Instant::NEVER && self.sent == 0 {
+        if self.role == EndpointRole::Server && self.next == Instant::NEVER && self.sent == 0 {
             self.begin(context);
         }
-        if message.content == Content::Data {
+        if message.content == MessageContent::Data {
             self.playout.arrive(context, message.number, context.now.since(message.sent));
         }
     }

@@ -12,13 +12,13 @@ pub const HEADER: u32 = 32;
 
 /// A message: a number of bytes passed to the transport at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
+pub struct ApplicationMessage {
     /// Length, including the header.
     pub bytes: u32,
     /// Number assigned by the sender; a response has the number of its request.
     pub number: u32,
     /// Content.
-    pub content: Content,
+    pub content: MessageContent,
     /// Time of sending.
     pub sent: Instant,
 }
@@ -26,7 +26,7 @@ pub struct Message {
 /// Content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Content {
+pub enum MessageContent {
     /// Data, such as a response.
     Data,
     /// Request.
@@ -47,27 +47,27 @@ pub enum Content {
 
 /// Error of bytes that are not a valid message header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct InvalidMessageHeader;
 
-impl fmt::Display for Malformed {
+impl fmt::Display for InvalidMessageHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("invalid message header of an application model")
     }
 }
 
-impl core::error::Error for Malformed {}
+impl core::error::Error for InvalidMessageHeader {}
 
 const DATA: u8 = 0xa0;
 const REQUEST: u8 = 0xa1;
 const PART: u8 = 0xa2;
 
-impl Message {
+impl ApplicationMessage {
     /// Returns the encoded header.
     pub fn encode(&self) -> [u8; HEADER as usize] {
         let (kind, value, extent) = match self.content {
-            Content::Data => (DATA, 0, 0),
-            Content::Request { answer, after } => (REQUEST, answer, after.0),
-            Content::Part { frame, of } => (PART, frame, u64::from(of)),
+            MessageContent::Data => (DATA, 0, 0),
+            MessageContent::Request { answer, after } => (REQUEST, answer, after.0),
+            MessageContent::Part { frame, of } => (PART, frame, u64::from(of)),
         };
         let mut header = [0; HEADER as usize];
         header[0] = kind;
@@ -80,22 +80,25 @@ impl Message {
     }
 
     /// Decodes a header. The length of the message must include the header.
-    pub fn decode(header: &[u8; HEADER as usize]) -> Result<Message, Malformed> {
+    pub fn decode(header: &[u8; HEADER as usize]) -> Result<ApplicationMessage, InvalidMessageHeader> {
         let [kind, z1, z2, z3, b0, b1, b2, b3, n0, n1, n2, n3, v0, v1, v2, v3, rest @ ..] = *header;
         let word = |bytes: &[u8]| bytes.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
         let (extent, sent) = (word(&rest[..8]), Instant(word(&rest[8..])));
         let value = u32::from_be_bytes([v0, v1, v2, v3]);
         let content = match kind {
-            DATA => Content::Data,
-            REQUEST => Content::Request { answer: value, after: Duration(extent) },
-            PART => Content::Part { frame: value, of: u32::try_from(extent).map_err(|_| Malformed)? },
-            _ => return Err(Malformed),
+            DATA => MessageContent::Data,
+            REQUEST => MessageContent::Request { answer: value, after: Duration(extent) },
+            PART => MessageContent::Part {
+                frame: value,
+                of: u32::try_from(extent).map_err(|_| InvalidMessageHeader)?,
+            },
+            _ => return Err(InvalidMessageHeader),
         };
         let bytes = u32::from_be_bytes([b0, b1, b2, b3]);
         if [z1, z2, z3] != [0; 3] || bytes < HEADER {
-            return Err(Malformed);
+            return Err(InvalidMessageHeader);
         }
-        Ok(Message { bytes, number: u32::from_be_bytes([n0, n1, n2, n3]), content, sent })
+        Ok(ApplicationMessage { bytes, number: u32::from_be_bytes([n0, n1, n2, n3]), content, sent })
     }
 }
 
@@ -106,20 +109,22 @@ mod tests {
     #[test]
     fn headers_round_trip() {
         let contents = [
-            Content::Data,
-            Content::Request { answer: 7, after: Duration(1 << 40) },
-            Content::Part { frame: u32::MAX, of: 12 },
+            MessageContent::Data,
+            MessageContent::Request { answer: 7, after: Duration(1 << 40) },
+            MessageContent::Part { frame: u32::MAX, of: 12 },
         ];
         for content in contents {
-            let message = Message { bytes: 1_000_000, number: 3, content, sent: Instant(u64::MAX - 1) };
-            assert_eq!(Message::decode(&message.encode()), Ok(message));
+            let message =
+                ApplicationMessage { bytes: 1_000_000, number: 3, content, sent: Instant(u64::MAX - 1) };
+            assert_eq!(ApplicationMessage::decode(&message.encode()), Ok(message));
         }
     }
 
     #[test]
     fn invalid_headers_are_rejected() {
-        assert_eq!(Message::decode(&[0; 32]), Err(Malformed));
-        let message = Message { bytes: 31, number: 0, content: Content::Data, sent: Instant::ZERO };
-        assert_eq!(Message::decode(&message.encode()), Err(Malformed));
+        assert_eq!(ApplicationMessage::decode(&[0; 32]), Err(InvalidMessageHeader));
+        let message =
+            ApplicationMessage { bytes: 31, number: 0, content: MessageContent::Data, sent: Instant::ZERO };
+        assert_eq!(ApplicationMessage::decode(&message.encode()), Err(InvalidMessageHeader));
     }
 }

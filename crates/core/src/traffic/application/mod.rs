@@ -2,7 +2,7 @@
 //! observes. The client is at the flow's `from`, the server at its `to`.
 //!
 //! Each [`Endpoint`] is sans-IO. The client controls the exchange: its requests contain the size and the delay
-//! of the response, so that the endpoints share only the settings of the model. A [`Message`] is a number of
+//! of the response, so that the endpoints share only the settings of the model. A [`ApplicationMessage`] is a number of
 //! bytes passed to the transport at once. It starts with a header of [`HEADER`](message::HEADER) bytes, so
 //! that live and simulated flows carry the same bytes. docs/traffic.md lists the parameters of the models and
 //! their sources.
@@ -27,17 +27,20 @@ pub use adaptive::{Adaptation, AdaptiveVideo};
 pub use dns::Dns;
 pub use exchange::{Exchange, Pace};
 pub use frames::FrameVideo;
-pub use game::{Game, Ticks};
-pub use learned::{Connection, Exchanges, Learned, MOST_CONCURRENT, OneWay, Quantiles, Shape, Turn};
-pub use message::{Content, HEADER, Malformed, Message};
+pub use game::{Game, PacketTiming};
+pub use learned::{
+    CaptureModel, LearnedExchange, LearnedPackets, LearnedRequests, MAX_CONCURRENT_CONNECTIONS, Quantiles,
+    RecordedConnection, RecordedTurn,
+};
+pub use message::{ApplicationMessage, HEADER, InvalidMessageHeader, MessageContent};
 pub use quality::{Observation, Quality, QualityBins};
-pub use spread::Spread;
+pub use spread::SizeDistribution;
 pub use storage::BlockStorage;
-pub use transfer::{Transfers, Way};
+pub use transfer::{TransferDirection, Transfers};
 pub use voice::{Codec, Voice};
-pub use web::{Fetching, Web};
+pub use web::{FetchMode, Web};
 
-use crate::rng::Stream;
+use crate::rng::RandomStream;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -70,7 +73,7 @@ pub enum Application {
     /// A model learned from a capture.
     Learned {
         /// The model.
-        model: Arc<Learned>,
+        model: Arc<CaptureModel>,
         /// Replay of the recorded messages instead of drawing from the distributions.
         replay: bool,
     },
@@ -79,7 +82,7 @@ pub enum Application {
 /// Type of transport of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Carriage {
+pub enum TransportKind {
     /// Reliable and in order, in connections: TCP or QUIC.
     Stream,
     /// Independent and unreliable: UDP. The only connection is 0.
@@ -89,7 +92,7 @@ pub enum Carriage {
 /// Role of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Role {
+pub enum EndpointRole {
     /// Opens connections and sends requests.
     Client,
     /// Sends responses.
@@ -98,12 +101,12 @@ pub enum Role {
 
 /// An action for the driver.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Action {
+pub enum EndpointAction {
     /// Open the connection with this number, which is closed; client only. Numbers are below
     /// [`Application::connections`] and are reused after a close.
     Open(u32),
-    /// Send a message on a connection. A driver with a more accurate time of sending sets [`Message::sent`].
-    Send(u32, Message),
+    /// Send a message on a connection. A driver with a more accurate time of sending sets [`ApplicationMessage::sent`].
+    Send(u32, ApplicationMessage),
     /// Close a connection; client only.
     Close(u32),
 }
@@ -158,14 +161,18 @@ impl fmt::Display for ApplicationError {
 impl core::error::Error for ApplicationError {}
 
 /// Largest payload of a UDP datagram over IPv4.
-pub const LARGEST_DATAGRAM: u32 = 65_507;
+pub const MAX_DATAGRAM_PAYLOAD: u32 = 65_507;
 
 impl Application {
     /// Checks the settings for a type of transport.
-    pub fn check(&self, carriage: Carriage) -> Result<(), ApplicationError> {
+    pub fn check(&self, carriage: TransportKind) -> Result<(), ApplicationError> {
         match (self.carriage(), carriage) {
-            (Some(Carriage::Stream), Carriage::Datagram) => return Err(ApplicationError::NeedsStream),
-            (Some(Carriage::Datagram), Carriage::Stream) => return Err(ApplicationError::NeedsDatagrams),
+            (Some(TransportKind::Stream), TransportKind::Datagram) => {
+                return Err(ApplicationError::NeedsStream);
+            }
+            (Some(TransportKind::Datagram), TransportKind::Stream) => {
+                return Err(ApplicationError::NeedsDatagrams);
+            }
             _ => {}
         }
         match self {
@@ -183,13 +190,15 @@ impl Application {
     }
 
     /// Returns the required type of transport, or `None` if the application runs over both.
-    pub fn carriage(&self) -> Option<Carriage> {
+    pub fn carriage(&self) -> Option<TransportKind> {
         match self {
             Application::Transfers(_)
             | Application::Web(_)
             | Application::AdaptiveVideo(_)
-            | Application::BlockStorage(_) => Some(Carriage::Stream),
-            Application::Voice(_) | Application::Dns(_) | Application::Game(_) => Some(Carriage::Datagram),
+            | Application::BlockStorage(_) => Some(TransportKind::Stream),
+            Application::Voice(_) | Application::Dns(_) | Application::Game(_) => {
+                Some(TransportKind::Datagram)
+            }
             Application::FrameVideo(_) | Application::Exchange(_) => None,
             Application::Learned { model, .. } => Some(model.carriage),
         }
@@ -240,8 +249,8 @@ impl Application {
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     model: Model,
-    rng: Stream,
-    actions: VecDeque<Action>,
+    rng: RandomStream,
+    actions: VecDeque<EndpointAction>,
     observations: VecDeque<Observation>,
     /// Failed connections and the times at which they are opened again.
     retries: VecDeque<(Instant, u32)>,
@@ -254,23 +263,23 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Inputs and outputs of a model, in addition to the event.
 pub(crate) struct Context<'a> {
     pub now: Instant,
-    pub rng: &'a mut Stream,
-    actions: &'a mut VecDeque<Action>,
+    pub rng: &'a mut RandomStream,
+    actions: &'a mut VecDeque<EndpointAction>,
     observations: &'a mut VecDeque<Observation>,
 }
 
 impl Context<'_> {
     fn open(&mut self, connection: u32) {
-        self.actions.push_back(Action::Open(connection));
+        self.actions.push_back(EndpointAction::Open(connection));
     }
 
     fn close(&mut self, connection: u32) {
-        self.actions.push_back(Action::Close(connection));
+        self.actions.push_back(EndpointAction::Close(connection));
     }
 
-    fn send(&mut self, connection: u32, bytes: u32, number: u32, content: Content) {
-        let message = Message { bytes: bytes.max(HEADER), number, content, sent: self.now };
-        self.actions.push_back(Action::Send(connection, message));
+    fn send(&mut self, connection: u32, bytes: u32, number: u32, content: MessageContent) {
+        let message = ApplicationMessage { bytes: bytes.max(HEADER), number, content, sent: self.now };
+        self.actions.push_back(EndpointAction::Send(connection, message));
     }
 
     fn observe(&mut self, observation: Observation) {
@@ -284,18 +293,18 @@ impl Context<'_> {
 }
 
 /// Endpoint of a particular model.
-pub(crate) trait Machine {
+pub(crate) trait ModelEndpoint {
     /// Handles the start of the flow.
     fn start(&mut self, _: &mut Context) {}
-    /// Handles the success of [`Action::Open`].
+    /// Handles the success of [`EndpointAction::Open`].
     fn connected(&mut self, _: &mut Context, _connection: u32) {}
     /// Handles the failure of a connection, during or after its setup.
     fn failed(&mut self, _: &mut Context, _connection: u32) {}
     /// Handles a complete message.
-    fn message(&mut self, context: &mut Context, connection: u32, message: &Message);
-    /// Handles the expiry of [`deadline`](Machine::deadline).
+    fn message(&mut self, context: &mut Context, connection: u32, message: &ApplicationMessage);
+    /// Handles the expiry of [`deadline`](ModelEndpoint::deadline).
     fn timeout(&mut self, _: &mut Context) {}
-    /// Returns the time of the next call of [`timeout`](Machine::timeout).
+    /// Returns the time of the next call of [`timeout`](ModelEndpoint::timeout).
     fn deadline(&self) -> Instant {
         Instant::NEVER
     }
@@ -311,7 +320,7 @@ macro_rules! models {
         }
 
         impl Model {
-            fn machine(&mut self) -> &mut dyn Machine {
+            fn machine(&mut self) -> &mut dyn ModelEndpoint {
                 match self {
                     $(Model::$variant(machine) => machine,)+
                 }
@@ -328,50 +337,61 @@ macro_rules! models {
 
 models! {
     Responder(Responder),
-    Transfers(transfer::Client),
-    Web(web::Client),
-    AdaptiveVideo(adaptive::Player),
-    FrameSource(frames::Source),
-    FrameSink(frames::Sink),
-    Voice(voice::Talker),
-    Dns(dns::Client),
-    Game(game::Peer),
-    Exchange(exchange::Client),
-    BlockStorage(storage::Client),
-    LearnedClient(learned::Client),
-    LearnedStream(learned::StreamEnd),
+    Transfers(transfer::TransferClient),
+    Web(web::WebClient),
+    AdaptiveVideo(adaptive::AdaptiveVideoPlayer),
+    FrameSource(frames::FrameVideoServer),
+    FrameSink(frames::FrameVideoClient),
+    Voice(voice::VoiceEndpoint),
+    Dns(dns::DnsClient),
+    Game(game::GameEndpoint),
+    Exchange(exchange::ExchangeClient),
+    BlockStorage(storage::BlockStorageClient),
+    LearnedClient(learned::LearnedModelClient),
+    LearnedStream(learned::OneWayEndpoint),
 }
 
 impl Endpoint {
     /// Creates an endpoint with its own fork of the flow's random stream.
-    pub fn new(application: &Application, role: Role, carriage: Carriage, stream: &Stream) -> Endpoint {
+    pub fn new(
+        application: &Application,
+        role: EndpointRole,
+        carriage: TransportKind,
+        stream: &RandomStream,
+    ) -> Endpoint {
         let (client, rng) = match role {
-            Role::Client => (true, stream.fork("client")),
-            Role::Server => (false, stream.fork("server")),
+            EndpointRole::Client => (true, stream.fork("client")),
+            EndpointRole::Server => (false, stream.fork("server")),
         };
         let model = match application {
-            Application::Voice(voice) => Model::Voice(voice::Talker::new(voice, role)),
-            Application::Game(game) => Model::Game(game::Peer::new(game, role)),
+            Application::Voice(voice) => Model::Voice(voice::VoiceEndpoint::new(voice, role)),
+            Application::Game(game) => Model::Game(game::GameEndpoint::new(game, role)),
             Application::Learned { model, replay } => match &model.shape {
-                Shape::Exchanges(_) if client => {
-                    Model::LearnedClient(learned::Client::new(Arc::clone(model), *replay))
+                LearnedExchange::Exchanges(_) if client => {
+                    Model::LearnedClient(learned::LearnedModelClient::new(Arc::clone(model), *replay))
                 }
-                Shape::Exchanges(_) => Model::Responder(Responder::default()),
-                Shape::OneWay { .. } => {
-                    Model::LearnedStream(learned::StreamEnd::new(Arc::clone(model), role, *replay))
+                LearnedExchange::Exchanges(_) => Model::Responder(Responder::default()),
+                LearnedExchange::OneWay { .. } => {
+                    Model::LearnedStream(learned::OneWayEndpoint::new(Arc::clone(model), role, *replay))
                 }
             },
-            Application::FrameVideo(video) if client => Model::FrameSink(frames::Sink::new(video)),
+            Application::FrameVideo(video) if client => {
+                Model::FrameSink(frames::FrameVideoClient::new(video))
+            }
             Application::FrameVideo(video) => {
-                Model::FrameSource(frames::Source::new(video.clone(), carriage))
+                Model::FrameSource(frames::FrameVideoServer::new(video.clone(), carriage))
             }
             _ if !client => Model::Responder(Responder::default()),
-            Application::Transfers(model) => Model::Transfers(transfer::Client::new(model.clone())),
-            Application::Web(model) => Model::Web(web::Client::new(model.clone())),
-            Application::AdaptiveVideo(model) => Model::AdaptiveVideo(adaptive::Player::new(model.clone())),
-            Application::Dns(model) => Model::Dns(dns::Client::new(model.clone())),
-            Application::Exchange(model) => Model::Exchange(exchange::Client::new(model.clone())),
-            Application::BlockStorage(model) => Model::BlockStorage(storage::Client::new(model.clone())),
+            Application::Transfers(model) => Model::Transfers(transfer::TransferClient::new(model.clone())),
+            Application::Web(model) => Model::Web(web::WebClient::new(model.clone())),
+            Application::AdaptiveVideo(model) => {
+                Model::AdaptiveVideo(adaptive::AdaptiveVideoPlayer::new(model.clone()))
+            }
+            Application::Dns(model) => Model::Dns(dns::DnsClient::new(model.clone())),
+            Application::Exchange(model) => Model::Exchange(exchange::ExchangeClient::new(model.clone())),
+            Application::BlockStorage(model) => {
+                Model::BlockStorage(storage::BlockStorageClient::new(model.clone()))
+            }
         };
         Endpoint {
             model,
@@ -383,7 +403,7 @@ impl Endpoint {
         }
     }
 
-    fn dispatch(&mut self, now: Instant, event: impl FnOnce(&mut dyn Machine, &mut Context)) {
+    fn dispatch(&mut self, now: Instant, event: impl FnOnce(&mut dyn ModelEndpoint, &mut Context)) {
         if self.stopped {
             return;
         }
@@ -401,7 +421,7 @@ impl Endpoint {
         self.dispatch(now, |machine, context| machine.start(context));
     }
 
-    /// Handles the success of [`Action::Open`]: the client may send. Over UDP this is at once.
+    /// Handles the success of [`EndpointAction::Open`]: the client may send. Over UDP this is at once.
     pub fn handle_connected(&mut self, now: Instant, connection: u32) {
         self.dispatch(now, |machine, context| machine.connected(context, connection));
     }
@@ -412,21 +432,21 @@ impl Endpoint {
         self.dispatch(now, |machine, context| machine.failed(context, connection));
         for action in self.actions.split_off(before) {
             match action {
-                Action::Open(connection) => self.retries.push_back((now + RETRY, connection)),
+                EndpointAction::Open(connection) => self.retries.push_back((now + RETRY, connection)),
                 other => self.actions.push_back(other),
             }
         }
     }
 
     /// Handles a complete message. Its `sent` must be a time of this endpoint's clock.
-    pub fn handle_message(&mut self, now: Instant, connection: u32, message: &Message) {
+    pub fn handle_message(&mut self, now: Instant, connection: u32, message: &ApplicationMessage) {
         self.dispatch(now, |machine, context| machine.message(context, connection, message));
     }
 
     /// Handles the expiry of [`poll_timeout`](Endpoint::poll_timeout).
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, connection)) = self.retries.pop_front_if(|(at, _)| *at <= now) {
-            self.actions.push_back(Action::Open(connection));
+            self.actions.push_back(EndpointAction::Open(connection));
         }
         if self.model.deadline() <= now {
             self.dispatch(now, |machine, context| machine.timeout(context));
@@ -442,7 +462,7 @@ impl Endpoint {
     }
 
     /// Returns the next action for the driver.
-    pub fn poll_action(&mut self) -> Option<Action> {
+    pub fn poll_action(&mut self) -> Option<EndpointAction> {
         self.actions.pop_front()
     }
 

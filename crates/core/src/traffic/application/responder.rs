@@ -1,6 +1,6 @@
 //! The server of all request-response models: requests contain the size and the delay of the response.
 
-use super::{Content, Context, Machine, Message};
+use super::{ApplicationMessage, Context, MessageContent, ModelEndpoint};
 use crate::time::Instant;
 use alloc::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ pub(crate) struct Responder {
     requests: u64,
 }
 
-impl Machine for Responder {
-    fn message(&mut self, context: &mut Context, connection: u32, message: &Message) {
-        let Content::Request { answer, after } = message.content else { return };
+impl ModelEndpoint for Responder {
+    fn message(&mut self, context: &mut Context, connection: u32, message: &ApplicationMessage) {
+        let MessageContent::Request { answer, after } = message.content else { return };
         if answer == 0 {
             return;
         }
         if after.0 == 0 {
-            context.send(connection, answer, message.number, Content::Data);
+            context.send(connection, answer, message.number, MessageContent::Data);
             return;
         }
         let at = Instant(context.now.0.saturating_add(after.0));
@@ -32,7 +32,7 @@ impl Machine for Responder {
                 return;
             }
             let (connection, bytes, number) = entry.remove();
-            context.send(connection, bytes, number, Content::Data);
+            context.send(connection, bytes, number, MessageContent::Data);
         }
     }
 

@@ -1,12 +1,12 @@
 //! Distributions of message sizes.
 
 use super::{ApplicationError, HEADER};
-use crate::rng::Stream;
+use crate::rng::RandomStream;
 use serde::{Deserialize, Serialize};
 
 /// Distribution of a size: constant, or log-normal and redrawn until it is within the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
+pub struct SizeDistribution {
     /// Mean before truncation, bytes.
     pub mean: f64,
     /// Standard deviation before truncation, bytes; 0 for a constant.
@@ -17,16 +17,16 @@ pub struct Spread {
     pub most: f64,
 }
 
-impl Spread {
+impl SizeDistribution {
     /// Creates a constant size.
-    pub fn constant(bytes: u32) -> Spread {
+    pub fn constant(bytes: u32) -> SizeDistribution {
         let bytes = f64::from(bytes);
-        Spread { mean: bytes, deviation: 0.0, least: bytes, most: bytes }
+        SizeDistribution { mean: bytes, deviation: 0.0, least: bytes, most: bytes }
     }
 
     /// Creates a log-normal distribution with a maximum of `most`.
-    pub fn lognormal(mean: f64, deviation: f64, most: f64) -> Spread {
-        Spread { mean, deviation, least: f64::from(HEADER), most }
+    pub fn lognormal(mean: f64, deviation: f64, most: f64) -> SizeDistribution {
+        SizeDistribution { mean, deviation, least: f64::from(HEADER), most }
     }
 
     /// Checks that the sizes are valid for messages.
@@ -44,7 +44,7 @@ impl Spread {
     }
 
     /// Draws a size in bytes.
-    pub fn draw(&self, rng: &mut Stream) -> u32 {
+    pub fn draw(&self, rng: &mut RandomStream) -> u32 {
         if self.deviation == 0.0 {
             return self.mean as u32;
         }

@@ -1,7 +1,7 @@
 //! Block storage over one connection, as in iSCSI (RFC 7143): each command and response has a header of 48
 //! bytes; write commands and read responses contain the data.
 
-use super::{ApplicationError, Content, Context, Machine, Message, Observation};
+use super::{ApplicationError, ApplicationMessage, Context, MessageContent, ModelEndpoint, Observation};
 use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
@@ -35,15 +35,15 @@ impl BlockStorage {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct BlockStorageClient {
     model: BlockStorage,
     pending: BTreeMap<u32, Instant>,
     number: u32,
 }
 
-impl Client {
-    pub fn new(model: BlockStorage) -> Client {
-        Client { model, pending: BTreeMap::new(), number: 0 }
+impl BlockStorageClient {
+    pub fn new(model: BlockStorage) -> BlockStorageClient {
+        BlockStorageClient { model, pending: BTreeMap::new(), number: 0 }
     }
 
     fn send_command(&mut self, context: &mut Context) {
@@ -52,11 +52,11 @@ impl Client {
         let (bytes, answer) = if read { (PDU_HEADER, with_data) } else { (with_data, PDU_HEADER) };
         self.number = self.number.wrapping_add(1);
         self.pending.insert(self.number, context.now);
-        context.send(0, bytes, self.number, Content::Request { answer, after: self.model.server });
+        context.send(0, bytes, self.number, MessageContent::Request { answer, after: self.model.server });
     }
 }
 
-impl Machine for Client {
+impl ModelEndpoint for BlockStorageClient {
     fn start(&mut self, context: &mut Context) {
         context.open(0);
     }
@@ -75,7 +75,7 @@ impl Machine for Client {
         context.open(connection);
     }
 
-    fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
+    fn message(&mut self, context: &mut Context, _: u32, message: &ApplicationMessage) {
         if let Some(at) = self.pending.remove(&message.number) {
             context.observe(Observation::Transaction { at: context.now, took: context.now.since(at) });
             self.send_command(context);

@@ -1,7 +1,10 @@
 //! File transfers (FTP model of IEEE 802.16m-08/004r5, section 10.3): each file has its own connection and is
 //! followed by a think time.
 
-use super::{ApplicationError, Content, Context, HEADER, Machine, Message, Observation, Spread};
+use super::{
+    ApplicationError, ApplicationMessage, Context, HEADER, MessageContent, ModelEndpoint, Observation,
+    SizeDistribution,
+};
 use crate::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +12,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Transfers {
     /// Size of a file.
-    pub size: Spread,
+    pub size: SizeDistribution,
     /// Mean think time between transfers, exponential.
     pub think: Duration,
     /// Direction of the transfers.
-    pub way: Way,
+    pub way: TransferDirection,
     /// Total number of files; `None` for unlimited.
     pub files: Option<u64>,
 }
@@ -21,7 +24,7 @@ pub struct Transfers {
 /// Direction of file transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum TransferDirection {
     /// From the server to the client.
     Download,
     /// From the client to the server.
@@ -35,7 +38,7 @@ impl Transfers {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct TransferClient {
     model: Transfers,
     started_at: Instant,
     next: Instant,
@@ -43,10 +46,10 @@ pub(crate) struct Client {
     remaining: u64,
 }
 
-impl Client {
-    pub fn new(model: Transfers) -> Client {
+impl TransferClient {
+    pub fn new(model: Transfers) -> TransferClient {
         let remaining = model.files.unwrap_or(u64::MAX);
-        Client { model, started_at: Instant::ZERO, next: Instant::NEVER, number: 0, remaining }
+        TransferClient { model, started_at: Instant::ZERO, next: Instant::NEVER, number: 0, remaining }
     }
 
     fn begin(&mut self, context: &mut Context) {
@@ -63,7 +66,7 @@ impl Client {
     }
 }
 
-impl Machine for Client {
+impl ModelEndpoint for TransferClient {
     fn start(&mut self, context: &mut Context) {
         self.begin(context);
     }
@@ -71,11 +74,16 @@ impl Machine for Client {
     fn connected(&mut self, context: &mut Context, connection: u32) {
         let size = self.model.size.draw(context.rng);
         let (bytes, answer) = match self.model.way {
-            Way::Download => (HEADER, size),
-            Way::Upload => (size, HEADER),
+            TransferDirection::Download => (HEADER, size),
+            TransferDirection::Upload => (size, HEADER),
         };
         self.number = self.number.wrapping_add(1);
-        context.send(connection, bytes, self.number, Content::Request { answer, after: Duration::ZERO });
+        context.send(
+            connection,
+            bytes,
+            self.number,
+            MessageContent::Request { answer, after: Duration::ZERO },
+        );
     }
 
     fn failed(&mut self, context: &mut Context, _: u32) {
@@ -83,7 +91,7 @@ impl Machine for Client {
         self.schedule_next(context);
     }
 
-    fn message(&mut self, context: &mut Context, connection: u32, message: &Message) {
+    fn message(&mut self, context: &mut Context, connection: u32, message: &ApplicationMessage) {
         if message.number != self.number {
             return;
         }

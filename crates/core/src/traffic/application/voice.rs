@@ -5,7 +5,8 @@
 
 use super::playout::Playout;
 use super::{
-    ApplicationError, Content, Context, HEADER, LARGEST_DATAGRAM, Machine, Message, Observation, Role,
+    ApplicationError, ApplicationMessage, Context, EndpointRole, HEADER, MAX_DATAGRAM_PAYLOAD,
+    MessageContent, ModelEndpoint, Observation,
 };
 use crate::measure::emodel::{self, Call, CodecImpairment};
 use crate::quantity::BitRate;
@@ -102,7 +103,7 @@ impl Voice {
             Err(ApplicationError::ZeroTime)
         } else if self.payload() < HEADER {
             Err(ApplicationError::SmallMessage)
-        } else if self.payload() > LARGEST_DATAGRAM {
+        } else if self.payload() > MAX_DATAGRAM_PAYLOAD {
             Err(ApplicationError::LargeDatagram)
         } else {
             Ok(())
@@ -111,9 +112,9 @@ impl Voice {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Talker {
+pub(crate) struct VoiceEndpoint {
     model: Voice,
-    role: Role,
+    role: EndpointRole,
     /// Departure time of the next packet; [`Instant::NEVER`] before the call.
     next: Instant,
     spurt_until: Instant,
@@ -122,9 +123,9 @@ pub(crate) struct Talker {
     last_received: Instant,
 }
 
-impl Talker {
-    pub fn new(model: &Voice, role: Role) -> Talker {
-        Talker {
+impl VoiceEndpoint {
+    pub fn new(model: &Voice, role: EndpointRole) -> VoiceEndpoint {
+        VoiceEndpoint {
             model: model.clone(),
             role,
             next: Instant::NEVER,
@@ -143,7 +144,7 @@ impl Talker {
     }
 
     fn send_packet(&mut self, context: &mut Context) {
-        context.send(0, self.model.payload(), self.number, Content::Data);
+        context.send(0, self.model.payload(), self.number, MessageContent::Data);
         self.number = self.number.wrapping_add(1);
         self.next += self.model.packet;
         if let Some((talk, pause)) = self.model.spurts
@@ -161,9 +162,9 @@ impl Talker {
     }
 }
 
-impl Machine for Talker {
+impl ModelEndpoint for VoiceEndpoint {
     fn start(&mut self, context: &mut Context) {
-        if self.role == Role::Client {
+        if self.role == EndpointRole::Client {
             context.open(0);
         }
     }
@@ -172,7 +173,7 @@ impl Machine for Talker {
         self.begin(context);
     }
 
-    fn message(&mut self, context: &mut Context, _: u32, message: &Message) {
+    fn message(&mut self, context: &mut Context, _: u32, message: &ApplicationMessage) {
         if self.next == Instant::NEVER {
             self.begin(context);
         }

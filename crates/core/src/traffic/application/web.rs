@@ -1,7 +1,10 @@
 //! Web pages: a main object and its embedded objects, fetched over several connections (HTTP/1.1, six per
 //! host) or over one connection with concurrent requests (RFC 9113).
 
-use super::{ApplicationError, Content, Context, Machine, Message, Observation, Spread};
+use super::{
+    ApplicationError, ApplicationMessage, Context, MessageContent, ModelEndpoint, Observation,
+    SizeDistribution,
+};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -10,17 +13,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Web {
     /// Size of the main object.
-    pub main: Spread,
+    pub main: SizeDistribution,
     /// Mean number of embedded objects, geometric; a whole number if `spread` is false.
     pub objects: f64,
     /// Random number of embedded objects; otherwise it is always `objects`.
     pub spread: bool,
     /// Size of an embedded object.
-    pub object: Spread,
+    pub object: SizeDistribution,
     /// Size of a request, bytes.
     pub request: u32,
     /// Connections and concurrency of the requests.
-    pub fetching: Fetching,
+    pub fetching: FetchMode,
     /// Mean time to parse the main object before the others are requested, exponential.
     pub parse: Duration,
     /// Mean think time between pages, exponential.
@@ -32,7 +35,7 @@ pub struct Web {
 /// Connections and concurrency of the requests for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fetching {
+pub enum FetchMode {
     /// This number of connections, each with one request at a time.
     Parallel(u32),
     /// Concurrent requests on one connection.
@@ -46,7 +49,7 @@ impl Web {
     pub(super) fn check(&self) -> Result<(), ApplicationError> {
         self.main.check()?;
         self.object.check()?;
-        Spread::constant(self.request).check()?;
+        SizeDistribution::constant(self.request).check()?;
         if !(0.0..=MAX_OBJECTS).contains(&self.objects) {
             return Err(ApplicationError::Size);
         }
@@ -55,16 +58,16 @@ impl Web {
 
     pub(super) fn connections(&self) -> u32 {
         match self.fetching {
-            Fetching::Parallel(connections) => connections,
-            Fetching::Multiplexed => 1,
+            FetchMode::Parallel(connections) => connections,
+            FetchMode::Multiplexed => 1,
         }
     }
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct WebClient {
     model: Web,
-    state: State,
+    state: PageState,
     next: Instant,
     started_at: Instant,
     /// Connections open or being opened.
@@ -76,18 +79,18 @@ pub(crate) struct Client {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PageState {
     Idle,
     Main,
     Parsing,
     Objects,
 }
 
-impl Client {
-    pub fn new(model: Web) -> Client {
-        Client {
+impl WebClient {
+    pub fn new(model: Web) -> WebClient {
+        WebClient {
             model,
-            state: State::Idle,
+            state: PageState::Idle,
             next: Instant::NEVER,
             started_at: Instant::ZERO,
             open: Vec::new(),
@@ -99,7 +102,7 @@ impl Client {
 
     fn send_request(&mut self, context: &mut Context, connection: u32, answer: u32) {
         self.number = self.number.wrapping_add(1);
-        let content = Content::Request { answer, after: self.model.server };
+        let content = MessageContent::Request { answer, after: self.model.server };
         context.send(connection, self.model.request, self.number, content);
     }
 
@@ -113,7 +116,7 @@ impl Client {
 
     fn begin(&mut self, context: &mut Context) {
         self.next = Instant::NEVER;
-        self.state = State::Main;
+        self.state = PageState::Main;
         self.started_at = context.now;
         self.open.push(0);
         context.open(0);
@@ -121,14 +124,14 @@ impl Client {
 
     fn begin_objects(&mut self, context: &mut Context) {
         self.next = Instant::NEVER;
-        self.state = State::Objects;
+        self.state = PageState::Objects;
         match self.model.fetching {
-            Fetching::Multiplexed => {
+            FetchMode::Multiplexed => {
                 while self.unrequested > 0 {
                     self.request_object(context, 0);
                 }
             }
-            Fetching::Parallel(connections) => {
+            FetchMode::Parallel(connections) => {
                 for connection in 1..connections.min(self.unrequested) {
                     self.open.push(connection);
                     context.open(connection);
@@ -150,25 +153,25 @@ impl Client {
         for connection in self.open.drain(..) {
             context.close(connection);
         }
-        self.state = State::Idle;
+        self.state = PageState::Idle;
         self.unrequested = 0;
         self.next = context.now + context.exponential(self.model.think);
     }
 }
 
-impl Machine for Client {
+impl ModelEndpoint for WebClient {
     fn start(&mut self, context: &mut Context) {
         self.begin(context);
     }
 
     fn connected(&mut self, context: &mut Context, connection: u32) {
         match self.state {
-            State::Main => {
+            PageState::Main => {
                 let answer = self.model.main.draw(context.rng);
                 self.send_request(context, connection, answer);
             }
-            State::Objects => self.request_object(context, connection),
-            State::Idle | State::Parsing => {}
+            PageState::Objects => self.request_object(context, connection),
+            PageState::Idle | PageState::Parsing => {}
         }
     }
 
@@ -178,26 +181,26 @@ impl Machine for Client {
         self.finish(context);
     }
 
-    fn message(&mut self, context: &mut Context, connection: u32, _: &Message) {
+    fn message(&mut self, context: &mut Context, connection: u32, _: &ApplicationMessage) {
         match self.state {
-            State::Main => {
+            PageState::Main => {
                 self.unrequested = self.draw_objects(context);
                 self.missing = self.unrequested;
                 if self.missing > 0 {
-                    self.state = State::Parsing;
+                    self.state = PageState::Parsing;
                     self.next = context.now + context.exponential(self.model.parse);
                     return;
                 }
             }
-            State::Objects if self.missing > 1 => {
+            PageState::Objects if self.missing > 1 => {
                 self.missing -= 1;
-                if let Fetching::Parallel(_) = self.model.fetching {
+                if let FetchMode::Parallel(_) = self.model.fetching {
                     self.request_object(context, connection);
                 }
                 return;
             }
-            State::Objects => {}
-            State::Idle | State::Parsing => return,
+            PageState::Objects => {}
+            PageState::Idle | PageState::Parsing => return,
         }
         context.observe(Observation::Page { at: context.now, took: context.now.since(self.started_at) });
         self.finish(context);
@@ -205,9 +208,9 @@ impl Machine for Client {
 
     fn timeout(&mut self, context: &mut Context) {
         match self.state {
-            State::Idle => self.begin(context),
-            State::Parsing => self.begin_objects(context),
-            State::Main | State::Objects => {}
+            PageState::Idle => self.begin(context),
+            PageState::Parsing => self.begin_objects(context),
+            PageState::Main | PageState::Objects => {}
         }
     }
 

@@ -16,11 +16,11 @@
 mod receive;
 mod send;
 
-use super::kernel::{self, about};
-use super::{Arrivals, Port, Received};
+use super::kernel::{self, with_context};
+use super::{Arrivals, FramePort, ReceivedFrame};
 use crate::clock::ArrivalClock;
 use crate::netns::{Namespace, Netlink};
-use receive::{Came, Receiver};
+use receive::{RingReceiver, RingResult};
 use send::SendBatch;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -30,15 +30,15 @@ const LINK_HEADER: usize = 22;
 
 /// Memory size of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct AfPacketOptions {
     /// Capacity in frames of the receive ring; further frames are missed.
     pub receive_frames: usize,
 }
 
-impl Default for Options {
+impl Default for AfPacketOptions {
     /// 25 ms of 1500 B frames at 1 Gbit/s.
-    fn default() -> Options {
-        Options { receive_frames: 2048 }
+    fn default() -> AfPacketOptions {
+        AfPacketOptions { receive_frames: 2048 }
     }
 }
 
@@ -47,7 +47,7 @@ impl Default for Options {
 pub struct AfPacket {
     link: String,
     socket: OwnedFd,
-    receiving: Receiver,
+    receiving: RingReceiver,
     sending: SendBatch,
     clock: ArrivalClock,
     arrivals: Arrivals,
@@ -57,26 +57,28 @@ pub struct AfPacket {
 
 impl AfPacket {
     /// Opens a port on `link`. Frames that arrive from now on are queued.
-    pub fn open(namespace: &Namespace, link: &str, options: Options) -> io::Result<AfPacket> {
-        let socket = namespace.run(open_socket)?.map_err(|error| about(link, "open AF_PACKET", error))?;
+    pub fn open(namespace: &Namespace, link: &str, options: AfPacketOptions) -> io::Result<AfPacket> {
+        let socket =
+            namespace.run(open_socket)?.map_err(|error| with_context(link, "open AF_PACKET", error))?;
         let fd = socket.as_fd();
         let interface = Netlink::open(namespace)?.link(link)?;
         let (index, frame_len) = (interface.index as libc::c_int, interface.mtu as usize + LINK_HEADER);
-        let configure = || -> io::Result<Receiver> {
+        let configure = || -> io::Result<RingReceiver> {
             let set = |option, value: libc::c_int| kernel::set_option(fd, libc::SOL_PACKET, option, &value);
             set(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as libc::c_int)?;
             set(libc::PACKET_IGNORE_OUTGOING, 1)?;
             set(libc::PACKET_QDISC_BYPASS, 1)?;
-            let receiver = Receiver::new(fd, frame_len, options.receive_frames, interface.is_bare)?;
+            let receiver =
+                RingReceiver::new(fd, frame_len, options.receive_frames, interface.has_no_link_header)?;
             // From here on, exactly the frames of this interface arrive.
             bind(fd, index)?;
             add_membership(fd, index)?;
             Ok(receiver)
         };
-        let receiving = configure().map_err(|error| about(link, "set up AF_PACKET", error))?;
+        let receiving = configure().map_err(|error| with_context(link, "set up AF_PACKET", error))?;
         Ok(AfPacket {
             link: link.into(),
-            sending: SendBatch::new(frame_len, interface.is_bare.then(|| link_address(index))),
+            sending: SendBatch::new(frame_len, interface.has_no_link_header.then(|| link_address(index))),
             socket,
             receiving,
             clock: ArrivalClock::new(),
@@ -87,12 +89,12 @@ impl AfPacket {
     }
 
     /// Attaches a classic BPF program; only frames it accepts arrive from now on (packet(7)).
-    pub fn keep_only(&self, program: &[socket2::SockFilter]) -> io::Result<()> {
+    pub fn attach_filter(&self, program: &[socket2::SockFilter]) -> io::Result<()> {
         socket2::SockRef::from(&self.socket).attach_filter(program)
     }
 
     /// Detaches the BPF program; all frames arrive again.
-    pub fn keep_all(&self) -> io::Result<()> {
+    pub fn detach_filter(&self) -> io::Result<()> {
         let detached = socket2::SockRef::from(&self.socket).detach_filter();
         // ENOENT: no program was attached.
         detached.or_else(|error| if error.raw_os_error() == Some(libc::ENOENT) { Ok(()) } else { Err(error) })
@@ -111,7 +113,7 @@ impl AfPacket {
                 let message = format!("{}: the interface is down", self.link);
                 Err(io::Error::new(io::ErrorKind::NetworkDown, message))
             }
-            errno => Err(about(&self.link, "receive", io::Error::from_raw_os_error(errno))),
+            errno => Err(with_context(&self.link, "receive", io::Error::from_raw_os_error(errno))),
         }
     }
 
@@ -122,13 +124,13 @@ impl AfPacket {
         // SAFETY: the kernel writes at most `length` bytes into `address`.
         let result =
             unsafe { libc::getsockname(self.socket.as_raw_fd(), (&raw mut address).cast(), &mut length) };
-        kernel::done(result)?;
+        kernel::check_result(result)?;
         Ok(address.sll_ifindex > 0)
     }
 }
 
-impl Port for AfPacket {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+impl FramePort for AfPacket {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         let AfPacket { link, socket, receiving, clock, arrivals, .. } = self;
         let mut has_begun = false;
         let mut count = 0;
@@ -137,12 +139,12 @@ impl Port for AfPacket {
                 if !std::mem::replace(&mut has_begun, true) {
                     clock.begin_batch();
                 }
-                each(Received { frame, at_ns: arrivals.at(clock.at_ns(Some(realtime_ns))) });
+                each(ReceivedFrame { frame, at_ns: arrivals.at(clock.at_ns(Some(realtime_ns))) });
             });
-            match taken.map_err(|error| about(link, "receive", error))? {
-                Came::Nothing => break,
-                Came::Frames(frames) => count += frames,
-                Came::Lost => self.missed += 1,
+            match taken.map_err(|error| with_context(link, "receive", error))? {
+                RingResult::Empty => break,
+                RingResult::Frames(frames) => count += frames,
+                RingResult::Unreadable => self.missed += 1,
             }
         }
         if count > 0 {
@@ -163,7 +165,7 @@ impl Port for AfPacket {
     }
 
     fn flush(&mut self) -> io::Result<usize> {
-        self.sending.flush(self.socket.as_fd()).map_err(|error| about(&self.link, "send", error))
+        self.sending.flush(self.socket.as_fd()).map_err(|error| with_context(&self.link, "send", error))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -183,7 +185,7 @@ fn open_socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: creates a descriptor and has no other effect.
     let socket = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
-    kernel::done(socket)?;
+    kernel::check_result(socket)?;
     // SAFETY: the descriptor was just opened and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
@@ -201,7 +203,7 @@ fn bind(socket: BorrowedFd<'_>, index: libc::c_int) -> io::Result<()> {
     let address = link_address(index);
     let length = size_of_val(&address) as libc::socklen_t;
     // SAFETY: the kernel reads `length` bytes of `address`.
-    kernel::done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })
+    kernel::check_result(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })
 }
 
 /// Enables promiscuous mode, which ends with the socket.

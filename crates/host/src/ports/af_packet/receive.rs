@@ -4,8 +4,8 @@
 //! Slots of the ring hold frames up to the interface's MTU. A super-packet is longer: the kernel marks its slot
 //! and queues the packet on the socket.
 
-use super::super::bare_header;
 use super::super::kernel::{self, Mapping};
+use super::super::synthetic_header;
 use netstage_wire::ethernet;
 use netstage_wire::segmentation::{self, Offload, Segments};
 use socket2::SockRef;
@@ -31,24 +31,24 @@ type Tag = [u8; ethernet::TAG];
 
 /// Receive side of a port.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct RingReceiver {
     ring: Ring,
     /// Buffers of a super-packet and of one segment of it.
     whole: Vec<u8>,
     segment: Vec<u8>,
 }
 
-/// Result of [`Receiver::take`].
-pub(super) enum Came {
+/// Result of [`RingReceiver::take`].
+pub(super) enum RingResult {
     /// The ring is empty.
-    Nothing,
+    Empty,
     /// Number of delivered frames.
     Frames(usize),
     /// Frame that could not be read.
-    Lost,
+    Unreadable,
 }
 
-impl Receiver {
+impl RingReceiver {
     /// Prepares `socket`, which must not have received anything yet. `frame_len` is the interface's maximum
     /// frame length, `frames` the capacity. `is_bare`: packets have no link-layer header.
     pub fn new(
@@ -56,7 +56,7 @@ impl Receiver {
         frame_len: usize,
         frames: usize,
         is_bare: bool,
-    ) -> io::Result<Receiver> {
+    ) -> io::Result<RingReceiver> {
         let set = |option, value: libc::c_int| kernel::set_option(socket, libc::SOL_PACKET, option, &value);
         // An offload header precedes each received and sent frame.
         set(libc::PACKET_VNET_HDR, 1)?;
@@ -66,28 +66,32 @@ impl Receiver {
             |option| kernel::set_option(socket, libc::SOL_SOCKET, option, &(SUPER_PACKETS as libc::c_int));
         force(libc::SO_RCVBUFFORCE).or_else(|_| force(libc::SO_RCVBUF))?;
         let ring = Ring::new(socket, frame_len, frames, is_bare)?;
-        Ok(Receiver { ring, whole: Vec::new(), segment: Vec::new() })
+        Ok(RingReceiver { ring, whole: Vec::new(), segment: Vec::new() })
     }
 
     /// Takes the oldest ring entry, and passes its frames with wall-clock nanoseconds to `each`.
-    pub fn take(&mut self, socket: BorrowedFd<'_>, each: &mut dyn FnMut(&[u8], u64)) -> io::Result<Came> {
-        let Receiver { ring, whole, segment } = self;
-        let Some(entry) = ring.next() else { return Ok(Came::Nothing) };
+    pub fn take(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        each: &mut dyn FnMut(&[u8], u64),
+    ) -> io::Result<RingResult> {
+        let RingReceiver { ring, whole, segment } = self;
+        let Some(entry) = ring.next() else { return Ok(RingResult::Empty) };
         let frames = match entry {
-            Entry::Frame { frame, moved, offload, at_ns } => {
+            RingEntry::Frame { frame, moved, offload, at_ns } => {
                 deliver(frame, moved, offload, segment, &mut |frame| each(frame, at_ns))
             }
-            Entry::Apart { tag, at_ns } => match read(socket, whole, tag)? {
+            RingEntry::OnSocket { tag, at_ns } => match read(socket, whole, tag)? {
                 Some((length, offload)) => {
                     let moved = tag.map_or(0, |tag| tag.len());
                     deliver(&mut whole[..length], moved, offload, segment, &mut |frame| each(frame, at_ns))
                 }
                 None => None,
             },
-            Entry::Cut => None,
+            RingEntry::Discarded => None,
         };
         ring.release();
-        Ok(frames.map_or(Came::Lost, Came::Frames))
+        Ok(frames.map_or(RingResult::Unreadable, RingResult::Frames))
     }
 }
 
@@ -104,7 +108,7 @@ fn deliver(
     let offload = Offload::from_bytes(offload).ok()?;
     if let Some(size) = offload.segment {
         let mut segments = Segments::new(frame, size).ok()?;
-        segment.resize(segments.longest(), 0);
+        segment.resize(segments.max_frame_length(), 0);
         let mut count = 0;
         while let Some(length) = segments.write(segment) {
             each(&segment[..length]);
@@ -144,13 +148,13 @@ fn read(
 }
 
 /// Entry at the head of the ring.
-enum Entry<'a> {
+enum RingEntry<'a> {
     /// Frame, of which `moved` bytes are an inserted tag.
     Frame { frame: &'a mut [u8], moved: usize, offload: [u8; segmentation::HEADER], at_ns: u64 },
     /// Super-packet to read from the socket, with its VLAN tag.
-    Apart { tag: Option<Tag>, at_ns: u64 },
+    OnSocket { tag: Option<Tag>, at_ns: u64 },
     /// Super-packet that the socket had no room for.
-    Cut,
+    Discarded,
 }
 
 /// Ring of TPACKET_V2 (Documentation/networking/packet_mmap.rst): slots of equal size, filled by the kernel in
@@ -178,12 +182,12 @@ impl Ring {
             tp_frame_nr: slots as u32,
         };
         kernel::set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
-        let memory = Mapping::of(socket, blocks * block_len, 0)?;
+        let memory = Mapping::from_socket(socket, blocks * block_len, 0)?;
         Ok(Ring { memory, slot_len, slots, head: 0, is_bare })
     }
 
     /// Returns the oldest entry, if any; release it before the next call.
-    fn next(&mut self) -> Option<Entry<'_>> {
+    fn next(&mut self) -> Option<RingEntry<'_>> {
         let start = self.head * self.slot_len;
         if self.memory.word(start).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return None;
@@ -195,7 +199,7 @@ impl Ring {
         if header.tp_snaplen < header.tp_len {
             // An interface without a link-layer header receives no super-packets.
             let is_queued = header.tp_status & libc::TP_STATUS_COPY != 0 && !self.is_bare;
-            return Some(if is_queued { Entry::Apart { tag, at_ns } } else { Entry::Cut });
+            return Some(if is_queued { RingEntry::OnSocket { tag, at_ns } } else { RingEntry::Discarded });
         }
         let (offset, length) = (start + usize::from(header.tp_mac), header.tp_snaplen as usize);
         if self.is_bare {
@@ -205,8 +209,8 @@ impl Ring {
             let frame = unsafe { self.memory.bytes(offset - ethernet::HEADER, ethernet::HEADER + length) };
             let prefix = &frame[ethernet::HEADER - segmentation::HEADER..];
             let offload = *prefix.first_chunk().expect("the Ethernet header is longer");
-            frame[..ethernet::HEADER].copy_from_slice(&bare_header(u16::from_be(address.sll_protocol)));
-            return Some(Entry::Frame { frame, moved: ethernet::HEADER, offload, at_ns });
+            frame[..ethernet::HEADER].copy_from_slice(&synthetic_header(u16::from_be(address.sll_protocol)));
+            return Some(RingEntry::Frame { frame, moved: ethernet::HEADER, offload, at_ns });
         }
         let before = offset - segmentation::HEADER;
         // SAFETY: the slot is ours until it is released; the space before the frame is longer than the offload
@@ -221,7 +225,7 @@ impl Ring {
             frame.copy_within(moved..moved + ADDRESSES, 0);
             frame[ADDRESSES..ADDRESSES + moved].copy_from_slice(&tag);
         }
-        Some(Entry::Frame { frame, moved, offload, at_ns })
+        Some(RingEntry::Frame { frame, moved, offload, at_ns })
     }
 
     /// Returns the head slot to the kernel.

@@ -8,11 +8,11 @@
 mod program;
 mod rings;
 
-use super::kernel::{self, Mapping, about};
-use super::{Arrivals, Port, Received};
+use super::kernel::{self, Mapping, with_context};
+use super::{Arrivals, FramePort, ReceivedFrame};
 use crate::clock;
-use crate::netns::{Namespace, Netlink, netlink::Link};
-use program::{Program, STAMP};
+use crate::netns::{Namespace, Netlink, netlink::NetworkLink};
+use program::{STAMP, XdpRedirect};
 use rings::{Consumer, Producer};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -27,7 +27,7 @@ const RELEASE: Duration = Duration::from_secs(2);
 
 /// Memory size of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct AfXdpOptions {
     /// Capacity in frames of the receive ring; further frames are missed. Rounded up to a power of two.
     pub receive_frames: u32,
     /// Capacity in frames of the send ring. Rounded up to a power of two.
@@ -36,9 +36,9 @@ pub struct Options {
     pub receives: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { receive_frames: 2048, send_frames: 2048, receives: true }
+impl Default for AfXdpOptions {
+    fn default() -> AfXdpOptions {
+        AfXdpOptions { receive_frames: 2048, send_frames: 2048, receives: true }
     }
 }
 
@@ -47,7 +47,7 @@ impl Default for Options {
 pub struct AfXdp {
     link: String,
     // Declared first, so that it is detached before the socket closes.
-    _program: Option<Program>,
+    _program: Option<XdpRedirect>,
     socket: OwnedFd,
     frames: Mapping,
     chunk_len: usize,
@@ -66,22 +66,22 @@ pub struct AfXdp {
 impl AfXdp {
     /// Takes over queue 0 of `link`. The interface should have no other queue, because frames arriving on it
     /// are not seen.
-    pub fn open(namespace: &Namespace, link: &str, options: Options) -> io::Result<AfXdp> {
+    pub fn open(namespace: &Namespace, link: &str, options: AfXdpOptions) -> io::Result<AfXdp> {
         let interface = Netlink::open(namespace)?.link(link)?;
         // The program is attached inside the namespace too: interface indices are per namespace.
         namespace.run(|| AfXdp::open_here(&interface, options))?.map_err(|error| match error.kind() {
             ErrorKind::PermissionDenied => {
                 let needs = "AF_XDP needs root, outside any user namespace (CAP_BPF, CAP_NET_ADMIN)";
-                about(link, needs, error)
+                with_context(link, needs, error)
             }
-            _ => about(link, "open AF_XDP", error),
+            _ => with_context(link, "open AF_XDP", error),
         })
     }
 
-    fn open_here(link: &Link, options: Options) -> io::Result<AfXdp> {
+    fn open_here(link: &NetworkLink, options: AfXdpOptions) -> io::Result<AfXdp> {
         // SAFETY: creates a descriptor and has no other effect.
         let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        kernel::done(fd)?;
+        kernel::check_result(fd)?;
         // SAFETY: the descriptor was just opened and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let fd = socket.as_fd();
@@ -118,7 +118,7 @@ impl AfXdp {
         bind(fd, index)?;
         Ok(AfXdp {
             link: link.name.clone(),
-            _program: options.receives.then(|| Program::attach(index, fd)).transpose()?,
+            _program: options.receives.then(|| XdpRedirect::attach(index, fd)).transpose()?,
             socket,
             frames,
             chunk_len,
@@ -143,7 +143,7 @@ impl AfXdp {
         match kernel::option::<libc::c_int>(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)? {
             0 => Ok(()),
             libc::ENETDOWN => Err(self.interface_gone()),
-            errno => Err(about(&self.link, "receive", io::Error::from_raw_os_error(errno))),
+            errno => Err(with_context(&self.link, "receive", io::Error::from_raw_os_error(errno))),
         }
     }
 
@@ -160,7 +160,7 @@ impl AfXdp {
             Some(libc::EAGAIN | libc::EINTR) => Ok(true),
             Some(libc::EBUSY | libc::ENOBUFS) => Ok(false),
             Some(libc::ENXIO) => Err(self.interface_gone()),
-            _ => Err(about(&self.link, "send", error)),
+            _ => Err(with_context(&self.link, "send", error)),
         }
     }
 
@@ -186,8 +186,9 @@ fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let start = Instant::now();
     loop {
         // SAFETY: the kernel reads `length` bytes of `address`.
-        let bound =
-            kernel::done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) });
+        let bound = kernel::check_result(unsafe {
+            libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length)
+        });
         match bound {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < RELEASE => {
                 std::thread::sleep(Duration::from_millis(1));
@@ -197,8 +198,8 @@ fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     }
 }
 
-impl Port for AfXdp {
-    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+impl FramePort for AfXdp {
+    fn receive(&mut self, limit: usize, each: &mut dyn FnMut(ReceivedFrame<'_>)) -> io::Result<usize> {
         let mut count = 0;
         let mut now = None;
         while count < limit {
@@ -212,7 +213,7 @@ impl Port for AfXdp {
             let stamped = u64::from_ne_bytes(stamp.try_into().expect("the slice has STAMP bytes"));
             stamp.fill(0);
             let at_ns = self.arrivals.at(if stamped == 0 { now } else { stamped.min(now) });
-            each(Received { frame, at_ns });
+            each(ReceivedFrame { frame, at_ns });
             let chunk = descriptor.addr - descriptor.addr % self.chunk_len as u64;
             assert!(self.fill.push(chunk), "the fill ring has room for all chunks");
             count += 1;

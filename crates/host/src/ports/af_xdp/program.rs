@@ -24,14 +24,14 @@ const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 /// Attached program, detached on drop.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct XdpRedirect {
     _link: OwnedFd,
 }
 
-impl Program {
+impl XdpRedirect {
     /// Redirects frames received on queue 0 of the interface to `socket`. Runs in the driver if supported,
     /// otherwise in the kernel's generic path. The interface index is that of the calling thread's namespace.
-    pub(super) fn attach(index: u32, socket: BorrowedFd<'_>) -> io::Result<Program> {
+    pub(super) fn attach(index: u32, socket: BorrowedFd<'_>) -> io::Result<XdpRedirect> {
         let map =
             bpf(MAP_CREATE, &mut MapCreate { kind: MAP_TYPE_XSKMAP, key_len: 4, value_len: 4, entries: 1 })?;
         let (queue, value) = (0_u32, socket.as_raw_fd());
@@ -53,7 +53,7 @@ impl Program {
             Some(libc::EBUSY) => Err(error),
             _ => attach(XDP_FLAGS_SKB_MODE),
         })?;
-        Ok(Program { _link: link })
+        Ok(XdpRedirect { _link: link })
     }
 }
 
@@ -185,6 +185,6 @@ unsafe fn bpf_descriptor<T>(command: libc::c_long, request: &mut T) -> io::Resul
 unsafe fn bpf_call<T>(command: libc::c_long, request: &mut T) -> io::Result<libc::c_int> {
     // SAFETY: the kernel reads and writes `request` within its size.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *request, size_of::<T>()) };
-    kernel::done(answer as libc::c_int)?;
+    kernel::check_result(answer as libc::c_int)?;
     Ok(answer as libc::c_int)
 }

@@ -8,26 +8,26 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 /// Kind of a ring: its socket option and its mapping.
-pub(super) struct Kind {
+pub(super) struct RingKind {
     option: libc::c_int,
     offset: i64,
     offsets: fn(&libc::xdp_mmap_offsets) -> libc::xdp_ring_offset,
 }
 
-pub(super) const FILL: Kind = Kind {
+pub(super) const FILL: RingKind = RingKind {
     option: libc::XDP_UMEM_FILL_RING,
     offset: libc::XDP_UMEM_PGOFF_FILL_RING as i64,
     offsets: |all| all.fr,
 };
-pub(super) const COMPLETION: Kind = Kind {
+pub(super) const COMPLETION: RingKind = RingKind {
     option: libc::XDP_UMEM_COMPLETION_RING,
     offset: libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64,
     offsets: |all| all.cr,
 };
-pub(super) const RECEIVE: Kind =
-    Kind { option: libc::XDP_RX_RING, offset: libc::XDP_PGOFF_RX_RING, offsets: |all| all.rx };
-pub(super) const SEND: Kind =
-    Kind { option: libc::XDP_TX_RING, offset: libc::XDP_PGOFF_TX_RING, offsets: |all| all.tx };
+pub(super) const RECEIVE: RingKind =
+    RingKind { option: libc::XDP_RX_RING, offset: libc::XDP_PGOFF_RX_RING, offsets: |all| all.rx };
+pub(super) const SEND: RingKind =
+    RingKind { option: libc::XDP_TX_RING, offset: libc::XDP_PGOFF_TX_RING, offsets: |all| all.tx };
 
 /// State of both sides. `T` is an address in the frame memory or a descriptor.
 #[derive(Debug)]
@@ -46,13 +46,13 @@ struct Ring<T> {
 
 impl<T: Copy> Ring<T> {
     /// Creates a ring. `size` is a power of two.
-    fn new(socket: BorrowedFd<'_>, kind: &Kind, size: u32) -> io::Result<Ring<T>> {
+    fn new(socket: BorrowedFd<'_>, kind: &RingKind, size: u32) -> io::Result<Ring<T>> {
         kernel::set_option(socket, libc::SOL_XDP, kind.option, &(size as libc::c_int))?;
         let all: libc::xdp_mmap_offsets = kernel::option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
         let offsets = (kind.offsets)(&all);
         let length = offsets.desc as usize + size as usize * size_of::<T>();
         Ok(Ring {
-            memory: Mapping::of(socket, length, kind.offset)?,
+            memory: Mapping::from_socket(socket, length, kind.offset)?,
             producer: offsets.producer as usize,
             consumer: offsets.consumer as usize,
             flags: offsets.flags as usize,
@@ -74,7 +74,7 @@ impl<T: Copy> Ring<T> {
 pub(super) struct Producer<T>(Ring<T>);
 
 impl<T: Copy> Producer<T> {
-    pub(super) fn new(socket: BorrowedFd<'_>, kind: &Kind, size: u32) -> io::Result<Producer<T>> {
+    pub(super) fn new(socket: BorrowedFd<'_>, kind: &RingKind, size: u32) -> io::Result<Producer<T>> {
         Ring::new(socket, kind, size).map(Producer)
     }
 
@@ -114,7 +114,7 @@ impl<T: Copy> Producer<T> {
 pub(super) struct Consumer<T>(Ring<T>);
 
 impl<T: Copy> Consumer<T> {
-    pub(super) fn new(socket: BorrowedFd<'_>, kind: &Kind, size: u32) -> io::Result<Consumer<T>> {
+    pub(super) fn new(socket: BorrowedFd<'_>, kind: &RingKind, size: u32) -> io::Result<Consumer<T>> {
         Ring::new(socket, kind, size).map(Consumer)
     }
 

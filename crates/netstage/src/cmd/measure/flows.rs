@@ -2,7 +2,7 @@
 
 use super::{Family, PORT, key, measure, units};
 use crate::exit::Failure;
-use netstage_agent::measure::{Method, Order, Ways};
+use netstage_agent::measure::{MeasurementDirection, MeasurementParameters, Method};
 use netstage_agent_api::task::{TcpOptions, UdpOptions};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
@@ -192,7 +192,7 @@ impl Common {
         measure(&order, target, Some(key(self.key_file.as_ref())?), self.json)
     }
 
-    fn order(&self, method: Method) -> Result<Order, Failure> {
+    fn order(&self, method: Method) -> Result<MeasurementParameters, Failure> {
         let is_udp = matches!(method, Method::Udp(_));
         let bitrate = match self.bitrate {
             Some(BitRate(0)) if is_udp => {
@@ -238,12 +238,12 @@ impl Common {
                 Failure::usage("-O is not a multiple of the interval").help("give -O as a multiple of -i")
             );
         }
-        Ok(Order {
+        Ok(MeasurementParameters {
             method,
-            ways: match (self.reverse, self.bidir) {
-                (true, _) => Ways::Reverse,
-                (_, true) => Ways::Both,
-                _ => Ways::Forward,
+            directions: match (self.reverse, self.bidir) {
+                (true, _) => MeasurementDirection::Reverse,
+                (_, true) => MeasurementDirection::Both,
+                _ => MeasurementDirection::Forward,
             },
             parallel: self.parallel,
             traffic,

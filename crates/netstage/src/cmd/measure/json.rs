@@ -1,8 +1,10 @@
 //! Measurement as JSON. Rates are payload bits per second, times have the unit in their names, and a side without
 //! a report is null.
 
-use netstage_agent::measure::{FlowOutcome, Interval, Method, Order, Outcome, Ways};
-use netstage_agent_api::results::{Buckets, Counts};
+use netstage_agent::measure::{
+    FlowOutcome, MeasurementDirection, MeasurementInterval, MeasurementOutcome, MeasurementParameters, Method,
+};
+use netstage_agent_api::results::{BinCounts, Buckets};
 use netstage_core::measure::Histogram;
 use netstage_core::time::Duration;
 use serde_json::{Map, Value, json};
@@ -13,10 +15,10 @@ const VERSION: u32 = 1;
 
 /// Returns the whole measurement; `ends` are the local and the remote address.
 pub fn document(
-    order: &Order,
+    order: &MeasurementParameters,
     ends: (SocketAddr, SocketAddr),
     ports: &[(u32, u16)],
-    outcome: &Outcome,
+    outcome: &MeasurementOutcome,
     code: u8,
 ) -> Value {
     json!({
@@ -45,7 +47,11 @@ pub fn document(
     })
 }
 
-fn test(order: &Order, (own, target): (SocketAddr, SocketAddr), ports: &[(u32, u16)]) -> Value {
+fn test(
+    order: &MeasurementParameters,
+    (own, target): (SocketAddr, SocketAddr),
+    ports: &[(u32, u16)],
+) -> Value {
     let method = match order.method {
         Method::Tcp(_) => "tcp",
         Method::Udp(_) => "udp",
@@ -53,10 +59,10 @@ fn test(order: &Order, (own, target): (SocketAddr, SocketAddr), ports: &[(u32, u
         Method::IcmpEcho { .. } => "icmp",
         Method::UdpUnreachable { .. } => "udp-unreachable",
     };
-    let direction = match order.ways {
-        Ways::Forward => "forward",
-        Ways::Reverse => "reverse",
-        Ways::Both => "both",
+    let direction = match order.directions {
+        MeasurementDirection::Forward => "forward",
+        MeasurementDirection::Reverse => "reverse",
+        MeasurementDirection::Both => "both",
     };
     json!({
         "method": method,
@@ -75,7 +81,7 @@ fn test(order: &Order, (own, target): (SocketAddr, SocketAddr), ports: &[(u32, u
     })
 }
 
-fn interval(order: &Order, interval: &Interval) -> Value {
+fn interval(order: &MeasurementParameters, interval: &MeasurementInterval) -> Value {
     let length = Duration(interval.to.0 - interval.from.0);
     let flows: Vec<Value> = order
         .flows()
@@ -127,7 +133,7 @@ fn flow(flow: &FlowOutcome, measured: Duration) -> Value {
     })
 }
 
-fn sent(counts: &Counts, over: Duration) -> Value {
+fn sent(counts: &BinCounts, over: Duration) -> Value {
     json!({
         "packets": counts.sent,
         "bytes": counts.sent_bytes,
@@ -135,7 +141,7 @@ fn sent(counts: &Counts, over: Duration) -> Value {
     })
 }
 
-fn received(counts: &Counts, over: Duration) -> Value {
+fn received(counts: &BinCounts, over: Duration) -> Value {
     json!({
         "packets": counts.received,
         "bytes": counts.received_bytes,
@@ -153,14 +159,14 @@ fn rate(bytes: u64, over: Duration) -> Option<f64> {
 }
 
 /// Returns the sum over all flows of each measured direction.
-fn sums(outcome: &Outcome) -> Value {
+fn sums(outcome: &MeasurementOutcome) -> Value {
     let mut sums = Map::new();
     for reverse in [false, true] {
         let flows = || outcome.flows.iter().filter(|flow| flow.reverse == reverse);
         if flows().next().is_none() {
             continue;
         }
-        let total = |of: fn(&Counts) -> u64| flows().map(|flow| of(&flow.counts)).sum::<u64>();
+        let total = |of: fn(&BinCounts) -> u64| flows().map(|flow| of(&flow.counts)).sum::<u64>();
         let (sent, received) = (total(|counts| counts.sent_bytes), total(|counts| counts.received_bytes));
         let sum = json!({
             "sent_bytes": sent,

@@ -10,10 +10,10 @@ mod text;
 pub(super) mod units;
 
 use crate::exit::{FAILED, Failure, INTERRUPTED, OK, VOID};
-use netstage_agent::controller::Error;
-use netstage_agent::measure::{OpenError, Order, Outcome, Session};
-use netstage_agent_api::protocol::RefusalKind;
-use netstage_host::keyed::{Key, KeyError};
+use netstage_agent::controller::ControllerError;
+use netstage_agent::measure::{MeasurementOutcome, MeasurementParameters, OpenError, PreparedMeasurement};
+use netstage_agent_api::protocol::OrderRefusalKind;
+use netstage_host::keyed::{KeyError, PresharedKey};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
@@ -83,17 +83,17 @@ impl Family {
 }
 
 /// Reads the key from a file or the environment; `None` if neither is given.
-fn find_key(file: Option<&Path>) -> Result<Option<Key>, Failure> {
+fn find_key(file: Option<&Path>) -> Result<Option<PresharedKey>, Failure> {
     let failure = |error: KeyError| {
         Failure::usage(error.to_string())
             .help("generate a key with `openssl rand -hex 16` or `netstage measure serve`")
     };
     if let Some(path) = file {
         warn_of_readers(path);
-        return Key::read(path).map(Some).map_err(failure);
+        return PresharedKey::read(path).map(Some).map_err(failure);
     }
     match std::env::var(KEY_VARIABLE) {
-        Ok(text) => Key::parse(&text).map(Some).map_err(|error| {
+        Ok(text) => PresharedKey::parse(&text).map(Some).map_err(|error| {
             let failure = failure(error);
             failure.prefix(KEY_VARIABLE)
         }),
@@ -112,7 +112,7 @@ fn warn_of_readers(path: &Path) {
 }
 
 /// Reads the key of a client; a missing key is an error.
-pub(super) fn key(file: Option<&PathBuf>) -> Result<Key, Failure> {
+pub(super) fn key(file: Option<&PathBuf>) -> Result<PresharedKey, Failure> {
     find_key(file.map(PathBuf::as_path))?.ok_or_else(|| {
         Failure::usage(format!("missing key; give --key-file or set {KEY_VARIABLE}"))
             .help("`netstage measure serve` on the other host prints the command with its key")
@@ -120,9 +120,14 @@ pub(super) fn key(file: Option<&PathBuf>) -> Result<Key, Failure> {
 }
 
 /// Connects, measures and prints the result.
-fn measure(order: &Order, target: SocketAddr, key: Option<Key>, as_json: bool) -> Result<u8, Failure> {
+fn measure(
+    order: &MeasurementParameters,
+    target: SocketAddr,
+    key: Option<PresharedKey>,
+    as_json: bool,
+) -> Result<u8, Failure> {
     let stop = super::run::watch_interrupt()?;
-    let session = Session::open(order.clone(), target, key).map_err(failure)?;
+    let session = PreparedMeasurement::open(order.clone(), target, key).map_err(failure)?;
     let mut show = show::Show::new(order, target, &session, as_json)?;
     let mut printed = Ok(());
     let outcome = session.run(&stop, |interval| {
@@ -138,7 +143,7 @@ fn measure(order: &Order, target: SocketAddr, key: Option<Key>, as_json: bool) -
 }
 
 /// Returns the exit code for an outcome.
-fn code(outcome: &Outcome) -> u8 {
+fn code(outcome: &MeasurementOutcome) -> u8 {
     if !outcome.lost.is_empty() {
         FAILED
     } else if outcome.interrupted {
@@ -155,26 +160,34 @@ fn code(outcome: &Outcome) -> u8 {
 pub(super) fn failure(error: OpenError) -> Failure {
     let OpenError::Agents(error) = error else { return Failure::run(error.to_string()) };
     match &error {
-        Error::OtherKey { place, .. } => Failure::usage(format!("wrong key for the server at {place}"))
-            .help("use the key that the server printed, or the same --key-file on both hosts"),
-        Error::Unreachable { place, reason, .. } => Failure::run(format!("no server at {place}: {reason}"))
-            .help("run `netstage measure serve` there and open its port in the firewall (-p selects another port)"),
-        Error::Refused(refusals) => {
+        ControllerError::WrongKey { place, .. } => {
+            Failure::usage(format!("wrong key for the server at {place}"))
+                .help("use the key that the server printed, or the same --key-file on both hosts")
+        }
+        ControllerError::Unreachable { place, reason, .. } => Failure::run(format!(
+            "no server at {place}: {reason}"
+        ))
+        .help(
+            "run `netstage measure serve` there and open its port in the firewall (-p selects another port)",
+        ),
+        ControllerError::Refused(refusals) => {
             let (agent, refusal) = &refusals[0];
             let origin = if agent == "there" { "rejected by the server" } else { "rejected by this host" };
             let reason = &refusal.reason;
             let message = match (refusal.kind, refusal.subject.as_str()) {
-                (RefusalKind::Busy, _) => "the server is busy with another client".to_string(),
+                (OrderRefusalKind::Busy, _) => "the server is busy with another client".to_string(),
                 (_, "") => format!("{origin}: {reason}"),
                 (_, subject) => format!("{origin}: {subject}: {reason}"),
             };
             let failure = match refusal.kind {
-                RefusalKind::Missing => Failure::missing(message),
-                RefusalKind::Assignment | RefusalKind::Policy | RefusalKind::Version => Failure::usage(message),
+                OrderRefusalKind::Missing => Failure::missing(message),
+                OrderRefusalKind::Assignment | OrderRefusalKind::Policy | OrderRefusalKind::Version => {
+                    Failure::usage(message)
+                }
                 _ => Failure::run(message),
             };
             match refusal.kind {
-                RefusalKind::Busy => failure.help("retry later, or use another server"),
+                OrderRefusalKind::Busy => failure.help("retry later, or use another server"),
                 _ => failure.help(&refusal.remedy),
             }
         }

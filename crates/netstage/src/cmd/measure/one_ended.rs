@@ -3,7 +3,7 @@
 
 use super::{Family, measure, units};
 use crate::exit::Failure;
-use netstage_agent::measure::{Method, Order, Ways};
+use netstage_agent::measure::{MeasurementDirection, MeasurementParameters, Method};
 use netstage_agent_api::task::ONE_ENDED_LIMIT;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
@@ -106,9 +106,9 @@ impl Common {
         if self.time == Duration::ZERO {
             return Err(Failure::usage("time is 0").help("give a time above 0 with -t"));
         }
-        let order = Order {
+        let order = MeasurementParameters {
             method,
-            ways: Ways::Forward,
+            directions: MeasurementDirection::Forward,
             parallel: 1,
             traffic,
             time: self.time,

@@ -2,12 +2,12 @@
 
 use super::{KEY_VARIABLE, PORT, find_key, units};
 use crate::exit::{FAILED, Failure, INTERRUPTED, OK};
-use netstage_agent::{EndReason, Engine, Happening, Host, Limits};
-use netstage_agent_api::task::{Assignment, Side, Transport};
+use netstage_agent::{AssignmentEngine, EndReason, HostAgent, HostEvent, Limits};
+use netstage_agent_api::task::{Assignment, FlowSide, TaskTransport};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
-use netstage_host::ender::Ender;
-use netstage_host::keyed::Key;
+use netstage_host::ender::DaemonShutdown;
+use netstage_host::keyed::PresharedKey;
 use netstage_study::format;
 use netstage_traffic::stamp::{Reflector, Timescale};
 use serde_json::json;
@@ -60,22 +60,22 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let is_generated = given.is_none();
     let key = match given {
         Some(key) => key,
-        None => Key::generate().map_err(|error| Failure::run(error.to_string()))?,
+        None => PresharedKey::generate().map_err(|error| Failure::run(error.to_string()))?,
     };
     let limits = Limits { rate: arguments.max_rate, time: arguments.max_time };
     let host = bind(arguments, &key, limits)?;
     let address = host.address().map_err(|error| Failure::run(error.to_string()))?;
-    let ender = host.ender();
-    ctrlc::set_handler(move || ender.end())
+    let ender = host.shutdown_handle();
+    ctrlc::set_handler(move || ender.request())
         .map_err(|e| Failure::run(format!("cannot install a signal handler: {e}")))?;
     let reflectors = reflect(arguments)?;
     announce(arguments, address, is_generated.then_some(&key));
     let as_json = arguments.json;
     let watcher = Arc::new(move |event| report(&event, as_json));
     let reason = host
-        .serve(Arc::new(Engine), arguments.once, watcher)
+        .serve(Arc::new(AssignmentEngine), arguments.once, watcher)
         .map_err(|error| Failure::run(format!("the server failed: {error}")))?;
-    reflectors.iter().for_each(Ender::end);
+    reflectors.iter().for_each(DaemonShutdown::request);
     Ok(match reason {
         EndReason::Finished => OK,
         EndReason::ControllerGone => FAILED,
@@ -84,9 +84,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
 }
 
 /// Listens on the given address, or on all addresses of both families, or of IPv4 if IPv6 is disabled.
-fn bind(arguments: &Arguments, key: &Key, limits: Limits) -> Result<Host, Failure> {
+fn bind(arguments: &Arguments, key: &PresharedKey, limits: Limits) -> Result<HostAgent, Failure> {
     let port = arguments.port;
-    let open = |ip: IpAddr| Host::bind(SocketAddr::new(ip, port), key, limits);
+    let open = |ip: IpAddr| HostAgent::bind(SocketAddr::new(ip, port), key, limits);
     let bound = match arguments.bind {
         Some(ip) => open(ip),
         None => match open(Ipv6Addr::UNSPECIFIED.into()) {
@@ -108,7 +108,7 @@ fn bind(arguments: &Arguments, key: &Key, limits: Limits) -> Result<Host, Failur
 }
 
 /// Starts the STAMP reflectors, if requested, on threads of their own.
-fn reflect(arguments: &Arguments) -> Result<Vec<Ender>, Failure> {
+fn reflect(arguments: &Arguments) -> Result<Vec<DaemonShutdown>, Failure> {
     let Some(port) = arguments.stamp else { return Ok(Vec::new()) };
     let key = arguments.stamp_key_file.as_deref().map(super::stamp::hmac_key).transpose()?;
     let all = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
@@ -118,7 +118,7 @@ fn reflect(arguments: &Arguments) -> Result<Vec<Ender>, Failure> {
     for ip in addresses {
         match Reflector::bind(SocketAddr::new(ip, port), key.clone(), Timescale::Wall) {
             Ok(reflector) => {
-                enders.push(reflector.ender());
+                enders.push(reflector.shutdown_handle());
                 // The thread ends with the process. A client notices a socket error as missing replies.
                 std::thread::spawn(move || reflector.run());
             }
@@ -140,11 +140,11 @@ fn reflect(arguments: &Arguments) -> Result<Vec<Ender>, Failure> {
 }
 
 /// Prints the addresses and, with a generated key, the command for the other host.
-fn announce(arguments: &Arguments, address: SocketAddr, generated: Option<&Key>) {
+fn announce(arguments: &Arguments, address: SocketAddr, generated: Option<&PresharedKey>) {
     let port = address.port();
     let host = if address.ip().is_unspecified() { own_address() } else { address.ip() };
     if arguments.json {
-        let key = generated.map(Key::to_hexadecimal);
+        let key = generated.map(PresharedKey::to_hexadecimal);
         line(
             &json!({
                 "event": "listening",
@@ -179,41 +179,41 @@ fn own_address() -> IpAddr {
     socket.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
 }
 
-fn report(event: &Happening, as_json: bool) {
+fn report(event: &HostEvent, as_json: bool) {
     if as_json {
         let event = match event {
-            Happening::TurnedAway { from, reason } => {
+            HostEvent::TurnedAway { from, reason } => {
                 json!({ "event": "turned-away", "from": from, "reason": reason })
             }
-            Happening::Taken { peer } => json!({ "event": "client", "from": peer.remote }),
-            Happening::Asked { assignment } => json!({
+            HostEvent::Taken { peer } => json!({ "event": "client", "from": peer.remote }),
+            HostEvent::Requested { assignment } => json!({
                 "event": "run",
                 "time_s": assignment.duration.as_secs_f64(),
                 "flows": assignment.flows.len(),
                 "what": description(assignment),
             }),
-            Happening::Free { reason } => json!({ "event": "free", "reason": words(*reason) }),
+            HostEvent::Free { reason } => json!({ "event": "free", "reason": words(*reason) }),
         };
         return line(&event.to_string());
     }
     line(&match event {
-        Happening::TurnedAway { from, reason } => format!("{from}: rejected: {reason}"),
-        Happening::Taken { peer } => format!("{}: connected", peer.remote),
-        Happening::Asked { assignment } => format!("  {}", description(assignment)),
-        Happening::Free { reason } => format!("  {}; ready for the next client", words(*reason)),
+        HostEvent::TurnedAway { from, reason } => format!("{from}: rejected: {reason}"),
+        HostEvent::Taken { peer } => format!("{}: connected", peer.remote),
+        HostEvent::Requested { assignment } => format!("  {}", description(assignment)),
+        HostEvent::Free { reason } => format!("  {}; ready for the next client", words(*reason)),
     });
 }
 
 /// Describes a run: `receives 2 UDP flows of 10 Mbit/s for up to 10 s`.
 fn description(assignment: &Assignment) -> String {
     let mut parts = Vec::new();
-    for (side, verb) in [(Side::Receive, "receives"), (Side::Send, "sends")] {
+    for (side, verb) in [(FlowSide::Receive, "receives"), (FlowSide::Send, "sends")] {
         let flows: Vec<_> = assignment.flows.iter().filter(|flow| flow.side == side).collect();
         let Some(first) = flows.first() else { continue };
         let transport = match first.transport {
-            Transport::Tcp(_) => "TCP",
-            Transport::Udp(_) => "UDP",
-            Transport::Quic => "QUIC",
+            TaskTransport::Tcp(_) => "TCP",
+            TaskTransport::Udp(_) => "UDP",
+            TaskTransport::Quic => "QUIC",
             _ => "other",
         };
         let rate = first.traffic.pattern().and_then(|pattern| pattern.mean_rate());

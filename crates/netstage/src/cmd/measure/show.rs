@@ -4,14 +4,16 @@ use super::{json, text};
 use crate::exit::{self, Failure};
 use crate::sparkline::sparkline;
 use indicatif::{ProgressBar, ProgressStyle};
-use netstage_agent::measure::{Interval, Order, Outcome, Session};
+use netstage_agent::measure::{
+    MeasurementInterval, MeasurementOutcome, MeasurementParameters, PreparedMeasurement,
+};
 use netstage_study::format::quantity;
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 
 /// Output of one measurement.
 pub struct Show<'a> {
-    order: &'a Order,
+    order: &'a MeasurementParameters,
     target: SocketAddr,
     own: SocketAddr,
     ports: Vec<(u32, u16)>,
@@ -22,12 +24,12 @@ pub struct Show<'a> {
 impl<'a> Show<'a> {
     /// Prints the heading of a measurement.
     pub fn new(
-        order: &'a Order,
+        order: &'a MeasurementParameters,
         target: SocketAddr,
-        session: &Session,
+        session: &PreparedMeasurement,
         as_json: bool,
     ) -> Result<Show<'a>, Failure> {
-        let (own, ports) = (session.own, session.ports_there.clone());
+        let (own, ports) = (session.own, session.remote_ports.clone());
         let mut show = Show { order, target, own, ports, as_json, live: None };
         if !as_json {
             exit::print(text::heading(order, target, &show.ports).as_bytes())?;
@@ -37,7 +39,7 @@ impl<'a> Show<'a> {
     }
 
     /// Prints a finished interval.
-    pub fn interval(&mut self, interval: &Interval) -> Result<(), Failure> {
+    pub fn interval(&mut self, interval: &MeasurementInterval) -> Result<(), Failure> {
         if self.as_json || self.order.interval >= self.order.duration() {
             return Ok(());
         }
@@ -49,7 +51,7 @@ impl<'a> Show<'a> {
     }
 
     /// Prints the result of the measurement, which ends with this exit code.
-    pub fn outcome(&mut self, outcome: &Outcome, code: u8) -> Result<(), Failure> {
+    pub fn outcome(&mut self, outcome: &MeasurementOutcome, code: u8) -> Result<(), Failure> {
         // Dropping it clears the live line.
         self.live = None;
         let text = if self.as_json {
@@ -71,7 +73,7 @@ struct Live {
 
 impl Live {
     /// Creates the line on standard error; `None` unless that is a terminal and there are intervals to show.
-    fn new(order: &Order) -> Option<Live> {
+    fn new(order: &MeasurementParameters) -> Option<Live> {
         if order.interval >= order.duration() || !std::io::stderr().is_terminal() {
             return None;
         }
@@ -85,7 +87,7 @@ impl Live {
     /// Prints the lines of an interval above, and updates the live line.
     fn interval(
         &mut self,
-        interval: &Interval,
+        interval: &MeasurementInterval,
         print: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let received = interval.flows.values().filter_map(|cell| cell.received);

@@ -3,9 +3,11 @@
 use super::{Family, flows, units};
 use crate::exit::{self, FAILED, Failure, INTERRUPTED, OK};
 use netstage_core::time::Duration;
-use netstage_host::keyed::Key;
+use netstage_host::keyed::PresharedKey;
 use netstage_study::format::quantity;
-use netstage_traffic::stamp::{self, Delays, Found, HmacKey, Sending, Timescale};
+use netstage_traffic::stamp::{
+    self, DelaySamples, HmacKey, StampSessionConfig, StampSessionResult, Timescale,
+};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -73,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
             .help(format!("choose -t and -i for 1 to {MAX_PACKETS} packets")));
     }
     let key = arguments.key_file.as_deref().map(hmac_key).transpose()?;
-    let sending = Sending {
+    let sending = StampSessionConfig {
         source: None,
         timescale: Timescale::Wall,
         target: arguments.family.resolve(&arguments.target, arguments.port)?,
@@ -108,14 +110,14 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
 /// Reads the key for authenticated mode.
 pub fn hmac_key(path: &Path) -> Result<HmacKey, Failure> {
     super::warn_of_readers(path);
-    let key = Key::read(path).map_err(|error| {
+    let key = PresharedKey::read(path).map_err(|error| {
         Failure::usage(error.to_string())
             .help("generate a key with `openssl rand -hex 16`; both hosts need the same key")
     })?;
     Ok(HmacKey::new(key.bytes()))
 }
 
-fn summary(found: &Found) -> String {
+fn summary(found: &StampSessionResult) -> String {
     let counts = &found.counts;
     let unanswered = counts.lost_forward + counts.lost_backward + counts.lost_somewhere + counts.outstanding;
     let mut text = format!("\n{} sent, {} answered", counts.sent, counts.answered);
@@ -136,7 +138,7 @@ fn summary(found: &Found) -> String {
         Some(error) => format!("; clock error ± {} as reported by both hosts", nanoseconds(error as i64)),
         None => "; clocks not synchronized, use the variation".into(),
     };
-    let (forward, backward) = (found.forward.above_least(), found.backward.above_least());
+    let (forward, backward) = (found.forward.above_min(), found.backward.above_min());
     for (name, delays, note) in [
         ("round trip", &found.round_trip, ""),
         ("forward delay", &found.forward, clocks.as_str()),
@@ -144,7 +146,7 @@ fn summary(found: &Found) -> String {
         ("forward variation (PDV)", &forward, ""),
         ("backward variation (PDV)", &backward, ""),
         ("reflector turnaround", &found.at_reflector, ""),
-        ("send lateness", &found.late, ""),
+        ("send lateness", &found.lateness, ""),
     ] {
         if let Some([min, median, p90, p99, p999, max]) =
             delays.quantiles(QUANTILES).map(|q| q.map(nanoseconds))
@@ -161,9 +163,9 @@ fn summary(found: &Found) -> String {
     text
 }
 
-fn warnings(found: &Found) -> Vec<String> {
+fn warnings(found: &StampSessionResult) -> Vec<String> {
     let mut warnings = Vec::new();
-    if let Some((count, reason)) = &found.refused {
+    if let Some((count, reason)) = &found.failed_sends {
         warnings.push(format!("{count} packets were not sent: {reason}"));
     }
     if found.counts.rejected > 0 {
@@ -179,8 +181,8 @@ fn warnings(found: &Found) -> Vec<String> {
     warnings
 }
 
-fn document(found: &Found, code: u8) -> Value {
-    let delays = |delays: &Delays| {
+fn document(found: &StampSessionResult, code: u8) -> Value {
+    let delays = |delays: &DelaySamples| {
         delays.quantiles(QUANTILES).map(|[min, p50, p90, p99, p999, max]| {
             json!({
                 "count": delays.count(), "min_ns": min, "p50_ns": p50, "p90_ns": p90, "p99_ns": p99,
@@ -196,12 +198,12 @@ fn document(found: &Found, code: u8) -> Value {
         "round_trip": delays(&found.round_trip),
         "forward": delays(&found.forward),
         "backward": delays(&found.backward),
-        "forward_variation": delays(&found.forward.above_least()),
-        "backward_variation": delays(&found.backward.above_least()),
+        "forward_variation": delays(&found.forward.above_min()),
+        "backward_variation": delays(&found.backward.above_min()),
         "at_reflector": delays(&found.at_reflector),
-        "late": delays(&found.late),
+        "late": delays(&found.lateness),
         "one_way_uncertainty_ns": found.uncertainty_ns,
-        "own_clock_synchronized": found.own_clock.map(|clock| clock.synchronized),
+        "own_clock_synchronized": found.local_clock.map(|clock| clock.synchronized),
         "interrupted": found.interrupted,
         "warnings": warnings(found),
     })

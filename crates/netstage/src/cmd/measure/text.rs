@@ -1,7 +1,10 @@
 //! Measurement as lines of plain text, without escape codes: heading, intervals and summary.
 
-use netstage_agent::measure::{Cell, FlowOutcome, Interval, Method, Order, Outcome, Ways};
-use netstage_agent_api::results::{Buckets, Counts, Schedule};
+use netstage_agent::measure::{
+    FlowInterval, FlowOutcome, MeasurementDirection, MeasurementInterval, MeasurementOutcome,
+    MeasurementParameters, Method,
+};
+use netstage_agent_api::results::{BinCounts, Buckets, Schedule};
 use netstage_core::measure::Histogram;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
@@ -10,11 +13,11 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 /// Formats the heading: the test and the column heads.
-pub fn heading(order: &Order, target: SocketAddr, ports: &[(u32, u16)]) -> String {
-    let ways = match order.ways {
-        Ways::Forward => "forward",
-        Ways::Reverse => "reverse",
-        Ways::Both => "in each direction",
+pub fn heading(order: &MeasurementParameters, target: SocketAddr, ports: &[(u32, u16)]) -> String {
+    let ways = match order.directions {
+        MeasurementDirection::Forward => "forward",
+        MeasurementDirection::Reverse => "reverse",
+        MeasurementDirection::Both => "in each direction",
     };
     let flows = match order.parallel {
         1 => "1 flow".to_string(),
@@ -72,7 +75,7 @@ enum Kind {
     Answers,
 }
 
-fn kind(order: &Order) -> Kind {
+fn kind(order: &MeasurementParameters) -> Kind {
     match order.method {
         Method::Tcp(_) | Method::Quic => Kind::Stream,
         Method::Udp(_) => Kind::Packets,
@@ -80,7 +83,7 @@ fn kind(order: &Order) -> Kind {
     }
 }
 
-fn columns(order: &Order) -> String {
+fn columns(order: &MeasurementParameters) -> String {
     let rest = match kind(order) {
         Kind::Stream => format!("{:>11} {:>6} {:>9} {:>10}", "sent", "retr", "cwnd", "RTT"),
         Kind::Packets => format!("{:>19} {:>10} {:>10} {:>10}", "lost/sent", "jitter", "delay", "IPDV"),
@@ -90,7 +93,7 @@ fn columns(order: &Order) -> String {
 }
 
 /// Formats an interval: a line per flow, and the sum of each direction with several flows.
-pub fn interval(order: &Order, interval: &Interval) -> String {
+pub fn interval(order: &MeasurementParameters, interval: &MeasurementInterval) -> String {
     let mut text = String::new();
     let length = Duration(interval.to.0 - interval.from.0);
     let span = format!("{:.2}–{:.2} s", interval.from.as_secs_f64(), interval.to.as_secs_f64());
@@ -111,8 +114,8 @@ pub fn interval(order: &Order, interval: &Interval) -> String {
 }
 
 /// Returns the sum of several flows, without values that cannot be added.
-fn sum<'a>(cells: impl Iterator<Item = &'a Cell>) -> Cell {
-    let add = |sum: &mut Option<Counts>, more: Option<Counts>| {
+fn sum<'a>(cells: impl Iterator<Item = &'a FlowInterval>) -> FlowInterval {
+    let add = |sum: &mut Option<BinCounts>, more: Option<BinCounts>| {
         if let Some(more) = more {
             let sum = sum.get_or_insert_default();
             sum.sent += more.sent;
@@ -122,7 +125,7 @@ fn sum<'a>(cells: impl Iterator<Item = &'a Cell>) -> Cell {
             sum.lost += more.lost;
         }
     };
-    cells.fold(Cell::default(), |mut total, cell| {
+    cells.fold(FlowInterval::default(), |mut total, cell| {
         add(&mut total.sent, cell.sent);
         add(&mut total.received, cell.received);
         total.retransmitted = match (total.retransmitted, cell.retransmitted) {
@@ -133,7 +136,13 @@ fn sum<'a>(cells: impl Iterator<Item = &'a Cell>) -> Cell {
     })
 }
 
-fn line(order: &Order, name: &str, span: &str, length: Duration, cell: &Cell) -> String {
+fn line(
+    order: &MeasurementParameters,
+    name: &str,
+    span: &str,
+    length: Duration,
+    cell: &FlowInterval,
+) -> String {
     let received = cell.received.map_or("–".into(), |counts| volume(counts.received_bytes));
     let bits = |bytes: u64| rate_over(bytes, length);
     let rate = cell.received.map_or("–".into(), |counts| bits(counts.received_bytes));
@@ -187,7 +196,7 @@ fn line(order: &Order, name: &str, span: &str, length: Duration, cell: &Cell) ->
 }
 
 /// Formats the summary.
-pub fn summary(order: &Order, outcome: &Outcome) -> String {
+pub fn summary(order: &MeasurementParameters, outcome: &MeasurementOutcome) -> String {
     let mut text = format!("\nOver {}", quantity(outcome.measured.as_secs_f64(), "s"));
     text.push_str(if outcome.interrupted { ", interrupted:\n" } else { ":\n" });
     for flow in &outcome.flows {
@@ -198,7 +207,7 @@ pub fn summary(order: &Order, outcome: &Outcome) -> String {
         if flows.len() > 1 {
             let all = FlowOutcome {
                 name: if reverse { "sumR".into() } else { "sum".into() },
-                counts: flows.iter().fold(Counts::default(), |mut sum, flow| {
+                counts: flows.iter().fold(BinCounts::default(), |mut sum, flow| {
                     sum.sent += flow.counts.sent;
                     sum.sent_bytes += flow.counts.sent_bytes;
                     sum.received += flow.counts.received;
@@ -235,7 +244,7 @@ pub fn summary(order: &Order, outcome: &Outcome) -> String {
     text
 }
 
-fn totals(order: &Order, flow: &FlowOutcome, measured: Duration) -> String {
+fn totals(order: &MeasurementParameters, flow: &FlowOutcome, measured: Duration) -> String {
     let counts = &flow.counts;
     let mut text = format!(
         "{:>4}  received {} at {}, sent {} at {}",
@@ -266,7 +275,12 @@ fn totals(order: &Order, flow: &FlowOutcome, measured: Duration) -> String {
     text
 }
 
-fn details(text: &mut String, order: &Order, flow: &FlowOutcome, outcome: &Outcome) {
+fn details(
+    text: &mut String,
+    order: &MeasurementParameters,
+    flow: &FlowOutcome,
+    outcome: &MeasurementOutcome,
+) {
     let name = &flow.name;
     if let Some(received) = &flow.received {
         let error = match outcome.clock_error_ns {

@@ -8,8 +8,8 @@ mod views;
 use crate::cmd::table;
 use crate::exit::{Failure, OK, print};
 use clap::ValueEnum;
-use netstage_pe::daemon::client::{self, Client};
-use netstage_pe::daemon::{self, Snapshot};
+use netstage_pe::daemon::client::{self, PeControlClient};
+use netstage_pe::daemon::{self, PeSnapshot};
 use std::path::{Path, PathBuf};
 
 const CHECK_EXAMPLES: &str = "Examples:
@@ -117,7 +117,7 @@ fn show(show: &Show) -> Result<u8, Failure> {
     print(text.as_bytes()).map(|()| OK)
 }
 
-fn shown(what: What, state: &Snapshot) -> String {
+fn shown(what: What, state: &PeSnapshot) -> String {
     let parts = match what {
         What::All => vec![
             views::router(state),
@@ -145,18 +145,18 @@ fn reload(router: &Socket) -> Result<u8, Failure> {
     }
 }
 
-fn connect(router: &Socket) -> Result<Client, Failure> {
-    Client::connect(&router.socket).map_err(no_answer)
+fn connect(router: &Socket) -> Result<PeControlClient, Failure> {
+    PeControlClient::connect(&router.socket).map_err(no_answer)
 }
 
-fn no_answer(error: client::Error) -> Failure {
+fn no_answer(error: client::ControlError) -> Failure {
     let failure = Failure::run(error.to_string());
     match error {
-        client::Error::Absent(..) => {
+        client::ControlError::Absent(..) => {
             failure.help("start the router with `netstage pe run`, or give its socket with --socket")
         }
-        client::Error::Version(_) => failure.help("use the netstage version of the router"),
-        client::Error::Broken(_) => failure,
+        client::ControlError::Version(_) => failure.help("use the netstage version of the router"),
+        client::ControlError::Broken(_) => failure,
     }
 }
 
@@ -165,14 +165,14 @@ fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
     Ok(text + "\n")
 }
 
-impl From<daemon::Error> for Failure {
-    fn from(error: daemon::Error) -> Failure {
+impl From<daemon::PeError> for Failure {
+    fn from(error: daemon::PeError) -> Failure {
         match error {
-            daemon::Error::Configuration(errors) => errors.into(),
-            daemon::Error::Machine(obstacle) if obstacle.is_missing => {
+            daemon::PeError::Configuration(errors) => errors.into(),
+            daemon::PeError::Machine(obstacle) if obstacle.is_missing => {
                 Failure::missing(obstacle.message).help(obstacle.remedy)
             }
-            daemon::Error::Machine(obstacle) => Failure::run(obstacle.message).help(obstacle.remedy),
+            daemon::PeError::Machine(obstacle) => Failure::run(obstacle.message).help(obstacle.remedy),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::json;
 use crate::cmd::table::{Table, counted};
 use crate::exit::{EXPECTATION, Failure, OK, print};
-use netstage_pe::replay::{self, Outcome};
+use netstage_pe::replay::{self, ReplayResult};
 use netstage_pe::trace;
 use std::fs::File;
 use std::io::BufReader;
@@ -34,13 +34,13 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     Ok(if outcome.difference.is_some() { EXPECTATION } else { OK })
 }
 
-fn replay(path: &Path) -> Result<Outcome, Failure> {
-    let unreadable = |error: trace::Error| Failure::usage(format!("{} {error}", path.display()));
-    let file = File::open(path).map_err(|error| unreadable(trace::Error::Io(error)))?;
+fn replay(path: &Path) -> Result<ReplayResult, Failure> {
+    let unreadable = |error: trace::TraceFileError| Failure::usage(format!("{} {error}", path.display()));
+    let file = File::open(path).map_err(|error| unreadable(trace::TraceFileError::Io(error)))?;
     replay::replay(BufReader::new(file)).map_err(unreadable)
 }
 
-fn as_text(outcome: &Outcome) -> String {
+fn as_text(outcome: &ReplayResult) -> String {
     let heads =
         ["VPN", "peer", ">packets", ">dropped", ">sent", ">lost", ">queries", ">replies", ">final window"];
     let mut table = Table::new(&heads);

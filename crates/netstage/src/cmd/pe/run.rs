@@ -2,7 +2,7 @@
 
 use super::json;
 use crate::exit::{Failure, OK};
-use netstage_pe::daemon::{Daemon, Ended, Level, Log, Signals};
+use netstage_pe::daemon::{Level, Log, PeDaemon, ServeEnd, Signals};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         let mark = if level == Level::Alarm { "alarm: " } else { "" };
         print_line(&format!("{mark}{line}"));
     });
-    let daemon = Daemon::begin(&arguments.configuration, arguments.trace.as_deref(), log)?;
+    let daemon = PeDaemon::begin(&arguments.configuration, arguments.trace.as_deref(), log)?;
     let control = daemon.router().control.clone();
     let ready = || print_line(&format!("ready; control socket {}", control.display()));
     let (ended, daemon) = daemon.serve(signals, ready)?;
@@ -41,8 +41,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         write(path, &json(&state)?).map_err(|error| Failure::write(path, &error))?;
     }
     match ended {
-        Ended::Asked => Ok(OK),
-        Ended::Broken => Err(Failure::run("forwarding stopped unexpectedly")),
+        ServeEnd::Asked => Ok(OK),
+        ServeEnd::Broken => Err(Failure::run("forwarding stopped unexpectedly")),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Socket, connect, no_answer};
 use crate::cmd::table::{Table, rate, time};
 use crate::exit::{Failure, OK, print};
-use netstage_pe::daemon::snapshot::{FlowState, Snapshot};
+use netstage_pe::daemon::snapshot::{FlowState, PeSnapshot};
 use std::collections::HashMap;
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,7 +69,7 @@ fn sleep(duration: Duration) -> bool {
     false
 }
 
-fn page(before: &Snapshot, now: &Snapshot, max: usize) -> String {
+fn page(before: &PeSnapshot, now: &PeSnapshot, max: usize) -> String {
     let interval = now.uptime_ns.saturating_sub(before.uptime_ns).max(1) as f64 / 1e9;
     let key = |flow: &FlowState| (flow.vpn.clone(), flow.peer.clone());
     let known: HashMap<(String, String), &FlowState> =
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn rates_are_averages_between_two_updates() {
-        let state = |seconds: u64, red: u64, blue: u64| Snapshot {
+        let state = |seconds: u64, red: u64, blue: u64| PeSnapshot {
             uptime_ns: seconds * 1_000_000_000,
             flows: [("red", red), ("blue", blue)]
                 .map(|(vpn, bytes)| FlowState {
@@ -158,7 +158,7 @@ mod tests {
                     ..FlowState::default()
                 })
                 .into(),
-            ..Snapshot::default()
+            ..PeSnapshot::default()
         };
         let page = page(&state(10, 1_000, 0), &state(12, 251_000, 2_500_000), 1);
         // 250 kB and 2.5 MB in 2 s; the flow with the highest rate comes first.

@@ -1,9 +1,9 @@
 //! State of a router as tables.
 
 use crate::cmd::table::{Table, time};
-use netstage_pe::daemon::snapshot::{Snapshot, meaning};
+use netstage_pe::daemon::snapshot::{PeSnapshot, meaning};
 
-pub fn router(state: &Snapshot) -> String {
+pub fn router(state: &PeSnapshot) -> String {
     let mut text = format!(
         "netstage {} pe, process {}, up {}\nconfiguration {}, loaded {} times",
         state.tool,
@@ -28,7 +28,7 @@ pub fn router(state: &Snapshot) -> String {
     text + "\n" + &table.text()
 }
 
-pub fn peers(state: &Snapshot) -> String {
+pub fn peers(state: &PeSnapshot) -> String {
     let mut table = Table::new(&["peer", "tunnel", "address", "path"]);
     for peer in &state.peers {
         let path = match &peer.way {
@@ -41,7 +41,7 @@ pub fn peers(state: &Snapshot) -> String {
     table.text()
 }
 
-pub fn flows(state: &Snapshot) -> String {
+pub fn flows(state: &PeSnapshot) -> String {
     let heads = [
         "VPN",
         "peer",
@@ -77,7 +77,7 @@ pub fn flows(state: &Snapshot) -> String {
     table.text()
 }
 
-pub fn references(state: &Snapshot) -> String {
+pub fn references(state: &PeSnapshot) -> String {
     let heads = [
         "reference",
         ">number",
@@ -125,7 +125,7 @@ pub fn references(state: &Snapshot) -> String {
     table.text()
 }
 
-pub fn circuits(state: &Snapshot) -> String {
+pub fn circuits(state: &PeSnapshot) -> String {
     let mut table = Table::new(&["circuit", "VPN", "interface", ">received", ">bytes", ">sent", ">bytes"]);
     for circuit in &state.circuits {
         table.row([
@@ -141,7 +141,7 @@ pub fn circuits(state: &Snapshot) -> String {
     table.text()
 }
 
-pub fn neighbours(state: &Snapshot) -> String {
+pub fn neighbours(state: &PeSnapshot) -> String {
     let mut table = Table::new(&["circuit", "address", "MAC address"]);
     for neighbour in &state.neighbours {
         let mac = neighbour.mac.clone().unwrap_or("resolving".into());
@@ -150,7 +150,7 @@ pub fn neighbours(state: &Snapshot) -> String {
     table.text()
 }
 
-pub fn counters(state: &Snapshot) -> String {
+pub fn counters(state: &PeSnapshot) -> String {
     let mut table = Table::new(&["event", "severity", ">count", "meaning"]);
     for (name, count) in state.counters.iter().filter(|(_, count)| **count > 0) {
         let (severity, meaning) =
@@ -182,13 +182,13 @@ mod tests {
             is_old: true,
             ..ReferenceState::default()
         };
-        let state = Snapshot {
+        let state = PeSnapshot {
             references: vec![reference],
             flows: vec![flow],
             peers: vec![peer],
             refusal: "error: label 7".into(),
             counters: [("no_route".to_owned(), 3), ("queue_full".to_owned(), 0)].into(),
-            ..Snapshot::default()
+            ..PeSnapshot::default()
         };
         assert!(flows(&state).contains("SILENT") && peers(&state).contains("unreachable: no route"));
         assert!(router(&state).contains("rejected:\nerror: label 7"));

@@ -2,7 +2,7 @@
 
 use crate::exit::Failure;
 use netstage_host::netns::Namespace;
-use netstage_tcp_watch::filter::{self, Filter, Network, Process};
+use netstage_tcp_watch::filter::{self, AddressPrefix, Filter, ProcessFilter};
 use std::collections::BTreeSet;
 use std::io;
 
@@ -11,13 +11,13 @@ use std::io;
 pub struct Options {
     /// Connections of a process, by PID or name
     #[arg(long, value_name = "PID|NAME")]
-    process: Vec<Process>,
+    process: Vec<ProcessFilter>,
     /// Connections with this local or remote port
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Vec<u16>,
     /// Connections with this local or remote address or network
     #[arg(long, value_name = "ADDRESS[/BITS]")]
-    address: Vec<Network>,
+    address: Vec<AddressPrefix>,
     /// Connections in a network namespace, by name, PID of a process in it, or path
     #[arg(long, value_name = "NAME|PID|PATH")]
     namespace: Vec<String>,

@@ -9,10 +9,10 @@ use crate::exit::{Failure, OK, print};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::monotonic_ns;
 use netstage_tcp_watch::clean;
-use netstage_tcp_watch::gateway::{Gateway, Passed};
-use netstage_tcp_watch::limit::{Limiter, Limits, Standing};
+use netstage_tcp_watch::gateway::{Gateway, GatewayCounters};
+use netstage_tcp_watch::limit::{ConnectionWindows, Limiter, Limits};
 use netstage_tcp_watch::note::FOLDER;
-use netstage_tcp_watch::route::Routes;
+use netstage_tcp_watch::route::LimitRoutes;
 use std::io::IsTerminal as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -114,7 +114,7 @@ fn limit_new(arguments: &Arguments, limits: Limits) -> Result<u8, Failure> {
     }
     let interrupted = watch_interrupt()?;
     let start = monotonic_ns();
-    let routes = Routes::new(limits, &arguments.route, &arguments.state).map_err(refused)?;
+    let routes = LimitRoutes::new(limits, &arguments.route, &arguments.state).map_err(refused)?;
     let addresses: Vec<String> = arguments.route.iter().map(IpAddr::to_string).collect();
     print(format!("limiting new connections to {}\n", addresses.join(", ")).as_bytes())?;
     if limits.cwnd.is_some() {
@@ -144,7 +144,7 @@ fn limit_forwarded(arguments: &Arguments, interface: &str, window: u32) -> Resul
         let is_over =
             interrupted.load(Ordering::Relaxed) || arguments.span.is_some_and(|span| now.0 >= span.0);
         if is_over || now.since(shown) >= arguments.every {
-            let Passed { lowered, unchanged, unknown } = gateway.passed();
+            let GatewayCounters { lowered, unchanged, unknown } = gateway.counters();
             let text = format!(
                 "segments with lowered window: {lowered}, unchanged: {unchanged}, of older connections: {unknown}\n"
             );
@@ -162,7 +162,7 @@ pub fn clean() -> Result<usize, Failure> {
     clean::clean(Path::new(FOLDER)).map_err(refused)
 }
 
-fn page(standings: &[Standing], max: usize) -> String {
+fn page(standings: &[ConnectionWindows], max: usize) -> String {
     let flows = standings.iter().filter(|standing| !standing.listens);
     let listeners = standings.iter().filter(|standing| standing.listens).count();
     let heads = ["connection", ">cwnd", ">limit", ">advertised", ">limit", ">peer window"];

@@ -8,7 +8,7 @@ mod view;
 mod watch;
 
 use crate::exit::Failure;
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 
 /// Subcommands of `tcp`.
 #[derive(clap::Subcommand)]
@@ -31,7 +31,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
 }
 
 /// Converts an error of the host.
-fn refused(obstacle: Obstacle) -> Failure {
+fn refused(obstacle: StartupError) -> Failure {
     let failure = if obstacle.is_missing { Failure::missing } else { Failure::run };
     failure(obstacle.message).help(obstacle.remedy)
 }

@@ -1,15 +1,15 @@
 //! Record of `tcp watch`: the values of each flow, and figures of the flows that sent most.
 
-use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Limit, Snapshot};
-use netstage_core::tcp::history::{Bin, History};
+use netstage_core::tcp::event::{FlowEvent, FlowEventKind, FlowSnapshot, SendLimit, WindowChangeCause};
+use netstage_core::tcp::history::{Bin, WindowHistory};
 use netstage_core::time::{Duration, Instant};
-use netstage_scenario::outcome::{Metric, Outcome, Series};
+use netstage_scenario::outcome::{Metric, RunOutcome, Series};
 use netstage_scenario::window;
 use netstage_study::TOOL;
-use netstage_study::figure::{Axis, Figure, Kind as Form, Series as Line};
+use netstage_study::figure::{Axis, Figure, FigureKind as Form, FigureSeries as Line};
 use netstage_study::format::rounded;
 use netstage_study::observed::Observation;
-use netstage_tcp_watch::flows::Flow;
+use netstage_tcp_watch::flows::WatchedFlow;
 use std::collections::BTreeMap;
 
 /// Maximum flows of a record.
@@ -40,14 +40,14 @@ struct Sent {
 
 #[derive(Debug)]
 struct Kept {
-    flow: Flow,
-    history: History,
+    flow: WatchedFlow,
+    history: WindowHistory,
     /// Values of each bin.
     bins: Vec<Sent>,
-    last: Snapshot,
+    last: FlowSnapshot,
     total: u64,
     /// Time and cause of each change of the window, and the window after it, segments.
-    marks: Vec<(Instant, Cause, f64)>,
+    marks: Vec<(Instant, WindowChangeCause, f64)>,
 }
 
 impl Keeper {
@@ -57,15 +57,15 @@ impl Keeper {
     }
 
     /// Adds an event.
-    pub fn handle(&mut self, flow: &Flow, event: &FlowEvent) {
+    pub fn handle(&mut self, flow: &WatchedFlow, event: &FlowEvent) {
         if !self.flows.contains_key(&flow.id) {
             if self.flows.len() == MAX_FLOWS {
-                self.beyond += usize::from(event.kind == Kind::Began);
+                self.beyond += usize::from(event.kind == FlowEventKind::Began);
                 return;
             }
             let kept = Kept {
                 flow: *flow,
-                history: History::growing(self.interval, MAX_BINS),
+                history: WindowHistory::growing(self.interval, MAX_BINS),
                 bins: Vec::new(),
                 last: event.snapshot,
                 total: 0,
@@ -91,8 +91,8 @@ impl Keeper {
         // Records from different CPUs may arrive out of order.
         let acknowledged = kept.last.acknowledged.max(snapshot.acknowledged);
         let retransmissions = kept.last.retransmissions.max(snapshot.retransmissions);
-        kept.last = Snapshot { acknowledged, retransmissions, ..*snapshot };
-        if let Kind::Window(cause) = event.kind
+        kept.last = FlowSnapshot { acknowledged, retransmissions, ..*snapshot };
+        if let FlowEventKind::Window(cause) = event.kind
             && kept.marks.len() < MAX_MARKS
         {
             kept.marks.push((event.time, cause, segments(&event.snapshot)));
@@ -140,7 +140,7 @@ impl Keeper {
             title,
             description: format!("{count} TCP flows, traced in the sender's kernel."),
             duration: end.since(Instant::ZERO),
-            outcome: Outcome { interval, bins, series, warnings, ..Outcome::default() },
+            outcome: RunOutcome { interval, bins, series, warnings, ..RunOutcome::default() },
             tests: Vec::new(),
             figures: figures(&drawn, interval),
         }
@@ -153,7 +153,7 @@ struct Drawn {
     bins: Vec<Bin>,
     sent: Vec<Sent>,
     total: u64,
-    marks: Vec<(Instant, Cause, f64)>,
+    marks: Vec<(Instant, WindowChangeCause, f64)>,
 }
 
 impl Drawn {
@@ -175,7 +175,7 @@ fn names<'a>(flows: impl Iterator<Item = &'a Kept>) -> Vec<String> {
     flows.map(name).collect()
 }
 
-fn segments(snapshot: &Snapshot) -> f64 {
+fn segments(snapshot: &FlowSnapshot) -> f64 {
     snapshot.window() as f64 / f64::from(snapshot.segment.max(1))
 }
 
@@ -212,7 +212,7 @@ fn windows(number: usize, flow: &Drawn, interval: Duration) -> Figure {
         dashed: false,
         ..line("usable window: smaller of congestion and peer window", |bin| bin.usable)
     });
-    for cause in Cause::ALL {
+    for cause in WindowChangeCause::ALL {
         let marks = flow.marks.iter().filter(|(_, of, _)| *of == cause);
         let (x, y): (Vec<f64>, Vec<Option<f64>>) =
             marks.map(|(time, _, window)| (rounded(time.as_secs_f64()), Some(rounded(*window)))).unzip();
@@ -252,7 +252,7 @@ fn throughput(number: usize, flow: &Drawn, interval: Duration) -> Figure {
 /// Draws the cumulative count of each cause over time, summed over the drawn flows.
 fn causes(flows: &[Drawn], interval: Duration) -> Option<Figure> {
     let bins = flows.first()?.bins.len();
-    let series = Cause::ALL.into_iter().filter_map(|cause| {
+    let series = WindowChangeCause::ALL.into_iter().filter_map(|cause| {
         let mut total = 0;
         let counts = (0..bins).map(|bin| {
             total += flows.iter().map(|flow| u64::from(flow.bins[bin].causes[cause as usize])).sum::<u64>();
@@ -276,12 +276,12 @@ fn causes(flows: &[Drawn], interval: Duration) -> Option<Figure> {
 
 /// Draws the limits of each flow, as shares of the time.
 fn limits(flows: &[Drawn]) -> Option<Figure> {
-    let share = |flow: &Drawn, limit: Limit| {
-        let total = |of: Limit| flow.bins.iter().map(|bin| bin.limited[of as usize].0).sum::<u64>();
-        let all: u64 = Limit::ALL.into_iter().map(total).sum();
+    let share = |flow: &Drawn, limit: SendLimit| {
+        let total = |of: SendLimit| flow.bins.iter().map(|bin| bin.limited[of as usize].0).sum::<u64>();
+        let all: u64 = SendLimit::ALL.into_iter().map(total).sum();
         (all > 0).then(|| rounded(100.0 * total(limit) as f64 / all as f64))
     };
-    let series = Limit::ALL.map(|limit| Line {
+    let series = SendLimit::ALL.map(|limit| Line {
         name: limit.name().into(),
         y: flows.iter().map(|flow| share(flow, limit)).collect(),
         ..Line::default()

@@ -2,9 +2,9 @@
 
 use crate::cmd::table::{Table, counted, rate, time};
 use crate::sparkline::sparkline;
-use netstage_core::tcp::event::{Cause, FlowEvent, Kind, Limit, Snapshot};
+use netstage_core::tcp::event::{FlowEvent, FlowEventKind, FlowSnapshot, SendLimit, WindowChangeCause};
 use netstage_core::time::{Duration, Instant};
-use netstage_tcp_watch::flows::Flow;
+use netstage_tcp_watch::flows::WatchedFlow;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Period over which causes are counted.
@@ -21,23 +21,23 @@ pub struct View {
 
 #[derive(Debug)]
 struct Row {
-    flow: Flow,
-    last: Snapshot,
+    flow: WatchedFlow,
+    last: FlowSnapshot,
     /// Bytes acknowledged at the previous update.
     acknowledged: u64,
     /// Maximum window of each update interval, segments.
     windows: VecDeque<f64>,
     /// Maximum window since the last update, segments.
     peak: f64,
-    changes: VecDeque<(Instant, Cause)>,
+    changes: VecDeque<(Instant, WindowChangeCause)>,
     /// ACKs since the last update, by the limit of the sender.
-    limits: [u64; Limit::ALL.len()],
+    limits: [u64; SendLimit::ALL.len()],
 }
 
 impl View {
     /// Adds an event.
-    pub fn handle(&mut self, flow: &Flow, event: &FlowEvent) {
-        if event.kind == Kind::Ended {
+    pub fn handle(&mut self, flow: &WatchedFlow, event: &FlowEvent) {
+        if event.kind == FlowEventKind::Ended {
             self.ended += usize::from(self.flows.remove(&flow.id).is_some());
             return;
         }
@@ -53,8 +53,8 @@ impl View {
         row.last = event.snapshot;
         row.peak = row.peak.max(segments(&event.snapshot, event.snapshot.cwnd));
         match event.kind {
-            Kind::Acknowledged => row.limits[event.snapshot.limit() as usize] += 1,
-            Kind::Window(cause) => row.changes.push_back((event.time, cause)),
+            FlowEventKind::Acknowledged => row.limits[event.snapshot.limit() as usize] += 1,
+            FlowEventKind::Window(cause) => row.changes.push_back((event.time, cause)),
             _ => {}
         }
     }
@@ -121,31 +121,33 @@ impl View {
 
 impl Row {
     /// Returns the most frequent limit of the sender since the last update.
-    fn limited_by(&self) -> Option<Limit> {
-        let limit = Limit::ALL.into_iter().max_by_key(|limit| self.limits[*limit as usize])?;
+    fn limited_by(&self) -> Option<SendLimit> {
+        let limit = SendLimit::ALL.into_iter().max_by_key(|limit| self.limits[*limit as usize])?;
         (self.limits[limit as usize] > 0).then_some(limit)
     }
 
     fn causes(&self) -> String {
         let count = |cause| self.changes.iter().filter(|(_, of)| *of == cause).count();
-        let counts =
-            Cause::ALL.into_iter().map(|cause| (cause, count(cause))).filter(|(_, count)| *count > 0);
+        let counts = WindowChangeCause::ALL
+            .into_iter()
+            .map(|cause| (cause, count(cause)))
+            .filter(|(_, count)| *count > 0);
         counts.map(|(cause, count)| format!("{} {count}", cause.name())).collect::<Vec<_>>().join(", ")
     }
 }
 
-fn segments(snapshot: &Snapshot, bytes: u64) -> f64 {
+fn segments(snapshot: &FlowSnapshot, bytes: u64) -> f64 {
     bytes as f64 / f64::from(snapshot.segment.max(1))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_core::tcp::event::State;
+    use netstage_core::tcp::event::CongestionState;
 
-    fn event(seconds: u64, kind: Kind, acknowledged: u64, cwnd: u64) -> FlowEvent {
-        let snapshot = Snapshot {
-            state: State::Open,
+    fn event(seconds: u64, kind: FlowEventKind, acknowledged: u64, cwnd: u64) -> FlowEvent {
+        let snapshot = FlowSnapshot {
+            state: CongestionState::Open,
             segment: 1_000,
             cwnd,
             ssthresh: None,
@@ -165,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_view_has_rates_windows_and_causes_of_the_last_minute() {
-        let flow = |id| Flow {
+        let flow = |id| WatchedFlow {
             id,
             cookie: id as u64,
             namespace: 1,
@@ -174,17 +176,17 @@ mod tests {
         };
         let mut view = View::default();
         let second = Duration::from_secs(1);
-        view.handle(&flow(0), &event(0, Kind::Began, 0, 10_000));
-        view.handle(&flow(1), &event(0, Kind::Began, 0, 10_000));
-        view.handle(&flow(0), &event(1, Kind::Window(Cause::Ecn), 125_000, 20_000));
-        view.handle(&flow(0), &event(1, Kind::Acknowledged, 125_000, 20_000));
+        view.handle(&flow(0), &event(0, FlowEventKind::Began, 0, 10_000));
+        view.handle(&flow(1), &event(0, FlowEventKind::Began, 0, 10_000));
+        view.handle(&flow(0), &event(1, FlowEventKind::Window(WindowChangeCause::Ecn), 125_000, 20_000));
+        view.handle(&flow(0), &event(1, FlowEventKind::Acknowledged, 125_000, 20_000));
         let page = view.page(Instant(1_000_000_000), second, 0, 1);
         assert!(page.starts_with("2 flows, 0 ended, 1.00 Mbit/s in total\n"), "{page}");
         for part in ["ecn 1", "congestion-window", "20.00 ms", "and 1 more", "    20           64  "] {
             assert!(page.contains(part), "{part}: {page}");
         }
-        view.handle(&flow(1), &event(61, Kind::Ended, 0, 10_000));
-        view.handle(&flow(0), &event(62, Kind::Acknowledged, 125_000, 10_000));
+        view.handle(&flow(1), &event(61, FlowEventKind::Ended, 0, 10_000));
+        view.handle(&flow(0), &event(62, FlowEventKind::Acknowledged, 125_000, 10_000));
         let page = view.page(Instant(62_000_000_000), second, 7, 1);
         assert!(page.starts_with("1 flow, 1 ended, 0 bit/s in total, 7 records LOST\n"), "{page}");
         assert!(!page.contains("ecn") && page.contains("█▅"), "{page}");

@@ -10,11 +10,11 @@ use crate::exit::{Failure, INTERRUPTED, OK, print};
 use netstage_core::tcp::event::FlowEvent;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::monotonic_ns;
-use netstage_study::observed::{Observation, Place};
+use netstage_study::observed::{Observation, PendingRecord};
 use netstage_study::{TOOL, page, report};
 use netstage_tcp_watch::filter::Filter;
-use netstage_tcp_watch::flows::{Flow, Flows};
-use netstage_tcp_watch::source::{By, Source};
+use netstage_tcp_watch::flows::{Flows, WatchedFlow};
+use netstage_tcp_watch::source::{RecordSource, SourceKind};
 use serde::Serialize;
 use std::io::{self, BufWriter, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ enum Teller {
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
-    flow: &'a Flow,
+    flow: &'a WatchedFlow,
     #[serde(flatten)]
     event: &'a FlowEvent,
 }
@@ -100,7 +100,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let processes = filter.processes.clone();
     let mut source = open(arguments, filter)?;
     let start = monotonic_ns();
-    let place = arguments.out.as_ref().map(|folder| Place::take(folder, TOOL, TITLE)).transpose()?;
+    let place = arguments.out.as_ref().map(|folder| PendingRecord::open(folder, TOOL, TITLE)).transpose()?;
     let interrupted = watch_interrupt()?;
     let since_start = || Instant(monotonic_ns().saturating_sub(start));
     let mut flows = Flows::new(start);
@@ -170,15 +170,15 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     Ok(code)
 }
 
-fn open(arguments: &Arguments, filter: Filter) -> Result<Source, Failure> {
+fn open(arguments: &Arguments, filter: Filter) -> Result<RecordSource, Failure> {
     let by = match arguments.by {
-        None => By::Any,
-        Some(Teller::Kernel) => By::Programs,
-        Some(Teller::Tracing) => By::Tracing,
-        Some(Teller::Polling) => By::Polling,
+        None => SourceKind::Any,
+        Some(Teller::Kernel) => SourceKind::Programs,
+        Some(Teller::Tracing) => SourceKind::Tracing,
+        Some(Teller::Polling) => SourceKind::Polling,
     };
     let namespaces = arguments.filter.namespaces(&filter)?;
-    let mut source = Source::open(by, filter, &namespaces).map_err(refused)?;
+    let mut source = RecordSource::open(by, filter, &namespaces).map_err(refused)?;
     for missing in source.missing() {
         eprintln!("note: not available: {missing}");
     }
@@ -189,8 +189,8 @@ fn open(arguments: &Arguments, filter: Filter) -> Result<Source, Failure> {
 }
 
 /// Writes the record and its report.
-fn write(place: Place, observation: Observation) -> Result<(), Failure> {
-    let record = place.keep(observation)?;
+fn write(place: PendingRecord, observation: Observation) -> Result<(), Failure> {
+    let record = place.save(observation)?;
     let path = record.folder.join(page::NAME);
     page::write(&path, &report::report(&record)).map_err(|e| Failure::write(&path, &e))?;
     eprintln!("report: {}", path.display());

@@ -3,8 +3,8 @@
 use super::setup::{self, Kind};
 use crate::cmd::run::to_record;
 use crate::exit::{Failure, OK, print};
-use netstage_study::{Options, TOOL, stage};
-use netstage_tester::bench::Bench;
+use netstage_study::{StudyOptions, TOOL, stage};
+use netstage_tester::bench::TestBench;
 use std::path::PathBuf;
 
 /// Name of the stage in records.
@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         );
         return print(text.as_bytes()).map(|()| OK);
     }
-    let bench = Bench::open(&tester).map_err(|obstacle| {
+    let bench = TestBench::open(&tester).map_err(|obstacle| {
         let failure = if obstacle.is_missing {
             Failure::missing(obstacle.message)
         } else {
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         failure.help(obstacle.remedy)
     })?;
     let name = arguments.configuration.file_stem().map_or("router".into(), PathBuf::from);
-    let options = Options {
+    let options = StudyOptions {
         out: arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name)),
         // There is only one router to test.
         jobs: 1,
@@ -70,9 +70,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         stage: STAGE.into(),
         tool: TOOL.into(),
     };
-    let sentences = [Some(bench.calibration()), bench.told_beside()].into_iter().flatten();
+    let sentences = [Some(bench.calibration()), bench.background_summary()].into_iter().flatten();
     tester.scenario.description =
         sentences.fold(tester.scenario.description, |text, sentence| format!("{text} {sentence}"));
-    tester.scenario.warnings.extend(bench.slower_because().iter().cloned());
+    tester.scenario.warnings.extend(bench.slower_reasons().iter().cloned());
     to_record(&tester.scenario, &stage::router(&bench), &options, arguments.json)
 }

@@ -3,7 +3,7 @@
 mod sessions;
 
 use crate::exit::Failure;
-use netstage_scenario::tester::{Labels, Operation, Tester, Told, Way};
+use netstage_scenario::tester::{LabelConfig, Operation, RouteSource, Tester, TrafficDirection};
 use sessions::sessions;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -39,19 +39,22 @@ enum Entry {
 /// static routes is an error.
 pub fn lines(kind: Kind, tester: &Tester) -> Result<String, Failure> {
     if matches!(kind, Kind::Bird | Kind::Frr) {
-        return match tester.told {
-            Told::Bgp => Ok(sessions(kind, tester)),
-            Told::You => Err(Failure::usage("this configuration has no BGP sessions")
+        return match tester.route_source {
+            RouteSource::Bgp => Ok(sessions(kind, tester)),
+            RouteSource::User => Err(Failure::usage("this configuration has no BGP sessions")
                 .help("set by = \"bgp\" in [routes] and add a table [bgp]")),
         };
     }
     let does = |operation| tester.operations.contains(&operation);
-    if tester.told == Told::You && does(Operation::Push) && (does(Operation::Ip) || does(Operation::Pop)) {
+    if tester.route_source == RouteSource::User
+        && does(Operation::Push)
+        && (does(Operation::Ip) || does(Operation::Pop))
+    {
         return Err(Failure::usage("`push` needs different routes than `ip` and `pop`")
             .help("use two files: one with operations = [\"push\"], one with the other operations"));
     }
     let mut text = String::new();
-    for way in &tester.ways {
+    for way in &tester.directions {
         for (entry, to) in entries(tester, way) {
             let port = &tester.ports[way.to[to as usize % way.to.len()]];
             line(&mut text, kind, tester, &entry, way.to[to as usize % way.to.len()], port.address.0);
@@ -61,13 +64,13 @@ pub fn lines(kind: Kind, tester: &Tester) -> Result<String, Failure> {
 }
 
 /// Returns the entries for a path, each with the number of its peer.
-fn entries(tester: &Tester, way: &Way) -> Vec<(Entry, u32)> {
+fn entries(tester: &Tester, way: &TrafficDirection) -> Vec<(Entry, u32)> {
     let mut entries = Vec::new();
-    let peers = tester.peers(way);
+    let peers = tester.peer_count(way);
     let does = |operation: Operation| tester.operations.contains(&operation);
     let labels = tester.labels.map(|labels| {
-        let above = way.labels_above;
-        Labels {
+        let above = way.label_offset;
+        LabelConfig {
             push: labels.push + above,
             swap: labels.swap + above,
             swap_to: labels.swap_to + above,
@@ -76,7 +79,9 @@ fn entries(tester: &Tester, way: &Way) -> Vec<(Entry, u32)> {
             ..labels
         }
     });
-    if tester.told == Told::You && tester.operations.iter().any(|operation| operation.is_routed()) {
+    if tester.route_source == RouteSource::User
+        && tester.operations.iter().any(|operation| operation.is_routed())
+    {
         for network in 0..tester.networks {
             let peer = network % peers;
             let pushed = labels.filter(|_| does(Operation::Push)).map(|labels| labels.push + peer);
@@ -85,14 +90,14 @@ fn entries(tester: &Tester, way: &Way) -> Vec<(Entry, u32)> {
     }
     for peer in 0..peers {
         let Some(labels) = labels else { break };
-        if tester.told == Told::Bgp && does(Operation::Push) {
+        if tester.route_source == RouteSource::Bgp && does(Operation::Push) {
             let end = (tester.loopback(way, peer).into(), 32);
             entries.push((Entry::Route(end, Some(labels.push + peer)), peer));
         }
         if does(Operation::Swap) {
             entries.push((Entry::Label(labels.swap + peer, Some(labels.swap_to + peer)), peer));
         }
-        if does(Operation::Php) || does(Operation::Unlabelled) {
+        if does(Operation::Php) || does(Operation::Unlabeled) {
             entries.push((Entry::Label(labels.php + peer, None), peer));
         }
         if does(Operation::Pop) {
@@ -133,7 +138,7 @@ fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usi
             writeln!(text, "label {label} via {next} dev {interface}")
         }
         (Kind::Netstage, Entry::LookUp(label)) => writeln!(text, "label {label} pop"),
-        (Kind::Ovs, entry) => ovs(text, entry, port + 1, tester.ways[0].first.is_ipv4()),
+        (Kind::Ovs, entry) => ovs(text, entry, port + 1, tester.directions[0].first_network.is_ipv4()),
         (Kind::Linux, Entry::Label(..) | Entry::LookUp(_)) | (Kind::LinuxMpls, Entry::Route(..)) => Ok(()),
         (Kind::Bird | Kind::Frr, _) => Ok(()),
     };

@@ -1,24 +1,26 @@
 //! Tests of changes while routers run: interfaces, configurations, and loss of redirected frames.
 
-use crate::router::world::{Stream, TIMEOUT, World, counted, interface, label, route, socket, state};
+use crate::router::world::{
+    DatagramStream, TIMEOUT, TwoSites, counted, interface, label, route, socket, state,
+};
 use crate::support::network::{address, join};
-use crate::support::{Folder, within};
+use crate::support::{TemporaryFolder, within};
 use netstage_host::netns::{Netlink, ethtool, spawn_in};
 use netstage_router::daemon::reload;
 use std::process::Command;
 
 fn the_slow_path_is_used_where_redirected_frames_are_lost() {
-    let world = World::new();
-    let folder = Folder::new("router-egress");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-egress");
     // The far host drops redirected frames.
-    ethtool::offloads_off(&world.hosts[1], "eth0").unwrap();
+    ethtool::disable_offloads(&world.hosts[1], "eth0").unwrap();
     world.configure(&folder, 0, "", "");
     world.configure(&folder, 1, "", "");
     let (_near, mut far) = (world.start(&folder, 0), world.start(&folder, 1));
     assert!(within(TIMEOUT, || interface(&folder, 0, "core0").slow.is_none()));
     let slow = interface(&folder, 1, "edge0").slow.unwrap();
     assert!(slow.contains("ethtool -K INTERFACE gro on"), "{slow}");
-    let stream = Stream::start(&world);
+    let stream = DatagramStream::start(&world);
     assert!(within(TIMEOUT, || stream.sent() > 200));
     let (sent, lost) = stream.end();
     // All packets arrive by the slow path; those sent before address resolution were queued.
@@ -26,15 +28,15 @@ fn the_slow_path_is_used_where_redirected_frames_are_lost() {
     assert!(counted(&state(&folder, 1), "program", "forwarded") >= u64::from(sent));
 
     // With the remedy, the fast path forwards.
-    ethtool::switch_on(&world.hosts[1], "eth0", &["rx-gro".into()]).unwrap();
+    ethtool::enable_features(&world.hosts[1], "eth0", &["rx-gro".into()]).unwrap();
     assert!(within(TIMEOUT, || interface(&folder, 1, "edge0").slow.is_none()));
     let before = counted(&state(&folder, 1), "program", "forwarded");
     assert!(world.reaches(900));
     assert_eq!(counted(&state(&folder, 1), "program", "forwarded"), before);
 
     // The reverse change is detected while frames flow.
-    let stream = Stream::start(&world);
-    ethtool::offloads_off(&world.hosts[1], "eth0").unwrap();
+    let stream = DatagramStream::start(&world);
+    ethtool::disable_offloads(&world.hosts[1], "eth0").unwrap();
     assert!(within(TIMEOUT, || interface(&folder, 1, "edge0").slow.is_some()));
     let until = stream.sent();
     assert!(within(TIMEOUT, || stream.sent() > until + 200));
@@ -49,8 +51,8 @@ fn the_slow_path_is_used_where_redirected_frames_are_lost() {
 }
 
 fn changes_of_interfaces_are_detected() {
-    let world = World::new();
-    let folder = Folder::new("router-interfaces");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-interfaces");
     let _routers = world.start_both(&folder, "");
     world.transfer();
     // With a smaller MTU of the core, packets are fragmented.
@@ -102,12 +104,12 @@ fn changes_of_interfaces_are_detected() {
 }
 
 fn a_new_configuration_is_applied_without_loss_or_rejected() {
-    let world = World::new();
-    let folder = Folder::new("router-reloads");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-reloads");
     let [mut near, _far] = world.start_both(&folder, "");
     world.transfer();
     join((&world.routers[0], "edge1", 17), (&world.hosts[0], "eth1", 33));
-    let stream = Stream::start(&world);
+    let stream = DatagramStream::start(&world);
     let control = socket(&folder, 0);
     let (file, routes) = (folder.join("router0.toml"), folder.join("fib0.txt"));
     let read = |path| std::fs::read_to_string(path).unwrap();

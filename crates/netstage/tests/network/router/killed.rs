@@ -1,7 +1,7 @@
 //! Tests of killed routers: remains, restart and cleanup.
 
-use crate::router::world::{Stream, TIMEOUT, World, counted, interfaces, socket, state};
-use crate::support::{Folder, Process, netstage, output_text, within};
+use crate::router::world::{DatagramStream, TIMEOUT, TwoSites, counted, interfaces, socket, state};
+use crate::support::{TemporaryFolder, TestProcess, netstage, output_text, within};
 use nix::mount::{MsFlags, mount, umount};
 use std::path::{Path, PathBuf};
 
@@ -33,21 +33,21 @@ impl Drop for Pins {
     }
 }
 
-fn clean(world: &World, folder: &Folder) -> (Option<i32>, String) {
+fn clean(world: &TwoSites, folder: &TemporaryFolder) -> (Option<i32>, String) {
     let mut command = netstage(&["clean", "--socket"]);
     command.arg(socket(folder, 0));
-    let output = Process::spawn_in(&world.routers[0], command).output();
+    let output = TestProcess::spawn_in(&world.routers[0], command).output();
     (output.status.code(), output_text(&output))
 }
 
-fn kill(mut router: Process) {
+fn kill(mut router: TestProcess) {
     router.signal("-KILL");
     drop(router.output());
 }
 
 fn forwarding_ends_with_a_killed_router_and_settings_are_restored() {
-    let world = World::new();
-    let folder = Folder::new("router-killed");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-killed");
     let [near, _far] = world.start_both(&folder, "");
     assert!(world.reaches(100));
     let (code, printed) = clean(&world, &folder);
@@ -77,14 +77,14 @@ fn forwarding_ends_with_a_killed_router_and_settings_are_restored() {
 }
 
 fn forwarding_continues_after_a_kill_until_the_next_router_starts() {
-    let world = World::new();
-    let folder = Folder::new("router-forwards-on");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-forwards-on");
     let pins = Pins::new(&folder);
     let head = format!("when_killed = \"forward\"\npins = \"{}\"", pins.0.display());
     let [near, _far] = world.start_both(&folder, &head);
     world.transfer();
     assert_eq!(pins.all(), ["core0", "core0", "edge0", "edge0"]);
-    let stream = Stream::start(&world);
+    let stream = DatagramStream::start(&world);
     kill(near);
     let sent = stream.sent();
     assert!(within(TIMEOUT, || stream.sent() > sent + 300), "frames are forwarded in the meantime");
@@ -121,8 +121,8 @@ fn forwarding_continues_after_a_kill_until_the_next_router_starts() {
 }
 
 fn a_router_without_a_bpffs_for_pins_does_not_start() {
-    let world = World::new();
-    let folder = Folder::new("router-no-pins");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-no-pins");
     let head = format!("when_killed = \"forward\"\npins = \"{}\"", folder.join("pins").display());
     let file = world.configure(&folder, 0, &head, "");
     let (code, printed) = world.refused(&file);

@@ -1,7 +1,7 @@
 //! Tests of shaped ports, full tables and label loops.
 
-use crate::router::world::{TIMEOUT, World, counted, interface, route, socket, state};
-use crate::support::{Folder, within};
+use crate::router::world::{TIMEOUT, TwoSites, counted, interface, route, socket, state};
+use crate::support::{TemporaryFolder, within};
 use netstage_router::daemon::reload;
 use nix::errno::Errno;
 use nix::sys::socket::setsockopt;
@@ -24,8 +24,8 @@ fn flood(near: &UdpSocket, length: usize, mark: u8, (burst, pause): (u32, Durati
 }
 
 fn a_shaped_port_limits_the_rate_and_prefers_urgent_packets() {
-    let world = World::new();
-    let folder = Folder::new("router-shaped");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-shaped");
     // The host marks voice with DSCP 46; it has traffic class 5 in the LSP.
     let classes = "classes = [{ dscp = [40, 46], buffer = \"20 packets\" }, { dscp = [], priority = 1, buffer = \"20 packets\" }]";
     let tables = format!("[port.core0]\nrate = \"4 Mbit/s\"\n{classes}\n");
@@ -74,8 +74,8 @@ fn a_shaped_port_limits_the_rate_and_prefers_urgent_packets() {
 }
 
 fn a_packet_in_a_label_loop_is_dropped_when_its_time_to_live_expires() {
-    let world = World::new();
-    let folder = Folder::new("router-circle");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-circle");
     for site in 0..2 {
         world.configure(&folder, site, "", "");
         let file = folder.join(format!("fib{site}.txt"));
@@ -116,8 +116,8 @@ fn a_packet_in_a_label_loop_is_dropped_when_its_time_to_live_expires() {
 }
 
 fn a_full_table_rejects_new_entries_and_keeps_existing_ones() {
-    let world = World::new();
-    let folder = Folder::new("router-full");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-full");
     // Prefixes longer than 24 bits use a row per 24-bit prefix; each next hop uses an entry.
     world.configure(&folder, 0, "v4_rows = 16\nnext_hops = 16", "");
     world.configure(&folder, 1, "", "");

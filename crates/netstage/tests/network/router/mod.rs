@@ -7,12 +7,12 @@ pub mod limits;
 pub mod told;
 mod world;
 
-use self::world::{World, counted, interface, label, route, socket, state};
-use crate::support::Folder;
+use self::world::{TwoSites, counted, interface, label, route, socket, state};
+use crate::support::TemporaryFolder;
 
 fn test_sites(fast_path: &str) {
-    let world = World::new();
-    let folder = Folder::new(&format!("router-{fast_path}"));
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new(&format!("router-{fast_path}"));
     let mut routers = world.start_both(&folder, &format!("fast_path = \"{fast_path}\""));
     world.transfer();
     let state = state(&folder, 0);
@@ -56,8 +56,8 @@ fn sites_communicate_by_the_slow_path() {
 }
 
 fn labels_are_forwarded_on_a_link_without_ethernet() {
-    let world = World::new();
-    let folder = Folder::new("router-tun");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-tun");
     let line = world.join_core_by_tun();
     // The fast path runs on the sites' Ethernet interfaces.
     let _routers = [0, 1].map(|site| {
@@ -74,8 +74,8 @@ fn labels_are_forwarded_on_a_link_without_ethernet() {
 }
 
 fn errors_are_reported_with_a_remedy() {
-    let world = World::new();
-    let folder = Folder::new("router-refuses");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-refuses");
     let run = |text: &str| {
         let file = folder.join("router.toml");
         std::fs::write(&file, text).unwrap();

@@ -1,13 +1,13 @@
 //! Tests of the output of routers: metrics, and tables of any size.
 
-use crate::router::world::{TIMEOUT, World, counted, interface, socket, state};
-use crate::support::{Folder, Process, netstage, output_text, within};
+use crate::router::world::{TIMEOUT, TwoSites, counted, interface, socket, state};
+use crate::support::{TemporaryFolder, TestProcess, netstage, output_text, within};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Output;
 use std::time::Duration;
 
-fn scraped(world: &World, address: &'static str) -> String {
+fn scraped(world: &TwoSites, address: &'static str) -> String {
     let mut stream = world.routers[0].run(|| TcpStream::connect(address)).unwrap().unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: router\r\n\r\n").unwrap();
     let mut text = String::new();
@@ -22,9 +22,9 @@ fn value(text: &str, sample: &str) -> Option<f64> {
 }
 
 fn metrics_count_forwarded_packets() {
-    let world = World::new();
+    let world = TwoSites::new();
     world.routers[0].loopback_up().unwrap();
-    let folder = Folder::new("router-metrics");
+    let folder = TemporaryFolder::new("router-metrics");
     let routers = world.start_both(&folder, "");
     drop(routers);
     world.configure(&folder, 0, "metrics = \"127.0.0.1:9636\"\ncount = \"prefix\"", "");
@@ -48,13 +48,13 @@ fn metrics_count_forwarded_packets() {
     assert!(sample_value("netstage_router_routes") >= 5.0);
 }
 
-fn show_output(folder: &Folder, arguments: &[&str]) -> Output {
+fn show_output(folder: &TemporaryFolder, arguments: &[&str]) -> Output {
     let mut command = netstage(&[&["router", "show"], arguments].concat());
     command.arg("--socket").arg(socket(folder, 0)).output().unwrap()
 }
 
 /// Runs `netstage router show`, which must succeed, and returns its output.
-fn show(folder: &Folder, arguments: &[&str]) -> String {
+fn show(folder: &TemporaryFolder, arguments: &[&str]) -> String {
     let output = show_output(folder, arguments);
     assert!(output.status.success(), "{}", output_text(&output));
     String::from_utf8(output.stdout).unwrap()
@@ -69,8 +69,8 @@ fn peak(process: u32) -> u64 {
 
 fn a_large_table_is_shown_with_little_memory() {
     const ROUTES: usize = 1_000_000;
-    let world = World::new();
-    let folder = Folder::new("router-large");
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-large");
     world.configure(&folder, 0, "fast_path = \"off\"\nv4_rows = 16", "");
     // Consecutive prefixes from 16.0.0.0/24.
     let mut routes = String::with_capacity(ROUTES * 24);
@@ -84,7 +84,7 @@ fn a_large_table_is_shown_with_little_memory() {
     let before = peak(router.child().id());
     println!("{before} kB for {ROUTES} routes");
     let mut command = netstage(&["router", "show", "fib", "--json", "--socket"]);
-    let mut shown = Process::new(command.arg(socket(&folder, 0)).spawn().unwrap());
+    let mut shown = TestProcess::new(command.arg(socket(&folder, 0)).spawn().unwrap());
     let mut text = Vec::new();
     shown.child().stdout.take().unwrap().read_to_end(&mut text).unwrap();
     assert!(shown.output().status.success());

@@ -1,13 +1,13 @@
 //! Network of two sites behind two routers, and queries of the routers.
 
 use crate::support::network::{address, default_route, join};
-use crate::support::{Folder, Process, netstage, output_text, within};
+use crate::support::{TemporaryFolder, TestProcess, netstage, output_text, within};
 use netstage_harness::needs;
 use netstage_host::netns::{Namespace, Netlink, ethtool};
-use netstage_host::ports::Port as _;
-use netstage_host::ports::tun::{Layer, Tun};
-use netstage_router::daemon::state::{Interface, Label, Route, RouteFilter};
-use netstage_router::daemon::{State, ask, labels, routes};
+use netstage_host::ports::FramePort as _;
+use netstage_host::ports::tun::{Tun, TunLayer};
+use netstage_router::daemon::state::{LabelState, RouteFilter, RouteState, RouterInterface};
+use netstage_router::daemon::{RouterState, labels, query, routes};
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -21,23 +21,23 @@ use std::time::Duration;
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Hosts 10.0.0.2 and 10.0.1.2 behind routers 10.0.0.1 and 10.0.1.1, which are connected by 192.0.2.1 and 192.0.2.2.
-pub struct World {
+pub struct TwoSites {
     pub hosts: [Namespace; 2],
     pub routers: [Namespace; 2],
 }
 
-impl World {
-    pub fn new() -> World {
+impl TwoSites {
+    pub fn new() -> TwoSites {
         needs::namespaces();
         let (hosts, routers) =
             ([(); 2].map(|()| Namespace::new().unwrap()), [(); 2].map(|()| Namespace::new().unwrap()));
-        let world = World { hosts, routers };
+        let world = TwoSites { hosts, routers };
         world.join_core();
         for site in 0..2 {
             let (host, router) = (&world.hosts[site], &world.routers[site]);
             join((router, "edge0", 16 + site as u8), (host, "eth0", 32 + site as u8));
             // Without GRO, a veth drops redirected frames.
-            ethtool::switch_on(host, "eth0", &["rx-gro".into()]).unwrap();
+            ethtool::enable_features(host, "eth0", &["rx-gro".into()]).unwrap();
             router.sysctl("net/ipv4/ip_forward", "1").unwrap();
             let mut netlink = Netlink::open(router).unwrap();
             netlink.add_address("edge0", address(&format!("10.0.{site}.1")), 24).unwrap();
@@ -62,23 +62,23 @@ impl World {
     }
 
     /// Replaces the link by TUN interfaces.
-    pub fn join_core_by_tun(&self) -> Line {
+    pub fn join_core_by_tun(&self) -> TunLink {
         Netlink::open(&self.routers[0]).unwrap().delete_link("core0").unwrap();
         let mut site = 0;
         let ends = self.routers.each_ref().map(|router| {
-            let tun = Tun::create(router, "core0", Layer::Ip).unwrap();
+            let tun = Tun::create(router, "core0", TunLayer::Ip).unwrap();
             let mut netlink = Netlink::open(router).unwrap();
             netlink.set_up("core0").unwrap();
             site += 1;
             netlink.add_address("core0", address(&format!("192.0.2.{site}")), 24).unwrap();
             tun
         });
-        Line::start(ends)
+        TunLink::start(ends)
     }
 
     /// Writes the configuration of a router that pushes a label to the other site, which pops it. `head`: further
     /// settings of [router]; `tables`: further tables.
-    pub fn configure(&self, folder: &Folder, site: usize, head: &str, tables: &str) -> PathBuf {
+    pub fn configure(&self, folder: &TemporaryFolder, site: usize, head: &str, tables: &str) -> PathBuf {
         let (far, own) = (1 - site, 300 + site);
         let routes = format!(
             "10.0.{far}.0/24 via 192.0.2.{} dev core0 push {}\nlabel {own} pop\n",
@@ -97,21 +97,21 @@ impl World {
     }
 
     /// Starts a configured router and waits until it is ready.
-    pub fn start(&self, folder: &Folder, site: usize) -> Process {
+    pub fn start(&self, folder: &TemporaryFolder, site: usize) -> TestProcess {
         self.start_within(folder, site, TIMEOUT)
     }
 
-    /// Like [`World::start`], with a timeout.
-    pub fn start_within(&self, folder: &Folder, site: usize, timeout: Duration) -> Process {
+    /// Like [`TwoSites::start`], with a timeout.
+    pub fn start_within(&self, folder: &TemporaryFolder, site: usize, timeout: Duration) -> TestProcess {
         let file = folder.join(format!("router{site}.toml"));
-        let process = Process::spawn_in(&self.routers[site], router(&file));
-        assert!(within(timeout, || ask(&socket(folder, site)).is_ok()), "router {site} does not respond");
+        let process = TestProcess::spawn_in(&self.routers[site], router(&file));
+        assert!(within(timeout, || query(&socket(folder, site)).is_ok()), "router {site} does not respond");
         process
     }
 
     /// Runs the near router with an invalid configuration and returns its exit code and output.
     pub fn refused(&self, file: &Path) -> (Option<i32>, String) {
-        let output = Process::spawn_in(&self.routers[0], router(file)).output();
+        let output = TestProcess::spawn_in(&self.routers[0], router(file)).output();
         (output.status.code(), output_text(&output))
     }
 
@@ -121,7 +121,7 @@ impl World {
     }
 
     /// Configures and starts both routers with these settings of [router].
-    pub fn start_both(&self, folder: &Folder, head: &str) -> [Process; 2] {
+    pub fn start_both(&self, folder: &TemporaryFolder, head: &str) -> [TestProcess; 2] {
         let processes = [0, 1].map(|site| {
             self.configure(folder, site, head, "");
             self.start(folder, site)
@@ -184,14 +184,14 @@ fn router(file: &Path) -> Command {
 }
 
 /// Link between two TUN interfaces, until it is dropped.
-pub struct Line {
+pub struct TunLink {
     forwarding: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     labeled: Arc<AtomicU32>,
 }
 
-impl Line {
-    fn start(mut ends: [Tun; 2]) -> Line {
+impl TunLink {
+    fn start(mut ends: [Tun; 2]) -> TunLink {
         let (stop, labeled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&labeled));
         let forwarding = std::thread::spawn(move || {
@@ -208,7 +208,7 @@ impl Line {
                 std::thread::sleep(Duration::from_micros(100));
             }
         });
-        Line { forwarding: Some(forwarding), stop, labeled }
+        TunLink { forwarding: Some(forwarding), stop, labeled }
     }
 
     /// Returns the number of forwarded packets with labels.
@@ -217,7 +217,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for TunLink {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.forwarding.take().map(JoinHandle::join);
@@ -226,16 +226,16 @@ impl Drop for Line {
 }
 
 /// Stream of datagrams from the near host to the far one.
-pub struct Stream {
+pub struct DatagramStream {
     sending: JoinHandle<u32>,
     receiving: JoinHandle<Vec<u32>>,
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU32>,
 }
 
-impl Stream {
+impl DatagramStream {
     /// Starts the stream, with a datagram every 0.5 ms.
-    pub fn start(world: &World) -> Stream {
+    pub fn start(world: &TwoSites) -> DatagramStream {
         let [near, far] = world.sockets();
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
@@ -256,7 +256,7 @@ impl Stream {
             }
             numbers
         });
-        Stream { sending, receiving, stop, sent }
+        DatagramStream { sending, receiving, stop, sent }
     }
 
     /// Returns the number of datagrams sent.
@@ -273,25 +273,25 @@ impl Stream {
     }
 }
 
-pub fn socket(folder: &Folder, site: usize) -> PathBuf {
+pub fn socket(folder: &TemporaryFolder, site: usize) -> PathBuf {
     folder.join(format!("router{site}.sock"))
 }
 
-pub fn state(folder: &Folder, site: usize) -> State {
-    ask(&socket(folder, site)).unwrap()
+pub fn state(folder: &TemporaryFolder, site: usize) -> RouterState {
+    query(&socket(folder, site)).unwrap()
 }
 
-pub fn interfaces(folder: &Folder, site: usize) -> Vec<Interface> {
+pub fn interfaces(folder: &TemporaryFolder, site: usize) -> Vec<RouterInterface> {
     state(folder, site).interfaces
 }
 
 /// Returns an interface of a router.
-pub fn interface(folder: &Folder, site: usize, name: &str) -> Interface {
+pub fn interface(folder: &TemporaryFolder, site: usize, name: &str) -> RouterInterface {
     interfaces(folder, site).into_iter().find(|interface| interface.name == name).unwrap()
 }
 
 /// Returns the route with this prefix.
-pub fn route(folder: &Folder, site: usize, prefix: &str) -> Option<Route> {
+pub fn route(folder: &TemporaryFolder, site: usize, prefix: &str) -> Option<RouteState> {
     let mut found = None;
     routes(&socket(folder, site), &RouteFilter::default(), &mut |route| {
         if route.prefix == prefix {
@@ -303,7 +303,7 @@ pub fn route(folder: &Folder, site: usize, prefix: &str) -> Option<Route> {
     found
 }
 
-pub fn label(folder: &Folder, site: usize, number: u32) -> Option<Label> {
+pub fn label(folder: &TemporaryFolder, site: usize, number: u32) -> Option<LabelState> {
     let mut found = None;
     labels(&socket(folder, site), Some(number), &mut |label| {
         found = Some(label);
@@ -313,7 +313,7 @@ pub fn label(folder: &Folder, site: usize, number: u32) -> Option<Label> {
     found
 }
 
-pub fn counted(state: &State, path: &str, name: &str) -> u64 {
+pub fn counted(state: &RouterState, path: &str, name: &str) -> u64 {
     let count = state.counters.iter().find(|count| count.path == path && count.name == name);
     count.unwrap_or_else(|| panic!("no counter {path} {name}")).packets
 }

@@ -1,6 +1,6 @@
 //! Tests with BIRD: additional BGP tables besides the tested networks, and forwarding by the kernel.
 
-use super::world::{TIMEOUT, World, assert_all_received, bird, refusal, to_ipv6, trials};
+use super::world::{TIMEOUT, TesterNetwork, assert_all_received, bird, refusal, to_ipv6, trials};
 use crate::support::within;
 use netstage_harness::needs;
 use netstage_host::netns::spawn_in;
@@ -44,7 +44,7 @@ fn assert_description(output: &Output, part: &str) {
 }
 
 fn a_table_of_a_route_collector_is_announced_with_the_networks() {
-    let world = World::new("tester-collector");
+    let world = TesterNetwork::new("tester-collector");
     needs::program("bird", "bird2");
     world.add_ipv6();
     world.router.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
@@ -81,7 +81,7 @@ fn a_table_of_a_route_collector_is_announced_with_the_networks() {
 }
 
 fn bird_receives_the_networks_and_the_kernel_or_netstage_forwards() {
-    let world = World::new("tester-bird");
+    let world = TesterNetwork::new("tester-bird");
     needs::program("bird", "bird2");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let head =

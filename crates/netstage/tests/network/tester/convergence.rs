@@ -1,10 +1,10 @@
 //! Test of convergence: routes are withdrawn and announced while packets flow.
 
-use super::world::{World, bird, found, trials};
+use super::world::{TesterNetwork, bird, found, trials};
 use netstage_harness::needs;
 
 fn packets_follow_withdrawn_and_announced_routes() {
-    let world = World::new("tester-convergence");
+    let world = TesterNetwork::new("tester-convergence");
     needs::program("bird", "bird2");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let rest = "[routes]\ncount = 500\nby = \"bgp\"\n[bgp]\nown_as = 65002\nrouter_as = 65001\n\

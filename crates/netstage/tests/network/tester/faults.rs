@@ -2,20 +2,21 @@
 
 use super::labels::{Distributor, transit};
 use super::world::{
-    TIMEOUT, World, assert_all_received, assert_received_correctly, bird, ip, refusal, start_bird, trials,
+    TIMEOUT, TesterNetwork, assert_all_received, assert_received_correctly, bird, ip, refusal, start_bird,
+    trials,
 };
 use crate::support::within;
 use netstage_harness::needs;
 use netstage_host::netns::Netlink;
-use netstage_host::ports::Port as _;
-use netstage_host::ports::af_packet::{AfPacket, Options};
-use netstage_routing::bgp::inject::Order;
-use netstage_routing::bgp::machine::Settings;
-use netstage_routing::bgp::nlri::Family;
-use netstage_routing::bgp::open::Identity;
+use netstage_host::ports::FramePort as _;
+use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
+use netstage_routing::bgp::inject::SendOrder;
+use netstage_routing::bgp::machine::BgpSettings;
+use netstage_routing::bgp::nlri::BgpFamily;
+use netstage_routing::bgp::open::OpenParameters;
 use netstage_routing::bgp::path::AsPath;
-use netstage_routing::bgp::speaker::{self, Command, Endpoint, Report};
-use netstage_routing::bgp::table::{Pattern, Spread, Table};
+use netstage_routing::bgp::speaker::{self, Endpoint, SpeakerCommand, SpeakerReport};
+use netstage_routing::bgp::table::{BgpTable, NextHopAssignment, Pattern};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,17 +29,17 @@ const HEAD: &str = "trial = \"500 ms\"\nsearch = \"200 ms\"\nmax_rate = \"4 Mbit
 const MAX_BEFORE_TRIALS: u64 = 1_000;
 
 /// Returns the number of frames received by the router.
-fn arrived(world: &World) -> u64 {
+fn arrived(world: &TesterNetwork) -> u64 {
     Netlink::open(&world.router).unwrap().link("eth0").unwrap().statistics.received_packets
 }
 
 /// Waits until a trial is in progress.
-fn wait_for_a_trial(world: &World) {
+fn wait_for_a_trial(world: &TesterNetwork) {
     assert!(within(TIMEOUT, || arrived(world) > MAX_BEFORE_TRIALS), "no trial starts");
 }
 
 fn the_tester_waits_for_a_router_that_responds_late() {
-    let world = World::new("tester-late");
+    let world = TesterNetwork::new("tester-late");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let configuration = world.configure(HEAD, "[routes]\ncount = 50\n");
     ip(&world.router, &world.setup(&configuration, "linux"));
@@ -57,8 +58,8 @@ fn the_tester_waits_for_a_router_that_responds_late() {
 }
 
 /// Forwards each frame `times` times, until stopped.
-fn forward(world: &World, times: usize, until: &AtomicBool) {
-    let open = |link| AfPacket::open(&world.router, link, Options::default()).unwrap();
+fn forward(world: &TesterNetwork, times: usize, until: &AtomicBool) {
+    let open = |link| AfPacket::open(&world.router, link, AfPacketOptions::default()).unwrap();
     let (mut from, mut to) = (open("eth0"), open("eth1"));
     while !until.load(Ordering::Relaxed) {
         let mut frames = Vec::new();
@@ -82,7 +83,7 @@ fn forward(world: &World, times: usize, until: &AtomicBool) {
 }
 
 fn a_router_that_drops_or_duplicates_packets_is_reported() {
-    let world = World::new("tester-doubles");
+    let world = TesterNetwork::new("tester-doubles");
     let configuration = world.configure(HEAD, "[routes]\ncount = 50\n");
     for (times, message) in [(0, "none came back from box"), (2, "box sent 50 more than once")] {
         let over = AtomicBool::new(false);
@@ -101,7 +102,7 @@ fn a_router_that_drops_or_duplicates_packets_is_reported() {
 const LONG: &str = "[routes]\ncount = 50\n";
 
 fn the_tester_waits_for_a_router_that_restarts_in_a_trial() {
-    let world = World::new("tester-restarts");
+    let world = TesterNetwork::new("tester-restarts");
     let head = HEAD.replace("router =", "repeat = 3\nready_within = \"10 s\"\nrouter =");
     let configuration = world.configure(&head, LONG);
     let routes = world.setup(&configuration, "netstage");
@@ -116,7 +117,7 @@ fn the_tester_waits_for_a_router_that_restarts_in_a_trial() {
 }
 
 fn a_router_that_stops_in_a_trial_ends_the_test() {
-    let world = World::new("tester-stops");
+    let world = TesterNetwork::new("tester-stops");
     let head = HEAD.replace("router =", "repeat = 5\nready_within = \"1 s\"\nrouter =");
     let configuration = world.configure(&head, LONG);
     let router = world.start(&world.setup(&configuration, "netstage"));
@@ -128,7 +129,7 @@ fn a_router_that_stops_in_a_trial_ends_the_test() {
 }
 
 fn a_session_that_ends_in_a_trial_voids_it() {
-    let world = World::new("tester-resets");
+    let world = TesterNetwork::new("tester-resets");
     needs::program("bird", "bird2");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let head = HEAD.replace("router =", "repeat = 3\nready_within = \"20 s\"\nrouter =");
@@ -150,7 +151,7 @@ fn a_session_that_ends_in_a_trial_voids_it() {
 }
 
 fn an_unresponsive_peer_is_named() {
-    let world = World::new("tester-holds");
+    let world = TesterNetwork::new("tester-holds");
     needs::program("bird", "bird2");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     // Enough trials for the hold timer to expire in one of them.
@@ -167,32 +168,32 @@ fn an_unresponsive_peer_is_named() {
 }
 
 fn a_flood_of_routes_from_a_peer_does_not_affect_the_test() {
-    let world = World::new("tester-floods");
+    let world = TesterNetwork::new("tester-floods");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let static_routes = world.configure(HEAD, "[routes]\ncount = 50\n");
     ip(&world.router, &world.setup(&static_routes, "linux"));
     let configuration = world.configure(HEAD, "[routes]\ncount = 50\nby = \"bgp\"\n[bgp]\n");
     let pattern = Pattern {
-        family: Family::Ipv4Unicast,
+        family: BgpFamily::Ipv4Unicast,
         first: "20.0.0.0/24".parse().unwrap(),
         count: 100_000,
         next_hops: vec![[192, 0, 2, 5].into()],
-        spread: Spread::InTurn,
+        spread: NextHopAssignment::InTurn,
         as_path: AsPath::default(),
         first_label: None,
         distinguisher: None,
     };
-    let mut table = Table::new();
+    let mut table = BgpTable::new();
     pattern.append_to(&mut table).unwrap();
     let table = Arc::new(table);
     let (commands, received) = tokio::sync::mpsc::unbounded_channel();
-    let settings = Settings {
-        identity: Identity {
+    let settings = BgpSettings {
+        identity: OpenParameters {
             local_as: 65_001,
             peer_as: Some(65_002),
             identifier: [192, 0, 2, 5].into(),
             hold_time: netstage_core::time::Duration::from_secs(90),
-            families: vec![Family::Ipv4Unicast],
+            families: vec![BgpFamily::Ipv4Unicast],
             four_octet_as: true,
         },
         connects: false,
@@ -207,18 +208,18 @@ fn a_flood_of_routes_from_a_peer_does_not_affect_the_test() {
         md5_key: None,
         security_hops: None,
     };
-    commands.send(Command::Announce(Arc::clone(&table), Order::Packed)).unwrap();
+    commands.send(SpeakerCommand::Announce(Arc::clone(&table), SendOrder::Packed)).unwrap();
     let sender = commands.clone();
     let mut sent = 0;
     let flood = move |_, report| {
         // The table is withdrawn and announced repeatedly.
-        if let Report::Sent(written) = report
+        if let SpeakerReport::Sent(written) = report
             && written.routes > 0
         {
             sent += 1;
             let table = Arc::clone(&table);
-            let next = [Command::Announce, Command::Withdraw][sent % 2];
-            let _ = sender.send(next(table, Order::Packed));
+            let next = [SpeakerCommand::Announce, SpeakerCommand::Withdraw][sent % 2];
+            let _ = sender.send(next(table, SendOrder::Packed));
         }
     };
     let router = world.router.try_clone().unwrap();
@@ -229,13 +230,13 @@ fn a_flood_of_routes_from_a_peer_does_not_affect_the_test() {
         router.run(|| runtime.block_on(speak)).unwrap().unwrap();
     });
     let cells = trials(&world.test(&configuration));
-    commands.send(Command::Stop).unwrap();
+    commands.send(SpeakerCommand::Stop).unwrap();
     peer.join().unwrap();
     assert_received_correctly(&cells);
 }
 
 fn labels_of_a_session_that_ends_are_not_used() {
-    let world = World::new("tester-forgets");
+    let world = TesterNetwork::new("tester-forgets");
     let head = HEAD
         .replace("router =", "repeat = 30\nready_within = \"30 s\"\nrouter =")
         .replace("\"ip\"", "\"swap\"");

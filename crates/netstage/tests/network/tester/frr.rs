@@ -1,8 +1,8 @@
 //! Test of netstage's router with FRR, which exchanges labels and routes with the tester by LDP and BGP and configures
 //! the router: labels to swap, pop and push.
 
-use super::world::{World, assert_all_received, ip, trials};
-use crate::support::{Process, netstage, within};
+use super::world::{TesterNetwork, assert_all_received, ip, trials};
+use crate::support::{TestProcess, netstage, within};
 use netstage_harness::needs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,11 +17,11 @@ const ENDS: [(&str, &str); 2] = [("198.51.100.1", "192.0.2.6"), ("198.51.100.2",
 
 /// Forwarding router and its routing daemons.
 struct Driven {
-    _router: Process,
-    _daemons: Process,
+    _router: TestProcess,
+    _daemons: TestProcess,
 }
 
-fn start(world: &World, sessions: &str) -> Driven {
+fn start(world: &TesterNetwork, sessions: &str) -> Driven {
     ip(&world.router, "link set lo up\n");
     let here = world.folder.display();
     let write = |name: &str, text: &str| std::fs::write(world.folder.join(name), text).unwrap();
@@ -34,9 +34,9 @@ fn start(world: &World, sessions: &str) -> Driven {
     );
     let mut command = netstage(&["router", "run"]);
     command.arg(world.folder.join("router.toml")).stdout(Stdio::null()).stderr(Stdio::null());
-    let router = Process::spawn_in(&world.router, command);
+    let router = TestProcess::spawn_in(&world.router, command);
     let socket = world.folder.join("router.sock");
-    assert!(within(TIMEOUT, || netstage_router::daemon::ask(&socket).is_ok()), "no router");
+    assert!(within(TIMEOUT, || netstage_router::daemon::query(&socket).is_ok()), "no router");
     write(
         "zebra.conf",
         "no zebra nexthop kernel enable\nno fpm use-next-hop-groups\nfpm address 127.0.0.1 port 2620\n",
@@ -79,13 +79,13 @@ fn start(world: &World, sessions: &str) -> Driven {
 }
 
 /// Returns the common arguments of all FRR daemons.
-pub fn common(world: &World) -> String {
+pub fn common(world: &TesterNetwork) -> String {
     let here = world.folder.display();
     format!("-d -u root -g root -z {here}/zserv.api --vty_socket {here} -A 127.0.0.1 -P 0")
 }
 
 /// Runs daemons with a script in the router's namespace. They end with the script.
-pub fn daemons(world: &World, script: &str) -> Process {
+pub fn daemons(world: &TesterNetwork, script: &str) -> TestProcess {
     let here = world.folder.display();
     // FRR's daemons run as root, which must belong to the group of the sockets.
     let script = format!(
@@ -96,11 +96,11 @@ pub fn daemons(world: &World, script: &str) -> Process {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec", &script]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    Process::spawn_in(&world.router, command)
+    TestProcess::spawn_in(&world.router, command)
 }
 
 /// Runs commands in FRR's shell and returns the output.
-fn vtysh(world: &World, commands: &[&str]) -> String {
+fn vtysh(world: &TesterNetwork, commands: &[&str]) -> String {
     let mut shell = Command::new("vtysh");
     shell.arg("--vty_socket").arg(&*world.folder).args(["-d", "ldpd"]).stderr(Stdio::null());
     for command in commands {
@@ -110,7 +110,7 @@ fn vtysh(world: &World, commands: &[&str]) -> String {
 }
 
 fn frr_configures_the_router_by_ldp_and_bgp() {
-    let world = World::new("tester-frr");
+    let world = TesterNetwork::new("tester-frr");
     needs::program("ldpd", "frr");
     let head = "router = \"FRR\"\nready_within = \"60 s\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\n\
                 sizes = [\"46 B\"]\noperations = [\"swap\", \"push\"]\n";

@@ -1,7 +1,7 @@
 //! Test of netstage's router with GoBGP: its routes reach the kernel by FRR's zebra, and the router forwards by them.
 
 use super::frr;
-use super::world::{World, assert_all_received, ip, trials};
+use super::world::{TesterNetwork, assert_all_received, ip, trials};
 use netstage_harness::skip;
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ fn need_gobgp() {
 }
 
 fn gobgp_configures_the_router_by_zebra() {
-    let world = World::new("tester-gobgp");
+    let world = TesterNetwork::new("tester-gobgp");
     need_gobgp();
     ip(&world.router, "link set lo up\n");
     let head = "router = \"netstage with GoBGP\"\nready_within = \"30 s\"\nfrom = [\"west\"]\n\

@@ -1,7 +1,7 @@
 //! Test of the Linux kernel's MPLS as the router under test, an independent implementation. A virtual machine is used
 //! if the kernel lacks MPLS (scripts/vm.sh).
 
-use super::world::{World, assert_received_correctly, ip, ip_with, refusal, trials};
+use super::world::{TesterNetwork, assert_received_correctly, ip, ip_with, refusal, trials};
 use netstage_harness::needs;
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use std::process::Command;
 fn the_kernel_pushes_and_swaps() {
     needs::namespaces();
     needs::kernel("MPLS (modprobe mpls_router mpls_iptunnel)", Path::new("/proc/sys/net/mpls").exists());
-    let world = World::new("tester-mpls");
+    let world = TesterNetwork::new("tester-mpls");
     for (name, value) in [
         ("net/ipv4/ip_forward", "1"),
         ("net/mpls/platform_labels", "10000"),

@@ -1,14 +1,14 @@
 //! Test of label distribution between the router and the tester by LDP.
 
-use super::world::{World, assert_all_received, refusal, trials};
-use netstage_core::ldp::{Binding, Config, Null};
+use super::world::{TesterNetwork, assert_all_received, refusal, trials};
+use netstage_core::ldp::{Binding, LdpConfig, NullLabel};
 use netstage_host::netns::Namespace;
-use netstage_routing::ldp::{self, Fec, Label};
+use netstage_routing::ldp::{self, Fec, LabelValue};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// LDP speaker of the router, in place of a routing daemon. Its bindings correspond to the router's file of routes.
 pub struct Distributor {
-    commands: tokio::sync::mpsc::UnboundedSender<ldp::Command>,
+    commands: tokio::sync::mpsc::UnboundedSender<ldp::LdpCommand>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -16,25 +16,25 @@ impl Distributor {
     pub fn start(router: &Namespace, bindings: Vec<(Fec, Binding)>) -> Distributor {
         let (commands, received) = tokio::sync::mpsc::unbounded_channel();
         let own: Ipv4Addr = [192, 0, 2, 1].into();
-        let interface = |number: u8| ldp::Interface {
+        let interface = |number: u8| ldp::LdpInterface {
             name: format!("eth{number}"),
             address: [192, 0, 2, 4 * number + 1].into(),
         };
-        let place = ldp::Place {
+        let place = ldp::LdpSockets {
             namespace: router.try_clone().unwrap(),
             interfaces: (0..3).map(interface).collect(),
             targets: Vec::new(),
             md5_keys: Vec::new(),
         };
-        commands.send(ldp::Command::SetAddresses(vec![own.into()])).unwrap();
-        commands.send(ldp::Command::Bind(bindings)).unwrap();
-        let config = Config { null: Null::Explicit, ..Config::new(own, own) };
+        commands.send(ldp::LdpCommand::SetAddresses(vec![own.into()])).unwrap();
+        commands.send(ldp::LdpCommand::Bind(bindings)).unwrap();
+        let config = LdpConfig { null: NullLabel::Explicit, ..LdpConfig::new(own, own) };
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let epoch = std::time::Instant::now();
             runtime
                 .block_on(ldp::run(config, place, epoch, received, |_, report| {
-                    if let ldp::Report::Fault(fault) = report {
+                    if let ldp::LdpReport::Fault(fault) = report {
                         println!("the router: {fault}");
                     }
                 }))
@@ -49,18 +49,18 @@ impl Distributor {
 pub fn transit(last: u8, label: u32) -> (Fec, Binding) {
     let end = Fec::Prefix { address: IpAddr::from([198, 51, 100, last]), length: 32 };
     let next_hops = vec![IpAddr::from([192, 0, 2, 6])];
-    (end, Binding::Transit { label: Label::new(label).unwrap(), next_hops })
+    (end, Binding::Transit { label: LabelValue::new(label).unwrap(), next_hops })
 }
 
 impl Drop for Distributor {
     fn drop(&mut self) {
-        let _ = self.commands.send(ldp::Command::Stop);
+        let _ = self.commands.send(ldp::LdpCommand::Stop);
         let _ = self.thread.take().map(std::thread::JoinHandle::join);
     }
 }
 
 fn the_tester_uses_the_labels_advertised_by_the_router() {
-    let world = World::new("tester-ldp");
+    let world = TesterNetwork::new("tester-ldp");
     let head = "router = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n\
                 operations = [\"push\", \"swap\", \"unlabelled\", \"pop\"]\n";
     let rest =

@@ -12,14 +12,14 @@ pub mod ovs;
 pub mod uml;
 mod world;
 
-use self::world::{World, assert_all_received, ip, refusal, to_ipv6, trials};
-use crate::support::{Folder, run_page};
+use self::world::{TesterNetwork, assert_all_received, ip, refusal, to_ipv6, trials};
+use crate::support::{TemporaryFolder, run_page};
 use netstage_harness::needs;
 use netstage_host::netns::Netlink;
 use serde_json::Value;
 
 fn a_router_forwards_in_both_directions_by_labels_and_routes() {
-    let world = World::new("tester-own");
+    let world = TesterNetwork::new("tester-own");
     let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nboth_ways = true\n\
                 sizes = [\"imix\"]\n";
     let operations = "operations = [\"ip\", \"swap\", \"pop\", \"php\", \"unlabelled\"]\n";
@@ -43,7 +43,7 @@ fn a_router_forwards_in_both_directions_by_labels_and_routes() {
 }
 
 fn the_kernel_forwards_ip_from_every_generator() {
-    let world = World::new("tester-kernel");
+    let world = TesterNetwork::new("tester-kernel");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     // IMIX has packets of 46 to 1498 B. XDP live frames are tested with single sizes.
     for (generator, sizes) in
@@ -63,7 +63,7 @@ fn the_kernel_forwards_ip_from_every_generator() {
 }
 
 fn another_generator_is_used_for_an_interface_without_live_frames() {
-    let world = World::new("tester-auto");
+    let world = TesterNetwork::new("tester-auto");
     world.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     ip(&world.tester, "link add mac0 link port0 type macvlan\nlink set mac0 up\n");
     let head = "router = \"Linux\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n";
@@ -80,7 +80,7 @@ fn another_generator_is_used_for_an_interface_without_live_frames() {
 }
 
 fn incorrect_forwarding_is_reported() {
-    let world = World::new("tester-wrong");
+    let world = TesterNetwork::new("tester-wrong");
     let head = "ready_within = \"1 s\"\nrouter = \"box\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\n\
                 sizes = [\"46 B\"]\noperations = [\"swap\"]\n";
     let configuration = world.configure(head, "[routes]\ncount = 1000\n[labels]\n");
@@ -104,7 +104,7 @@ fn incorrect_forwarding_is_reported() {
 }
 
 fn ipv6_packets_are_forwarded_with_and_without_labels() {
-    let world = World::new("tester-ipv6");
+    let world = TesterNetwork::new("tester-ipv6");
     world.add_ipv6();
     let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"imix\"]\n";
     let rest = "[routes]\ncount = 200\nfirst = \"2001:db8::\"\n[labels]\npeers = 3\n";
@@ -129,7 +129,7 @@ fn ipv6_packets_are_forwarded_with_and_without_labels() {
 /// Runs the commands of docs/router-test.md.
 fn the_commands_of_the_guide_work() {
     needs::namespaces();
-    let folder = Folder::new("tester-guide");
+    let folder = TemporaryFolder::new("tester-guide");
     let text = run_page("router-test.md", &folder);
     let record = |name: &str| -> Value {
         serde_json::from_slice(&std::fs::read(folder.join(name).join("record.json")).unwrap()).unwrap()

@@ -1,8 +1,8 @@
 //! Test of Open vSwitch as the router under test: MPLS in its user-space data path, configured with the output of
 //! `--setup ovs`.
 
-use super::world::{TIMEOUT, World, assert_received_correctly, trials};
-use crate::support::{Process, within};
+use super::world::{TIMEOUT, TesterNetwork, assert_received_correctly, trials};
+use crate::support::{TestProcess, within};
 use netstage_harness::skip;
 use netstage_host::netns::spawn_in;
 use std::path::Path;
@@ -12,13 +12,13 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 /// Open vSwitch in the router's namespace, stopped when dropped.
 struct Switch<'a> {
-    world: &'a World,
-    _daemons: [Process; 2],
+    world: &'a TesterNetwork,
+    _daemons: [TestProcess; 2],
 }
 
 impl Switch<'_> {
     /// Starts the switch. Its ports 1 to 3 are connected to the tester's ports east, south and west.
-    fn start(world: &World) -> Switch<'_> {
+    fn start(world: &TesterNetwork) -> Switch<'_> {
         let database = world.folder.join("conf.db");
         let socket = format!("unix:{}", world.folder.join("db.sock").display());
         run(world, "ovsdb-tool", &["create", &database.display().to_string(), SCHEMA]);
@@ -54,7 +54,7 @@ impl Switch<'_> {
     }
 }
 
-fn command(world: &World, program: &str, arguments: &[impl AsRef<std::ffi::OsStr>]) -> Command {
+fn command(world: &TesterNetwork, program: &str, arguments: &[impl AsRef<std::ffi::OsStr>]) -> Command {
     let mut command = Command::new(program);
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
         command.env(variable, &*world.folder);
@@ -63,20 +63,20 @@ fn command(world: &World, program: &str, arguments: &[impl AsRef<std::ffi::OsStr
     command
 }
 
-fn start(world: &World, program: &str, arguments: &[&str]) -> Process {
+fn start(world: &TesterNetwork, program: &str, arguments: &[&str]) -> TestProcess {
     let mut command = command(world, program, arguments);
     command.stderr(Stdio::null()).stdout(Stdio::null());
-    Process::new(spawn_in(&world.router, command).unwrap())
+    TestProcess::new(spawn_in(&world.router, command).unwrap())
 }
 
-fn run(world: &World, program: &str, arguments: &[impl AsRef<std::ffi::OsStr>]) {
+fn run(world: &TesterNetwork, program: &str, arguments: &[impl AsRef<std::ffi::OsStr>]) {
     let command = command(world, program, arguments);
     let output: Output = spawn_in(&world.router, command).unwrap().wait_with_output().unwrap();
     assert!(output.status.success(), "{program}: {output:?}");
 }
 
 fn open_vswitch_pushes_swaps_and_pops() {
-    let world = World::new("tester-ovs");
+    let world = TesterNetwork::new("tester-ovs");
     if !Path::new(SCHEMA).exists() {
         skip("needs openvswitch-switch (Debian)");
     }

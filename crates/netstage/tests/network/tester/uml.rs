@@ -1,8 +1,8 @@
 //! Test of Debian's user-mode-linux as the router under test: another Linux kernel with MPLS, as a process in the
 //! router's namespace. Its interfaces are AF_PACKET sockets on those of the namespace.
 
-use super::world::{TIMEOUT, World, assert_received_correctly, trials};
-use crate::support::{Process, within};
+use super::world::{TIMEOUT, TesterNetwork, assert_received_correctly, trials};
+use crate::support::{TestProcess, within};
 use netstage_harness::skip;
 use netstage_host::netns::spawn_in;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn modules() -> Option<PathBuf> {
 }
 
 /// Boots the kernel and waits until it has these routes and labels.
-fn boot(world: &World, modules: &Path, routes: &str, labels: &str) -> Process {
+fn boot(world: &TesterNetwork, modules: &Path, routes: &str, labels: &str) -> TestProcess {
     let here = world.folder.display();
     let write = |name: &str, text: &str| std::fs::write(world.folder.join(name), text).unwrap();
     write("routes", routes);
@@ -68,7 +68,7 @@ fn boot(world: &World, modules: &Path, routes: &str, labels: &str) -> Process {
     kernel.arg(format!("init={here}/init")).env("TMPDIR", &*world.folder);
     kernel.arg(format!("umid=netstage-{}", std::process::id())).env("HOME", &*world.folder);
     kernel.stdin(Stdio::null()).stdout(std::fs::File::create(world.folder.join("console")).unwrap());
-    let process = Process::new(spawn_in(&world.router, kernel).unwrap());
+    let process = TestProcess::new(spawn_in(&world.router, kernel).unwrap());
     let is_ready = within(TIMEOUT, || world.folder.join("ready").exists());
     assert!(is_ready, "{}", std::fs::read_to_string(world.folder.join("console")).unwrap());
     process
@@ -78,7 +78,7 @@ fn another_kernel_pushes_and_swaps() {
     let Some(modules) = modules() else {
         skip("needs user-mode-linux (Debian: user-mode-linux)");
     };
-    let world = World::new("tester-uml");
+    let world = TesterNetwork::new("tester-uml");
     // Only the other kernel handles received packets.
     for number in 0..3 {
         super::world::ip(&world.router, &format!("address flush dev eth{number}\n"));

@@ -1,7 +1,7 @@
 //! Network of a tester and a router, in two namespaces with three links between them.
 
 use crate::support::network::join_with_mtu;
-use crate::support::{Folder, Process, netstage, output_text, within};
+use crate::support::{TemporaryFolder, TestProcess, netstage, output_text, within};
 use netstage_harness::needs;
 use netstage_host::netns::{Namespace, Netlink, ethtool, spawn_in};
 use serde_json::Value;
@@ -17,10 +17,10 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 const MTU: u32 = 1512;
 
 /// Tester and router with three links: 192.0.2.2 to .1, .6 to .5 and .10 to .9.
-pub struct World {
+pub struct TesterNetwork {
     pub tester: Namespace,
     pub router: Namespace,
-    pub folder: Folder,
+    pub folder: TemporaryFolder,
     _lock: MutexGuard<'static, ()>,
 }
 
@@ -29,8 +29,8 @@ static LOCK: Mutex<()> = Mutex::new(());
 
 const PORTS: [&str; 3] = ["west", "east", "south"];
 
-impl World {
-    pub fn new(name: &str) -> World {
+impl TesterNetwork {
+    pub fn new(name: &str) -> TesterNetwork {
         needs::namespaces();
         let lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let (tester, router) = (Namespace::new().unwrap(), Namespace::new().unwrap());
@@ -39,14 +39,14 @@ impl World {
             join_with_mtu((&tester, &port, 2 * number), (&router, &interface, 2 * number + 1), MTU);
             // Without GRO, a veth drops redirected frames, and a router would use its slow path until a trial starts.
             for (namespace, name) in [(&tester, &port), (&router, &interface)] {
-                ethtool::switch_on(namespace, name, &["rx-gro".into()]).unwrap();
+                ethtool::enable_features(namespace, name, &["rx-gro".into()]).unwrap();
             }
             let address: IpAddr = [192, 0, 2, 4 * number + 1].into();
             Netlink::open(&router).unwrap().add_address(&interface, address, 30).unwrap();
             Netlink::open(&tester).unwrap().wait_until_ready(&port).unwrap();
             Netlink::open(&router).unwrap().wait_until_ready(&interface).unwrap();
         }
-        World { tester, router, folder: Folder::new(name), _lock: lock }
+        TesterNetwork { tester, router, folder: TemporaryFolder::new(name), _lock: lock }
     }
 
     /// Writes the tester's configuration, with short trials unless set in `head`, which is added to the first table.
@@ -91,7 +91,7 @@ impl World {
     }
 
     /// Starts netstage's router with these routes.
-    pub fn start(&self, routes: &str) -> Process {
+    pub fn start(&self, routes: &str) -> TestProcess {
         std::fs::write(self.folder.join("fib.txt"), routes).unwrap();
         let socket = self.folder.join("router.sock");
         let text = format!(
@@ -103,8 +103,8 @@ impl World {
         std::fs::write(&file, text).unwrap();
         let mut command = netstage(&["router", "run"]);
         command.arg(file).stdout(Stdio::null());
-        let process = Process::spawn_in(&self.router, command);
-        let is_ready = || netstage_router::daemon::ask(&socket).is_ok();
+        let process = TestProcess::spawn_in(&self.router, command);
+        let is_ready = || netstage_router::daemon::query(&socket).is_ok();
         assert!(within(TIMEOUT, is_ready), "the router does not respond");
         process
     }
@@ -119,10 +119,10 @@ impl World {
     }
 
     /// Starts a test.
-    pub fn start_test(&self, configuration: &PathBuf) -> Process {
+    pub fn start_test(&self, configuration: &PathBuf) -> TestProcess {
         let mut command = netstage(&["test", "router", "--json", "--retries", "8", "--out"]);
         command.arg(self.folder.join("out")).arg(configuration);
-        Process::spawn_in(&self.tester, command)
+        TestProcess::spawn_in(&self.tester, command)
     }
 }
 
@@ -206,15 +206,15 @@ pub fn found(output: &Output, cell: usize, metric: &str) -> Option<f64> {
 }
 
 /// Starts BIRD in the router, with the sessions of a tester.
-pub fn bird(world: &World, configuration: &PathBuf) -> Process {
+pub fn bird(world: &TesterNetwork, configuration: &PathBuf) -> TestProcess {
     start_bird(world, &world.setup(configuration, "bird"))
 }
 
 /// Starts BIRD in the router with this configuration.
-pub fn start_bird(world: &World, text: &str) -> Process {
+pub fn start_bird(world: &TesterNetwork, text: &str) -> TestProcess {
     let file = world.folder.join("bird.conf");
     std::fs::write(&file, text).unwrap();
     let mut command = Command::new("bird");
     command.arg("-f").arg("-c").arg(&file).arg("-s").arg(world.folder.join("bird.ctl")).stderr(Stdio::null());
-    Process::new(spawn_in(&world.router, command).unwrap())
+    TestProcess::new(spawn_in(&world.router, command).unwrap())
 }

@@ -5,7 +5,7 @@ pub mod runs;
 pub mod scenarios;
 pub mod strangers;
 
-use crate::support::{Folder, PROGRAM, Process};
+use crate::support::{PROGRAM, TestProcess, TemporaryFolder};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -20,24 +20,24 @@ const SCENARIO: &str = include_str!("two-vpns.toml");
 const SERVE: [&str; 6] = ["serve", "scenarios", "--records", "records", "--listen", "127.0.0.1:0"];
 
 /// Server on the loopback interface, with its folders.
-struct Server {
-    process: Process,
+struct TestServer {
+    process: TestProcess,
     /// `127.0.0.1:PORT`.
     host: String,
     /// Line printed at the start.
     printed: String,
-    folder: Rc<Folder>,
+    folder: Rc<TemporaryFolder>,
 }
 
 /// HTTP response.
 #[derive(Debug)]
-struct Answer {
+struct HttpResponse {
     status: u16,
     head: String,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
     }
@@ -56,30 +56,30 @@ fn order(name: &str, text: &str, stage: &str) -> Value {
     json!({ "scenario": { "name": name, "text": text }, "stage": stage })
 }
 
-impl Server {
-    fn start(name: &str, arguments: &[&str]) -> Server {
-        let folder = Folder::new(name);
+impl TestServer {
+    fn start(name: &str, arguments: &[&str]) -> TestServer {
+        let folder = TemporaryFolder::new(name);
         fs::create_dir_all(folder.join("scenarios/sub")).unwrap();
         fs::write(folder.join("scenarios/sub/two.toml"), SCENARIO).unwrap();
-        Server::start_command(Rc::new(folder), Command::new(PROGRAM).args(SERVE).args(arguments))
+        TestServer::start_command(Rc::new(folder), Command::new(PROGRAM).args(SERVE).args(arguments))
     }
 
     /// Starts a second server with the same folders.
-    fn second(&self) -> Server {
+    fn second(&self) -> TestServer {
         self.second_with(&[])
     }
 
-    fn second_with(&self, arguments: &[&str]) -> Server {
-        Server::start_command(Rc::clone(&self.folder), Command::new(PROGRAM).args(SERVE).args(arguments))
+    fn second_with(&self, arguments: &[&str]) -> TestServer {
+        TestServer::start_command(Rc::clone(&self.folder), Command::new(PROGRAM).args(SERVE).args(arguments))
     }
 
     /// Starts a server in a folder with a command.
-    fn start_command(folder: Rc<Folder>, command: &mut Command) -> Server {
+    fn start_command(folder: Rc<TemporaryFolder>, command: &mut Command) -> TestServer {
         let mut child = command.current_dir(&**folder).stdout(Stdio::piped()).spawn().unwrap();
         let mut printed = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut printed).unwrap();
         let host = printed.trim().strip_prefix("http://").unwrap().split('/').next().unwrap().to_owned();
-        Server { process: Process::new(child), host, printed, folder }
+        TestServer { process: TestProcess::new(child), host, printed, folder }
     }
 
     /// Sends a request unchanged. HTTP/1.0 ends the response by closing the connection.
@@ -96,20 +96,20 @@ impl Server {
         stream
     }
 
-    fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> HttpResponse {
         let mut bytes = Vec::new();
         self.open(method, path, headers, body).read_to_end(&mut bytes).unwrap();
         let end = bytes.windows(4).position(|at| at == b"\r\n\r\n").unwrap();
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer { status, head, body: bytes[end + 4..].to_vec() }
+        HttpResponse { status, head, body: bytes[end + 4..].to_vec() }
     }
 
-    fn get(&self, path: &str) -> Answer {
+    fn get(&self, path: &str) -> HttpResponse {
         self.send("GET", path, &[], "")
     }
 
-    fn send_json(&self, method: &str, path: &str, body: &Value) -> Answer {
+    fn send_json(&self, method: &str, path: &str, body: &Value) -> HttpResponse {
         self.send(method, path, &[("Content-Type", "application/json")], &body.to_string())
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 fn damaged_records_are_listed_as_damaged() {
-    let server = Server::start("serve-damaged", &[]);
+    let server = TestServer::start("serve-damaged", &[]);
     let write = |path: &str, text: &str| {
         let path = server.folder.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -29,7 +29,7 @@ fn damaged_records_are_listed_as_damaged() {
 type Damage<'a> = (&'a str, &'a str, &'a dyn Fn(&Path), &'a str, &'a str);
 
 fn the_damaged_file_of_a_record_is_named() {
-    let server = Server::start("serve-damaged-files", &[]);
+    let server = TestServer::start("serve-damaged-files", &[]);
     server.end(server.start_run("whole.toml", SCENARIO, "sim"));
     let copy = |name: &str| {
         let folder = server.folder.join("records").join(name);
@@ -115,7 +115,7 @@ fn the_damaged_file_of_a_record_is_named() {
 }
 
 fn expectations_are_counted_as_in_the_report() {
-    let server = Server::start("serve-counted", &[]);
+    let server = TestServer::start("serve-counted", &[]);
     let swept =
         format!("{SCENARIO}\n[sweep]\n\"vpn.gold.weight\" = [2, 5, 7]\n").replace("repeat = 2", "repeat = 1");
     server.end(server.start_run("swept.toml", &swept, "sim"));

@@ -4,7 +4,7 @@ use super::*;
 use netstage_harness::needs;
 
 fn a_run_sends_events_and_writes_the_record_of_the_command_line() {
-    let server = Server::start("serve-run", &[]);
+    let server = TestServer::start("serve-run", &[]);
     let id = server.start_run("sub/two.toml", SCENARIO, "sim");
     let events = server.events(id);
     let status = server.get(&format!("/api/runs/{id}")).json();
@@ -89,7 +89,7 @@ fn a_run_sends_events_and_writes_the_record_of_the_command_line() {
 }
 
 fn a_stopped_study_is_listed_and_can_be_resumed() {
-    let server = Server::start("serve-stop", &[]);
+    let server = TestServer::start("serve-stop", &[]);
     // Long enough not to finish before the stop on any machine.
     let long = SCENARIO.replace("repeat = 2", "repeat = 100000");
     let id = server.start_run("long.toml", &long, "sim");
@@ -109,7 +109,7 @@ fn a_stopped_study_is_listed_and_can_be_resumed() {
     let id = server.start_run("long.toml", &long, "sim");
     assert_eq!(server.get(&format!("/api/runs/{id}")).json()["record"], "long");
     // The server stops normally while the study runs.
-    let Server { mut process, folder, .. } = server;
+    let TestServer { mut process, folder, .. } = server;
     process.signal("-TERM");
     assert!(process.output().status.success());
     assert!(folder.join("records/long/plan.json").exists());
@@ -117,7 +117,7 @@ fn a_stopped_study_is_listed_and_can_be_resumed() {
 
 fn an_emulated_run_sends_events() {
     needs::emulation();
-    let server = Server::start("serve-emu", &[]);
+    let server = TestServer::start("serve-emu", &[]);
     let short = SCENARIO
         .replace("repeat = 2", "repeat = 1")
         .replace("8 s\"\nseed", "4 s\"\nseed")
@@ -163,7 +163,7 @@ fn an_emulated_run_sends_events() {
 }
 
 fn two_servers_can_share_folders() {
-    let one = Server::start("serve-two", &[]);
+    let one = TestServer::start("serve-two", &[]);
     let other = one.second();
     let long = SCENARIO.replace("repeat = 2", "repeat = 100000");
     let begun = [&one, &other].map(|server| server.start_run("long.toml", &long, "sim"));
@@ -175,7 +175,7 @@ fn two_servers_can_share_folders() {
     });
     assert!(records.contains(&"long".into()) && records.contains(&"long-2".into()), "{records:?}");
     // Each server lists both.
-    let names = |server: &Server| -> Vec<Value> {
+    let names = |server: &TestServer| -> Vec<Value> {
         server
             .get("/api/records")
             .json()
@@ -189,7 +189,7 @@ fn two_servers_can_share_folders() {
     assert_eq!(names(&one), names(&other));
 
     // A file written by one server is not overwritten by the other.
-    let write = |server: &Server, text: &str| {
+    let write = |server: &TestServer, text: &str| {
         let body = json!({ "text": text, "before": SCENARIO });
         server.send_json("PUT", "/api/scenario?name=sub/two.toml", &body).status
     };
@@ -199,14 +199,14 @@ fn two_servers_can_share_folders() {
 
 fn a_study_on_a_full_disk_fails_and_can_be_resumed() {
     needs::root();
-    let folder = Folder::new("serve-full");
+    let folder = TemporaryFolder::new("serve-full");
     fs::create_dir_all(folder.join("scenarios")).unwrap();
     fs::create_dir_all(folder.join("records")).unwrap();
     // A private mount, removed with the server.
     let script = "mount -t tmpfs -o size=128k none records && exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script, "sh", PROGRAM]).args(SERVE);
-    let mut server = Server::start_command(Rc::new(folder), &mut command);
+    let mut server = TestServer::start_command(Rc::new(folder), &mut command);
     let many = SCENARIO.replace("repeat = 2", "repeat = 40").replace("\"8 s\"", "\"2 s\"");
     let many = many.replace("[\"4 s\", \"2 s\"]", "[\"1 s\", \"2 s\"]");
     let ended = server.end(server.start_run("many.toml", &many, "sim"));
@@ -229,7 +229,7 @@ fn a_study_on_a_full_disk_fails_and_can_be_resumed() {
 }
 
 fn records_of_scenarios_in_subfolders_are_not_nested() {
-    let server = Server::start("serve-flat", &[]);
+    let server = TestServer::start("serve-flat", &[]);
     let short = SCENARIO.replace("repeat = 2", "repeat = 1");
     let record = |name: &str| server.end(server.start_run(name, &short, "sim"))["record"].clone();
     assert_eq!(
@@ -243,9 +243,9 @@ fn records_of_scenarios_in_subfolders_are_not_nested() {
 }
 
 fn study_numbers_are_unique_across_servers() {
-    let server = Server::start("serve-numbers", &[]);
+    let server = TestServer::start("serve-numbers", &[]);
     let short = SCENARIO.replace("repeat = 2", "repeat = 1");
-    let run = |server: &Server| {
+    let run = |server: &TestServer| {
         let id = server.start_run("short.toml", &short, "sim");
         server.end(id);
         id
@@ -261,7 +261,7 @@ fn study_numbers_are_unique_across_servers() {
 }
 
 fn news_continue_from_the_previous_response() {
-    let server = Server::start("serve-news", &[]);
+    let server = TestServer::start("serve-news", &[]);
     let id = server.start_run("sub/two.toml", SCENARIO, "sim");
     // The version of the status never decreases, whether polled with events or without.
     let mut latest = 0;

@@ -5,7 +5,7 @@ use netstage_harness::needs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 fn scenarios_are_listed_read_checked_and_written() {
-    let server = Server::start("serve-scenarios", &[]);
+    let server = TestServer::start("serve-scenarios", &[]);
     assert_eq!(server.get("/api/scenarios").json()[0]["title"], "Two VPNs");
     assert_eq!(server.get("/api/scenario?name=sub/two.toml").json()["text"], SCENARIO);
 
@@ -59,7 +59,7 @@ fn scenarios_are_listed_read_checked_and_written() {
 }
 
 fn only_regular_files_are_scenarios() {
-    let server = Server::start("serve-odd-files", &[]);
+    let server = TestServer::start("serve-odd-files", &[]);
     let at = |name: &str| server.folder.join("scenarios").join(name);
     nix::unistd::mkfifo(&at("waits.toml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(at("socket.toml")).unwrap();
@@ -80,7 +80,7 @@ fn only_regular_files_are_scenarios() {
 }
 
 fn a_written_file_keeps_its_mode_and_owner() {
-    let server = Server::start("serve-mode", &[]);
+    let server = TestServer::start("serve-mode", &[]);
     let path = server.folder.join("scenarios/sub/two.toml");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     if needs::are_namespaces_allowed() {
@@ -99,7 +99,7 @@ fn a_written_file_keeps_its_mode_and_owner() {
 }
 
 fn names_that_are_too_long_or_too_deep_are_rejected() {
-    let server = Server::start("serve-names", &[]);
+    let server = TestServer::start("serve-names", &[]);
     let write = |name: &str| {
         let body = json!({ "text": "# mine", "before": null });
         server.send_json("PUT", &format!("/api/scenario?name={name}"), &body)
@@ -116,7 +116,7 @@ fn names_that_are_too_long_or_too_deep_are_rejected() {
 }
 
 fn a_check_reports_features_that_the_stage_does_not_support() {
-    let server = Server::start("serve-stage", &[]);
+    let server = TestServer::start("serve-stage", &[]);
     let multicast = SCENARIO.replace(
         "[flow.silver]\nvpn = \"silver\"\nfrom = \"b\"\nto = \"d\"\ncount = 2",
         "[flow.silver]\nfrom = \"b\"\nto = [\"d\"]\ntransport = \"multicast\"\n\
@@ -143,7 +143,7 @@ fn a_check_reports_features_that_the_stage_does_not_support() {
 }
 
 fn weights_that_differ_between_cells_are_listed_by_cell() {
-    let server = Server::start("serve-weights", &[]);
+    let server = TestServer::start("serve-weights", &[]);
     let swept =
         format!("{SCENARIO}\n[sweep]\n\"vpn.gold.weight\" = [2, 5]\n").replace("repeat = 2", "repeat = 1");
     let vpns = |network: &Value| network["topology"]["vpns"].as_array().unwrap().clone();

@@ -4,7 +4,7 @@ use super::*;
 use netstage_harness::needs;
 
 fn no_name_leads_out_of_the_folders() {
-    let server = Server::start("serve-paths", &[]);
+    let server = TestServer::start("serve-paths", &[]);
     fs::write(server.folder.join("secret.toml"), "secret = 1").unwrap();
     fs::write(server.folder.join("secret.csv"), "secret,1").unwrap();
     std::os::unix::fs::symlink(server.folder.join("secret.toml"), server.folder.join("scenarios/link.toml"))
@@ -51,7 +51,7 @@ fn no_name_leads_out_of_the_folders() {
 }
 
 fn requests_of_other_sites_and_without_a_token_are_rejected() {
-    let server = Server::start("serve-strangers", &["--token-file", "token", "--name", "stage.example"]);
+    let server = TestServer::start("serve-strangers", &["--token-file", "token", "--name", "stage.example"]);
     let token = fs::read_to_string(server.folder.join("token")).unwrap().trim().to_owned();
     assert_eq!(server.printed.trim(), format!("http://{}/#token={token}", server.host));
     let bearer = format!("Bearer {token}");
@@ -103,7 +103,7 @@ fn requests_of_other_sites_and_without_a_token_are_rejected() {
 }
 
 fn errors_at_startup_have_a_remedy() {
-    let folder = Folder::new("serve-refusals");
+    let folder = TemporaryFolder::new("serve-refusals");
     fs::create_dir(folder.join("scenarios")).unwrap();
     fs::write(folder.join("short"), "abc\n").unwrap();
     let assert_error = |arguments: &[&str], message: &str| {
@@ -120,7 +120,7 @@ fn errors_at_startup_have_a_remedy() {
 }
 
 fn no_input_is_executed_as_a_command() {
-    let server = Server::start("serve-commands", &[]);
+    let server = TestServer::start("serve-commands", &[]);
     let canary = server.folder.join("canary");
     let touch = format!("touch {}", canary.display());
     let services = [
@@ -150,7 +150,7 @@ fn no_input_is_executed_as_a_command() {
 }
 
 fn a_read_only_server_starts_and_writes_nothing() {
-    let server = Server::start("serve-read-only", &["--read-only"]);
+    let server = TestServer::start("serve-read-only", &["--read-only"]);
     let started = server.send_json("POST", "/api/runs", &order("sub/two.toml", SCENARIO, "sim"));
     assert_eq!(started.status, 403);
     let kept = server.send_json("PUT", "/api/scenario?name=a.toml", &json!({ "text": "", "before": null }));
@@ -162,7 +162,7 @@ fn a_read_only_server_starts_and_writes_nothing() {
 /// Checks the responses to valid and invalid requests generated from the description by schemathesis.
 fn responses_match_the_description() {
     needs::time(6);
-    let server = Server::start("serve-description", &[]);
+    let server = TestServer::start("serve-description", &[]);
     // The requests need a run and its record.
     assert_eq!(server.end(server.start_run("sub/two.toml", SCENARIO, "sim"))["phase"], "finished");
     let description = server.get("/api/openapi.json").json();
@@ -175,7 +175,7 @@ fn responses_match_the_description() {
 }
 
 fn unknown_paths_return_the_page_to_browsers_and_json_to_programs() {
-    let server = Server::start("serve-nowhere", &[]);
+    let server = TestServer::start("serve-nowhere", &[]);
     for path in ["/nonsense", "/runs/1/2", "/app.js/x", "/%FF", "/apix"] {
         let page = server.get(path);
         assert_eq!(page.status, 404, "{path}");
@@ -195,7 +195,7 @@ fn unknown_paths_return_the_page_to_browsers_and_json_to_programs() {
 }
 
 fn invalid_requests_are_rejected_with_a_clear_message() {
-    let server = Server::start("serve-words", &[]);
+    let server = TestServer::start("serve-words", &[]);
     let json = [("Content-Type", "application/json")];
     let post = |body: &str| server.send("POST", "/api/runs", &json, body);
     let draft = |more: &str| {

@@ -14,7 +14,12 @@ fn parse_error(frame: &[u8]) -> (IpAddr, IpAddr, u8, Vec<u8>) {
 
 #[test]
 fn an_oversized_packet_causes_an_error_with_the_mtu() {
-    for (way, around) in [(Way::Mpls, 8), (Way::MplsNextHop, 4), (Way::Udp4, 32), (Way::Udp6, 52)] {
+    for (way, around) in [
+        (CoreEncapsulation::Mpls, 8),
+        (CoreEncapsulation::MplsNextHop, 4),
+        (CoreEncapsulation::Udp4, 32),
+        (CoreEncapsulation::Udp6, 52),
+    ] {
         for is_v6 in [false, true] {
             let mut router = router(&config(0, way, 1));
             let fits = 1500 - around;
@@ -41,7 +46,10 @@ fn an_oversized_packet_causes_an_error_with_the_mtu() {
 fn either_router_reports_an_expired_ttl() {
     for is_v6 in [false, true] {
         for hops in 1..3 {
-            let mut world = World::new([config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)]);
+            let mut world = TwoRouters::new([
+                config(0, CoreEncapsulation::Udp4, 1),
+                config(1, CoreEncapsulation::Udp4, 1),
+            ]);
             let mut sent = packet(is_v6, 0, 0, 1, 100);
             match is_v6 {
                 false => v4::HeaderMut::new(&mut sent).unwrap().set_ttl(hops),
@@ -64,7 +72,7 @@ fn either_router_reports_an_expired_ttl() {
 
 #[test]
 fn errors_are_rate_limited_and_need_a_source_address() {
-    let mut router = router(&config(0, Way::Mpls, 1));
+    let mut router = router(&config(0, CoreEncapsulation::Mpls, 1));
     let too_big = frame(100, &packet(false, 0, 0, 0, 1500));
     for _ in 0..200 {
         router.give(CUSTOMERS, Instant(1), &too_big);
@@ -75,7 +83,7 @@ fn errors_are_rate_limited_and_need_a_source_address() {
     let [later, _] = router.pass(CUSTOMERS, Instant(10_000_001), &too_big);
     assert_eq!(later.len(), 1);
 
-    let mut config = config(0, Way::Mpls, 1);
+    let mut config = config(0, CoreEncapsulation::Mpls, 1);
     config.router.circuits[0].addresses.retain(|(address, _)| address.is_ipv6());
     let mut router = super::router(&config);
     let [back, _] = router.pass(CUSTOMERS, Instant(1), &too_big);
@@ -86,7 +94,8 @@ fn errors_are_rate_limited_and_need_a_source_address() {
 #[test]
 fn the_mss_of_connections_is_clamped() {
     for (is_v6, around) in [(false, 20), (true, 40)] {
-        let mut world = World::new([config(0, Way::Udp6, 1), config(1, Way::Udp6, 1)]);
+        let mut world =
+            TwoRouters::new([config(0, CoreEncapsulation::Udp6, 1), config(1, CoreEncapsulation::Udp6, 1)]);
         let mut sent = packet(is_v6, 0, 0, 0, around + 24);
         let header = sent.len() - 24;
         match is_v6 {
@@ -127,10 +136,10 @@ fn fragments_are_sent_and_reassemble() {
     sent.extend(&payload);
     // The core MTU is too small, then that of the far circuit, then both.
     for (core, circuit) in [(1312, 1500), (1500, 600), (1312, 600)] {
-        let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
+        let mut configs = [config(0, CoreEncapsulation::Udp4, 1), config(1, CoreEncapsulation::Udp4, 1)];
         configs[0].router.peers[0].mtu = Some(core);
         configs[1].router.circuits[0].mtu = Some(circuit);
-        let mut world = World::new(configs);
+        let mut world = TwoRouters::new(configs);
         world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &sent));
         world.run(Instant(1_000_000_000), &mut delay);
         let mut joined: Vec<u8> = Vec::new();
@@ -153,7 +162,7 @@ fn fragments_are_sent_and_reassemble() {
 fn either_router_reports_a_missing_route() {
     for is_v6 in [false, true] {
         let mut sent = packet(is_v6, 0, 0, 1, 100);
-        let mut near = router(&config(0, Way::Udp4, 1));
+        let mut near = router(&config(0, CoreEncapsulation::Udp4, 1));
         let mut unroutable = sent.clone();
         match is_v6 {
             false => {
@@ -182,9 +191,9 @@ fn either_router_reports_a_missing_route() {
         assert_eq!(near.count(Counter::NoRoute), 1);
 
         // The far circuit's prefixes hold only its own addresses; the ICMP error returns through the core.
-        let mut far = config(1, Way::Udp4, 1);
+        let mut far = config(1, CoreEncapsulation::Udp4, 1);
         far.router.circuits[0].addresses.iter_mut().for_each(|(_, length)| *length = 128);
-        let mut world = World::new([config(0, Way::Udp4, 1), far]);
+        let mut world = TwoRouters::new([config(0, CoreEncapsulation::Udp4, 1), far]);
         world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &sent));
         world.run(Instant(1_000_000_000), &mut delay);
         assert_eq!((world.delivered[0].len(), world.delivered[1].len()), (1, 0));

@@ -1,13 +1,13 @@
 //! Checks of the configuration against the host, and memory use.
 
 use super::*;
-use netstage_core::fair::Control;
+use netstage_core::fair::VpnControl;
 
 /// Returns the error for a host on which the router cannot run.
-fn refused(change: impl FnOnce(&mut Config)) -> String {
-    let mut config = config(0, Way::Udp4, 2);
+fn refused(change: impl FnOnce(&mut EngineConfig)) -> String {
+    let mut config = config(0, CoreEncapsulation::Udp4, 2);
     change(&mut config);
-    Prepared::new(&config.router, &config.machine)
+    PreparedReplacement::new(&config.router, &config.machine)
         .map(drop)
         .expect_err("the configuration is rejected")
         .to_string()
@@ -15,7 +15,7 @@ fn refused(change: impl FnOnce(&mut Config)) -> String {
 
 #[test]
 fn an_unsuitable_host_is_rejected_with_place_and_remedy() {
-    let narrow = |config: &mut Config| config.machine.interfaces.get_mut("core").unwrap().mtu = 1311;
+    let narrow = |config: &mut EngineConfig| config.machine.interfaces.get_mut("core").unwrap().mtu = 1311;
     assert_eq!(
         refused(narrow),
         "peer far: a core MTU of 1311 B leaves 1279 B for customer packets; 1280 B are needed; \
@@ -25,10 +25,12 @@ fn an_unsuitable_host_is_rejected_with_place_and_remedy() {
         refused(|config| config.router.circuits[1].mtu = Some(1501)),
         "circuit circuit1: customers carries 1500 B, not 1501; leave `mtu` out, or: ip link set customers mtu 1501"
     );
-    let mixed = |config: &mut Config| {
-        let pe::Tunnel::MplsInUdp { from, .. } = &mut config.router.peers[0].tunnel else { unreachable!() };
+    let mixed = |config: &mut EngineConfig| {
+        let pe::PeerTunnel::MplsInUdp { from, .. } = &mut config.router.peers[0].tunnel else {
+            unreachable!()
+        };
         *from = None;
-        config.machine.peers[0].source = Some(tunnel_address(Way::Udp6, 1));
+        config.machine.peers[0].source = Some(tunnel_address(CoreEncapsulation::Udp6, 1));
     };
     assert_eq!(
         refused(mixed),
@@ -40,24 +42,28 @@ fn an_unsuitable_host_is_rejected_with_place_and_remedy() {
 #[test]
 #[should_panic(expected = "every interface has a port")]
 fn an_engine_needs_all_ports() {
-    let config = config(0, Way::Mpls, 1);
-    let _ = Engine::<End>::new(&config.router, &config.machine, vec![]);
+    let config = config(0, CoreEncapsulation::Mpls, 1);
+    let _ = PeEngine::<RingPort>::new(&config.router, &config.machine, vec![]);
 }
 
 #[test]
 fn an_idle_flow_stays_below_a_kilobyte() {
     // The part in `netstage_core::edge` is tested there; it takes at most half of this.
-    let (flow, vpn, circuit) =
-        (size_of::<super::super::Flow>(), size_of::<super::super::Vpn>(), size_of::<super::super::Circuit>());
+    let (flow, vpn, circuit) = (
+        size_of::<super::super::EngineFlow>(),
+        size_of::<super::super::EngineVpn>(),
+        size_of::<super::super::EngineCircuit>(),
+    );
     assert!(flow + vpn + circuit <= 384, "{flow} {vpn} {circuit}");
 }
 
 #[test]
 fn other_controls_pass_packets_too() {
-    for control in
-        [Control::None, Control::FixedRate { rate: netstage_core::quantity::BitRate(10_000_000), queue: 64 }]
-    {
-        let mut config = config(0, Way::Udp4, 1);
+    for control in [
+        VpnControl::None,
+        VpnControl::FixedRate { rate: netstage_core::quantity::BitRate(10_000_000), queue: 64 },
+    ] {
+        let mut config = config(0, CoreEncapsulation::Udp4, 1);
         config.settings(0).control = control;
         let mut router = router(&config);
         let [_, out] = router.pass(CUSTOMERS, Instant(1), &frame(100, &packet(false, 0, 0, 1, 100)));

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn world(way: Way, vpns: u16) -> World {
-    World::new([config(0, way, vpns), config(1, way, vpns)])
+fn world(way: CoreEncapsulation, vpns: u16) -> TwoRouters {
+    TwoRouters::new([config(0, way, vpns), config(1, way, vpns)])
 }
 
 #[test]
@@ -62,13 +62,13 @@ fn the_wire_format_is_as_documented() {
     let ethernet = "020000000002020000000002";
     let packet = "4500001e000040003ffd25e20a0000010a000101";
     let payload = "00000000000000000001";
-    let [query, data] = sent(Way::Mpls);
+    let [query, data] = sent(CoreEncapsulation::Mpls);
     assert_eq!(data, format!("{ethernet}8847001f50ff007d01ff{packet}{payload}"));
     let (labels, message) = query.split_at(2 * (14 + 4 + 4 + 4 + 4));
     assert_eq!(labels, format!("{ethernet}8847001f50ff007d00ff0000d1ff1000000d"));
     // Version and flags, in-band response, length, 64-bit counters and PTP.
     assert!(message.starts_with("0000004c83000000") && message.len() == 2 * 76, "{message}");
-    let [_, data] = sent(Way::Udp4);
+    let [_, data] = sent(CoreEncapsulation::Udp4);
     let outer = "4500003e000040004011b6abc0000201c0000202";
     let udp = data[2 * 34..2 * 42].to_string();
     assert_eq!(data, format!("{ethernet}0800{outer}{udp}007d01ff{packet}{payload}"));
@@ -77,10 +77,15 @@ fn the_wire_format_is_as_documented() {
 
 #[test]
 fn circuits_of_one_router_communicate_without_the_core() {
-    let mut config = config(0, Way::Mpls, 1);
+    let mut config = config(0, CoreEncapsulation::Mpls, 1);
     let first = config.router.circuits[0].clone();
     let addresses = vec![([10, 9, 0, 254].into(), 16)];
-    config.router.circuits.push(pe::Circuit { name: "other".into(), vlans: vec![7, 8], addresses, ..first });
+    config.router.circuits.push(pe::CircuitConfig {
+        name: "other".into(),
+        vlans: vec![7, 8],
+        addresses,
+        ..first
+    });
     let mut router = router(&config);
     let mut sent = packet(false, 0, 0, 1, 100);
     sent[16..20].copy_from_slice(&[10, 9, 1, 1]);
@@ -97,7 +102,7 @@ fn circuits_of_one_router_communicate_without_the_core() {
 
 /// Offers 2,000 packets/s to each VPN from side 0 for `length`. Returns the number of packets delivered per
 /// VPN.
-fn offer(world: &mut World, vpns: u16, length: Duration, fate: Fate<'_>) -> Vec<u64> {
+fn offer(world: &mut TwoRouters, vpns: u16, length: Duration, fate: CoreModel<'_>) -> Vec<u64> {
     let end = world.now + length;
     while world.now < end {
         for vpn in 0..vpns {
@@ -122,7 +127,7 @@ fn offer(world: &mut World, vpns: u16, length: Duration, fate: Fate<'_>) -> Vec<
 
 #[test]
 fn half_of_the_management_packets_are_enough() {
-    let mut world = world(Way::Udp4, 1);
+    let mut world = world(CoreEncapsulation::Udp4, 1);
     let mut coin = 0x1234_5678_u32;
     let mut lossy = |now: Instant, _: usize, frame: &mut Vec<u8>| {
         // Xorshift (Marsaglia 2003).
@@ -143,7 +148,7 @@ fn windows_share_a_bottleneck_and_detect_losses() {
     // The bottleneck carries 1,000 packets/s with a queue of 100 and a delay of 25 ms each way; four times as
     // much is offered.
     const FAR: Duration = Duration::from_millis(25);
-    let mut world = world(Way::Udp4, 2);
+    let mut world = world(CoreEncapsulation::Udp4, 2);
     let mut free_at = Instant::ZERO;
     let mut bottleneck = |now: Instant, from: usize, frame: &mut Vec<u8>| {
         if from == 1 {
@@ -173,7 +178,7 @@ fn windows_share_a_bottleneck_and_detect_losses() {
 
 #[test]
 fn reordering_in_the_core_loses_nothing() {
-    let mut world = world(Way::Mpls, 1);
+    let mut world = world(CoreEncapsulation::Mpls, 1);
     let mut number = 0;
     let mut reordering = |now: Instant, _: usize, _: &mut Vec<u8>| {
         number += 1;
@@ -193,11 +198,11 @@ fn reordering_in_the_core_loses_nothing() {
 #[test]
 fn traffic_resumes_after_a_router_restart() {
     for restarted in [0, 1] {
-        let mut world = world(Way::Udp4, 1);
+        let mut world = world(CoreEncapsulation::Udp4, 1);
         let before = offer(&mut world, 1, Duration::from_secs(2), &mut delay)[0];
         assert!(before > 3_900, "{before}");
         // Counters restart at zero, sessions differ, and replies to the earlier run arrive late.
-        let mut config = config(restarted as u8, Way::Udp4, 1);
+        let mut config = config(restarted as u8, CoreEncapsulation::Udp4, 1);
         config.machine.session_seed = 77;
         world.routers[restarted] = router(&config);
         let after = offer(&mut world, 1, Duration::from_secs(4), &mut delay)[0];
@@ -213,10 +218,10 @@ fn traffic_resumes_after_a_router_restart() {
 
 #[test]
 fn a_vpn_that_fills_its_queues_leaves_room_for_others() {
-    let mut configs = [config(0, Way::Udp4, 3), config(1, Way::Udp4, 3)];
+    let mut configs = [config(0, CoreEncapsulation::Udp4, 3), config(1, CoreEncapsulation::Udp4, 3)];
     // Fewer buffers than the limit of one queue.
     configs[0].router.buffers = 100;
-    let mut world = World::new(configs);
+    let mut world = TwoRouters::new(configs);
     // Packets of VPNs 0 and 1 are lost, so their windows close.
     let mut drop_first_vpns = |now: Instant, from: usize, frame: &mut Vec<u8>| {
         let label = u32::from_be_bytes(*frame[42..].first_chunk().unwrap()) >> 12;
@@ -254,7 +259,7 @@ fn core_marks_reach_the_customer_and_the_ingress() {
         (Ecn::NotCapable, None),
     ] {
         for is_v6 in [false, true] {
-            let mut world = world(Way::Udp4, 1);
+            let mut world = world(CoreEncapsulation::Udp4, 1);
             let mut sent = packet(is_v6, 0, 0, 1, 100);
             match is_v6 {
                 false => v4::HeaderMut::new(&mut sent).unwrap().set_traffic_class(46 << 2 | inner as u8),

@@ -1,7 +1,7 @@
 //! No input makes a packet reach another VPN.
 
 use super::*;
-use netstage_wire::mpls::{self, Entry};
+use netstage_wire::mpls::{self, LabelStackEntry};
 use proptest::prelude::*;
 
 const VPNS: u16 = 40;
@@ -16,9 +16,9 @@ fn some_stack() -> impl Strategy<Value = Vec<u32>> {
 }
 
 fn with_labels(stack: &[u32], payload: &[u8]) -> Vec<u8> {
-    let entries: Vec<Entry> = stack
+    let entries: Vec<LabelStackEntry> = stack
         .iter()
-        .map(|number| Entry { label: label(*number), traffic_class: 0, bottom: false, ttl: 64 })
+        .map(|number| LabelStackEntry { label: label(*number), traffic_class: 0, bottom: false, ttl: 64 })
         .collect();
     let mut bytes = vec![0; entries.len() * mpls::ENTRY];
     mpls::write_stack(&entries, &mut bytes).unwrap();
@@ -27,15 +27,15 @@ fn with_labels(stack: &[u32], payload: &[u8]) -> Vec<u8> {
 }
 
 /// Builds a frame from the core in the given encapsulation.
-fn from_core(way: Way, from: u8, payload: &[u8]) -> Vec<u8> {
+fn from_core(way: CoreEncapsulation, from: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = [&CORE_PORT[..], &CORE_PORT].concat();
     match way {
-        Way::Mpls | Way::MplsNextHop => {
+        CoreEncapsulation::Mpls | CoreEncapsulation::MplsNextHop => {
             frame.extend(ethertype::MPLS.to_be_bytes());
             frame.extend(payload);
         }
-        Way::Udp4 | Way::Udp6 => {
-            let outer = netstage_wire::mpls_in_udp::Outer {
+        CoreEncapsulation::Udp4 | CoreEncapsulation::Udp6 => {
+            let outer = netstage_wire::mpls_in_udp::TunnelHeader {
                 source: tunnel_address(way, from),
                 destination: tunnel_address(way, 2),
                 source_port: 50_000,
@@ -44,7 +44,7 @@ fn from_core(way: Way, from: u8, payload: &[u8]) -> Vec<u8> {
                 ttl: 9,
                 has_checksum: true,
             };
-            let kind = if way == Way::Udp4 { ethertype::IPV4 } else { ethertype::IPV6 };
+            let kind = if way == CoreEncapsulation::Udp4 { ethertype::IPV4 } else { ethertype::IPV6 };
             frame.extend(kind.to_be_bytes());
             let mut packet = vec![0; outer.length()];
             packet.extend(payload);
@@ -73,13 +73,13 @@ proptest! {
             let bottom = *stack.last().unwrap();
             let vpn = bottom.checked_sub(2000).filter(|vpn| *vpn < VPNS.into());
             let is_right_path = match (way, by) {
-                (Way::Mpls | Way::MplsNextHop, Way::Mpls | Way::MplsNextHop) => true,
+                (CoreEncapsulation::Mpls | CoreEncapsulation::MplsNextHop, CoreEncapsulation::Mpls | CoreEncapsulation::MplsNextHop) => true,
                 _ => way == by && from == 1,
             };
             let mut above = stack[..stack.len() - 1].iter();
             let may_be_above = match way {
-                Way::Mpls => above.all(|label| matches!(label, 0 | 2 | 501)),
-                Way::MplsNextHop => above.all(|label| matches!(label, 0 | 2)),
+                CoreEncapsulation::Mpls => above.all(|label| matches!(label, 0 | 2 | 501)),
+                CoreEncapsulation::MplsNextHop => above.all(|label| matches!(label, 0 | 2)),
                 _ => stack.len() == 1,
             };
             match vpn.filter(|_| is_right_path && may_be_above) {
@@ -100,8 +100,8 @@ proptest! {
     fn packets_stay_in_their_vpn(
         sent in prop::collection::vec((0..VPNS, 0..2_u8, any::<bool>()), 1..60), flips in prop::collection::vec(0..200_usize, 0..60),
     ) {
-        let way = Way::Udp4;
-        let mut world = World::new([config(0, way, VPNS), config(1, way, VPNS)]);
+        let way = CoreEncapsulation::Udp4;
+        let mut world = TwoRouters::new([config(0, way, VPNS), config(1, way, VPNS)]);
         for (number, (vpn, from, is_v6)) in sent.iter().enumerate() {
             let bytes = packet(*is_v6, *from, *vpn, number as u64, 80);
             world.routers[usize::from(*from)].give(CUSTOMERS, Instant::ZERO, &frame(100 + vpn, &bytes));
@@ -143,7 +143,7 @@ proptest! {
     fn arbitrary_bytes_do_no_harm(
         frames in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..160), 0..6_u8), 1..30),
     ) {
-        let mut router = router(&config(1, Way::Udp4, 2));
+        let mut router = router(&config(1, CoreEncapsulation::Udp4, 2));
         for (number, (is_core, mut bytes, shape)) in frames.into_iter().enumerate() {
             let now = Instant(number as u64 * 1_000_000);
             // Without a valid start, all frames would fail the first check.
@@ -153,7 +153,7 @@ proptest! {
                 (true, 1..=3) => [&CORE_PORT[..], &CORE_PORT, &ethertype::MPLS.to_be_bytes()].concat(),
                 (true, _) => {
                     let stack = if shape == 4 { vec![2000] } else { vec![2000, 13] };
-                    bytes = from_core(Way::Udp4, 1, &with_labels(&stack, &bytes));
+                    bytes = from_core(CoreEncapsulation::Udp4, 1, &with_labels(&stack, &bytes));
                     vec![]
                 }
             };

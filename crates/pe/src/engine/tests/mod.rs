@@ -10,19 +10,19 @@ mod references;
 mod refusals;
 mod replaced;
 
-use super::machine::{self, Interface, Machine};
-use super::{Counter, Engine, Keys, Prepared};
-use netstage_core::edge::{Prefix, Settings, TICK};
-use netstage_core::fair::{self, Control};
+use super::machine::{self, HostInterface, HostProperties};
+use super::{Counter, Keys, PeEngine, PreparedReplacement};
+use netstage_core::edge::{IpPrefix, TICK, VpnFlowSettings};
+use netstage_core::fair::{self, VpnControl};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
-use netstage_host::ports::Port as _;
-use netstage_host::ports::ring::{self, End};
+use netstage_host::ports::FramePort as _;
+use netstage_host::ports::ring::{self, RingPort};
 use netstage_scenario::pe;
 use netstage_wire::checksum::Sum;
 use netstage_wire::ethernet::{self, Tag, ethertype};
 use netstage_wire::ip::{self, Ecn, protocol, v4, v6};
-use netstage_wire::mpls::Label;
+use netstage_wire::mpls::LabelValue;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -37,52 +37,59 @@ const CUSTOMERS: usize = 1;
 
 /// Encapsulation in the core.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum CoreEncapsulation {
     Mpls,
     MplsNextHop,
     Udp4,
     Udp6,
 }
 
-const WAYS: [Way; 4] = [Way::Mpls, Way::MplsNextHop, Way::Udp4, Way::Udp6];
+const WAYS: [CoreEncapsulation; 4] = [
+    CoreEncapsulation::Mpls,
+    CoreEncapsulation::MplsNextHop,
+    CoreEncapsulation::Udp4,
+    CoreEncapsulation::Udp6,
+];
 
-fn label(number: u32) -> Label {
-    Label::new(number).unwrap()
+fn label(number: u32) -> LabelValue {
+    LabelValue::new(number).unwrap()
 }
 
-fn tunnel_address(way: Way, side: u8) -> IpAddr {
+fn tunnel_address(way: CoreEncapsulation, side: u8) -> IpAddr {
     match way {
-        Way::Udp6 => IpAddr::from([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, side]),
+        CoreEncapsulation::Udp6 => IpAddr::from([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, side]),
         _ => IpAddr::from([192, 0, 2, side]),
     }
 }
 
-fn prefix(text: &str) -> Prefix {
+fn prefix(text: &str) -> IpPrefix {
     let (address, length) = text.split_once('/').unwrap();
-    Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
+    IpPrefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
 }
 
 /// Configuration and host properties of an engine.
 #[derive(Clone)]
-struct Config {
-    router: pe::Router,
-    machine: Machine,
+struct EngineConfig {
+    router: pe::PeConfig,
+    machine: HostProperties,
 }
 
 /// Returns the configuration of side 0 or 1. On both sides VPN v has VLAN 100 + v, the addresses
 /// 10.0.SIDE.0/24 and fd00:SIDE::/32 (equal in all VPNs), and the label 1000 · (1 + side) + v.
-fn config(side: u8, way: Way, vpns: u16) -> Config {
+fn config(side: u8, way: CoreEncapsulation, vpns: u16) -> EngineConfig {
     config_of(side, way, 0..vpns)
 }
 
-fn config_of(side: u8, way: Way, vpns: Range<u16>) -> Config {
+fn config_of(side: u8, way: CoreEncapsulation, vpns: Range<u16>) -> EngineConfig {
     let far = 1 - side;
     let tunnel = match way {
-        Way::Mpls => format!("kind = \"mpls\", next_hop = \"192.0.2.9\", push = 50{far}, accept = 50{side}"),
-        Way::MplsNextHop => "kind = \"mpls\", next_hop = \"192.0.2.9\"".into(),
-        Way::Udp4 | Way::Udp6 => {
+        CoreEncapsulation::Mpls => {
+            format!("kind = \"mpls\", next_hop = \"192.0.2.9\", push = 50{far}, accept = 50{side}")
+        }
+        CoreEncapsulation::MplsNextHop => "kind = \"mpls\", next_hop = \"192.0.2.9\"".into(),
+        CoreEncapsulation::Udp4 | CoreEncapsulation::Udp6 => {
             let (from, to, checksum) =
-                (tunnel_address(way, 1 + side), tunnel_address(way, 1 + far), way == Way::Udp6);
+                (tunnel_address(way, 1 + side), tunnel_address(way, 1 + far), way == CoreEncapsulation::Udp6);
             format!("kind = \"mpls-in-udp\", from = \"{from}\", to = \"{to}\", checksum = {checksum}")
         }
     };
@@ -107,47 +114,47 @@ fn config_of(side: u8, way: Way, vpns: Range<u16>) -> Config {
         );
     }
     let interfaces = [("core", CORE_PORT), ("customers", CUSTOMER_PORT)];
-    let machine = Machine {
-        interfaces: interfaces.map(|(name, mac)| (name.into(), Interface { mac, mtu: 1500 })).into(),
-        peers: vec![machine::Peer::default()],
+    let machine = HostProperties {
+        interfaces: interfaces.map(|(name, mac)| (name.into(), HostInterface { mac, mtu: 1500 })).into(),
+        peers: vec![machine::PeerProperties::default()],
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         session_seed: 1,
         tick: TICK,
     };
-    Config { router: pe::parse("pe.toml", &text).unwrap_or_else(|errors| panic!("{errors}")), machine }
+    EngineConfig { router: pe::parse("pe.toml", &text).unwrap_or_else(|errors| panic!("{errors}")), machine }
 }
 
-impl Config {
+impl EngineConfig {
     /// Returns the settings of a VPN's flow.
-    fn settings(&mut self, vpn: usize) -> &mut Settings {
+    fn settings(&mut self, vpn: usize) -> &mut VpnFlowSettings {
         &mut self.router.vpns[vpn].flows[0].settings
     }
 
-    fn prepared(&self) -> Prepared {
-        Prepared::new(&self.router, &self.machine).unwrap()
+    fn prepared(&self) -> PreparedReplacement {
+        PreparedReplacement::new(&self.router, &self.machine).unwrap()
     }
 }
 
 /// Engine with the far ends of its two ports.
-struct Router {
-    engine: Engine<End>,
-    customers: End,
-    core: End,
+struct TestRouter {
+    engine: PeEngine<RingPort>,
+    customers: RingPort,
+    core: RingPort,
     buffers: usize,
 }
 
-fn router(config: &Config) -> Router {
+fn router(config: &EngineConfig) -> TestRouter {
     let (customer_port, customers) = ring::pair(1 << 16).unwrap();
     let (core_port, core) = ring::pair(1 << 16).unwrap();
-    let mut engine = Engine::new(&config.router, &config.machine, vec![core_port, customer_port]).unwrap();
+    let mut engine = PeEngine::new(&config.router, &config.machine, vec![core_port, customer_port]).unwrap();
     let mtu = config.machine.peer_mtu(&config.router, &config.router.peers[0]);
-    engine.set_way(0, Some((CORE, CORE_PORT, mtu)));
+    engine.set_peer_route(0, Some((CORE, CORE_PORT, mtu)));
     let buffers = engine.free_buffers();
-    Router { engine, customers, core, buffers }
+    TestRouter { engine, customers, core, buffers }
 }
 
-impl Router {
+impl TestRouter {
     fn turn(&mut self, now: Instant) {
         while self.engine.turn(now).more {}
     }
@@ -179,11 +186,11 @@ impl Router {
 }
 
 /// Simulated core: returns the arrival time of a frame, or `None` if it is lost.
-type Fate<'a> = &'a mut dyn FnMut(Instant, usize, &mut Vec<u8>) -> Option<Instant>;
+type CoreModel<'a> = &'a mut dyn FnMut(Instant, usize, &mut Vec<u8>) -> Option<Instant>;
 
 /// Two routers and the frames between them.
-struct World {
-    routers: [Router; 2],
+struct TwoRouters {
+    routers: [TestRouter; 2],
     now: Instant,
     in_flight: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     number: u64,
@@ -193,9 +200,9 @@ struct World {
     delivered: [Vec<Vec<u8>>; 2],
 }
 
-impl World {
-    fn new(configs: [Config; 2]) -> World {
-        World {
+impl TwoRouters {
+    fn new(configs: [EngineConfig; 2]) -> TwoRouters {
+        TwoRouters {
             routers: configs.map(|config| router(&config)),
             now: Instant::ZERO,
             in_flight: BTreeMap::new(),
@@ -206,7 +213,7 @@ impl World {
     }
 
     /// Runs until the given time.
-    fn run(&mut self, until: Instant, fate: Fate<'_>) {
+    fn run(&mut self, until: Instant, fate: CoreModel<'_>) {
         loop {
             self.settle(fate);
             let timers = self.routers.iter().map(|router| router.engine.poll_timeout());
@@ -221,7 +228,7 @@ impl World {
     }
 
     /// Processes everything due at the present time.
-    fn settle(&mut self, fate: Fate<'_>) {
+    fn settle(&mut self, fate: CoreModel<'_>) {
         while let Some(entry) = self.in_flight.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let (to, frame) = entry.remove();
             self.routers[to].give(CORE, self.now, &frame);
@@ -294,7 +301,7 @@ fn opened(frame: &[u8]) -> (u16, &[u8]) {
     assert_eq!(tags.len(), 1);
     let packet = ip::View::new(view.payload()).unwrap();
     match packet {
-        ip::View::V4(view4) => assert!(view.kind() == ethertype::IPV4 && view4.checksum_is_right()),
+        ip::View::V4(view4) => assert!(view.kind() == ethertype::IPV4 && view4.is_checksum_valid()),
         ip::View::V6(_) => assert_eq!(view.kind(), ethertype::IPV6),
     }
     (tags[0].vlan, packet.packet())

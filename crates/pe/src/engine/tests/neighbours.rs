@@ -3,7 +3,9 @@
 use super::*;
 use netstage_wire::arp;
 use netstage_wire::ethernet::Mac;
-use netstage_wire::neighbour_discovery::{self as discovery, Message, group_mac, solicited_node};
+use netstage_wire::neighbour_discovery::{
+    self as discovery, NeighborDiscoveryMessage, group_mac, solicited_node,
+};
 use std::net::Ipv6Addr;
 
 const HOST: Mac = [2, 0, 0, 0, 0, 0x11];
@@ -11,8 +13,8 @@ const OTHER: Mac = [2, 0, 0, 0, 0, 0x12];
 
 /// Returns a configuration of side 0 with two VPNs whose neighbors must be resolved. In VPN 0, 10.7.0.0/16 is
 /// behind 10.0.0.7.
-fn unresolved_config() -> Config {
-    let mut config = config(0, Way::Udp4, 2);
+fn unresolved_config() -> EngineConfig {
+    let mut config = config(0, CoreEncapsulation::Udp4, 2);
     config.router.circuits.iter_mut().for_each(|circuit| circuit.station = None);
     config.router.circuits[0].routes.push((prefix("10.7.0.0/16"), [10, 0, 0, 7].into()));
     config
@@ -33,8 +35,13 @@ fn framed(destination: Mac, source: Mac, vlan: u16, kind: u16, payload: &[u8]) -
 
 fn arp_frame(operation: arp::Operation, mac: Mac, sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
     let target_mac = if operation == arp::Operation::Request { [0; 6] } else { CUSTOMER_PORT };
-    let message =
-        arp::Message { operation, sender_mac: mac, sender: sender.into(), target_mac, target: target.into() };
+    let message = arp::ArpMessage {
+        operation,
+        sender_mac: mac,
+        sender: sender.into(),
+        target_mac,
+        target: target.into(),
+    };
     let mut bytes = [0; arp::MESSAGE];
     message.write(&mut bytes).unwrap();
     let to = if operation == arp::Operation::Request { [0xff; 6] } else { CUSTOMER_PORT };
@@ -50,7 +57,7 @@ fn parse_frame(frame: &[u8]) -> (Mac, Mac, u16, u16, Vec<u8>) {
 
 /// Returns a packet of a VPN as received from the core.
 fn from_core(packet: &[u8]) -> Vec<u8> {
-    let mut far = router(&config(1, Way::Udp4, 2));
+    let mut far = router(&config(1, CoreEncapsulation::Udp4, 2));
     let [_, out] = far.pass(CUSTOMERS, Instant(1), &frame(100, packet));
     out.into_iter().find(|frame| !is_management(frame)).unwrap()
 }
@@ -67,14 +74,14 @@ fn a_packet_waits_until_its_neighbor_is_resolved() {
     assert_eq!(out.len(), 1);
     let (destination, source, vlan, kind, payload) = parse_frame(&out[0]);
     assert_eq!((destination, source, vlan, kind), ([0xff; 6], CUSTOMER_PORT, 100, ethertype::ARP));
-    let asked = arp::Message {
+    let asked = arp::ArpMessage {
         operation: arp::Operation::Request,
         sender_mac: CUSTOMER_PORT,
         sender: [10, 0, 0, 254].into(),
         target_mac: [0; 6],
         target: [10, 0, 0, 1].into(),
     };
-    assert_eq!(arp::Message::read(&payload), Ok(asked));
+    assert_eq!(arp::ArpMessage::read(&payload), Ok(asked));
     // The latest packet replaces the waiting one, and no further query is sent.
     let [out, _] = router.pass(CORE, seconds(1), &from_core(&packets[1]));
     assert_eq!((out.len(), router.count(Counter::Unresolved)), (0, 1));
@@ -89,7 +96,7 @@ fn a_packet_waits_until_its_neighbor_is_resolved() {
     // Further packets are sent at once.
     let [out, _] = router.pass(CORE, seconds(2), &from_core(&packets[0]));
     assert_eq!((out.len(), parse_frame(&out[0]).0), (1, HOST));
-    let known: Vec<_> = router.engine.neighbours().collect();
+    let known: Vec<_> = router.engine.neighbors().collect();
     assert_eq!(known, [("circuit0", [10, 0, 0, 1].into(), Some(HOST))]);
     assert_eq!(router.engine.free_buffers(), router.buffers);
 }
@@ -116,7 +123,7 @@ fn queries_for_the_routers_address_are_answered_on_its_circuit() {
     let [out, _] = router.pass(CUSTOMERS, seconds(1), &question);
     let (destination, source, vlan, kind, payload) = parse_frame(&out[0]);
     assert_eq!((destination, source, vlan, kind), (HOST, CUSTOMER_PORT, 100, ethertype::ARP));
-    let answer = arp::Message::read(&payload).unwrap();
+    let answer = arp::ArpMessage::read(&payload).unwrap();
     assert_eq!((answer.operation, answer.sender_mac), (arp::Operation::Reply, CUSTOMER_PORT));
     assert_eq!((answer.sender, answer.target), ([10, 0, 0, 254].into(), [10, 0, 0, 1].into()));
     // A query also announces its sender.
@@ -131,7 +138,7 @@ fn queries_for_the_routers_address_are_answered_on_its_circuit() {
     }
     let foreign = arp_frame(arp::Operation::Request, OTHER, [192, 0, 2, 1], [10, 0, 0, 254]);
     router.pass(CUSTOMERS, seconds(2), &foreign);
-    assert_eq!(router.engine.neighbours().count(), 1);
+    assert_eq!(router.engine.neighbors().count(), 1);
     let thief = arp_frame(arp::Operation::Reply, OTHER, [10, 0, 0, 254], [10, 0, 0, 1]);
     router.pass(CUSTOMERS, seconds(2), &thief);
     assert_eq!(router.count(Counter::AddressConflict), 1);
@@ -145,12 +152,12 @@ fn packets_to_a_routed_prefix_go_to_its_next_hop() {
     sent[10..12].fill(0);
     let checksum = Sum::ZERO.bytes(&sent[..20]).checksum();
     sent[10..12].copy_from_slice(&checksum.to_be_bytes());
-    let mut config = config(1, Way::Udp4, 2);
+    let mut config = config(1, CoreEncapsulation::Udp4, 2);
     config.router.vpns[0].flows[0].routes.push(prefix("10.7.0.0/16"));
     let mut far = super::router(&config);
     let [_, out] = far.pass(CUSTOMERS, Instant(1), &frame(100, &sent));
     let [out, _] = router.pass(CORE, seconds(1), out.iter().find(|frame| !is_management(frame)).unwrap());
-    let asked = arp::Message::read(&parse_frame(&out[0]).4).unwrap();
+    let asked = arp::ArpMessage::read(&parse_frame(&out[0]).4).unwrap();
     assert_eq!(asked.target.octets(), [10, 0, 0, 7]);
     let answer = arp_frame(arp::Operation::Reply, OTHER, [10, 0, 0, 7], [10, 0, 0, 254]);
     let [out, _] = router.pass(CUSTOMERS, seconds(1), &answer);
@@ -165,7 +172,7 @@ fn ipv6_neighbor_discovery_works_both_ways() {
     let [out, _] = router.pass(CORE, seconds(1), &from_core(&sent));
     let (destination, _, vlan, kind, payload) = parse_frame(&out[0]);
     assert_eq!((destination, vlan, kind), (group_mac(solicited_node(host)), 100, ethertype::IPV6));
-    let question = Message::Solicitation { target: host, link: Some(CUSTOMER_PORT) };
+    let question = NeighborDiscoveryMessage::Solicitation { target: host, link: Some(CUSTOMER_PORT) };
     assert_eq!(discovery::read(&payload), Ok((own, question)));
     let mut bytes = [0; discovery::PACKET];
     discovery::write_advertisement(own, host, HOST, &mut bytes);
@@ -181,7 +188,7 @@ fn ipv6_neighbor_discovery_works_both_ways() {
         let (source, message) = discovery::read(&payload).unwrap();
         assert!(matches!(
             message,
-            Message::Advertisement { link: Some(CUSTOMER_PORT), is_solicited: true, .. }
+            NeighborDiscoveryMessage::Advertisement { link: Some(CUSTOMER_PORT), is_solicited: true, .. }
         ));
         assert_eq!((destination, source), (HOST, own));
     }
@@ -226,7 +233,7 @@ fn the_router_answers_echo_requests_from_both_sides() {
                 0 => router.pass(CUSTOMERS, seconds(1), &frame(100, &request))[0].clone(),
                 _ => {
                     let [_, out] = router.pass(CORE, seconds(1), &from_core(&request));
-                    let mut far = super::router(&super::config(1, Way::Udp4, 2));
+                    let mut far = super::router(&super::config(1, CoreEncapsulation::Udp4, 2));
                     let answer = out.iter().find(|frame| !is_management(frame)).unwrap();
                     far.pass(CORE, seconds(1), answer)[0].clone()
                 }

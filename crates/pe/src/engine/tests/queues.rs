@@ -31,7 +31,7 @@ struct Inner {
 /// Result of an inner flow after the queues are stable: packets offered, delivered and marked, and the
 /// longest delay.
 #[derive(Debug, Default)]
-struct Outcome {
+struct InnerFlowResult {
     offered: u64,
     delivered: u64,
     marked: u64,
@@ -39,12 +39,12 @@ struct Outcome {
 }
 
 /// Runs inner flows of a VPN limited to 8 Mbit/s.
-fn outcomes(classes: Vec<TrafficClass>, flows: &[Inner]) -> (Vec<Outcome>, World) {
-    let mut near = config(0, Way::Udp4, 1);
-    near.settings(0).control = Control::FixedRate { rate: BitRate(8_000_000), queue: 128 };
+fn outcomes(classes: Vec<TrafficClass>, flows: &[Inner]) -> (Vec<InnerFlowResult>, TwoRouters) {
+    let mut near = config(0, CoreEncapsulation::Udp4, 1);
+    near.settings(0).control = VpnControl::FixedRate { rate: BitRate(8_000_000), queue: 128 };
     near.settings(0).classes = classes;
-    let mut world = World::new([near, config(1, Way::Udp4, 1)]);
-    let mut outcomes: Vec<Outcome> = flows.iter().map(|_| Outcome::default()).collect();
+    let mut world = TwoRouters::new([near, config(1, CoreEncapsulation::Udp4, 1)]);
+    let mut outcomes: Vec<InnerFlowResult> = flows.iter().map(|_| InnerFlowResult::default()).collect();
     let end = Duration::from_secs(SECONDS).0;
     let mut next = vec![0; flows.len()];
     while let Some(flow) = (0..flows.len()).min_by_key(|flow| next[*flow]).filter(|flow| next[*flow] < end) {
@@ -75,7 +75,7 @@ fn outcomes(classes: Vec<TrafficClass>, flows: &[Inner]) -> (Vec<Outcome>, World
 }
 
 /// Returns Jain's fairness index of the delivered packets.
-fn fairness(outcomes: &[Outcome]) -> f64 {
+fn fairness(outcomes: &[InnerFlowResult]) -> f64 {
     let shares: Vec<f64> = outcomes.iter().map(|outcome| outcome.delivered as f64).collect();
     let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|share| share * share).sum::<f64>());
     sum * sum / (shares.len() as f64 * squares)
@@ -94,7 +94,7 @@ fn inner_flows_share_the_rate_of_their_vpn() {
     let (before, after) = (fairness(&fifo), fairness(&fq_codel_outcomes));
     println!("Jain's index {before:.3} with FIFO, {after:.3} with FQ-CoDel; {fq_codel_outcomes:?}");
     assert!(before < 0.75 && after > 0.99, "{before} {after}");
-    let sent = |outcomes: &[Outcome]| outcomes.iter().map(|outcome| outcome.delivered).sum::<u64>();
+    let sent = |outcomes: &[InnerFlowResult]| outcomes.iter().map(|outcome| outcome.delivered).sum::<u64>();
     assert!(sent(&fq_codel_outcomes) >= sent(&fifo) - 100, "{} {}", sent(&fq_codel_outcomes), sent(&fifo));
     let count = |counter| world.routers[0].engine.flow(0).count(counter);
     assert!(count(Counter::QueueDropped) > 0 && count(Counter::QueueFull) == 0);
@@ -109,7 +109,7 @@ fn a_sparse_inner_flow_does_not_wait_for_a_greedy_one() {
     let flows = vec![class(&[], 0, 1.0, true)];
     for (queue, min_delivered, longest) in [(Vec::new(), 0, 150), (classes, 298, 8), (flows, 298, 8)] {
         let (outcomes, _) = outcomes(queue.clone(), &[GREEDY, voice]);
-        let Outcome { offered, delivered, longest: waited, .. } = outcomes[1];
+        let InnerFlowResult { offered, delivered, longest: waited, .. } = outcomes[1];
         println!("{delivered} of {offered} delivered, the last after {waited:?}, {queue:?}");
         assert!(delivered >= min_delivered && waited <= Duration::from_millis(longest), "{outcomes:?}");
         // In a first-in, first-out queue it fares no better than the greedy flow.

@@ -1,43 +1,43 @@
 //! References published from one router to another.
 
-use super::super::Source;
+use super::super::MeasurementSource;
 use super::*;
 use netstage_core::fair::Decrease;
 use netstage_core::fair::parameters::Basis;
-use netstage_scenario::pe::{Reference, ReferenceSource};
+use netstage_scenario::pe::{ReferenceConfig, ReferenceSource};
 
 /// Multiplicative decrease of a follower, relative to a reference with its own round-trip time and weight,
 /// and relative to the nominal flow with ten times that round-trip time.
 const FOLLOWING: f64 = 0.1;
 const NOMINAL: f64 = 0.5;
 
-fn reference(name: &str, number: u32, source: ReferenceSource) -> Reference {
-    Reference { name: name.into(), number, source }
+fn reference(name: &str, number: u32, source: ReferenceSource) -> ReferenceConfig {
+    ReferenceConfig { name: name.into(), number, source }
 }
 
 fn own(publish_to: &[usize]) -> ReferenceSource {
     ReferenceSource::Flow { vpn: 0, peer: 0, publish_to: publish_to.into() }
 }
 
-fn control(config: &mut Config, vpn: usize, decrease: Decrease, reference: fair::Reference) {
+fn control(config: &mut EngineConfig, vpn: usize, decrease: Decrease, reference: fair::WeightReference) {
     config.settings(vpn).control =
-        Control::I2vfc(fair::Config { decrease, reference, ..fair::Config::default() });
+        VpnControl::I2vfc(fair::I2vfcConfig { decrease, reference, ..fair::I2vfcConfig::default() });
 }
 
-const HERE: fair::Reference = fair::Reference::Vpn(0);
+const HERE: fair::WeightReference = fair::WeightReference::Vpn(0);
 
 /// VPN 0 is the reference, measured on side 0. VPN 1 follows it on side 1, where the reference has another
 /// index.
-fn configs(way: Way, keys: &Option<Keys>) -> [Config; 2] {
+fn configs(way: CoreEncapsulation, keys: &Option<Keys>) -> [EngineConfig; 2] {
     let mut configs = [config(0, way, 2), config(1, way, 2)];
-    let nominal = fair::Config::default().reference;
+    let nominal = fair::I2vfcConfig::default().reference;
     control(&mut configs[0], 0, Decrease::Fixed(0.1), nominal);
     configs[0].router.references = vec![reference("gold", 7, own(&[0]))];
     configs[1].router.references = vec![
         reference("another", 6, ReferenceSource::Peer(0)),
         reference("ours", 7, ReferenceSource::Peer(0)),
     ];
-    control(&mut configs[1], 1, Decrease::FromWeight, fair::Reference::Vpn(1));
+    control(&mut configs[1], 1, Decrease::FromWeight, fair::WeightReference::Vpn(1));
     configs.iter_mut().for_each(|config| config.machine.peers[0].keys.clone_from(keys));
     configs
 }
@@ -51,7 +51,7 @@ fn is_reference(frame: &[u8]) -> bool {
 }
 
 /// Runs for a number of seconds while VPN 1 sends a packet every 100 ms from side 1.
-fn run(world: &mut World, seconds: u64, fate: Fate<'_>) {
+fn run(world: &mut TwoRouters, seconds: u64, fate: CoreModel<'_>) {
     for _ in 0..10 * seconds {
         let now = world.now;
         world.routers[1].give(CUSTOMERS, now, &frame(101, &packet(false, 1, 1, 1, 100)));
@@ -61,7 +61,7 @@ fn run(world: &mut World, seconds: u64, fate: Fate<'_>) {
     world.run(world.now + DELAY + DELAY, fate);
 }
 
-fn decrease(world: &World, side: usize, flow: usize) -> f64 {
+fn decrease(world: &TwoRouters, side: usize, flow: usize) -> f64 {
     world.routers[side].engine.flow(flow).window().unwrap().parameters().decrease
 }
 
@@ -73,7 +73,7 @@ fn is_near(value: f64, expected: f64) -> bool {
 fn a_reference_crosses_the_core_and_becomes_stale_without_updates() {
     for way in WAYS {
         for keys in [None, keys()] {
-            let mut world = World::new(configs(way, &keys));
+            let mut world = TwoRouters::new(configs(way, &keys));
             let mut messages = 0;
             run(&mut world, 3, &mut |now, from, frame| {
                 messages += usize::from(is_reference(frame));
@@ -84,7 +84,7 @@ fn a_reference_crosses_the_core_and_becomes_stale_without_updates() {
             assert!((7..=8).contains(&messages), "{way:?}: {messages} messages");
             let [near, far] = &world.routers;
             let published = near.engine.references().next().unwrap();
-            let source = Source::Flow { vpn: "vpn0", peer: "far", publish_to: vec!["far"] };
+            let source = MeasurementSource::Flow { vpn: "vpn0", peer: "far", publish_to: vec!["far"] };
             assert_eq!(
                 (published.source, published.counts.published, published.followers),
                 (source, messages as u64, 0)
@@ -123,7 +123,7 @@ fn a_reference_crosses_the_core_and_becomes_stale_without_updates() {
 
 #[test]
 fn losing_half_of_the_messages_makes_no_difference() {
-    let mut world = World::new(configs(Way::Udp4, &None));
+    let mut world = TwoRouters::new(configs(CoreEncapsulation::Udp4, &None));
     let mut number = 0u32;
     run(&mut world, 2, &mut delay);
     for _ in 0..60 {
@@ -139,7 +139,7 @@ fn losing_half_of_the_messages_makes_no_difference() {
 fn forged_replayed_and_impossible_messages_are_counted_and_ignored() {
     for keys in [None, keys()] {
         let is_signed = keys.is_some();
-        let mut world = World::new(configs(Way::Udp4, &keys));
+        let mut world = TwoRouters::new(configs(CoreEncapsulation::Udp4, &keys));
         let mut recorded = Vec::new();
         run(&mut world, 3, &mut |now, _, frame| {
             recorded.extend(is_reference(frame).then(|| frame.clone()));
@@ -207,11 +207,11 @@ fn forged_replayed_and_impossible_messages_are_counted_and_ignored() {
 
 #[test]
 fn flows_of_one_router_follow_without_a_message() {
-    let mut configs = [config(0, Way::Udp4, 2), config(1, Way::Udp4, 2)];
-    control(&mut configs[1], 0, Decrease::Fixed(0.1), fair::Config::default().reference);
+    let mut configs = [config(0, CoreEncapsulation::Udp4, 2), config(1, CoreEncapsulation::Udp4, 2)];
+    control(&mut configs[1], 0, Decrease::Fixed(0.1), fair::I2vfcConfig::default().reference);
     control(&mut configs[1], 1, Decrease::FromWeight, HERE);
     configs[1].router.references = vec![reference("gold", 7, own(&[]))];
-    let mut world = World::new(configs);
+    let mut world = TwoRouters::new(configs);
     run(&mut world, 3, &mut |now, _, frame| {
         assert!(!is_reference(frame));
         Some(now + DELAY)
@@ -223,7 +223,7 @@ fn flows_of_one_router_follow_without_a_message() {
 
 #[test]
 fn a_reference_with_a_silent_peer_is_not_published() {
-    let mut world = World::new(configs(Way::Udp4, &None));
+    let mut world = TwoRouters::new(configs(CoreEncapsulation::Udp4, &None));
     run(&mut world, 3, &mut delay);
     // Replies of the flow are lost; published messages would arrive.
     run(&mut world, 60, &mut |now, from, frame| {
@@ -239,7 +239,7 @@ fn a_reference_with_a_silent_peer_is_not_published() {
 
 #[test]
 fn a_reload_keeps_known_values() {
-    let mut world = World::new(configs(Way::Udp4, &None));
+    let mut world = TwoRouters::new(configs(CoreEncapsulation::Udp4, &None));
     let mut last = Vec::new();
     run(&mut world, 3, &mut |now, _, frame| {
         if is_reference(frame) {
@@ -249,7 +249,7 @@ fn a_reload_keeps_known_values() {
     });
     let known = world.routers[1].engine.references().nth(1).unwrap().published;
     for side in 0..2 {
-        let mut config = configs(Way::Udp4, &None)[side].clone();
+        let mut config = configs(CoreEncapsulation::Udp4, &None)[side].clone();
         // New name and index, same number.
         config.router.references.last_mut().unwrap().name = "renamed".into();
         if side == 1 {
@@ -271,16 +271,16 @@ fn a_reload_keeps_known_values() {
 
 #[test]
 fn values_of_another_engine_are_accepted() {
-    let [mut config, _] = configs(Way::Udp4, &None);
+    let [mut config, _] = configs(CoreEncapsulation::Udp4, &None);
     control(&mut config, 1, Decrease::FromWeight, HERE);
     // This engine forwards only VPN 1.
     config.router.vpns[0].flows.clear();
     config.router.circuits.remove(0);
     let mut router = router(&config);
     let view = router.engine.references().next().unwrap();
-    assert_eq!((view.source, view.published, view.followers), (Source::Elsewhere, None, 1));
+    assert_eq!((view.source, view.published, view.followers), (MeasurementSource::Elsewhere, None, 1));
     let basis = Basis { weight: 1.0, round_trip: 0.1, loss: None };
-    let published = fair::Published { at: Instant(1), basis, decrease: 0.1 };
-    router.engine.tell_reference(0, published);
+    let published = fair::PublishedReference { at: Instant(1), basis, decrease: 0.1 };
+    router.engine.update_reference(0, published);
     assert_eq!(router.engine.reference(0), Some(published));
 }

@@ -4,12 +4,12 @@ use super::*;
 
 /// Returns two routers with authenticated management packets, and frames that crossed the core: a query and a
 /// data packet from side 0 to side 1, and the response.
-fn recorded(keys: Option<Keys>) -> (World, [Vec<u8>; 3]) {
-    let mut configs = [config(0, Way::Udp4, 2), config(1, Way::Udp4, 2)];
+fn recorded(keys: Option<Keys>) -> (TwoRouters, [Vec<u8>; 3]) {
+    let mut configs = [config(0, CoreEncapsulation::Udp4, 2), config(1, CoreEncapsulation::Udp4, 2)];
     for config in &mut configs {
         config.machine.peers[0].keys = keys.clone();
     }
-    let mut world = World::new(configs);
+    let mut world = TwoRouters::new(configs);
     world.run(Instant(500_000_000), &mut delay);
     world.routers[0].give(CUSTOMERS, Instant(500_000_000), &frame(100, &packet(false, 0, 0, 1, 100)));
     let mut seen: [Option<Vec<u8>>; 3] = Default::default();
@@ -73,10 +73,10 @@ fn replayed_and_forged_messages_are_rejected() {
 
 #[test]
 fn keys_can_be_changed_without_a_gap() {
-    let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
+    let mut configs = [config(0, CoreEncapsulation::Udp4, 1), config(1, CoreEncapsulation::Udp4, 1)];
     configs[0].machine.peers[0].keys = keys(1);
     configs[1].machine.peers[0].keys = keys(2);
-    let mut world = World::new(configs);
+    let mut world = TwoRouters::new(configs);
     world.routers[0].give(CUSTOMERS, Instant::ZERO, &frame(100, &packet(false, 0, 0, 1, 100)));
     world.run(Instant(2_000_000_000), &mut delay);
     assert_eq!(world.routers[0].engine.flow(0).window().unwrap().counters().received, 1);
@@ -182,7 +182,7 @@ fn only_the_peers_label_or_none_is_allowed_above_the_vpn_label() {
     for (above, is_right) in
         [(&[][..], true), (&[0, 0x1f, 0x50, 64], true), (&[0, 0, 0, 64], true), (&[0, 0x1f, 0x60, 64], false)]
     {
-        let mut router = router(&config(1, Way::Mpls, 1));
+        let mut router = router(&config(1, CoreEncapsulation::Mpls, 1));
         let mut frame = [&CORE_PORT[..], &CORE_PORT, &ethertype::MPLS.to_be_bytes()].concat();
         frame.extend(above);
         frame.extend((2000_u32 << 12 | 0x1ff).to_be_bytes());
@@ -195,7 +195,7 @@ fn only_the_peers_label_or_none_is_allowed_above_the_vpn_label() {
 
 #[test]
 fn invalid_customer_frames_are_counted() {
-    let mut router = router(&config(0, Way::Mpls, 1));
+    let mut router = router(&config(0, CoreEncapsulation::Mpls, 1));
     let good = frame(100, &packet(false, 0, 0, 1, 100));
     let mut refused = |change: &dyn Fn(&mut Vec<u8>), counter: Counter| {
         let mut frame = good.clone();

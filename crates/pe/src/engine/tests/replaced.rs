@@ -1,16 +1,16 @@
 //! Configuration changes with packets in flight.
 
 use super::*;
-use netstage_core::fair::{Silence, WhenSilent};
+use netstage_core::fair::{SilenceAction, SilencePolicy};
 
-fn replace(world: &mut World, side: usize, config: &Config) {
+fn replace(world: &mut TwoRouters, side: usize, config: &EngineConfig) {
     let now = world.now;
     let closed = world.routers[side].engine.replace(now, config.prepared(), Vec::new());
     assert!(closed.is_empty());
 }
 
 /// Sends `count` packets of a VPN from side 0, one per millisecond.
-fn offer(world: &mut World, vpn: u16, count: u64, fate: Fate<'_>) {
+fn offer(world: &mut TwoRouters, vpn: u16, count: u64, fate: CoreModel<'_>) {
     for _ in 0..count {
         let (now, number) = (world.now, world.offered);
         world.offered += 1;
@@ -21,14 +21,15 @@ fn offer(world: &mut World, vpn: u16, count: u64, fate: Fate<'_>) {
 
 #[test]
 fn no_packet_is_lost_and_remaining_flows_keep_their_state() {
-    let mut world = World::new([config(0, Way::Udp4, 2), config(1, Way::Udp4, 2)]);
+    let mut world =
+        TwoRouters::new([config(0, CoreEncapsulation::Udp4, 2), config(1, CoreEncapsulation::Udp4, 2)]);
     offer(&mut world, 1, 200, &mut delay);
     let window = world.routers[0].engine.flow(1).window().unwrap().window();
     for (step, weight) in [(0, 2.0), (1, 3.0), (2, 1.0)] {
         // With packets in flight, VPN 0 is removed and added again, and a third VPN is added.
         let vpns = [1..3, 0..2, 0..4][step].clone();
         for side in 0..2 {
-            let mut config = config_of(side as u8, Way::Udp4, vpns.clone());
+            let mut config = config_of(side as u8, CoreEncapsulation::Udp4, vpns.clone());
             config.settings(1 - usize::from(vpns.start)).weight = weight;
             replace(&mut world, side, &config);
         }
@@ -52,19 +53,19 @@ fn no_packet_is_lost_and_remaining_flows_keep_their_state() {
 
 #[test]
 fn queued_packets_survive_a_change_of_control_but_not_the_removal_of_their_flow() {
-    let slow = |vpns: Range<u16>, kind: Control| {
-        let mut config = config_of(0, Way::Udp4, vpns);
+    let slow = |vpns: Range<u16>, kind: VpnControl| {
+        let mut config = config_of(0, CoreEncapsulation::Udp4, vpns);
         config.router.vpns.iter_mut().for_each(|vpn| vpn.flows[0].settings.control = kind.clone());
         config
     };
-    let rate = |rate| Control::FixedRate { rate: netstage_core::quantity::BitRate(rate), queue: 50 };
-    let mut world = World::new([slow(0..2, rate(16_000)), config(1, Way::Udp4, 2)]);
+    let rate = |rate| VpnControl::FixedRate { rate: netstage_core::quantity::BitRate(rate), queue: 50 };
+    let mut world = TwoRouters::new([slow(0..2, rate(16_000)), config(1, CoreEncapsulation::Udp4, 2)]);
     for vpn in [0, 1] {
         offer(&mut world, vpn, 30, &mut delay);
     }
     assert!(world.routers[0].engine.flows().all(|flow| flow.queue_len() > 25));
     // One flow is removed with its waiting packets; the other changes to a window.
-    replace(&mut world, 0, &slow(1..2, Control::I2vfc(fair::Config::default())));
+    replace(&mut world, 0, &slow(1..2, VpnControl::I2vfc(fair::I2vfcConfig::default())));
     world.run(world.now + Duration::from_secs(3), &mut delay);
     let mut delivered = [0; 2];
     for frame in &world.delivered[1] {
@@ -76,17 +77,18 @@ fn queued_packets_survive_a_change_of_control_but_not_the_removal_of_their_flow(
 
 #[test]
 fn the_route_to_a_peer_may_be_removed_and_restored() {
-    let mut world = World::new([config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)]);
-    world.routers[0].engine.set_way(0, None);
+    let mut world =
+        TwoRouters::new([config(0, CoreEncapsulation::Udp4, 1), config(1, CoreEncapsulation::Udp4, 1)]);
+    world.routers[0].engine.set_peer_route(0, None);
     offer(&mut world, 0, 5, &mut delay);
     assert_eq!(world.routers[0].engine.flow(0).count(Counter::PeerUnreachable), 5);
-    world.routers[0].engine.set_way(0, Some((CORE, [9; 6], 1500)));
+    world.routers[0].engine.set_peer_route(0, Some((CORE, [9; 6], 1500)));
     offer(&mut world, 0, 5, &mut delay);
     world.run(world.now + Duration::from_millis(10), &mut delay);
     // The far router ignores frames to another MAC address.
     assert!(world.delivered[1].is_empty());
-    world.routers[0].engine.set_way(0, Some((CORE, CORE_PORT, 1500)));
-    let mut larger = config(0, Way::Udp4, 1);
+    world.routers[0].engine.set_peer_route(0, Some((CORE, CORE_PORT, 1500)));
+    let mut larger = config(0, CoreEncapsulation::Udp4, 1);
     larger.router.buffers = 9_000;
     replace(&mut world, 0, &larger);
     offer(&mut world, 0, 5, &mut delay);
@@ -97,25 +99,26 @@ fn the_route_to_a_peer_may_be_removed_and_restored() {
 #[test]
 fn a_silent_peer_is_detected_and_stops_its_flow_if_configured() {
     for stops in [false, true] {
-        let mut configs = [config(0, Way::Udp4, 1), config(1, Way::Udp4, 1)];
-        let then = if stops { WhenSilent::Closed } else { WhenSilent::Shrink };
-        let silence = Silence { after: Duration::from_secs(5), then };
-        configs[0].settings(0).control = Control::I2vfc(fair::Config { silence, ..fair::Config::default() });
-        let mut world = World::new(configs);
+        let mut configs = [config(0, CoreEncapsulation::Udp4, 1), config(1, CoreEncapsulation::Udp4, 1)];
+        let then = if stops { SilenceAction::Closed } else { SilenceAction::Shrink };
+        let silence = SilencePolicy { after: Duration::from_secs(5), action: then };
+        configs[0].settings(0).control =
+            VpnControl::I2vfc(fair::I2vfcConfig { silence, ..fair::I2vfcConfig::default() });
+        let mut world = TwoRouters::new(configs);
         offer(&mut world, 0, 100, &mut delay);
-        assert_eq!(world.routers[0].engine.watch(), []);
+        assert_eq!(world.routers[0].engine.silence_changes(), []);
         let mut drop_all = |_: Instant, _: usize, _: &mut Vec<u8>| None;
         world.run(world.now + Duration::from_secs(1), &mut delay);
         let (mut noticed, silent_from) = (None, world.now);
         while noticed.is_none() && world.now < silent_from + Duration::from_secs(20) {
             offer(&mut world, 0, 100, &mut drop_all);
-            noticed = world.routers[0].engine.watch().pop().map(|change| (change, world.now));
+            noticed = world.routers[0].engine.silence_changes().pop().map(|change| (change, world.now));
         }
         let (change, at) = noticed.unwrap();
         assert_eq!(change, (0, true));
         let after = at.since(silent_from);
         assert!((5_000..7_000).contains(&(after.0 / 1_000_000)), "{after:?}");
-        let dropped = |world: &World| world.routers[0].engine.flow(0).count(Counter::PeerSilent);
+        let dropped = |world: &TwoRouters| world.routers[0].engine.flow(0).count(Counter::PeerSilent);
         let before = dropped(&world);
         offer(&mut world, 0, 100, &mut drop_all);
         assert_eq!(dropped(&world) - before, if stops { 100 } else { 0 });
@@ -123,7 +126,7 @@ fn a_silent_peer_is_detected_and_stops_its_flow_if_configured() {
         let before = world.delivered[1].len();
         for _ in 0..30 {
             offer(&mut world, 0, 100, &mut delay);
-            world.routers[0].engine.watch();
+            world.routers[0].engine.silence_changes();
         }
         assert!(world.routers[0].engine.flow(0).silent_since().is_none());
         // The window has shrunk to one packet and grows by small steps.

@@ -1,12 +1,12 @@
 //! Connection of a session: expected messages, and the hold and keepalive timers (RFC 4271 sections 8.2.2
 //! and 10).
 
-use super::{Event, State};
-use crate::bgp::attributes::Source;
-use crate::bgp::message::{self, Frame};
-use crate::bgp::nlri::Family;
+use super::{BgpEvent, BgpState};
+use crate::bgp::attributes::AttributeContext;
+use crate::bgp::message::{self, MessageParts};
+use crate::bgp::nlri::BgpFamily;
 use crate::bgp::notification::{Notification, code, subcode};
-use crate::bgp::open::{Identity, Negotiated, Open};
+use crate::bgp::open::{NegotiatedParameters, OpenParameters, ReceivedOpen};
 use crate::bgp::update::{self, Update};
 use netstage_core::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -18,18 +18,18 @@ const KEEPALIVES: u64 = 3;
 
 /// Progress of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ConnectionPhase {
     OpenSent,
-    OpenConfirm(Negotiated),
-    Established(Negotiated),
+    OpenConfirm(NegotiatedParameters),
+    Established(NegotiatedParameters),
 }
 
 /// Result of handling a message.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum MessageResult {
     Stay,
-    Opened(Negotiated),
-    Established(Negotiated),
+    Opened(NegotiatedParameters),
+    Established(NegotiatedParameters),
     /// Local error, to be sent to the peer.
     Failed(Notification),
     /// NOTIFICATION received from the peer.
@@ -37,34 +37,34 @@ pub(super) enum Step {
 }
 
 #[derive(Debug)]
-pub(super) struct Connection {
-    phase: Phase,
+pub(super) struct BgpConnection {
+    phase: ConnectionPhase,
     /// Bytes of an incomplete message.
     input: Vec<u8>,
     hold_at: Instant,
     keepalive_at: Instant,
 }
 
-impl Connection {
+impl BgpConnection {
     /// Creates a connection whose OPEN has been sent.
-    pub(super) fn new(now: Instant) -> Connection {
-        Connection {
-            phase: Phase::OpenSent,
+    pub(super) fn new(now: Instant) -> BgpConnection {
+        BgpConnection {
+            phase: ConnectionPhase::OpenSent,
             input: Vec::new(),
             hold_at: now + FIRST_HOLD,
             keepalive_at: Instant::NEVER,
         }
     }
 
-    pub(super) fn phase(&self) -> &Phase {
+    pub(super) fn phase(&self) -> &ConnectionPhase {
         &self.phase
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> BgpState {
         match self.phase {
-            Phase::OpenSent => State::OpenSent,
-            Phase::OpenConfirm(_) => State::OpenConfirm,
-            Phase::Established(_) => State::Established,
+            ConnectionPhase::OpenSent => BgpState::OpenSent,
+            ConnectionPhase::OpenConfirm(_) => BgpState::OpenConfirm,
+            ConnectionPhase::Established(_) => BgpState::Established,
         }
     }
 
@@ -90,8 +90,8 @@ impl Connection {
     }
 
     /// Accepts the peer's OPEN and returns the KEEPALIVE that confirms it.
-    pub(super) fn confirm(&mut self, now: Instant, negotiated: Negotiated) -> Vec<u8> {
-        self.phase = Phase::OpenConfirm(negotiated);
+    pub(super) fn confirm(&mut self, now: Instant, negotiated: NegotiatedParameters) -> Vec<u8> {
+        self.phase = ConnectionPhase::OpenConfirm(negotiated);
         self.restart_hold_timer(now);
         self.handle_sent(now);
         keepalive()
@@ -117,39 +117,39 @@ impl Connection {
     pub(super) fn handle_frame(
         &mut self,
         now: Instant,
-        frame: Frame<'_>,
-        identity: &Identity,
-        events: &mut VecDeque<Event>,
-    ) -> Step {
+        frame: MessageParts<'_>,
+        identity: &OpenParameters,
+        events: &mut VecDeque<BgpEvent>,
+    ) -> MessageResult {
         if frame.kind == message::NOTIFICATION {
-            return Step::Ended(Notification::read(frame.body).expect("its length was checked"));
+            return MessageResult::Ended(Notification::read(frame.body).expect("its length was checked"));
         }
         let unexpected =
-            |subcode| Step::Failed(Notification::with(code::STATE_MACHINE, subcode, &[frame.kind]));
+            |subcode| MessageResult::Failed(Notification::with(code::STATE_MACHINE, subcode, &[frame.kind]));
         match (&self.phase, frame.kind) {
-            (Phase::OpenSent, message::OPEN) => {
-                match Open::read(frame.body).and_then(|open| identity.negotiate(&open)) {
-                    Ok(negotiated) => Step::Opened(negotiated),
-                    Err(notification) => Step::Failed(notification),
+            (ConnectionPhase::OpenSent, message::OPEN) => {
+                match ReceivedOpen::read(frame.body).and_then(|open| identity.negotiate(&open)) {
+                    Ok(negotiated) => MessageResult::Opened(negotiated),
+                    Err(notification) => MessageResult::Failed(notification),
                 }
             }
-            (Phase::OpenSent, _) => unexpected(subcode::IN_OPEN_SENT),
-            (Phase::OpenConfirm(negotiated), message::KEEPALIVE) => {
+            (ConnectionPhase::OpenSent, _) => unexpected(subcode::IN_OPEN_SENT),
+            (ConnectionPhase::OpenConfirm(negotiated), message::KEEPALIVE) => {
                 let negotiated = negotiated.clone();
-                self.phase = Phase::Established(negotiated.clone());
+                self.phase = ConnectionPhase::Established(negotiated.clone());
                 self.restart_hold_timer(now);
-                Step::Established(negotiated)
+                MessageResult::Established(negotiated)
             }
-            (Phase::OpenConfirm(_), _) => unexpected(subcode::IN_OPEN_CONFIRM),
-            (Phase::Established(_), message::OPEN) => unexpected(subcode::IN_ESTABLISHED),
-            (Phase::Established(negotiated), kind) => {
+            (ConnectionPhase::OpenConfirm(_), _) => unexpected(subcode::IN_OPEN_CONFIRM),
+            (ConnectionPhase::Established(_), message::OPEN) => unexpected(subcode::IN_ESTABLISHED),
+            (ConnectionPhase::Established(negotiated), kind) => {
                 let read = match kind {
                     message::UPDATE => handle_update(frame.body, negotiated, events),
                     message::ROUTE_REFRESH => handle_route_refresh(frame.body, negotiated, events),
                     _ => Ok(()),
                 };
                 self.restart_hold_timer(now);
-                read.map_or_else(Step::Failed, |()| Step::Stay)
+                read.map_or_else(MessageResult::Failed, |()| MessageResult::Stay)
             }
         }
     }
@@ -161,8 +161,8 @@ impl Connection {
 
     fn hold_time(&self) -> Option<Duration> {
         match &self.phase {
-            Phase::OpenSent => None,
-            Phase::OpenConfirm(negotiated) | Phase::Established(negotiated) => {
+            ConnectionPhase::OpenSent => None,
+            ConnectionPhase::OpenConfirm(negotiated) | ConnectionPhase::Established(negotiated) => {
                 Some(negotiated.hold_time).filter(|hold_time| *hold_time > Duration::ZERO)
             }
         }
@@ -177,35 +177,38 @@ fn keepalive() -> Vec<u8> {
 
 fn handle_update(
     body: &[u8],
-    negotiated: &Negotiated,
-    events: &mut VecDeque<Event>,
+    negotiated: &NegotiatedParameters,
+    events: &mut VecDeque<BgpEvent>,
 ) -> Result<(), Notification> {
     if let Some(family) = update::end_of_rib(body) {
         if negotiated.families.contains(&family) {
-            events.push_back(Event::EndOfRib(family));
+            events.push_back(BgpEvent::EndOfRib(family));
         }
         return Ok(());
     }
-    let source =
-        Source { four_octet_as: negotiated.four_octet_as, is_internal: negotiated.is_internal, dump: None };
+    let source = AttributeContext {
+        four_octet_as: negotiated.four_octet_as,
+        is_internal: negotiated.is_internal,
+        dump: None,
+    };
     let update = Update::read(body, source, |family| negotiated.families.contains(&family))?;
-    events.push_back(Event::Update(update));
+    events.push_back(BgpEvent::Update(update));
     Ok(())
 }
 
 fn handle_route_refresh(
     body: &[u8],
-    negotiated: &Negotiated,
-    events: &mut VecDeque<Event>,
+    negotiated: &NegotiatedParameters,
+    events: &mut VecDeque<BgpEvent>,
 ) -> Result<(), Notification> {
     let [high, low, subtype, safi] = *body else {
         // RFC 7313 section 5. Longer messages carry outbound route filters, which were not offered.
         return Err(Notification::with(code::ROUTE_REFRESH, 1, body));
     };
-    let family = Family::from_codes(u16::from_be_bytes([high, low]), safi);
+    let family = BgpFamily::from_codes(u16::from_be_bytes([high, low]), safi);
     // The markers of enhanced route refresh (RFC 7313 section 3.2) were not offered either.
     if let Some(family) = family.filter(|family| subtype == 0 && negotiated.families.contains(family)) {
-        events.push_back(Event::RefreshAsked(family));
+        events.push_back(BgpEvent::RefreshAsked(family));
     }
     Ok(())
 }

@@ -2,19 +2,19 @@
 //! messages written by hand.
 
 use super::*;
-use crate::bgp::inject::{Action, Injection, Order};
+use crate::bgp::inject::{Injection, InjectionAction, SendOrder};
 use crate::bgp::nlri::Nlri;
-use crate::bgp::path::{AsPath, Path};
-use crate::bgp::table::Table;
+use crate::bgp::path::{AsPath, PathAttributes};
+use crate::bgp::table::BgpTable;
 
-fn settings(number: u8) -> Settings {
-    Settings {
-        identity: Identity {
+fn settings(number: u8) -> BgpSettings {
+    BgpSettings {
+        identity: OpenParameters {
             local_as: 65_000 + u32::from(number),
             peer_as: None,
             identifier: [192, 0, 2, number].into(),
             hold_time: Duration::from_secs(90),
-            families: Family::ALL.to_vec(),
+            families: BgpFamily::ALL.to_vec(),
             four_octet_as: true,
         },
         connects: true,
@@ -24,23 +24,23 @@ fn settings(number: u8) -> Settings {
 }
 
 /// Two machines and the connections between them.
-struct Pair {
+struct ConnectedSessions {
     now: Instant,
-    machines: [Machine; 2],
+    machines: [BgpSession; 2],
     /// Open connections, by opener.
     open: [bool; 2],
     /// Pending connection attempts.
     attempts: [bool; 2],
-    events: [Vec<Event>; 2],
+    events: [Vec<BgpEvent>; 2],
     /// Held-back bytes, by connection and receiver.
     held: Vec<(usize, usize, Vec<u8>)>,
     hold: bool,
 }
 
-impl Pair {
-    fn new(settings: [Settings; 2]) -> Pair {
-        let machines = settings.map(Machine::new);
-        let mut pair = Pair {
+impl ConnectedSessions {
+    fn new(settings: [BgpSettings; 2]) -> ConnectedSessions {
+        let machines = settings.map(BgpSession::new);
+        let mut pair = ConnectedSessions {
             now: Instant::ZERO,
             machines,
             open: [false; 2],
@@ -55,24 +55,27 @@ impl Pair {
     }
 
     /// Returns the side that opened a connection, as seen by `machine`.
-    fn side(opener: usize, machine: usize) -> Side {
-        if opener == machine { Side::Ours } else { Side::Theirs }
+    fn side(opener: usize, machine: usize) -> ConnectionOpener {
+        if opener == machine { ConnectionOpener::Local } else { ConnectionOpener::Peer }
     }
 
     fn carry(&mut self) {
         while let Some((from, transmit)) =
             (0..2).find_map(|from| Some((from, self.machines[from].poll_transmit()?)))
         {
-            let opener = |side| if side == Side::Ours { from } else { 1 - from };
+            let opener = |side| if side == ConnectionOpener::Local { from } else { 1 - from };
             match transmit {
-                Transmit::Connect => self.attempts[from] = true,
-                Transmit::Abandon => self.attempts[from] = false,
-                Transmit::Bytes(side, bytes) if self.hold => self.held.push((opener(side), 1 - from, bytes)),
-                Transmit::Bytes(side, bytes) => self.deliver(opener(side), 1 - from, &bytes),
-                Transmit::Close(side) => {
+                BgpTransmit::Connect => self.attempts[from] = true,
+                BgpTransmit::Abandon => self.attempts[from] = false,
+                BgpTransmit::Bytes(side, bytes) if self.hold => {
+                    self.held.push((opener(side), 1 - from, bytes))
+                }
+                BgpTransmit::Bytes(side, bytes) => self.deliver(opener(side), 1 - from, &bytes),
+                BgpTransmit::Close(side) => {
                     let opener = opener(side);
                     self.open[opener] = false;
-                    self.machines[1 - from].handle_closed(self.now, Pair::side(opener, 1 - from));
+                    self.machines[1 - from]
+                        .handle_closed(self.now, ConnectedSessions::side(opener, 1 - from));
                 }
             }
         }
@@ -85,7 +88,7 @@ impl Pair {
         // In two pieces, as TCP may deliver them.
         let (one, two) = bytes.split_at(bytes.len() / 2);
         for piece in [one, two] {
-            self.machines[to].handle_bytes(self.now, Pair::side(opener, to), piece);
+            self.machines[to].handle_bytes(self.now, ConnectedSessions::side(opener, to), piece);
         }
     }
 
@@ -102,14 +105,16 @@ impl Pair {
         assert!(std::mem::take(&mut self.attempts[opener]));
         self.open[opener] = true;
         for machine in [opener, 1 - opener] {
-            assert!(self.machines[machine].handle_connected(self.now, Pair::side(opener, machine)));
+            assert!(
+                self.machines[machine].handle_connected(self.now, ConnectedSessions::side(opener, machine))
+            );
         }
         self.carry();
     }
 
     fn run_until(&mut self, until: Instant) {
         loop {
-            let next = self.machines.iter().map(Machine::poll_timeout).fold(until, Instant::min);
+            let next = self.machines.iter().map(BgpSession::poll_timeout).fold(until, Instant::min);
             self.now = self.now.max(next);
             if next == until {
                 return;
@@ -119,42 +124,44 @@ impl Pair {
         }
     }
 
-    fn states(&self) -> [State; 2] {
+    fn states(&self) -> [BgpState; 2] {
         [self.machines[0].state(), self.machines[1].state()]
     }
 
-    fn downs(&self, machine: usize) -> Vec<Down> {
-        let down = |event: &Event| match event {
-            Event::Down(down) => Some(down.clone()),
+    fn downs(&self, machine: usize) -> Vec<SessionEnd> {
+        let down = |event: &BgpEvent| match event {
+            BgpEvent::Down(down) => Some(down.clone()),
             _ => None,
         };
         self.events[machine].iter().filter_map(down).collect()
     }
 }
 
-fn passive(number: u8) -> Settings {
-    Settings { connects: false, ..settings(number) }
+fn passive(number: u8) -> BgpSettings {
+    BgpSettings { connects: false, ..settings(number) }
 }
 
 /// Returns an established machine without a peer.
-fn established(settings: Settings) -> Machine {
-    let mut pair = Pair::new([settings, passive(9)]);
+fn established(settings: BgpSettings) -> BgpSession {
+    let mut pair = ConnectedSessions::new([settings, passive(9)]);
     pair.connect(0);
     let [machine, _] = pair.machines;
     machine
 }
 
 /// Returns the NOTIFICATION that a machine sends in answer to bytes. Asserts that it closes the connection.
-fn notification(machine: &mut Machine, bytes: &[u8]) -> Notification {
+fn notification(machine: &mut BgpSession, bytes: &[u8]) -> Notification {
     while machine.poll_transmit().is_some() {}
-    machine.handle_bytes(Instant(1), Side::Ours, bytes);
-    let Some(Transmit::Bytes(Side::Ours, bytes)) = machine.poll_transmit() else { panic!("nothing sent") };
-    assert_eq!(machine.poll_transmit(), Some(Transmit::Close(Side::Ours)));
+    machine.handle_bytes(Instant(1), ConnectionOpener::Local, bytes);
+    let Some(BgpTransmit::Bytes(ConnectionOpener::Local, bytes)) = machine.poll_transmit() else {
+        panic!("nothing sent")
+    };
+    assert_eq!(machine.poll_transmit(), Some(BgpTransmit::Close(ConnectionOpener::Local)));
     let frame = message::first(&bytes).unwrap().unwrap();
-    assert_eq!((frame.kind, machine.state()), (message::NOTIFICATION, State::Idle));
+    assert_eq!((frame.kind, machine.state()), (message::NOTIFICATION, BgpState::Idle));
     let sent = Notification::read(frame.body).unwrap();
     let down = std::iter::from_fn(|| machine.poll_event()).last();
-    assert_eq!(down, Some(Event::Down(Down::Sent(sent.clone()))));
+    assert_eq!(down, Some(BgpEvent::Down(SessionEnd::Sent(sent.clone()))));
     sent
 }
 
@@ -166,25 +173,25 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_session_passes_through_all_states() {
-    let mut pair = Pair::new([settings(1), passive(2)]);
-    assert_eq!(pair.states(), [State::Connect, State::Active]);
+    let mut pair = ConnectedSessions::new([settings(1), passive(2)]);
+    assert_eq!(pair.states(), [BgpState::Connect, BgpState::Active]);
     pair.hold = true;
     pair.connect(0);
-    assert_eq!(pair.states(), [State::OpenSent; 2]);
+    assert_eq!(pair.states(), [BgpState::OpenSent; 2]);
     for (opener, to, bytes) in std::mem::take(&mut pair.held) {
         pair.deliver(opener, to, &bytes);
     }
     pair.carry();
-    assert_eq!(pair.states(), [State::OpenConfirm; 2]);
+    assert_eq!(pair.states(), [BgpState::OpenConfirm; 2]);
     pair.release();
-    assert_eq!(pair.states(), [State::Established; 2]);
-    let Event::Established(negotiated) = &pair.events[0][0] else { panic!() };
-    let expected = Negotiated {
+    assert_eq!(pair.states(), [BgpState::Established; 2]);
+    let BgpEvent::Established(negotiated) = &pair.events[0][0] else { panic!() };
+    let expected = NegotiatedParameters {
         peer_as: 65_002,
         peer_identifier: [192, 0, 2, 2].into(),
         is_internal: false,
         hold_time: Duration::from_secs(90),
-        families: Family::ALL.to_vec(),
+        families: BgpFamily::ALL.to_vec(),
         four_octet_as: true,
         route_refresh: true,
         end_of_rib: true,
@@ -192,26 +199,26 @@ fn a_session_passes_through_all_states() {
     assert_eq!(*negotiated, expected);
     // Keepalives keep it up.
     pair.run_until(Instant::ZERO + Duration::from_secs(1000));
-    assert_eq!((pair.states(), pair.downs(0)), ([State::Established; 2], vec![]));
+    assert_eq!((pair.states(), pair.downs(0)), ([BgpState::Established; 2], vec![]));
 }
 
 #[test]
 fn a_collision_keeps_the_connection_of_the_higher_identifier() {
     // RFC 4271 section 6.8; with equal identifiers the AS number decides (RFC 6286 section 2.3).
-    let equal = Settings {
-        identity: Identity { identifier: [192, 0, 2, 1].into(), ..settings(2).identity },
+    let equal = BgpSettings {
+        identity: OpenParameters { identifier: [192, 0, 2, 1].into(), ..settings(2).identity },
         ..settings(2)
     };
     for second in [settings(2), equal] {
-        let mut pair = Pair::new([settings(1), second]);
+        let mut pair = ConnectedSessions::new([settings(1), second]);
         pair.hold = true;
         pair.connect(0);
         pair.connect(1);
         pair.release();
-        assert_eq!(pair.states(), [State::Established; 2]);
+        assert_eq!(pair.states(), [BgpState::Established; 2]);
         assert_eq!(pair.open, [false, true]);
-        assert_eq!(pair.machines[0].established().unwrap().0, Side::Theirs);
-        assert_eq!(pair.machines[1].established().unwrap().0, Side::Ours);
+        assert_eq!(pair.machines[0].established().unwrap().0, ConnectionOpener::Peer);
+        assert_eq!(pair.machines[1].established().unwrap().0, ConnectionOpener::Local);
         // Closing the other connection does not end the session.
         assert_eq!((pair.downs(0), pair.downs(1)), (vec![], vec![]));
     }
@@ -219,93 +226,96 @@ fn a_collision_keeps_the_connection_of_the_higher_identifier() {
 
 #[test]
 fn a_second_connection_is_rejected_once_established() {
-    let mut pair = Pair::new([settings(1), settings(2)]);
+    let mut pair = ConnectedSessions::new([settings(1), settings(2)]);
     pair.connect(0);
-    assert_eq!(pair.states(), [State::Established; 2]);
+    assert_eq!(pair.states(), [BgpState::Established; 2]);
     assert_eq!(pair.attempts, [false; 2], "the other attempt was canceled");
-    assert!(!pair.machines[0].handle_connected(pair.now, Side::Theirs));
+    assert!(!pair.machines[0].handle_connected(pair.now, ConnectionOpener::Peer));
 }
 
 #[test]
 fn a_silent_peer_is_dropped_after_the_hold_time() {
-    let mut pair = Pair::new([settings(1), passive(2)]);
+    let mut pair = ConnectedSessions::new([settings(1), passive(2)]);
     pair.connect(0);
     let start = pair.now;
     pair.hold = true;
     pair.run_until(start + Duration::from_secs(89));
-    assert_eq!(pair.states(), [State::Established; 2]);
+    assert_eq!(pair.states(), [BgpState::Established; 2]);
     pair.run_until(start + Duration::from_secs(91));
-    assert_eq!(pair.states(), [State::Idle; 2]);
-    assert_eq!(pair.downs(0), [Down::Sent(Notification::new(4, 0))]);
+    assert_eq!(pair.states(), [BgpState::Idle; 2]);
+    assert_eq!(pair.downs(0), [SessionEnd::Sent(Notification::new(4, 0))]);
 }
 
 #[test]
 fn without_a_hold_time_there_are_no_keepalives() {
-    let silent = |mut settings: Settings| {
+    let silent = |mut settings: BgpSettings| {
         settings.identity.hold_time = Duration::ZERO;
         settings
     };
-    let mut pair = Pair::new([silent(settings(1)), passive(2)]);
+    let mut pair = ConnectedSessions::new([silent(settings(1)), passive(2)]);
     pair.connect(0);
-    assert_eq!(pair.machines.each_ref().map(Machine::poll_timeout), [Instant::NEVER; 2]);
-    assert_eq!(pair.states(), [State::Established; 2]);
+    assert_eq!(pair.machines.each_ref().map(BgpSession::poll_timeout), [Instant::NEVER; 2]);
+    assert_eq!(pair.states(), [BgpState::Established; 2]);
 }
 
 #[test]
 fn a_silent_peer_is_dropped_after_four_minutes() {
-    let mut machine = Machine::new(settings(1));
+    let mut machine = BgpSession::new(settings(1));
     machine.handle_start(Instant::ZERO);
-    assert!(machine.handle_connected(Instant::ZERO, Side::Ours));
+    assert!(machine.handle_connected(Instant::ZERO, ConnectionOpener::Local));
     assert_eq!(machine.poll_timeout(), Instant::ZERO + Duration::from_secs(240));
     machine.handle_timeout(machine.poll_timeout());
-    assert_eq!(machine.poll_event(), Some(Event::Down(Down::Sent(Notification::new(4, 0)))));
+    assert_eq!(machine.poll_event(), Some(BgpEvent::Down(SessionEnd::Sent(Notification::new(4, 0)))));
 }
 
 #[test]
 fn connecting_is_retried() {
-    let mut pair = Pair::new([settings(1), passive(2)]);
+    let mut pair = ConnectedSessions::new([settings(1), passive(2)]);
     pair.machines[0].handle_connect_failed(pair.now);
     pair.attempts[0] = false;
-    assert_eq!(pair.states()[0], State::Active);
+    assert_eq!(pair.states()[0], BgpState::Active);
     pair.run_until(Instant::ZERO + Duration::from_secs(121));
-    assert_eq!((pair.states()[0], pair.attempts[0]), (State::Connect, true));
+    assert_eq!((pair.states()[0], pair.attempts[0]), (BgpState::Connect, true));
     // Connection lost before the peer's OPEN: back to Active (RFC 4271 section 8.2.2).
-    let mut machine = Machine::new(settings(1));
+    let mut machine = BgpSession::new(settings(1));
     machine.handle_start(Instant::ZERO);
-    machine.handle_connected(Instant::ZERO, Side::Ours);
-    machine.handle_closed(Instant::ZERO, Side::Ours);
-    assert_eq!((machine.state(), machine.poll_event()), (State::Active, None));
+    machine.handle_connected(Instant::ZERO, ConnectionOpener::Local);
+    machine.handle_closed(Instant::ZERO, ConnectionOpener::Local);
+    assert_eq!((machine.state(), machine.poll_event()), (BgpState::Active, None));
     assert_eq!(machine.poll_timeout(), Instant::ZERO + Duration::from_secs(120));
 }
 
 #[test]
 fn an_ended_session_restarts_if_configured() {
-    let restarting = Settings { restart: Some(Duration::from_secs(5)), ..settings(1) };
-    let mut pair = Pair::new([restarting, passive(2)]);
+    let restarting = BgpSettings { restart: Some(Duration::from_secs(5)), ..settings(1) };
+    let mut pair = ConnectedSessions::new([restarting, passive(2)]);
     pair.connect(0);
-    pair.machines[0].handle_closed(pair.now, Side::Ours);
+    pair.machines[0].handle_closed(pair.now, ConnectionOpener::Local);
     pair.carry();
-    assert_eq!((pair.states()[0], pair.downs(0)), (State::Idle, vec![Down::Lost]));
+    assert_eq!((pair.states()[0], pair.downs(0)), (BgpState::Idle, vec![SessionEnd::Lost]));
     pair.run_until(pair.now + Duration::from_secs(6));
-    assert_eq!(pair.states()[0], State::Connect);
+    assert_eq!(pair.states()[0], BgpState::Connect);
 }
 
 #[test]
 fn a_stop_notifies_the_peer() {
-    let mut pair = Pair::new([settings(1), passive(2)]);
+    let mut pair = ConnectedSessions::new([settings(1), passive(2)]);
     pair.connect(0);
     pair.machines[0].handle_stop();
     pair.carry();
     let shutdown = Notification::new(6, 2);
-    assert_eq!(pair.downs(0), [Down::Sent(shutdown.clone())]);
-    assert_eq!(pair.downs(1), [Down::Received(shutdown)]);
-    assert_eq!((pair.states(), pair.open), ([State::Idle; 2], [false; 2]));
-    assert!(!pair.machines[0].handle_connected(pair.now, Side::Theirs), "Idle accepts no connection");
+    assert_eq!(pair.downs(0), [SessionEnd::Sent(shutdown.clone())]);
+    assert_eq!(pair.downs(1), [SessionEnd::Received(shutdown)]);
+    assert_eq!((pair.states(), pair.open), ([BgpState::Idle; 2], [false; 2]));
+    assert!(
+        !pair.machines[0].handle_connected(pair.now, ConnectionOpener::Peer),
+        "Idle accepts no connection"
+    );
 }
 
 #[test]
 fn errors_are_reported_with_the_codes_of_the_rfc() {
-    let open = |edit: &dyn Fn(&mut Settings)| {
+    let open = |edit: &dyn Fn(&mut BgpSettings)| {
         let mut settings = settings(9);
         edit(&mut settings);
         let mut bytes = Vec::new();
@@ -313,12 +323,12 @@ fn errors_are_reported_with_the_codes_of_the_rfc() {
         bytes
     };
     let waiting = || {
-        let mut machine = Machine::new(Settings {
-            identity: Identity { peer_as: Some(65_009), ..settings(1).identity },
+        let mut machine = BgpSession::new(BgpSettings {
+            identity: OpenParameters { peer_as: Some(65_009), ..settings(1).identity },
             ..settings(1)
         });
         machine.handle_start(Instant::ZERO);
-        machine.handle_connected(Instant::ZERO, Side::Ours);
+        machine.handle_connected(Instant::ZERO, ConnectionOpener::Local);
         machine
     };
     let edited = |place: usize, bytes: &[u8]| {
@@ -326,7 +336,7 @@ fn errors_are_reported_with_the_codes_of_the_rfc() {
         message[place..place + bytes.len()].copy_from_slice(bytes);
         message
     };
-    let codes = |machine: &mut Machine, bytes: &[u8]| {
+    let codes = |machine: &mut BgpSession, bytes: &[u8]| {
         let sent = notification(machine, bytes);
         (sent.code, sent.subcode, sent.data)
     };
@@ -340,15 +350,15 @@ fn errors_are_reported_with_the_codes_of_the_rfc() {
     assert_eq!(codes(&mut waiting(), &edited(22, &[0, 2])), (2, 6, vec![0, 2]));
     assert_eq!(codes(&mut waiting(), &edited(28, &[0])), (2, 0, vec![]));
     let mut without_common_family = waiting();
-    without_common_family.settings.identity.families = vec![Family::Vpnv4];
-    let other = open(&|settings| settings.identity.families = vec![Family::Ipv6Unicast]);
+    without_common_family.settings.identity.families = vec![BgpFamily::Vpnv4];
+    let other = open(&|settings| settings.identity.families = vec![BgpFamily::Ipv6Unicast]);
     assert_eq!(codes(&mut without_common_family, &other), (2, 7, vec![1, 4, 0, 1, 0, 128]));
     assert_eq!(codes(&mut waiting(), &frame(message::KEEPALIVE, &[])), (5, 1, vec![4]));
     // In OpenConfirm (RFC 6608 section 4).
     let confirmed = || {
         let mut machine = waiting();
-        machine.handle_bytes(Instant(1), Side::Ours, &open(&|_| {}));
-        assert_eq!(machine.state(), State::OpenConfirm);
+        machine.handle_bytes(Instant(1), ConnectionOpener::Local, &open(&|_| {}));
+        assert_eq!(machine.state(), BgpState::OpenConfirm);
         machine
     };
     assert_eq!(codes(&mut confirmed(), &open(&|_| {})), (5, 2, vec![1]));
@@ -373,38 +383,41 @@ fn unknown_capabilities_are_tolerated() {
     body[9] = (body.len() - 10) as u8;
     let extended = [&body[..9], &[255, 255, 0, 9, 2, 0, 6, 1, 4, 0, 1, 0, 1][..]].concat();
     for body in [body, extended] {
-        let mut machine = Machine::new(settings(1));
+        let mut machine = BgpSession::new(settings(1));
         machine.handle_start(Instant::ZERO);
-        machine.handle_connected(Instant::ZERO, Side::Ours);
-        machine.handle_bytes(Instant::ZERO, Side::Ours, &frame(message::OPEN, &body));
-        machine.handle_bytes(Instant::ZERO, Side::Ours, &frame(message::KEEPALIVE, &[]));
+        machine.handle_connected(Instant::ZERO, ConnectionOpener::Local);
+        machine.handle_bytes(Instant::ZERO, ConnectionOpener::Local, &frame(message::OPEN, &body));
+        machine.handle_bytes(Instant::ZERO, ConnectionOpener::Local, &frame(message::KEEPALIVE, &[]));
         let (_, negotiated) = machine.established().expect("the session is established");
         assert_eq!((negotiated.peer_as, negotiated.four_octet_as), (65_009, false));
-        assert_eq!(negotiated.families, [Family::Ipv4Unicast]);
-        assert!(!machine.refresh(Family::Ipv4Unicast), "the peer does not support route refresh");
+        assert_eq!(negotiated.families, [BgpFamily::Ipv4Unicast]);
+        assert!(!machine.refresh(BgpFamily::Ipv4Unicast), "the peer does not support route refresh");
     }
 }
 
 #[test]
 fn routes_end_of_rib_and_refresh_requests_arrive() {
-    let mut pair = Pair::new([settings(1), passive(2)]);
+    let mut pair = ConnectedSessions::new([settings(1), passive(2)]);
     pair.connect(0);
     pair.events = [vec![], vec![]];
-    let mut table = Table::new();
-    let path = Path::new("192.0.2.1".parse().unwrap(), AsPath::sequence(&[4_200_000_000]));
-    let nlri = Nlri::labelled("10.0.0.0/8".parse().unwrap(), 77);
+    let mut table = BgpTable::new();
+    let path = PathAttributes::new("192.0.2.1".parse().unwrap(), AsPath::sequence(&[4_200_000_000]));
+    let nlri = Nlri::labeled("10.0.0.0/8".parse().unwrap(), 77);
     let group = table.group(nlri.family, path).unwrap();
     table.push(group, &nlri);
     let mut bytes = Vec::new();
     let encoding = pair.machines[0].settings.identity.encoding(pair.machines[0].established().unwrap().1);
-    let mut injection = Injection::new(&table, Action::Announce, Order::Packed, &Family::ALL);
+    let mut injection = Injection::new(&table, InjectionAction::Announce, SendOrder::Packed, &BgpFamily::ALL);
     injection.fill(&table, &encoding, usize::MAX / 2, &mut bytes);
-    message::write_end_of_rib(Family::Ipv4Labelled, &mut bytes);
+    message::write_end_of_rib(BgpFamily::Ipv4Labelled, &mut bytes);
     pair.deliver(0, 1, &bytes);
-    assert!(pair.machines[0].refresh(Family::Vpnv4));
+    assert!(pair.machines[0].refresh(BgpFamily::Vpnv4));
     pair.carry();
-    let [Event::Update(update), Event::EndOfRib(Family::Ipv4Labelled), Event::RefreshAsked(Family::Vpnv4)] =
-        &pair.events[1][..]
+    let [
+        BgpEvent::Update(update),
+        BgpEvent::EndOfRib(BgpFamily::Ipv4Labelled),
+        BgpEvent::RefreshAsked(BgpFamily::Vpnv4),
+    ] = &pair.events[1][..]
     else {
         panic!("{:?}", pair.events[1])
     };

@@ -1,8 +1,8 @@
 //! Next hops by IPv4 prefix. Routers announce prefixes mostly in order. Therefore 16 adjacent prefixes of a
 //! length share a cell, and a million of them touch few cache lines.
 
-use super::Folded;
-use crate::bgp::nlri::Prefix;
+use super::FoldingHasher;
+use crate::bgp::nlri::NlriPrefix;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +16,7 @@ const NONE: u32 = 0;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ipv4Routes {
     /// Cells by prefix bits without the lowest four, and prefix length.
-    cells: HashMap<u64, [u32; 1 << CELL_BITS], BuildHasherDefault<Folded>>,
+    cells: HashMap<u64, [u32; 1 << CELL_BITS], BuildHasherDefault<FoldingHasher>>,
     count: usize,
 }
 
@@ -59,14 +59,14 @@ impl Ipv4Routes {
     }
 
     /// Iterates over all prefixes, in no particular order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Prefix, u32)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NlriPrefix, u32)> {
         self.cells.iter().flat_map(|(&cell, slots)| {
             let (high, length) = ((cell >> 8) as u32, cell as u8);
             slots.iter().enumerate().filter(|(_, number)| **number != NONE).map(move |(slot, number)| {
                 let bits = high << CELL_BITS | slot as u32;
                 let address = Ipv4Addr::from(bits.checked_shl(32 - u32::from(length)).unwrap_or(0));
                 (
-                    Prefix::new(IpAddr::V4(address), length).expect("the key was built from a prefix"),
+                    NlriPrefix::new(IpAddr::V4(address), length).expect("the key was built from a prefix"),
                     number - 1,
                 )
             })

@@ -3,8 +3,8 @@
 
 mod ipv4;
 
-use super::nlri::{Family, Nlri, Prefix, RouteDistinguisher};
-use super::table::Table;
+use super::nlri::{BgpFamily, Nlri, NlriPrefix, RouteDistinguisher};
+use super::table::BgpTable;
 use super::update::Update;
 use ipv4::Ipv4Routes;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,9 +12,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Destination outside IPv4 unicast, without its label.
-type Key = (Family, Option<RouteDistinguisher>, Prefix);
+type DestinationKey = (BgpFamily, Option<RouteDistinguisher>, NlriPrefix);
 
-fn key(nlri: &Nlri) -> Key {
+fn key(nlri: &Nlri) -> DestinationKey {
     (nlri.family, nlri.distinguisher, nlri.prefix)
 }
 
@@ -23,7 +23,7 @@ fn key(nlri: &Nlri) -> Key {
 #[inline]
 fn ipv4(nlri: &Nlri) -> Option<Ipv4Addr> {
     match (nlri.family, nlri.prefix.address()) {
-        (Family::Ipv4Unicast, IpAddr::V4(address)) => Some(address),
+        (BgpFamily::Ipv4Unicast, IpAddr::V4(address)) => Some(address),
         _ => None,
     }
 }
@@ -31,9 +31,9 @@ fn ipv4(nlri: &Nlri) -> Option<Ipv4Addr> {
 /// Hasher that multiplies and folds. It does not resist deliberate collisions, which a device under test
 /// does not produce.
 #[derive(Clone, Copy, Debug, Default)]
-struct Folded(u64);
+struct FoldingHasher(u64);
 
-impl Hasher for Folded {
+impl Hasher for FoldingHasher {
     fn write(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -53,25 +53,25 @@ impl Hasher for Folded {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct ReceivedRoute {
     next_hop: u32,
     label: Option<u32>,
 }
 
 /// Routes received from a peer.
 #[derive(Clone, Debug, Default)]
-pub struct Received {
+pub struct ReceivedRoutes {
     ipv4: Ipv4Routes,
-    others: HashMap<Key, Entry, BuildHasherDefault<Folded>>,
+    others: HashMap<DestinationKey, ReceivedRoute, BuildHasherDefault<FoldingHasher>>,
     next_hops: Vec<IpAddr>,
     next_hop_index: HashMap<IpAddr, u32>,
-    by_family: BTreeMap<Family, usize>,
-    tally: Tally,
+    by_family: BTreeMap<BgpFamily, usize>,
+    tally: UpdateCounters,
 }
 
 /// Counters of received UPDATE messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct UpdateCounters {
     /// UPDATE messages.
     pub updates: u64,
     /// Announced destinations, including repetitions.
@@ -96,7 +96,7 @@ pub enum ExpectedNextHop {
 /// Differences between received routes and a table; at most [`RouteDifferences::MAX_LISTED`] of each kind are
 /// listed, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Differences {
+pub struct RouteDifferences {
     /// Routes in the table that were not received.
     pub missing: Vec<Nlri>,
     /// Received routes that are not in the table, in the families of the table.
@@ -107,9 +107,9 @@ pub struct Differences {
     pub counts: [usize; 3],
 }
 
-impl Differences {
+impl RouteDifferences {
     /// Maximum number of listed routes of each kind.
-    pub const SHOWN: usize = 20;
+    pub const MAX_LISTED: usize = 20;
 
     /// Returns `true` if there are no differences.
     pub fn is_empty(&self) -> bool {
@@ -117,10 +117,10 @@ impl Differences {
     }
 }
 
-impl Received {
+impl ReceivedRoutes {
     /// Creates an empty set of routes.
-    pub fn new() -> Received {
-        Received::default()
+    pub fn new() -> ReceivedRoutes {
+        ReceivedRoutes::default()
     }
 
     /// Applies an UPDATE message.
@@ -147,7 +147,7 @@ impl Received {
                 let is_new = match ipv4(&nlri) {
                     Some(address) => self.ipv4.insert(address, nlri.prefix.length(), next_hop),
                     None => {
-                        let entry = Entry { next_hop, label: nlri.label };
+                        let entry = ReceivedRoute { next_hop, label: nlri.label };
                         self.others.insert(key(&nlri), entry).is_none()
                     }
                 };
@@ -167,7 +167,7 @@ impl Received {
 
     /// Removes all routes, as at the end of a session.
     pub fn clear(&mut self) {
-        *self = Received::default();
+        *self = ReceivedRoutes::default();
     }
 
     /// Returns the number of routes.
@@ -181,12 +181,12 @@ impl Received {
     }
 
     /// Returns the number of routes of a family.
-    pub fn count(&self, family: Family) -> usize {
+    pub fn count(&self, family: BgpFamily) -> usize {
         self.by_family.get(&family).copied().unwrap_or(0)
     }
 
     /// Returns the counters of UPDATE messages.
-    pub fn tally(&self) -> Tally {
+    pub fn update_counters(&self) -> UpdateCounters {
         self.tally
     }
 
@@ -224,10 +224,16 @@ impl Received {
 
     /// Compares the routes of these families with a table. Labels are not compared: a router that sets
     /// next-hop-self assigns its own.
-    pub fn differences(&self, table: &Table, families: &[Family], next_hop: ExpectedNextHop) -> Differences {
-        let mut found = Differences::default();
+    pub fn differences(
+        &self,
+        table: &BgpTable,
+        families: &[BgpFamily],
+        next_hop: ExpectedNextHop,
+    ) -> RouteDifferences {
+        let mut found = RouteDifferences::default();
         let mut listed = Ipv4Routes::default();
-        let mut listed_others: HashSet<Key, BuildHasherDefault<Folded>> = HashSet::default();
+        let mut listed_others: HashSet<DestinationKey, BuildHasherDefault<FoldingHasher>> =
+            HashSet::default();
         for (nlri, path) in table.iter().filter(|(nlri, _)| families.contains(&nlri.family)) {
             let is_new = match ipv4(&nlri) {
                 Some(address) => listed.insert(address, nlri.prefix.length(), 0),
@@ -265,7 +271,7 @@ impl Received {
 
 fn add_difference<T>(shown: &mut Vec<T>, count: &mut usize, item: T) {
     *count += 1;
-    if shown.len() < Differences::SHOWN {
+    if shown.len() < RouteDifferences::MAX_LISTED {
         shown.push(item);
     }
 }

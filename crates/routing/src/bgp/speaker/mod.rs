@@ -5,11 +5,11 @@
 
 mod outbox;
 
-use super::inject::{Order, Written};
-use super::machine::{Event, Machine, Settings, Side, Transmit};
-use super::nlri::Family;
-use super::table::Table;
-use crate::peering::{self, Connection, Protection};
+use super::inject::{SendOrder, WriteCounts};
+use super::machine::{BgpEvent, BgpSession, BgpSettings, BgpTransmit, ConnectionOpener};
+use super::nlri::BgpFamily;
+use super::table::BgpTable;
+use crate::peering::{self, PeerConnection, Protection};
 use netstage_core::time::Instant;
 use outbox::Outbox;
 use socket2::Socket;
@@ -69,24 +69,24 @@ impl Endpoint {
 
 /// Command to a session.
 #[derive(Clone, Debug)]
-pub enum Command {
+pub enum SpeakerCommand {
     /// Announces a table, now and each time the session is established.
-    Announce(Arc<Table>, Order),
+    Announce(Arc<BgpTable>, SendOrder),
     /// Withdraws the routes of a table. If it is the same table, it is not announced again.
-    Withdraw(Arc<Table>, Order),
+    Withdraw(Arc<BgpTable>, SendOrder),
     /// Requests the peer's routes of a family again.
-    Refresh(Family),
+    Refresh(BgpFamily),
     /// Closes the session and ends the task.
     Stop,
 }
 
 /// Report from a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum SpeakerReport {
     /// Event of the session.
-    Session(Event),
+    Session(BgpEvent),
     /// All messages of a command, or of a route refresh, were passed to the operating system.
-    Sent(Written),
+    Sent(WriteCounts),
     /// Connecting to the peer failed.
     ConnectFailed(io::ErrorKind),
 }
@@ -94,16 +94,16 @@ pub enum Report {
 /// Runs a session until it is stopped or the command channel is closed. `handle` is called for each report
 /// with the time since `epoch`, and must not block: it runs in the session's task.
 pub async fn run(
-    settings: Settings,
+    settings: BgpSettings,
     endpoint: Endpoint,
     epoch: std::time::Instant,
-    mut commands: UnboundedReceiver<Command>,
-    handle: impl FnMut(Instant, Report),
+    mut commands: UnboundedReceiver<SpeakerCommand>,
+    handle: impl FnMut(Instant, SpeakerReport),
 ) -> io::Result<()> {
     let listener = endpoint.listen()?;
     let mut driver = Driver {
         outbox: Outbox::new(settings.identity.clone()),
-        machine: Machine::new(settings),
+        machine: BgpSession::new(settings),
         endpoint,
         epoch,
         connections: [None, None],
@@ -119,12 +119,12 @@ pub async fn run(
     loop {
         timer.as_mut().reset(driver.deadline());
         match poll_fn(|context| driver.poll(context, timer.as_mut(), &mut commands)).await {
-            Wake::Command(Some(Command::Stop) | None) => break,
+            Wake::Command(Some(SpeakerCommand::Stop) | None) => break,
             Wake::Command(Some(command)) => driver.handle_command(command),
-            Wake::Accepted(stream) => driver.handle_stream(Side::Theirs, stream),
-            Wake::Connected(Ok(stream)) => driver.handle_stream(Side::Ours, stream),
+            Wake::Accepted(stream) => driver.handle_stream(ConnectionOpener::Peer, stream),
+            Wake::Connected(Ok(stream)) => driver.handle_stream(ConnectionOpener::Local, stream),
             Wake::Connected(Err(error)) => {
-                driver.report(Report::ConnectFailed(error.kind()));
+                driver.report(SpeakerReport::ConnectFailed(error.kind()));
                 driver.machine.handle_connect_failed(driver.now());
             }
             Wake::Ready => driver.transfer(),
@@ -144,7 +144,7 @@ pub async fn run(
 
 /// Reason why the task was woken.
 enum Wake {
-    Command(Option<Command>),
+    Command(Option<SpeakerCommand>),
     Accepted(TcpStream),
     Connected(io::Result<TcpStream>),
     /// A connection is readable or writable, or a timer has expired.
@@ -154,11 +154,11 @@ enum Wake {
 type Attempt = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
 
 struct Driver<H> {
-    machine: Machine,
+    machine: BgpSession,
     outbox: Outbox,
     endpoint: Endpoint,
     epoch: std::time::Instant,
-    connections: [Option<Connection>; 2],
+    connections: [Option<PeerConnection>; 2],
     listener: Option<TcpListener>,
     attempt: Option<Attempt>,
     /// Connections being closed.
@@ -167,7 +167,7 @@ struct Driver<H> {
     handle: H,
 }
 
-impl<H: FnMut(Instant, Report)> Driver<H> {
+impl<H: FnMut(Instant, SpeakerReport)> Driver<H> {
     fn now(&self) -> Instant {
         Instant(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
@@ -182,7 +182,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         &mut self,
         context: &mut Context<'_>,
         timer: Pin<&mut Sleep>,
-        commands: &mut UnboundedReceiver<Command>,
+        commands: &mut UnboundedReceiver<SpeakerCommand>,
     ) -> Poll<Wake> {
         if let Poll::Ready(command) = commands.poll_recv(context) {
             return Poll::Ready(Wake::Command(command));
@@ -209,35 +209,39 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         timer.poll(context).map(|()| Wake::Ready)
     }
 
-    fn report(&mut self, report: Report) {
+    fn report(&mut self, report: SpeakerReport) {
         let now = self.now();
         (self.handle)(now, report);
     }
 
-    fn handle_command(&mut self, command: Command) {
+    fn handle_command(&mut self, command: SpeakerCommand) {
         match command {
-            Command::Announce(table, order) => self.outbox.announce(table, order, self.machine.established()),
-            Command::Withdraw(table, order) => self.outbox.withdraw(table, order, self.machine.established()),
-            Command::Refresh(family) => drop(self.machine.refresh(family)),
-            Command::Stop => {}
+            SpeakerCommand::Announce(table, order) => {
+                self.outbox.announce(table, order, self.machine.established())
+            }
+            SpeakerCommand::Withdraw(table, order) => {
+                self.outbox.withdraw(table, order, self.machine.established())
+            }
+            SpeakerCommand::Refresh(family) => drop(self.machine.refresh(family)),
+            SpeakerCommand::Stop => {}
         }
     }
 
-    fn handle_stream(&mut self, side: Side, stream: TcpStream) {
+    fn handle_stream(&mut self, side: ConnectionOpener, stream: TcpStream) {
         let now = self.now();
         // Dropping closes an unwanted connection.
-        if let Ok(connection) = Connection::new(stream)
+        if let Ok(connection) = PeerConnection::new(stream)
             && self.machine.handle_connected(now, side)
         {
             self.connections[side as usize] = Some(connection);
-        } else if side == Side::Ours {
+        } else if side == ConnectionOpener::Local {
             self.machine.handle_connect_failed(now);
         }
     }
 
     /// Reads available data from both connections.
     fn transfer(&mut self) {
-        for side in [Side::Ours, Side::Theirs] {
+        for side in [ConnectionOpener::Local, ConnectionOpener::Peer] {
             for _ in 0..READS_AT_ONCE {
                 let Some(connection) = &mut self.connections[side as usize] else { break };
                 let read = connection.read(&mut self.buffer);
@@ -265,12 +269,12 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
             }
             while let Some(event) = self.machine.poll_event() {
                 match &event {
-                    Event::Established(negotiated) => self.outbox.begin(negotiated),
-                    Event::RefreshAsked(family) => self.outbox.resend(*family),
-                    Event::Down(_) => self.outbox.end(),
-                    Event::Update(_) | Event::EndOfRib(_) => {}
+                    BgpEvent::Established(negotiated) => self.outbox.begin(negotiated),
+                    BgpEvent::RefreshAsked(family) => self.outbox.resend(*family),
+                    BgpEvent::Down(_) => self.outbox.end(),
+                    BgpEvent::Update(_) | BgpEvent::EndOfRib(_) => {}
                 }
-                self.report(Report::Session(event));
+                self.report(SpeakerReport::Session(event));
             }
             self.write();
             if self.machine.is_settled() {
@@ -279,16 +283,16 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         }
     }
 
-    fn carry_out(&mut self, transmit: Transmit) {
+    fn carry_out(&mut self, transmit: BgpTransmit) {
         match transmit {
-            Transmit::Connect => self.attempt = Some(Box::pin(self.endpoint.clone().connect())),
-            Transmit::Abandon => self.attempt = None,
-            Transmit::Bytes(side, bytes) => {
+            BgpTransmit::Connect => self.attempt = Some(Box::pin(self.endpoint.clone().connect())),
+            BgpTransmit::Abandon => self.attempt = None,
+            BgpTransmit::Bytes(side, bytes) => {
                 if let Some(connection) = &mut self.connections[side as usize] {
                     connection.queue().extend_from_slice(&bytes);
                 }
             }
-            Transmit::Close(side) => {
+            BgpTransmit::Close(side) => {
                 if let Some(connection) = self.connections[side as usize].take() {
                     self.farewells.spawn(connection.close());
                 }
@@ -300,14 +304,14 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
 
     fn write(&mut self) {
         let established = self.machine.established().map(|(side, _)| side);
-        for side in [Side::Ours, Side::Theirs] {
+        for side in [ConnectionOpener::Local, ConnectionOpener::Peer] {
             while self.write_to(side, established == Some(side)) {}
         }
     }
 
     /// Writes queued data, and fills the queue with routes if the session is established. Returns `true` if
     /// more routes can be written.
-    fn write_to(&mut self, side: Side, is_established: bool) -> bool {
+    fn write_to(&mut self, side: ConnectionOpener, is_established: bool) -> bool {
         let now = self.now();
         let Some(connection) = &mut self.connections[side as usize] else { return false };
         let is_filled = is_established && self.outbox.fill(connection.queue());
@@ -318,7 +322,7 @@ impl<H: FnMut(Instant, Report)> Driver<H> {
         }
         if is_written && is_established {
             for written in self.outbox.take_sent() {
-                self.report(Report::Sent(written));
+                self.report(SpeakerReport::Sent(written));
             }
         }
         is_written && is_filled

@@ -1,11 +1,11 @@
 //! Routes a session has to send: tables being sent to the peer, and tables to send again later.
 
-use crate::bgp::inject::{Action, Injection, Order, Written, write_ends};
-use crate::bgp::machine::Side;
-use crate::bgp::nlri::Family;
-use crate::bgp::open::{Identity, Negotiated};
+use crate::bgp::inject::{Injection, InjectionAction, SendOrder, WriteCounts, write_ends};
+use crate::bgp::machine::ConnectionOpener;
+use crate::bgp::nlri::BgpFamily;
+use crate::bgp::open::{NegotiatedParameters, OpenParameters};
 use crate::bgp::path::Encoding;
-use crate::bgp::table::Table;
+use crate::bgp::table::BgpTable;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use std::sync::Arc;
 const MAX_QUEUE: usize = 1 << 20;
 
 pub(super) struct Outbox {
-    identity: Identity,
-    announced: Vec<(Arc<Table>, Order)>,
+    identity: OpenParameters,
+    announced: Vec<(Arc<BgpTable>, SendOrder)>,
     jobs: VecDeque<Job>,
     /// Jobs whose messages are queued but not yet written to the socket.
-    queued_jobs: Vec<Written>,
+    queued_jobs: Vec<WriteCounts>,
     encoding: Option<Encoding>,
 }
 
 struct Job {
     /// Tables to send, one after the other.
-    injections: VecDeque<(Arc<Table>, Injection)>,
+    injections: VecDeque<(Arc<BgpTable>, Injection)>,
     /// Families with an End-of-RIB marker after the routes.
-    ends: Vec<Family>,
-    written: Written,
+    ends: Vec<BgpFamily>,
+    written: WriteCounts,
 }
 
 impl Outbox {
-    pub(super) fn new(identity: Identity) -> Outbox {
+    pub(super) fn new(identity: OpenParameters) -> Outbox {
         Outbox {
             identity,
             announced: Vec::new(),
@@ -40,31 +40,41 @@ impl Outbox {
         }
     }
 
-    pub(super) fn announce(&mut self, table: Arc<Table>, order: Order, session: Option<(Side, &Negotiated)>) {
+    pub(super) fn announce(
+        &mut self,
+        table: Arc<BgpTable>,
+        order: SendOrder,
+        session: Option<(ConnectionOpener, &NegotiatedParameters)>,
+    ) {
         self.announced.push((table.clone(), order));
         if let Some((_, negotiated)) = session {
-            self.push([(table, order)], Action::Announce, &negotiated.families, vec![]);
+            self.push([(table, order)], InjectionAction::Announce, &negotiated.families, vec![]);
         }
     }
 
-    pub(super) fn withdraw(&mut self, table: Arc<Table>, order: Order, session: Option<(Side, &Negotiated)>) {
+    pub(super) fn withdraw(
+        &mut self,
+        table: Arc<BgpTable>,
+        order: SendOrder,
+        session: Option<(ConnectionOpener, &NegotiatedParameters)>,
+    ) {
         self.announced.retain(|(announced, _)| !Arc::ptr_eq(announced, &table));
         if let Some((_, negotiated)) = session {
-            self.push([(table, order)], Action::Withdraw, &negotiated.families, vec![]);
+            self.push([(table, order)], InjectionAction::Withdraw, &negotiated.families, vec![]);
         }
     }
 
     /// A session was established: sends all tables, then the End-of-RIB markers if the peer supports them.
-    pub(super) fn begin(&mut self, negotiated: &Negotiated) {
+    pub(super) fn begin(&mut self, negotiated: &NegotiatedParameters) {
         self.end();
         self.encoding = Some(self.identity.encoding(negotiated));
         let ends = if negotiated.end_of_rib { negotiated.families.clone() } else { vec![] };
-        self.push(self.announced.clone(), Action::Announce, &negotiated.families, ends);
+        self.push(self.announced.clone(), InjectionAction::Announce, &negotiated.families, ends);
     }
 
     /// Sends all routes of a family again, on request of the peer.
-    pub(super) fn resend(&mut self, family: Family) {
-        self.push(self.announced.clone(), Action::Announce, &[family], vec![]);
+    pub(super) fn resend(&mut self, family: BgpFamily) {
+        self.push(self.announced.clone(), InjectionAction::Announce, &[family], vec![]);
     }
 
     /// The session ended.
@@ -76,17 +86,17 @@ impl Outbox {
 
     fn push(
         &mut self,
-        tables: impl IntoIterator<Item = (Arc<Table>, Order)>,
-        action: Action,
-        families: &[Family],
-        ends: Vec<Family>,
+        tables: impl IntoIterator<Item = (Arc<BgpTable>, SendOrder)>,
+        action: InjectionAction,
+        families: &[BgpFamily],
+        ends: Vec<BgpFamily>,
     ) {
-        let to_injection = |(table, order): (Arc<Table>, Order)| {
+        let to_injection = |(table, order): (Arc<BgpTable>, SendOrder)| {
             let injection = Injection::new(&table, action, order, families);
             (table, injection)
         };
         let injections = tables.into_iter().map(to_injection).collect();
-        self.jobs.push_back(Job { injections, ends, written: Written::default() });
+        self.jobs.push_back(Job { injections, ends, written: WriteCounts::default() });
     }
 
     /// Appends messages to the send queue. Returns `true` if any were appended.
@@ -101,7 +111,7 @@ impl Outbox {
                 continue;
             };
             let written = injection.fill(table, &encoding, MAX_QUEUE, queue);
-            if written == Written::default() {
+            if written == WriteCounts::default() {
                 job.injections.pop_front();
             }
             job.written.messages += written.messages;
@@ -111,7 +121,7 @@ impl Outbox {
     }
 
     /// Returns the counts of the finished jobs, once everything queued is written to the socket.
-    pub(super) fn take_sent(&mut self) -> Vec<Written> {
+    pub(super) fn take_sent(&mut self) -> Vec<WriteCounts> {
         std::mem::take(&mut self.queued_jobs)
     }
 }

@@ -8,12 +8,12 @@ mod mrt;
 mod pattern;
 mod text;
 
-pub use mrt::{Dump, MrtError, read_mrt};
-pub use pattern::{Pattern, PatternError, Spread};
+pub use mrt::{MrtError, MrtStatistics, read_mrt};
+pub use pattern::{NextHopAssignment, Pattern, PatternError};
 pub use text::{TextError, read_text};
 
-use super::nlri::{Destinations, Family, Nlri, encoded_length};
-use super::path::Path;
+use super::nlri::{BgpFamily, Destinations, Nlri, encoded_length};
+use super::path::PathAttributes;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -24,9 +24,9 @@ pub struct GroupId(u32);
 
 /// Routes of one family with equal attributes.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
-    pub family: Family,
-    pub path: Path,
+pub(super) struct RouteGroup {
+    pub family: BgpFamily,
+    pub path: PathAttributes,
     /// Destinations as encoded in a message.
     pub nlri: Vec<u8>,
     pub count: usize,
@@ -36,55 +36,55 @@ pub(super) struct Group {
 
 /// Consecutive routes of one group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct RouteRun {
     pub group: u32,
     pub count: u32,
 }
 
 /// Reason why a route cannot be added to a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum BgpTableError {
     /// Next hop of the wrong IP version for the family.
-    NextHop(Family, IpAddr),
+    NextHop(BgpFamily, IpAddr),
     /// Attributes too long for a message with a destination.
     TooLong,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for BgpTableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::NextHop(family, next_hop) => {
+            BgpTableError::NextHop(family, next_hop) => {
                 write!(f, "{next_hop} is not a valid next hop for {family}")
             }
-            Refused::TooLong => f.write_str("attributes too long for an UPDATE message"),
+            BgpTableError::TooLong => f.write_str("attributes too long for an UPDATE message"),
         }
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for BgpTableError {}
 
 /// Routes to announce, in order.
 #[derive(Clone, Default)]
-pub struct Table {
-    groups: Vec<Group>,
-    runs: Vec<Run>,
-    index: HashMap<(Family, Path), u32>,
+pub struct BgpTable {
+    groups: Vec<RouteGroup>,
+    runs: Vec<RouteRun>,
+    index: HashMap<(BgpFamily, PathAttributes), u32>,
     count: usize,
 }
 
 /// Maximum length of the attributes, bytes; leaves room for a destination of any family.
 const LONGEST_ATTRIBUTES: usize = 3800;
 
-impl fmt::Debug for Table {
+impl fmt::Debug for BgpTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} routes in {} groups", self.count, self.groups.len())
     }
 }
 
-impl Table {
+impl BgpTable {
     /// Creates an empty table.
-    pub fn new() -> Table {
-        Table::default()
+    pub fn new() -> BgpTable {
+        BgpTable::default()
     }
 
     /// Returns the number of routes.
@@ -98,23 +98,23 @@ impl Table {
     }
 
     /// Returns the address families of the routes.
-    pub fn families(&self) -> Vec<Family> {
-        Family::ALL
+    pub fn families(&self) -> Vec<BgpFamily> {
+        BgpFamily::ALL
             .into_iter()
             .filter(|family| self.groups.iter().any(|group| group.family == *family))
             .collect()
     }
 
     /// Returns the group for routes with these attributes, to be passed to [`push`](BgpTable::push).
-    pub fn group(&mut self, family: Family, path: Path) -> Result<GroupId, Refused> {
+    pub fn group(&mut self, family: BgpFamily, path: PathAttributes) -> Result<GroupId, BgpTableError> {
         if family.is_ipv4() != path.next_hop.is_ipv4() {
-            return Err(Refused::NextHop(family, path.next_hop));
+            return Err(BgpTableError::NextHop(family, path.next_hop));
         }
         let attributes: usize = path.others.iter().map(|raw| raw.value.len() + 4).sum();
         let numbers: usize = path.as_path.segments.iter().map(|segment| 2 + 4 * segment.numbers.len()).sum();
         // The AS path may be written as both AS_PATH and AS4_PATH (RFC 6793 section 4.2.2).
         if attributes + 2 * numbers > LONGEST_ATTRIBUTES {
-            return Err(Refused::TooLong);
+            return Err(BgpTableError::TooLong);
         }
         let key = (family, path);
         if let Some(&group) = self.index.get(&key) {
@@ -122,7 +122,7 @@ impl Table {
         }
         let group = u32::try_from(self.groups.len()).expect("fewer than 2^32 groups");
         let path = key.1.clone();
-        self.groups.push(Group { family, path, nlri: Vec::new(), count: 0, stride: None });
+        self.groups.push(RouteGroup { family, path, nlri: Vec::new(), count: 0, stride: None });
         self.index.insert(key, group);
         Ok(GroupId(group))
     }
@@ -143,12 +143,12 @@ impl Table {
         self.count += 1;
         match self.runs.last_mut() {
             Some(run) if run.group == id => run.count += 1,
-            _ => self.runs.push(Run { group: id, count: 1 }),
+            _ => self.runs.push(RouteRun { group: id, count: 1 }),
         }
     }
 
     /// Iterates over all routes in order.
-    pub fn iter(&self) -> impl Iterator<Item = (Nlri, &Path)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Nlri, &PathAttributes)> {
         let mut offsets = vec![0; self.groups.len()];
         self.runs.iter().flat_map(move |run| {
             let group = &self.groups[run.group as usize];
@@ -159,16 +159,16 @@ impl Table {
         })
     }
 
-    pub(super) fn all_groups(&self) -> &[Group] {
+    pub(super) fn all_groups(&self) -> &[RouteGroup] {
         &self.groups
     }
 
-    pub(super) fn all_runs(&self) -> &[Run] {
+    pub(super) fn all_runs(&self) -> &[RouteRun] {
         &self.runs
     }
 }
 
-impl Group {
+impl RouteGroup {
     /// Returns the end of the `count` destinations that start at `start`.
     pub(super) fn after(&self, start: usize, count: usize) -> usize {
         match self.stride {
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_order_is_kept_across_groups() {
-        let mut table = Table::new();
+        let mut table = BgpTable::new();
         let hops = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|hop| hop.parse::<IpAddr>().unwrap());
         let expected: Vec<(Nlri, IpAddr)> = (0..1000_u32)
             .map(|number| {
@@ -224,8 +224,8 @@ mod tests {
             })
             .collect();
         for (nlri, hop) in &expected {
-            let path = Path::new(*hop, AsPath::sequence(&[65_000]));
-            let group = table.group(Family::Ipv4Unicast, path).unwrap();
+            let path = PathAttributes::new(*hop, AsPath::sequence(&[65_000]));
+            let group = table.group(BgpFamily::Ipv4Unicast, path).unwrap();
             table.push(group, nlri);
         }
         assert_eq!((table.len(), table.groups.len()), (1000, 3));
@@ -235,11 +235,11 @@ mod tests {
 
     #[test]
     fn next_hops_and_attribute_lengths_are_checked() {
-        let mut table = Table::new();
-        let path = Path::new("2001:db8::1".parse().unwrap(), AsPath::default());
-        let error = table.group(Family::Ipv4Unicast, path.clone()).unwrap_err();
+        let mut table = BgpTable::new();
+        let path = PathAttributes::new("2001:db8::1".parse().unwrap(), AsPath::default());
+        let error = table.group(BgpFamily::Ipv4Unicast, path.clone()).unwrap_err();
         assert_eq!(error.to_string(), "2001:db8::1 is not a valid next hop for IPv4 unicast");
-        let long = Path { as_path: AsPath::sequence(&[1; 600]), ..path };
-        assert_eq!(table.group(Family::Ipv6Unicast, long), Err(Refused::TooLong));
+        let long = PathAttributes { as_path: AsPath::sequence(&[1; 600]), ..path };
+        assert_eq!(table.group(BgpFamily::Ipv6Unicast, long), Err(BgpTableError::TooLong));
     }
 }

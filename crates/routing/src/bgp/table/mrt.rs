@@ -3,11 +3,11 @@
 //!
 //! Withdrawals in a file are counted, but do not remove routes from the table.
 
-use super::{Refused, Table};
-use crate::bgp::attributes::{Attributes, Source};
+use super::{BgpTable, BgpTableError};
+use crate::bgp::attributes::{AttributeContext, Attributes};
 use crate::bgp::message;
-use crate::bgp::nlri::{Destinations, Family, Nlri, count, encoded_length};
-use crate::bgp::path::Path;
+use crate::bgp::nlri::{BgpFamily, Destinations, Nlri, count, encoded_length};
+use crate::bgp::path::PathAttributes;
 use crate::bgp::update::Update;
 use flate2::read::MultiGzDecoder;
 use std::fmt;
@@ -25,7 +25,7 @@ const BGP4MP_ET: u16 = 17;
 
 /// Statistics about a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dump {
+pub struct MrtStatistics {
     /// Number of records.
     pub records: usize,
     /// Records without usable routes.
@@ -67,7 +67,7 @@ impl From<io::Error> for MrtError {
 
 /// Appends at most `limit` routes of a file. From a table dump, only the route of the first peer is used for
 /// each destination.
-pub fn read_mrt(mut file: impl Read, limit: usize, table: &mut Table) -> Result<Dump, MrtError> {
+pub fn read_mrt(mut file: impl Read, limit: usize, table: &mut BgpTable) -> Result<MrtStatistics, MrtError> {
     let mut start = [0; 3];
     let length = fill(&mut file, &mut start)?;
     let file = start[..length].chain(file);
@@ -78,9 +78,9 @@ pub fn read_mrt(mut file: impl Read, limit: usize, table: &mut Table) -> Result<
     }
 }
 
-fn records(mut file: impl Read, limit: usize, table: &mut Table) -> Result<Dump, MrtError> {
+fn records(mut file: impl Read, limit: usize, table: &mut BgpTable) -> Result<MrtStatistics, MrtError> {
     let max_routes = table.len().saturating_add(limit);
-    let (mut dump, mut offset, mut body) = (Dump::default(), 0, Vec::new());
+    let (mut dump, mut offset, mut body) = (MrtStatistics::default(), 0, Vec::new());
     while table.len() < max_routes {
         let mut header = [0; HEADER];
         match fill(&mut file, &mut header)? {
@@ -113,12 +113,12 @@ fn records(mut file: impl Read, limit: usize, table: &mut Table) -> Result<Dump,
 }
 
 /// Reads a record of RFC 6396 section 4.3, or of RFC 8050 section 4 with path identifiers.
-fn table_dump(subtype: u16, body: &[u8], table: &mut Table, dump: &mut Dump) -> Option<()> {
+fn table_dump(subtype: u16, body: &[u8], table: &mut BgpTable, dump: &mut MrtStatistics) -> Option<()> {
     let (family, has_path_id) = match subtype {
-        2 => (Family::Ipv4Unicast, false),
-        4 => (Family::Ipv6Unicast, false),
-        8 => (Family::Ipv4Unicast, true),
-        10 => (Family::Ipv6Unicast, true),
+        2 => (BgpFamily::Ipv4Unicast, false),
+        4 => (BgpFamily::Ipv6Unicast, false),
+        8 => (BgpFamily::Ipv4Unicast, true),
+        10 => (BgpFamily::Ipv6Unicast, true),
         _ => {
             dump.ignored += 1;
             return Some(());
@@ -135,21 +135,27 @@ fn table_dump(subtype: u16, body: &[u8], table: &mut Table, dump: &mut Dump) -> 
     let rest = rest.get(if has_path_id { 10 } else { 6 }..)?;
     let (length, rest) = rest.split_first_chunk::<2>()?;
     let attributes = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
-    let source = Source { four_octet_as: true, is_internal: true, dump: Some(family) };
+    let source = AttributeContext { four_octet_as: true, is_internal: true, dump: Some(family) };
     let found = Attributes::read(attributes, source).ok().filter(|found| found.malformed.is_none());
     let hop = found.as_ref().and_then(|found| {
         let reach = found.reach.map(|reach| reach.next_hop);
         if family.is_ipv4() { found.next_hop.map(IpAddr::V4).or(reach) } else { reach }
     });
     match found.zip(hop) {
-        Some((found, hop)) => push(nlri, Path::read(&found, hop), table, dump),
+        Some((found, hop)) => push(nlri, PathAttributes::read(&found, hop), table, dump),
         None => dump.refused += 1,
     }
     Some(())
 }
 
 /// Reads a record of RFC 6396 section 4.4.
-fn bgp4mp(subtype: u16, body: &[u8], max_routes: usize, table: &mut Table, dump: &mut Dump) -> Option<()> {
+fn bgp4mp(
+    subtype: u16,
+    body: &[u8],
+    max_routes: usize,
+    table: &mut BgpTable,
+    dump: &mut MrtStatistics,
+) -> Option<()> {
     let four_octet_as = match subtype {
         1 | 6 => false,
         4 | 7 => true,
@@ -166,7 +172,7 @@ fn bgp4mp(subtype: u16, body: &[u8], max_routes: usize, table: &mut Table, dump:
         _ => return None,
     };
     let bytes = rest.get(4 + addresses..)?;
-    let source = Source { four_octet_as, is_internal: true, dump: None };
+    let source = AttributeContext { four_octet_as, is_internal: true, dump: None };
     let Ok(Some(frame)) = message::first(bytes) else {
         dump.refused += 1;
         return Some(());
@@ -197,10 +203,10 @@ fn bgp4mp(subtype: u16, body: &[u8], max_routes: usize, table: &mut Table, dump:
     Some(())
 }
 
-fn push(nlri: Nlri, path: Path, table: &mut Table, dump: &mut Dump) {
+fn push(nlri: Nlri, path: PathAttributes, table: &mut BgpTable, dump: &mut MrtStatistics) {
     match table.group(nlri.family, path) {
         Ok(group) => table.push(group, &nlri),
-        Err(Refused::NextHop(..) | Refused::TooLong) => dump.refused += 1,
+        Err(BgpTableError::NextHop(..) | BgpTableError::TooLong) => dump.refused += 1,
     }
 }
 
@@ -266,11 +272,12 @@ mod tests {
         [peers, ipv4, ipv6, record(16, 4, &body), rib(2, &[8, 9], &[0x40, 1, 1, 9])].concat()
     }
 
-    fn routes(file: &[u8], limit: usize) -> (Vec<String>, Dump) {
-        let mut table = Table::new();
+    fn routes(file: &[u8], limit: usize) -> (Vec<String>, MrtStatistics) {
+        let mut table = BgpTable::new();
         let dump = read_mrt(file, limit, &mut table).unwrap();
-        let line =
-            |(nlri, path): (Nlri, &Path)| format!("{} {} {}", nlri.prefix, path.next_hop, path.as_path);
+        let line = |(nlri, path): (Nlri, &PathAttributes)| {
+            format!("{} {} {}", nlri.prefix, path.next_hop, path.as_path)
+        };
         (table.iter().map(line).collect(), dump)
     }
 
@@ -281,7 +288,7 @@ mod tests {
             "2001:db8::/32 2001:db8::1 70000",
             "172.16.0.0/16 192.0.2.1 70000",
         ];
-        let expected = Dump { records: 5, ignored: 1, refused: 1, withdrawn: 1 };
+        let expected = MrtStatistics { records: 5, ignored: 1, refused: 1, withdrawn: 1 };
         assert_eq!(routes(&file(), 10), (all.map(str::to_string).to_vec(), expected));
         assert_eq!(routes(&file(), 2).0, all[..2]);
         let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
@@ -293,12 +300,12 @@ mod tests {
     fn a_truncated_file_is_reported_with_its_offset() {
         let first = record(13, 1, &[192, 0, 2, 9, 0, 0, 0, 0]).len();
         for cut in 1..first {
-            let error = read_mrt(&file()[..cut], 10, &mut Table::new()).unwrap_err();
+            let error = read_mrt(&file()[..cut], 10, &mut BgpTable::new()).unwrap_err();
             assert_eq!(error.to_string(), "truncated or malformed MRT record at byte 0");
         }
-        let error = read_mrt(&file()[..first + 20], 10, &mut Table::new()).unwrap_err();
+        let error = read_mrt(&file()[..first + 20], 10, &mut BgpTable::new()).unwrap_err();
         assert_eq!(error.to_string(), format!("truncated or malformed MRT record at byte {first}"));
-        let error = read_mrt(&b"BZh91AY"[..], 10, &mut Table::new()).unwrap_err();
+        let error = read_mrt(&b"BZh91AY"[..], 10, &mut BgpTable::new()).unwrap_err();
         assert!(matches!(error, MrtError::Bzip2));
         assert_eq!(routes(&[], 10).0.len(), 0);
     }

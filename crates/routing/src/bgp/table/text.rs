@@ -1,9 +1,9 @@
 //! Routes from text, one per line: prefix, next hop and, for families with labels, a label. `#` starts a
 //! comment.
 
-use super::{Refused, Table};
+use super::{BgpTable, BgpTableError};
 use crate::bgp::nlri::Nlri;
-use crate::bgp::path::{AsPath, Path};
+use crate::bgp::path::{AsPath, PathAttributes};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ impl fmt::Display for TextError {
 impl std::error::Error for TextError {}
 
 /// Appends the routes listed in a text, with this AS path.
-pub fn read_text(text: &str, as_path: &AsPath, table: &mut Table) -> Result<(), TextError> {
+pub fn read_text(text: &str, as_path: &AsPath, table: &mut BgpTable) -> Result<(), TextError> {
     for (number, line) in text.lines().enumerate() {
         let error = |expected: &str| TextError { line: number + 1, expected: expected.to_string() };
         let line = line.split('#').next().unwrap_or_default();
@@ -44,9 +44,9 @@ pub fn read_text(text: &str, as_path: &AsPath, table: &mut Table) -> Result<(), 
         if words.next().is_some() {
             return Err(error("expected the end of the line after prefix, next hop and label"));
         }
-        let nlri = label.map_or(Nlri::unicast(prefix), |label| Nlri::labelled(prefix, label));
-        let group = table.group(nlri.family, Path::new(next_hop, as_path.clone()));
-        let group = group.map_err(|refused: Refused| error(&refused.to_string()))?;
+        let nlri = label.map_or(Nlri::unicast(prefix), |label| Nlri::labeled(prefix, label));
+        let group = table.group(nlri.family, PathAttributes::new(next_hop, as_path.clone()));
+        let group = group.map_err(|refused: BgpTableError| error(&refused.to_string()))?;
         table.push(group, &nlri);
     }
     Ok(())
@@ -60,7 +60,7 @@ mod tests {
     fn lines_become_routes_in_order() {
         let text =
             "# routes\n10.0.0.0/8 192.0.2.1\n\n2001:db8::/32 2001:db8::1 # six\n10.1.0.0/16\t192.0.2.1 77\n";
-        let mut table = Table::new();
+        let mut table = BgpTable::new();
         read_text(text, &AsPath::sequence(&[65_001]), &mut table).unwrap();
         let found: Vec<String> = table
             .iter()
@@ -88,7 +88,7 @@ mod tests {
             ),
             ("10.0.0.0/8 ::1", "line 1: ::1 is not a valid next hop for IPv4 unicast"),
         ] {
-            let error = read_text(text, &AsPath::default(), &mut Table::new()).unwrap_err();
+            let error = read_text(text, &AsPath::default(), &mut BgpTable::new()).unwrap_err();
             assert_eq!(error.to_string(), message);
         }
     }

@@ -11,9 +11,9 @@ mod processes;
 mod reach;
 pub(crate) mod run;
 
-use super::assignments::Member;
+use super::assignments::PlacedFlow;
 use netstage_agent::services::{ServiceSpec, find, programs};
-use netstage_agent_api::service::{Role, Task};
+use netstage_agent_api::service::{ServiceRole, ServiceWorkload};
 use netstage_agent_api::task::ServiceTask;
 use netstage_scenario::plan::{FlowGroup, Plan};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use std::path::Path;
 
 /// Service between two nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Placed {
+pub struct PlacedService {
     /// Specification of the service.
     pub spec: ServiceSpec,
     /// Index of the client's node.
@@ -33,14 +33,14 @@ pub struct Placed {
 
 /// Returns the server port of the data connection of a service; `None` for other flows.
 pub fn data_port(group: &FlowGroup, server: SocketAddr) -> Option<u16> {
-    Task::new(group).map(|task| task.data_port(server))
+    ServiceWorkload::new(group).map(|task| task.data_port(server))
 }
 
 /// Required program that is not installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotInstalled {
     /// Service or node that requires it, such as `service.web` or `node.west`.
-    pub by: String,
+    pub required_by: String,
     /// Name of the program.
     pub program: &'static str,
     /// Debian package that contains it.
@@ -50,7 +50,7 @@ pub struct NotInstalled {
 /// Returns the first program of a plan's services that is not installed.
 pub fn missing(plan: &Plan) -> Option<NotInstalled> {
     if let Some((service, program)) = frr::missing(plan) {
-        return Some(NotInstalled { by: format!("service.{service}"), program, package: "frr" });
+        return Some(NotInstalled { required_by: format!("service.{service}"), program, package: "frr" });
     }
     if let Some(absent) = gateways::missing(plan) {
         return Some(absent);
@@ -58,17 +58,17 @@ pub fn missing(plan: &Plan) -> Option<NotInstalled> {
     plan.flows.iter().find_map(|group| {
         let mut programs = programs(group.program?).iter();
         let &(program, package) = programs.find(|(program, _)| find(program).is_none())?;
-        Some(NotInstalled { by: format!("service.{}", group.name), program, package })
+        Some(NotInstalled { required_by: format!("service.{}", group.name), program, package })
     })
 }
 
 /// Returns the services of a plan, each with a folder below `folder` that is not created here.
-pub fn placed(plan: &Plan, members: &[Member], folder: &Path) -> Vec<Placed> {
-    let placed = |member: &Member| {
+pub fn placed_services(plan: &Plan, members: &[PlacedFlow], folder: &Path) -> Vec<PlacedService> {
+    let placed = |member: &PlacedFlow| {
         let group = &plan.flows[member.group];
         let spec = ServiceSpec {
             name: group.name.clone(),
-            task: Task::new(group)?,
+            task: ServiceWorkload::new(group)?,
             source: member.source,
             destination: member.destination,
             start: group.start,
@@ -76,16 +76,16 @@ pub fn placed(plan: &Plan, members: &[Member], folder: &Path) -> Vec<Placed> {
             interval: plan.measure.interval,
             folder: folder.join(format!("service-{}", member.group)),
         };
-        Some(Placed { spec, client: group.from, server: group.to })
+        Some(PlacedService { spec, client: group.from, server: group.to })
     };
     members.iter().filter_map(placed).collect()
 }
 
 /// Returns the tasks of the ends of a plan's services, each with the index of its node.
-pub fn tasks(plan: &Plan, members: &[Member]) -> Vec<(usize, ServiceTask)> {
-    let ends = |(id, member): (usize, &Member)| {
+pub fn tasks(plan: &Plan, members: &[PlacedFlow]) -> Vec<(usize, ServiceTask)> {
+    let ends = |(id, member): (usize, &PlacedFlow)| {
         let group = &plan.flows[member.group];
-        let task = Task::new(group)?;
+        let task = ServiceWorkload::new(group)?;
         let end = |role| ServiceTask {
             name: group.name.clone(),
             id: id as u32,
@@ -95,7 +95,7 @@ pub fn tasks(plan: &Plan, members: &[Member]) -> Vec<(usize, ServiceTask)> {
             destination: member.destination,
             start: group.start,
         };
-        Some([(group.to, end(Role::Server)), (group.from, end(Role::Client))])
+        Some([(group.to, end(ServiceRole::Server)), (group.from, end(ServiceRole::Client))])
     };
     members.iter().enumerate().filter_map(ends).flatten().collect()
 }

@@ -1,6 +1,6 @@
 //! Processes that last for a whole run, and their logs.
 
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,19 +19,19 @@ struct LoggedProcess {
 
 impl Processes {
     /// Adds a process that writes to a log.
-    pub fn keep(&mut self, name: String, child: Child, log: PathBuf) {
+    pub fn add(&mut self, name: String, child: Child, log: PathBuf) {
         self.0.push(LoggedProcess { name, child, log });
     }
 
     /// Kills a process.
-    pub fn end(&mut self, name: &str) {
+    pub fn kill(&mut self, name: &str) {
         drop(Processes(self.0.extract_if(.., |process| process.name == name).collect()));
     }
 
     /// Returns a message for each process that has exited, with the last line of its log.
-    pub fn ended(&mut self) -> Vec<String> {
+    pub fn exited(&mut self) -> Vec<String> {
         let exited = self.0.iter_mut().filter_map(|process| match process.child.try_wait() {
-            Ok(Some(_)) => Some(format!("{} has exited: {}", process.name, last_words(&process.log))),
+            Ok(Some(_)) => Some(format!("{} has exited: {}", process.name, last_log_line(&process.log))),
             _ => None,
         });
         exited.collect()
@@ -51,15 +51,15 @@ impl Drop for Processes {
 }
 
 /// Redirects the output of a command to a log and returns its path.
-pub fn log_to(path: PathBuf, command: &mut Command) -> Result<PathBuf, Obstacle> {
-    let cannot = |error: io::Error| Obstacle::broken(format!("{}: {error}", path.display()));
+pub fn log_to(path: PathBuf, command: &mut Command) -> Result<PathBuf, StartupError> {
+    let cannot = |error: io::Error| StartupError::without_remedy(format!("{}: {error}", path.display()));
     let file = File::create(&path).map_err(cannot)?;
     command.stdin(Stdio::null()).stdout(file.try_clone().map_err(cannot)?).stderr(file);
     Ok(path)
 }
 
 /// Returns the last line of a log.
-pub fn last_words(log: &Path) -> String {
+pub fn last_log_line(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let line = text.lines().rev().find(|line| !line.trim().is_empty());
     line.unwrap_or("no output").trim().to_owned()

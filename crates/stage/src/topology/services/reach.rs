@@ -1,6 +1,6 @@
 //! Reachability probes: ICMP echoes between the ends of flows.
 
-use crate::topology::assignments::Member;
+use crate::topology::assignments::PlacedFlow;
 use netstage_host::netns::Namespace;
 use netstage_scenario::plan::Plan;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ const WAIT: Duration = Duration::from_millis(200);
 
 /// Probe between the ends of a flow.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Probe {
+pub struct ReachabilityProbe {
     /// Index of the sender's node.
     pub node: usize,
     /// Address of the sender.
@@ -27,18 +27,18 @@ pub struct Probe {
 }
 
 /// Returns the probes of all unicast flows.
-pub fn probes(plan: &Plan, members: &[Member]) -> Vec<Probe> {
+pub fn probes(plan: &Plan, members: &[PlacedFlow]) -> Vec<ReachabilityProbe> {
     let single = members.iter().filter(|member| !member.destination.ip().is_multicast());
-    let probe = |member: &Member| {
+    let probe = |member: &PlacedFlow| {
         let flow = &plan.flows[member.group];
         let (source, destination) = (member.source, member.destination.ip());
-        Probe { node: flow.from, source, destination, flow: flow.name.clone() }
+        ReachabilityProbe { node: flow.from, source, destination, flow: flow.name.clone() }
     };
     single.map(probe).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Removes the probes that succeed, and returns a message for each of the others.
-pub fn lacking(probes: &mut Vec<Probe>, nodes: &[Option<Namespace>]) -> Vec<String> {
+pub fn unreachable_flows(probes: &mut Vec<ReachabilityProbe>, nodes: &[Option<Namespace>]) -> Vec<String> {
     let mut lacking = Vec::new();
     probes.retain(|probe| {
         let namespace = nodes[probe.node].as_ref().expect("a node with a flow is used");
@@ -52,11 +52,11 @@ pub fn lacking(probes: &mut Vec<Probe>, nodes: &[Option<Namespace>]) -> Vec<Stri
 }
 
 /// Returns whether the destination replies.
-fn is_reachable(namespace: &Namespace, probe: &Probe) -> bool {
+fn is_reachable(namespace: &Namespace, probe: &ReachabilityProbe) -> bool {
     matches!(namespace.run(|| echo(probe)), Ok(Ok(())))
 }
 
-fn echo(probe: &Probe) -> io::Result<()> {
+fn echo(probe: &ReachabilityProbe) -> io::Result<()> {
     let (protocol, request, reply) = match probe.source.is_ipv4() {
         true => (Protocol::ICMPV4, 8, 0),
         false => (Protocol::ICMPV6, 128, 129),

@@ -1,9 +1,11 @@
 //! ITU-T Y.1564: service activation test, of each service alone and of all together.
 
 use super::{describe, pauses};
-use crate::trials::session::{Ended, Session};
-use netstage_core::measure::trial::{FrameSize, Layer, Load, Patience, Trial};
-use netstage_core::measure::y1564::{Activation, ActivationConfig, Broken, Service, Step, StepResult};
+use crate::trials::session::{TestAbort, TestSession};
+use netstage_core::measure::trial::{CountedLayer, FaultTolerance, FrameSize, OfferedLoad, Trial};
+use netstage_core::measure::y1564::{
+    Activation, ActivationConfig, ActivationStep, ServiceUnderTest, StepResult, ViolatedCriterion,
+};
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
 
@@ -11,18 +13,18 @@ use netstage_scenario::outcome::Metric;
 const MIN_PERFORMANCE: Duration = ActivationConfig::DEFAULT.performance;
 
 pub fn run(
-    session: &mut Session,
-    services: &[Service],
+    session: &mut TestSession,
+    services: &[ServiceUnderTest],
     step: Duration,
     performance: Duration,
-) -> Result<(), Ended> {
+) -> Result<(), TestAbort> {
     let overhead = session.line_overhead();
-    let framed = |service: &Service| Service {
+    let framed = |service: &ServiceUnderTest| ServiceUnderTest {
         frame: FrameSize { line: service.frame.ip + overhead, ..service.frame },
         ..service.clone()
     };
-    let services: Vec<Service> = services.iter().map(framed).collect();
-    let (pauses, patience) = (pauses(session), Patience::default());
+    let services: Vec<ServiceUnderTest> = services.iter().map(framed).collect();
+    let (pauses, patience) = (pauses(session), FaultTolerance::default());
     let mut machine =
         Activation::new(services.clone(), ActivationConfig { step, performance, pauses, patience });
     while let Some(run) = machine.proposal() {
@@ -33,15 +35,15 @@ pub fn run(
     }
     if performance < MIN_PERFORMANCE {
         let (used, required) = (performance.as_secs_f64(), MIN_PERFORMANCE.as_secs_f64());
-        session.deviates(format!("all services together for {used} s instead of {required} s"));
+        session.add_deviation(format!("all services together for {used} s instead of {required} s"));
     }
     for (index, service) in services.iter().enumerate() {
         let of_service = machine.results().iter().filter(|result| result.service == index);
         add_findings(session, service, &of_service.collect::<Vec<_>>());
     }
-    if !machine.results().iter().any(|result| result.step == Step::Performance) {
+    if !machine.results().iter().any(|result| result.step == ActivationStep::Performance) {
         let name = &session.test.name;
-        session.say(format!(
+        session.add_verdict(format!(
             "{name}: services were not tested together, because not every service passed alone"
         ));
     }
@@ -49,48 +51,54 @@ pub fn run(
 }
 
 /// Adds the findings and verdicts of a service. The values are those of the last step up to the committed rate.
-fn add_findings(session: &mut Session, service: &Service, results: &[&StepResult]) {
+fn add_findings(session: &mut TestSession, service: &ServiceUnderTest, results: &[&StepResult]) {
     let subject = session.test.part(&service.name);
-    let is_committed = |result: &&&StepResult| matches!(result.step, Step::Committed(_) | Step::Performance);
+    let is_committed = |result: &&&StepResult| {
+        matches!(result.step, ActivationStep::Committed(_) | ActivationStep::Performance)
+    };
     let Some(last) = results.iter().rev().find(is_committed) else { return };
     let ip = |rate: f64| {
-        let load = Load(rate / (8.0 * f64::from(service.frame.link)));
-        load.bits_per_second(Layer::Ip, service.frame)
+        let load = OfferedLoad(rate / (8.0 * f64::from(service.frame.link)));
+        load.bits_per_second(CountedLayer::Ip, service.frame)
     };
-    session.find(Metric::TestDelivered, &subject, ip(last.received));
-    session.find(Metric::TestLossRatio, &subject, last.loss_ratio);
+    session.add_value(Metric::TestDelivered, &subject, ip(last.received));
+    session.add_value(Metric::TestLossRatio, &subject, last.loss_ratio);
     let seconds = |time: Option<Duration>| time.map_or(f64::NAN, Duration::as_secs_f64);
-    session.find(Metric::TestLatency, &subject, seconds(last.delay));
-    session.find(Metric::TestDelayVariation, &subject, seconds(last.delay_variation));
-    let accepted = last.step == Step::Performance && results.iter().all(|result| result.passed());
-    session.find(Metric::TestAccepted, &subject, f64::from(u8::from(accepted)));
+    session.add_value(Metric::TestLatency, &subject, seconds(last.delay));
+    session.add_value(Metric::TestDelayVariation, &subject, seconds(last.delay_variation));
+    let accepted = last.step == ActivationStep::Performance && results.iter().all(|result| result.passed());
+    session.add_value(Metric::TestAccepted, &subject, f64::from(u8::from(accepted)));
     for result in results {
         let at = match result.step {
-            Step::Committed(percent) => format!("at {percent} % of CIR"),
-            Step::Excess => "at CIR + EIR".into(),
-            Step::Policing => "above CIR + EIR".into(),
-            Step::Performance => "together with the others".into(),
+            ActivationStep::Committed(percent) => format!("at {percent} % of CIR"),
+            ActivationStep::Excess => "at CIR + EIR".into(),
+            ActivationStep::Policing => "above CIR + EIR".into(),
+            ActivationStep::Performance => "together with the others".into(),
         };
         if let Some(broken) = result.broken {
-            session.say(format!("{subject}: {at}, {}", describe_violation(broken, result)));
+            session.add_verdict(format!("{subject}: {at}, {}", describe_violation(broken, result)));
         }
         if let Some(fault) = &result.fault {
-            session.say(format!("{subject}: {at}, {}", describe(fault)));
+            session.add_verdict(format!("{subject}: {at}, {}", describe(fault)));
         }
     }
 }
 
-fn describe_violation(broken: Broken, result: &StepResult) -> String {
+fn describe_violation(broken: ViolatedCriterion, result: &StepResult) -> String {
     let time = |time: Option<Duration>| time.map_or("–".into(), |time| crate::format::duration(time.0));
     let rate = |rate: f64| crate::format::quantity(rate, "bit/s");
     match broken {
-        Broken::Loss => format!("{} % of frames were lost", crate::format::number(result.loss_ratio * 100.0)),
-        Broken::Delay => format!("the mean delay was {}", time(result.delay)),
-        Broken::DelayVariation => format!("the delay variation was {}", time(result.delay_variation)),
-        Broken::Committed => format!("only {} was received", rate(result.received)),
-        Broken::NotPoliced => {
+        ViolatedCriterion::Loss => {
+            format!("{} % of frames were lost", crate::format::number(result.loss_ratio * 100.0))
+        }
+        ViolatedCriterion::Delay => format!("the mean delay was {}", time(result.delay)),
+        ViolatedCriterion::DelayVariation => {
+            format!("the delay variation was {}", time(result.delay_variation))
+        }
+        ViolatedCriterion::Committed => format!("only {} was received", rate(result.received)),
+        ViolatedCriterion::NotPoliced => {
             format!("{} was received: excess traffic is not policed", rate(result.received))
         }
-        Broken::DelayUnknown => "the delay was not measured".into(),
+        ViolatedCriterion::DelayUnknown => "the delay was not measured".into(),
     }
 }

@@ -1,10 +1,10 @@
 //! Bit error rate, from the increase of loss with packet size, or from the comparison of payloads.
 
-use super::{Probe, add_loss, count};
-use crate::trials::session::{Ended, Session};
-use netstage_core::measure::bit_error::{LossOfSize, fit_loss};
+use super::{FrameProbe, add_loss, count};
+use crate::trials::session::{TestAbort, TestSession};
+use netstage_core::measure::bit_error::{LossAtSize, fit_loss};
 use netstage_core::measure::clopper_pearson;
-use netstage_core::measure::trial::{Layer, Load};
+use netstage_core::measure::trial::{CountedLayer, OfferedLoad};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
@@ -12,32 +12,39 @@ use netstage_scenario::outcome::Metric;
 /// Significance level below which loss does not fit independent bit errors.
 const SIGNIFICANCE: f64 = 0.01;
 
-pub fn by_loss(session: &mut Session, probes: &[Probe], rate: BitRate, trial: Duration) -> Result<(), Ended> {
+pub fn by_loss(
+    session: &mut TestSession,
+    probes: &[FrameProbe],
+    rate: BitRate,
+    trial: Duration,
+) -> Result<(), TestAbort> {
     let mut points = Vec::new();
     for probe in probes {
-        let load = Load::of_bits(rate, Layer::Ip, probe.frame);
+        let load = OfferedLoad::from_bit_rate(rate, CountedLayer::Ip, probe.frame);
         let (sent, missing) = count(session, probe, load, trial, 1)?;
         add_loss(session, probe, load, sent, missing);
-        points.push(LossOfSize { bits: u64::from(probe.frame.ip) * 8, sent, lost: missing });
+        points.push(LossAtSize { bits: u64::from(probe.frame.ip) * 8, sent, lost: missing });
     }
     let name = session.test.name.clone();
     let fit = match fit_loss(&points) {
         Ok(fit) => fit,
         Err(why) => {
-            session.say(format!("{name}: {why}"));
+            session.add_verdict(format!("{name}: {why}"));
             return Ok(());
         }
     };
     let (ber, base) = (fit.bit_error_ratio, fit.base_loss);
-    session.find_within(Metric::TestBitErrorRate, &name, ber.estimate, (ber.lower, ber.upper));
-    session.find_within(Metric::TestBaseLoss, &name, base.estimate, (base.lower, base.upper));
+    session.add_value_within(Metric::TestBitErrorRate, &name, ber.estimate, (ber.lower, ber.upper));
+    session.add_value_within(Metric::TestBaseLoss, &name, base.estimate, (base.lower, base.upper));
     if !fit.separated {
-        session.say(format!(
+        session.add_verdict(format!(
             "{name}: with one frame size, all loss is attributed to bit errors; give several sizes"
         ));
     }
     if fit.goodness.is_some_and(|goodness| goodness < SIGNIFICANCE) {
-        session.say(format!("{name}: the increase of loss with size does not fit independent bit errors"));
+        session.add_verdict(format!(
+            "{name}: the increase of loss with size does not fit independent bit errors"
+        ));
     }
     Ok(())
 }
@@ -46,14 +53,14 @@ pub fn by_loss(session: &mut Session, probes: &[Probe], rate: BitRate, trial: Du
 const TIMESTAMP: u32 = 8;
 
 pub fn by_payload(
-    session: &mut Session,
-    probes: &[Probe],
+    session: &mut TestSession,
+    probes: &[FrameProbe],
     rate: BitRate,
     trial: Duration,
-) -> Result<(), Ended> {
+) -> Result<(), TestAbort> {
     let (mut bits, mut wrong) = (0, 0);
     for probe in probes {
-        let load = Load::of_bits(rate, Layer::Ip, probe.frame);
+        let load = OfferedLoad::from_bit_rate(rate, CountedLayer::Ip, probe.frame);
         session.take_bit_errors();
         let (sent, missing) = count(session, probe, load, trial, 1)?;
         add_loss(session, probe, load, sent, missing);
@@ -62,12 +69,12 @@ pub fn by_payload(
     }
     let name = session.test.name.clone();
     if bits == 0 {
-        session.say(format!("{name}: no payload was received for comparison"));
+        session.add_verdict(format!("{name}: no payload was received for comparison"));
         return Ok(());
     }
     let exact = clopper_pearson(wrong, bits, 0.95);
     let ratio = wrong as f64 / bits as f64;
-    session.find_within(Metric::TestBitErrorRate, &name, ratio, (exact.lower, exact.upper));
-    session.say(format!("{name}: {wrong} of {bits} compared bits were wrong"));
+    session.add_value_within(Metric::TestBitErrorRate, &name, ratio, (exact.lower, exact.upper));
+    session.add_verdict(format!("{name}: {wrong} of {bits} compared bits were wrong"));
     Ok(())
 }

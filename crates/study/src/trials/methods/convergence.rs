@@ -1,25 +1,25 @@
 //! Convergence of BGP routers per network: time until packets follow the new routes (RFC 7747, terms of RFC 6412).
 
-use super::{Probe, pauses, void};
+use super::{FrameProbe, pauses, void};
 use crate::format::quantity;
-use crate::trials::session::{Ended, Session};
+use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::Histogram;
-use netstage_core::measure::trial::{Layer, Length, Load, Patience, Trial};
+use netstage_core::measure::trial::{CountedLayer, FaultTolerance, Length, OfferedLoad, Trial};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
 
 pub fn run(
-    session: &mut Session,
-    probe: &Probe,
+    session: &mut TestSession,
+    probe: &FrameProbe,
     rate: BitRate,
     trial: Duration,
     networks: u32,
-) -> Result<(), Ended> {
-    let load = Load::of_bits(rate, Layer::Ip, probe.frame);
+) -> Result<(), TestAbort> {
+    let load = OfferedLoad::from_bit_rate(rate, CountedLayer::Ip, probe.frame);
     let length = Length::Time(trial);
     let trial = Trial { load, frame: probe.frame, length, pauses: pauses(session), tag_after: None };
-    let (patience, subject) = (Patience::default(), &probe.subject);
+    let (patience, subject) = (FaultTolerance::default(), &probe.subject);
     let mut faults = Vec::new();
     let (result, times) = loop {
         let (result, times) = session.perform_converging(subject, &trial)?;
@@ -34,7 +34,7 @@ pub fn run(
     let converged: u64 = times.iter().map(|(_, networks)| networks).sum();
     let left = u64::from(networks).saturating_sub(converged);
     if left > 0 {
-        session.say(format!(
+        session.add_verdict(format!(
             "{subject}: {left} of {networks} networks had not converged at the end of the trial"
         ));
     }
@@ -47,13 +47,13 @@ pub fn run(
         // Networks that have not converged count as later than all others.
         let reached = share * f64::from(networks) / converged.max(1) as f64;
         if let Some(time) = histogram.quantile(reached).filter(|_| reached <= 1.0) {
-            session.find(metric, subject, time as f64 / 1e9);
+            session.add_value(metric, subject, time as f64 / 1e9);
         }
     }
-    session.find(Metric::TestLost, subject, result.lost() as f64);
-    session.find(Metric::TestOutage, subject, result.lost() as f64 / load.0);
+    session.add_value(Metric::TestLost, subject, result.lost() as f64);
+    session.add_value(Metric::TestOutage, subject, result.lost() as f64 / load.0);
     let interval = f64::from(networks) / load.0;
-    session.say(format!(
+    session.add_verdict(format!(
         "{subject}: resolution {}, the interval between packets to a network",
         quantity(interval, "s")
     ));

@@ -1,25 +1,29 @@
 //! RFC 2544 and RFC 9004: throughput, latency, frame loss and back-to-back bursts.
 
-use super::{Probe, add_loss, add_rate, bits, delays, maximum, megabits, pauses, void};
-use crate::trials::session::{Ended, Session};
+use super::{FrameProbe, add_loss, add_rate, bits, delays, maximum, megabits, pauses, void};
+use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::rfc2544::{
     BackToBack, BackToBackConfig, Deviation, FrameLoss, FrameLossConfig, Latency, LatencyConfig, Throughput,
     ThroughputConfig,
 };
-use netstage_core::measure::trial::{Delays, Layer, Load, Patience};
+use netstage_core::measure::trial::{CountedLayer, DelayStatistics, FaultTolerance, OfferedLoad};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
-use netstage_scenario::plan::Search;
+use netstage_scenario::plan::RateSearchConfig;
 
-pub fn throughput(session: &mut Session, probe: &Probe, search: &Search) -> Result<Option<Load>, Ended> {
+pub fn throughput(
+    session: &mut TestSession,
+    probe: &FrameProbe,
+    search: &RateSearchConfig,
+) -> Result<Option<OfferedLoad>, TestAbort> {
     let mut machine = Throughput::new(ThroughputConfig {
         frame: probe.frame,
         maximum: maximum(session, probe, search.max_rate),
         resolution: search.resolution,
         duration: search.trial,
         pauses: pauses(session),
-        patience: Patience::default(),
+        patience: FaultTolerance::default(),
     });
     let found = session.search(&probe.subject, &mut machine)?;
     let subject = &probe.subject;
@@ -29,28 +33,29 @@ pub fn throughput(session: &mut Session, probe: &Probe, search: &Search) -> Resu
     }
     if let Some(limit) = found.tester_limit {
         let limit = megabits(bits(limit, probe.frame));
-        session
-            .say(format!("{subject}: the tester cannot send more than {limit}; the capacity may be higher"));
+        session.add_verdict(format!(
+            "{subject}: the tester cannot send more than {limit}; the capacity may be higher"
+        ));
     }
     if found.throughput.is_none() {
-        session.say(format!("{subject}: every trial had loss, down to the resolution of the search"));
+        session.add_verdict(format!("{subject}: every trial had loss, down to the resolution of the search"));
     }
     // If every trial had loss, the throughput is zero.
-    let load = found.throughput.unwrap_or(Load(0.0));
+    let load = found.throughput.unwrap_or(OfferedLoad(0.0));
     let upper = found.lossy.map_or(f64::NAN, |load| load.0);
     add_rate(session, probe, load, (load.0, upper));
     Ok(found.throughput)
 }
 
 pub fn latency(
-    session: &mut Session,
-    probe: &Probe,
+    session: &mut TestSession,
+    probe: &FrameProbe,
     rate: Option<BitRate>,
-    search: &Search,
+    search: &RateSearchConfig,
     repeats: u32,
-) -> Result<(), Ended> {
+) -> Result<(), TestAbort> {
     let load = match rate {
-        Some(rate) => Some(Load::of_bits(rate, Layer::Ip, probe.frame)),
+        Some(rate) => Some(OfferedLoad::from_bit_rate(rate, CountedLayer::Ip, probe.frame)),
         None => throughput(session, probe, search)?,
     };
     let Some(load) = load else { return Ok(()) };
@@ -60,50 +65,50 @@ pub fn latency(
         duration: search.trial,
         repeats,
         pauses: pauses(session),
-        patience: Patience::default(),
+        patience: FaultTolerance::default(),
     });
     session.take_travel_times();
     let found = session.search(&probe.subject, &mut machine)?;
-    let all = Delays::of(&session.take_travel_times());
+    let all = DelayStatistics::from_histogram(&session.take_travel_times());
     add_deviations(session, &found.deviations);
     let subject = &probe.subject;
     if found.delays.is_empty() && found.lost == 0 {
         return Err(void(subject, &found.faults));
     }
     if found.frames_lost > 0 {
-        session.say(format!(
+        session.add_verdict(format!(
             "{subject}: {} frames were lost; the rate exceeds the throughput",
             found.frames_lost
         ));
     }
     let summary = found.summary();
     let (mean, half) = (summary.mean, summary.half_width);
-    session.find_within(Metric::TestLatency, subject, mean, (mean - half, mean + half));
+    session.add_value_within(Metric::TestLatency, subject, mean, (mean - half, mean + half));
     delays(session, subject, all);
     Ok(())
 }
 
 pub fn frame_loss(
-    session: &mut Session,
-    probe: &Probe,
+    session: &mut TestSession,
+    probe: &FrameProbe,
     max_rate: Option<BitRate>,
     trial: Duration,
     step: f64,
-) -> Result<(), Ended> {
+) -> Result<(), TestAbort> {
     let mut machine = FrameLoss::new(FrameLossConfig {
         frame: probe.frame,
         maximum: maximum(session, probe, max_rate),
         step,
         duration: trial,
         pauses: pauses(session),
-        patience: Patience::default(),
+        patience: FaultTolerance::default(),
     });
     let found = session.search(&probe.subject, &mut machine)?;
     add_deviations(session, &found.deviations);
     let Some(first) = found.points.first() else { return Err(void(&probe.subject, &found.faults)) };
     add_loss(session, probe, first.load, first.sent, first.lost);
     let lossless = found.points.iter().find(|point| point.lost == 0);
-    session.say(match lossless {
+    session.add_verdict(match lossless {
         Some(point) => {
             format!("{}: no loss at {} and below", probe.subject, megabits(bits(point.load, probe.frame)))
         }
@@ -113,12 +118,12 @@ pub fn frame_loss(
 }
 
 pub fn back_to_back(
-    session: &mut Session,
-    probe: &Probe,
-    search: &Search,
+    session: &mut TestSession,
+    probe: &FrameProbe,
+    search: &RateSearchConfig,
     longest: Duration,
     repeats: u32,
-) -> Result<(), Ended> {
+) -> Result<(), TestAbort> {
     let throughput = throughput(session, probe, search)?;
     let line = maximum(session, probe, search.max_rate);
     let mut machine = BackToBack::new(BackToBackConfig {
@@ -134,20 +139,20 @@ pub fn back_to_back(
         return Err(void(subject, &found.faults));
     }
     if found.unbounded {
-        session.say(format!("{subject}: no loss with the longest burst; the buffer may be larger"));
+        session.add_verdict(format!("{subject}: no loss with the longest burst; the buffer may be larger"));
     }
     let summary = found.summary();
     let (mean, half) = (summary.mean, summary.half_width);
-    session.find_within(Metric::TestBackToBack, subject, mean, (mean - half, mean + half));
+    session.add_value_within(Metric::TestBackToBack, subject, mean, (mean - half, mean + half));
     let buffer = found.corrected_buffer_time().or(found.implied_buffer_time());
-    session.find(Metric::TestBufferTime, subject, buffer.map_or(f64::NAN, |time| time.as_secs_f64()));
+    session.add_value(Metric::TestBufferTime, subject, buffer.map_or(f64::NAN, |time| time.as_secs_f64()));
     Ok(())
 }
 
-fn add_deviations(session: &mut Session, deviations: &[Deviation]) {
+fn add_deviations(session: &mut TestSession, deviations: &[Deviation]) {
     let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
     for deviation in deviations {
-        session.deviates(match deviation {
+        session.add_deviation(match deviation {
             Deviation::ShortTrials { required, used } => {
                 format!("trials of {} instead of {}", seconds(*used), seconds(*required))
             }

@@ -1,31 +1,31 @@
 //! Highest steady rate: without loss and without growing delay.
 
-use super::{Probe, add_rate, bits, delays, maximum, megabits, pauses, void};
-use crate::trials::session::{Ended, Session};
-use netstage_core::measure::steady::{Steady, SteadyConfig, Verdict};
-use netstage_core::measure::trial::{Layer, Load, Patience};
+use super::{FrameProbe, add_rate, bits, delays, maximum, megabits, pauses, void};
+use crate::trials::session::{TestAbort, TestSession};
+use netstage_core::measure::steady::{Steady, SteadyConfig, SteadyVerdict};
+use netstage_core::measure::trial::{CountedLayer, FaultTolerance, OfferedLoad};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
 
 pub fn run(
-    session: &mut Session,
-    probe: &Probe,
+    session: &mut TestSession,
+    probe: &FrameProbe,
     max_rate: Option<BitRate>,
     (low, step): (BitRate, BitRate),
     (trial, search): (Duration, Duration),
-) -> Result<(), Ended> {
-    let load = |rate| Load::of_bits(rate, Layer::Ip, probe.frame);
+) -> Result<(), TestAbort> {
+    let load = |rate| OfferedLoad::from_bit_rate(rate, CountedLayer::Ip, probe.frame);
     let maximum = maximum(session, probe, max_rate);
     let mut machine = Steady::new(SteadyConfig {
         frame: probe.frame,
-        low: Load(load(low).0.min(maximum.0)),
+        low: OfferedLoad(load(low).0.min(maximum.0)),
         maximum,
         step: load(step),
         duration: trial,
         search,
         pauses: pauses(session),
-        patience: Patience::default(),
+        patience: FaultTolerance::default(),
     });
     while let Some(trial) = machine.next() {
         let (result, seconds) = session.perform_by_second(&probe.subject, &trial)?;
@@ -35,37 +35,37 @@ pub fn run(
     if found.trials == 0 {
         return Err(void(subject, &found.faults));
     }
-    let rate = |load: Load| megabits(bits(load, probe.frame));
+    let rate = |load: OfferedLoad| megabits(bits(load, probe.frame));
     let seconds = |time: f64| crate::format::quantity(time, "s");
     if let Some((load, verdict)) = found.beyond {
         let why = match verdict {
-            Verdict::Steady => "the rate was steady".to_owned(),
-            Verdict::Lost(packets) => format!("{packets} packets were lost"),
-            Verdict::Slow { worst, low } => {
+            SteadyVerdict::Steady => "the rate was steady".to_owned(),
+            SteadyVerdict::Lost(packets) => format!("{packets} packets were lost"),
+            SteadyVerdict::Slow { worst, low } => {
                 format!(
                     "the mean delay over a second was {}, versus {} at the low rate",
                     seconds(worst),
                     seconds(low)
                 )
             }
-            Verdict::Growing { share } => format!("the mean delay increased by {:.0} %", share * 100.0),
+            SteadyVerdict::Growing { share } => format!("the mean delay increased by {:.0} %", share * 100.0),
         };
-        session.say(format!("{subject}: at {} {why}", rate(load)));
+        session.add_verdict(format!("{subject}: at {} {why}", rate(load)));
     }
     if let Some(limit) = found.tester_limit {
-        session.say(format!(
+        session.add_verdict(format!(
             "{subject}: the tester cannot send more than {}; the capacity may be higher",
             rate(limit)
         ));
     }
     if found.rate.is_none() {
-        session.say(format!("{subject}: no rate was steady, down to one step"));
+        session.add_verdict(format!("{subject}: no rate was steady, down to one step"));
     }
     let upper = found.beyond.map_or(f64::NAN, |(load, _)| load.0);
-    let load = found.rate.unwrap_or(Load(0.0));
+    let load = found.rate.unwrap_or(OfferedLoad(0.0));
     add_rate(session, probe, load, (load.0, upper));
     if let Some(all) = found.trial.and_then(|trial| trial.delays) {
-        session.find(Metric::TestLatency, subject, all.mean.as_secs_f64());
+        session.add_value(Metric::TestLatency, subject, all.mean.as_secs_f64());
         delays(session, subject, Some(all));
     }
     Ok(())

@@ -1,41 +1,42 @@
 //! RFC 6349: TCP transfer, compared with the capacity of its path, and its limiting factor.
 
-use super::{Probe, bits, rates};
+use super::{FrameProbe, bits, rates};
 use crate::trials::derive;
-use crate::trials::outcome::Transferred;
-use crate::trials::session::{Ended, Session};
-use netstage_core::measure::tcp_throughput::{Baseline, Transfer, assess};
-use netstage_core::measure::trial::{FrameSize, Layer};
-use netstage_core::measure::verdict::{Cause, Evidence, judge};
+use crate::trials::outcome::TransferResult;
+use crate::trials::session::{TestAbort, TestSession};
+use netstage_core::measure::tcp_throughput::{Baseline, TransferMeasurement, assess};
+use netstage_core::measure::trial::{CountedLayer, FrameSize};
+use netstage_core::measure::verdict::{Evidence, LimitCause, judge};
 use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
-use netstage_scenario::plan::{self, Transport};
+use netstage_scenario::plan::{self, FlowTransport};
 
 /// Trials on the plateau.
 const PLATEAU_TRIALS: u32 = 1;
 
-pub fn run(session: &mut Session, test: &plan::Transfer) -> Result<(), Ended> {
+pub fn run(session: &mut TestSession, test: &plan::TransferConfig) -> Result<(), TestAbort> {
     let name = session.test.name.clone();
-    let Transport::Tcp(config) = session.test.probe.transport.clone() else {
+    let FlowTransport::Tcp(config) = session.test.probe.transport.clone() else {
         unreachable!("a transfer uses TCP");
     };
     let frame = session.test.frames[0];
     let all_bytes = (None, Duration::ZERO);
     let idle = session.transfer(&name, &derive::trickle(session.plan, session.test, &config), all_bytes)?;
     let Some(round_trip) = idle.least_round_trip else {
-        return Err(Ended::Void(format!("{name}: the stage measured no round trip")));
+        return Err(TestAbort::Void(format!("{name}: the stage measured no round trip")));
     };
     // Frames of the same size, sent by UDP.
-    let probe = Probe { subject: name.clone(), ..Probe::new(session, FrameSize::ethernet_udp(frame.link)) };
+    let probe =
+        FrameProbe { subject: name.clone(), ..FrameProbe::new(session, FrameSize::ethernet_udp(frame.link)) };
     let line = rates::find_plateau(session, &probe, test.max_rate, test.search, PLATEAU_TRIALS)?;
     let Some((capacity, _)) = line else { return Ok(()) };
     let baseline = Baseline {
         path_mtu: frame.ip,
         round_trip,
         bottleneck: BitRate(bits(capacity, frame).round() as u64),
-        layer: Layer::Ip,
+        layer: CountedLayer::Ip,
         full_packet: frame,
     };
     let derived = derive::transfer(session.plan, session.test, &config, test.size, test.trial);
@@ -45,18 +46,18 @@ pub fn run(session: &mut Session, test: &plan::Transfer) -> Result<(), Ended> {
 }
 
 fn add_findings(
-    session: &mut Session,
+    session: &mut TestSession,
     name: &str,
-    config: &tcp::Config,
+    config: &tcp::TcpConfig,
     baseline: &Baseline,
-    result: &Transferred,
+    result: &TransferResult,
 ) {
     if result.bytes == 0 {
-        session.say(format!("{name}: no data was transferred"));
+        session.add_verdict(format!("{name}: no data was transferred"));
         return;
     }
     let segment = u64::from(config.max_segment_size);
-    let transfer = Transfer {
+    let transfer = TransferMeasurement {
         bytes: result.bytes,
         duration: result.duration,
         transmitted: result.bytes + result.retransmissions * segment,
@@ -65,13 +66,13 @@ fn add_findings(
         window: Some(config.window),
     };
     let assessment = assess(baseline, &transfer);
-    session.find(Metric::TestTcpThroughput, name, assessment.throughput);
-    session.find(Metric::TestTransferTime, name, result.duration.as_secs_f64());
-    session.find(Metric::TestTransferTimeRatio, name, assessment.transfer_time_ratio);
-    session.find(Metric::TestTcpEfficiency, name, assessment.efficiency);
-    session.find(Metric::TestBufferDelay, name, assessment.buffer_delay);
-    session.find(Metric::TestRoundTrip, name, baseline.round_trip.as_secs_f64());
-    session.find(Metric::TestPlateau, name, baseline.bottleneck.as_f64());
+    session.add_value(Metric::TestTcpThroughput, name, assessment.throughput);
+    session.add_value(Metric::TestTransferTime, name, result.duration.as_secs_f64());
+    session.add_value(Metric::TestTransferTimeRatio, name, assessment.transfer_time_ratio);
+    session.add_value(Metric::TestTcpEfficiency, name, assessment.efficiency);
+    session.add_value(Metric::TestBufferDelay, name, assessment.buffer_delay);
+    session.add_value(Metric::TestRoundTrip, name, baseline.round_trip.as_secs_f64());
+    session.add_value(Metric::TestPlateau, name, baseline.bottleneck.as_f64());
     let verdict = judge(&Evidence {
         throughput: BitRate(assessment.throughput.round() as u64),
         segment: config.max_segment_size,
@@ -87,12 +88,12 @@ fn add_findings(
     let ceiling = verdict.ceilings.iter().find(|ceiling| ceiling.cause == verdict.cause);
     let limit = ceiling.map_or(String::new(), |c| format!(", {}", crate::format::quantity(c.rate, "bit/s")));
     let cause = match verdict.cause {
-        Cause::Window => "limited by the window",
-        Cause::Loss => "limited by loss",
-        Cause::Line => "limited by the line rate",
-        Cause::Application => "limited by the sending application",
-        Cause::Peer => "limited by the receiving application",
-        Cause::Unexplained => "limiting factor unknown: no measurement explains the rate",
+        LimitCause::Window => "limited by the window",
+        LimitCause::Loss => "limited by loss",
+        LimitCause::Line => "limited by the line rate",
+        LimitCause::Application => "limited by the sending application",
+        LimitCause::Peer => "limited by the receiving application",
+        LimitCause::Unexplained => "limiting factor unknown: no measurement explains the rate",
     };
-    session.say(format!("{name}: {cause}{limit}"));
+    session.add_verdict(format!("{name}: {cause}{limit}"));
 }

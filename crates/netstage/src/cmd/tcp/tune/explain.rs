@@ -4,10 +4,10 @@ use super::permanent::{self, Ends, Line};
 use super::{Arguments, Made};
 use crate::cmd::table::Table;
 use netstage_core::measure::Summary;
-use netstage_core::measure::tune::{Config, Measured, Setting};
+use netstage_core::measure::tune::{Setting, SettingResult, WindowSearchConfig};
 use netstage_core::time::Duration;
 use netstage_study::format::{number, quantity};
-use netstage_study::tuned::{Tuned, name};
+use netstage_study::tuned::{TuneReport, name};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use std::net::IpAddr;
 const VERSION: u32 = 1;
 
 /// Formats the heading of a search.
-pub fn heading(arguments: &Arguments, target: IpAddr, config: &Config) -> String {
+pub fn heading(arguments: &Arguments, target: IpAddr, config: &WindowSearchConfig) -> String {
     let length = (arguments.time + arguments.omit).as_secs_f64();
     let direction = if arguments.reverse { "from" } else { "to" };
     format!(
@@ -42,7 +42,7 @@ pub fn trial(controls: &[String], made: &[Made]) -> String {
 /// Finished search.
 pub struct Ended<'a> {
     /// Result of the search.
-    pub tuned: &'a Tuned<'a>,
+    pub tuned: &'a TuneReport<'a>,
     /// Transfers of the search.
     pub made: &'a [Made],
     /// Address of this host.
@@ -68,7 +68,7 @@ impl Ended<'_> {
             self.length.as_secs_f64() * self.made.len() as f64
         ));
         let measured = |setting: Setting| found.curve.iter().find(|point| point.setting == setting);
-        let performance = |point: &Measured| {
+        let performance = |point: &SettingResult| {
             format!("{}, round trip {}", spread(point.goodput, "bit/s"), spread(point.round_trip, "s"))
         };
         if let Some(best) = found.best.and_then(measured) {
@@ -127,7 +127,7 @@ impl Ended<'_> {
     fn curve(&self) -> String {
         let mut table = Table::new(&["window", ">transfers", ">throughput", ">round trip", ">retransmits"]);
         for point in &self.tuned.found.curve {
-            let Measured { setting, goodput, round_trip, retransmissions } = point;
+            let SettingResult { setting, goodput, round_trip, retransmissions } = point;
             let mark = if Some(*setting) == self.tuned.found.best { " *" } else { "" };
             table.row([
                 format!("{}{mark}", self.tuned.name(*setting)),

@@ -9,14 +9,14 @@ use crate::cmd::measure::{Family, PORT, key, units};
 use crate::cmd::run::watch_interrupt;
 use crate::exit::{Failure, INTERRUPTED, OK, VOID, print};
 use explain::Ended;
-use netstage_agent::measure::Sink;
-use netstage_core::measure::tune::{Config, Sample, Setting, Tune};
-use netstage_core::rng::Stream;
+use netstage_agent::measure::UploadServer;
+use netstage_core::measure::tune::{Setting, TransferSample, WindowSearch, WindowSearchConfig};
+use netstage_core::rng::RandomStream;
 use netstage_core::time::Duration;
-use netstage_scenario::outcome::Outcome;
+use netstage_scenario::outcome::RunOutcome;
 use netstage_scenario::outcome::finding::{TestOutcome, TrialEntry};
-use netstage_study::observed::{Observation, Place};
-use netstage_study::tuned::Tuned;
+use netstage_study::observed::{Observation, PendingRecord};
+use netstage_study::tuned::TuneReport;
 use netstage_study::{TOOL, page, report};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -106,7 +106,7 @@ enum Reads {
 /// Finished transfer.
 struct Made {
     setting: Setting,
-    sample: Sample,
+    sample: TransferSample,
     /// Reason why the transfer is void, if netstage itself was too slow or lost data.
     void: Option<String>,
 }
@@ -121,10 +121,10 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         None => There::Agent(key(arguments.key_file.as_ref())?),
     };
     let title = format!("TCP tuning to {}", arguments.target);
-    let place = arguments.out.as_ref().map(|folder| Place::take(folder, TOOL, &title)).transpose()?;
+    let place = arguments.out.as_ref().map(|folder| PendingRecord::open(folder, TOOL, &title)).transpose()?;
     let interrupted = watch_interrupt()?;
     let transfers = Transfers::new(arguments, target, there);
-    let mut tune = Tune::new(config.clone(), Stream::new(arguments.seed, "tune.order"));
+    let mut tune = WindowSearch::new(config.clone(), RandomStream::new(arguments.seed, "tune.order"));
     let mut made: Vec<Made> = Vec::new();
     if !arguments.json {
         print(explain::heading(arguments, target.ip(), &config).as_bytes())?;
@@ -138,7 +138,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         }
     }
     let Some(found) = tune.result() else { return Ok(INTERRUPTED) };
-    let tuned = Tuned { test: NAME, config: &config, controls: &arguments.congestion, found: &found };
+    let tuned = TuneReport { test: NAME, config: &config, controls: &arguments.congestion, found: &found };
     let ended = Ended {
         tuned: &tuned,
         made: &made,
@@ -150,7 +150,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let text = if arguments.json { format!("{:#}\n", ended.json()) } else { ended.text() };
     print(text.as_bytes())?;
     if let Some(place) = place {
-        let record = place.keep(observation(arguments, title, &tuned, &made))?;
+        let record = place.save(observation(arguments, title, &tuned, &made))?;
         let path = record.folder.join(page::NAME);
         page::write(&path, &report::report(&record)).map_err(|e| Failure::write(&path, &e))?;
         eprintln!("report: {}", path.display());
@@ -167,12 +167,12 @@ struct Asked {
     host: String,
     port: u16,
     /// Server type; `None` for `netstage measure serve`.
-    sink: Option<Sink>,
+    sink: Option<UploadServer>,
 }
 
 fn parse_target(arguments: &Arguments) -> Result<Asked, Failure> {
     let Arguments { target, port, sink, .. } = arguments;
-    let parsed = |sink: Option<Sink>, default: u16| Asked {
+    let parsed = |sink: Option<UploadServer>, default: u16| Asked {
         host: target.clone(),
         port: port.unwrap_or(default),
         sink,
@@ -180,8 +180,8 @@ fn parse_target(arguments: &Arguments) -> Result<Asked, Failure> {
     let Some((scheme, rest)) = target.split_once("://") else {
         return Ok(match sink {
             None => parsed(None, PORT),
-            Some(Reads::Discard) => parsed(Some(Sink::Discard), 9),
-            Some(Reads::Iperf3) => parsed(Some(Sink::Iperf3), 5201),
+            Some(Reads::Discard) => parsed(Some(UploadServer::Discard), 9),
+            Some(Reads::Iperf3) => parsed(Some(UploadServer::Iperf3), 5201),
         });
     };
     if scheme != "http" {
@@ -203,11 +203,11 @@ fn parse_target(arguments: &Arguments) -> Result<Asked, Failure> {
         return Err(Failure::usage(format!("invalid URL {target:?}; use http://HOST/PATH")));
     }
     let path = if path.is_empty() { "/" } else { path };
-    let sink = Some(Sink::Http { host: authority.to_owned(), path: path.to_owned() });
+    let sink = Some(UploadServer::Http { host: authority.to_owned(), path: path.to_owned() });
     Ok(Asked { host: host.to_owned(), port, sink })
 }
 
-fn config(arguments: &Arguments, segment: u32) -> Result<Config, Failure> {
+fn config(arguments: &Arguments, segment: u32) -> Result<WindowSearchConfig, Failure> {
     if !arguments.omit.0.is_multiple_of(BIN.0) || arguments.time < Duration::from_millis(500) {
         let help = "-t 4 -O 1 suits round trips below 100 ms";
         return Err(Failure::usage("-t must be 0.5 s or more, and -O a multiple of 0.1 s").help(help));
@@ -218,10 +218,10 @@ fn config(arguments: &Arguments, segment: u32) -> Result<Config, Failure> {
     if arguments.largest < 4 * u64::from(segment) || arguments.largest > 1 << 30 {
         return Err(Failure::usage("--largest must be at least four segments and at most 1 GiB"));
     }
-    Ok(Config {
+    Ok(WindowSearchConfig {
         controls: arguments.congestion.len().max(1),
         segment,
-        largest: arguments.largest,
+        max_window: arguments.largest,
         delay_bound: arguments.max_round_trip,
         tolerance: arguments.tolerance / 100.0,
         trials: arguments.trials.into(),
@@ -229,7 +229,7 @@ fn config(arguments: &Arguments, segment: u32) -> Result<Config, Failure> {
 }
 
 /// Returns the content of the record.
-fn observation(arguments: &Arguments, title: String, tuned: &Tuned, made: &[Made]) -> Observation {
+fn observation(arguments: &Arguments, title: String, tuned: &TuneReport, made: &[Made]) -> Observation {
     let entry = |made: &Made| TrialEntry {
         subject: tuned.name(made.setting),
         transferred: (made.sample.goodput * arguments.time.as_secs_f64() / 8.0).round() as u64,
@@ -256,7 +256,7 @@ fn observation(arguments: &Arguments, title: String, tuned: &Tuned, made: &[Made
             made.len()
         ),
         duration: length * made.len() as u64,
-        outcome: Outcome { interval: length, bins: made.len(), ..Outcome::default() },
+        outcome: RunOutcome { interval: length, bins: made.len(), ..RunOutcome::default() },
         tests: vec![test],
         figures: tuned.figures(),
     }

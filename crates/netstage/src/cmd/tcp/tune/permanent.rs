@@ -98,7 +98,7 @@ fn route(to: IpAddr, is_local: bool) -> String {
 
 fn next_hop(to: IpAddr) -> Option<String> {
     let mut netlink = Netlink::open(&Namespace::of_this_thread().ok()?).ok()?;
-    let path = netlink.way_to(to, None).ok()??;
+    let path = netlink.route_to(to, None).ok()??;
     let link = netlink.links().ok()?.into_iter().find(|link| link.index == path.link)?.name;
     Some(match path.gateway {
         Some(gateway) => format!("via {gateway} dev {link}"),

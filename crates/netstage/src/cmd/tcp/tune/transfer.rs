@@ -4,17 +4,18 @@ use super::Arguments;
 use crate::cmd::measure::failure;
 use crate::cmd::tcp::refused;
 use crate::exit::Failure;
-use netstage_agent::controller::Error;
+use netstage_agent::controller::ControllerError;
 use netstage_agent::measure::{
-    FlowOutcome, Method, OpenError, Order, Outcome, Session, Sink, Upload, UploadError, Uploaded, Ways,
+    FlowOutcome, MeasurementDirection, MeasurementOutcome, MeasurementParameters, Method, OpenError,
+    PreparedMeasurement, Upload, UploadError, UploadResult, UploadServer,
 };
-use netstage_agent_api::protocol::RefusalKind;
+use netstage_agent_api::protocol::OrderRefusalKind;
 use netstage_agent_api::results::TcpSample;
 use netstage_agent_api::task::TcpOptions;
-use netstage_core::measure::tune::{Sample, Setting};
+use netstage_core::measure::tune::{Setting, TransferSample};
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
-use netstage_host::keyed::Key;
+use netstage_host::keyed::PresharedKey;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
@@ -31,9 +32,9 @@ const RETRY: std::time::Duration = std::time::Duration::from_millis(50);
 /// Counterpart of the transfers at the other host.
 pub enum There {
     /// `netstage measure serve` with this key.
-    Agent(Key),
+    Agent(PresharedKey),
     /// Server that only reads.
-    Sink(Sink),
+    Sink(UploadServer),
 }
 
 /// Transfers between this host and another.
@@ -60,7 +61,7 @@ impl<'a> Transfers<'a> {
         &self,
         setting: Setting,
         interrupted: &AtomicBool,
-    ) -> Result<Option<(Sample, Option<String>)>, Failure> {
+    ) -> Result<Option<(TransferSample, Option<String>)>, Failure> {
         let key = match &self.there {
             There::Agent(key) => key,
             There::Sink(sink) => return self.upload(sink, setting, interrupted),
@@ -94,10 +95,10 @@ impl<'a> Transfers<'a> {
 
     fn upload(
         &self,
-        sink: &Sink,
+        sink: &UploadServer,
         Setting { control, window }: Setting,
         interrupted: &AtomicBool,
-    ) -> Result<Option<(Sample, Option<String>)>, Failure> {
+    ) -> Result<Option<(TransferSample, Option<String>)>, Failure> {
         let Arguments { time, omit, congestion, .. } = self.arguments;
         let upload = Upload {
             target: self.target,
@@ -116,18 +117,25 @@ impl<'a> Transfers<'a> {
             UploadError::CongestionControl(message) => Failure::missing(message),
             UploadError::Failed(message) => Failure::run(message),
         })?;
-        let Some(Uploaded { own, acknowledged, measured, looks }) = uploaded else { return Ok(None) };
+        let Some(UploadResult { own, acknowledged, measured, checks: looks }) = uploaded else {
+            return Ok(None);
+        };
         self.own.set(Some(own.ip()));
         let retransmissions = looks.last().map_or(0, |look| look.retransmissions);
         Ok(Some((self.sample(&looks, acknowledged, measured, retransmissions), None)))
     }
 
-    fn open(&self, order: &Order, key: &Key) -> Result<Session, Failure> {
+    fn open(
+        &self,
+        order: &MeasurementParameters,
+        key: &PresharedKey,
+    ) -> Result<PreparedMeasurement, Failure> {
         let deadline = std::time::Instant::now() + BUSY_TIMEOUT;
         loop {
-            match Session::open(order.clone(), self.target, Some(key.clone())) {
-                Err(OpenError::Agents(Error::Refused(refusals)))
-                    if refusals[0].1.kind == RefusalKind::Busy && std::time::Instant::now() < deadline =>
+            match PreparedMeasurement::open(order.clone(), self.target, Some(key.clone())) {
+                Err(OpenError::Agents(ControllerError::Refused(refusals)))
+                    if refusals[0].1.kind == OrderRefusalKind::Busy
+                        && std::time::Instant::now() < deadline =>
                 {
                     std::thread::sleep(RETRY);
                 }
@@ -136,16 +144,20 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    fn order(&self, Setting { control, window }: Setting) -> Order {
+    fn order(&self, Setting { control, window }: Setting) -> MeasurementParameters {
         let arguments = self.arguments;
         let tcp = TcpOptions {
             congestion_control: arguments.congestion.get(control).cloned(),
             window,
             ..TcpOptions::default()
         };
-        Order {
+        MeasurementParameters {
             method: Method::Tcp(tcp),
-            ways: if arguments.reverse { Ways::Reverse } else { Ways::Forward },
+            directions: if arguments.reverse {
+                MeasurementDirection::Reverse
+            } else {
+                MeasurementDirection::Forward
+            },
             parallel: 1,
             traffic: Pattern::Bulk { size: None },
             time: arguments.time,
@@ -157,7 +169,7 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    fn sample_of(&self, flow: &FlowOutcome, outcome: &Outcome) -> Sample {
+    fn sample_of(&self, flow: &FlowOutcome, outcome: &MeasurementOutcome) -> TransferSample {
         let samples = flow.sent.as_ref().map_or(&[][..], |sent| &sent.tcp);
         let retransmissions = flow.retransmissions.unwrap_or(0);
         self.sample(samples, flow.counts.received_bytes, outcome.measured, retransmissions)
@@ -170,13 +182,13 @@ impl<'a> Transfers<'a> {
         arrived: u64,
         measured: Duration,
         retransmissions: u64,
-    ) -> Sample {
+    ) -> TransferSample {
         let known = |time: u64| (time > 0).then_some(time);
         let first = (self.arguments.omit.0 / BIN.0) as usize;
         let settled = || samples.iter().skip(first).filter_map(|sample| known(sample.round_trip_ns));
         let (count, sum) = settled().fold((0, 0), |(count, sum), time| (count + 1, sum + time));
         let min = samples.iter().filter_map(|sample| known(sample.min_round_trip_ns)).min();
-        Sample {
+        TransferSample {
             goodput: arrived as f64 * 8.0 / measured.as_secs_f64().max(1e-9),
             least_round_trip: Duration(min.unwrap_or(0)),
             mean_round_trip: Duration(sum / u64::max(count, 1)),

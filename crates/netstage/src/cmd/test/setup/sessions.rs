@@ -1,29 +1,30 @@
 //! BGP sessions to the tester, in the syntax of routing daemons.
 
 use super::Kind;
-use netstage_scenario::tester::{Bgp, Operation, Port, Tester};
+use netstage_scenario::tester::{Bgp, Operation, Tester, TesterPort};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Returns the router's configuration of the BGP sessions to the tester.
 pub fn sessions(kind: Kind, tester: &Tester) -> String {
-    let receiving: BTreeSet<usize> = tester.ways.iter().flat_map(|way| way.to.iter().copied()).collect();
-    let ports: Vec<&Port> = receiving.into_iter().map(|port| &tester.ports[port]).collect();
+    let receiving: BTreeSet<usize> =
+        tester.directions.iter().flat_map(|way| way.to.iter().copied()).collect();
+    let ports: Vec<&TesterPort> = receiving.into_iter().map(|port| &tester.ports[port]).collect();
     let identifier = match ports.first().map(|port| port.router) {
         Some(IpAddr::V4(router)) => router,
         // A BGP identifier has four bytes even with IPv6; the tester does not use this one.
         _ => Ipv4Addr::new(192, 0, 2, 255),
     };
-    let family = if tester.ways[0].first.is_ipv4() { "ipv4" } else { "ipv6" };
+    let family = if tester.directions[0].first_network.is_ipv4() { "ipv4" } else { "ipv6" };
     match kind {
         Kind::Bird => bird(&ports, identifier, family, &tester.bgp),
         _ => frr(&ports, identifier, family, tester),
     }
 }
 
-fn bird(ports: &[&Port], identifier: Ipv4Addr, family: &str, bgp: &Bgp) -> String {
-    let Bgp { own_as, router_as, md5, beside: _ } = bgp;
-    let session = |port: &&Port| {
+fn bird(ports: &[&TesterPort], identifier: Ipv4Addr, family: &str, bgp: &Bgp) -> String {
+    let Bgp { own_as, router_as, md5, additional_routes: _ } = bgp;
+    let session = |port: &&TesterPort| {
         let password = md5.as_ref().map_or(String::new(), |key| format!(" password \"{key}\";"));
         format!(
             "protocol bgp {} {{\n\tlocal {} as {router_as};\n\tneighbor {} as {own_as};{password}\n\
@@ -40,9 +41,9 @@ fn bird(ports: &[&Port], identifier: Ipv4Addr, family: &str, bgp: &Bgp) -> Strin
     )
 }
 
-fn frr(ports: &[&Port], identifier: Ipv4Addr, family: &str, tester: &Tester) -> String {
-    let Bgp { own_as, router_as, md5, beside: _ } = &tester.bgp;
-    let session = |port: &&Port| {
+fn frr(ports: &[&TesterPort], identifier: Ipv4Addr, family: &str, tester: &Tester) -> String {
+    let Bgp { own_as, router_as, md5, additional_routes: _ } = &tester.bgp;
+    let session = |port: &&TesterPort| {
         let address = port.address.0;
         let password =
             md5.as_ref().map_or(String::new(), |key| format!(" neighbor {address} password {key}\n"));
@@ -54,7 +55,7 @@ fn frr(ports: &[&Port], identifier: Ipv4Addr, family: &str, tester: &Tester) -> 
         format!(" neighbor {address} remote-as {own_as}\n{password}{beyond}")
     };
     let sessions: String = ports.iter().map(session).collect();
-    let activated = |port: &&Port| format!("  neighbor {} activate\n", port.address.0);
+    let activated = |port: &&TesterPort| format!("  neighbor {} activate\n", port.address.0);
     let activated: String = ports.iter().map(activated).collect();
     let families = match family {
         "ipv4" => String::new(),

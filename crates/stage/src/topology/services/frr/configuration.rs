@@ -1,13 +1,13 @@
 //! Configuration of daemons, in FRR's language, and of routers. The only text from the plan are names and numbers that
 //! were validated.
 
-use super::{Behind, Daemon};
-use crate::topology::layout::Layout;
+use super::{Behind, FrrDaemon};
+use crate::topology::layout::AddressLayout;
 use crate::topology::network::node_interface;
 use crate::topology::routing::is_inside;
 use crate::topology::{address, lan};
 use netstage_core::time::Duration;
-use netstage_scenario::plan::{Edge, Family, Hop, Plan, Routing};
+use netstage_scenario::plan::{EdgeRouter, Hop, IpVersion, Plan, RoutingService};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ const MIN_LDP_HOLD: u64 = 15;
 const BGP_TIMERS: &str = "10 60";
 
 /// Returns the configuration of netstage's router at a node. Its socket is `router.sock` in the folder of the file.
-pub fn router(plan: &Plan, layout: &Layout, node: usize) -> String {
+pub fn router(plan: &Plan, layout: &AddressLayout, node: usize) -> String {
     let links =
         (0..plan.links.len()).filter(|link| plan.links[*link].ends.contains(&node) && layout.used[*link]);
     let (inside, outside): (Vec<usize>, Vec<usize>) = links.partition(|link| is_inside(plan, *link));
@@ -41,22 +41,27 @@ pub fn router(plan: &Plan, layout: &Layout, node: usize) -> String {
 }
 
 /// Returns the daemons at a node with their configurations.
-pub fn daemons(plan: &Plan, routing: &Routing, node: usize, behind: &Behind) -> Vec<(Daemon, String)> {
-    let mut daemons = vec![(Daemon::Zebra, zebra())];
+pub fn daemons(
+    plan: &Plan,
+    routing: &RoutingService,
+    node: usize,
+    behind: &Behind,
+) -> Vec<(FrrDaemon, String)> {
+    let mut daemons = vec![(FrrDaemon::Zebra, zebra())];
     if routing.lan.is_none() {
-        daemons.push((Daemon::Static, static_routes(plan, routing, node)));
-        daemons.push((Daemon::Ldp, ldp(routing, node)));
+        daemons.push((FrrDaemon::Static, static_routes(plan, routing, node)));
+        daemons.push((FrrDaemon::Ldp, ldp(routing, node)));
     }
     match routing.edge(node) {
-        Some(edge) => daemons.push((Daemon::Bgp, bgp(plan, routing, edge, &behind[&node]))),
-        None => daemons.push((Daemon::Ospf, ospf(plan, routing, node))),
+        Some(edge) => daemons.push((FrrDaemon::Bgp, bgp(plan, routing, edge, &behind[&node]))),
+        None => daemons.push((FrrDaemon::Ospf, ospf(plan, routing, node))),
     }
     daemons
 }
 
 /// Returns the own address of a router.
 fn own(node: usize) -> IpAddr {
-    address::of(Family::V4, node, 0)
+    address::node_address(IpVersion::V4, node, 0)
 }
 
 /// Returns the neighbors of a router that also have routing daemons, each with the link and its address on the link.
@@ -64,7 +69,7 @@ fn neighbors(plan: &Plan, node: usize) -> impl Iterator<Item = (usize, usize, Ip
     let inside = (0..plan.links.len()).filter(|link| is_inside(plan, *link));
     inside.filter_map(move |link| {
         let end = plan.links[link].ends.iter().position(|end| *end == node)?;
-        let (address, _) = address::on_link(link, 1 - end);
+        let (address, _) = address::link_address(link, 1 - end);
         Some((plan.links[link].ends[1 - end], link, address))
     })
 }
@@ -77,7 +82,7 @@ fn zebra() -> String {
 
 /// Returns the static routes of a router. Core routers reach edges by their links to them; edges reach each other and
 /// their core routers by their links to the core.
-fn static_routes(plan: &Plan, routing: &Routing, node: usize) -> String {
+fn static_routes(plan: &Plan, routing: &RoutingService, node: usize) -> String {
     let mut text = String::new();
     let is_edge = routing.edge(node).is_some();
     for (neighbor, _, via) in neighbors(plan, node) {
@@ -97,7 +102,7 @@ fn static_routes(plan: &Plan, routing: &Routing, node: usize) -> String {
     text
 }
 
-fn ospf(plan: &Plan, routing: &Routing, node: usize) -> String {
+fn ospf(plan: &Plan, routing: &RoutingService, node: usize) -> String {
     let mut text = format!(
         "router ospf\n ospf router-id {}\n redistribute static\n timers throttle spf 10 50 1000\n \
          timers throttle lsa all 100\n timers lsa min-arrival 50\nexit\n\
@@ -119,7 +124,7 @@ fn ospf(plan: &Plan, routing: &Routing, node: usize) -> String {
 
 /// Returns the configuration of ldpd. Labels are bound only to the edges' own addresses, the destinations of packets
 /// between edges.
-fn ldp(routing: &Routing, node: usize) -> String {
+fn ldp(routing: &RoutingService, node: usize) -> String {
     let mut text = String::new();
     for edge in &routing.edges {
         let _ = writeln!(text, "access-list edges permit {}/32", own(edge.node));
@@ -139,7 +144,7 @@ fn ldp(routing: &Routing, node: usize) -> String {
 }
 
 /// Returns the interfaces of a router with LDP peers.
-pub fn label_interfaces(plan: &Plan, routing: &Routing, node: usize) -> Vec<String> {
+pub fn label_interfaces(plan: &Plan, routing: &RoutingService, node: usize) -> Vec<String> {
     let has_peer = |neighbor| routing.core.contains(&node) || routing.core.contains(&neighbor);
     let peers = neighbors(plan, node).filter(|(neighbor, ..)| has_peer(*neighbor));
     peers.map(|(_, link, _)| node_interface(link)).collect()
@@ -153,16 +158,16 @@ pub fn label_peers(interfaces: &[String]) -> Vec<String> {
 }
 
 /// Returns the BGP peering address of an edge.
-fn peering(plan: &Plan, routing: &Routing, family: Family, edge: usize) -> IpAddr {
+fn peering(plan: &Plan, routing: &RoutingService, family: IpVersion, edge: usize) -> IpAddr {
     let link = routing.lan.and_then(|lan| lan::link_to(plan, lan, edge));
     let on_lan = link.and_then(|link| lan::address(plan, family, link));
-    on_lan.map_or_else(|| address::of(family, edge, 0), |(address, _)| address)
+    on_lan.map_or_else(|| address::node_address(family, edge, 0), |(address, _)| address)
 }
 
-fn bgp(plan: &Plan, routing: &Routing, edge: &Edge, behind: &BTreeMap<usize, Hop>) -> String {
-    let Edge { node, system } = *edge;
+fn bgp(plan: &Plan, routing: &RoutingService, edge: &EdgeRouter, behind: &BTreeMap<usize, Hop>) -> String {
+    let EdgeRouter { node, system } = *edge;
     let own_address = own(node);
-    let source = peering(plan, routing, Family::V4, node);
+    let source = peering(plan, routing, IpVersion::V4, node);
     let timers = match routing.lan {
         Some(_) => format!("{} {}", seconds(routing.hello), seconds(routing.dead)),
         None => BGP_TIMERS.to_owned(),
@@ -173,14 +178,14 @@ fn bgp(plan: &Plan, routing: &Routing, edge: &Edge, behind: &BTreeMap<usize, Hop
          neighbor members timers {timers}\n neighbor members timers connect 2\n"
     );
     for peer in routing.edges.iter().filter(|edge| edge.node != node) {
-        let address = peering(plan, routing, Family::V4, peer.node);
+        let address = peering(plan, routing, IpVersion::V4, peer.node);
         let _ = writeln!(text, " neighbor {address} remote-as {}", peer.system);
         let _ = writeln!(text, " neighbor {address} peer-group members");
         if peer.system != system && routing.lan.is_none() {
             let _ = writeln!(text, " neighbor {address} ebgp-multihop {MAX_HOPS}");
         }
     }
-    let mut family = |name: &str, family: Family, labeled: bool| {
+    let mut family = |name: &str, family: IpVersion, labeled: bool| {
         let _ = writeln!(text, " address-family {name} unicast");
         for owner in behind.keys() {
             let (address, length) = address::prefix(family, *owner);
@@ -193,12 +198,12 @@ fn bgp(plan: &Plan, routing: &Routing, edge: &Edge, behind: &BTreeMap<usize, Hop
         let _ = writeln!(text, "  neighbor members activate\n  neighbor members route-map own-{name} out");
         let _ = writeln!(text, " exit-address-family");
     };
-    family("ipv4", Family::V4, false);
+    family("ipv4", IpVersion::V4, false);
     if routing.ipv6 {
-        family("ipv6", Family::V6, routing.lan.is_none());
+        family("ipv6", IpVersion::V6, routing.lan.is_none());
     }
     let next_hop = match routing.lan {
-        Some(_) => peering(plan, routing, Family::V6, node).to_string(),
+        Some(_) => peering(plan, routing, IpVersion::V6, node).to_string(),
         // IPv4-mapped address of the end of the LSP (RFC 4798 section 2).
         None => format!("::ffff:{own_address}"),
     };

@@ -4,7 +4,7 @@
 //! to a router that does not need the kernel. Only on such kernels, zebra is started with a small preloaded library
 //! that replies in place of the kernel (`labels.c`), which is compiled on demand.
 
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,18 +13,19 @@ const SOURCE: &str = include_str!("labels.c");
 const KERNEL: &str = "/proc/sys/net/mpls";
 
 /// Builds the library in a folder and returns its path; `None` if the kernel has MPLS.
-pub fn library(folder: &Path) -> Result<Option<PathBuf>, Obstacle> {
+pub fn library(folder: &Path) -> Result<Option<PathBuf>, StartupError> {
     if Path::new(KERNEL).exists() {
         return Ok(None);
     }
     let (source, library) = (folder.join("labels.c"), folder.join("labels.so"));
-    let broken =
-        |error: String| Obstacle::broken(format!("cannot build the MPLS library for zebra: {error}"));
+    let broken = |error: String| {
+        StartupError::without_remedy(format!("cannot build the MPLS library for zebra: {error}"))
+    };
     std::fs::write(&source, SOURCE).map_err(|error| broken(error.to_string()))?;
     let mut command = Command::new("cc");
     command.args(["-shared", "-fPIC", "-O2", "-o"]).args([&library, &source]);
     let output = command.output().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Obstacle::missing(
+        std::io::ErrorKind::NotFound => StartupError::missing_feature(
             "this kernel has no MPLS, and no C compiler is installed to build the MPLS library for zebra",
             "sudo apt-get install gcc libc6-dev (Debian); or use a kernel with MPLS: modprobe mpls_router",
         ),
@@ -42,7 +43,7 @@ mod tests {
 
     #[test]
     fn the_library_reports_mpls_on_a_kernel_without_it() {
-        let folder = netstage_harness::Folder::new("labels");
+        let folder = netstage_harness::TemporaryFolder::new("labels");
         if let Some(library) = library(&folder).unwrap() {
             let has_mpls = |preload: &Path| {
                 let mut command = Command::new("/usr/bin/stat");

@@ -9,14 +9,14 @@ mod configuration;
 mod labels;
 pub(in crate::topology) mod run;
 
-use super::reach::{self, Probe};
-use crate::topology::assignments::Member;
-use crate::topology::layout::{Layout, Unplaceable};
+use super::reach::{self, ReachabilityProbe};
+use crate::topology::assignments::PlacedFlow;
+use crate::topology::layout::{AddressLayout, LayoutError};
 use crate::topology::network::node_interface;
 use crate::topology::spec::Spec;
 use crate::topology::{address, routing};
 use netstage_core::time::Duration;
-use netstage_scenario::plan::{Family, Hop, Plan, Routing};
+use netstage_scenario::plan::{Hop, IpVersion, Plan, RoutingService};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub struct RoutingSpec {
     /// Routers of the service.
     pub routers: Vec<RouterSpec>,
     /// Probes that must succeed before the run begins.
-    pub probes: Vec<Probe>,
+    pub probes: Vec<ReachabilityProbe>,
     /// Maximum time until routing has converged and the probes succeed.
     pub patience: Duration,
     /// Folder of the service, removed after the run.
@@ -53,16 +53,16 @@ pub struct RouterSpec {
     pub configuration: String,
     /// Interfaces with LDP peers.
     pub label_interfaces: Vec<String>,
-    /// Daemons of the router, in the order of [`Daemon::WAVES`].
-    pub waves: Vec<Wave>,
+    /// Daemons of the router, in the order of [`FrrDaemon::WAVES`].
+    pub waves: Vec<StartWave>,
 }
 
 /// Daemons that start together on all routers, once the earlier ones have learned their routes. Sessions without a
 /// route to their peer would wait long before the next attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Wave {
+pub struct StartWave {
     /// Daemons with their configurations.
-    pub daemons: Vec<(Daemon, String)>,
+    pub daemons: Vec<(FrrDaemon, String)>,
     /// Prefixes to which the router must learn a route; if the flag is set, an LSP.
     pub expects: Vec<(String, bool)>,
 }
@@ -70,7 +70,7 @@ pub struct Wave {
 /// Daemon of FRR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Daemon {
+pub enum FrrDaemon {
     /// Route manager, with the interface to the forwarding plane (FPM).
     Zebra,
     /// Static routes.
@@ -83,19 +83,19 @@ pub enum Daemon {
     Bgp,
 }
 
-impl Daemon {
+impl FrrDaemon {
     /// Daemons in the order of their start.
-    const WAVES: [&[Daemon]; 4] =
-        [&[Daemon::Zebra], &[Daemon::Static, Daemon::Ospf], &[Daemon::Ldp], &[Daemon::Bgp]];
+    const WAVES: [&[FrrDaemon]; 4] =
+        [&[FrrDaemon::Zebra], &[FrrDaemon::Static, FrrDaemon::Ospf], &[FrrDaemon::Ldp], &[FrrDaemon::Bgp]];
 
     /// Returns the name of its program.
     fn program(self) -> &'static str {
         match self {
-            Daemon::Zebra => "zebra",
-            Daemon::Static => "staticd",
-            Daemon::Ospf => "ospfd",
-            Daemon::Ldp => "ldpd",
-            Daemon::Bgp => "bgpd",
+            FrrDaemon::Zebra => "zebra",
+            FrrDaemon::Static => "staticd",
+            FrrDaemon::Ospf => "ospfd",
+            FrrDaemon::Ldp => "ldpd",
+            FrrDaemon::Bgp => "bgpd",
         }
     }
 
@@ -108,19 +108,24 @@ impl Daemon {
 /// Returns the service of a plan and the first daemon that it needs and is not installed.
 pub(super) fn missing(plan: &Plan) -> Option<(&str, &'static str)> {
     let routing = plan.routing.as_ref()?;
-    let absent = Daemon::WAVES.into_iter().flatten().find(|daemon| daemon.path().is_none())?;
+    let absent = FrrDaemon::WAVES.into_iter().flatten().find(|daemon| daemon.path().is_none())?;
     Some((&routing.name, absent.program()))
 }
 
 /// Returns the routing service of a plan, with a folder below `folder` that is not created here.
-pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> Option<RoutingSpec> {
+pub fn spec(
+    plan: &Plan,
+    layout: &AddressLayout,
+    members: &[PlacedFlow],
+    folder: &Path,
+) -> Option<RoutingSpec> {
     let routing = plan.routing.as_ref()?;
     let folder = folder.join("routing");
     let behind = routing::behind(plan, &layout.used);
     let all = routing.core.iter().copied().chain(routing.edges.iter().map(|edge| edge.node));
     let routers = all.map(|node| {
         let mut daemons = configuration::daemons(plan, routing, node, &behind);
-        let waves = Daemon::WAVES.map(|wave| Wave {
+        let waves = FrrDaemon::WAVES.map(|wave| StartWave {
             daemons: daemons.extract_if(.., |(daemon, _)| wave.contains(daemon)).collect(),
             expects: expects(routing, node, &behind, wave),
         });
@@ -136,14 +141,14 @@ pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> 
         name: routing.name.clone(),
         routers: routers.collect(),
         probes: reach::probes(plan, members),
-        patience: routing.patience,
+        patience: routing.ready_timeout,
         folder,
     })
 }
 
 /// Returns the configuration files of each router of a plan, including one with the addresses of its interfaces.
-pub fn configurations(plan: &Plan) -> Result<BTreeMap<String, BTreeMap<String, String>>, Unplaceable> {
-    let layout = Layout::new(plan)?;
+pub fn configurations(plan: &Plan) -> Result<BTreeMap<String, BTreeMap<String, String>>, LayoutError> {
+    let layout = AddressLayout::new(plan)?;
     let Some(routing) = spec(plan, &layout, &[], Path::new("")) else { return Ok(BTreeMap::new()) };
     let network = Spec::new(plan, &layout, &Default::default());
     let files = |router: RouterSpec| {
@@ -161,23 +166,28 @@ pub fn configurations(plan: &Plan) -> Result<BTreeMap<String, BTreeMap<String, S
 }
 
 /// Returns the prefixes that a router must learn from a wave of daemons.
-fn expects(routing: &Routing, node: usize, behind: &Behind, wave: &[Daemon]) -> Vec<(String, bool)> {
-    let own = |node: usize| format!("{}/32", address::of(Family::V4, node, 0));
+fn expects(
+    routing: &RoutingService,
+    node: usize,
+    behind: &Behind,
+    wave: &[FrrDaemon],
+) -> Vec<(String, bool)> {
+    let own = |node: usize| format!("{}/32", address::node_address(IpVersion::V4, node, 0));
     let edges = routing.edges.iter().map(|edge| edge.node).filter(|edge| *edge != node);
     match wave {
         // All routers are on one LAN.
-        [Daemon::Static | Daemon::Ldp, ..] if routing.lan.is_some() => Vec::new(),
-        [Daemon::Static, ..] => {
+        [FrrDaemon::Static | FrrDaemon::Ldp, ..] if routing.lan.is_some() => Vec::new(),
+        [FrrDaemon::Static, ..] => {
             let core = routing.core.iter().filter(|core| **core != node && routing.edge(node).is_none());
             core.map(|core| (own(*core), false)).collect()
         }
-        [Daemon::Ldp] => edges.map(|edge| (own(edge), true)).collect(),
-        [Daemon::Bgp] if routing.edge(node).is_some() => {
+        [FrrDaemon::Ldp] => edges.map(|edge| (own(edge), true)).collect(),
+        [FrrDaemon::Bgp] if routing.edge(node).is_some() => {
             // Nodes that are also behind this router need no LSP.
             let others = edges.flat_map(|edge| behind[&edge].keys());
             let others: BTreeSet<usize> =
                 others.copied().filter(|other| !behind[&node].contains_key(other)).collect();
-            let families: &[Family] = if routing.ipv6 { &address::FAMILIES } else { &[Family::V4] };
+            let families: &[IpVersion] = if routing.ipv6 { &address::FAMILIES } else { &[IpVersion::V4] };
             let prefix = |family, node| {
                 let (address, length) = address::prefix(family, node);
                 (format!("{address}/{length}"), routing.lan.is_none())
@@ -216,17 +226,17 @@ mod tests {
         let nodes = [("host", "a b c"), ("router", "core east west yard")];
         let network = network(&nodes, "a:a,east b:b,west c:c,yard d:east,core e:core,west f:yard,west");
         let plan = &plan_of(&format!("{SCENARIO}{network}"));
-        let layout = Layout::new(plan).unwrap();
+        let layout = AddressLayout::new(plan).unwrap();
         let members = members(plan, &layout).unwrap();
         let spec = spec(plan, &layout, &members, Path::new("/run/x")).unwrap();
         let router = |name: &str| spec.routers.iter().find(|router| router.name == name).unwrap();
-        let text = |name: &str, daemon: Daemon| {
+        let text = |name: &str, daemon: FrrDaemon| {
             let mut daemons = router(name).waves.iter().flat_map(|wave| &wave.daemons);
             daemons.find(|(other, _)| *other == daemon).map(|(_, text)| text.as_str())
         };
-        assert!(text("core", Daemon::Bgp).is_none() && text("west", Daemon::Ospf).is_none());
+        assert!(text("core", FrrDaemon::Bgp).is_none() && text("west", FrrDaemon::Ospf).is_none());
         // The edge announces all nodes behind it, and peers with the own address of the other edge.
-        let bgp = text("west", Daemon::Bgp).unwrap();
+        let bgp = text("west", FrrDaemon::Bgp).unwrap();
         for line in [
             "router bgp 65002",
             " neighbor 10.0.4.1 remote-as 65001",
@@ -239,14 +249,14 @@ mod tests {
             assert!(bgp.lines().any(|other| other == line), "{line}\n{bgp}");
         }
         assert_eq!(
-            text("east", Daemon::Static),
+            text("east", FrrDaemon::Static),
             Some("ip route 10.0.5.1/32 100.64.0.14\nip route 10.0.3.1/32 100.64.0.14\n")
         );
         assert_eq!(
-            text("core", Daemon::Static),
+            text("core", FrrDaemon::Static),
             Some("ip route 10.0.4.1/32 100.64.0.13\nip route 10.0.5.1/32 100.64.0.18\n")
         );
-        let ldp = text("core", Daemon::Ldp).unwrap();
+        let ldp = text("core", FrrDaemon::Ldp).unwrap();
         assert!(
             ldp.contains("label local advertise explicit-null") && !ldp.contains("permit 10.0.3.1"),
             "{ldp}"

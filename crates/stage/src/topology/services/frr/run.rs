@@ -1,11 +1,11 @@
 //! Processes: a router and its daemons in each node. They start before the run, which begins after convergence.
 
-use super::{Daemon, RouterSpec, RoutingSpec, configuration, labels};
-use crate::topology::services::processes::{self, Processes, last_words};
+use super::{FrrDaemon, RouterSpec, RoutingSpec, configuration, labels};
+use crate::topology::services::processes::{self, Processes, last_log_line};
 use crate::topology::services::reach;
-use netstage_host::netns::hold::spawn_held;
+use netstage_host::netns::hold::spawn_in_process_namespace;
 use netstage_host::netns::{Namespace, spawn_in};
-use netstage_host::obstacle::Obstacle;
+use netstage_host::obstacle::StartupError;
 use netstage_router::daemon::routes;
 use netstage_router::daemon::state::RouteFilter;
 use nix::unistd::{User, chown};
@@ -74,8 +74,8 @@ impl Stall {
 /// Returns a function that lists what routers lack. A router that lacks nothing is not checked again.
 fn until_all<'a>(
     routers: &'a [RouterSpec],
-    lacks: impl Fn(&Routing, &RouterSpec) -> Option<String> + 'a,
-) -> impl FnMut(&Routing) -> Vec<String> + 'a {
+    lacks: impl Fn(&RoutingProcesses, &RouterSpec) -> Option<String> + 'a,
+) -> impl FnMut(&RoutingProcesses) -> Vec<String> + 'a {
     let mut pending: Vec<&RouterSpec> = routers.iter().collect();
     move |routing| {
         let mut lacking = Vec::new();
@@ -90,20 +90,20 @@ fn until_all<'a>(
 }
 
 /// Running routers.
-pub struct Routing {
+pub struct RoutingProcesses {
     spec: RoutingSpec,
     processes: Processes,
 }
 
-impl Routing {
+impl RoutingProcesses {
     /// Starts all routers and waits until routing has converged and the probes of all flows succeed. `nodes` are the
     /// namespaces of the network, whose links must already forward frames.
     pub fn start(
         spec: RoutingSpec,
         nodes: &[Option<Namespace>],
         netstage: &Path,
-    ) -> Result<Routing, Obstacle> {
-        let mut routing = Routing { spec, processes: Processes::default() };
+    ) -> Result<RoutingProcesses, StartupError> {
+        let mut routing = RoutingProcesses { spec, processes: Processes::default() };
         routing.prepare()?;
         let routers = routing.spec.routers.clone();
         let has_labels = routers.iter().any(|router| !router.label_interfaces.is_empty());
@@ -120,7 +120,7 @@ impl Routing {
             routing.wait_for(&routing.folder(router).join("router.sock"), router, "router")?;
         }
         let limit = Instant::now() + Duration::from_nanos(routing.spec.patience.0);
-        for wave in 0..Daemon::WAVES.len() {
+        for wave in 0..FrrDaemon::WAVES.len() {
             for router in &routers {
                 for (daemon, _) in &router.waves[wave].daemons {
                     routing.start_daemon(router, *daemon, namespace(nodes, router), netstage, &library)?;
@@ -129,11 +129,12 @@ impl Routing {
             for router in routers.iter().filter(|_| wave == 0) {
                 routing.wait_for(&routing.folder(router).join("zserv.api"), router, "zebra")?;
             }
-            let distributes = has_labels && Daemon::WAVES[wave].contains(&Daemon::Ldp);
+            let distributes = has_labels && FrrDaemon::WAVES[wave].contains(&FrrDaemon::Ldp);
             if distributes {
                 let prefixes = routers.iter().flat_map(|router| &router.waves[wave].expects);
                 let prefixes: BTreeSet<&String> = prefixes.map(|(prefix, _)| prefix).collect();
-                let unbound = |routing: &Routing, router: &RouterSpec| routing.unbound(router, &prefixes);
+                let unbound =
+                    |routing: &RoutingProcesses, router: &RouterSpec| routing.unbound(router, &prefixes);
                 let mut all = until_all(&routers, unbound);
                 let mut stall = Stall::new(Instant::now());
                 routing.wait_until(limit, |routing| {
@@ -141,9 +142,9 @@ impl Routing {
                     if stall.is_due(Instant::now(), &lacking) {
                         let stalled = routers.iter().filter(|router| unbound(routing, router).is_some());
                         for router in stalled.collect::<Vec<_>>() {
-                            routing.end_daemon(router, Daemon::Ldp);
+                            routing.end_daemon(router, FrrDaemon::Ldp);
                             let namespace = namespace(nodes, router);
-                            routing.start_daemon(router, Daemon::Ldp, namespace, netstage, &library)?;
+                            routing.start_daemon(router, FrrDaemon::Ldp, namespace, netstage, &library)?;
                         }
                     }
                     Ok(lacking)
@@ -158,7 +159,7 @@ impl Routing {
                     routers.iter().filter(|router| routing.lacks(router, wave).is_some()).for_each(
                         |router| {
                             // A reset that fails is repeated after the next stall.
-                            let _ = routing.vtysh(router, Daemon::Ldp, &["clear mpls ldp neighbor"]);
+                            let _ = routing.vtysh(router, FrrDaemon::Ldp, &["clear mpls ldp neighbor"]);
                         },
                     );
                 }
@@ -166,13 +167,13 @@ impl Routing {
             })?;
         }
         let mut probes = routing.spec.probes.clone();
-        routing.wait_until(limit, |_| Ok(reach::lacking(&mut probes, nodes)))?;
+        routing.wait_until(limit, |_| Ok(reach::unreachable_flows(&mut probes, nodes)))?;
         Ok(routing)
     }
 
     /// Starts LDP discovery on all routers at once. The neighbors of a peer that starts late would retry with increasing
     /// delays of up to two minutes (RFC 5036, section 2.5.3).
-    fn start_discovery(&self, routers: &[RouterSpec]) -> Result<(), Obstacle> {
+    fn start_discovery(&self, routers: &[RouterSpec]) -> Result<(), StartupError> {
         thread::scope(|scope| {
             let start = |router| scope.spawn(move || self.configure_interfaces(router));
             let started: Vec<_> = routers.iter().map(start).collect();
@@ -181,21 +182,22 @@ impl Routing {
     }
 
     /// Configures the interfaces of a router's ldpd.
-    fn configure_interfaces(&self, router: &RouterSpec) -> Result<(), Obstacle> {
+    fn configure_interfaces(&self, router: &RouterSpec) -> Result<(), StartupError> {
         let node = &router.name;
-        let output = self.vtysh(router, Daemon::Ldp, &configuration::label_peers(&router.label_interfaces));
+        let output =
+            self.vtysh(router, FrrDaemon::Ldp, &configuration::label_peers(&router.label_interfaces));
         let output = output.map_err(|error| {
             let message = format!("node.{node}: cannot configure ldpd by vtysh: {error}");
             match error.kind() {
-                io::ErrorKind::TimedOut => Obstacle::broken(message),
-                _ => Obstacle::missing(message, "sudo apt-get install frr (Debian)"),
+                io::ErrorKind::TimedOut => StartupError::without_remedy(message),
+                _ => StartupError::missing_feature(message, "sudo apt-get install frr (Debian)"),
             }
         })?;
         match output.status.success() {
             true => Ok(()),
             false => {
                 let printed = String::from_utf8_lossy(&output.stdout);
-                Err(Obstacle::broken(format!(
+                Err(StartupError::without_remedy(format!(
                     "node.{node}: ldpd does not accept its interfaces: {}",
                     printed.trim()
                 )))
@@ -206,7 +208,7 @@ impl Routing {
     /// Returns a message with the first prefix to which a router's ldpd has bound no label yet. Sessions start when all
     /// labels are bound, because ldpd (FRR 8.4) sometimes does not advertise a label bound while a session comes up.
     fn unbound(&self, router: &RouterSpec, prefixes: &BTreeSet<&String>) -> Option<String> {
-        let output = self.vtysh(router, Daemon::Ldp, &["show mpls ldp ipv4 binding json"]).ok();
+        let output = self.vtysh(router, FrrDaemon::Ldp, &["show mpls ldp ipv4 binding json"]).ok();
         let text = output.map(|output| output.stdout).unwrap_or_default();
         // No response counts as no bindings.
         let bindings: Bindings = serde_json::from_slice(&text).unwrap_or_default();
@@ -217,7 +219,12 @@ impl Routing {
     }
 
     /// Runs vtysh commands in a daemon of a router, with a time limit, because vtysh waits for a daemon forever.
-    fn vtysh(&self, router: &RouterSpec, daemon: Daemon, commands: &[impl AsRef<str>]) -> io::Result<Output> {
+    fn vtysh(
+        &self,
+        router: &RouterSpec,
+        daemon: FrrDaemon,
+        commands: &[impl AsRef<str>],
+    ) -> io::Result<Output> {
         let mut vtysh = Command::new("timeout");
         vtysh.args(["--kill-after=1", VTYSH_LIMIT, "vtysh"]);
         vtysh.arg("--vty_socket").arg(self.folder(router)).args(["-d", daemon.program()]);
@@ -240,22 +247,22 @@ impl Routing {
     fn wait_until(
         &mut self,
         limit: Instant,
-        mut lacking: impl FnMut(&mut Routing) -> Result<Vec<String>, Obstacle>,
-    ) -> Result<(), Obstacle> {
+        mut lacking: impl FnMut(&mut RoutingProcesses) -> Result<Vec<String>, StartupError>,
+    ) -> Result<(), StartupError> {
         loop {
             let mut lacking = lacking(self)?;
             if lacking.is_empty() {
                 return Ok(());
             }
             if let Some(ended) = self.ended().pop() {
-                return Err(Obstacle::broken(ended));
+                return Err(StartupError::without_remedy(ended));
             }
             if Instant::now() > limit {
                 const MAX_SHOWN: usize = 5;
                 let more = lacking.len().saturating_sub(MAX_SHOWN);
                 lacking.truncate(MAX_SHOWN);
                 let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-                return Err(Obstacle::broken(format!(
+                return Err(StartupError::without_remedy(format!(
                     "service.{}: routing has not converged within its `patience`: {}{more}",
                     self.spec.name,
                     lacking.join("; ")
@@ -268,7 +275,7 @@ impl Routing {
     /// Returns a message for each process that has exited, with the last line of its log.
     pub fn ended(&mut self) -> Vec<String> {
         let service = &self.spec.name;
-        self.processes.ended().into_iter().map(|ended| format!("service.{service}: {ended}")).collect()
+        self.processes.exited().into_iter().map(|ended| format!("service.{service}: {ended}")).collect()
     }
 
     /// Returns a message with the first prefix that a router must learn from a wave of daemons and has not learned yet.
@@ -300,12 +307,13 @@ impl Routing {
     }
 
     /// Creates the folders and files, readable by the daemons' user.
-    fn prepare(&self) -> Result<(), Obstacle> {
+    fn prepare(&self) -> Result<(), StartupError> {
         let name = &self.spec.name;
-        let broken =
-            |error: io::Error| Obstacle::broken(format!("service.{name}: cannot write its files: {error}"));
+        let broken = |error: io::Error| {
+            StartupError::without_remedy(format!("service.{name}: cannot write its files: {error}"))
+        };
         let user = User::from_name(USER).ok().flatten().ok_or_else(|| {
-            Obstacle::missing(
+            StartupError::missing_feature(
                 format!("service.{name}: missing user {USER}, which FRR's daemons need"),
                 "sudo apt-get install frr (Debian)",
             )
@@ -325,7 +333,7 @@ impl Routing {
             }
             let result = chown(&folder, Some(user.uid), Some(user.gid));
             result.map_err(|error| {
-                Obstacle::missing(
+                StartupError::missing_feature(
                     format!("service.{name}: cannot run FRR's daemons as user {USER}: {error}"),
                     "run it as root",
                 )
@@ -337,39 +345,46 @@ impl Routing {
     fn start_daemon(
         &mut self,
         router: &RouterSpec,
-        daemon: Daemon,
+        daemon: FrrDaemon,
         namespace: &Namespace,
         netstage: &Path,
         library: &Option<PathBuf>,
-    ) -> Result<(), Obstacle> {
+    ) -> Result<(), StartupError> {
         let (folder, program) = (self.folder(router), daemon.program());
-        let path = daemon.path().ok_or_else(|| Obstacle::broken(format!("{program} is not installed")))?;
+        let path = daemon
+            .path()
+            .ok_or_else(|| StartupError::without_remedy(format!("{program} is not installed")))?;
         let mut log = Ok(PathBuf::new());
-        let child = spawn_held(namespace, netstage, &path, |command| {
+        let child = spawn_in_process_namespace(namespace, netstage, &path, |command| {
             command.arg("--vty_socket").arg(&folder).arg("-z").arg(folder.join("zserv.api"));
             command.arg("-i").arg(folder.join(format!("{program}.pid")));
             command.arg("-f").arg(folder.join(format!("{program}.conf")));
             command.args(["-P", "0", "--log", "stdout"]);
             match daemon {
-                Daemon::Zebra => {
+                FrrDaemon::Zebra => {
                     command.args(["-M", "dplane_fpm_nl"]);
                     if let Some(library) = library {
                         command.env("LD_PRELOAD", library);
                     }
                 }
-                Daemon::Ldp => drop(command.arg("--ctl_socket").arg(&folder)),
-                Daemon::Static | Daemon::Ospf | Daemon::Bgp => {}
+                FrrDaemon::Ldp => drop(command.arg("--ctl_socket").arg(&folder)),
+                FrrDaemon::Static | FrrDaemon::Ospf | FrrDaemon::Bgp => {}
             }
             log = self.log(router, program, command);
         });
         self.keep(router, program, child, log?)
     }
 
-    fn end_daemon(&mut self, router: &RouterSpec, daemon: Daemon) {
-        self.processes.end(&process_name(router, daemon.program()));
+    fn end_daemon(&mut self, router: &RouterSpec, daemon: FrrDaemon) {
+        self.processes.kill(&process_name(router, daemon.program()));
     }
 
-    fn log(&self, router: &RouterSpec, program: &str, command: &mut Command) -> Result<PathBuf, Obstacle> {
+    fn log(
+        &self,
+        router: &RouterSpec,
+        program: &str,
+        command: &mut Command,
+    ) -> Result<PathBuf, StartupError> {
         processes::log_to(self.folder(router).join(format!("{program}.log")), command)
     }
 
@@ -379,21 +394,21 @@ impl Routing {
         program: &str,
         child: io::Result<Child>,
         log: PathBuf,
-    ) -> Result<(), Obstacle> {
+    ) -> Result<(), StartupError> {
         let name = process_name(router, program);
         let child = child.map_err(|error| {
-            Obstacle::broken(format!("service.{}: cannot start {name}: {error}", self.spec.name))
+            StartupError::without_remedy(format!("service.{}: cannot start {name}: {error}", self.spec.name))
         })?;
-        self.processes.keep(name, child, log);
+        self.processes.add(name, child, log);
         Ok(())
     }
 
-    fn wait_for(&self, socket: &Path, router: &RouterSpec, program: &str) -> Result<(), Obstacle> {
+    fn wait_for(&self, socket: &Path, router: &RouterSpec, program: &str) -> Result<(), StartupError> {
         let limit = Instant::now() + LISTEN_LIMIT;
         while !socket.exists() {
             if Instant::now() > limit {
-                let line = last_words(&self.folder(router).join(format!("{program}.log")));
-                return Err(Obstacle::broken(format!(
+                let line = last_log_line(&self.folder(router).join(format!("{program}.log")));
+                return Err(StartupError::without_remedy(format!(
                     "service.{}: node.{}: {program} does not listen after {} s: {line}",
                     self.spec.name,
                     router.name,

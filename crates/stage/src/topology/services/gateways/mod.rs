@@ -8,12 +8,12 @@ pub(in crate::topology) mod run;
 mod strongswan;
 mod wireguard;
 
-use super::reach::{self, Probe};
+use super::reach::{self, ReachabilityProbe};
 use super::{NotInstalled, find};
 use crate::topology::address;
-use crate::topology::assignments::Member;
-use crate::topology::layout::{Address, Layout};
-use netstage_scenario::plan::{Family, Plan, Software};
+use crate::topology::assignments::PlacedFlow;
+use crate::topology::layout::{Address, AddressLayout};
+use netstage_scenario::plan::{GatewaySoftware, IpVersion, Plan};
 use netstage_wire::{Cipher, Protection};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ pub struct GatewaysSpec {
     /// Tunnels between gateways.
     pub tunnels: Vec<TunnelSpec>,
     /// Probes that must succeed before the run begins.
-    pub probes: Vec<Probe>,
+    pub probes: Vec<ReachabilityProbe>,
     /// Folder of the gateways, removed after the run.
     pub folder: PathBuf,
 }
@@ -36,7 +36,7 @@ pub struct TunnelSpec {
     /// Gateways; the first one initiates the tunnel.
     pub ends: [GatewaySpec; 2],
     /// Software of the gateways.
-    pub software: Software,
+    pub software: GatewaySoftware,
     /// Cipher by its name in scenarios.
     pub cipher: String,
     /// Maximum packet size in bytes.
@@ -67,16 +67,27 @@ impl TunnelSpec {
 pub(super) fn missing(plan: &Plan) -> Option<NotInstalled> {
     plan.tunnels.iter().find_map(|tunnel| {
         let (program, package) = match tunnel.software {
-            Software::StrongSwan => strongswan::missing()?,
-            Software::WireGuard => wireguard::missing()?,
-            Software::OpenVpn => find(openvpn::PROGRAM).is_none().then_some((openvpn::PROGRAM, "openvpn"))?,
+            GatewaySoftware::StrongSwan => strongswan::missing()?,
+            GatewaySoftware::WireGuard => wireguard::missing()?,
+            GatewaySoftware::OpenVpn => {
+                find(openvpn::PROGRAM).is_none().then_some((openvpn::PROGRAM, "openvpn"))?
+            }
         };
-        Some(NotInstalled { by: format!("node.{}", plan.nodes[tunnel.ends[0]].name), program, package })
+        Some(NotInstalled {
+            required_by: format!("node.{}", plan.nodes[tunnel.ends[0]].name),
+            program,
+            package,
+        })
     })
 }
 
 /// Returns the gateways of a plan, with a folder below `folder` that is not created here.
-pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> Option<GatewaysSpec> {
+pub fn spec(
+    plan: &Plan,
+    layout: &AddressLayout,
+    members: &[PlacedFlow],
+    folder: &Path,
+) -> Option<GatewaysSpec> {
     if plan.tunnels.is_empty() {
         return None;
     }
@@ -86,7 +97,7 @@ pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> 
             GatewaySpec {
                 node,
                 name: plan.nodes[node].name.clone(),
-                address: address::of(Family::V4, node, [placed.source, placed.destination][end]),
+                address: address::node_address(IpVersion::V4, node, [placed.source, placed.destination][end]),
                 behind: behind(layout, node, index),
             }
         };
@@ -105,7 +116,7 @@ pub fn spec(plan: &Plan, layout: &Layout, members: &[Member], folder: &Path) -> 
 }
 
 /// Returns the addresses that one end of a tunnel reaches through it.
-fn behind(layout: &Layout, node: usize, tunnel: usize) -> Vec<IpAddr> {
+fn behind(layout: &AddressLayout, node: usize, tunnel: usize) -> Vec<IpAddr> {
     let through = |address: &Address| address.tunnels.get(&node) == Some(&tunnel);
     let owners = layout.addresses.iter().enumerate();
     let addresses = owners.flat_map(|(owner, addresses)| {
@@ -113,7 +124,9 @@ fn behind(layout: &Layout, node: usize, tunnel: usize) -> Vec<IpAddr> {
         through.map(move |(number, _)| (owner, number))
     });
     addresses
-        .flat_map(|(owner, number)| address::FAMILIES.map(|family| address::of(family, owner, number)))
+        .flat_map(|(owner, number)| {
+            address::FAMILIES.map(|family| address::node_address(family, owner, number))
+        })
         .collect()
 }
 

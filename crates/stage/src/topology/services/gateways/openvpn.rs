@@ -1,7 +1,7 @@
 //! OpenVPN between two peers with self-signed certificates, verified by fingerprint.
 
 use super::TunnelSpec;
-use super::run::private;
+use super::run::write_private;
 use ring::digest::{SHA256, digest};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ pub const INTERFACE: &str = "tun0";
 const PORT: u16 = 1194;
 
 /// Certificate and key of an end.
-pub struct Identity {
+pub struct OpenVpnIdentity {
     certificate: String,
     key: String,
     fingerprint: String,
 }
 
-impl Identity {
+impl OpenVpnIdentity {
     /// Generates a certificate with its key.
-    pub fn generate(name: &str) -> io::Result<Identity> {
+    pub fn generate(name: &str) -> io::Result<OpenVpnIdentity> {
         let generated = rcgen::generate_simple_self_signed([name.to_owned()]).map_err(io::Error::other)?;
         let bytes = digest(&SHA256, generated.cert.der());
         let digits: Vec<String> = bytes.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
-        Ok(Identity {
+        Ok(OpenVpnIdentity {
             certificate: generated.cert.pem(),
             key: generated.signing_key.serialize_pem(),
             fingerprint: digits.join(":"),
@@ -38,7 +38,7 @@ impl Identity {
 pub fn write(
     tunnel: &TunnelSpec,
     end: usize,
-    identities: &[Identity; 2],
+    identities: &[OpenVpnIdentity; 2],
     folder: &Path,
 ) -> io::Result<PathBuf> {
     let path = folder.join("openvpn.conf");
@@ -47,7 +47,7 @@ pub fn write(
         "chacha20-poly1305" => "CHACHA20-POLY1305",
         _ => "AES-128-GCM",
     };
-    let Identity { certificate, key, .. } = &identities[end];
+    let OpenVpnIdentity { certificate, key, .. } = &identities[end];
     let text = format!(
         "mode p2p\nproto udp4\ndev {INTERFACE}\ndev-type tun\n\
          local {}\nremote {}\nport {PORT}\n{}\ndh none\n\
@@ -60,6 +60,6 @@ pub fn write(
         identities[1 - end].fingerprint,
         tunnel.mtu,
     );
-    private(&path, &text)?;
+    write_private(&path, &text)?;
     Ok(path)
 }

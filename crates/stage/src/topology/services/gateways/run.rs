@@ -2,13 +2,13 @@
 
 use super::{GatewaysSpec, TunnelSpec, openvpn, strongswan, wireguard};
 use crate::topology::address;
-use crate::topology::services::processes::{Processes, last_words, log_to};
+use crate::topology::services::processes::{Processes, last_log_line, log_to};
 use crate::topology::services::{find, reach};
-use netstage_host::netns::hold::spawn_held_apart;
-use netstage_host::netns::routes::{Metrics, Route};
+use netstage_host::netns::hold::spawn_with_run_folder;
+use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_host::obstacle::Obstacle;
-use netstage_scenario::plan::Software;
+use netstage_host::obstacle::StartupError;
+use netstage_scenario::plan::GatewaySoftware;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -54,21 +54,21 @@ impl GatewayConfiguration {
     fn write(tunnel: &TunnelSpec, folders: [&Path; 2]) -> io::Result<[GatewayConfiguration; 2]> {
         let both = |write: &dyn Fn(usize) -> io::Result<GatewayConfiguration>| Ok([write(0)?, write(1)?]);
         match tunnel.software {
-            Software::StrongSwan => {
+            GatewaySoftware::StrongSwan => {
                 let secret = Secret::generate()?;
                 both(&|end| {
                     strongswan::write(tunnel, end, &secret, folders[end])
                         .map(GatewayConfiguration::StrongSwan)
                 })
             }
-            Software::WireGuard => {
+            GatewaySoftware::WireGuard => {
                 let keys = [wireguard::Keys::generate()?, wireguard::Keys::generate()?];
                 both(&|end| {
                     wireguard::write(tunnel, end, &keys, folders[end]).map(GatewayConfiguration::WireGuard)
                 })
             }
-            Software::OpenVpn => {
-                let identity = |end: usize| openvpn::Identity::generate(&tunnel.ends[end].name);
+            GatewaySoftware::OpenVpn => {
+                let identity = |end: usize| openvpn::OpenVpnIdentity::generate(&tunnel.ends[end].name);
                 let identities = [identity(0)?, identity(1)?];
                 both(&|end| {
                     openvpn::write(tunnel, end, &identities, folders[end]).map(GatewayConfiguration::OpenVpn)
@@ -96,7 +96,7 @@ impl Gateways {
         spec: GatewaysSpec,
         nodes: &[Option<Namespace>],
         netstage: &Path,
-    ) -> Result<Gateways, Obstacle> {
+    ) -> Result<Gateways, StartupError> {
         let mut gateways = Gateways { processes: Processes::default() };
         for tunnel in &spec.tunnels {
             gateways.start_tunnel(tunnel, &spec.folder, nodes, netstage)?;
@@ -104,15 +104,15 @@ impl Gateways {
         let mut probes = spec.probes;
         let limit = Instant::now() + TUNNEL_LIMIT;
         loop {
-            let unreachable = reach::lacking(&mut probes, nodes);
+            let unreachable = reach::unreachable_flows(&mut probes, nodes);
             let Some(first) = unreachable.first() else { return Ok(gateways) };
             if let Some(ended) = gateways.ended().pop() {
-                return Err(Obstacle::broken(ended));
+                return Err(StartupError::without_remedy(ended));
             }
             if Instant::now() > limit {
                 let others = unreachable.len() - 1;
                 let more = if others > 0 { format!(" (and {others} more)") } else { String::new() };
-                return Err(Obstacle::broken(format!(
+                return Err(StartupError::without_remedy(format!(
                     "the tunnels of the gateways are not up after {} s: {first}{more}",
                     TUNNEL_LIMIT.as_secs()
                 )));
@@ -123,7 +123,7 @@ impl Gateways {
 
     /// Returns a message for each process that has exited, with the last line of its log.
     pub fn ended(&mut self) -> Vec<String> {
-        self.processes.ended()
+        self.processes.exited()
     }
 
     fn start_tunnel(
@@ -132,7 +132,7 @@ impl Gateways {
         folder: &Path,
         nodes: &[Option<Namespace>],
         netstage: &Path,
-    ) -> Result<(), Obstacle> {
+    ) -> Result<(), StartupError> {
         let start = |end: usize| {
             let gateway = &tunnel.ends[end];
             let folder = folder.join(gateway.node.to_string());
@@ -158,12 +158,12 @@ impl Gateways {
             let (start, gateway) = (&starts[end], &tunnel.ends[end]);
             let interface = self.configure(start, &configurations[end])?;
             let mut netlink = Netlink::open(start.namespace).map_err(|e| start.failed(&e))?;
-            if tunnel.software.largest_packet().is_none() {
+            if tunnel.software.fixed_mtu().is_none() {
                 netlink.set_mtu(interface, tunnel.mtu).map_err(|e| start.failed(&e))?;
             }
             netlink.set_up(interface).map_err(|e| start.failed(&e))?;
             for &destination in &gateway.behind {
-                let route = Route {
+                let route = StaticRoute {
                     destination: (destination, address::host_prefix(destination)),
                     gateway: None,
                     link: interface,
@@ -181,7 +181,7 @@ impl Gateways {
         &mut self,
         start: &StartingGateway,
         configuration: &GatewayConfiguration,
-    ) -> Result<(), Obstacle> {
+    ) -> Result<(), StartupError> {
         match configuration {
             GatewayConfiguration::StrongSwan([settings, _]) => {
                 self.keep(start, strongswan::PROGRAM, |command| {
@@ -196,7 +196,7 @@ impl Gateways {
                     return Ok(());
                 }
                 if find(wireguard::PROGRAM).is_none() {
-                    return Err(Obstacle::missing(
+                    return Err(StartupError::missing_feature(
                         format!(
                             "{}: this kernel has no WireGuard, and {} is not installed",
                             start.name,
@@ -226,18 +226,18 @@ impl Gateways {
         &mut self,
         start: &StartingGateway,
         configuration: &GatewayConfiguration,
-    ) -> Result<&'static str, Obstacle> {
+    ) -> Result<&'static str, StartupError> {
         match configuration {
             GatewayConfiguration::StrongSwan([settings, connection]) => {
                 let socket = format!("unix://{}", start.run.join(strongswan::SOCKET).display());
-                start.run_to_completion(strongswan::TELLER, |command| {
+                start.run_to_completion(strongswan::CONTROL_PROGRAM, |command| {
                     command.env("STRONGSWAN_CONF", settings);
                     command.args(["--load-all", "--uri", &socket, "--file"]).arg(connection);
                 })?;
                 Ok(strongswan::INTERFACE)
             }
             GatewayConfiguration::WireGuard(configuration) => {
-                start.run_to_completion(wireguard::TELLER, |command| {
+                start.run_to_completion(wireguard::CONTROL_PROGRAM, |command| {
                     command.args(["setconf", wireguard::INTERFACE]).arg(configuration);
                 })?;
                 Ok(wireguard::INTERFACE)
@@ -252,9 +252,9 @@ impl Gateways {
         start: &StartingGateway,
         program: &str,
         add_arguments: impl FnOnce(&mut Command),
-    ) -> Result<(), Obstacle> {
+    ) -> Result<(), StartupError> {
         let (child, log) = start.spawn(program, add_arguments)?;
-        self.processes.keep(format!("{}: {program}", start.name), child, log);
+        self.processes.add(format!("{}: {program}", start.name), child, log);
         Ok(())
     }
 
@@ -263,7 +263,7 @@ impl Gateways {
         start: &StartingGateway,
         program: &str,
         name: &str,
-    ) -> Result<(), Obstacle> {
+    ) -> Result<(), StartupError> {
         let mut netlink = Netlink::open(start.namespace).map_err(|e| start.failed(&e))?;
         self.wait(start, program, || netlink.link(name).is_ok())
     }
@@ -274,15 +274,15 @@ impl Gateways {
         start: &StartingGateway,
         program: &str,
         mut done: impl FnMut() -> bool,
-    ) -> Result<(), Obstacle> {
+    ) -> Result<(), StartupError> {
         let limit = Instant::now() + START_LIMIT;
         while !done() {
             if let Some(ended) = self.ended().pop() {
-                return Err(Obstacle::broken(ended));
+                return Err(StartupError::without_remedy(ended));
             }
             if Instant::now() > limit {
-                let line = last_words(&start.log(program));
-                return Err(Obstacle::broken(format!(
+                let line = last_log_line(&start.log(program));
+                return Err(StartupError::without_remedy(format!(
                     "{}: {program} did not start within {} s: {line}",
                     start.name,
                     START_LIMIT.as_secs()
@@ -303,11 +303,12 @@ impl StartingGateway<'_> {
         &self,
         program: &str,
         add_arguments: impl FnOnce(&mut Command),
-    ) -> Result<(Child, PathBuf), Obstacle> {
-        let path = find(program)
-            .ok_or_else(|| Obstacle::broken(format!("{}: {program} is no longer installed", self.name)))?;
+    ) -> Result<(Child, PathBuf), StartupError> {
+        let path = find(program).ok_or_else(|| {
+            StartupError::without_remedy(format!("{}: {program} is no longer installed", self.name))
+        })?;
         let mut log = Ok(PathBuf::new());
-        let child = spawn_held_apart(self.namespace, self.netstage, &path, &self.run, |command| {
+        let child = spawn_with_run_folder(self.namespace, self.netstage, &path, &self.run, |command| {
             add_arguments(command);
             log = log_to(self.log(program), command);
         });
@@ -320,26 +321,30 @@ impl StartingGateway<'_> {
         &self,
         program: &str,
         add_arguments: impl FnOnce(&mut Command),
-    ) -> Result<(), Obstacle> {
+    ) -> Result<(), StartupError> {
         let (mut child, log) = self.spawn(program, add_arguments)?;
         let status: io::Result<ExitStatus> = child.wait();
         match status {
             Ok(status) if status.success() => Ok(()),
-            _ => Err(Obstacle::broken(format!("{}: {program} failed: {}", self.name, last_words(&log)))),
+            _ => Err(StartupError::without_remedy(format!(
+                "{}: {program} failed: {}",
+                self.name,
+                last_log_line(&log)
+            ))),
         }
     }
 
-    fn broken(&self, action: &str, error: &io::Error) -> Obstacle {
-        Obstacle::broken(format!("{}: cannot {action}: {error}", self.name))
+    fn broken(&self, action: &str, error: &io::Error) -> StartupError {
+        StartupError::without_remedy(format!("{}: cannot {action}: {error}", self.name))
     }
 
-    fn failed(&self, error: &netstage_host::netns::netlink::Error) -> Obstacle {
-        Obstacle::broken(format!("{}: {error}", self.name))
+    fn failed(&self, error: &netstage_host::netns::netlink::NetlinkError) -> StartupError {
+        StartupError::without_remedy(format!("{}: {error}", self.name))
     }
 }
 
 /// Writes a file that only its owner can read.
-pub fn private(path: &Path, text: &str) -> io::Result<()> {
+pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())
 }

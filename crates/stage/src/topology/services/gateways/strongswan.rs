@@ -2,7 +2,7 @@
 //! has ESP. swanctl configures charon.
 
 use super::TunnelSpec;
-use super::run::{Secret, private};
+use super::run::{Secret, write_private};
 use crate::topology::services::find;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Name of the daemon.
 pub const PROGRAM: &str = "charon";
 /// Name of the program that configures the daemon.
-pub const TELLER: &str = "swanctl";
+pub const CONTROL_PROGRAM: &str = "swanctl";
 /// Name of its interface, the first one in its network namespace.
 pub const INTERFACE: &str = "ipsec0";
 /// Name of its control socket for swanctl, in its /run folder.
@@ -25,7 +25,7 @@ pub fn missing() -> Option<(&'static str, &'static str)> {
     let plugin =
         |file: &'static str, package| (!Path::new(PLUGINS).join(file).is_file()).then_some((file, package));
     program(PROGRAM, "strongswan-charon")
-        .or_else(|| program(TELLER, "strongswan-swanctl"))
+        .or_else(|| program(CONTROL_PROGRAM, "strongswan-swanctl"))
         .or_else(|| plugin("libstrongswan-kernel-libipsec.so", "libcharon-extra-plugins"))
         .or_else(|| plugin("libstrongswan-gcm.so", "libstrongswan-standard-plugins"))
 }
@@ -33,8 +33,8 @@ pub fn missing() -> Option<(&'static str, &'static str)> {
 /// Writes the configuration of one end of a tunnel; returns the paths of strongswan.conf and swanctl.conf.
 pub fn write(tunnel: &TunnelSpec, end: usize, secret: &Secret, folder: &Path) -> io::Result<[PathBuf; 2]> {
     let paths = ["strongswan.conf", "swanctl.conf"].map(|name| folder.join(name));
-    private(&paths[0], SETTINGS)?;
-    private(&paths[1], &connection(tunnel, end, secret))?;
+    write_private(&paths[0], SETTINGS)?;
+    write_private(&paths[1], &connection(tunnel, end, secret))?;
     Ok(paths)
 }
 

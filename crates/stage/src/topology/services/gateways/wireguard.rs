@@ -1,7 +1,7 @@
 //! WireGuard of the kernel, or wireguard-go if the kernel has none. wg(8) configures both.
 
 use super::TunnelSpec;
-use super::run::private;
+use super::run::write_private;
 use crate::topology::services::find;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 /// Name of the program for WireGuard in user space.
 pub const PROGRAM: &str = "wireguard-go";
 /// Name of the program that configures it and the kernel.
-pub const TELLER: &str = "wg";
+pub const CONTROL_PROGRAM: &str = "wg";
 /// Name of the interface.
 pub const INTERFACE: &str = "wg0";
 /// Port of both ends.
@@ -19,7 +19,7 @@ const PORT: u16 = 51_820;
 /// Returns the missing program, and its package. The need for wireguard-go is determined later, by a request to the
 /// kernel.
 pub fn missing() -> Option<(&'static str, &'static str)> {
-    find(TELLER).is_none().then_some((TELLER, "wireguard-tools"))
+    find(CONTROL_PROGRAM).is_none().then_some((CONTROL_PROGRAM, "wireguard-tools"))
 }
 
 /// Key pair.
@@ -38,7 +38,7 @@ impl Keys {
 }
 
 fn wg(command: &str, input: &str) -> io::Result<String> {
-    let program = find(TELLER).ok_or(io::ErrorKind::NotFound)?;
+    let program = find(CONTROL_PROGRAM).ok_or(io::ErrorKind::NotFound)?;
     let mut child =
         Command::new(program).arg(command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     child.stdin.take().expect("the input is piped").write_all(input.as_bytes())?;
@@ -60,6 +60,6 @@ pub fn write(tunnel: &TunnelSpec, end: usize, keys: &[Keys; 2], folder: &Path) -
         keys[1 - end].public,
         tunnel.peer(end).address
     );
-    private(&path, &text)?;
+    write_private(&path, &text)?;
     Ok(path)
 }
