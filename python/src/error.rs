@@ -1,6 +1,6 @@
 //! Conversion of errors to the Python exceptions declared in `package/netstage/errors.py`.
 
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::Errors;
 use netstage_study::{OpenError, StudyError};
 use pyo3::exceptions::PyOSError;

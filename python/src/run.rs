@@ -50,7 +50,9 @@ pub fn run(
             (1, Box::new(stage::live(hosts::FleetContext::new(fleet, &out))))
         }
         _ => {
-            return Err(ArgumentError::new_err(format!("unknown stage `{stage}`; expected sim, emu or live")));
+            return Err(ArgumentError::new_err(format!(
+                "unknown stage `{stage}`; expected sim, emu or live"
+            )));
         }
     };
     let options = options(out, stage, jobs.unwrap_or(default_jobs), retries);

@@ -5,7 +5,7 @@ use crate::pair::{LEFT_MAC, RIGHT_MAC};
 use netstage_core::link;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::time::Duration;
-use netstage_emulator::{EmulatorConfig, Emulator, LinkConfig, EmulatorReport, Tolerance};
+use netstage_emulator::{Emulator, EmulatorConfig, EmulatorReport, LinkConfig, Tolerance};
 use netstage_harness::needs;
 use netstage_host::clock::{Epoch, monotonic_ns};
 use netstage_host::netns::netlink::{Netlink, VethEnd, VethOptions, create_veth};

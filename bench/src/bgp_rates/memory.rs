@@ -2,11 +2,11 @@
 
 use netstage_core::time::{Duration, Instant};
 use netstage_routing::bgp::inject::{Injection, InjectionAction, SendOrder, WriteCounts};
-use netstage_routing::bgp::machine::{BgpEvent, BgpSession, BgpSettings, BgpTransmit, ConnectionOpener};
 use netstage_routing::bgp::nlri::BgpFamily;
 use netstage_routing::bgp::open::OpenParameters;
 use netstage_routing::bgp::path::{AsPath, Encoding};
 use netstage_routing::bgp::receive::{ExpectedNextHop, ReceivedRoutes};
+use netstage_routing::bgp::session::{BgpEvent, BgpSession, BgpSettings, BgpTransmit, ConnectionOpener};
 use netstage_routing::bgp::table::{BgpTable, NextHopAssignment, Pattern};
 use std::hint::black_box;
 

@@ -2,11 +2,11 @@
 
 use netstage_core::time::{Duration, Instant};
 use netstage_routing::bgp::inject::SendOrder;
-use netstage_routing::bgp::machine::{BgpEvent, BgpSettings};
 use netstage_routing::bgp::nlri::{BgpFamily, RouteDistinguisher};
 use netstage_routing::bgp::open::OpenParameters;
 use netstage_routing::bgp::path::AsPath;
 use netstage_routing::bgp::receive::{ExpectedNextHop, ReceivedRoutes};
+use netstage_routing::bgp::session::{BgpEvent, BgpSettings};
 use netstage_routing::bgp::speaker::{self, Endpoint, SpeakerCommand, SpeakerReport};
 use netstage_routing::bgp::table::{BgpTable, NextHopAssignment, Pattern};
 use std::net::IpAddr;

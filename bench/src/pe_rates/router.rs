@@ -5,7 +5,7 @@ use netstage_core::fair::VpnControl;
 use netstage_host::clock::Epoch;
 use netstage_host::ports::FramePort;
 use netstage_pe::engine::PeEngine;
-use netstage_pe::engine::machine::{HostInterface, HostProperties, PeerProperties};
+use netstage_pe::engine::host_properties::{HostInterface, HostProperties, PeerProperties};
 use netstage_scenario::pe::{self, CircuitConfig, PeConfig, PeVpnConfig, VpnFlowConfig};
 use netstage_wire::ethernet::Mac;
 use netstage_wire::mpls::LabelValue;

@@ -8,14 +8,14 @@
 //! ```
 //! A program creates the frames (live frames of BPF_PROG_TEST_RUN), so generation, forwarding and counting share the core; only Open vSwitch has a second core. All setups are prepared first and measured in turns; a rate is the median of the rounds.
 
+mod datapaths;
+mod network;
 mod open_vswitch;
-mod stage;
-mod ways;
 
+use datapaths::Datapath;
 use serde_json::json;
 use std::error::Error;
 use std::path::PathBuf;
-use ways::Datapath;
 
 type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -32,10 +32,10 @@ const fn goal(tested: Datapath, reference: Datapath, min: f64) -> Goal {
 
 const GOALS: &[Goal] = &[
     goal(Datapath::Swap, Datapath::Kernel, 2.3),
-    goal(Datapath::Ip(ways::USUAL), Datapath::Kernel, 2.1),
+    goal(Datapath::Ip(datapaths::USUAL), Datapath::Kernel, 2.1),
     goal(Datapath::Swap, Datapath::FibLookup, 1.5),
-    goal(Datapath::Ip(ways::USUAL), Datapath::FibLookup, 1.5),
-    goal(Datapath::Ip(ways::MANY), Datapath::Ip(ways::FEW), 0.75),
+    goal(Datapath::Ip(datapaths::USUAL), Datapath::FibLookup, 1.5),
+    goal(Datapath::Ip(datapaths::MANY), Datapath::Ip(datapaths::FEW), 0.75),
     goal(Datapath::Push, Datapath::SwitchPush, 10.0),
     goal(Datapath::Swap, Datapath::SwitchSwap, 10.0),
     goal(Datapath::Pop, Datapath::SwitchPop, 10.0),

@@ -2,7 +2,7 @@
 //! forwards MPLS on Linux without kernel support.
 
 use super::BenchResult;
-use super::stage::{OUT, RECEIVER};
+use super::network::{OUT, RECEIVER};
 use netstage_host::netns::{Namespace, ethtool, spawn_in};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

@@ -7,10 +7,10 @@
 //! - [`service`], [`watch`]: services and watched TCP flows, to which tasks and results refer.
 //!
 //! ```
-//! use netstage_agent_api::results::Counts;
+//! use netstage_agent_api::results::BinCounts;
 //!
-//! let mut counts = Counts { sent: 3, ..Counts::default() };
-//! counts.add(&Counts { sent: u64::MAX, ..Counts::default() });
+//! let mut counts = BinCounts { sent: 3, ..Counts::default() };
+//! counts.add(&BinCounts { sent: u64::MAX, ..Counts::default() });
 //! assert_eq!(counts.sent, u64::MAX, "sums saturate, because a remote host may report any number");
 //! ```
 //!

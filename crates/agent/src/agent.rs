@@ -3,12 +3,12 @@
 //! It ends when the controller finishes it, when the controller is gone, or when its process is interrupted.
 //! Its reports are then in its spool.
 
-use super::end::{EndReason, end};
+use super::end_reason::{EndReason, end};
 use super::{Spool, Worker};
 use crate::service::{AgentService, AgentShared};
 use netstage_agent_api::protocol::MAX_REQUEST_BYTES;
 use netstage_agent_api::protocol::generated::agent_server::AgentServer;
-use netstage_host::ender::DaemonShutdown;
+use netstage_host::shutdown::DaemonShutdown;
 use netstage_host::socket::{BindError, ControlSocket};
 use std::fmt;
 use std::io;

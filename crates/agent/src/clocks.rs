@@ -5,7 +5,7 @@
 use netstage_agent_api::task::ClockTask;
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::Duration;
-use netstage_host::keyed::PresharedKey;
+use netstage_host::shared_key::PresharedKey;
 use netstage_traffic::stamp::{self, HmacKey, Reflector, StampSessionConfig, Timescale};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, PipeReader, PipeWriter};

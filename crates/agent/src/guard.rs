@@ -3,7 +3,7 @@
 use netstage_agent_api::protocol::generated::Consent;
 use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
 use netstage_agent_api::task::Assignment;
-use netstage_host::keyed::ConnectionAddresses;
+use netstage_host::shared_key::ConnectionAddresses;
 use std::net::IpAddr;
 
 /// Decides what an agent does for a controller, and keeps account of its requests. Called from any thread.

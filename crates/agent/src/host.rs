@@ -2,7 +2,7 @@
 //! is refused as busy; the loss of a controller releases the agent.
 
 use super::agent::{end_session_on_interrupt, serve};
-use super::end::EndReason;
+use super::end_reason::EndReason;
 use super::guard::RunGuard;
 use super::limits::Limits;
 use super::service::AgentShared;
@@ -11,8 +11,10 @@ use super::work::Worker;
 use netstage_agent_api::protocol::OrderRefusal;
 use netstage_agent_api::protocol::generated::Consent;
 use netstage_agent_api::task::Assignment;
-use netstage_host::ender::DaemonShutdown;
-use netstage_host::keyed::{Acceptor, ConnectionAddresses, PresharedKey, TlsConnection, rejection_reason};
+use netstage_host::shared_key::{
+    Acceptor, ConnectionAddresses, PresharedKey, TlsConnection, rejection_reason,
+};
+use netstage_host::shutdown::DaemonShutdown;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};

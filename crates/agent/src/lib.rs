@@ -13,11 +13,11 @@
 //! - [`services`]: third-party programs run by an agent.
 //!
 //! ```
-//! use netstage_agent::{Agent, EndReason, Engine};
+//! use netstage_agent::{LocalAgent, EndReason, AssignmentEngine};
 //!
-//! let (agent, _connection) = Agent::pair().unwrap();
+//! let (agent, _connection) = LocalAgent::pair().unwrap();
 //! agent.ender().end();
-//! assert_eq!(agent.serve(Engine).unwrap().reason, EndReason::Interrupted);
+//! assert_eq!(agent.serve(AssignmentEngine).unwrap().reason, EndReason::Interrupted);
 //! ```
 //!
 //! Invariant: no result is lost or counted twice; the agent's spool keeps each report until a controller has
@@ -27,8 +27,9 @@ mod agent;
 mod clocks;
 pub mod controller;
 mod edge;
-mod end;
+mod end_reason;
 mod engine;
+mod exclusive;
 pub mod fleet;
 mod guard;
 mod host;
@@ -37,21 +38,20 @@ pub mod measure;
 mod run;
 mod scratch;
 mod service;
+mod service_engine;
 pub mod services;
-mod serving;
 mod spool;
-mod turns;
 mod work;
 
 pub use agent::{AgentEnd, LocalAgent, StartError};
-pub use end::EndReason;
+pub use end_reason::EndReason;
 pub use engine::AssignmentEngine;
+pub use exclusive::{AgentSnapshot, ExclusiveAgent};
 pub use guard::RunGuard;
 pub use host::{HostAgent, HostEvent, HostEventHandler};
 pub(crate) use limits::FIRST_PORT;
 pub use limits::Limits;
 pub use scratch::Scratch;
-pub use serving::ServiceEngine;
+pub use service_engine::ServiceEngine;
 pub use spool::Spool;
-pub use turns::{AgentSnapshot, ExclusiveAgent};
 pub use work::{PreparedWork, RunningTotals, Worker};

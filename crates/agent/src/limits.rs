@@ -5,7 +5,7 @@ use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
 use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, TaskTransport};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
-use netstage_host::keyed::ConnectionAddresses;
+use netstage_host::shared_key::ConnectionAddresses;
 use std::net::{IpAddr, SocketAddr};
 
 /// Maximum number of flows in one run.

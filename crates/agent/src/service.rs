@@ -2,7 +2,7 @@
 //! are carried out by threads.
 
 use super::clocks::{ClockProber, ClockResponder};
-use super::end::{EndReason, end};
+use super::end_reason::{EndReason, end};
 use super::guard::RunGuard;
 use super::run::{self, RunHandle, RunInput, RunReport};
 use super::spool::Spool;
@@ -23,7 +23,7 @@ use netstage_agent_api::results::CompletedBins;
 use netstage_agent_api::task::{self, Assignment};
 use netstage_core::fleet::{AgentSession, Lease, RunPhase};
 use netstage_host::clock::{self, Epoch, monotonic_ns};
-use netstage_host::keyed::ConnectionAddresses;
+use netstage_host::shared_key::ConnectionAddresses;
 use netstage_traffic::stamp::WallClock;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -8,7 +8,7 @@ use netstage_agent_api::results::{
 use netstage_agent_api::task::Assignment;
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -26,7 +26,7 @@ pub mod forward;
 pub mod ldp;
 pub mod link;
 pub mod measure;
-pub mod neighbour;
+pub mod neighbor;
 pub mod packet;
 pub mod quantity;
 pub mod queue;

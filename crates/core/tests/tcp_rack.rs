@@ -4,7 +4,7 @@ mod tcp_path;
 
 use netstage_core::tcp::{Algorithm, DataSegment, LossDetection, TcpConfig};
 use netstage_core::time::{Duration, Instant};
-use tcp_path::{TransmissionFate, TcpPath, ROUND_TRIP, SEGMENT, assert_trace, deliver, trace};
+use tcp_path::{ROUND_TRIP, SEGMENT, TcpPath, TransmissionFate, assert_trace, deliver, trace};
 
 fn config() -> TcpConfig {
     TcpConfig {

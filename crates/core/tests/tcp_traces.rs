@@ -6,7 +6,7 @@ mod tcp_path;
 
 use netstage_core::tcp::{Algorithm, DataSegment, TcpConfig};
 use netstage_core::time::{Duration, Instant};
-use tcp_path::{TransmissionFate, TcpPath, ROUND_TRIP, SEGMENT, assert_trace, deliver, drop_listed, trace};
+use tcp_path::{ROUND_TRIP, SEGMENT, TcpPath, TransmissionFate, assert_trace, deliver, drop_listed, trace};
 
 fn config(algorithm: Algorithm, sack: bool) -> TcpConfig {
     TcpConfig {

@@ -9,10 +9,10 @@
 //! - [`timing`], [`verdict`]: accuracy of the send times, and the validity of the result.
 //!
 //! ```
-//! use netstage_emulator::{Config, Report};
+//! use netstage_emulator::{EmulatorConfig, EmulatorReport};
 //!
-//! let report: Report = Report::default();
-//! assert_eq!(report, Report::default());
+//! let report: EmulatorReport = EmulatorReport::default();
+//! assert_eq!(report, EmulatorReport::default());
 //! ```
 //!
 //! Invariant: each frame is sent, counted as dropped, or still queued.

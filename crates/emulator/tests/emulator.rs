@@ -81,27 +81,28 @@ fn a_round_trip_takes_twice_the_delay() {
 /// reported by the emulator.
 fn rate_error(rate: u64) -> (f64, f64) {
     let packets = rate / (1500 * 8);
-    let (received, report) = EmulatedPair::new().emulate(line(rate, Duration::from_millis(5)), |left, right| {
-        let (near, far) = (socket(left, 0), socket(right, 1));
-        far.set_read_timeout(Some(time::Duration::from_millis(500))).unwrap();
-        thread::scope(|scope| {
-            let receiver = scope.spawn(move || {
-                let mut buffer = [0; 1500];
-                let (mut first, mut last, mut count) = (0, 0, 0_u64);
-                while far.recv(&mut buffer).is_ok() {
-                    last = monotonic_ns();
-                    // The line is busy from the first packet on.
-                    if count == 0 {
-                        first = last;
+    let (received, report) =
+        EmulatedPair::new().emulate(line(rate, Duration::from_millis(5)), |left, right| {
+            let (near, far) = (socket(left, 0), socket(right, 1));
+            far.set_read_timeout(Some(time::Duration::from_millis(500))).unwrap();
+            thread::scope(|scope| {
+                let receiver = scope.spawn(move || {
+                    let mut buffer = [0; 1500];
+                    let (mut first, mut last, mut count) = (0, 0, 0_u64);
+                    while far.recv(&mut buffer).is_ok() {
+                        last = monotonic_ns();
+                        // The line is busy from the first packet on.
+                        if count == 0 {
+                            first = last;
+                        }
+                        count += 1;
                     }
-                    count += 1;
-                }
-                (count - 1) as f64 * 1500.0 * 8.0 / ((last - first) as f64 / 1e9)
-            });
-            send(&near, 1500, packets * 11 / 10, 2000);
-            receiver.join().unwrap()
-        })
-    });
+                    (count - 1) as f64 * 1500.0 * 8.0 / ((last - first) as f64 / 1e9)
+                });
+                send(&near, 1500, packets * 11 / 10, 2000);
+                receiver.join().unwrap()
+            })
+        });
     let direction = &report.links[0].directions[0];
     assert!(direction.totals.dropped > 0, "the line was overloaded");
     assert_eq!(report.void, Vec::<String>::new());

@@ -5,7 +5,7 @@
 
 pub mod scheme;
 
-use crate::obstacle::StartupError;
+use crate::startup_error::StartupError;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;

@@ -9,12 +9,14 @@ mod serve;
 #[cfg(feature = "full")]
 mod sparkline;
 mod stages;
+#[cfg(feature = "full")]
+mod state_folders;
 mod summary;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use exit::Failure;
 #[cfg(feature = "full")]
-use netstage_host::netns::{custody, hold};
+use netstage_host::netns::{process_namespace, supervision};
 use std::process::ExitCode;
 
 /// Stage networks, measure how they perform, and share them fairly among VPNs
@@ -86,13 +88,13 @@ enum Real {
     #[command(hide = true)]
     Fabric,
     /// Run an external program and kill its whole process tree at the end; used by `fabric`
-    #[command(name = hold::COMMAND, hide = true)]
+    #[command(name = process_namespace::COMMAND, hide = true)]
     Held {
         /// Folder mounted over /run
         #[arg(long)]
         run: Option<std::path::PathBuf>,
         /// Run without a PID namespace and stop when standard input closes; for hosts of a fleet
-        #[arg(long = custody::UNPRIVILEGED_OPTION, conflicts_with = "run")]
+        #[arg(long = supervision::UNPRIVILEGED_OPTION, conflicts_with = "run")]
         here: bool,
         /// Program to run
         program: std::ffi::OsString,
@@ -146,8 +148,8 @@ fn real(command: Real) -> Result<u8, Failure> {
             Ok(exit::OK)
         }
         Real::Held { run, here, program, arguments } => match here {
-            true => custody::supervise(&program, &arguments),
-            false => hold::run_in_process_namespace(&program, &arguments, run.as_deref()),
+            true => supervision::supervise(&program, &arguments),
+            false => process_namespace::run_in_process_namespace(&program, &arguments, run.as_deref()),
         }
         .map_err(|e| Failure::run(format!("cannot run {}: {e}", program.display()))),
         Real::Measure(command) => cmd::measure::run(&command),

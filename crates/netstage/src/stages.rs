@@ -78,7 +78,7 @@ mod real {
         #[arg(long, value_name = "EMULATOR", default_value = "own", hide_possible_values = true)]
         emulator: Emulator,
         #[command(flatten)]
-        fleet: crate::cmd::fleet::Folder,
+        fleet: crate::state_folders::FleetOption,
     }
 
     #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

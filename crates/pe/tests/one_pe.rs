@@ -15,7 +15,7 @@ use netstage_host::clock::Epoch;
 use netstage_host::ports::FramePort as _;
 use netstage_host::ports::ring::{self, RingPort};
 use netstage_pe::engine::PeEngine;
-use netstage_pe::engine::machine::{HostInterface, HostProperties, PeerProperties};
+use netstage_pe::engine::host_properties::{HostInterface, HostProperties, PeerProperties};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::{LoadOptions, parse, pe};
 use netstage_sim::Decisions;

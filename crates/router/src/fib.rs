@@ -7,12 +7,12 @@
 
 mod interned;
 mod links;
-mod neighbours;
+mod neighbors;
 
 use super::tables::{HopAddresses, NextHop, TableFull, Tables};
 use interned::InternedValues;
-pub(super) use neighbours::holds;
-use neighbours::host;
+pub(super) use neighbors::holds;
+use neighbors::host;
 use netstage_core::forward::lpm::LpmFull;
 use netstage_core::forward::{
     Hop, IncomingLabel, LabelOperation, MAX_LABELS, ReservedLabelError, TunnelModel,

@@ -6,9 +6,9 @@
 //! - `peering`: TCP connections between routers.
 //!
 //! ```
-//! use netstage_routing::bgp::nlri::Prefix;
+//! use netstage_routing::bgp::nlri::NlriPrefix;
 //!
-//! let prefix: Prefix = "10.0.0.0/8".parse().unwrap();
+//! let prefix: NlriPrefix = "10.0.0.0/8".parse().unwrap();
 //! assert_eq!(prefix.to_string(), "10.0.0.0/8");
 //! ```
 //!

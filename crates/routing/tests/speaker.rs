@@ -3,11 +3,11 @@
 use netstage_core::time::Duration;
 use netstage_harness::skip;
 use netstage_routing::bgp::inject::SendOrder;
-use netstage_routing::bgp::machine::{BgpEvent, BgpSettings};
 use netstage_routing::bgp::nlri::{BgpFamily, Nlri};
 use netstage_routing::bgp::open::OpenParameters;
 use netstage_routing::bgp::path::{AsPath, PathAttributes};
 use netstage_routing::bgp::receive::{ExpectedNextHop, ReceivedRoutes};
+use netstage_routing::bgp::session::{BgpEvent, BgpSettings};
 use netstage_routing::bgp::speaker::{Endpoint, SpeakerCommand, SpeakerReport, run};
 use netstage_routing::bgp::table::BgpTable;
 use std::net::TcpListener as StdListener;

@@ -1,9 +1,9 @@
 //! Conversion of a scenario file to a checked plan, and the schema of a record.
 //!
 //! ```
-//! use netstage_scenario::{Options, parse};
+//! use netstage_scenario::{LoadOptions, parse};
 //!
-//! let errors = parse("empty.toml", "[scenario]\ntitel = \"t\"", None, &Options::default()).unwrap_err();
+//! let errors = parse("empty.toml", "[scenario]\ntitel = \"t\"", None, &LoadOptions::default()).unwrap_err();
 //! assert!(errors.to_string().contains("did you mean"));
 //! ```
 //!
@@ -27,7 +27,7 @@ mod quantity;
 mod read;
 pub mod record;
 mod reference;
-pub mod regular;
+pub mod regular_file;
 pub mod router;
 mod scalar;
 mod schema;

@@ -5,7 +5,7 @@
 use crate::error::{Problems, SourceRange};
 use crate::learned::{self, ModelFile};
 use crate::quantity;
-use crate::regular;
+use crate::regular_file;
 use netstage_core::time::Duration;
 use netstage_core::traffic::application::CaptureModel;
 use std::collections::BTreeMap;
@@ -113,7 +113,7 @@ impl<'a> TraceFiles<'a> {
 /// Reads the text of a file of at most `max` bytes.
 fn read_file(path: &Path, max: u64) -> Result<String, String> {
     let message = |error: std::io::Error| error.to_string();
-    let mut file = regular::open(path).map_err(message)?;
+    let mut file = regular_file::open(path).map_err(message)?;
     if file.metadata().map_err(message)?.len() > max {
         return Err(format!("the file is larger than {} MiB", max >> 20));
     }

@@ -4,12 +4,12 @@
 //! models.
 //!
 //! ```
-//! use netstage_scenario::{Options, parse};
+//! use netstage_scenario::{LoadOptions, parse};
 //!
 //! let text = "[scenario]\ntitle = \"t\"\nduration = \"1 s\"\n[node.a]\n[node.b]\n[link.l]\nends = [\"a\", \"b\"]\n\
 //!             rate = \"1 Mbit/s\"\n[flow.f]\nfrom = \"a\"\nto = \"b\"\n";
-//! let scenario = parse("two.toml", text, None, &Options::default()).unwrap();
-//! assert_eq!(netstage_sim::refusal(&scenario.cells[0].plan), None);
+//! let scenario = parse("two.toml", text, None, &LoadOptions::default()).unwrap();
+//! assert_eq!(netstage_sim::unsupported_feature(&scenario.cells[0].plan), None);
 //! ```
 //!
 //! Invariant: no clock and no I/O.

@@ -5,12 +5,12 @@
 //! - [`emulated`]: runs in namespaces of this machine; [`hosts`]: runs on agents of other hosts.
 //!
 //! ```
-//! use netstage_scenario::{Options, parse};
+//! use netstage_scenario::{LoadOptions, parse};
 //!
 //! let text = "[scenario]\ntitle = \"t\"\nduration = \"1 s\"\n\
 //!             [node.a]\n[node.b]\n[link.l]\nends = [\"a\", \"b\"]\nrate = \"1 Mbit/s\"\n\
 //!             [flow.f]\nfrom = \"a\"\nto = \"b\"\n";
-//! let scenario = parse("two.toml", text, None, &Options::default()).unwrap();
+//! let scenario = parse("two.toml", text, None, &LoadOptions::default()).unwrap();
 //! assert_eq!(netstage_stage::hosts::refusal(&scenario.cells[0].plan), None);
 //! ```
 //!
@@ -22,7 +22,7 @@ pub mod emulated;
 pub mod hosts;
 pub mod topology;
 
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::outcome::RunFailure;
 
 /// Converts an obstacle on this machine into the end of a run.

@@ -7,7 +7,7 @@ use crate::{StudyError, checksum};
 use bytes::Bytes;
 use netstage_scenario::Scenario;
 use netstage_scenario::record::{MAJOR, MINOR};
-use netstage_scenario::regular;
+use netstage_scenario::regular_file;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -72,7 +72,7 @@ impl Manifest {
 
     /// Reads a folder's manifest; `None` if it is missing or damaged.
     pub fn read(folder: &Path) -> Option<Manifest> {
-        serde_json::from_slice(&regular::read(&folder.join(PLAN)).ok()?).ok()
+        serde_json::from_slice(&regular_file::read(&folder.join(PLAN)).ok()?).ok()
     }
 }
 
@@ -106,8 +106,8 @@ impl StudyFolder {
         }
         let folder = StudyFolder { path: path.to_owned(), _lock: lock };
         if folder.file(RECORD).exists() {
-            let same =
-                regular::read_to_string(&folder.file(RECORD)).is_ok_and(|text| text.contains(&manifest.plan));
+            let same = regular_file::read_to_string(&folder.file(RECORD))
+                .is_ok_and(|text| text.contains(&manifest.plan));
             let contents =
                 if same { "already holds this study, finished" } else { "holds the record of another study" };
             return Err(occupied(contents.into()));
@@ -135,6 +135,11 @@ impl StudyFolder {
         let text = serde_json::to_vec_pretty(manifest).expect("a manifest holds only text and numbers");
         folder.write(PLAN, |out| out.write_all(&text))?;
         Ok(folder)
+    }
+
+    /// Returns the path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns the path of a file in the folder.
@@ -222,7 +227,7 @@ fn run_of(path: &Path) -> Option<(usize, u64)> {
 
 /// Reads a run's file and verifies its checksum.
 pub fn read_checked(path: &Path) -> io::Result<Bytes> {
-    let bytes = regular::read(path)?;
+    let bytes = regular_file::read(path)?;
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
     if !name.ends_with(&format!(".{:016x}.parquet", checksum(&bytes))) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is damaged"));

@@ -13,7 +13,7 @@
 //! Invariant: a folder holds a complete record or none; the results of a run are written once.
 #![forbid(unsafe_code)]
 
-mod analyse;
+mod analysis;
 mod correlate;
 mod distribution;
 mod environment;
@@ -22,10 +22,10 @@ mod error;
 mod fixture;
 mod folder;
 mod judge;
-mod open;
 mod overview;
 mod pace;
 mod perform;
+mod record;
 mod remarks;
 mod run;
 mod spread;
@@ -55,8 +55,8 @@ pub use environment::Environment;
 pub use error::{OpenError, StudyError};
 pub use folder::folders;
 pub use netstage_scenario::outcome::RunFailure;
-pub use open::{RECORD_FILES, SERIES, StoredRecord};
 pub use perform::{Performer, PlanRunner, RunId};
+pub use record::{RECORD_FILES, SERIES, StoredRecord};
 pub use run::{Observer, StudyOptions, StudyProgress, run};
 pub use study::{Study, identity};
 

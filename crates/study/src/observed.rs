@@ -4,7 +4,7 @@ use crate::correlate::observed_correlations;
 use crate::environment::StudyTimer;
 use crate::figure::Figure;
 use crate::folder::{Manifest, StudyFolder};
-use crate::open::SERIES;
+use crate::record::SERIES;
 use crate::series::{Joiner, encode_run};
 use crate::study::{complete, io_error, written};
 use crate::{StoredRecord, StudyError, checksum};

@@ -1,11 +1,11 @@
 //! Study in progress: pending runs, storage of finished runs, and the final record.
 
-use crate::analyse::Analysis;
+use crate::analysis::Analysis;
 use crate::environment::{Environment, StudyTimer};
 use crate::figure::Figure;
 use crate::folder::{Manifest, RECORD, StudyFolder, read_checked};
-use crate::open::{self, DISTRIBUTIONS, FIGURES, SERIES};
 use crate::perform::RunId;
+use crate::record::{self, DISTRIBUTIONS, FIGURES, SERIES};
 use crate::run::StudyOptions;
 use crate::series::{Joiner, read_run, write_distributions};
 use crate::{StoredRecord, StudyError, checksum_of};
@@ -18,7 +18,7 @@ use std::io::{self, BufWriter, Write as _};
 
 /// Scenario with the folder of its future record, locked by this process.
 ///
-/// Call [`Study::open`], then [`Study::save_run`] for every run of [`Study::pending`] in any order and from any thread,
+/// Call [`Study::record`], then [`Study::save_run`] for every run of [`Study::pending`] in any order and from any thread,
 /// then [`Study::finish`]. If dropped earlier, the folder holds the finished runs, and the same study resumes from
 /// them.
 pub struct Study<S: Borrow<Scenario>> {
@@ -91,7 +91,7 @@ impl<S: Borrow<Scenario>> Study<S> {
     /// Returns the error of an interruption after `saved` runs were saved.
     pub fn interrupted(&self, saved: usize) -> StudyError {
         StudyError::Interrupted {
-            folder: self.folder.file(""),
+            folder: self.folder.path().to_owned(),
             done: self.resumed() + saved,
             total: self.total(),
         }
@@ -149,12 +149,12 @@ pub(crate) fn complete(
 ) -> Result<StoredRecord, StudyError> {
     let json = |value: serde_json::Result<Vec<u8>>| value.expect("only text and numbers");
     let text = json(serde_json::to_vec_pretty(&environment));
-    folder.write(open::ENVIRONMENT, |file| file.write_all(&text))?;
+    folder.write(record::ENVIRONMENT, |file| file.write_all(&text))?;
     let text = json(serde_json::to_vec(&figures));
     folder.write(FIGURES, |file| file.write_all(&text))?;
     folder.write(RECORD, |file| file.write_all(data.to_json().as_bytes()))?;
     folder.remove_temporary_files()?;
-    Ok(StoredRecord { folder: folder.file(""), data, figures, environment })
+    Ok(StoredRecord { folder: folder.path().to_owned(), data, figures, environment })
 }
 
 fn runs(scenario: &Scenario) -> impl Iterator<Item = RunId> {

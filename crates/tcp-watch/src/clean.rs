@@ -1,9 +1,9 @@
 //! Restores limits that killed processes left behind, using their files.
 
-use super::note::{LimitEntry, PreviousLimits};
+use super::limit_file::{LimitEntry, PreviousLimits};
 use super::{limit, route};
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io::Read as _;

@@ -1,7 +1,7 @@
 //! Filter of watched connections. A connection matches if, for every kind of criterion given, one entry
 //! matches.
 
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;

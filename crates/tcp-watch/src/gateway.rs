@@ -8,7 +8,7 @@ use aya::maps::{MapData, PerCpuArray};
 use aya::programs::tc::{TcAttachOptions, TcAttachType};
 use aya::programs::{LinkOrder, SchedClassifier};
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_wire::ethernet;
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/gateway.bpf.o");

@@ -1,8 +1,8 @@
 //! Watches the windows of the kernel's TCP senders and the causes of their changes, and limits these windows.
 //!
-//! [`filter`] selects connections; [`source`] obtains records by [`programs`], [`traced`] or [`polling`];
+//! [`filter`] selects connections; [`source`] obtains records by [`programs`], [`tracing_source`] or [`polling`];
 //! [`flows`] converts them to events (`netstage_core::tcp::event`); [`watch`] aggregates the events of a run's
-//! flows per bin. Only [`limit`], [`route`] and [`gateway`] change the behavior of connections; [`note`]
+//! flows per bin. Only [`limit`], [`route`] and [`gateway`] change the behavior of connections; [`limit_file`]
 //! records their changes on disk, and [`clean`] undoes them after a kill.
 //!
 //! ```
@@ -18,7 +18,7 @@ pub mod filter;
 pub mod flows;
 pub mod gateway;
 pub mod limit;
-pub mod note;
+pub mod limit_file;
 pub mod polling;
 pub mod programs;
 mod reader;
@@ -27,7 +27,7 @@ pub mod route;
 mod selection;
 pub mod source;
 pub mod symbols;
-mod trace;
-pub mod traced;
+mod trace_parser;
 pub mod tracefs;
+pub mod tracing_source;
 pub mod watch;

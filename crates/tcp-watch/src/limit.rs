@@ -1,17 +1,17 @@
 //! Limits the windows of running connections (bpf/limit.bpf.c), and restores them.
 //!
 //! The kernel stores a limit in the socket, so the previous limits are written to a file while the limit lasts:
-//! a killed process leaves the file ([`super::note`]).
+//! a killed process leaves the file ([`super::limit_file`]).
 
 use super::filter::{Filter, ProcessFilter};
-use super::note::{LimitEntry, LimitFile, PreviousLimits};
+use super::limit_file::{LimitEntry, LimitFile, PreviousLimits};
 use super::reader::BpfReader;
 use super::selection::{Selection, program_error, types};
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::{CgroupAttachMode, Iter, SockOps};
 use aya::{Ebpf, Pod};
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -11,7 +11,7 @@ use netstage_core::tcp::event::{CongestionState, FlowSnapshot};
 use netstage_core::time::Duration;
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;

@@ -10,7 +10,7 @@ use super::symbols::Symbols;
 use aya::Ebpf;
 use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::BtfTracePoint;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::collections::BTreeMap;
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/tcp.bpf.o");

@@ -2,10 +2,10 @@
 //! and `window`). The route copies the previous path, and is deleted at the end.
 
 use super::limit::Limits;
-use super::note::{LimitEntry, LimitFile};
+use super::limit_file::{LimitEntry, LimitFile};
 use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use super::filter::{Filter, MAX_ENTRIES, ProcessFilter};
 use aya::maps::{Array, HashMap};
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// `SOCKET_WORDS` of bpf/tcp.h.

@@ -5,9 +5,9 @@ use super::flows::ChangeOrigin;
 use super::polling::{POLL_INTERVAL, Polling};
 use super::programs::Programs;
 use super::record::TcpRecord;
-use super::traced::TracingSource;
+use super::tracing_source::TracingSource;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 
 /// Requested kind of source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Private instance of the kernel's tracing (tracefs), which leaves other instances alone and is removed at the
 //! end. [`clean`] removes instances of killed processes.
 
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};

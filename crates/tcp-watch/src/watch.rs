@@ -13,7 +13,7 @@ use netstage_core::tcp::history::{Bin, JoinedHistory, WindowHistory};
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,9 @@
 //! Stage of a router test: it runs the plan of a trial like any stage, but with a real router between sender
 //! and receiver.
 
-use super::beside;
+use super::background;
 use super::calibration::{Calibration, calibrate};
-use super::choice::{GeneratorChoice, choose_generator};
+use super::generator_choice::{GeneratorChoice, choose_generator};
 use super::lsps::Lsps;
 use super::outcome::outcome;
 use super::port::{ADDRESS_LIFETIME, OpenPort};
@@ -11,7 +11,7 @@ use super::routes::BgpSessions;
 use super::trial::{ExpectedPort, TrialRunner, TrialTraffic};
 use netstage_core::traffic::Pattern;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::outcome::{Distribution, Metric, RunFailure, RunOutcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::tester::{
@@ -64,7 +64,7 @@ impl TestBench {
         let calibration = calibrate(tester, choice.generator)?;
         let lsps = Lsps::start(tester, &ports, &namespace);
         let lsps = lsps.map_err(|error| StartupError::from_system("cannot start LDP", &error))?;
-        let routes = beside::read_background(tester, &ports)?;
+        let routes = background::read_background(tester, &ports)?;
         let background = routes.as_ref().map(|routes| (routes.table.len(), routes.left_out));
         let sessions = match tester.route_source {
             RouteSource::User => None,

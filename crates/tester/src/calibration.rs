@@ -8,7 +8,7 @@ use netstage_core::measure::Histogram;
 use netstage_core::time::Duration;
 use netstage_host::netns::netlink::{VethEnd, VethOptions, create_veth};
 use netstage_host::netns::{Namespace, Netlink, ethtool};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::tester::{self, Generator, Operation, Tester, TrafficDirection};
 use netstage_wire::ethernet::Mac;
 

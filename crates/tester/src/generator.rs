@@ -1,16 +1,16 @@
 //! Senders of frames: a program in the kernel, or the calling thread through a port. Both pace the frames and
 //! report the achieved progress.
 
-use super::form::{Destinations, FrameStamp, FrameTemplate};
 use super::program::{Generator, GeneratorProgress, GeneratorStop, TrialProgramSettings};
+use super::template::{Destinations, FrameStamp, FrameTemplate};
 use netstage_core::measure::steady::MAX_BURST_TIME;
+use netstage_host::bpf_error::BpfError;
 use netstage_host::clock::monotonic_ns;
-use netstage_host::kernel_program::BpfError;
 use netstage_host::netns::Namespace;
 use netstage_host::ports::FramePort;
 use netstage_host::ports::af_packet::{self, AfPacket};
 use netstage_host::ports::af_xdp::{self, AfXdp};
-use netstage_traffic::pace::Pacer;
+use netstage_traffic::pacing::Pacer;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};

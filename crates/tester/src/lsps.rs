@@ -4,8 +4,8 @@
 //! them, one for each peer. Packets carry the labels that the router advertises for these addresses and for
 //! itself.
 
-use super::apart;
 use super::port::OpenPort;
+use super::session_thread;
 use netstage_core::edge::IpPrefix;
 use netstage_core::ldp::{Binding, LdpConfig, LdpEvent};
 use netstage_host::netns::Namespace;
@@ -172,7 +172,7 @@ impl TesterLdpSpeakers {
                 lock(&state).fault = Some(error.to_string());
             }
         };
-        let thread = apart::run("tester-ldp", namespace, tasks, speak)?;
+        let thread = session_thread::run("tester-ldp", namespace, tasks, speak)?;
         Ok(TesterLdpSpeakers(speakers, Some(thread)))
     }
 }

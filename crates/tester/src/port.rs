@@ -3,7 +3,7 @@
 use netstage_host::netns::lookup::KernelNeighbor;
 use netstage_host::netns::netlink::NetworkLink;
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::tester;
 use netstage_wire::ethernet::Mac;
 use std::io;

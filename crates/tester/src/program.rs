@@ -1,11 +1,11 @@
 //! XDP programs of a trial (bpf/trial.bpf.c): one generates frames, one checks received frames. Both are loaded
 //! for each trial, with its settings as constants.
 
-use super::form::{self, Destinations, FrameTemplate};
+use super::template::{self, Destinations, FrameTemplate};
 use aya::maps::{Array, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader, Pod};
-use netstage_host::kernel_program::BpfError;
+use netstage_host::bpf_error::BpfError;
 use netstage_host::ports::kernel::Mapping;
 use std::io;
 use std::net::IpAddr;
@@ -345,7 +345,7 @@ fn load(settings: &TrialProgramSettings<'_>) -> Result<Ebpf, BpfError> {
         .override_global("ETHERNET_HEADER", &ethernet[..], true)
         .override_global("IS_IPV6", &u8::from(form.ip.is_ipv6()), true)
         .override_global("IP_HEADER", &ip[..], true)
-        .override_global("UDP_PORTS", &u32::from_ne_bytes(form::udp_ports()), true)
+        .override_global("UDP_PORTS", &u32::from_ne_bytes(template::udp_ports()), true)
         .override_global("SOURCES", &sources[..], true)
         .override_global("LABELS", &(form.labels.len() as u32), true)
         .override_global("LABEL_ENTRIES", &labels[..], true)

@@ -1,16 +1,16 @@
 //! Routes announced to the router by BGP-4: one session from each receiving port, with the networks whose
 //! packets the router must forward to that port.
 
-use super::apart;
-use super::form::Destinations;
 use super::port::OpenPort;
+use super::session_thread;
+use super::template::Destinations;
 use netstage_core::time::Duration;
 use netstage_host::netns::Namespace;
 use netstage_routing::bgp::inject::SendOrder;
-use netstage_routing::bgp::machine::{BgpEvent, BgpSettings};
 use netstage_routing::bgp::nlri::{BgpFamily, Nlri, NlriPrefix};
 use netstage_routing::bgp::open::OpenParameters;
 use netstage_routing::bgp::path::{AsPath, PathAttributes};
+use netstage_routing::bgp::session::{BgpEvent, BgpSettings};
 use netstage_routing::bgp::speaker::{self, Endpoint, SpeakerCommand, SpeakerReport};
 use netstage_routing::bgp::table::BgpTable;
 use netstage_scenario::tester::{Operation, Tester, TrafficDirection};
@@ -100,7 +100,7 @@ impl BgpSessions {
             // The command waits in the channel until the session runs.
             let _ = first.commands.send(SpeakerCommand::Announce(Arc::new(table), SendOrder::Packed));
         }
-        let thread = apart::run("tester-bgp", namespace, tasks, speak)?;
+        let thread = session_thread::run("tester-bgp", namespace, tasks, speak)?;
         Ok(BgpSessions { sessions, thread: Some(thread), announced: None, is_first_withdrawn: false })
     }
 

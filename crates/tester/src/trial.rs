@@ -1,12 +1,12 @@
 //! One trial: sends frames through the router, in one or both directions, and collects the result.
 
-use super::form::{self, Destinations};
 use super::generator::{self, FrameStream, TrialStop};
 use super::lsps::Lsps;
 use super::port::OpenPort;
 use super::program::{FrameReceiver, GeneratorProgress, NetworkArrival, ReceiverTally, TrialProgramSettings};
+use super::template::{self, Destinations};
+use netstage_host::bpf_error::BpfError;
 use netstage_host::clock::monotonic_ns;
-use netstage_host::kernel_program::BpfError;
 use netstage_host::netns::Namespace;
 use netstage_scenario::tester::{Generator, Operation, Tester, TrafficDirection};
 use std::fmt;
@@ -174,7 +174,7 @@ struct ExpectedFrames<'a> {
     direction: &'a TrafficDirection,
     /// Position of the port among the receiving ports of the direction.
     position: usize,
-    form: form::FrameTemplate,
+    form: template::FrameTemplate,
     streams: (u8, u8),
     /// Source address of each stream.
     sources: Vec<IpAddr>,
@@ -301,11 +301,11 @@ impl TrialRunner<'_> {
                 let (operation, tester) = (trial.operation, self.tester);
                 let labels = self.lsps.incoming(tester, self.ports, operation, direction, from)?;
                 let macs = [port.mac, port.router];
-                let source = form::source_address(port.settings.address.0, direction.first_network);
+                let source = template::source_address(port.settings.address.0, direction.first_network);
                 streams.push((
                     from,
                     FrameStream {
-                        form: form::sent_template(operation, labels, source, macs),
+                        form: template::sent_template(operation, labels, source, macs),
                         to: Destinations::of_direction(self.tester, direction),
                         lengths: trial.lengths.clone(),
                         trial: trial.number,
@@ -359,22 +359,22 @@ impl TrialRunner<'_> {
         for direction in &tester.directions {
             if let Some(position) = direction.to.iter().position(|to| *to == number) {
                 let source = |from: &usize| {
-                    form::source_address(self.ports[*from].settings.address.0, direction.first_network)
+                    template::source_address(self.ports[*from].settings.address.0, direction.first_network)
                 };
                 let sources: Vec<IpAddr> = direction.from.iter().map(source).collect();
                 let (operation, macs) = (trial.operation, [port.router, port.mac]);
                 let labels = self.lsps.outgoing(tester, operation, direction);
                 let form = match self.is_loop {
-                    true => form::sent_template(operation, labels, sources[0], macs),
-                    false => form::forwarded_template(operation, tester.model, labels, sources[0], macs),
+                    true => template::sent_template(operation, labels, sources[0], macs),
+                    false => template::forwarded_template(operation, tester.model, labels, sources[0], macs),
                 };
                 let streams = (first, direction.from.len() as u8);
                 return ExpectedFrames { direction, position, form, streams, sources };
             }
             first += direction.from.len() as u8;
         }
-        let source = form::source_address(port.settings.address.0, tester.directions[0].first_network);
-        let form = form::sent_template(Operation::Ip, Vec::new(), source, [port.router, port.mac]);
+        let source = template::source_address(port.settings.address.0, tester.directions[0].first_network);
+        let form = template::sent_template(Operation::Ip, Vec::new(), source, [port.router, port.mac]);
         ExpectedFrames {
             direction: &tester.directions[0],
             position: 0,

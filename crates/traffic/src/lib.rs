@@ -10,9 +10,9 @@
 //! - [`stamp`]: STAMP sessions between any two hosts; [`learn`]: application models from captures.
 //!
 //! ```
-//! use netstage_traffic::{PrepareError, Problem};
+//! use netstage_traffic::{PrepareError, FlowProblem};
 //!
-//! let error = PrepareError { flow: "bulk".into(), problem: Problem::PortInUse(([10, 0, 0, 1], 5001).into()) };
+//! let error = PrepareError { flow: "bulk".into(), problem: FlowProblem::PortInUse(([10, 0, 0, 1], 5001).into()) };
 //! assert!(error.to_string().contains("bulk"));
 //! ```
 //!
@@ -21,14 +21,14 @@
 mod dialogue;
 mod emissions;
 mod error;
-mod frame;
+mod event_loop;
 pub mod kernel;
-mod lane;
 pub mod learn;
-mod ledger;
 mod one_ended;
-pub mod pace;
+pub mod pacing;
 mod quic;
+mod records;
+mod run_context;
 mod schedule;
 pub mod stamp;
 mod stamp_flow;
@@ -40,9 +40,7 @@ pub use error::{FlowProblem, PrepareError};
 
 use dialogue::{DatagramDialogue, StreamDialogue};
 use emissions::Emissions;
-use frame::RunTimes;
-use lane::{EventLoop, FlowMember};
-use ledger::FlowLedger;
+use event_loop::{EventLoop, FlowMember};
 use netstage_agent_api::results::{AgentReport, BinCounts, Buckets, FlowResult, TcpSample, Travel};
 use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, TaskTransport};
 use netstage_core::time::Duration;
@@ -50,6 +48,8 @@ use netstage_host::clock::Epoch;
 use netstage_host::realtime::{Grants, IdleStatePrevention, Rank};
 use netstage_wire::probe;
 use quic::QuicFlow;
+use records::FlowLedger;
+use run_context::RunTimes;
 use socket2::Socket;
 use stamp_flow::{StampReflector, StampSender};
 use std::collections::BTreeSet;

@@ -8,15 +8,15 @@
 use super::FlowProgress;
 use super::emissions::Emissions;
 use super::error::FlowProblem;
-use super::frame::{MAX_DRAIN, RunTimes};
-use super::ledger::FlowLedger;
+use super::records::FlowLedger;
+use super::run_context::{MAX_DRAIN, RunTimes};
 use super::schedule::ScheduleStatistics;
 use super::udp;
 use netstage_agent_api::results::{FlowResult, TcpSample};
 use netstage_agent_api::task::{FlowSide, FlowTask};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
-use netstage_host::keyed::{Trust, Verifier};
+use netstage_host::shared_key::{Trust, Verifier};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, VarInt};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
@@ -260,7 +260,7 @@ pub fn run(
 async fn tick(flows: &[(usize, Rc<QuicFlow>)], frame: RunTimes<'_>, progress: &mpsc::Sender<FlowProgress>) {
     let end = Instant(frame.duration.0);
     let last = flows.iter().map(|(_, flow)| flow.stop).max().unwrap_or(end);
-    let mut bins = super::frame::BinClock::new(frame.interval, frame.duration);
+    let mut bins = super::run_context::BinClock::new(frame.interval, frame.duration);
     let mut bin = 0;
     while !frame.stop.load(Ordering::Relaxed) && frame.epoch.now() < last.min(end) + MAX_DRAIN {
         let now = frame.epoch.now();

@@ -1,6 +1,6 @@
 //! Statistics of a sender's schedule: packets as requested by the pattern, and as sent.
 
-use super::ledger::TimeHistogram;
+use super::records::TimeHistogram;
 use netstage_agent_api::results::{Buckets, Schedule};
 use netstage_core::time::Instant;
 

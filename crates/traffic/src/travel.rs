@@ -1,6 +1,6 @@
 //! Travel times of a flow's packets: histograms of the flow, and a summary of each bin.
 
-use super::ledger::TimeHistogram;
+use super::records::TimeHistogram;
 use netstage_agent_api::results::Travel;
 use netstage_core::time::Instant;
 

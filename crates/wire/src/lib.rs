@@ -30,7 +30,7 @@ pub mod ldp;
 pub mod loss_delay;
 pub mod mpls;
 pub mod mpls_in_udp;
-pub mod neighbour_discovery;
+pub mod neighbor_discovery;
 pub mod probe;
 mod protection;
 pub mod reference;

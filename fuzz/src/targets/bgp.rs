@@ -2,10 +2,12 @@
 //! an error must be the last message, and accepted routes must be readable.
 
 use netstage_core::time::{Duration, Instant};
-use netstage_routing::bgp::machine::{BgpEvent, BgpSession, BgpSettings, ConnectionOpener, BgpState, BgpTransmit};
 use netstage_routing::bgp::nlri::BgpFamily;
 use netstage_routing::bgp::open::OpenParameters;
 use netstage_routing::bgp::receive::ReceivedRoutes;
+use netstage_routing::bgp::session::{
+    BgpEvent, BgpSession, BgpSettings, BgpState, BgpTransmit, ConnectionOpener,
+};
 
 const KEEPALIVE: [u8; 19] =
     [255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 19, 4];

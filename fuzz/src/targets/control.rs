@@ -9,9 +9,9 @@ use netstage_agent_api::protocol::generated::{
 };
 use netstage_agent_api::protocol::{OrderRefusal, common_version, read_assignment, read_report};
 use netstage_agent_api::task;
-use netstage_core::fleet::{RunPhase, AgentSession};
+use netstage_core::fleet::{AgentSession, RunPhase};
 use netstage_core::time::Duration;
-use netstage_host::keyed::ConnectionAddresses;
+use netstage_host::shared_key::ConnectionAddresses;
 use prost::Message as _;
 
 pub fn run(bytes: &[u8]) {
@@ -64,7 +64,10 @@ fn assignment(bytes: &[u8]) {
     let written = serde_json::to_vec(&read).expect("a message that was read can be written");
     assert_eq!(read_assignment(task::VERSION, &written), Ok(read.clone()));
     // After limits for foreign hosts were applied, flows are between the two hosts only.
-    let peer = ConnectionAddresses { remote: "192.0.2.7:40000".parse().unwrap(), local: "192.0.2.1:5201".parse().unwrap() };
+    let peer = ConnectionAddresses {
+        remote: "192.0.2.7:40000".parse().unwrap(),
+        local: "192.0.2.1:5201".parse().unwrap(),
+    };
     let mut allowed = read;
     if Limits::default().apply(&mut allowed, peer).is_ok() {
         for flow in &allowed.flows {

@@ -4,7 +4,7 @@
 //! Steps: the kind of step, the number of its bytes, and the bytes.
 
 use netstage_core::time::{Duration, Instant};
-use netstage_routing::source::fpm::{HOLD, FpmRoutes};
+use netstage_routing::source::fpm::{FpmRoutes, HOLD};
 use netstage_routing::source::path::SourceChange;
 use netstage_routing::source::route::KernelIds;
 use std::collections::BTreeSet;
@@ -29,8 +29,11 @@ impl KnownRoutes {
 }
 
 pub fn run(bytes: &[u8]) {
-    let names =
-        KernelIds { interfaces: [(3, 0), (4, 1)].into(), loopback: Some(1), tables: [(254, 0), (10, 1)].into() };
+    let names = KernelIds {
+        interfaces: [(3, 0), (4, 1)].into(),
+        loopback: Some(1),
+        tables: [(254, 0), (10, 1)].into(),
+    };
     let (mut manager, mut now, mut known) = (FpmRoutes::new(names), Instant::ZERO, KnownRoutes::default());
     let mut rest = bytes;
     while let [kind, length, tail @ ..] = rest {

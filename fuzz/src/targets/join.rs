@@ -3,7 +3,7 @@
 //! certificate names the agent it was issued to, whatever the request contains.
 
 use netstage_agent::fleet::authority::{Authority, agent_name_of};
-use netstage_agent::fleet::enrolment::generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
+use netstage_agent::fleet::enrollment::generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
 use netstage_agent::fleet::folder::{FleetFolder, TokenGrant};
 use netstage_agent::fleet::token::Token;
 use prost::Message as _;
@@ -22,7 +22,9 @@ impl World {
         let folder = std::env::temp_dir().join(format!("netstage-fuzz-join-{}", std::process::id()));
         let fleet = FleetFolder::create(&folder, "fuzz").expect("a folder can be created");
         let (valid, lasting) = (Duration::from_secs(3600), Duration::from_secs(3600));
-        fleet.token(&TokenGrant { agent: "secret".into(), labels: Vec::new(), valid, lasting }).expect("a token");
+        fleet
+            .token(&TokenGrant { agent: "secret".into(), labels: Vec::new(), valid, lasting })
+            .expect("a token");
         let authority = fleet.authority().expect("the authority exists");
         World { folder, fleet, authority }
     }

@@ -4,7 +4,9 @@
 //!
 //! The first byte configures it. Steps follow: the kind of step, the number of its bytes, and the bytes.
 
-use netstage_core::ldp::{Binding, LdpConfig, LdpConnection, LabelControl, LdpEvent, NullLabel, LdpSpeaker, LdpAction};
+use netstage_core::ldp::{
+    Binding, LabelControl, LdpAction, LdpConfig, LdpConnection, LdpEvent, LdpSpeaker, NullLabel,
+};
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::ldp::message::{Fec, LdpMessage};
 use netstage_wire::ldp::{HEADER, Identifier, MAX_PDU_LENGTH, Pdu};

@@ -2,7 +2,7 @@
 
 use netstage_core::rng::RandomStream;
 use netstage_core::time::Instant;
-use netstage_core::traffic::application::{EndpointAction, Application, Endpoint, EndpointRole};
+use netstage_core::traffic::application::{Application, Endpoint, EndpointAction, EndpointRole};
 use netstage_scenario::learned::ModelFile;
 
 pub fn run(bytes: &[u8]) {
@@ -13,8 +13,10 @@ pub fn run(bytes: &[u8]) {
     if application.check(carriage).is_err() {
         return;
     }
-    let mut client = Endpoint::new(&application, EndpointRole::Client, carriage, &RandomStream::new(1, "fuzz"));
-    let mut server = Endpoint::new(&application, EndpointRole::Server, carriage, &RandomStream::new(1, "fuzz"));
+    let mut client =
+        Endpoint::new(&application, EndpointRole::Client, carriage, &RandomStream::new(1, "fuzz"));
+    let mut server =
+        Endpoint::new(&application, EndpointRole::Server, carriage, &RandomStream::new(1, "fuzz"));
     client.start(Instant::ZERO);
     let mut now = Instant::ZERO;
     for _ in 0..1_000 {

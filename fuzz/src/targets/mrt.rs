@@ -1,7 +1,7 @@
 //! MRT files from arbitrary bytes: read or rejected. Every route that was read can be announced and withdrawn
 //! exactly once.
 
-use netstage_routing::bgp::inject::{InjectionAction, Injection, SendOrder};
+use netstage_routing::bgp::inject::{Injection, InjectionAction, SendOrder};
 use netstage_routing::bgp::nlri::BgpFamily;
 use netstage_routing::bgp::path::Encoding;
 use netstage_routing::bgp::table::{BgpTable, read_mrt};

@@ -3,8 +3,8 @@
 
 use netstage_core::forward::TunnelModel;
 use netstage_core::forward::lpm::LpmShape;
-use netstage_host::netns::feed::{RouteNotification, parse_notifications};
 use netstage_host::netns::lookup::KernelNeighbor;
+use netstage_host::netns::route_monitor::{RouteNotification, parse_notifications};
 use netstage_router::fib::{Fib, FibInterface};
 use netstage_router::tables::{Sizes, Tables};
 use netstage_routing::source::RankedRoutes;
@@ -25,7 +25,9 @@ pub fn run(bytes: &[u8]) {
     for news in parse_notifications(bytes) {
         let change = match news {
             RouteNotification::Route(message, is_new) => match parse(&message, &names) {
-                Some(ParsedRoute::Route(prefix, rank, to)) => ranked.route(prefix, rank, to.filter(|_| is_new)),
+                Some(ParsedRoute::Route(prefix, rank, to)) => {
+                    ranked.route(prefix, rank, to.filter(|_| is_new))
+                }
                 Some(ParsedRoute::Label(label, meaning)) => ranked.label(label, is_new.then_some(meaning)),
                 None => None,
             },

@@ -1,7 +1,9 @@
 //! STAMP packets from arbitrary bytes, at a reflector and at a sender: accepted or rejected. A reflected packet
 //! has the length of the received one, and the reply to a session's own packet is accepted.
 
-use netstage_core::measure::stamp::{ReceivedPacketInfo, ClockReading, SessionReflector, ReflectorConfig, SessionSender, SenderConfig};
+use netstage_core::measure::stamp::{
+    ClockReading, ReceivedPacketInfo, ReflectorConfig, SenderConfig, SessionReflector, SessionSender,
+};
 use netstage_core::time::Instant;
 use netstage_wire::stamp::tlv::tlvs;
 use netstage_wire::stamp::{Mode, ReflectorPacket, SenderPacket};

@@ -2,8 +2,8 @@
 //! over its connection, and the clocks of hosts that send to each other are compared by packets between them.
 //! The result combines the most precise comparisons ([`ClockTree`]).
 
+use super::calls::call_all;
 use super::member::{ANSWER_TIMEOUT, AgentConnection};
-use super::round::call_all;
 use super::{ControlledAgents, MAX_CONCURRENT_CALLS};
 use netstage_agent_api::protocol::generated::{CompareClocksReply, CompareClocksRequest};
 use netstage_core::measure::{ClockOffset, ClockTree, KnownOffset};

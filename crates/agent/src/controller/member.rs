@@ -1,7 +1,7 @@
 //! Connection of the controller to one agent: version, clock offset, heartbeats and report.
 
+use super::address::AgentAddress;
 use super::error::ControllerError;
-use super::place::AgentAddress;
 use netstage_agent_api::protocol::generated::agent_client::AgentClient;
 use netstage_agent_api::protocol::generated::{
     ClockState, CollectRequest, Heartbeat, HelloReply, HelloRequest, Progress, ReadClockReply,

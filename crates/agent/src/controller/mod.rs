@@ -10,24 +10,25 @@
 //! - [`preparation`]: consents of the receivers, and preparation of the run.
 //! - [`start`]: simultaneous start, announced to all agents in advance.
 //! - [`reports`]: collection of reports, each stored before the agent may delete it.
-//! - [`round`]: concurrent calls to many agents.
+//! - [`calls`]: concurrent calls to many agents.
 
+mod address;
+mod calls;
 mod clocks;
 mod error;
 mod member;
-mod opening;
-mod place;
+mod preparation;
 mod reports;
-mod round;
 mod start;
 
+pub use address::AgentAddress;
+pub(crate) use address::channel_over;
 pub use clocks::{AgentClocks, ClockComparison};
 pub use error::{AgentDisconnect, ControllerError};
 pub(crate) use member::{exchange_clocks, query_identity};
-pub use place::AgentAddress;
-pub(crate) use place::channel_over;
 pub use reports::CollectedReports;
 
+use calls::{CallAnswers, call_all, thread_count};
 use member::{ANSWER_TIMEOUT, AgentConnection};
 use netstage_agent_api::protocol::OrderRefusal;
 use netstage_agent_api::protocol::generated::{Consent, FinishRequest, StopRequest};
@@ -38,7 +39,6 @@ use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, monotonic_ns};
 use netstage_host::descriptors;
 use netstage_host::realtime::raise_priority;
-use round::{CallAnswers, call_all, thread_count};
 use start::StartLead;
 use std::cell::Cell;
 use std::collections::BTreeMap;

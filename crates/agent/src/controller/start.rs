@@ -1,8 +1,8 @@
 //! Simultaneous start of all agents, announced to each of them in advance. [`StartNegotiation`] chooses the start
 //! time, and postpones it if an agent did not confirm it in time.
 
+use super::calls::call_all;
 use super::member::{ANSWER_TIMEOUT, AgentConnection};
-use super::round::call_all;
 use super::{ControlledAgents, ControllerError};
 use netstage_agent_api::protocol::generated::{self as wire, ReadClockRequest, RefusalKind, StartRequest};
 use netstage_core::fleet::{NegotiationStep, RunMonitor, StartNegotiation, start_lead};

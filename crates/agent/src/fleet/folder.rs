@@ -10,7 +10,7 @@ use super::private;
 use super::status::{AgentAvailability, AgentStatus, StatusFile};
 use super::token::{self, Token, sha256};
 use netstage_host::lock::Lock;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;

@@ -6,13 +6,13 @@
 //! disconnected at once, even during a run.
 
 use super::authority::{Authority, agent_name_of};
-use super::enrolment::EnrollmentService as Enrolment;
-use super::enrolment::generated::enrolment_server::EnrolmentServer;
+use super::enrollment::EnrollmentService as Enrolment;
+use super::enrollment::generated::enrolment_server::EnrolmentServer;
 use super::folder::file_error;
 use super::folder::{FleetFolder, now_ns, now_s};
 use super::metrics::{self, HubCounts, count};
+use super::pending::PendingConnections;
 use super::status::{AgentAvailability, AgentStatus};
-use super::strangers::PendingConnections;
 use super::tls::{self, Acceptor};
 use super::token::sha256;
 use crate::controller::{channel_over, exchange_clocks, query_identity};
@@ -22,14 +22,14 @@ use netstage_agent_api::protocol::{common_version, displayable};
 use netstage_core::measure::{ClockOffset, OffsetEstimator};
 use netstage_host::clock;
 use netstage_host::descriptors;
-use netstage_host::ender::DaemonShutdown;
-use netstage_host::keyed::{ConnectionAddresses, TlsConnection};
 use netstage_host::lock::Lock;
 use netstage_host::log::{Level, Log};
-use netstage_host::obstacle::StartupError;
 use netstage_host::prometheus::{self, MetricsSource};
 use netstage_host::realtime::raise_priority;
+use netstage_host::shared_key::{ConnectionAddresses, TlsConnection};
+use netstage_host::shutdown::DaemonShutdown;
 use netstage_host::socket::ControlSocket;
+use netstage_host::startup_error::StartupError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;

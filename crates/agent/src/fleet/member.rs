@@ -3,8 +3,8 @@
 
 use super::authority::{TlsIdentity, read_certificate, request};
 use super::consent::Signer;
-use super::enrolment::generated::enrolment_client::EnrolmentClient;
-use super::enrolment::generated::{JoinRequest, RenewRequest};
+use super::enrollment::generated::enrolment_client::EnrolmentClient;
+use super::enrollment::generated::{JoinRequest, RenewRequest};
 use super::folder::file_error;
 use super::folder::now_s;
 use super::metrics::{self, count};
@@ -15,12 +15,12 @@ use super::token::{Token, sha256};
 use crate::controller::channel_over;
 use crate::{EndReason, ExclusiveAgent, RunGuard, Spool, Worker};
 use netstage_core::fleet::Policy;
-use netstage_host::ender::DaemonShutdown;
-use netstage_host::keyed::TlsConnection;
 use netstage_host::lock::Lock;
 use netstage_host::log::{Level, Log};
-use netstage_host::obstacle::StartupError;
 use netstage_host::prometheus::{self, MetricsSource};
+use netstage_host::shared_key::TlsConnection;
+use netstage_host::shutdown::DaemonShutdown;
+use netstage_host::startup_error::StartupError;
 use rcgen::KeyPair;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

@@ -4,7 +4,7 @@
 //! NAT. A connection uses mutual TLS 1.3 under the controller's own certificate [`authority`]; over it the
 //! agent is the *server* of the agent protocol.
 //!
-//! - [`token`]: single-use secret with which a host joins; [`enrolment`]: joining, and renewal of
+//! - [`token`]: single-use secret with which a host joins; [`enrollment`]: joining, and renewal of
 //!   certificates.
 //! - [`folder`]: the controller's files about its fleet; [`runs`]: its files about runs.
 //! - [`hub`]: the controller's process, which accepts agents and forwards requests to them.
@@ -14,19 +14,19 @@
 
 pub mod authority;
 pub mod consent;
-pub mod enrolment;
+pub mod enrollment;
 pub mod folder;
 pub mod hub;
 pub mod member;
 mod metrics;
+mod pending;
 pub mod policy;
 mod private;
 pub mod runs;
 pub mod status;
-mod strangers;
 mod tls;
 pub mod token;
 
 pub use folder::FleetFolder;
-pub use netstage_host::obstacle::StartupError;
+pub use netstage_host::startup_error::StartupError;
 pub use status::{AgentAvailability, AgentStatus};

@@ -13,9 +13,9 @@ use netstage_agent_api::task::{
 };
 use netstage_agent_api::watch::{FlowSpec, WatchedEndpoint};
 use netstage_core::fleet::{FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest};
-use netstage_host::keyed::ConnectionAddresses;
 use netstage_host::log::{Level, Log};
 use netstage_host::netns::netlink::Netlink;
+use netstage_host::shared_key::ConnectionAddresses;
 use netstage_scenario::pe::{self, PeConfig, PeerTunnel};
 use netstage_scenario::plan::ServiceProgram;
 use nix::ifaddrs::getifaddrs;

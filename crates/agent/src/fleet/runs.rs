@@ -7,7 +7,7 @@ use super::folder::{FleetFolder, now_s};
 use super::private;
 use netstage_agent_api::results::AgentReport;
 use netstage_core::fleet::{Receipt, ResultLedger};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};

@@ -4,7 +4,7 @@
 
 use super::authority::{CONTROLLER, TlsIdentity};
 use super::token::sha256;
-use netstage_host::keyed::{TlsConnection, Trust, Verifier};
+use netstage_host::shared_key::{TlsConnection, Trust, Verifier};
 use rustls::client::danger::ServerCertVerifier as _;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;

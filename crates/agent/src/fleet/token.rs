@@ -1,7 +1,7 @@
 //! Token with which a host joins a fleet: a secret, valid once and for a limited time, and the fingerprint of
 //! the controller's authority, by which the host verifies the controller before it has a certificate.
 
-use netstage_host::keyed::PresharedKey;
+use netstage_host::shared_key::PresharedKey;
 use ring::digest::{SHA256, digest};
 use std::fmt;
 use std::str::FromStr;
@@ -28,7 +28,7 @@ impl std::error::Error for InvalidToken {}
 
 impl Token {
     /// Generates a token for the authority with this fingerprint.
-    pub fn generate(authority: &str) -> Result<Token, netstage_host::keyed::KeyError> {
+    pub fn generate(authority: &str) -> Result<Token, netstage_host::shared_key::KeyError> {
         Ok(Token { secret: PresharedKey::generate()?, authority: authority.to_owned() })
     }
 

@@ -7,7 +7,7 @@ use crate::controller::{AgentAddress, ControlledAgents, ControllerError};
 use crate::{AssignmentEngine, LocalAgent};
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::Duration;
-use netstage_host::keyed::PresharedKey;
+use netstage_host::shared_key::PresharedKey;
 use std::fmt;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::ops::ControlFlow;

@@ -5,7 +5,7 @@ use super::{ServiceSpec, find, ftp, iscsi};
 use netstage_agent_api::service::{ServiceResult, ServiceRole, ServiceWorkload};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, monotonic_ns};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::io::{self, Read as _};
 use std::net::TcpStream;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Site of service programs: a namespace that netstage owns, or a host that it does not own.
 
 use netstage_host::netns::Namespace;
-use netstage_host::netns::custody::spawn_supervised;
-use netstage_host::netns::hold::spawn_in_process_namespace;
+use netstage_host::netns::process_namespace::spawn_in_process_namespace;
+use netstage_host::netns::supervision::spawn_supervised;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output};

@@ -5,7 +5,7 @@ use netstage_agent_api::protocol::generated::*;
 use netstage_agent_api::results::AgentReport;
 use netstage_agent_api::task;
 use netstage_host::clock::{self, monotonic_ns};
-use netstage_host::ender::DaemonShutdown;
+use netstage_host::shutdown::DaemonShutdown;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::net::SocketAddr;

@@ -12,16 +12,16 @@
 mod event;
 mod flow;
 mod labels;
+mod recorder;
 mod routes;
 mod settings;
-mod tape;
 mod timers;
 
 pub use event::{EdgeEvent, SentPacket};
 pub use labels::{LabelTable, LabelUnavailable};
+pub use recorder::EdgeRecorder;
 pub use routes::{InvalidPrefix, IpPrefix, VpnRoutes};
 pub use settings::VpnFlowSettings;
-pub use tape::EdgeRecorder;
 
 use crate::fair::{I2vfcConfig, Ingress, IngressTransmit, PublishedReference, Reply, VpnControl};
 use crate::packet::QueuePacket;

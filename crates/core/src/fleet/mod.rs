@@ -7,21 +7,21 @@
 //! with an old number have no effect. An agent keeps a result until the controller confirms its receipt; a
 //! result that is fetched twice counts once.
 
-mod conduct;
-mod kickoff;
 mod lease;
 mod ledger;
 mod policy;
 mod round;
+mod run_monitor;
 mod session;
+mod start_negotiation;
 
-pub use conduct::{AgentRunState, COMPLETION_TIMEOUT, RunMonitor};
-pub use kickoff::{COMMITTED, NegotiationStep, StartNegotiation, start_lead};
 pub use lease::Lease;
 pub use ledger::{Receipt, ResultLedger};
 pub use policy::{FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest};
 pub use round::RequestRound;
+pub use run_monitor::{AgentRunState, COMPLETION_TIMEOUT, RunMonitor};
 pub use session::{AgentSession, RunPhase};
+pub use start_negotiation::{COMMITTED, NegotiationStep, StartNegotiation, start_lead};
 
 use alloc::format;
 use alloc::string::String;

@@ -12,7 +12,7 @@ mod congestion;
 mod cubic;
 pub mod event;
 pub mod history;
-mod limited;
+mod limit_detector;
 mod prr;
 mod rack;
 mod ranges;
@@ -22,7 +22,7 @@ mod scoreboard;
 mod sender;
 
 pub use event::{CongestionEvent, WindowChangeCause};
-pub use limited::LimitDetector;
+pub use limit_detector::LimitDetector;
 pub use receiver::TcpDataReceiver;
 pub use sender::TcpDataSender;
 

@@ -6,27 +6,27 @@
 //! - [`netlink`]: links, addresses, neighbors and routes (rtnetlink).
 //! - [`addresses`], [`routes`]: their addition and removal; [`qdiscs`]: queueing disciplines of links.
 //! - [`multicast`]: multicast forwarding.
-//! - [`hold`]: external programs and their descendants; [`custody`]: the same without privileges.
+//! - [`process_namespace`]: external programs and their descendants; [`supervision`]: the same without privileges.
 //! - [`settings`]: temporary changes of settings.
 //! - [`lookup`]: lookup of routes and neighbors.
-//! - [`feed`]: all routes and neighbors, and their changes.
+//! - [`route_monitor`]: all routes and neighbors, and their changes.
 //! - [`ethtool`]: control of offloads, so that observed frames are those a wire would carry.
 //!
 //! The namespaces, addresses and routes of a scenario are chosen elsewhere.
 #![allow(unsafe_code)]
 
 mod addresses;
-pub mod custody;
 pub mod ethtool;
-pub mod feed;
-pub mod hold;
 pub mod lookup;
 pub mod multicast;
 pub mod netlink;
+pub mod process_namespace;
 pub mod qdiscs;
+pub mod route_monitor;
 pub mod routes;
 pub mod settings;
 mod spawn;
+pub mod supervision;
 pub mod user;
 
 pub use netlink::Netlink;

@@ -1,7 +1,8 @@
 //! `netstage agent`: executes this host's part of runs for a controller.
 
-use super::fleet::{self, StateFolder};
+use super::fleet;
 use crate::exit::{Failure, INTERRUPTED, OK};
+use crate::state_folders::{AgentOption, failure};
 use netstage_agent::fleet::member::FleetAgent;
 use netstage_agent::{AssignmentEngine, EndReason, LocalAgent, Scratch, ServiceEngine, Worker};
 use netstage_core::fleet::Policy;
@@ -20,7 +21,7 @@ const EXAMPLES: &str = "Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
-    state: StateFolder,
+    state: AgentOption,
     /// Policy file that restricts the controller's requests
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "spool"])]
     policy: Option<PathBuf>,
@@ -55,7 +56,7 @@ fn serve_fleet(arguments: &Arguments) -> Result<u8, Failure> {
     let log = fleet::log("agent");
     let member =
         FleetAgent::open(&arguments.state.path(), policy.clone().unwrap_or_default(), Arc::clone(&log));
-    let mut member = member.map_err(fleet::failure)?;
+    let mut member = member.map_err(failure)?;
     if let Some(address) = arguments.metrics {
         member.serve_metrics(address);
     }

@@ -1,11 +1,11 @@
 //! `netstage clean`: restores what a killed router, agent, `tcp limit` or `tcp watch` left behind.
 
-use super::fleet::StateFolder;
 use super::router::SOCKET;
 use super::table::counted;
 use crate::exit::{Failure, OK, print};
+use crate::state_folders::AgentOption;
 use netstage_agent::Scratch;
-use netstage_host::obstacle::DaemonError;
+use netstage_host::startup_error::DaemonError;
 use netstage_router::daemon::clean;
 use netstage_tcp_watch::tracefs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
     #[command(flatten)]
-    agent: StateFolder,
+    agent: AgentOption,
 }
 
 /// Runs the command.

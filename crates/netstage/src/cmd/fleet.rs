@@ -2,16 +2,16 @@
 
 use super::table::{Table, counted, time};
 use crate::exit::{FAILED, Failure, OK, print};
+use crate::state_folders::{AgentOption, FleetOption, failure};
 use netstage_agent::controller::{AgentAddress, ControlledAgents};
 use netstage_agent::fleet::folder::TokenGrant;
 use netstage_agent::fleet::hub::Hub;
 use netstage_agent::fleet::runs::FleetRuns;
 use netstage_agent::fleet::{self, AgentAvailability, AgentStatus, FleetFolder};
 use netstage_host::log::{Level, Log};
-use netstage_host::obstacle::StartupError;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -47,7 +47,7 @@ pub enum Command {
     #[command(after_help = INIT_EXAMPLES)]
     Init {
         #[command(flatten)]
-        folder: Folder,
+        folder: FleetOption,
         /// Name of the fleet, as in agents' policies
         #[arg(long, value_name = "NAME", default_value = "fleet")]
         name: String,
@@ -56,7 +56,7 @@ pub enum Command {
     #[command(after_help = SERVE_EXAMPLES)]
     Serve {
         #[command(flatten)]
-        folder: Folder,
+        folder: FleetOption,
         /// Address to listen on for agents
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: SocketAddr,
@@ -68,7 +68,7 @@ pub enum Command {
     #[command(after_help = TOKEN_EXAMPLES)]
     Token {
         #[command(flatten)]
-        folder: Folder,
+        folder: FleetOption,
         /// Name of the new agent
         agent: String,
         /// Label by which scenarios select the agent; repeatable
@@ -89,13 +89,13 @@ pub enum Command {
         /// Token; - reads it from standard input
         token: String,
         #[command(flatten)]
-        state: StateFolder,
+        state: AgentOption,
     },
     /// List the agents
     #[command(after_help = LS_EXAMPLES)]
     Ls {
         #[command(flatten)]
-        folder: Folder,
+        folder: FleetOption,
         /// Print the agents as JSON
         #[arg(long)]
         json: bool,
@@ -104,7 +104,7 @@ pub enum Command {
     #[command(after_help = REMOVE_EXAMPLES)]
     Remove {
         #[command(flatten)]
-        folder: Folder,
+        folder: FleetOption,
         /// Name of the agent
         agent: String,
     },
@@ -112,13 +112,13 @@ pub enum Command {
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor {
         #[command(flatten)]
-        folder: Folder,
+        folder: FleetOption,
     },
     /// Compare the agents' clocks with the controller's
     #[command(after_help = CLOCK_EXAMPLES)]
     Clock {
         #[command(flatten)]
-        folder: Folder,
+        folder: FleetOption,
         /// Print the clocks as JSON
         #[arg(long)]
         json: bool,
@@ -127,7 +127,7 @@ pub enum Command {
     #[command(after_help = RUNS_EXAMPLES)]
     Runs {
         #[command(flatten)]
-        folder: Folder,
+        folder: FleetOption,
         /// Fetch reports from the agents
         #[arg(long)]
         fetch: bool,
@@ -136,7 +136,7 @@ pub enum Command {
     #[command(after_help = CLOSE_EXAMPLES)]
     Close {
         #[command(flatten)]
-        folder: Folder,
+        folder: FleetOption,
         /// Number of the run
         run: u64,
     },
@@ -144,41 +144,6 @@ pub enum Command {
 
 const NOT_RUNNING: &str =
     "the controller is not running; start it with `netstage fleet serve --listen ADDRESS:PORT`";
-
-/// Option that names the folder of a fleet.
-#[derive(clap::Args)]
-pub struct Folder {
-    /// Folder of the fleet [default: ~/.local/state/netstage/fleet, as root /var/lib/netstage/fleet]
-    #[arg(long = "fleet", value_name = "DIR", env = "NETSTAGE_FLEET")]
-    folder: Option<PathBuf>,
-}
-
-impl Folder {
-    /// Returns the folder, which may not exist.
-    pub fn path(&self) -> PathBuf {
-        self.folder.clone().unwrap_or_else(fleet::folder::default_fleet_folder)
-    }
-
-    /// Opens the fleet.
-    pub fn open(&self) -> Result<FleetFolder, Failure> {
-        FleetFolder::open(&self.path()).map_err(failure)
-    }
-}
-
-/// Option that names the folder of an agent.
-#[derive(clap::Args)]
-pub struct StateFolder {
-    /// Folder of the agent [default: ~/.local/state/netstage/agent, as root /var/lib/netstage/agent]
-    #[arg(long = "state", value_name = "DIR")]
-    folder: Option<PathBuf>,
-}
-
-impl StateFolder {
-    /// Returns the folder, which may not exist.
-    pub fn path(&self) -> PathBuf {
-        self.folder.clone().unwrap_or_else(|| fleet::folder::user_state_folder("agent"))
-    }
-}
 
 /// Runs the command.
 pub fn run(command: &Command) -> Result<u8, Failure> {
@@ -216,11 +181,6 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
             Ok(OK)
         }
     }
-}
-
-/// Converts an error of a fleet.
-pub fn failure(error: StartupError) -> Failure {
-    Failure::usage(error.message).help(error.remedy)
 }
 
 /// Returns a log that writes to standard error, with the command in front of each line.

@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
     #[command(flatten)]
-    fleet: super::fleet::Folder,
+    fleet: crate::state_folders::FleetOption,
     /// Refuse requests that start, stop or write anything
     #[arg(long)]
     read_only: bool,

@@ -1,8 +1,8 @@
 //! Static files of the web page, built into the program.
 
 use super::SharedState;
+use super::error_response::ErrorResponse;
 use super::guard::is_data;
-use super::refusal::ErrorResponse;
 use axum::Router;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{Method, StatusCode, Uri};

@@ -2,7 +2,7 @@
 //! text with the location and the expected value.
 
 use super::MAX_REQUEST_BYTES;
-use super::refusal::ErrorResponse;
+use super::error_response::ErrorResponse;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};

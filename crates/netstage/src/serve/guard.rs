@@ -5,7 +5,7 @@
 //! attacker that resolves to this server, it can even read the responses. Therefore a request must name this server by
 //! an address or a configured name, must have no foreign origin, and must declare its content type.
 
-use super::refusal::ErrorResponse;
+use super::error_response::ErrorResponse;
 use axum::extract::{Request, State};
 use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HOST, ORIGIN, REFERRER_POLICY,

@@ -6,15 +6,15 @@
 
 mod agents;
 mod assets;
+mod error_response;
 mod extract;
 mod feed;
+mod folder;
 mod guard;
 mod metrics;
 mod records;
-mod refusal;
 mod runs;
 mod scenarios;
-mod shelf;
 mod studies;
 
 use axum::extract::{DefaultBodyLimit, State};
@@ -22,12 +22,12 @@ use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
+use error_response::ErrorResponse;
 use extract::JsonBody;
+use folder::PublicFolder;
 use guard::RequestGuard;
 use netstage_study::TOOL;
-use refusal::ErrorResponse;
 use serde::{Deserialize, Serialize};
-use shelf::PublicFolder;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};

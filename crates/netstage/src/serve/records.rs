@@ -1,7 +1,7 @@
 //! Requests about records: list, search, report, comparison and download.
 
+use super::error_response::ErrorResponse;
 use super::extract::{JsonBody, QueryParameters};
-use super::refusal::ErrorResponse;
 use super::{JsonResponse, SharedState, run_blocking};
 use axum::Json;
 use axum::body::Body;
@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use netstage_scenario::regular;
+use netstage_scenario::regular_file;
 use netstage_study::report::{ReportData, report, verdicts};
 use netstage_study::{OpenError, RECORD_FILES, StoredRecord, compare, page};
 use serde::{Deserialize, Serialize};
@@ -292,7 +292,7 @@ pub async fn file(
         _ => {
             let opened = run_blocking(move || {
                 let path = shared.records.within(shared.records.path(&wanted.name)?.join(name))?;
-                regular::open(&path).map_err(|error| ErrorResponse::io("read", name, &error))
+                regular_file::open(&path).map_err(|error| ErrorResponse::io("read", name, &error))
             });
             Body::from_stream(ReaderStream::new(tokio::fs::File::from_std(opened.await?)))
         }

@@ -1,8 +1,8 @@
 //! Requests about studies: start, stop, status, and updates by polling or server-sent events.
 
+use super::error_response::ErrorResponse;
 use super::extract::{JsonBody, PathParameter, QueryParameters};
 use super::feed::{Cursor, InvalidCursor, RunEvent};
-use super::refusal::ErrorResponse;
 use super::studies::{ServedStudy, Status, StudyDetails, StudyRequest, start_study};
 use super::{JsonResponse, SharedState, run_blocking};
 use axum::Json;

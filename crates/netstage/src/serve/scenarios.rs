@@ -1,14 +1,14 @@
 //! Requests about scenario files: list, read, check and write.
 
+use super::error_response::{ErrorResponse, ScenarioProblem};
 use super::extract::{JsonBody, QueryParameters};
-use super::refusal::{ErrorResponse, ScenarioProblem};
-use super::shelf::PublicFolder;
+use super::folder::PublicFolder;
 use super::studies::{StudyRequest, refusal};
 use super::{JsonResponse, SharedState, run_blocking};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use netstage_scenario::{LoadOptions, Scenario, regular};
+use netstage_scenario::{LoadOptions, Scenario, regular_file};
 use netstage_study::report::{TopologyDiagram, planned_topology};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -119,7 +119,7 @@ pub async fn list(State(shared): State<SharedState>) -> JsonResponse<Vec<Scenari
 fn listed(shelf: &PublicFolder, name: String) -> ScenarioEntry {
     let path = shelf.folder().join(&name);
     let is_small = fs::metadata(&path).is_ok_and(|found| found.len() <= MAX_BYTES_FOR_TITLE);
-    let text = is_small.then(|| regular::read_to_string(&path).ok()).flatten().unwrap_or_default();
+    let text = is_small.then(|| regular_file::read_to_string(&path).ok()).flatten().unwrap_or_default();
     let table: toml::Table = text.parse().unwrap_or_default();
     let head = |key: &str| {
         let value = table.get("scenario").and_then(|head| head.get(key)?.as_str());
@@ -135,8 +135,8 @@ pub async fn read(
 ) -> JsonResponse<Text> {
     run_blocking(move || {
         let path = file(&shared.scenarios, &named.name)?;
-        let text =
-            regular::read_to_string(&path).map_err(|error| ErrorResponse::io("read", &named.name, &error))?;
+        let text = regular_file::read_to_string(&path)
+            .map_err(|error| ErrorResponse::io("read", &named.name, &error))?;
         Ok(Json(Text { text }))
     })
     .await
@@ -151,7 +151,7 @@ pub async fn write(
     run_blocking(move || {
         let path = file(&shared.scenarios, &named.name)?;
         let _writing = shared.writing.lock();
-        let now = match regular::read_to_string(&path) {
+        let now = match regular_file::read_to_string(&path) {
             Ok(text) => Some(text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(ErrorResponse::io("read", &named.name, &error)),

@@ -1,8 +1,8 @@
 //! Studies started from the page: one at a time, on a separate thread.
 
 use super::SharedState;
+use super::error_response::ErrorResponse;
 use super::feed::{Cursor, Feed, RunEvent};
-use super::refusal::ErrorResponse;
 use super::scenarios::{Draft, FILE_EXTENSION, parse};
 use crate::exit::{self, Failure, INTERRUPTED};
 use crate::stages::{self, Stage};

@@ -221,30 +221,32 @@ impl SweepComparison {
     fn compare(&self) -> (f64, f64, f64) {
         let hour = Duration::from_secs(3_600);
         let seconds = (self.seconds - 1).to_string();
-        let ((found, at_found, swept), _) = EmulatedPair::new().emulate_for(hour, paper_line(), |left, right| {
-            let _server = serve(right);
-            let search =
-                [&["tcp", "tune", SERVER, "-C", "cubic", "--largest", "2M", "--json"], self.search].concat();
-            let found = json(&client(left, &search));
-            let rate = |window: u64| {
-                let window = format!("{window}B");
-                let arguments = [
-                    "measure", "tcp", SERVER, "-C", "cubic", "-w", &window, "-t", &seconds, "-O", "1", "-i",
-                    "1", "--json",
-                ];
-                let measured = json(&client(left, &arguments));
-                number(&measured["summary"]["sum"]["forward"]["received_bits_per_second"])
-            };
-            let windows = sweep(self.windows);
-            let mut swept: Vec<(u64, f64)> = windows.iter().map(|window| (*window, 0.0)).collect();
-            let best = found["found"]["best"]["window"].as_u64().unwrap_or(2 << 20);
-            let mut at_found = 0.0;
-            for _ in 0..self.rounds {
-                swept.iter_mut().for_each(|(window, sum)| *sum += rate(*window) / self.rounds as f64);
-                at_found += rate(best) / self.rounds as f64;
-            }
-            (found, at_found, swept)
-        });
+        let ((found, at_found, swept), _) =
+            EmulatedPair::new().emulate_for(hour, paper_line(), |left, right| {
+                let _server = serve(right);
+                let search =
+                    [&["tcp", "tune", SERVER, "-C", "cubic", "--largest", "2M", "--json"], self.search]
+                        .concat();
+                let found = json(&client(left, &search));
+                let rate = |window: u64| {
+                    let window = format!("{window}B");
+                    let arguments = [
+                        "measure", "tcp", SERVER, "-C", "cubic", "-w", &window, "-t", &seconds, "-O", "1",
+                        "-i", "1", "--json",
+                    ];
+                    let measured = json(&client(left, &arguments));
+                    number(&measured["summary"]["sum"]["forward"]["received_bits_per_second"])
+                };
+                let windows = sweep(self.windows);
+                let mut swept: Vec<(u64, f64)> = windows.iter().map(|window| (*window, 0.0)).collect();
+                let best = found["found"]["best"]["window"].as_u64().unwrap_or(2 << 20);
+                let mut at_found = 0.0;
+                for _ in 0..self.rounds {
+                    swept.iter_mut().for_each(|(window, sum)| *sum += rate(*window) / self.rounds as f64);
+                    at_found += rate(best) / self.rounds as f64;
+                }
+                (found, at_found, swept)
+            });
         let took = number(&found["transfer_s"]) * found["transfers"].as_array().unwrap().len() as f64;
         let (window, best) = swept.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
         println!("{swept:?}");

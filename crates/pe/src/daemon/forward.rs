@@ -1,10 +1,10 @@
 //! Forwarding thread: runs the engine when its ports and timers require, and executes commands in between.
 
-use super::crew::SharedReferences;
 use super::port::AnyPort;
 use super::recorder::{self, Recorder};
 use super::snapshot::{self, PeSnapshot};
 use super::steering::FilterProgram;
+use super::threads::SharedReferences;
 use crate::engine::{MeasurementSource, PeEngine, PreparedReplacement};
 use crate::trace;
 use netstage_core::time::{Duration, Instant};

@@ -4,7 +4,7 @@ use netstage_host::netns::lookup::{KernelNeighbor, LocalAddress};
 use netstage_host::netns::netlink::NetworkLink;
 use netstage_host::netns::settings::TemporarySettings;
 use netstage_host::netns::{Namespace, Netlink, ethtool};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::{PeConfig, PeerTunnel};
 use netstage_wire::ethernet::Mac;
 use std::io;

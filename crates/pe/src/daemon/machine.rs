@@ -3,10 +3,10 @@
 use super::host::Host;
 use super::session::RouterEpoch;
 use crate::engine::Keys;
-use crate::engine::machine::{HostInterface, HostProperties, PeerProperties};
+use crate::engine::host_properties::{HostInterface, HostProperties, PeerProperties};
 use netstage_core::edge;
-use netstage_host::keyed::PresharedKey;
-use netstage_host::obstacle::StartupError;
+use netstage_host::shared_key::PresharedKey;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::{self, PeConfig, PeerTunnel};
 use std::path::PathBuf;
 

@@ -2,20 +2,19 @@
 //! neighbors, applies new configurations while it runs, and reports its state.
 //!
 //! - [`session`], [`host`], [`port`]: resources of the host; [`machine`]: host properties for the engine.
-//! - [`forward`]: one forwarding thread; [`crew`]: all of them, one per core; [`placement`]: assignment of
+//! - [`forward`]: one forwarding thread; [`threads`]: all of them, one per core; [`placement`]: assignment of
 //!   VPNs to cores; [`steering`]: frame filters that deliver the frames of a VPN to its core.
-//! - [`follow`]: thread that follows the kernel's routes.
+//! - [`peer_routes`]: thread that follows the kernel's routes.
 //! - [`reload`]: configuration changes; [`recorder`]: trace of decisions.
 //! - [`control`]: control socket; [`metrics`]: Prometheus metrics; [`snapshot`]: state reported by both.
 
 pub mod client;
 mod control;
-mod crew;
-mod follow;
 mod forward;
 mod host;
 mod machine;
 mod metrics;
+mod peer_routes;
 mod placement;
 mod port;
 mod recorder;
@@ -23,23 +22,23 @@ mod reload;
 mod session;
 pub mod snapshot;
 mod steering;
+mod threads;
 
 pub use control::ServeEnd;
 pub use forward::PeEvent;
 pub use netstage_host::log::{Level, Log};
-pub use netstage_host::obstacle::StartupError;
 pub use netstage_host::signals::Signals;
+pub use netstage_host::startup_error::StartupError;
 pub use snapshot::PeSnapshot;
 
-use crew::{CoreConfigurations, ForwardingThreads, SharedReferences};
-use follow::RouteFollower;
 use forward::PeForwardingThread;
 use host::{Host, PeerRoute};
 use netstage_core::fair::REFERENCE_AGE;
 use netstage_host::memory;
-use netstage_host::obstacle;
+use netstage_host::startup_error;
 use netstage_scenario::Errors;
 use netstage_scenario::pe::{self, PeConfig, PortKind};
+use peer_routes::RouteFollower;
 use placement::VpnPlacement;
 use port::AnyPort;
 use recorder::Recorder;
@@ -49,9 +48,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use steering::FilterProgram;
+use threads::{CoreConfigurations, ForwardingThreads, SharedReferences};
 
 /// Error on start or reload of the daemon.
-pub type PeError = obstacle::DaemonError<Errors>;
+pub type PeError = startup_error::DaemonError<Errors>;
 
 /// Running router.
 pub struct PeDaemon {

@@ -1,7 +1,7 @@
 //! Assignment of VPNs to cores. A VPN stays on its core, because its queues and windows do.
 
 use super::steering::{self, FilterProgram, NumberPartition, TooManyRanges, UNTAGGED};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::{PeConfig, PeVpnConfig, PortKind};
 use std::collections::{BTreeMap, BTreeSet};
 

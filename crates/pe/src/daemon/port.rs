@@ -2,10 +2,10 @@
 
 use super::steering::FilterProgram;
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_host::obstacle::StartupError;
 use netstage_host::ports::af_packet::{self, AfPacket};
 use netstage_host::ports::af_xdp::{self, AfXdp};
 use netstage_host::ports::{FramePort, ReceivedFrame};
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::PortKind;
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,7 +1,7 @@
 //! Trace recorder. A separate thread writes the file, so that the disk never delays a packet.
 
 use crate::trace::{EdgeEvent, FORMAT, TraceHead, TraceWriter, VERSION};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};

@@ -1,16 +1,16 @@
 //! Configuration change of a running router: checked completely, then applied at once.
 
-use super::crew::{AllCommandSenders, CoreConfigurations, SharedReferences};
-use super::follow::RouteFollower;
 use super::forward::{PeCommand, Replacement};
 use super::host::Host;
+use super::peer_routes::RouteFollower;
 use super::placement::VpnPlacement;
 use super::session::RouterEpoch;
 use super::snapshot::{PeSnapshot, PeerState, WayState, format_mac};
+use super::threads::{AllCommandSenders, CoreConfigurations, SharedReferences};
 use super::{Level, Log, PeDaemon, PeError, open};
 use netstage_core::fair::{self, VpnControl};
 use netstage_host::clock::{monotonic_ns, realtime_offset_ns};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::{self, PeConfig, PeerTunnel, ReferenceSource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

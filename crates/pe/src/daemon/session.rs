@@ -2,7 +2,7 @@
 //! router's behalf.
 
 use netstage_host::clock::{self, Epoch, monotonic_ns};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_wire::mpls_in_udp;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use std::io;

@@ -24,7 +24,7 @@ impl EngineState {
         frame: Option<(usize, &ethernet::View<'_>)>,
     ) -> Result<(), PacketDrop> {
         if let (Some((port, frame)), ip::View::V6(view)) = (frame, packet)
-            && netstage_wire::neighbour_discovery::may_be(view)
+            && netstage_wire::neighbor_discovery::may_be(view)
         {
             return self.handle_link_frame(now, port, frame);
         }

@@ -1,7 +1,7 @@
 //! Engine of the provider edge router: forwards frames between any kinds of [`FramePort`]; the caller supplies the
 //! time.
 //!
-//! - [`machine`]: properties of the host; [`setup`] builds the engine state from them and from the
+//! - [`host_properties`]: properties of the host; [`setup`] builds the engine state from them and from the
 //!   configuration ([`netstage_scenario::pe`]).
 //! - [`customer`]: frames from customers: circuit, VPN, route, queue.
 //! - [`network`]: frames from the core: label, sender, counters, circuit.
@@ -23,12 +23,12 @@ pub mod counter;
 mod customer;
 mod encapsulation;
 pub(super) mod flows;
+pub mod host_properties;
 mod keys;
 mod leave;
 mod local;
-pub mod machine;
 mod message;
-mod neighbours;
+mod neighbors;
 mod network;
 mod pool;
 mod queues;
@@ -38,8 +38,8 @@ mod setup;
 mod view;
 
 pub use counter::{Counter, Counters, Severity};
+pub use host_properties::HostProperties;
 pub use keys::Keys;
-pub use machine::HostProperties;
 pub use references::{MeasurementSource, ReferenceCounts, ReferenceView};
 pub use replace::PreparedReplacement;
 pub use view::{CircuitView, FlowView, PacketTotals};
@@ -49,11 +49,11 @@ use encapsulation::Encapsulation;
 use netstage_core::edge::{EdgeEvent, EdgeRecorder, LabelTable, VpnRoutes};
 use netstage_core::fair::wire::Querier;
 use netstage_core::fair::{Egress, PublishedReference};
-use netstage_core::neighbour::NeighborCache;
+use netstage_core::neighbor::NeighborCache;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
-use netstage_host::obstacle::StartupError;
 use netstage_host::ports::FramePort;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe;
 use netstage_wire::ethernet::{self, Mac};
 use netstage_wire::mpls::LabelValue;

@@ -2,12 +2,12 @@
 //! queue, window and counters, a circuit its neighbors. All checks run earlier, while the new state is
 //! prepared. Packets wait in the ports meanwhile, so none is lost.
 
-use super::machine::HostProperties;
+use super::host_properties::HostProperties;
 use super::{DisplayNames, EnginePort, EngineState, PeEngine, flows, setup};
 use netstage_core::edge::VpnFlowSettings;
 use netstage_core::time::Instant;
-use netstage_host::obstacle::StartupError;
 use netstage_host::ports::FramePort;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::PeConfig;
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ pub struct PreparedReplacement {
 }
 
 impl PreparedReplacement {
-    /// Prepares a checked configuration. The epochs of `machine` must equal those of the engine it is for.
+    /// Prepares a checked configuration. The epochs of `host_properties` must equal those of the engine it is for.
     pub fn new(router: &PeConfig, machine: &HostProperties) -> Result<PreparedReplacement, StartupError> {
         Ok(PreparedReplacement {
             // The running engine keeps its buffers.

@@ -4,7 +4,7 @@
 use super::circuits::Circuits;
 use super::counter::Counters;
 use super::encapsulation::Encapsulation;
-use super::machine::{self, HostProperties};
+use super::host_properties::{self, HostProperties};
 use super::pool::Pool;
 use super::references::References;
 use super::{
@@ -14,10 +14,10 @@ use super::{
 use netstage_core::edge::{EdgeRecorder, IpPrefix, LabelTable, VpnRoutes};
 use netstage_core::fair::Egress;
 use netstage_core::fair::wire::Querier;
-use netstage_core::neighbour::NeighborCache;
+use netstage_core::neighbor::NeighborCache;
 use netstage_core::queue::TrafficClass;
 use netstage_core::time::Instant;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::{self, PeConfig, PeerTunnel};
 use netstage_wire::ethernet::{self, Mac, Tag, ethertype};
 use netstage_wire::ip::{v4, v6};
@@ -89,7 +89,7 @@ fn peer(
     router: &PeConfig,
     machine: &HostProperties,
     peer: &pe::PeerConfig,
-    known: &machine::PeerProperties,
+    known: &host_properties::PeerProperties,
 ) -> Result<EnginePeer, StartupError> {
     let encapsulation = match peer.tunnel {
         PeerTunnel::Mpls { push, accept, .. } => Encapsulation::Mpls { push, accept },

@@ -1,9 +1,9 @@
 //! Forwarding thread: processes frames, route changes of the kernel, and commands as they arrive.
 
+use super::cleanup::CleanupRecord;
 use super::egress::Egress;
 use super::fpm::Fpm;
-use super::machine::{InterfaceState, PortSlot, RouterHost, kernel_error, tables};
-use super::remains::CleanupRecord;
+use super::host::{InterfaceState, PortSlot, RouterHost, kernel_error, tables};
 use super::state::{LabelPage, LabelQuery, RoutePage, RouteQuery, RouterState};
 use crate::fib::{Fib, FibError};
 use crate::slow_path::SlowPath;
@@ -12,9 +12,9 @@ use netstage_host::clock::{Epoch, monotonic_ns};
 use netstage_host::log::{Level, Log};
 use netstage_host::memory;
 use netstage_host::netns::settings::TemporarySettings;
-use netstage_host::obstacle::StartupError;
 use netstage_host::ports::tun::Tun;
 use netstage_host::ports::{FramePort as _, NO_MAC, synthetic_header};
+use netstage_host::startup_error::StartupError;
 use netstage_host::wait::Waiter;
 use netstage_routing::source::kernel::{KernelChanges, KernelRoutes};
 use netstage_routing::source::path::InterfaceNeighbor;

@@ -2,7 +2,7 @@
 
 use netstage_core::time::Instant;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_routing::source::RankedRoutes;
 use netstage_routing::source::fpm::FpmRoutes;
 use netstage_routing::source::path::SourceChange;

@@ -2,14 +2,14 @@
 //! and interfaces added or removed by a new configuration.
 
 use super::forward::{OWN, RouterForwardingLoop};
-use super::machine::{InterfaceState, PortSlot, is_setting_of, no_interface, not_in_the_kernel};
+use super::host::{InterfaceState, PortSlot, is_setting_of, no_interface, not_in_the_kernel};
 use crate::fast_path::attachment::Pin;
 use crate::fib;
 use crate::shaper::Shaper;
 use crate::slow_path;
 use netstage_host::log::Level;
-use netstage_host::obstacle::StartupError;
 use netstage_host::ports::{FramePort as _, NO_MAC};
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::router::{FastPath, KilledBehavior};
 use std::path::PathBuf;
 

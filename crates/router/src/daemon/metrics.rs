@@ -3,8 +3,8 @@
 
 use super::control::ControlState;
 use super::state::{LabelState, RouteFilter, RouteState, RouterInterface, RouterState};
-use netstage_host::obstacle::StartupError;
 use netstage_host::prometheus::{self, Page};
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::router::CounterGranularity;
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -1,42 +1,42 @@
 //! The router as a daemon: forwards between interfaces of this host, with routes from the kernel, a file or a
 //! routing daemon (FPM), until it is stopped.
 //!
-//! - [`machine`]: resources of the host; [`remains`]: cleanup after a killed router.
+//! - [`host`]: resources of the host; [`cleanup`]: cleanup after a killed router.
 //! - [`forward`]: forwarding thread; [`interfaces`]: interface changes; [`egress`]: detection of lost
 //!   redirected frames.
 //! - [`reload`]: configuration changes.
 //! - [`fpm`]: forwarding plane manager connections of a routing daemon.
 //! - [`control`]: control socket; [`metrics`]: Prometheus metrics; [`state`]: state reported by both.
 
+mod cleanup;
 mod control;
 mod egress;
 mod forward;
 mod fpm;
+mod host;
 mod interfaces;
-mod machine;
 mod metrics;
 mod reload;
-mod remains;
 pub mod state;
 
+pub use cleanup::{CleanupResult, clean};
 pub use control::{labels, query, reload, routes};
 pub use netstage_host::log::{Level, Log};
 pub use netstage_host::signals::Signals;
-pub use remains::{CleanupResult, clean};
 pub use state::RouterState;
 
 use control::ControlState;
 use forward::RouterForwardingThread;
 use metrics::Metrics;
-use netstage_host::obstacle::{self, StartupError};
 use netstage_host::socket::ControlSocket;
+use netstage_host::startup_error::{self, StartupError};
 use netstage_scenario::{Errors, router};
 use reload::RouterConfigurationFile;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Error on start or reload of the daemon.
-pub type RouterError = obstacle::DaemonError<Errors>;
+pub type RouterError = startup_error::DaemonError<Errors>;
 
 /// Running router.
 #[derive(Debug)]

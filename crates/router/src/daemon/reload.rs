@@ -2,11 +2,11 @@
 
 use super::RouterError;
 use super::forward::{RouterCommand, RouterCommandSender, RouterForwardingLoop};
-use super::machine::no_interface;
+use super::host::no_interface;
 use super::state::RouterState;
 use netstage_host::log::{Level, Log};
 use netstage_host::memory;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_routing::source::{RankedRoutes, SourceKey, file};
 use netstage_scenario::router::{self, InterfaceConfig, RouterConfig};
 use std::fmt;
@@ -216,7 +216,7 @@ impl RouterForwardingLoop {
         let seen = self
             .machine
             .interface_states(&router.interfaces)
-            .map_err(|error| super::machine::kernel_error(&error))?;
+            .map_err(|error| super::host::kernel_error(&error))?;
         let mut opened = Vec::with_capacity(fresh.len());
         for (number, name) in fresh {
             let seen = seen[number].clone().ok_or_else(|| no_interface(&name))?;

@@ -15,7 +15,7 @@ use aya::maps::{DevMap, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use netstage_core::forward::{ForwardingTarget, Hop, IncomingLabel};
-use netstage_host::kernel_program;
+use netstage_host::bpf_error;
 use netstage_host::ports::kernel::Mapping;
 use netstage_wire::ethernet::{self, Mac};
 use netstage_wire::mpls::LabelValue;
@@ -48,7 +48,7 @@ pub struct Capacity {
 #[derive(Debug)]
 pub enum FastPathError {
     /// The kernel rejects the program.
-    Kernel(kernel_program::BpfError),
+    Kernel(bpf_error::BpfError),
     /// The interface index is not below [`INTERFACE_INDEX_LIMIT`], or there are more than [`MAX_PORTS`]
     /// interfaces.
     Beyond {
@@ -147,7 +147,7 @@ impl fmt::Debug for FastPath {
 
 impl FastPath {
     /// Loads the program without attaching it. `seed` is that of the router's decisions.
-    pub fn load(capacity: Capacity, seed: u64) -> Result<FastPath, kernel_program::BpfError> {
+    pub fn load(capacity: Capacity, seed: u64) -> Result<FastPath, bpf_error::BpfError> {
         let counted = |wanted: usize| {
             let processors = aya::util::nr_cpus().unwrap_or(1);
             wanted.min(COUNTERS / size_of::<PacketCount>() / processors) as u32
@@ -164,7 +164,7 @@ impl FastPath {
         let shared = |name: &str, words: usize| {
             let Some(Map::Array(map)) = program.map(name) else { panic!("map {name} is not an array") };
             Mapping::from_socket(map.fd().as_fd(), (words * 4).next_multiple_of(PAGE), 0)
-                .map_err(kernel_program::BpfError::Maps)
+                .map_err(bpf_error::BpfError::Maps)
         };
         let routes = Arc::new(shared("routes", capacity.rows * ROW)?);
         let tables = shared("tables", capacity.tables * TABLE)?;

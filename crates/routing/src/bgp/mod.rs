@@ -1,7 +1,7 @@
 //! BGP-4 for router tests: sessions, announcement of millions of routes, and the routes received from the
 //! peer.
 //!
-//! - [`machine`]: state machine of a session (RFC 4271), without sockets.
+//! - [`session`]: state machine of a session (RFC 4271), without sockets.
 //! - [`speaker`]: session over TCP.
 //! - [`table`]: routes to announce; [`inject`]: UPDATE messages for them.
 //! - [`receive`]: routes received from a peer.
@@ -13,13 +13,13 @@
 
 mod attributes;
 pub mod inject;
-pub mod machine;
 mod message;
 pub mod nlri;
 pub mod notification;
 pub mod open;
 pub mod path;
 pub mod receive;
+pub mod session;
 pub mod speaker;
 pub mod table;
 #[cfg(test)]

@@ -135,15 +135,7 @@ impl Builder<'_, '_> {
             let shares_gateway =
                 |known: &&[usize; 2]| **known != ends && known.iter().any(|end| ends.contains(end));
             if let Some(known) = tunnels.keys().find(shares_gateway) {
-                let message = format!(
-                    "a tunnel between `{a}` and `{b}` would share a gateway with the one between `{}` and `{}`",
-                    network.names[known[0]], network.names[known[1]]
-                );
-                return self.problems.push_help(
-                    place,
-                    message,
-                    "a gateway is the end of one tunnel: add gateways",
-                );
+                return self.report_shared_gateway(network, place, [a, b], *known);
             }
             let inside = &path[first..behind];
             let forward = entered == ends[0];
@@ -176,6 +168,20 @@ impl Builder<'_, '_> {
                 None => tunnel.mtu = tunnel.mtu.max(size),
             }
         }
+    }
+
+    fn report_shared_gateway(
+        &mut self,
+        network: &NodeGraph,
+        place: SourceRange,
+        [a, b]: [&String; 2],
+        known: [usize; 2],
+    ) {
+        let [c, d] = known.map(|node| &network.names[node]);
+        let message = format!(
+            "a tunnel between `{a}` and `{b}` would share a gateway with the one between `{c}` and `{d}`"
+        );
+        self.problems.push_help(place, message, "a gateway is the end of one tunnel: add gateways");
     }
 
     fn report_too_large(

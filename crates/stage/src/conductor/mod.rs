@@ -1,15 +1,15 @@
 //! Conductor of a run with real packets, for agents in namespaces of this machine and on other hosts.
 //!
-//! - [`so_far`]: partial results during the run; [`outcome`]: results at its end.
+//! - [`partial`]: partial results during the run; [`outcome`]: results at its end.
 
 pub mod outcome;
-pub mod so_far;
+pub mod partial;
 
 use crate::topology::differences::differences;
 use netstage_agent::controller::{AgentDisconnect, CollectedReports, ControlledAgents};
 use netstage_scenario::outcome::{RunObserver, RunOutcome};
 use outcome::Findings;
-use so_far::PartialOutcome;
+use partial::PartialOutcome;
 use std::ops::ControlFlow;
 use std::path::Path;
 

@@ -7,7 +7,7 @@ mod backend;
 mod folder;
 
 use crate::conductor::outcome::Findings;
-use crate::conductor::so_far::PartialOutcome;
+use crate::conductor::partial::PartialOutcome;
 use crate::conductor::{self, StageRemarks};
 use crate::to_stopped;
 use crate::topology::assignments::{self, PlacedFlow};
@@ -25,7 +25,7 @@ use netstage_agent_api::watch::WatchSpec;
 use netstage_core::measure::ClockOffset;
 use netstage_emulator as emulator;
 use netstage_host::netns::user::{Privileges, privileges};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::outcome::{RunFailure, RunObserver, RunOutcome};
 use netstage_scenario::plan::Plan;
 use std::collections::BTreeMap;

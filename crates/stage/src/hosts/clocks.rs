@@ -3,7 +3,7 @@
 use netstage_agent::controller::{AgentClocks, ClockComparison, ControlledAgents};
 use netstage_agent_api::task::{Assignment, ClockTask, FlowSide, FlowTask, MAX_CLOCK_PEERS, TaskTransport};
 use netstage_core::measure::ClockOffset;
-use netstage_host::keyed::{KeyError, PresharedKey};
+use netstage_host::shared_key::{KeyError, PresharedKey};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 

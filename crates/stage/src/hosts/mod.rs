@@ -4,20 +4,20 @@
 //! before the agent may delete it. If this process ends in between, the journal lets the next process fetch the
 //! finished reports instead of repeating the run.
 
-mod bounds;
+mod addressing;
 mod clocks;
-mod ground;
 mod journal;
-mod place;
+mod placement;
+mod plausibility;
 
 use crate::conductor::outcome::Findings;
-use crate::conductor::so_far::PartialOutcome;
+use crate::conductor::partial::PartialOutcome;
 use crate::conductor::{self, StageRemarks};
 use crate::to_stopped;
 use crate::topology::assignments::{self, PlacedFlow};
 use crate::topology::{distribution, pe, services};
+use addressing::HostAddressing;
 use clocks::ClockAccuracy;
-use ground::HostAddressing;
 use journal::Journal;
 use netstage_agent::controller::{AgentAddress, CollectedReports, ControlledAgents, ControllerError};
 use netstage_agent::fleet::AgentAvailability;
@@ -30,7 +30,7 @@ use netstage_core::fleet::Receipt;
 use netstage_emulator as emulator;
 use netstage_scenario::outcome::{RunFailure, RunObserver, RunOutcome};
 use netstage_scenario::plan::{IpVersion, NodeKind, Plan};
-use place::PlacementCause;
+use placement::PlacementCause;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -102,7 +102,7 @@ fn placed(
 ) -> Result<BTreeMap<usize, String>, RunFailure> {
     let start = Instant::now();
     loop {
-        match place::agents(plan, &fleet.agents().map_err(to_stopped)?) {
+        match placement::agents(plan, &fleet.agents().map_err(to_stopped)?) {
             Ok(placed) => return Ok(placed),
             Err(unplaced) if unplaced.cause == PlacementCause::Scenario => {
                 return Err(RunFailure::Unsupported(unplaced.message));
@@ -275,7 +275,7 @@ fn conduct(
     let clocks = ClockAccuracy::measure_after_run(agents, &comparisons);
     let collected = agents.collect_and_store(|agent, report| {
         let part = parts.iter().find(|(name, _)| name == agent).map(|(_, part)| part);
-        bounds::check(report, part.ok_or("the agent has no assignment in this run")?)?;
+        plausibility::check(report, part.ok_or("the agent has no assignment in this run")?)?;
         match runs.receive(run, agent, report) {
             Ok(Receipt::Unexpected) => Err("no report is expected from this agent".into()),
             Ok(Receipt::New | Receipt::Duplicate | Receipt::Late) => Ok(()),
@@ -327,7 +327,7 @@ fn resume(
         let mut own = reports.iter().filter(|report| report.node == part.node);
         !runs.missing(run).contains(agent)
             && own.any(|report| {
-                report.void.is_empty() && !report.stopped && bounds::check(report, part).is_ok()
+                report.void.is_empty() && !report.stopped && plausibility::check(report, part).is_ok()
             })
     };
     let is_complete = parts.iter().all(is_complete);
@@ -363,7 +363,8 @@ fn outcome(
         let part = parts.iter().find(|(_, part)| part.node == report.node);
         let checked = part.ok_or_else(|| format!("node.{}: no agent has this node", report.node)).and_then(
             |(agent, part)| {
-                bounds::check(report, part).map_err(|error| format!("agent {agent}: invalid report: {error}"))
+                plausibility::check(report, part)
+                    .map_err(|error| format!("agent {agent}: invalid report: {error}"))
             },
         );
         checked.map_err(|error| void.push(error)).is_ok()
@@ -377,7 +378,7 @@ fn outcome(
     let services: Vec<ServiceResult> =
         reports.iter().flat_map(|report| &report.services).map(without_control_characters).collect();
     let watched = watched(&reports);
-    void.extend(bounds::contradictions(&reports));
+    void.extend(plausibility::contradictions(&reports));
     let error_between = |from: usize, to: usize| {
         clocks
             .zip(placed.get(&from))
@@ -429,7 +430,7 @@ fn differences_of_hosts(context: &RunContext, has_services: bool) -> Vec<String>
 
 /// Removes control characters from the log of a service.
 fn without_control_characters(service: &ServiceResult) -> ServiceResult {
-    let log = service.log.chars().filter(|c| !bounds::is_terminal_control(*c)).collect();
+    let log = service.log.chars().filter(|c| !plausibility::is_terminal_control(*c)).collect();
     ServiceResult { log, ..service.clone() }
 }
 

@@ -10,8 +10,8 @@ use netstage_host::netns::netlink::{VethEnd, VethOptions, create_veth};
 use netstage_host::netns::qdiscs::TokenBucket;
 use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::{Namespace, Netlink, ethtool};
-use netstage_host::obstacle::StartupError;
 use netstage_host::ports::tun::{Tun, TunLayer};
+use netstage_host::startup_error::StartupError;
 use std::collections::BTreeMap;
 use std::io;
 

@@ -11,7 +11,7 @@ use netstage_agent_api::watch::WatchSpec;
 use netstage_emulator as emulator;
 use netstage_emulator::report::BinReport;
 use netstage_host::clock::Epoch;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;

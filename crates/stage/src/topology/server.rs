@@ -12,7 +12,7 @@ use netstage_emulator::EmulatorReport;
 use netstage_emulator::report::BinReport;
 use netstage_host::clock::Epoch;
 use netstage_host::netns::{spawn_in, user};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_tcp_watch::watch::WindowWatch;
 use nix::sys::{prctl, signal::Signal};
 use std::fs::File;

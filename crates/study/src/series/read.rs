@@ -4,7 +4,7 @@ use super::{COLUMNS, NOTE_KEY, RunMetadata};
 use bytes::Bytes;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::{Metric, RunOutcome, RunTotals, Series};
-use netstage_scenario::regular;
+use netstage_scenario::regular_file;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::{ParquetError, Result};
@@ -43,7 +43,7 @@ pub struct SeriesReader<R: ChunkReader + 'static = File> {
 impl SeriesReader<File> {
     /// Opens a series file.
     pub fn open(path: &Path) -> Result<SeriesReader> {
-        SeriesReader::new(regular::open(path)?)
+        SeriesReader::new(regular_file::open(path)?)
     }
 }
 

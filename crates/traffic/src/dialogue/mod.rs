@@ -9,7 +9,7 @@ pub use datagram::DatagramDialogue;
 pub use stream::StreamDialogue;
 
 use super::error::FlowProblem;
-use super::ledger::{FlowLedger, TimeHistogram};
+use super::records::{FlowLedger, TimeHistogram};
 use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::{FlowSide, FlowTask};
 use netstage_core::rng::RandomStream;

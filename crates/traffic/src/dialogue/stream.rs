@@ -1,7 +1,7 @@
 //! Applications over TCP: sequences of messages on connections that the client opens.
 
 use super::super::error::FlowProblem;
-use super::super::frame::SocketWatch;
+use super::super::run_context::SocketWatch;
 use super::super::tcp;
 use super::inbox::Inbox;
 use super::{DialogueEnd, DialogueEndPhase};

@@ -11,7 +11,7 @@ pub use reflections::Reflections;
 use super::emissions::Emissions;
 use super::error::FlowProblem;
 use super::kernel::{set_option, set_traffic_class};
-use super::ledger::FlowLedger;
+use super::records::FlowLedger;
 use super::udp;
 use netstage_agent_api::task::{FlowTask, ONE_ENDED_LIMIT, OneEnded, TaskTransport};
 use socket2::{SockAddr, Socket};

@@ -2,7 +2,7 @@
 
 use super::super::emissions::Emissions;
 use super::super::error::FlowProblem;
-use super::super::ledger::FlowLedger;
+use super::super::records::FlowLedger;
 use super::super::schedule::ScheduleStatistics;
 use super::super::udp::MAX_UDP_PAYLOAD;
 use super::{ProbeFormat, echo, is_answer};

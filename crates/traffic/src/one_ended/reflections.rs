@@ -1,9 +1,9 @@
 //! Receiver of the answers to one-ended probes.
 
 use super::super::emissions::Emissions;
-use super::super::frame::{MAX_DRAIN, QUIET_TIME};
 use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch, receive_icmp_error};
-use super::super::ledger::FlowLedger;
+use super::super::records::FlowLedger;
+use super::super::run_context::{MAX_DRAIN, QUIET_TIME};
 use super::super::udp::{FlowPacket, PacketTracker};
 use super::{ProbeFormat, echo};
 use netstage_agent_api::results::{BinCounts, Buckets, FlowResult, Travel};

@@ -1,8 +1,8 @@
 //! Session-reflector of a flow.
 
 use super::super::error::FlowProblem;
-use super::super::frame::QUIET_TIME;
-use super::super::ledger::FlowLedger;
+use super::super::records::FlowLedger;
+use super::super::run_context::QUIET_TIME;
 use super::super::udp::Drops;
 use super::prepare_socket;
 use crate::stamp::{Reflector, Timescale};

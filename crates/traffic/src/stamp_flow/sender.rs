@@ -2,7 +2,7 @@
 
 use super::super::emissions::Emissions;
 use super::super::error::FlowProblem;
-use super::super::ledger::{FlowLedger, TimeHistogram};
+use super::super::records::{FlowLedger, TimeHistogram};
 use super::super::schedule::ScheduleStatistics;
 use super::super::udp::Drops;
 use super::prepare_socket;

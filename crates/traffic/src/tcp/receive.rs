@@ -1,9 +1,9 @@
 //! TCP receiver: listens from its preparation, accepts one connection and counts the received bytes.
 
 use super::super::error::FlowProblem;
-use super::super::frame::SocketWatch;
 use super::super::kernel::discard;
-use super::super::ledger::FlowLedger;
+use super::super::records::FlowLedger;
+use super::super::run_context::SocketWatch;
 use super::{hold_window, is_end, is_wait, listen};
 use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::{FlowTask, TcpOptions};

@@ -2,9 +2,9 @@
 
 use super::super::emissions::Emissions;
 use super::super::error::FlowProblem;
-use super::super::frame::SocketWatch;
 use super::super::kernel::{set_option, set_traffic_class, tcp_sample};
-use super::super::ledger::FlowLedger;
+use super::super::records::FlowLedger;
+use super::super::run_context::SocketWatch;
 use super::super::schedule::ScheduleStatistics;
 use super::{bound, is_end, is_wait};
 use netstage_agent_api::results::{BinCounts, FlowResult, TcpSample};

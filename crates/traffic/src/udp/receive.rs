@@ -1,9 +1,9 @@
 //! UDP receiver.
 
 use super::super::error::FlowProblem;
-use super::super::frame::{MAX_DRAIN, QUIET_TIME};
 use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch};
-use super::super::ledger::FlowLedger;
+use super::super::records::FlowLedger;
+use super::super::run_context::{MAX_DRAIN, QUIET_TIME};
 use super::super::travel::TravelTimes;
 use super::overflow::Drops;
 use super::{MAX_UDP_PAYLOAD, bound, enable_arrival_timestamps};

@@ -3,7 +3,7 @@
 use super::super::emissions::Emissions;
 use super::super::error::FlowProblem;
 use super::super::kernel::{SendBatch, set_option, set_traffic_class};
-use super::super::ledger::FlowLedger;
+use super::super::records::FlowLedger;
 use super::super::schedule::ScheduleStatistics;
 use super::{MAX_UDP_PAYLOAD, bound};
 use netstage_agent_api::results::{BinCounts, FlowResult};

@@ -12,18 +12,18 @@
 //! Sans-IO: call [`WindowSearch::next`], run the transfer, call [`WindowSearch::record`]; repeat until `next`
 //! returns `None`.
 
-mod found;
 mod race;
+mod search_result;
 #[cfg(test)]
 mod tests;
 
-pub use found::{PathEstimate, SettingResult, WindowSearchResult};
+pub use search_result::{PathEstimate, SettingResult, WindowSearchResult};
 
 use crate::rng::RandomStream;
 use crate::time::Duration;
 use alloc::vec::Vec;
-use found::mean;
 use race::{RaceComparison, compare};
+use search_result::mean;
 use serde::{Deserialize, Serialize};
 
 /// Range and limits of a window search.

@@ -13,7 +13,7 @@ use crate::exit::{FAILED, Failure, INTERRUPTED, OK, VOID};
 use netstage_agent::controller::ControllerError;
 use netstage_agent::measure::{MeasurementOutcome, MeasurementParameters, OpenError, PreparedMeasurement};
 use netstage_agent_api::protocol::OrderRefusalKind;
-use netstage_host::keyed::{KeyError, PresharedKey};
+use netstage_host::shared_key::{KeyError, PresharedKey};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 use super::{Family, flows, units};
 use crate::exit::{self, FAILED, Failure, INTERRUPTED, OK};
 use netstage_core::time::Duration;
-use netstage_host::keyed::PresharedKey;
+use netstage_host::shared_key::PresharedKey;
 use netstage_study::format::quantity;
 use netstage_traffic::stamp::{
     self, DelaySamples, HmacKey, StampSessionConfig, StampSessionResult, Timescale,

@@ -11,7 +11,7 @@ use netstage_host::clock::monotonic_ns;
 use netstage_tcp_watch::clean;
 use netstage_tcp_watch::gateway::{Gateway, GatewayCounters};
 use netstage_tcp_watch::limit::{ConnectionWindows, Limiter, Limits};
-use netstage_tcp_watch::note::FOLDER;
+use netstage_tcp_watch::limit_file::FOLDER;
 use netstage_tcp_watch::route::LimitRoutes;
 use std::io::IsTerminal as _;
 use std::net::IpAddr;

@@ -8,7 +8,7 @@ mod view;
 mod watch;
 
 use crate::exit::Failure;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 
 /// Subcommands of `tcp`.
 #[derive(clap::Subcommand)]

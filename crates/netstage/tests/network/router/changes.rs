@@ -1,6 +1,6 @@
 //! Tests of changes while routers run: interfaces, configurations, and loss of redirected frames.
 
-use crate::router::world::{
+use crate::router::network::{
     DatagramStream, TIMEOUT, TwoSites, counted, interface, label, route, socket, state,
 };
 use crate::support::network::{address, join};

@@ -1,6 +1,6 @@
 //! Tests of killed routers: remains, restart and cleanup.
 
-use crate::router::world::{DatagramStream, TIMEOUT, TwoSites, counted, interfaces, socket, state};
+use crate::router::network::{DatagramStream, TIMEOUT, TwoSites, counted, interfaces, socket, state};
 use crate::support::{TemporaryFolder, TestProcess, netstage, output_text, within};
 use nix::mount::{MsFlags, mount, umount};
 use std::path::{Path, PathBuf};

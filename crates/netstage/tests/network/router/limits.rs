@@ -1,6 +1,6 @@
 //! Tests of shaped ports, full tables and label loops.
 
-use crate::router::world::{TIMEOUT, TwoSites, counted, interface, route, socket, state};
+use crate::router::network::{TIMEOUT, TwoSites, counted, interface, route, socket, state};
 use crate::support::{TemporaryFolder, within};
 use netstage_router::daemon::reload;
 use nix::errno::Errno;

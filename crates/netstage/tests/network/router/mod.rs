@@ -4,10 +4,10 @@
 pub mod changes;
 pub mod killed;
 pub mod limits;
-pub mod told;
-mod world;
+mod network;
+pub mod output;
 
-use self::world::{TwoSites, counted, interface, label, route, socket, state};
+use self::network::{TwoSites, counted, interface, label, route, socket, state};
 use crate::support::TemporaryFolder;
 
 fn test_sites(fast_path: &str) {

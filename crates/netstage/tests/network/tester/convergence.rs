@@ -1,6 +1,6 @@
 //! Test of convergence: routes are withdrawn and announced while packets flow.
 
-use super::world::{TesterNetwork, bird, found, trials};
+use super::network::{TesterNetwork, bird, found, trials};
 use netstage_harness::needs;
 
 fn packets_follow_withdrawn_and_announced_routes() {

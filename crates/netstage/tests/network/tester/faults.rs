@@ -1,7 +1,7 @@
 //! Tests of faulty routers and of the tester's reports.
 
 use super::labels::{Distributor, transit};
-use super::world::{
+use super::network::{
     TIMEOUT, TesterNetwork, assert_all_received, assert_received_correctly, bird, ip, refusal, start_bird,
     trials,
 };
@@ -11,10 +11,10 @@ use netstage_host::netns::Netlink;
 use netstage_host::ports::FramePort as _;
 use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use netstage_routing::bgp::inject::SendOrder;
-use netstage_routing::bgp::machine::BgpSettings;
 use netstage_routing::bgp::nlri::BgpFamily;
 use netstage_routing::bgp::open::OpenParameters;
 use netstage_routing::bgp::path::AsPath;
+use netstage_routing::bgp::session::BgpSettings;
 use netstage_routing::bgp::speaker::{self, Endpoint, SpeakerCommand, SpeakerReport};
 use netstage_routing::bgp::table::{BgpTable, NextHopAssignment, Pattern};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Test of netstage's router with FRR, which exchanges labels and routes with the tester by LDP and BGP and configures
 //! the router: labels to swap, pop and push.
 
-use super::world::{TesterNetwork, assert_all_received, ip, trials};
+use super::network::{TesterNetwork, assert_all_received, ip, trials};
 use crate::support::{TestProcess, netstage, within};
 use netstage_harness::needs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Test of netstage's router with GoBGP: its routes reach the kernel by FRR's zebra, and the router forwards by them.
 
 use super::frr;
-use super::world::{TesterNetwork, assert_all_received, ip, trials};
+use super::network::{TesterNetwork, assert_all_received, ip, trials};
 use netstage_harness::skip;
 use std::path::Path;
 use std::process::Command;

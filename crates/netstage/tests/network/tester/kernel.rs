@@ -1,7 +1,7 @@
 //! Test of the Linux kernel's MPLS as the router under test, an independent implementation. A virtual machine is used
 //! if the kernel lacks MPLS (scripts/vm.sh).
 
-use super::world::{TesterNetwork, assert_received_correctly, ip, ip_with, refusal, trials};
+use super::network::{TesterNetwork, assert_received_correctly, ip, ip_with, refusal, trials};
 use netstage_harness::needs;
 use std::path::Path;
 use std::process::Command;

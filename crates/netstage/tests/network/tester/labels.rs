@@ -1,6 +1,6 @@
 //! Test of label distribution between the router and the tester by LDP.
 
-use super::world::{TesterNetwork, assert_all_received, refusal, trials};
+use super::network::{TesterNetwork, assert_all_received, refusal, trials};
 use netstage_core::ldp::{Binding, LdpConfig, NullLabel};
 use netstage_host::netns::Namespace;
 use netstage_routing::ldp::{self, Fec, LabelValue};

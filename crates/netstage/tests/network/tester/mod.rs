@@ -1,18 +1,18 @@
 //! Tests of the router tester with real routers in namespaces: netstage's router and the Linux kernel, with correct and
 //! incorrect forwarding. Rates are low, because the tests verify every packet, not the performance of the machine.
 
-pub mod beside;
+pub mod additional_routes;
 pub mod convergence;
 pub mod faults;
 pub mod frr;
 pub mod gobgp;
 pub mod kernel;
 pub mod labels;
+mod network;
 pub mod ovs;
 pub mod uml;
-mod world;
 
-use self::world::{TesterNetwork, assert_all_received, ip, refusal, to_ipv6, trials};
+use self::network::{TesterNetwork, assert_all_received, ip, refusal, to_ipv6, trials};
 use crate::support::{TemporaryFolder, run_page};
 use netstage_harness::needs;
 use netstage_host::netns::Netlink;

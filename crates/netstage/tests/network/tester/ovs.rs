@@ -1,7 +1,7 @@
 //! Test of Open vSwitch as the router under test: MPLS in its user-space data path, configured with the output of
 //! `--setup ovs`.
 
-use super::world::{TIMEOUT, TesterNetwork, assert_received_correctly, trials};
+use super::network::{TIMEOUT, TesterNetwork, assert_received_correctly, trials};
 use crate::support::{TestProcess, within};
 use netstage_harness::skip;
 use netstage_host::netns::spawn_in;

@@ -1,7 +1,7 @@
 //! Test of Debian's user-mode-linux as the router under test: another Linux kernel with MPLS, as a process in the
 //! router's namespace. Its interfaces are AF_PACKET sockets on those of the namespace.
 
-use super::world::{TIMEOUT, TesterNetwork, assert_received_correctly, trials};
+use super::network::{TIMEOUT, TesterNetwork, assert_received_correctly, trials};
 use crate::support::{TestProcess, within};
 use netstage_harness::skip;
 use netstage_host::netns::spawn_in;
@@ -81,7 +81,7 @@ fn another_kernel_pushes_and_swaps() {
     let world = TesterNetwork::new("tester-uml");
     // Only the other kernel handles received packets.
     for number in 0..3 {
-        super::world::ip(&world.router, &format!("address flush dev eth{number}\n"));
+        super::network::ip(&world.router, &format!("address flush dev eth{number}\n"));
         world.router.sysctl(&format!("net/ipv4/conf/eth{number}/arp_ignore"), "8").unwrap();
     }
     for operations in ["\"push\"", "\"ip\", \"swap\", \"php\""] {

@@ -5,7 +5,7 @@ pub mod runs;
 pub mod scenarios;
 pub mod strangers;
 
-use crate::support::{PROGRAM, TestProcess, TemporaryFolder};
+use crate::support::{PROGRAM, TemporaryFolder, TestProcess};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

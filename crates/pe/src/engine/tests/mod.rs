@@ -10,7 +10,7 @@ mod references;
 mod refusals;
 mod replaced;
 
-use super::machine::{self, HostInterface, HostProperties};
+use super::host_properties::{self, HostInterface, HostProperties};
 use super::{Counter, Keys, PeEngine, PreparedReplacement};
 use netstage_core::edge::{IpPrefix, TICK, VpnFlowSettings};
 use netstage_core::fair::{self, VpnControl};
@@ -116,7 +116,7 @@ fn config_of(side: u8, way: CoreEncapsulation, vpns: Range<u16>) -> EngineConfig
     let interfaces = [("core", CORE_PORT), ("customers", CUSTOMER_PORT)];
     let machine = HostProperties {
         interfaces: interfaces.map(|(name, mac)| (name.into(), HostInterface { mac, mtu: 1500 })).into(),
-        peers: vec![machine::PeerProperties::default()],
+        peers: vec![host_properties::PeerProperties::default()],
         epoch: Epoch(0),
         epoch_unix_ns: 1_795_255_703_000_000_000,
         session_seed: 1,

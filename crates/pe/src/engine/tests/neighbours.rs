@@ -3,7 +3,7 @@
 use super::*;
 use netstage_wire::arp;
 use netstage_wire::ethernet::Mac;
-use netstage_wire::neighbour_discovery::{
+use netstage_wire::neighbor_discovery::{
     self as discovery, NeighborDiscoveryMessage, group_mac, solicited_node,
 };
 use std::net::Ipv6Addr;

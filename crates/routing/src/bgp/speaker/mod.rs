@@ -6,8 +6,8 @@
 mod outbox;
 
 use super::inject::{SendOrder, WriteCounts};
-use super::machine::{BgpEvent, BgpSession, BgpSettings, BgpTransmit, ConnectionOpener};
 use super::nlri::BgpFamily;
+use super::session::{BgpEvent, BgpSession, BgpSettings, BgpTransmit, ConnectionOpener};
 use super::table::BgpTable;
 use crate::peering::{self, PeerConnection, Protection};
 use netstage_core::time::Instant;

@@ -1,10 +1,10 @@
 //! Routes a session has to send: tables being sent to the peer, and tables to send again later.
 
 use crate::bgp::inject::{Injection, InjectionAction, SendOrder, WriteCounts, write_ends};
-use crate::bgp::machine::ConnectionOpener;
 use crate::bgp::nlri::BgpFamily;
 use crate::bgp::open::{NegotiatedParameters, OpenParameters};
 use crate::bgp::path::Encoding;
+use crate::bgp::session::ConnectionOpener;
 use crate::bgp::table::BgpTable;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -2,13 +2,13 @@
 //!
 //! - [`run`]: a service between two namespaces;
 //! - [`gateways`]: the nodes at the ends of tunnels;
-//! - [`processes`]: processes that last for a whole run; [`reach`]: reachability probes;
+//! - [`processes`]: processes that last for a whole run; [`reachability`]: reachability probes;
 //! - [`frr`]: routing daemons, which start before the run and have no flow.
 
 pub mod frr;
 pub mod gateways;
 mod processes;
-mod reach;
+mod reachability;
 pub(crate) mod run;
 
 use super::assignments::PlacedFlow;

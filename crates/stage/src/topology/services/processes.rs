@@ -1,6 +1,6 @@
 //! Processes that last for a whole run, and their logs.
 
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use netstage_agent::services::site::ProgramSite;
 use netstage_agent_api::service::ServiceResult;
 use netstage_host::clock::Epoch;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use netstage_agent_api::task::TcpOptions;
 use netstage_core::measure::tune::{Setting, TransferSample};
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
-use netstage_host::keyed::PresharedKey;
+use netstage_host::shared_key::PresharedKey;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;

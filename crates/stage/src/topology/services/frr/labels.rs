@@ -4,7 +4,7 @@
 //! to a router that does not need the kernel. Only on such kernels, zebra is started with a small preloaded library
 //! that replies in place of the kernel (`labels.c`), which is compiled on demand.
 
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -9,7 +9,7 @@ mod configuration;
 mod labels;
 pub(in crate::topology) mod run;
 
-use super::reach::{self, ReachabilityProbe};
+use super::reachability::{self, ReachabilityProbe};
 use crate::topology::assignments::PlacedFlow;
 use crate::topology::layout::{AddressLayout, LayoutError};
 use crate::topology::network::node_interface;
@@ -140,7 +140,7 @@ pub fn spec(
     Some(RoutingSpec {
         name: routing.name.clone(),
         routers: routers.collect(),
-        probes: reach::probes(plan, members),
+        probes: reachability::probes(plan, members),
         patience: routing.ready_timeout,
         folder,
     })

@@ -2,10 +2,10 @@
 
 use super::{FrrDaemon, RouterSpec, RoutingSpec, configuration, labels};
 use crate::topology::services::processes::{self, Processes, last_log_line};
-use crate::topology::services::reach;
-use netstage_host::netns::hold::spawn_in_process_namespace;
+use crate::topology::services::reachability;
+use netstage_host::netns::process_namespace::spawn_in_process_namespace;
 use netstage_host::netns::{Namespace, spawn_in};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_router::daemon::routes;
 use netstage_router::daemon::state::RouteFilter;
 use nix::unistd::{User, chown};
@@ -167,7 +167,7 @@ impl RoutingProcesses {
             })?;
         }
         let mut probes = routing.spec.probes.clone();
-        routing.wait_until(limit, |_| Ok(reach::unreachable_flows(&mut probes, nodes)))?;
+        routing.wait_until(limit, |_| Ok(reachability::unreachable_flows(&mut probes, nodes)))?;
         Ok(routing)
     }
 

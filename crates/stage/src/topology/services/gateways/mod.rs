@@ -8,7 +8,7 @@ pub(in crate::topology) mod run;
 mod strongswan;
 mod wireguard;
 
-use super::reach::{self, ReachabilityProbe};
+use super::reachability::{self, ReachabilityProbe};
 use super::{NotInstalled, find};
 use crate::topology::address;
 use crate::topology::assignments::PlacedFlow;
@@ -110,7 +110,7 @@ pub fn spec(
     });
     Some(GatewaysSpec {
         tunnels: tunnels.collect(),
-        probes: reach::probes(plan, members),
+        probes: reachability::probes(plan, members),
         folder: folder.join("gateways"),
     })
 }

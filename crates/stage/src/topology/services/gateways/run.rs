@@ -3,11 +3,11 @@
 use super::{GatewaysSpec, TunnelSpec, openvpn, strongswan, wireguard};
 use crate::topology::address;
 use crate::topology::services::processes::{Processes, last_log_line, log_to};
-use crate::topology::services::{find, reach};
-use netstage_host::netns::hold::spawn_with_run_folder;
+use crate::topology::services::{find, reachability};
+use netstage_host::netns::process_namespace::spawn_with_run_folder;
 use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::{Namespace, Netlink};
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::plan::GatewaySoftware;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::fs::{self, File};
@@ -104,7 +104,7 @@ impl Gateways {
         let mut probes = spec.probes;
         let limit = Instant::now() + TUNNEL_LIMIT;
         loop {
-            let unreachable = reach::unreachable_flows(&mut probes, nodes);
+            let unreachable = reachability::unreachable_flows(&mut probes, nodes);
             let Some(first) = unreachable.first() else { return Ok(gateways) };
             if let Some(ended) = gateways.ended().pop() {
                 return Err(StartupError::without_remedy(ended));

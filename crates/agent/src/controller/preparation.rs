@@ -1,7 +1,7 @@
 //! Preparation of a run: receivers consent to their flows, and every agent opens the resources of its part.
 
+use super::calls::call_all;
 use super::member::ANSWER_TIMEOUT;
-use super::round::call_all;
 use super::{AgentDisconnect, ControlledAgents, ControllerError, MAX_CONCURRENT_CALLS, PREPARE_TIMEOUT};
 use netstage_agent_api::protocol::OrderRefusal;
 use netstage_agent_api::protocol::generated::{

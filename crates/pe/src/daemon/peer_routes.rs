@@ -1,10 +1,10 @@
 //! Follows the kernel: updates the route to each peer when routes, neighbors or interfaces change.
 
-use super::crew::AllCommandSenders;
 use super::forward::PeCommand;
 use super::host::{Host, PeerRoute};
+use super::threads::AllCommandSenders;
 use netstage_host::netns::lookup::ChangeMonitor;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::PeConfig;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};

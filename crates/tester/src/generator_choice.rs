@@ -64,7 +64,12 @@ fn live_frames_fault(
     let first = tester.directions.first()?.first_network;
     let others = (0..ports.len()).filter(|other| *other != port).collect();
     let single = Tester {
-        directions: vec![TrafficDirection { from: vec![port], to: others, first_network: first, label_offset: 0 }],
+        directions: vec![TrafficDirection {
+            from: vec![port],
+            to: others,
+            first_network: first,
+            label_offset: 0,
+        }],
         networks: 1,
         labels: None,
         ..tester.clone()

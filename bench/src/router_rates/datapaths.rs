@@ -1,8 +1,8 @@
 //! Forwarders between generator and receiver.
 
 use super::BenchResult;
+use super::network::{BenchNetwork, Frames, IN, OUT, RATES, RECEIVER, RUN, SENDER, rate, receive, received};
 use super::open_vswitch::{self, SwitchOperation};
-use super::stage::{BenchNetwork, Frames, IN, OUT, RATES, RECEIVER, RUN, SENDER, rate, receive, received};
 use aya::EbpfLoader;
 use aya::programs::{Xdp, XdpMode};
 use netstage_core::forward::TunnelModel;
@@ -16,8 +16,8 @@ use netstage_router::fib::{Fib, FibInterface};
 use netstage_router::tables::{Sizes, Tables};
 use netstage_routing::source::path::{Destination, LabelAction, RoutePath, SourceChange};
 use netstage_scenario::tester::Operation;
-use netstage_tester::form::{self, Destinations};
 use netstage_tester::generator::{self, FrameStream, TrialStop};
+use netstage_tester::template::{self, Destinations};
 use netstage_wire::mpls::LabelValue;
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
@@ -147,7 +147,12 @@ fn by_tester(stage: &BenchNetwork, length: usize) -> BenchResult<f64> {
     let receiver = receive(&stage.tester)?;
     let from = Netlink::open(&stage.tester)?.link("from")?.index;
     let stream = FrameStream {
-        form: form::sent_template(Operation::Ip, Vec::new(), Ipv4Addr::new(10, 0, 0, 2).into(), [SENDER, IN]),
+        form: template::sent_template(
+            Operation::Ip,
+            Vec::new(),
+            Ipv4Addr::new(10, 0, 0, 2).into(),
+            [SENDER, IN],
+        ),
         to: Destinations { first: Ipv4Addr::from(FIRST).into(), networks: USUAL, peers: 1 },
         // Without Ethernet header and check sequence.
         lengths: vec![(length - 18) as u16],

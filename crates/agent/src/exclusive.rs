@@ -2,7 +2,7 @@
 //! controller is stopped before the next controller session begins; reports that it did not release are kept.
 
 use super::agent::wait_until_over;
-use super::end::{EndReason, end};
+use super::end_reason::{EndReason, end};
 use super::guard::RunGuard;
 use super::service::{AgentService, AgentShared};
 use super::spool::Spool;

@@ -4,7 +4,7 @@
 
 use netstage_host::netns::Namespace;
 use netstage_host::netns::settings::TemporarySettings;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{FsType, statfs};
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@ use crate::folder::{Manifest, PLAN, RECORD, count_runs};
 use crate::series::SeriesReader;
 use crate::{OpenError, checksum_of};
 use netstage_scenario::record::{SeriesFile, StudyRecord as Data};
-use netstage_scenario::regular;
+use netstage_scenario::regular_file;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,14 +63,14 @@ impl StoredRecord {
                 None => OpenError::Missing(folder.to_owned()),
             });
         }
-        let text = regular::read_to_string(&path).map_err(|e| unreadable(&path, e.to_string()))?;
+        let text = regular_file::read_to_string(&path).map_err(|e| unreadable(&path, e.to_string()))?;
         let data = Data::from_json(&text).map_err(|e| unreadable(&path, e.to_string()))?;
         let path = folder.join(FIGURES);
-        let figures = match regular::read(&path) {
+        let figures = match regular_file::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map_err(|e| unreadable(&path, e.to_string()))?,
             Err(_) => Vec::new(),
         };
-        let environment = regular::read(&folder.join(ENVIRONMENT)).ok();
+        let environment = regular_file::read(&folder.join(ENVIRONMENT)).ok();
         let environment = environment.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         Ok(StoredRecord { folder: folder.to_owned(), data, figures, environment })
     }
@@ -117,7 +117,7 @@ impl StoredRecord {
 
     fn checked(&self, name: &str, expected: &SeriesFile) -> Result<PathBuf, OpenError> {
         let path = self.folder.join(name);
-        let found = regular::open(&path).and_then(checksum_of);
+        let found = regular_file::open(&path).and_then(checksum_of);
         let (hash, bytes) = found.map_err(|e| unreadable(&path, e.to_string()))?;
         if bytes != expected.bytes || format!("{hash:016x}") != expected.xxh64 {
             return Err(unreadable(&path, "the file was changed after the record was written".into()));

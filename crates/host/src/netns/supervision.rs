@@ -1,7 +1,7 @@
 //! Runs an external program on a host that is not ours: without privileges, with the fewest rights, and without
 //! leaving processes behind.
 //!
-//! Process namespaces ([`super::hold`]) need a privilege that an agent usually lacks. Instead, a supervisor
+//! Process namespaces ([`super::process_namespace`]) need a privilege that an agent usually lacks. Instead, a supervisor
 //! process of ours adopts all orphaned descendants of the program (PR_SET_CHILD_SUBREAPER), and kills them once
 //! its standard input is closed, deliberately or by the death of the agent.
 //!
@@ -23,7 +23,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::hold::COMMAND;
+use super::process_namespace::COMMAND;
 
 /// Option of [`COMMAND`] that selects [`supervise`].
 pub const UNPRIVILEGED_OPTION: &str = "here";

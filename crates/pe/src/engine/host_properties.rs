@@ -3,7 +3,7 @@
 use super::keys::Keys;
 use netstage_core::time::Duration;
 use netstage_host::clock::Epoch;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::{self, PeConfig};
 use netstage_wire::ethernet::Mac;
 use std::collections::BTreeMap;

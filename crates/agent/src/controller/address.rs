@@ -2,7 +2,7 @@
 
 use super::error::ControllerError;
 use hyper_util::rt::TokioIo;
-use netstage_host::keyed::{DialError, Dialer, PresharedKey};
+use netstage_host::shared_key::{DialError, Dialer, PresharedKey};
 use std::fmt;
 use std::future::ready;
 use std::io;

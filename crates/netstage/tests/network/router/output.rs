@@ -1,6 +1,6 @@
 //! Tests of the output of routers: metrics, and tables of any size.
 
-use crate::router::world::{TIMEOUT, TwoSites, counted, interface, socket, state};
+use crate::router::network::{TIMEOUT, TwoSites, counted, interface, socket, state};
 use crate::support::{TemporaryFolder, TestProcess, netstage, output_text, within};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

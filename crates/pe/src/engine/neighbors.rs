@@ -1,17 +1,17 @@
 //! Neighbors on customer circuits: ARP and neighbor discovery, as client and server. The cache and its timers
-//! are in [`netstage_core::neighbour`].
+//! are in [`netstage_core::neighbor`].
 //!
 //! A claim is accepted only for the circuits of the frame that carries it, and only for addresses on their
 //! links.
 
 use super::pool::{HEADROOM, StoredPacket};
 use super::{Counter, DepartingFrame, EngineState, PacketDrop, PortSide};
-use netstage_core::neighbour::NeighborAction;
+use netstage_core::neighbor::NeighborAction;
 use netstage_core::time::Instant;
 use netstage_wire::arp;
 use netstage_wire::ethernet::{self, Mac, Tag, ethertype};
 use netstage_wire::ip::{v4, v6};
-use netstage_wire::neighbour_discovery::{self, NeighborDiscoveryMessage, group_mac, solicited_node};
+use netstage_wire::neighbor_discovery::{self, NeighborDiscoveryMessage, group_mac, solicited_node};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Contents of an ARP or neighbor discovery message.
@@ -128,10 +128,10 @@ impl EngineState {
                 self.send_link_frame(port, (mac, own_mac), &tags, ethertype::ARP, &bytes);
             }
             (IpAddr::V6(target), IpAddr::V6(requester)) => {
-                let mut bytes = [0; neighbour_discovery::PACKET];
-                neighbour_discovery::write_advertisement(requester, target, own_mac, &mut bytes);
+                let mut bytes = [0; neighbor_discovery::PACKET];
+                neighbor_discovery::write_advertisement(requester, target, own_mac, &mut bytes);
                 let to = match requester.is_unspecified() {
-                    true => group_mac(neighbour_discovery::ALL_NODES),
+                    true => group_mac(neighbor_discovery::ALL_NODES),
                     false => mac,
                 };
                 self.send_link_frame(port, (to, own_mac), &tags, ethertype::IPV6, &bytes);
@@ -216,9 +216,9 @@ impl EngineState {
             }
             IpAddr::V6(target) => {
                 let Some(IpAddr::V6(source)) = own.find(IpAddr::is_ipv6) else { return };
-                let mut bytes = [0; neighbour_discovery::PACKET];
+                let mut bytes = [0; neighbor_discovery::PACKET];
                 let to_group = known.is_none();
-                neighbour_discovery::write_solicitation(source, own_mac, target, to_group, &mut bytes);
+                neighbor_discovery::write_solicitation(source, own_mac, target, to_group, &mut bytes);
                 let group = group_mac(solicited_node(target));
                 (known.unwrap_or(group), ethertype::IPV6, bytes.to_vec())
             }
@@ -267,10 +267,10 @@ fn arp_message(frame: &ethernet::View<'_>) -> Result<NeighborMessage, Counter> {
 
 fn discovery_message(frame: &ethernet::View<'_>) -> Option<NeighborMessage> {
     let view = v6::View::new(frame.payload()).ok()?;
-    if frame.kind() != ethertype::IPV6 || !neighbour_discovery::may_be(&view) {
+    if frame.kind() != ethertype::IPV6 || !neighbor_discovery::may_be(&view) {
         return None;
     }
-    let (source, message) = neighbour_discovery::read(view.packet()).ok()?;
+    let (source, message) = neighbor_discovery::read(view.packet()).ok()?;
     Some(match message {
         NeighborDiscoveryMessage::Solicitation { target, link } => NeighborMessage {
             claim: link.map(|link| (source.into(), link)),

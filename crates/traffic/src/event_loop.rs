@@ -3,9 +3,9 @@
 
 use super::FlowProgress;
 use super::dialogue::{DatagramDialogue, StreamDialogue};
-use super::frame::{BinClock, MAX_DRAIN, RunTimes, SocketWatch};
 use super::one_ended::{Prober, Reflections};
-use super::pace::Pacer;
+use super::pacing::Pacer;
+use super::run_context::{BinClock, MAX_DRAIN, RunTimes, SocketWatch};
 use super::stamp_flow::{StampReflector, StampSender};
 use super::tcp::{TcpReceiver, TcpSender};
 use super::udp::{UdpReceiver, UdpSender};

@@ -11,7 +11,7 @@ use super::steering::FilterProgram;
 use super::{Log, machine, open};
 use crate::engine::{HostProperties, PeEngine, PreparedReplacement};
 use netstage_core::fair::PublishedReference;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::PeConfig;
 use std::sync::{Arc, Mutex, PoisonError};
 

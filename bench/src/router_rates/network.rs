@@ -1,7 +1,7 @@
 //! Namespaces, links, frames and counters of a generator, a router and a receiver.
 
 use super::BenchResult;
-use super::ways::FIRST;
+use super::datapaths::FIRST;
 use aya::maps::{MapData, PerCpuArray};
 use aya::programs::{TestRun as _, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};

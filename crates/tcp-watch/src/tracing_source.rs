@@ -6,12 +6,12 @@ use super::filter::{Filter, ProcessFilter};
 use super::flows::ChangeOrigin;
 use super::polling::{POLL_INTERVAL, Polling, closed, report_state_changes};
 use super::record::{NO_THRESHOLD, RecordKind, TcpRecord};
-use super::trace::{self, Lines, ProbeValues, TraceEventKind};
+use super::trace_parser::{self, Lines, ProbeValues, TraceEventKind};
 use super::tracefs::Instance;
 use netstage_core::tcp::event::{CongestionState, FlowSnapshot};
 use netstage_core::time::Duration;
 use netstage_host::netns::Namespace;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -182,7 +182,7 @@ impl TracedConnection {
     }
 
     /// Returns the record of an event, or `None` for a segment that arrived at a host with nothing to send.
-    fn happened(&mut self, event: &trace::TraceEvent) -> Option<TcpRecord> {
+    fn happened(&mut self, event: &trace_parser::TraceEvent) -> Option<TcpRecord> {
         let now_ms = (event.time_ns / 1_000_000) as u32;
         self.record.time_ns = event.time_ns;
         let before = self.record.snapshot.state;

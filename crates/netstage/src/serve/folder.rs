@@ -1,7 +1,7 @@
 //! Folder accessible to the page, and the names of its files. No name leads out of the folder, neither by `..` nor by a
 //! link.
 
-use super::refusal::ErrorResponse;
+use super::error_response::ErrorResponse;
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Frames of a test, as sent and as expected from the router (RFC 1812 section 5.3.1, RFC 3032 section 2.4,
 //! RFC 3443).
 
-use super::header::IpHeader;
+use super::ip_header::IpHeader;
 use netstage_core::forward::TunnelModel;
 use netstage_scenario::tester::{INNER, Operation, Tester, TrafficDirection};
 use netstage_wire::ethernet::{HEADER as ETHERNET, Mac, ethertype};

@@ -2,7 +2,7 @@
 //! tested networks. The router under test then looks these up in a table of realistic size and mix.
 
 use super::port::OpenPort;
-use netstage_host::obstacle::StartupError;
+use netstage_host::startup_error::StartupError;
 use netstage_routing::bgp::path::{AsPath, PathAttributes};
 use netstage_routing::bgp::table::{BgpTable, BgpTableError, read_mrt, read_text};
 use netstage_scenario::tester::{Tester, TrafficDirection};

@@ -1,6 +1,6 @@
 //! Tests with BIRD: additional BGP tables besides the tested networks, and forwarding by the kernel.
 
-use super::world::{TIMEOUT, TesterNetwork, assert_all_received, bird, refusal, to_ipv6, trials};
+use super::network::{TIMEOUT, TesterNetwork, assert_all_received, bird, refusal, to_ipv6, trials};
 use crate::support::within;
 use netstage_harness::needs;
 use netstage_host::netns::spawn_in;
