@@ -87,7 +87,7 @@ def fleet(own_folder: Path) -> Iterator[Path]:
     try:
         well("fleet", "init", "--name", "lab")
         start("hub.log", "fleet", "serve", "--listen", controller)
-        within_limit(lambda: "agents dial" in Path("hub.log").read_text())
+        within_limit(lambda: "listening for agents on" in Path("hub.log").read_text())
         Path("agent.toml").write_text('[policy]\ncontrollers = ["lab"]\ndestinations = ["127.77.0.0/16"]\n')
         for name in ("one", "two"):
             well("fleet", "join", controller, well("fleet", "token", name).strip(), "--state", name)

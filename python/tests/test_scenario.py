@@ -66,7 +66,7 @@ def test_a_single_string_is_not_a_list_of_values(line: netstage.Scenario) -> Non
     for values in ("5 ms", 5, {"a": 1}, None):
         with pytest.raises(netstage.ArgumentError, match=r"line\.delay: expected a list of values, found"):
             line.check(vary={"link.line.delay": values})  # type: ignore[dict-item]
-    with pytest.raises(netstage.ScenarioError, match="duplicate value in the sweep of `flow.up.count`"):
+    with pytest.raises(netstage.ScenarioError, match=r"duplicate value in the sweep of `flow\.up\.count`"):
         line.check(vary={"flow.up.count": [1, 2, 1]})
 
 
@@ -152,7 +152,9 @@ def test_files_of_a_scenario_are_relative_to_its_folder() -> None:
     assert scenario.name == "traffic-patterns"
     assert scenario._checked().files == [Path("traffic-patterns.csv")]
     nowhere = netstage.Scenario.from_text(scenario.text)
-    with pytest.raises(netstage.ScenarioError, match="trace files need a scenario that is loaded from a file"):
+    with pytest.raises(
+        netstage.ScenarioError, match="trace files need a scenario that is loaded from a file"
+    ):
         nowhere.check()
 
 

@@ -233,8 +233,8 @@ class Record:
     ) -> pa.Table:
         """Returns measured values, one per row.
 
-        The columns are ``cell``, ``seed``, ``time_ns``, ``subject``, ``metric`` and ``value``. ``time_ns`` is the
-        start of the bin in nanoseconds from the start of the run; units of values are in :attr:`metrics`.
+        The columns are ``cell``, ``seed``, ``time_ns``, ``subject``, ``metric`` and ``value``. ``time_ns`` is
+        the start of the bin in nanoseconds from the start of the run; units of values are in :attr:`metrics`.
         Arguments select values; ``*`` in a subject matches any text. A name that the record does not contain
         raises :class:`~netstage.ArgumentError`; a combination that does not occur gives an empty table.
         """
@@ -265,8 +265,8 @@ class Record:
         return table.unify_dictionaries()
 
     def summary(self) -> pa.Table:
-        """Returns a row per cell, metric and subject: mean over the measured span, 95 % interval over the runs
-        (``low``, ``high``; null with one seed), and minimum and maximum of the bins."""
+        """Returns a row per cell, metric and subject: mean over the measured span, 95 % interval over the
+        runs (``low``, ``high``; null with one seed), and minimum and maximum of the bins."""
         names = ("mean", "low", "high", "runs", "min", "max")
         rows = [
             {"cell": index, "metric": entry["metric"], "subject": entry["subject"]}

@@ -65,8 +65,8 @@ class Scenario:
 
     :attr:`edits` holds the assignments by path; ``del scenario.edits[path]`` reverts one.
 
-    The scenario is checked by :meth:`check` and :meth:`run`, which raise :class:`~netstage.ScenarioError` with
-    the line and column of each problem.
+    The scenario is checked by :meth:`check` and :meth:`run`, which raise :class:`~netstage.ScenarioError`
+    with the line and column of each problem.
     """
 
     edits: dict[str, Any]

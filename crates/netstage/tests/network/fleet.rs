@@ -127,7 +127,7 @@ fn three_agents_joined_with_tokens_run_a_scenario() {
         let log = stage.log(&format!("{agent}.log"));
         assert!(log.contains("requests preparation of run 1") && log.contains("accepted"), "{log}");
     }
-    assert_eq!(stage.succeed(&["fleet", "runs"]), "all runs are closed\n");
+    assert_eq!(stage.succeed(&["fleet", "runs"]), "no open runs\n");
 
     // Prometheus metrics on the loopback interfaces.
     let metrics = stage.scrape(&stage.hub, "127.0.0.1:4702");
@@ -349,8 +349,8 @@ fn traffic_stops_without_the_controller_and_results_are_kept() {
     let fetched = stage.succeed(&["fleet", "runs", "--fetch"]);
     assert!(fetched.starts_with("3 reports fetched"), "{fetched}");
     assert!(AGENTS.iter().all(|agent| stage.spooled(agent).is_empty()));
-    assert!(stage.succeed(&["fleet", "close", "1"]).contains("run 1 is closed"));
-    assert_eq!(stage.succeed(&["fleet", "runs"]), "all runs are closed\n");
+    assert!(stage.succeed(&["fleet", "close", "1"]).contains("closed run 1"));
+    assert_eq!(stage.succeed(&["fleet", "runs"]), "no open runs\n");
     // Run numbers are not reused.
     stage.run_live("three.toml", "again");
     assert!(stage.log("ber-1.log").contains("requests preparation of run 2"), "{}", stage.log("ber-1.log"));
@@ -376,7 +376,7 @@ fn a_run_whose_command_was_killed_is_repeated() {
     // The partial results are fetched, and the run is repeated.
     stage.run_live("three.toml", "out");
     assert!(AGENTS.iter().all(|agent| stage.spooled(agent).is_empty()));
-    assert_eq!(stage.succeed(&["fleet", "runs"]), "all runs are closed\n");
+    assert_eq!(stage.succeed(&["fleet", "runs"]), "no open runs\n");
     assert!(stage.log("ber-1.log").contains("requests preparation of run 2"), "{}", stage.logs());
     assert!(stage.folder.join("fleet/runs/1/ber-1.report.json").exists());
 }
@@ -390,7 +390,7 @@ fn an_interrupted_run_is_repeated() {
     assert_eq!(run.output().status.code(), Some(130));
     // The controller has the partial results, and no reports remain.
     assert!(AGENTS.iter().all(|agent| stage.spooled(agent).is_empty()));
-    assert_eq!(stage.succeed(&["fleet", "runs"]), "all runs are closed\n");
+    assert_eq!(stage.succeed(&["fleet", "runs"]), "no open runs\n");
     stage.run_live("three.toml", "out");
     assert!(stage.log("ber-1.log").contains("requests preparation of run 2"), "{}", stage.logs());
 }
@@ -427,10 +427,10 @@ fn a_second_process_or_copy_of_an_agent_is_rejected() {
         fs::copy(stage.folder.join("ber-1").join(file), stage.folder.join("fra-1").join(file)).unwrap();
     }
     let _copy = stage.agent(1);
-    stage.wait_for_log("hub.log", "second agent ber-1 at 192.168.77.12 rejected");
-    stage.wait_for_log("fra-1.log", "a copy of its folder");
+    stage.wait_for_log("hub.log", "second agent ber-1 at 192.168.77.12");
+    stage.wait_for_log("fra-1.log", "copy of its folder");
     assert!(
-        !stage.log("ber-1.log").contains("connection to the controller"),
+        !stage.log("ber-1.log").contains("lost the controller"),
         "the first agent remains connected: {}",
         stage.logs()
     );

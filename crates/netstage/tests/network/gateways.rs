@@ -184,7 +184,7 @@ fn a_gateway_that_ends_early_is_reported() {
                   (sleep 6; kill $$) > /dev/null 2>&1 &\nexec /usr/sbin/openvpn \"$@\"";
     let (code, printed) = with_script("gateway-dies", script);
     assert_eq!(code, Some(1), "{printed}");
-    assert!(printed.contains("has ended") && printed.contains("openvpn"), "{printed}");
+    assert!(printed.contains("has exited") && printed.contains("openvpn"), "{printed}");
 }
 
 netstage_harness::tests![

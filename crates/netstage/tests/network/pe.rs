@@ -223,7 +223,7 @@ fn a_configuration_is_applied_completely_or_not_at_all() {
     let path = folder.join("pe0.toml");
     let good = std::fs::read_to_string(&path).unwrap();
     for (from, to, message) in [
-        ("receive = 1001", "receive = 1000", "label 1000 is taken by VPN `blue`"),
+        ("receive = 1001", "receive = 1000", "label 1000 is already used by VPN `blue`"),
         ("weight = 3", "weight = 0", "expected a number above 0, found the number 0"),
         ("interface = \"red\"", "interface = \"rde\"", "there is no interface rde"),
         ("core = [\"core0\"]", "core = [\"core0\", \"red\"]", "`red` is a core interface"),

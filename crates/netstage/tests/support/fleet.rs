@@ -92,7 +92,7 @@ impl Fleet {
     pub fn serve(&self) -> TestProcess {
         let process =
             self.start(&self.hub, "hub.log", &["fleet", "serve", "--listen", CONTROLLER, "--metrics"]);
-        self.wait_for_log("hub.log", "agents dial");
+        self.wait_for_log("hub.log", "listening for agents on");
         process
     }
 
@@ -147,7 +147,7 @@ impl Fleet {
     pub fn serve_as(&self, unit: &Path) -> TestProcess {
         let arguments = ["fleet", "serve", "--fleet", "fleet", "--listen", CONTROLLER];
         let process = self.start_as(&unit.display().to_string(), &self.hub, "hub.log", &arguments);
-        self.wait_for_log("hub.log", "agents dial");
+        self.wait_for_log("hub.log", "listening for agents on");
         process
     }
 
