@@ -129,14 +129,17 @@ fn documented_tests_and_targets_exist() {
     assert!(seen > 20, "only {seen} commands were found");
 }
 
-/// Returns the anchors of a page's headings: words in lower case, joined by hyphens.
+/// Returns the anchors of a page: those of its headings (words in lower case, joined by hyphens) and `<a id="…">`.
 fn anchors(page: &str) -> BTreeSet<String> {
     let text = page.split("```").step_by(2).collect::<String>();
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let words = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase());
+    let explicit =
+        text.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next()).map(str::to_owned);
     words
         .map(|line| line.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>())
         .map(|line| line.replace(' ', "-"))
+        .chain(explicit)
         .collect()
 }
 
