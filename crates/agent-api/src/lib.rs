@@ -9,8 +9,8 @@
 //! ```
 //! use netstage_agent_api::results::BinCounts;
 //!
-//! let mut counts = BinCounts { sent: 3, ..Counts::default() };
-//! counts.add(&BinCounts { sent: u64::MAX, ..Counts::default() });
+//! let mut counts = BinCounts { sent: 3, ..BinCounts::default() };
+//! counts.add(&BinCounts { sent: u64::MAX, ..BinCounts::default() });
 //! assert_eq!(counts.sent, u64::MAX, "sums saturate, because a remote host may report any number");
 //! ```
 //!

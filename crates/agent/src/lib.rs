@@ -16,7 +16,7 @@
 //! use netstage_agent::{LocalAgent, EndReason, AssignmentEngine};
 //!
 //! let (agent, _connection) = LocalAgent::pair().unwrap();
-//! agent.ender().end();
+//! agent.shutdown_handle().request();
 //! assert_eq!(agent.serve(AssignmentEngine).unwrap().reason, EndReason::Interrupted);
 //! ```
 //!

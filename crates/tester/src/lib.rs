@@ -16,7 +16,7 @@
 //! - [`trial`]: one trial; `outcome`: its outcome for reports; [`port`]: an interface and the router behind it.
 //!
 //! ```
-//! use netstage_tester::form::udp_ports;
+//! use netstage_tester::template::udp_ports;
 //!
 //! assert_eq!(udp_ports().len(), 4, "a source and a destination port");
 //! ```
