@@ -206,9 +206,7 @@ impl TrafficEngine {
             for thread in threads {
                 match thread.join() {
                     Ok(results) => add(&mut report, results),
-                    Err(_) => {
-                        report.void.push(format!("{}: a thread of the traffic engine panicked", self.node))
-                    }
+                    Err(_) => report.void.push(format!("{}: a traffic thread panicked", self.node)),
                 }
             }
             Some(())

@@ -44,7 +44,7 @@ pub(super) struct Attribute<'a> {
 
 impl Attribute<'_> {
     /// Copies the attribute, to be propagated without interpretation.
-    pub(super) fn to_raw(&self) -> RawAttribute {
+    pub(super) fn to_raw(self) -> RawAttribute {
         RawAttribute {
             flags: self.flags & !flag::EXTENDED_LENGTH,
             code: self.code,
