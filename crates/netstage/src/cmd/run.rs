@@ -98,7 +98,8 @@ fn perform(
 /// Writes the report of a record, prints its summary, and returns the exit code.
 fn show(record: &StoredRecord, as_json: bool) -> Result<u8, Failure> {
     let path = record.folder.join(page::NAME);
-    page::write(&path, &report::report(record)).map_err(|e| Failure::write(&path, &e))?;
+    let data = report::report(record);
+    page::write(&path, &data).map_err(|e| Failure::write(&path, &e))?;
     let code = exit::of(record);
     if as_json {
         let result = json!({
@@ -110,7 +111,7 @@ fn show(record: &StoredRecord, as_json: bool) -> Result<u8, Failure> {
         });
         exit::print(format!("{result:#}\n").as_bytes())?;
     } else {
-        exit::print(summary::text(&report::report(record), Some(&path)).as_bytes())?;
+        exit::print(summary::text(&data, Some(&path)).as_bytes())?;
     }
     Ok(code)
 }

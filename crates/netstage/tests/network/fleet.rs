@@ -427,8 +427,9 @@ fn a_second_process_or_copy_of_an_agent_is_rejected() {
         fs::copy(stage.folder.join("ber-1").join(file), stage.folder.join("fra-1").join(file)).unwrap();
     }
     let _copy = stage.agent(1);
-    stage.wait_for_log("hub.log", "second agent ber-1 at 192.168.77.12");
-    stage.wait_for_log("fra-1.log", "copy of its folder");
+    stage.wait_for_log("hub.log", "second agent ber-1 at 192.168.77.12:");
+    stage.wait_for_log("hub.log", "rejected: the first one is connected");
+    stage.wait_for_log("fra-1.log", "a copy of its folder");
     assert!(
         !stage.log("ber-1.log").contains("lost the controller"),
         "the first agent remains connected: {}",
