@@ -179,7 +179,12 @@ fn one_file_runs_on_both_stages() {
     assert!(mean(&emu, "link.throughput", "line.forward") > 1e6);
     assert!(emu["record"]["failures"].as_array().is_none_or(Vec::is_empty), "{}", emu["record"]["failures"]);
     let sent = |result: &Value| result["record"]["cells"][0]["totals"]["sent"].as_f64().unwrap();
-    assert!(agrees(sent(&emu), sent(&sim)), "{} packets, {} simulated", sent(&emu), sent(&sim));
+    let counts_agree = agrees(sent(&emu), sent(&sim));
+    let void = emu["record"]["void"].as_array().unwrap();
+    if !counts_agree && !void.is_empty() {
+        skip_busy(format!("{void:?}"));
+    }
+    assert!(counts_agree, "{} packets, {} simulated", sent(&emu), sent(&sim));
     assert!(!emu["record"]["differences"].as_array().unwrap().is_empty());
     assert_no_process_remains(controller);
     assert!(!folder_of(controller).exists());

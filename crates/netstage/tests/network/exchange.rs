@@ -201,7 +201,11 @@ fn lsps_connect_the_edges_and_foreign_labels_are_dropped() {
             rejected(&state(process, edge)) - rejected(&before[0]) == FRAMES
         });
         let after = nodes.map(|node| state(process, node));
-        assert!(all, "{:?}", after[0].counters);
+        if !all {
+            // A void run skips the test: the emulator of a busy machine loses frames on the way to the router.
+            assert_met(&running.output());
+            panic!("{:?}", after[0].counters);
+        }
         for (before, after) in before.iter().zip(&after) {
             // Messages of the daemons are still forwarded.
             let forwarded = counted(after, "forwarded") - counted(before, "forwarded");
