@@ -52,7 +52,7 @@ def test_unknown_names_are_rejected(record: netstage.Record, selection: dict[str
     with pytest.raises(netstage.ArgumentError, match=message):
         record.series(**selection)
     # Known names that do not occur together give no rows.
-    assert record.series("link.utilisation", "up[*]").num_rows == 0
+    assert record.series("link.utilization", "up[*]").num_rows == 0
 
 
 def test_copies_of_a_record_are_independent(record: netstage.Record, monkeypatch: pytest.MonkeyPatch) -> None:

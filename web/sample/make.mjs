@@ -18,7 +18,7 @@ const fairness = cells.flatMap(({ a, b, name }, k) => {
   const used = time.map((t) => (t < 5 ? null : round(Math.min(0.99, 0.955 - 0.02 * k / 5 - 0.25 * Math.exp(-(t - 5) / 2) + 0.008 * noise()))));
   return [
     { name: 'fairness', group: name, y, low: bound(-1), high: bound(1) },
-    { name: 'utilisation', group: name, y: used, dashed: true },
+    { name: 'utilization', group: name, y: used, dashed: true },
   ];
 });
 
@@ -62,13 +62,13 @@ for (let i = 6; i <= 10; i++) nodes.push({ name: `pe${i}`, kind: 'pe' }, { name:
 for (let i = 1; i <= 5; i++) {
   const load = (35 * weights[i - 1]) / 12;
   links.push(
-    { name: `host${i}`, ends: [`h${i}`, `pe${i}`], rate: '1 Gbit/s', delay: '0.1 ms', utilisation: round(load / 1000, 3) },
-    { name: `access${i}`, ends: [`pe${i}`, 'core1'], rate: '100 Mbit/s', delay: delays[i - 1], utilisation: round(load / 100, 3) },
-    { name: `egress${i}`, ends: [`pe${i + 5}`, 'core2'], rate: '100 Mbit/s', delay: '1 ms', utilisation: round(load / 100, 3) },
-    { name: `sink${i}`, ends: [`r${i}`, `pe${i + 5}`], rate: '1 Gbit/s', delay: '0.1 ms', utilisation: round(load / 1000, 3) },
+    { name: `host${i}`, ends: [`h${i}`, `pe${i}`], rate: '1 Gbit/s', delay: '0.1 ms', utilization: round(load / 1000, 3) },
+    { name: `access${i}`, ends: [`pe${i}`, 'core1'], rate: '100 Mbit/s', delay: delays[i - 1], utilization: round(load / 100, 3) },
+    { name: `egress${i}`, ends: [`pe${i + 5}`, 'core2'], rate: '100 Mbit/s', delay: '1 ms', utilization: round(load / 100, 3) },
+    { name: `sink${i}`, ends: [`r${i}`, `pe${i + 5}`], rate: '1 Gbit/s', delay: '0.1 ms', utilization: round(load / 1000, 3) },
   );
 }
-links.push({ name: 'core', ends: ['core1', 'core2'], rate: '50 Mbit/s', delay: '10 ms', utilisation: 0.955 });
+links.push({ name: 'core', ends: ['core1', 'core2'], rate: '50 Mbit/s', delay: '10 ms', utilization: 0.955 });
 
 const data = {
   schema: 1,
@@ -91,14 +91,14 @@ const data = {
       name: 'fair', metric: 'fairness.inter_vpn', condition: 'at least 0.9 from 10 s to 50 s',
       achieved: c.a === 1 ? '0.938 ± 0.011' : '0.962 ± 0.006', claim: 'F ≥ 0.9 for every a and b', pass: true, cell: c.name,
     })),
-    { name: 'used', metric: 'link.core.utilisation', condition: 'at least 0.94', achieved: '0.931 ± 0.004', pass: false, cell: 'a = 1, b₁ = 0.25' },
+    { name: 'used', metric: 'link.core.utilization', condition: 'at least 0.94', achieved: '0.931 ± 0.004', pass: false, cell: 'a = 1, b₁ = 0.25' },
   ],
   tables: [
     {
       title: 'Summary by cell',
       note: 'Mean of ten seeds from 10 s to 50 s, with the half-width of the 95 % confidence interval. Throughput is that of the payload.',
       columns: [
-        { name: 'Cell' }, { name: 'Fairness', align: 'right' }, { name: 'Utilisation', unit: '%', align: 'right' },
+        { name: 'Cell' }, { name: 'Fairness', align: 'right' }, { name: 'Utilization', unit: '%', align: 'right' },
         ...weights.map((_, i) => ({ name: `vpn${i + 1}`, unit: 'Mbit/s', align: 'right' })),
         { name: 'Core drops', unit: 'packets', align: 'right' },
       ],
@@ -115,9 +115,9 @@ const data = {
   figures: [
     {
       name: 'fairness', kind: 'line', title: 'Fairness between VPNs',
-      caption: 'Weighted fairness index over all flows in 1 s bins, mean of ten seeds with its 95 % confidence interval; dashed, the utilisation of the bottleneck in the same cell.',
+      caption: 'Weighted fairness index over all flows in 1 s bins, mean of ten seeds with its 95 % confidence interval; dashed, the utilization of the bottleneck in the same cell.',
       claim: 'F is 0.9 or more for every a and b; with a = 1 the transient is slightly worse.',
-      x: { label: 'Time', unit: 's', min: 0, max: 50 }, y: { label: 'Fairness, utilisation', min: 0.5, max: 1 },
+      x: { label: 'Time', unit: 's', min: 0, max: 50 }, y: { label: 'Fairness, utilization', min: 0.5, max: 1 },
       shared_x: time, series: fairness, reference_lines: [{ value: 0.9, label: 'claimed: 0.9' }],
     },
     {

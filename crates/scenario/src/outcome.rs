@@ -109,7 +109,7 @@ metrics! {
     /// Time between consecutive packets as sent.
     FlowGap = "flow.gap", "s", "", Mean;
     /// Time between consecutive packets as scheduled by the traffic pattern.
-    FlowGapScheduled = "flow.gap.asked", "s", "", Mean;
+    FlowGapScheduled = "flow.gap.scheduled", "s", "", Mean;
     /// Time from the scheduled to the actual departure of a packet.
     FlowLateness = "flow.lateness", "s", "", Mean;
     /// Congestion window of a TCP sender.
@@ -209,7 +209,7 @@ metrics! {
     /// Traffic of background flows on a link, part of its throughput.
     LinkBackground = "link.background", "bit/s", "ip", Mean;
     /// Share of time in which a link was transmitting.
-    LinkUtilization = "link.utilisation", "", "", Mean;
+    LinkUtilization = "link.utilization", "", "", Mean;
     /// Packets queued at a link, mean over time.
     LinkQueue = "link.queue", "packets", "", Mean;
     /// Packets dropped by the queue of a link.
@@ -234,7 +234,7 @@ metrics! {
     /// Jain's index over the mean rates of the flows of one VPN in the selected time span.
     FairnessIntraVpnEachWholeRun = "fairness.intra_vpn.per_vpn.whole_run", "", "payload", Mean;
     /// Utilization of a bottleneck link by measured flows, relative to the capacity left by background flows.
-    LinkUtilizationNet = "link.utilisation.net_of_background", "", "ip", Mean;
+    LinkUtilizationNet = "link.utilization.net_of_background", "", "ip", Mean;
     /// Maximum rate without loss (RFC 2544).
     TestThroughput = "test.throughput", "bit/s", "ip", Mean;
     /// Maximum frame rate without loss.
@@ -250,7 +250,7 @@ metrics! {
     /// Mean delay of the frames tagged per RFC 2544, or of all frames: one-way, or round-trip in one-ended tests.
     TestLatency = "test.latency", "s", "", Mean;
     /// Minimum delay of all frames.
-    TestLatencyMin = "test.latency.least", "s", "", Mean;
+    TestLatencyMin = "test.latency.min", "s", "", Mean;
     /// Median delay of all frames.
     TestLatencyMedian = "test.latency.median", "s", "", Mean;
     /// 99th percentile of the delay of all frames.
@@ -258,7 +258,7 @@ metrics! {
     /// 99.9th percentile of the delay of all frames.
     TestLatency999 = "test.latency.p999", "s", "", Mean;
     /// Maximum delay of all frames.
-    TestLatencyMax = "test.latency.most", "s", "", Mean;
+    TestLatencyMax = "test.latency.max", "s", "", Mean;
     /// 99.9th percentile of the delay above the minimum (ITU-T Y.1563; PDV of RFC 5481).
     TestDelayVariation = "test.delay_variation", "s", "", Mean;
     /// Maximum error of one-way delays due to the clock offset between the ends of the test.
@@ -308,7 +308,7 @@ metrics! {
     /// Minimum window from which every transfer had retransmissions.
     TestWindowLosses = "test.window.losses_from", "B", "", Mean;
     /// 1 if no other window is better by more than the tolerance (95 % confidence), 0 if the trials were exhausted.
-    TestWindowConclusive = "test.window.sure", "", "", Mean;
+    TestWindowConclusive = "test.window.conclusive", "", "", Mean;
     /// Relative throughput gain of the best window over an unlimited window.
     TestWindowGain = "test.window.gain", "", "", Mean;
     /// Bandwidth-delay product: bottleneck rate times round-trip time (RFC 6349).

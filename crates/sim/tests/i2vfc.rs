@@ -34,7 +34,7 @@ fn fairness(plan: &Plan, outcome: &RunOutcome) -> f64 {
     bins.map(index).sum::<f64>() / count
 }
 
-fn utilisation(outcome: &RunOutcome, link: &str) -> f64 {
+fn utilization(outcome: &RunOutcome, link: &str) -> f64 {
     let values = &outcome.get(Metric::LinkUtilization, link).unwrap().values[15..];
     values.iter().sum::<f64>() / values.len() as f64
 }
@@ -50,7 +50,7 @@ fn windows_share_one_bottleneck_by_weight_and_fill_it() {
     let (free, fair) = (run(&none), run(&controlled));
     assert!(fairness(&none, &free) < 0.85);
     assert!(fairness(&controlled, &fair) > 0.95, "F = {}", fairness(&controlled, &fair));
-    assert!(utilisation(&fair, "bottleneck.forward") > 0.97);
+    assert!(utilization(&fair, "bottleneck.forward") > 0.97);
     // Congestion moves from the core to the PEs.
     let sum = |outcome: &RunOutcome, metric, subject: &str| -> f64 {
         outcome.get(metric, subject).map_or(0.0, |series| series.values.iter().sum())
@@ -71,7 +71,7 @@ fn windows_share_several_bottlenecks_in_series() {
     let outcome = run(&plan);
     assert!(fairness(&plan, &outcome) > 0.95, "F = {}", fairness(&plan, &outcome));
     for link in ["link1.forward", "link2.forward", "link3.forward"] {
-        assert!(utilisation(&outcome, link) > 0.95);
+        assert!(utilization(&outcome, link) > 0.95);
     }
 }
 
@@ -87,7 +87,7 @@ fn deficit_round_robin_in_the_core_is_nearly_ideal() {
     });
     let outcome = run(&plan);
     assert!(fairness(&plan, &outcome) > 0.97, "F = {}", fairness(&plan, &outcome));
-    assert!(utilisation(&outcome, "bottleneck.forward") > 0.97);
+    assert!(utilization(&outcome, "bottleneck.forward") > 0.97);
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn measures(data: &Data) -> Vec<OverviewColumn> {
             });
         }
     }
-    if data.metric("link.utilisation.net_of_background").is_some() {
+    if data.metric("link.utilization.net_of_background").is_some() {
         measures.push(OverviewColumn { name: "utilization".into(), value: Box::new(utilization) });
     }
     measures
@@ -148,7 +148,7 @@ fn measures(data: &Data) -> Vec<OverviewColumn> {
 /// Returns the utilization of the bottleneck link, or the range of several.
 fn utilization(cell: &CellEntry) -> String {
     let entries: Vec<&SummaryEntry> =
-        cell.summary.iter().filter(|s| s.metric == "link.utilisation.net_of_background").collect();
+        cell.summary.iter().filter(|s| s.metric == "link.utilization.net_of_background").collect();
     let means: Vec<f64> = entries.iter().filter_map(|s| s.value.mean).collect();
     let (min, max) = means.iter().fold((f64::INFINITY, 0.0), |(l, m): (f64, f64), &v| (l.min(v), m.max(v)));
     match entries.as_slice() {

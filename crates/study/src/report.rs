@@ -100,7 +100,7 @@ struct DiagramLink {
     rate: String,
     delay: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    utilisation: Option<f64>,
+    utilization: Option<f64>,
 }
 
 /// Returns the report of one record.
@@ -327,7 +327,7 @@ fn differences_table(data: &Data) -> Option<ReportTable> {
 fn topology(data: &Data) -> Option<TopologyDiagram> {
     let cell = data.cells.first()?;
     let utilization = |name: &str| {
-        let direction = |d: &str| cell.summary("link.utilisation", &format!("{name}.{d}"))?.value.mean;
+        let direction = |d: &str| cell.summary("link.utilization", &format!("{name}.{d}"))?.value.mean;
         direction("forward").into_iter().chain(direction("reverse")).reduce(f64::max)
     };
     // A record contains the weights of its first cell only.
@@ -365,7 +365,7 @@ fn drawn(
         ends: l.ends.clone(),
         rate: format::rate(l.rate_bps),
         delay: format::duration(l.delay_ns),
-        utilisation: utilization(&l.name).map(|u| (u * 1e4).round() / 1e4),
+        utilization: utilization(&l.name).map(|u| (u * 1e4).round() / 1e4),
     });
     let vpns = topology.vpns.iter().map(|v| DiagramVpn {
         name: v.name.clone(),

@@ -78,12 +78,12 @@ export class LiveRun {
     const add = (metric: string, put: (load: Load, value: number) => void) => {
       for (const s of this.of(metric)) {
         const name = s.subject.replace(/\.(forward|reverse)$/, '');
-        const load = loads.get(name) ?? { utilisation: 0, queue: 0 };
+        const load = loads.get(name) ?? { utilization: 0, queue: 0 };
         put(load, s.values.at(-1) ?? 0);
         loads.set(name, load);
       }
     };
-    add('link.utilisation', (load, value) => (load.utilisation = Math.max(load.utilisation, value)));
+    add('link.utilization', (load, value) => (load.utilization = Math.max(load.utilization, value)));
     add('link.queue', (load, value) => (load.queue = Math.max(load.queue, value)));
     return loads;
   }

@@ -1,6 +1,6 @@
 // Where names may be broken on paper, which cannot be scrolled, and how small a table must be set to fit on it.
 
-/** Between the parts of a name, as in `link.utilisation.net_of_background`; never within a number. */
+/** Between the parts of a name, as in `link.utilization.net_of_background`; never within a number. */
 const PARTS = /(?<=[._/-])(?=\p{L})/u;
 
 export function parts(name: string): string[] {

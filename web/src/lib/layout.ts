@@ -27,7 +27,7 @@ export interface PlacedLink {
   /** Where a label stands, and what it says; null where it would only clutter. */
   label: Label | null;
   /** The highest of all members. */
-  utilisation: number | undefined;
+  utilization: number | undefined;
 }
 
 export interface Label {
@@ -160,7 +160,7 @@ function place(data: TopologyData, graph: Graph, rank: number[], drawn: Collapse
   });
   const links: PlacedLink[] = chains.map(({ link, chain }, i) => {
     const members = drawn.linkMembers.get(link)!.map((l) => data.links[l]!);
-    const loads = members.flatMap((m) => (m.utilisation === undefined ? [] : [m.utilisation]));
+    const loads = members.flatMap((m) => (m.utilization === undefined ? [] : [m.utilization]));
     const ends = [cells[chain[0]!]!, cells[chain[chain.length - 1]!]!] as const;
     const points = chain.map((c, at): [number, number] => {
       const cell = cells[c]!;
@@ -186,7 +186,7 @@ function place(data: TopologyData, graph: Graph, rank: number[], drawn: Collapse
       to: chain[chain.length - 1]!,
       path: sameLayer ? loop(points) : curve(points, lead, spreadLeft),
       label: text === null ? null : labelFor(points, text, lead > 0 || fansOut, spreadLeft, sameLayer),
-      utilisation: loads.length > 0 ? Math.max(...loads) : undefined,
+      utilization: loads.length > 0 ? Math.max(...loads) : undefined,
     };
   });
   const numberOf = new Map(drawn.links.flatMap((l, i) => drawn.linkMembers.get(l)!.map((m) => [m, i] as const)));

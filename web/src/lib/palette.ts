@@ -93,8 +93,8 @@ export function rampColour(mode: Mode, fraction: number): string {
   return between(RAMP[mode], fraction);
 }
 
-export function loadColour(mode: Mode, utilisation: number | undefined): string {
-  return utilisation === undefined ? LOAD[mode][0]! : between(LOAD[mode], utilisation);
+export function loadColour(mode: Mode, utilization: number | undefined): string {
+  return utilization === undefined ? LOAD[mode][0]! : between(LOAD[mode], utilization);
 }
 
 function between(stops: readonly string[], fraction: number): string {

@@ -55,7 +55,7 @@ export interface TopologyLink {
   rate: string;
   delay: string;
   /** 0 to 1. */
-  utilisation?: number;
+  utilization?: number;
 }
 
 export interface TopologyVpn {
@@ -75,7 +75,7 @@ export interface TopologyData {
 /** How a link is at a moment of a run. */
 export interface Load {
   /** 0 to 1, of the busier direction. */
-  utilisation: number;
+  utilization: number;
   /** Packets that wait, of the longer queue. */
   queue: number;
 }

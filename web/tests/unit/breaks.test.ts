@@ -3,7 +3,7 @@ import { parts, setting } from '../../src/lib/breaks';
 
 describe('tables on paper', () => {
   test('names are broken between their parts, numbers nowhere', () => {
-    expect(parts('link.utilisation.net_of_background')).toEqual(['link.', 'utilisation.', 'net_', 'of_', 'background']);
+    expect(parts('link.utilization.net_of_background')).toEqual(['link.', 'utilization.', 'net_', 'of_', 'background']);
     expect(['0.2493 packets', '-0.37 … 0.06', 'bulk[7]', '2026-11-23'].map(parts)).toEqual([['0.2493 packets'], ['-0.37 … 0.06'], ['bulk[7]'], ['2026-11-23']]);
   });
 

@@ -5,13 +5,13 @@ import type { TopologyData } from '../../src/lib/types';
 
 function dumbbell(count: number, delay: (i: number) => string = () => '5 ms', withVpns = true): TopologyData {
   const nodes = [{ name: 'core1', kind: 'router' }, { name: 'core2', kind: 'router' }];
-  const links: TopologyData['links'] = [{ name: 'core', ends: ['core1', 'core2'], rate: '50 Mbit/s', delay: '10 ms', utilisation: 0.9 }];
+  const links: TopologyData['links'] = [{ name: 'core', ends: ['core1', 'core2'], rate: '50 Mbit/s', delay: '10 ms', utilization: 0.9 }];
   const vpns = [];
   for (let i = 1; i <= count; i++) {
     nodes.push({ name: `h${i}`, kind: 'host' }, { name: `pe${i}`, kind: 'pe' }, { name: `pe${count + i}`, kind: 'pe' }, { name: `r${i}`, kind: 'host' });
     links.push(
       { name: `host${i}`, ends: [`h${i}`, `pe${i}`], rate: '1 Gbit/s', delay: '0 ms' },
-      { name: `access${i}`, ends: [`pe${i}`, 'core1'], rate: '100 Mbit/s', delay: delay(i), utilisation: i / 100 },
+      { name: `access${i}`, ends: [`pe${i}`, 'core1'], rate: '100 Mbit/s', delay: delay(i), utilization: i / 100 },
       // Written from the edge inwards on both sides, as people do.
       { name: `egress${i}`, ends: [`pe${count + i}`, 'core2'], rate: '100 Mbit/s', delay: '1 ms' },
       { name: `sink${i}`, ends: [`r${i}`, `pe${count + i}`], rate: '1 Gbit/s', delay: '0 ms' },
@@ -97,7 +97,7 @@ describe('layout', () => {
       ['core1', 1], ['core2', 1], ['h1', 50], ['pe1', 50], ['pe51', 50], ['r1', 50],
     ]);
     expect(links.map((l) => l.members.length)).toEqual([1, 50, 50, 50, 50]);
-    expect(links.find((l) => l.link.name === 'access1')!.utilisation).toBe(0.5);
+    expect(links.find((l) => l.link.name === 'access1')!.utilization).toBe(0.5);
     const pe1 = nodes.find((n) => n.name === 'pe1')!;
     const h1 = nodes.find((n) => n.name === 'h1')!;
     pe1.members.forEach((pe, i) => expect(h1.members[i]).toBe(pe.replace('pe', 'h')));

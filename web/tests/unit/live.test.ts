@@ -8,8 +8,8 @@ const begun = (run = 0, cell = 0): Begun => ({
   series: [
     { metric: 'vpn.throughput', unit: 'bit/s', layer: 'ip', subject: 'gold' },
     { metric: 'vpn.throughput', unit: 'bit/s', layer: 'ip', subject: 'silver' },
-    { metric: 'link.utilisation', unit: '', layer: '', subject: 'core.forward' },
-    { metric: 'link.utilisation', unit: '', layer: '', subject: 'core.reverse' },
+    { metric: 'link.utilization', unit: '', layer: '', subject: 'core.forward' },
+    { metric: 'link.utilization', unit: '', layer: '', subject: 'core.reverse' },
     { metric: 'link.queue', unit: 'packets', layer: '', subject: 'core.forward' },
     { metric: 'flow.window', unit: 'packets', layer: '', subject: 'bulk' },
     { metric: 'flow.cause.timeout', unit: '', layer: '', subject: 'bulk' },
@@ -23,7 +23,7 @@ describe('a run as it is told', () => {
     run.add(2, [[6e6], [2e6], [1], [null], [9], [6], [1]]);
     expect(run.x).toEqual([0, 0.5, 1]);
     expect(run.now).toBe(1.5);
-    expect(run.loads().get('core')).toEqual({ utilisation: 1, queue: 9 });
+    expect(run.loads().get('core')).toEqual({ utilization: 1, queue: 9 });
     expect(run.shares().get('gold')).toEqual({ text: '6.00 Mbit/s', part: 0.75 });
   });
 

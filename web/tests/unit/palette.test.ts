@@ -60,7 +60,7 @@ describe('which series share a colour', () => {
   const patterns = (series: Series[]) => looks(series).map((l) => l.pattern);
 
   test('a solid and a dashed series of one group', () => {
-    expect(slots([s('fairness', 'a = 1'), s('utilisation', 'a = 1', true), s('fairness', 'a = 2'), s('utilisation', 'a = 2', true)])).toEqual([0, 0, 1, 1]);
+    expect(slots([s('fairness', 'a = 1'), s('utilization', 'a = 1', true), s('fairness', 'a = 2'), s('utilization', 'a = 2', true)])).toEqual([0, 0, 1, 1]);
   });
 
   test('a solid and a dashed series of one name', () => {

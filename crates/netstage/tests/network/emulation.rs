@@ -650,7 +650,7 @@ at_most = 0.2
         // The transmission of 72 B takes 29 µs. A real packet may be late, but not early.
         for (part, min) in [("[forward]", 4.0288e-3), ("[backward]", 9.0288e-3), ("[round-trip]", 13.0576e-3)]
         {
-            let measured = found("test.latency.least", part);
+            let measured = found("test.latency.min", part);
             let bounds = if stage == "sim" { 0.999..1.001 } else { 0.98..f64::INFINITY };
             assert!(bounds.contains(&(measured / min)), "{stage}, {part}: {measured}");
             let [median, p99, max] =

@@ -103,7 +103,7 @@ fn netem_and_netstage_have_the_same_effect_on_packets() {
     assert_equal("drops", drops, 0.01, 2.0);
     assert_equal("lost of the flow", both(&mean("flow.lost", "probe")), 0.01, 2.0);
     assert_equal("rate", both(&mean("link.throughput", "line.forward")), 0.001, 0.0);
-    assert_equal("utilization", both(&mean("link.utilisation", "line.forward")), 0.001, 0.0);
+    assert_equal("utilization", both(&mean("link.utilization", "line.forward")), 0.001, 0.0);
     assert_equal("queue", both(&mean("link.queue", "line.forward")), 0.02, 0.05);
     for which in ["p50", "p99", "p999"] {
         assert_equal(which, both(&quantile("flow.delay", "probe", which)), 0.0, 100e-6);

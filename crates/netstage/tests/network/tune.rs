@@ -291,7 +291,7 @@ fn the_window_in_the_simulator_is_within_three_percent_of_the_best_of_a_sweep() 
         number(&found["mean"])
     };
     let tuned = run("best-window", &[]);
-    assert_eq!(value(&tuned, 0, "test.window.sure"), 1.0);
+    assert_eq!(value(&tuned, 0, "test.window.conclusive"), 1.0);
     let window = value(&tuned, 0, "test.window");
     let all: Vec<String> =
         sweep(20).iter().chain([&(window as u64)]).map(|window| format!("{window} B")).collect();

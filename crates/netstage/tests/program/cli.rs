@@ -38,7 +38,7 @@ interval = "100 ms"
 "link.line.rate" = ["5 Mbit/s", "10 Mbit/s"]
 
 [expect.used]
-metric = "link.utilisation"
+metric = "link.utilization"
 subject = "line.forward"
 over = ["1 s", "2 s"]
 at_least = 0.5

@@ -43,7 +43,7 @@ fn a_run_sends_events_and_writes_the_record_of_the_command_line() {
         "{runs:?}"
     );
     let (begun, ..) = runs.values().next().unwrap();
-    for metric in ["vpn.throughput", "vpn.window", "fairness.inter_vpn", "link.utilisation", "link.queue"] {
+    for metric in ["vpn.throughput", "vpn.window", "fairness.inter_vpn", "link.utilization", "link.queue"] {
         assert!(begun["series"].to_string().contains(metric), "{metric}");
     }
 
@@ -143,7 +143,7 @@ fn an_emulated_run_sends_events() {
     };
     let early: Vec<&&&Value> = begun.iter().filter(|begin| pieces(begin) >= 2).collect();
     let early = format!("{early:?}");
-    for metric in ["link.utilisation", "vpn.throughput", "vpn.window", "fairness.inter_vpn"] {
+    for metric in ["link.utilization", "vpn.throughput", "vpn.window", "fairness.inter_vpn"] {
         assert!(early.contains(metric), "{metric}: {early}");
     }
     assert!(!has_tcp_events || early.contains("flow.cause.fast_retransmit"), "{early}");
